@@ -1,0 +1,173 @@
+//! What a context is made from: validated once, every refusal names the field.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::context::Context;
+
+/// The engines that can be chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EngineKind {
+    /// Executes in user space, on waiting threads and workers.
+    #[default]
+    Workers,
+    /// Completes everything with 0 without doing it: for measuring the frame.
+    Null,
+}
+
+impl EngineKind {
+    /// Every engine, in the order in which help texts list them.
+    pub const ALL: [Self; 2] = [Self::Workers, Self::Null];
+
+    /// The engine's name, as `--engine` and `URINGLET_ENGINE` take it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Workers => "workers",
+            Self::Null => "null",
+        }
+    }
+}
+
+impl fmt::Display for EngineKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for EngineKind {
+    type Err = ConfigError;
+
+    fn from_str(name: &str) -> Result<Self, ConfigError> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| ConfigError {
+            field: "engine",
+            value: name.to_owned(),
+            expected: Self::ALL.map(Self::name).join(" or "),
+            errno: libc::EINVAL,
+        })
+    }
+}
+
+/// A value that no context can be made with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    field: &'static str,
+    value: String,
+    expected: String,
+    errno: i32,
+}
+
+impl ConfigError {
+    /// The errno that the C interfaces answer with.
+    pub fn errno(&self) -> i32 {
+        self.errno
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is {}, expected {}", self.field, self.value, self.expected)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// The largest number of entries of a context.
+pub const ENTRIES_MAX: u32 = 65_536;
+
+/// Builds a [`Context`].
+#[derive(Clone, Debug)]
+pub struct Builder {
+    pub(crate) entries: u32,
+    pub(crate) workers_max: usize,
+    pub(crate) engine: EngineKind,
+    pub(crate) stats: bool,
+    /// Malformed requests are refused at submit, as io_submit does.
+    pub(crate) strict: bool,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            entries: 128,
+            workers_max: crate::engine::workers::WORKERS_MAX,
+            engine: EngineKind::default(),
+            stats: false,
+            strict: false,
+        }
+    }
+}
+
+impl Builder {
+    /// Requests that can be in flight or unreaped at a time: 1 to [`ENTRIES_MAX`]. 128 by default.
+    #[must_use]
+    pub fn entries(mut self, entries: u32) -> Self {
+        self.entries = entries;
+        self
+    }
+
+    /// Workers that may execute requests of this context at a time: 1 to 64, the bound of the process
+    /// and the default.
+    #[must_use]
+    pub fn workers_max(mut self, workers: usize) -> Self {
+        self.workers_max = workers;
+        self
+    }
+
+    /// The engine; [`EngineKind::Workers`] by default.
+    #[must_use]
+    pub fn engine(mut self, engine: EngineKind) -> Self {
+        self.engine = engine;
+        self
+    }
+
+    /// Counts and times what the context does ([`Context::stats`]); off by default.
+    #[must_use]
+    pub fn stats(mut self, on: bool) -> Self {
+        self.stats = on;
+        self
+    }
+
+    /// Makes the context.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if a value is out of range or memory is short.
+    pub fn build(self) -> Result<Context, ConfigError> {
+        Context::from_builder(&self)
+    }
+
+    /// Refuses malformed requests at submit, as io_submit does, instead of completing them with
+    /// the error; for front ends.
+    #[must_use]
+    pub fn strict(mut self, on: bool) -> Self {
+        self.strict = on;
+        self
+    }
+
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        let range = |field, value: u64, most: u64| {
+            if (1..=most).contains(&value) {
+                return Ok(());
+            }
+            let expected = format!("1 to {most}");
+            Err(ConfigError { field, value: value.to_string(), expected, errno: libc::EINVAL })
+        };
+        range("entries", u64::from(self.entries), u64::from(ENTRIES_MAX))?;
+        let workers_max = crate::engine::workers::WORKERS_MAX as u64;
+        range("workers_max", self.workers_max as u64, workers_max)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{Builder, EngineKind};
+
+    #[test]
+    fn a_refusal_names_field_value_and_range() {
+        let error = Builder::default().entries(0).build().err().unwrap();
+        assert_eq!(error.to_string(), "entries is 0, expected 1 to 65536");
+        let error = Builder::default().workers_max(65).build().err().unwrap();
+        assert_eq!(error.to_string(), "workers_max is 65, expected 1 to 64");
+        let error = "uring".parse::<EngineKind>().unwrap_err();
+        assert_eq!(error.to_string(), "engine is uring, expected workers or null");
+    }
+}

@@ -1,0 +1,221 @@
+//! What a user holds: push, submit, wait, reap, cancel, destroy.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::{Builder, ConfigError, EngineKind};
+use crate::cqe::Cqe;
+use crate::instance::{Entry, Instance, Submitted, Waited};
+use crate::sqe::Sqe;
+use crate::stats::Snapshot;
+
+/// One asynchronous I/O instance with one owner, who pushes, submits, waits and reaps.
+///
+/// It can be sent to another thread, and not be used by two at a time (`Send`, not `Sync`);
+/// [`Context::canceller`] gives a handle for cancelling from elsewhere.
+///
+/// Dropping it cancels what has not been started and waits for what has, so that no buffer is
+/// written to afterwards; [`Context::destroy`] does the same and gives back the completions.
+///
+/// After a fork it belongs to the parent: in the child every call answers `EINVAL`.
+#[derive(Debug)]
+pub struct Context {
+    instance: Arc<Instance>,
+    pushed: Vec<Entry>,
+    /// Not shared between threads: pushing and reaping are the owner's.
+    _not_sync: std::marker::PhantomData<std::cell::Cell<()>>,
+}
+
+/// The submission queue is full: the entry comes back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Full(pub Sqe);
+
+impl fmt::Debug for Full {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Full").field(&self.0).finish()
+    }
+}
+
+impl fmt::Display for Full {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the submission queue is full: submit before pushing more")
+    }
+}
+
+impl std::error::Error for Full {}
+
+/// Cancels requests of a [`Context`] from any thread.
+#[derive(Clone, Debug)]
+pub struct Canceller(Arc<Instance>);
+
+impl Canceller {
+    /// As [`Context::cancel`].
+    ///
+    /// # Errors
+    /// As [`Context::cancel`].
+    pub fn cancel(&self, user_data: u64) -> io::Result<()> {
+        self.0.cancel(user_data).map_err(|errno| io::Error::from_raw_os_error(-errno))
+    }
+}
+
+impl Context {
+    /// A context for `entries` requests in flight, everything else by default.
+    ///
+    /// # Errors
+    /// As [`Builder::build`].
+    pub fn new(entries: u32) -> Result<Self, ConfigError> {
+        Self::builder().entries(entries).build()
+    }
+
+    /// A builder with the defaults.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    pub(crate) fn from_builder(builder: &Builder) -> Result<Self, ConfigError> {
+        let instance = Instance::new(builder)?;
+        let pushed = Vec::with_capacity(builder.entries as usize);
+        Ok(Self { instance, pushed, _not_sync: std::marker::PhantomData })
+    }
+
+    /// The engine that executes the requests.
+    pub fn engine(&self) -> EngineKind {
+        use crate::engine::Engine;
+        Engine::kind(self.instance.engine())
+    }
+
+    /// Requests that can be in flight or unreaped at a time.
+    pub fn entries(&self) -> usize {
+        self.instance.room()
+    }
+
+    /// Puts an entry into the submission queue: a memory write, nothing begins.
+    ///
+    /// # Safety
+    /// From the submit on that accepts it until its completion was reaped, the data buffers of
+    /// the request belong to it: valid, and not touched by anybody else (for reads), or not
+    /// written to (for writes). Everything else that it points to (iovec arrays, paths, the
+    /// `statx` result, which is a data buffer) is readable until that submit has returned.
+    ///
+    /// # Errors
+    /// [`Full`] with the entry if [`Context::entries`] entries are pushed already.
+    #[inline]
+    pub unsafe fn push(&mut self, sqe: Sqe) -> Result<(), Full> {
+        if self.pushed.len() == self.entries() {
+            return Err(Full(sqe));
+        }
+        self.pushed.push(Entry { sqe, data: 0, notify: -1 });
+        Ok(())
+    }
+
+    /// Entries pushed and not submitted yet.
+    pub fn pushed(&self) -> usize {
+        self.pushed.len()
+    }
+
+    /// Publishes what was pushed. Never blocks. Fewer are accepted than were pushed if the
+    /// completion queue has no room for more; the rest stays pushed. Gives the number accepted.
+    ///
+    /// A malformed entry is accepted and completes with `-EINVAL`.
+    ///
+    /// # Errors
+    /// `EAGAIN` if entries are pushed and there is room for none: reap first. `EINVAL` in the child of a fork.
+    #[inline]
+    pub fn submit(&mut self) -> io::Result<usize> {
+        // SAFETY: whoever pushed the entries answers for their addresses.
+        let Submitted { accepted, refused } = unsafe { self.instance.submit(&self.pushed) };
+        if accepted == self.pushed.len() {
+            self.pushed.clear();
+        } else {
+            self.pushed.drain(..accepted);
+        }
+        match refused {
+            errno if errno < 0 && accepted == 0 => Err(io::Error::from_raw_os_error(-errno)),
+            _ => Ok(accepted),
+        }
+    }
+
+    /// Sleeps until `min` completions can be reaped, at most `timeout`; executes requests
+    /// instead of sleeping where that is no slower. Gives the number that can be reaped, which is less than
+    /// `min` if the time is over. With `min` 0 it never sleeps.
+    ///
+    /// # Errors
+    /// `EINTR` if a signal handler ran and too few are there; `EINVAL` in the child of a fork, or
+    /// if `min` is more than [`Context::entries`].
+    #[inline]
+    pub fn wait(&mut self, min: usize, timeout: Option<Duration>) -> io::Result<usize> {
+        let error = |errno| Err(io::Error::from_raw_os_error(errno));
+        let Some(min) = u32::try_from(min).ok().filter(|_| min <= self.entries()) else {
+            return error(libc::EINVAL);
+        };
+        match self.instance.wait(min, u32::MAX, timeout, None) {
+            Waited::Enough | Waited::TimedOut => Ok(self.instance.available() as usize),
+            Waited::Interrupted => error(libc::EINTR),
+            Waited::Gone => error(libc::EINVAL),
+        }
+    }
+
+    /// Takes a completion, without sleeping and without executing anything.
+    #[inline]
+    pub fn reap(&mut self) -> Option<Cqe> {
+        let mut taken = None;
+        if self.instance.is_of_this_process() {
+            self.instance.reap(1, |cqe| taken = Some(cqe));
+        }
+        taken
+    }
+
+    /// Takes up to `cqes.len()` completions, without sleeping. Gives how many.
+    #[inline]
+    pub fn reap_into(&mut self, cqes: &mut [Cqe]) -> usize {
+        if !self.instance.is_of_this_process() {
+            return 0;
+        }
+        let mut at = 0;
+        let max = u32::try_from(cqes.len()).unwrap_or(u32::MAX);
+        let take = |cqe| {
+            cqes[at] = cqe;
+            at += 1;
+        };
+        self.instance.reap(max, take) as usize
+    }
+
+    /// Cancels one submitted request with this `user_data`, if it has not been started: it
+    /// completes with `-ECANCELED`.
+    ///
+    /// # Errors
+    /// `EALREADY` if it is being executed: it completes by itself. `ENOENT` if there is none.
+    pub fn cancel(&self, user_data: u64) -> io::Result<()> {
+        self.canceller().cancel(user_data)
+    }
+
+    /// A handle for cancelling from any thread.
+    pub fn canceller(&self) -> Canceller {
+        Canceller(Arc::clone(&self.instance))
+    }
+
+    /// Cancels what has not been started, waits for what has, and gives every completion that was
+    /// not reaped. What was pushed and not submitted is dropped.
+    pub fn destroy(self) -> Vec<Cqe> {
+        let mut cqes = Vec::new();
+        if self.instance.is_of_this_process() {
+            self.instance.close();
+            self.instance.reap(u32::MAX, |cqe| cqes.push(cqe));
+        }
+        cqes
+    }
+
+    /// What the context has done, if [`Builder::stats`] asked for it.
+    pub fn stats(&self) -> Option<Snapshot> {
+        self.instance.stats()
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        self.instance.close();
+    }
+}

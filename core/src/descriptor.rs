@@ -1,0 +1,227 @@
+//! What is known about a descriptor number: its kind, its flags, and whether reads and writes
+//! through it have lately slept.
+//!
+//! One word per number, written without locks. Numbers are reused, and flags change behind our
+//! back: what stands here may be about another file. It decides where a request is executed,
+//! never what it does: a positional call on what turns out to be a pipe fails with `ESPIPE` and
+//! is sent on, and whatever would be wrong for another file is looked up afresh.
+
+use std::os::fd::RawFd;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::sys;
+
+/// What lies behind a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FileKind {
+    /// Regular file or block device: has offsets, and never waits for a peer.
+    Seekable,
+    /// Pipe, socket, terminal and the like: readable or writable when poll(2) says so.
+    Stream,
+}
+
+/// The facts about one descriptor, as they were when looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Facts(u64);
+
+const KNOWN: u64 = 1;
+const STREAM: u64 = 1 << 1;
+const DIRECT: u64 = 1 << 2;
+const APPEND: u64 = 1 << 3;
+const NONBLOCK: u64 = 1 << 4;
+const NO_READ: u64 = 1 << 5;
+const NO_WRITE: u64 = 1 << 6;
+const NO_SYNC: u64 = 1 << 7;
+/// Two bytes of score and two flags, for reads and for writes.
+const SCORE_SHIFT: [u32; 2] = [8, 16];
+const SLEEPS: [u64; 2] = [1 << 24, 1 << 25];
+const NUMBER_SHIFT: u32 = 32;
+
+const ENTRIES: usize = 4096;
+static TABLE: [AtomicU64; ENTRIES] = [const { AtomicU64::new(0) }; ENTRIES];
+
+fn entry(fd: RawFd) -> &'static AtomicU64 {
+    &TABLE[fd as usize % ENTRIES]
+}
+
+impl Facts {
+    /// The facts about `fd`, looked up if they are not known yet. `Err` with the negative errno
+    /// if there is no such descriptor.
+    #[inline]
+    pub(crate) fn known(fd: RawFd) -> Result<Self, i32> {
+        let word = entry(fd).load(Ordering::Relaxed);
+        if word & KNOWN != 0 && word >> NUMBER_SHIFT == u64::from(fd as u32) {
+            return Ok(Self(word));
+        }
+        Self::fresh(fd)
+    }
+
+    /// Asks the kernel (fcntl, fstat), and keeps what was learned if nothing changed.
+    #[cold]
+    pub(crate) fn fresh(fd: RawFd) -> Result<Self, i32> {
+        if fd < 0 {
+            return Err(-libc::EBADF);
+        }
+        let flags = sys::status_flags(fd);
+        let file_type = if flags < 0 { flags } else { sys::file_type(fd) };
+        if file_type < 0 {
+            entry(fd).store(0, Ordering::Relaxed);
+            return Err(file_type as i32);
+        }
+        let (flags, file_type) = (flags as i32, file_type as u32);
+        let seekable =
+            matches!(file_type, libc::S_IFREG | libc::S_IFBLK) || file_type == libc::S_IFDIR;
+        let mut word = KNOWN | u64::from(fd as u32) << NUMBER_SHIFT;
+        let mut set = |bit, on| word |= if on { bit } else { 0 };
+        set(STREAM, !seekable);
+        set(DIRECT, flags & libc::O_DIRECT != 0);
+        set(APPEND, flags & libc::O_APPEND != 0);
+        set(NONBLOCK, flags & libc::O_NONBLOCK != 0);
+        set(NO_READ, flags & libc::O_ACCMODE == libc::O_WRONLY || flags & libc::O_PATH != 0);
+        set(NO_WRITE, flags & libc::O_ACCMODE == libc::O_RDONLY || flags & libc::O_PATH != 0);
+        set(NO_SYNC, !seekable);
+        // Before anything is learned, direct transfers are expected to sleep, and so are writes
+        // that wait for the device.
+        let synced = flags & (libc::O_DSYNC | libc::O_SYNC) != 0;
+        for (which, sleeps) in [(0, word & DIRECT != 0), (1, word & DIRECT != 0 || synced)] {
+            if sleeps {
+                word |= SLEEPS[which] | 255 << SCORE_SHIFT[which];
+            }
+        }
+        let identity = |word: u64| word >> NUMBER_SHIFT << 8 | word & 0xff;
+        let old = entry(fd).load(Ordering::Relaxed);
+        if identity(old) == identity(word) {
+            return Ok(Self(old));
+        }
+        entry(fd).store(word, Ordering::Relaxed);
+        Ok(Self(word))
+    }
+
+    pub(crate) fn kind(self) -> FileKind {
+        if self.0 & STREAM != 0 { FileKind::Stream } else { FileKind::Seekable }
+    }
+
+    /// O_APPEND: writes take place in the order in which they are made.
+    pub(crate) fn appends(self) -> bool {
+        self.0 & APPEND != 0
+    }
+
+    /// O_NONBLOCK: nothing sleeps.
+    pub(crate) fn is_nonblocking(self) -> bool {
+        self.0 & NONBLOCK != 0
+    }
+
+    pub(crate) fn may_read(self) -> bool {
+        self.0 & NO_READ == 0
+    }
+
+    pub(crate) fn may_write(self) -> bool {
+        self.0 & NO_WRITE == 0
+    }
+
+    /// fsync(2) knows this kind of file.
+    pub(crate) fn may_sync(self) -> bool {
+        self.0 & NO_SYNC == 0
+    }
+
+    /// Reads (or writes) through this descriptor usually sleep.
+    #[inline]
+    pub(crate) fn sleeps(self, write: bool) -> bool {
+        self.0 & SLEEPS[usize::from(write)] != 0
+    }
+}
+
+/// Ticks ([`sys::ticks`]) in a microsecond.
+pub(crate) fn ticks_per_us() -> u64 {
+    static RATE: OnceLock<u64> = OnceLock::new();
+    *RATE.get_or_init(|| {
+        let (ticks, ns) = (sys::ticks(), sys::monotonic_ns());
+        loop {
+            let passed = sys::monotonic_ns() - ns;
+            if passed > 50_000 {
+                return ((sys::ticks().wrapping_sub(ticks)) * 1000 / passed).max(1);
+            }
+            std::hint::spin_loop();
+        }
+    })
+}
+
+/// Did a transfer of `bytes` that took `ticks` sleep on the way? By its length: a copy from the
+/// page cache takes about a microsecond and a quarter of a nanosecond a byte; a device far longer.
+#[inline]
+fn slept(ticks: u64, rate: u64, bytes: u64, direct: bool) -> bool {
+    // A direct transfer that takes longer than a system call has waited for a device, fast or not.
+    let base = if direct { 3 } else { 15 };
+    ticks > rate * (base + bytes / 2048)
+}
+
+/// Learns from a finished read or write: a moving average with hysteresis, so that three sleeps
+/// in a row change the mind, and fifteen transfers without one change it back.
+#[inline]
+pub(crate) fn learn(fd: RawFd, write: bool, ticks: u64, rate: u64, bytes: u64) {
+    let entry = entry(fd);
+    let word = entry.load(Ordering::Relaxed);
+    if word & KNOWN == 0 || word >> NUMBER_SHIFT != u64::from(fd as u32) {
+        return;
+    }
+    let which = usize::from(write);
+    let score = word >> SCORE_SHIFT[which] & 0xff;
+    let next = if slept(ticks, rate, bytes, word & DIRECT != 0) {
+        score + (256 - score) / 4
+    } else {
+        score - score.div_ceil(8)
+    }
+    .min(255);
+    let mut new = word & !(0xff << SCORE_SHIFT[which]) | next << SCORE_SHIFT[which];
+    if word & SLEEPS[which] == 0 && next >= 128 {
+        new |= SLEEPS[which] | 0xff << SCORE_SHIFT[which];
+    } else if word & SLEEPS[which] != 0 && next <= 32 {
+        new &= !(SLEEPS[which] | 0xff << SCORE_SHIFT[which]);
+    }
+    if new != word {
+        // A lost update costs a little learning.
+        entry.store(new, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{Facts, FileKind, learn};
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn a_file_and_a_pipe_are_told_apart() {
+        let file = tempfile::tempfile().unwrap();
+        let facts = Facts::known(file.as_raw_fd()).unwrap();
+        assert_eq!(facts.kind(), FileKind::Seekable);
+        assert!(facts.may_read() && facts.may_write() && !facts.sleeps(false));
+        let (reader, _writer) = std::io::pipe().unwrap();
+        let facts = Facts::known(reader.as_raw_fd()).unwrap();
+        assert_eq!(facts.kind(), FileKind::Stream);
+        assert!(facts.may_read() && !facts.may_write());
+        assert_eq!(Facts::known(-1), Err(-libc::EBADF));
+    }
+
+    #[test]
+    fn the_mind_changes_after_some_sleeps_and_back_after_some_more() {
+        let file = tempfile::tempfile().unwrap();
+        let fd = file.as_raw_fd();
+        let sleeps = || Facts::known(fd).unwrap().sleeps(true);
+        Facts::fresh(fd).unwrap();
+        let (slow, fast) = (100_000, 1_000);
+        let mut steps = 0;
+        while !sleeps() {
+            learn(fd, true, slow, 1000, 4096);
+            steps += 1;
+        }
+        assert!((2..6).contains(&steps), "{steps} sleeps");
+        steps = 0;
+        while sleeps() {
+            learn(fd, true, fast, 1000, 4096);
+            steps += 1;
+        }
+        assert!((8..30).contains(&steps), "{steps} transfers without a sleep");
+        assert!(!Facts::known(fd).unwrap().sleeps(false), "reads are learned apart");
+    }
+}

@@ -1,0 +1,38 @@
+//! What a program does after it has submitted: does it come to wait, or must somebody of ours
+//! take the requests? Learned per context; wrong guesses cost time, and the watchdog bounds it.
+
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// A saturating count: above 0, waiters have been coming.
+#[derive(Debug)]
+pub(super) struct Habit(AtomicI32);
+
+const MOST: i32 = 8;
+/// After requests were found lying about: as many waits in a row change the mind again.
+const LEAST: i32 = -16;
+
+impl Habit {
+    /// Nothing known: a worker is called, and is right whatever the program does.
+    pub(super) fn new() -> Self {
+        Self(AtomicI32::new(-1))
+    }
+
+    #[inline]
+    pub(super) fn waiters_come(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > 0
+    }
+
+    /// A thread came to wait (or to poll, and found something to do).
+    #[inline]
+    pub(super) fn waiter_came(&self) {
+        let now = self.0.load(Ordering::Relaxed);
+        if now < MOST {
+            self.0.store(now + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Nobody came.
+    pub(super) fn nobody_came(&self) {
+        self.0.store(LEAST, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,65 @@
+//! The lane of a request: where it is executed, decided at submit from what is known.
+
+use crate::descriptor::{Facts, FileKind};
+use crate::exec::Kind;
+use crate::sqe::{FILE_POSITION, Sqe};
+
+/// Where a request is executed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// One after the other, by whoever holds the baton.
+    #[default]
+    Inline,
+    /// On a worker of its own.
+    Pool,
+    /// On a worker of its own, after the inline requests that were submitted before it.
+    AfterInline,
+    /// When its descriptor is ready.
+    Poll,
+}
+
+/// A lane, and whether the descriptor is a stream (the offset is ignored).
+#[inline]
+pub(crate) fn choose(sqe: &Sqe, kind: Kind) -> (Lane, bool) {
+    match kind {
+        Kind::Read | Kind::Write => transfer(sqe, kind == Kind::Write),
+        Kind::Quick | Kind::Invalid => (Lane::Inline, false),
+        Kind::Sync => (Lane::AfterInline, false),
+        Kind::Poll => (Lane::Poll, false),
+        Kind::Other => (Lane::Pool, false),
+    }
+}
+
+#[inline]
+fn transfer(sqe: &Sqe, write: bool) -> (Lane, bool) {
+    let Ok(facts) = Facts::known(sqe.fd) else {
+        return (Lane::Inline, false);
+    };
+    let special = sqe.op_flags != 0 || sqe.off == FILE_POSITION;
+    if facts.kind() == FileKind::Seekable && !special && !facts.sleeps(write) {
+        return (Lane::Inline, false);
+    }
+    uncommon(sqe, write)
+}
+
+/// Everything but a plain transfer that is expected not to sleep: here a system call more is
+/// cheap, and the answer must not rest on what an earlier file of this number was.
+#[inline(never)]
+fn uncommon(sqe: &Sqe, write: bool) -> (Lane, bool) {
+    let Ok(facts) = Facts::fresh(sqe.fd) else {
+        return (Lane::Inline, false);
+    };
+    let flag = |flag: i32| sqe.op_flags & flag as u32 != 0;
+    if facts.kind() == FileKind::Stream {
+        let waits = !facts.is_nonblocking() && !flag(libc::RWF_NOWAIT);
+        return (if waits { Lane::Poll } else { Lane::Inline }, true);
+    }
+    // Appends, and whatever moves the file position, take place in the order of submission.
+    let ordered = sqe.off == FILE_POSITION || write && (facts.appends() || flag(libc::RWF_APPEND));
+    let waits = facts.sleeps(write) || flag(libc::RWF_DSYNC) || flag(libc::RWF_SYNC);
+    if ordered || flag(libc::RWF_NOWAIT) || !waits {
+        (Lane::Inline, false)
+    } else {
+        (Lane::Pool, false)
+    }
+}

@@ -1,0 +1,399 @@
+//! The workers engine: submit inline, hand over when blocked (published as "uringlet", 2022).
+//!
+//! Requests that are expected not to sleep are executed one after the other by whoever holds the
+//! baton: a worker, or the application's own thread while it waits. Requests known
+//! to sleep go to a worker each; those that wait for a descriptor to the poller. README.md in
+//! this folder gives the states and the arguments.
+#![allow(unsafe_code)]
+
+mod baton;
+mod habit;
+mod lane;
+mod poller;
+mod pool;
+mod threads;
+mod watchdog;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use self::baton::{Baton, Release, Turn};
+use self::habit::Habit;
+use self::lane::Lane;
+use self::threads::Threads;
+use super::{Contract, Help};
+use crate::descriptor::{self, ticks_per_us};
+use crate::exec::{self, Kind, Mode};
+use crate::instance::{By, Instance};
+use crate::queue::IndexRing;
+use crate::request::{Batch, Request};
+use crate::sqe::FILE_POSITION;
+use crate::sys;
+
+pub(crate) use self::threads::WORKERS_MAX;
+
+/// The longest that a worker spins for more before it gives the baton back.
+const SPIN_US_MAX: u64 = 20;
+/// A waiter that has enough goes on for others at most this long.
+const FAVOUR_US: u64 = 10;
+/// A waiter's first nap while another thread holds the baton, and the longest.
+const NAP_US: (u64, u64) = (50, 1000);
+
+/// The engine of one context. Its threads belong to the process.
+#[derive(Debug)]
+pub(crate) struct Workers {
+    baton: Baton,
+    inline: IndexRing,
+    pool: IndexRing,
+    habit: Habit,
+    /// How long a holder of ours last found it worth to spin, in ticks.
+    spin: AtomicU64,
+    /// As many of our workers may execute requests of this context at a time.
+    workers_max: usize,
+    seat: pool::Seat,
+    threads: &'static Threads,
+    ticks_per_us: u64,
+}
+
+impl Workers {
+    pub(super) fn new(slots: usize, workers_max: usize) -> Self {
+        Self {
+            baton: Baton::new(),
+            inline: IndexRing::new(slots),
+            pool: IndexRing::new(slots),
+            habit: Habit::new(),
+            spin: AtomicU64::new(0),
+            workers_max,
+            seat: pool::Seat::default(),
+            threads: Threads::of_this_process(),
+            ticks_per_us: ticks_per_us(),
+        }
+    }
+
+    /// The engine of an instance that a thread of this engine serves.
+    fn of(instance: &Instance) -> &Self {
+        match instance.engine() {
+            super::Engine::Workers(workers) => workers,
+            other => unreachable!("a worker serves {other:?}"),
+        }
+    }
+
+    /// Gets a worker to take the baton.
+    fn call_holder(&self, instance: &Arc<Instance>) {
+        self.seat.want_holder();
+        self.call_worker(instance);
+    }
+
+    /// Gets a worker to look after this context.
+    fn call_worker(&self, instance: &Arc<Instance>) {
+        if self.threads.pool.call(instance, &self.seat) {
+            instance.count(|stats| &stats.wakeups);
+        }
+    }
+
+    fn watch_over(&self, instance: &Arc<Instance>) {
+        if self.baton.watch() {
+            self.threads.watchdog.add(instance);
+        }
+    }
+
+    /// Executes one request that the caller popped from a ring. Gives the ticks that it took.
+    #[inline]
+    fn run(&self, instance: &Arc<Instance>, slot: u32, by: By) -> u64 {
+        if !instance.start(slot) {
+            return 0;
+        }
+        // SAFETY: started by us just now, and not passed on before the reference's last use.
+        let request = unsafe { instance.slot(slot).request() };
+        let kind = exec::kind(&request.sqe);
+        if request.lane != Lane::Inline as u8 && by != By::Pool && !self.may_run(request, kind, by)
+        {
+            self.to_pool(instance, slot);
+            return 0;
+        }
+        let (fd, len) = (request.sqe.fd, u64::from(request.sqe.len));
+        let before = sys::ticks();
+        let mode = if request.stream { Mode::Stream } else { Mode::Plain };
+        // SAFETY: copied in at submit; the buffers are the request's until its completion.
+        let result = unsafe { exec::execute(request, mode) };
+        let ticks = sys::ticks().wrapping_sub(before);
+        if matches!(kind, Kind::Read | Kind::Write) {
+            if result == -libc::ESPIPE && !request.stream && request.sqe.off != FILE_POSITION {
+                self.reroute(instance, slot);
+                return ticks;
+            }
+            descriptor::learn(fd, kind == Kind::Write, ticks, self.ticks_per_us, len);
+        }
+        instance.finish(slot, result, by);
+        ticks
+    }
+
+    /// May a thread that is no pool worker execute this request of the pool lane? A waiter
+    /// may, if it ends by itself; opening a FIFO, for one, need not.
+    fn may_run(&self, request: &Request, kind: Kind, by: By) -> bool {
+        let in_order = request.lane == Lane::AfterInline as u8;
+        by == By::Waiter && kind != Kind::Other && !in_order
+    }
+
+    /// From wherever it was to the pool's queue.
+    fn to_pool(&self, instance: &Arc<Instance>, slot: u32) {
+        let started = instance.slot(slot);
+        // SAFETY: started, and pushed only afterwards.
+        unsafe { started.request() }.lane = Lane::Pool as u8;
+        started.requeue();
+        self.pool.push(&[slot]);
+        self.call_worker(instance);
+    }
+
+    /// A positional call found no offsets: the descriptor is a stream.
+    #[cold]
+    fn reroute(&self, instance: &Arc<Instance>, slot: u32) {
+        // SAFETY: started by the caller.
+        let request = unsafe { instance.slot(slot).request() };
+        let kind = exec::kind(&request.sqe);
+        let _ = descriptor::Facts::fresh(request.sqe.fd);
+        let (lane, stream) = lane::choose(&request.sqe, kind);
+        (request.lane, request.stream) = (lane as u8, stream);
+        match (lane, stream) {
+            (_, false) => instance.finish(slot, -libc::ESPIPE, By::Worker),
+            (Lane::Poll, true) => self.threads.poller.add(instance, slot),
+            (_, true) => {
+                // SAFETY: as for `run`.
+                let result = unsafe { exec::execute(request, Mode::Stream) };
+                instance.finish(slot, result, By::Worker);
+            }
+        }
+    }
+
+    /// Holds the baton until the inline queue is empty, `enough` says so, or it is taken away.
+    fn hold(
+        &self,
+        instance: &Arc<Instance>,
+        mut turn: Turn,
+        by: By,
+        mut enough: impl FnMut(u64) -> bool,
+    ) {
+        loop {
+            if let Some(slot) = self.inline.pop() {
+                let ticks = self.run(instance, slot, by);
+                if self.inline.is_empty() {
+                    // Fall through to the release: it notices what was announced meanwhile.
+                } else if enough(ticks) {
+                    if !self.baton.leave(turn) {
+                        instance.count(|stats| &stats.after_losing_baton);
+                    }
+                    return;
+                } else {
+                    match self.baton.proceed(turn) {
+                        Some(next) => turn = next,
+                        None => return instance.count(|stats| &stats.after_losing_baton),
+                    }
+                    continue;
+                }
+            }
+            if by == By::Worker {
+                self.spin_for_work();
+            }
+            match self.baton.release(turn) {
+                Release::Free => return,
+                Release::Lost => return instance.count(|stats| &stats.after_losing_baton),
+                Release::Work(same) => match self.baton.proceed(same) {
+                    Some(next) => turn = next,
+                    None => return,
+                },
+            }
+        }
+    }
+
+    /// Waits a little for more, if that has been worth it lately. Bounded; none on one CPU.
+    fn spin_for_work(&self) {
+        let budget = self.spin.load(Ordering::Relaxed);
+        if budget == 0 {
+            return;
+        }
+        let begin = sys::ticks();
+        loop {
+            if self.baton.view().has_work() {
+                let longest = SPIN_US_MAX * self.ticks_per_us;
+                self.spin.store((budget + budget / 4).min(longest), Ordering::Relaxed);
+                return;
+            }
+            if sys::ticks().wrapping_sub(begin) > budget {
+                self.spin.store(budget / 2, Ordering::Relaxed);
+                return;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// A worker had to be called: a short spin before would have been cheaper.
+    fn spin_pays(&self) {
+        if threads::cpus() > 1 {
+            let least = 2 * self.ticks_per_us;
+            self.spin.fetch_max(least, Ordering::Relaxed);
+        }
+    }
+
+    /// What a worker does for a context that it was called for: one request of the pool lane, or
+    /// else a turn with the baton.
+    fn serve(&self, instance: &Arc<Instance>) {
+        if let Some(slot) = self.pool.pop() {
+            self.run(instance, slot, By::Pool);
+        } else if self.seat.takes_holder()
+            && let Some(turn) = self.baton.take()
+        {
+            self.spin_pays();
+            self.hold(instance, turn, By::Worker, |_| false);
+        }
+    }
+
+    /// Is there something for a worker to do?
+    fn needs_worker(&self) -> bool {
+        !self.pool.is_empty() || self.seat.wants_holder()
+    }
+
+    /// Every request of this context that is neither completed nor reaped would have to be waited
+    /// for by somebody who waits for `min`.
+    fn must_wait_for_all(&self, instance: &Instance, min: u32) -> bool {
+        !instance.free_slots().held_more_than(min as usize)
+    }
+
+    fn may_take_from_pool(&self, instance: &Instance, help: Help) -> bool {
+        help.unbounded
+            && !self.pool.is_empty()
+            && (self.must_wait_for_all(instance, help.min) || self.threads.pool.is_helpless())
+    }
+}
+
+impl Contract for Workers {
+    #[inline]
+    fn submit(&self, instance: &Arc<Instance>, slots: &[u32]) {
+        let (mut inline, mut pool) = (Batch::default(), Batch::default());
+        let mut notifies = false;
+        for &slot in slots {
+            // SAFETY: filled by the submitter, which has not passed it on yet.
+            let request = unsafe { instance.slot(slot).request() };
+            let kind = exec::kind(&request.sqe);
+            let (lane, stream) = lane::choose(&request.sqe, kind);
+            (request.lane, request.stream) = (lane as u8, stream);
+            notifies |= request.notify >= 0;
+            match lane {
+                Lane::Inline | Lane::AfterInline => inline.push(slot),
+                Lane::Pool => pool.push(slot),
+                Lane::Poll => {
+                    if instance.start(slot) {
+                        self.threads.poller.add(instance, slot);
+                    }
+                }
+            }
+        }
+        // Whoever waits for an eventfd is not inside `wait`.
+        let helpers_come = !notifies && self.habit.waiters_come();
+        if !inline.as_slice().is_empty() {
+            self.inline.push(inline.as_slice());
+            let seen = self.baton.announce();
+            if !seen.is_held() {
+                if !helpers_come {
+                    self.call_holder(instance);
+                } else if instance.completions().has_sleepers() {
+                    instance.completions().wake_now();
+                }
+            }
+            if !seen.is_watched() {
+                self.watch_over(instance);
+            }
+        }
+        if !pool.as_slice().is_empty() {
+            self.pool.push(pool.as_slice());
+            let left_to_waiter = helpers_come
+                && pool.as_slice().len() == 1
+                && self.must_wait_for_all(instance, 1)
+                && !instance.completions().has_sleepers();
+            if left_to_waiter {
+                self.watch_over(instance);
+            } else {
+                self.call_worker(instance);
+            }
+        }
+    }
+
+    fn help(&self, instance: &Arc<Instance>, help: Help) -> bool {
+        let view = self.baton.view();
+        if view.has_work() || !self.inline.is_empty() {
+            if help.min > 0 || view.has_work() {
+                self.habit.waiter_came();
+            }
+            if !view.is_held()
+                && let Some(turn) = self.baton.take()
+            {
+                let favour = FAVOUR_US * self.ticks_per_us;
+                let mut spent = 0;
+                self.hold(instance, turn, By::Waiter, |ticks| {
+                    spent += ticks;
+                    let available = instance.completions().available();
+                    available >= help.max || available >= help.min.max(1) && spent > favour
+                });
+                return true;
+            }
+        } else if help.min > 0 {
+            self.habit.waiter_came();
+        }
+        if self.may_take_from_pool(instance, help)
+            && let Some(slot) = self.pool.pop()
+        {
+            self.run(instance, slot, By::Waiter);
+            return true;
+        }
+        false
+    }
+
+    fn has_help_to_offer(&self, instance: &Instance, help: Help) -> bool {
+        let view = self.baton.view();
+        view.has_work() && !view.is_held() || self.may_take_from_pool(instance, help)
+    }
+
+    fn nap(&self, nap: u32) -> Option<Duration> {
+        // Watched only while a holder has requests behind it.
+        let held = self.baton.view().is_held() && !self.inline.is_empty();
+        held.then(|| Duration::from_micros((NAP_US.0 << (nap / 2).min(5)).min(NAP_US.1)))
+    }
+
+    fn watch(&self, instance: &Arc<Instance>) {
+        let view = self.baton.view();
+        if !view.is_held() || self.inline.is_empty() {
+            return;
+        }
+        let last = self.seat.last_view.swap(view.word(), Ordering::Relaxed);
+        if last == view.word() && self.baton.steal(view) {
+            instance.count(|stats| &stats.handovers);
+            if !self.habit.waiters_come() {
+                self.call_holder(instance);
+            }
+        }
+    }
+
+    fn purge(&self, instance: &Instance) {
+        // Only the pool's queue can stand still, while every worker is in a long request.
+        for _ in 0..self.pool.len() {
+            let Some(slot) = self.pool.pop() else { return };
+            if instance.slot(slot).is_canceled() {
+                instance.start(slot);
+            } else {
+                self.pool.push(&[slot]);
+            }
+        }
+    }
+
+    fn drain(&self, instance: &Instance) {
+        for queue in [&self.inline, &self.pool] {
+            while let Some(slot) = queue.pop() {
+                instance.cancel_popped(slot);
+            }
+        }
+    }
+
+    fn retract(&self, instance: &Instance, slot: u32) -> bool {
+        self.threads.poller.remove(instance, slot)
+    }
+}

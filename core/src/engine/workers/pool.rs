@@ -1,0 +1,227 @@
+//! The workers of this process: one bounded pool that serves the contexts in turn.
+//!
+//! A context that needs a worker stands in a queue, once. A worker takes the first, executes one
+//! request of its (or one turn with its baton), and puts it back at the end while it needs more,
+//! so a busy context does not keep the others waiting. The lock covers the queue and the list of idle
+//! workers only; it is never held across a system call.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::Thread;
+
+use super::Workers;
+use super::threads::{RETIRE_AFTER, WORKERS_MAX, spawn};
+use crate::instance::Instance;
+use crate::sync::lock;
+
+/// Workers on their way to work before another one is woken.
+const ON_THE_WAY_MAX: usize = 2;
+
+/// The pool.
+#[derive(Debug)]
+pub(super) struct Pool {
+    state: Mutex<State>,
+    /// No thread could be made, and there is none.
+    helpless: AtomicBool,
+}
+
+#[derive(Debug)]
+struct State {
+    queue: VecDeque<Arc<Instance>>,
+    idle: Vec<Arc<Bed>>,
+    alive: usize,
+    /// Woken or made, but not at the queue yet.
+    on_the_way: usize,
+}
+
+/// Where an idle worker sleeps.
+#[derive(Debug)]
+struct Bed {
+    thread: Thread,
+    called: AtomicBool,
+}
+
+/// What the pool knows about one context. All but `want_holder` and `last_view` under the pool's lock.
+#[derive(Debug, Default)]
+pub(super) struct Seat {
+    queued: AtomicBool,
+    active: AtomicUsize,
+    want_holder: AtomicBool,
+    /// What a napping waiter saw of the baton.
+    pub(super) last_view: AtomicU64,
+}
+
+impl Seat {
+    pub(super) fn want_holder(&self) {
+        self.want_holder.store(true, Ordering::Release);
+    }
+
+    pub(super) fn wants_holder(&self) -> bool {
+        self.want_holder.load(Ordering::Relaxed)
+    }
+
+    /// True once for each wish.
+    pub(super) fn takes_holder(&self) -> bool {
+        self.want_holder.swap(false, Ordering::AcqRel)
+    }
+}
+
+/// What is to be done after the lock was released.
+enum Wake {
+    Nobody,
+    Idle(Arc<Bed>),
+    New,
+}
+
+impl State {
+    fn wake_one(&mut self) -> Wake {
+        if self.queue.is_empty() || self.on_the_way >= ON_THE_WAY_MAX {
+            return Wake::Nobody;
+        }
+        if let Some(bed) = self.idle.pop() {
+            self.on_the_way += 1;
+            return Wake::Idle(bed);
+        }
+        if self.alive < WORKERS_MAX {
+            self.alive += 1;
+            self.on_the_way += 1;
+            return Wake::New;
+        }
+        Wake::Nobody
+    }
+
+    fn enqueue(&mut self, instance: &Arc<Instance>, seat: &Seat, workers_max: usize) {
+        if seat.active.load(Ordering::Relaxed) < workers_max
+            && !seat.queued.swap(true, Ordering::Relaxed)
+        {
+            self.queue.push_back(Arc::clone(instance));
+        }
+    }
+}
+
+impl Pool {
+    pub(super) fn new() -> Self {
+        let state = State {
+            queue: VecDeque::with_capacity(64),
+            idle: Vec::with_capacity(WORKERS_MAX),
+            alive: 0,
+            on_the_way: 0,
+        };
+        Self { state: Mutex::new(state), helpless: AtomicBool::new(false) }
+    }
+
+    /// Calls a worker for a context. True if one was woken or made.
+    pub(super) fn call(&self, instance: &Arc<Instance>, seat: &Seat) -> bool {
+        let mut state = lock(&self.state);
+        state.enqueue(instance, seat, Workers::of(instance).workers_max);
+        let wake = state.wake_one();
+        drop(state);
+        self.wake(wake, instance)
+    }
+
+    fn wake(&self, wake: Wake, instance: &Instance) -> bool {
+        match wake {
+            Wake::Nobody => false,
+            Wake::Idle(bed) => {
+                bed.called.store(true, Ordering::Release);
+                bed.thread.unpark();
+                true
+            }
+            Wake::New => self.make(instance),
+        }
+    }
+
+    fn make(&self, instance: &Instance) -> bool {
+        let threads = Workers::of(instance).threads;
+        let made = spawn("worker", move || threads.pool.work());
+        let mut state = lock(&self.state);
+        if made.is_err() {
+            // The thread limit: go on with those that there are; without any, waiters execute.
+            state.alive -= 1;
+            state.on_the_way -= 1;
+        }
+        self.helpless.store(state.alive == 0, Ordering::Relaxed);
+        let alive = state.alive;
+        drop(state);
+        if made.is_ok() {
+            instance.workers_at_most(alive as u64);
+        }
+        made.is_ok()
+    }
+
+    /// There is no worker, and none can be made.
+    pub(super) fn is_helpless(&self) -> bool {
+        self.helpless.load(Ordering::Relaxed)
+    }
+
+    /// The life of a worker.
+    fn work(&self) {
+        let bed = Arc::new(Bed { thread: std::thread::current(), called: AtomicBool::new(false) });
+        let mut state = lock(&self.state);
+        state.on_the_way -= 1;
+        loop {
+            let Some(instance) = state.queue.pop_front() else {
+                state.idle.push(Arc::clone(&bed));
+                drop(state);
+                if !self.rest(&bed) {
+                    return;
+                }
+                state = lock(&self.state);
+                state.on_the_way -= 1;
+                continue;
+            };
+            let workers = Workers::of(&instance);
+            let seat = &workers.seat;
+            seat.queued.store(false, Ordering::Relaxed);
+            seat.active.fetch_add(1, Ordering::Relaxed);
+            if workers.pool.len() > 1 || (workers.pool.len() == 1 && seat.wants_holder()) {
+                state.enqueue(&instance, seat, workers.workers_max);
+            }
+            let wake = state.wake_one();
+            drop(state);
+            if self.wake(wake, &instance) {
+                instance.count(|stats| &stats.wakeups);
+            }
+            workers.serve(&instance);
+            state = lock(&self.state);
+            seat.active.fetch_sub(1, Ordering::Relaxed);
+            if workers.needs_worker() {
+                state.enqueue(&instance, seat, workers.workers_max);
+            }
+            if Arc::strong_count(&instance) == 1 {
+                // The last one to know the context: it goes, but not under the lock.
+                drop(state);
+                drop(instance);
+                state = lock(&self.state);
+            }
+        }
+    }
+
+    /// Sleeps until called. False: nobody called for long, and the worker ends.
+    fn rest(&self, bed: &Arc<Bed>) -> bool {
+        let begin = std::time::Instant::now();
+        loop {
+            if bed.called.swap(false, Ordering::Acquire) {
+                return true;
+            }
+            let left = RETIRE_AFTER.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                let mut state = lock(&self.state);
+                let at = state.idle.iter().position(|other| Arc::ptr_eq(other, bed));
+                if let Some(at) = at {
+                    state.idle.remove(at);
+                    state.alive -= 1;
+                    return false;
+                }
+                // Called at the last moment: the call is on its way.
+                drop(state);
+                while !bed.called.swap(false, Ordering::Acquire) {
+                    std::thread::park();
+                }
+                return true;
+            }
+            std::thread::park_timeout(left);
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The threads of this process: workers, poller, watchdog. Made when needed, gone when idle.
+#![allow(unsafe_code)]
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::time::Duration;
+
+use super::poller::Poller;
+use super::pool::Pool;
+use super::watchdog::Watchdog;
+use crate::process;
+use crate::sys;
+
+/// The most workers of a process.
+pub(crate) const WORKERS_MAX: usize = 64;
+/// A thread with nothing to do for this long ends.
+pub(super) const RETIRE_AFTER: Duration = Duration::from_secs(2);
+
+const STACK_BYTES: usize = 256 * 1024;
+
+/// What all contexts of this process share.
+#[derive(Debug)]
+pub(super) struct Threads {
+    generation: u64,
+    pub(super) pool: Pool,
+    pub(super) poller: Poller,
+    pub(super) watchdog: Watchdog,
+}
+
+static CURRENT: AtomicPtr<Threads> = AtomicPtr::new(std::ptr::null_mut());
+
+impl Threads {
+    /// Those of this process. In the child of a fork that is a new set: the parent's threads do
+    /// not exist there, and its locks may have been held; the old set is left alone.
+    pub(super) fn of_this_process() -> &'static Self {
+        let generation = process::enter();
+        loop {
+            let current = CURRENT.load(Ordering::Acquire);
+            // SAFETY: null, or a set that was leaked below.
+            if let Some(threads) = unsafe { current.as_ref() }
+                && threads.generation == generation
+            {
+                return threads;
+            }
+            let new = Box::into_raw(Box::new(Self {
+                generation,
+                pool: Pool::new(),
+                poller: Poller::new(),
+                watchdog: Watchdog::new(),
+            }));
+            match CURRENT.compare_exchange(current, new, Ordering::AcqRel, Ordering::Relaxed) {
+                // Leaked: threads and contexts refer to it as long as the process lives.
+                Ok(_) => {}
+                // SAFETY: made above and seen by nobody.
+                Err(_) => drop(unsafe { Box::from_raw(new) }),
+            }
+        }
+    }
+}
+
+/// Starts a thread of ours: all signals blocked, a small stack, named `uringlet-…`. A panic in it
+/// ends the process with a message: requests would be lost otherwise.
+pub(super) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    let mask = sys::block_signals();
+    let builder = std::thread::Builder::new().name(format!("uringlet-{name}"));
+    let thread = builder.stack_size(STACK_BYTES).spawn(move || {
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {
+            std::process::abort();
+        }
+    });
+    sys::restore_signals(mask);
+    thread.map(drop)
+}
+
+/// CPUs that this process may use.
+pub(super) fn cpus() -> usize {
+    static CPUS: OnceLock<usize> = OnceLock::new();
+    *CPUS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
+}

@@ -1,0 +1,147 @@
+//! The watchdog: a slow tick for contexts whose requests nobody may be looking after. Ticks only
+//! while there is such a context.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::Workers;
+use super::baton::View;
+use super::threads::{RETIRE_AFTER, spawn};
+use crate::instance::Instance;
+use crate::queue::Sleep;
+use crate::sync::lock;
+
+/// Between two looks at a context. A holder is stuck if it is in the same request in two looks.
+const TICK: Duration = Duration::from_millis(1);
+/// Looks at a context with nothing to do before it is let go.
+const QUIET_TICKS: u32 = 4;
+
+#[derive(Debug)]
+pub(super) struct Watchdog {
+    state: Mutex<State>,
+    wake: Sleep,
+}
+
+#[derive(Debug)]
+struct State {
+    watched: Vec<Watched>,
+    alive: bool,
+    resting: bool,
+}
+
+#[derive(Debug)]
+struct Watched {
+    instance: Arc<Instance>,
+    view: View,
+    /// Requests taken from the two queues, as of the last look.
+    taken: (u64, u64),
+    quiet: u32,
+}
+
+impl Watchdog {
+    pub(super) fn new() -> Self {
+        let state = State { watched: Vec::new(), alive: false, resting: false };
+        Self { state: Mutex::new(state), wake: Sleep::new() }
+    }
+
+    /// Watches a context until it is quiet. The caller has marked it with
+    /// [`Baton::watch`](super::baton::Baton::watch).
+    pub(super) fn add(&self, instance: &Arc<Instance>) {
+        let workers = Workers::of(instance);
+        let mut state = lock(&self.state);
+        state.watched.push(Watched {
+            instance: Arc::clone(instance),
+            view: workers.baton.view(),
+            taken: (workers.inline.taken(), workers.pool.taken()),
+            quiet: 0,
+        });
+        let (make, wake) = (!state.alive, state.resting);
+        state.alive = true;
+        state.resting = false;
+        drop(state);
+        if make {
+            let threads = workers.threads;
+            if spawn("watch", move || threads.watchdog.run()).is_err() {
+                // Without a watchdog, workers are called for every request of this context.
+                lock(&self.state).alive = false;
+                workers.habit.nobody_came();
+                workers.call_holder(instance);
+            }
+        } else if wake {
+            self.wake.change();
+            self.wake.wake_all();
+        }
+    }
+
+    fn run(&self) {
+        loop {
+            let ticket = self.wake.ticket();
+            let mut state = lock(&self.state);
+            let mut outside = Vec::new();
+            state.watched.retain_mut(|watched| {
+                let look = watched.look();
+                if look != Look::Fine {
+                    outside.push((Arc::clone(&watched.instance), look));
+                }
+                look != Look::Quiet
+            });
+            let idle = state.watched.is_empty();
+            state.resting = idle;
+            drop(state);
+            for (instance, look) in outside {
+                if look == Look::NeedsWorker {
+                    let workers = Workers::of(&instance);
+                    workers.call_worker(&instance);
+                }
+            }
+            self.wake.sleep(ticket, Some(if idle { RETIRE_AFTER } else { TICK }));
+            if idle {
+                let mut state = lock(&self.state);
+                if state.resting && state.watched.is_empty() {
+                    state.alive = false;
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// What a look at a context found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Look {
+    Fine,
+    NeedsWorker,
+    /// It needs no watch any more.
+    Quiet,
+}
+
+impl Watched {
+    fn look(&mut self) -> Look {
+        let workers = Workers::of(&self.instance);
+        let view = workers.baton.view();
+        let taken = (workers.inline.taken(), workers.pool.taken());
+        let waiting = view.has_work() || !workers.inline.is_empty();
+        let mut look = Look::Fine;
+        if waiting && view.is_held() {
+            if view.is_stuck_since(self.view) && workers.baton.steal(view) {
+                self.instance.count(|stats| &stats.handovers);
+                workers.seat.want_holder();
+                look = Look::NeedsWorker;
+            }
+        } else if waiting && taken.0 == self.taken.0 {
+            workers.habit.nobody_came();
+            workers.seat.want_holder();
+            look = Look::NeedsWorker;
+        }
+        if !workers.pool.is_empty() && taken.1 == self.taken.1 {
+            look = Look::NeedsWorker;
+        }
+        (self.view, self.taken) = (workers.baton.view(), taken);
+        if waiting || !workers.pool.is_empty() {
+            self.quiet = 0;
+            return look;
+        }
+        self.quiet += 1;
+        if self.quiet >= QUIET_TICKS && workers.baton.unwatch() { Look::Quiet } else { look }
+    }
+}

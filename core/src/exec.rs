@@ -1,0 +1,343 @@
+//! Runs ONE request synchronously. The only place that knows EINTR, short transfers and errno.
+#![allow(unsafe_code)]
+
+use std::os::fd::RawFd;
+
+use crate::request::{Copied, Iovec, Request};
+use crate::sqe::{FILE_POSITION, FSYNC_DATASYNC, Sqe, opcode};
+use crate::sys::{self, MAX_RW_COUNT, Ret};
+
+/// The most iovecs of one request (`IOV_MAX`, readv(2)).
+pub(crate) const IOV_MAX: usize = 1024;
+
+/// How the operation treats its descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Read,
+    Write,
+    /// Waits for what was written before it on its descriptor.
+    Sync,
+    Poll,
+    /// Finishes at once.
+    Quick,
+    /// Anything else: works on names and metadata, and may sleep.
+    Other,
+    /// Unknown or malformed.
+    Invalid,
+}
+
+/// What kind of operation this is, with everything refused that io_uring refuses with `-EINVAL`.
+#[inline]
+pub(crate) fn kind(sqe: &Sqe) -> Kind {
+    let unused = sqe.flags == 0 && sqe.addr3 == 0 && sqe.pad == 0;
+    let unregistered = sqe.buf_index == 0 && sqe.personality == 0 && sqe.file_index == 0;
+    if !(unused && unregistered) {
+        return Kind::Invalid;
+    }
+    let idle = |fields: &[u64]| fields.iter().all(|&field| field == 0);
+    let (off, addr, len, flags) = (sqe.off, sqe.addr, u64::from(sqe.len), u64::from(sqe.op_flags));
+    let (kind, ok) = match sqe.opcode {
+        opcode::READ | opcode::READV => (Kind::Read, true),
+        opcode::WRITE | opcode::WRITEV => (Kind::Write, true),
+        opcode::NOP => (Kind::Quick, idle(&[flags])),
+        opcode::FADVISE => (Kind::Quick, idle(&[addr])),
+        opcode::FSYNC => {
+            let known = sqe.op_flags & !FSYNC_DATASYNC == 0;
+            (Kind::Sync, known && idle(&[off, addr, len]))
+        }
+        opcode::SYNC_FILE_RANGE => (Kind::Sync, idle(&[addr])),
+        opcode::POLL_ADD => (Kind::Poll, idle(&[off, addr, len])),
+        opcode::FALLOCATE => (Kind::Other, idle(&[flags])),
+        opcode::FTRUNCATE => (Kind::Other, idle(&[addr, len, flags])),
+        opcode::OPENAT => (Kind::Other, idle(&[off])),
+        opcode::CLOSE => (Kind::Other, idle(&[off, addr, len, flags])),
+        opcode::STATX | opcode::RENAMEAT => (Kind::Other, true),
+        opcode::UNLINKAT => (Kind::Other, idle(&[off, len])),
+        opcode::MKDIRAT => (Kind::Other, idle(&[off, flags])),
+        _ => (Kind::Invalid, true),
+    };
+    if ok { kind } else { Kind::Invalid }
+}
+
+/// Copies what the request borrows from the caller besides its data buffers, as promised at submit.
+/// Refuses with a negative errno what has no readable description.
+///
+/// # Safety
+/// The addresses in the entry are readable, or lie where nothing is ever mapped.
+pub(crate) unsafe fn copy_in(request: &mut Request) -> Result<(), i32> {
+    let sqe = request.sqe;
+    let (vector, path, path2) = match sqe.opcode {
+        opcode::READV | opcode::WRITEV => (true, false, false),
+        opcode::OPENAT | opcode::STATX | opcode::UNLINKAT | opcode::MKDIRAT => (false, true, false),
+        opcode::RENAMEAT => (false, true, true),
+        _ => return Ok(()),
+    };
+    let copied = request.copied.get_or_insert_with(Box::<Copied>::default);
+    if vector {
+        let n = sqe.len as usize;
+        if n > IOV_MAX {
+            return Err(-libc::EINVAL);
+        }
+        if n > 0 && !plausible(sqe.addr) {
+            return Err(-libc::EFAULT);
+        }
+        copied.iov.clear();
+        if n > 0 {
+            // SAFETY: the caller answers for `n` readable iovecs at a plausible address.
+            let iov = unsafe { std::slice::from_raw_parts(sqe.addr as *const Iovec, n) };
+            copied.iov.extend_from_slice(iov);
+        }
+        let mut total = 0usize;
+        for part in &copied.iov {
+            total = total.saturating_add(part.iov_len);
+            if part.iov_len > isize::MAX as usize || total > isize::MAX as usize {
+                return Err(-libc::EINVAL);
+            }
+        }
+    }
+    if path {
+        // SAFETY: the caller answers for a NUL-terminated path at a plausible address.
+        unsafe { copy_path(sqe.addr, &mut copied.path) }?;
+    }
+    if path2 {
+        // SAFETY: as above.
+        unsafe { copy_path(sqe.off, &mut copied.path2) }?;
+    }
+    Ok(())
+}
+
+unsafe fn copy_path(address: u64, into: &mut Vec<u8>) -> Result<(), i32> {
+    if !plausible(address) {
+        return Err(-libc::EFAULT);
+    }
+    // SAFETY: the caller answers for a NUL-terminated string at a plausible address.
+    let path = unsafe { std::ffi::CStr::from_ptr(address as *const libc::c_char) };
+    if path.to_bytes().len() >= libc::PATH_MAX as usize {
+        return Err(-libc::ENAMETOOLONG);
+    }
+    into.clear();
+    into.extend_from_slice(path.to_bytes_with_nul());
+    Ok(())
+}
+
+/// Not in the first pages (a null pointer and its fields) nor in the kernel's half.
+pub(crate) fn plausible(address: u64) -> bool {
+    (0x1000..1 << 47).contains(&address)
+}
+
+/// How a read or write is to be executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// As the request says.
+    Plain,
+    /// The descriptor is a pipe, socket or terminal: the offset is ignored and the call must not
+    /// sleep (`RWF_NOWAIT`).
+    StreamNoWait,
+    /// As above, but the call may sleep.
+    Stream,
+}
+
+/// Executes a request and gives its result: a count or a negative errno.
+///
+/// # Safety
+/// The data buffers belong to the request (they may be anything: the kernel checks them), and
+/// [`copy_in`] has run.
+#[inline]
+pub(crate) unsafe fn execute(request: &mut Request, mode: Mode) -> i32 {
+    let sqe = &request.sqe;
+    if request.refused != 0 {
+        return request.refused;
+    }
+    if mode == Mode::Plain && sqe.op_flags == 0 && sqe.off != FILE_POSITION {
+        match sqe.opcode {
+            // SAFETY: the kernel checks the buffer, which is the request's.
+            opcode::READ => return unsafe { positional(sqe, |a, n, o| sys::pread(sqe.fd, a, n, o)) },
+            // SAFETY: as above.
+            opcode::WRITE => {
+                return unsafe { positional(sqe, |a, n, o| sys::pwrite(sqe.fd, a, n, o)) };
+            }
+            _ => {}
+        }
+    }
+    // SAFETY: as above.
+    unsafe { execute_rest(request, mode) }
+}
+
+/// pread or pwrite until everything is transferred, nothing more comes, or an error ends it.
+#[inline(always)]
+unsafe fn positional(sqe: &Sqe, call: impl Fn(u64, usize, u64) -> Ret) -> i32 {
+    let len = (sqe.len as usize).min(MAX_RW_COUNT);
+    let mut done = 0;
+    loop {
+        match call(sqe.addr + done as u64, len - done, sqe.off.wrapping_add(done as u64)) {
+            n if n == -(libc::EINTR as Ret) => {}
+            n if n > 0 && done + (n as usize) < len => done += n as usize,
+            n => return finish(done, n),
+        }
+    }
+}
+
+/// The result of a transfer whose last call gave `last` after `done` bytes: a partial transfer
+/// is a success, as read(2) and write(2) have it.
+#[inline(always)]
+fn finish(done: usize, last: Ret) -> i32 {
+    if last >= 0 {
+        (done + last as usize) as i32
+    } else if done > 0 {
+        done as i32
+    } else {
+        last as i32
+    }
+}
+
+fn uninterrupted(mut call: impl FnMut() -> Ret) -> i32 {
+    loop {
+        let ret = call();
+        if ret != -(libc::EINTR as Ret) {
+            return ret as i32;
+        }
+    }
+}
+
+#[inline(never)]
+unsafe fn execute_rest(request: &mut Request, mode: Mode) -> i32 {
+    let Request { sqe, copied, .. } = request;
+    let sqe: &Sqe = sqe;
+    let kind = kind(sqe);
+    if matches!(kind, Kind::Read | Kind::Write) {
+        let mut one = [Iovec { iov_base: sqe.addr as *mut _, iov_len: sqe.len as usize }];
+        let iov = match (sqe.opcode, copied) {
+            (opcode::READV | opcode::WRITEV, Some(copied)) => &mut copied.iov[..],
+            _ => &mut one[..],
+        };
+        // SAFETY: the iovecs are ours; the kernel checks the buffers, which are the request's.
+        return unsafe { vectored(sqe.fd, kind == Kind::Write, iov, sqe, mode) };
+    }
+    let path = |second: bool| {
+        let copied = copied.as_deref().expect("paths are copied at submit");
+        if second { copied.path2.as_ptr() } else { copied.path.as_ptr() }
+    };
+    let (fd, flags) = (sqe.fd, sqe.op_flags);
+    match (kind, sqe.opcode) {
+        (Kind::Invalid, _) => -libc::EINVAL,
+        (_, opcode::NOP) => 0,
+        (_, opcode::FSYNC) if flags == FSYNC_DATASYNC => uninterrupted(|| sys::fdatasync(fd)),
+        (_, opcode::FSYNC) => uninterrupted(|| sys::fsync(fd)),
+        (_, opcode::SYNC_FILE_RANGE) => {
+            uninterrupted(|| sys::sync_file_range(fd, sqe.off, u64::from(sqe.len), flags))
+        }
+        (_, opcode::FALLOCATE) => {
+            uninterrupted(|| sys::fallocate(fd, sqe.len, sqe.off, sqe.addr))
+        }
+        (_, opcode::FTRUNCATE) => uninterrupted(|| sys::ftruncate(fd, sqe.off)),
+        (_, opcode::FADVISE) => sys::fadvise(fd, sqe.off, u64::from(sqe.len), flags) as i32,
+        // The descriptor is gone whatever close says: EINTR is not repeated (close(2)).
+        (_, opcode::CLOSE) => sys::close(fd) as i32,
+        (_, opcode::OPENAT) => {
+            // SAFETY: the copied path ends in NUL.
+            uninterrupted(|| unsafe { sys::openat(fd, path(false), flags, sqe.len) })
+        }
+        (_, opcode::STATX) => {
+            // SAFETY: as above; the kernel checks the result's address.
+            uninterrupted(|| unsafe { sys::statx(fd, path(false), flags, sqe.len, sqe.off) })
+        }
+        (_, opcode::UNLINKAT) => {
+            // SAFETY: the copied path ends in NUL.
+            uninterrupted(|| unsafe { sys::unlinkat(fd, path(false), flags) })
+        }
+        (_, opcode::RENAMEAT) => {
+            let to_dir = sqe.len as RawFd;
+            // SAFETY: both copied paths end in NUL.
+            uninterrupted(|| unsafe {
+                sys::renameat2(fd, path(false), to_dir, path(true), flags)
+            })
+        }
+        (_, opcode::MKDIRAT) => {
+            // SAFETY: the copied path ends in NUL.
+            uninterrupted(|| unsafe { sys::mkdirat(fd, path(false), sqe.len) })
+        }
+        (_, opcode::POLL_ADD) => poll(fd, flags),
+        _ => -libc::EINVAL,
+    }
+}
+
+/// poll(2) of one descriptor until one of the events is true.
+fn poll(fd: RawFd, events: u32) -> i32 {
+    let mut set = [libc::pollfd { fd, events: events as i16, revents: 0 }];
+    let ret = uninterrupted(|| sys::ppoll(&mut set, None, None));
+    match (ret, set[0].revents) {
+        (ret, _) if ret < 0 => ret,
+        (_, revents) if revents & libc::POLLNVAL != 0 => -libc::EBADF,
+        (_, revents) => i32::from(revents),
+    }
+}
+
+/// Takes note of `result` bytes that went into a stream. True if some are left to be written.
+pub(crate) fn advance(request: &mut Request, result: i32) -> bool {
+    let Ok(written) = u32::try_from(result) else { return false };
+    let Request { sqe, copied, partial, .. } = request;
+    let left = match (sqe.opcode, copied) {
+        (opcode::WRITEV, Some(copied)) => {
+            skip(&mut copied.iov, written as usize);
+            copied.iov.iter().any(|part| part.iov_len > 0)
+        }
+        _ => {
+            sqe.addr += u64::from(written);
+            sqe.len -= written;
+            sqe.len > 0
+        }
+    };
+    if left {
+        *partial = partial.saturating_add(written);
+    }
+    left && written > 0
+}
+
+/// Leaves out the first `bytes` of what the iovecs cover.
+fn skip(iov: &mut [Iovec], mut bytes: usize) {
+    for part in iov {
+        let step = bytes.min(part.iov_len);
+        part.iov_base = part.iov_base.cast::<u8>().wrapping_add(step).cast();
+        part.iov_len -= step;
+        bytes -= step;
+    }
+}
+
+/// preadv2 or pwritev2, with the same rules as [`positional`]; streams are never repeated.
+unsafe fn vectored(fd: RawFd, write: bool, iov: &mut [Iovec], sqe: &Sqe, mode: Mode) -> i32 {
+    let stream = mode != Mode::Plain;
+    let nowait = if mode == Mode::StreamNoWait { libc::RWF_NOWAIT as u32 } else { 0 };
+    let flags = sqe.op_flags | nowait;
+    // The file position moves with every call and a stream's end is not an error: only a transfer
+    // with an offset of its own is taken up again where it stopped.
+    let repeat = !stream && sqe.off != FILE_POSITION && flags & libc::RWF_NOWAIT as u32 == 0;
+    let mut offset = if stream { FILE_POSITION } else { sqe.off };
+    let total: usize = iov.iter().map(|part| part.iov_len).sum::<usize>().min(MAX_RW_COUNT);
+    let mut done = 0;
+    loop {
+        let ret = if offset == FILE_POSITION && flags == 0 && iov.len() == 1 {
+            let (address, len) = (iov[0].iov_base as u64, iov[0].iov_len);
+            // The simple calls exist where preadv2 is not known.
+            // SAFETY: the kernel checks the buffer, which is the request's.
+            unsafe { if write { sys::write(fd, address, len) } else { sys::read(fd, address, len) } }
+        } else {
+            // SAFETY: as above.
+            unsafe {
+                if write {
+                    sys::pwritev2(fd, iov.as_ptr(), iov.len(), offset, flags)
+                } else {
+                    sys::preadv2(fd, iov.as_ptr(), iov.len(), offset, flags)
+                }
+            }
+        };
+        match ret {
+            n if n == -(libc::EINTR as Ret) => {}
+            n if n > 0 && repeat && done + (n as usize) < total => {
+                done += n as usize;
+                offset = offset.wrapping_add(n as u64);
+                skip(iov, n as usize);
+            }
+            n => return finish(done, n),
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! What a front end (another ABI on top of the engine) needs beyond [`Context`](crate::Context).
+//! Not covered by the promise of a stable interface.
+#![allow(unsafe_code)]
+
+pub use crate::instance::{Entry, Instance, Submitted, Waited};
+pub use crate::queue::IoEvent;
+
+use crate::descriptor::Facts;
+use crate::{process, sys};
+
+/// What a front end checks a descriptor for at submit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descriptor(Facts);
+
+impl Descriptor {
+    /// What is known about a descriptor; asks the kernel only if nothing is.
+    ///
+    /// # Errors
+    /// `-EBADF`.
+    #[inline]
+    pub fn known(fd: i32) -> Result<Self, i32> {
+        Facts::known(fd).map(Self)
+    }
+
+    /// Asks the kernel.
+    ///
+    /// # Errors
+    /// `-EBADF`.
+    pub fn fresh(fd: i32) -> Result<Self, i32> {
+        Facts::fresh(fd).map(Self)
+    }
+
+    /// Open for reading.
+    pub fn may_read(self) -> bool {
+        self.0.may_read()
+    }
+
+    /// Open for writing.
+    pub fn may_write(self) -> bool {
+        self.0.may_write()
+    }
+
+    /// fsync(2) knows this kind of file.
+    pub fn may_sync(self) -> bool {
+        self.0.may_sync()
+    }
+
+    /// Has offsets.
+    pub fn is_seekable(self) -> bool {
+        self.0.kind() == crate::descriptor::FileKind::Seekable
+    }
+}
+
+/// Is there an eventfd behind this descriptor? One system call.
+pub fn is_eventfd(fd: i32) -> bool {
+    sys::is_eventfd(fd)
+}
+
+/// Can eight bytes be read at this address? One system call; nothing is touched here.
+pub fn readable(address: usize) -> bool {
+    sys::readable(address)
+}
+
+/// Can eight bytes be written at this address? One system call; they are overwritten.
+pub fn writable(address: usize) -> bool {
+    sys::writable(address)
+}
+
+/// A number for this process: another one in the child of a fork, which has 0 until it makes a
+/// context of its own.
+#[inline]
+pub fn generation() -> u64 {
+    process::generation()
+}
+
+/// Makes sure that this process has a [`generation`], and gives it.
+pub fn enter_process() -> u64 {
+    process::enter()
+}

@@ -1,0 +1,542 @@
+//! The inside of a context: slots, completion queue and engine, for any number of threads.
+//!
+//! [`Context`](crate::Context) is its single-owner face; front ends hold it directly.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::config::{Builder, ConfigError};
+use crate::cqe::Cqe;
+use crate::descriptor::ticks_per_us;
+use crate::engine::{Contract, Engine, Help};
+use crate::exec::{self, Kind};
+use crate::process;
+use crate::queue::{Completions, IoEvent, Posted, Ring, SleepEnd, Sleeper};
+use crate::request::{Cancel, Completion, FreeIt, FreeSlots, Slot};
+use crate::sqe::Sqe;
+use crate::stats::{self, Counters, Snapshot};
+use crate::sys;
+
+/// A request as a front end hands it in.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// The request.
+    pub sqe: Sqe,
+    /// Comes back as [`IoEvent::data`]; not used with a ring of [`Cqe`]s.
+    pub data: u64,
+    /// An eventfd(2) that is counted up after the completion is visible, or -1.
+    pub notify: i32,
+}
+
+/// How far a submit got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Submitted {
+    /// Entries taken over, from the first on.
+    pub accepted: usize,
+    /// Why the next one was refused, as a negative errno; 0 if all were accepted.
+    pub refused: i32,
+}
+
+/// How a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// At least as many completions as asked for can be reaped.
+    Enough,
+    /// The time is over.
+    TimedOut,
+    /// A signal handler ran.
+    Interrupted,
+    /// The context is being destroyed, or belongs to another process: `EINVAL`.
+    Gone,
+}
+
+/// Who executed a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    /// A thread of the program, while it waited.
+    Waiter,
+    /// A worker with the baton.
+    Worker,
+    /// A worker, as one of its own.
+    Pool,
+    /// The poller.
+    Poller,
+}
+
+#[derive(Debug)]
+enum CountersOf {
+    Process(&'static Counters),
+    Own(Box<Counters>),
+}
+
+/// One asynchronous I/O instance. All methods can be called from any thread.
+#[derive(Debug)]
+pub struct Instance {
+    slots: Box<[Slot]>,
+    free: FreeSlots,
+    completions: Completions,
+    engine: Engine,
+    /// The process that made it.
+    generation: u64,
+    closed: AtomicBool,
+    strict: bool,
+    counters: Option<CountersOf>,
+    ticks_per_us: u64,
+}
+
+impl Instance {
+    /// With a completion queue of [`Cqe`]s of its own.
+    pub(crate) fn new(builder: &Builder) -> Result<Arc<Self>, ConfigError> {
+        builder.check()?;
+        Ok(Self::with_ring(builder, Ring::cqes(builder.entries)))
+    }
+
+    /// With a completion queue in an aio ring of the front end's; there is room for as many
+    /// requests as the ring has places, less one, whatever the builder says.
+    ///
+    /// # Safety
+    /// `head`, `tail` and `places` events are valid until [`Instance::close`] has returned, and
+    /// nobody else uses them but as a reader of an aio ring does.
+    pub unsafe fn with_aio_ring(
+        builder: &Builder,
+        head: *const std::sync::atomic::AtomicU32,
+        tail: *const std::sync::atomic::AtomicU32,
+        events: *mut IoEvent,
+        places: u32,
+    ) -> Arc<Self> {
+        // SAFETY: the caller's contract, which is the ring's.
+        #[cfg(not(loom))]
+        let ring = unsafe { Ring::events(head, tail, events, places) };
+        #[cfg(loom)]
+        let ring = {
+            let _ = (head, tail, events);
+            Ring::cqes(places - 1)
+        };
+        Self::with_ring(builder, ring)
+    }
+
+    fn with_ring(builder: &Builder, ring: Ring) -> Arc<Self> {
+        let generation = process::enter();
+        let count = ring.room() as usize;
+        let published = stats::published().map(CountersOf::Process);
+        let own = || builder.stats.then(|| CountersOf::Own(Counters::private()));
+        let instance = Self {
+            slots: (0..count).map(|_| Slot::new()).collect(),
+            free: FreeSlots::new(count),
+            completions: Completions::new(ring, count),
+            engine: Engine::new(builder.engine, count, builder.workers_max),
+            generation,
+            closed: AtomicBool::new(false),
+            strict: builder.strict,
+            counters: published.or_else(own),
+            ticks_per_us: ticks_per_us(),
+        };
+        instance.count(|counters| &counters.contexts);
+        Arc::new(instance)
+    }
+
+    /// Can it be used at all: not closed, and made by this very process?
+    #[inline]
+    pub fn is_usable(&self) -> bool {
+        !self.closed.load(Ordering::Relaxed) && self.is_of_this_process()
+    }
+
+    /// Made by this process, not by the parent of a fork.
+    #[inline]
+    pub fn is_of_this_process(&self) -> bool {
+        self.generation == process::generation()
+    }
+
+    /// Requests that can be in flight or unreaped at a time.
+    pub fn room(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Submits requests: takes slots for as many as there is room, in batches, and hands them to
+    /// the engine. Never blocks.
+    ///
+    /// # Safety
+    /// The buffers of an accepted request stay valid until its completion was reaped, and the
+    /// other addresses in it can be read now.
+    #[inline]
+    pub unsafe fn submit(self: &Arc<Self>, entries: &[Entry]) -> Submitted {
+        if !self.is_usable() {
+            return Submitted { accepted: 0, refused: -libc::EINVAL };
+        }
+        let begin = if self.counters.is_some() { sys::ticks() } else { 0 };
+        let mut done = Submitted { accepted: 0, refused: 0 };
+        let mut collected = false;
+        while done.accepted < entries.len() && done.refused == 0 {
+            let rest = &entries[done.accepted..];
+            let batch = self.free.take(rest.len());
+            let slots = batch.as_slice();
+            if slots.is_empty() {
+                if collected {
+                    done.refused = -libc::EAGAIN;
+                } else {
+                    // Completions that the program reaped from the ring by itself still hold their slots.
+                    self.completions.collect(|slot| self.reaped(slot));
+                    self.engine.purge(self);
+                    collected = true;
+                }
+                continue;
+            }
+            // SAFETY: the caller's contract.
+            let filled = unsafe { self.fill(slots, rest, begin, &mut done.refused) };
+            slots[filled..].iter().for_each(|&slot| self.free.give(slot));
+            self.engine.submit(self, &slots[..filled]);
+            done.accepted += filled;
+        }
+        if let Some(counters) = self.counters()
+            && done.accepted > 0
+        {
+            counters.submit.record(self.ns_since(begin));
+        }
+        done
+    }
+
+    /// Fills slots from entries; stops at one that is refused. Gives how many are filled.
+    #[inline]
+    unsafe fn fill(
+        &self,
+        slots: &[u32],
+        entries: &[Entry],
+        begin: u64,
+        refused: &mut i32,
+    ) -> usize {
+        for (at, (&slot, entry)) in slots.iter().zip(entries).enumerate() {
+            let slot = self.slot(slot);
+            // SAFETY: just taken from the free slots, and not passed on yet.
+            let request = unsafe { slot.request() };
+            request.sqe = entry.sqe;
+            request.data = entry.data;
+            request.notify = entry.notify;
+            request.submitted = begin;
+            request.partial = 0;
+            // SAFETY: the caller answers for the addresses.
+            request.refused = unsafe { exec::copy_in(request) }.err().unwrap_or(0);
+            if request.refused != 0 && self.strict {
+                *refused = request.refused;
+                return at;
+            }
+            slot.queue(entry.sqe.user_data);
+        }
+        slots.len()
+    }
+
+    /// Waits until `min` completions can be reaped (0: only looks, and executes what will not
+    /// sleep), executing requests on the way; `max` is how many the caller can take. The signal
+    /// mask, if given, is in force while the thread sleeps.
+    #[inline]
+    pub fn wait(
+        self: &Arc<Self>,
+        min: u32,
+        max: u32,
+        timeout: Option<Duration>,
+        mask: Option<u64>,
+    ) -> Waited {
+        if !self.is_usable() {
+            return Waited::Gone;
+        }
+        let available = self.completions.available();
+        if available >= min && (min > 0 || available >= max) {
+            return Waited::Enough;
+        }
+        let help = Help { min, max: max.max(min), unbounded: timeout.is_none() && min > 0 };
+        if min == 0 {
+            self.engine.help(self, help);
+            return Waited::Enough;
+        }
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut naps = 0;
+        loop {
+            let helped = self.engine.help(self, help);
+            if self.completions.available() >= min {
+                return Waited::Enough;
+            }
+            if helped {
+                continue;
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Waited::TimedOut;
+            }
+            let nap = self.engine.nap(naps);
+            let time = [left, nap].into_iter().flatten().min();
+            let stay_up = || self.engine.has_help_to_offer(self, help);
+            let sleeper = Sleeper { need: min, stay_up: &stay_up, even_if_closed: false };
+            let end = match mask {
+                None => self.completions.sleep(&sleeper, time),
+                Some(mask) => match self.completions.sleep_masked(&sleeper, time, mask) {
+                    Ok(end) => end,
+                    // No descriptor left: the mask cannot be in force, but time can pass.
+                    Err(_) => self.completions.sleep(&sleeper, time),
+                },
+            };
+            match end {
+                SleepEnd::Again => {}
+                SleepEnd::TimedOut => {
+                    if nap.is_some() {
+                        naps += 1;
+                        self.engine.watch(self);
+                    }
+                }
+                SleepEnd::Interrupted => return Waited::Interrupted,
+                SleepEnd::Closed => return Waited::Gone,
+            }
+        }
+    }
+
+    /// Reaps up to `max` completions as [`Cqe`]s, without sleeping. Gives how many.
+    #[inline]
+    pub fn reap(&self, max: u32, mut take: impl FnMut(Cqe)) -> u32 {
+        self.completions.reap(
+            max,
+            // SAFETY: `reap` passes places between head and tail.
+            |ring, at| take(unsafe { ring.read_cqe(at) }),
+            |slot| self.reaped(slot),
+        )
+    }
+
+    /// Reaps up to `max` completions as [`IoEvent`]s, without sleeping. Gives how many.
+    #[inline]
+    pub fn reap_events(&self, max: u32, mut take: impl FnMut(IoEvent)) -> u32 {
+        self.completions.reap(
+            max,
+            // SAFETY: `reap` passes places between head and tail.
+            |ring, at| take(unsafe { ring.read_event(at) }),
+            |slot| self.reaped(slot),
+        )
+    }
+
+    /// Completions that can be reaped.
+    #[inline]
+    pub fn available(&self) -> u32 {
+        self.completions.available()
+    }
+
+    /// Cancels one request with this [`Sqe::user_data`] that has not been started: it completes
+    /// with `-ECANCELED`. `Err`: `-EALREADY` if it is being executed, `-ENOENT` if there is none.
+    pub fn cancel(&self, user_data: u64) -> Result<(), i32> {
+        if !self.is_usable() {
+            return Err(-libc::EINVAL);
+        }
+        let mut answer = Err(-libc::ENOENT);
+        self.free.each_held(|slot| {
+            if answer.is_ok() {
+                return;
+            }
+            match self.cancel_slot(slot, user_data) {
+                Cancel::Done => answer = Ok(()),
+                Cancel::Started => answer = Err(-libc::EALREADY),
+                Cancel::Polling | Cancel::Missed => {}
+            }
+        });
+        answer
+    }
+
+    fn cancel_slot(&self, index: u32, key: u64) -> Cancel {
+        match self.slot(index).cancel_queued(key) {
+            Cancel::Done => {
+                self.post_canceled(index);
+                Cancel::Done
+            }
+            Cancel::Polling if self.engine.retract(self, index) => {
+                self.slot(index).done();
+                self.post_canceled(index);
+                Cancel::Done
+            }
+            // The poller has just taken it off: it is being executed.
+            Cancel::Polling => Cancel::Started,
+            other => other,
+        }
+    }
+
+    /// Destroys it: cancels what has not been started, waits for what has, refuses everything
+    /// from then on. What has completed can still be reaped. Threads that wait are sent away.
+    pub fn close(self: &Arc<Self>) {
+        if self.closed.swap(true, Ordering::SeqCst) || !self.is_of_this_process() {
+            return;
+        }
+        self.completions.close();
+        loop {
+            // Again and again: a submit that had passed the check may still be pushing.
+            self.engine.drain(self);
+            self.free.each_held(|index| {
+                self.cancel_slot(index, self.slot(index).key());
+            });
+            self.completions.collect(|slot| self.reaped(slot));
+            // Every request that was accepted stands in the ring: nobody touches it any more.
+            let available = self.completions.available();
+            if self.free.held() == available as usize {
+                return;
+            }
+            let sleeper =
+                Sleeper { need: available + 1, stay_up: &|| false, even_if_closed: true };
+            self.completions.sleep(&sleeper, Some(Duration::from_millis(10)));
+        }
+    }
+
+    /// What was counted, if [`Builder::stats`] asked for it.
+    pub fn stats(&self) -> Option<Snapshot> {
+        self.counters().map(Counters::read)
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    pub(crate) fn completions(&self) -> &Completions {
+        &self.completions
+    }
+
+    pub(crate) fn free_slots(&self) -> &FreeSlots {
+        &self.free
+    }
+
+    #[inline]
+    pub(crate) fn slot(&self, index: u32) -> &Slot {
+        &self.slots[index as usize]
+    }
+
+    #[inline]
+    fn counters(&self) -> Option<&Counters> {
+        match self.counters.as_ref()? {
+            CountersOf::Process(counters) => Some(counters),
+            CountersOf::Own(counters) => Some(counters),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn count(&self, which: impl FnOnce(&Counters) -> &AtomicU64) {
+        if let Some(counters) = self.counters() {
+            which(counters).fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn workers_at_most(&self, workers: u64) {
+        if let Some(counters) = self.counters() {
+            counters.workers_max.fetch_max(workers, Ordering::Relaxed);
+        }
+    }
+
+    /// Begins the execution of a request whose number the caller popped. False: it was cancelled.
+    #[inline]
+    pub(crate) fn start(&self, index: u32) -> bool {
+        match self.slot(index).start() {
+            Ok(()) => true,
+            Err(FreeIt(free)) => {
+                if free {
+                    self.free.give(index);
+                }
+                false
+            }
+        }
+    }
+
+    /// Cancels a request whose number the caller popped.
+    pub(crate) fn cancel_popped(&self, index: u32) {
+        if self.start(index) {
+            self.slot(index).done();
+            self.post_canceled(index);
+        }
+    }
+
+    /// Completes a cancelled request, which is the caller's alone.
+    fn post_canceled(&self, index: u32) {
+        self.count(|counters| &counters.canceled);
+        // SAFETY: the caller has cancelled it: nobody executes it.
+        let request = unsafe { self.slot(index).request() };
+        let result = match exec::kind(&request.sqe) {
+            // Bytes that went into a stream are not taken back.
+            _ if request.partial > 0 => request.partial as i32,
+            // As io_cancel has it.
+            Kind::Poll if self.strict => 0,
+            _ => -libc::ECANCELED,
+        };
+        self.post(index, result);
+    }
+
+    /// Completes a started request. The caller lets go of the slot here.
+    #[inline]
+    pub(crate) fn finish(&self, index: u32, result: i32, by: By) {
+        if let Some(counters) = self.counters() {
+            self.count_finished(counters, index, result, by);
+        }
+        self.slot(index).done();
+        self.post(index, result);
+    }
+
+    #[inline]
+    fn post(&self, index: u32, result: i32) {
+        // SAFETY: the caller holds the slot: it executed, cancelled or retracted the request.
+        let request = unsafe { self.slot(index).request() };
+        let completion = Completion {
+            cqe: Cqe { user_data: request.sqe.user_data, res: result, flags: 0 },
+            data: request.data,
+            notify: request.notify,
+            slot: index,
+        };
+        if let Some(posted) = self.completions.post(completion)
+            && (posted.wakes() || !posted.notifies().is_empty())
+        {
+            self.tell(&posted);
+        }
+    }
+
+    #[inline(never)]
+    fn tell(&self, posted: &Posted) {
+        for &(fd, count) in posted.notifies() {
+            sys::eventfd_add(fd, u64::from(count));
+        }
+        if posted.wakes() {
+            self.completions.wake();
+        }
+    }
+
+    /// A completion was reaped: its slot is free, unless its number is still in a ring.
+    #[inline]
+    fn reaped(&self, index: u32) {
+        if self.slot(index).reaped().0 {
+            self.free.give(index);
+        }
+    }
+
+    fn ns_since(&self, begin: u64) -> u64 {
+        sys::ticks().wrapping_sub(begin).saturating_mul(1000) / self.ticks_per_us
+    }
+
+    #[inline(never)]
+    fn count_finished(&self, counters: &Counters, index: u32, result: i32, by: By) {
+        // SAFETY: started by the caller, which still holds it.
+        let request = unsafe { self.slot(index).request() };
+        let bytes = u64::try_from(result).unwrap_or(0) + u64::from(request.partial);
+        let add = |counter: &AtomicU64, n| counter.fetch_add(n, Ordering::Relaxed);
+        match exec::kind(&request.sqe) {
+            Kind::Read => {
+                add(&counters.bytes_read, bytes);
+                add(&counters.reads, 1)
+            }
+            Kind::Write => {
+                add(&counters.bytes_written, bytes);
+                add(&counters.writes, 1)
+            }
+            Kind::Sync => add(&counters.fsyncs, 1),
+            Kind::Poll => add(&counters.polls, 1),
+            Kind::Quick | Kind::Other | Kind::Invalid => add(&counters.others, 1),
+        };
+        let by = match by {
+            By::Waiter => &counters.by_waiter,
+            By::Worker => &counters.by_worker,
+            By::Pool => &counters.by_pool,
+            By::Poller => &counters.by_poller,
+        };
+        add(by, 1);
+        if result < 0 {
+            add(&counters.errors, 1);
+        }
+        counters.completion.record(self.ns_since(request.submitted));
+    }
+}

@@ -1,0 +1,45 @@
+//! Asynchronous file I/O for Linux in user space.
+//!
+//! Submitting never blocks, every accepted request completes exactly once, and a request that will
+//! not sleep costs one system call and wakes nobody.
+//!
+//! ```
+//! use std::os::fd::AsRawFd;
+//! use uringlet::{Context, Sqe};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let file = std::fs::File::open("/proc/self/exe")?;
+//! let mut buffer = [0u8; 4];
+//! let mut context = Context::new(8)?;
+//! // SAFETY: `buffer` is not touched until its completion was reaped.
+//! unsafe { context.push(Sqe::read(file.as_raw_fd(), &mut buffer[..], 0).user_data(7))? };
+//! context.submit()?;
+//! context.wait(1, None)?;
+//! let cqe = context.reap().expect("waited for one");
+//! assert_eq!((cqe.user_data, cqe.result()?), (7, 4));
+//! assert_eq!(&buffer, b"\x7fELF");
+//! # Ok(())
+//! # }
+//! ```
+
+mod config;
+mod context;
+mod cqe;
+mod descriptor;
+mod engine;
+mod exec;
+pub mod front;
+mod instance;
+mod process;
+mod queue;
+mod request;
+mod sqe;
+pub mod stats;
+mod sync;
+mod sys;
+pub mod table;
+
+pub use config::{Builder, ConfigError, ENTRIES_MAX, EngineKind};
+pub use context::{Canceller, Context, Full};
+pub use cqe::Cqe;
+pub use sqe::{FILE_POSITION, FSYNC_DATASYNC, Sqe, opcode};

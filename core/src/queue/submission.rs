@@ -1,0 +1,223 @@
+//! Submission queue: a bounded ring of slot numbers, many producers and many consumers, no lock.
+//!
+//! There is no "full": every entry stands for a request slot that is held, and the ring has at
+//! least as many cells as there are slots. README.md beside this file gives the argument.
+
+use crossbeam_utils::CachePadded;
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// A ring of slot numbers. A cell holds the lap that wrote it (high half) and the slot number.
+#[derive(Debug)]
+pub(crate) struct IndexRing {
+    head: CachePadded<AtomicU64>,
+    tail: CachePadded<AtomicU64>,
+    cells: Box<[AtomicU64]>,
+    shift: u32,
+}
+
+impl IndexRing {
+    /// A ring for `slots` request slots.
+    pub(crate) fn new(slots: usize) -> Self {
+        let capacity = slots.max(2).next_power_of_two();
+        Self {
+            head: CachePadded::new(AtomicU64::new(0)),
+            tail: CachePadded::new(AtomicU64::new(0)),
+            cells: (0..capacity).map(|_| AtomicU64::new(0)).collect(),
+            shift: capacity.trailing_zeros(),
+        }
+    }
+
+    #[inline]
+    fn cell(&self, position: u64) -> &AtomicU64 {
+        &self.cells[(position & (self.cells.len() as u64 - 1)) as usize]
+    }
+
+    /// What the cell of `position` holds once it is written: never the 0 of a new cell.
+    #[inline]
+    fn lap(&self, position: u64) -> u64 {
+        ((position >> self.shift) + 1) & 0xffff_ffff
+    }
+
+    /// Appends `slots`, each of which the caller holds. One contended step, whatever their number.
+    #[inline]
+    pub(crate) fn push(&self, slots: &[u32]) {
+        let first = self.tail.fetch_add(slots.len() as u64, Ordering::Relaxed);
+        for (position, &slot) in (first..).zip(slots) {
+            let value = self.lap(position) << 32 | u64::from(slot);
+            // Release: whoever pops the number sees the slot's contents.
+            self.cell(position).store(value, Ordering::Release);
+        }
+    }
+
+    /// Takes the oldest entry. `None` if there is none, or if its producer is still between
+    /// reserving the cell and writing it: that producer announces its entries afterwards.
+    #[inline]
+    pub(crate) fn pop(&self) -> Option<u32> {
+        let mut head = self.head.load(Ordering::Relaxed);
+        loop {
+            let value = self.cell(head).load(Ordering::Acquire);
+            if value >> 32 == self.lap(head) {
+                // The value is read before the position is claimed: once the head has moved, the
+                // cell may be written for the next lap.
+                match self.head.compare_exchange_weak(
+                    head,
+                    head + 1,
+                    Ordering::Relaxed,
+                    Ordering::Relaxed,
+                ) {
+                    Ok(_) => return Some(value as u32),
+                    Err(moved) => head = moved,
+                }
+            } else {
+                let now = self.head.load(Ordering::Relaxed);
+                if now == head {
+                    return None;
+                }
+                head = now;
+            }
+        }
+    }
+
+    /// Entries in the ring, those being written included: a hint under concurrency.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        let head = self.head.load(Ordering::Relaxed);
+        self.tail.load(Ordering::Relaxed).saturating_sub(head) as usize
+    }
+
+    /// No entry, and none being written: a hint under concurrency.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A number that changes with every entry taken.
+    pub(crate) fn taken(&self) -> u64 {
+        self.head.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::IndexRing;
+
+    #[test]
+    fn entries_come_out_in_order_over_many_laps() {
+        let ring = IndexRing::new(3);
+        assert_eq!(ring.pop(), None);
+        for round in 0..100u32 {
+            ring.push(&[round, round + 1, round + 2]);
+            assert_eq!(ring.len(), 3);
+            for i in 0..3 {
+                assert_eq!(ring.pop(), Some(round + i));
+            }
+            assert!(ring.is_empty());
+            assert_eq!(ring.pop(), None);
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_models {
+    //! Failure would look like: a number popped twice, a number missing when all producers and
+    //! consumers are done, or a slot's contents that are not those its producer wrote.
+
+    use super::IndexRing;
+    use crate::sync::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    struct Model {
+        ring: IndexRing,
+        slots: [UnsafeCell<u32>; 2],
+    }
+
+    impl Model {
+        fn new() -> Arc<Self> {
+            Arc::new(Self {
+                ring: IndexRing::new(2),
+                slots: [UnsafeCell::new(0), UnsafeCell::new(0)],
+            })
+        }
+
+        fn fill_and_push(&self, slot: u32, value: u32) {
+            // SAFETY: the model hands each slot to one thread until it is pushed.
+            self.slots[slot as usize].with_mut(|at| unsafe { *at = value });
+            self.ring.push(&[slot]);
+        }
+
+        fn read(&self, slot: u32) -> u32 {
+            // SAFETY: a popped slot belongs to the thread that popped it.
+            self.slots[slot as usize].with(|at| unsafe { *at })
+        }
+    }
+
+    #[test]
+    fn loom_two_producers_two_consumers_lose_and_repeat_nothing() {
+        loom::model(|| {
+            let model = Model::new();
+            let other = Arc::clone(&model);
+            let producer = thread::spawn(move || other.fill_and_push(0, 10));
+            let other = Arc::clone(&model);
+            let consumer = thread::spawn(move || other.ring.pop().map(|slot| other.read(slot)));
+            model.fill_and_push(1, 11);
+            let here = model.ring.pop().map(|slot| model.read(slot));
+            producer.join().unwrap();
+            let there = consumer.join().unwrap();
+            let mut got: Vec<u32> = [here, there].into_iter().flatten().collect();
+            while let Some(slot) = model.ring.pop() {
+                got.push(model.read(slot));
+            }
+            got.sort_unstable();
+            assert_eq!(got, [10, 11]);
+        });
+    }
+
+    #[test]
+    fn loom_a_slot_goes_round_the_ring_while_a_consumer_looks() {
+        loom::model(|| {
+            let model = Model::new();
+            model.fill_and_push(0, 1);
+            model.fill_and_push(1, 2);
+            let other = Arc::clone(&model);
+            let consumer = thread::spawn(move || {
+                let slot = other.ring.pop().expect("two entries, two consumers");
+                (slot, other.read(slot))
+            });
+            let slot = model.ring.pop().expect("two entries, two consumers");
+            let first = model.read(slot);
+            model.fill_and_push(slot, 3);
+            let (_, second) = consumer.join().unwrap();
+            let slot = model.ring.pop().expect("the one that went round, or the older one");
+            let third = model.read(slot);
+            let mut got = [first, second, third];
+            got.sort_unstable();
+            assert_eq!(got, [1, 2, 3]);
+        });
+    }
+
+    /// Canary: a ring whose consumer claims first and reads afterwards reads the next lap's entry.
+    #[test]
+    #[should_panic]
+    fn loom_canary_claiming_before_reading_repeats_an_entry() {
+        loom::model(|| {
+            let model = Model::new();
+            model.fill_and_push(0, 1);
+            model.fill_and_push(1, 2);
+            let claim_first = |model: &Model| {
+                let at = model.ring.head.fetch_add(1, loom::sync::atomic::Ordering::Relaxed);
+                model.ring.cell(at).load(loom::sync::atomic::Ordering::Acquire) as u32
+            };
+            let other = Arc::clone(&model);
+            let consumer = thread::spawn(move || claim_first(&other));
+            let here = claim_first(&model);
+            // `here` is free again and goes round; with both claimed, the lap has room.
+            model.ring.push(&[here]);
+            let there = consumer.join().unwrap();
+            let again = claim_first(&model);
+            assert_ne!(here, there, "one slot given to two consumers");
+            assert_eq!(here, again);
+        });
+    }
+}

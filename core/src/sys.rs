@@ -1,0 +1,351 @@
+//! Raw system calls: inline instructions, so that no libc symbol that a drop-in or a preload
+//! might export lies between the engine and the kernel, `errno` stays the caller's, and no call is a
+//! pthread cancellation point.
+//!
+//! A result is a count or a negative errno, as the kernel gives it.
+#![allow(unsafe_code)]
+
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use syscalls::Sysno;
+
+/// A count, or a negative errno.
+pub(crate) type Ret = isize;
+
+/// The kernel's bound for one transfer, in bytes (read(2)).
+pub(crate) const MAX_RW_COUNT: usize = 0x7fff_f000;
+
+macro_rules! call {
+    ($nr:ident $(, $arg:expr)*) => {
+        syscalls::raw_syscall!(Sysno::$nr $(, $arg)*) as Ret
+    };
+}
+
+#[inline(always)]
+pub(crate) unsafe fn pread(fd: RawFd, buf: u64, len: usize, offset: u64) -> Ret {
+    // SAFETY: the kernel checks descriptor and buffer; the caller owns the buffer until this returns.
+    unsafe { call!(pread64, fd, buf, len, offset) }
+}
+
+#[inline(always)]
+pub(crate) unsafe fn pwrite(fd: RawFd, buf: u64, len: usize, offset: u64) -> Ret {
+    // SAFETY: as for pread.
+    unsafe { call!(pwrite64, fd, buf, len, offset) }
+}
+
+pub(crate) unsafe fn read(fd: RawFd, buf: u64, len: usize) -> Ret {
+    // SAFETY: as for pread.
+    unsafe { call!(read, fd, buf, len) }
+}
+
+pub(crate) unsafe fn write(fd: RawFd, buf: u64, len: usize) -> Ret {
+    // SAFETY: as for pread.
+    unsafe { call!(write, fd, buf, len) }
+}
+
+/// preadv2(2): `offset` `u64::MAX` is the file position.
+pub(crate) unsafe fn preadv2(
+    fd: RawFd,
+    iov: *const libc::iovec,
+    n: usize,
+    offset: u64,
+    flags: u32,
+) -> Ret {
+    // The kernel takes the offset in two halves; on 64-bit machines the high one is ignored.
+    // SAFETY: the kernel checks every address; the caller owns iovecs and buffers until this returns.
+    unsafe { call!(preadv2, fd, iov, n, offset, 0, flags) }
+}
+
+/// pwritev2(2): `offset` `u64::MAX` is the file position.
+pub(crate) unsafe fn pwritev2(
+    fd: RawFd,
+    iov: *const libc::iovec,
+    n: usize,
+    offset: u64,
+    flags: u32,
+) -> Ret {
+    // SAFETY: as for preadv2.
+    unsafe { call!(pwritev2, fd, iov, n, offset, 0, flags) }
+}
+
+pub(crate) fn fsync(fd: RawFd) -> Ret {
+    // SAFETY: no memory is passed.
+    unsafe { call!(fsync, fd) }
+}
+
+pub(crate) fn fdatasync(fd: RawFd) -> Ret {
+    // SAFETY: no memory is passed.
+    unsafe { call!(fdatasync, fd) }
+}
+
+pub(crate) fn sync_file_range(fd: RawFd, offset: u64, len: u64, flags: u32) -> Ret {
+    // SAFETY: no memory is passed.
+    unsafe { call!(sync_file_range, fd, offset, len, flags) }
+}
+
+pub(crate) fn fallocate(fd: RawFd, mode: u32, offset: u64, len: u64) -> Ret {
+    // SAFETY: no memory is passed.
+    unsafe { call!(fallocate, fd, mode, offset, len) }
+}
+
+pub(crate) fn ftruncate(fd: RawFd, len: u64) -> Ret {
+    // SAFETY: no memory is passed.
+    unsafe { call!(ftruncate, fd, len) }
+}
+
+pub(crate) fn fadvise(fd: RawFd, offset: u64, len: u64, advice: u32) -> Ret {
+    // SAFETY: no memory is passed.
+    unsafe { call!(fadvise64, fd, offset, len, advice) }
+}
+
+pub(crate) fn close(fd: RawFd) -> Ret {
+    // SAFETY: closing is what the caller asked for; descriptors are plain numbers here.
+    unsafe { call!(close, fd) }
+}
+
+pub(crate) unsafe fn openat(dir: RawFd, path: *const u8, flags: u32, mode: u32) -> Ret {
+    // SAFETY: the caller passes a NUL-terminated path.
+    unsafe { call!(openat, dir, path, flags, mode) }
+}
+
+pub(crate) unsafe fn statx(dir: RawFd, path: *const u8, flags: u32, mask: u32, out: u64) -> Ret {
+    // SAFETY: the caller passes a NUL-terminated path; the kernel checks `out`.
+    unsafe { call!(statx, dir, path, flags, mask, out) }
+}
+
+pub(crate) unsafe fn unlinkat(dir: RawFd, path: *const u8, flags: u32) -> Ret {
+    // SAFETY: the caller passes a NUL-terminated path.
+    unsafe { call!(unlinkat, dir, path, flags) }
+}
+
+pub(crate) unsafe fn renameat2(
+    from_dir: RawFd,
+    from: *const u8,
+    to_dir: RawFd,
+    to: *const u8,
+    flags: u32,
+) -> Ret {
+    // SAFETY: the caller passes NUL-terminated paths.
+    unsafe { call!(renameat2, from_dir, from, to_dir, to, flags) }
+}
+
+pub(crate) unsafe fn mkdirat(dir: RawFd, path: *const u8, mode: u32) -> Ret {
+    // SAFETY: the caller passes a NUL-terminated path.
+    unsafe { call!(mkdirat, dir, path, mode) }
+}
+
+/// fcntl(F_GETFL): access mode and status flags, or `-EBADF`.
+pub(crate) fn status_flags(fd: RawFd) -> Ret {
+    // SAFETY: no memory is passed.
+    unsafe { call!(fcntl, fd, libc::F_GETFL, 0) }
+}
+
+/// fstat(2): the file type bits of `st_mode`, or `-EBADF`.
+pub(crate) fn file_type(fd: RawFd) -> Ret {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: `stat` is a writable struct stat.
+    let ret = unsafe { call!(fstat, fd, stat.as_mut_ptr()) };
+    if ret < 0 {
+        return ret;
+    }
+    // SAFETY: zeroed is a valid struct stat, and the kernel has filled it.
+    (unsafe { stat.assume_init() }.st_mode & libc::S_IFMT) as Ret
+}
+
+fn timespec(time: Duration) -> libc::timespec {
+    libc::timespec {
+        tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: i64::from(time.subsec_nanos()),
+    }
+}
+
+/// ppoll(2) without a change of the signal mask unless one (8 bytes) is given.
+pub(crate) fn ppoll(
+    fds: &mut [libc::pollfd],
+    timeout: Option<Duration>,
+    sigmask: Option<&u64>,
+) -> Ret {
+    let mut time = timeout.map(timespec);
+    let time = time.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
+    let mask = sigmask.map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: all three point to live objects of the kernel's layouts, or are null.
+    unsafe { call!(ppoll, fds.as_mut_ptr(), fds.len(), time, mask, 8) }
+}
+
+/// What ended a [`futex_wait`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Woken {
+    /// A wake, a changed word, or nothing at all: look again.
+    Again,
+    /// The timeout.
+    TimedOut,
+    /// A signal handler ran.
+    Interrupted,
+}
+
+/// Sleeps while `word` is `expected`, at most `timeout` (futex(2), private).
+#[cfg(not(loom))]
+pub(crate) fn futex_wait(
+    word: &std::sync::atomic::AtomicU32,
+    expected: u32,
+    timeout: Option<Duration>,
+) -> Woken {
+    let time = timeout.map(timespec);
+    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: `word` outlives the call; the timespec does too.
+    let ret = unsafe { call!(futex, word.as_ptr(), op, expected, time) };
+    match -ret as i32 {
+        libc::ETIMEDOUT => Woken::TimedOut,
+        libc::EINTR => Woken::Interrupted,
+        _ => Woken::Again,
+    }
+}
+
+/// Wakes at most `n` sleepers of `word`.
+#[cfg(not(loom))]
+pub(crate) fn futex_wake(word: &std::sync::atomic::AtomicU32, n: i32) {
+    let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: `word` is a live address; waking has no effect on memory.
+    unsafe { call!(futex, word.as_ptr(), op, n) };
+}
+
+/// A new eventfd(2): close-on-exec, non-blocking.
+pub(crate) fn eventfd() -> Ret {
+    // SAFETY: no memory is passed.
+    unsafe { call!(eventfd2, 0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }
+}
+
+/// Adds `n` to an eventfd. A closed or foreign descriptor is the owner's affair: the result is dropped.
+pub(crate) fn eventfd_add(fd: RawFd, n: u64) {
+    // SAFETY: the eight bytes live across the call.
+    unsafe { call!(write, fd, &raw const n, 8) };
+}
+
+/// Takes what an eventfd of ours has counted.
+pub(crate) fn eventfd_drain(fd: RawFd) {
+    let mut n = 0u64;
+    // SAFETY: the eight bytes live across the call; the descriptor is non-blocking.
+    unsafe { call!(read, fd, &raw mut n, 8) };
+}
+
+/// Is there an eventfd behind this descriptor? Costs a readlink; asked once per descriptor seen.
+pub(crate) fn is_eventfd(fd: RawFd) -> bool {
+    const NAME: &[u8] = b"anon_inode:[eventfd]";
+    let mut path = *b"/proc/self/fd/0000000000\0";
+    let digits = fd.to_string();
+    path[14..14 + digits.len()].copy_from_slice(digits.as_bytes());
+    path[14 + digits.len()] = 0;
+    let mut link = [0u8; 32];
+    // SAFETY: `path` is NUL-terminated, `link` is writable for its whole length.
+    let ret = unsafe {
+        call!(readlinkat, libc::AT_FDCWD, path.as_ptr(), link.as_mut_ptr(), link.len())
+    };
+    // Without /proc nobody can tell: believe the caller.
+    ret < 0 || &link[..ret as usize] == NAME
+}
+
+/// Blocks every signal of the calling thread and returns the old mask.
+pub(crate) fn block_signals() -> u64 {
+    let (all, mut old) = (u64::MAX, 0u64);
+    // SAFETY: both masks are eight bytes, the kernel's sigset size.
+    unsafe { call!(rt_sigprocmask, libc::SIG_SETMASK, &raw const all, &raw mut old, 8) };
+    old
+}
+
+/// Puts a mask from [`block_signals`] back.
+pub(crate) fn restore_signals(mask: u64) {
+    // SAFETY: the mask is eight bytes.
+    unsafe { call!(rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, 0, 8) };
+}
+
+/// Can eight bytes be read at `address`? Asked of the kernel without touching them ourselves:
+/// rt_sigprocmask copies the set before it refuses the nonsensical `how`.
+pub(crate) fn readable(address: usize) -> bool {
+    // SAFETY: the kernel checks the address; `how` is invalid, so no mask changes.
+    let ret = unsafe { call!(rt_sigprocmask, -1isize, address, 0, 8) };
+    ret != -(libc::EFAULT as Ret)
+}
+
+/// Can eight bytes be written at `address`? They are overwritten (with the signal mask) if so.
+pub(crate) fn writable(address: usize) -> bool {
+    // SAFETY: the kernel checks the address; without a new set no mask changes.
+    let ret = unsafe { call!(rt_sigprocmask, libc::SIG_BLOCK, 0, address, 8) };
+    ret == 0
+}
+
+/// A clock for durations: the time-stamp counter where there is one, else nanoseconds.
+#[inline(always)]
+pub(crate) fn ticks() -> u64 {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: every x86-64 processor has the instruction; it touches no memory.
+    unsafe {
+        std::arch::x86_64::_rdtsc()
+    }
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
+    monotonic_ns()
+}
+
+/// CLOCK_MONOTONIC in nanoseconds.
+pub(crate) fn monotonic_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a writable timespec. libc's version runs in the vDSO.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// An anonymous private mapping, zeroed, given back on drop.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    base: *mut u8,
+    len: usize,
+}
+
+// SAFETY: the mapping is plain memory; who may touch which byte is the owner's affair.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes, or gives the negative errno.
+    pub(crate) fn new(len: usize, prot: i32) -> Result<Self, i32> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new anonymous mapping at an address that the kernel chooses.
+        let ret = unsafe { call!(mmap, 0, len, prot, flags, -1isize, 0) };
+        if (-4095..0).contains(&ret) {
+            return Err(ret as i32);
+        }
+        Ok(Self { base: ret as *mut u8, len })
+    }
+
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// Makes pages inside usable or unusable: mprotect(2), and the contents go when `prot` is none.
+    pub(crate) fn protect(&self, offset: usize, len: usize, prot: i32) -> Ret {
+        debug_assert!(offset + len <= self.len);
+        // SAFETY: the range lies inside this mapping.
+        let at = unsafe { self.base.add(offset) };
+        if prot == libc::PROT_NONE {
+            // SAFETY: as above; the owner has no reference left into the range.
+            unsafe { call!(madvise, at, len, libc::MADV_DONTNEED) };
+        }
+        // SAFETY: as above.
+        unsafe { call!(mprotect, at, len, prot) }
+    }
+
+    /// The kernel zeroes the mapping in the child of a fork.
+    pub(crate) fn wipe_on_fork(&self) -> Ret {
+        // SAFETY: the range is this mapping.
+        unsafe { call!(madvise, self.base, self.len, libc::MADV_WIPEONFORK) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: nobody but the owner hands out pointers into it, and the owner is gone.
+        unsafe { call!(munmap, self.base, self.len) };
+    }
+}

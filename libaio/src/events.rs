@@ -1,0 +1,73 @@
+//! Getting events: io_getevents and io_pgetevents, with libaio's rules.
+#![allow(unsafe_code)]
+
+use std::time::Duration;
+
+use uringlet::front::{IoEvent, Waited};
+
+use crate::handle::AioContext;
+
+/// io_getevents(2): the number of events written, or a negative errno. `mask` is in force while
+/// the thread sleeps.
+///
+/// # Safety
+/// `events` has room for `nr` events, `timeout` is null or a timespec; both are checked to be
+/// accessible at all.
+#[inline]
+pub(crate) unsafe fn get_events(
+    context: &AioContext,
+    min_nr: i64,
+    nr: i64,
+    events: *mut IoEvent,
+    timeout: *const libc::timespec,
+    mask: Option<u64>,
+) -> i64 {
+    let invalid = i64::from(-libc::EINVAL);
+    let (Ok(min), Ok(max)) = (u32::try_from(min_nr), u32::try_from(nr.min(i64::from(u32::MAX))))
+    else {
+        return invalid;
+    };
+    if min_nr > nr {
+        return invalid;
+    }
+    let timeout = if timeout.is_null() {
+        None
+    } else if context.accessible(timeout as usize, size_of::<libc::timespec>(), false) {
+        // SAFETY: readable, and a timespec by the caller's contract.
+        Some(duration(unsafe { timeout.read_unaligned() }))
+    } else {
+        return i64::from(-libc::EFAULT);
+    };
+    let instance = &context.instance;
+    // More than the ring has room for never come together.
+    let reachable = min.min(instance.room() as u32 + u32::from(min as usize > instance.room()));
+    let waited = instance.wait(reachable, max, timeout, mask);
+    if waited == Waited::Gone {
+        return invalid;
+    }
+    let ready = instance.available().min(max);
+    if ready == 0 {
+        return if waited == Waited::Interrupted { i64::from(-libc::EINTR) } else { 0 };
+    }
+    if !context.accessible(events as usize, ready as usize * size_of::<IoEvent>(), true) {
+        return i64::from(-libc::EFAULT);
+    }
+    let mut at = events;
+    let reaped = instance.reap_events(ready, |event| {
+        // SAFETY: at most `ready` events, for which there is room, in memory that is writable.
+        unsafe {
+            at.write_unaligned(event);
+            at = at.add(1);
+        }
+    });
+    i64::from(reaped)
+}
+
+/// A negative or nonsensical time is over at once.
+fn duration(time: libc::timespec) -> Duration {
+    match (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec)) {
+        (Ok(seconds), Ok(nanos)) => Duration::from_secs(seconds)
+            .saturating_add(Duration::from_nanos(u64::from(nanos))),
+        _ => Duration::ZERO,
+    }
+}

@@ -1,0 +1,167 @@
+//! `io_context_t`: the address of an aio ring of ours, looked up in a table, never followed.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+use uringlet::front::{self, Instance, IoEvent};
+use uringlet::table::{PAGE, Pages, Pinned, Table};
+
+use crate::abi::{RING_MAGIC, RingHeader};
+
+/// Pages remembered per context as readable or writable.
+const PROBES: usize = 64;
+
+/// A context as this library knows it.
+#[derive(Debug)]
+pub(crate) struct AioContext {
+    pub(crate) instance: Arc<Instance>,
+    pages: Pages,
+    probed: [AtomicUsize; PROBES],
+    /// The descriptor last seen to be an eventfd, plus one.
+    eventfd: AtomicUsize,
+}
+
+impl AioContext {
+    /// Can `bytes` at `address` be read (or written)? The kernel is asked once per page; what
+    /// was accessible is believed to stay so. Writing overwrites eight bytes in each new page.
+    #[inline]
+    pub(crate) fn accessible(&self, address: usize, bytes: usize, write: bool) -> bool {
+        let Some(end) = address.checked_add(bytes.max(1)) else { return false };
+        if address < PAGE || end >= 1 << 47 {
+            return false;
+        }
+        let mut at = address;
+        while at < end {
+            let page = at / PAGE;
+            let known = page << 1 | usize::from(write);
+            let entry = &self.probed[page % PROBES];
+            let seen = entry.load(Ordering::Relaxed);
+            if seen != known && seen != known | 1 {
+                let last_start = end.saturating_sub(8).max(address);
+                let probe = at.min(last_start);
+                let ok = if write { front::writable(probe) } else { front::readable(probe) };
+                if !ok {
+                    return false;
+                }
+                entry.store(known, Ordering::Relaxed);
+            }
+            at = (page + 1) * PAGE;
+        }
+        true
+    }
+
+    /// Is there an eventfd behind `fd`? Asked once for the one that a program usually has.
+    pub(crate) fn is_eventfd(&self, fd: i32) -> bool {
+        let known = fd as usize + 1;
+        if self.eventfd.load(Ordering::Relaxed) == known {
+            return true;
+        }
+        let is = front::is_eventfd(fd);
+        if is {
+            self.eventfd.store(known, Ordering::Relaxed);
+        }
+        is
+    }
+}
+
+/// The contexts of one process.
+#[derive(Debug)]
+struct Contexts {
+    generation: u64,
+    table: Table<AioContext>,
+}
+
+static CONTEXTS: AtomicPtr<Contexts> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Those of this process, if it has any. The child of a fork has none of its parent's.
+#[inline]
+fn contexts() -> Option<&'static Contexts> {
+    // SAFETY: null, or leaked by `contexts_or_new`.
+    let contexts = unsafe { CONTEXTS.load(Ordering::Acquire).as_ref() };
+    contexts.filter(|contexts| contexts.generation == front::generation())
+}
+
+fn contexts_or_new() -> Result<&'static Contexts, i32> {
+    let generation = front::enter_process();
+    loop {
+        let current = CONTEXTS.load(Ordering::Acquire);
+        if let Some(contexts) = contexts() {
+            return Ok(contexts);
+        }
+        let new = Box::into_raw(Box::new(Contexts { generation, table: Table::new()? }));
+        let swap = CONTEXTS.compare_exchange(current, new, Ordering::AcqRel, Ordering::Relaxed);
+        if swap.is_err() {
+            // SAFETY: made above and seen by nobody.
+            drop(unsafe { Box::from_raw(new) });
+        }
+    }
+}
+
+/// The context behind a handle. `None` for one that is stale, forged or another process's.
+#[inline]
+pub(crate) fn get(handle: usize) -> Option<Pinned<'static, AioContext>> {
+    contexts()?.table.get(handle)
+}
+
+/// The places that the kernel's ring has for `entries` requests.
+fn ring_places(entries: u32) -> usize {
+    // As the kernel sizes it: room for every CPU to hold some requests back, whole pages.
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let wanted = (entries as usize).max(cpus * 4) * 2 + 2;
+    let bytes = size_of::<RingHeader>() + wanted * size_of::<IoEvent>();
+    (bytes.div_ceil(PAGE) * PAGE - size_of::<RingHeader>()) / size_of::<IoEvent>()
+}
+
+/// Makes a context for `entries` requests and gives its handle, or a negative errno.
+pub(crate) fn create(entries: u32) -> Result<usize, i32> {
+    /// More than this the kernel does not take either.
+    const ENTRIES_MAX: u32 = 0x1000_0000 / 32;
+    if entries == 0 || entries > ENTRIES_MAX {
+        return Err(-libc::EINVAL);
+    }
+    let builder = crate::env::builder()?;
+    let table = &contexts_or_new()?.table;
+    let places = ring_places(entries);
+    let pages = table.allocate(size_of::<RingHeader>() + places * size_of::<IoEvent>())?;
+    let ring = pages.address() as *mut RingHeader;
+    let header = RingHeader {
+        id: pages.id(),
+        nr: places as u32,
+        head: 0.into(),
+        tail: 0.into(),
+        magic: RING_MAGIC,
+        compat_features: 1,
+        incompat_features: 0,
+        header_length: size_of::<RingHeader>() as u32,
+    };
+    // SAFETY: fresh pages, aligned, long enough, and nobody else's.
+    unsafe { ring.write(header) };
+    // SAFETY: fields and events lie in those pages, which are freed only after `close`.
+    let instance = unsafe {
+        let events = ring.add(1).cast::<IoEvent>();
+        let (head, tail) = (&raw const (*ring).head, &raw const (*ring).tail);
+        Instance::with_aio_ring(&builder, head, tail, events, places as u32)
+    };
+    let handle = pages.address();
+    let context = Box::new(AioContext {
+        instance,
+        // The table's value owns the pages; they are given back together.
+        pages,
+        probed: [const { AtomicUsize::new(0) }; PROBES],
+        eventfd: AtomicUsize::new(0),
+    });
+    table.publish_at(handle, context);
+    Ok(handle)
+}
+
+/// Destroys a context: cancels what has not been started, waits for what has. False: no such context.
+pub(crate) fn destroy(handle: usize) -> bool {
+    let Some(contexts) = contexts() else { return false };
+    let close = |context: &AioContext| context.instance.close();
+    let Some(context) = contexts.table.remove(handle, close) else { return false };
+    let AioContext { instance, pages, .. } = *context;
+    drop(instance);
+    contexts.table.free(pages);
+    true
+}

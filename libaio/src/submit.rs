@@ -1,0 +1,152 @@
+//! From iocb to Sqe, with the checks that io_submit makes before it accepts a request.
+#![allow(unsafe_code)]
+
+use uringlet::Sqe;
+use uringlet::front::{Descriptor, Entry};
+
+use crate::abi::{self, Iocb};
+use crate::handle::AioContext;
+
+/// As many requests are translated at a time.
+const CHUNK: usize = 32;
+
+/// io_submit(2): the number of requests accepted, or a negative errno if it is none.
+///
+/// # Safety
+/// As io_submit(2): `iocbs` names `count` pointers; what they point to, and buffers, as documented there.
+#[inline]
+pub(crate) unsafe fn submit(context: &AioContext, count: usize, iocbs: *const *const Iocb) -> i64 {
+    let mut accepted = 0;
+    while accepted < count {
+        // SAFETY: within the caller's array, if that is one: checked by `translate_chunk`.
+        let rest = unsafe { iocbs.add(accepted) };
+        let mut entries = [const { std::mem::MaybeUninit::<Entry>::uninit() }; CHUNK];
+        let wanted = (count - accepted).min(CHUNK);
+        // SAFETY: the caller's contract.
+        let (filled, refused) = unsafe { translate_chunk(context, wanted, rest, &mut entries) };
+        // SAFETY: the first `filled` were written.
+        let entries = unsafe { std::slice::from_raw_parts(entries.as_ptr().cast(), filled) };
+        // SAFETY: the caller's contract.
+        let submitted = unsafe { context.instance.submit(entries) };
+        accepted += submitted.accepted;
+        let refused = if submitted.refused != 0 { submitted.refused } else { refused };
+        if refused != 0 {
+            return if accepted > 0 { accepted as i64 } else { i64::from(refused) };
+        }
+    }
+    accepted as i64
+}
+
+/// Translates up to a chunk; stops at a request that is refused, with its negative errno.
+#[inline]
+unsafe fn translate_chunk(
+    context: &AioContext,
+    wanted: usize,
+    iocbs: *const *const Iocb,
+    entries: &mut [std::mem::MaybeUninit<Entry>; CHUNK],
+) -> (usize, i32) {
+    for at in 0..wanted {
+        // SAFETY: only computed; whether it can be read is asked next.
+        let place = iocbs.wrapping_add(at);
+        if !context.accessible(place as usize, size_of::<usize>(), false) {
+            return (at, -libc::EFAULT);
+        }
+        // SAFETY: readable, and a pointer by the caller's contract.
+        let iocb = unsafe { place.read_unaligned() };
+        if !context.accessible(iocb as usize, size_of::<Iocb>(), false) {
+            return (at, -libc::EFAULT);
+        }
+        // SAFETY: readable, and an iocb by the caller's contract.
+        let request = unsafe { iocb.read_unaligned() };
+        match translate(context, &request, iocb as u64) {
+            Ok(entry) => entries[at].write(entry),
+            Err(errno) => return (at, errno),
+        };
+    }
+    (wanted, 0)
+}
+
+#[inline]
+fn translate(context: &AioContext, iocb: &Iocb, address: u64) -> Result<Entry, i32> {
+    if iocb.reserved2 != 0 || iocb.nbytes > isize::MAX as u64 {
+        return Err(-libc::EINVAL);
+    }
+    let fd = iocb.fildes as i32;
+    let descriptor = Descriptor::known(fd)?;
+    let mut notify = -1;
+    if iocb.flags & abi::FLAG_RESFD != 0 {
+        notify = iocb.resfd as i32;
+        Descriptor::known(notify)?;
+        if !context.is_eventfd(notify) {
+            return Err(-libc::EINVAL);
+        }
+    }
+    let sqe = match iocb.opcode {
+        abi::CMD_PREAD | abi::CMD_PREADV | abi::CMD_PWRITE | abi::CMD_PWRITEV => {
+            transfer(context, iocb, fd, descriptor)?
+        }
+        abi::CMD_FSYNC | abi::CMD_FDSYNC => {
+            let unused = iocb.buf | iocb.nbytes | iocb.offset as u64 | u64::from(iocb.rw_flags);
+            if unused != 0 || !descriptor.may_sync() {
+                return Err(-libc::EINVAL);
+            }
+            if iocb.opcode == abi::CMD_FSYNC { Sqe::fsync(fd) } else { Sqe::fdatasync(fd) }
+        }
+        abi::CMD_POLL => {
+            let events = u16::try_from(iocb.buf).map_err(|_| -libc::EINVAL)?;
+            if (iocb.nbytes | iocb.offset as u64 | u64::from(iocb.rw_flags)) != 0 {
+                return Err(-libc::EINVAL);
+            }
+            Sqe::poll_add(fd, events as i16)
+        }
+        _ => return Err(-libc::EINVAL),
+    };
+    Ok(Entry { sqe: sqe.user_data(address), data: iocb.data, notify })
+}
+
+#[inline]
+fn transfer(
+    context: &AioContext,
+    iocb: &Iocb,
+    fd: i32,
+    descriptor: Descriptor,
+) -> Result<Sqe, i32> {
+    let write = matches!(iocb.opcode, abi::CMD_PWRITE | abi::CMD_PWRITEV);
+    if iocb.rw_flags & !abi::RWF_KNOWN != 0 {
+        return Err(-libc::EOPNOTSUPP);
+    }
+    if !(if write { descriptor.may_write() } else { descriptor.may_read() }) {
+        return Err(-libc::EBADF);
+    }
+    let vectored = matches!(iocb.opcode, abi::CMD_PREADV | abi::CMD_PWRITEV);
+    let offset = if descriptor.is_seekable() {
+        let bytes = if vectored { 0 } else { iocb.nbytes as i64 };
+        if iocb.offset < 0 || iocb.offset.checked_add(bytes).is_none() {
+            return Err(-libc::EINVAL);
+        }
+        iocb.offset as u64
+    } else {
+        // A stream has no offsets, and any is accepted.
+        0
+    };
+    let length = usize::try_from(iocb.nbytes).map_err(|_| -libc::EINVAL)?;
+    if vectored {
+        if length > 1024 {
+            return Err(-libc::EINVAL);
+        }
+        let address = usize::try_from(iocb.buf).map_err(|_| -libc::EFAULT)?;
+        if length > 0 && !context.accessible(address, length * size_of::<libc::iovec>(), false) {
+            return Err(-libc::EFAULT);
+        }
+        let iovecs = std::ptr::slice_from_raw_parts(address as *const libc::iovec, length);
+        let sqe = if write { Sqe::writev(fd, iovecs, offset) } else { Sqe::readv(fd, iovecs, offset) };
+        return Ok(sqe.rw_flags(iocb.rw_flags as i32));
+    }
+    let address = iocb.buf as *mut u8;
+    let sqe = if write {
+        Sqe::write(fd, std::ptr::slice_from_raw_parts(address, length), offset)
+    } else {
+        Sqe::read(fd, std::ptr::slice_from_raw_parts_mut(address, length), offset)
+    };
+    Ok(sqe.rw_flags(iocb.rw_flags as i32))
+}
