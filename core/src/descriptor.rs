@@ -156,6 +156,12 @@ fn slept(ticks: u64, rate: u64, bytes: u64, direct: bool) -> bool {
     ticks > rate * (base + bytes / 2048)
 }
 
+/// Has a read (or write) through this number lately slept, so that the next one is worth timing?
+#[inline]
+pub(crate) fn is_suspect(fd: RawFd, write: bool) -> bool {
+    entry(fd).load(Ordering::Relaxed) >> SCORE_SHIFT[usize::from(write)] & 0xff != 0
+}
+
 /// Learns from a finished read or write: a moving average with hysteresis, so that three sleeps
 /// in a row change the mind, and fifteen transfers without one change it back.
 #[inline]

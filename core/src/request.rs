@@ -4,6 +4,8 @@
 //! place in the completion queue.
 #![allow(unsafe_code)]
 
+use std::mem::MaybeUninit;
+
 use crate::cqe::Cqe;
 use crate::sqe::Sqe;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell};
@@ -20,20 +22,29 @@ pub(crate) struct FreeSlots {
     count: usize,
 }
 
-/// Up to [`BATCH`] slot numbers.
-#[derive(Clone, Copy, Debug, Default)]
+/// Up to [`BATCH`] slot numbers. Only the first `len` are initialised: three of these are made
+/// for every submit.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Batch {
-    slots: [u32; BATCH],
+    slots: [MaybeUninit<u32>; BATCH],
     len: usize,
 }
 
 impl Batch {
-    pub(crate) fn as_slice(&self) -> &[u32] {
-        &self.slots[..self.len]
+    #[inline]
+    pub(crate) fn new() -> Self {
+        Self { slots: [const { MaybeUninit::uninit() }; BATCH], len: 0 }
     }
 
+    #[inline]
+    pub(crate) fn as_slice(&self) -> &[u32] {
+        // SAFETY: `push` has initialised the first `len`.
+        unsafe { std::slice::from_raw_parts(self.slots.as_ptr().cast(), self.len) }
+    }
+
+    #[inline]
     pub(crate) fn push(&mut self, slot: u32) {
-        self.slots[self.len] = slot;
+        self.slots[self.len].write(slot);
         self.len += 1;
     }
 }
@@ -54,7 +65,7 @@ impl FreeSlots {
     #[inline]
     pub(crate) fn take(&self, want: usize) -> Batch {
         let want = want.min(BATCH);
-        let mut batch = Batch::default();
+        let mut batch = Batch::new();
         let start = self.hint.load(Ordering::Relaxed) as usize;
         for step in 0..self.words.len() {
             let mut at = start + step;

@@ -67,7 +67,6 @@ impl Ring {
     /// # Safety
     /// All three stay valid and are used by nobody else but as an aio ring's reader uses them
     /// (the head moves on, entries are read) for as long as the ring lives.
-    #[cfg_attr(loom, allow(dead_code))]
     pub(crate) unsafe fn events(
         head: *const AtomicU32,
         tail: *const AtomicU32,

@@ -119,6 +119,7 @@ mod tests {
 }
 
 #[cfg(all(test, loom))]
+#[allow(unsafe_code)]
 mod loom_models {
     //! Failure would look like: a number popped twice, a number missing when all producers and
     //! consumers are done, or a slot's contents that are not those its producer wrote.

@@ -20,6 +20,13 @@ pub(crate) struct Baton(AtomicU64);
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Turn(u64);
 
+impl Turn {
+    /// Its number: grows by one with every request.
+    pub(crate) fn number(&self) -> u64 {
+        self.0
+    }
+}
+
 /// A look at the word, by somebody who does not hold it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct View(u64);

@@ -36,14 +36,19 @@ fn transfer(sqe: &Sqe, write: bool) -> (Lane, bool) {
         return (Lane::Inline, false);
     };
     let special = sqe.op_flags != 0 || sqe.off == FILE_POSITION;
-    if facts.kind() == FileKind::Seekable && !special && !facts.sleeps(write) {
-        return (Lane::Inline, false);
+    if facts.kind() == FileKind::Seekable && !special {
+        if !facts.sleeps(write) {
+            return (Lane::Inline, false);
+        }
+        if !write {
+            return (Lane::Pool, false);
+        }
     }
     uncommon(sqe, write)
 }
 
-/// Everything but a plain transfer that is expected not to sleep: here a system call more is
-/// cheap, and the answer must not rest on what an earlier file of this number was.
+/// Here a system call more is cheap, and the answer must not rest on what an earlier file of this
+/// number was: whether the offset counts, and whether the order does.
 #[inline(never)]
 fn uncommon(sqe: &Sqe, write: bool) -> (Lane, bool) {
     let Ok(facts) = Facts::fresh(sqe.fd) else {

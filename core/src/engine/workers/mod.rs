@@ -28,15 +28,19 @@ use crate::exec::{self, Kind, Mode};
 use crate::instance::{By, Instance};
 use crate::queue::IndexRing;
 use crate::request::{Batch, Request};
-use crate::sqe::FILE_POSITION;
+use crate::sqe::{FILE_POSITION, Sqe};
 use crate::sys;
 
 pub(crate) use self::threads::WORKERS_MAX;
 
 /// The longest that a worker spins for more before it gives the baton back.
 const SPIN_US_MAX: u64 = 20;
-/// A waiter that has enough goes on for others at most this long.
+/// A waiter that has enough goes on for what it can still take: this many requests at most, and
+/// none after one that took this long.
+const FAVOURS: u32 = 32;
 const FAVOUR_US: u64 = 10;
+/// One in so many inline requests is timed, to notice files that have become slow.
+const TIMED_EVERY: u64 = 8;
 /// A waiter's first nap while another thread holds the baton, and the longest.
 const NAP_US: (u64, u64) = (50, 1000);
 
@@ -98,9 +102,10 @@ impl Workers {
         }
     }
 
-    /// Executes one request that the caller popped from a ring. Gives the ticks that it took.
+    /// Executes one request that the caller popped from a ring. Gives the ticks that it took, 0 if it
+    /// was not timed: a transfer is timed if `timed` says so or its descriptor is suspect.
     #[inline]
-    fn run(&self, instance: &Arc<Instance>, slot: u32, by: By) -> u64 {
+    fn run(&self, instance: &Arc<Instance>, slot: u32, by: By, timed: bool) -> u64 {
         if !instance.start(slot) {
             return 0;
         }
@@ -112,18 +117,21 @@ impl Workers {
             self.to_pool(instance, slot);
             return 0;
         }
-        let (fd, len) = (request.sqe.fd, u64::from(request.sqe.len));
-        let before = sys::ticks();
         let mode = if request.stream { Mode::Stream } else { Mode::Plain };
+        let Sqe { fd, len, off, .. } = request.sqe;
+        let write = kind == Kind::Write;
+        let transfer = write || kind == Kind::Read;
+        let timed = transfer && (timed || descriptor::is_suspect(fd, write));
+        let before = if timed { sys::ticks() } else { 0 };
         // SAFETY: copied in at submit; the buffers are the request's until its completion.
         let result = unsafe { exec::execute(request, mode) };
-        let ticks = sys::ticks().wrapping_sub(before);
-        if matches!(kind, Kind::Read | Kind::Write) {
-            if result == -libc::ESPIPE && !request.stream && request.sqe.off != FILE_POSITION {
-                self.reroute(instance, slot);
-                return ticks;
-            }
-            descriptor::learn(fd, kind == Kind::Write, ticks, self.ticks_per_us, len);
+        if transfer && result == -libc::ESPIPE && !request.stream && off != FILE_POSITION {
+            self.reroute(instance, slot);
+            return 0;
+        }
+        let ticks = if timed { sys::ticks().wrapping_sub(before) } else { 0 };
+        if timed {
+            descriptor::learn(fd, write, ticks, self.ticks_per_us, u64::from(len));
         }
         instance.finish(slot, result, by);
         ticks
@@ -176,7 +184,7 @@ impl Workers {
     ) {
         loop {
             if let Some(slot) = self.inline.pop() {
-                let ticks = self.run(instance, slot, by);
+                let ticks = self.run(instance, slot, by, turn.number() % TIMED_EVERY == 0);
                 if self.inline.is_empty() {
                     // Fall through to the release: it notices what was announced meanwhile.
                 } else if enough(ticks) {
@@ -192,7 +200,7 @@ impl Workers {
                     continue;
                 }
             }
-            if by == By::Worker {
+            if by == By::Worker && !self.habit.waiters_come() {
                 self.spin_for_work();
             }
             match self.baton.release(turn) {
@@ -239,7 +247,7 @@ impl Workers {
     /// else a turn with the baton.
     fn serve(&self, instance: &Arc<Instance>) {
         if let Some(slot) = self.pool.pop() {
-            self.run(instance, slot, By::Pool);
+            self.run(instance, slot, By::Pool, true);
         } else if self.seat.takes_holder()
             && let Some(turn) = self.baton.take()
         {
@@ -269,7 +277,7 @@ impl Workers {
 impl Contract for Workers {
     #[inline]
     fn submit(&self, instance: &Arc<Instance>, slots: &[u32]) {
-        let (mut inline, mut pool) = (Batch::default(), Batch::default());
+        let (mut inline, mut pool) = (Batch::new(), Batch::new());
         let mut notifies = false;
         for &slot in slots {
             // SAFETY: filled by the submitter, which has not passed it on yet.
@@ -327,12 +335,13 @@ impl Contract for Workers {
             if !view.is_held()
                 && let Some(turn) = self.baton.take()
             {
-                let favour = FAVOUR_US * self.ticks_per_us;
-                let mut spent = 0;
+                let mut executed = 0;
                 self.hold(instance, turn, By::Waiter, |ticks| {
-                    spent += ticks;
+                    executed += 1;
+                    let slow = ticks > FAVOUR_US * self.ticks_per_us;
                     let available = instance.completions().available();
-                    available >= help.max || available >= help.min.max(1) && spent > favour
+                    available >= help.max
+                        || available >= help.min.max(1) && (slow || executed >= FAVOURS)
                 });
                 return true;
             }
@@ -342,7 +351,7 @@ impl Contract for Workers {
         if self.may_take_from_pool(instance, help)
             && let Some(slot) = self.pool.pop()
         {
-            self.run(instance, slot, By::Waiter);
+            self.run(instance, slot, By::Waiter, true);
             return true;
         }
         false
