@@ -98,6 +98,12 @@ impl Facts {
         Ok(Self(word))
     }
 
+    /// Is O_APPEND set right now? One system call.
+    pub(crate) fn appends_now(fd: RawFd) -> bool {
+        let flags = sys::status_flags(fd);
+        flags >= 0 && flags as i32 & libc::O_APPEND != 0
+    }
+
     pub(crate) fn kind(self) -> FileKind {
         if self.0 & STREAM != 0 { FileKind::Stream } else { FileKind::Seekable }
     }

@@ -150,10 +150,12 @@ pub(crate) unsafe fn execute(request: &mut Request, mode: Mode) -> i32 {
     }
     if mode == Mode::Plain && sqe.op_flags == 0 && sqe.off != FILE_POSITION {
         match sqe.opcode {
-            // SAFETY: the kernel checks the buffer, which is the request's.
-            opcode::READ => return unsafe { positional(sqe, |a, n, o| sys::pread(sqe.fd, a, n, o)) },
-            // SAFETY: as above.
+            opcode::READ => {
+                // SAFETY: the kernel checks the buffer, which is the request's.
+                return unsafe { positional(sqe, |a, n, o| sys::pread(sqe.fd, a, n, o)) };
+            }
             opcode::WRITE => {
+                // SAFETY: as above.
                 return unsafe { positional(sqe, |a, n, o| sys::pwrite(sqe.fd, a, n, o)) };
             }
             _ => {}

@@ -250,11 +250,7 @@ impl Slot {
             submitted: 0,
             copied: None,
         };
-        Self {
-            request: UnsafeCell::new(request),
-            state: AtomicU32::new(0),
-            key: AtomicU64::new(0),
-        }
+        Self { request: UnsafeCell::new(request), state: AtomicU32::new(0), key: AtomicU64::new(0) }
     }
 
     /// The request of a slot that the caller holds alone.
@@ -417,11 +413,8 @@ mod tests {
             assert_eq!(slot.cancel_queued(5), Cancel::Done);
             assert_eq!(slot.cancel_queued(5), Cancel::Missed);
             let pop = || slot.start().unwrap_err();
-            let (first, second) = if popped_first {
-                (pop(), slot.reaped())
-            } else {
-                (slot.reaped(), pop())
-            };
+            let (first, second) =
+                if popped_first { (pop(), slot.reaped()) } else { (slot.reaped(), pop()) };
             assert_eq!((first, second), (FreeIt(false), FreeIt(true)));
         }
     }

@@ -239,9 +239,8 @@ pub(crate) fn is_eventfd(fd: RawFd) -> bool {
     path[14 + digits.len()] = 0;
     let mut link = [0u8; 32];
     // SAFETY: `path` is NUL-terminated, `link` is writable for its whole length.
-    let ret = unsafe {
-        call!(readlinkat, libc::AT_FDCWD, path.as_ptr(), link.as_mut_ptr(), link.len())
-    };
+    let ret =
+        unsafe { call!(readlinkat, libc::AT_FDCWD, path.as_ptr(), link.as_mut_ptr(), link.len()) };
     // Without /proc nobody can tell: believe the caller.
     ret < 0 || &link[..ret as usize] == NAME
 }

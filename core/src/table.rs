@@ -24,7 +24,7 @@ const PAGES: [usize; 3] = [1 << 16, 1 << 14, 1 << 11];
 pub struct Table<T> {
     memory: Mapping,
     entries: Box<[Slot<T>]>,
-    /// Pages in use: how many belong to the run that begins here; 0 where none begins.
+    /// Which pages are in use.
     runs: Mutex<Runs>,
 }
 
@@ -148,7 +148,7 @@ impl<T> Table<T> {
     #[inline]
     fn index(&self, handle: usize) -> Option<usize> {
         let offset = handle.wrapping_sub(self.memory.base() as usize);
-        (offset % PAGE == 0 && offset / PAGE < self.entries.len()).then_some(offset / PAGE)
+        (offset.is_multiple_of(PAGE) && offset / PAGE < self.entries.len()).then_some(offset / PAGE)
     }
 
     /// The value under a handle. `None`: there is none, or none any more.

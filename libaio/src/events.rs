@@ -6,6 +6,7 @@ use std::time::Duration;
 use uringlet::front::{IoEvent, Waited};
 
 use crate::handle::AioContext;
+use crate::memory::accessible;
 
 /// io_getevents(2): the number of events written, or a negative errno. `mask` is in force while
 /// the thread sleeps.
@@ -32,7 +33,7 @@ pub(crate) unsafe fn get_events(
     }
     let timeout = if timeout.is_null() {
         None
-    } else if context.accessible(timeout as usize, size_of::<libc::timespec>(), false) {
+    } else if accessible(timeout as usize, size_of::<libc::timespec>(), false) {
         // SAFETY: readable, and a timespec by the caller's contract.
         Some(duration(unsafe { timeout.read_unaligned() }))
     } else {
@@ -49,7 +50,7 @@ pub(crate) unsafe fn get_events(
     if ready == 0 {
         return if waited == Waited::Interrupted { i64::from(-libc::EINTR) } else { 0 };
     }
-    if !context.accessible(events as usize, ready as usize * size_of::<IoEvent>(), true) {
+    if !accessible(events as usize, ready as usize * size_of::<IoEvent>(), true) {
         return i64::from(-libc::EFAULT);
     }
     let mut at = events;
@@ -66,8 +67,9 @@ pub(crate) unsafe fn get_events(
 /// A negative or nonsensical time is over at once.
 fn duration(time: libc::timespec) -> Duration {
     match (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec)) {
-        (Ok(seconds), Ok(nanos)) => Duration::from_secs(seconds)
-            .saturating_add(Duration::from_nanos(u64::from(nanos))),
+        (Ok(seconds), Ok(nanos)) => {
+            Duration::from_secs(seconds).saturating_add(Duration::from_nanos(u64::from(nanos)))
+        }
         _ => Duration::ZERO,
     }
 }

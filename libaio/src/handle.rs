@@ -9,48 +9,16 @@ use uringlet::table::{PAGE, Pages, Pinned, Table};
 
 use crate::abi::{RING_MAGIC, RingHeader};
 
-/// Pages remembered per context as readable or writable.
-const PROBES: usize = 64;
-
 /// A context as this library knows it.
 #[derive(Debug)]
 pub(crate) struct AioContext {
     pub(crate) instance: Arc<Instance>,
     pages: Pages,
-    probed: [AtomicUsize; PROBES],
     /// The descriptor last seen to be an eventfd, plus one.
     eventfd: AtomicUsize,
 }
 
 impl AioContext {
-    /// Can `bytes` at `address` be read (or written)? The kernel is asked once per page; what
-    /// was accessible is believed to stay so. Writing overwrites eight bytes in each new page.
-    #[inline]
-    pub(crate) fn accessible(&self, address: usize, bytes: usize, write: bool) -> bool {
-        let Some(end) = address.checked_add(bytes.max(1)) else { return false };
-        if address < PAGE || end >= 1 << 47 {
-            return false;
-        }
-        let mut at = address;
-        while at < end {
-            let page = at / PAGE;
-            let known = page << 1 | usize::from(write);
-            let entry = &self.probed[page % PROBES];
-            let seen = entry.load(Ordering::Relaxed);
-            if seen != known && seen != known | 1 {
-                let last_start = end.saturating_sub(8).max(address);
-                let probe = at.min(last_start);
-                let ok = if write { front::writable(probe) } else { front::readable(probe) };
-                if !ok {
-                    return false;
-                }
-                entry.store(known, Ordering::Relaxed);
-            }
-            at = (page + 1) * PAGE;
-        }
-        true
-    }
-
     /// Is there an eventfd behind `fd`? Asked once for the one that a program usually has.
     pub(crate) fn is_eventfd(&self, fd: i32) -> bool {
         let known = fd as usize + 1;
@@ -148,7 +116,6 @@ pub(crate) fn create(entries: u32) -> Result<usize, i32> {
         instance,
         // The table's value owns the pages; they are given back together.
         pages,
-        probed: [const { AtomicUsize::new(0) }; PROBES],
         eventfd: AtomicUsize::new(0),
     });
     table.publish_at(handle, context);

@@ -9,6 +9,7 @@ mod abi;
 mod env;
 mod events;
 mod handle;
+mod memory;
 mod submit;
 
 use std::ffi::c_int;
@@ -16,6 +17,7 @@ use std::ffi::c_int;
 use uringlet::front::IoEvent;
 
 use crate::abi::Iocb;
+use crate::memory::accessible;
 
 /// The door: no panic gets out into the program, and its `errno` stays what it was.
 #[inline(always)]
@@ -138,7 +140,7 @@ pub unsafe extern "C" fn _io_pgetevents(
         let Some(context) = handle::get(handle) else { return EINVAL };
         let mask = if sigmask.is_null() {
             None
-        } else if context.accessible(sigmask as usize, 8, false) {
+        } else if accessible(sigmask as usize, 8, false) {
             // SAFETY: readable; the kernel's part of a sigset_t is its first eight bytes.
             Some(unsafe { sigmask.read_unaligned() })
         } else {

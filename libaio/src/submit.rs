@@ -6,6 +6,7 @@ use uringlet::front::{Descriptor, Entry};
 
 use crate::abi::{self, Iocb};
 use crate::handle::AioContext;
+use crate::memory::accessible;
 
 /// As many requests are translated at a time.
 const CHUNK: usize = 32;
@@ -45,21 +46,21 @@ unsafe fn translate_chunk(
     iocbs: *const *const Iocb,
     entries: &mut [std::mem::MaybeUninit<Entry>; CHUNK],
 ) -> (usize, i32) {
-    for at in 0..wanted {
+    for (at, entry) in entries.iter_mut().enumerate().take(wanted) {
         // SAFETY: only computed; whether it can be read is asked next.
         let place = iocbs.wrapping_add(at);
-        if !context.accessible(place as usize, size_of::<usize>(), false) {
+        if !accessible(place as usize, size_of::<usize>(), false) {
             return (at, -libc::EFAULT);
         }
         // SAFETY: readable, and a pointer by the caller's contract.
         let iocb = unsafe { place.read_unaligned() };
-        if !context.accessible(iocb as usize, size_of::<Iocb>(), false) {
+        if !accessible(iocb as usize, size_of::<Iocb>(), false) {
             return (at, -libc::EFAULT);
         }
         // SAFETY: readable, and an iocb by the caller's contract.
         let request = unsafe { iocb.read_unaligned() };
         match translate(context, &request, iocb as u64) {
-            Ok(entry) => entries[at].write(entry),
+            Ok(translated) => entry.write(translated),
             Err(errno) => return (at, errno),
         };
     }
@@ -83,7 +84,7 @@ fn translate(context: &AioContext, iocb: &Iocb, address: u64) -> Result<Entry, i
     }
     let sqe = match iocb.opcode {
         abi::CMD_PREAD | abi::CMD_PREADV | abi::CMD_PWRITE | abi::CMD_PWRITEV => {
-            transfer(context, iocb, fd, descriptor)?
+            transfer(iocb, fd, descriptor)?
         }
         abi::CMD_FSYNC | abi::CMD_FDSYNC => {
             let unused = iocb.buf | iocb.nbytes | iocb.offset as u64 | u64::from(iocb.rw_flags);
@@ -105,12 +106,7 @@ fn translate(context: &AioContext, iocb: &Iocb, address: u64) -> Result<Entry, i
 }
 
 #[inline]
-fn transfer(
-    context: &AioContext,
-    iocb: &Iocb,
-    fd: i32,
-    descriptor: Descriptor,
-) -> Result<Sqe, i32> {
+fn transfer(iocb: &Iocb, fd: i32, descriptor: Descriptor) -> Result<Sqe, i32> {
     let write = matches!(iocb.opcode, abi::CMD_PWRITE | abi::CMD_PWRITEV);
     if iocb.rw_flags & !abi::RWF_KNOWN != 0 {
         return Err(-libc::EOPNOTSUPP);
@@ -135,11 +131,12 @@ fn transfer(
             return Err(-libc::EINVAL);
         }
         let address = usize::try_from(iocb.buf).map_err(|_| -libc::EFAULT)?;
-        if length > 0 && !context.accessible(address, length * size_of::<libc::iovec>(), false) {
+        if length > 0 && !accessible(address, length * size_of::<libc::iovec>(), false) {
             return Err(-libc::EFAULT);
         }
         let iovecs = std::ptr::slice_from_raw_parts(address as *const libc::iovec, length);
-        let sqe = if write { Sqe::writev(fd, iovecs, offset) } else { Sqe::readv(fd, iovecs, offset) };
+        let sqe =
+            if write { Sqe::writev(fd, iovecs, offset) } else { Sqe::readv(fd, iovecs, offset) };
         return Ok(sqe.rw_flags(iocb.rw_flags as i32));
     }
     let address = iocb.buf as *mut u8;

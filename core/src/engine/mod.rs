@@ -52,6 +52,8 @@ pub(crate) trait Contract {
 }
 
 /// The engine of a context.
+// One per context, and never moved: the size of the largest is no loss.
+#[allow(clippy::large_enum_variant)]
 #[derive(Debug)]
 pub(crate) enum Engine {
     Null(null::Null),

@@ -470,11 +470,7 @@ pub(crate) struct Sleep {
 #[cfg(loom)]
 impl Sleep {
     pub(crate) fn new() -> Self {
-        Self {
-            word: AtomicU32::new(0),
-            gate: Mutex::new(()),
-            changed: loom::sync::Condvar::new(),
-        }
+        Self { word: AtomicU32::new(0), gate: Mutex::new(()), changed: loom::sync::Condvar::new() }
     }
 
     pub(crate) fn ticket(&self) -> u32 {

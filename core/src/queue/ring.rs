@@ -57,9 +57,14 @@ impl Ring {
         let places = room + 1;
         let mut cqes = vec![Cqe::default(); places as usize].into_boxed_slice();
         let entries = Entries::Cqes(cqes.as_mut_ptr());
-        let own =
-            Box::new(Own { head: AtomicU32::new(0), tail: AtomicU32::new(0), _cqes: cqes });
-        Self { head: &raw const own.head, tail: &raw const own.tail, entries, places, _own: Some(own) }
+        let own = Box::new(Own { head: AtomicU32::new(0), tail: AtomicU32::new(0), _cqes: cqes });
+        Self {
+            head: &raw const own.head,
+            tail: &raw const own.tail,
+            entries,
+            places,
+            _own: Some(own),
+        }
     }
 
     /// A ring in memory of the front end's: `places` [`IoEvent`]s, with head and tail elsewhere.
@@ -144,12 +149,8 @@ impl Ring {
             // SAFETY: `at` is in range; no reader looks beyond the tail.
             Entries::Cqes(cqes) => unsafe { *cqes.add(at as usize) = completion.cqe },
             Entries::Events(events) => {
-                let event = IoEvent {
-                    data: completion.data,
-                    obj: user_data,
-                    res: i64::from(res),
-                    res2: 0,
-                };
+                let event =
+                    IoEvent { data: completion.data, obj: user_data, res: i64::from(res), res2: 0 };
                 // SAFETY: as above.
                 unsafe { *events.add(at as usize) = event };
             }

@@ -37,12 +37,10 @@ fn transfer(sqe: &Sqe, write: bool) -> (Lane, bool) {
     };
     let special = sqe.op_flags != 0 || sqe.off == FILE_POSITION;
     if facts.kind() == FileKind::Seekable && !special {
-        if !facts.sleeps(write) {
-            return (Lane::Inline, false);
-        }
-        if !write {
-            return (Lane::Pool, false);
-        }
+        // Writes that go to workers of their own lose their order, which appends must keep:
+        // what was known about the number is not enough for that.
+        let pool = facts.sleeps(write) && !(write && Facts::appends_now(sqe.fd));
+        return (if pool { Lane::Pool } else { Lane::Inline }, false);
     }
     uncommon(sqe, write)
 }

@@ -184,7 +184,7 @@ impl Workers {
     ) {
         loop {
             if let Some(slot) = self.inline.pop() {
-                let ticks = self.run(instance, slot, by, turn.number() % TIMED_EVERY == 0);
+                let ticks = self.run(instance, slot, by, turn.number().is_multiple_of(TIMED_EVERY));
                 if self.inline.is_empty() {
                     // Fall through to the release: it notices what was announced meanwhile.
                 } else if enough(ticks) {

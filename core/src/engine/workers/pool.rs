@@ -11,17 +11,26 @@ use std::sync::{Arc, Mutex};
 use std::thread::Thread;
 
 use super::Workers;
-use super::threads::{RETIRE_AFTER, WORKERS_MAX, spawn};
+use super::threads::{RETIRE_AFTER, WORKERS_MAX, cpus, spawn};
+use crate::descriptor::ticks_per_us;
 use crate::instance::Instance;
 use crate::sync::lock;
+use crate::sys;
 
 /// Workers on their way to work before another one is woken.
 const ON_THE_WAY_MAX: usize = 2;
+
+/// The longest that an idle worker looks for work before it sleeps.
+const SPIN_US_MAX: u64 = 40;
 
 /// The pool.
 #[derive(Debug)]
 pub(super) struct Pool {
     state: Mutex<State>,
+    /// Contexts in the queue, for the worker that spins.
+    queued: AtomicUsize,
+    /// How long it does, in ticks: what has lately paid, 0 if nothing did.
+    spin: AtomicU64,
     /// No thread could be made, and there is none.
     helpless: AtomicBool,
 }
@@ -31,8 +40,9 @@ struct State {
     queue: VecDeque<Arc<Instance>>,
     idle: Vec<Arc<Bed>>,
     alive: usize,
-    /// Woken or made, but not at the queue yet.
+    /// Woken or made, but not at the queue yet; the one that spins counts.
     on_the_way: usize,
+    spinning: bool,
 }
 
 /// Where an idle worker sleeps.
@@ -40,6 +50,8 @@ struct State {
 struct Bed {
     thread: Thread,
     called: AtomicBool,
+    /// When its worker went to sleep, in ticks.
+    since: AtomicU64,
 }
 
 /// What the pool knows about one context. All but `want_holder` and `last_view` under the pool's lock.
@@ -107,14 +119,21 @@ impl Pool {
             idle: Vec::with_capacity(WORKERS_MAX),
             alive: 0,
             on_the_way: 0,
+            spinning: false,
         };
-        Self { state: Mutex::new(state), helpless: AtomicBool::new(false) }
+        Self {
+            state: Mutex::new(state),
+            queued: AtomicUsize::new(0),
+            spin: AtomicU64::new(0),
+            helpless: AtomicBool::new(false),
+        }
     }
 
     /// Calls a worker for a context. True if one was woken or made.
     pub(super) fn call(&self, instance: &Arc<Instance>, seat: &Seat) -> bool {
         let mut state = lock(&self.state);
         state.enqueue(instance, seat, Workers::of(instance).workers_max);
+        self.queued.store(state.queue.len(), Ordering::Relaxed);
         let wake = state.wake_one();
         drop(state);
         self.wake(wake, instance)
@@ -124,6 +143,7 @@ impl Pool {
         match wake {
             Wake::Nobody => false,
             Wake::Idle(bed) => {
+                self.spin_would_have_paid(&bed);
                 bed.called.store(true, Ordering::Release);
                 bed.thread.unpark();
                 true
@@ -157,11 +177,29 @@ impl Pool {
 
     /// The life of a worker.
     fn work(&self) {
-        let bed = Arc::new(Bed { thread: std::thread::current(), called: AtomicBool::new(false) });
+        let bed = Arc::new(Bed {
+            thread: std::thread::current(),
+            called: AtomicBool::new(false),
+            since: AtomicU64::new(0),
+        });
         let mut state = lock(&self.state);
         state.on_the_way -= 1;
         loop {
             let Some(instance) = state.queue.pop_front() else {
+                let budget = self.spin.load(Ordering::Relaxed);
+                if budget > 0 && !state.spinning {
+                    state.spinning = true;
+                    state.on_the_way += 1;
+                    drop(state);
+                    let found = self.spin(budget);
+                    state = lock(&self.state);
+                    state.spinning = false;
+                    state.on_the_way -= 1;
+                    if found || !state.queue.is_empty() {
+                        continue;
+                    }
+                }
+                bed.since.store(sys::ticks(), Ordering::Relaxed);
                 state.idle.push(Arc::clone(&bed));
                 drop(state);
                 if !self.rest(&bed) {
@@ -178,6 +216,7 @@ impl Pool {
             if workers.pool.len() > 1 || (workers.pool.len() == 1 && seat.wants_holder()) {
                 state.enqueue(&instance, seat, workers.workers_max);
             }
+            self.queued.store(state.queue.len(), Ordering::Relaxed);
             let wake = state.wake_one();
             drop(state);
             if self.wake(wake, &instance) {
@@ -188,6 +227,7 @@ impl Pool {
             seat.active.fetch_sub(1, Ordering::Relaxed);
             if workers.needs_worker() {
                 state.enqueue(&instance, seat, workers.workers_max);
+                self.queued.store(state.queue.len(), Ordering::Relaxed);
             }
             if Arc::strong_count(&instance) == 1 {
                 // The last one to know the context: it goes, but not under the lock.
@@ -195,6 +235,31 @@ impl Pool {
                 drop(instance);
                 state = lock(&self.state);
             }
+        }
+    }
+
+    /// Looks for work for a while. True if some has come.
+    fn spin(&self, budget: u64) -> bool {
+        let begin = sys::ticks();
+        loop {
+            if self.queued.load(Ordering::Relaxed) > 0 {
+                let longest = SPIN_US_MAX * ticks_per_us();
+                self.spin.store((budget + budget / 8).min(longest), Ordering::Relaxed);
+                return true;
+            }
+            if sys::ticks().wrapping_sub(begin) > budget {
+                self.spin.store(budget / 2, Ordering::Relaxed);
+                return false;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// A worker is woken: had it gone to sleep only a moment ago, spinning would have been cheaper.
+    fn spin_would_have_paid(&self, bed: &Bed) {
+        let slept = sys::ticks().wrapping_sub(bed.since.load(Ordering::Relaxed));
+        if cpus() > 1 && slept < SPIN_US_MAX / 2 * ticks_per_us() {
+            self.spin.fetch_max(2 * slept, Ordering::Relaxed);
         }
     }
 

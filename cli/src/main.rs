@@ -1,0 +1,43 @@
+//! The `uringlet` command.
+
+mod bench;
+mod machine;
+mod run;
+mod scratch;
+mod size;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Exit status of a refused request; clap uses the same for wrong usage.
+const REFUSED: u8 = 2;
+
+const HELP: &str = "\
+Examples:
+  uringlet bench                          what uringlet is worth on the disk under this folder
+  uringlet run --stats -- fio job.fio     run a program written for libaio on it, unchanged";
+
+/// Asynchronous file I/O for Linux in user space.
+#[derive(Parser)]
+#[command(name = "uringlet", version = machine::VERSION, after_help = HELP, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(run::Arguments),
+    Bench(bench::Arguments),
+}
+
+fn main() -> ExitCode {
+    let (name, result) = match Cli::parse().command {
+        Command::Run(arguments) => ("run", run::run(&arguments)),
+        Command::Bench(arguments) => ("bench", bench::run(&arguments)),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("uringlet {name}: {error:#}");
+        ExitCode::FAILURE
+    })
+}

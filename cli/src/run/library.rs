@@ -1,0 +1,90 @@
+//! Where the libaio drop-in lies, seen from the executable.
+
+use anyhow::{Context as _, Result, bail};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// The file that cargo makes of the `libaio` crate.
+const NAME: &str = "libaio.so";
+
+/// The drop-in beside the running executable, in its `deps/`, or in `../lib/uringlet/`.
+///
+/// # Errors
+/// Not there (says where it looked), or at a path that the loader cannot preload.
+pub fn find() -> Result<PathBuf> {
+    let executable = std::env::current_exe().context("cannot find the uringlet executable")?;
+    find_from(executable.parent().unwrap_or(Path::new("/")))
+}
+
+fn find_from(folder: &Path) -> Result<PathBuf> {
+    let places = [
+        folder.join(NAME),
+        folder.join("deps").join(NAME),
+        folder.join("../lib/uringlet").join(NAME),
+    ];
+    // cargo puts it into `deps/`, and beside the executable only when asked for the whole workspace:
+    // of the two, the newer one is of the same build as the executable.
+    let modified = |place: &&PathBuf| place.metadata().and_then(|data| data.modified()).ok();
+    let built = places[..2].iter().filter(|place| place.is_file()).max_by_key(modified);
+    let Some(found) = built.or(places.last().filter(|place| place.is_file())) else {
+        let list: Vec<String> = places.iter().map(|p| format!("  {}", p.display())).collect();
+        bail!(
+            "the libaio drop-in ({NAME}) is not there; looked for\n{}\n\
+             In the source tree, `cargo build --release` makes it.",
+            list.join("\n")
+        );
+    };
+    let found = found.canonicalize().with_context(|| found.display().to_string())?;
+    // ld.so(8): the elements of LD_PRELOAD are separated by spaces or colons, and nothing escapes them.
+    if found.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':')) {
+        bail!(
+            "{}: the dynamic loader cannot preload from a path with a space or a colon; \
+             move the folder",
+            found.display()
+        );
+    }
+    Ok(found)
+}
+
+/// The value of `LD_PRELOAD`: the drop-in, then what was there.
+pub fn preload(library: &Path, existing: Option<OsString>) -> OsString {
+    let mut value = library.as_os_str().to_owned();
+    if let Some(existing) = existing.filter(|text| !text.is_empty()) {
+        value.push(":");
+        value.push(existing);
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn beside_the_executable_comes_before_deps() {
+        let folder = tempfile::Builder::new().prefix("lib").tempdir().unwrap();
+        let error = find_from(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("deps/libaio.so") && error.contains("cargo build --release"));
+        std::fs::create_dir(folder.path().join("deps")).unwrap();
+        std::fs::write(folder.path().join("deps/libaio.so"), "").unwrap();
+        assert!(find_from(folder.path()).unwrap().ends_with("deps/libaio.so"));
+        std::fs::write(folder.path().join("libaio.so"), "").unwrap();
+        assert!(!find_from(folder.path()).unwrap().ends_with("deps/libaio.so"));
+    }
+
+    #[test]
+    fn a_path_that_cannot_be_preloaded_is_refused() {
+        let folder = tempfile::Builder::new().prefix("a b").tempdir().unwrap();
+        std::fs::write(folder.path().join("libaio.so"), "").unwrap();
+        assert!(find_from(folder.path()).unwrap_err().to_string().contains("space"));
+    }
+
+    #[test]
+    fn an_existing_preload_stays_behind_ours() {
+        let ours = Path::new("/x/libaio.so");
+        assert_eq!(preload(ours, None), "/x/libaio.so");
+        assert_eq!(preload(ours, Some("".into())), "/x/libaio.so");
+        assert_eq!(preload(ours, Some("/y.so".into())), "/x/libaio.so:/y.so");
+    }
+}

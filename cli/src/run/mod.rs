@@ -1,0 +1,118 @@
+//! `uringlet run`: starts a program with the libaio drop-in preloaded.
+
+mod library;
+mod program;
+mod signals;
+mod summary;
+
+use crate::REFUSED;
+use anyhow::{Context as _, Result};
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Command, ExitCode, ExitStatus};
+use uringlet::EngineKind;
+
+/// Read by the drop-in: the engine of every context.
+const ENGINE: &str = "URINGLET_ENGINE";
+/// Read by the drop-in: a file to be mapped for counters, shared by the program and its children.
+const STATS: &str = "URINGLET_STATS";
+
+const HELP: &str = "\
+Examples:
+  uringlet run -- fio --name=t --filename=F --size=256M --ioengine=libaio --rw=randrw --iodepth=32
+  uringlet run --stats -- qemu-img bench -f raw -t none -i native -c 20000 -d 32 disk.img
+
+What cannot work is refused before it starts: a statically linked program, one with setuid, setgid or \
+file capabilities, one for another architecture or C library. Of a script, the interpreter is checked.
+
+Exit status: the program's own; 128 + N if signal N ended it; 2 if it was refused; 1 if uringlet failed.";
+
+/// Starts a program, unchanged, with its libaio calls served by uringlet.
+#[derive(Args)]
+#[command(after_long_help = HELP, after_help = HELP)]
+pub struct Arguments {
+    /// Print at the program's exit what went through uringlet, and how (to standard error)
+    #[arg(long)]
+    stats: bool,
+
+    /// What executes the requests; null completes each with 0 and MOVES NO DATA (it shows the cost of the frame)
+    #[arg(long, default_value = EngineKind::default().name(),
+          value_parser = PossibleValuesParser::new(EngineKind::ALL.map(EngineKind::name)))]
+    engine: String,
+
+    /// The program and its arguments (put `--` in front of it)
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// Runs the command; the exit code is the program's.
+///
+/// # Errors
+/// The drop-in is missing, or the program could not be started.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let (name, rest) = arguments.program.split_first().expect("clap requires one");
+    let path = std::env::var_os("PATH");
+    let checked = program::resolve(name, path.as_deref())
+        .and_then(|file| program::check(&file).map(|()| file));
+    let file = match checked {
+        Ok(file) => file,
+        Err(refusal) => {
+            eprintln!("uringlet run: {refusal}");
+            return Ok(ExitCode::from(REFUSED));
+        }
+    };
+    let library = library::find()?;
+    let mut command = Command::new(&file);
+    command
+        .arg0(name)
+        .args(rest)
+        .env("LD_PRELOAD", library::preload(&library, std::env::var_os("LD_PRELOAD")))
+        .env(ENGINE, &arguments.engine);
+    if arguments.stats {
+        with_stats(command)
+    } else {
+        // Nothing is left to do afterwards: the program takes this process over, signals and all.
+        let error = command.exec();
+        Err(error).with_context(|| format!("cannot start {}", file.display()))
+    }
+}
+
+fn with_stats(mut command: Command) -> Result<ExitCode> {
+    let file = stats_file().context("cannot make the file that collects the counters")?;
+    let region = uringlet::stats::Region::create(file.path())
+        .with_context(|| format!("cannot prepare {}", file.path().display()))?;
+    command.env(STATS, file.path());
+    let status = signals::run_to_the_end(&mut command)
+        .with_context(|| format!("cannot start {}", command.get_program().display()))?;
+    let text = summary::text(&region.snapshot());
+    // Nobody may be listening any more; the program's exit status matters more.
+    let _ = std::io::stderr().write_all(text.as_bytes());
+    Ok(exit_code(status))
+}
+
+/// In memory where there is such a folder, so that the counters never cause I/O.
+fn stats_file() -> std::io::Result<tempfile::NamedTempFile> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("uringlet-stats-");
+    builder.tempfile_in("/dev/shm").or_else(|_| builder.tempfile())
+}
+
+fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = status.code().or(status.signal().map(|signal| 128 + signal));
+    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_are_those_of_a_shell() {
+        for (raw, code) in [(0, 0), (7 << 8, 7), (libc::SIGKILL, 137), (libc::SIGINT, 130)] {
+            assert_eq!(exit_code(ExitStatus::from_raw(raw)), ExitCode::from(code));
+        }
+    }
+}

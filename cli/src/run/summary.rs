@@ -1,0 +1,128 @@
+//! The table that `run --stats` prints when the program has ended.
+
+use crate::size;
+use comfy_table::{CellAlignment, Table, presets};
+use std::io::IsTerminal;
+use uringlet::stats::{Latency, Snapshot};
+
+/// The whole summary, ready to print.
+pub fn text(stats: &Snapshot) -> String {
+    if stats.contexts == 0 {
+        return "uringlet: nothing went through it.\n\
+                Likely reasons: the program did not use libaio in this run (another I/O engine was \
+                chosen, or it ended first);\n\
+                it carries libaio inside itself instead of linking libaio.so.1 dynamically; or it \
+                makes the io_submit system calls itself.\n"
+            .into();
+    }
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    if !std::io::stderr().is_terminal() {
+        table.force_no_tty();
+    }
+    let mut row = |name: &str, value: String, more: String| {
+        table.add_row([name, value.as_str(), more.as_str()]);
+    };
+    let count = |n: u64| size::grouped(n);
+    let total = stats.requests();
+    row("contexts", count(stats.contexts), String::new());
+    row("requests", count(total), String::new());
+    row("  reads", count(stats.reads), size::long(stats.bytes_read));
+    row("  writes", count(stats.writes), size::long(stats.bytes_written));
+    row("  fsyncs", count(stats.fsyncs), String::new());
+    row("  polls", count(stats.polls), String::new());
+    row("  others", count(stats.others), String::new());
+    row("of these canceled", count(stats.canceled), share(stats.canceled, total));
+    row("of these failed", count(stats.errors), share(stats.errors, total));
+    row("executed by", String::new(), String::new());
+    row("  a waiter", count(stats.by_waiter), share(stats.by_waiter, total));
+    row("  a worker with the baton", count(stats.by_worker), share(stats.by_worker, total));
+    row("  a pool worker", count(stats.by_pool), share(stats.by_pool, total));
+    row("  the poller", count(stats.by_poller), share(stats.by_poller, total));
+    let lost = stats.after_losing_baton;
+    row("of these after losing the baton", count(lost), share(lost, total));
+    row("wake-ups", count(stats.wakeups), per_request(stats.wakeups, total));
+    row("hand-overs", count(stats.handovers), per_request(stats.handovers, total));
+    row("workers at most", count(stats.workers_max), String::new());
+    if let Some(column) = table.column_mut(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+
+    let mut latency = Table::new();
+    latency.load_style(presets::NOTHING);
+    latency.force_no_tty();
+    latency.add_row(["latency", "p50", "p99", "p99.9", "max", "samples"]);
+    for (name, of) in [("submit", &stats.submit), ("completion", &stats.completion)] {
+        latency.add_row(latency_row(name, of));
+    }
+    for column in latency.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    format!("uringlet: summary\n{}\n\n{}\n", trimmed(&table), trimmed(&latency))
+}
+
+fn latency_row(name: &str, of: &Latency) -> [String; 6] {
+    let time = |ns| if of.count == 0 { "-".into() } else { size::nanoseconds(ns) };
+    let [p50, p99, p999, max] = [of.p50_ns, of.p99_ns, of.p999_ns, of.max_ns].map(time);
+    [name.into(), p50, p99, p999, max, size::grouped(of.count)]
+}
+
+fn share(part: u64, total: u64) -> String {
+    if part == 0 || total == 0 {
+        return String::new();
+    }
+    let percent = part as f64 * 100.0 / total as f64;
+    if percent < 0.1 { "<0.1 %".into() } else { format!("{percent:.1} %") }
+}
+
+fn per_request(events: u64, total: u64) -> String {
+    if events == 0 || total == 0 {
+        return String::new();
+    }
+    format!("one in {} requests", size::digits(total as f64 / events as f64))
+}
+
+fn trimmed(table: &Table) -> String {
+    table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_said_plainly_and_with_reasons() {
+        let text = text(&Snapshot::default());
+        assert!(text.contains("nothing went through") && text.contains("libaio"), "{text}");
+    }
+
+    #[test]
+    fn every_figure_has_a_line_and_the_columns_align() {
+        let mut stats = Snapshot::default();
+        stats.contexts = 2;
+        stats.reads = 1_000_000;
+        stats.writes = 234_567;
+        stats.bytes_read = 4096 * 1_000_000;
+        stats.by_waiter = 1_234_000;
+        stats.by_worker = 567;
+        stats.wakeups = 10;
+        stats.workers_max = 3;
+        stats.completion.count = 5;
+        stats.completion.p50_ns = 800;
+        stats.completion.p99_ns = 12_300;
+        stats.completion.p999_ns = 1_200_000;
+        stats.completion.max_ns = 2_000_000_000;
+        let text = text(&stats);
+        for part in ["1,234,567", "3.81 GiB", "100.0 %", "<0.1 %", "12.3 µs", "1.20 ms", "2.00 s"]
+        {
+            assert!(text.contains(part), "{part} is missing in\n{text}");
+        }
+        let ends = |name: &str, value: &str| {
+            let line = text.lines().find(|l| l.trim_start().starts_with(name)).expect(name);
+            line.find(value).expect(value) + value.len()
+        };
+        assert_eq!(ends("contexts", "2"), ends("reads", "1,000,000"));
+        assert_eq!(ends("contexts", "2"), ends("a waiter", "1,234,000"));
+        assert!(text.lines().all(|l| l == l.trim_end() && l.chars().count() <= 100));
+    }
+}

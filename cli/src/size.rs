@@ -1,0 +1,153 @@
+//! Sizes and durations as people write them: `4k`, `256M`, `1.5G`; `4 KiB`, `1.2 ms`.
+
+/// Bytes from a number with an optional unit k, M, G or T (powers of 1024; `KiB` and `KB` mean the same).
+///
+/// # Errors
+/// What was expected; the caller adds the field and the value.
+pub fn parse(text: &str) -> Result<u64, String> {
+    let expected =
+        || "expected a positive size such as 4096, 4k, 256M or 1G (units of 1024)".to_owned();
+    let text = text.trim();
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let shift = match unit.trim_start().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
+        _ => return Err(expected()),
+    };
+    let bytes = match number.parse::<u64>() {
+        Ok(whole) => whole.checked_mul(1 << shift),
+        Err(_) => {
+            let value = number.parse::<f64>().map_err(|_| expected())? * (1u64 << shift) as f64;
+            (value.fract() == 0.0 && value < i64::MAX as f64).then_some(value as u64)
+        }
+    };
+    bytes.filter(|&b| b > 0 && i64::try_from(b).is_ok()).ok_or_else(expected)
+}
+
+/// `4k`, `256M`: exact where a unit divides the size, the form that [`parse`] reads.
+pub fn short(bytes: u64) -> String {
+    let units = [(40, "T"), (30, "G"), (20, "M"), (10, "k")];
+    match units.iter().find(|(shift, _)| bytes >= 1 << shift && bytes.is_multiple_of(1 << shift)) {
+        Some((shift, unit)) => format!("{}{unit}", bytes >> shift),
+        None => bytes.to_string(),
+    }
+}
+
+/// `3.9 GiB`: three significant digits.
+pub fn long(bytes: u64) -> String {
+    let mut value = bytes as f64;
+    let mut unit = "B";
+    for next in ["KiB", "MiB", "GiB", "TiB", "PiB"] {
+        if value < 1000.0 {
+            break;
+        }
+        value /= 1024.0;
+        unit = next;
+    }
+    if unit == "B" { format!("{bytes} B") } else { format!("{} {unit}", digits(value)) }
+}
+
+/// `870 ns`, `4.21 µs`, `1.30 ms`, `2.05 s`.
+pub fn nanoseconds(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{} µs", digits(ns as f64 / 1e3)),
+        1_000_000..1_000_000_000 => format!("{} ms", digits(ns as f64 / 1e6)),
+        _ => format!("{} s", digits(ns as f64 / 1e9)),
+    }
+}
+
+/// Operations per second: `85`, `4.21k`, `812k`, `1.30M`.
+pub fn rate(per_second: f64) -> String {
+    match per_second {
+        r if r < 999.5 => format!("{r:.0}"),
+        r if r < 999_500.0 => format!("{}k", digits(r / 1e3)),
+        r => format!("{}M", digits(r / 1e6)),
+    }
+}
+
+/// Three significant digits, and never an exponent.
+pub fn digits(value: f64) -> String {
+    match value {
+        v if v < 9.995 => format!("{v:.2}"),
+        v if v < 99.95 => format!("{v:.1}"),
+        v => format!("{v:.0}"),
+    }
+}
+
+/// `12,345,678`.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_with_and_without_units() {
+        let cases = [
+            ("1", 1),
+            ("4096", 4096),
+            ("4k", 4096),
+            ("4K", 4096),
+            ("16 KiB", 16 << 10),
+            ("256M", 256 << 20),
+            ("1G", 1 << 30),
+            ("1.5G", 3 << 29),
+            ("0.5k", 512),
+            ("2TB", 2 << 40),
+        ];
+        for (text, bytes) in cases {
+            assert_eq!(parse(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn refused_sizes_get_what_was_expected() {
+        for text in
+            ["", "k", "0", "-1", "4x", "1.0001k", "1..2k", "9999999999T", "1e9", "NaN", "4k4"]
+        {
+            let error = parse(text).expect_err(text);
+            assert!(error.contains("expected a positive size such as"), "{error}");
+        }
+    }
+
+    #[test]
+    fn short_form_reads_back() {
+        for bytes in [1, 512, 1000, 1024, 1536, 4096, 256 << 20, 1 << 30, (1 << 30) + 1, 3 << 40] {
+            assert_eq!(parse(&short(bytes)), Ok(bytes));
+        }
+        assert_eq!(short(16384), "16k");
+    }
+
+    #[test]
+    fn people_get_three_digits() {
+        assert_eq!(long(999), "999 B");
+        assert_eq!(long(4096), "4.00 KiB");
+        assert_eq!(long(24_684_096 << 10), "23.5 GiB");
+        assert_eq!(nanoseconds(870), "870 ns");
+        assert_eq!(nanoseconds(4_210), "4.21 µs");
+        assert_eq!(nanoseconds(13_000_000), "13.0 ms");
+        assert_eq!(nanoseconds(2_050_000_000), "2.05 s");
+        assert_eq!(rate(85.4), "85");
+        assert_eq!(rate(4_213.0), "4.21k");
+        assert_eq!(rate(811_600.0), "812k");
+        assert_eq!(rate(999_900.0), "1.00M");
+        assert_eq!(grouped(7), "7");
+        assert_eq!(grouped(123), "123");
+        assert_eq!(grouped(1_234_567), "1,234,567");
+    }
+}

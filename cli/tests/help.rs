@@ -1,0 +1,52 @@
+//! The command line: help texts, and wrong input that is refused with field, value and expectation.
+
+use assert_cmd::Command;
+use predicates::prelude::*;
+use predicates::str::contains;
+
+fn uringlet(arguments: &[&str]) -> assert_cmd::assert::Assert {
+    Command::new(assert_cmd::cargo::cargo_bin!("uringlet")).args(arguments).assert()
+}
+
+#[test]
+fn every_command_has_help_with_examples() {
+    uringlet(&["--help"]).success().stdout(contains("run").and(contains("bench")));
+    for command in ["run", "bench"] {
+        for flag in ["-h", "--help"] {
+            uringlet(&[command, flag])
+                .success()
+                .stdout(contains("Examples:").and(contains("Exit status")));
+        }
+    }
+    uringlet(&["--version"]).success().stdout(contains(env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn wrong_values_are_refused_with_field_value_and_expectation() {
+    let cases = [
+        ("--size", "4x", "a positive size"),
+        ("--size", "-1", "a positive size"),
+        ("--size", "64k", "at least 1M"),
+        ("--bs", "0", "a positive size"),
+        ("--bs", "17M", "at most 16M"),
+        ("--depth", "0", "from 1 to 4096"),
+        ("--depth", "x", "from 1 to 4096"),
+        ("--seconds", "0", "from 0.001 to 3600"),
+        ("--seconds", "NaN", "from 0.001 to 3600"),
+        ("--rounds", "0", "1..=1000"),
+        ("--engines", "posixaio", "io_uring"),
+        ("--workloads", "tape", "cold-read"),
+    ];
+    for (field, value, expected) in cases {
+        uringlet(&["bench", field, value])
+            .code(2)
+            .stderr(contains(field).and(contains(value)).and(contains(expected)));
+    }
+    uringlet(&["bench", "--bs", "2M", "--size", "1M"])
+        .code(2)
+        .stderr(contains("--bs 2M").and(contains("1M, the --size")));
+    uringlet(&["bench", "--bs", "1M", "--depth", "4096"]).code(2).stderr(contains("at most 1G"));
+    uringlet(&["bench", "--allow-writes"]).code(2).stderr(contains("--file"));
+    uringlet(&["run", "--engine", "warp", "--", "true"]).code(2).stderr(contains("workers"));
+    uringlet(&["run"]).code(2).stderr(contains("PROGRAM"));
+}

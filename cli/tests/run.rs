@@ -1,0 +1,178 @@
+//! `uringlet run` around the program: refusals, exit status, signals, the counters' file.
+//!
+//! What the drop-in does is tested with the drop-in; here an empty library stands in for it.
+
+use assert_cmd::Command;
+use predicates::prelude::*;
+use predicates::str::contains;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+fn uringlet() -> Command {
+    Command::new(assert_cmd::cargo::cargo_bin!("uringlet"))
+}
+
+/// A folder with a copy of the command and, beside it, an empty libaio.so.
+struct Installation(tempfile::TempDir);
+
+impl Installation {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        // By another process: a descriptor of ours that is open for writing could be inherited by a
+        // child of a parallel test, and executing the copy would fail with ETXTBSY.
+        let mut cp = std::process::Command::new("cp");
+        let copied = cp.arg(assert_cmd::cargo::cargo_bin!("uringlet")).arg(folder.path()).status();
+        assert!(copied.unwrap().success());
+        compile(folder.path(), "int nothing;", &["-shared", "-fPIC"], "libaio.so");
+        Self(folder)
+    }
+
+    fn executable(&self) -> PathBuf {
+        self.0.path().join("uringlet")
+    }
+
+    fn run(&self, arguments: &[&str]) -> assert_cmd::assert::Assert {
+        Command::new(self.executable()).arg("run").args(arguments).assert()
+    }
+}
+
+/// True if cc can do it.
+fn try_compile(folder: &Path, source: &str, flags: &[&str], name: &str) -> bool {
+    let file = folder.join("source.c");
+    std::fs::write(&file, source).unwrap();
+    let mut cc = std::process::Command::new("cc");
+    let made = cc.args(flags).arg(&file).arg("-o").arg(folder.join(name)).output();
+    made.is_ok_and(|made| made.status.success())
+}
+
+fn compile(folder: &Path, source: &str, flags: &[&str], name: &str) {
+    // Rust itself links with cc, so it is there.
+    assert!(try_compile(folder, source, flags, name), "cc {flags:?} failed");
+}
+
+#[test]
+fn what_cannot_work_is_refused_before_it_starts() {
+    uringlet()
+        .args(["run", "--", "no-such-program-anywhere"])
+        .assert()
+        .code(2)
+        .stderr(contains("no-such-program-anywhere: no such program"));
+    uringlet().args(["run", "--", "/tmp"]).assert().code(2).stderr(contains("is a directory"));
+
+    let folder = tempfile::tempdir().unwrap();
+    if try_compile(folder.path(), "int main(void) { return 0; }", &["-static"], "static") {
+        let program = folder.path().join("static");
+        uringlet()
+            .args(["run", "--stats", "--"])
+            .arg(program)
+            .assert()
+            .code(2)
+            .stderr(contains("/static: statically linked"));
+    } else {
+        eprintln!("SKIP: cc -static does not work here");
+    }
+}
+
+#[test]
+fn a_missing_library_is_named_with_the_cure() {
+    let installation = Installation::new();
+    std::fs::remove_file(installation.0.path().join("libaio.so")).unwrap();
+    installation.run(&["--", "true"]).code(1).stderr(
+        contains("looked for")
+            .and(contains("deps/libaio.so"))
+            .and(contains("cargo build --release")),
+    );
+}
+
+#[test]
+fn the_program_gets_preload_engine_arguments_and_its_own_name() {
+    let installation = Installation::new();
+    let script = r#"echo "$LD_PRELOAD|$URINGLET_ENGINE|$URINGLET_STATS|$0|$1|$2""#;
+    let library = installation.0.path().canonicalize().unwrap().join("libaio.so");
+    let expected = format!("{}|null||name|--stats|b c\n", library.display());
+    installation
+        .run(&["--engine", "null", "--", "sh", "-c", script, "name", "--stats", "b c"])
+        .success()
+        .stdout(expected);
+    let other = installation.0.path().join("other.so");
+    std::fs::copy(&library, &other).unwrap();
+    let expected = format!("{}:{}\n", library.display(), other.display());
+    Command::new(installation.executable())
+        .env("LD_PRELOAD", &other)
+        .args(["run", "--", "sh", "-c", "echo $LD_PRELOAD"])
+        .assert()
+        .success()
+        .stdout(expected);
+}
+
+#[test]
+fn the_exit_status_is_the_programs() {
+    let installation = Installation::new();
+    for stats in [&[][..], &["--stats"]] {
+        let run = |script| installation.run(&[stats, &["--", "sh", "-c", script]].concat());
+        run("exit 0").code(0);
+        run("exit 7").code(7);
+    }
+    installation.run(&["--stats", "--", "sh", "-c", "kill -KILL $$"]).code(137);
+}
+
+#[test]
+fn without_requests_the_summary_says_so_and_the_counters_are_removed() {
+    let installation = Installation::new();
+    let assert = installation
+        .run(&["--stats", "--", "sh", "-c", "test -f $URINGLET_STATS && echo $URINGLET_STATS; cat"])
+        .success()
+        .stderr(contains("nothing went through it").and(contains("did not use libaio")));
+    let path = String::from_utf8(assert.get_output().stdout.clone()).unwrap();
+    assert!(path.contains("uringlet-stats-") && !Path::new(path.trim()).exists(), "{path}");
+}
+
+/// Takes one signal, without a window in which it could be lost, and exits with 100 + its number.
+const WAITS_FOR_A_SIGNAL: &str = r#"
+#include <signal.h>
+#include <unistd.h>
+int main(void) {
+    sigset_t set;
+    int taken;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGUSR1);
+    sigprocmask(SIG_BLOCK, &set, 0);
+    if (write(1, "ready\n", 6) != 6 || sigwait(&set, &taken)) return 1;
+    return 100 + taken;
+}
+"#;
+
+#[test]
+fn signals_reach_the_program_and_the_summary_still_comes() {
+    let installation = Installation::new();
+    compile(installation.0.path(), WAITS_FOR_A_SIGNAL, &[], "waits");
+    let waits = installation.0.path().join("waits");
+    let waits = waits.to_str().unwrap();
+    let cases: [(&str, &[&str], i32); 4] = [
+        ("TERM", &[waits], 100 + libc::SIGTERM),
+        ("INT", &[waits], 100 + libc::SIGINT),
+        ("USR1", &[waits], 100 + libc::SIGUSR1),
+        ("TERM", &["sh", "-c", "echo ready; exec sleep 1000"], 128 + libc::SIGTERM),
+    ];
+    for (signal, program, code) in cases {
+        let mut child = std::process::Command::new(installation.executable())
+            .args(["run", "--stats", "--"])
+            .args(program)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        let kill = format!("kill -{signal} {}", child.id());
+        assert!(std::process::Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+        assert_eq!(child.wait().unwrap().code(), Some(code), "{signal}, {program:?}");
+        let mut summary = String::new();
+        child.stderr.as_mut().unwrap().read_to_string(&mut summary).unwrap();
+        assert!(summary.contains("nothing went through it"), "{summary}");
+    }
+}
