@@ -11,7 +11,7 @@ use crate::config::{Builder, ConfigError};
 use crate::cqe::Cqe;
 use crate::descriptor::ticks_per_us;
 use crate::engine::{Contract, Engine, Help};
-use crate::exec::{self, Kind};
+use crate::exec::{self, Kind, Mode};
 use crate::process;
 use crate::queue::{Completions, IoEvent, Posted, Ring, SleepEnd, Sleeper};
 use crate::request::{Cancel, Completion, FreeIt, FreeSlots, Slot};
@@ -215,7 +215,7 @@ impl Instance {
                 *refused = request.refused;
                 return at;
             }
-            slot.queue(entry.sqe.user_data);
+            slot.queue(entry.sqe.user_data, entry.sqe.fd);
         }
         slots.len()
     }
@@ -346,6 +346,31 @@ impl Instance {
             Cancel::Polling => Cancel::Started,
             other => other,
         }
+    }
+
+    /// The program is about to close `fd`: executes the requests on it that have not been started,
+    /// here and now, so that none of them meets a descriptor that is gone, or another file under
+    /// its number. Requests in the poller stay there.
+    pub fn before_close(&self, fd: i32) {
+        if !self.is_usable() {
+            return;
+        }
+        self.free.each_held(|index| {
+            let slot = self.slot(index);
+            if slot.fd() != fd || slot.cancel_queued(slot.key()) != Cancel::Done {
+                return;
+            }
+            // SAFETY: withdrawn from its queue just now, so it is ours alone (and ours to execute,
+            // even if the slot was reused for another descriptor between the two looks).
+            let request = unsafe { slot.request() };
+            let mode = if request.stream { Mode::Stream } else { Mode::Plain };
+            // SAFETY: copied in at submit; the buffers are the request's until its completion.
+            let result = unsafe { exec::execute(request, mode) };
+            if let Some(counters) = self.counters() {
+                self.count_finished(counters, index, result, By::Waiter);
+            }
+            self.post(index, result);
+        });
     }
 
     /// Destroys it: cancels what has not been started, waits for what has, refuses everything

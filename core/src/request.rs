@@ -205,8 +205,9 @@ pub(crate) type Iovec = libc::iovec;
 pub(crate) struct Slot {
     request: UnsafeCell<Request>,
     state: AtomicU32,
-    /// [`Sqe::user_data`] once more, for a cancel that looks at a slot it does not own.
+    /// [`Sqe::user_data`] and [`Sqe::fd`] once more, for those who look at a slot that they do not own.
     key: AtomicU64,
+    fd: AtomicU32,
 }
 
 /// What a slot holds while it is held.
@@ -250,7 +251,12 @@ impl Slot {
             submitted: 0,
             copied: None,
         };
-        Self { request: UnsafeCell::new(request), state: AtomicU32::new(0), key: AtomicU64::new(0) }
+        Self {
+            request: UnsafeCell::new(request),
+            state: AtomicU32::new(0),
+            key: AtomicU64::new(0),
+            fd: AtomicU32::new(0),
+        }
     }
 
     /// The request of a slot that the caller holds alone.
@@ -266,10 +272,11 @@ impl Slot {
         self.request.with_mut(|at| unsafe { &mut *at })
     }
 
-    /// Begins a use: queued under `key`.
+    /// Begins a use: queued under `key`, for `fd`.
     #[inline]
-    pub(crate) fn queue(&self, key: u64) {
+    pub(crate) fn queue(&self, key: u64, fd: i32) {
         self.key.store(key, Ordering::Relaxed);
+        self.fd.store(fd as u32, Ordering::Relaxed);
         let used = self.state.load(Ordering::Relaxed) & !(phase::USE - 1);
         self.state.store(used.wrapping_add(phase::USE) | phase::QUEUED, Ordering::Release);
     }
@@ -354,6 +361,11 @@ impl Slot {
         FreeIt(before & phase::POPPED != 0)
     }
 
+    /// The descriptor of its current use.
+    pub(crate) fn fd(&self) -> i32 {
+        self.fd.load(Ordering::Relaxed) as i32
+    }
+
     /// The key of its current use.
     pub(crate) fn key(&self) -> u64 {
         self.key.load(Ordering::Relaxed)
@@ -408,7 +420,7 @@ mod tests {
     fn a_cancelled_slot_is_freed_once_whichever_comes_first() {
         for popped_first in [true, false] {
             let slot = Slot::new();
-            slot.queue(5);
+            slot.queue(5, 0);
             assert_eq!(slot.cancel_queued(6), Cancel::Missed);
             assert_eq!(slot.cancel_queued(5), Cancel::Done);
             assert_eq!(slot.cancel_queued(5), Cancel::Missed);
@@ -451,7 +463,7 @@ mod loom_models {
     fn loom_start_cancel_and_reap_agree_on_who_frees() {
         loom::model(|| {
             let slot = Arc::new(Slot::new());
-            slot.queue(1);
+            slot.queue(1, 0);
             let other = Arc::clone(&slot);
             let executor = thread::spawn(move || match other.start() {
                 Ok(()) => None,

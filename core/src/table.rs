@@ -8,7 +8,7 @@
 
 use std::ops::Deref;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use crate::sync::lock;
 use crate::sys::Mapping;
@@ -26,11 +26,14 @@ pub struct Table<T> {
     entries: Box<[Slot<T>]>,
     /// Which pages are in use.
     runs: Mutex<Runs>,
+    /// No entry at or beyond this one was ever used.
+    reached: AtomicUsize,
 }
 
 #[derive(Debug)]
 struct Runs {
     used: Vec<bool>,
+    /// No page before this one is free.
     hint: usize,
 }
 
@@ -97,7 +100,8 @@ impl<T> Table<T> {
                     // SAFETY: zero is a null pointer and no pins.
                     let entries = unsafe { Box::new_zeroed_slice(pages).assume_init() };
                     let runs = Runs { used: vec![false; pages], hint: 0 };
-                    return Ok(Self { memory, entries, runs: Mutex::new(runs) });
+                    let reached = AtomicUsize::new(0);
+                    return Ok(Self { memory, entries, runs: Mutex::new(runs), reached });
                 }
                 Err(errno) => error = errno,
             }
@@ -114,7 +118,9 @@ impl<T> Table<T> {
         let mut runs = lock(&self.runs);
         let first = runs.find(count).ok_or(-libc::EAGAIN)?;
         runs.used[first..first + count].fill(true);
-        runs.hint = first + count;
+        if first == runs.hint {
+            runs.hint += count;
+        }
         drop(runs);
         let address = self.memory.base() as usize + first * PAGE;
         let pages = Pages { first, count, address };
@@ -142,7 +148,21 @@ impl<T> Table<T> {
     /// If `handle` is no address of this table's.
     pub fn publish_at(&self, handle: usize, value: Box<T>) {
         let index = self.index(handle).expect("an address of this table");
-        self.entries[index].value.store(Box::into_raw(value), Ordering::Release);
+        self.reached.fetch_max(index + 1, Ordering::SeqCst);
+        self.entries[index].value.store(Box::into_raw(value), Ordering::SeqCst);
+    }
+
+    /// Calls `f` with every value.
+    pub fn each(&self, mut f: impl FnMut(&T)) {
+        for index in 0..self.reached.load(Ordering::SeqCst) {
+            if self.entries[index].value.load(Ordering::Relaxed).is_null() {
+                continue;
+            }
+            let handle = self.memory.base() as usize + index * PAGE;
+            if let Some(value) = self.get(handle) {
+                f(&value);
+            }
+        }
     }
 
     #[inline]
@@ -196,19 +216,16 @@ impl<T> Table<T> {
 }
 
 impl Runs {
-    /// The first page of `count` free ones in a row.
-    fn find(&mut self, count: usize) -> Option<usize> {
-        let free_run = |used: &[bool], from: usize| {
-            let mut length = 0;
-            for (at, &taken) in used.iter().enumerate().skip(from) {
-                length = if taken { 0 } else { length + 1 };
-                if length == count {
-                    return Some(at + 1 - count);
-                }
+    /// The first page of the first `count` free ones in a row.
+    fn find(&self, count: usize) -> Option<usize> {
+        let mut length = 0;
+        for (at, &taken) in self.used.iter().enumerate().skip(self.hint) {
+            length = if taken { 0 } else { length + 1 };
+            if length == count {
+                return Some(at + 1 - count);
             }
-            None
-        };
-        free_run(&self.used, self.hint).or_else(|| free_run(&self.used, 0))
+        }
+        None
     }
 }
 

@@ -132,3 +132,10 @@ pub(crate) fn destroy(handle: usize) -> bool {
     contexts.table.free(pages);
     true
 }
+
+/// The program is about to close a descriptor: see [`Instance::before_close`].
+pub(crate) fn before_close(fd: i32) {
+    if let Some(contexts) = contexts() {
+        contexts.table.each(|context| context.instance.before_close(fd));
+    }
+}

@@ -4,6 +4,7 @@
 
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use super::Workers;
 use super::lane::Lane;
@@ -12,6 +13,9 @@ use crate::exec::{self, Kind, Mode};
 use crate::instance::{By, Instance};
 use crate::sync::lock;
 use crate::sys;
+
+/// Between two tries when poll itself fails.
+const BLIND: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 pub(super) struct Poller {
@@ -32,11 +36,50 @@ struct Waiting {
     slot: u32,
     fd: RawFd,
     events: i16,
+    /// A read or a write, not a poll.
+    transfer: bool,
 }
 
 impl Waiting {
     fn is(&self, instance: &Instance, slot: u32) -> bool {
         self.slot == slot && std::ptr::eq(&*self.instance, instance)
+    }
+}
+
+impl State {
+    /// Every descriptor that is waited for, once.
+    fn collect(&self, set: &mut Vec<libc::pollfd>) {
+        let first = set.len();
+        for &Waiting { fd, events, .. } in &self.waiting {
+            match set[first..].iter_mut().find(|polled| polled.fd == fd) {
+                Some(polled) => polled.events |= events,
+                None => set.push(libc::pollfd { fd, events, revents: 0 }),
+            }
+        }
+    }
+
+    /// Takes those off the list whose descriptor is ready: every poll, and of the reads and writes
+    /// of a descriptor the one that has waited longest, which may leave nothing for the next.
+    fn take_ready(&mut self, set: &[libc::pollfd]) -> Vec<(Waiting, i16)> {
+        const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
+        let mut ready: Vec<(Waiting, i16)> = Vec::new();
+        let mut at = 0;
+        while at < self.waiting.len() {
+            let Waiting { fd, events, transfer, .. } = self.waiting[at];
+            let polled = set.iter().find(|polled| polled.fd == fd);
+            let revents = polled.map_or(0, |polled| polled.revents & (events | ALWAYS));
+            let served = |(other, _): &(Waiting, i16)| {
+                transfer && other.transfer && other.fd == fd && other.events == events
+            };
+            if revents == 0 || ready.iter().any(served) {
+                at += 1;
+                continue;
+            }
+            let waiting = self.waiting.remove(at);
+            waiting.instance.slot(waiting.slot).polled();
+            ready.push((waiting, revents));
+        }
+        ready
     }
 }
 
@@ -50,15 +93,21 @@ impl Poller {
         let started = instance.slot(slot);
         // SAFETY: started by the caller.
         let sqe = unsafe { started.request() }.sqe;
-        let events = match exec::kind(&sqe) {
+        let kind = exec::kind(&sqe);
+        let events = match kind {
             Kind::Poll => sqe.op_flags as i16,
             Kind::Write => libc::POLLOUT,
             _ => libc::POLLIN,
         };
         let mut state = lock(&self.state);
         started.polling();
-        let instance_too = Arc::clone(instance);
-        state.waiting.push(Waiting { instance: instance_too, slot, fd: sqe.fd, events });
+        state.waiting.push(Waiting {
+            instance: Arc::clone(instance),
+            slot,
+            fd: sqe.fd,
+            events,
+            transfer: kind != Kind::Poll,
+        });
         let make = !std::mem::replace(&mut state.alive, true);
         if make && state.eventfd < 0 {
             state.eventfd = sys::eventfd() as RawFd;
@@ -105,13 +154,7 @@ impl Poller {
         loop {
             set.clear();
             set.push(libc::pollfd { fd: eventfd, events: libc::POLLIN, revents: 0 });
-            let state = lock(&self.state);
-            set.extend(state.waiting.iter().map(|waiting| libc::pollfd {
-                fd: waiting.fd,
-                events: waiting.events,
-                revents: 0,
-            }));
-            drop(state);
+            lock(&self.state).collect(&mut set);
             let timeout = (set.len() == 1).then_some(RETIRE_AFTER);
             let ret = sys::ppoll(&mut set, timeout, None);
             if ret == 0 {
@@ -122,37 +165,24 @@ impl Poller {
                 }
                 continue;
             }
+            if ret < 0 {
+                // More descriptors than poll takes (RLIMIT_NOFILE was lowered): try them all,
+                // now and then.
+                set.truncate(1);
+                sys::ppoll(&mut set, Some(BLIND), None);
+                let mut all = Vec::new();
+                lock(&self.state).collect(&mut all);
+                all.iter_mut().for_each(|polled| polled.revents = polled.events);
+                set.extend(all);
+            }
             if set[0].revents != 0 {
                 sys::eventfd_drain(eventfd);
             }
-            for (waiting, revents) in self.take_ready(&set[1..]) {
+            let ready = lock(&self.state).take_ready(&set[1..]);
+            for (waiting, revents) in ready {
                 self.serve(waiting, revents);
             }
         }
-    }
-
-    /// Takes those off the list whose descriptor is ready, in the order of submission.
-    fn take_ready(&self, set: &[libc::pollfd]) -> Vec<(Waiting, i16)> {
-        let mut state = lock(&self.state);
-        let mut ready = Vec::new();
-        let mut at = 0;
-        for polled in set {
-            // The list has only lost entries from, or gained some behind, those that were polled.
-            let same = |waiting: &Waiting| {
-                waiting.fd == polled.fd && waiting.events == polled.events
-            };
-            if !state.waiting.get(at).is_some_and(same) {
-                continue;
-            }
-            if polled.revents == 0 {
-                at += 1;
-                continue;
-            }
-            let waiting = state.waiting.remove(at);
-            waiting.instance.slot(waiting.slot).polled();
-            ready.push((waiting, polled.revents));
-        }
-        ready
     }
 
     fn serve(&self, waiting: Waiting, revents: i16) {
