@@ -84,23 +84,29 @@ pub struct Instance {
     strict: bool,
     counters: Option<CountersOf>,
     ticks_per_us: u64,
+    /// What the ring lies in, if a front end gave it: goes last.
+    _memory: Option<Box<dyn RingMemory>>,
 }
+
+/// Memory of a front end's that an aio ring lies in, kept until nobody looks at the ring any more.
+pub trait RingMemory: Send + Sync + std::fmt::Debug {}
 
 impl Instance {
     /// With a completion queue of [`Cqe`]s of its own.
     pub(crate) fn new(builder: &Builder) -> Result<Arc<Self>, ConfigError> {
         builder.check()?;
-        Ok(Self::with_ring(builder, Ring::cqes(builder.entries)))
+        Ok(Self::with_ring(builder, Ring::cqes(builder.entries), None))
     }
 
     /// With a completion queue in an aio ring of the front end's; there is room for as many
     /// requests as the ring has places, less one, whatever the builder says.
     ///
     /// # Safety
-    /// `head`, `tail` and `places` events are valid until [`Instance::close`] has returned, and
-    /// nobody else uses them but as a reader of an aio ring does.
+    /// `head`, `tail` and `places` events are valid until `memory` is dropped, and nobody else
+    /// uses them but as a reader of an aio ring does.
     pub unsafe fn with_aio_ring(
         builder: &Builder,
+        memory: Box<dyn RingMemory>,
         head: *const std::sync::atomic::AtomicU32,
         tail: *const std::sync::atomic::AtomicU32,
         events: *mut IoEvent,
@@ -108,10 +114,14 @@ impl Instance {
     ) -> Arc<Self> {
         // SAFETY: the caller's contract, which is the ring's.
         let ring = unsafe { Ring::events(head, tail, events, places) };
-        Self::with_ring(builder, ring)
+        Self::with_ring(builder, ring, Some(memory))
     }
 
-    fn with_ring(builder: &Builder, ring: Ring) -> Arc<Self> {
+    fn with_ring(
+        builder: &Builder,
+        ring: Ring,
+        memory: Option<Box<dyn RingMemory>>,
+    ) -> Arc<Self> {
         let generation = process::enter();
         let count = ring.room() as usize;
         let published = stats::published().map(CountersOf::Process);
@@ -126,6 +136,7 @@ impl Instance {
             strict: builder.strict,
             counters: published.or_else(own),
             ticks_per_us: ticks_per_us(),
+            _memory: memory,
         };
         instance.count(|counters| &counters.contexts);
         Arc::new(instance)

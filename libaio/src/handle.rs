@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-use uringlet::front::{self, Instance, IoEvent};
+use uringlet::front::{self, Instance, IoEvent, RingMemory};
 use uringlet::table::{PAGE, Pages, Pinned, Table};
 
 use crate::abi::{RING_MAGIC, RingHeader};
@@ -13,7 +13,6 @@ use crate::abi::{RING_MAGIC, RingHeader};
 #[derive(Debug)]
 pub(crate) struct AioContext {
     pub(crate) instance: Arc<Instance>,
-    pages: Pages,
     /// The descriptor last seen to be an eventfd, plus one.
     eventfd: AtomicUsize,
 }
@@ -92,7 +91,8 @@ pub(crate) fn create(entries: u32) -> Result<usize, i32> {
     let table = &contexts_or_new()?.table;
     let places = ring_places(entries);
     let pages = table.allocate(size_of::<RingHeader>() + places * size_of::<IoEvent>())?;
-    let ring = pages.address() as *mut RingHeader;
+    let handle = pages.address();
+    let ring = handle as *mut RingHeader;
     let header = RingHeader {
         id: pages.id(),
         nr: places as u32,
@@ -105,32 +105,40 @@ pub(crate) fn create(entries: u32) -> Result<usize, i32> {
     };
     // SAFETY: fresh pages, aligned, long enough, and nobody else's.
     unsafe { ring.write(header) };
-    // SAFETY: fields and events lie in those pages, which are freed only after `close`.
+    let memory = Box::new(RingPages { pages: Some(pages), table });
+    // SAFETY: fields and events lie in those pages, which live as long as `memory`.
     let instance = unsafe {
         let events = ring.add(1).cast::<IoEvent>();
         let (head, tail) = (&raw const (*ring).head, &raw const (*ring).tail);
-        Instance::with_aio_ring(&builder, head, tail, events, places as u32)
+        Instance::with_aio_ring(&builder, memory, head, tail, events, places as u32)
     };
-    let handle = pages.address();
-    let context = Box::new(AioContext {
-        instance,
-        // The table's value owns the pages; they are given back together.
-        pages,
-        eventfd: AtomicUsize::new(0),
-    });
-    table.publish_at(handle, context);
+    let context = AioContext { instance, eventfd: AtomicUsize::new(0) };
+    table.publish_at(handle, Box::new(context));
     Ok(handle)
+}
+
+/// The pages of a ring. A worker that has posted the last completion may look at the ring once
+/// more, so they go with the instance, not with the handle.
+#[derive(Debug)]
+struct RingPages {
+    pages: Option<Pages>,
+    table: &'static Table<AioContext>,
+}
+
+impl RingMemory for RingPages {}
+
+impl Drop for RingPages {
+    fn drop(&mut self) {
+        if let Some(pages) = self.pages.take() {
+            self.table.free(pages);
+        }
+    }
 }
 
 /// Destroys a context: cancels what has not been started, waits for what has. False: no such context.
 pub(crate) fn destroy(handle: usize) -> bool {
     let Some(contexts) = contexts() else { return false };
-    let close = |context: &AioContext| context.instance.close();
-    let Some(context) = contexts.table.remove(handle, close) else { return false };
-    let AioContext { instance, pages, .. } = *context;
-    drop(instance);
-    contexts.table.free(pages);
-    true
+    contexts.table.remove(handle, |context| context.instance.close()).is_some()
 }
 
 /// The program is about to close a descriptor: see [`Instance::before_close`].

@@ -15,7 +15,7 @@ mod threads;
 mod watchdog;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use self::baton::{Baton, Release, Turn};
@@ -51,6 +51,8 @@ pub(crate) struct Workers {
     inline: IndexRing,
     pool: IndexRing,
     habit: Habit,
+    /// The last waiter had no deadline, so the next may take what has to be waited for.
+    waits_are_unbounded: AtomicBool,
     /// How long a holder of ours last found it worth to spin, in ticks.
     spin: AtomicU64,
     /// As many of our workers may execute requests of this context at a time.
@@ -67,6 +69,7 @@ impl Workers {
             inline: IndexRing::new(slots),
             pool: IndexRing::new(slots),
             habit: Habit::new(),
+            waits_are_unbounded: AtomicBool::new(false),
             spin: AtomicU64::new(0),
             workers_max,
             seat: pool::Seat::default(),
@@ -87,6 +90,19 @@ impl Workers {
     fn call_holder(&self, instance: &Arc<Instance>) {
         self.seat.want_holder();
         self.call_worker(instance);
+    }
+
+    /// No worker exists and none can be made, and the program may not come to wait: the submitter
+    /// executes its own requests, as the kernel's AIO does with buffered ones.
+    #[cold]
+    fn run_without_workers(&self, instance: &Arc<Instance>, pool: usize) {
+        if let Some(turn) = self.baton.take() {
+            self.hold(instance, turn, By::Waiter, |_| false);
+        }
+        for _ in 0..pool {
+            let Some(slot) = self.pool.pop() else { return };
+            self.run(instance, slot, By::Pool, true);
+        }
     }
 
     /// Gets a worker to look after this context.
@@ -268,9 +284,9 @@ impl Workers {
     }
 
     fn may_take_from_pool(&self, instance: &Instance, help: Help) -> bool {
-        help.unbounded
-            && !self.pool.is_empty()
-            && (self.must_wait_for_all(instance, help.min) || self.threads.pool.is_helpless())
+        !self.pool.is_empty()
+            && (help.unbounded && self.must_wait_for_all(instance, help.min)
+                || self.threads.pool.is_helpless())
     }
 }
 
@@ -315,6 +331,7 @@ impl Contract for Workers {
         if !pool.as_slice().is_empty() {
             self.pool.push(pool.as_slice());
             let left_to_waiter = helpers_come
+                && self.waits_are_unbounded.load(Ordering::Relaxed)
                 && pool.as_slice().len() == 1
                 && self.must_wait_for_all(instance, 1)
                 && !instance.completions().has_sleepers();
@@ -323,6 +340,9 @@ impl Contract for Workers {
             } else {
                 self.call_worker(instance);
             }
+        }
+        if !helpers_come && self.threads.pool.is_helpless() {
+            self.run_without_workers(instance, pool.as_slice().len());
         }
     }
 
@@ -348,11 +368,17 @@ impl Contract for Workers {
         } else if help.min > 0 {
             self.habit.waiter_came();
         }
-        if self.may_take_from_pool(instance, help)
-            && let Some(slot) = self.pool.pop()
-        {
-            self.run(instance, slot, By::Waiter, true);
-            return true;
+        if help.min > 0 && self.waits_are_unbounded.load(Ordering::Relaxed) != help.unbounded {
+            self.waits_are_unbounded.store(help.unbounded, Ordering::Relaxed);
+        }
+        if self.may_take_from_pool(instance, help) {
+            if let Some(slot) = self.pool.pop() {
+                self.run(instance, slot, By::Waiter, true);
+                return true;
+            }
+        } else if !self.pool.is_empty() {
+            // Left for a waiter, but not for one with a deadline.
+            self.call_worker(instance);
         }
         false
     }

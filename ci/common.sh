@@ -1,0 +1,53 @@
+# What the scripts share: sourced, not run.
+# shellcheck shell=bash
+
+root="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)"
+target="${CARGO_TARGET_DIR:-$root/target}"
+case "$target" in /*) ;; *) target="$root/$target" ;; esac
+
+# The comment at the top of the script, as its help.
+usage() {
+    awk 'NR > 1 && !/^#/ { exit } NR > 1 { sub(/^# ?/, ""); print }' "$0"
+}
+
+help_if_asked() {
+    local argument
+    for argument in "$@"; do
+        case "$argument" in
+        -h | --help)
+            usage
+            exit 0
+            ;;
+        esac
+    done
+}
+
+die() {
+    printf '%s: %s\n' "$(basename -- "$0")" "$*" >&2
+    exit 2
+}
+
+need() {
+    command -v "$1" >/dev/null || die "$1 is missing: run ci/setup.sh"
+}
+
+# The command that starts a program on uringlet.
+uringlet_command() {
+    local command="${URINGLET:-$target/release/uringlet}"
+    [[ -x "$command" ]] || die "$command is not there: cargo build --release"
+    printf '%s\n' "$command"
+}
+
+file_system() {
+    df --output=fstype -- "$1" | tail -n 1
+}
+
+# What was measured, and on what.
+print_machine() {
+    local model commit
+    model="$(awk -F': *' '/^model name/ { print $2; exit }' /proc/cpuinfo)"
+    commit="$(git -C "$root" describe --always --dirty 2>/dev/null || echo unknown)"
+    printf 'kernel %s, %s CPUs (%s), %s on %s, fio %s, commit %s\n' "$(uname -r)" "$(nproc)" \
+        "${model:-unknown}" "$(file_system "$1")" \
+        "$(df --output=source -- "$1" | tail -n 1)" "$(fio --version)" "$commit"
+}

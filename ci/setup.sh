@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Installs what tests and measurements need beside the Rust toolchain: ci/setup.sh
+#
+# Debian and its kin, with apt-get; quick when everything is there. Elsewhere it says what is missing.
+set -euo pipefail
+# shellcheck source=ci/common.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
+help_if_asked "$@"
+PATH="$PATH:/usr/sbin:/sbin"
+
+has_header() {
+    printf '#include <%s>\n' "$1" | cc -E -x c - >/dev/null 2>&1
+}
+
+# Prints the packages of what is not there.
+missing() {
+    command -v cc >/dev/null || echo gcc
+    has_header stdio.h || echo libc6-dev
+    # Brings the library itself, whatever its package is called here.
+    has_header libaio.h || echo libaio-dev
+    command -v objdump >/dev/null && command -v readelf >/dev/null || echo binutils
+    command -v fio >/dev/null || echo fio
+    command -v qemu-img >/dev/null && command -v qemu-io >/dev/null || echo qemu-utils
+    command -v stress-ng >/dev/null || echo stress-ng
+    command -v strace >/dev/null || echo strace
+    command -v mkfs.xfs >/dev/null || echo xfsprogs
+}
+
+mapfile -t packages < <(missing)
+if ((${#packages[@]} == 0)); then
+    exit 0
+fi
+echo "installing: ${packages[*]}"
+command -v apt-get >/dev/null || die "no apt-get here; install what these Debian packages hold: ${packages[*]}"
+as_root=()
+if ((EUID != 0)); then
+    command -v sudo >/dev/null || die "neither root nor sudo; run as root: apt-get install ${packages[*]}"
+    as_root=(sudo)
+fi
+install=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends)
+# The lists may be older than what the server still has.
+"${install[@]}" "${packages[@]}" || {
+    "${as_root[@]}" apt-get update
+    "${install[@]}" "${packages[@]}"
+}
+mapfile -t packages < <(missing)
+((${#packages[@]} == 0)) || die "still missing after the installation: ${packages[*]}"

@@ -1,0 +1,264 @@
+//! What the integration tests share: bounded waits, a scratch folder, helper processes, a look at our threads.
+// Every test binary compiles this file and uses a part of it.
+#![allow(dead_code)]
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::fs::{File, OpenOptions};
+use std::io::{Seek as _, Write as _};
+use std::os::fd::RawFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use uringlet::{Context, Cqe, Sqe};
+
+/// Longer than anything here takes on a machine that works: only what hangs gets this far.
+pub const LONG: Duration = Duration::from_secs(30);
+
+/// A third result beside passed and failed. Not `println!`: the harness hides that of what passes.
+pub fn skip(reason: &str) {
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {reason}");
+}
+
+/// Ends the process if the test is not over in time: a hang is a failure, also one inside `destroy`.
+pub struct Bounded(#[expect(dead_code, reason = "dropping it is the message")] mpsc::Sender<()>);
+
+pub fn bounded(limit: Duration) -> Bounded {
+    let (sender, receiver) = mpsc::channel::<()>();
+    let name = std::thread::current().name().unwrap_or("test").to_owned();
+    std::thread::spawn(move || {
+        if receiver.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
+            let _ = writeln!(std::io::stderr(), "HANGS: {name} is not over after {limit:?}");
+            std::process::abort();
+        }
+    });
+    Bounded(sender)
+}
+
+/// Tries until it is so. False if it is not in [`LONG`].
+pub fn wait_until(mut is_so: impl FnMut() -> bool) -> bool {
+    let begin = Instant::now();
+    while !is_so() {
+        if begin.elapsed() > LONG {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
+}
+
+/// Pushes an entry. Whoever calls this keeps what the entry points to as [`Context::push`] asks:
+/// in these tests all buffers outlive their completions or the context.
+#[track_caller]
+pub fn push(context: &mut Context, sqe: Sqe) {
+    // SAFETY: as the line above says; what lies where nothing is mapped is the kernel's to refuse.
+    unsafe { context.push(sqe) }.expect("room in the submission queue");
+}
+
+/// Submits everything that was pushed.
+#[track_caller]
+pub fn submit_all(context: &mut Context) {
+    let pushed = context.pushed();
+    assert_eq!(context.submit().expect("submit"), pushed, "accepted");
+}
+
+/// Waits until `n` completions can be reaped.
+#[track_caller]
+pub fn wait_for(context: &mut Context, n: usize) {
+    loop {
+        match context.wait(n, Some(LONG)) {
+            Ok(available) => return assert!(available >= n, "{available} of {n} completed"),
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EINTR), "{error}"),
+        }
+    }
+}
+
+/// Reaps everything that is there.
+pub fn reap_all(context: &mut Context) -> Vec<Cqe> {
+    std::iter::from_fn(|| context.reap()).collect()
+}
+
+/// Results by user_data; panics if one comes twice.
+#[track_caller]
+pub fn by_user_data(cqes: &[Cqe]) -> HashMap<u64, i32> {
+    let mut results = HashMap::new();
+    for cqe in cqes {
+        assert_eq!(cqe.flags, 0);
+        let before = results.insert(cqe.user_data, cqe.res);
+        assert_eq!(before, None, "user_data {} completed twice", cqe.user_data);
+    }
+    results
+}
+
+/// Submits what is pushed, waits for all of it, and gives the results by user_data.
+#[track_caller]
+pub fn finish(context: &mut Context) -> HashMap<u64, i32> {
+    let pushed = context.pushed();
+    submit_all(context);
+    wait_for(context, pushed);
+    let cqes = reap_all(context);
+    assert_eq!(cqes.len(), pushed);
+    by_user_data(&cqes)
+}
+
+/// Runs one entry on its own.
+#[track_caller]
+pub fn run(context: &mut Context, sqe: Sqe) -> i32 {
+    push(context, sqe.user_data(0xfeed));
+    finish(context)[&0xfeed]
+}
+
+/// The negative errno of a plain system call that failed, or its result.
+pub fn plain(ret: i64) -> i32 {
+    match ret {
+        -1 => -std::io::Error::last_os_error().raw_os_error().expect("an errno"),
+        ret => i32::try_from(ret).expect("a result of a transfer"),
+    }
+}
+
+/// Bytes that can be told apart from those of another seed or place.
+pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    (0..len as u64).map(|at| ((seed * 131 + at * 7 + at / 251) % 251) as u8 + 1).collect()
+}
+
+/// A file with this content, open for reading and writing at position 0, and gone when closed.
+pub fn file_with(content: &[u8]) -> File {
+    let mut file = tempfile::tempfile().expect("a temporary file");
+    file.write_all(content).expect("its content");
+    file.rewind().expect("a file position");
+    file
+}
+
+/// A named file for reading and writing in `dir`.
+pub fn create(dir: &Path, name: &str) -> (PathBuf, File) {
+    let path = dir.join(name);
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path);
+    (path, file.expect("a file in the scratch folder"))
+}
+
+pub fn c_path(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).expect("no NUL in a path")
+}
+
+/// Makes a FIFO: opening one end blocks until somebody opens the other.
+pub fn make_fifo(path: &Path) {
+    let c = c_path(path);
+    // SAFETY: the path ends in NUL.
+    assert_eq!(unsafe { libc::mkfifo(c.as_ptr(), 0o600) }, 0, "mkfifo {}", path.display());
+}
+
+/// Opens both ends of a FIFO, which lets everybody through who waits for a partner.
+pub fn open_both_ends(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).open(path).expect("both ends of a FIFO")
+}
+
+pub fn close_fd(fd: RawFd) {
+    // SAFETY: the caller got this descriptor from a completion and owns it.
+    assert_eq!(unsafe { libc::close(fd) }, 0, "close {fd}");
+}
+
+const CHILD: &str = "URINGLET_TEST_CHILD";
+
+/// Runs `body` in a process of its own: this binary once more, with this one test, which ends in that
+/// process after `body`. Threads, limits and forks there are nobody else's.
+#[track_caller]
+pub fn isolated(test: &str, body: impl FnOnce()) {
+    if std::env::var(CHILD).is_ok_and(|name| name == test) {
+        // SAFETY: no handler is installed: the signal ends a helper that hangs.
+        unsafe { libc::alarm(120) };
+        return body();
+    }
+    let exe = std::env::current_exe().expect("this binary");
+    let mut command = Command::new(exe);
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(CHILD, test);
+    let output = command.output().expect("a helper process");
+    let (out, err) = (
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    );
+    for line in err.lines().filter(|line| line.starts_with("SKIPPED: ")) {
+        let _ = writeln!(std::io::stderr(), "{line}");
+    }
+    assert!(output.status.success(), "{test}: {}\n{out}\n{err}", output.status);
+    assert!(out.contains("1 passed"), "{test} is not the name of this test:\n{out}");
+}
+
+/// One thread of this library in this process.
+#[derive(Debug)]
+pub struct OurThread {
+    pub name: String,
+    folder: PathBuf,
+}
+
+impl OurThread {
+    pub fn read(&self, file: &str) -> Option<String> {
+        std::fs::read_to_string(self.folder.join(file)).ok()
+    }
+
+    /// User and system time, in clock ticks.
+    pub fn cpu_ticks(&self) -> u64 {
+        let stat = self.read("stat").unwrap_or_default();
+        let fields: Vec<&str> =
+            stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        // The state, field 3 of proc_pid_stat(5), is the first behind the name: utime is 14.
+        [11, 12].iter().filter_map(|&at| fields.get(at)?.parse::<u64>().ok()).sum()
+    }
+
+    /// Inside this system call right now.
+    pub fn is_inside(&self, call: libc::c_long) -> bool {
+        let now = self.read("syscall").unwrap_or_default();
+        now.split_whitespace().next() == Some(&call.to_string())
+    }
+}
+
+/// The threads of this library in this process.
+pub fn our_threads() -> Vec<OurThread> {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("/proc");
+    tasks
+        .flatten()
+        .filter_map(|task| {
+            let name = std::fs::read_to_string(task.path().join("comm")).ok()?;
+            let name = name.trim_end().to_owned();
+            name.starts_with("uringlet-").then(|| OurThread { name, folder: task.path() })
+        })
+        .collect()
+}
+
+/// How many of our threads are inside openat(2).
+pub fn threads_opening() -> usize {
+    our_threads().iter().filter(|thread| thread.is_inside(libc::SYS_openat)).count()
+}
+
+/// Can [`threads_opening`] see anything here?
+pub fn sees_system_calls() -> bool {
+    std::fs::read_to_string("/proc/self/syscall").is_ok()
+}
+
+/// Small seeded random numbers (xorshift64*), the same on every machine.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// Below `n`.
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.next() >> 33) as usize % n
+    }
+
+    pub fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+}

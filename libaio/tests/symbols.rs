@@ -1,0 +1,78 @@
+//! The dynamic symbols, their versions and the SONAME are the original's.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+mod support;
+
+fn output(command: &str, arguments: &[&str]) -> String {
+    let output = Command::new(command).args(arguments).output();
+    let output = output.unwrap_or_else(|error| panic!("{command}: {error}: run ci/setup.sh"));
+    assert!(output.status.success(), "{command} {arguments:?} failed: run ci/setup.sh");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// The original, as the linker finds it.
+fn original() -> String {
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let path = output(&compiler, &["-print-file-name=libaio.so"]).trim().to_owned();
+    assert!(Path::new(&path).is_absolute(), "libaio is not installed: run ci/setup.sh");
+    path
+}
+
+fn ours() -> String {
+    support::library().display().to_string()
+}
+
+/// Functions with their versions; a version in parentheses is not the default one.
+fn functions(library: &str) -> BTreeSet<String> {
+    let symbols = output("objdump", &["-T", library]);
+    let mut found = BTreeSet::new();
+    for line in symbols.lines().filter(|line| !line.contains("*UND*") && !line.contains("*ABS*")) {
+        let mut words = line.split_whitespace().rev();
+        if let (Some(name), Some(version)) = (words.next(), words.next())
+            && line.contains(".text")
+        {
+            found.insert(format!("{name}@{version}"));
+        }
+    }
+    found
+}
+
+fn soname(library: &str) -> String {
+    let header = output("objdump", &["-p", library]);
+    let line = header.lines().find_map(|line| line.trim().strip_prefix("SONAME"));
+    line.expect("a SONAME").trim().to_owned()
+}
+
+/// The version names that a library defines, each with the one that it builds on.
+fn versions(library: &str) -> BTreeSet<String> {
+    let text = output("readelf", &["-V", "--wide", library]);
+    let names = text.split_whitespace().filter(|word| word.starts_with("LIBAIO_"));
+    names.map(str::to_owned).collect()
+}
+
+#[test]
+fn symbols_and_versions_are_the_originals() {
+    let (theirs, ours) = (functions(&original()), functions(&ours()));
+    let missing: Vec<_> = theirs.difference(&ours).collect();
+    assert!(missing.is_empty(), "missing: {missing:?}");
+    // The linker makes the real names from these (build.rs).
+    let makings = |name: &&String| name.starts_with("_io_") && name.ends_with("@Base");
+    let extra: Vec<_> = ours.difference(&theirs).filter(|name| !makings(name)).collect();
+    assert!(extra.is_empty(), "not the original's: {extra:?}");
+    assert_eq!(theirs.len(), 13, "the original has changed: {theirs:?}");
+}
+
+#[test]
+fn version_names_are_the_originals() {
+    assert_eq!(versions(&original()), versions(&ours()));
+}
+
+#[test]
+fn soname_is_the_originals() {
+    assert_eq!(soname(&ours()), "libaio.so.1");
+    // Distributions with 64-bit time on 32-bit machines call it t64 everywhere.
+    assert!(["libaio.so.1", "libaio.so.1t64"].contains(&soname(&original()).as_str()));
+}
