@@ -70,6 +70,10 @@ impl Facts {
             return Err(file_type as i32);
         }
         let (flags, file_type) = (flags as i32, file_type as u32);
+        if flags & libc::O_PATH != 0 {
+            // Names a file, and cannot be used for I/O (open(2)).
+            return Err(-libc::EBADF);
+        }
         let seekable =
             matches!(file_type, libc::S_IFREG | libc::S_IFBLK) || file_type == libc::S_IFDIR;
         let mut word = KNOWN | u64::from(fd as u32) << NUMBER_SHIFT;
@@ -78,8 +82,8 @@ impl Facts {
         set(DIRECT, flags & libc::O_DIRECT != 0);
         set(APPEND, flags & libc::O_APPEND != 0);
         set(NONBLOCK, flags & libc::O_NONBLOCK != 0);
-        set(NO_READ, flags & libc::O_ACCMODE == libc::O_WRONLY || flags & libc::O_PATH != 0);
-        set(NO_WRITE, flags & libc::O_ACCMODE == libc::O_RDONLY || flags & libc::O_PATH != 0);
+        set(NO_READ, flags & libc::O_ACCMODE == libc::O_WRONLY);
+        set(NO_WRITE, flags & libc::O_ACCMODE == libc::O_RDONLY);
         set(NO_SYNC, !seekable);
         // Before anything is learned, direct transfers are expected to sleep, and so are writes
         // that wait for the device.

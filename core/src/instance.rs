@@ -95,14 +95,14 @@ impl Instance {
     /// With a completion queue of [`Cqe`]s of its own.
     pub(crate) fn new(builder: &Builder) -> Result<Arc<Self>, ConfigError> {
         builder.check()?;
-        Ok(Self::with_ring(builder, Ring::cqes(builder.entries), None))
+        Ok(Self::with_ring(builder, Ring::cqes(builder.entries), builder.entries, None))
     }
 
-    /// With a completion queue in an aio ring of the front end's; there is room for as many
-    /// requests as the ring has places, less one, whatever the builder says.
+    /// With a completion queue in an aio ring of the front end's, for `room` requests, whatever
+    /// the builder says.
     ///
     /// # Safety
-    /// `head`, `tail` and `places` events are valid until `memory` is dropped, and nobody else
+    /// `room` is less than `places`; `head`, `tail` and `places` events are valid until `memory` is dropped, and nobody else
     /// uses them but as a reader of an aio ring does.
     pub unsafe fn with_aio_ring(
         builder: &Builder,
@@ -111,19 +111,21 @@ impl Instance {
         tail: *const std::sync::atomic::AtomicU32,
         events: *mut IoEvent,
         places: u32,
+        room: u32,
     ) -> Arc<Self> {
         // SAFETY: the caller's contract, which is the ring's.
         let ring = unsafe { Ring::events(head, tail, events, places) };
-        Self::with_ring(builder, ring, Some(memory))
+        Self::with_ring(builder, ring, room, Some(memory))
     }
 
     fn with_ring(
         builder: &Builder,
         ring: Ring,
+        room: u32,
         memory: Option<Box<dyn RingMemory>>,
     ) -> Arc<Self> {
         let generation = process::enter();
-        let count = ring.room() as usize;
+        let count = room as usize;
         let published = stats::published().map(CountersOf::Process);
         let own = || builder.stats.then(|| CountersOf::Own(Counters::private()));
         let instance = Self {
@@ -360,32 +362,45 @@ impl Instance {
     }
 
     /// The program is about to close `fd`: executes the requests on it that have not been started,
-    /// here and now, so that none of them meets a descriptor that is gone, or another file under
-    /// its number. Requests in the poller stay there.
+    /// here and now, and waits for those that have, so that none of them meets a descriptor that is
+    /// gone, or another file under its number. Requests in the poller stay there.
     pub fn before_close(&self, fd: i32) {
         if !self.is_usable() {
             return;
         }
         self.free.each_held(|index| {
             let slot = self.slot(index);
-            if slot.fd() != fd || slot.cancel_queued(slot.key()) != Cancel::Done {
+            if slot.fd() != fd {
                 return;
             }
-            // SAFETY: withdrawn from its queue just now, so it is ours alone (and ours to execute,
-            // even if the slot was reused for another descriptor between the two looks).
-            let request = unsafe { slot.request() };
-            let mode = if request.stream { Mode::Stream } else { Mode::Plain };
-            // SAFETY: copied in at submit; the buffers are the request's until its completion.
-            let result = unsafe { exec::execute(request, mode) };
-            if let Some(counters) = self.counters() {
-                self.count_finished(counters, index, result, By::Waiter);
+            match slot.cancel_queued(slot.key()) {
+                // Ours to execute, even if the slot was reused between the two looks.
+                Cancel::Done => self.execute_withdrawn(index),
+                // Whether its system call has begun, and so holds the file, nobody can see.
+                Cancel::Started => slot.wait_while_started(),
+                Cancel::Polling | Cancel::Missed => {}
             }
-            self.post(index, result);
         });
+    }
+
+    /// Executes a request that the caller has withdrawn from its queue.
+    fn execute_withdrawn(&self, index: u32) {
+        // SAFETY: withdrawn, so it is the caller's alone.
+        let request = unsafe { self.slot(index).request() };
+        let mode = if request.stream { Mode::Stream } else { Mode::Plain };
+        // SAFETY: copied in at submit; the buffers are the request's until its completion.
+        let result = unsafe { exec::execute(request, mode) };
+        if let Some(counters) = self.counters() {
+            self.count_finished(counters, index, result, By::Waiter);
+        }
+        self.post(index, result);
     }
 
     /// Destroys it: cancels what has not been started, waits for what has, refuses everything
     /// from then on. What has completed can still be reaped. Threads that wait are sent away.
+    ///
+    /// A strict one executes what has not been started, except what may wait for ever (polls,
+    /// pipes, sockets): io_destroy(2) finds buffered requests executed and direct ones begun.
     pub fn close(self: &Arc<Self>) {
         if self.closed.swap(true, Ordering::SeqCst) || !self.is_of_this_process() {
             return;
@@ -395,7 +410,9 @@ impl Instance {
             // Again and again: a submit that had passed the check may still be pushing.
             self.engine.drain(self);
             self.free.each_held(|index| {
-                self.cancel_slot(index, self.slot(index).key());
+                if self.slot(index).is_polling() {
+                    self.cancel_slot(index, self.slot(index).key());
+                }
             });
             self.completions.collect(|slot| self.reaped(slot));
             // Every request that was accepted stands in the ring: nobody touches it any more.
@@ -466,10 +483,18 @@ impl Instance {
         }
     }
 
-    /// Cancels a request whose number the caller popped.
-    pub(crate) fn cancel_popped(&self, index: u32) {
-        if self.start(index) {
-            self.slot(index).done();
+    /// Ends a request whose number the caller popped because the context is being destroyed.
+    pub(crate) fn end_popped(&self, index: u32) {
+        if !self.start(index) {
+            return;
+        }
+        self.slot(index).done();
+        // SAFETY: started by us just now.
+        let request = unsafe { self.slot(index).request() };
+        let ends = !request.stream && exec::kind(&request.sqe) != Kind::Poll;
+        if self.strict && ends {
+            self.execute_withdrawn(index);
+        } else {
             self.post_canceled(index);
         }
     }

@@ -361,6 +361,16 @@ impl Slot {
         FreeIt(before & phase::POPPED != 0)
     }
 
+    /// Waits until the request that is being executed is not any more.
+    pub(crate) fn wait_while_started(&self) {
+        let started = self.state.load(Ordering::Acquire);
+        while started & phase::MASK == phase::STARTED
+            && self.state.load(Ordering::Acquire) == started
+        {
+            std::thread::sleep(std::time::Duration::from_micros(20));
+        }
+    }
+
     /// The descriptor of its current use.
     pub(crate) fn fd(&self) -> i32 {
         self.fd.load(Ordering::Relaxed) as i32
@@ -369,6 +379,11 @@ impl Slot {
     /// The key of its current use.
     pub(crate) fn key(&self) -> u64 {
         self.key.load(Ordering::Relaxed)
+    }
+
+    /// Waits in the poller.
+    pub(crate) fn is_polling(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & phase::MASK == phase::POLLING
     }
 
     /// Cancelled while its number was in a ring.

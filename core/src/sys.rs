@@ -191,11 +191,12 @@ pub(crate) fn futex_wait(
     expected: u32,
     timeout: Option<Duration>,
 ) -> Woken {
-    let time = timeout.map(timespec);
-    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    /// Without a timeout the call would be taken up again after a handler with SA_RESTART.
+    const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
+    let time = timespec(timeout.unwrap_or(FAR));
     let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
     // SAFETY: `word` outlives the call; the timespec does too.
-    let ret = unsafe { call!(futex, word.as_ptr(), op, expected, time) };
+    let ret = unsafe { call!(futex, word.as_ptr(), op, expected, &raw const time) };
     match -ret as i32 {
         libc::ETIMEDOUT => Woken::TimedOut,
         libc::EINTR => Woken::Interrupted,
@@ -262,6 +263,10 @@ pub(crate) fn restore_signals(mask: u64) {
 /// Can eight bytes be read at `address`? Asked of the kernel without touching them ourselves:
 /// rt_sigprocmask copies the set before it refuses the nonsensical `how`.
 pub(crate) fn readable(address: usize) -> bool {
+    // To the kernel, null means "no set".
+    if address == 0 {
+        return false;
+    }
     // SAFETY: the kernel checks the address; `how` is invalid, so no mask changes.
     let ret = unsafe { call!(rt_sigprocmask, -1isize, address, 0, 8) };
     ret != -(libc::EFAULT as Ret)
@@ -269,6 +274,9 @@ pub(crate) fn readable(address: usize) -> bool {
 
 /// Can eight bytes be written at `address`? They are overwritten (with the signal mask) if so.
 pub(crate) fn writable(address: usize) -> bool {
+    if address == 0 {
+        return false;
+    }
     // SAFETY: the kernel checks the address; without a new set no mask changes.
     let ret = unsafe { call!(rt_sigprocmask, libc::SIG_BLOCK, 0, address, 8) };
     ret == 0

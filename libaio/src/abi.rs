@@ -31,8 +31,13 @@ pub(crate) const CMD_PWRITEV: u16 = 8;
 
 pub(crate) const FLAG_RESFD: u32 = 1;
 
-/// `RWF_*` flags that preadv2(2) knows: HIPRI, DSYNC, SYNC, NOWAIT, APPEND.
-pub(crate) const RWF_KNOWN: u32 = 0x1f;
+/// The aio_reqprio is an I/O priority, ioprio_set(2).
+pub(crate) const FLAG_IOPRIO: u32 = 2;
+
+/// `RWF_*` flags that preadv2(2) knows: HIPRI, DSYNC, SYNC, NOWAIT, APPEND, NOAPPEND, DONTCACHE.
+pub(crate) const RWF_KNOWN: u32 = 0xbf;
+pub(crate) const RWF_APPEND: u32 = 0x10;
+pub(crate) const RWF_NOAPPEND: u32 = 0x20;
 
 /// The head of an aio ring: what `io_context_t` points to. `struct io_event`s follow.
 #[repr(C)]

@@ -24,22 +24,22 @@ pub(crate) unsafe fn get_events(
     mask: Option<u64>,
 ) -> i64 {
     let invalid = i64::from(-libc::EINVAL);
-    let (Ok(min), Ok(max)) = (u32::try_from(min_nr), u32::try_from(nr.min(i64::from(u32::MAX))))
-    else {
-        return invalid;
-    };
-    if min_nr > nr {
-        return invalid;
-    }
+    let instance = &context.instance;
     let timeout = if timeout.is_null() {
         None
     } else if accessible(timeout as usize, size_of::<libc::timespec>(), false) {
         // SAFETY: readable, and a timespec by the caller's contract.
-        Some(duration(unsafe { timeout.read_unaligned() }))
+        duration(unsafe { timeout.read_unaligned() })
     } else {
         return i64::from(-libc::EFAULT);
     };
-    let instance = &context.instance;
+    let (Ok(min), Ok(max)) = (u32::try_from(min_nr), u32::try_from(nr.min(i64::from(u32::MAX))))
+    else {
+        return refused(context, timeout);
+    };
+    if min_nr > nr {
+        return refused(context, timeout);
+    }
     // More than the ring has room for never come together.
     let reachable = min.min(instance.room() as u32 + u32::from(min as usize > instance.room()));
     let waited = instance.wait(reachable, max, timeout, mask);
@@ -64,12 +64,20 @@ pub(crate) unsafe fn get_events(
     i64::from(reaped)
 }
 
-/// A negative or nonsensical time is over at once.
-fn duration(time: libc::timespec) -> Duration {
-    match (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec)) {
-        (Ok(seconds), Ok(nanos)) => {
-            Duration::from_secs(seconds).saturating_add(Duration::from_nanos(u64::from(nanos)))
-        }
-        _ => Duration::ZERO,
+/// The original looks into the ring before anything else: with no time to wait and nothing
+/// there, it has its answer whatever the other arguments are.
+#[cold]
+fn refused(context: &AioContext, timeout: Option<Duration>) -> i64 {
+    if timeout == Some(Duration::ZERO) && context.instance.available() == 0 {
+        return 0;
     }
+    i64::from(-libc::EINVAL)
+}
+
+/// The time to wait, seconds and nanoseconds summed; `None`, for ever, if that is negative, as the
+/// kernel has it.
+fn duration(time: libc::timespec) -> Option<Duration> {
+    let total = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
+    let total = u128::try_from(total).ok()?;
+    Some(Duration::from_nanos(u64::try_from(total).unwrap_or(u64::MAX)))
 }

@@ -71,13 +71,17 @@ pub(crate) fn get(handle: usize) -> Option<Pinned<'static, AioContext>> {
     contexts()?.table.get(handle)
 }
 
-/// The places that the kernel's ring has for `entries` requests.
-fn ring_places(entries: u32) -> usize {
-    // As the kernel sizes it: room for every CPU to hold some requests back, whole pages.
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let wanted = (entries as usize).max(cpus * 4) * 2 + 2;
+/// The places that the kernel's ring has for `entries` requests, and how many requests it takes.
+fn ring_size(entries: u32) -> (u32, u32) {
+    // As the kernel sizes it: whole pages, with room for every CPU to hold some requests back,
+    // which it does in four batches each.
+    // SAFETY: asks for a number.
+    let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+    let batches = usize::try_from(cpus).unwrap_or(1).max(1) * 4;
+    let wanted = (entries as usize).max(batches) * 2 + 2;
     let bytes = size_of::<RingHeader>() + wanted * size_of::<IoEvent>();
-    (bytes.div_ceil(PAGE) * PAGE - size_of::<RingHeader>()) / size_of::<IoEvent>()
+    let places = (bytes.div_ceil(PAGE) * PAGE - size_of::<RingHeader>()) / size_of::<IoEvent>();
+    (places as u32, ((places - 1) / batches * batches) as u32)
 }
 
 /// Makes a context for `entries` requests and gives its handle, or a negative errno.
@@ -89,13 +93,13 @@ pub(crate) fn create(entries: u32) -> Result<usize, i32> {
     }
     let builder = crate::env::builder()?;
     let table = &contexts_or_new()?.table;
-    let places = ring_places(entries);
-    let pages = table.allocate(size_of::<RingHeader>() + places * size_of::<IoEvent>())?;
+    let (places, room) = ring_size(entries);
+    let pages = table.allocate(size_of::<RingHeader>() + places as usize * size_of::<IoEvent>())?;
     let handle = pages.address();
     let ring = handle as *mut RingHeader;
     let header = RingHeader {
         id: pages.id(),
-        nr: places as u32,
+        nr: places,
         head: 0.into(),
         tail: 0.into(),
         magic: RING_MAGIC,
@@ -110,7 +114,7 @@ pub(crate) fn create(entries: u32) -> Result<usize, i32> {
     let instance = unsafe {
         let events = ring.add(1).cast::<IoEvent>();
         let (head, tail) = (&raw const (*ring).head, &raw const (*ring).tail);
-        Instance::with_aio_ring(&builder, memory, head, tail, events, places as u32)
+        Instance::with_aio_ring(&builder, memory, head, tail, events, places, room)
     };
     let context = AioContext { instance, eventfd: AtomicUsize::new(0) };
     table.publish_at(handle, Box::new(context));
@@ -135,7 +139,8 @@ impl Drop for RingPages {
     }
 }
 
-/// Destroys a context: cancels what has not been started, waits for what has. False: no such context.
+/// Destroys a context once its requests are executed, or cancelled if they may wait for ever.
+/// False: no such context.
 pub(crate) fn destroy(handle: usize) -> bool {
     let Some(contexts) = contexts() else { return false };
     contexts.table.remove(handle, |context| context.instance.close()).is_some()

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 mod abi;
+mod descriptors;
 mod env;
 mod events;
 mod handle;
@@ -96,7 +97,7 @@ pub unsafe extern "C" fn _io_cancel(
     _event: *mut IoEvent,
 ) -> c_int {
     enter(|| {
-        if iocb.is_null() {
+        if !accessible(iocb as usize, size_of::<Iocb>(), false) {
             return EFAULT;
         }
         let Some(context) = handle::get(handle) else { return EINVAL };
@@ -240,31 +241,6 @@ pub unsafe extern "C" fn _io_queue_wait_0_1(
 ) -> c_int {
     // SAFETY: the caller's contract.
     unsafe { _io_queue_wait(handle, timeout) }
-}
-
-/// close(2) of a program that runs on the drop-in: requests on the descriptor that are still
-/// waiting are executed first. The kernel's own AIO holds the file for its requests; here a number is all there is.
-///
-/// # Safety
-/// As close(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn close(fd: c_int) -> c_int {
-    type Close = unsafe extern "C" fn(c_int) -> c_int;
-    static NEXT: std::sync::atomic::AtomicPtr<libc::c_void> =
-        std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
-    enter(|| handle::before_close(fd));
-    let mut next = NEXT.load(std::sync::atomic::Ordering::Relaxed);
-    if next.is_null() {
-        // SAFETY: a NUL-terminated name.
-        next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"close".as_ptr()) };
-        NEXT.store(next, std::sync::atomic::Ordering::Relaxed);
-    }
-    if next.is_null() {
-        // SAFETY: the same call without the C library around it.
-        return unsafe { libc::syscall(libc::SYS_close, fd) as c_int };
-    }
-    // SAFETY: the next definition of close(2), called as its caller called us. errno is its own.
-    unsafe { std::mem::transmute::<*mut libc::c_void, Close>(next)(fd) }
 }
 
 // The old versions of three names, for programs linked before 2002.

@@ -111,12 +111,21 @@ fn transfer(iocb: &Iocb, fd: i32, descriptor: Descriptor) -> Result<Sqe, i32> {
     if iocb.rw_flags & !abi::RWF_KNOWN != 0 {
         return Err(-libc::EOPNOTSUPP);
     }
+    const BOTH: u32 = abi::RWF_APPEND | abi::RWF_NOAPPEND;
+    if iocb.rw_flags & BOTH == BOTH {
+        return Err(-libc::EINVAL);
+    }
+    if iocb.flags & abi::FLAG_IOPRIO != 0 && !is_priority(iocb.reqprio) {
+        return Err(-libc::EINVAL);
+    }
     if !(if write { descriptor.may_write() } else { descriptor.may_read() }) {
         return Err(-libc::EBADF);
     }
     let vectored = matches!(iocb.opcode, abi::CMD_PREADV | abi::CMD_PWRITEV);
     let offset = if descriptor.is_seekable() {
-        let bytes = if vectored { 0 } else { iocb.nbytes as i64 };
+        // Transfers are cut to this before anything else is looked at (read(2)).
+        const MAX_RW_COUNT: u64 = 0x7fff_f000;
+        let bytes = if vectored { 0 } else { iocb.nbytes.min(MAX_RW_COUNT) as i64 };
         if iocb.offset < 0 || iocb.offset.checked_add(bytes).is_none() {
             return Err(-libc::EINVAL);
         }
@@ -134,10 +143,21 @@ fn transfer(iocb: &Iocb, fd: i32, descriptor: Descriptor) -> Result<Sqe, i32> {
         if length > 0 && !accessible(address, length * size_of::<libc::iovec>(), false) {
             return Err(-libc::EFAULT);
         }
+        let within = |at: usize| {
+            // SAFETY: readable, and an array of iovecs by the caller's contract.
+            let iovec = unsafe { (address as *const libc::iovec).add(at).read_unaligned() };
+            in_user_space(iovec.iov_base as u64, iovec.iov_len as u64)
+        };
+        if !(0..length).all(within) {
+            return Err(-libc::EFAULT);
+        }
         let iovecs = std::ptr::slice_from_raw_parts(address as *const libc::iovec, length);
         let sqe =
             if write { Sqe::writev(fd, iovecs, offset) } else { Sqe::readv(fd, iovecs, offset) };
         return Ok(sqe.rw_flags(iocb.rw_flags as i32));
+    }
+    if !in_user_space(iocb.buf, iocb.nbytes) {
+        return Err(-libc::EFAULT);
     }
     let address = iocb.buf as *mut u8;
     let sqe = if write {
@@ -146,4 +166,17 @@ fn transfer(iocb: &Iocb, fd: i32, descriptor: Descriptor) -> Result<Sqe, i32> {
         Sqe::read(fd, std::ptr::slice_from_raw_parts_mut(address, length), offset)
     };
     Ok(sqe.rw_flags(iocb.rw_flags as i32))
+}
+
+/// The range lies in the half of the address space that programs have.
+#[inline]
+fn in_user_space(address: u64, bytes: u64) -> bool {
+    const END: u64 = (1 << 47) - 4096;
+    address.checked_add(bytes.min(1 << 31)).is_some_and(|end| end <= END)
+}
+
+/// A class and level of ioprio_set(2).
+fn is_priority(priority: i16) -> bool {
+    let (class, level) = (priority as u16 >> 13, priority & 0x1fff);
+    matches!((class, level), (0, 0) | (1..=3, _))
 }

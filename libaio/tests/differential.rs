@@ -52,6 +52,10 @@ const KEY: &str = "requests are not written to: aio_key stays what it was";
 const NUMBER_REUSED: &str = "what is known about a descriptor is not asked for again per request: the call itself finds out";
 const QUEUED: &str = "a request that has not been started can be cancelled; natively there is none";
 
+const HELD: &str = "the kernel holds files that it polls or counts up; here they are numbers";
+const METHOD: &str =
+    "files that the kernel has no asynchronous method for are read and written all the same";
+
 const DIFFERENCES: &[Difference] = &[
     differs(("submit_errors", "key after submit"), ("0", "4711"), Occurs::Always, KEY),
     differs(
@@ -90,6 +94,50 @@ const DIFFERENCES: &[Difference] = &[
         Occurs::May,
         QUEUED,
     ),
+    differs(
+        ("cancel", "cancel with a wrong key"),
+        ("-EINVAL", "-EINPROGRESS"),
+        Occurs::Always,
+        KEY,
+    ),
+    differs(
+        ("cancel", "cancel with the right key"),
+        ("-EINPROGRESS", "-EINVAL"),
+        Occurs::Always,
+        "it was cancelled with the wrong one",
+    ),
+    differs(
+        ("eventfd", "the eventfd fires although its number is closed"),
+        ("1", "0"),
+        Occurs::Always,
+        HELD,
+    ),
+    differs(("poll", "on a copy that was closed, events"), ("0x1", "-EBADF"), Occurs::Always, HELD),
+    differs(
+        ("read_write", "read of a socket, with an offset"),
+        ("res -ESPIPE", "res 3"),
+        Occurs::Always,
+        "the offset is ignored for sockets as it is for pipes",
+    ),
+    differs(
+        ("read_write", "write to full"),
+        ("submit -EINVAL", "res -ENOSPC"),
+        Occurs::Always,
+        METHOD,
+    ),
+    differs(("read_write", "read of proc"), ("submit -EINVAL", "res 16"), Occurs::Always, METHOD),
+    differs(
+        ("read_write", "write to an eventfd"),
+        ("submit -EINVAL", "res 8"),
+        Occurs::Always,
+        METHOD,
+    ),
+    differs(
+        ("read_write", "read of a directory"),
+        ("submit -EINVAL", "res -EISDIR"),
+        Occurs::Always,
+        METHOD,
+    ),
 ];
 
 macro_rules! programs {
@@ -124,7 +172,6 @@ programs! {
     setup_destroy,
     submit_errors,
     threads,
-    unmapped_after_use,
     vectored,
 }
 

@@ -34,15 +34,27 @@ pub(crate) struct Ring {
     entries: Entries,
     /// Places, the empty one included.
     places: u32,
-    /// What the pointers point into, if it is ours.
-    _own: Option<Box<Own>>,
+    /// What the pointers point into, if it is ours: from a box, and one again on drop.
+    own: *mut Own,
 }
 
 #[derive(Debug)]
 struct Own {
     head: AtomicU32,
     tail: AtomicU32,
-    _cqes: Box<[Cqe]>,
+    cqes: *mut [Cqe],
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        if !self.own.is_null() {
+            // SAFETY: both from boxes in `cqes`, and nobody is left to use them.
+            unsafe {
+                let own = Box::from_raw(self.own);
+                drop(Box::from_raw(own.cqes));
+            }
+        }
+    }
 }
 
 // SAFETY: the pointers are to atomics, and to entries whose access `Completions` orders: one
@@ -55,16 +67,12 @@ impl Ring {
     /// A ring of [`Cqe`]s with room for `room` completions.
     pub(crate) fn cqes(room: u32) -> Self {
         let places = room + 1;
-        let mut cqes = vec![Cqe::default(); places as usize].into_boxed_slice();
-        let entries = Entries::Cqes(cqes.as_mut_ptr());
-        let own = Box::new(Own { head: AtomicU32::new(0), tail: AtomicU32::new(0), _cqes: cqes });
-        Self {
-            head: &raw const own.head,
-            tail: &raw const own.tail,
-            entries,
-            places,
-            _own: Some(own),
-        }
+        let cqes = Box::into_raw(vec![Cqe::default(); places as usize].into_boxed_slice());
+        let own = Own { head: AtomicU32::new(0), tail: AtomicU32::new(0), cqes };
+        let own = Box::into_raw(Box::new(own));
+        // SAFETY: allocated just above.
+        let (head, tail) = unsafe { (&raw const (*own).head, &raw const (*own).tail) };
+        Self { head, tail, entries: Entries::Cqes(cqes.cast()), places, own }
     }
 
     /// A ring in memory of the front end's: `places` [`IoEvent`]s, with head and tail elsewhere.
@@ -78,7 +86,7 @@ impl Ring {
         events: *mut IoEvent,
         places: u32,
     ) -> Self {
-        Self { head, tail, entries: Entries::Events(events), places, _own: None }
+        Self { head, tail, entries: Entries::Events(events), places, own: std::ptr::null_mut() }
     }
 
     pub(crate) fn places(&self) -> u32 {

@@ -12,9 +12,10 @@ const MOST: i32 = 8;
 const LEAST: i32 = -16;
 
 impl Habit {
-    /// Nothing known: a worker is called, and is right whatever the program does.
+    /// Nothing known: most programs wait. If this one does not, the watchdog finds out at its
+    /// first request.
     pub(super) fn new() -> Self {
-        Self(AtomicI32::new(-1))
+        Self(AtomicI32::new(1))
     }
 
     #[inline]

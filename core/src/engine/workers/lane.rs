@@ -10,10 +10,14 @@ pub(crate) enum Lane {
     /// One after the other, by whoever holds the baton.
     #[default]
     Inline,
+    /// As inline, and never before another of these is done that was submitted earlier.
+    Ordered,
     /// On a worker of its own.
     Pool,
     /// On a worker of its own, after the inline requests that were submitted before it.
     AfterInline,
+    /// The same once more: after the ordered requests too.
+    AfterOrdered,
     /// When its descriptor is ready.
     Poll,
 }
@@ -37,10 +41,16 @@ fn transfer(sqe: &Sqe, write: bool) -> (Lane, bool) {
     };
     let special = sqe.op_flags != 0 || sqe.off == FILE_POSITION;
     if facts.kind() == FileKind::Seekable && !special {
+        if write && facts.appends() {
+            return (Lane::Ordered, false);
+        }
+        if !facts.sleeps(write) {
+            return (Lane::Inline, false);
+        }
         // Writes that go to workers of their own lose their order, which appends must keep:
         // what was known about the number is not enough for that.
-        let pool = facts.sleeps(write) && !(write && Facts::appends_now(sqe.fd));
-        return (if pool { Lane::Pool } else { Lane::Inline }, false);
+        let ordered = write && Facts::appends_now(sqe.fd);
+        return (if ordered { Lane::Ordered } else { Lane::Pool }, false);
     }
     uncommon(sqe, write)
 }
@@ -60,9 +70,10 @@ fn uncommon(sqe: &Sqe, write: bool) -> (Lane, bool) {
     // Appends, and whatever moves the file position, take place in the order of submission.
     let ordered = sqe.off == FILE_POSITION || write && (facts.appends() || flag(libc::RWF_APPEND));
     let waits = facts.sleeps(write) || flag(libc::RWF_DSYNC) || flag(libc::RWF_SYNC);
-    if ordered || flag(libc::RWF_NOWAIT) || !waits {
-        (Lane::Inline, false)
-    } else {
-        (Lane::Pool, false)
-    }
+    let lane = match () {
+        () if ordered => Lane::Ordered,
+        () if waits && !flag(libc::RWF_NOWAIT) => Lane::Pool,
+        () => Lane::Inline,
+    };
+    (lane, false)
 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use self::baton::{Baton, Release, Turn};
+use self::baton::{Baton, Release, Turn, View};
 use self::habit::Habit;
 use self::lane::Lane;
 use self::threads::Threads;
@@ -39,6 +39,8 @@ const SPIN_US_MAX: u64 = 20;
 /// none after one that took this long.
 const FAVOURS: u32 = 32;
 const FAVOUR_US: u64 = 10;
+/// A poll waits this long for a request that another thread has begun and that is not expected to sleep.
+const POLL_US: u64 = 200;
 /// One in so many inline requests is timed, to notice files that have become slow.
 const TIMED_EVERY: u64 = 8;
 /// A waiter's first nap while another thread holds the baton, and the longest.
@@ -49,10 +51,15 @@ const NAP_US: (u64, u64) = (50, 1000);
 pub(crate) struct Workers {
     baton: Baton,
     inline: IndexRing,
+    /// Requests whose order can be observed, and the right to execute them, which nobody takes away.
+    ordered: IndexRing,
+    order: Baton,
     pool: IndexRing,
     habit: Habit,
     /// The last waiter had no deadline, so the next may take what has to be waited for.
     waits_are_unbounded: AtomicBool,
+    /// The holder that a poll has waited for in vain.
+    given_up: AtomicU64,
     /// How long a holder of ours last found it worth to spin, in ticks.
     spin: AtomicU64,
     /// As many of our workers may execute requests of this context at a time.
@@ -67,9 +74,12 @@ impl Workers {
         Self {
             baton: Baton::new(),
             inline: IndexRing::new(slots),
+            ordered: IndexRing::new(slots),
+            order: Baton::new(),
             pool: IndexRing::new(slots),
             habit: Habit::new(),
-            waits_are_unbounded: AtomicBool::new(false),
+            waits_are_unbounded: AtomicBool::new(true),
+            given_up: AtomicU64::new(0),
             spin: AtomicU64::new(0),
             workers_max,
             seat: pool::Seat::default(),
@@ -97,7 +107,7 @@ impl Workers {
     #[cold]
     fn run_without_workers(&self, instance: &Arc<Instance>, pool: usize) {
         if let Some(turn) = self.baton.take() {
-            self.hold(instance, turn, By::Waiter, |_| false);
+            self.hold(instance, turn, By::Waiter, &mut |_| false);
         }
         for _ in 0..pool {
             let Some(slot) = self.pool.pop() else { return };
@@ -128,9 +138,8 @@ impl Workers {
         // SAFETY: started by us just now, and not passed on before the reference's last use.
         let request = unsafe { instance.slot(slot).request() };
         let kind = exec::kind(&request.sqe);
-        if request.lane != Lane::Inline as u8 && by != By::Pool && !self.may_run(request, kind, by)
-        {
-            self.to_pool(instance, slot);
+        if by != By::Pool && !self.may_run(request, kind, by) {
+            self.pass_on(instance, slot);
             return 0;
         }
         let mode = if request.stream { Mode::Stream } else { Mode::Plain };
@@ -153,11 +162,32 @@ impl Workers {
         ticks
     }
 
-    /// May a thread that is no pool worker execute this request of the pool lane? A waiter
-    /// may, if it ends by itself; opening a FIFO, for one, need not.
+    /// May a thread that was not called for the pool lane execute this request? A waiter may
+    /// execute what ends by itself; opening a FIFO, for one, need not.
+    #[inline]
     fn may_run(&self, request: &Request, kind: Kind, by: By) -> bool {
-        let in_order = request.lane == Lane::AfterInline as u8;
-        by == By::Waiter && kind != Kind::Other && !in_order
+        let lane = request.lane;
+        lane == Lane::Inline as u8
+            || lane == Lane::Ordered as u8
+            || lane == Lane::Pool as u8 && by == By::Waiter && kind != Kind::Other
+    }
+
+    /// To the pool, once everything is done that it has to come after.
+    fn pass_on(&self, instance: &Arc<Instance>, slot: u32) {
+        let started = instance.slot(slot);
+        // SAFETY: started, and pushed only afterwards.
+        let request = unsafe { started.request() };
+        let others_first = !self.ordered.is_empty() || self.order.view().is_held();
+        if request.lane == Lane::AfterInline as u8 && others_first {
+            // Behind the ordered ones that came before it; it is passed on again from there.
+            request.lane = Lane::AfterOrdered as u8;
+            started.requeue();
+            self.ordered.push(&[slot]);
+            self.order.announce();
+            self.announce(instance, false);
+        } else {
+            self.to_pool(instance, slot);
+        }
     }
 
     /// From wherever it was to the pool's queue.
@@ -190,24 +220,25 @@ impl Workers {
         }
     }
 
-    /// Holds the baton until the inline queue is empty, `enough` says so, or it is taken away.
+    /// Holds the baton until nothing is waiting, `enough` says so, or it is taken away.
     fn hold(
         &self,
         instance: &Arc<Instance>,
         mut turn: Turn,
         by: By,
-        mut enough: impl FnMut(u64) -> bool,
+        enough: &mut dyn FnMut(u64) -> bool,
     ) {
         loop {
+            if !self.ordered.is_empty() && self.hold_order(instance, by, enough) {
+                return self.lay_down(instance, turn);
+            }
             if let Some(slot) = self.inline.pop() {
-                let ticks = self.run(instance, slot, by, turn.number().is_multiple_of(TIMED_EVERY));
+                let timed = turn.number().is_multiple_of(TIMED_EVERY);
+                let ticks = self.run(instance, slot, by, timed);
                 if self.inline.is_empty() {
                     // Fall through to the release: it notices what was announced meanwhile.
                 } else if enough(ticks) {
-                    if !self.baton.leave(turn) {
-                        instance.count(|stats| &stats.after_losing_baton);
-                    }
-                    return;
+                    return self.lay_down(instance, turn);
                 } else {
                     match self.baton.proceed(turn) {
                         Some(next) => turn = next,
@@ -228,6 +259,66 @@ impl Workers {
                 },
             }
         }
+    }
+
+    /// Gives the baton back although requests are left.
+    fn lay_down(&self, instance: &Arc<Instance>, turn: Turn) {
+        if !self.baton.leave(turn) {
+            instance.count(|stats| &stats.after_losing_baton);
+        }
+    }
+
+    /// Executes ordered requests until there are none, or `enough` says so (true). Whoever blocks
+    /// here may lose the baton, and the ordered requests wait for him all the same.
+    #[cold]
+    fn hold_order(
+        &self,
+        instance: &Arc<Instance>,
+        by: By,
+        enough: &mut dyn FnMut(u64) -> bool,
+    ) -> bool {
+        let Some(mut turn) = self.order.take() else { return false };
+        loop {
+            while let Some(slot) = self.ordered.pop() {
+                let ticks = self.run(instance, slot, by, true);
+                if enough(ticks) && !self.ordered.is_empty() {
+                    self.order.leave(turn);
+                    // The baton may be somebody else's by now, who has not seen these.
+                    self.announce(instance, self.habit.waiters_come());
+                    return true;
+                }
+            }
+            match self.order.release(turn) {
+                Release::Work(same) => turn = self.order.proceed(same).expect("nobody steals it"),
+                Release::Free | Release::Lost => return false,
+            }
+        }
+    }
+
+    /// Says that requests were pushed, and sees to it that somebody executes them.
+    #[inline]
+    fn announce(&self, instance: &Arc<Instance>, helpers_come: bool) {
+        let seen = self.baton.announce();
+        if !seen.is_held() {
+            if !helpers_come {
+                self.call_holder(instance);
+            } else if instance.completions().has_sleepers() {
+                instance.completions().wake_now();
+            }
+        }
+        if !seen.is_watched() {
+            self.watch_over(instance);
+        }
+    }
+
+    /// Is there something for a holder of the baton?
+    #[inline]
+    fn has_inline_work(&self) -> bool {
+        !self.inline.is_empty() || self.has_ordered_work()
+    }
+
+    fn has_ordered_work(&self) -> bool {
+        !self.ordered.is_empty() && !self.order.view().is_held()
     }
 
     /// Waits a little for more, if that has been worth it lately. Bounded; none on one CPU.
@@ -268,8 +359,26 @@ impl Workers {
             && let Some(turn) = self.baton.take()
         {
             self.spin_pays();
-            self.hold(instance, turn, By::Worker, |_| false);
+            self.hold(instance, turn, By::Worker, &mut |_| false);
         }
+    }
+
+    /// Waits for the holder of the baton to finish what it executes, unless that takes long.
+    #[cold]
+    fn wait_for_holder(&self, mut view: View) -> View {
+        let before = View::from_word(self.given_up.load(Ordering::Relaxed));
+        if view.is_stuck_since(before) {
+            return view;
+        }
+        let begin = sys::ticks();
+        while view.is_held() && sys::ticks().wrapping_sub(begin) < POLL_US * self.ticks_per_us {
+            std::thread::yield_now();
+            view = self.baton.view();
+        }
+        if view.is_held() {
+            self.given_up.store(view.word(), Ordering::Relaxed);
+        }
+        view
     }
 
     /// Is there something for a worker to do?
@@ -294,7 +403,7 @@ impl Contract for Workers {
     #[inline]
     fn submit(&self, instance: &Arc<Instance>, slots: &[u32]) {
         let (mut inline, mut pool) = (Batch::new(), Batch::new());
-        let mut notifies = false;
+        let (mut notifies, mut ordered) = (false, false);
         for &slot in slots {
             // SAFETY: filled by the submitter, which has not passed it on yet.
             let request = unsafe { instance.slot(slot).request() };
@@ -303,7 +412,11 @@ impl Contract for Workers {
             (request.lane, request.stream) = (lane as u8, stream);
             notifies |= request.notify >= 0;
             match lane {
-                Lane::Inline | Lane::AfterInline => inline.push(slot),
+                Lane::Inline | Lane::AfterInline | Lane::AfterOrdered => inline.push(slot),
+                Lane::Ordered => {
+                    self.ordered.push(&[slot]);
+                    ordered = true;
+                }
                 Lane::Pool => pool.push(slot),
                 Lane::Poll => {
                     if instance.start(slot) {
@@ -316,17 +429,12 @@ impl Contract for Workers {
         let helpers_come = !notifies && self.habit.waiters_come();
         if !inline.as_slice().is_empty() {
             self.inline.push(inline.as_slice());
-            let seen = self.baton.announce();
-            if !seen.is_held() {
-                if !helpers_come {
-                    self.call_holder(instance);
-                } else if instance.completions().has_sleepers() {
-                    instance.completions().wake_now();
-                }
-            }
-            if !seen.is_watched() {
-                self.watch_over(instance);
-            }
+        }
+        if ordered {
+            self.order.announce();
+        }
+        if ordered || !inline.as_slice().is_empty() {
+            self.announce(instance, helpers_come);
         }
         if !pool.as_slice().is_empty() {
             self.pool.push(pool.as_slice());
@@ -347,8 +455,12 @@ impl Contract for Workers {
     }
 
     fn help(&self, instance: &Arc<Instance>, help: Help) -> bool {
-        let view = self.baton.view();
-        if view.has_work() || !self.inline.is_empty() {
+        let mut view = self.baton.view();
+        if help.min == 0 && view.is_held() {
+            // A poll that comes while another thread executes: what it has begun is not to be missed.
+            view = self.wait_for_holder(view);
+        }
+        if view.has_work() || self.has_inline_work() {
             if help.min > 0 || view.has_work() {
                 self.habit.waiter_came();
             }
@@ -356,7 +468,7 @@ impl Contract for Workers {
                 && let Some(turn) = self.baton.take()
             {
                 let mut executed = 0;
-                self.hold(instance, turn, By::Waiter, |ticks| {
+                self.hold(instance, turn, By::Waiter, &mut |ticks| {
                     executed += 1;
                     let slow = ticks > FAVOUR_US * self.ticks_per_us;
                     let available = instance.completions().available();
@@ -421,9 +533,9 @@ impl Contract for Workers {
     }
 
     fn drain(&self, instance: &Instance) {
-        for queue in [&self.inline, &self.pool] {
+        for queue in [&self.inline, &self.ordered, &self.pool] {
             while let Some(slot) = queue.pop() {
-                instance.cancel_popped(slot);
+                instance.end_popped(slot);
             }
         }
     }

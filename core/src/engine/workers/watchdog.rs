@@ -52,7 +52,7 @@ impl Watchdog {
         state.watched.push(Watched {
             instance: Arc::clone(instance),
             view: workers.baton.view(),
-            taken: (workers.inline.taken(), workers.pool.taken()),
+            taken: (workers.inline.taken() + workers.ordered.taken(), workers.pool.taken()),
             quiet: 0,
         });
         let (make, wake) = (!state.alive, state.resting);
@@ -119,8 +119,8 @@ impl Watched {
     fn look(&mut self) -> Look {
         let workers = Workers::of(&self.instance);
         let view = workers.baton.view();
-        let taken = (workers.inline.taken(), workers.pool.taken());
-        let waiting = view.has_work() || !workers.inline.is_empty();
+        let taken = (workers.inline.taken() + workers.ordered.taken(), workers.pool.taken());
+        let waiting = view.has_work() || workers.has_inline_work();
         let mut look = Look::Fine;
         if waiting && view.is_held() {
             if view.is_stuck_since(self.view) && workers.baton.steal(view) {
