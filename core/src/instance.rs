@@ -364,23 +364,20 @@ impl Instance {
     /// The program is about to close `fd`: executes the requests on it that have not been started,
     /// here and now, and waits for those that have, so that none of them meets a descriptor that is
     /// gone, or another file under its number. Requests in the poller stay there.
-    pub fn before_close(&self, fd: i32) {
-        if !self.is_usable() {
-            return;
-        }
-        self.free.each_held(|index| {
-            let slot = self.slot(index);
-            if slot.fd() != fd {
+    pub fn before_close(self: &Arc<Self>, fd: i32) {
+        let all = Help { min: u32::MAX, max: u32::MAX, unbounded: true };
+        while self.is_usable() {
+            let mut waiting = false;
+            self.free.each_held(|index| waiting |= self.slot(index).is_waiting_for(fd));
+            if !waiting {
                 return;
             }
-            match slot.cancel_queued(slot.key()) {
-                // Ours to execute, even if the slot was reused between the two looks.
-                Cancel::Done => self.execute_withdrawn(index),
-                // Whether its system call has begun, and so holds the file, nobody can see.
-                Cancel::Started => slot.wait_while_started(),
-                Cancel::Polling | Cancel::Missed => {}
+            if !self.engine.help(self, all) {
+                // Others execute them. Whether a system call has begun, and so holds the file,
+                // nobody can see.
+                std::thread::sleep(Duration::from_micros(20));
             }
-        });
+        }
     }
 
     /// Executes a request that the caller has withdrawn from its queue.

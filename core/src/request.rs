@@ -361,19 +361,13 @@ impl Slot {
         FreeIt(before & phase::POPPED != 0)
     }
 
-    /// Waits until the request that is being executed is not any more.
-    pub(crate) fn wait_while_started(&self) {
-        let started = self.state.load(Ordering::Acquire);
-        while started & phase::MASK == phase::STARTED
-            && self.state.load(Ordering::Acquire) == started
-        {
-            std::thread::sleep(std::time::Duration::from_micros(20));
-        }
-    }
-
-    /// The descriptor of its current use.
-    pub(crate) fn fd(&self) -> i32 {
-        self.fd.load(Ordering::Relaxed) as i32
+    /// A request on this descriptor that is to be executed, or being executed.
+    pub(crate) fn is_waiting_for(&self, fd: i32) -> bool {
+        self.fd.load(Ordering::Relaxed) as i32 == fd
+            && matches!(
+                self.state.load(Ordering::Acquire) & phase::MASK,
+                phase::QUEUED | phase::STARTED
+            )
     }
 
     /// The key of its current use.

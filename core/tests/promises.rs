@@ -371,6 +371,46 @@ fn blocked_opens_beyond_the_workers_stop_no_reads_and_are_all_released() {
 }
 
 #[test]
+fn a_waiter_behind_blocked_opens_uses_no_cpu() {
+    isolated("a_waiter_behind_blocked_opens_uses_no_cpu", || {
+        if !sees_system_calls() {
+            return skip("/proc/self/syscall cannot be read: nobody sees the requests start");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("fifo");
+        make_fifo(&fifo);
+        let path = c_path(&fifo);
+        let mut context = Context::new(128).unwrap();
+        for at in 0..80 {
+            let open = Sqe::openat(libc::AT_FDCWD, &path, libc::O_RDONLY, 0);
+            push(&mut context, open.user_data(at));
+        }
+        submit_all(&mut context);
+        assert!(wait_until(|| threads_opening() == 64), "{} of 64 started", threads_opening());
+        let cpu_ms = || {
+            // SAFETY: fills a local structure.
+            unsafe {
+                let mut time = std::mem::zeroed::<libc::timespec>();
+                libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time);
+                time.tv_sec * 1000 + time.tv_nsec / 1_000_000
+            }
+        };
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| context.wait(80, None).unwrap());
+            // Time is the subject: CPU time in one second of waiting without a deadline.
+            std::thread::sleep(Duration::from_millis(200));
+            let before = cpu_ms();
+            std::thread::sleep(Duration::from_secs(1));
+            let used = cpu_ms() - before;
+            let _both = open_both_ends(&fifo);
+            assert_eq!(waiter.join().unwrap(), 80);
+            assert!(used < 100, "{used} ms of CPU time in a second of waiting");
+        });
+        reap_all(&mut context).iter().for_each(|cqe| close_fd(cqe.res));
+    });
+}
+
+#[test]
 fn destroy_completes_what_is_in_flight() {
     let _bound = bounded(4 * LONG);
     let file = file_with(&pattern(1, 64 * BLOCK));
@@ -679,31 +719,35 @@ fn where_no_thread_can_be_made_the_waiter_executes() {
     });
 }
 
+/// Requests of every kind that goes to a thread of ours, where there is none.
+fn without_threads(timeout: Option<Duration>) {
+    let file = file_with(&pattern(1, 64 * BLOCK));
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    writer.write_all(b"data").unwrap();
+    if !refuse_threads() {
+        return skip("no way to have threads refused here");
+    }
+    let mut context = Context::new(16).unwrap();
+    let mut buf = [0; 2];
+    push(&mut context, Sqe::fsync(file.as_raw_fd()).user_data(1));
+    push(&mut context, Sqe::ftruncate(file.as_raw_fd(), 100).user_data(2));
+    push(&mut context, Sqe::read(reader.as_raw_fd(), &mut buf[..], 0).user_data(3));
+    push(&mut context, Sqe::poll_add(reader.as_raw_fd(), libc::POLLIN).user_data(4));
+    submit_all(&mut context);
+    assert_eq!(context.wait(4, timeout).unwrap(), 4);
+    let results = by_user_data(&reap_all(&mut context));
+    assert_eq!(results, HashMap::from([(1, 0), (2, 0), (3, 2), (4, i32::from(libc::POLLIN))]));
+}
+
 #[test]
-fn where_no_thread_can_be_made_the_waiter_executes_what_is_for_workers_too() {
-    isolated("where_no_thread_can_be_made_the_waiter_executes_what_is_for_workers_too", || {
-        let dir = tempfile::tempdir().unwrap();
-        let file = file_with(&pattern(1, 64 * BLOCK));
-        let (reader, mut writer) = std::io::pipe().unwrap();
-        writer.write_all(b"data").unwrap();
-        if !refuse_threads() {
-            return skip("no way to have threads refused here");
-        }
-        for timeout in [None, Some(LONG)] {
-            let mut context = Context::new(16).unwrap();
-            let mut buf = [0; 2];
-            push(&mut context, Sqe::fsync(file.as_raw_fd()).user_data(1));
-            push(&mut context, Sqe::ftruncate(file.as_raw_fd(), 100).user_data(2));
-            push(&mut context, Sqe::read(reader.as_raw_fd(), &mut buf[..], 0).user_data(3));
-            push(&mut context, Sqe::poll_add(reader.as_raw_fd(), libc::POLLIN).user_data(4));
-            submit_all(&mut context);
-            let available = context.wait(4, timeout).unwrap();
-            assert_eq!(available, 4, "with the timeout {timeout:?}");
-            let results = by_user_data(&reap_all(&mut context));
-            let input = i32::from(libc::POLLIN);
-            assert_eq!(results, HashMap::from([(1, 0), (2, 0), (3, 2), (4, input)]));
-        }
-        drop(dir);
+fn without_threads_a_waiter_executes_what_is_for_workers() {
+    isolated("without_threads_a_waiter_executes_what_is_for_workers", || without_threads(None));
+}
+
+#[test]
+fn without_threads_a_waiter_with_a_deadline_executes_what_is_for_workers() {
+    isolated("without_threads_a_waiter_with_a_deadline_executes_what_is_for_workers", || {
+        without_threads(Some(LONG));
     });
 }
 

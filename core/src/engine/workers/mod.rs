@@ -40,7 +40,7 @@ const SPIN_US_MAX: u64 = 20;
 const FAVOURS: u32 = 32;
 const FAVOUR_US: u64 = 10;
 /// A poll waits this long for a request that another thread has begun and that is not expected to sleep.
-const POLL_US: u64 = 200;
+const POLL_US: u64 = 500;
 /// One in so many inline requests is timed, to notice files that have become slow.
 const TIMED_EVERY: u64 = 8;
 /// A waiter's first nap while another thread holds the baton, and the longest.
@@ -381,6 +381,17 @@ impl Workers {
         view
     }
 
+    fn purge_queue(instance: &Instance, queue: &IndexRing) {
+        for _ in 0..queue.len() {
+            let Some(slot) = queue.pop() else { return };
+            if instance.slot(slot).is_canceled() {
+                instance.start(slot);
+            } else {
+                queue.push(&[slot]);
+            }
+        }
+    }
+
     /// Is there something for a worker to do?
     fn needs_worker(&self) -> bool {
         !self.pool.is_empty() || self.seat.wants_holder()
@@ -472,8 +483,9 @@ impl Contract for Workers {
                     executed += 1;
                     let slow = ticks > FAVOUR_US * self.ticks_per_us;
                     let available = instance.completions().available();
-                    available >= help.max
-                        || available >= help.min.max(1) && (slow || executed >= FAVOURS)
+                    // Who only looks expects to see everything that did not sleep.
+                    let favour = help.min > 0 && available >= help.min;
+                    available >= help.max || favour && (slow || executed >= FAVOURS)
                 });
                 return true;
             }
@@ -521,14 +533,11 @@ impl Contract for Workers {
     }
 
     fn purge(&self, instance: &Instance) {
-        // Only the pool's queue can stand still, while every worker is in a long request.
-        for _ in 0..self.pool.len() {
-            let Some(slot) = self.pool.pop() else { return };
-            if instance.slot(slot).is_canceled() {
-                instance.start(slot);
-            } else {
-                self.pool.push(&[slot]);
-            }
+        // The ordered queue would lose its order; it is soon executed.
+        Self::purge_queue(instance, &self.pool);
+        if let Some(turn) = self.baton.take() {
+            Self::purge_queue(instance, &self.inline);
+            self.baton.leave(turn);
         }
     }
 
