@@ -74,8 +74,9 @@ impl Facts {
             // Names a file, and cannot be used for I/O (open(2)).
             return Err(-libc::EBADF);
         }
-        let seekable =
-            matches!(file_type, libc::S_IFREG | libc::S_IFBLK) || file_type == libc::S_IFDIR;
+        // Some character devices have offsets, terminals do not.
+        let device = file_type == libc::S_IFCHR && sys::has_offsets(fd);
+        let seekable = matches!(file_type, libc::S_IFREG | libc::S_IFBLK | libc::S_IFDIR) || device;
         let mut word = KNOWN | u64::from(fd as u32) << NUMBER_SHIFT;
         let mut set = |bit, on| word |= if on { bit } else { 0 };
         set(STREAM, !seekable);
@@ -88,7 +89,8 @@ impl Facts {
         // Before anything is learned, direct transfers are expected to sleep, and so are writes
         // that wait for the device.
         let synced = flags & (libc::O_DSYNC | libc::O_SYNC) != 0;
-        for (which, sleeps) in [(0, word & DIRECT != 0), (1, word & DIRECT != 0 || synced)] {
+        let sleeps = word & DIRECT != 0 || device;
+        for (which, sleeps) in [(0, sleeps), (1, sleeps || synced)] {
             if sleeps {
                 word |= SLEEPS[which] | 255 << SCORE_SHIFT[which];
             }

@@ -3,28 +3,12 @@
 
 use std::os::fd::RawFd;
 
-use crate::request::{Copied, Iovec, Request};
+use crate::request::{Copied, Iovec, Kind, Request};
 use crate::sqe::{FILE_POSITION, FSYNC_DATASYNC, Sqe, opcode};
 use crate::sys::{self, MAX_RW_COUNT, Ret};
 
 /// The most iovecs of one request (`IOV_MAX`, readv(2)).
 pub(crate) const IOV_MAX: usize = 1024;
-
-/// How the operation treats its descriptor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Read,
-    Write,
-    /// Waits for what was written before it on its descriptor.
-    Sync,
-    Poll,
-    /// Finishes at once.
-    Quick,
-    /// Anything else: works on names and metadata, and may sleep.
-    Other,
-    /// Unknown or malformed.
-    Invalid,
-}
 
 /// What kind of operation this is, with everything refused that io_uring refuses with `-EINVAL`.
 #[inline]
@@ -93,6 +77,11 @@ pub(crate) unsafe fn copy_in(request: &mut Request) -> Result<(), i32> {
             if part.iov_len > isize::MAX as usize || total > isize::MAX as usize {
                 return Err(-libc::EINVAL);
             }
+        }
+        if total == 0 {
+            // Nothing to transfer, whatever the descriptor: as a plain transfer of no bytes.
+            request.sqe.len = 0;
+            copied.iov.clear();
         }
     }
     if path {
@@ -203,9 +192,9 @@ fn uninterrupted(mut call: impl FnMut() -> Ret) -> i32 {
 
 #[inline(never)]
 unsafe fn execute_rest(request: &mut Request, mode: Mode) -> i32 {
-    let Request { sqe, copied, .. } = request;
+    let Request { sqe, copied, kind, .. } = request;
     let sqe: &Sqe = sqe;
-    let kind = kind(sqe);
+    let kind = *kind;
     if matches!(kind, Kind::Read | Kind::Write) {
         let mut one = [Iovec { iov_base: sqe.addr as *mut _, iov_len: sqe.len as usize }];
         let iov = match (sqe.opcode, copied) {
@@ -265,6 +254,9 @@ unsafe fn execute_rest(request: &mut Request, mode: Mode) -> i32 {
 
 /// poll(2) of one descriptor until one of the events is true.
 fn poll(fd: RawFd, events: u32) -> i32 {
+    if fd < 0 {
+        return -libc::EBADF;
+    }
     let mut set = [libc::pollfd { fd, events: events as i16, revents: 0 }];
     let ret = uninterrupted(|| sys::ppoll(&mut set, None, None));
     match (ret, set[0].revents) {

@@ -2,7 +2,7 @@
 //! Not covered by the promise of a stable interface.
 #![allow(unsafe_code)]
 
-pub use crate::instance::{Entry, Instance, RingMemory, Submitted, Waited};
+pub use crate::instance::{Entry, Instance, Place, RingMemory, Submitted, Waited};
 pub use crate::queue::IoEvent;
 
 use crate::descriptor::Facts;

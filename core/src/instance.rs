@@ -11,10 +11,10 @@ use crate::config::{Builder, ConfigError};
 use crate::cqe::Cqe;
 use crate::descriptor::ticks_per_us;
 use crate::engine::{Contract, Engine, Help};
-use crate::exec::{self, Kind, Mode};
+use crate::exec::{self, Mode};
 use crate::process;
 use crate::queue::{Completions, IoEvent, Posted, Ring, SleepEnd, Sleeper};
-use crate::request::{Cancel, Completion, FreeIt, FreeSlots, Slot};
+use crate::request::{Cancel, Completion, FreeIt, FreeSlots, Kind, Request, Slot};
 use crate::sqe::Sqe;
 use crate::stats::{self, Counters, Snapshot};
 use crate::sys;
@@ -28,6 +28,17 @@ pub struct Entry {
     pub data: u64,
     /// An eventfd(2) that is counted up after the completion is visible, or -1.
     pub notify: i32,
+}
+
+/// Where a request is written to; all three are to be set.
+#[derive(Debug)]
+pub struct Place<'a> {
+    /// [`Entry::sqe`].
+    pub sqe: &'a mut Sqe,
+    /// [`Entry::data`].
+    pub data: &'a mut u64,
+    /// [`Entry::notify`].
+    pub notify: &'a mut i32,
 }
 
 /// How far a submit got.
@@ -165,19 +176,39 @@ impl Instance {
     /// the engine. Never blocks.
     ///
     /// # Safety
-    /// The buffers of an accepted request stay valid until its completion was reaped, and the
-    /// other addresses in it can be read now.
+    /// As for [`Instance::submit_with`].
     #[inline]
     pub unsafe fn submit(self: &Arc<Self>, entries: &[Entry]) -> Submitted {
+        let fill = |at: usize, place: Place<'_>| {
+            let Entry { sqe, data, notify } = entries[at];
+            *place.sqe = sqe;
+            (*place.data, *place.notify) = (data, notify);
+            Ok(())
+        };
+        // SAFETY: the caller's contract.
+        unsafe { self.submit_with(entries.len(), fill) }
+    }
+
+    /// As [`Instance::submit`], with requests written to where they stay: `fill` gets the number
+    /// of the request and its place, or refuses it with a negative errno, which ends the submit.
+    ///
+    /// # Safety
+    /// The buffers of an accepted request stay valid until its completion was reaped, and the
+    /// other addresses in it can be read now.
+    #[inline(always)]
+    pub unsafe fn submit_with(
+        self: &Arc<Self>,
+        count: usize,
+        mut fill: impl FnMut(usize, Place<'_>) -> Result<(), i32>,
+    ) -> Submitted {
         if !self.is_usable() {
             return Submitted { accepted: 0, refused: -libc::EINVAL };
         }
         let begin = if self.counters.is_some() { sys::ticks() } else { 0 };
         let mut done = Submitted { accepted: 0, refused: 0 };
         let mut collected = false;
-        while done.accepted < entries.len() && done.refused == 0 {
-            let rest = &entries[done.accepted..];
-            let batch = self.free.take(rest.len());
+        while done.accepted < count && done.refused == 0 {
+            let batch = self.free.take(count - done.accepted);
             let slots = batch.as_slice();
             if slots.is_empty() {
                 if collected {
@@ -190,11 +221,36 @@ impl Instance {
                 }
                 continue;
             }
-            // SAFETY: the caller's contract.
-            let filled = unsafe { self.fill(slots, rest, begin, &mut done.refused) };
+            let mut filled = 0;
+            for &slot in slots {
+                let slot = self.slot(slot);
+                // SAFETY: just taken from the free slots, and not passed on yet.
+                let request = unsafe { slot.request() };
+                let Request { sqe, data, notify, .. } = &mut *request;
+                let place = Place { sqe, data, notify };
+                if let Err(errno) = fill(done.accepted + filled, place) {
+                    done.refused = errno;
+                    break;
+                }
+                // SAFETY: the caller answers for the addresses.
+                let refused = unsafe { exec::copy_in(request) }.err().unwrap_or(0);
+                if refused != 0 && self.strict {
+                    done.refused = refused;
+                    break;
+                }
+                request.kind = exec::kind(&request.sqe);
+                let malformed = request.kind == Kind::Invalid;
+                request.refused = if malformed { -libc::EINVAL } else { refused };
+                request.submitted = begin;
+                request.partial = 0;
+                slot.queue(request.sqe.user_data, request.sqe.fd);
+                filled += 1;
+            }
             slots[filled..].iter().for_each(|&slot| self.free.give(slot));
-            self.engine.submit(self, &slots[..filled]);
-            done.accepted += filled;
+            if filled > 0 {
+                self.engine.submit(self, &slots[..filled]);
+                done.accepted += filled;
+            }
         }
         if let Some(counters) = self.counters()
             && done.accepted > 0
@@ -202,35 +258,6 @@ impl Instance {
             counters.submit.record(self.ns_since(begin));
         }
         done
-    }
-
-    /// Fills slots from entries; stops at one that is refused. Gives how many are filled.
-    #[inline]
-    unsafe fn fill(
-        &self,
-        slots: &[u32],
-        entries: &[Entry],
-        begin: u64,
-        refused: &mut i32,
-    ) -> usize {
-        for (at, (&slot, entry)) in slots.iter().zip(entries).enumerate() {
-            let slot = self.slot(slot);
-            // SAFETY: just taken from the free slots, and not passed on yet.
-            let request = unsafe { slot.request() };
-            request.sqe = entry.sqe;
-            request.data = entry.data;
-            request.notify = entry.notify;
-            request.submitted = begin;
-            request.partial = 0;
-            // SAFETY: the caller answers for the addresses.
-            request.refused = unsafe { exec::copy_in(request) }.err().unwrap_or(0);
-            if request.refused != 0 && self.strict {
-                *refused = request.refused;
-                return at;
-            }
-            slot.queue(entry.sqe.user_data, entry.sqe.fd);
-        }
-        slots.len()
     }
 
     /// Waits until `min` completions can be reaped (0: only looks, and executes what will not
@@ -350,7 +377,7 @@ impl Instance {
                 self.post_canceled(index);
                 Cancel::Done
             }
-            Cancel::Polling if self.engine.retract(self, index) => {
+            Cancel::Polling if self.engine.retract(self, index, key) => {
                 self.slot(index).done();
                 self.post_canceled(index);
                 Cancel::Done
@@ -488,7 +515,7 @@ impl Instance {
         self.slot(index).done();
         // SAFETY: started by us just now.
         let request = unsafe { self.slot(index).request() };
-        let ends = !request.stream && exec::kind(&request.sqe) != Kind::Poll;
+        let ends = !request.stream && request.kind != Kind::Poll;
         if self.strict && ends {
             self.execute_withdrawn(index);
         } else {
@@ -501,7 +528,7 @@ impl Instance {
         self.count(|counters| &counters.canceled);
         // SAFETY: the caller has cancelled it: nobody executes it.
         let request = unsafe { self.slot(index).request() };
-        let result = match exec::kind(&request.sqe) {
+        let result = match request.kind {
             // Bytes that went into a stream are not taken back.
             _ if request.partial > 0 => request.partial as i32,
             // As io_cancel has it.
@@ -566,7 +593,7 @@ impl Instance {
         let request = unsafe { self.slot(index).request() };
         let bytes = u64::try_from(result).unwrap_or(0) + u64::from(request.partial);
         let add = |counter: &AtomicU64, n| counter.fetch_add(n, Ordering::Relaxed);
-        match exec::kind(&request.sqe) {
+        match request.kind {
             Kind::Read => {
                 add(&counters.bytes_read, bytes);
                 add(&counters.reads, 1)

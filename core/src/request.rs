@@ -200,6 +200,23 @@ pub(crate) struct Copied {
 /// `struct iovec`, as plain numbers.
 pub(crate) type Iovec = libc::iovec;
 
+/// How an operation treats its descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Read,
+    Write,
+    /// Waits for what was written before it on its descriptor.
+    Sync,
+    Poll,
+    /// Finishes at once.
+    Quick,
+    /// Anything else: works on names and metadata, and may sleep.
+    Other,
+    /// Unknown or malformed.
+    Invalid,
+}
+
 /// One request.
 #[derive(Debug)]
 pub(crate) struct Slot {
@@ -218,6 +235,7 @@ pub(crate) struct Request {
     pub(crate) data: u64,
     /// An eventfd to count up at completion, or -1.
     pub(crate) notify: i32,
+    pub(crate) kind: Kind,
     /// The engine's: where it is executed.
     pub(crate) lane: u8,
     /// The engine's: the descriptor is a stream, the offset is ignored.
@@ -244,6 +262,7 @@ impl Slot {
             sqe,
             data: 0,
             notify: -1,
+            kind: Kind::Quick,
             lane: 0,
             stream: false,
             partial: 0,

@@ -4,6 +4,7 @@
 mod imp {
     pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
     pub(crate) use std::sync::{Mutex, MutexGuard};
+    pub(crate) use std::thread::yield_now;
 
     /// A cell with loom's closure interface, so that one text serves both builds.
     #[derive(Debug)]
@@ -31,6 +32,7 @@ mod imp {
     pub(crate) use loom::cell::UnsafeCell;
     pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
     pub(crate) use loom::sync::{Mutex, MutexGuard};
+    pub(crate) use loom::thread::yield_now;
 }
 
 pub(crate) use imp::*;

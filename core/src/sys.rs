@@ -153,6 +153,12 @@ pub(crate) fn file_type(fd: RawFd) -> Ret {
     (unsafe { stat.assume_init() }.st_mode & libc::S_IFMT) as Ret
 }
 
+/// Does lseek(2) know where it is?
+pub(crate) fn has_offsets(fd: RawFd) -> bool {
+    // SAFETY: no memory is passed, and nothing moves.
+    unsafe { call!(lseek, fd, 0, libc::SEEK_CUR) >= 0 }
+}
+
 fn timespec(time: Duration) -> libc::timespec {
     libc::timespec {
         tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),

@@ -551,7 +551,7 @@ fn more_waiting_requests_than_poll_takes_descriptors_still_complete() {
         // SAFETY: a limit of this helper process.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
         let mut context = Context::new(256).unwrap();
-        let mut buffers = vec![[0u8; 1]; 200];
+        let mut buffers = [[0u8; 1]; 200];
         for (at, buffer) in buffers.iter_mut().enumerate() {
             push(
                 &mut context,

@@ -79,8 +79,8 @@ impl Buffers {
             None => Vec::new(),
         };
         let mut bytes: Vec<Vec<u8>> = transfers.iter().map(bytes).collect();
-        let iovecs = transfers.iter().zip(&mut bytes).map(|(one, mut rest)| {
-            let mut rest: &mut [u8] = &mut rest;
+        let iovecs = transfers.iter().zip(&mut bytes).map(|(one, bytes)| {
+            let mut rest: &mut [u8] = bytes;
             let parts = one.iter().flat_map(|one| &one.parts);
             let iovec = |&len: &usize| {
                 let (part, behind) = std::mem::take(&mut rest).split_at_mut(len);

@@ -70,7 +70,7 @@ struct Station {
     readers: Vec<u32>,
     writing: Vec<bool>,
     doing: Vec<(u64, Doing)>,
-    buffers: Vec<Box<[u8; REGION]>>,
+    buffers: Vec<[u8; REGION]>,
     /// Cancels that said yes and have no completion yet.
     cancelled: Vec<u64>,
     next: u64,
@@ -94,7 +94,7 @@ impl Station {
             readers: vec![0; REGIONS],
             writing: vec![false; REGIONS],
             doing: vec![(0, Doing::Nothing); DEPTH],
-            buffers: (0..DEPTH).map(|_| Box::new([0; REGION])).collect(),
+            buffers: vec![[0; REGION]; DEPTH],
             cancelled: Vec::new(),
             next: 0,
             in_flight: 0,
@@ -181,7 +181,7 @@ impl Station {
                         assert_eq!(cqe.res, REGION as i32);
                         fill(&mut wanted, region, self.versions[region]);
                     }
-                    assert!(*self.buffers[slot] == wanted, "region {region}, request {number}");
+                    assert!(self.buffers[slot] == wanted, "region {region}, request {number}");
                 }
                 Doing::Write { region } => {
                     self.writing[region] = false;

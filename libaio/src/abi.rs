@@ -1,7 +1,7 @@
 //! The layouts and numbers of libaio.h and linux/aio_abi.h.
 
-/// `struct iocb`, 64 bytes.
-#[repr(C)]
+/// `struct iocb`, 64 bytes. Packed, so that one at any address can be read field by field.
+#[repr(C, packed)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Iocb {
     pub(crate) data: u64,

@@ -2,14 +2,11 @@
 #![allow(unsafe_code)]
 
 use uringlet::Sqe;
-use uringlet::front::{Descriptor, Entry};
+use uringlet::front::{Descriptor, Place};
 
 use crate::abi::{self, Iocb};
 use crate::handle::AioContext;
 use crate::memory::accessible;
-
-/// As many requests are translated at a time.
-const CHUNK: usize = 32;
 
 /// io_submit(2): the number of requests accepted, or a negative errno if it is none.
 ///
@@ -17,58 +14,26 @@ const CHUNK: usize = 32;
 /// As io_submit(2): `iocbs` names `count` pointers; what they point to, and buffers, as documented there.
 #[inline]
 pub(crate) unsafe fn submit(context: &AioContext, count: usize, iocbs: *const *const Iocb) -> i64 {
-    let mut accepted = 0;
-    while accepted < count {
-        // SAFETY: within the caller's array, if that is one: checked by `translate_chunk`.
-        let rest = unsafe { iocbs.add(accepted) };
-        let mut entries = [const { std::mem::MaybeUninit::<Entry>::uninit() }; CHUNK];
-        let wanted = (count - accepted).min(CHUNK);
-        // SAFETY: the caller's contract.
-        let (filled, refused) = unsafe { translate_chunk(context, wanted, rest, &mut entries) };
-        // SAFETY: the first `filled` were written.
-        let entries = unsafe { std::slice::from_raw_parts(entries.as_ptr().cast(), filled) };
-        // SAFETY: the caller's contract.
-        let submitted = unsafe { context.instance.submit(entries) };
-        accepted += submitted.accepted;
-        let refused = if submitted.refused != 0 { submitted.refused } else { refused };
-        if refused != 0 {
-            return if accepted > 0 { accepted as i64 } else { i64::from(refused) };
-        }
-    }
-    accepted as i64
-}
-
-/// Translates up to a chunk; stops at a request that is refused, with its negative errno.
-#[inline]
-unsafe fn translate_chunk(
-    context: &AioContext,
-    wanted: usize,
-    iocbs: *const *const Iocb,
-    entries: &mut [std::mem::MaybeUninit<Entry>; CHUNK],
-) -> (usize, i32) {
-    for (at, entry) in entries.iter_mut().enumerate().take(wanted) {
-        // SAFETY: only computed; whether it can be read is asked next.
-        let place = iocbs.wrapping_add(at);
-        if !accessible(place as usize, size_of::<usize>(), false) {
-            return (at, -libc::EFAULT);
+    let fill = |at: usize, place: Place<'_>| {
+        let pointer = iocbs.wrapping_add(at);
+        if !accessible(pointer as usize, size_of::<usize>(), false) {
+            return Err(-libc::EFAULT);
         }
         // SAFETY: readable, and a pointer by the caller's contract.
-        let iocb = unsafe { place.read_unaligned() };
+        let iocb = unsafe { pointer.read_unaligned() };
         if !accessible(iocb as usize, size_of::<Iocb>(), false) {
-            return (at, -libc::EFAULT);
+            return Err(-libc::EFAULT);
         }
-        // SAFETY: readable, and an iocb by the caller's contract.
-        let request = unsafe { iocb.read_unaligned() };
-        match translate(context, &request, iocb as u64) {
-            Ok(translated) => entry.write(translated),
-            Err(errno) => return (at, errno),
-        };
-    }
-    (wanted, 0)
+        // SAFETY: readable, an iocb by the caller's contract, and packed: at any address.
+        translate(context, unsafe { &*iocb }, place)
+    };
+    // SAFETY: the caller's contract.
+    let submitted = unsafe { context.instance.submit_with(count, fill) };
+    if submitted.accepted > 0 { submitted.accepted as i64 } else { i64::from(submitted.refused) }
 }
 
-#[inline]
-fn translate(context: &AioContext, iocb: &Iocb, address: u64) -> Result<Entry, i32> {
+#[inline(always)]
+fn translate(context: &AioContext, iocb: &Iocb, place: Place<'_>) -> Result<(), i32> {
     if iocb.reserved2 != 0 || iocb.nbytes > isize::MAX as u64 {
         return Err(-libc::EINVAL);
     }
@@ -102,10 +67,12 @@ fn translate(context: &AioContext, iocb: &Iocb, address: u64) -> Result<Entry, i
         }
         _ => return Err(-libc::EINVAL),
     };
-    Ok(Entry { sqe: sqe.user_data(address), data: iocb.data, notify })
+    *place.sqe = sqe.user_data(std::ptr::from_ref(iocb) as u64);
+    (*place.data, *place.notify) = (iocb.data, notify);
+    Ok(())
 }
 
-#[inline]
+#[inline(always)]
 fn transfer(iocb: &Iocb, fd: i32, descriptor: Descriptor) -> Result<Sqe, i32> {
     let write = matches!(iocb.opcode, abi::CMD_PWRITE | abi::CMD_PWRITEV);
     if iocb.rw_flags & !abi::RWF_KNOWN != 0 {

@@ -47,8 +47,8 @@ pub(crate) trait Contract {
     /// Cancels every request that has not been started: the context is being destroyed.
     fn drain(&self, instance: &Instance);
 
-    /// Takes a request back that was handed to a poller or kernel. True if it will not complete by itself any more.
-    fn retract(&self, instance: &Instance, slot: u32) -> bool;
+    /// Takes a request back that was handed to a poller or kernel, if the slot is still `key`'s. True if it will not complete by itself any more.
+    fn retract(&self, instance: &Instance, slot: u32, key: u64) -> bool;
 }
 
 /// The engine of a context.
@@ -116,7 +116,7 @@ impl Contract for Engine {
         dispatch!(self, engine => engine.drain(instance));
     }
 
-    fn retract(&self, instance: &Instance, slot: u32) -> bool {
-        dispatch!(self, engine => engine.retract(instance, slot))
+    fn retract(&self, instance: &Instance, slot: u32, key: u64) -> bool {
+        dispatch!(self, engine => engine.retract(instance, slot, key))
     }
 }

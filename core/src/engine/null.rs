@@ -42,7 +42,7 @@ impl Contract for Null {
 
     fn drain(&self, _: &Instance) {}
 
-    fn retract(&self, _: &Instance, _: u32) -> bool {
+    fn retract(&self, _: &Instance, _: u32, _: u64) -> bool {
         false
     }
 }

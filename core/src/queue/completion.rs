@@ -8,6 +8,7 @@
 use std::os::fd::RawFd;
 use std::time::Duration;
 
+use super::gate::Gate;
 use super::ring::Ring;
 use crate::request::Completion;
 use crate::sync::{AtomicU32, Mutex, Ordering, UnsafeCell, lock};
@@ -30,7 +31,7 @@ pub(crate) struct Completions {
     ring: Ring,
     /// By place in the ring: the slot whose completion stands there.
     slots: Box<[UnsafeCell<u32>]>,
-    reaper: Mutex<Reaper>,
+    reaper: Gate<Reaper>,
     sleepers: Mutex<Sleepers>,
     wakes: Sleep,
 }
@@ -128,7 +129,7 @@ impl Completions {
             state: AtomicU32::new(IDLE),
             parked: (0..slots).map(parked).collect(),
             slots: (0..ring.places()).map(|_| UnsafeCell::new(0)).collect(),
-            reaper: Mutex::new(Reaper { released: ring.head() }),
+            reaper: Gate::new(Reaper { released: ring.head() }),
             ring,
             sleepers: Mutex::new(Sleepers {
                 count: 0,
@@ -249,7 +250,7 @@ impl Completions {
         mut take: impl FnMut(&Ring, u32),
         mut free: impl FnMut(u32),
     ) -> u32 {
-        let mut reaper = lock(&self.reaper);
+        let mut reaper = self.reaper.enter();
         let tail = self.ring.tail();
         let head = self.checked_head(&reaper, tail);
         self.release(&mut reaper, head, &mut free);
@@ -269,7 +270,7 @@ impl Completions {
 
     /// Frees the slots of completions that the program reaped by moving the head itself.
     pub(crate) fn collect(&self, mut free: impl FnMut(u32)) {
-        let mut reaper = lock(&self.reaper);
+        let mut reaper = self.reaper.enter();
         let head = self.checked_head(&reaper, self.ring.tail());
         self.release(&mut reaper, head, &mut free);
     }

@@ -1,6 +1,7 @@
 //! The two queues of a context. README.md in this folder gives their states and arguments.
 
 mod completion;
+mod gate;
 mod ring;
 mod submission;
 

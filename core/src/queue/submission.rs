@@ -54,10 +54,19 @@ impl IndexRing {
     /// reserving the cell and writing it: that producer announces its entries afterwards.
     #[inline]
     pub(crate) fn pop(&self) -> Option<u32> {
+        self.pop_if(|_| true)
+    }
+
+    /// As [`IndexRing::pop`], if the oldest entry is one to be taken.
+    #[inline]
+    pub(crate) fn pop_if(&self, wanted: impl Fn(u32) -> bool) -> Option<u32> {
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
             let value = self.cell(head).load(Ordering::Acquire);
             if value >> 32 == self.lap(head) {
+                if !wanted(value as u32) {
+                    return None;
+                }
                 // The value is read before the position is claimed: once the head has moved, the
                 // cell may be written for the next lap.
                 match self.head.compare_exchange_weak(

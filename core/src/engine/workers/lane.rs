@@ -1,7 +1,7 @@
 //! The lane of a request: where it is executed, decided at submit from what is known.
 
 use crate::descriptor::{Facts, FileKind};
-use crate::exec::Kind;
+use crate::request::Kind;
 use crate::sqe::{FILE_POSITION, Sqe};
 
 /// Where a request is executed.
@@ -12,9 +12,11 @@ pub(crate) enum Lane {
     Inline,
     /// As inline, and never before another of these is done that was submitted earlier.
     Ordered,
-    /// On a worker of its own.
+    /// On a worker of its own, or on a waiter that has to wait for it anyway.
     Pool,
-    /// On a worker of its own, after the inline requests that were submitted before it.
+    /// On a worker of its own: it may wait for ever, as opening a FIFO does.
+    Worker,
+    /// In the pool lane, after the inline requests that were submitted before it.
     AfterInline,
     /// The same once more: after the ordered requests too.
     AfterOrdered,
@@ -29,8 +31,10 @@ pub(crate) fn choose(sqe: &Sqe, kind: Kind) -> (Lane, bool) {
         Kind::Read | Kind::Write => transfer(sqe, kind == Kind::Write),
         Kind::Quick | Kind::Invalid => (Lane::Inline, false),
         Kind::Sync => (Lane::AfterInline, false),
+        // poll(2) passes negative descriptors over; the executor does not.
+        Kind::Poll if sqe.fd < 0 => (Lane::Inline, false),
         Kind::Poll => (Lane::Poll, false),
-        Kind::Other => (Lane::Pool, false),
+        Kind::Other => (Lane::Worker, false),
     }
 }
 
@@ -55,6 +59,9 @@ fn transfer(sqe: &Sqe, write: bool) -> (Lane, bool) {
     uncommon(sqe, write)
 }
 
+/// The flags that a transfer on a stream may carry and still sleep: HIPRI, DSYNC, SYNC.
+const RWF_ON_STREAMS: u32 = 0x7;
+
 /// Here a system call more is cheap, and the answer must not rest on what an earlier file of this
 /// number was: whether the offset counts, and whether the order does.
 #[inline(never)]
@@ -64,7 +71,10 @@ fn uncommon(sqe: &Sqe, write: bool) -> (Lane, bool) {
     };
     let flag = |flag: i32| sqe.op_flags & flag as u32 != 0;
     if facts.kind() == FileKind::Stream {
-        let waits = !facts.is_nonblocking() && !flag(libc::RWF_NOWAIT);
+        // What the call answers at once needs no waiting for the descriptor.
+        let possible = if write { facts.may_write() } else { facts.may_read() };
+        let waits = possible && sqe.len > 0 && sqe.op_flags & !RWF_ON_STREAMS == 0;
+        let waits = waits && !facts.is_nonblocking();
         return (if waits { Lane::Poll } else { Lane::Inline }, true);
     }
     // Appends, and whatever moves the file position, take place in the order of submission.

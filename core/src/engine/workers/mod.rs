@@ -24,10 +24,10 @@ use self::lane::Lane;
 use self::threads::Threads;
 use super::{Contract, Help};
 use crate::descriptor::{self, ticks_per_us};
-use crate::exec::{self, Kind, Mode};
+use crate::exec::{self, Mode};
 use crate::instance::{By, Instance};
 use crate::queue::IndexRing;
-use crate::request::{Batch, Request};
+use crate::request::{Batch, Kind};
 use crate::sqe::{FILE_POSITION, Sqe};
 use crate::sys;
 
@@ -55,6 +55,8 @@ pub(crate) struct Workers {
     ordered: IndexRing,
     order: Baton,
     pool: IndexRing,
+    /// Requests that only a worker may execute.
+    worker: IndexRing,
     habit: Habit,
     /// The last waiter had no deadline, so the next may take what has to be waited for.
     waits_are_unbounded: AtomicBool,
@@ -77,6 +79,7 @@ impl Workers {
             ordered: IndexRing::new(slots),
             order: Baton::new(),
             pool: IndexRing::new(slots),
+            worker: IndexRing::new(slots),
             habit: Habit::new(),
             waits_are_unbounded: AtomicBool::new(true),
             given_up: AtomicU64::new(0),
@@ -105,12 +108,11 @@ impl Workers {
     /// No worker exists and none can be made, and the program may not come to wait: the submitter
     /// executes its own requests, as the kernel's AIO does with buffered ones.
     #[cold]
-    fn run_without_workers(&self, instance: &Arc<Instance>, pool: usize) {
+    fn run_without_workers(&self, instance: &Arc<Instance>) {
         if let Some(turn) = self.baton.take() {
             self.hold(instance, turn, By::Waiter, &mut |_| false);
         }
-        for _ in 0..pool {
-            let Some(slot) = self.pool.pop() else { return };
+        while let Some(slot) = self.pool.pop() {
             self.run(instance, slot, By::Pool, true);
         }
     }
@@ -137,10 +139,13 @@ impl Workers {
         }
         // SAFETY: started by us just now, and not passed on before the reference's last use.
         let request = unsafe { instance.slot(slot).request() };
-        let kind = exec::kind(&request.sqe);
-        if by != By::Pool && !self.may_run(request, kind, by) {
-            self.pass_on(instance, slot);
-            return 0;
+        let kind = request.kind;
+        if by == By::Waiter || by == By::Worker {
+            let lane = request.lane;
+            if lane == Lane::AfterInline as u8 || lane == Lane::AfterOrdered as u8 {
+                self.pass_on(instance, slot);
+                return 0;
+            }
         }
         let mode = if request.stream { Mode::Stream } else { Mode::Plain };
         let Sqe { fd, len, off, .. } = request.sqe;
@@ -160,16 +165,6 @@ impl Workers {
         }
         instance.finish(slot, result, by);
         ticks
-    }
-
-    /// May a thread that was not called for the pool lane execute this request? A waiter may
-    /// execute what ends by itself; opening a FIFO, for one, need not.
-    #[inline]
-    fn may_run(&self, request: &Request, kind: Kind, by: By) -> bool {
-        let lane = request.lane;
-        lane == Lane::Inline as u8
-            || lane == Lane::Ordered as u8
-            || lane == Lane::Pool as u8 && by == By::Waiter && kind != Kind::Other
     }
 
     /// To the pool, once everything is done that it has to come after.
@@ -192,11 +187,20 @@ impl Workers {
 
     /// From wherever it was to the pool's queue.
     fn to_pool(&self, instance: &Arc<Instance>, slot: u32) {
+        self.move_to(instance, slot, Lane::Pool, &self.pool);
+    }
+
+    /// From wherever it was to the queue of what only workers execute.
+    fn to_worker(&self, instance: &Arc<Instance>, slot: u32) {
+        self.move_to(instance, slot, Lane::Worker, &self.worker);
+    }
+
+    fn move_to(&self, instance: &Arc<Instance>, slot: u32, lane: Lane, queue: &IndexRing) {
         let started = instance.slot(slot);
         // SAFETY: started, and pushed only afterwards.
-        unsafe { started.request() }.lane = Lane::Pool as u8;
+        unsafe { started.request() }.lane = lane as u8;
         started.requeue();
-        self.pool.push(&[slot]);
+        queue.push(&[slot]);
         self.call_worker(instance);
     }
 
@@ -205,7 +209,7 @@ impl Workers {
     fn reroute(&self, instance: &Arc<Instance>, slot: u32) {
         // SAFETY: started by the caller.
         let request = unsafe { instance.slot(slot).request() };
-        let kind = exec::kind(&request.sqe);
+        let kind = request.kind;
         let _ = descriptor::Facts::fresh(request.sqe.fd);
         let (lane, stream) = lane::choose(&request.sqe, kind);
         (request.lane, request.stream) = (lane as u8, stream);
@@ -353,7 +357,7 @@ impl Workers {
     /// What a worker does for a context that it was called for: one request of the pool lane, or
     /// else a turn with the baton.
     fn serve(&self, instance: &Arc<Instance>) {
-        if let Some(slot) = self.pool.pop() {
+        if let Some(slot) = self.pool.pop().or_else(|| self.worker.pop()) {
             self.run(instance, slot, By::Pool, true);
         } else if self.seat.takes_holder()
             && let Some(turn) = self.baton.take()
@@ -394,7 +398,18 @@ impl Workers {
 
     /// Is there something for a worker to do?
     fn needs_worker(&self) -> bool {
-        !self.pool.is_empty() || self.seat.wants_holder()
+        self.for_workers() > 0 || self.seat.wants_holder()
+    }
+
+    /// How many requests have been taken for execution, by holders and by workers of their own.
+    fn taken(&self) -> (u64, u64) {
+        let inline = self.inline.taken() + self.ordered.taken();
+        (inline, self.pool.taken() + self.worker.taken())
+    }
+
+    /// Requests that wait for a worker each.
+    fn for_workers(&self) -> usize {
+        self.pool.len() + self.worker.len()
     }
 
     /// Every request of this context that is neither completed nor reaped would have to be waited
@@ -403,10 +418,11 @@ impl Workers {
         !instance.free_slots().held_more_than(min as usize)
     }
 
-    fn may_take_from_pool(&self, instance: &Instance, help: Help) -> bool {
+    fn may_take(&self, instance: &Instance, help: Help) -> bool {
+        let helpless = self.threads.pool.is_helpless();
         !self.pool.is_empty()
-            && (help.unbounded && self.must_wait_for_all(instance, help.min)
-                || self.threads.pool.is_helpless())
+            && (helpless || help.unbounded && self.must_wait_for_all(instance, help.min))
+            || helpless && !self.worker.is_empty()
     }
 }
 
@@ -414,11 +430,11 @@ impl Contract for Workers {
     #[inline]
     fn submit(&self, instance: &Arc<Instance>, slots: &[u32]) {
         let (mut inline, mut pool) = (Batch::new(), Batch::new());
-        let (mut notifies, mut ordered) = (false, false);
+        let (mut notifies, mut ordered, mut for_worker) = (false, false, false);
         for &slot in slots {
             // SAFETY: filled by the submitter, which has not passed it on yet.
             let request = unsafe { instance.slot(slot).request() };
-            let kind = exec::kind(&request.sqe);
+            let kind = request.kind;
             let (lane, stream) = lane::choose(&request.sqe, kind);
             (request.lane, request.stream) = (lane as u8, stream);
             notifies |= request.notify >= 0;
@@ -429,6 +445,10 @@ impl Contract for Workers {
                     ordered = true;
                 }
                 Lane::Pool => pool.push(slot),
+                Lane::Worker => {
+                    self.worker.push(&[slot]);
+                    for_worker = true;
+                }
                 Lane::Poll => {
                     if instance.start(slot) {
                         self.threads.poller.add(instance, slot);
@@ -447,6 +467,9 @@ impl Contract for Workers {
         if ordered || !inline.as_slice().is_empty() {
             self.announce(instance, helpers_come);
         }
+        if for_worker {
+            self.call_worker(instance);
+        }
         if !pool.as_slice().is_empty() {
             self.pool.push(pool.as_slice());
             let left_to_waiter = helpers_come
@@ -461,7 +484,7 @@ impl Contract for Workers {
             }
         }
         if !helpers_come && self.threads.pool.is_helpless() {
-            self.run_without_workers(instance, pool.as_slice().len());
+            self.run_without_workers(instance);
         }
     }
 
@@ -495,8 +518,12 @@ impl Contract for Workers {
         if help.min > 0 && self.waits_are_unbounded.load(Ordering::Relaxed) != help.unbounded {
             self.waits_are_unbounded.store(help.unbounded, Ordering::Relaxed);
         }
-        if self.may_take_from_pool(instance, help) {
-            if let Some(slot) = self.pool.pop() {
+        if self.may_take(instance, help) {
+            let mut slot = self.pool.pop();
+            if slot.is_none() && self.threads.pool.is_helpless() {
+                slot = self.worker.pop();
+            }
+            if let Some(slot) = slot {
                 self.run(instance, slot, By::Waiter, true);
                 return true;
             }
@@ -509,7 +536,7 @@ impl Contract for Workers {
 
     fn has_help_to_offer(&self, instance: &Instance, help: Help) -> bool {
         let view = self.baton.view();
-        view.has_work() && !view.is_held() || self.may_take_from_pool(instance, help)
+        view.has_work() && !view.is_held() || self.may_take(instance, help)
     }
 
     fn nap(&self, nap: u32) -> Option<Duration> {
@@ -533,23 +560,30 @@ impl Contract for Workers {
     }
 
     fn purge(&self, instance: &Instance) {
-        // The ordered queue would lose its order; it is soon executed.
         Self::purge_queue(instance, &self.pool);
+        Self::purge_queue(instance, &self.worker);
         if let Some(turn) = self.baton.take() {
             Self::purge_queue(instance, &self.inline);
             self.baton.leave(turn);
         }
+        // Here the order stays as it is: only what is in front goes.
+        if let Some(turn) = self.order.take() {
+            while let Some(slot) = self.ordered.pop_if(|slot| instance.slot(slot).is_canceled()) {
+                instance.start(slot);
+            }
+            self.order.leave(turn);
+        }
     }
 
     fn drain(&self, instance: &Instance) {
-        for queue in [&self.inline, &self.ordered, &self.pool] {
+        for queue in [&self.inline, &self.ordered, &self.pool, &self.worker] {
             while let Some(slot) = queue.pop() {
                 instance.end_popped(slot);
             }
         }
     }
 
-    fn retract(&self, instance: &Instance, slot: u32) -> bool {
-        self.threads.poller.remove(instance, slot)
+    fn retract(&self, instance: &Instance, slot: u32, key: u64) -> bool {
+        self.threads.poller.remove(instance, slot, key)
     }
 }

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::Workers;
-use super::lane::Lane;
 use super::threads::{RETIRE_AFTER, spawn};
-use crate::exec::{self, Kind, Mode};
+use crate::exec::{self, Mode};
+use crate::request::{Kind, Request};
 use crate::instance::{By, Instance};
 use crate::sync::lock;
 use crate::sys;
@@ -92,8 +92,7 @@ impl Poller {
     pub(super) fn add(&self, instance: &Arc<Instance>, slot: u32) {
         let started = instance.slot(slot);
         // SAFETY: started by the caller.
-        let sqe = unsafe { started.request() }.sqe;
-        let kind = exec::kind(&sqe);
+        let &mut Request { sqe, kind, .. } = unsafe { started.request() };
         let events = match kind {
             Kind::Poll => sqe.op_flags as i16,
             Kind::Write => libc::POLLOUT,
@@ -129,15 +128,17 @@ impl Poller {
             drop(state);
             // Without the thread, a worker or a waiter waits inside the call itself.
             for waiting in stranded {
-                Workers::of(&waiting.instance).to_pool(&waiting.instance, waiting.slot);
+                Workers::of(&waiting.instance).to_worker(&waiting.instance, waiting.slot);
             }
         }
     }
 
     /// Takes a request off the list: the caller completes it. False if it is not there (any more).
-    pub(super) fn remove(&self, instance: &Instance, slot: u32) -> bool {
+    pub(super) fn remove(&self, instance: &Instance, slot: u32, key: u64) -> bool {
         let mut state = lock(&self.state);
-        let Some(at) = state.waiting.iter().position(|waiting| waiting.is(instance, slot)) else {
+        // A slot on the list is not reused: its key is that of the request.
+        let found = |waiting: &Waiting| waiting.is(instance, slot) && instance.slot(slot).key() == key;
+        let Some(at) = state.waiting.iter().position(found) else {
             return false;
         };
         let waiting = state.waiting.remove(at);
@@ -189,7 +190,7 @@ impl Poller {
         let Waiting { instance, slot, .. } = &waiting;
         // SAFETY: off the list, so it is ours alone.
         let request = unsafe { instance.slot(*slot).request() };
-        let kind = exec::kind(&request.sqe);
+        let kind = request.kind;
         if kind == Kind::Poll {
             let bad = revents & libc::POLLNVAL != 0;
             let result = if bad { -libc::EBADF } else { i32::from(revents) };
@@ -202,8 +203,7 @@ impl Poller {
             libc::EAGAIN => self.add(instance, *slot),
             // No way to ask for "do not sleep" here: a worker of its own.
             libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS if request.sqe.op_flags == 0 => {
-                request.lane = Lane::Pool as u8;
-                Workers::of(instance).to_pool(instance, *slot);
+                Workers::of(instance).to_worker(instance, *slot);
             }
             _ if kind == Kind::Write && exec::advance(request, result) => {
                 self.add(instance, *slot);

@@ -213,7 +213,8 @@ impl Pool {
             let seat = &workers.seat;
             seat.queued.store(false, Ordering::Relaxed);
             seat.active.fetch_add(1, Ordering::Relaxed);
-            if workers.pool.len() > 1 || (workers.pool.len() == 1 && seat.wants_holder()) {
+            let waiting = workers.for_workers();
+            if waiting > 1 || waiting == 1 && seat.wants_holder() {
                 state.enqueue(&instance, seat, workers.workers_max);
             }
             self.queued.store(state.queue.len(), Ordering::Relaxed);

@@ -52,7 +52,7 @@ impl Watchdog {
         state.watched.push(Watched {
             instance: Arc::clone(instance),
             view: workers.baton.view(),
-            taken: (workers.inline.taken() + workers.ordered.taken(), workers.pool.taken()),
+            taken: workers.taken(),
             quiet: 0,
         });
         let (make, wake) = (!state.alive, state.resting);
@@ -119,7 +119,7 @@ impl Watched {
     fn look(&mut self) -> Look {
         let workers = Workers::of(&self.instance);
         let view = workers.baton.view();
-        let taken = (workers.inline.taken() + workers.ordered.taken(), workers.pool.taken());
+        let taken = workers.taken();
         let waiting = view.has_work() || workers.has_inline_work();
         let mut look = Look::Fine;
         if waiting && view.is_held() {
@@ -133,11 +133,11 @@ impl Watched {
             workers.seat.want_holder();
             look = Look::NeedsWorker;
         }
-        if !workers.pool.is_empty() && taken.1 == self.taken.1 {
+        if workers.for_workers() > 0 && taken.1 == self.taken.1 {
             look = Look::NeedsWorker;
         }
         (self.view, self.taken) = (workers.baton.view(), taken);
-        if waiting || !workers.pool.is_empty() {
+        if waiting || workers.for_workers() > 0 {
             self.quiet = 0;
             return look;
         }

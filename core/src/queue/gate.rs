@@ -1,0 +1,66 @@
+//! A lock for a few instructions: one atomic step to enter, a store to leave.
+//!
+//! Only for sections without a system call, and for callers of which there is usually one:
+//! the threads that reap one context. Whoever finds it closed yields the CPU.
+#![allow(unsafe_code)]
+
+use std::ops::{Deref, DerefMut};
+
+use crate::sync::{AtomicU32, Ordering, UnsafeCell, yield_now};
+
+#[derive(Debug)]
+pub(super) struct Gate<T> {
+    closed: AtomicU32,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached by one thread at a time, through `Inside`.
+unsafe impl<T: Send> Send for Gate<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Gate<T> {}
+
+/// The right to the value.
+#[derive(Debug)]
+pub(super) struct Inside<'a, T>(&'a Gate<T>);
+
+impl<T> Gate<T> {
+    pub(super) fn new(value: T) -> Self {
+        Self { closed: AtomicU32::new(0), value: UnsafeCell::new(value) }
+    }
+
+    #[inline]
+    pub(super) fn enter(&self) -> Inside<'_, T> {
+        // Acquire: what the last one inside has written.
+        while self.closed.swap(1, Ordering::Acquire) != 0 {
+            while self.closed.load(Ordering::Relaxed) != 0 {
+                yield_now();
+            }
+        }
+        Inside(self)
+    }
+}
+
+impl<T> Drop for Inside<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.closed.store(0, Ordering::Release);
+    }
+}
+
+impl<T> Deref for Inside<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: the gate is closed behind us.
+        self.0.value.with(|value| unsafe { &*value })
+    }
+}
+
+impl<T> DerefMut for Inside<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above, and `self` is borrowed mutably.
+        self.0.value.with_mut(|value| unsafe { &mut *value })
+    }
+}
