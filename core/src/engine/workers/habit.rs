@@ -8,8 +8,11 @@ use std::sync::atomic::{AtomicI32, Ordering};
 pub(super) struct Habit(AtomicI32);
 
 const MOST: i32 = 8;
-/// After requests were found lying about: as many waits in a row change the mind again.
+/// The other end: as many waits change the mind again.
 const LEAST: i32 = -16;
+/// What it counts that requests were found lying about. A program whose thread was only preempted between
+/// submitting and waiting is still believed; the second time in a row it is not.
+const LYING_ABOUT: i32 = 6;
 
 impl Habit {
     /// Nothing known: most programs wait. If this one does not, the watchdog finds out at its
@@ -34,6 +37,7 @@ impl Habit {
 
     /// Nobody came.
     pub(super) fn nobody_came(&self) {
-        self.0.store(LEAST, Ordering::Relaxed);
+        let now = self.0.load(Ordering::Relaxed);
+        self.0.store((now - LYING_ABOUT).max(LEAST), Ordering::Relaxed);
     }
 }
