@@ -1,6 +1,7 @@
 //! What a user holds: push, submit, wait, reap, cancel, destroy.
 #![allow(unsafe_code)]
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -8,7 +9,8 @@ use std::time::Duration;
 
 use crate::config::{Builder, ConfigError, EngineKind};
 use crate::cqe::Cqe;
-use crate::instance::{Entry, Instance, Submitted, Waited};
+use crate::instance::{Entry, Instance, Submitted, Taker, Waited};
+use crate::queue::IoEvent;
 use crate::sqe::Sqe;
 use crate::stats::Snapshot;
 
@@ -25,9 +27,14 @@ use crate::stats::Snapshot;
 pub struct Context {
     instance: Arc<Instance>,
     pushed: Vec<Entry>,
+    /// Completions that `wait` has taken, oldest first.
+    taken: VecDeque<Cqe>,
     /// Not shared between threads: pushing and reaping are the owner's.
     _not_sync: std::marker::PhantomData<std::cell::Cell<()>>,
 }
+
+/// As many completions a wait keeps aside for the reap after it.
+const TAKEN_MAX: u32 = 64;
 
 /// The submission queue is full: the entry comes back.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -78,7 +85,8 @@ impl Context {
     pub(crate) fn from_builder(builder: &Builder) -> Result<Self, ConfigError> {
         let instance = Instance::new(builder)?;
         let pushed = Vec::with_capacity(builder.entries as usize);
-        Ok(Self { instance, pushed, _not_sync: std::marker::PhantomData })
+        let taken = VecDeque::with_capacity(TAKEN_MAX as usize);
+        Ok(Self { instance, pushed, taken, _not_sync: std::marker::PhantomData })
     }
 
     /// The engine that executes the requests.
@@ -125,8 +133,14 @@ impl Context {
     /// `EAGAIN` if entries are pushed and there is room for none: reap first. `EINVAL` in the child of a fork.
     #[inline]
     pub fn submit(&mut self) -> io::Result<usize> {
+        // What `wait` has taken is unreaped still.
+        let room = self.entries().saturating_sub(self.taken.len());
+        let batch = &self.pushed[..self.pushed.len().min(room)];
+        if batch.is_empty() && !self.pushed.is_empty() && self.instance.is_usable() {
+            return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+        }
         // SAFETY: whoever pushed the entries answers for their addresses.
-        let Submitted { accepted, refused } = unsafe { self.instance.submit(&self.pushed) };
+        let Submitted { accepted, refused } = unsafe { self.instance.submit(batch) };
         if accepted == self.pushed.len() {
             self.pushed.clear();
         } else {
@@ -151,8 +165,20 @@ impl Context {
         let Some(min) = u32::try_from(min).ok().filter(|_| min <= self.entries()) else {
             return error(libc::EINVAL);
         };
-        match self.instance.wait(min, u32::MAX, timeout, None) {
-            Waited::Enough | Waited::TimedOut => Ok(self.instance.available() as usize),
+        let before = self.taken.len() as u32;
+        if before >= min && min > 0 && self.instance.is_of_this_process() {
+            return Ok(before as usize + self.instance.available() as usize);
+        }
+        let Self { instance, taken, .. } = self;
+        let mut take = |event: IoEvent| {
+            taken.push_back(Cqe { user_data: event.obj, res: event.res as i32, flags: 0 });
+        };
+        let mut taker = Taker::new(TAKEN_MAX - before.min(TAKEN_MAX), &mut take);
+        let waited = instance.wait(min.saturating_sub(before), u32::MAX, timeout, None, &mut taker);
+        match waited {
+            Waited::Enough | Waited::TimedOut => {
+                Ok(self.taken.len() + self.instance.available() as usize)
+            }
             Waited::Interrupted => error(libc::EINTR),
             Waited::Gone => error(libc::EINVAL),
         }
@@ -161,8 +187,11 @@ impl Context {
     /// Takes a completion, without sleeping and without executing anything.
     #[inline]
     pub fn reap(&mut self) -> Option<Cqe> {
-        let mut taken = None;
-        if self.instance.is_of_this_process() {
+        if !self.instance.is_of_this_process() {
+            return None;
+        }
+        let mut taken = self.taken.pop_front();
+        if taken.is_none() {
             self.instance.reap(1, |cqe| taken = Some(cqe));
         }
         taken
@@ -175,12 +204,19 @@ impl Context {
             return 0;
         }
         let mut at = 0;
-        let max = u32::try_from(cqes.len()).unwrap_or(u32::MAX);
+        while at < cqes.len()
+            && let Some(cqe) = self.taken.pop_front()
+        {
+            cqes[at] = cqe;
+            at += 1;
+        }
+        let max = u32::try_from(cqes.len() - at).unwrap_or(u32::MAX);
         let take = |cqe| {
             cqes[at] = cqe;
             at += 1;
         };
-        self.instance.reap(max, take) as usize
+        self.instance.reap(max, take);
+        at
     }
 
     /// Cancels one submitted request with this `user_data`, if it has not been started: it
@@ -202,6 +238,7 @@ impl Context {
     pub fn destroy(self) -> Vec<Cqe> {
         let mut cqes = Vec::new();
         if self.instance.is_of_this_process() {
+            cqes.extend(&self.taken);
             self.instance.close();
             self.instance.reap(u32::MAX, |cqe| cqes.push(cqe));
         }

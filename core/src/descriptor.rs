@@ -85,7 +85,7 @@ impl Facts {
         set(NONBLOCK, flags & libc::O_NONBLOCK != 0);
         set(NO_READ, flags & libc::O_ACCMODE == libc::O_WRONLY);
         set(NO_WRITE, flags & libc::O_ACCMODE == libc::O_RDONLY);
-        set(NO_SYNC, !seekable);
+        set(NO_SYNC, !seekable || device);
         // Before anything is learned, direct transfers are expected to sleep, and so are writes
         // that wait for the device.
         let synced = flags & (libc::O_DSYNC | libc::O_SYNC) != 0;
@@ -108,6 +108,13 @@ impl Facts {
     pub(crate) fn appends_now(fd: RawFd) -> bool {
         let flags = sys::status_flags(fd);
         flags >= 0 && flags as i32 & libc::O_APPEND != 0
+    }
+
+    /// The number is about to stand for something else.
+    pub(crate) fn forget(fd: RawFd) {
+        if fd >= 0 {
+            entry(fd).store(0, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn kind(self) -> FileKind {

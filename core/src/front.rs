@@ -2,7 +2,7 @@
 //! Not covered by the promise of a stable interface.
 #![allow(unsafe_code)]
 
-pub use crate::instance::{Entry, Instance, Place, RingMemory, Submitted, Waited};
+pub use crate::instance::{Entry, Instance, Place, RingMemory, Submitted, Taker, Waited};
 pub use crate::queue::IoEvent;
 
 use crate::descriptor::Facts;
@@ -49,6 +49,11 @@ impl Descriptor {
     pub fn is_seekable(self) -> bool {
         self.0.kind() == crate::descriptor::FileKind::Seekable
     }
+}
+
+/// Forgets what is known about a descriptor number: it is about to stand for something else.
+pub fn forget_descriptor(fd: i32) {
+    Facts::forget(fd);
 }
 
 /// Is there an eventfd behind this descriptor? One system call.

@@ -63,6 +63,37 @@ pub enum Waited {
     Gone,
 }
 
+/// Where a waiting thread takes completions of requests that it has executed itself: they need not
+/// go through the completion queue.
+pub struct Taker<'a> {
+    sink: &'a mut dyn FnMut(IoEvent),
+    room: u32,
+    taken: u32,
+}
+
+impl<'a> Taker<'a> {
+    /// Takes up to `room` completions.
+    pub fn new(room: u32, sink: &'a mut dyn FnMut(IoEvent)) -> Self {
+        Self { sink, room, taken: 0 }
+    }
+
+    /// How many it has taken.
+    pub fn taken(&self) -> u32 {
+        self.taken
+    }
+}
+
+impl std::fmt::Debug for Taker<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Taker").field("room", &self.room).field("taken", &self.taken).finish()
+    }
+}
+
+/// Calls `f` with a taker that takes nothing.
+pub(crate) fn without_taker<R>(f: impl FnOnce(&mut Taker<'_>) -> R) -> R {
+    f(&mut Taker::new(0, &mut |_| {}))
+}
+
 /// Who executed a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
@@ -243,7 +274,7 @@ impl Instance {
                 request.refused = if malformed { -libc::EINVAL } else { refused };
                 request.submitted = begin;
                 request.partial = 0;
-                slot.queue(request.sqe.user_data, request.sqe.fd);
+                slot.fill(request.sqe.user_data, request.sqe.fd);
                 filled += 1;
             }
             slots[filled..].iter().for_each(|&slot| self.free.give(slot));
@@ -261,8 +292,9 @@ impl Instance {
     }
 
     /// Waits until `min` completions can be reaped (0: only looks, and executes what will not
-    /// sleep), executing requests on the way; `max` is how many the caller can take. The signal
-    /// mask, if given, is in force while the thread sleeps.
+    /// sleep), executing requests on the way; `max` is how many the caller can take. Completions
+    /// that `taker` has taken count, and are not in the queue. The signal mask, if given, is in
+    /// force while the thread sleeps.
     #[inline]
     pub fn wait(
         self: &Arc<Self>,
@@ -270,6 +302,7 @@ impl Instance {
         max: u32,
         timeout: Option<Duration>,
         mask: Option<u64>,
+        taker: &mut Taker<'_>,
     ) -> Waited {
         if !self.is_usable() {
             return Waited::Gone;
@@ -280,14 +313,15 @@ impl Instance {
         }
         let help = Help { min, max: max.max(min), unbounded: timeout.is_none() && min > 0 };
         if min == 0 {
-            self.engine.help(self, help);
+            self.engine.help(self, help, taker);
             return Waited::Enough;
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut naps = 0;
         loop {
-            let helped = self.engine.help(self, help);
-            if self.completions.available() >= min {
+            let help = Help { min: min - taker.taken, ..help };
+            let helped = self.engine.help(self, help, taker);
+            if taker.taken >= min || self.completions.available() >= min - taker.taken {
                 return Waited::Enough;
             }
             if helped {
@@ -300,7 +334,8 @@ impl Instance {
             let nap = self.engine.nap(naps);
             let time = [left, nap].into_iter().flatten().min();
             let stay_up = || self.engine.has_help_to_offer(self, help);
-            let sleeper = Sleeper { need: min, stay_up: &stay_up, even_if_closed: false };
+            let need = min - taker.taken;
+            let sleeper = Sleeper { need, stay_up: &stay_up, even_if_closed: false };
             let end = match mask {
                 None => self.completions.sleep(&sleeper, time),
                 Some(mask) => match self.completions.sleep_masked(&sleeper, time, mask) {
@@ -399,7 +434,7 @@ impl Instance {
             if !waiting {
                 return;
             }
-            if !self.engine.help(self, all) {
+            if !without_taker(|taker| self.engine.help(self, all, taker)) {
                 // Others execute them. Whether a system call has begun, and so holds the file,
                 // nobody can see.
                 std::thread::sleep(Duration::from_micros(20));
@@ -536,6 +571,29 @@ impl Instance {
             _ => -libc::ECANCELED,
         };
         self.post(index, result);
+    }
+
+    /// As [`Instance::finish`], by a thread that may want the completion for itself.
+    #[inline]
+    pub(crate) fn finish_for(&self, index: u32, result: i32, by: By, taker: &mut Taker<'_>) {
+        // SAFETY: started by the caller.
+        let request = unsafe { self.slot(index).request() };
+        if taker.taken == taker.room || request.notify >= 0 {
+            return self.finish(index, result, by);
+        }
+        if let Some(counters) = self.counters() {
+            self.count_finished(counters, index, result, by);
+        }
+        let event = IoEvent {
+            data: request.data,
+            obj: request.sqe.user_data,
+            res: i64::from(result),
+            res2: 0,
+        };
+        self.slot(index).done();
+        self.free.give(index);
+        taker.taken += 1;
+        (taker.sink)(event);
     }
 
     /// Completes a started request. The caller lets go of the slot here.

@@ -43,6 +43,7 @@ not_modelled! {
     mod engine;
     mod exec;
     pub mod front;
+    mod hazard;
     mod instance;
     mod process;
     pub mod stats;
@@ -55,6 +56,9 @@ not_modelled! {
 #[cfg(loom)]
 #[path = "engine/workers/baton.rs"]
 mod baton;
+#[cfg(loom)]
+#[path = "engine/workers/next.rs"]
+mod next;
 
 pub use cqe::Cqe;
 pub use sqe::{FILE_POSITION, FSYNC_DATASYNC, Sqe, opcode};

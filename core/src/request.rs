@@ -157,6 +157,8 @@ impl FreeSlots {
 /// of a slot that was reused never matches.
 mod phase {
     pub(super) const MASK: u32 = 0xf;
+    /// In the hands of its submitter.
+    pub(super) const FILLED: u32 = 7;
     /// In a submission ring, or about to be.
     pub(super) const QUEUED: u32 = 1;
     /// Somebody executes it.
@@ -165,6 +167,8 @@ mod phase {
     pub(super) const CANCELED: u32 = 3;
     /// Waits in the poller for its descriptor.
     pub(super) const POLLING: u32 = 4;
+    /// Left for the submitter's own wait.
+    pub(super) const NEXT: u32 = 6;
     /// Completed.
     pub(super) const DONE: u32 = 5;
     /// Of a cancelled request: its number left the ring.
@@ -180,7 +184,7 @@ mod phase {
 pub(crate) enum Cancel {
     /// It was waiting and is cancelled: the caller posts the completion.
     Done,
-    /// It waits in the poller: ask there.
+    /// It waits where only the engine can withdraw it.
     Polling,
     /// It is being executed.
     Started,
@@ -291,13 +295,13 @@ impl Slot {
         self.request.with_mut(|at| unsafe { &mut *at })
     }
 
-    /// Begins a use: queued under `key`, for `fd`.
+    /// Begins a use under `key`, for `fd`. It cannot be cancelled until the engine has put it somewhere.
     #[inline]
-    pub(crate) fn queue(&self, key: u64, fd: i32) {
+    pub(crate) fn fill(&self, key: u64, fd: i32) {
         self.key.store(key, Ordering::Relaxed);
         self.fd.store(fd as u32, Ordering::Relaxed);
         let used = self.state.load(Ordering::Relaxed) & !(phase::USE - 1);
-        self.state.store(used.wrapping_add(phase::USE) | phase::QUEUED, Ordering::Release);
+        self.state.store(used.wrapping_add(phase::USE) | phase::FILLED, Ordering::Relaxed);
     }
 
     /// Popped from a ring: may it be executed? If not, it was cancelled; `free` says whether the
@@ -325,16 +329,38 @@ impl Slot {
         self.state.store(now - phase::STARTED + phase::QUEUED, Ordering::Release);
     }
 
+    /// Left for the submitter's own wait, by the submitter.
+    #[inline]
+    pub(crate) fn leave(&self) {
+        self.set_phase(phase::NEXT);
+    }
+
+    /// About to be pushed to a ring, by its submitter or by whoever took it from there.
+    #[inline]
+    pub(crate) fn queue(&self) {
+        self.set_phase(phase::QUEUED);
+    }
+
+    /// From there to being executed, by whoever took it.
+    #[inline]
+    pub(crate) fn begin(&self) {
+        self.set_phase(phase::STARTED);
+    }
+
+    #[inline]
+    fn set_phase(&self, phase: u32) {
+        let now = self.state.load(Ordering::Relaxed) & !phase::MASK;
+        self.state.store(now | phase, Ordering::Release);
+    }
+
     /// From queued or started to the poller's list. Called with the poller's list locked.
     pub(crate) fn polling(&self) {
-        let now = self.state.load(Ordering::Relaxed) & !phase::MASK;
-        self.state.store(now | phase::POLLING, Ordering::Release);
+        self.set_phase(phase::POLLING);
     }
 
     /// Out of the poller's list and executed. Called with the poller's list locked.
     pub(crate) fn polled(&self) {
-        let now = self.state.load(Ordering::Relaxed) & !phase::MASK;
-        self.state.store(now | phase::STARTED, Ordering::Release);
+        self.set_phase(phase::STARTED);
     }
 
     /// Its completion is about to be posted by the thread that executed it.
@@ -363,7 +389,7 @@ impl Slot {
                     Err(_) => self.cancel_queued(key),
                 }
             }
-            phase::POLLING => Cancel::Polling,
+            phase::POLLING | phase::NEXT => Cancel::Polling,
             phase::STARTED => Cancel::Started,
             _ => Cancel::Missed,
         }
@@ -385,7 +411,7 @@ impl Slot {
         self.fd.load(Ordering::Relaxed) as i32 == fd
             && matches!(
                 self.state.load(Ordering::Acquire) & phase::MASK,
-                phase::QUEUED | phase::STARTED
+                phase::QUEUED | phase::STARTED | phase::NEXT
             )
     }
 
@@ -448,7 +474,8 @@ mod tests {
     fn a_cancelled_slot_is_freed_once_whichever_comes_first() {
         for popped_first in [true, false] {
             let slot = Slot::new();
-            slot.queue(5, 0);
+            slot.fill(5, 0);
+            slot.queue();
             assert_eq!(slot.cancel_queued(6), Cancel::Missed);
             assert_eq!(slot.cancel_queued(5), Cancel::Done);
             assert_eq!(slot.cancel_queued(5), Cancel::Missed);
@@ -491,7 +518,8 @@ mod loom_models {
     fn loom_start_cancel_and_reap_agree_on_who_frees() {
         loom::model(|| {
             let slot = Arc::new(Slot::new());
-            slot.queue(1, 0);
+            slot.fill(1, 0);
+            slot.queue();
             let other = Arc::clone(&slot);
             let executor = thread::spawn(move || match other.start() {
                 Ok(()) => None,

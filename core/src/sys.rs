@@ -288,6 +288,21 @@ pub(crate) fn writable(address: usize) -> bool {
     ret == 0
 }
 
+const MEMBARRIER_PRIVATE_EXPEDITED: i32 = 1 << 3;
+const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
+
+/// Prepares the process for [`membarrier`]. False if that is refused.
+pub(crate) fn membarrier_register() -> bool {
+    // SAFETY: no memory is passed.
+    unsafe { call!(membarrier, MEMBARRIER_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0 }
+}
+
+/// A full fence on every running thread of the process (membarrier(2)). False if refused.
+pub(crate) fn membarrier() -> bool {
+    // SAFETY: no memory is passed.
+    unsafe { call!(membarrier, MEMBARRIER_PRIVATE_EXPEDITED, 0, 0) == 0 }
+}
+
 /// A clock for durations: the time-stamp counter where there is one, else nanoseconds.
 #[inline(always)]
 pub(crate) fn ticks() -> u64 {

@@ -10,6 +10,7 @@ use std::ops::Deref;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
+use crate::hazard::{self, Hazard};
 use crate::sync::lock;
 use crate::sys::Mapping;
 
@@ -47,8 +48,15 @@ struct Slot<T> {
 /// A value of the table that stays as long as this is held.
 #[derive(Debug)]
 pub struct Pinned<'a, T> {
-    slot: &'a Slot<T>,
+    /// Where the pin is: in this thread's own word, or, if that is in use, in the entry's count.
+    pin: Pin<'a>,
     value: &'a T,
+}
+
+#[derive(Debug)]
+enum Pin<'a> {
+    Own(&'static Hazard),
+    Shared(&'a AtomicU32),
 }
 
 impl<T> Deref for Pinned<'_, T> {
@@ -63,7 +71,12 @@ impl<T> Deref for Pinned<'_, T> {
 impl<T> Drop for Pinned<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        self.slot.pins.fetch_sub(1, Ordering::Release);
+        match self.pin {
+            Pin::Own(hazard) => hazard.handle.store(0, Ordering::Release),
+            Pin::Shared(pins) => {
+                pins.fetch_sub(1, Ordering::Release);
+            }
+        }
     }
 }
 
@@ -175,19 +188,27 @@ impl<T> Table<T> {
     #[inline]
     pub fn get(&self, handle: usize) -> Option<Pinned<'_, T>> {
         let slot = &self.entries[self.index(handle)?];
-        // The pin comes first: whoever takes the value away after this sees it. Both sides in
-        // one order (SeqCst): either the pin is seen, or the value is seen to be gone.
-        slot.pins.fetch_add(1, Ordering::SeqCst);
+        // The pin comes first, then the look: whoever takes the value away and looks for pins
+        // after that either sees this one, or has been seen.
+        let pin = match hazard::mine() {
+            Some(hazard) if hazard.handle.load(Ordering::Relaxed) == 0 => {
+                hazard.handle.store(handle, Ordering::Relaxed);
+                hazard::light_fence();
+                Pin::Own(hazard)
+            }
+            _ => {
+                slot.pins.fetch_add(1, Ordering::SeqCst);
+                Pin::Shared(&slot.pins)
+            }
+        };
         let value = slot.value.load(Ordering::SeqCst);
         // SAFETY: null, or made from a box by `publish_at`, which `remove` frees only when
         // no pin is left.
-        match unsafe { value.as_ref() } {
-            Some(value) => Some(Pinned { slot, value }),
-            None => {
-                slot.pins.fetch_sub(1, Ordering::Release);
-                None
-            }
-        }
+        let Some(value) = (unsafe { value.as_ref() }) else {
+            drop(Pinned { pin, value: &() });
+            return None;
+        };
+        Some(Pinned { pin, value })
     }
 
     /// Takes a value out: from now on nobody finds it. `last` is called before waiting for the
@@ -200,8 +221,9 @@ impl<T> Table<T> {
         }
         // SAFETY: from `publish_at`, and ours alone to free.
         last(unsafe { &*value });
+        hazard::heavy_fence();
         let mut rounds = 0;
-        while slot.pins.load(Ordering::SeqCst) != 0 {
+        while slot.pins.load(Ordering::SeqCst) != 0 || hazard::any(handle) {
             // They are on their way out: none of them sleeps any more.
             rounds += 1;
             if rounds < 100 {

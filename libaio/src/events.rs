@@ -3,10 +3,13 @@
 
 use std::time::Duration;
 
-use uringlet::front::{IoEvent, Waited};
+use uringlet::front::{IoEvent, Taker, Waited};
 
 use crate::handle::AioContext;
 use crate::memory::accessible;
+
+/// As many events a thread may take past the ring, of requests that it executes itself.
+const DIRECT: u32 = 64;
 
 /// io_getevents(2): the number of events written, or a negative errno. `mask` is in force while
 /// the thread sleeps.
@@ -42,26 +45,39 @@ pub(crate) unsafe fn get_events(
     }
     // More than the ring has room for never come together.
     let reachable = min.min(instance.room() as u32 + u32::from(min as usize > instance.room()));
-    let waited = instance.wait(reachable, max, timeout, mask);
-    if waited == Waited::Gone {
-        return invalid;
-    }
-    let ready = instance.available().min(max);
-    if ready == 0 {
-        return if waited == Waited::Interrupted { i64::from(-libc::EINTR) } else { 0 };
-    }
-    if !accessible(events as usize, ready as usize * size_of::<IoEvent>(), true) {
-        return i64::from(-libc::EFAULT);
-    }
+    let writable = |first: u32, count: u32| {
+        let at = events.wrapping_add(first as usize);
+        accessible(at as usize, count as usize * size_of::<IoEvent>(), true)
+    };
+    // Into a bad address nothing is taken: the event stays in the ring.
+    let direct = max.min(DIRECT);
+    let direct = if direct > 0 && writable(0, direct) { direct } else { 0 };
     let mut at = events;
-    let reaped = instance.reap_events(ready, |event| {
-        // SAFETY: at most `ready` events, for which there is room, in memory that is writable.
+    let mut take = |event: IoEvent| {
+        // SAFETY: called for as many events at most as were found to be writable.
         unsafe {
             at.write_unaligned(event);
             at = at.add(1);
         }
-    });
-    i64::from(reaped)
+    };
+    let mut taker = Taker::new(direct, &mut take);
+    let waited = instance.wait(reachable, max, timeout, mask, &mut taker);
+    let taken = taker.taken();
+    if waited == Waited::Gone && taken == 0 {
+        return invalid;
+    }
+    let ready = instance.available().min(max - taken);
+    if ready == 0 {
+        return match (taken, waited) {
+            (0, Waited::Interrupted) => i64::from(-libc::EINTR),
+            (taken, _) => i64::from(taken),
+        };
+    }
+    if !writable(taken, ready) {
+        return if taken > 0 { i64::from(taken) } else { i64::from(-libc::EFAULT) };
+    }
+    let reaped = instance.reap_events(ready, take);
+    i64::from(taken + reaped)
 }
 
 /// The original looks into the ring before anything else: with no time to wait and nothing

@@ -18,6 +18,11 @@ pub(crate) struct AioContext {
 }
 
 impl AioContext {
+    fn forget_eventfd(&self, fd: i32) {
+        let known = fd as usize + 1;
+        let _ = self.eventfd.compare_exchange(known, 0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
     /// Is there an eventfd behind `fd`? Asked once for the one that a program usually has.
     pub(crate) fn is_eventfd(&self, fd: i32) -> bool {
         let known = fd as usize + 1;
@@ -149,6 +154,10 @@ pub(crate) fn destroy(handle: usize) -> bool {
 /// The program is about to close a descriptor: see [`Instance::before_close`].
 pub(crate) fn before_close(fd: i32) {
     if let Some(contexts) = contexts() {
-        contexts.table.each(|context| context.instance.before_close(fd));
+        contexts.table.each(|context| {
+            context.instance.before_close(fd);
+            context.forget_eventfd(fd);
+        });
+        front::forget_descriptor(fd);
     }
 }

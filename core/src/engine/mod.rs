@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::EngineKind;
-use crate::instance::Instance;
+use crate::instance::{Instance, Taker};
 
 /// A waiting thread's offer to execute requests.
 #[derive(Clone, Copy, Debug)]
@@ -28,9 +28,9 @@ pub(crate) trait Contract {
     /// Takes over requests whose slots are filled and queued. Never blocks.
     fn submit(&self, instance: &Arc<Instance>, slots: &[u32]);
 
-    /// Lets the calling thread, which is waiting, execute requests. True if it is worth looking
-    /// at the completion queue again.
-    fn help(&self, instance: &Arc<Instance>, help: Help) -> bool;
+    /// Lets the calling thread, which is waiting, execute requests. What it completes it may have
+    /// at once, through `taker`. True if it is worth looking at the completions again.
+    fn help(&self, instance: &Arc<Instance>, help: Help, taker: &mut Taker<'_>) -> bool;
 
     /// Would [`Contract::help`] find something to do? Asked once more on the way to sleep.
     fn has_help_to_offer(&self, instance: &Instance, help: Help) -> bool;
@@ -92,8 +92,8 @@ impl Contract for Engine {
     }
 
     #[inline]
-    fn help(&self, instance: &Arc<Instance>, help: Help) -> bool {
-        dispatch!(self, engine => engine.help(instance, help))
+    fn help(&self, instance: &Arc<Instance>, help: Help, taker: &mut Taker<'_>) -> bool {
+        dispatch!(self, engine => engine.help(instance, help, taker))
     }
 
     fn has_help_to_offer(&self, instance: &Instance, help: Help) -> bool {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Contract, Help};
-use crate::instance::{By, Instance};
+use crate::instance::{By, Instance, Taker};
 
 /// The engine; a real one keeps its queues here.
 #[derive(Debug)]
@@ -14,7 +14,8 @@ pub(crate) struct Null;
 impl Contract for Null {
     fn submit(&self, instance: &Arc<Instance>, slots: &[u32]) {
         for &slot in slots {
-            // A slot is started before it is touched: a cancel may have come first.
+            // From here on it can be cancelled, so it is started before it is touched.
+            instance.slot(slot).queue();
             if instance.start(slot) {
                 // And finished once, with a count or a negative errno.
                 instance.finish(slot, 0, By::Worker);
@@ -22,7 +23,7 @@ impl Contract for Null {
         }
     }
 
-    fn help(&self, _: &Arc<Instance>, _: Help) -> bool {
+    fn help(&self, _: &Arc<Instance>, _: Help, _: &mut Taker<'_>) -> bool {
         // Nothing is ever waiting.
         false
     }

@@ -9,6 +9,7 @@
 mod baton;
 mod habit;
 mod lane;
+mod next;
 mod poller;
 mod pool;
 mod threads;
@@ -21,11 +22,12 @@ use std::time::Duration;
 use self::baton::{Baton, Release, Turn, View};
 use self::habit::Habit;
 use self::lane::Lane;
+use self::next::Next;
 use self::threads::Threads;
 use super::{Contract, Help};
 use crate::descriptor::{self, ticks_per_us};
 use crate::exec::{self, Mode};
-use crate::instance::{By, Instance};
+use crate::instance::{By, Instance, Taker, without_taker};
 use crate::queue::IndexRing;
 use crate::request::{Batch, Kind};
 use crate::sqe::{FILE_POSITION, Sqe};
@@ -49,6 +51,7 @@ const NAP_US: (u64, u64) = (50, 1000);
 /// The engine of one context. Its threads belong to the process.
 #[derive(Debug)]
 pub(crate) struct Workers {
+    next: Next,
     baton: Baton,
     inline: IndexRing,
     /// Requests whose order can be observed, and the right to execute them, which nobody takes away.
@@ -74,6 +77,7 @@ pub(crate) struct Workers {
 impl Workers {
     pub(super) fn new(slots: usize, workers_max: usize) -> Self {
         Self {
+            next: Next::new(),
             baton: Baton::new(),
             inline: IndexRing::new(slots),
             ordered: IndexRing::new(slots),
@@ -110,10 +114,12 @@ impl Workers {
     #[cold]
     fn run_without_workers(&self, instance: &Arc<Instance>) {
         if let Some(turn) = self.baton.take() {
-            self.hold(instance, turn, By::Waiter, &mut |_| false);
+            without_taker(|taker| {
+                self.hold(instance, turn, By::Waiter, taker, &mut |_, _| false);
+            });
         }
         while let Some(slot) = self.pool.pop() {
-            self.run(instance, slot, By::Pool, true);
+            self.run_pooled(instance, slot);
         }
     }
 
@@ -133,13 +139,19 @@ impl Workers {
     /// Executes one request that the caller popped from a ring. Gives the ticks that it took, 0 if it
     /// was not timed: a transfer is timed if `timed` says so or its descriptor is suspect.
     #[inline]
-    fn run(&self, instance: &Arc<Instance>, slot: u32, by: By, timed: bool) -> u64 {
+    fn run(
+        &self,
+        instance: &Arc<Instance>,
+        slot: u32,
+        by: By,
+        timed: bool,
+        taker: &mut Taker<'_>,
+    ) -> u64 {
         if !instance.start(slot) {
             return 0;
         }
         // SAFETY: started by us just now, and not passed on before the reference's last use.
         let request = unsafe { instance.slot(slot).request() };
-        let kind = request.kind;
         if by == By::Waiter || by == By::Worker {
             let lane = request.lane;
             if lane == Lane::AfterInline as u8 || lane == Lane::AfterOrdered as u8 {
@@ -147,6 +159,22 @@ impl Workers {
                 return 0;
             }
         }
+        self.execute(instance, slot, by, timed, taker)
+    }
+
+    /// Executes a started request.
+    #[inline]
+    fn execute(
+        &self,
+        instance: &Arc<Instance>,
+        slot: u32,
+        by: By,
+        timed: bool,
+        taker: &mut Taker<'_>,
+    ) -> u64 {
+        // SAFETY: started by the caller, and not passed on before the reference's last use.
+        let request = unsafe { instance.slot(slot).request() };
+        let kind = request.kind;
         let mode = if request.stream { Mode::Stream } else { Mode::Plain };
         let Sqe { fd, len, off, .. } = request.sqe;
         let write = kind == Kind::Write;
@@ -163,8 +191,53 @@ impl Workers {
         if timed {
             descriptor::learn(fd, write, ticks, self.ticks_per_us, u64::from(len));
         }
-        instance.finish(slot, result, by);
+        instance.finish_for(slot, result, by, taker);
         ticks
+    }
+
+    /// A request of the pool lane, on one of our workers or in its place.
+    fn run_pooled(&self, instance: &Arc<Instance>, slot: u32) {
+        without_taker(|taker| self.run(instance, slot, By::Pool, true, taker));
+    }
+
+    /// What was left for its submitter's wait goes into the ring, in front of what comes. True if
+    /// there was something, which the caller announces.
+    fn next_to_ring(&self, instance: &Instance) -> bool {
+        let Some(taken) = self.next.take() else { return false };
+        instance.slot(taken.slot).queue();
+        self.inline.push(&[taken.slot]);
+        true
+    }
+
+    /// Submits a single inline request that nobody is told of by an eventfd.
+    #[inline]
+    fn submit_one(&self, instance: &Arc<Instance>, slot: u32) {
+        if self.leave_to_wait(instance, slot) {
+            return;
+        }
+        if !self.next.is_empty() {
+            self.next_to_ring(instance);
+        }
+        instance.slot(slot).queue();
+        self.inline.push(&[slot]);
+        self.announce(instance, self.habit.waiters_come());
+    }
+
+    /// Leaves a single inline request to the wait that is expected to follow. False: not now.
+    #[inline]
+    fn leave_to_wait(&self, instance: &Arc<Instance>, slot: u32) -> bool {
+        if !self.habit.waiters_come() || self.has_inline_work() || self.baton.view().is_held() {
+            return false;
+        }
+        instance.slot(slot).leave();
+        let Some(watched) = self.next.put(slot) else { return false };
+        if instance.completions().has_sleepers() {
+            instance.completions().wake_now();
+        }
+        if !watched && self.next.watch() {
+            self.threads.watchdog.add(instance);
+        }
+        true
     }
 
     /// To the pool, once everything is done that it has to come after.
@@ -230,18 +303,19 @@ impl Workers {
         instance: &Arc<Instance>,
         mut turn: Turn,
         by: By,
-        enough: &mut dyn FnMut(u64) -> bool,
+        taker: &mut Taker<'_>,
+        enough: &mut dyn FnMut(u64, u32) -> bool,
     ) {
         loop {
-            if !self.ordered.is_empty() && self.hold_order(instance, by, enough) {
+            if !self.ordered.is_empty() && self.hold_order(instance, by, taker, enough) {
                 return self.lay_down(instance, turn);
             }
             if let Some(slot) = self.inline.pop() {
                 let timed = turn.number().is_multiple_of(TIMED_EVERY);
-                let ticks = self.run(instance, slot, by, timed);
+                let ticks = self.run(instance, slot, by, timed, taker);
                 if self.inline.is_empty() {
                     // Fall through to the release: it notices what was announced meanwhile.
-                } else if enough(ticks) {
+                } else if enough(ticks, taker.taken()) {
                     return self.lay_down(instance, turn);
                 } else {
                     match self.baton.proceed(turn) {
@@ -279,13 +353,14 @@ impl Workers {
         &self,
         instance: &Arc<Instance>,
         by: By,
-        enough: &mut dyn FnMut(u64) -> bool,
+        taker: &mut Taker<'_>,
+        enough: &mut dyn FnMut(u64, u32) -> bool,
     ) -> bool {
         let Some(mut turn) = self.order.take() else { return false };
         loop {
             while let Some(slot) = self.ordered.pop() {
-                let ticks = self.run(instance, slot, by, true);
-                if enough(ticks) && !self.ordered.is_empty() {
+                let ticks = self.run(instance, slot, by, true, taker);
+                if enough(ticks, taker.taken()) && !self.ordered.is_empty() {
                     self.order.leave(turn);
                     // The baton may be somebody else's by now, who has not seen these.
                     self.announce(instance, self.habit.waiters_come());
@@ -358,12 +433,14 @@ impl Workers {
     /// else a turn with the baton.
     fn serve(&self, instance: &Arc<Instance>) {
         if let Some(slot) = self.pool.pop().or_else(|| self.worker.pop()) {
-            self.run(instance, slot, By::Pool, true);
+            self.run_pooled(instance, slot);
         } else if self.seat.takes_holder()
             && let Some(turn) = self.baton.take()
         {
             self.spin_pays();
-            self.hold(instance, turn, By::Worker, &mut |_| false);
+            without_taker(|taker| {
+                self.hold(instance, turn, By::Worker, taker, &mut |_, _| false);
+            });
         }
     }
 
@@ -424,11 +501,68 @@ impl Workers {
             && (helpless || help.unbounded && self.must_wait_for_all(instance, help.min))
             || helpless && !self.worker.is_empty()
     }
+
+    /// Helps with all but a request left for its submitter's wait.
+    fn help_more(&self, instance: &Arc<Instance>, help: Help, taker: &mut Taker<'_>) -> bool {
+        let mut view = self.baton.view();
+        if help.min == 0 && view.is_held() {
+            // A poll that comes while another thread executes: what it has begun is not to be missed.
+            view = self.wait_for_holder(view);
+        }
+        if view.has_work() || self.has_inline_work() {
+            if help.min > 0 || view.has_work() {
+                self.habit.waiter_came();
+            }
+            if !view.is_held()
+                && let Some(turn) = self.baton.take()
+            {
+                let (mut executed, before) = (0, taker.taken());
+                self.hold(instance, turn, By::Waiter, taker, &mut |ticks, taken| {
+                    executed += 1;
+                    let slow = ticks > FAVOUR_US * self.ticks_per_us;
+                    let available = instance.completions().available() + taken - before;
+                    // Who only looks expects to see everything that did not sleep.
+                    let favour = help.min > 0 && available >= help.min;
+                    available >= help.max || favour && (slow || executed >= FAVOURS)
+                });
+                return true;
+            }
+        } else if help.min > 0 {
+            self.habit.waiter_came();
+        }
+        if help.min > 0 && self.waits_are_unbounded.load(Ordering::Relaxed) != help.unbounded {
+            self.waits_are_unbounded.store(help.unbounded, Ordering::Relaxed);
+        }
+        if self.may_take(instance, help) {
+            let mut slot = self.pool.pop();
+            if slot.is_none() && self.threads.pool.is_helpless() {
+                slot = self.worker.pop();
+            }
+            if let Some(slot) = slot {
+                self.run(instance, slot, By::Waiter, true, taker);
+                return true;
+            }
+        } else if !self.pool.is_empty() {
+            // Left for a waiter, but not for one with a deadline.
+            self.call_worker(instance);
+        }
+        false
+    }
 }
 
 impl Contract for Workers {
     #[inline]
     fn submit(&self, instance: &Arc<Instance>, slots: &[u32]) {
+        if let [slot] = *slots {
+            // SAFETY: filled by the submitter, which has not passed it on yet.
+            let request = unsafe { instance.slot(slot).request() };
+            let (lane, stream) = lane::choose(&request.sqe, request.kind);
+            if lane == Lane::Inline && request.notify < 0 {
+                (request.lane, request.stream) = (lane as u8, stream);
+                return self.submit_one(instance, slot);
+            }
+        }
+        let moved = !self.next.is_empty() && self.next_to_ring(instance);
         let (mut inline, mut pool) = (Batch::new(), Batch::new());
         let (mut notifies, mut ordered, mut for_worker) = (false, false, false);
         for &slot in slots {
@@ -438,6 +572,7 @@ impl Contract for Workers {
             let (lane, stream) = lane::choose(&request.sqe, kind);
             (request.lane, request.stream) = (lane as u8, stream);
             notifies |= request.notify >= 0;
+            instance.slot(slot).queue();
             match lane {
                 Lane::Inline | Lane::AfterInline | Lane::AfterOrdered => inline.push(slot),
                 Lane::Ordered => {
@@ -464,7 +599,7 @@ impl Contract for Workers {
         if ordered {
             self.order.announce();
         }
-        if ordered || !inline.as_slice().is_empty() {
+        if moved || ordered || !inline.as_slice().is_empty() {
             self.announce(instance, helpers_come);
         }
         if for_worker {
@@ -488,55 +623,25 @@ impl Contract for Workers {
         }
     }
 
-    fn help(&self, instance: &Arc<Instance>, help: Help) -> bool {
-        let mut view = self.baton.view();
-        if help.min == 0 && view.is_held() {
-            // A poll that comes while another thread executes: what it has begun is not to be missed.
-            view = self.wait_for_holder(view);
-        }
-        if view.has_work() || self.has_inline_work() {
-            if help.min > 0 || view.has_work() {
-                self.habit.waiter_came();
-            }
-            if !view.is_held()
-                && let Some(turn) = self.baton.take()
-            {
-                let mut executed = 0;
-                self.hold(instance, turn, By::Waiter, &mut |ticks| {
-                    executed += 1;
-                    let slow = ticks > FAVOUR_US * self.ticks_per_us;
-                    let available = instance.completions().available();
-                    // Who only looks expects to see everything that did not sleep.
-                    let favour = help.min > 0 && available >= help.min;
-                    available >= help.max || favour && (slow || executed >= FAVOURS)
-                });
-                return true;
-            }
-        } else if help.min > 0 {
+    #[inline]
+    fn help(&self, instance: &Arc<Instance>, help: Help, taker: &mut Taker<'_>) -> bool {
+        if !self.has_inline_work()
+            && let Some(taken) = self.next.take()
+        {
+            instance.slot(taken.slot).begin();
+            let timed = taken.number.is_multiple_of(TIMED_EVERY);
+            self.execute(instance, taken.slot, By::Waiter, timed, taker);
             self.habit.waiter_came();
+            return true;
         }
-        if help.min > 0 && self.waits_are_unbounded.load(Ordering::Relaxed) != help.unbounded {
-            self.waits_are_unbounded.store(help.unbounded, Ordering::Relaxed);
-        }
-        if self.may_take(instance, help) {
-            let mut slot = self.pool.pop();
-            if slot.is_none() && self.threads.pool.is_helpless() {
-                slot = self.worker.pop();
-            }
-            if let Some(slot) = slot {
-                self.run(instance, slot, By::Waiter, true);
-                return true;
-            }
-        } else if !self.pool.is_empty() {
-            // Left for a waiter, but not for one with a deadline.
-            self.call_worker(instance);
-        }
-        false
+        self.help_more(instance, help, taker)
     }
 
     fn has_help_to_offer(&self, instance: &Instance, help: Help) -> bool {
         let view = self.baton.view();
-        view.has_work() && !view.is_held() || self.may_take(instance, help)
+        view.has_work() && !view.is_held()
+            || !self.next.is_empty()
+            || self.may_take(instance, help)
     }
 
     fn nap(&self, nap: u32) -> Option<Duration> {
@@ -576,6 +681,10 @@ impl Contract for Workers {
     }
 
     fn drain(&self, instance: &Instance) {
+        if let Some(taken) = self.next.take() {
+            instance.slot(taken.slot).queue();
+            instance.end_popped(taken.slot);
+        }
         for queue in [&self.inline, &self.ordered, &self.pool, &self.worker] {
             while let Some(slot) = queue.pop() {
                 instance.end_popped(slot);
@@ -584,6 +693,7 @@ impl Contract for Workers {
     }
 
     fn retract(&self, instance: &Instance, slot: u32, key: u64) -> bool {
-        self.threads.poller.remove(instance, slot, key)
+        self.next.remove(slot, || instance.slot(slot).key() == key)
+            || self.threads.poller.remove(instance, slot, key)
     }
 }

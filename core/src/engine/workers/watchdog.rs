@@ -35,6 +35,8 @@ struct Watched {
     view: View,
     /// Requests taken from the two queues, as of the last look.
     taken: (u64, u64),
+    /// The request left for its submitter's wait, then.
+    next: u64,
     quiet: u32,
 }
 
@@ -53,6 +55,7 @@ impl Watchdog {
             instance: Arc::clone(instance),
             view: workers.baton.view(),
             taken: workers.taken(),
+            next: workers.next.word(),
             quiet: 0,
         });
         let (make, wake) = (!state.alive, state.resting);
@@ -133,15 +136,35 @@ impl Watched {
             workers.seat.want_holder();
             look = Look::NeedsWorker;
         }
+        let next = workers.next.word();
+        if !workers.next.is_empty() && next == self.next {
+            workers.habit.nobody_came();
+            if workers.next_to_ring(&self.instance) {
+                // Watched by being on this list, whatever the mark said.
+                workers.baton.watch();
+                workers.baton.announce();
+            }
+            workers.seat.want_holder();
+            look = Look::NeedsWorker;
+        }
+        self.next = next;
         if workers.for_workers() > 0 && taken.1 == self.taken.1 {
             look = Look::NeedsWorker;
         }
         (self.view, self.taken) = (workers.baton.view(), taken);
-        if waiting || workers.for_workers() > 0 {
+        if waiting || workers.for_workers() > 0 || !workers.next.is_empty() {
             self.quiet = 0;
             return look;
         }
         self.quiet += 1;
-        if self.quiet >= QUIET_TICKS && workers.baton.unwatch() { Look::Quiet } else { look }
+        if self.quiet >= QUIET_TICKS && workers.next.unwatch() {
+            if workers.baton.unwatch() {
+                return Look::Quiet;
+            }
+            // Requests have come: stay. If somebody else has marked it meanwhile, it is on the list
+            // twice for a while.
+            workers.next.watch();
+        }
+        look
     }
 }

@@ -1,0 +1,118 @@
+//! A word per thread that says which handle it is looking at: readers of the table write
+//! to a line of their own, and only who takes a value away pays for seeing them all.
+//!
+//! A reader's store and the load after it must not change places. Only the compiler is kept from
+//! that; the processors are, when it matters, by membarrier(2) on the other side. Where that is
+//! refused, readers use a full fence.
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, compiler_fence, fence};
+
+use crossbeam_utils::CachePadded;
+
+use crate::sys;
+
+/// The word of one thread. Never freed; a thread that ends leaves it to the next one.
+#[derive(Debug)]
+pub(crate) struct Hazard {
+    pub(crate) handle: CachePadded<AtomicUsize>,
+    taken: AtomicBool,
+    next: AtomicPtr<Hazard>,
+}
+
+static ALL: AtomicPtr<Hazard> = AtomicPtr::new(std::ptr::null_mut());
+/// Readers need a fence of their own: membarrier is not to be had.
+static FENCE: AtomicBool = AtomicBool::new(true);
+
+thread_local! {
+    static MINE: Cell<Option<&'static Hazard>> = const { Cell::new(None) };
+    static RETURN: Return = const { Return };
+}
+
+/// Gives the word back when the thread ends.
+struct Return;
+
+impl Drop for Return {
+    fn drop(&mut self) {
+        if let Some(hazard) = MINE.take() {
+            hazard.taken.store(false, Ordering::Release);
+        }
+    }
+}
+
+/// This thread's word. `None` while the thread ends.
+#[inline]
+pub(crate) fn mine() -> Option<&'static Hazard> {
+    match MINE.get() {
+        Some(hazard) => Some(hazard),
+        None => claim(),
+    }
+}
+
+#[cold]
+fn claim() -> Option<&'static Hazard> {
+    RETURN.try_with(|_| ()).ok()?;
+    static REGISTERED: OnceLock<()> = OnceLock::new();
+    REGISTERED.get_or_init(|| FENCE.store(!sys::membarrier_register(), Ordering::SeqCst));
+    let mut at = ALL.load(Ordering::Acquire);
+    // SAFETY: null, or a word that was leaked below.
+    while let Some(hazard) = unsafe { at.as_ref() } {
+        if !hazard.taken.swap(true, Ordering::AcqRel) {
+            MINE.set(Some(hazard));
+            return Some(hazard);
+        }
+        at = hazard.next.load(Ordering::Acquire);
+    }
+    let hazard: &'static Hazard = Box::leak(Box::new(Hazard {
+        handle: CachePadded::new(AtomicUsize::new(0)),
+        taken: AtomicBool::new(true),
+        next: AtomicPtr::new(std::ptr::null_mut()),
+    }));
+    let pointer = std::ptr::from_ref(hazard).cast_mut();
+    let mut first = ALL.load(Ordering::Relaxed);
+    loop {
+        hazard.next.store(first, Ordering::Relaxed);
+        match ALL.compare_exchange(first, pointer, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => break,
+            Err(now) => first = now,
+        }
+    }
+    MINE.set(Some(hazard));
+    Some(hazard)
+}
+
+/// Between a reader's store to its word and its look at the table.
+#[inline]
+pub(crate) fn light_fence() {
+    if FENCE.load(Ordering::Relaxed) {
+        fence(Ordering::SeqCst);
+    } else {
+        compiler_fence(Ordering::SeqCst);
+    }
+}
+
+/// Between taking a value away and looking for its readers.
+pub(crate) fn heavy_fence() {
+    fence(Ordering::SeqCst);
+    if !FENCE.load(Ordering::SeqCst) && !sys::membarrier() {
+        // Registered, and refused since (a seccomp filter that came later): those who read
+        // without a fence have had time to be seen after this.
+        FENCE.store(true, Ordering::SeqCst);
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
+/// Does any thread look at this handle?
+pub(crate) fn any(handle: usize) -> bool {
+    let mut at = ALL.load(Ordering::Acquire);
+    // SAFETY: null, or a word that is never freed.
+    while let Some(hazard) = unsafe { at.as_ref() } {
+        if hazard.handle.load(Ordering::SeqCst) == handle {
+            return true;
+        }
+        at = hazard.next.load(Ordering::Acquire);
+    }
+    false
+}
