@@ -106,7 +106,7 @@ impl Workers {
     /// Gets a worker to take the baton.
     fn call_holder(&self, instance: &Arc<Instance>) {
         self.seat.want_holder();
-        self.call_worker(instance);
+        self.call_worker_at_once(instance);
     }
 
     /// No worker exists and none can be made, and the program may not come to wait: the submitter
@@ -123,9 +123,18 @@ impl Workers {
         }
     }
 
-    /// Gets a worker to look after this context.
+    /// Gets a worker to look after requests of the pool lane, soon.
     fn call_worker(&self, instance: &Arc<Instance>) {
-        if self.threads.pool.call(instance, &self.seat) {
+        if self.threads.pool.call(instance, &self.seat, false) {
+            instance.count(|stats| &stats.wakeups);
+        }
+        // Should those at work be stuck, the watchdog calls more.
+        self.watch_over(instance);
+    }
+
+    /// Gets a worker, however many are at work.
+    fn call_worker_at_once(&self, instance: &Arc<Instance>) {
+        if self.threads.pool.call(instance, &self.seat, true) {
             instance.count(|stats| &stats.wakeups);
         }
     }
@@ -197,7 +206,10 @@ impl Workers {
 
     /// A request of the pool lane, on one of our workers or in its place.
     fn run_pooled(&self, instance: &Arc<Instance>, slot: u32) {
-        without_taker(|taker| self.run(instance, slot, By::Pool, true, taker));
+        let ticks = without_taker(|taker| self.run(instance, slot, By::Pool, true, taker));
+        if ticks > 0 {
+            self.threads.pool.took(ticks);
+        }
     }
 
     /// What was left for its submitter's wait goes into the ring, in front of what comes. True if
@@ -274,7 +286,7 @@ impl Workers {
         unsafe { started.request() }.lane = lane as u8;
         started.requeue();
         queue.push(&[slot]);
-        self.call_worker(instance);
+        self.call_worker_at_once(instance);
     }
 
     /// A positional call found no offsets: the descriptor is a stream.
@@ -478,6 +490,11 @@ impl Workers {
         self.for_workers() > 0 || self.seat.wants_holder()
     }
 
+    /// Is there something that must not wait for those that are at work?
+    fn needs_worker_at_once(&self) -> bool {
+        !self.worker.is_empty() || self.seat.wants_holder()
+    }
+
     /// How many requests have been taken for execution, by holders and by workers of their own.
     fn taken(&self) -> (u64, u64) {
         let inline = self.inline.taken() + self.ordered.taken();
@@ -603,7 +620,7 @@ impl Contract for Workers {
             self.announce(instance, helpers_come);
         }
         if for_worker {
-            self.call_worker(instance);
+            self.call_worker_at_once(instance);
         }
         if !pool.as_slice().is_empty() {
             self.pool.push(pool.as_slice());

@@ -20,6 +20,12 @@ use crate::sys;
 /// Workers on their way to work before another one is woken.
 const ON_THE_WAY_MAX: usize = 2;
 
+/// Workers per CPU that are enough for requests that do not take long: with more, each finds its
+/// queue empty when it is done, and has to sleep and be woken for the next.
+const ENOUGH_PER_CPU: usize = 8;
+/// Requests that take this long get as many workers as there may be.
+const LONG_US: u64 = 400;
+
 /// The longest that an idle worker looks for work before it sleeps.
 const SPIN_US_MAX: u64 = 40;
 
@@ -31,6 +37,8 @@ pub(super) struct Pool {
     queued: AtomicUsize,
     /// How long it does, in ticks: what has lately paid, 0 if nothing did.
     spin: AtomicU64,
+    /// How long requests of the pool lane take, in ticks: a moving average.
+    typical: AtomicU64,
     /// No thread could be made, and there is none.
     helpless: AtomicBool,
 }
@@ -87,8 +95,10 @@ enum Wake {
 }
 
 impl State {
-    fn wake_one(&mut self) -> Wake {
-        if self.queue.is_empty() || self.on_the_way >= ON_THE_WAY_MAX {
+    /// Wakes or makes a worker if there is need for one and fewer than `enough` are at work.
+    fn wake_one(&mut self, enough: usize) -> Wake {
+        let at_work = self.alive - self.idle.len();
+        if self.queue.is_empty() || self.on_the_way >= ON_THE_WAY_MAX || at_work >= enough {
             return Wake::Nobody;
         }
         if let Some(bed) = self.idle.pop() {
@@ -125,16 +135,33 @@ impl Pool {
             state: Mutex::new(state),
             queued: AtomicUsize::new(0),
             spin: AtomicU64::new(0),
+            typical: AtomicU64::new(0),
             helpless: AtomicBool::new(false),
         }
     }
 
-    /// Calls a worker for a context. True if one was woken or made.
-    pub(super) fn call(&self, instance: &Arc<Instance>, seat: &Seat) -> bool {
+    /// How many workers are enough for requests of the pool lane, which end by themselves.
+    fn enough(&self) -> usize {
+        if self.typical.load(Ordering::Relaxed) < LONG_US * ticks_per_us() {
+            (ENOUGH_PER_CPU * cpus()).min(WORKERS_MAX)
+        } else {
+            WORKERS_MAX
+        }
+    }
+
+    /// Takes note of how long a request of the pool lane took.
+    pub(super) fn took(&self, ticks: u64) {
+        let typical = self.typical.load(Ordering::Relaxed);
+        self.typical.store(typical - typical / 8 + ticks / 8, Ordering::Relaxed);
+    }
+
+    /// Calls a worker for a context. True if one was woken or made. None is if enough are at work
+    /// already, unless the request is one that they must not be waited for.
+    pub(super) fn call(&self, instance: &Arc<Instance>, seat: &Seat, urgent: bool) -> bool {
         let mut state = lock(&self.state);
         state.enqueue(instance, seat, Workers::of(instance).workers_max);
         self.queued.store(state.queue.len(), Ordering::Relaxed);
-        let wake = state.wake_one();
+        let wake = state.wake_one(if urgent { WORKERS_MAX } else { self.enough() });
         drop(state);
         self.wake(wake, instance)
     }
@@ -218,7 +245,8 @@ impl Pool {
                 state.enqueue(&instance, seat, workers.workers_max);
             }
             self.queued.store(state.queue.len(), Ordering::Relaxed);
-            let wake = state.wake_one();
+            let urgent = workers.needs_worker_at_once();
+            let wake = state.wake_one(if urgent { WORKERS_MAX } else { self.enough() });
             drop(state);
             if self.wake(wake, &instance) {
                 instance.count(|stats| &stats.wakeups);

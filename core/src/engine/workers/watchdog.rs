@@ -94,7 +94,7 @@ impl Watchdog {
             for (instance, look) in outside {
                 if look == Look::NeedsWorker {
                     let workers = Workers::of(&instance);
-                    workers.call_worker(&instance);
+                    workers.call_worker_at_once(&instance);
                 }
             }
             self.wake.sleep(ticket, Some(if idle { RETIRE_AFTER } else { TICK }));
