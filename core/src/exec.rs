@@ -48,7 +48,17 @@ pub(crate) fn kind(sqe: &Sqe) -> Kind {
 ///
 /// # Safety
 /// The addresses in the entry are readable, or lie where nothing is ever mapped.
+#[inline]
 pub(crate) unsafe fn copy_in(request: &mut Request) -> Result<(), i32> {
+    if matches!(request.sqe.opcode, opcode::READ | opcode::WRITE) {
+        return Ok(());
+    }
+    // SAFETY: the caller's contract.
+    unsafe { copy_in_more(request) }
+}
+
+#[inline(never)]
+unsafe fn copy_in_more(request: &mut Request) -> Result<(), i32> {
     let sqe = request.sqe;
     let (vector, path, path2) = match sqe.opcode {
         opcode::READV | opcode::WRITEV => (true, false, false),

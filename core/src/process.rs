@@ -1,23 +1,13 @@
 //! Which process this is: notices a fork without a system call per request.
 #![allow(unsafe_code)]
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use crate::sys::Mapping;
 
-/// One word in a page that the kernel zeroes in the child of a fork.
-struct Page(Mapping);
-
-impl Page {
-    fn word(&self) -> &AtomicU64 {
-        // SAFETY: the page is mapped writable for ever, aligned, and only used as this atomic.
-        unsafe { &*self.0.base().cast::<AtomicU64>() }
-    }
-}
-
-static PAGE: OnceLock<Option<Page>> = OnceLock::new();
-/// The newest generation handed out; survives a fork.
+/// Where the number stands: a page that the kernel zeroes in the child of a fork.
+static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
+/// The newest number handed out; survives a fork.
 static LAST: AtomicU64 = AtomicU64::new(0);
 /// Stands in for the page where the kernel has no MADV_WIPEONFORK (before 4.14).
 static FALLBACK: AtomicU64 = AtomicU64::new(0);
@@ -26,22 +16,36 @@ extern "C" fn forget() {
     FALLBACK.store(0, Ordering::Relaxed);
 }
 
-fn page() -> Option<Page> {
-    let page = Mapping::new(4096, libc::PROT_READ | libc::PROT_WRITE).ok();
-    let page = page.filter(|page| page.wipe_on_fork() == 0);
-    if page.is_none() {
-        // SAFETY: the handler is a plain function that stores one word.
-        unsafe { libc::pthread_atfork(None, None, Some(forget)) };
+#[inline(always)]
+fn word() -> &'static AtomicU64 {
+    // SAFETY: null, or a word that stays for ever.
+    match unsafe { WORD.load(Ordering::Acquire).as_ref() } {
+        Some(word) => word,
+        None => make_word(),
     }
-    page.map(Page)
 }
 
-fn word() -> &'static AtomicU64 {
-    PAGE.get_or_init(page).as_ref().map_or(&FALLBACK, Page::word)
+#[cold]
+fn make_word() -> &'static AtomicU64 {
+    let page = Mapping::new(4096, libc::PROT_READ | libc::PROT_WRITE).ok();
+    let word = match page.filter(|page| page.wipe_on_fork() == 0) {
+        // Never unmapped: other threads may have seen it.
+        Some(page) => std::mem::ManuallyDrop::new(page).base().cast::<AtomicU64>(),
+        None => {
+            // SAFETY: the handler is a plain function that stores one word.
+            unsafe { libc::pthread_atfork(None, None, Some(forget)) };
+            std::ptr::from_ref(&FALLBACK).cast_mut()
+        }
+    };
+    // Whoever was first has made the one that counts.
+    let null = std::ptr::null_mut();
+    let _ = WORD.compare_exchange(null, word, Ordering::AcqRel, Ordering::Acquire);
+    // SAFETY: not null any more; a page of ours that stays mapped, or a static.
+    unsafe { &*WORD.load(Ordering::Acquire) }
 }
 
 /// A number for this process: another one after a fork. 0 until [`enter`] was called in it.
-#[inline]
+#[inline(always)]
 pub(crate) fn generation() -> u64 {
     word().load(Ordering::Relaxed)
 }
