@@ -62,3 +62,8 @@ mod next;
 
 pub use cqe::Cqe;
 pub use sqe::{FILE_POSITION, FSYNC_DATASYNC, Sqe, opcode};
+
+/// The README's example, compiled and run with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

@@ -20,7 +20,11 @@ pub const LONG: Duration = Duration::from_secs(30);
 
 /// A third result beside passed and failed. Not `println!`: the harness hides that of what passes.
 pub fn skip(reason: &str) {
-    let _ = writeln!(std::io::stderr(), "SKIPPED: {reason}");
+    let test = std::env::var(CHILD).ok();
+    let thread = std::thread::current();
+    let name = test.as_deref().or(thread.name()).unwrap_or("a test");
+    // On a line of its own: the harness may be in the middle of one.
+    let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: {reason}");
 }
 
 /// Ends the process if the test is not over in time: a hang is a failure, also one inside `destroy`.
@@ -179,7 +183,7 @@ pub fn isolated(test: &str, body: impl FnOnce()) {
         String::from_utf8_lossy(&output.stdout).into_owned(),
         String::from_utf8_lossy(&output.stderr).into_owned(),
     );
-    for line in err.lines().filter(|line| line.starts_with("SKIPPED: ")) {
+    for line in err.lines().filter(|line| line.starts_with("SKIPPED ")) {
         let _ = writeln!(std::io::stderr(), "{line}");
     }
     assert!(output.status.success(), "{test}: {}\n{out}\n{err}", output.status);

@@ -43,6 +43,8 @@ const FAVOURS: u32 = 32;
 const FAVOUR_US: u64 = 10;
 /// A poll waits this long for a request that another thread has begun and that is not expected to sleep.
 const POLL_US: u64 = 500;
+/// A waiter waits this long for a worker to give it the baton.
+const ASK_US: u64 = 5;
 /// One in so many inline requests is timed, to notice files that have become slow.
 const TIMED_EVERY: u64 = 8;
 /// A waiter's first nap while another thread holds the baton, and the longest.
@@ -325,6 +327,13 @@ impl Workers {
             if let Some(slot) = self.inline.pop() {
                 let timed = turn.number().is_multiple_of(TIMED_EVERY);
                 let ticks = self.run(instance, slot, by, timed, taker);
+                if by == By::Worker && self.gives_way() {
+                    self.lay_down(instance, turn);
+                    if instance.completions().has_sleepers() {
+                        instance.completions().wake_now();
+                    }
+                    return;
+                }
                 if self.inline.is_empty() {
                     // Fall through to the release: it notices what was announced meanwhile.
                 } else if enough(ticks, taker.taken()) {
@@ -348,6 +357,28 @@ impl Workers {
                     None => return,
                 },
             }
+        }
+    }
+
+    /// A worker gives the baton to a waiter that came for it: it executes without waking anybody.
+    fn gives_way(&self) -> bool {
+        self.seat.waiter_wants.load(Ordering::Relaxed)
+            && self.seat.waiter_wants.swap(false, Ordering::Relaxed)
+    }
+
+    /// Asks the worker that holds the baton for it, and waits for as long as a request that does
+    /// not sleep takes. Gives the baton as it is then.
+    #[cold]
+    fn ask_for_baton(&self) -> View {
+        self.seat.waiter_wants.store(true, Ordering::Relaxed);
+        let begin = sys::ticks();
+        loop {
+            let view = self.baton.view();
+            let over = sys::ticks().wrapping_sub(begin) > ASK_US * self.ticks_per_us;
+            if !view.is_held() || over || threads::cpus() == 1 {
+                return view;
+            }
+            std::hint::spin_loop();
         }
     }
 
@@ -529,6 +560,9 @@ impl Workers {
         if view.has_work() || self.has_inline_work() {
             if help.min > 0 || view.has_work() {
                 self.habit.waiter_came();
+            }
+            if view.is_held() && help.min > 0 && self.has_inline_work() {
+                view = self.ask_for_baton();
             }
             if !view.is_held()
                 && let Some(turn) = self.baton.take()

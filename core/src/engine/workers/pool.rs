@@ -62,12 +62,14 @@ struct Bed {
     since: AtomicU64,
 }
 
-/// What the pool knows about one context. All but `want_holder` and `last_view` under the pool's lock.
+/// What the pool knows about one context. `queued` and `active` change under the pool's lock.
 #[derive(Debug, Default)]
 pub(super) struct Seat {
     queued: AtomicBool,
     active: AtomicUsize,
     want_holder: AtomicBool,
+    /// A waiter would rather have the baton than sleep.
+    pub(super) waiter_wants: AtomicBool,
     /// What a napping waiter saw of the baton.
     pub(super) last_view: AtomicU64,
 }
