@@ -48,6 +48,7 @@ while ((round == 0 || SECONDS < seconds)); do
         read -ra extra < <(options "$name")
         mkdir -p -- "$folder/$name"
         command=("$uringlet" run -- fio --name="$name" --directory="$folder/$name" --randseed="$round"
+            --verify_state_save=0
             "${common[@]}" "${extra[@]}")
         started=$SECONDS
         if ! timeout --kill-after=10 300 "${command[@]}" >"$folder/out" 2>&1; then
