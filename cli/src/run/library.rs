@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 /// The file that cargo makes of the `libaio` crate.
 const NAME: &str = "libaio.so";
 
-/// The drop-in beside the running executable, in its `deps/`, or in `../lib/uringlet/`.
+/// The drop-in beside the running executable or in its `deps/`, whichever is newer, or in
+/// `../lib/uringlet/`.
 ///
 /// # Errors
 /// Not there (says where it looked), or at a path that the loader cannot preload.
@@ -62,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn beside_the_executable_comes_before_deps() {
+    fn of_the_two_in_the_target_folder_the_newer_is_taken() {
         let folder = tempfile::Builder::new().prefix("lib").tempdir().unwrap();
         let error = find_from(folder.path()).unwrap_err().to_string();
         assert!(error.contains("deps/libaio.so") && error.contains("cargo build --release"));
@@ -70,7 +71,16 @@ mod tests {
         std::fs::write(folder.path().join("deps/libaio.so"), "").unwrap();
         assert!(find_from(folder.path()).unwrap().ends_with("deps/libaio.so"));
         std::fs::write(folder.path().join("libaio.so"), "").unwrap();
+        let built = |place: &str, seconds| {
+            let file = std::fs::File::options().write(true).open(folder.path().join(place));
+            let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+            file.unwrap().set_modified(time).unwrap();
+        };
+        built("deps/libaio.so", 1000);
+        built("libaio.so", 2000);
         assert!(!find_from(folder.path()).unwrap().ends_with("deps/libaio.so"));
+        built("deps/libaio.so", 3000);
+        assert!(find_from(folder.path()).unwrap().ends_with("deps/libaio.so"));
     }
 
     #[test]
