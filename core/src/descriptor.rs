@@ -166,12 +166,19 @@ pub(crate) fn ticks_per_us() -> u64 {
     })
 }
 
-/// Did a transfer of `bytes` that took `ticks` sleep on the way? By its length: a copy from the
-/// page cache takes about a microsecond and a quarter of a nanosecond a byte; a device far longer.
+/// Did a transfer of `bytes` that took `ticks` sleep in a way that a worker of its own would help? By
+/// its length: a copy from or to the page cache takes about a microsecond and a quarter of a
+/// nanosecond a byte; a device far longer.
 #[inline]
-fn slept(ticks: u64, rate: u64, bytes: u64, direct: bool) -> bool {
-    // A direct transfer that takes longer than a system call has waited for a device, fast or not.
-    let base = if direct { 3 } else { 15 };
+fn slept(ticks: u64, rate: u64, bytes: u64, write: bool, direct: bool) -> bool {
+    let base = match (direct, write) {
+        // One that takes longer than a system call has waited for a device, fast or not.
+        (true, _) => 3,
+        (false, false) => 15,
+        // Cached writes come in bursts of slow ones, when pages are being written back, and hold
+        // the file's lock meanwhile: other threads would only wait for it too.
+        (false, true) => 200,
+    };
     ticks > rate * (base + bytes / 2048)
 }
 
@@ -192,7 +199,7 @@ pub(crate) fn learn(fd: RawFd, write: bool, ticks: u64, rate: u64, bytes: u64) {
     }
     let which = usize::from(write);
     let score = word >> SCORE_SHIFT[which] & 0xff;
-    let next = if slept(ticks, rate, bytes, word & DIRECT != 0) {
+    let next = if slept(ticks, rate, bytes, write, word & DIRECT != 0) {
         score + (256 - score) / 4
     } else {
         score - score.div_ceil(8)
@@ -234,7 +241,7 @@ mod tests {
         let fd = file.as_raw_fd();
         let sleeps = || Facts::known(fd).unwrap().sleeps(true);
         Facts::fresh(fd).unwrap();
-        let (slow, fast) = (100_000, 1_000);
+        let (slow, fast) = (1_000_000, 1_000);
         let mut steps = 0;
         while !sleeps() {
             learn(fd, true, slow, 1000, 4096);
