@@ -427,8 +427,11 @@ impl Instance {
     /// here and now, and waits for those that have, so that none of them meets a descriptor that is
     /// gone, or another file under its number. Requests in the poller stay there.
     pub fn before_close(self: &Arc<Self>, fd: i32) {
+        /// Naps before a request that is being executed counts as having begun its system call.
+        const NAPS: u32 = 1000;
         let all = Help { min: u32::MAX, max: u32::MAX, unbounded: true };
-        while self.is_usable() {
+        let mut naps = 0;
+        while self.is_usable() && naps < NAPS {
             let mut waiting = false;
             self.free.each_held(|index| waiting |= self.slot(index).is_waiting_for(fd));
             if !waiting {
@@ -436,7 +439,8 @@ impl Instance {
             }
             if !without_taker(|taker| self.engine.help(self, all, taker)) {
                 // Others execute them. Whether a system call has begun, and so holds the file,
-                // nobody can see.
+                // nobody can see; after this long it has, and may never end.
+                naps += 1;
                 std::thread::sleep(Duration::from_micros(20));
             }
         }

@@ -362,7 +362,9 @@ impl Workers {
 
     /// A worker gives the baton to a waiter that came for it: it executes without waking anybody.
     fn gives_way(&self) -> bool {
+        // One that came once, and does not any more, must not stop a worker that is needed.
         self.seat.waiter_wants.load(Ordering::Relaxed)
+            && self.habit.waiters_come()
             && self.seat.waiter_wants.swap(false, Ordering::Relaxed)
     }
 
