@@ -534,6 +534,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "futex(2) is inline assembly here, which Miri does not execute")]
     fn a_sleep_ends_by_time_or_by_closing() {
         let queue = Completions::new(Ring::cqes(1), 1);
         assert_eq!(queue.sleep(&sleeper(1), Some(Duration::from_millis(1))), SleepEnd::TimedOut);
