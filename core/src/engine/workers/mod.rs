@@ -10,6 +10,7 @@ mod baton;
 mod habit;
 mod lane;
 mod next;
+mod pipeline;
 mod poller;
 mod pool;
 mod threads;
@@ -23,6 +24,7 @@ use self::baton::{Baton, Release, Turn, View};
 use self::habit::Habit;
 use self::lane::Lane;
 use self::next::Next;
+use self::pipeline::Pipeline;
 use self::threads::Threads;
 use super::{Contract, Help};
 use crate::descriptor::{self, ticks_per_us};
@@ -63,6 +65,7 @@ pub(crate) struct Workers {
     /// Requests that only a worker may execute.
     worker: IndexRing,
     habit: Habit,
+    pipeline: Pipeline,
     /// The last waiter had no deadline, so the next may take what has to be waited for.
     waits_are_unbounded: AtomicBool,
     /// The holder that a poll has waited for in vain.
@@ -87,6 +90,7 @@ impl Workers {
             pool: IndexRing::new(slots),
             worker: IndexRing::new(slots),
             habit: Habit::new(),
+            pipeline: Pipeline::new(ticks_per_us()),
             waits_are_unbounded: AtomicBool::new(true),
             given_up: AtomicU64::new(0),
             spin: AtomicU64::new(0),
@@ -103,6 +107,12 @@ impl Workers {
             super::Engine::Workers(workers) => workers,
             other => unreachable!("a worker serves {other:?}"),
         }
+    }
+
+    /// A thread of the program is expected to come and execute what is submitted.
+    #[inline]
+    fn waiters_execute(&self) -> bool {
+        self.habit.waiters_come() && !self.pipeline.is_on()
     }
 
     /// Gets a worker to take the baton.
@@ -234,13 +244,13 @@ impl Workers {
         }
         instance.slot(slot).queue();
         self.inline.push(&[slot]);
-        self.announce(instance, self.habit.waiters_come());
+        self.announce(instance, self.waiters_execute());
     }
 
     /// Leaves a single inline request to the wait that is expected to follow. False: not now.
     #[inline]
     fn leave_to_wait(&self, instance: &Arc<Instance>, slot: u32) -> bool {
-        if !self.habit.waiters_come() || self.has_inline_work() || self.baton.view().is_held() {
+        if !self.waiters_execute() || self.has_inline_work() || self.baton.view().is_held() {
             return false;
         }
         instance.slot(slot).leave();
@@ -346,7 +356,7 @@ impl Workers {
                     continue;
                 }
             }
-            if by == By::Worker && !self.habit.waiters_come() {
+            if by == By::Worker && !self.waiters_execute() {
                 self.spin_for_work();
             }
             match self.baton.release(turn) {
@@ -364,7 +374,7 @@ impl Workers {
     fn gives_way(&self) -> bool {
         // One that came once, and does not any more, must not stop a worker that is needed.
         self.seat.waiter_wants.load(Ordering::Relaxed)
-            && self.habit.waiters_come()
+            && self.waiters_execute()
             && self.seat.waiter_wants.swap(false, Ordering::Relaxed)
     }
 
@@ -379,6 +389,23 @@ impl Workers {
             let over = sys::ticks().wrapping_sub(begin) > ASK_US * self.ticks_per_us;
             if !view.is_held() || over || threads::cpus() == 1 {
                 return view;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// A worker executes what this waiter waits for: looks out for it as long as a few requests take.
+    /// `None`: enough has come. Else the baton as it is then.
+    fn wait_for_pipeline(&self, instance: &Instance, min: u32) -> Option<View> {
+        let begin = sys::ticks();
+        loop {
+            if instance.completions().available() >= min {
+                return None;
+            }
+            let view = self.baton.view();
+            let over = sys::ticks().wrapping_sub(begin) > SPIN_US_MAX * self.ticks_per_us;
+            if !view.is_held() || over {
+                return Some(view);
             }
             std::hint::spin_loop();
         }
@@ -408,7 +435,7 @@ impl Workers {
                 if enough(ticks, taker.taken()) && !self.ordered.is_empty() {
                     self.order.leave(turn);
                     // The baton may be somebody else's by now, who has not seen these.
-                    self.announce(instance, self.habit.waiters_come());
+                    self.announce(instance, self.waiters_execute());
                     return true;
                 }
             }
@@ -559,11 +586,25 @@ impl Workers {
             // A poll that comes while another thread executes: what it has begun is not to be missed.
             view = self.wait_for_holder(view);
         }
+        if help.min > 0 {
+            let count = self.inline.taken();
+            if self.pipeline.is_due(count) {
+                let queued = instance.free_slots().held_more_than(1);
+                self.pipeline.next_window(count, sys::ticks(), queued, &self.threads.busy);
+            }
+            if self.pipeline.is_on() && view.is_held() {
+                match self.wait_for_pipeline(instance, help.min) {
+                    None => return true,
+                    Some(now) => view = now,
+                }
+            }
+        }
         if view.has_work() || self.has_inline_work() {
             if help.min > 0 || view.has_work() {
                 self.habit.waiter_came();
             }
-            if view.is_held() && help.min > 0 && self.has_inline_work() {
+            let ask = view.is_held() && help.min > 0 && !self.pipeline.is_on();
+            if ask && self.has_inline_work() {
                 view = self.ask_for_baton();
             }
             if !view.is_held()
@@ -645,7 +686,7 @@ impl Contract for Workers {
             }
         }
         // Whoever waits for an eventfd is not inside `wait`.
-        let helpers_come = !notifies && self.habit.waiters_come();
+        let helpers_come = !notifies && self.waiters_execute();
         if !inline.as_slice().is_empty() {
             self.inline.push(inline.as_slice());
         }

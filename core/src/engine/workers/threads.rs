@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::poller::Poller;
@@ -25,6 +25,7 @@ pub(super) struct Threads {
     pub(super) pool: Pool,
     pub(super) poller: Poller,
     pub(super) watchdog: Watchdog,
+    pub(super) busy: Busy,
 }
 
 static CURRENT: AtomicPtr<Threads> = AtomicPtr::new(std::ptr::null_mut());
@@ -47,6 +48,7 @@ impl Threads {
                 pool: Pool::new(),
                 poller: Poller::new(),
                 watchdog: Watchdog::new(),
+                busy: Busy::new(),
             }));
             match CURRENT.compare_exchange(current, new, Ordering::AcqRel, Ordering::Relaxed) {
                 // Leaked: threads and contexts refer to it as long as the process lives.
@@ -55,6 +57,42 @@ impl Threads {
                 Err(_) => drop(unsafe { Box::from_raw(new) }),
             }
         }
+    }
+}
+
+/// How many contexts keep a CPU busy each, in spans of time: two words of `span << 16 | count`.
+#[derive(Debug)]
+pub(super) struct Busy([AtomicU64; 2]);
+
+impl Busy {
+    /// A span is 2^16 microseconds.
+    const SPAN_SHIFT: u32 = 16;
+
+    pub(super) fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; 2])
+    }
+
+    /// The span that a time lies in.
+    pub(super) fn span(us: u64) -> u64 {
+        us >> Self::SPAN_SHIFT
+    }
+
+    /// A context says that it is busy, once in a span.
+    pub(super) fn add(&self, span: u64) {
+        let word = &self.0[span as usize % 2];
+        let now = word.load(Ordering::Relaxed);
+        let count = if now >> 16 == span & (u64::MAX >> 16) { now & 0xffff } else { 0 };
+        // A lost count is found again in the next span.
+        word.store(span << 16 | (count + 1).min(0xffff), Ordering::Relaxed);
+    }
+
+    /// Busy contexts in a span or the one before, whichever are more.
+    pub(super) fn count(&self, span: u64) -> usize {
+        let count = |span: u64| {
+            let word = self.0[span as usize % 2].load(Ordering::Relaxed);
+            if word >> 16 == span & (u64::MAX >> 16) { word & 0xffff } else { 0 }
+        };
+        count(span).max(count(span.wrapping_sub(1))) as usize
     }
 }
 
