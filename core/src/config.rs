@@ -8,21 +8,36 @@ use crate::context::Context;
 /// The engines that can be chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EngineKind {
-    /// Executes in user space, on waiting threads and workers.
+    /// The fastest road for each request: inline, a worker, or the kernel where it is truly
+    /// asynchronous. Goes on with what there is where a sandbox refuses something.
     #[default]
+    Auto,
+    /// Executes in user space, on waiting threads and workers.
     Workers,
+    /// Reads and writes of files through io_uring(7), everything else as `workers`.
+    IoUring,
+    /// Reads and writes of files through Linux AIO (io_submit(2)), everything else as `workers`.
+    LinuxAio,
+    /// Reads and writes of files through the C library's aio(7), each on an idle one of a pool of
+    /// duplicates of its descriptor, everything else as `workers`.
+    PosixAio,
     /// Completes everything with 0 without doing it: for measuring the frame.
     Null,
 }
 
 impl EngineKind {
     /// Every engine, in the order in which help texts list them.
-    pub const ALL: [Self; 2] = [Self::Workers, Self::Null];
+    pub const ALL: [Self; 6] =
+        [Self::Auto, Self::Workers, Self::IoUring, Self::LinuxAio, Self::PosixAio, Self::Null];
 
     /// The engine's name, as `--engine` and `URINGLET_ENGINE` take it.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Auto => "auto",
             Self::Workers => "workers",
+            Self::IoUring => "io_uring",
+            Self::LinuxAio => "linux_aio",
+            Self::PosixAio => "posix_aio",
             Self::Null => "null",
         }
     }
@@ -41,7 +56,7 @@ impl FromStr for EngineKind {
         Self::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| ConfigError {
             field: "engine",
             value: name.to_owned(),
-            expected: Self::ALL.map(Self::name).join(" or "),
+            expected: Self::ALL.map(Self::name).join(", "),
             errno: libc::EINVAL,
         })
     }
@@ -50,10 +65,10 @@ impl FromStr for EngineKind {
 /// A value that no context can be made with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    field: &'static str,
-    value: String,
-    expected: String,
-    errno: i32,
+    pub(crate) field: &'static str,
+    pub(crate) value: String,
+    pub(crate) expected: String,
+    pub(crate) errno: i32,
 }
 
 impl ConfigError {
@@ -113,7 +128,7 @@ impl Builder {
         self
     }
 
-    /// The engine; [`EngineKind::Workers`] by default.
+    /// The engine; [`EngineKind::Auto`] by default.
     #[must_use]
     pub fn engine(mut self, engine: EngineKind) -> Self {
         self.engine = engine;
@@ -168,6 +183,6 @@ mod tests {
         let error = Builder::default().workers_max(65).build().err().unwrap();
         assert_eq!(error.to_string(), "workers_max is 65, expected 1 to 64");
         let error = "uring".parse::<EngineKind>().unwrap_err();
-        assert_eq!(error.to_string(), "engine is uring, expected workers or null");
+        assert_eq!(error.to_string(), "engine is uring, expected auto, workers, io_uring, linux_aio, posix_aio, null");
     }
 }

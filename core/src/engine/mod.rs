@@ -64,7 +64,7 @@ impl Engine {
     pub(crate) fn new(kind: EngineKind, slots: usize, workers_max: usize) -> Self {
         match kind {
             EngineKind::Null => Self::Null(null::Null),
-            EngineKind::Workers => Self::Workers(workers::Workers::new(slots, workers_max)),
+            _ => Self::Workers(workers::Workers::new(slots, workers_max)),
         }
     }
 
