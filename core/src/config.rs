@@ -89,6 +89,9 @@ impl std::error::Error for ConfigError {}
 /// The largest number of entries of a context.
 pub const ENTRIES_MAX: u32 = 65_536;
 
+/// The most descriptors of one file that `posix_aio` uses at a time.
+pub const FD_POOL_MAX: usize = 64;
+
 /// Builds a [`Context`].
 #[derive(Clone, Debug)]
 pub struct Builder {
@@ -96,6 +99,8 @@ pub struct Builder {
     pub(crate) workers_max: usize,
     pub(crate) engine: EngineKind,
     pub(crate) stats: bool,
+    /// Descriptors per file of `posix_aio`.
+    pub(crate) fd_pool: usize,
     /// Malformed requests are refused at submit, as io_submit does.
     pub(crate) strict: bool,
 }
@@ -107,6 +112,7 @@ impl Default for Builder {
             workers_max: crate::engine::workers::WORKERS_MAX,
             engine: EngineKind::default(),
             stats: false,
+            fd_pool: FD_POOL_MAX,
             strict: false,
         }
     }
@@ -142,10 +148,20 @@ impl Builder {
         self
     }
 
+    /// Descriptors that [`EngineKind::PosixAio`] uses for one file, the program's own and
+    /// duplicates of it: 1 to 64, which is the default. The C library executes the requests of
+    /// one descriptor one after the other, those of several side by side.
+    #[must_use]
+    pub fn fd_pool(mut self, descriptors: usize) -> Self {
+        self.fd_pool = descriptors;
+        self
+    }
+
     /// Makes the context.
     ///
     /// # Errors
-    /// [`ConfigError`] if a value is out of range or memory is short.
+    /// [`ConfigError`] if a value is out of range, or the engine is one of the kernel's or the C
+    /// library's and refused; [`ConfigError::errno`] is the reason.
     pub fn build(self) -> Result<Context, ConfigError> {
         Context::from_builder(&self)
     }
@@ -168,7 +184,8 @@ impl Builder {
         };
         range("entries", u64::from(self.entries), u64::from(ENTRIES_MAX))?;
         let workers_max = crate::engine::workers::WORKERS_MAX as u64;
-        range("workers_max", self.workers_max as u64, workers_max)
+        range("workers_max", self.workers_max as u64, workers_max)?;
+        range("fd_pool", self.fd_pool as u64, FD_POOL_MAX as u64)
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::config::{Builder, ConfigError, EngineKind};
 use crate::cqe::Cqe;
+use crate::engine::Choice;
 use crate::instance::{Entry, Instance, Submitted, Taker, Waited};
 use crate::queue::IoEvent;
 use crate::sqe::Sqe;
@@ -91,8 +92,13 @@ impl Context {
 
     /// The engine that executes the requests.
     pub fn engine(&self) -> EngineKind {
-        use crate::engine::Engine;
-        Engine::kind(self.instance.engine())
+        self.choice().engine
+    }
+
+    /// The engine, the kernel's interface that it uses, and what was tried and refused; as text, a
+    /// line for a log.
+    pub fn choice(&self) -> Choice {
+        self.instance.engine().choice()
     }
 
     /// Requests that can be in flight or unreaped at a time.

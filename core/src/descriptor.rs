@@ -36,6 +36,8 @@ const NO_SYNC: u64 = 1 << 7;
 /// Two bytes of score and two flags, for reads and for writes.
 const SCORE_SHIFT: [u32; 2] = [8, 16];
 const SLEEPS: [u64; 2] = [1 << 24, 1 << 25];
+/// Two bits that count slow submissions to the kernel, for reads and for writes.
+const SLOW_SHIFT: [u32; 2] = [26, 28];
 const NUMBER_SHIFT: u32 = 32;
 
 const ENTRIES: usize = 4096;
@@ -131,6 +133,20 @@ impl Facts {
         self.0 & NONBLOCK != 0
     }
 
+    /// O_DIRECT.
+    #[inline]
+    pub(crate) fn is_direct(self) -> bool {
+        self.0 & DIRECT != 0
+    }
+
+    /// Handing reads (or writes) of this file to the kernel has blocked the last few times: with
+    /// some file systems, and with writes that allocate, the kernel is not asynchronous. Says no now
+    /// and then, so that it is tried again.
+    #[inline]
+    pub(crate) fn submit_blocks(self, write: bool) -> bool {
+        self.0 >> SLOW_SHIFT[usize::from(write)] & 3 == 3 && !sys::ticks().is_multiple_of(256)
+    }
+
     pub(crate) fn may_read(self) -> bool {
         self.0 & NO_READ == 0
     }
@@ -214,6 +230,21 @@ pub(crate) fn learn(fd: RawFd, write: bool, ticks: u64, rate: u64, bytes: u64) {
     if new != word {
         // A lost update costs a little learning.
         entry.store(new, Ordering::Relaxed);
+    }
+}
+
+/// Learns how long it took to hand a read (or write) to the kernel.
+#[inline]
+pub(crate) fn learn_submit(fd: RawFd, write: bool, slow: bool) {
+    let (entry, shift) = (entry(fd), SLOW_SHIFT[usize::from(write)]);
+    let word = entry.load(Ordering::Relaxed);
+    if word & KNOWN == 0 || word >> NUMBER_SHIFT != u64::from(fd as u32) {
+        return;
+    }
+    let count = word >> shift & 3;
+    let next = if slow { (count + 1).min(3) } else { count.saturating_sub(1) };
+    if next != count {
+        entry.store(word & !(3 << shift) | next << shift, Ordering::Relaxed);
     }
 }
 

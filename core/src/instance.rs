@@ -105,6 +105,8 @@ pub(crate) enum By {
     Pool,
     /// The poller.
     Poller,
+    /// The kernel, or the C library's threads.
+    Kernel,
 }
 
 #[derive(Debug)]
@@ -137,11 +139,14 @@ impl Instance {
     /// With a completion queue of [`Cqe`]s of its own.
     pub(crate) fn new(builder: &Builder) -> Result<Arc<Self>, ConfigError> {
         builder.check()?;
-        Ok(Self::with_ring(builder, Ring::cqes(builder.entries), builder.entries, None))
+        Self::with_ring(builder, Ring::cqes(builder.entries), builder.entries, None)
     }
 
     /// With a completion queue in an aio ring of the front end's, for `room` requests, whatever
     /// the builder says.
+    ///
+    /// # Errors
+    /// As [`Builder::build`].
     ///
     /// # Safety
     /// `room` is less than `places`; `head`, `tail` and `places` events are valid until `memory` is dropped, and nobody else
@@ -154,7 +159,7 @@ impl Instance {
         events: *mut IoEvent,
         places: u32,
         room: u32,
-    ) -> Arc<Self> {
+    ) -> Result<Arc<Self>, ConfigError> {
         // SAFETY: the caller's contract, which is the ring's.
         let ring = unsafe { Ring::events(head, tail, events, places) };
         Self::with_ring(builder, ring, room, Some(memory))
@@ -165,7 +170,7 @@ impl Instance {
         ring: Ring,
         room: u32,
         memory: Option<Box<dyn RingMemory>>,
-    ) -> Arc<Self> {
+    ) -> Result<Arc<Self>, ConfigError> {
         let generation = process::enter();
         let count = room as usize;
         let published = stats::published().map(CountersOf::Process);
@@ -174,7 +179,7 @@ impl Instance {
             slots: (0..count).map(|_| Slot::new()).collect(),
             free: FreeSlots::new(count),
             completions: Completions::new(ring, count),
-            engine: Engine::new(builder.engine, count, builder.workers_max),
+            engine: Engine::new(builder, count)?,
             generation,
             closed: AtomicBool::new(false),
             strict: builder.strict,
@@ -183,7 +188,7 @@ impl Instance {
             _memory: memory,
         };
         instance.count(|counters| &counters.contexts);
-        Arc::new(instance)
+        Ok(Arc::new(instance))
     }
 
     /// Can it be used at all: not closed, and made by this very process?
@@ -336,15 +341,7 @@ impl Instance {
             let stay_up = || self.engine.has_help_to_offer(self, help);
             let need = min - taker.taken;
             let sleeper = Sleeper { need, stay_up: &stay_up, even_if_closed: false };
-            let end = match mask {
-                None => self.completions.sleep(&sleeper, time),
-                Some(mask) => match self.completions.sleep_masked(&sleeper, time, mask) {
-                    Ok(end) => end,
-                    // No descriptor left: the mask cannot be in force, but time can pass.
-                    Err(_) => self.completions.sleep(&sleeper, time),
-                },
-            };
-            match end {
+            match self.engine.sleep(self, &sleeper, time, mask, taker) {
                 SleepEnd::Again => {}
                 SleepEnd::TimedOut => {
                     if nap.is_some() {
@@ -485,7 +482,8 @@ impl Instance {
             }
             let sleeper =
                 Sleeper { need: available + 1, stay_up: &|| false, even_if_closed: true };
-            self.completions.sleep(&sleeper, Some(Duration::from_millis(10)));
+            let time = Some(Duration::from_millis(10));
+            without_taker(|taker| self.engine.sleep(self, &sleeper, time, None, taker));
         }
     }
 
@@ -673,6 +671,7 @@ impl Instance {
             By::Worker => &counters.by_worker,
             By::Pool => &counters.by_pool,
             By::Poller => &counters.by_poller,
+            By::Kernel => &counters.by_kernel,
         };
         add(by, 1);
         if result < 0 {

@@ -49,8 +49,9 @@ not_modelled! {
     pub mod stats;
     pub mod table;
 
-    pub use config::{Builder, ConfigError, ENTRIES_MAX, EngineKind};
+    pub use config::{Builder, ConfigError, ENTRIES_MAX, EngineKind, FD_POOL_MAX};
     pub use context::{Canceller, Context, Full};
+    pub use engine::{Choice, Refusal};
 }
 
 #[cfg(loom)]

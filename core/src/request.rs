@@ -171,6 +171,8 @@ mod phase {
     pub(super) const NEXT: u32 = 6;
     /// Completed.
     pub(super) const DONE: u32 = 5;
+    /// In the kernel's hands.
+    pub(super) const KERNEL: u32 = 8;
     /// Of a cancelled request: its number left the ring.
     pub(super) const POPPED: u32 = 0x10;
     /// Of a cancelled request: its completion was reaped.
@@ -347,6 +349,17 @@ impl Slot {
         self.set_phase(phase::STARTED);
     }
 
+    /// From started to the kernel, by whoever started it.
+    #[inline]
+    pub(crate) fn hand_over(&self) {
+        self.set_phase(phase::KERNEL);
+    }
+
+    /// Back from the kernel, not done: started again.
+    pub(crate) fn take_back(&self) {
+        self.set_phase(phase::STARTED);
+    }
+
     #[inline]
     fn set_phase(&self, phase: u32) {
         let now = self.state.load(Ordering::Relaxed) & !phase::MASK;
@@ -390,7 +403,7 @@ impl Slot {
                 }
             }
             phase::POLLING | phase::NEXT => Cancel::Polling,
-            phase::STARTED => Cancel::Started,
+            phase::STARTED | phase::KERNEL => Cancel::Started,
             _ => Cancel::Missed,
         }
     }

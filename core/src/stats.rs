@@ -134,6 +134,8 @@ counters! {
     by_pool,
     /// Requests completed by the poller.
     by_poller,
+    /// Requests executed by the kernel, or by the C library's threads.
+    by_kernel,
     /// Of all these: executed by a holder that had lost the baton when it was done.
     after_losing_baton,
     /// Times that a worker was woken or made.

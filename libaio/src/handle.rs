@@ -120,7 +120,8 @@ pub(crate) fn create(entries: u32) -> Result<usize, i32> {
         let events = ring.add(1).cast::<IoEvent>();
         let (head, tail) = (&raw const (*ring).head, &raw const (*ring).tail);
         Instance::with_aio_ring(&builder, memory, head, tail, events, places, room)
-    };
+    }
+    .map_err(|error| -error.errno())?;
     let context = AioContext { instance, eventfd: AtomicUsize::new(0) };
     table.publish_at(handle, Box::new(context));
     Ok(handle)

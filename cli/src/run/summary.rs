@@ -39,6 +39,7 @@ pub fn text(stats: &Snapshot) -> String {
     row("  a worker with the baton", count(stats.by_worker), share(stats.by_worker, total));
     row("  a pool worker", count(stats.by_pool), share(stats.by_pool, total));
     row("  the poller", count(stats.by_poller), share(stats.by_poller, total));
+    row("  the kernel", count(stats.by_kernel), share(stats.by_kernel, total));
     let lost = stats.after_losing_baton;
     row("of these after losing the baton", count(lost), share(lost, total));
     row("wake-ups", count(stats.wakeups), per_request(stats.wakeups, total));

@@ -3,14 +3,19 @@
 //! [`Contract`] is what the compiler holds every engine to; [`Engine`] is what a context calls.
 //! To add an engine, start from `null.rs`.
 
+pub(crate) mod kernel;
 pub(crate) mod null;
 pub(crate) mod workers;
 
+pub use self::kernel::Refusal;
+
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::EngineKind;
+use crate::config::{Builder, ConfigError, EngineKind};
 use crate::instance::{Instance, Taker};
+use crate::queue::{SleepEnd, Sleeper};
 
 /// A waiting thread's offer to execute requests.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +39,19 @@ pub(crate) trait Contract {
 
     /// Would [`Contract::help`] find something to do? Asked once more on the way to sleep.
     fn has_help_to_offer(&self, instance: &Instance, help: Help) -> bool;
+
+    /// Puts a waiter to sleep, wherever this engine's completions wake it, with the signal mask, if one
+    /// is given, in force meanwhile. What completes may go to `taker`.
+    fn sleep(
+        &self,
+        instance: &Arc<Instance>,
+        sleeper: &Sleeper<'_>,
+        time: Option<Duration>,
+        mask: Option<u64>,
+        _taker: &mut Taker<'_>,
+    ) -> SleepEnd {
+        instance.completions().sleep_with(sleeper, time, mask)
+    }
 
     /// How long a waiter may sleep before [`Contract::watch`] is due; `nap` counts its sleeps.
     fn nap(&self, nap: u32) -> Option<Duration>;
@@ -61,18 +79,51 @@ pub(crate) enum Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(kind: EngineKind, slots: usize, workers_max: usize) -> Self {
-        match kind {
+    /// # Errors
+    /// The builder asks for an engine that this machine refuses.
+    pub(crate) fn new(builder: &Builder, slots: usize) -> Result<Self, ConfigError> {
+        Ok(match builder.engine {
             EngineKind::Null => Self::Null(null::Null),
-            _ => Self::Workers(workers::Workers::new(slots, workers_max)),
-        }
+            _ => Self::Workers(workers::Workers::new(builder, slots)?),
+        })
     }
 
-    pub(crate) fn kind(&self) -> EngineKind {
+    /// What is used, and what was tried and refused.
+    pub(crate) fn choice(&self) -> Choice {
         match self {
-            Self::Null(_) => EngineKind::Null,
-            Self::Workers(_) => EngineKind::Workers,
+            Self::Null(_) => {
+                Choice { engine: EngineKind::Null, kernel: None, refusals: Vec::new() }
+            }
+            Self::Workers(workers) => workers.choice(),
         }
+    }
+}
+
+/// Which engine executes, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// What the context was made with.
+    pub engine: EngineKind,
+    /// The interface of the kernel, or of the C library, that requests are handed to. `auto` chooses it when the
+    /// first request comes that it is good for; `None` before that, and if every one was refused.
+    pub kernel: Option<EngineKind>,
+    /// What `auto` has tried in vain.
+    pub refusals: Vec<Refusal>,
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.engine)?;
+        match self.kernel {
+            Some(kernel) if kernel != self.engine => write!(f, ", direct I/O through {kernel}")?,
+            None if !self.refusals.is_empty() => write!(f, ", everything on threads")?,
+            _ => {}
+        }
+        for Refusal { engine, errno } in &self.refusals {
+            let error = std::io::Error::from_raw_os_error(-errno);
+            write!(f, "; {engine} was refused: {error}")?;
+        }
+        Ok(())
     }
 }
 
@@ -98,6 +149,17 @@ impl Contract for Engine {
 
     fn has_help_to_offer(&self, instance: &Instance, help: Help) -> bool {
         dispatch!(self, engine => engine.has_help_to_offer(instance, help))
+    }
+
+    fn sleep(
+        &self,
+        instance: &Arc<Instance>,
+        sleeper: &Sleeper<'_>,
+        time: Option<Duration>,
+        mask: Option<u64>,
+        taker: &mut Taker<'_>,
+    ) -> SleepEnd {
+        dispatch!(self, engine => engine.sleep(instance, sleeper, time, mask, taker))
     }
 
     fn nap(&self, nap: u32) -> Option<Duration> {

@@ -372,6 +372,39 @@ impl Completions {
         Ok(end)
     }
 
+    /// As [`Completions::sleep`] or [`Completions::sleep_masked`].
+    #[cfg(not(loom))]
+    pub(crate) fn sleep_with(
+        &self,
+        sleeper: &Sleeper<'_>,
+        time: Option<Duration>,
+        mask: Option<u64>,
+    ) -> SleepEnd {
+        match mask.map(|mask| self.sleep_masked(sleeper, time, mask)) {
+            Some(Ok(end)) => end,
+            // No descriptor left: the mask cannot be in force, but time can pass.
+            None | Some(Err(_)) => self.sleep(sleeper, time),
+        }
+    }
+
+    /// Registers a sleeper that sleeps in `elsewhere`, which ends when `eventfd` is counted up.
+    #[cfg(not(loom))]
+    pub(crate) fn sleep_elsewhere(
+        &self,
+        sleeper: &Sleeper<'_>,
+        eventfd: RawFd,
+        elsewhere: impl FnOnce() -> SleepEnd,
+    ) -> SleepEnd {
+        match self.register(sleeper, Some(eventfd)) {
+            Err(end) => end,
+            Ok(_) => {
+                let end = elsewhere();
+                self.unregister(Some(eventfd));
+                end
+            }
+        }
+    }
+
     /// Wakes the sleepers if one of them has what it waits for. True if anybody was woken.
     pub(crate) fn wake(&self) -> bool {
         self.wake_if(|sleepers| sleepers.closed || self.available() >= sleepers.need)

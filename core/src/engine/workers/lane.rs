@@ -1,6 +1,7 @@
 //! The lane of a request: where it is executed, decided at submit from what is known.
 
 use crate::descriptor::{Facts, FileKind};
+use crate::engine::kernel::Reach;
 use crate::request::Kind;
 use crate::sqe::{FILE_POSITION, Sqe};
 
@@ -22,13 +23,16 @@ pub(crate) enum Lane {
     AfterOrdered,
     /// When its descriptor is ready.
     Poll,
+    /// Handed to the kernel.
+    Kernel,
 }
 
-/// A lane, and whether the descriptor is a stream (the offset is ignored).
+/// A lane, and whether the descriptor is a stream (the offset is ignored). `reach`: what the kernel
+/// lane takes.
 #[inline]
-pub(crate) fn choose(sqe: &Sqe, kind: Kind) -> (Lane, bool) {
+pub(crate) fn choose(sqe: &Sqe, kind: Kind, reach: Reach) -> (Lane, bool) {
     match kind {
-        Kind::Read | Kind::Write => transfer(sqe, kind == Kind::Write),
+        Kind::Read | Kind::Write => transfer(sqe, kind == Kind::Write, reach),
         Kind::Quick | Kind::Invalid => (Lane::Inline, false),
         Kind::Sync => (Lane::AfterInline, false),
         // poll(2) passes negative descriptors over; the executor does not.
@@ -39,7 +43,7 @@ pub(crate) fn choose(sqe: &Sqe, kind: Kind) -> (Lane, bool) {
 }
 
 #[inline]
-fn transfer(sqe: &Sqe, write: bool) -> (Lane, bool) {
+fn transfer(sqe: &Sqe, write: bool, reach: Reach) -> (Lane, bool) {
     let Ok(facts) = Facts::known(sqe.fd) else {
         return (Lane::Inline, false);
     };
@@ -48,8 +52,14 @@ fn transfer(sqe: &Sqe, write: bool) -> (Lane, bool) {
         if write && facts.appends() {
             return (Lane::Ordered, false);
         }
+        if reach == Reach::Everything {
+            return (Lane::Kernel, false);
+        }
         if !facts.sleeps(write) {
             return (Lane::Inline, false);
+        }
+        if reach == Reach::Direct && facts.is_direct() && !facts.submit_blocks(write) {
+            return (Lane::Kernel, false);
         }
         // Writes that go to workers of their own lose their order, which appends must keep:
         // what was known about the number is not enough for that.

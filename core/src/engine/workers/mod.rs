@@ -6,7 +6,7 @@
 //! this folder gives the states and the arguments.
 #![allow(unsafe_code)]
 
-mod baton;
+pub(super) mod baton;
 mod habit;
 mod lane;
 mod next;
@@ -26,11 +26,13 @@ use self::lane::Lane;
 use self::next::Next;
 use self::pipeline::Pipeline;
 use self::threads::Threads;
-use super::{Contract, Help};
+use super::kernel::{KernelLane, Reach};
+use super::{Choice, Contract, Help};
 use crate::descriptor::{self, ticks_per_us};
+use crate::config::{Builder, ConfigError, EngineKind};
 use crate::exec::{self, Mode};
 use crate::instance::{By, Instance, Taker, without_taker};
-use crate::queue::IndexRing;
+use crate::queue::{IndexRing, SleepEnd, Sleeper};
 use crate::request::{Batch, Kind};
 use crate::sqe::{FILE_POSITION, Sqe};
 use crate::sys;
@@ -47,6 +49,10 @@ const FAVOUR_US: u64 = 10;
 const POLL_US: u64 = 500;
 /// A waiter waits this long for a worker to give it the baton.
 const ASK_US: u64 = 5;
+/// Handing one request to the kernel takes longer than this if the kernel is not asynchronous.
+const SLOW_SUBMIT_US: u64 = 60;
+/// Batches for the kernel between two looks at the descriptor's flags.
+const FRESH_EVERY: u32 = 64;
 /// One in so many inline requests is timed, to notice files that have become slow.
 const TIMED_EVERY: u64 = 8;
 /// A waiter's first nap while another thread holds the baton, and the longest.
@@ -64,6 +70,8 @@ pub(crate) struct Workers {
     pool: IndexRing,
     /// Requests that only a worker may execute.
     worker: IndexRing,
+    kernel: KernelLane,
+    kind: EngineKind,
     habit: Habit,
     pipeline: Pipeline,
     /// The last waiter had no deadline, so the next may take what has to be waited for.
@@ -80,8 +88,8 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    pub(super) fn new(slots: usize, workers_max: usize) -> Self {
-        Self {
+    pub(super) fn new(builder: &Builder, slots: usize) -> Result<Self, ConfigError> {
+        Ok(Self {
             next: Next::new(),
             baton: Baton::new(),
             inline: IndexRing::new(slots),
@@ -89,16 +97,23 @@ impl Workers {
             order: Baton::new(),
             pool: IndexRing::new(slots),
             worker: IndexRing::new(slots),
+            kernel: KernelLane::new(builder, slots)?,
+            kind: builder.engine,
             habit: Habit::new(),
             pipeline: Pipeline::new(ticks_per_us()),
             waits_are_unbounded: AtomicBool::new(true),
             given_up: AtomicU64::new(0),
             spin: AtomicU64::new(0),
-            workers_max,
+            workers_max: builder.workers_max,
             seat: pool::Seat::default(),
             threads: Threads::of_this_process(),
             ticks_per_us: ticks_per_us(),
-        }
+        })
+    }
+
+    pub(super) fn choice(&self) -> Choice {
+        let kernel = self.kernel.kind();
+        Choice { engine: self.kind, kernel, refusals: self.kernel.refusals() }
     }
 
     /// The engine of an instance that a thread of this engine serves.
@@ -130,6 +145,7 @@ impl Workers {
                 self.hold(instance, turn, By::Waiter, taker, &mut |_, _| false);
             });
         }
+        self.hand_over(instance);
         while let Some(slot) = self.pool.pop() {
             self.run_pooled(instance, slot);
         }
@@ -282,6 +298,105 @@ impl Workers {
         }
     }
 
+    /// Queues requests for the kernel, and sees to it that somebody hands them over.
+    fn queue_for_kernel(&self, instance: &Arc<Instance>, slots: &[u32], helpers_come: bool) {
+        let door = self.kernel.push(slots);
+        if !door.is_held() {
+            if !helpers_come {
+                self.seat.want_hand_over();
+                self.call_worker_at_once(instance);
+            } else if instance.completions().has_sleepers() {
+                instance.completions().wake_now();
+            }
+        }
+        if !self.baton.view().is_watched() {
+            self.watch_over(instance);
+        }
+    }
+
+    /// Hands over what is queued for the kernel.
+    fn hand_over(&self, instance: &Arc<Instance>) {
+        let nobody_comes = !self.habit.waiters_come();
+        let alone = self.kernel.in_flight() == 0 && self.kernel.queued() == 1;
+        if nobody_comes && alone && self.kernel.reach() == Reach::Direct {
+            // One at a time: this thread is as quick as the way through the kernel and the poller.
+            if let Some(slot) = self.kernel.queue().pop() {
+                return self.run_pooled(instance, slot);
+            }
+        }
+        let slow = SLOW_SUBMIT_US * self.ticks_per_us;
+        self.kernel.hand_over(
+            instance,
+            nobody_comes,
+            &mut |slot| self.to_pool(instance, slot),
+            &mut |fd, write, ticks| {
+                descriptor::learn_submit(fd, write, ticks > slow);
+                if self.kernel.batches().is_multiple_of(FRESH_EVERY) {
+                    // O_DIRECT may have been switched off (fcntl(2)).
+                    let _ = descriptor::Facts::fresh(fd);
+                }
+            },
+        );
+        if let Some(events) = self.kernel.events_to_watch(nobody_comes) {
+            self.threads.poller.watch(instance, events);
+        }
+    }
+
+    /// A waiter collects what the kernel has completed, and hands over what is queued.
+    fn help_kernel(&self, instance: &Arc<Instance>, help: Help, taker: &mut Taker<'_>) -> bool {
+        let mut finish = |slot, result| self.finish_kernel(instance, slot, result, taker);
+        let mut helped = self.kernel.harvest(instance, &mut finish);
+        if self.kernel.queued() == 0 {
+            return helped;
+        }
+        if help.min > 0 {
+            self.habit.waiter_came();
+        }
+        let alone = self.kernel.queued() == 1 && help.unbounded;
+        if alone && self.kernel.reach() == Reach::Direct && self.must_wait_for_all(instance, help.min) {
+            // It would sleep for this one request anyway: one system call instead of two.
+            if let Some(slot) = self.kernel.queue().pop() {
+                self.run(instance, slot, By::Waiter, true, taker);
+                return true;
+            }
+        }
+        self.hand_over(instance);
+        // A kernel that executes at once has completed them by now.
+        let mut finish = |slot, result| self.finish_kernel(instance, slot, result, taker);
+        helped |= self.kernel.harvest(instance, &mut finish);
+        helped
+    }
+
+    /// Collects for a program that does not come for its completions.
+    fn collect(&self, instance: &Arc<Instance>) -> bool {
+        let any = without_taker(|taker| {
+            let mut finish = |slot, result| self.finish_kernel(instance, slot, result, taker);
+            self.kernel.harvest(instance, &mut finish)
+        });
+        if any && self.kernel.queued() > 0 {
+            // There is room again.
+            self.seat.want_hand_over();
+            self.call_worker_at_once(instance);
+        }
+        any
+    }
+
+    /// A request has come back from the kernel.
+    fn finish_kernel(
+        &self,
+        instance: &Arc<Instance>,
+        slot: u32,
+        result: i32,
+        taker: &mut Taker<'_>,
+    ) {
+        if retried(result) {
+            // Not possible there, or not now: a thread does it, or says why not.
+            instance.slot(slot).take_back();
+            return self.to_pool(instance, slot);
+        }
+        instance.finish_for(slot, result, By::Kernel, taker);
+    }
+
     /// From wherever it was to the pool's queue.
     fn to_pool(&self, instance: &Arc<Instance>, slot: u32) {
         self.move_to(instance, slot, Lane::Pool, &self.pool);
@@ -308,7 +423,7 @@ impl Workers {
         let request = unsafe { instance.slot(slot).request() };
         let kind = request.kind;
         let _ = descriptor::Facts::fresh(request.sqe.fd);
-        let (lane, stream) = lane::choose(&request.sqe, kind);
+        let (lane, stream) = lane::choose(&request.sqe, kind, Reach::Nothing);
         (request.lane, request.stream) = (lane as u8, stream);
         match (lane, stream) {
             (_, false) => instance.finish(slot, -libc::ESPIPE, By::Worker),
@@ -504,7 +619,9 @@ impl Workers {
     /// What a worker does for a context that it was called for: one request of the pool lane, or
     /// else a turn with the baton.
     fn serve(&self, instance: &Arc<Instance>) {
-        if let Some(slot) = self.pool.pop().or_else(|| self.worker.pop()) {
+        if self.seat.takes_hand_over() {
+            self.hand_over(instance);
+        } else if let Some(slot) = self.pool.pop().or_else(|| self.worker.pop()) {
             self.run_pooled(instance, slot);
         } else if self.seat.takes_holder()
             && let Some(turn) = self.baton.take()
@@ -547,18 +664,18 @@ impl Workers {
 
     /// Is there something for a worker to do?
     fn needs_worker(&self) -> bool {
-        self.for_workers() > 0 || self.seat.wants_holder()
+        self.for_workers() > 0 || self.seat.wants_holder() || self.seat.wants_hand_over()
     }
 
     /// Is there something that must not wait for those that are at work?
     fn needs_worker_at_once(&self) -> bool {
-        !self.worker.is_empty() || self.seat.wants_holder()
+        !self.worker.is_empty() || self.seat.wants_holder() || self.seat.wants_hand_over()
     }
 
     /// How many requests have been taken for execution, by holders and by workers of their own.
     fn taken(&self) -> (u64, u64) {
         let inline = self.inline.taken() + self.ordered.taken();
-        (inline, self.pool.taken() + self.worker.taken())
+        (inline, self.pool.taken() + self.worker.taken() + self.kernel.queue().taken())
     }
 
     /// Requests that wait for a worker each.
@@ -644,26 +761,35 @@ impl Workers {
     }
 }
 
+/// Answers of the kernel lane that say nothing about the request.
+fn retried(result: i32) -> bool {
+    matches!(-result, libc::EAGAIN | libc::EOPNOTSUPP | libc::ENOSYS | libc::EINTR | libc::ESPIPE)
+}
+
 impl Contract for Workers {
     #[inline]
     fn submit(&self, instance: &Arc<Instance>, slots: &[u32]) {
         if let [slot] = *slots {
             // SAFETY: filled by the submitter, which has not passed it on yet.
             let request = unsafe { instance.slot(slot).request() };
-            let (lane, stream) = lane::choose(&request.sqe, request.kind);
+            let (lane, stream) = lane::choose(&request.sqe, request.kind, self.kernel.reach());
             if lane == Lane::Inline && request.notify < 0 {
                 (request.lane, request.stream) = (lane as u8, stream);
                 return self.submit_one(instance, slot);
             }
         }
         let moved = !self.next.is_empty() && self.next_to_ring(instance);
-        let (mut inline, mut pool) = (Batch::new(), Batch::new());
+        let (mut inline, mut pool, mut kernel) = (Batch::new(), Batch::new(), Batch::new());
         let (mut notifies, mut ordered, mut for_worker) = (false, false, false);
         for &slot in slots {
             // SAFETY: filled by the submitter, which has not passed it on yet.
             let request = unsafe { instance.slot(slot).request() };
             let kind = request.kind;
-            let (lane, stream) = lane::choose(&request.sqe, kind);
+            let (lane, stream) = match lane::choose(&request.sqe, kind, self.kernel.reach()) {
+                // Not worth a call: it completes with its error.
+                (Lane::Kernel, _) if request.refused != 0 => (Lane::Inline, false),
+                chosen => chosen,
+            };
             (request.lane, request.stream) = (lane as u8, stream);
             notifies |= request.notify >= 0;
             instance.slot(slot).queue();
@@ -674,6 +800,7 @@ impl Contract for Workers {
                     ordered = true;
                 }
                 Lane::Pool => pool.push(slot),
+                Lane::Kernel => kernel.push(slot),
                 Lane::Worker => {
                     self.worker.push(&[slot]);
                     for_worker = true;
@@ -699,6 +826,9 @@ impl Contract for Workers {
         if for_worker {
             self.call_worker_at_once(instance);
         }
+        if !kernel.as_slice().is_empty() {
+            self.queue_for_kernel(instance, kernel.as_slice(), helpers_come);
+        }
         if !pool.as_slice().is_empty() {
             self.pool.push(pool.as_slice());
             let left_to_waiter = helpers_come
@@ -719,6 +849,9 @@ impl Contract for Workers {
 
     #[inline]
     fn help(&self, instance: &Arc<Instance>, help: Help, taker: &mut Taker<'_>) -> bool {
+        if !self.kernel.is_idle() && self.help_kernel(instance, help, taker) {
+            return true;
+        }
         if !self.has_inline_work()
             && let Some(taken) = self.next.take()
         {
@@ -735,7 +868,22 @@ impl Contract for Workers {
         let view = self.baton.view();
         view.has_work() && !view.is_held()
             || !self.next.is_empty()
+            || self.kernel.has_help_to_offer()
             || self.may_take(instance, help)
+    }
+
+    fn sleep(
+        &self,
+        instance: &Arc<Instance>,
+        sleeper: &Sleeper<'_>,
+        time: Option<Duration>,
+        mask: Option<u64>,
+        taker: &mut Taker<'_>,
+    ) -> SleepEnd {
+        let mut finish = |slot, result| self.finish_kernel(instance, slot, result, taker);
+        self.kernel
+            .sleep(instance, sleeper, time, mask, &mut finish)
+            .unwrap_or_else(|| instance.completions().sleep_with(sleeper, time, mask))
     }
 
     fn nap(&self, nap: u32) -> Option<Duration> {
@@ -761,6 +909,7 @@ impl Contract for Workers {
     fn purge(&self, instance: &Instance) {
         Self::purge_queue(instance, &self.pool);
         Self::purge_queue(instance, &self.worker);
+        Self::purge_queue(instance, self.kernel.queue());
         if let Some(turn) = self.baton.take() {
             Self::purge_queue(instance, &self.inline);
             self.baton.leave(turn);
@@ -779,11 +928,16 @@ impl Contract for Workers {
             instance.slot(taken.slot).queue();
             instance.end_popped(taken.slot);
         }
-        for queue in [&self.inline, &self.ordered, &self.pool, &self.worker] {
+        for queue in [&self.inline, &self.ordered, &self.pool, &self.worker, self.kernel.queue()] {
             while let Some(slot) = queue.pop() {
                 instance.end_popped(slot);
             }
         }
+        self.kernel.harvest(instance, &mut |slot, result| match result {
+            // What the kernel gives back is not begun again.
+            result if retried(result) => instance.finish(slot, -libc::ECANCELED, By::Kernel),
+            result => instance.finish(slot, result, By::Kernel),
+        });
     }
 
     fn retract(&self, instance: &Instance, slot: u32, key: u64) -> bool {

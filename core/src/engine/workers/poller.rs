@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use super::Workers;
@@ -25,6 +25,8 @@ pub(super) struct Poller {
 #[derive(Debug)]
 struct State {
     waiting: Vec<Waiting>,
+    /// Contexts whose kernel lane tells of completions by an eventfd.
+    kernels: Vec<(Weak<Instance>, RawFd)>,
     /// Wakes the thread out of ppoll; -1 before the first use.
     eventfd: RawFd,
     alive: bool,
@@ -48,7 +50,10 @@ impl Waiting {
 
 impl State {
     /// Every descriptor that is waited for, once.
-    fn collect(&self, set: &mut Vec<libc::pollfd>) {
+    fn collect(&mut self, set: &mut Vec<libc::pollfd>) {
+        self.kernels.retain(|(instance, _)| instance.strong_count() > 0);
+        let kernel = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        set.extend(self.kernels.iter().map(|&(_, fd)| kernel(fd)));
         let first = set.len();
         for &Waiting { fd, events, .. } in &self.waiting {
             match set[first..].iter_mut().find(|polled| polled.fd == fd) {
@@ -56,6 +61,21 @@ impl State {
                 None => set.push(libc::pollfd { fd, events, revents: 0 }),
             }
         }
+    }
+
+    /// Contexts of which the kernel has completed requests.
+    fn ready_kernels(&self, set: &[libc::pollfd]) -> Vec<(Arc<Instance>, RawFd)> {
+        let is_ready = |fd: RawFd| set.iter().any(|polled| polled.fd == fd && polled.revents != 0);
+        let ready = self.kernels.iter().filter(|&&(_, fd)| is_ready(fd));
+        // One that is gone has closed its descriptor: the number is somebody else's.
+        ready.filter_map(|(instance, fd)| Some((instance.upgrade()?, *fd))).collect()
+    }
+
+    /// Nothing has completed for long: contexts with nothing in flight announce themselves again.
+    fn let_go_of_idle_kernels(&mut self) {
+        self.kernels.retain(|(instance, _)| {
+            instance.upgrade().is_some_and(|instance| Workers::of(&instance).kernel.stays_watched())
+        });
     }
 
     /// Takes those off the list whose descriptor is ready: every poll, and of the reads and writes
@@ -85,7 +105,7 @@ impl State {
 
 impl Poller {
     pub(super) fn new() -> Self {
-        Self { state: Mutex::new(State { waiting: Vec::new(), eventfd: -1, alive: false }) }
+        Self { state: Mutex::new(State { waiting: Vec::new(), kernels: Vec::new(), eventfd: -1, alive: false }) }
     }
 
     /// Waits on behalf of a started request.
@@ -107,14 +127,9 @@ impl Poller {
             events,
             transfer: kind != Kind::Poll,
         });
-        let make = !std::mem::replace(&mut state.alive, true);
-        if make && state.eventfd < 0 {
-            state.eventfd = sys::eventfd() as RawFd;
-        }
-        let eventfd = state.eventfd;
+        let (woken, eventfd) = self.wake(&mut state);
         drop(state);
-        if !make {
-            sys::eventfd_add(eventfd, 1);
+        if woken {
             return;
         }
         let threads = Workers::of(instance).threads;
@@ -131,6 +146,34 @@ impl Poller {
                 Workers::of(&waiting.instance).to_worker(&waiting.instance, waiting.slot);
             }
         }
+    }
+
+    /// Collects the completions of a context's kernel lane when `events` tells of some.
+    pub(super) fn watch(&self, instance: &Arc<Instance>, events: RawFd) {
+        let mut state = lock(&self.state);
+        state.kernels.push((Arc::downgrade(instance), events));
+        let (woken, eventfd) = self.wake(&mut state);
+        drop(state);
+        let threads = Workers::of(instance).threads;
+        if woken {
+            return;
+        }
+        if eventfd < 0 || spawn("poll", move || threads.poller.run(eventfd)).is_err() {
+            // The watchdog finds the completions.
+            lock(&self.state).alive = false;
+        }
+    }
+
+    /// Has the thread look at the lists again. False: the caller has to make it.
+    fn wake(&self, state: &mut State) -> (bool, RawFd) {
+        let make = !std::mem::replace(&mut state.alive, true);
+        if make && state.eventfd < 0 {
+            state.eventfd = sys::eventfd() as RawFd;
+        }
+        if !make {
+            sys::eventfd_add(state.eventfd, 1);
+        }
+        (!make, state.eventfd)
     }
 
     /// Takes a request off the list: the caller completes it. False if it is not there (any more).
@@ -156,11 +199,12 @@ impl Poller {
             set.clear();
             set.push(libc::pollfd { fd: eventfd, events: libc::POLLIN, revents: 0 });
             lock(&self.state).collect(&mut set);
-            let timeout = (set.len() == 1).then_some(RETIRE_AFTER);
+            let timeout = lock(&self.state).waiting.is_empty().then_some(RETIRE_AFTER);
             let ret = sys::ppoll(&mut set, timeout, None);
             if ret == 0 {
                 let mut state = lock(&self.state);
-                if state.waiting.is_empty() {
+                state.let_go_of_idle_kernels();
+                if state.waiting.is_empty() && state.kernels.is_empty() {
                     state.alive = false;
                     return;
                 }
@@ -179,7 +223,14 @@ impl Poller {
             if set[0].revents != 0 {
                 sys::eventfd_drain(eventfd);
             }
-            let ready = lock(&self.state).take_ready(&set[1..]);
+            let (kernels, ready) = {
+                let mut state = lock(&self.state);
+                (state.ready_kernels(&set[1..]), state.take_ready(&set[1..]))
+            };
+            for (instance, fd) in kernels {
+                sys::eventfd_drain(fd);
+                Workers::of(&instance).collect(&instance);
+            }
             for (waiting, revents) in ready {
                 self.serve(waiting, revents);
             }

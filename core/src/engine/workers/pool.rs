@@ -68,6 +68,7 @@ pub(super) struct Seat {
     queued: AtomicBool,
     active: AtomicUsize,
     want_holder: AtomicBool,
+    want_hand_over: AtomicBool,
     /// A waiter would rather have the baton than sleep.
     pub(super) waiter_wants: AtomicBool,
     /// What a napping waiter saw of the baton.
@@ -81,6 +82,20 @@ impl Seat {
 
     pub(super) fn wants_holder(&self) -> bool {
         self.want_holder.load(Ordering::Relaxed)
+    }
+
+    /// A worker is to hand over what is queued for the kernel.
+    pub(super) fn want_hand_over(&self) {
+        self.want_hand_over.store(true, Ordering::Release);
+    }
+
+    pub(super) fn wants_hand_over(&self) -> bool {
+        self.want_hand_over.load(Ordering::Relaxed)
+    }
+
+    /// True once for each wish.
+    pub(super) fn takes_hand_over(&self) -> bool {
+        self.wants_hand_over() && self.want_hand_over.swap(false, Ordering::AcqRel)
     }
 
     /// True once for each wish.
@@ -243,7 +258,7 @@ impl Pool {
             seat.queued.store(false, Ordering::Relaxed);
             seat.active.fetch_add(1, Ordering::Relaxed);
             let waiting = workers.for_workers();
-            if waiting > 1 || waiting == 1 && seat.wants_holder() {
+            if waiting > 1 || waiting == 1 && (seat.wants_holder() || seat.wants_hand_over()) {
                 state.enqueue(&instance, seat, workers.workers_max);
             }
             self.queued.store(state.queue.len(), Ordering::Relaxed);

@@ -33,6 +33,8 @@ struct State {
 struct Watched {
     instance: Arc<Instance>,
     view: View,
+    /// The right to hand over to the kernel, as of the last look.
+    door: View,
     /// Requests taken from the two queues, as of the last look.
     taken: (u64, u64),
     /// The request left for its submitter's wait, then.
@@ -54,6 +56,7 @@ impl Watchdog {
         state.watched.push(Watched {
             instance: Arc::clone(instance),
             view: workers.baton.view(),
+            door: workers.kernel.door().view(),
             taken: workers.taken(),
             next: workers.next.word(),
             quiet: 0,
@@ -148,11 +151,28 @@ impl Watched {
             look = Look::NeedsWorker;
         }
         self.next = next;
+        let kernel = &workers.kernel;
+        let door = kernel.door().view();
+        if kernel.queued() > 0 && taken.1 == self.taken.1 {
+            if door.is_stuck_since(self.door) {
+                kernel.door().steal(door);
+            } else if !door.is_held() {
+                workers.habit.nobody_came();
+            }
+            workers.seat.want_hand_over();
+            look = Look::NeedsWorker;
+        }
+        self.door = kernel.door().view();
+        if workers.collect(&self.instance) {
+            // Nobody had come for them.
+            workers.habit.nobody_came();
+        }
         if workers.for_workers() > 0 && taken.1 == self.taken.1 {
             look = Look::NeedsWorker;
         }
         (self.view, self.taken) = (workers.baton.view(), taken);
-        if waiting || workers.for_workers() > 0 || !workers.next.is_empty() {
+        let busy = workers.for_workers() > 0 || !kernel.is_idle();
+        if waiting || busy || !workers.next.is_empty() {
             self.quiet = 0;
             return look;
         }

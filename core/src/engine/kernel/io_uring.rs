@@ -1,0 +1,220 @@
+//! io_uring(7), through the `io-uring` crate.
+//!
+//! Any thread may submit and another may sleep, so the ring is neither bound to one issuer nor are
+//! completions put off until the submitter enters the kernel again: that thread may be computing.
+#![allow(unsafe_code)]
+
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use io_uring::types::{SubmitArgs, Timespec};
+use io_uring::{IoUring, opcode as op, squeue, types};
+
+use super::{Backend, Done, Eventfds};
+use crate::config::EngineKind;
+use crate::instance::Instance;
+use crate::queue::SleepEnd;
+use crate::request::{Kind, Request};
+use crate::sqe::{FSYNC_DATASYNC, opcode};
+use crate::sync::lock;
+use crate::sys;
+
+/// The most entries of a submission queue of ours; more are submitted in several steps.
+const ENTRIES_MAX: usize = 1024;
+
+/// The completion of the poll that ends a sleep.
+const WAKE: u64 = u64::MAX;
+
+/// An io_uring instance.
+pub(super) struct Uring {
+    ring: IoUring,
+    /// The right to write to the submission queue.
+    submission: Mutex<()>,
+    room: usize,
+    fds: Eventfds,
+    /// Completions are told of by an eventfd.
+    told: AtomicBool,
+}
+
+impl std::fmt::Debug for Uring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Uring").field("room", &self.room).field("fds", &self.fds).finish()
+    }
+}
+
+fn errno(error: &std::io::Error) -> i32 {
+    -error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+impl Uring {
+    /// # Errors
+    /// The negative errno of io_uring_setup(2) or eventfd(2).
+    pub(super) fn new(slots: usize) -> Result<Self, i32> {
+        let fds = Eventfds::new()?;
+        let entries = (slots + 1).min(ENTRIES_MAX) as u32;
+        // One more completion for the poll that ends a sleep.
+        let completions = (slots as u32 + 1).next_power_of_two().max(2 * entries.next_power_of_two());
+        let mut builder = IoUring::builder();
+        builder.setup_cqsize(completions).setup_clamp();
+        let ring = builder.build(entries).map_err(|error| errno(&error))?;
+        if !ring.params().is_feature_ext_arg() {
+            // Older than Linux 5.11: no timeout in the wait.
+            return Err(-libc::ENOSYS);
+        }
+        let room = slots.min(ring.params().cq_entries() as usize - 1);
+        Ok(Self { ring, submission: Mutex::new(()), room, fds, told: AtomicBool::new(false) })
+    }
+
+    /// Puts one entry into the submission queue. False: no room.
+    fn push(&self, _writer: &MutexGuard<'_, ()>, entry: &squeue::Entry) -> bool {
+        // SAFETY: the guard says that nobody else writes to the queue.
+        let mut queue = unsafe { self.ring.submission_shared() };
+        // SAFETY: the entry's buffers are the request's until its completion.
+        unsafe { queue.push(entry) }.is_ok()
+    }
+
+    fn arm(&self) {
+        if self.fds.armed.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let entry = op::PollAdd::new(types::Fd(self.fds.wake), libc::POLLIN as u32).build();
+        let writer = lock(&self.submission);
+        // It goes to the kernel with the call that sleeps.
+        if !self.push(&writer, &entry.user_data(WAKE)) {
+            self.fds.armed.store(false, Ordering::Relaxed);
+        }
+    }
+
+    fn tell(&self) {
+        if !self.told.swap(true, Ordering::AcqRel) {
+            let fd = self.fds.events();
+            if fd < 0 || self.ring.submitter().register_eventfd(fd).is_err() {
+                // The watchdog finds the completions.
+                self.told.store(false, Ordering::Release);
+            }
+        }
+    }
+
+    fn read_ring(&self, done: &mut [Done]) -> usize {
+        // SAFETY: the one reaper.
+        let mut queue = unsafe { self.ring.completion_shared() };
+        let mut n = 0;
+        while n < done.len()
+            && let Some(entry) = queue.next()
+        {
+            if entry.user_data() == WAKE {
+                sys::eventfd_drain(self.fds.wake);
+                self.fds.armed.store(false, Ordering::Relaxed);
+                continue;
+            }
+            done[n] = (entry.user_data() as u32, entry.result());
+            n += 1;
+        }
+        n
+    }
+}
+
+fn entry(request: &Request) -> squeue::Entry {
+    let sqe = &request.sqe;
+    let fd = types::Fd(sqe.fd);
+    let flags = sqe.op_flags as i32;
+    let (address, len) = (sqe.addr as *mut u8, sqe.len);
+    match (request.kind, sqe.opcode, &request.copied) {
+        (Kind::Sync, _, _) if sqe.op_flags == FSYNC_DATASYNC => {
+            op::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build()
+        }
+        (Kind::Sync, _, _) => op::Fsync::new(fd).build(),
+        (_, opcode::READV, Some(copied)) => {
+            let (iov, n) = (copied.iov.as_ptr(), copied.iov.len() as u32);
+            op::Readv::new(fd, iov, n).offset(sqe.off).rw_flags(flags).build()
+        }
+        (_, opcode::WRITEV, Some(copied)) => {
+            let (iov, n) = (copied.iov.as_ptr(), copied.iov.len() as u32);
+            op::Writev::new(fd, iov, n).offset(sqe.off).rw_flags(flags).build()
+        }
+        (Kind::Write, ..) => op::Write::new(fd, address, len).offset(sqe.off).rw_flags(flags).build(),
+        _ => op::Read::new(fd, address, len).offset(sqe.off).rw_flags(flags).build(),
+    }
+}
+
+impl Backend for Uring {
+    fn kind(&self) -> EngineKind {
+        EngineKind::IoUring
+    }
+
+    fn room(&self) -> usize {
+        self.room
+    }
+
+    fn submit(&self, instance: &Instance, slots: &[u32], tell: bool) -> (usize, i32) {
+        if tell {
+            self.tell();
+        }
+        let mut pushed = 0;
+        let writer = lock(&self.submission);
+        for &slot in slots {
+            // SAFETY: the slot is the caller's.
+            let request = unsafe { instance.slot(slot).request() };
+            if !self.push(&writer, &entry(request).user_data(u64::from(slot))) {
+                break;
+            }
+            pushed += 1;
+        }
+        drop(writer);
+        // What the queue holds goes to the kernel now, or, should that refuse for the moment, with the next call.
+        while let Err(error) = self.ring.submit() {
+            match error.raw_os_error() {
+                Some(libc::EINTR) => {}
+                Some(libc::EAGAIN | libc::EBUSY) => std::thread::yield_now(),
+                _ => break,
+            }
+        }
+        if pushed == 0 { (0, -libc::EAGAIN) } else { (pushed, 0) }
+    }
+
+    fn harvest(&self, _: &Instance, done: &mut [Done]) -> usize {
+        self.read_ring(done)
+    }
+
+    fn sleep(
+        &self,
+        _: &Instance,
+        min: usize,
+        timeout: Option<Duration>,
+        mask: Option<u64>,
+        done: &mut [Done],
+    ) -> (usize, SleepEnd) {
+        self.arm();
+        let time = timeout.map(Timespec::from);
+        // SAFETY: an empty set is valid; the kernel's part of it is the first eight bytes.
+        let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+        let mut args = SubmitArgs::new();
+        if let Some(mask) = mask {
+            // SAFETY: the set is longer than the mask.
+            unsafe { (&raw mut set).cast::<u64>().write(mask) };
+            args = args.sigmask(&set);
+        }
+        if let Some(time) = &time {
+            args = args.timespec(time);
+        }
+        let end = match self.ring.submitter().submit_with_args(min, &args) {
+            Ok(_) => SleepEnd::Again,
+            Err(error) => match error.raw_os_error() {
+                Some(libc::ETIME) => SleepEnd::TimedOut,
+                Some(libc::EINTR) => SleepEnd::Interrupted,
+                _ => SleepEnd::Again,
+            },
+        };
+        (self.read_ring(done), end)
+    }
+
+    fn wake_fd(&self) -> RawFd {
+        self.fds.wake
+    }
+
+    fn events(&self) -> RawFd {
+        self.fds.events()
+    }
+}

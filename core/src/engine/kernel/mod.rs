@@ -1,0 +1,471 @@
+//! The kernel lane: requests that the kernel executes asynchronously, handed over in batches.
+//!
+//! A submitter only queues them. Whoever comes to wait hands over all that is queued with one
+//! system call and then sleeps inside the kernel's own wait; for programs that do not come, a worker hands
+//! over and the poller's thread collects. README.md in this folder gives the rights and the argument
+//! that no completion is left lying.
+#![allow(unsafe_code)]
+
+mod io_uring;
+mod linux_aio;
+mod posix_aio;
+
+use std::fmt;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
+
+use super::workers::baton::{Baton, Release, View};
+use crate::config::{Builder, ConfigError, EngineKind};
+use crate::instance::Instance;
+use crate::queue::{IndexRing, SleepEnd, Sleeper};
+use crate::request::{BATCH, Batch};
+use crate::sync::lock;
+use crate::sys;
+
+/// A completion as the kernel gives it: the slot, and a count or a negative errno.
+pub(super) type Done = (u32, i32);
+
+/// As many completions are collected at a time.
+const HARVEST: usize = 64;
+
+/// One kernel interface, set up for one context. All methods can be called from any thread, and at
+/// any time, unless they say otherwise.
+pub(super) trait Backend: Send + Sync + fmt::Debug {
+    /// Which one it is.
+    fn kind(&self) -> EngineKind;
+
+    /// Requests that may be in flight at a time.
+    fn room(&self) -> usize;
+
+    /// Hands requests over, whose slots are the caller's. Gives how many were taken, from the
+    /// first on, and the negative errno for the next one if not all were. With `tell`,
+    /// [`Backend::events`] becomes readable when they complete.
+    fn submit(&self, instance: &Instance, slots: &[u32], tell: bool) -> (usize, i32);
+
+    /// Completions that have come, without sleeping: how many were written to `done`. One
+    /// thread at a time, the reaper.
+    fn harvest(&self, instance: &Instance, done: &mut [Done]) -> usize;
+
+    /// As [`Backend::harvest`], after sleeping until `min` have come, the time is over, a signal handler ran, or
+    /// [`Backend::wake_fd`] was counted up. The signal mask, if given, is in force meanwhile.
+    fn sleep(
+        &self,
+        instance: &Instance,
+        min: usize,
+        timeout: Option<Duration>,
+        mask: Option<u64>,
+        done: &mut [Done],
+    ) -> (usize, SleepEnd);
+
+    /// The eventfd(2) that ends a sleep.
+    fn wake_fd(&self) -> RawFd;
+
+    /// The eventfd(2) that tells of completions, made on first use; -1 if there is none to be had.
+    fn events(&self) -> RawFd;
+}
+
+/// Which requests go to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// None.
+    Nothing,
+    /// Direct reads and writes: what the kernel is truly asynchronous for.
+    Direct,
+    /// All reads and writes of files.
+    Everything,
+}
+
+/// An interface that was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Which one.
+    pub engine: EngineKind,
+    /// The negative errno of the attempt.
+    pub errno: i32,
+}
+
+/// What `auto` tries, best first. For plain reads and writes Linux AIO costs less than io_uring here: its
+/// completions are read from shared memory, and any thread may submit.
+pub(crate) const ORDER: [EngineKind; 2] = [EngineKind::LinuxAio, EngineKind::IoUring];
+
+/// The kernel lane of one context.
+#[derive(Debug)]
+pub(super) struct KernelLane {
+    reach: Reach,
+    queue: IndexRing,
+    /// The right to hand over what is queued.
+    door: Baton,
+    backend: OnceLock<Option<Box<dyn Backend>>>,
+    refusals: Mutex<Vec<Refusal>>,
+    slots: usize,
+    in_flight: AtomicUsize,
+    /// The right to collect completions is taken.
+    reaper: AtomicBool,
+    handed: AtomicU32,
+    /// The poller looks at [`Backend::events`].
+    told: AtomicBool,
+    /// Requests have named an eventfd: their program may sleep on that, and not come.
+    notifies: AtomicBool,
+}
+
+fn make(kind: EngineKind, slots: usize, fd_pool: usize) -> Result<Box<dyn Backend>, i32> {
+    match kind {
+        EngineKind::LinuxAio => Ok(Box::new(linux_aio::LinuxAio::new(slots)?)),
+        EngineKind::IoUring => Ok(Box::new(io_uring::Uring::new(slots)?)),
+        EngineKind::PosixAio => Ok(Box::new(posix_aio::PosixAio::new(slots, fd_pool)?)),
+        other => unreachable!("{other} is not a kernel interface"),
+    }
+}
+
+impl KernelLane {
+    /// # Errors
+    /// The builder's engine is one of the kernel's, and refused.
+    pub(super) fn new(builder: &Builder, slots: usize) -> Result<Self, ConfigError> {
+        let backend = OnceLock::new();
+        let reach = match builder.engine {
+            EngineKind::Auto => Reach::Direct,
+            EngineKind::Workers | EngineKind::Null => Reach::Nothing,
+            kind => {
+                let made = make(kind, slots, builder.fd_pool).map_err(|errno| ConfigError {
+                    field: "engine",
+                    value: kind.name().to_owned(),
+                    expected: format!(
+                        "an engine that this machine allows ({} is refused: {})",
+                        kind.name(),
+                        std::io::Error::from_raw_os_error(-errno)
+                    ),
+                    errno: -errno,
+                })?;
+                backend.set(Some(made)).expect("just made");
+                Reach::Everything
+            }
+        };
+        let queued = if reach == Reach::Nothing { 0 } else { slots };
+        Ok(Self {
+            reach,
+            queue: IndexRing::new(queued),
+            door: Baton::new(),
+            backend,
+            refusals: Mutex::default(),
+            slots,
+            in_flight: AtomicUsize::new(0),
+            reaper: AtomicBool::new(false),
+            handed: AtomicU32::new(0),
+            told: AtomicBool::new(false),
+            notifies: AtomicBool::new(false),
+        })
+    }
+
+    /// Which requests it takes now.
+    #[inline]
+    pub(super) fn reach(&self) -> Reach {
+        self.reach_now()
+    }
+
+    #[inline]
+    fn reach_now(&self) -> Reach {
+        match self.backend.get() {
+            Some(None) => Reach::Nothing,
+            _ => self.reach,
+        }
+    }
+
+    /// The interface in use, if one was needed yet.
+    pub(super) fn kind(&self) -> Option<EngineKind> {
+        Some(self.backend.get()?.as_ref()?.kind())
+    }
+
+    /// What was tried and refused.
+    pub(super) fn refusals(&self) -> Vec<Refusal> {
+        lock(&self.refusals).clone()
+    }
+
+    /// The interface, made now if none was needed before.
+    fn backend(&self) -> Option<&dyn Backend> {
+        let made = self.backend.get_or_init(|| {
+            for kind in ORDER {
+                match make(kind, self.slots, 1) {
+                    Ok(backend) => return Some(backend),
+                    Err(errno) => lock(&self.refusals).push(Refusal { engine: kind, errno }),
+                }
+            }
+            None
+        });
+        made.as_deref()
+    }
+
+    /// Queues requests. Gives the door as it was: if nobody is at it, the caller sees to it that
+    /// somebody comes.
+    #[inline]
+    pub(super) fn push(&self, slots: &[u32]) -> View {
+        self.queue.push(slots);
+        self.door.announce()
+    }
+
+    /// Nothing queued and nothing in flight: a hint.
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        self.in_flight.load(Ordering::Relaxed) == 0 && self.queue.is_empty()
+    }
+
+    /// Requests that wait to be handed over.
+    pub(super) fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// The queue itself.
+    pub(super) fn queue(&self) -> &IndexRing {
+        &self.queue
+    }
+
+    /// Who hands over, and since when.
+    pub(super) fn door(&self) -> &Baton {
+        &self.door
+    }
+
+    /// Requests in the kernel's hands.
+    #[inline]
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::SeqCst)
+    }
+
+    /// Is there something to hand over, or to collect, and nobody at it?
+    pub(super) fn has_help_to_offer(&self) -> bool {
+        let view = self.door.view();
+        view.has_work() && !view.is_held()
+            || self.in_flight() > 0 && !self.reaper.load(Ordering::SeqCst)
+    }
+
+    /// Hands over what is queued, as far as there is room. `refused` gets each slot that the kernel
+    /// did not take, started. Gives the ticks that the slowest call took per request, and its first slot's descriptor.
+    pub(super) fn hand_over(
+        &self,
+        instance: &Instance,
+        nobody_comes: bool,
+        refused: &mut dyn FnMut(u32),
+        took: &mut dyn FnMut(i32, bool, u64),
+    ) {
+        let Some(mut turn) = self.door.take() else { return };
+        loop {
+            while let Some(batch) = self.next_batch(instance) {
+                let Some(backend) = self.backend() else {
+                    batch.as_slice().iter().for_each(|&slot| refused(slot));
+                    continue;
+                };
+                self.hand_over_batch(instance, backend, batch.as_slice(), nobody_comes, refused, took);
+                match self.door.proceed(turn) {
+                    Some(next) => turn = next,
+                    // It took long, and somebody else goes on.
+                    None => return,
+                }
+            }
+            match self.door.release(turn) {
+                Release::Work(same) => turn = same,
+                Release::Free | Release::Lost => return,
+            }
+        }
+    }
+
+    /// Started requests from the queue, as many as there is room for; `None` if there are none.
+    fn next_batch(&self, instance: &Instance) -> Option<Batch> {
+        let room = self.backend.get().and_then(Option::as_ref).map_or(self.slots, |b| b.room());
+        let most = room.saturating_sub(self.in_flight()).min(BATCH);
+        let mut batch = Batch::new();
+        while batch.as_slice().len() < most
+            && let Some(slot) = self.queue.pop()
+        {
+            if instance.start(slot) {
+                batch.push(slot);
+            }
+        }
+        (!batch.as_slice().is_empty()).then_some(batch)
+    }
+
+    fn hand_over_batch(
+        &self,
+        instance: &Instance,
+        backend: &dyn Backend,
+        slots: &[u32],
+        nobody_comes: bool,
+        refused: &mut dyn FnMut(u32),
+        took: &mut dyn FnMut(i32, bool, u64),
+    ) {
+        // SAFETY: started by us, and not handed over yet.
+        let first = unsafe { instance.slot(slots[0]).request() };
+        let (fd, write) = (first.sqe.fd, first.kind == crate::request::Kind::Write);
+        let notifies = first.notify >= 0;
+        if notifies && !self.notifies.load(Ordering::Relaxed) {
+            self.notifies.store(true, Ordering::Relaxed);
+        }
+        let tell = nobody_comes || notifies;
+        for &slot in slots {
+            instance.slot(slot).hand_over();
+        }
+        self.in_flight.fetch_add(slots.len(), Ordering::SeqCst);
+        let begin = sys::ticks();
+        let mut done = 0;
+        while done < slots.len() {
+            let (taken, errno) = backend.submit(instance, &slots[done..], tell);
+            done += taken;
+            if errno < 0 {
+                // Whatever the reason: executed by a thread it either works or says why not.
+                self.in_flight.fetch_sub(1, Ordering::SeqCst);
+                instance.slot(slots[done]).take_back();
+                refused(slots[done]);
+                done += 1;
+            }
+        }
+        let ticks = sys::ticks().wrapping_sub(begin) / slots.len() as u64;
+        self.handed.fetch_add(1, Ordering::Relaxed);
+        took(fd, write, ticks);
+    }
+
+    /// Batches that were handed over: grows.
+    pub(super) fn batches(&self) -> u32 {
+        self.handed.load(Ordering::Relaxed)
+    }
+
+    /// The eventfd that tells of completions, for whoever makes the poller look at it, which does not yet.
+    pub(super) fn events_to_watch(&self, nobody_comes: bool) -> Option<RawFd> {
+        let backend = self.backend.get()?.as_ref()?;
+        if !nobody_comes && !self.notifies.load(Ordering::Relaxed) || self.told.load(Ordering::SeqCst) || self.told.swap(true, Ordering::SeqCst) {
+            return None;
+        }
+        Some(backend.events()).filter(|&fd| fd >= 0)
+    }
+
+    /// Shall the poller go on looking? If not, it is told again when there is need.
+    pub(super) fn stays_watched(&self) -> bool {
+        self.told.store(false, Ordering::SeqCst);
+        // Either this sees what was handed over, or who did so sees the flag.
+        self.in_flight() > 0 && !self.told.swap(true, Ordering::SeqCst)
+    }
+
+    fn try_reap(&self) -> Option<Reaping<'_>> {
+        let backend = self.backend.get()?.as_deref()?;
+        if self.reaper.load(Ordering::Relaxed) || self.reaper.swap(true, Ordering::SeqCst) {
+            return None;
+        }
+        Some(Reaping { lane: self, backend })
+    }
+
+    /// Collects what has completed. True if anything was.
+    pub(super) fn harvest(&self, instance: &Instance, finish: &mut dyn FnMut(u32, i32)) -> bool {
+        if self.in_flight.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let Some(reaping) = self.try_reap() else { return false };
+        let mut any = false;
+        loop {
+            let mut done = [(0, 0); HARVEST];
+            let n = reaping.backend.harvest(instance, &mut done);
+            self.finish(&done[..n], finish);
+            any |= n > 0;
+            if n < HARVEST {
+                break;
+            }
+        }
+        drop(reaping);
+        self.pass_on_the_right(instance);
+        any
+    }
+
+    fn finish(&self, done: &[Done], finish: &mut dyn FnMut(u32, i32)) {
+        if !done.is_empty() {
+            self.in_flight.fetch_sub(done.len(), Ordering::SeqCst);
+            done.iter().for_each(|&(slot, result)| finish(slot, result));
+        }
+    }
+
+    /// Somebody who sleeps elsewhere has to sleep in the kernel's wait from now on.
+    fn pass_on_the_right(&self, instance: &Instance) {
+        if self.in_flight() > 0 && instance.completions().has_sleepers() {
+            instance.completions().wake_now();
+        }
+    }
+
+    /// Sleeps in the kernel's wait, if requests are in flight and nobody else does. `None`: sleep elsewhere.
+    pub(super) fn sleep(
+        &self,
+        instance: &Instance,
+        sleeper: &Sleeper<'_>,
+        timeout: Option<Duration>,
+        mask: Option<u64>,
+        finish: &mut dyn FnMut(u32, i32),
+    ) -> Option<SleepEnd> {
+        let in_flight = self.in_flight();
+        if in_flight == 0 {
+            return None;
+        }
+        let reaping = self.try_reap()?;
+        let backend = reaping.backend;
+        let fd = backend.wake_fd();
+        if fd < 0 {
+            return None;
+        }
+        // What other threads complete comes one by one.
+        let alone = instance.free_slots().held() == in_flight;
+        let min = if alone { (sleeper.need as usize).clamp(1, in_flight) } else { 1 };
+        let mut done = [(0, 0); HARVEST];
+        let mut n = 0;
+        let end = instance.completions().sleep_elsewhere(sleeper, fd, || {
+            let min = min.min(HARVEST);
+            let (harvested, end) = backend.sleep(instance, min, timeout, mask, &mut done);
+            n = harvested;
+            if n > 0 { SleepEnd::Again } else { end }
+        });
+        drop(reaping);
+        self.finish(&done[..n], finish);
+        self.pass_on_the_right(instance);
+        Some(end)
+    }
+}
+
+/// The right to collect completions.
+struct Reaping<'a> {
+    lane: &'a KernelLane,
+    backend: &'a dyn Backend,
+}
+
+impl Drop for Reaping<'_> {
+    fn drop(&mut self) {
+        self.lane.reaper.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Two eventfds of a backend: one to be woken by, and, on first use, one that tells of completions.
+#[derive(Debug)]
+pub(super) struct Eventfds {
+    pub(super) wake: RawFd,
+    events: OnceLock<RawFd>,
+    /// The kernel is told to end a sleep when `wake` is counted up.
+    pub(super) armed: AtomicBool,
+}
+
+impl Eventfds {
+    fn new() -> Result<Self, i32> {
+        let wake = sys::eventfd();
+        if wake < 0 {
+            return Err(wake as i32);
+        }
+        let armed = AtomicBool::new(false);
+        Ok(Self { wake: wake as RawFd, events: OnceLock::new(), armed })
+    }
+
+    fn events(&self) -> RawFd {
+        *self.events.get_or_init(|| sys::eventfd() as RawFd)
+    }
+}
+
+impl Drop for Eventfds {
+    fn drop(&mut self) {
+        sys::close(self.wake);
+        if let Some(&fd) = self.events.get()
+            && fd >= 0
+        {
+            sys::close(fd);
+        }
+    }
+}
