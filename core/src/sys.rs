@@ -159,7 +159,7 @@ pub(crate) fn has_offsets(fd: RawFd) -> bool {
     unsafe { call!(lseek, fd, 0, libc::SEEK_CUR) >= 0 }
 }
 
-fn timespec(time: Duration) -> libc::timespec {
+pub(crate) fn timespec(time: Duration) -> libc::timespec {
     libc::timespec {
         tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
         tv_nsec: i64::from(time.subsec_nanos()),
@@ -303,10 +303,44 @@ pub(crate) fn block_signals() -> u64 {
     old
 }
 
+/// Replaces the calling thread's signal mask and returns the old one.
+pub(crate) fn replace_signals(mask: u64) -> u64 {
+    let mut old = 0u64;
+    // SAFETY: both masks are eight bytes, the kernel's sigset size.
+    unsafe { call!(rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, &raw mut old, 8) };
+    old
+}
+
 /// Puts a mask from [`block_signals`] back.
 pub(crate) fn restore_signals(mask: u64) {
     // SAFETY: the mask is eight bytes.
     unsafe { call!(rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, 0, 8) };
+}
+
+/// Clears O_NONBLOCK.
+pub(crate) fn set_blocking(fd: RawFd) {
+    let flags = status_flags(fd) as i32 & !libc::O_NONBLOCK;
+    // SAFETY: passes no address.
+    unsafe { call!(fcntl, fd, libc::F_SETFL, flags) };
+}
+
+/// Another descriptor for the same open file, close-on-exec.
+pub(crate) fn duplicate(fd: RawFd) -> Ret {
+    // SAFETY: passes no address.
+    unsafe { call!(fcntl, fd, libc::F_DUPFD_CLOEXEC, 3) }
+}
+
+/// Device and inode of an open file, or the negative errno of fstat(2).
+pub(crate) fn file_identity(fd: RawFd) -> Result<(u64, u64), i32> {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: room for one stat.
+    let ret = unsafe { call!(fstat, fd, stat.as_mut_ptr()) };
+    if ret < 0 {
+        return Err(ret as i32);
+    }
+    // SAFETY: zeroed is a valid stat (integers), and the kernel filled it in.
+    let stat = unsafe { stat.assume_init() };
+    Ok((stat.st_dev, stat.st_ino))
 }
 
 /// Can eight bytes be read at `address`? Asked of the kernel without touching them ourselves:

@@ -39,6 +39,11 @@ pub(super) trait Backend: Send + Sync + fmt::Debug {
     /// Requests that may be in flight at a time.
     fn room(&self) -> usize;
 
+    /// A request that was handed over keeps its file open, whatever becomes of the descriptor.
+    fn holds_files(&self) -> bool {
+        true
+    }
+
     /// Hands requests over, whose slots are the caller's. Gives how many were taken, from the
     /// first on, and the negative errno for the next one if not all were. With `tell`,
     /// [`Backend::events`] becomes readable when they complete.
@@ -300,8 +305,8 @@ impl KernelLane {
             self.notifies.store(true, Ordering::Relaxed);
         }
         let tell = nobody_comes || notifies;
-        for &slot in slots {
-            instance.slot(slot).hand_over();
+        if backend.holds_files() {
+            slots.iter().for_each(|&slot| instance.slot(slot).hand_over());
         }
         self.in_flight.fetch_add(slots.len(), Ordering::SeqCst);
         let begin = sys::ticks();

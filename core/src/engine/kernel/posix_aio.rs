@@ -1,20 +1,300 @@
 //! The C library's aio(7), with a pool of duplicated descriptors per file (published as "fd pool", 2008).
+//!
+//! glibc executes the requests of one descriptor one after the other. Each request here goes to an
+//! idle descriptor of its file: the program's own, or a duplicate, made when all others are busy. The
+//! duplicates are closed as soon as none of the file's requests is in flight.
+//!
+//! Closing any descriptor of a file releases the process's POSIX record locks on it (fcntl(2)), so
+//! no duplicate is made of, or closed on, a file that such a lock is held on.
 #![allow(unsafe_code)]
 
+use std::cell::UnsafeCell;
+use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-use super::{Backend, Done};
-use crate::config::EngineKind;
+use libc::{aiocb, timespec};
+
+use super::{Backend, Done, Eventfds};
+use crate::config::{EngineKind, FD_POOL_MAX};
 use crate::instance::Instance;
 use crate::queue::SleepEnd;
+use crate::request::Kind;
+use crate::sqe::opcode;
+use crate::sync::lock;
+use crate::sys;
+
+/// The C library's functions: the next ones after ours, should a drop-in of ours export the names.
+#[derive(Debug)]
+struct Functions {
+    read: Start,
+    write: Start,
+    error: Look,
+    take: Take,
+    suspend: Suspend,
+}
+
+type Start = unsafe extern "C" fn(*mut aiocb) -> c_int;
+type Look = unsafe extern "C" fn(*const aiocb) -> c_int;
+type Take = unsafe extern "C" fn(*mut aiocb) -> isize;
+type Suspend = unsafe extern "C" fn(*const *const aiocb, c_int, *const timespec) -> c_int;
+
+/// glibc's `struct aioinit`.
+#[repr(C)]
+struct AioInit {
+    threads: c_int,
+    num: c_int,
+    locks: c_int,
+    usedba: c_int,
+    debug: c_int,
+    numusers: c_int,
+    idle_time: c_int,
+    reserved: c_int,
+}
+
+fn next(name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: a NUL-terminated name.
+    let address = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    (!address.is_null()).then_some(address)
+}
+
+fn functions() -> Option<&'static Functions> {
+    static FUNCTIONS: OnceLock<Option<Functions>> = OnceLock::new();
+    let find = || {
+        if let Some(init) = next(c"aio_init") {
+            // A thread per descriptor of a pool, and one for the descriptor that wakes us. No
+            // effect if the program has used aio before.
+            let sizes = AioInit {
+                threads: FD_POOL_MAX as c_int + 1,
+                num: 4096,
+                locks: 0,
+                usedba: 0,
+                debug: 0,
+                numusers: 0,
+                idle_time: 1,
+                reserved: 0,
+            };
+            // SAFETY: glibc's function of this name takes this structure (aio_init(3)).
+            unsafe {
+                let init: unsafe extern "C" fn(*const AioInit) = std::mem::transmute(init);
+                init(&raw const sizes);
+            }
+        }
+        // SAFETY: the functions of these names have these types (aio(7)).
+        unsafe {
+            Some(Functions {
+                read: std::mem::transmute::<*mut c_void, Start>(next(c"aio_read64")?),
+                write: std::mem::transmute::<*mut c_void, Start>(next(c"aio_write64")?),
+                error: std::mem::transmute::<*mut c_void, Look>(next(c"aio_error64")?),
+                take: std::mem::transmute::<*mut c_void, Take>(next(c"aio_return64")?),
+                suspend: std::mem::transmute::<*mut c_void, Suspend>(next(c"aio_suspend64")?),
+            })
+        }
+    };
+    FUNCTIONS.get_or_init(find).as_ref()
+}
+
+/// The C library's aio for one context.
+#[derive(Debug)]
+pub(super) struct PosixAio {
+    functions: &'static Functions,
+    /// By slot.
+    blocks: Box<[UnsafeCell<aiocb>]>,
+    state: Mutex<State>,
+    pool: usize,
+    fds: Eventfds,
+    /// The read of [`Eventfds::wake`] that ends a sleep, and what it reads.
+    wake: UnsafeCell<aiocb>,
+    woken: UnsafeCell<u64>,
+    is_reading: AtomicBool,
+    /// The process that made it.
+    generation: u64,
+}
 
 #[derive(Debug)]
-pub(super) struct PosixAio;
+struct State {
+    files: Vec<File>,
+    in_flight: Vec<InFlight>,
+    /// The reaper sleeps, and waits for what was in flight when it began.
+    asleep: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct InFlight {
+    slot: u32,
+    file: u64,
+    descriptor: usize,
+}
+
+/// One open file, as long as requests on it are in flight.
+#[derive(Debug)]
+struct File {
+    number: u64,
+    identity: Identity,
+    /// The program's descriptor, then the duplicates; with the requests in flight on each.
+    descriptors: Vec<(RawFd, usize)>,
+    in_flight: usize,
+}
+
+/// What stands behind a number: numbers are reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity {
+    fd: RawFd,
+    file: (u64, u64),
+    flags: i32,
+}
+
+// SAFETY: a block is touched by its slot's holder until it is in flight, and then by the C library
+// and, for its state, under the state's lock; `wake` and `woken` by the one reaper and the C library.
+unsafe impl Sync for PosixAio {}
+// SAFETY: as above.
+unsafe impl Send for PosixAio {}
+
+fn zeroed() -> aiocb {
+    // SAFETY: integers, null pointers, and SIGEV_SIGNAL with no signal, which is replaced.
+    let mut block: aiocb = unsafe { std::mem::zeroed() };
+    block.aio_sigevent.sigev_notify = libc::SIGEV_NONE;
+    block
+}
+
+/// Counts up the eventfd that `value` stands for: called by the C library, on a thread of its own.
+extern "C" fn tell(value: libc::sigval) {
+    sys::eventfd_add(value.sival_ptr as usize as RawFd, 1);
+}
+
+/// Does this process hold a POSIX record lock on the file?
+fn is_locked_by_us(fd: RawFd) -> bool {
+    // SAFETY: plain integers.
+    let mut query: libc::flock = unsafe { std::mem::zeroed() };
+    query.l_type = libc::F_WRLCK as libc::c_short;
+    // SAFETY: fcntl(2) fills the structure in. It asks as the open file, not as the process, so
+    // that the process's own locks are in the way.
+    let ret = unsafe { libc::fcntl(fd, libc::F_OFD_GETLK, &raw mut query) };
+    // SAFETY: gives a number.
+    ret == 0 && query.l_type != libc::F_UNLCK as libc::c_short && query.l_pid == unsafe { libc::getpid() }
+}
 
 impl PosixAio {
-    pub(super) fn new(_slots: usize, _pool: usize) -> Result<Self, i32> {
-        Err(-libc::ENOSYS)
+    /// # Errors
+    /// `-ENOSYS`: no aio in the C library. Those of eventfd(2).
+    pub(super) fn new(slots: usize, pool: usize) -> Result<Self, i32> {
+        let functions = functions().ok_or(-libc::ENOSYS)?;
+        let fds = Eventfds::new()?;
+        // Read by a thread of the C library, which is to sleep in that.
+        sys::set_blocking(fds.wake);
+        Ok(Self {
+            functions,
+            blocks: (0..slots).map(|_| UnsafeCell::new(zeroed())).collect(),
+            state: Mutex::new(State { files: Vec::new(), in_flight: Vec::new(), asleep: false }),
+            pool,
+            fds,
+            wake: UnsafeCell::new(zeroed()),
+            woken: UnsafeCell::new(0),
+            is_reading: AtomicBool::new(false),
+            generation: crate::process::enter(),
+        })
+    }
+
+    /// Has the C library read the eventfd that ends a sleep.
+    fn read_wake(&self) {
+        if self.is_reading.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut block = zeroed();
+        block.aio_fildes = self.fds.wake;
+        block.aio_buf = self.woken.get().cast();
+        block.aio_nbytes = size_of::<u64>();
+        // SAFETY: no read is in flight, so block and buffer are ours; both live until it is done.
+        let ret = unsafe {
+            *self.wake.get() = block;
+            (self.functions.read)(self.wake.get())
+        };
+        self.is_reading.store(ret == 0, Ordering::Relaxed);
+    }
+
+    /// Notes the end of that read.
+    fn harvest_wake(&self) {
+        if self.is_reading.load(Ordering::Relaxed) {
+            // SAFETY: a block that is in flight, or done and not yet taken.
+            unsafe {
+                if (self.functions.error)(self.wake.get()) != libc::EINPROGRESS {
+                    (self.functions.take)(self.wake.get());
+                    self.is_reading.store(false, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    fn errno() -> i32 {
+        -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+    }
+}
+
+impl State {
+    /// The open file behind a number, and an idle descriptor of it, or the least busy one.
+    fn descriptor(&mut self, fd: RawFd, pool: usize) -> Result<(u64, usize, RawFd), i32> {
+        let flags = sys::status_flags(fd);
+        let file = sys::file_identity(fd)?;
+        let identity = Identity { fd, file, flags: flags as i32 };
+        let at = match self.files.iter().position(|file| file.identity == identity) {
+            Some(at) => at,
+            None => {
+                let number = self.files.iter().map(|file| file.number).max().unwrap_or(0) + 1;
+                let descriptors = vec![(fd, 0)];
+                self.files.push(File { number, identity, descriptors, in_flight: 0 });
+                self.files.len() - 1
+            }
+        };
+        let file = &mut self.files[at];
+        let least = |file: &File| {
+            let busy = file.descriptors.iter().enumerate().min_by_key(|(_, (_, busy))| *busy);
+            busy.map_or(0, |(at, _)| at)
+        };
+        let mut chosen = least(file);
+        let all_busy = file.descriptors[chosen].1 > 0;
+        if all_busy && file.descriptors.len() < pool && !is_locked_by_us(fd) {
+            let duplicate = sys::duplicate(fd);
+            if duplicate >= 0 {
+                chosen = file.descriptors.len();
+                file.descriptors.push((duplicate as RawFd, 0));
+            }
+        }
+        Ok((file.number, chosen, file.descriptors[chosen].0))
+    }
+
+    fn begin(&mut self, slot: u32, number: u64, descriptor: usize) {
+        if let Some(file) = self.files.iter_mut().find(|file| file.number == number) {
+            file.in_flight += 1;
+            file.descriptors[descriptor].1 += 1;
+        }
+        self.in_flight.push(InFlight { slot, file: number, descriptor });
+    }
+
+    fn end(&mut self, InFlight { file: number, descriptor, .. }: InFlight) {
+        let Some(at) = self.files.iter().position(|file| file.number == number) else { return };
+        let file = &mut self.files[at];
+        file.in_flight -= 1;
+        file.descriptors[descriptor].1 -= 1;
+        if file.in_flight == 0 {
+            let file = self.files.swap_remove(at);
+            file.close();
+        }
+    }
+}
+
+impl File {
+    /// Closes the duplicates, the program's own is its affair.
+    fn close(self) {
+        // Taken since the duplicates were made: to close them would be to release it. They go
+        // when the process does.
+        if self.descriptors.len() > 1 && is_locked_by_us(self.descriptors[1].0) {
+            return;
+        }
+        for &(fd, _) in &self.descriptors[1..] {
+            sys::close(fd);
+        }
     }
 }
 
@@ -22,22 +302,169 @@ impl Backend for PosixAio {
     fn kind(&self) -> EngineKind {
         EngineKind::PosixAio
     }
+
     fn room(&self) -> usize {
-        0
+        self.blocks.len()
     }
-    fn submit(&self, _: &Instance, _: &[u32], _: bool) -> (usize, i32) {
-        (0, -libc::ENOSYS)
+
+    fn holds_files(&self) -> bool {
+        false
     }
-    fn harvest(&self, _: &Instance, _: &mut [Done]) -> usize {
-        0
+
+    fn submit(&self, instance: &Instance, slots: &[u32], wants_telling: bool) -> (usize, i32) {
+        let events = if wants_telling { self.fds.events() } else { -1 };
+        for (at, &slot) in slots.iter().enumerate() {
+            // SAFETY: the slot is the caller's.
+            let request = unsafe { instance.slot(slot).request() };
+            let sqe = request.sqe;
+            if !matches!(sqe.opcode, opcode::READ | opcode::WRITE) || sqe.op_flags != 0 {
+                return (at, -libc::EOPNOTSUPP);
+            }
+            let write = request.kind == Kind::Write;
+            let mut block = zeroed();
+            block.aio_buf = sqe.addr as *mut c_void;
+            block.aio_nbytes = sqe.len as usize;
+            block.aio_offset = sqe.off as i64;
+            if events >= 0 {
+                block.aio_sigevent = sigevent_thread(events);
+            }
+            let mut state = lock(&self.state);
+            let (file, descriptor, fd) = match state.descriptor(sqe.fd, self.pool) {
+                Ok(found) => found,
+                Err(errno) => return (at, errno),
+            };
+            block.aio_fildes = fd;
+            state.begin(slot, file, descriptor);
+            let place = self.blocks[slot as usize].get();
+            // SAFETY: the place is the slot's, which is not in flight; the buffer is the request's.
+            let ret = unsafe {
+                *place = block;
+                let call = if write { self.functions.write } else { self.functions.read };
+                call(place)
+            };
+            if ret != 0 {
+                let errno = Self::errno();
+                let begun = state.in_flight.pop().expect("just pushed");
+                state.end(begun);
+                return (at, errno);
+            }
+            if std::mem::replace(&mut state.asleep, false) {
+                // So that it waits for this one too.
+                sys::eventfd_add(self.fds.wake, 1);
+            }
+        }
+        (slots.len(), 0)
     }
-    fn sleep(&self, _: &Instance, _: usize, _: Option<Duration>, _: Option<u64>, _: &mut [Done]) -> (usize, SleepEnd) {
-        (0, SleepEnd::Again)
+
+    fn harvest(&self, _: &Instance, done: &mut [Done]) -> usize {
+        self.harvest_wake();
+        let mut state = lock(&self.state);
+        let (mut at, mut n) = (0, 0);
+        while at < state.in_flight.len() && n < done.len() {
+            let place = self.blocks[state.in_flight[at].slot as usize].get();
+            // SAFETY: in flight, or done and not yet taken.
+            let error = unsafe { (self.functions.error)(place) };
+            if error == libc::EINPROGRESS {
+                at += 1;
+                continue;
+            }
+            // SAFETY: as above; taken once.
+            let result = unsafe { (self.functions.take)(place) };
+            let ended = state.in_flight.swap_remove(at);
+            state.end(ended);
+            done[n] = (ended.slot, if error == 0 { result as i32 } else { -error });
+            n += 1;
+        }
+        n
     }
+
+    fn sleep(
+        &self,
+        instance: &Instance,
+        _min: usize,
+        timeout: Option<Duration>,
+        mask: Option<u64>,
+        done: &mut [Done],
+    ) -> (usize, SleepEnd) {
+        let n = self.harvest(instance, done);
+        if n > 0 {
+            return (n, SleepEnd::Again);
+        }
+        self.read_wake();
+        let mut list: Vec<*const aiocb> = vec![self.wake.get()];
+        let mut state = lock(&self.state);
+        let blocks = state.in_flight.iter().map(|one| self.blocks[one.slot as usize].get());
+        list.extend(blocks.map(<*mut aiocb>::cast_const));
+        state.asleep = true;
+        drop(state);
+        let time = timeout.map(sys::timespec);
+        let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let before = mask.map(sys::replace_signals);
+        // SAFETY: pointers to blocks that live as long as the context.
+        let ret = unsafe { (self.functions.suspend)(list.as_ptr(), list.len() as c_int, time) };
+        let errno = if ret == 0 { 0 } else { Self::errno() };
+        lock(&self.state).asleep = false;
+        if let Some(mask) = before {
+            sys::restore_signals(mask);
+        }
+        let end = match -errno {
+            libc::EAGAIN => SleepEnd::TimedOut,
+            libc::EINTR => SleepEnd::Interrupted,
+            _ => SleepEnd::Again,
+        };
+        (self.harvest(instance, done), end)
+    }
+
     fn wake_fd(&self) -> RawFd {
-        -1
+        self.fds.wake
     }
+
     fn events(&self) -> RawFd {
-        -1
+        self.fds.events()
+    }
+}
+
+/// A call of [`tell`] for `fd`.
+fn sigevent_thread(fd: RawFd) -> libc::sigevent {
+    /// `struct sigevent` as glibc lays it out for SIGEV_THREAD, which the `libc` crate leaves out.
+    #[repr(C)]
+    struct ForThread {
+        value: libc::sigval,
+        signo: c_int,
+        notify: c_int,
+        function: extern "C" fn(libc::sigval),
+        attributes: *mut c_void,
+    }
+    const { assert!(size_of::<ForThread>() <= size_of::<libc::sigevent>()) };
+    // SAFETY: integers and null pointers.
+    let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
+    let value = libc::sigval { sival_ptr: fd as usize as *mut c_void };
+    let for_thread = ForThread {
+        value,
+        signo: 0,
+        notify: libc::SIGEV_THREAD,
+        function: tell,
+        attributes: std::ptr::null_mut(),
+    };
+    // SAFETY: the structure is at least as long, and aligned alike.
+    unsafe { (&raw mut event).cast::<ForThread>().write(for_thread) };
+    event
+}
+
+impl Drop for PosixAio {
+    fn drop(&mut self) {
+        // The child of a fork has none of the C library's threads.
+        if !self.is_reading.load(Ordering::Relaxed) || self.generation != crate::process::generation() {
+            return;
+        }
+        sys::eventfd_add(self.fds.wake, 1);
+        let list = [self.wake.get().cast_const()];
+        // SAFETY: the block and its buffer must outlive the read, which ends now.
+        unsafe {
+            while (self.functions.error)(self.wake.get()) == libc::EINPROGRESS {
+                (self.functions.suspend)(list.as_ptr(), 1, std::ptr::null());
+            }
+            (self.functions.take)(self.wake.get());
+        }
     }
 }
