@@ -45,6 +45,7 @@ not_modelled! {
     pub mod front;
     mod hazard;
     mod instance;
+    pub mod probe;
     mod process;
     pub mod stats;
     pub mod table;

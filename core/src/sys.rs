@@ -21,6 +21,8 @@ macro_rules! call {
         syscalls::raw_syscall!(Sysno::$nr $(, $arg)*) as Ret
     };
 }
+#[cfg(not(loom))]
+pub(crate) use call;
 
 #[inline(always)]
 pub(crate) unsafe fn pread(fd: RawFd, buf: u64, len: usize, offset: u64) -> Ret {

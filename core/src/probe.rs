@@ -1,0 +1,272 @@
+//! What this machine and its sandbox allow, and why not: tried, not looked up.
+//!
+//! ```
+//! let probe = uringlet::probe::Probe::look();
+//! for engine in &probe.engines {
+//!     println!("{engine}");
+//! }
+//! ```
+
+mod cause;
+mod facts;
+mod folder;
+mod tries;
+
+use std::fmt;
+use std::path::Path;
+
+pub use cause::{Cause, Refusal};
+pub use facts::{Facts, Limit};
+pub use folder::{Answer, Asynchrony, Folder, Timing};
+
+use crate::config::EngineKind;
+
+/// The kernel's engines, the preferred one first: the one place where `auto`'s order is written down.
+///
+/// Linux AIO is ahead because plain reads and writes are all that it is used for, it does these as
+/// quickly as io_uring, and it is refused in fewer sandboxes (Docker's and containerd's allow it).
+pub const KERNEL_ENGINES: [EngineKind; 2] = [EngineKind::LinuxAio, EngineKind::IoUring];
+
+/// The engines that are tried, in the order in which they are listed.
+const TRIED: [EngineKind; 4] =
+    [EngineKind::IoUring, EngineKind::LinuxAio, EngineKind::PosixAio, EngineKind::Workers];
+
+/// An engine, and whether it is allowed here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Engine {
+    /// Which.
+    pub kind: EngineKind,
+    /// Why it cannot be used; `None` if it can.
+    pub refusal: Option<Refusal>,
+    /// What else is to be known about it; may be empty.
+    pub note: String,
+}
+
+impl fmt::Display for Engine {
+    /// `linux_aio: available`, `io_uring: refused (io_uring_setup: EPERM, …)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.refusal {
+            Some(refusal) => write!(f, "{}: refused ({refusal})", self.kind),
+            None => write!(f, "{}: available", self.kind),
+        }
+    }
+}
+
+/// What was found out about this process, its kernel and its sandbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Probe {
+    /// What could be read.
+    pub facts: Facts,
+    /// What was tried: io_uring, linux_aio, posix_aio, workers.
+    pub engines: Vec<Engine>,
+}
+
+impl Probe {
+    /// Tries every engine. Takes milliseconds, starts a thread that ends at once, and leaves nothing behind.
+    pub fn look() -> Self {
+        let mut facts = Facts::look();
+        facts.count_processes();
+        let thread = tries::thread();
+        let engines = TRIED.map(|kind| {
+            let tried = match kind {
+                EngineKind::IoUring => tries::io_uring(),
+                EngineKind::LinuxAio => tries::linux_aio(),
+                // Both need threads; the C library starts its own as soon as there is a request.
+                _ => thread,
+            };
+            let refusal = tried.err().map(|(call, errno)| cause::find(call, errno, &facts));
+            let note = match kind {
+                EngineKind::PosixAio if refusal.is_none() => posix_aio_note(&facts),
+                _ => String::new(),
+            };
+            Engine { kind, refusal, note }
+        });
+        Self { facts, engines: engines.into() }
+    }
+
+    /// Can this engine be used? True for `auto` and `null`, which need nothing.
+    pub fn allows(&self, kind: EngineKind) -> bool {
+        let tried = self.engines.iter().find(|engine| engine.kind == kind);
+        tried.is_none_or(|engine| engine.refusal.is_none())
+    }
+
+    /// Tries out the file system of a folder, on scratch files without a name: 512 KiB are written,
+    /// and some reads are timed. Takes milliseconds on a disk that is not busy.
+    ///
+    /// # Errors
+    /// There is no such folder, or it may not be looked at. One that cannot be written to is no error.
+    pub fn folder(&self, path: &Path) -> std::io::Result<Folder> {
+        Folder::look(path, self)
+    }
+}
+
+fn posix_aio_note(facts: &Facts) -> String {
+    format!(
+        "{}: executes on threads of its own, which count in RLIMIT_NPROC ({})",
+        facts.c_library, facts.nproc
+    )
+}
+
+/// The cause of an errno (positive) that an engine got when it was set up; for messages.
+///
+/// Of `workers` and `posix_aio` it is the errno of a thread that could not be started.
+pub fn explain(kind: EngineKind, errno: i32) -> Refusal {
+    let mut facts = Facts::look();
+    let call = match kind {
+        EngineKind::IoUring => "io_uring_setup",
+        EngineKind::LinuxAio => "io_setup",
+        _ => {
+            facts.count_processes();
+            "clone"
+        }
+    };
+    cause::find(call, errno, &facts)
+}
+
+/// The name of an errno (positive), `EPERM`.
+pub fn errno_name(errno: i32) -> Option<&'static str> {
+    syscalls::Errno::new(errno).name()
+}
+
+/// Where `auto` sends a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// One after the other, by whoever holds the baton.
+    Inline,
+    /// Each to a worker of its own.
+    Pool,
+    /// To the kernel, through this engine.
+    Kernel(EngineKind),
+}
+
+impl fmt::Display for Lane {
+    /// `inline`, `pool`, or the name of the kernel's engine.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Inline => f.write_str("inline"),
+            Self::Pool => f.write_str("pool"),
+            Self::Kernel(kind) => f.write_str(kind.name()),
+        }
+    }
+}
+
+/// Where `auto` would send requests at first; after that it goes by their timing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Lanes {
+    /// Buffered reads and writes that find their pages in the cache.
+    pub cached: Lane,
+    /// Buffered reads that have to go to the device.
+    pub cold: Lane,
+    /// Direct reads and writes; `None` if direct I/O is refused here.
+    pub direct: Option<Lane>,
+    /// Why direct ones go there.
+    pub reason: &'static str,
+}
+
+impl Lanes {
+    fn choose(probe: &Probe, direct: &Answer, asynchrony: &Asynchrony) -> Self {
+        let threads = probe.allows(EngineKind::Workers);
+        let pool = if threads { Lane::Pool } else { Lane::Inline };
+        let kernel = KERNEL_ENGINES.into_iter().find(|&kind| probe.allows(kind));
+        let (direct, reason) = match (direct, asynchrony, kernel) {
+            (Answer::Refused(_), ..) => (None, "no direct I/O here"),
+            (_, Asynchrony::Synchronous(_), _) if threads => {
+                (Some(pool), "submitting to the kernel blocks here, so a worker does it")
+            }
+            (_, Asynchrony::Synchronous(_), _) => {
+                (Some(pool), "submitting to the kernel blocks here, and no thread can be started")
+            }
+            (_, Asynchrony::Asynchronous(_), Some(kind)) => {
+                (Some(Lane::Kernel(kind)), "the kernel needs no thread for each request")
+            }
+            (_, _, Some(kind)) => {
+                (Some(Lane::Kernel(kind)), "it is allowed, and nothing speaks against it")
+            }
+            _ if threads => (Some(pool), "the kernel's asynchronous interfaces are refused"),
+            _ => (Some(pool), "neither the kernel's interfaces nor threads are allowed"),
+        };
+        Self { cached: Lane::Inline, cold: pool, direct, reason }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn probe(allowed: &[EngineKind]) -> Probe {
+        let refusal = |kind| {
+            let refusal = cause::find("io_setup", libc::EPERM, &Facts::default());
+            (!allowed.contains(&kind)).then_some(refusal)
+        };
+        let engines = TRIED.map(|kind| Engine { kind, refusal: refusal(kind), note: String::new() });
+        Probe { facts: Facts::default(), engines: engines.into() }
+    }
+
+    #[test]
+    fn every_engine_is_tried_and_what_is_refused_has_a_cause() {
+        let probe = Probe::look();
+        assert_eq!(probe.engines.len(), TRIED.len());
+        for engine in &probe.engines {
+            if let Some(refusal) = &engine.refusal {
+                assert!(refusal.errno > 0 && !refusal.words.is_empty(), "{engine}");
+            }
+        }
+        assert!(probe.allows(EngineKind::Workers), "{:?}", probe.engines);
+        assert!(probe.allows(EngineKind::Null) && probe.allows(EngineKind::Auto));
+    }
+
+    #[test]
+    fn a_folder_is_tried_and_left_as_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let found = Probe::look().folder(folder.path()).unwrap();
+        assert_eq!(found.scratch, Answer::Works);
+        assert!(!matches!(found.nowait_read, Answer::Untried(_)));
+        assert!(!matches!(found.direct, Answer::Untried(_)));
+        assert_eq!(found.lanes.direct.is_none(), found.direct.refusal().is_some());
+        assert!(found.direct_alignment.is_none() || found.direct.works());
+        if let Some(timing) = found.asynchrony.timing() {
+            assert!(timing.submit_ns <= timing.total_ns && timing.done_at_return <= timing.reads);
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn direct_requests_go_to_the_first_kernel_engine_that_is_allowed_and_asynchronous() {
+        use EngineKind::{IoUring, LinuxAio, Workers};
+        let timing = Timing { reads: 32, done_at_return: 0, submit_ns: 1, total_ns: 2, single_ns: 1 };
+        let fast = Asynchrony::Asynchronous(timing);
+        let slow = Asynchrony::Synchronous(timing);
+        let untried = Asynchrony::Untried("x");
+        let cases = [
+            (&[LinuxAio, IoUring, Workers][..], &fast, Lane::Kernel(LinuxAio)),
+            (&[IoUring, Workers], &untried, Lane::Kernel(IoUring)),
+            (&[LinuxAio, IoUring, Workers], &slow, Lane::Pool),
+            (&[Workers], &untried, Lane::Pool),
+            (&[LinuxAio], &slow, Lane::Inline),
+            (&[], &untried, Lane::Inline),
+        ];
+        for (allowed, asynchrony, expected) in cases {
+            let lanes = Lanes::choose(&probe(allowed), &Answer::Works, asynchrony);
+            assert_eq!(lanes.direct, Some(expected), "{allowed:?}, {asynchrony:?}");
+            assert_eq!(lanes.cached, Lane::Inline);
+        }
+        let refusal = cause::find("open", libc::EINVAL, &Facts::default());
+        let lanes = Lanes::choose(&probe(&[Workers]), &Answer::Refused(refusal), &untried);
+        assert_eq!((lanes.direct, lanes.cold), (None, Lane::Pool));
+        // A folder that takes no scratch file may still hold files to be read directly.
+        let lanes = Lanes::choose(&probe(&[Workers]), &Answer::Untried("x"), &untried);
+        assert_eq!(lanes.direct, Some(Lane::Pool));
+    }
+
+    #[test]
+    fn an_errno_is_explained_for_each_engine() {
+        assert_eq!(explain(EngineKind::IoUring, libc::ENFILE).call, "io_uring_setup");
+        assert_eq!(explain(EngineKind::LinuxAio, libc::EAGAIN).call, "io_setup");
+        assert_eq!(explain(EngineKind::Workers, libc::EAGAIN).call, "clone");
+        assert_eq!(errno_name(libc::EPERM), Some("EPERM"));
+        assert_eq!(errno_name(4095), None);
+    }
+}

@@ -1,0 +1,369 @@
+//! What the file system of a folder can do, tried on scratch files without a name.
+
+use std::fmt;
+use std::fs::{File, OpenOptions, remove_file};
+use std::io::{Error, ErrorKind};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::cause::{Cause, Refusal, find};
+use super::facts::Facts;
+use super::tries::{self, Batch, Buffer, Refused};
+use super::{Lanes, Probe};
+use crate::sys;
+
+/// Direct reads submitted at once.
+const READS: usize = 32;
+/// Bytes of each.
+const BLOCK: usize = 16 * 1024;
+/// The quickest of so many batches counts.
+const ROUNDS: usize = 5;
+/// Alignments of direct transfers that are tried, in bytes.
+const ALIGNMENTS: [u32; 2] = [512, 4096];
+
+/// Whether something works.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It does.
+    Works,
+    /// It was refused.
+    Refused(Refusal),
+    /// It could not be tried, because this did not work.
+    Untried(&'static str),
+}
+
+impl Answer {
+    /// Does it work?
+    pub fn works(&self) -> bool {
+        matches!(self, Self::Works)
+    }
+
+    /// The refusal, if there was one.
+    pub fn refusal(&self) -> Option<&Refusal> {
+        match self {
+            Self::Refused(refusal) => Some(refusal),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Works => f.write_str("yes"),
+            Self::Refused(refusal) => write!(f, "no ({refusal})"),
+            Self::Untried(what) => write!(f, "not tried: {what} does not work"),
+        }
+    }
+}
+
+/// Does io_submit(2) return before direct reads are done?
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asynchrony {
+    /// Submitting took clearly less time than reading.
+    Asynchronous(Timing),
+    /// Each submission took as long as a read does, and all were complete when it returned.
+    Synchronous(Timing),
+    /// The numbers do not tell: the device is too quick, or the machine too busy.
+    Unclear(Timing),
+    /// The reads failed.
+    Refused(Refusal),
+    /// It could not be tried, because this did not work.
+    Untried(&'static str),
+}
+
+impl Asynchrony {
+    /// The verdict in a word: `asynchronous`, `synchronous`, `unclear`, `untried`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Asynchronous(_) => "asynchronous",
+            Self::Synchronous(_) => "synchronous",
+            Self::Unclear(_) => "unclear",
+            Self::Refused(_) | Self::Untried(_) => "untried",
+        }
+    }
+
+    /// The figures behind the verdict.
+    pub fn timing(&self) -> Option<Timing> {
+        match self {
+            Self::Asynchronous(timing) | Self::Synchronous(timing) | Self::Unclear(timing) => {
+                Some(*timing)
+            }
+            Self::Refused(_) | Self::Untried(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Asynchrony {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(refusal) => write!(f, "not tried ({refusal})"),
+            Self::Untried(what) => write!(f, "not tried: {what} does not work"),
+            _ => f.write_str(self.name()),
+        }
+    }
+}
+
+/// A batch of direct reads, submitted with one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Timing {
+    /// Reads in the batch.
+    pub reads: u32,
+    /// Of these, complete when io_submit(2) returned.
+    pub done_at_return: u32,
+    /// Nanoseconds that io_submit(2) took.
+    pub submit_ns: u64,
+    /// Nanoseconds from its beginning until the last read was complete.
+    pub total_ns: u64,
+    /// Nanoseconds of one such read by itself, with pread(2).
+    pub single_ns: u64,
+}
+
+/// What was found out about a folder's file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Folder {
+    /// The folder, as it was named.
+    pub path: PathBuf,
+    /// Number of the device that it lies on (`st_dev` of stat(2)).
+    pub device: u64,
+    /// Could a scratch file be made and written to?
+    pub scratch: Answer,
+    /// RWF_NOWAIT for buffered reads (preadv2(2)).
+    pub nowait_read: Answer,
+    /// RWF_NOWAIT for buffered writes in place (pwritev2(2)).
+    pub nowait_write: Answer,
+    /// Opening with O_DIRECT (open(2)), and transferring.
+    pub direct: Answer,
+    /// Bytes to which a direct transfer must be aligned, of those tried (512 and 4096).
+    pub direct_alignment: Option<u32>,
+    /// Is Linux AIO truly asynchronous for direct reads?
+    pub asynchrony: Asynchrony,
+    /// Where `auto` would send requests at first.
+    pub lanes: Lanes,
+}
+
+impl Folder {
+    /// Tries it out.
+    pub(super) fn look(path: &Path, probe: &Probe) -> std::io::Result<Self> {
+        let metadata = path.metadata()?;
+        if !metadata.is_dir() {
+            return Err(ErrorKind::NotADirectory.into());
+        }
+        let facts = &probe.facts;
+        let (scratch, nowait_read, nowait_write) = buffered(path, facts);
+        let (direct, direct_alignment, asynchrony) = match &scratch {
+            Answer::Works => direct(path, facts),
+            _ => (Answer::Untried(SCRATCH), None, Asynchrony::Untried(SCRATCH)),
+        };
+        let lanes = Lanes::choose(probe, &direct, &asynchrony);
+        Ok(Self {
+            path: path.to_owned(),
+            device: metadata.dev(),
+            scratch,
+            nowait_read,
+            nowait_write,
+            direct,
+            direct_alignment,
+            asynchrony,
+            lanes,
+        })
+    }
+}
+
+/// What the other trials need.
+const SCRATCH: &str = "making a scratch file";
+const DIRECT: &str = "direct I/O";
+
+/// Makes a scratch file and tries RWF_NOWAIT on pages that lie in the cache.
+fn buffered(path: &Path, facts: &Facts) -> (Answer, Answer, Answer) {
+    let untried = Answer::Untried(SCRATCH);
+    let mut bytes = vec![1; 4096];
+    let made = scratch_file(path, 0).map_err(|error| ("open", error)).and_then(|file| {
+        file.write_all_at(&bytes, 0).map(|()| file).map_err(|error| ("pwrite", error))
+    });
+    let file = match made {
+        Ok(file) => file,
+        Err((call, error)) => {
+            return (Answer::Refused(file_refusal(call, &error, facts)), untried.clone(), untried);
+        }
+    };
+    let fd = file.as_raw_fd();
+    let read = nowait(facts, |flags| tries::read(fd, &mut bytes, flags));
+    let write = nowait(facts, |flags| tries::write(fd, &bytes, flags));
+    (Answer::Works, read, write)
+}
+
+/// The same call without and with RWF_NOWAIT. EAGAIN means that the file system knows the flag.
+fn nowait(facts: &Facts, mut call: impl FnMut(i32) -> Result<usize, Refused>) -> Answer {
+    if let Err((name, errno)) = call(0) {
+        return Answer::Refused(find(name, errno, facts));
+    }
+    match call(libc::RWF_NOWAIT) {
+        Ok(_) | Err((_, libc::EAGAIN)) => Answer::Works,
+        Err((call, errno)) if facts.is_older_than((4, 14)) => Answer::Refused(Refusal {
+            call,
+            errno,
+            cause: Cause::Kernel,
+            words: format!("the kernel, {}, is older than 4.14", facts.release),
+        }),
+        Err((call, errno)) => Answer::Refused(Refusal {
+            call,
+            errno,
+            cause: Cause::FileSystem,
+            words: "the file system does not know RWF_NOWAIT here".into(),
+        }),
+    }
+}
+
+/// Opens another scratch file with O_DIRECT, fills it and reads from it.
+fn direct(path: &Path, facts: &Facts) -> (Answer, Option<u32>, Asynchrony) {
+    let refused = |refusal| (Answer::Refused(refusal), None, Asynchrony::Untried(DIRECT));
+    let file = match scratch_file(path, libc::O_DIRECT) {
+        Ok(file) => file,
+        Err(error) => return refused(file_refusal("open", &error, facts)),
+    };
+    let mut buffer = match Buffer::new(READS * BLOCK) {
+        Ok(buffer) => buffer,
+        Err((call, errno)) => return refused(find(call, errno, facts)),
+    };
+    buffer.bytes().fill(1);
+    // Extents that have been written to: reading a hole touches no device.
+    if let Err(error) = file.write_all_at(buffer.bytes(), 0).and_then(|()| file.sync_data()) {
+        return refused(file_refusal("pwrite", &error, facts));
+    }
+    let fd = file.as_raw_fd();
+    let alignment = ALIGNMENTS.into_iter().find(|&bytes| {
+        let len = bytes as usize;
+        tries::read_at(fd, &mut buffer, len, len, u64::from(bytes)) == Ok(len)
+    });
+    let asynchrony = match asynchrony(fd, &mut buffer) {
+        Ok(verdict) => verdict,
+        Err((call, errno)) => Asynchrony::Refused(find(call, errno, facts)),
+    };
+    (Answer::Works, alignment, asynchrony)
+}
+
+fn asynchrony(fd: i32, buffer: &mut Buffer) -> Result<Asynchrony, Refused> {
+    let mut single_ns = u64::MAX;
+    let mut best: Option<Batch> = None;
+    for round in 0..ROUNDS {
+        let begin = sys::monotonic_ns();
+        tries::read_at(fd, buffer, 0, BLOCK, (round * BLOCK) as u64)?;
+        single_ns = single_ns.min(sys::monotonic_ns() - begin);
+        let batch = tries::read_batch(fd, buffer, READS, BLOCK)?;
+        if best.is_none_or(|best| batch.total_ns < best.total_ns) {
+            best = Some(batch);
+        }
+    }
+    Ok(match best {
+        Some(batch) => verdict(batch, single_ns),
+        None => Asynchrony::Untried(DIRECT),
+    })
+}
+
+fn verdict(batch: Batch, single_ns: u64) -> Asynchrony {
+    let Batch { submit_ns, total_ns, done_at_return, reads } = batch;
+    let timing = Timing { reads, done_at_return, submit_ns, total_ns, single_ns };
+    let all_done = done_at_return == reads;
+    if !all_done && submit_ns <= total_ns / 2 {
+        return Asynchrony::Asynchronous(timing);
+    }
+    // A quick device may be done by the end of a long submission, so being done is not enough.
+    if all_done && submit_ns >= single_ns.saturating_mul(u64::from(reads)) / 2 {
+        return Asynchrony::Synchronous(timing);
+    }
+    Asynchrony::Unclear(timing)
+}
+
+/// A refused open or write of a scratch file.
+fn file_refusal(call: &'static str, error: &Error, facts: &Facts) -> Refusal {
+    let errno = error.raw_os_error().unwrap_or(libc::EIO);
+    let (cause, words) = match errno {
+        libc::EINVAL if call == "open" => {
+            (Cause::FileSystem, "the file system does not know O_DIRECT")
+        }
+        libc::EROFS => (Cause::Permission, "the file system is read-only"),
+        libc::EACCES | libc::EPERM => (Cause::Permission, "this folder cannot be written to"),
+        libc::ENOSPC | libc::EDQUOT => (Cause::FileSystem, "the file system or the quota is full"),
+        libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOSYS => {
+            return find(call, errno, facts);
+        }
+        _ => (Cause::FileSystem, "the file system refuses it"),
+    };
+    Refusal { call, errno, cause, words: words.into() }
+}
+
+/// A file in the folder that has no name, or none any more.
+fn scratch_file(folder: &Path, flags: i32) -> std::io::Result<File> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600);
+    if let Ok(file) = options.clone().custom_flags(libc::O_TMPFILE | flags).open(folder) {
+        return Ok(file);
+    }
+    // Not every file system has O_TMPFILE.
+    options.create_new(true).custom_flags(flags);
+    let mut tries_left = 100;
+    loop {
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!(".uringlet-probe-{}-{count}", std::process::id());
+        let path = folder.join(name);
+        let file = options.open(&path);
+        match &file {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && tries_left > 0 => {
+                tries_left -= 1;
+                continue;
+            }
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            // A refused O_DIRECT may leave the file behind, too (open(2), BUGS).
+            _ => drop(remove_file(&path)),
+        }
+        return file;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(submit_ns: u64, total_ns: u64, done_at_return: u32) -> Batch {
+        Batch { submit_ns, total_ns, done_at_return, reads: 32 }
+    }
+
+    #[test]
+    fn the_verdict_is_only_as_sure_as_the_numbers() {
+        let name = |batch, single_ns| verdict(batch, single_ns).name();
+        // A disk: 100 µs each, and submitting is quick.
+        assert_eq!(name(batch(60_000, 900_000, 0), 100_000), "asynchronous");
+        // Copied from memory, one after the other, inside the call.
+        assert_eq!(name(batch(64_000, 65_000, 32), 2_100), "synchronous");
+        // A device that is done by the time that the last one is submitted.
+        assert_eq!(name(batch(60_000, 62_000, 32), 20_000), "unclear");
+        // Some are left, but submitting took most of the time.
+        assert_eq!(name(batch(800_000, 900_000, 20), 100_000), "unclear");
+    }
+
+    #[test]
+    fn a_scratch_file_leaves_no_name_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        for flags in [0, libc::O_DIRECT] {
+            // Where O_DIRECT is refused, nothing must be left either.
+            let file = scratch_file(folder.path(), flags);
+            assert!(file.is_ok() || flags != 0);
+            assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        }
+        let error = scratch_file(&folder.path().join("none"), 0).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_file_is_no_folder() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let error = Probe::look().folder(file.path()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotADirectory);
+    }
+}
