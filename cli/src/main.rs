@@ -3,6 +3,7 @@
 mod bench;
 mod machine;
 mod run;
+mod sandbox;
 mod scratch;
 mod size;
 
@@ -15,7 +16,8 @@ const REFUSED: u8 = 2;
 const HELP: &str = "\
 Examples:
   uringlet bench                          what uringlet is worth on the disk under this folder
-  uringlet run --stats -- fio job.fio     run a program written for libaio on it, unchanged";
+  uringlet run --stats -- fio job.fio     run a program written for libaio on it, unchanged
+  uringlet run --forbid docker -- ./app   as in a container, where io_uring is refused";
 
 /// Asynchronous file I/O for Linux in user space.
 #[derive(Parser)]

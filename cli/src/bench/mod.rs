@@ -42,6 +42,7 @@ Examples:
   uringlet bench --file disk.img                  reads of an existing file; it is not written to
   uringlet bench --workloads cold-read --depth 1,8,64 --seconds 2 --rounds 5
   uringlet bench --bs 64k --size 1G --json result.json
+  uringlet bench --forbid io_uring                what is left where io_uring is refused
 
 How it compares: the engines take turns within each round, each round in another order; the figures \
 are medians over the rounds. The ratio is workers divided by the best native engine of the same line; \
@@ -103,6 +104,9 @@ pub struct Arguments {
     /// Write everything, each round's figures included, to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+
+    #[command(flatten)]
+    sandbox: crate::sandbox::Sandbox,
 }
 
 fn file_size(text: &str) -> Result<u64, String> {
@@ -158,6 +162,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Ok(ExitCode::from(REFUSED));
     }
     stop_on_ctrl_c()?;
+    arguments.sandbox.enter(Some("bench"))?;
     let machine = Machine::look();
     let path = arguments.file.clone().unwrap_or_else(|| PathBuf::from("."));
     let scratch = Scratch::open(&path, arguments.size, arguments.allow_writes)?;

@@ -6,6 +6,7 @@ mod signals;
 mod summary;
 
 use crate::REFUSED;
+use crate::sandbox::Sandbox;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
@@ -24,9 +25,13 @@ const HELP: &str = "\
 Examples:
   uringlet run -- fio --name=t --filename=F --size=256M --ioengine=libaio --rw=randrw --iodepth=32
   uringlet run --stats -- qemu-img bench -f raw -t none -i native -c 20000 -d 32 disk.img
+  uringlet run --forbid docker -- ./program       as in a container: io_uring is refused
 
 What cannot work is refused before it starts: a statically linked program, one with setuid, setgid or \
 file capabilities, one for another architecture or C library. Of a script, the interpreter is checked.
+
+What --forbid refuses is refused to the program and to all that it starts, which gain no privileges \
+and must be built for this architecture. It is for trying things out, and no security boundary.
 
 Exit status: the program's own; 128 + N if signal N ended it; 2 if it was refused; 1 if uringlet failed.";
 
@@ -42,6 +47,9 @@ pub struct Arguments {
     #[arg(long, default_value = EngineKind::default().name(),
           value_parser = PossibleValuesParser::new(EngineKind::ALL.map(EngineKind::name)))]
     engine: String,
+
+    #[command(flatten)]
+    sandbox: Sandbox,
 
     /// The program and its arguments (put `--` in front of it)
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
@@ -71,6 +79,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         .args(rest)
         .env("LD_PRELOAD", library::preload(&library, std::env::var_os("LD_PRELOAD")))
         .env(ENGINE, &arguments.engine);
+    arguments.sandbox.lock_in(&mut command)?;
     if arguments.stats {
         with_stats(command)
     } else {
