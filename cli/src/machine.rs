@@ -109,7 +109,8 @@ pub fn sysctl(name: &str) -> Option<String> {
     Some(read_to_string(Path::new("/proc/sys").join(name)).ok()?.trim().to_owned())
 }
 
-fn kernel() -> String {
+/// `Linux 6.18.1 x86_64`.
+pub fn kernel() -> String {
     let mut names = MaybeUninit::<libc::utsname>::zeroed();
     // SAFETY: `names` is room for one utsname.
     unsafe { libc::uname(names.as_mut_ptr()) };

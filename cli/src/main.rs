@@ -1,6 +1,7 @@
 //! The `uringlet` command.
 
 mod bench;
+mod doctor;
 mod machine;
 mod run;
 mod sandbox;
@@ -16,6 +17,7 @@ const REFUSED: u8 = 2;
 const HELP: &str = "\
 Examples:
   uringlet bench                          what uringlet is worth on the disk under this folder
+  uringlet doctor                         what this machine and sandbox allow, and why not
   uringlet run --stats -- fio job.fio     run a program written for libaio on it, unchanged
   uringlet run --forbid docker -- ./app   as in a container, where io_uring is refused";
 
@@ -31,12 +33,14 @@ struct Cli {
 enum Command {
     Run(run::Arguments),
     Bench(bench::Arguments),
+    Doctor(doctor::Arguments),
 }
 
 fn main() -> ExitCode {
     let (name, result) = match Cli::parse().command {
         Command::Run(arguments) => ("run", run::run(&arguments)),
         Command::Bench(arguments) => ("bench", bench::run(&arguments)),
+        Command::Doctor(arguments) => ("doctor", doctor::run(&arguments)),
     };
     result.unwrap_or_else(|error| {
         eprintln!("uringlet {name}: {error:#}");

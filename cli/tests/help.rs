@@ -10,8 +10,10 @@ fn uringlet(arguments: &[&str]) -> assert_cmd::assert::Assert {
 
 #[test]
 fn every_command_has_help_with_examples() {
-    uringlet(&["--help"]).success().stdout(contains("run").and(contains("bench")));
-    for command in ["run", "bench"] {
+    uringlet(&["--help"])
+        .success()
+        .stdout(contains("run").and(contains("bench")).and(contains("doctor")));
+    for command in ["run", "bench", "doctor"] {
         for flag in ["-h", "--help"] {
             uringlet(&[command, flag])
                 .success()
@@ -49,4 +51,19 @@ fn wrong_values_are_refused_with_field_value_and_expectation() {
     uringlet(&["bench", "--allow-writes"]).code(2).stderr(contains("--file"));
     uringlet(&["run", "--engine", "warp", "--", "true"]).code(2).stderr(contains("workers"));
     uringlet(&["run"]).code(2).stderr(contains("PROGRAM"));
+    for command in [&["run", "true"][..], &["bench"], &["doctor"]] {
+        let cases = [
+            ("--forbid", "warp", "possible values: io_uring, linux_aio"),
+            ("--forbid-errno", "EWARP", "a number from 1 to 4095"),
+            ("--forbid-errno", "-1", "a number from 1 to 4095"),
+        ];
+        for (field, value, expected) in cases {
+            let arguments = [&command[..1], &[field, value], &command[1..]].concat();
+            uringlet(&arguments)
+                .code(2)
+                .stderr(contains(field).and(contains(value)).and(contains(expected)));
+        }
+        let alone = [&command[..1], &["--forbid-errno", "EPERM"], &command[1..]].concat();
+        uringlet(&alone).code(2).stderr(contains("--forbid <LIST>"));
+    }
 }

@@ -128,6 +128,41 @@ fn without_requests_the_summary_says_so_and_the_counters_are_removed() {
     assert!(path.contains("uringlet-stats-") && !Path::new(path.trim()).exists(), "{path}");
 }
 
+#[test]
+fn what_is_forbidden_is_refused_to_the_program() {
+    if !Path::new("/proc/sys/kernel/seccomp").exists() {
+        eprintln!(
+            "SKIPPED what_is_forbidden_is_refused_to_the_program: the kernel has no seccomp filters"
+        );
+        return;
+    }
+    let installation = Installation::new();
+    let executable = installation.executable();
+    let folder = installation.0.path().to_str().unwrap();
+    let doctor = [executable.to_str().unwrap(), "doctor", "--json", folder];
+    for stats in [&[][..], &["--stats"]] {
+        let forbid = ["--forbid", "linux_aio,threads", "--forbid-errno", "ENOSYS", "--"];
+        let assert = installation.run(&[stats, &forbid, &doctor].concat()).success();
+        let report: serde_json::Value =
+            serde_json::from_slice(&assert.get_output().stdout).unwrap();
+        // The program itself was not told to forbid anything.
+        assert_eq!(report["sandbox"]["forbidden"].as_array().unwrap().len(), 0);
+        assert_eq!(report["sandbox"]["seccomp"], 2);
+        for engine in report["engines"].as_array().unwrap() {
+            if engine["engine"] != "io_uring" {
+                assert_eq!(engine["errno_name"], "ENOSYS", "{engine}");
+                assert_eq!(engine["cause"], "seccomp", "{engine}");
+            }
+        }
+    }
+    // Processes are no threads, and what they start is in the same sandbox.
+    let script = r#"(grep -c '^Seccomp:.*2$' /proc/self/status) | cat"#;
+    installation
+        .run(&["--forbid", "docker,threads", "--", "sh", "-c", script])
+        .success()
+        .stdout("1\n");
+}
+
 /// Takes one signal, without a window in which it could be lost, and exits with 100 + its number.
 const WAITS_FOR_A_SIGNAL: &str = r#"
 #include <signal.h>
