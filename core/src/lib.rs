@@ -52,7 +52,7 @@ not_modelled! {
 
     pub use config::{Builder, ConfigError, ENTRIES_MAX, EngineKind, FD_POOL_MAX};
     pub use context::{Canceller, Context, Full};
-    pub use engine::{Choice, Refusal};
+    pub use engine::Choice;
 }
 
 #[cfg(loom)]

@@ -7,14 +7,13 @@ pub(crate) mod kernel;
 pub(crate) mod null;
 pub(crate) mod workers;
 
-pub use self::kernel::Refusal;
-
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{Builder, ConfigError, EngineKind};
 use crate::instance::{Instance, Taker};
+use crate::probe::Refusal;
 use crate::queue::{SleepEnd, Sleeper};
 
 /// A waiting thread's offer to execute requests.
@@ -108,7 +107,7 @@ pub struct Choice {
     /// first request comes that it is good for; `None` before that, and if every one was refused.
     pub kernel: Option<EngineKind>,
     /// What `auto` has tried in vain.
-    pub refusals: Vec<Refusal>,
+    pub refusals: Vec<(EngineKind, Refusal)>,
 }
 
 impl fmt::Display for Choice {
@@ -119,9 +118,8 @@ impl fmt::Display for Choice {
             None if !self.refusals.is_empty() => write!(f, ", everything on threads")?,
             _ => {}
         }
-        for Refusal { engine, errno } in &self.refusals {
-            let error = std::io::Error::from_raw_os_error(-errno);
-            write!(f, "; {engine} was refused: {error}")?;
+        for (engine, refusal) in &self.refusals {
+            write!(f, "; {engine} is refused ({refusal})")?;
         }
         Ok(())
     }

@@ -19,6 +19,7 @@ use std::time::Duration;
 use super::workers::baton::{Baton, Release, View};
 use crate::config::{Builder, ConfigError, EngineKind};
 use crate::instance::Instance;
+use crate::probe::{self, KERNEL_ENGINES, Refusal};
 use crate::queue::{IndexRing, SleepEnd, Sleeper};
 use crate::request::{BATCH, Batch};
 use crate::sync::lock;
@@ -82,19 +83,6 @@ pub(crate) enum Reach {
     Everything,
 }
 
-/// An interface that was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// Which one.
-    pub engine: EngineKind,
-    /// The negative errno of the attempt.
-    pub errno: i32,
-}
-
-/// What `auto` tries, best first. For plain reads and writes Linux AIO costs less than io_uring here: its
-/// completions are read from shared memory, and any thread may submit.
-pub(crate) const ORDER: [EngineKind; 2] = [EngineKind::LinuxAio, EngineKind::IoUring];
-
 /// The kernel lane of one context.
 #[derive(Debug)]
 pub(super) struct KernelLane {
@@ -103,7 +91,7 @@ pub(super) struct KernelLane {
     /// The right to hand over what is queued.
     door: Baton,
     backend: OnceLock<Option<Box<dyn Backend>>>,
-    refusals: Mutex<Vec<Refusal>>,
+    refusals: Mutex<Vec<(EngineKind, Refusal)>>,
     slots: usize,
     in_flight: AtomicUsize,
     /// The right to collect completions is taken.
@@ -137,9 +125,8 @@ impl KernelLane {
                     field: "engine",
                     value: kind.name().to_owned(),
                     expected: format!(
-                        "an engine that this machine allows ({} is refused: {})",
-                        kind.name(),
-                        std::io::Error::from_raw_os_error(-errno)
+                        "an engine that this machine allows ({})",
+                        probe::explain(kind, -errno)
                     ),
                     errno: -errno,
                 })?;
@@ -183,17 +170,17 @@ impl KernelLane {
     }
 
     /// What was tried and refused.
-    pub(super) fn refusals(&self) -> Vec<Refusal> {
+    pub(super) fn refusals(&self) -> Vec<(EngineKind, Refusal)> {
         lock(&self.refusals).clone()
     }
 
     /// The interface, made now if none was needed before.
     fn backend(&self) -> Option<&dyn Backend> {
         let made = self.backend.get_or_init(|| {
-            for kind in ORDER {
+            for kind in KERNEL_ENGINES {
                 match make(kind, self.slots, 1) {
                     Ok(backend) => return Some(backend),
-                    Err(errno) => lock(&self.refusals).push(Refusal { engine: kind, errno }),
+                    Err(errno) => lock(&self.refusals).push((kind, probe::explain(kind, -errno))),
                 }
             }
             None
