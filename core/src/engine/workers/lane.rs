@@ -3,7 +3,7 @@
 use crate::descriptor::{Facts, FileKind};
 use crate::engine::kernel::Reach;
 use crate::request::Kind;
-use crate::sqe::{FILE_POSITION, Sqe};
+use crate::sqe::{FILE_POSITION, Sqe, opcode};
 
 /// Where a request is executed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,7 +25,12 @@ pub(crate) enum Lane {
     Poll,
     /// Handed to the kernel.
     Kernel,
+    /// Large copies out of the page cache: side by side on as many threads as there are CPUs.
+    Copy,
 }
+
+/// Copies from this size on take long enough to be worth another thread.
+const LARGE: u32 = 256 << 10;
 
 /// A lane, and whether the descriptor is a stream (the offset is ignored). `reach`: what the kernel
 /// lane takes.
@@ -56,7 +61,9 @@ fn transfer(sqe: &Sqe, write: bool, reach: Reach) -> (Lane, bool) {
             return (Lane::Kernel, false);
         }
         if !facts.sleeps(write) {
-            return (Lane::Inline, false);
+            // Writes of one file wait for its lock, whatever the number of threads.
+            let copy = sqe.len >= LARGE && sqe.opcode == opcode::READ && !facts.is_direct();
+            return (if copy { Lane::Copy } else { Lane::Inline }, false);
         }
         if reach == Reach::Direct && facts.is_direct() && !facts.submit_blocks(write) {
             return (Lane::Kernel, false);

@@ -17,7 +17,7 @@ mod threads;
 mod watchdog;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use self::baton::{Baton, Release, Turn, View};
@@ -70,6 +70,10 @@ pub(crate) struct Workers {
     pool: IndexRing,
     /// Requests that only a worker may execute.
     worker: IndexRing,
+    /// Large copies, for any thread that comes.
+    copies: IndexRing,
+    /// Workers at them.
+    copying: AtomicUsize,
     kernel: KernelLane,
     kind: EngineKind,
     habit: Habit,
@@ -97,6 +101,8 @@ impl Workers {
             order: Baton::new(),
             pool: IndexRing::new(slots),
             worker: IndexRing::new(slots),
+            copies: IndexRing::new(slots),
+            copying: AtomicUsize::new(0),
             kernel: KernelLane::new(builder, slots)?,
             kind: builder.engine,
             habit: Habit::new(),
@@ -623,6 +629,12 @@ impl Workers {
             self.hand_over(instance);
         } else if let Some(slot) = self.pool.pop().or_else(|| self.worker.pop()) {
             self.run_pooled(instance, slot);
+        } else if self.copies_for_workers() > 0
+            && let Some(slot) = self.copies.pop()
+        {
+            self.copying.fetch_add(1, Ordering::Relaxed);
+            without_taker(|taker| self.run(instance, slot, By::Pool, true, taker));
+            self.copying.fetch_sub(1, Ordering::Relaxed);
         } else if self.seat.takes_holder()
             && let Some(turn) = self.baton.take()
         {
@@ -675,12 +687,19 @@ impl Workers {
     /// How many requests have been taken for execution, by holders and by workers of their own.
     fn taken(&self) -> (u64, u64) {
         let inline = self.inline.taken() + self.ordered.taken();
-        (inline, self.pool.taken() + self.worker.taken() + self.kernel.queue().taken())
+        (inline, self.pool.taken() + self.worker.taken() + self.copies.taken() + self.kernel.queue().taken())
     }
 
     /// Requests that wait for a worker each.
     fn for_workers(&self) -> usize {
-        self.pool.len() + self.worker.len()
+        self.pool.len() + self.worker.len() + self.copies_for_workers()
+    }
+
+    /// Large copies for which there are CPUs, this thread's own not counted.
+    fn copies_for_workers(&self) -> usize {
+        let most = if self.waiters_execute() { threads::cpus() - 1 } else { threads::cpus() };
+        let at_them = self.copying.load(Ordering::Relaxed);
+        self.copies.len().min(most.max(1).saturating_sub(at_them))
     }
 
     /// Every request of this context that is neither completed nor reaped would have to be waited
@@ -780,7 +799,7 @@ impl Contract for Workers {
         }
         let moved = !self.next.is_empty() && self.next_to_ring(instance);
         let (mut inline, mut pool, mut kernel) = (Batch::new(), Batch::new(), Batch::new());
-        let (mut notifies, mut ordered, mut for_worker) = (false, false, false);
+        let (mut notifies, mut ordered, mut for_worker, mut copies) = (false, false, false, false);
         for &slot in slots {
             // SAFETY: filled by the submitter, which has not passed it on yet.
             let request = unsafe { instance.slot(slot).request() };
@@ -801,6 +820,10 @@ impl Contract for Workers {
                 }
                 Lane::Pool => pool.push(slot),
                 Lane::Kernel => kernel.push(slot),
+                Lane::Copy => {
+                    self.copies.push(&[slot]);
+                    copies = true;
+                }
                 Lane::Worker => {
                     self.worker.push(&[slot]);
                     for_worker = true;
@@ -825,6 +848,14 @@ impl Contract for Workers {
         }
         if for_worker {
             self.call_worker_at_once(instance);
+        }
+        if copies {
+            // The waiter takes one, and workers what it has no hands for.
+            if helpers_come && self.copies.len() == 1 && !instance.completions().has_sleepers() {
+                self.watch_over(instance);
+            } else {
+                self.call_worker(instance);
+            }
         }
         if !kernel.as_slice().is_empty() {
             self.queue_for_kernel(instance, kernel.as_slice(), helpers_come);
@@ -852,6 +883,12 @@ impl Contract for Workers {
         if !self.kernel.is_idle() && self.help_kernel(instance, help, taker) {
             return true;
         }
+        if !self.copies.is_empty()
+            && let Some(slot) = self.copies.pop()
+        {
+            self.run(instance, slot, By::Waiter, true, taker);
+            return true;
+        }
         if !self.has_inline_work()
             && let Some(taken) = self.next.take()
         {
@@ -869,6 +906,7 @@ impl Contract for Workers {
         view.has_work() && !view.is_held()
             || !self.next.is_empty()
             || self.kernel.has_help_to_offer()
+            || !self.copies.is_empty()
             || self.may_take(instance, help)
     }
 
@@ -909,6 +947,7 @@ impl Contract for Workers {
     fn purge(&self, instance: &Instance) {
         Self::purge_queue(instance, &self.pool);
         Self::purge_queue(instance, &self.worker);
+        Self::purge_queue(instance, &self.copies);
         Self::purge_queue(instance, self.kernel.queue());
         if let Some(turn) = self.baton.take() {
             Self::purge_queue(instance, &self.inline);
@@ -928,7 +967,8 @@ impl Contract for Workers {
             instance.slot(taken.slot).queue();
             instance.end_popped(taken.slot);
         }
-        for queue in [&self.inline, &self.ordered, &self.pool, &self.worker, self.kernel.queue()] {
+        let unordered = [&self.pool, &self.worker, &self.copies, self.kernel.queue()];
+        for queue in [&self.inline, &self.ordered].into_iter().chain(unordered) {
             while let Some(slot) = queue.pop() {
                 instance.end_popped(slot);
             }
