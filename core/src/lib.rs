@@ -61,6 +61,9 @@ mod baton;
 #[cfg(loom)]
 #[path = "engine/workers/next.rs"]
 mod next;
+#[cfg(loom)]
+#[path = "engine/kernel/reaper.rs"]
+mod reaper;
 
 pub use cqe::Cqe;
 pub use sqe::{FILE_POSITION, FSYNC_DATASYNC, Sqe, opcode};

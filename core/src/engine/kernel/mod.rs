@@ -9,6 +9,7 @@
 mod io_uring;
 mod linux_aio;
 mod posix_aio;
+mod reaper;
 
 use std::fmt;
 use std::os::fd::RawFd;
@@ -16,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
+use self::reaper::{Reaper, Reaping};
 use super::workers::baton::{Baton, Release, View};
 use crate::config::{Builder, ConfigError, EngineKind};
 use crate::instance::Instance;
@@ -94,8 +96,7 @@ pub(super) struct KernelLane {
     refusals: Mutex<Vec<(EngineKind, Refusal)>>,
     slots: usize,
     in_flight: AtomicUsize,
-    /// The right to collect completions is taken.
-    reaper: AtomicBool,
+    reaper: Reaper,
     handed: AtomicU32,
     /// The poller looks at [`Backend::events`].
     told: AtomicBool,
@@ -143,7 +144,7 @@ impl KernelLane {
             refusals: Mutex::default(),
             slots,
             in_flight: AtomicUsize::new(0),
-            reaper: AtomicBool::new(false),
+            reaper: Reaper::new(),
             handed: AtomicU32::new(0),
             told: AtomicBool::new(false),
             notifies: AtomicBool::new(false),
@@ -227,7 +228,7 @@ impl KernelLane {
     pub(super) fn has_help_to_offer(&self) -> bool {
         let view = self.door.view();
         view.has_work() && !view.is_held()
-            || self.in_flight() > 0 && !self.reaper.load(Ordering::SeqCst)
+            || self.in_flight() > 0 && self.reaper.is_free()
     }
 
     /// Hands over what is queued, as far as there is room. `refused` gets each slot that the kernel
@@ -335,12 +336,9 @@ impl KernelLane {
         self.in_flight() > 0 && !self.told.swap(true, Ordering::SeqCst)
     }
 
-    fn try_reap(&self) -> Option<Reaping<'_>> {
+    fn try_reap(&self) -> Option<(Reaping<'_>, &dyn Backend)> {
         let backend = self.backend.get()?.as_deref()?;
-        if self.reaper.load(Ordering::Relaxed) || self.reaper.swap(true, Ordering::SeqCst) {
-            return None;
-        }
-        Some(Reaping { lane: self, backend })
+        Some((self.reaper.take()?, backend))
     }
 
     /// Collects what has completed. True if anything was.
@@ -348,11 +346,11 @@ impl KernelLane {
         if self.in_flight.load(Ordering::Relaxed) == 0 {
             return false;
         }
-        let Some(reaping) = self.try_reap() else { return false };
+        let Some((reaping, backend)) = self.try_reap() else { return false };
         let mut any = false;
         loop {
             let mut done = [(0, 0); HARVEST];
-            let n = reaping.backend.harvest(instance, &mut done);
+            let n = backend.harvest(instance, &mut done);
             self.finish(&done[..n], finish);
             any |= n > 0;
             if n < HARVEST {
@@ -371,10 +369,9 @@ impl KernelLane {
         }
     }
 
-    /// Somebody who sleeps elsewhere has to sleep in the kernel's wait from now on.
     fn pass_on_the_right(&self, instance: &Instance) {
-        if self.in_flight() > 0 && instance.completions().has_sleepers() {
-            instance.completions().wake_now();
+        if self.in_flight() > 0 {
+            self.reaper.pass_on(instance.completions());
         }
     }
 
@@ -391,8 +388,7 @@ impl KernelLane {
         if in_flight == 0 {
             return None;
         }
-        let reaping = self.try_reap()?;
-        let backend = reaping.backend;
+        let (reaping, backend) = self.try_reap()?;
         let fd = backend.wake_fd();
         if fd < 0 {
             return None;
@@ -412,18 +408,6 @@ impl KernelLane {
         self.finish(&done[..n], finish);
         self.pass_on_the_right(instance);
         Some(end)
-    }
-}
-
-/// The right to collect completions.
-struct Reaping<'a> {
-    lane: &'a KernelLane,
-    backend: &'a dyn Backend,
-}
-
-impl Drop for Reaping<'_> {
-    fn drop(&mut self) {
-        self.lane.reaper.store(false, Ordering::SeqCst);
     }
 }
 
