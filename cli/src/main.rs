@@ -6,6 +6,7 @@ mod machine;
 mod run;
 mod sandbox;
 mod scratch;
+mod session;
 mod size;
 
 use clap::{Parser, Subcommand};

@@ -7,6 +7,7 @@
 
 use crate::size;
 use anyhow::{Context as _, Result, bail, ensure};
+use clap::Args;
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Seek as _, SeekFrom};
 use std::mem::MaybeUninit;
@@ -22,6 +23,38 @@ const SMALLEST_DEFAULT: u64 = 16 << 20;
 const LARGEST_EXISTING: u64 = 4 << 30;
 /// The smallest `--size`.
 pub const SMALLEST: u64 = 1 << 20;
+
+/// Where a benchmark works, on the command line.
+#[derive(Args)]
+pub struct Place {
+    /// A folder for the scratch file, or an existing file or block device to read [default: .]
+    #[arg(long, value_name = "PATH")]
+    file: Option<PathBuf>,
+
+    /// Let the write workloads OVERWRITE DATA in an existing --file
+    #[arg(long, requires = "file")]
+    allow_writes: bool,
+
+    /// Bytes of the scratch file, or of the existing file to be used [default: 256M, less if space is short]
+    #[arg(long, value_parser = file_size, allow_hyphen_values = true)]
+    pub size: Option<u64>,
+}
+
+impl Place {
+    /// Opens or makes the file.
+    ///
+    /// # Errors
+    /// As [`Scratch::open`].
+    pub fn open(&self) -> Result<Scratch> {
+        let path = self.file.as_deref().unwrap_or(Path::new("."));
+        Scratch::open(path, self.size, self.allow_writes)
+    }
+}
+
+fn file_size(text: &str) -> Result<u64, String> {
+    let bytes = size::parse(text)?;
+    if bytes < SMALLEST { Err("expected at least 1M".into()) } else { Ok(bytes) }
+}
 
 /// An open file, twice.
 pub struct Scratch {

@@ -8,13 +8,32 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Stdio};
 
-const ENGINES: [&str; 4] = ["psync", "libaio", "io_uring", "workers"];
-const WORKLOADS: [&str; 5] =
-    ["cached-read", "cold-read", "buffered-write", "direct-read", "direct-write"];
+const DEFAULT: [&str; 5] = ["psync", "libaio", "io_uring", "posixaio", "uringlet:auto"];
+const ALL: [&str; 9] = [
+    "psync",
+    "libaio",
+    "io_uring",
+    "posixaio",
+    "uringlet:auto",
+    "uringlet:workers",
+    "uringlet:io_uring",
+    "uringlet:linux_aio",
+    "uringlet:posix_aio",
+];
+const WORKLOADS: [&str; 8] = [
+    "buffered-write",
+    "cached-read",
+    "cold-read",
+    "large-cached-read",
+    "direct-read",
+    "direct-write",
+    "sequential-direct-write",
+    "fsync-write",
+];
 
 fn bench(folder: &Path) -> Command {
     let mut command = Command::new(assert_cmd::cargo::cargo_bin!("uringlet"));
-    command.current_dir(folder).args(["bench", "--seconds", "0.05", "--rounds", "1"]);
+    command.current_dir(folder).args(["bench", "--seconds", "0.02", "--rounds", "1"]);
     command
 }
 
@@ -27,17 +46,40 @@ fn read_json(path: &Path) -> Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
+/// Figures that make sense, or a reason why there are none.
+fn assert_complete(cell: &Value) {
+    let figures = cell["figures"].as_array().unwrap();
+    if let Some(reason) = cell["not_measured"].as_str() {
+        assert!(!reason.is_empty() && cell["iops_median"].is_null(), "{cell}");
+        return;
+    }
+    assert!(figures.len() == 1 && figures[0]["requests"].as_u64() > Some(0), "{cell}");
+    assert!(cell["iops_median"].as_f64() > Some(0.0), "{cell}");
+    assert!(cell["cpu_us_per_request_median"].as_f64() >= Some(0.0), "{cell}");
+    let latency = &cell["latency"];
+    assert!(latency["complete_us_mean"].as_f64() > Some(0.0), "{cell}");
+    let submit = &latency["submit"];
+    if cell["engine"] == "psync" {
+        assert!(submit.is_null(), "{cell}");
+        return;
+    }
+    assert!(submit["us_per_request_mean"].as_f64() > Some(0.0), "{cell}");
+    assert!(submit["us_per_call_p999"].as_f64() > Some(0.0), "{cell}");
+    assert!(submit["requests_per_call"].as_f64() >= Some(1.0), "{cell}");
+}
+
 #[test]
 fn every_cell_has_figures_or_a_reason() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let output = tempfile::tempdir().unwrap();
     let json = output.path().join("result.json");
-    bench(folder.path())
-        .args(["--size", "1M", "--json"])
-        .arg(&json)
-        .assert()
-        .success()
-        .stdout(contains("Requests per second").and(contains("CPU time per request")));
+    bench(folder.path()).args(["--size", "1M", "--json"]).arg(&json).assert().success().stdout(
+        contains("Requests per second")
+            .and(contains("CPU time per request"))
+            .and(contains("Submit by the caller's clock"))
+            .and(contains("geometric mean of the ratios"))
+            .and(contains("worst ratio")),
+    );
     assert!(names(folder.path()).is_empty());
 
     let report = read_json(&json);
@@ -46,7 +88,7 @@ fn every_cell_has_figures_or_a_reason() {
     assert_eq!(report["settings"]["file_size"], 1 << 20);
     let cells = report["cells"].as_array().unwrap();
     for workload in WORKLOADS {
-        for engine in ENGINES {
+        for engine in DEFAULT {
             for depth in [1, 32] {
                 if engine == "psync" && depth > 1 {
                     continue;
@@ -56,19 +98,62 @@ fn every_cell_has_figures_or_a_reason() {
                         && cell["engine"] == engine
                         && cell["depth"] == depth
                 });
-                let cell =
-                    cell.unwrap_or_else(|| panic!("{workload}, {engine}, {depth} is missing"));
-                let figures = cell["figures"].as_array().unwrap();
-                match cell["not_measured"].as_str() {
-                    Some(reason) => assert!(!reason.is_empty() && cell["iops_median"].is_null()),
-                    None => {
-                        assert!(figures.len() == 1 && figures[0]["requests"].as_u64() > Some(0))
-                    }
-                }
+                assert_complete(
+                    cell.unwrap_or_else(|| panic!("{workload}, {engine}, {depth} is missing")),
+                );
             }
         }
     }
-    assert_eq!(report["lines"].as_array().unwrap().len(), WORKLOADS.len() * 2);
+    let lines = report["lines"].as_array().unwrap();
+    assert_eq!(lines.len(), WORKLOADS.len() * 2);
+    let compared: Vec<_> = lines.iter().map(|line| &line["comparison"]).collect();
+    let ratios = compared.iter().filter(|found| found["ratio"].as_f64() > Some(0.0)).count();
+    let summary = &report["summary"];
+    assert_eq!(summary["engine"], "uringlet:auto");
+    assert_eq!(summary["cells"], ratios);
+    assert!(summary["first"].as_u64() <= summary["cells"].as_u64());
+    assert!(summary["geometric_mean"].as_f64() > Some(0.0));
+    assert!(WORKLOADS.contains(&summary["worst"]["workload"].as_str().unwrap()));
+}
+
+#[test]
+fn every_engine_can_be_chosen_and_none_is_mistaken_for_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("result.json");
+    for workload in ["fsync-write", "large-cached-read"] {
+        bench(folder.path())
+            .args(["--size", "1M", "--depth", "8", "--workloads", workload])
+            .args(["--engines", &ALL.join(","), "--json"])
+            .arg(&json)
+            .assert()
+            .success();
+        let report = read_json(&json);
+        let cells = report["cells"].as_array().unwrap();
+        let engines: Vec<_> = cells.iter().map(|cell| cell["engine"].as_str().unwrap()).collect();
+        assert_eq!(engines, ALL);
+        cells.iter().for_each(assert_complete);
+        // These need nothing that a sandbox may refuse.
+        for engine in ["psync", "posixaio", "uringlet:auto", "uringlet:workers"] {
+            let cell = cells.iter().find(|cell| cell["engine"] == engine).unwrap();
+            assert!(cell["not_measured"].is_null(), "{cell}");
+        }
+    }
+}
+
+#[test]
+fn full_says_how_long_it_takes_and_gives_way_to_what_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("result.json");
+    bench(folder.path())
+        .args(["--full", "--size", "1M", "--workloads", "cached-read", "--json"])
+        .arg(&json)
+        .assert()
+        .success()
+        .stdout(contains("takes").and(contains("about")));
+    let settings = &read_json(&json)["settings"];
+    assert_eq!(settings["depths"], serde_json::json!([1, 8, 32, 74]));
+    assert_eq!(settings["engines"], serde_json::json!(ALL));
+    assert_eq!(settings["seconds"], 0.02);
 }
 
 #[test]
@@ -80,7 +165,7 @@ fn tmpfs_is_named_and_has_neither_cold_nor_direct_cells() {
     bench(folder.path()).args(["--size", "1M", "--depth", "1"]).assert().success().stdout(
         contains("notice: tmpfs keeps files in memory")
             .and(contains("cold read: tmpfs has no cold state"))
-            .and(contains("direct read; direct write: tmpfs has no device")),
+            .and(contains("direct read; direct write; seq. direct write: tmpfs has no device")),
     );
 }
 
@@ -92,7 +177,8 @@ fn an_existing_file_is_read_and_left_as_it_is() {
     std::fs::write(&file, &content).unwrap();
     bench(folder.path()).arg("--file").arg(&file).assert().success().stdout(
         contains("precious (existing)")
-            .and(contains("buffered write; direct write: an existing file is not written to")),
+            .and(contains("buffered write; direct write; seq. direct write; write with fsync: "))
+            .and(contains(": an existing file is not written to")),
     );
     assert!(std::fs::read(&file).unwrap() == content);
 

@@ -204,5 +204,5 @@ fn bench_measures_what_is_left_and_says_what_was_forbidden() {
         let cells = report["cells"].as_array().unwrap();
         cells.iter().find(|cell| cell["engine"] == engine).unwrap()["not_measured"].is_null()
     };
-    assert_eq!((measured("io_uring"), measured("workers")), (false, true));
+    assert_eq!((measured("io_uring"), measured("uringlet:auto")), (false, true));
 }

@@ -36,8 +36,9 @@ fn wrong_values_are_refused_with_field_value_and_expectation() {
         ("--seconds", "0", "from 0.001 to 3600"),
         ("--seconds", "NaN", "from 0.001 to 3600"),
         ("--rounds", "0", "1..=1000"),
-        ("--engines", "posixaio", "io_uring"),
-        ("--workloads", "tape", "cold-read"),
+        ("--engines", "uring", "uringlet:io_uring"),
+        ("--engines", "uringlet:psync", "posixaio"),
+        ("--workloads", "tape", "fsync-write"),
     ];
     for (field, value, expected) in cases {
         uringlet(&["bench", field, value])

@@ -1,44 +1,94 @@
-//! The one loop that every engine runs, its clock, and the choice of the engine.
-//!
-//! The asynchronous engines share the loop so that no side has a better one: keep `depth`
-//! requests in flight, sleep until at least one is complete, take all that are, put new ones in their place.
+//! What can be compared: the native interfaces, and uringlet's engines.
 
-#![allow(unsafe_code)]
-
-use super::native::{IoUring, Libaio, psync};
-use super::workers::Workers;
+use super::drive::{Figure, keep_in_flight};
+use super::native::{IoUring, Libaio, Posixaio, psync};
+use super::ours::Ours;
 use super::workload::Job;
 use clap::ValueEnum;
-use serde::Serialize;
-use std::io::Error;
-use std::mem::MaybeUninit;
-use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use clap::builder::PossibleValue;
+use serde::{Serialize, Serializer};
+use uringlet::EngineKind;
 
-/// A way to get requests executed; the words are those of fio where fio has the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "snake_case")]
+/// A way to get requests executed. The native ones are called as fio calls them, uringlet's have its name in front:
+/// `io_uring` is the kernel's ring, `uringlet:io_uring` is uringlet's engine of that name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
-    /// Plain pread and pwrite, one after the other
+    /// Plain pread and pwrite.
     Psync,
-    /// Linux AIO: io_submit, io_getevents
+    /// Linux AIO by its system calls.
     Libaio,
-    /// Linux io_uring
-    #[value(name = "io_uring")]
+    /// The kernel's ring.
     IoUring,
-    /// uringlet's workers
-    Workers,
+    /// The C library's aio(7).
+    Posixaio,
+    /// uringlet, a road chosen for each request.
+    OursAuto,
+    /// uringlet's threads.
+    OursWorkers,
+    /// uringlet over io_uring.
+    OursIoUring,
+    /// uringlet over Linux AIO.
+    OursLinuxAio,
+    /// uringlet over aio(7), with a pool of descriptors.
+    OursPosixAio,
 }
 
 impl Engine {
-    /// As on the command line and in the table.
+    /// Every engine, in the order of the table.
+    pub const ALL: [Self; 9] = [
+        Self::Psync,
+        Self::Libaio,
+        Self::IoUring,
+        Self::Posixaio,
+        Self::OursAuto,
+        Self::OursWorkers,
+        Self::OursIoUring,
+        Self::OursLinuxAio,
+        Self::OursPosixAio,
+    ];
+
+    /// What is compared unless the user says otherwise.
+    pub const DEFAULT: [Self; 5] =
+        [Self::Psync, Self::Libaio, Self::IoUring, Self::Posixaio, Self::OursAuto];
+
+    /// On the command line, in the tables and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Psync => "psync",
             Self::Libaio => "libaio",
             Self::IoUring => "io_uring",
-            Self::Workers => "workers",
+            Self::Posixaio => "posixaio",
+            Self::OursAuto => "uringlet:auto",
+            Self::OursWorkers => "uringlet:workers",
+            Self::OursIoUring => "uringlet:io_uring",
+            Self::OursLinuxAio => "uringlet:linux_aio",
+            Self::OursPosixAio => "uringlet:posix_aio",
+        }
+    }
+
+    fn help(self) -> &'static str {
+        match self {
+            Self::Psync => "Native: pread and pwrite, one after the other",
+            Self::Libaio => "Native: Linux AIO, io_submit and io_getevents",
+            Self::IoUring => "Native: Linux io_uring",
+            Self::Posixaio => "Native: the C library's aio_read and aio_write",
+            Self::OursAuto => "uringlet, a road chosen for each request",
+            Self::OursWorkers => "uringlet, on waiting threads and workers only",
+            Self::OursIoUring => "uringlet over io_uring only",
+            Self::OursLinuxAio => "uringlet over Linux AIO only",
+            Self::OursPosixAio => "uringlet over aio(7), with a pool of descriptors",
+        }
+    }
+
+    /// Which of uringlet's engines it is; none for a native one.
+    pub fn kind(self) -> Option<EngineKind> {
+        match self {
+            Self::Psync | Self::Libaio | Self::IoUring | Self::Posixaio => None,
+            Self::OursAuto => Some(EngineKind::Auto),
+            Self::OursWorkers => Some(EngineKind::Workers),
+            Self::OursIoUring => Some(EngineKind::IoUring),
+            Self::OursLinuxAio => Some(EngineKind::LinuxAio),
+            Self::OursPosixAio => Some(EngineKind::PosixAio),
         }
     }
 
@@ -49,202 +99,70 @@ impl Engine {
 
     /// What uringlet is compared with.
     pub fn is_native(self) -> bool {
-        self != Self::Workers
+        self.kind().is_none()
     }
 
     /// Tries to set it up for `depth` requests.
     ///
     /// # Errors
     /// Why it cannot be used here.
-    pub fn probe(self, depth: usize) -> Result<(), String> {
-        match self {
-            Self::Psync => Ok(()),
-            Self::Libaio => Libaio::new(depth).map(drop),
-            Self::IoUring => IoUring::new(depth).map(drop),
-            Self::Workers => Workers::new(depth).map(drop),
+    pub fn probe(self, depth: usize, pool: Option<u32>) -> Result<(), String> {
+        match self.kind() {
+            Some(kind) => Ours::new(kind, pool, depth).map(drop),
+            None => match self {
+                Self::Libaio => Libaio::new(depth).map(drop),
+                Self::IoUring => IoUring::new(depth).map(drop),
+                Self::Posixaio => Posixaio::new(depth).map(drop),
+                _ => Ok(()),
+            },
         }
     }
 
-    /// Runs one cell, and looks afterwards whether the last requests did what they said.
+    /// What executes its requests, if that is not what its name says.
+    pub fn stands_in(self) -> Option<&'static str> {
+        let kind = self.kind()?;
+        let found = Ours::new(kind, None, 1).ok()?.engine();
+        (found != kind && kind != EngineKind::Auto).then(|| found.name())
+    }
+
+    /// Runs one job, and looks afterwards whether the last requests did what they said.
+    /// `pool` is the number of duplicates of a descriptor, for the engine that makes some.
     ///
     /// # Errors
     /// What failed first. A request that fails or is short is never counted.
-    pub fn run(self, job: &mut Job<'_>) -> Result<Figure, String> {
-        let figure = match self {
-            Self::Psync => psync(job)?,
-            Self::Libaio => keep_in_flight(&mut Libaio::new(job.depth)?, job)?,
-            Self::IoUring => keep_in_flight(&mut IoUring::new(job.depth)?, job)?,
-            Self::Workers => keep_in_flight(&mut Workers::new(job.depth)?, job)?,
+    pub fn run(self, pool: Option<u32>, job: &mut Job<'_>) -> Result<Figure, String> {
+        let figure = match self.kind() {
+            Some(kind) => keep_in_flight(&mut Ours::new(kind, pool, job.depth)?, job)?,
+            None => match self {
+                Self::Libaio => keep_in_flight(&mut Libaio::new(job.depth)?, job)?,
+                Self::IoUring => keep_in_flight(&mut IoUring::new(job.depth)?, job)?,
+                Self::Posixaio => keep_in_flight(&mut Posixaio::new(job.depth)?, job)?,
+                _ => psync(job)?,
+            },
         };
-        compare_with_the_file(job)?;
+        job.compare_with_the_file()?;
         Ok(figure)
     }
 }
 
-/// An asynchronous interface, as narrow as the loop needs it.
-///
-/// Dropping it waits for what is in flight: the buffers are freed afterwards.
-pub trait Queue {
-    /// Puts a request together for the next submission; `slot` comes back with its completion.
-    ///
-    /// # Safety
-    /// The buffer stays valid and untouched until the slot was reaped or the queue dropped.
-    unsafe fn prepare(
-        &mut self,
-        fd: RawFd,
-        write: bool,
-        buffer: *mut [u8],
-        offset: u64,
-        slot: usize,
-    );
-
-    /// Submits what was prepared and sleeps until a request is complete.
-    ///
-    /// # Errors
-    /// Those of the system call.
-    fn submit_and_wait(&mut self) -> std::io::Result<()>;
-
-    /// Takes all completions: slot, and count or negative errno.
-    fn reap(&mut self, take: impl FnMut(usize, i64));
-}
-
-fn keep_in_flight<Q: Queue>(queue: &mut Q, job: &mut Job<'_>) -> Result<Figure, String> {
-    let mut free: Vec<usize> = (0..job.depth).collect();
-    let mut going = true;
-    let mut failure = None;
-    let mut done = 0;
-    let mut meter = Meter::start(job.duration, job.stop);
-    loop {
-        while going && let Some(slot) = free.pop() {
-            let Some(offset) = job.offsets.next() else {
-                free.push(slot);
-                going = false;
-                break;
-            };
-            job.last[slot] = Some(offset);
-            // SAFETY: a slot is in `free` only while no request uses its buffer; the loop ends
-            // when all are, and on the early return the caller drops the queue before the job.
-            unsafe { queue.prepare(job.fd, job.write, job.buffers.slot(slot), offset, slot) };
-        }
-        if free.len() == job.depth {
-            break;
-        }
-        queue
-            .submit_and_wait()
-            .map_err(|error| format!("submitting or waiting failed: {error}"))?;
-        queue.reap(|slot, result| {
-            free.push(slot);
-            match check(result, job.block) {
-                Ok(()) => done += 1,
-                Err(error) => failure = Some(error),
-            }
-        });
-        going = going && failure.is_none() && meter.goes_on(done);
+impl ValueEnum for Engine {
+    fn value_variants<'a>() -> &'a [Self] {
+        &Self::ALL
     }
-    match failure {
-        Some(failure) => Err(failure),
-        None => Ok(meter.stop(done)),
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let value = PossibleValue::new(self.name()).help(self.help());
+        Some(match self {
+            // Nothing native is called so.
+            Self::OursAuto => value.alias("auto"),
+            Self::OursWorkers => value.alias("workers"),
+            _ => value,
+        })
     }
 }
 
-/// A result as every engine gives it: bytes, or a negative errno.
-pub fn check(result: i64, block: usize) -> Result<(), String> {
-    match result {
-        _ if result == block as i64 => Ok(()),
-        0.. => Err(format!("short: {result} of {block} bytes")),
-        errno => {
-            let error = Error::from_raw_os_error(i32::try_from(-errno).unwrap_or(libc::EIO));
-            let hint = match error.raw_os_error() {
-                Some(libc::EINVAL) => "; the device may need larger blocks for direct I/O",
-                _ => "",
-            };
-            Err(format!("a request failed: {error}{hint}"))
-        }
+impl Serialize for Engine {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
     }
-}
-
-/// The file must hold what the buffers hold: what was last read into each, or written from it.
-fn compare_with_the_file(job: &mut Job<'_>) -> Result<(), String> {
-    let mut expected = super::workload::Buffers::new(1, job.block, 0);
-    for slot in 0..job.depth {
-        let Some(offset) = job.last[slot] else { continue };
-        let into = expected.slot_mut(0);
-        // SAFETY: `into` is exclusively ours and as long as given.
-        let count = unsafe {
-            libc::pread(job.fd, into.as_mut_ptr().cast(), into.len(), offset.cast_signed())
-        };
-        if count != job.block.cast_signed() || job.buffers.slot_mut(slot) != into {
-            return Err(format!(
-                "wrong data: the block at offset {offset} differs from the file's"
-            ));
-        }
-    }
-    Ok(())
-}
-
-/// What one engine did in one round of one cell.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Figure {
-    /// Requests that completed in full.
-    pub requests: u64,
-    /// Wall-clock seconds.
-    pub seconds: f64,
-    /// Requests per second.
-    pub iops: f64,
-    /// CPU time of all threads, user and system, kernel workers of this process included.
-    pub cpu_us_per_request: f64,
-}
-
-/// Clock and CPU time of one cell; looks at the clock about once per millisecond.
-pub struct Meter<'a> {
-    start: Instant,
-    cpu: Duration,
-    duration: Duration,
-    stop: &'a AtomicBool,
-    next_look: u64,
-}
-
-impl<'a> Meter<'a> {
-    /// Starts now.
-    pub fn start(duration: Duration, stop: &'a AtomicBool) -> Self {
-        Self { cpu: cpu_time(), start: Instant::now(), duration, stop, next_look: 1 }
-    }
-
-    /// False when the time is over, or the user wants us to stop.
-    #[inline]
-    pub fn goes_on(&mut self, done: u64) -> bool {
-        done < self.next_look || self.look(done)
-    }
-
-    #[cold]
-    fn look(&mut self, done: u64) -> bool {
-        let elapsed = self.start.elapsed();
-        let per_millisecond = done as f64 / (elapsed.as_secs_f64() * 1e3 + 1e-9);
-        self.next_look = done + (per_millisecond as u64).clamp(1, 64);
-        elapsed < self.duration && !self.stop.load(Ordering::Relaxed)
-    }
-
-    /// The figure, with everything that is complete.
-    pub fn stop(self, requests: u64) -> Figure {
-        let seconds = self.start.elapsed().as_secs_f64();
-        let cpu = cpu_time().saturating_sub(self.cpu);
-        Figure {
-            requests,
-            seconds,
-            iops: requests as f64 / seconds,
-            cpu_us_per_request: cpu.as_secs_f64() * 1e6 / requests.max(1) as f64,
-        }
-    }
-}
-
-fn cpu_time() -> Duration {
-    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: `usage` is room for one rusage; RUSAGE_SELF covers all threads of the process.
-    unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
-    // SAFETY: zeroed is a valid rusage (integers), and getrusage fills it in.
-    let usage = unsafe { usage.assume_init() };
-    let time = |t: libc::timeval| {
-        Duration::from_micros(t.tv_sec.cast_unsigned() * 1_000_000 + t.tv_usec.cast_unsigned())
-    };
-    time(usage.ru_utime) + time(usage.ru_stime)
 }

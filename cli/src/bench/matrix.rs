@@ -1,19 +1,17 @@
 //! Every cell of the table: what can be measured, in which order, and what came out.
 
-use super::engine::{Engine, Figure};
-use super::workload::{Buffers, Job, Workload};
+use super::drive::{Figure, LatencyFigure};
+use super::engine::Engine;
+use super::trial::{Trial, exclusion, interleaved};
+use super::workload::{Load, Workload};
 use crate::machine::Storage;
 use crate::scratch::Scratch;
 use serde::Serialize;
-use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A file of which more than this part stays in the cache is not cold.
-const STILL_COLD: f64 = 0.05;
-/// A window of which less than this part is in the cache is not cached.
-const STILL_CACHED: f64 = 0.99;
+/// What preparing and ending a run takes beside its seconds, on a quick disk.
+const OVERHEAD: f64 = 0.08;
 
 /// What the user chose, with the defaults filled in.
 #[derive(Clone, Debug, Serialize)]
@@ -39,6 +37,10 @@ impl Settings {
     pub fn block(&self, workload: Workload) -> u64 {
         self.block.unwrap_or(workload.default_block())
     }
+
+    fn load(&self, workload: Workload) -> Load {
+        workload.load(self.file_size, self.block(workload))
+    }
 }
 
 /// One engine under one workload at one depth.
@@ -54,6 +56,8 @@ pub struct Cell {
     pub engine: Engine,
     /// One for each round.
     pub figures: Vec<Figure>,
+    /// From a run of its own, after the rounds: reading the clock costs what is measured here.
+    pub latency: Option<LatencyFigure>,
     /// Why there are no (more) figures.
     pub not_measured: Option<String>,
 }
@@ -88,9 +92,11 @@ pub fn median(mut values: Vec<f64>) -> Option<f64> {
     }
 }
 
-/// workers against the best native engine of one line.
+/// uringlet against the best native engine of one line.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Comparison {
+    /// uringlet's side.
+    pub engine: Engine,
     /// The best native one by its median.
     pub best_native: Engine,
     /// Median divided by median.
@@ -99,6 +105,15 @@ pub struct Comparison {
     pub ratio_min: f64,
     /// Highest ratio of a single round.
     pub ratio_max: f64,
+    /// CPU time per request, median divided by median.
+    pub cpu_ratio: f64,
+}
+
+impl Comparison {
+    /// The ratio as it is printed, to two decimals, is at least 1.00.
+    pub fn is_first(&self) -> bool {
+        (self.ratio * 100.0).round() >= 100.0
+    }
 }
 
 /// All cells.
@@ -114,15 +129,22 @@ impl Matrix {
     pub fn new(settings: Settings, scratch: &Scratch, storage: &Storage) -> Self {
         let deepest = settings.depths.iter().copied().max().unwrap_or(1);
         let refused: Vec<_> =
-            settings.engines.iter().map(|&engine| (engine, engine.probe(deepest).err())).collect();
+            settings.engines.iter().map(|&e| (e, e.probe(deepest, None).err())).collect();
         let mut cells = Vec::new();
         for &workload in &settings.workloads {
             let block = settings.block(workload);
-            let excluded = exclusion(workload, scratch, storage);
+            let excluded = exclusion(&settings.load(workload), scratch, storage);
             let mut measure = |depth, engine: Engine, refusal: &Option<String>| {
                 let not_measured = refusal.clone().or_else(|| excluded.clone());
-                let figures = Vec::new();
-                cells.push(Cell { workload, block, depth, engine, figures, not_measured });
+                cells.push(Cell {
+                    workload,
+                    block,
+                    depth,
+                    engine,
+                    figures: Vec::new(),
+                    latency: None,
+                    not_measured,
+                });
             };
             for (engine, refusal) in refused.iter().filter(|(engine, _)| engine.is_synchronous()) {
                 measure(1, *engine, refusal);
@@ -136,10 +158,15 @@ impl Matrix {
         Self { settings, cells }
     }
 
-    /// Cells times rounds, without those that cannot work.
+    /// Cells times rounds, without those that cannot work; the run for latencies is one more round.
     pub fn steps(&self) -> u64 {
         let cells = self.cells.iter().filter(|cell| cell.not_measured.is_none()).count();
-        cells as u64 * u64::from(self.settings.rounds)
+        cells as u64 * (u64::from(self.settings.rounds) + 1)
+    }
+
+    /// How long it takes, about.
+    pub fn estimate(&self) -> Duration {
+        Duration::from_secs_f64(self.steps() as f64 * (self.settings.seconds + OVERHEAD))
     }
 
     /// The cell of one line; a synchronous engine has one for all lines of a workload.
@@ -150,9 +177,16 @@ impl Matrix {
         })
     }
 
-    /// workers against the best native engine, if both sides have figures.
+    /// uringlet's side of the comparison: `auto`, or else the first of its engines that was chosen.
+    pub fn subject(&self) -> Option<Engine> {
+        let engines = &self.settings.engines;
+        let auto = engines.iter().find(|&&engine| engine == Engine::OursAuto);
+        auto.or_else(|| engines.iter().find(|engine| !engine.is_native())).copied()
+    }
+
+    /// uringlet against the best native engine, if both sides have figures.
     pub fn comparison(&self, workload: Workload, depth: usize) -> Option<Comparison> {
-        let ours = self.cell(workload, depth, Engine::Workers)?;
+        let ours = self.cell(workload, depth, self.subject()?)?;
         let natives = self.settings.engines.iter().filter(|engine| engine.is_native());
         let natives = natives.filter_map(|&engine| self.cell(workload, depth, engine));
         let (best, theirs) = natives
@@ -161,14 +195,16 @@ impl Matrix {
         let rounds =
             ours.figures.iter().zip(&best.figures).map(|(our, their)| our.iops / their.iops);
         Some(Comparison {
+            engine: ours.engine,
             best_native: best.engine,
             ratio: ours.iops()? / theirs,
             ratio_min: rounds.clone().fold(f64::INFINITY, f64::min),
             ratio_max: rounds.fold(0.0, f64::max),
+            cpu_ratio: ours.cpu_us()? / best.cpu_us()?,
         })
     }
 
-    /// Runs all rounds. `progress` hears of every cell before it is run.
+    /// Runs all rounds, and then once more for latencies. `progress` hears of every cell before it is run.
     pub fn measure(
         &mut self,
         scratch: &Scratch,
@@ -178,137 +214,101 @@ impl Matrix {
         // Without the advice, read-ahead turns a random read into many.
         let _ = scratch.advise(libc::POSIX_FADV_RANDOM);
         let rounds = self.settings.rounds;
-        for round in 0..rounds {
-            let mut start = 0;
-            while start < self.cells.len() {
-                let line = |cell: &Cell| (cell.workload, cell.depth);
-                let this = line(&self.cells[start]);
-                let len = self.cells[start..].iter().take_while(|cell| line(cell) == this).count();
-                for turn in 0..len {
-                    let index = start + (turn + round as usize) % len;
-                    if self.cells[index].not_measured.is_some() {
-                        continue;
-                    }
-                    let (workload, depth) = this;
-                    let engine = self.cells[index].engine.name();
-                    progress(format!(
-                        "round {} of {rounds} · {} · depth {depth} · {engine}",
-                        round + 1,
-                        workload.label()
-                    ));
-                    let result = self.run_cell(index, round, scratch, stop);
-                    if stop.load(Ordering::Relaxed) {
-                        return;
-                    }
-                    match result {
-                        Ok(figure) => self.cells[index].figures.push(figure),
-                        Err(reason) => self.cells[index].not_measured = Some(reason),
-                    }
-                }
-                start += len;
+        let lines = self
+            .cells
+            .chunk_by(|left, right| (left.workload, left.depth) == (right.workload, right.depth));
+        let lengths: Vec<usize> = lines.map(<[Cell]>::len).collect();
+        for (round, index) in interleaved(&lengths, rounds + 1) {
+            let Cell { workload, depth, engine, .. } = self.cells[index];
+            if self.cells[index].not_measured.is_some() {
+                continue;
+            }
+            let timed = round == rounds;
+            let which =
+                if timed { "latencies".into() } else { format!("round {} of {rounds}", round + 1) };
+            let (label, name) = (workload.label(), engine.name());
+            progress(format!("{which} · {label} · depth {depth} · {name}"));
+            let seed = u64::from(round) << 32 | (depth as u64) << 8 | workload as u64;
+            let trial = Trial {
+                engine,
+                pool: None,
+                load: self.settings.load(workload),
+                depth,
+                seed,
+                pattern: seed << 16 | index as u64,
+                duration: Duration::from_secs_f64(self.settings.seconds),
+                timed,
+            };
+            let result = trial.run(scratch, stop);
+            if stop.load(Ordering::Relaxed) {
+                return;
+            }
+            let cell = &mut self.cells[index];
+            match result {
+                Ok(figure) if timed => cell.latency = figure.latency,
+                Ok(figure) => cell.figures.push(figure),
+                Err(reason) => cell.not_measured = Some(reason),
             }
         }
     }
+}
 
-    fn run_cell(
-        &self,
-        index: usize,
-        round: u32,
-        scratch: &Scratch,
-        stop: &AtomicBool,
-    ) -> Result<Figure, String> {
-        let Cell { workload, block, depth, engine, .. } = self.cells[index];
-        prepare(workload, scratch, stop)?;
-        let file = match &scratch.direct {
-            Ok(direct) if workload.is_direct() => direct,
-            _ => &scratch.buffered,
+/// The last lines of the report.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// uringlet's side.
+    pub engine: Engine,
+    /// Workloads and depths at which both sides have a figure.
+    pub cells: usize,
+    /// Those of them with a ratio that is printed as 1.00 or more.
+    pub first: usize,
+    /// Geometric mean of the ratios.
+    pub geometric_mean: f64,
+    /// The lowest ratio.
+    pub worst: Extreme,
+    /// The highest ratio of CPU time per request among direct loads.
+    pub worst_direct_cpu: Option<Extreme>,
+}
+
+/// One line's figure, and which line that is.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Extreme {
+    /// uringlet's figure divided by the other one.
+    pub ratio: f64,
+    /// The load.
+    pub workload: Workload,
+    /// Requests in flight.
+    pub depth: usize,
+    /// Compared with.
+    pub against: Engine,
+}
+
+impl Matrix {
+    /// Of all lines that have a comparison; none if no line has.
+    pub fn summary(&self) -> Option<Summary> {
+        let mut found = Vec::new();
+        for &workload in &self.settings.workloads {
+            for &depth in &self.settings.depths {
+                found.extend(self.comparison(workload, depth).map(|c| (workload, depth, c)));
+            }
+        }
+        let extreme = |of: fn(&Comparison) -> f64,
+                       &(workload, depth, ref c): &(_, _, Comparison)| {
+            Extreme { ratio: of(c), workload, depth, against: c.best_native }
         };
-        // The same seed for every engine of a line and round: all get the same requests.
-        let seed = u64::from(round) << 32 | (depth as u64) << 8 | workload as u64;
-        // Other bytes in every cell, so that a write that was not done cannot look like one.
-        let pattern = seed << 16 | index as u64;
-        let block_len = usize::try_from(block).expect("a block size is at most 16M");
-        let figure = engine.run(&mut Job {
-            fd: file.as_raw_fd(),
-            write: workload.writes(),
-            block: block_len,
-            depth,
-            offsets: workload.offsets(scratch.size, block, seed),
-            buffers: Buffers::new(depth, block_len, pattern),
-            last: vec![None; depth],
-            duration: Duration::from_secs_f64(self.settings.seconds),
-            stop,
-        })?;
-        if workload.writes() {
-            // The next engine shall not find this one's write-back under way.
-            file.sync_data().map_err(|error| format!("fdatasync failed: {error}"))?;
-        }
-        if figure.requests == 0 { Err("no request was made".into()) } else { Ok(figure) }
+        let ratios = || found.iter().map(|line| extreme(|c| c.ratio, line));
+        let direct = found.iter().filter(|(workload, ..)| self.settings.load(*workload).direct);
+        let by_ratio = |left: &Extreme, right: &Extreme| left.ratio.total_cmp(&right.ratio);
+        Some(Summary {
+            engine: self.subject()?,
+            cells: found.len(),
+            first: found.iter().filter(|(.., comparison)| comparison.is_first()).count(),
+            geometric_mean: (ratios().map(|e| e.ratio.ln()).sum::<f64>() / found.len() as f64)
+                .exp(),
+            worst: ratios().min_by(by_ratio)?,
+            worst_direct_cpu: direct.map(|line| extreme(|c| c.cpu_ratio, line)).max_by(by_ratio),
+        })
     }
-}
-
-/// Brings the cache into the state that the workload is about.
-fn prepare(workload: Workload, scratch: &Scratch, stop: &AtomicBool) -> Result<(), String> {
-    let failed = |what: &str, error: std::io::Error| format!("{what} failed: {error}");
-    match workload {
-        Workload::CachedRead | Workload::BufferedWrite => {
-            let mut chunk = vec![0u8; 1 << 20];
-            let window = workload.window(scratch.size);
-            let mut done = 0;
-            while done < window && !stop.load(Ordering::Relaxed) {
-                match scratch.buffered.read_at(&mut chunk, done) {
-                    Ok(0) => break,
-                    Ok(count) => done += count as u64,
-                    Err(error) => return Err(failed("reading the file into the cache", error)),
-                }
-            }
-        }
-        Workload::ColdRead | Workload::DirectRead | Workload::DirectWrite => {
-            scratch.drop_cache().map_err(|error| failed("dropping the file's cache", error))?;
-        }
-    }
-    let share = |bytes| {
-        let share = scratch.cached_share(bytes).map_err(|error| failed("asking mincore", error));
-        share.map(|share| (share, format!("{:.0} %", share * 100.0)))
-    };
-    match workload {
-        Workload::CachedRead => {
-            let (found, percent) = share(workload.window(scratch.size))?;
-            if found < STILL_CACHED && !stop.load(Ordering::Relaxed) {
-                return Err(format!(
-                    "memory is short: only {percent} of what was just read is cached"
-                ));
-            }
-        }
-        Workload::ColdRead => {
-            let (found, percent) = share(scratch.size)?;
-            if found > STILL_COLD {
-                return Err(format!(
-                    "not cold: {percent} of the file stayed in the cache after POSIX_FADV_DONTNEED \
-                     (or the file is not yours, and the kernel does not tell)"
-                ));
-            }
-        }
-        _ => {}
-    }
-    Ok(())
-}
-
-/// Why a workload has no meaning here, or is not allowed.
-fn exclusion(workload: Workload, scratch: &Scratch, storage: &Storage) -> Option<String> {
-    if workload.writes() && !scratch.writable {
-        return Some("an existing file is not written to without --allow-writes".into());
-    }
-    if storage.is_memory() && workload == Workload::ColdRead {
-        return Some(format!("{} has no cold state", storage.file_system));
-    }
-    if storage.is_memory() && workload.is_direct() {
-        return Some(format!("{} has no device to go to directly", storage.file_system));
-    }
-    if workload.is_direct() {
-        return scratch.direct.as_ref().err().cloned();
-    }
-    None
 }
 
 #[cfg(test)]
@@ -316,13 +316,20 @@ mod tests {
     use super::*;
 
     fn cell(engine: Engine, depth: usize, iops: &[f64]) -> Cell {
-        let figure = |&iops| Figure { requests: 1, seconds: 1.0, iops, cpu_us_per_request: 1.0 };
+        let figure = |&iops| Figure {
+            requests: 1,
+            seconds: 1.0,
+            iops,
+            cpu_us_per_request: 30.0 / iops,
+            latency: None,
+        };
         Cell {
-            workload: Workload::ColdRead,
+            workload: Workload::DirectRead,
             block: 4096,
             depth,
             engine,
             figures: iops.iter().map(figure).collect(),
+            latency: None,
             not_measured: None,
         }
     }
@@ -334,8 +341,8 @@ mod tests {
             block: None,
             file_size: 1 << 20,
             depths: vec![1, 32],
-            engines: vec![Engine::Psync, Engine::Libaio, Engine::Workers],
-            workloads: vec![Workload::ColdRead],
+            engines: vec![Engine::Psync, Engine::Libaio, Engine::OursAuto],
+            workloads: vec![Workload::DirectRead],
         };
         Matrix { settings, cells }
     }
@@ -353,9 +360,9 @@ mod tests {
         let matrix = matrix(vec![
             cell(Engine::Psync, 1, &[10.0, 10.0, 1000.0]),
             cell(Engine::Libaio, 32, &[19.0, 20.0, 21.0]),
-            cell(Engine::Workers, 32, &[19.0, 30.0, 42.0]),
+            cell(Engine::OursAuto, 32, &[19.0, 30.0, 42.0]),
         ]);
-        let found = matrix.comparison(Workload::ColdRead, 32).unwrap();
+        let found = matrix.comparison(Workload::DirectRead, 32).unwrap();
         assert_eq!((found.best_native, found.ratio), (Engine::Libaio, 1.5));
         assert_eq!((found.ratio_min, found.ratio_max), (1.0, 2.0));
     }
@@ -365,14 +372,37 @@ mod tests {
         let mut cells = vec![
             cell(Engine::Psync, 1, &[40.0]),
             cell(Engine::Libaio, 32, &[99.0]),
-            cell(Engine::Workers, 32, &[20.0]),
+            cell(Engine::OursAuto, 32, &[20.0]),
         ];
         cells[1].not_measured = Some("short".into());
         let mut matrix = matrix(cells);
-        let found = matrix.comparison(Workload::ColdRead, 32).unwrap();
+        let found = matrix.comparison(Workload::DirectRead, 32).unwrap();
         assert_eq!((found.best_native, found.ratio), (Engine::Psync, 0.5));
-        assert_eq!(matrix.comparison(Workload::ColdRead, 1), None);
+        assert_eq!(matrix.comparison(Workload::DirectRead, 1), None);
         matrix.cells[2].not_measured = Some("refused".into());
-        assert_eq!(matrix.comparison(Workload::ColdRead, 32), None);
+        assert_eq!(matrix.comparison(Workload::DirectRead, 32), None);
+    }
+
+    #[test]
+    fn the_summary_counts_what_is_printed_as_one_and_names_the_worst() {
+        let matrix = matrix(vec![
+            cell(Engine::Psync, 1, &[10.0]),
+            cell(Engine::OursAuto, 1, &[9.96]),
+            cell(Engine::Libaio, 32, &[20.0]),
+            cell(Engine::OursAuto, 32, &[5.0]),
+        ]);
+        let summary = matrix.summary().unwrap();
+        assert_eq!((summary.cells, summary.first), (2, 1));
+        assert!((summary.geometric_mean - (0.996f64 * 0.25).sqrt()).abs() < 1e-9);
+        assert_eq!((summary.worst.depth, summary.worst.against), (32, Engine::Libaio));
+        assert_eq!(summary.worst_direct_cpu.unwrap().ratio, 4.0);
+    }
+
+    #[test]
+    fn without_our_side_there_is_nothing_to_sum_up() {
+        let mut matrix = matrix(vec![cell(Engine::Psync, 1, &[10.0])]);
+        assert_eq!(matrix.summary(), None);
+        matrix.settings.engines = vec![Engine::Psync, Engine::OursPosixAio, Engine::OursWorkers];
+        assert_eq!(matrix.subject(), Some(Engine::OursPosixAio));
     }
 }

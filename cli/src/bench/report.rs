@@ -1,68 +1,47 @@
-//! What the user gets: a header, two tables, what could not be measured, and the same as JSON.
+//! What the user gets: tables, what could not be measured, a summary, and the same as JSON.
 
-use super::matrix::{Cell, Comparison, Matrix, Settings};
+use super::drive::LatencyFigure;
+use super::engine::Engine;
+use super::matrix::{Cell, Comparison, Extreme, Matrix, Settings, Summary};
 use super::workload::Workload;
 use crate::machine::{Machine, Storage};
 use crate::scratch::Scratch;
-use crate::size;
-use comfy_table::{Attribute, Cell as TableCell, CellAlignment, Color, Table, presets};
+use crate::{session, size};
+use comfy_table::{Attribute, Cell as TableCell, Color};
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::io::IsTerminal as _;
 
 /// Differences below this are not worth a colour.
 const EVEN: f64 = 0.005;
 
 /// What is known before the first measurement.
-pub fn header(
+pub fn header(machine: &Machine, storage: &Storage, scratch: &Scratch, matrix: &Matrix) -> String {
+    let Settings { rounds, seconds, .. } = matrix.settings;
+    let rounds =
+        format!("{rounds} of {seconds} s per engine, interleaved, and one more for latencies");
+    let more = [("rounds", rounds), ("takes", session::about(matrix.estimate()))];
+    let notices = notices(machine, storage, scratch, matrix);
+    session::header("bench", machine, storage, scratch, &more, &notices)
+}
+
+fn notices(
     machine: &Machine,
     storage: &Storage,
     scratch: &Scratch,
-    settings: &Settings,
-) -> String {
-    let mut text = format!("uringlet {} bench\n", machine.version);
-    let mut line = |name: &str, value: String| {
-        let _ = writeln!(text, "  {name:<9}{value}");
-    };
-    line("kernel", machine.kernel.clone());
-    let kind = if machine.virtual_machine { ", virtual machine" } else { "" };
-    line("CPU", format!("{} × {}{kind}; load {:.2}", machine.cpus, machine.cpu, machine.load));
-    let (memory, available) = (size::long(machine.memory), size::long(machine.memory_available));
-    line("memory", format!("{memory}, {available} available"));
-    line("file", format!("{}, {}", scratch.description, size::long(scratch.size)));
-    let mut device = storage.device.clone();
-    if !storage.device_facts.is_empty() {
-        let _ = write!(device, " ({})", storage.device_facts.join(", "));
-    }
-    line("storage", format!("{} on {device}", storage.file_system));
-    if !storage.options.is_empty() {
-        line("options", storage.options.clone());
-    }
-    let (rounds, seconds) = (settings.rounds, settings.seconds);
-    line("rounds", format!("{rounds} of {seconds} s per engine, interleaved"));
-    for notice in notices(machine, storage, scratch) {
-        let _ = writeln!(text, "notice: {notice}");
-    }
-    text.push('\n');
-    text
+    matrix: &Matrix,
+) -> Vec<String> {
+    let mut notices = session::notices(machine, storage, scratch);
+    notices.extend(stand_ins(&matrix.settings.engines));
+    notices
 }
 
-fn notices(machine: &Machine, storage: &Storage, scratch: &Scratch) -> Vec<String> {
-    let mut notices = scratch.notices.clone();
-    if machine.debug_build {
-        notices
-            .push("this is a debug build; its figures mean nothing (cargo run --release)".into());
-    }
-    if storage.is_memory() {
-        notices.push(format!(
-            "{} keeps files in memory: this says nothing about a disk (--file FOLDER for another place)",
-            storage.file_system
-        ));
-    }
-    if machine.load > machine.cpus as f64 * 0.5 {
-        notices.push("the machine is busy with something else; expect noise".into());
-    }
-    notices
+/// Engines of ours that another one of ours stands in for.
+pub fn stand_ins(engines: &[Engine]) -> Vec<String> {
+    let text = |engine: Engine| {
+        let executes = engine.stands_in()?;
+        Some(format!("{} is executed by the engine {executes} in this version", engine.name()))
+    };
+    engines.iter().filter_map(|&engine| text(engine)).collect()
 }
 
 /// Everything that came out.
@@ -75,6 +54,7 @@ pub struct Report<'a> {
     settings: &'a Settings,
     interrupted: bool,
     lines: Vec<Line>,
+    summary: Option<Summary>,
     cells: Vec<Measured<'a>>,
     not_measured: Vec<NotMeasured>,
     #[serde(skip)]
@@ -86,7 +66,7 @@ pub struct Report<'a> {
 struct Line {
     workload: Workload,
     depth: usize,
-    /// None if workers or every native engine has no figure.
+    /// None if uringlet or every native engine has no figure.
     comparison: Option<Comparison>,
 }
 
@@ -139,23 +119,33 @@ impl<'a> Report<'a> {
             machine,
             storage,
             file: scratch.description.clone(),
-            notices: notices(machine, storage, scratch),
+            notices: notices(machine, storage, scratch, matrix),
             settings,
             interrupted,
             lines,
+            summary: matrix.summary(),
             cells: cells.collect(),
             not_measured: not_measured(matrix),
             matrix,
         }
     }
 
-    /// For people: the tables and what is missing.
+    /// For people: the tables, what is missing, and the sum.
     pub fn text(&self) -> String {
+        let all = &self.settings.engines[..];
         let mut text = String::from("Requests per second\n");
-        text.push_str(&self.table(true, |cell| cell.iops().map(size::rate)));
+        text.push_str(&self.table(all, true, |cell| cell.iops().map(size::rate)));
         text.push_str("\nCPU time per request, µs (all threads, user and system)\n");
-        text.push_str(&self.table(false, |cell| cell.cpu_us().map(size::digits)));
-        let synchronous = self.settings.engines.iter().any(|engine| engine.is_synchronous());
+        text.push_str(&self.table(all, false, |cell| cell.cpu_us().map(size::digits)));
+        let submitting: Vec<Engine> =
+            all.iter().copied().filter(|engine| !engine.is_synchronous()).collect();
+        if !submitting.is_empty() {
+            text.push_str(
+                "\nSubmit by the caller's clock, µs: mean per request / 99.9th percentile of the calls\n",
+            );
+            text.push_str(&self.table(&submitting, false, |cell| submit_text(cell.latency?)));
+        }
+        let synchronous = all.iter().any(|engine| engine.is_synchronous());
         if synchronous && self.settings.depths.iter().any(|&depth| depth > 1) {
             text.push_str(
                 "\n* psync has one request in flight at any depth: its one figure again\n",
@@ -167,30 +157,47 @@ impl<'a> Report<'a> {
         for missing in &self.not_measured {
             let _ = writeln!(text, "  {}: {}", missing.what.join("; "), missing.reason);
         }
+        if let Some(summary) = &self.summary {
+            text.push_str(&self.summary_text(summary));
+        }
         text
     }
 
-    fn table(&self, with_ratio: bool, value: impl Fn(&Cell) -> Option<String>) -> String {
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING);
-        let coloured = std::io::stdout().is_terminal()
-            && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        if coloured {
-            table.enforce_styling()
-        } else {
-            table.force_no_tty()
+    fn summary_text(&self, summary: &Summary) -> String {
+        let Summary { engine, cells, first, geometric_mean, worst, worst_direct_cpu } = summary;
+        let cell = |Extreme { ratio, workload, depth, against }: &Extreme| {
+            let (block, against) = (size::short(self.settings.block(*workload)), against.name());
+            format!("{ratio:.2}: {} {block}, depth {depth}, against {against}", workload.label())
         };
+        let cpu = worst_direct_cpu.as_ref().map_or_else(|| "not measured".into(), cell);
+        format!(
+            "\n{} against the best native engine of each cell\n  \
+             geometric mean of the ratios         {geometric_mean:.2}\n  \
+             first (ratio 1.00 or more)           in {first} of {cells} cells\n  \
+             worst ratio                          {}\n  \
+             worst ratio of CPU time when direct  {cpu}\n",
+            engine.name(),
+            cell(worst),
+        )
+    }
+
+    fn table(
+        &self,
+        engines: &[Engine],
+        with_ratio: bool,
+        value: impl Fn(&Cell) -> Option<String>,
+    ) -> String {
         let mut heads = vec!["workload".to_owned(), "depth".to_owned()];
-        heads.extend(self.settings.engines.iter().map(|engine| engine.name().to_owned()));
+        heads.extend(engines.iter().map(|engine| engine.name().to_owned()));
         if with_ratio {
             heads.extend(["ratio", "rounds", "against"].map(str::to_owned));
         }
-        table.add_row(heads.into_iter().map(|h| TableCell::new(h).add_attribute(Attribute::Bold)));
+        let mut table = session::table(heads);
         let mut previous = None;
         for line in &self.lines {
             let (workload, depth) = (line.workload, line.depth);
             let found = |engine| self.matrix.cell(workload, depth, engine).and_then(&value);
-            if self.settings.engines.iter().all(|&engine| found(engine).is_none()) {
+            if engines.iter().all(|&engine| found(engine).is_none()) {
                 continue;
             }
             let name = match previous.replace(workload) {
@@ -201,7 +208,7 @@ impl<'a> Report<'a> {
                 }
             };
             let mut row = vec![TableCell::new(name), TableCell::new(depth)];
-            for &engine in &self.settings.engines {
+            for &engine in engines {
                 let again = engine.is_synchronous() && depth > 1;
                 row.push(TableCell::new(match found(engine) {
                     Some(text) if again => format!("{text}*"),
@@ -214,15 +221,14 @@ impl<'a> Report<'a> {
             }
             table.add_row(row);
         }
-        let right = 1..2 + self.settings.engines.len() + usize::from(with_ratio);
-        for (at, column) in table.column_iter_mut().enumerate() {
-            column.set_padding((if at == 0 { 2 } else { 0 }, 2));
-            if right.contains(&at) {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        }
-        table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+        session::lines(&mut table, 1..2 + engines.len() + usize::from(with_ratio))
     }
+}
+
+fn submit_text(latency: LatencyFigure) -> Option<String> {
+    let submit = latency.submit?;
+    let (mean, p999) = (submit.us_per_request_mean, submit.us_per_call_p999);
+    Some(format!("{} / {}", size::digits(mean), size::digits(p999)))
 }
 
 fn ratio_cells(comparison: Option<Comparison>, rounds: u32) -> [TableCell; 3] {
@@ -278,15 +284,16 @@ fn not_measured(matrix: &Matrix) -> Vec<NotMeasured> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::engine::Engine;
     use super::*;
 
     fn ratio(ratio: f64) -> TableCell {
         let found = Comparison {
+            engine: Engine::OursAuto,
             best_native: Engine::Libaio,
             ratio,
             ratio_min: ratio - 0.1,
             ratio_max: ratio + 0.1,
+            cpu_ratio: 1.0,
         };
         let [cell, rounds, against] = ratio_cells(Some(found), 3);
         assert_eq!(rounds.content(), format!("{:.2}–{:.2}", ratio - 0.1, ratio + 0.1));

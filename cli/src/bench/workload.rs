@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use super::drive::request_failed;
 use crate::scratch::page_size;
 use clap::ValueEnum;
 use serde::Serialize;
@@ -18,69 +19,126 @@ const CACHED_WINDOW: u64 = 128 << 20;
 /// A cold cell reads each of at most so many blocks once: enough for two million IOPS over half a second.
 const COLD_BLOCKS: u64 = 1 << 20;
 
+/// Writes between two fsyncs of the workload that has some.
+const FSYNC_EVERY: u32 = 32;
+
 /// One kind of load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Workload {
+    /// Buffered random writes (1k) in a 10 MiB window
+    BufferedWrite,
     /// Buffered random reads (4k) that find their page in the cache
     CachedRead,
     /// Buffered random reads (4k) after the file's cache was dropped; no block twice
     ColdRead,
-    /// Buffered random writes (1k) in a 10 MiB window
-    BufferedWrite,
+    /// Buffered random reads (1M) that find their pages in the cache
+    LargeCachedRead,
     /// Random reads (16k) past the page cache
     DirectRead,
     /// Random writes (16k) past the page cache
     DirectWrite,
+    /// Writes (16k) past the page cache, one after the other from the beginning on
+    SequentialDirectWrite,
+    /// Buffered random writes (4k) in a 10 MiB window, an fsync after every 32
+    FsyncWrite,
 }
 
 impl Workload {
     /// Bytes per request, unless the user says otherwise.
     pub fn default_block(self) -> u64 {
         match self {
-            Self::CachedRead | Self::ColdRead => 4 << 10,
             Self::BufferedWrite => 1 << 10,
-            Self::DirectRead | Self::DirectWrite => 16 << 10,
+            Self::CachedRead | Self::ColdRead | Self::FsyncWrite => 4 << 10,
+            Self::LargeCachedRead => 1 << 20,
+            Self::DirectRead | Self::DirectWrite | Self::SequentialDirectWrite => 16 << 10,
         }
     }
 
     /// In the table: `cold read`.
     pub fn label(self) -> &'static str {
         match self {
+            Self::BufferedWrite => "buffered write",
             Self::CachedRead => "cached read",
             Self::ColdRead => "cold read",
-            Self::BufferedWrite => "buffered write",
+            Self::LargeCachedRead => "large cached read",
             Self::DirectRead => "direct read",
             Self::DirectWrite => "direct write",
+            Self::SequentialDirectWrite => "seq. direct write",
+            Self::FsyncWrite => "write with fsync",
         }
     }
 
-    /// Changes the file.
-    pub fn writes(self) -> bool {
-        matches!(self, Self::BufferedWrite | Self::DirectWrite)
-    }
-
-    /// Goes past the page cache.
-    pub fn is_direct(self) -> bool {
-        matches!(self, Self::DirectRead | Self::DirectWrite)
-    }
-
-    /// Bytes from the beginning of the file within which requests fall.
-    pub fn window(self, size: u64) -> u64 {
+    /// What its requests are, in the first `size` bytes of a file.
+    pub fn load(self, size: u64, block: u64) -> Load {
+        let load = Load {
+            write: false,
+            direct: false,
+            order: Order::Random,
+            window: size,
+            block,
+            fsync_every: None,
+        };
         match self {
-            Self::CachedRead => size.min(CACHED_WINDOW),
-            Self::BufferedWrite => size.min(WRITE_WINDOW),
-            _ => size,
+            Self::BufferedWrite => Load { write: true, window: size.min(WRITE_WINDOW), ..load },
+            Self::CachedRead | Self::LargeCachedRead => {
+                Load { window: size.min(CACHED_WINDOW), ..load }
+            }
+            Self::ColdRead => Load { order: Order::Once, ..load },
+            Self::DirectRead => Load { direct: true, ..load },
+            Self::DirectWrite => Load { direct: true, write: true, ..load },
+            Self::SequentialDirectWrite => {
+                Load { direct: true, write: true, order: Order::Sequential, ..load }
+            }
+            Self::FsyncWrite => Load {
+                write: true,
+                window: size.min(WRITE_WINDOW),
+                fsync_every: Some(FSYNC_EVERY),
+                ..load
+            },
         }
     }
+}
 
+/// What the requests of a cell have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// Writes, not reads.
+    pub write: bool,
+    /// Past the page cache.
+    pub direct: bool,
+    /// The order of their offsets.
+    pub order: Order,
+    /// Bytes from the beginning of the file within which they fall.
+    pub window: u64,
+    /// Bytes per request.
+    pub block: u64,
+    /// An fsync after so many writes.
+    pub fsync_every: Option<u32>,
+}
+
+/// The order of offsets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Uniformly random.
+    Random,
+    /// From the beginning to the end, again and again.
+    Sequential,
+    /// Random, and each at most once; of a file that is not in the cache.
+    Once,
+}
+
+impl Load {
     /// Where the requests of one cell go, in order.
-    pub fn offsets(self, size: u64, block: u64, seed: u64) -> Offsets {
-        let blocks = self.window(size) / block;
+    pub fn offsets(&self, seed: u64) -> Offsets {
+        let block = self.block;
+        // A block larger than the window, which the command line allows, is still one block.
+        let blocks = (self.window / block).max(1);
         let mut random = Random::new(seed);
-        match self {
-            Self::ColdRead => Offsets::once(blocks, block, COLD_BLOCKS, &mut random),
-            _ => Offsets::Endless { random, blocks, block },
+        match self.order {
+            Order::Random => Offsets::Random { random, blocks, block },
+            Order::Sequential => Offsets::Sequential { next: 0, blocks, block },
+            Order::Once => Offsets::once(blocks, block, COLD_BLOCKS, &mut random),
         }
     }
 }
@@ -88,10 +146,19 @@ impl Workload {
 /// The offsets of a cell's requests, multiples of the block size.
 pub enum Offsets {
     /// Uniformly random, without end.
-    Endless {
+    Random {
         /// The source.
         random: Random,
         /// Number of blocks to choose from.
+        blocks: u64,
+        /// Bytes per block.
+        block: u64,
+    },
+    /// One after the other, without end.
+    Sequential {
+        /// Number of the next block.
+        next: u64,
+        /// Number of blocks.
         blocks: u64,
         /// Bytes per block.
         block: u64,
@@ -118,7 +185,12 @@ impl Offsets {
     #[inline]
     pub fn next(&mut self) -> Option<u64> {
         match self {
-            Self::Endless { random, blocks, block } => Some(random.below(*blocks) * *block),
+            Self::Random { random, blocks, block } => Some(random.below(*blocks) * *block),
+            Self::Sequential { next, blocks, block } => {
+                let this = *next;
+                *next = if this + 1 == *blocks { 0 } else { this + 1 };
+                Some(this * *block)
+            }
             Self::Once(list) => list.next(),
         }
     }
@@ -201,26 +273,122 @@ impl Drop for Buffers {
     }
 }
 
-/// One cell of the table in one round: everything that an engine needs to run it.
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// pread(2).
+    Read,
+    /// pwrite(2).
+    Write,
+    /// fsync(2).
+    Fsync,
+}
+
+/// One run of one engine under one load: everything that the engine needs.
 pub struct Job<'a> {
     /// The file, buffered or direct.
     pub fd: RawFd,
-    /// Writes, not reads.
-    pub write: bool,
     /// Bytes per request.
     pub block: usize,
     /// Requests in flight.
     pub depth: usize,
-    /// Where they go.
-    pub offsets: Offsets,
     /// `depth` blocks.
     pub buffers: Buffers,
-    /// The last offset that each slot was used for.
-    pub last: Vec<Option<u64>>,
     /// How long.
     pub duration: Duration,
+    /// Measure latencies too.
+    pub timed: bool,
     /// The user wants us to stop.
     pub stop: &'a AtomicBool,
+    operation: Operation,
+    offsets: Offsets,
+    fsync_every: u32,
+    /// Writes since the last fsync.
+    unsynced: u32,
+    /// Of each slot: the last offset it was used for, and what its request shall give.
+    last: Vec<Option<u64>>,
+    expected: Vec<usize>,
+}
+
+impl<'a> Job<'a> {
+    /// `depth` requests in flight under `load`. The same `seed` gives the same offsets, another
+    /// `pattern` other data.
+    pub fn new(
+        fd: RawFd,
+        load: &Load,
+        depth: usize,
+        (seed, pattern): (u64, u64),
+        (duration, timed): (Duration, bool),
+        stop: &'a AtomicBool,
+    ) -> Self {
+        let block = usize::try_from(load.block).expect("a block size is at most 16M");
+        Self {
+            fd,
+            block,
+            depth,
+            buffers: Buffers::new(depth, block, pattern),
+            duration,
+            timed,
+            stop,
+            operation: if load.write { Operation::Write } else { Operation::Read },
+            offsets: load.offsets(seed),
+            fsync_every: load.fsync_every.unwrap_or(u32::MAX),
+            unsynced: 0,
+            last: vec![None; depth],
+            expected: vec![0; depth],
+        }
+    }
+
+    /// The next request, which is going to use `slot`; none if there are no more.
+    #[inline]
+    pub fn next(&mut self, slot: usize) -> Option<(Operation, u64)> {
+        if self.unsynced == self.fsync_every {
+            self.unsynced = 0;
+            self.expected[slot] = 0;
+            return Some((Operation::Fsync, 0));
+        }
+        let offset = self.offsets.next()?;
+        self.unsynced = self.unsynced.wrapping_add(u32::from(self.fsync_every != u32::MAX));
+        self.last[slot] = Some(offset);
+        self.expected[slot] = self.block;
+        Some((self.operation, offset))
+    }
+
+    /// A slot's result: bytes, or a negative errno. Gives whether it counts, which an fsync does not.
+    ///
+    /// # Errors
+    /// The request failed or was short, in words.
+    #[inline]
+    pub fn check(&self, slot: usize, result: i64) -> Result<bool, String> {
+        let expected = self.expected[slot];
+        match result {
+            _ if result == expected as i64 => Ok(expected > 0),
+            0.. => Err(format!("short: {result} of {expected} bytes")),
+            errno => Err(request_failed(errno)),
+        }
+    }
+
+    /// The file must hold what the buffers hold: what was last read into each, or written from it.
+    ///
+    /// # Errors
+    /// Which block differs.
+    pub fn compare_with_the_file(&mut self) -> Result<(), String> {
+        let mut expected = Buffers::new(1, self.block, 0);
+        for slot in 0..self.depth {
+            let Some(offset) = self.last[slot] else { continue };
+            let into = expected.slot_mut(0);
+            // SAFETY: `into` is exclusively ours and as long as given.
+            let count = unsafe {
+                libc::pread(self.fd, into.as_mut_ptr().cast(), into.len(), offset.cast_signed())
+            };
+            if count != self.block.cast_signed() || self.buffers.slot_mut(slot) != into {
+                return Err(format!(
+                    "wrong data: the block at offset {offset} differs from the file's"
+                ));
+            }
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -234,12 +402,12 @@ mod tests {
 
     #[test]
     fn cold_offsets_touch_every_block_once_and_in_random_order() {
-        let list = all(Workload::ColdRead.offsets(1 << 20, 4096, 3));
+        let list = all(Workload::ColdRead.load(1 << 20, 4096).offsets(3));
         assert_eq!(list.len(), 256);
         assert_eq!(list.iter().collect::<HashSet<_>>().len(), 256);
         assert!(list.iter().all(|offset| offset.is_multiple_of(4096) && *offset < 1 << 20));
         assert!(!list.is_sorted());
-        assert_ne!(list, all(Workload::ColdRead.offsets(1 << 20, 4096, 4)));
+        assert_ne!(list, all(Workload::ColdRead.load(1 << 20, 4096).offsets(4)));
     }
 
     #[test]
@@ -252,10 +420,33 @@ mod tests {
 
     #[test]
     fn endless_offsets_stay_in_the_window() {
-        let mut offsets = Workload::BufferedWrite.offsets(1 << 30, 1024, 3);
+        let mut offsets = Workload::BufferedWrite.load(1 << 30, 1024).offsets(3);
         for _ in 0..10_000 {
             let offset = offsets.next().unwrap();
             assert!(offset + 1024 <= WRITE_WINDOW && offset.is_multiple_of(1024));
+        }
+    }
+
+    #[test]
+    fn sequential_offsets_begin_again_at_the_end() {
+        let load = Workload::SequentialDirectWrite.load(40 << 10, 16 << 10);
+        let mut offsets = load.offsets(3);
+        let found: Vec<_> = (0..4).map(|_| offsets.next().unwrap() >> 10).collect();
+        assert_eq!(found, [0, 16, 0, 16]);
+    }
+
+    #[test]
+    fn an_fsync_follows_every_32_writes_and_does_not_count() {
+        let stop = AtomicBool::new(false);
+        let load = Workload::FsyncWrite.load(1 << 20, 4096);
+        let mut job = Job::new(0, &load, 1, (1, 2), (Duration::ZERO, false), &stop);
+        for at in 1..=99 {
+            let (operation, _) = job.next(0).unwrap();
+            let (expected, result) =
+                if at % 33 == 0 { (Operation::Fsync, 0) } else { (Operation::Write, 4096) };
+            assert_eq!(operation, expected, "{at}");
+            assert_eq!(job.check(0, result), Ok(result > 0));
+            assert!(job.check(0, -5).is_err() && job.check(0, 7).is_err());
         }
     }
 

@@ -1,0 +1,359 @@
+//! The one loop that every asynchronous engine runs, and its clocks.
+//!
+//! They share it so that no side has a better one: keep `depth` requests in flight, sleep until at
+//! least one is complete, take all that are, put new ones in their place.
+//!
+//! Throughput and latency are measured in different runs: a run for throughput looks at no clock per request and hands
+//! over and waits in one call where the interface has such a call (io_uring); a timed one hands over, looks
+//! at the clock, and waits.
+
+#![allow(unsafe_code)]
+
+use super::workload::{Job, Operation};
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use std::io::Error;
+use std::mem::MaybeUninit;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// One request, as narrow as the loop needs it.
+#[derive(Clone, Copy)]
+pub struct Request {
+    /// The file.
+    pub fd: RawFd,
+    /// What to do.
+    pub operation: Operation,
+    /// Where the data goes to or comes from; not used by an fsync.
+    pub buffer: *mut [u8],
+    /// Where in the file.
+    pub offset: u64,
+    /// Comes back with the completion; below the depth.
+    pub slot: usize,
+}
+
+/// An asynchronous interface, as narrow as the loop needs it.
+///
+/// Dropping it waits for what is in flight: the buffers are freed afterwards.
+pub trait Queue {
+    /// Puts a request together for the next submission.
+    ///
+    /// # Safety
+    /// The buffer stays valid and untouched until the slot was reaped or the queue dropped.
+    unsafe fn prepare(&mut self, request: Request);
+
+    /// Hands over what was prepared.
+    ///
+    /// # Errors
+    /// Those of the call.
+    fn submit(&mut self) -> std::io::Result<()>;
+
+    /// Sleeps until a request is complete, or a signal has come.
+    ///
+    /// # Errors
+    /// Those of the call.
+    fn wait(&mut self) -> std::io::Result<()>;
+
+    /// Both, in one call where there is one.
+    ///
+    /// # Errors
+    /// Those of the calls.
+    #[inline]
+    fn submit_and_wait(&mut self) -> std::io::Result<()> {
+        self.submit()?;
+        self.wait()
+    }
+
+    /// Takes all completions: slot, and count or negative errno.
+    fn reap(&mut self, take: impl FnMut(usize, i64));
+}
+
+/// A signal (Ctrl-C, for one) is no error: the loop comes back.
+pub fn unless_interrupted<T>(result: std::io::Result<T>) -> std::io::Result<()> {
+    match result {
+        Err(error) if error.raw_os_error() == Some(libc::EINTR) => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+/// Runs a job.
+///
+/// # Errors
+/// What failed first.
+pub fn keep_in_flight<Q: Queue>(queue: &mut Q, job: &mut Job<'_>) -> Result<Figure, String> {
+    let failed = |error| format!("submitting or waiting failed: {error}");
+    let mut free: Vec<usize> = (0..job.depth).collect();
+    let mut latency = job.timed.then(|| Latency::new(job.depth));
+    let mut going = true;
+    let mut failure = None;
+    let mut done = 0;
+    let mut meter = Meter::start(job.duration, job.stop);
+    loop {
+        while going && let Some(slot) = free.pop() {
+            let Some((operation, offset)) = job.next(slot) else {
+                free.push(slot);
+                going = false;
+                break;
+            };
+            let buffer = job.buffers.slot(slot);
+            // SAFETY: a slot is in `free` only while no request uses its buffer; the loop ends
+            // when all are, and on the early return the caller drops the queue before the job.
+            unsafe { queue.prepare(Request { fd: job.fd, operation, buffer, offset, slot }) };
+            if let Some(latency) = &mut latency {
+                latency.prepared.push(slot);
+            }
+        }
+        if free.len() == job.depth {
+            break;
+        }
+        match &mut latency {
+            None => queue.submit_and_wait().map_err(failed)?,
+            Some(latency) => {
+                if !latency.prepared.is_empty() {
+                    let begun = Instant::now();
+                    queue.submit().map_err(failed)?;
+                    latency.submitted(begun);
+                }
+                queue.wait().map_err(failed)?;
+            }
+        }
+        let reaped = latency.is_some().then(Instant::now);
+        queue.reap(|slot, result| {
+            free.push(slot);
+            match job.check(slot, result) {
+                Ok(counts) => done += u64::from(counts),
+                Err(error) => failure = Some(error),
+            }
+            if let (Some(latency), Some(reaped)) = (&mut latency, reaped) {
+                latency.completed(reaped - latency.since[slot]);
+            }
+        });
+        going = going && failure.is_none() && meter.goes_on(done);
+    }
+    match failure {
+        Some(failure) => Err(failure),
+        None => Ok(meter.stop(done, latency.map(|latency| latency.figure()))),
+    }
+}
+
+/// A negative errno, in words.
+pub fn request_failed(errno: i64) -> String {
+    let error = Error::from_raw_os_error(i32::try_from(-errno).unwrap_or(libc::EIO));
+    let hint = match error.raw_os_error() {
+        Some(libc::EINVAL) => "; the device may need larger blocks for direct I/O",
+        _ => "",
+    };
+    format!("a request failed: {error}{hint}")
+}
+
+/// What one engine did in one run.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Figure {
+    /// Reads and writes that completed in full.
+    pub requests: u64,
+    /// Wall-clock seconds.
+    pub seconds: f64,
+    /// Requests per second.
+    pub iops: f64,
+    /// CPU time of all threads, user and system, kernel workers of this process included.
+    pub cpu_us_per_request: f64,
+    /// Only of a timed run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency: Option<LatencyFigure>,
+}
+
+/// Latencies by the caller's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct LatencyFigure {
+    /// None for an engine that has no submit.
+    pub submit: Option<SubmitFigure>,
+    /// From the end of the submit (of a synchronous engine: the beginning of the call) to the reap, mean.
+    pub complete_us_mean: f64,
+    /// The same, 99.9th percentile.
+    pub complete_us_p999: f64,
+}
+
+/// The time that the caller spends in submit calls.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct SubmitFigure {
+    /// All that time, divided by the requests.
+    pub us_per_request_mean: f64,
+    /// Mean of a call.
+    pub us_per_call_mean: f64,
+    /// 99.9th percentile of the calls, whatever number of requests each handed over.
+    pub us_per_call_p999: f64,
+    /// The longest call.
+    pub us_per_call_max: f64,
+    /// Requests per call.
+    pub requests_per_call: f64,
+}
+
+/// Times of submit calls and completions. Nothing is allocated while it runs.
+pub struct Latency {
+    calls: Times,
+    completions: Times,
+    requests: u64,
+    /// Slots to be handed over with the next submit.
+    prepared: Vec<usize>,
+    /// When each slot was handed over.
+    since: Vec<Instant>,
+}
+
+impl Latency {
+    /// For `depth` slots.
+    pub fn new(depth: usize) -> Self {
+        Self {
+            calls: Times::new(),
+            completions: Times::new(),
+            requests: 0,
+            prepared: Vec::with_capacity(depth),
+            since: vec![Instant::now(); depth],
+        }
+    }
+
+    /// The submit call that began at `begun` has just returned.
+    #[inline]
+    fn submitted(&mut self, begun: Instant) {
+        let ended = Instant::now();
+        self.calls.record(ended - begun);
+        self.requests += self.prepared.len() as u64;
+        for slot in self.prepared.drain(..) {
+            self.since[slot] = ended;
+        }
+    }
+
+    /// A request took so long.
+    #[inline]
+    pub fn completed(&mut self, after: Duration) {
+        self.completions.record(after);
+    }
+
+    /// What came out.
+    pub fn figure(&self) -> LatencyFigure {
+        let submit = (self.requests > 0).then(|| SubmitFigure {
+            us_per_request_mean: self.calls.sum.as_secs_f64() * 1e6 / self.requests as f64,
+            us_per_call_mean: self.calls.mean(),
+            us_per_call_p999: self.calls.p999(),
+            us_per_call_max: self.calls.histogram.max() as f64 / 1e3,
+            requests_per_call: self.requests as f64 / self.calls.histogram.len() as f64,
+        });
+        LatencyFigure {
+            submit,
+            complete_us_mean: self.completions.mean(),
+            complete_us_p999: self.completions.p999(),
+        }
+    }
+}
+
+/// A histogram in nanoseconds with three digits, and the exact sum.
+struct Times {
+    histogram: Histogram<u64>,
+    sum: Duration,
+}
+
+impl Times {
+    fn new() -> Self {
+        let hour = 3_600_000_000_000;
+        let histogram = Histogram::new_with_bounds(1, hour, 3).expect("the bounds are constants");
+        Self { histogram, sum: Duration::ZERO }
+    }
+
+    #[inline]
+    fn record(&mut self, time: Duration) {
+        self.histogram.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1));
+        self.sum += time;
+    }
+
+    fn mean(&self) -> f64 {
+        self.sum.as_secs_f64() * 1e6 / self.histogram.len().max(1) as f64
+    }
+
+    fn p999(&self) -> f64 {
+        self.histogram.value_at_quantile(0.999) as f64 / 1e3
+    }
+}
+
+/// Clock and CPU time of one run; looks at the clock about once per millisecond.
+pub struct Meter<'a> {
+    start: Instant,
+    cpu: Duration,
+    duration: Duration,
+    stop: &'a AtomicBool,
+    next_look: u64,
+}
+
+impl<'a> Meter<'a> {
+    /// Starts now.
+    pub fn start(duration: Duration, stop: &'a AtomicBool) -> Self {
+        Self { cpu: cpu_time(), start: Instant::now(), duration, stop, next_look: 1 }
+    }
+
+    /// False when the time is over, or the user wants us to stop.
+    #[inline]
+    pub fn goes_on(&mut self, done: u64) -> bool {
+        done < self.next_look || self.look(done)
+    }
+
+    #[cold]
+    fn look(&mut self, done: u64) -> bool {
+        let elapsed = self.start.elapsed();
+        let per_millisecond = done as f64 / (elapsed.as_secs_f64() * 1e3 + 1e-9);
+        self.next_look = done + (per_millisecond as u64).clamp(1, 64);
+        elapsed < self.duration && !self.stop.load(Ordering::Relaxed)
+    }
+
+    /// The figure, with everything that is complete.
+    pub fn stop(self, requests: u64, latency: Option<LatencyFigure>) -> Figure {
+        let seconds = self.start.elapsed().as_secs_f64();
+        let cpu = cpu_time().saturating_sub(self.cpu);
+        Figure {
+            requests,
+            seconds,
+            iops: requests as f64 / seconds,
+            cpu_us_per_request: cpu.as_secs_f64() * 1e6 / requests.max(1) as f64,
+            latency,
+        }
+    }
+}
+
+fn cpu_time() -> Duration {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: `usage` is room for one rusage; RUSAGE_SELF covers all threads of the process.
+    unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
+    // SAFETY: zeroed is a valid rusage (integers), and getrusage fills it in.
+    let usage = unsafe { usage.assume_init() };
+    let time = |t: libc::timeval| {
+        Duration::from_micros(t.tv_sec.cast_unsigned() * 1_000_000 + t.tv_usec.cast_unsigned())
+    };
+    time(usage.ru_utime) + time(usage.ru_stime)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn submit_time_is_shared_by_the_requests_of_a_call() {
+        let mut latency = Latency::new(4);
+        for slots in [&[0][..], &[1, 2, 3]] {
+            latency.prepared.extend(slots);
+            latency.submitted(Instant::now());
+        }
+        latency.completed(Duration::from_micros(7));
+        latency.completed(Duration::from_micros(9));
+        let figure = latency.figure();
+        let submit = figure.submit.unwrap();
+        assert_eq!((submit.requests_per_call, figure.complete_us_mean), (2.0, 8.0));
+        assert!((submit.us_per_request_mean * 2.0 - submit.us_per_call_mean).abs() < 1e-9);
+        assert!(submit.us_per_call_p999 <= submit.us_per_call_max);
+        assert!((figure.complete_us_p999 - 9.0).abs() < 0.02, "{figure:?}");
+    }
+
+    #[test]
+    fn without_a_submit_there_is_no_submit_time() {
+        let mut latency = Latency::new(1);
+        latency.completed(Duration::from_micros(1));
+        assert!(latency.figure().submit.is_none());
+    }
+}

@@ -1,0 +1,54 @@
+//! The native sides: the shortest honest loops over pread/pwrite, Linux AIO, io_uring and POSIX AIO.
+//!
+//! They make their own system calls and share nothing with uringlet, so that its overhead shows.
+//! None registers files or buffers: no engine here does.
+
+#![allow(unsafe_code)]
+
+mod io_uring;
+mod libaio;
+mod posixaio;
+
+pub use self::io_uring::IoUring;
+pub use libaio::Libaio;
+pub use posixaio::Posixaio;
+
+use super::drive::{Figure, Latency, Meter};
+use super::workload::{Job, Operation};
+use std::io::Error;
+use std::time::Instant;
+
+/// Plain pread(2), pwrite(2) and fsync(2), one after the other.
+///
+/// # Errors
+/// A request failed or was short.
+pub fn psync(job: &mut Job<'_>) -> Result<Figure, String> {
+    let buffer = job.buffers.slot(0);
+    let (start, len) = (buffer.cast(), buffer.len());
+    let mut latency = job.timed.then(|| Latency::new(1));
+    let mut done = 0;
+    let mut meter = Meter::start(job.duration, job.stop);
+    while meter.goes_on(done)
+        && let Some((operation, offset)) = job.next(0)
+    {
+        let begun = latency.is_some().then(Instant::now);
+        let offset = offset.cast_signed();
+        // SAFETY: the buffer belongs to the job and is as long as given.
+        let result = unsafe {
+            match operation {
+                Operation::Read => libc::pread(job.fd, start, len, offset),
+                Operation::Write => libc::pwrite(job.fd, start, len, offset),
+                Operation::Fsync => libc::fsync(job.fd) as isize,
+            }
+        };
+        if let (Some(latency), Some(begun)) = (&mut latency, begun) {
+            latency.completed(begun.elapsed());
+        }
+        done += u64::from(job.check(0, if result < 0 { -last_errno() } else { result as i64 })?);
+    }
+    Ok(meter.stop(done, latency.map(|latency| latency.figure())))
+}
+
+fn last_errno() -> i64 {
+    i64::from(Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
+}

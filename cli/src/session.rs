@@ -1,0 +1,201 @@
+//! What every measurement has around it: Ctrl-C, the scratch file filled, a progress bar, the header, tables, JSON.
+
+use crate::machine::{Machine, Storage};
+use crate::scratch::Scratch;
+use crate::size;
+use anyhow::{Context as _, Result};
+use comfy_table::{Attribute, Cell, CellAlignment, Table, presets};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{ErrorKind, IsTerminal as _, Write as _};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Set by Ctrl-C; every loop looks at it.
+pub static STOP: AtomicBool = AtomicBool::new(false);
+
+/// Exit status after Ctrl-C, as a shell has it.
+pub const INTERRUPTED: u8 = 130;
+
+/// The first signal ends the measurement in order, the second one ends the process: the scratch file has no
+/// name any more, so the kernel frees it either way.
+///
+/// # Errors
+/// The handler cannot be installed.
+pub fn stop_on_ctrl_c() -> Result<()> {
+    ctrlc::set_handler(|| {
+        if STOP.swap(true, Ordering::Relaxed) {
+            std::process::exit(i32::from(INTERRUPTED));
+        }
+    })
+    .context("cannot handle Ctrl-C")
+}
+
+/// To standard output, where somebody may have stopped reading.
+///
+/// # Errors
+/// It cannot be written to.
+pub fn say(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write the result")
+}
+
+/// The file for the results, opened before the work, so that minutes are not lost to a wrong path.
+pub struct Json(Option<File>);
+
+impl Json {
+    /// # Errors
+    /// The file cannot be made.
+    pub fn open(path: Option<&Path>) -> Result<Self> {
+        let file = path.map(|path| {
+            File::create(path).with_context(|| format!("--json: cannot make {}", path.display()))
+        });
+        file.transpose().map(Self)
+    }
+
+    /// # Errors
+    /// The file cannot be written to.
+    pub fn write(self, report: &impl Serialize) -> Result<()> {
+        let Some(file) = self.0 else { return Ok(()) };
+        serde_json::to_writer_pretty(&file, report).context("--json: cannot write")
+    }
+}
+
+/// Fills a scratch file, and leaves an existing one alone. False if it was interrupted.
+///
+/// # Errors
+/// The file system is full, or fails.
+pub fn fill(scratch: &Scratch) -> Result<bool> {
+    if scratch.existing {
+        return Ok(true);
+    }
+    let bar = ProgressBar::new(scratch.size);
+    bar.set_style(style("writing the scratch file {wide_bar} {bytes}/{total_bytes}"));
+    let result = scratch.fill(|done| {
+        bar.set_position(done);
+        !STOP.load(Ordering::Relaxed)
+    });
+    bar.finish_and_clear();
+    match result {
+        Err(error) if error.kind() == ErrorKind::Interrupted => Ok(false),
+        other => other.map(|()| true).context("cannot fill the scratch file"),
+    }
+}
+
+/// A bar for so many runs, with a message.
+pub fn progress(steps: u64) -> ProgressBar {
+    let bar = ProgressBar::new(steps);
+    bar.set_style(style("{pos}/{len} {wide_bar} {eta} left · {msg}"));
+    bar
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).expect("the templates are constants")
+}
+
+/// What is known before the first measurement; `more` has lines of the command's own.
+pub fn header(
+    command: &str,
+    machine: &Machine,
+    storage: &Storage,
+    scratch: &Scratch,
+    more: &[(&str, String)],
+    notices: &[String],
+) -> String {
+    let mut text = format!("uringlet {} {command}\n", machine.version);
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "  {name:<9}{value}");
+    };
+    line("kernel", machine.kernel.clone());
+    let kind = if machine.virtual_machine { ", virtual machine" } else { "" };
+    line("CPU", format!("{} × {}{kind}; load {:.2}", machine.cpus, machine.cpu, machine.load));
+    let (memory, available) = (size::long(machine.memory), size::long(machine.memory_available));
+    line("memory", format!("{memory}, {available} available"));
+    line("file", format!("{}, {}", scratch.description, size::long(scratch.size)));
+    let mut device = storage.device.clone();
+    if !storage.device_facts.is_empty() {
+        let _ = write!(device, " ({})", storage.device_facts.join(", "));
+    }
+    line("storage", format!("{} on {device}", storage.file_system));
+    if !storage.options.is_empty() {
+        line("options", storage.options.clone());
+    }
+    for (name, value) in more {
+        line(name, value.clone());
+    }
+    for notice in notices {
+        let _ = writeln!(text, "notice: {notice}");
+    }
+    text.push('\n');
+    text
+}
+
+/// What a reader should know before believing a figure.
+pub fn notices(machine: &Machine, storage: &Storage, scratch: &Scratch) -> Vec<String> {
+    let mut notices = scratch.notices.clone();
+    if machine.debug_build {
+        notices
+            .push("this is a debug build; its figures mean nothing (cargo run --release)".into());
+    }
+    if storage.is_memory() {
+        notices.push(format!(
+            "{} keeps files in memory: this says nothing about a disk (--file FOLDER for another place)",
+            storage.file_system
+        ));
+    }
+    if machine.load > machine.cpus as f64 * 0.5 {
+        notices.push("the machine is busy with something else; expect noise".into());
+    }
+    notices
+}
+
+/// An empty table with bold heads, coloured only on a terminal.
+pub fn table(heads: impl IntoIterator<Item = String>) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    let coloured = std::io::stdout().is_terminal()
+        && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    if coloured {
+        table.enforce_styling()
+    } else {
+        table.force_no_tty()
+    };
+    table.add_row(heads.into_iter().map(|h| Cell::new(h).add_attribute(Attribute::Bold)));
+    table
+}
+
+/// The table's lines, the columns in `right` aligned to the right.
+pub fn lines(table: &mut Table, right: std::ops::Range<usize>) -> String {
+    for (at, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((if at == 0 { 2 } else { 0 }, 2));
+        if right.contains(&at) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+/// `about 40 s`, `about 9 min`.
+pub fn about(time: Duration) -> String {
+    match time.as_secs_f64() {
+        s if s < 100.0 => format!("about {:.0} s", s.max(1.0)),
+        s if s < 6000.0 => format!("about {:.0} min", (s / 60.0).ceil()),
+        s => format!("about {:.1} h", s / 3600.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_told_as_people_do() {
+        assert_eq!(about(Duration::from_millis(10)), "about 1 s");
+        assert_eq!(about(Duration::from_secs(89)), "about 89 s");
+        assert_eq!(about(Duration::from_secs(541)), "about 10 min");
+        assert_eq!(about(Duration::from_secs(9000)), "about 2.5 h");
+    }
+}
