@@ -3,6 +3,7 @@
 mod bench;
 mod doctor;
 mod machine;
+mod reproduce;
 mod run;
 mod sandbox;
 mod scratch;
@@ -18,7 +19,9 @@ const REFUSED: u8 = 2;
 const HELP: &str = "\
 Examples:
   uringlet bench                          what uringlet is worth on the disk under this folder
+  uringlet bench --full --json all.json   the same for every engine at every depth
   uringlet doctor                         what this machine and sandbox allow, and why not
+  uringlet reproduce fd-pool --quick      a published experiment, here, beside the published figures
   uringlet run --stats -- fio job.fio     run a program written for libaio on it, unchanged
   uringlet run --forbid docker -- ./app   as in a container, where io_uring is refused";
 
@@ -35,6 +38,7 @@ enum Command {
     Run(run::Arguments),
     Bench(bench::Arguments),
     Doctor(doctor::Arguments),
+    Reproduce(reproduce::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -42,6 +46,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => ("run", run::run(&arguments)),
         Command::Bench(arguments) => ("bench", bench::run(&arguments)),
         Command::Doctor(arguments) => ("doctor", doctor::run(&arguments)),
+        Command::Reproduce(arguments) => ("reproduce", reproduce::run(&arguments)),
     };
     result.unwrap_or_else(|error| {
         eprintln!("uringlet {name}: {error:#}");

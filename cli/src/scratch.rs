@@ -169,6 +169,20 @@ impl Scratch {
         })
     }
 
+    /// Descriptors of this process that are open on the file, its own ones included.
+    ///
+    /// # Errors
+    /// /proc cannot be read.
+    pub fn descriptors(&self) -> std::io::Result<usize> {
+        let own = self.buffered.metadata()?;
+        let same = |entry: std::io::Result<std::fs::DirEntry>| {
+            // The descriptor that lists the folder is closed by the time somebody looks behind it.
+            let found = entry.and_then(|entry| std::fs::metadata(entry.path()));
+            found.is_ok_and(|found| (found.dev(), found.ino()) == (own.dev(), own.ino()))
+        };
+        Ok(std::fs::read_dir("/proc/self/fd")?.map(same).filter(|same| *same).count())
+    }
+
     /// Fills a scratch file with data that no file system can compress away, and brings it to the
     /// device. `go_on` gets the bytes written so far and may stop it.
     ///
@@ -321,6 +335,7 @@ mod tests {
         for path in [folder.path().to_owned(), folder.path().join("named")] {
             let scratch = Scratch::open(&path, Some(SMALLEST + 512), false).unwrap();
             assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+            assert_eq!(scratch.descriptors().unwrap(), 1 + usize::from(scratch.direct.is_ok()));
             scratch.fill(|_| true).unwrap();
             assert_eq!(scratch.buffered.metadata().unwrap().len(), SMALLEST + 512);
             assert_eq!(scratch.cached_share(scratch.size).unwrap(), 1.0);

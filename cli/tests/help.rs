@@ -10,12 +10,14 @@ fn uringlet(arguments: &[&str]) -> assert_cmd::assert::Assert {
 
 #[test]
 fn every_command_has_help_with_examples() {
-    uringlet(&["--help"])
-        .success()
-        .stdout(contains("run").and(contains("bench")).and(contains("doctor")));
-    for command in ["run", "bench", "doctor"] {
+    uringlet(&["--help"]).success().stdout(
+        contains("run").and(contains("bench")).and(contains("doctor")).and(contains("reproduce")),
+    );
+    for command in
+        [&["run"][..], &["bench"], &["doctor"], &["reproduce"], &["reproduce", "fd-pool"]]
+    {
         for flag in ["-h", "--help"] {
-            uringlet(&[command, flag])
+            uringlet(&[command, &[flag]].concat())
                 .success()
                 .stdout(contains("Examples:").and(contains("Exit status")));
         }
@@ -50,6 +52,17 @@ fn wrong_values_are_refused_with_field_value_and_expectation() {
         .stderr(contains("--bs 2M").and(contains("1M, the --size")));
     uringlet(&["bench", "--bs", "1M", "--depth", "4096"]).code(2).stderr(contains("at most 1G"));
     uringlet(&["bench", "--allow-writes"]).code(2).stderr(contains("--file"));
+    let cases = [
+        ("--size", "64k", "at least 1M"),
+        ("--seconds", "0", "from 0.001 to 3600"),
+        ("--rounds", "0", "1..=1000"),
+    ];
+    for (field, value, expected) in cases {
+        uringlet(&["reproduce", "fd-pool", field, value])
+            .code(2)
+            .stderr(contains(field).and(contains(value)).and(contains(expected)));
+    }
+    uringlet(&["reproduce", "warp"]).code(2).stderr(contains("warp"));
     uringlet(&["run", "--engine", "warp", "--", "true"]).code(2).stderr(contains("workers"));
     uringlet(&["run"]).code(2).stderr(contains("PROGRAM"));
     for command in [&["run", "true"][..], &["bench"], &["doctor"]] {

@@ -106,7 +106,7 @@ impl Engine {
     ///
     /// # Errors
     /// Why it cannot be used here.
-    pub fn probe(self, depth: usize, pool: Option<u32>) -> Result<(), String> {
+    pub fn probe(self, depth: usize, pool: Option<usize>) -> Result<(), String> {
         match self.kind() {
             Some(kind) => Ours::new(kind, pool, depth).map(drop),
             None => match self {
@@ -130,7 +130,7 @@ impl Engine {
     ///
     /// # Errors
     /// What failed first. A request that fails or is short is never counted.
-    pub fn run(self, pool: Option<u32>, job: &mut Job<'_>) -> Result<Figure, String> {
+    pub fn run(self, pool: Option<usize>, job: &mut Job<'_>) -> Result<Figure, String> {
         let figure = match self.kind() {
             Some(kind) => keep_in_flight(&mut Ours::new(kind, pool, job.depth)?, job)?,
             None => match self {

@@ -9,7 +9,14 @@ mod report;
 mod trial;
 mod workload;
 
-pub use workload::Random;
+pub use drive::Figure;
+#[cfg(test)]
+pub use drive::LatencyFigure;
+pub use engine::Engine;
+pub use matrix::median;
+pub use report::stand_ins;
+pub use trial::{Trial, exclusion, interleaved};
+pub use workload::{Load, Order, Random};
 
 use crate::machine::{Machine, Storage};
 use crate::scratch::{Place, SMALLEST};
@@ -17,7 +24,6 @@ use crate::session::{self, INTERRUPTED, STOP};
 use crate::{REFUSED, size};
 use anyhow::Result;
 use clap::{Args, ValueEnum as _};
-use engine::Engine;
 use matrix::{Matrix, Settings};
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -12,7 +12,7 @@ pub struct Ours(Context);
 impl Ours {
     /// # Errors
     /// Why the context could not be made.
-    pub fn new(kind: EngineKind, pool: Option<u32>, depth: usize) -> Result<Self, String> {
+    pub fn new(kind: EngineKind, pool: Option<usize>, depth: usize) -> Result<Self, String> {
         let entries = u32::try_from(depth).map_err(|error| error.to_string())?;
         let builder = with_fd_pool(Context::builder().entries(entries).engine(kind), pool);
         builder.build().map(Self).map_err(|error| format!("no context: {error}"))
@@ -28,7 +28,7 @@ impl Ours {
 ///
 /// The builder has no such setting in this version, so that every size runs alike; with one, this is
 /// `match pool { Some(pool) => builder.fd_pool(pool), None => builder }`.
-fn with_fd_pool(builder: Builder, pool: Option<u32>) -> Builder {
+fn with_fd_pool(builder: Builder, pool: Option<usize>) -> Builder {
     let _ = pool;
     builder
 }

@@ -20,7 +20,7 @@ pub struct Trial {
     /// Who executes it.
     pub engine: Engine,
     /// Duplicates of the descriptor, for the engine that makes some.
-    pub pool: Option<u32>,
+    pub pool: Option<usize>,
     /// Its requests.
     pub load: Load,
     /// Requests in flight.

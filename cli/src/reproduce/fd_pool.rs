@@ -1,0 +1,570 @@
+//! A pool of duplicated descriptors makes the C library's POSIX AIO parallel (QEMU, 2008).
+//!
+//! The C library executes the requests of one descriptor one after the other. With a request on
+//! each of a number of duplicates it has a thread for each of them.
+
+use super::published::FdPool;
+use crate::bench::{self, Engine, Figure, Load, Order, Trial, exclusion, interleaved, stand_ins};
+use crate::machine::{Machine, Storage};
+use crate::scratch::{Place, Scratch};
+use crate::session::{self, INTERRUPTED, Json, STOP};
+use crate::{REFUSED, size};
+use anyhow::Result;
+use clap::Args;
+use comfy_table::{Attribute, Cell as TableCell};
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Requests in flight, as published.
+const DEPTH: usize = 74;
+/// Bytes per request, as published.
+const BLOCK: u64 = 16 << 10;
+/// What preparing and ending a run takes beside its seconds, on a quick disk.
+const OVERHEAD: f64 = 0.15;
+
+const HELP: &str = "\
+Examples:
+  uringlet reproduce fd-pool                      in a scratch file in this folder
+  uringlet reproduce fd-pool --quick              one round only: a look, not a measurement
+  uringlet reproduce fd-pool --file /mnt/data --size 1G --seconds 5 --json result.json
+
+Random and sequential writes of 16 KiB, one thread, 74 in flight, direct and through the page cache. psync has one \
+in flight. psync, posixaio, libaio and io_uring are native loops, the others are uringlet's engines. Every run \
+is timed by the caller's clock: submit is its time in the submit call, shared by the requests of the call; complete is \
+from the end of that call to the reap. The engines take turns within each round; figures are medians over the rounds.
+
+A ratio is MB/s divided by that of the table's baseline, on both sides: Linux AIO for direct writes, and for \
+cached ones, where none was published, POSIX AIO with a pool of 1. The published \
+baremetal was the disk without a virtual machine in front of it, with 74 in flight; nothing here corresponds to it.
+
+Exit status: 0; 1 if it failed; 2 if it was refused; 130 after Ctrl-C.";
+
+/// POSIX AIO with 1, 16 and 64 duplicates of a descriptor, against Linux AIO and the others (QEMU, 2008).
+#[derive(Args)]
+#[command(after_help = HELP, after_long_help = HELP)]
+pub struct Arguments {
+    #[command(flatten)]
+    place: Place,
+
+    /// One round of 0.2 s instead of three of 1 s
+    #[arg(long)]
+    quick: bool,
+
+    /// Seconds for each cell and round [default: 1; with --quick 0.2]
+    #[arg(long, value_parser = bench::seconds, allow_hyphen_values = true)]
+    seconds: Option<f64>,
+
+    /// Rounds, over which the median is taken [default: 3; with --quick 1]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000), allow_hyphen_values = true)]
+    rounds: Option<u32>,
+
+    /// Write everything, each round's figures included, to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// One way to get the requests executed, and what it was called in the publication.
+struct Road {
+    engine: Engine,
+    pool: Option<usize>,
+    published: Option<&'static str>,
+}
+
+/// In the order of the tables.
+const ROADS: [Road; 9] = [
+    Road { engine: Engine::Psync, pool: None, published: None },
+    Road { engine: Engine::Posixaio, pool: None, published: None },
+    Road { engine: Engine::OursPosixAio, pool: Some(1), published: Some("posix-aio") },
+    Road { engine: Engine::OursPosixAio, pool: Some(16), published: Some("posix-aio") },
+    Road { engine: Engine::OursPosixAio, pool: Some(64), published: Some("posix-aio") },
+    Road { engine: Engine::Libaio, pool: None, published: Some("linux-aio") },
+    Road { engine: Engine::IoUring, pool: None, published: None },
+    Road { engine: Engine::OursWorkers, pool: None, published: None },
+    Road { engine: Engine::OursAuto, pool: None, published: None },
+];
+
+/// One of the four tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+struct Table {
+    /// As in the publication: `randwrite` or `write`.
+    workload: &'static str,
+    /// `off` (direct) or `on`.
+    cache: &'static str,
+}
+
+const TABLES: [Table; 4] = [
+    Table { workload: "randwrite", cache: "off" },
+    Table { workload: "write", cache: "off" },
+    Table { workload: "randwrite", cache: "on" },
+    Table { workload: "write", cache: "on" },
+];
+
+impl Table {
+    fn is_direct(self) -> bool {
+        self.cache == "off"
+    }
+
+    fn label(self) -> String {
+        let order = if self.workload == "write" { "Sequential" } else { "Random" };
+        let cache = if self.is_direct() { "direct" } else { "cached" };
+        format!("{order} writes of 16k, {cache}")
+    }
+
+    fn load(self, size: u64) -> Load {
+        Load {
+            write: true,
+            direct: self.is_direct(),
+            order: if self.workload == "write" { Order::Sequential } else { Order::Random },
+            window: size,
+            block: BLOCK,
+            fsync_every: None,
+        }
+    }
+
+    /// Engine and pool of what the others are divided by.
+    fn baseline(self) -> (Engine, Option<usize>) {
+        if self.is_direct() { (Engine::Libaio, None) } else { (Engine::OursPosixAio, Some(1)) }
+    }
+}
+
+/// What both sides of a line consist of.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+struct Values {
+    /// Throughput, in millions of bytes.
+    mb_per_s: f64,
+    /// Mean submission latency; none without a submit.
+    submit_us: Option<f64>,
+    /// Mean completion latency.
+    complete_ms: f64,
+    /// Throughput divided by that of the table's baseline.
+    ratio: Option<f64>,
+}
+
+/// One engine in one table.
+#[derive(Serialize)]
+struct Cell {
+    #[serde(flatten)]
+    table: Table,
+    engine: Engine,
+    pool: Option<usize>,
+    is_baseline: bool,
+    figures: Vec<Figure>,
+    not_measured: Option<String>,
+    measured: Option<Values>,
+    published: Option<Values>,
+}
+
+impl Cell {
+    fn name(&self) -> String {
+        match self.pool {
+            Some(pool) => format!("{}, pool of {pool}", self.engine.name()),
+            None => self.engine.name().to_owned(),
+        }
+    }
+
+    /// Medians of the rounds, without the ratio.
+    fn median(&self) -> Option<Values> {
+        if self.not_measured.is_some() {
+            return None;
+        }
+        let of = |value: fn(&Figure) -> Option<f64>| {
+            bench::median(self.figures.iter().filter_map(value).collect())
+        };
+        Some(Values {
+            mb_per_s: of(|figure| Some(figure.iops * BLOCK as f64 / 1e6))?,
+            submit_us: of(|figure| Some(figure.latency?.submit?.us_per_request_mean)),
+            complete_ms: of(|figure| Some(figure.latency?.complete_us_mean / 1e3))?,
+            ratio: None,
+        })
+    }
+}
+
+/// A sentence of the publication in figures.
+#[derive(Serialize)]
+struct Shown {
+    what: String,
+    measured: Option<f64>,
+    published: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct Settings {
+    quick: bool,
+    rounds: u32,
+    seconds: f64,
+    depth: usize,
+    block: u64,
+    file_size: u64,
+}
+
+/// Everything that came out.
+#[derive(Serialize)]
+struct Report<'a> {
+    experiment: &'static str,
+    machine: &'a Machine,
+    storage: &'a Storage,
+    file: &'a str,
+    notices: Vec<String>,
+    settings: Settings,
+    interrupted: bool,
+    cells: Vec<Cell>,
+    /// Lines of the publication that nothing here corresponds to.
+    published_only: Vec<FdPool>,
+    shown: Vec<Shown>,
+    /// Open on the file after the last run, beyond those of before the first.
+    descriptors_left_open: Option<usize>,
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// The scratch file cannot be made or filled, or the JSON file not be written.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    session::stop_on_ctrl_c()?;
+    let machine = Machine::look();
+    let scratch = arguments.place.open()?;
+    if !scratch.writable {
+        eprintln!(
+            "uringlet reproduce fd-pool: --file {}: this experiment only writes; expected a folder, \
+             or an existing file with --allow-writes",
+            scratch.description
+        );
+        return Ok(ExitCode::from(REFUSED));
+    }
+    let storage = Storage::behind(&scratch.buffered)?;
+    let json = Json::open(arguments.json.as_deref())?;
+    let quick = arguments.quick;
+    let settings = Settings {
+        quick,
+        rounds: arguments.rounds.unwrap_or(if quick { 1 } else { 3 }),
+        seconds: arguments.seconds.unwrap_or(if quick { 0.2 } else { 1.0 }),
+        depth: DEPTH,
+        block: BLOCK,
+        file_size: scratch.size,
+    };
+    let mut cells = cells(&scratch, &storage);
+    let notices = notices(&machine, &storage, &scratch, &settings);
+    let steps = cells.iter().filter(|cell| cell.not_measured.is_none()).count() as u64
+        * u64::from(settings.rounds);
+    let takes = Duration::from_secs_f64(steps as f64 * (settings.seconds + OVERHEAD));
+    let rounds = format!("{} of {} s per cell, interleaved", settings.rounds, settings.seconds);
+    let more = [("rounds", rounds), ("takes", session::about(takes))];
+    let name = "reproduce fd-pool";
+    session::say(&session::header(name, &machine, &storage, &scratch, &more, &notices))?;
+
+    if !session::fill(&scratch)? {
+        eprintln!("uringlet reproduce fd-pool: interrupted");
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
+    let before = scratch.descriptors().ok();
+    measure(&mut cells, &settings, &scratch, steps);
+    let after = scratch.descriptors().ok();
+
+    let interrupted = STOP.load(Ordering::Relaxed);
+    let table = FdPool::table();
+    compare(&mut cells, &table);
+    let report = Report {
+        experiment: "fd-pool",
+        machine: &machine,
+        storage: &storage,
+        file: &scratch.description,
+        notices,
+        settings,
+        interrupted,
+        shown: shown(&cells),
+        published_only: table.into_iter().filter(|line| !has_counterpart(&cells, line)).collect(),
+        cells,
+        descriptors_left_open: before.zip(after).map(|(before, after)| after - before.min(after)),
+    };
+    session::say(&report.text())?;
+    json.write(&report)?;
+    if interrupted {
+        eprintln!("uringlet reproduce fd-pool: interrupted; the figures are of what was run");
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn notices(
+    machine: &Machine,
+    storage: &Storage,
+    scratch: &Scratch,
+    settings: &Settings,
+) -> Vec<String> {
+    let mut notices = session::notices(machine, storage, scratch);
+    if settings.rounds == 1 {
+        notices.push("one round: a look, not a measurement (without --quick: three)".into());
+    }
+    notices.extend(stand_ins(&[Engine::OursPosixAio]));
+    notices
+}
+
+/// Every combination, those that cannot work already marked with the reason.
+fn cells(scratch: &Scratch, storage: &Storage) -> Vec<Cell> {
+    let refusals = ROADS.map(|road| road.engine.probe(DEPTH, road.pool).err());
+    let mut cells = Vec::new();
+    for table in TABLES {
+        let excluded = exclusion(&table.load(scratch.size), scratch, storage);
+        for (Road { engine, pool, .. }, refusal) in ROADS.iter().zip(&refusals) {
+            cells.push(Cell {
+                table,
+                engine: *engine,
+                pool: *pool,
+                is_baseline: table.baseline() == (*engine, *pool),
+                figures: Vec::new(),
+                not_measured: refusal.clone().or_else(|| excluded.clone()),
+                measured: None,
+                published: None,
+            });
+        }
+    }
+    cells
+}
+
+fn measure(cells: &mut [Cell], settings: &Settings, scratch: &Scratch, steps: u64) {
+    let bar = session::progress(steps);
+    let rounds = settings.rounds;
+    for (round, index) in interleaved(&[ROADS.len(); TABLES.len()], rounds) {
+        let cell = &mut cells[index];
+        if cell.not_measured.is_some() {
+            continue;
+        }
+        let (label, name) = (cell.table.label(), cell.name());
+        bar.set_message(format!("round {} of {rounds} · {label} · {name}", round + 1));
+        bar.inc(1);
+        // One for a table and round: all engines get the same offsets.
+        let seed = u64::from(round) << 8 | (index / ROADS.len()) as u64;
+        let trial = Trial {
+            engine: cell.engine,
+            pool: cell.pool,
+            load: cell.table.load(settings.file_size),
+            depth: DEPTH,
+            seed,
+            pattern: seed << 16 | index as u64,
+            duration: Duration::from_secs_f64(settings.seconds),
+            timed: true,
+        };
+        let result = trial.run(scratch, &STOP);
+        if STOP.load(Ordering::Relaxed) {
+            break;
+        }
+        match result {
+            Ok(figure) => cell.figures.push(figure),
+            Err(reason) => cell.not_measured = Some(reason),
+        }
+    }
+    bar.finish_and_clear();
+}
+
+fn corresponds(cell: &Cell, line: &FdPool) -> bool {
+    let road = ROADS.iter().find(|road| (road.engine, road.pool) == (cell.engine, cell.pool));
+    (cell.table.workload, cell.table.cache) == (&*line.workload, &*line.cache)
+        && road.and_then(|road| road.published) == Some(&*line.path)
+        && cell.pool == line.pool
+}
+
+fn has_counterpart(cells: &[Cell], line: &FdPool) -> bool {
+    cells.iter().any(|cell| corresponds(cell, line))
+}
+
+/// Fills in medians, published figures and the ratios of both.
+fn compare(cells: &mut [Cell], published: &[FdPool]) {
+    for cell in &mut *cells {
+        cell.measured = cell.median();
+        let line = published.iter().find(|line| corresponds(cell, line));
+        cell.published = line.map(|line| Values {
+            mb_per_s: line.mb_per_s,
+            submit_us: Some(line.submit_us),
+            complete_ms: line.complete_ms,
+            ratio: None,
+        });
+    }
+    for group in cells.chunk_by_mut(|left, right| left.table == right.table) {
+        let baseline = group.iter().find(|cell| cell.is_baseline);
+        let measured = baseline.and_then(|cell| cell.measured).map(|found| found.mb_per_s);
+        let published = baseline.and_then(|cell| cell.published).map(|found| found.mb_per_s);
+        let divide = |values: &mut Option<Values>, by: Option<f64>| {
+            if let Some(values) = values {
+                values.ratio = by.map(|by| values.mb_per_s / by);
+            }
+        };
+        for cell in group {
+            divide(&mut cell.measured, measured);
+            divide(&mut cell.published, published);
+        }
+    }
+}
+
+/// What the publication says in words, in figures of both sides.
+fn shown(cells: &[Cell]) -> Vec<Shown> {
+    let mut all = Vec::new();
+    for table in TABLES.into_iter().filter(|table| table.is_direct()) {
+        let find = |engine, pool| {
+            cells.iter().find(|c| (c.table, c.engine, c.pool) == (table, engine, pool))
+        };
+        let pool = |size| find(Engine::OursPosixAio, Some(size));
+        let claims = [
+            ("a pool of 64 / a pool of 1", pool(64), pool(1)),
+            ("a pool of 64 / a pool of 16", pool(64), pool(16)),
+            ("a pool of 64 / Linux AIO", pool(64), find(Engine::Libaio, None)),
+        ];
+        for (what, above, below) in claims {
+            let Some((above, below)) = above.zip(below) else { continue };
+            let ratio = |above: Option<Values>, below: Option<Values>| {
+                Some(above?.mb_per_s / below?.mb_per_s)
+            };
+            all.push(Shown {
+                what: format!("{}: {what}", table.label()),
+                measured: ratio(above.measured, below.measured),
+                published: ratio(above.published, below.published),
+            });
+        }
+    }
+    all
+}
+
+impl Report<'_> {
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for table in TABLES {
+            let mine = || self.cells.iter().filter(|cell| cell.table == table);
+            let baseline =
+                mine().find(|cell| cell.is_baseline).map_or_else(String::new, Cell::name);
+            let _ = writeln!(text, "{}; ratio to {baseline}", table.label());
+            let sides = ["", "measured", "", "", "", "published", "", "", ""];
+            let mut out = session::table(sides.map(str::to_owned));
+            let heads = ["MB/s", "submit µs", "complete ms", "ratio"];
+            let heads = ["engine"].into_iter().chain(heads).chain(heads);
+            out.add_row(heads.map(|head| TableCell::new(head).add_attribute(Attribute::Bold)));
+            for cell in mine() {
+                let sides = [cell.measured, cell.published].into_iter().flat_map(texts);
+                out.add_row(std::iter::once(cell.name()).chain(sides));
+            }
+            for line in self.published_only.iter() {
+                if (&*line.workload, &*line.cache) != (table.workload, table.cache) {
+                    continue;
+                }
+                let baseline = mine().find(|cell| cell.is_baseline).and_then(|cell| cell.published);
+                let values = Values {
+                    mb_per_s: line.mb_per_s,
+                    submit_us: Some(line.submit_us),
+                    complete_ms: line.complete_ms,
+                    ratio: baseline.map(|baseline| line.mb_per_s / baseline.mb_per_s),
+                };
+                let sides = [None, Some(values)].into_iter().flat_map(texts);
+                out.add_row(std::iter::once(format!("({})", line.name())).chain(sides));
+            }
+            text.push_str(&session::lines(&mut out, 1..9));
+            text.push('\n');
+        }
+        text.push_str("In parentheses: published only.\n\nWhat was to be shown\n");
+        let mut out = session::table(["", "measured", "published"].map(str::to_owned));
+        let ratio = |value: Option<f64>| value.map_or_else(|| "-".into(), |v| format!("{v:.2}"));
+        for Shown { what, measured, published } in &self.shown {
+            out.add_row([what.clone(), ratio(*measured), ratio(*published)]);
+        }
+        text.push_str(&session::lines(&mut out, 1..3));
+        let left = match self.descriptors_left_open {
+            Some(left) => left.to_string(),
+            None => "unknown (no /proc)".into(),
+        };
+        let _ = writeln!(text, "  Descriptors of the file left open by the engines: {left}");
+        let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
+        for cell in &self.cells {
+            let Some(reason) = cell.not_measured.as_deref() else { continue };
+            let what = format!("{}: {}", cell.table.label(), cell.name());
+            match reasons.iter_mut().find(|(known, _)| *known == reason) {
+                Some((_, list)) => list.push(what),
+                None => reasons.push((reason, vec![what])),
+            }
+        }
+        if !reasons.is_empty() {
+            text.push_str("\nNot measured\n");
+        }
+        for (reason, what) in reasons {
+            let _ = writeln!(text, "  {}: {reason}", what.join("; "));
+        }
+        text
+    }
+}
+
+fn texts(values: Option<Values>) -> [String; 4] {
+    let none = || "-".to_owned();
+    let Some(values) = values else { return [none(), none(), none(), none()] };
+    [
+        size::digits(values.mb_per_s),
+        values.submit_us.map_or_else(none, size::digits),
+        milliseconds(values.complete_ms),
+        values.ratio.map_or_else(none, |ratio| format!("{ratio:.2}")),
+    ]
+}
+
+/// Three digits, as far as microseconds.
+fn milliseconds(value: f64) -> String {
+    if value < 1.0 { format!("{value:.3}") } else { size::digits(value) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every cell of a machine on which the engine at `at` in [`ROADS`] does `100 + at` requests a second.
+    fn measured() -> Vec<Cell> {
+        let mut cells = Vec::new();
+        for table in TABLES {
+            for (at, road) in ROADS.iter().enumerate() {
+                cells.push(Cell {
+                    table,
+                    engine: road.engine,
+                    pool: road.pool,
+                    is_baseline: table.baseline() == (road.engine, road.pool),
+                    figures: vec![Figure {
+                        requests: 1,
+                        seconds: 1.0,
+                        iops: 100.0 + at as f64,
+                        cpu_us_per_request: 1.0,
+                        latency: Some(bench::LatencyFigure {
+                            submit: None,
+                            complete_us_mean: 2000.0,
+                            complete_us_p999: 1.0,
+                        }),
+                    }],
+                    not_measured: None,
+                    measured: None,
+                    published: None,
+                });
+            }
+        }
+        compare(&mut cells, &FdPool::table());
+        cells
+    }
+
+    #[test]
+    fn every_published_line_but_two_kinds_has_a_counterpart() {
+        let cells = measured();
+        let table = FdPool::table();
+        let alone: Vec<_> = table.iter().filter(|line| !has_counterpart(&cells, line)).collect();
+        assert_eq!(alone.len(), 4);
+        assert!(alone.iter().all(|l| ["baremetal", "posix-aio-patched"].contains(&&*l.path)));
+        assert_eq!(cells.iter().filter(|cell| cell.published.is_some()).count(), 10);
+    }
+
+    #[test]
+    fn both_ratios_are_to_the_same_baseline() {
+        let cells = measured();
+        for group in cells.chunk_by(|left, right| left.table == right.table) {
+            let baseline = group.iter().find(|cell| cell.is_baseline).unwrap();
+            assert_eq!(baseline.measured.unwrap().ratio, Some(1.0));
+            assert_eq!(baseline.published.unwrap().ratio, Some(1.0));
+        }
+        let shown = shown(&cells);
+        assert_eq!(shown.len(), 6);
+        assert!((shown[0].published.unwrap() - 51.1 / 4.7).abs() < 1e-9);
+        assert!((shown[2].measured.unwrap() - 104.0 / 105.0).abs() < 1e-9);
+        assert_eq!(cells[0].measured.unwrap().complete_ms, 2.0);
+    }
+}
