@@ -148,7 +148,7 @@ pub fn request_failed(errno: i64) -> String {
 }
 
 /// What one engine did in one run.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
     /// Reads and writes that completed in full.
     pub requests: u64,
@@ -161,6 +161,9 @@ pub struct Figure {
     /// Only of a timed run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency: Option<LatencyFigure>,
+    /// What uringlet has chosen, and what it was refused; none of a native engine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub executed_by: Option<String>,
 }
 
 /// Latencies by the caller's clock.
@@ -313,6 +316,7 @@ impl<'a> Meter<'a> {
             iops: requests as f64 / seconds,
             cpu_us_per_request: cpu.as_secs_f64() * 1e6 / requests.max(1) as f64,
             latency,
+            executed_by: None,
         }
     }
 }

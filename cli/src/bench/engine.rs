@@ -118,13 +118,6 @@ impl Engine {
         }
     }
 
-    /// What executes its requests, if that is not what its name says.
-    pub fn stands_in(self) -> Option<&'static str> {
-        let kind = self.kind()?;
-        let found = Ours::new(kind, None, 1).ok()?.engine();
-        (found != kind && kind != EngineKind::Auto).then(|| found.name())
-    }
-
     /// Runs one job, and looks afterwards whether the last requests did what they said.
     /// `pool` is the number of duplicates of a descriptor, for the engine that makes some.
     ///
@@ -132,7 +125,11 @@ impl Engine {
     /// What failed first. A request that fails or is short is never counted.
     pub fn run(self, pool: Option<usize>, job: &mut Job<'_>) -> Result<Figure, String> {
         let figure = match self.kind() {
-            Some(kind) => keep_in_flight(&mut Ours::new(kind, pool, job.depth)?, job)?,
+            Some(kind) => {
+                let mut ours = Ours::new(kind, pool, job.depth)?;
+                let figure = keep_in_flight(&mut ours, job)?;
+                Figure { executed_by: Some(ours.choice()), ..figure }
+            }
             None => match self {
                 Self::Libaio => keep_in_flight(&mut Libaio::new(job.depth)?, job)?,
                 Self::IoUring => keep_in_flight(&mut IoUring::new(job.depth)?, job)?,

@@ -73,6 +73,11 @@ impl Cell {
         self.median(|figure| figure.cpu_us_per_request)
     }
 
+    /// What uringlet had chosen at the end of the last round.
+    pub fn executed_by(&self) -> Option<&str> {
+        self.figures.last()?.executed_by.as_deref()
+    }
+
     fn median(&self, of: impl Fn(&Figure) -> f64) -> Option<f64> {
         if self.not_measured.is_some() {
             return None;
@@ -322,6 +327,7 @@ mod tests {
             iops,
             cpu_us_per_request: 30.0 / iops,
             latency: None,
+            executed_by: None,
         };
         Cell {
             workload: Workload::DirectRead,

@@ -14,7 +14,6 @@ pub use drive::Figure;
 pub use drive::LatencyFigure;
 pub use engine::Engine;
 pub use matrix::median;
-pub use report::stand_ins;
 pub use trial::{Trial, exclusion, interleaved};
 pub use workload::{Load, Order, Random};
 

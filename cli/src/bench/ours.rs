@@ -4,7 +4,7 @@
 
 use super::drive::{Queue, Request, unless_interrupted};
 use super::workload::Operation;
-use uringlet::{Builder, Context, EngineKind, Sqe};
+use uringlet::{Context, EngineKind, Sqe};
 
 /// A context with room for `depth` requests.
 pub struct Ours(Context);
@@ -14,23 +14,18 @@ impl Ours {
     /// Why the context could not be made.
     pub fn new(kind: EngineKind, pool: Option<usize>, depth: usize) -> Result<Self, String> {
         let entries = u32::try_from(depth).map_err(|error| error.to_string())?;
-        let builder = with_fd_pool(Context::builder().entries(entries).engine(kind), pool);
+        let builder = Context::builder().entries(entries).engine(kind);
+        let builder = match pool {
+            Some(pool) => builder.fd_pool(pool),
+            None => builder,
+        };
         builder.build().map(Self).map_err(|error| format!("no context: {error}"))
     }
 
-    /// What executes its requests.
-    pub fn engine(&self) -> EngineKind {
-        self.0.engine()
+    /// What has executed its requests, and what was refused, in uringlet's own words.
+    pub fn choice(&self) -> String {
+        self.0.choice().to_string()
     }
-}
-
-/// The one place that says how many duplicates of a descriptor the engine `posix_aio` may make.
-///
-/// The builder has no such setting in this version, so that every size runs alike; with one, this is
-/// `match pool { Some(pool) => builder.fd_pool(pool), None => builder }`.
-fn with_fd_pool(builder: Builder, pool: Option<usize>) -> Builder {
-    let _ = pool;
-    builder
 }
 
 impl Queue for Ours {

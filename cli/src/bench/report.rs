@@ -20,28 +20,8 @@ pub fn header(machine: &Machine, storage: &Storage, scratch: &Scratch, matrix: &
     let rounds =
         format!("{rounds} of {seconds} s per engine, interleaved, and one more for latencies");
     let more = [("rounds", rounds), ("takes", session::about(matrix.estimate()))];
-    let notices = notices(machine, storage, scratch, matrix);
+    let notices = session::notices(machine, storage, scratch);
     session::header("bench", machine, storage, scratch, &more, &notices)
-}
-
-fn notices(
-    machine: &Machine,
-    storage: &Storage,
-    scratch: &Scratch,
-    matrix: &Matrix,
-) -> Vec<String> {
-    let mut notices = session::notices(machine, storage, scratch);
-    notices.extend(stand_ins(&matrix.settings.engines));
-    notices
-}
-
-/// Engines of ours that another one of ours stands in for.
-pub fn stand_ins(engines: &[Engine]) -> Vec<String> {
-    let text = |engine: Engine| {
-        let executes = engine.stands_in()?;
-        Some(format!("{} is executed by the engine {executes} in this version", engine.name()))
-    };
-    engines.iter().filter_map(|&engine| text(engine)).collect()
 }
 
 /// Everything that came out.
@@ -119,7 +99,7 @@ impl<'a> Report<'a> {
             machine,
             storage,
             file: scratch.description.clone(),
-            notices: notices(machine, storage, scratch, matrix),
+            notices: session::notices(machine, storage, scratch),
             settings,
             interrupted,
             lines,
@@ -157,10 +137,26 @@ impl<'a> Report<'a> {
         for missing in &self.not_measured {
             let _ = writeln!(text, "  {}: {}", missing.what.join("; "), missing.reason);
         }
+        for (choice, cells) in self.choices() {
+            let _ = writeln!(text, "\n{choice}: in {cells} cells");
+        }
         if let Some(summary) = &self.summary {
             text.push_str(&self.summary_text(summary));
         }
         text
+    }
+
+    /// What `auto` has chosen, and in how many cells.
+    fn choices(&self) -> Vec<(&str, usize)> {
+        let mut list: Vec<(&str, usize)> = Vec::new();
+        for cell in self.matrix.cells.iter().filter(|cell| cell.engine == Engine::OursAuto) {
+            let Some(choice) = cell.executed_by() else { continue };
+            match list.iter_mut().find(|(known, _)| *known == choice) {
+                Some((_, cells)) => *cells += 1,
+                None => list.push((choice, 1)),
+            }
+        }
+        list
     }
 
     fn summary_text(&self, summary: &Summary) -> String {

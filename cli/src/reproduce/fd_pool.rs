@@ -4,7 +4,7 @@
 //! each of a number of duplicates it has a thread for each of them.
 
 use super::published::FdPool;
-use crate::bench::{self, Engine, Figure, Load, Order, Trial, exclusion, interleaved, stand_ins};
+use crate::bench::{self, Engine, Figure, Load, Order, Trial, exclusion, interleaved};
 use crate::machine::{Machine, Storage};
 use crate::scratch::{Place, Scratch};
 use crate::session::{self, INTERRUPTED, Json, STOP};
@@ -299,7 +299,6 @@ fn notices(
     if settings.rounds == 1 {
         notices.push("one round: a look, not a measurement (without --quick: three)".into());
     }
-    notices.extend(stand_ins(&[Engine::OursPosixAio]));
     notices
 }
 
@@ -532,6 +531,7 @@ mod tests {
                             complete_us_mean: 2000.0,
                             complete_us_p999: 1.0,
                         }),
+                        executed_by: None,
                     }],
                     not_measured: None,
                     measured: None,
