@@ -141,6 +141,25 @@ fn every_engine_can_be_chosen_and_none_is_mistaken_for_another() {
 }
 
 #[test]
+fn what_a_sandbox_refuses_is_not_measured_and_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("result.json");
+    bench(folder.path())
+        .args(["--size", "1M", "--depth", "1", "--workloads", "cached-read,buffered-write"])
+        .args(["--engines", &ALL.join(","), "--forbid", "io_uring,linux_aio", "--json"])
+        .arg(&json)
+        .assert()
+        .success()
+        .stdout(contains("Not measured").and(contains("uringlet:auto has chosen")));
+    for cell in read_json(&json)["cells"].as_array().unwrap() {
+        assert_complete(cell);
+        let refused =
+            ["libaio", "io_uring", "uringlet:io_uring", "uringlet:linux_aio"].map(Value::from);
+        assert_eq!(cell["not_measured"].is_string(), refused.contains(&cell["engine"]), "{cell}");
+    }
+}
+
+#[test]
 fn full_says_how_long_it_takes_and_gives_way_to_what_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let json = folder.path().join("result.json");

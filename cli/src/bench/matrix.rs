@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// What preparing and ending a run takes beside its seconds, on a quick disk.
-const OVERHEAD: f64 = 0.08;
+const OVERHEAD: f64 = 0.05;
 
 /// What the user chose, with the defaults filled in.
 #[derive(Clone, Debug, Serialize)]

@@ -39,7 +39,7 @@ Examples:
   uringlet bench                                  everything, in a scratch file in this folder
   uringlet bench --file /mnt/data                 the same in another folder
   uringlet bench --file disk.img                  reads of an existing file; it is not written to
-  uringlet bench --full --json result.json        every engine at every depth, in about 11 minutes
+  uringlet bench --full --json result.json        every engine at every depth, in about 10 minutes
   uringlet bench --workloads cold-read --depth 1,8,64 --seconds 2 --rounds 5
   uringlet bench --engines libaio,uringlet:linux_aio,uringlet:workers --bs 64k --size 1G
   uringlet bench --forbid io_uring                what is left where io_uring is refused
@@ -50,7 +50,8 @@ best native engine of the same line; the column beside it has the lowest and hig
 Below 1.00 uringlet is slower. psync has one request in flight at any depth, so it is measured once and counts \
 on every line. Submit times come from one more run of each cell, in which the caller reads the clock before and after \
 each submit: io_submit, io_uring_enter (apart from the wait), aio_read for each request, Context::submit. An fsync \
-is a request like the others, but is not counted.
+is a request like the others, but is not counted. CPU time is that of this process, io_uring's workers included; what the \
+kernel does elsewhere (write-back, libaio's fsync) is not in it.
 
 Exit status: 0; 1 if the benchmark failed; 2 if it was refused; 130 after Ctrl-C.";
 
@@ -85,7 +86,7 @@ pub struct Arguments {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000), allow_hyphen_values = true)]
     rounds: u32,
 
-    /// The whole matrix: every engine and workload at depths 1, 8, 32 and 74, about 11 minutes
+    /// The whole matrix: every engine and workload at depths 1, 8, 32 and 74, about 10 minutes
     #[arg(long)]
     full: bool,
 

@@ -137,8 +137,12 @@ impl<'a> Report<'a> {
         for missing in &self.not_measured {
             let _ = writeln!(text, "  {}: {}", missing.what.join("; "), missing.reason);
         }
-        for (choice, cells) in self.choices() {
-            let _ = writeln!(text, "\n{choice}: in {cells} cells");
+        let choices = self.choices();
+        if !choices.is_empty() {
+            let _ = writeln!(text, "\n{} has chosen", Engine::OursAuto.name());
+        }
+        for (choice, cells) in choices {
+            let _ = writeln!(text, "  {choice}: in {cells} cells");
         }
         if let Some(summary) = &self.summary {
             text.push_str(&self.summary_text(summary));

@@ -24,7 +24,7 @@ const DEPTH: usize = 74;
 /// Bytes per request, as published.
 const BLOCK: u64 = 16 << 10;
 /// What preparing and ending a run takes beside its seconds, on a quick disk.
-const OVERHEAD: f64 = 0.15;
+const OVERHEAD: f64 = 0.1;
 
 const HELP: &str = "\
 Examples:

@@ -57,8 +57,9 @@ unsafe extern "C" {
     fn aio_init(init: *const AioInit);
 }
 
-/// Lets the C library have a thread for each of 64 descriptors, instead of 20; it takes this only before the first request
-/// of the process. One descriptor has one thread in any case.
+/// Lets the C library have a thread for each of many descriptors, instead of 20. It takes this once, before the first
+/// request of the process, so that it must do for uringlet's engine `posix_aio` as well: 64
+/// duplicates, and the descriptor that wakes it. Here, one descriptor has one thread in any case.
 fn size_once() {
     #[cfg(target_env = "gnu")]
     {
@@ -66,8 +67,7 @@ fn size_once() {
         ONCE.call_once(|| {
             // SAFETY: zeroes are a valid AioInit: integers.
             let init: AioInit = unsafe { zeroed() };
-            // The idle time is the C library's own; 0 would not be taken as a wish.
-            let init = AioInit { threads: 64, num: 1024, ..init };
+            let init = AioInit { threads: 128, num: 4096, idle_time: 1, ..init };
             // SAFETY: `init` is laid out as aio.h says, and only read.
             unsafe { aio_init(&raw const init) };
         });
