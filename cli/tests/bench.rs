@@ -160,6 +160,17 @@ fn what_a_sandbox_refuses_is_not_measured_and_says_why() {
 }
 
 #[test]
+fn buffers_that_would_fill_the_memory_are_not_made() {
+    let folder = tempfile::tempdir().unwrap();
+    bench(folder.path())
+        .args(["--size", "1M", "--depth", "1025", "--engines", "psync,uringlet:workers"])
+        .args(["--workloads", "large-cached-read"])
+        .assert()
+        .success()
+        .stdout(contains("uringlet:workers: expected at most 1G in flight"));
+}
+
+#[test]
 fn full_says_how_long_it_takes_and_gives_way_to_what_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let json = folder.path().join("result.json");

@@ -4,7 +4,9 @@ use assert_cmd::Command;
 use predicates::prelude::*;
 use predicates::str::contains;
 use serde_json::Value;
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
+use std::process::Stdio;
 
 /// Of one table: engine and pool.
 const ROADS: [(&str, Option<u64>); 9] = [
@@ -107,4 +109,24 @@ fn an_existing_file_is_not_written_to_unless_allowed() {
         .code(2)
         .stderr(contains("--file precious").and(contains("expected a folder")));
     assert!(std::fs::read(&file).unwrap() == content);
+}
+
+#[test]
+fn ctrl_c_ends_it_in_order_and_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin!("uringlet"))
+        .current_dir(folder.path())
+        .args(["reproduce", "fd-pool", "--size", "1M", "--seconds", "600"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
+    while !lines.next().expect("the header is complete").unwrap().is_empty() {}
+    let kill = format!("kill -INT {}", child.id());
+    assert!(std::process::Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("interrupted"));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }

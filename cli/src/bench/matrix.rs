@@ -6,12 +6,16 @@ use super::trial::{Trial, exclusion, interleaved};
 use super::workload::{Load, Workload};
 use crate::machine::Storage;
 use crate::scratch::Scratch;
+use crate::size;
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// What preparing and ending a run takes beside its seconds, on a quick disk.
 const OVERHEAD: f64 = 0.05;
+
+/// Bytes in flight.
+pub const MOST_BUFFERS: u64 = 1 << 30;
 
 /// What the user chose, with the defaults filled in.
 #[derive(Clone, Debug, Serialize)]
@@ -140,7 +144,13 @@ impl Matrix {
             let block = settings.block(workload);
             let excluded = exclusion(&settings.load(workload), scratch, storage);
             let mut measure = |depth, engine: Engine, refusal: &Option<String>| {
-                let not_measured = refusal.clone().or_else(|| excluded.clone());
+                let too_much = (block * depth as u64 > MOST_BUFFERS).then(|| {
+                    let most = size::short(MOST_BUFFERS);
+                    format!(
+                        "expected at most {most} in flight: a smaller --depth, or a smaller --bs"
+                    )
+                });
+                let not_measured = refusal.clone().or_else(|| excluded.clone()).or(too_much);
                 cells.push(Cell {
                     workload,
                     block,

@@ -23,7 +23,7 @@ use crate::session::{self, INTERRUPTED, STOP};
 use crate::{REFUSED, size};
 use anyhow::Result;
 use clap::{Args, ValueEnum as _};
-use matrix::{Matrix, Settings};
+use matrix::{MOST_BUFFERS, Matrix, Settings};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
@@ -32,7 +32,6 @@ use workload::Workload;
 /// More in flight than this says nothing about anybody's program.
 const DEEPEST: usize = 4096;
 const LARGEST_BLOCK: u64 = 16 << 20;
-const MOST_BUFFERS: u64 = 1 << 30;
 
 const HELP: &str = "\
 Examples:
