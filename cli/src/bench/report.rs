@@ -141,8 +141,9 @@ impl<'a> Report<'a> {
         if !choices.is_empty() {
             let _ = writeln!(text, "\n{} has chosen", Engine::OursAuto.name());
         }
+        let all: usize = choices.iter().map(|(_, cells)| cells).sum();
         for (choice, cells) in choices {
-            let _ = writeln!(text, "  {choice}: in {cells} cells");
+            let _ = writeln!(text, "  in {cells} of {all} cells: {choice}");
         }
         if let Some(summary) = &self.summary {
             text.push_str(&self.summary_text(summary));
