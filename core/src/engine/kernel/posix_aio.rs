@@ -11,7 +11,7 @@
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
@@ -157,6 +157,23 @@ fn zeroed() -> aiocb {
     let mut block: aiocb = unsafe { std::mem::zeroed() };
     block.aio_sigevent.sigev_notify = libc::SIGEV_NONE;
     block
+}
+
+/// Does a request that is in flight look as if it still were? glibc's aio_error(3) takes the one lock
+/// that all its threads need, so it is asked only about requests that do not.
+///
+/// # Safety
+/// The block is in flight, or done and not yet taken.
+unsafe fn looks_unfinished(block: *const aiocb) -> bool {
+    /// Where glibc's 64-bit `struct aiocb` has the error number.
+    const ERROR: usize = 112;
+    if !cfg!(all(target_env = "gnu", target_pointer_width = "64")) {
+        return false;
+    }
+    const { assert!(std::mem::offset_of!(aiocb, aio_offset) == ERROR + 16) };
+    // SAFETY: inside the block, and aligned; only ever written as a whole.
+    let error = unsafe { &*block.byte_add(ERROR).cast::<AtomicI32>() };
+    error.load(Ordering::Relaxed) == libc::EINPROGRESS
 }
 
 /// Counts up the eventfd that `value` stands for: called by the C library, on a thread of its own.
@@ -363,7 +380,11 @@ impl Backend for PosixAio {
         while at < state.in_flight.len() && n < done.len() {
             let place = self.blocks[state.in_flight[at].slot as usize].get();
             // SAFETY: in flight, or done and not yet taken.
-            let error = unsafe { (self.functions.error)(place) };
+            let error = match unsafe { looks_unfinished(place) } {
+                true => libc::EINPROGRESS,
+                // SAFETY: as above.
+                false => unsafe { (self.functions.error)(place) },
+            };
             if error == libc::EINPROGRESS {
                 at += 1;
                 continue;
