@@ -103,6 +103,8 @@ pub struct Builder {
     pub(crate) fd_pool: usize,
     /// Malformed requests are refused at submit, as io_submit does.
     pub(crate) strict: bool,
+    #[cfg(feature = "faulty")]
+    pub(crate) faults: Option<crate::engine::faulty::Faults>,
 }
 
 impl Default for Builder {
@@ -114,6 +116,8 @@ impl Default for Builder {
             stats: false,
             fd_pool: FD_POOL_MAX,
             strict: false,
+            #[cfg(feature = "faulty")]
+            faults: None,
         }
     }
 }
@@ -174,6 +178,14 @@ impl Builder {
         self
     }
 
+    /// Has requests delayed, reordered, shortened and failed before they get to the engine; for tests.
+    #[cfg(feature = "faulty")]
+    #[must_use]
+    pub fn faulty(mut self, faults: crate::engine::faulty::Faults) -> Self {
+        self.faults = Some(faults);
+        self
+    }
+
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let range = |field, value: u64, most: u64| {
             if (1..=most).contains(&value) {
@@ -185,7 +197,10 @@ impl Builder {
         range("entries", u64::from(self.entries), u64::from(ENTRIES_MAX))?;
         let workers_max = crate::engine::workers::WORKERS_MAX as u64;
         range("workers_max", self.workers_max as u64, workers_max)?;
-        range("fd_pool", self.fd_pool as u64, FD_POOL_MAX as u64)
+        range("fd_pool", self.fd_pool as u64, FD_POOL_MAX as u64)?;
+        #[cfg(feature = "faulty")]
+        self.faults.map_or(Ok(()), crate::engine::faulty::Faults::check)?;
+        Ok(())
     }
 }
 

@@ -175,11 +175,14 @@ impl Instance {
         let count = room as usize;
         let published = stats::published().map(CountersOf::Process);
         let own = || builder.stats.then(|| CountersOf::Own(Counters::private()));
+        let engine = Engine::new(builder, count)?;
+        #[cfg(feature = "faulty")]
+        let engine = engine.with_faults(builder.faults);
         let instance = Self {
             slots: (0..count).map(|_| Slot::new()).collect(),
             free: FreeSlots::new(count),
             completions: Completions::new(ring, count),
-            engine: Engine::new(builder, count)?,
+            engine,
             generation,
             closed: AtomicBool::new(false),
             strict: builder.strict,
@@ -494,7 +497,14 @@ impl Instance {
         self.counters().map(Counters::read)
     }
 
+    /// The engine that executes.
     pub(crate) fn engine(&self) -> &Engine {
+        self.engine.inner()
+    }
+
+    /// The engine that requests go to first.
+    #[cfg(feature = "faulty")]
+    pub(crate) fn outer_engine(&self) -> &Engine {
         &self.engine
     }
 

@@ -3,6 +3,8 @@
 //! [`Contract`] is what the compiler holds every engine to; [`Engine`] is what a context calls.
 //! To add an engine, start from `null.rs`.
 
+#[cfg(feature = "faulty")]
+pub(crate) mod faulty;
 pub(crate) mod kernel;
 pub(crate) mod null;
 pub(crate) mod workers;
@@ -75,6 +77,8 @@ pub(crate) trait Contract {
 pub(crate) enum Engine {
     Null(null::Null),
     Workers(workers::Workers),
+    #[cfg(feature = "faulty")]
+    Faulty(faulty::Faulty),
 }
 
 impl Engine {
@@ -94,6 +98,25 @@ impl Engine {
                 Choice { engine: EngineKind::Null, kernel: None, refusals: Vec::new() }
             }
             Self::Workers(workers) => workers.choice(),
+            #[cfg(feature = "faulty")]
+            Self::Faulty(faulty) => faulty.below().choice(),
+        }
+    }
+
+    /// The engine that executes: itself, or what `faulty` is laid over.
+    pub(crate) fn inner(&self) -> &Self {
+        match self {
+            #[cfg(feature = "faulty")]
+            Self::Faulty(faulty) => faulty.below(),
+            engine => engine,
+        }
+    }
+
+    #[cfg(feature = "faulty")]
+    pub(crate) fn with_faults(self, faults: Option<faulty::Faults>) -> Self {
+        match faults {
+            Some(faults) => Self::Faulty(faulty::Faulty::over(self, faults)),
+            None => self,
         }
     }
 }
@@ -130,6 +153,8 @@ macro_rules! dispatch {
         match $self {
             Engine::Null($engine) => $call,
             Engine::Workers($engine) => $call,
+            #[cfg(feature = "faulty")]
+            Engine::Faulty($engine) => $call,
         }
     };
 }

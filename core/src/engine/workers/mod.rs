@@ -13,7 +13,7 @@ mod next;
 mod pipeline;
 mod poller;
 mod pool;
-mod threads;
+pub(super) mod threads;
 mod watchdog;
 
 use std::sync::Arc;

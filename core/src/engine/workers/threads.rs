@@ -98,7 +98,7 @@ impl Busy {
 
 /// Starts a thread of ours: all signals blocked, a small stack, named `uringlet-…`. A panic in it
 /// ends the process with a message: requests would be lost otherwise.
-pub(super) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     let mask = sys::block_signals();
     let builder = std::thread::Builder::new().name(format!("uringlet-{name}"));
     let thread = builder.stack_size(STACK_BYTES).spawn(move || {
