@@ -1,7 +1,4 @@
 //! Bad input gets the errno that the plain call gives, and hurts nothing else in its batch.
-#![allow(unsafe_code)]
-
-mod common;
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -9,18 +6,18 @@ use std::os::fd::{AsRawFd as _, RawFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{
-    LONG, bounded, by_user_data, create, file_with, finish, isolated, pattern, plain, push,
-    reap_all, run, skip, submit_all, wait_for,
+use crate::common::{
+    LONG, bounded, builder, by_user_data, close_fd, context, create, file_with, finish, isolated,
+    pattern, plain, push, reap_all, run, skip, submit_all, wait_for,
 };
-use uringlet::{Context, FILE_POSITION, Full, Sqe, opcode};
+use uringlet::{FILE_POSITION, Full, Sqe, opcode};
 
 /// Runs `bad` in the middle of a batch of good requests, all of which must complete.
 #[track_caller]
 fn in_company(bad: Sqe) -> i32 {
     let content = pattern(4, 4096);
     let (source, target) = (file_with(&content), file_with(b""));
-    let mut context = Context::new(16).unwrap();
+    let mut context = context(16);
     let mut buffers = [[0; 512]; 8];
     let mut wanted = Vec::new();
     for (at, buffer) in buffers.iter_mut().enumerate() {
@@ -54,7 +51,7 @@ fn in_company(bad: Sqe) -> i32 {
 fn closed_descriptor(number: RawFd) -> RawFd {
     let (reader, _writer) = std::io::pipe().unwrap();
     let file = file_with(b"content");
-    let mut context = Context::new(4).unwrap();
+    let mut context = context(4);
     for fd in [reader.as_raw_fd(), file.as_raw_fd()] {
         // SAFETY: duplicates a live descriptor to a number that is this test's.
         assert_eq!(unsafe { libc::dup2(fd, number) }, number);
@@ -62,7 +59,7 @@ fn closed_descriptor(number: RawFd) -> RawFd {
         run(&mut context, Sqe::read(number, &mut buf[..], 0).rw_flags(libc::RWF_NOWAIT));
         run(&mut context, Sqe::fadvise(number, 0, 0, 0));
     }
-    common::close_fd(number);
+    close_fd(number);
     number
 }
 
@@ -252,7 +249,7 @@ fn unaligned_direct_transfers_are_einval() {
     let mut memory = vec![0u8; 4 * PAGE];
     let start = memory.as_ptr().align_offset(PAGE);
     let buf = &mut memory[start..start + 2 * PAGE];
-    let mut context = Context::new(4).unwrap();
+    let mut context = context(4);
     assert_eq!(run(&mut context, Sqe::read(fd, &mut buf[..PAGE], 0)), PAGE as i32);
     assert!(buf[..PAGE].iter().all(|&byte| byte == 5));
     // SAFETY: a live buffer, one byte off.
@@ -374,7 +371,7 @@ fn unknown_opcodes_reserved_fields_and_flags_are_einval() {
         opcode::MKDIRAT,
         opcode::FTRUNCATE,
     ];
-    let mut context = Context::new(1024).unwrap();
+    let mut context = context(1024);
     for code in (0..=u8::MAX).filter(|code| !known.contains(code)) {
         let sqe = Sqe { opcode: code, fd: file.as_raw_fd(), ..Sqe::nop() };
         push(&mut context, sqe.user_data(code.into()));
@@ -422,12 +419,12 @@ fn unknown_opcodes_reserved_fields_and_flags_are_einval() {
 #[test]
 fn entries_out_of_range_are_refused_and_the_bounds_work() {
     for entries in [0, 65_537, u32::MAX] {
-        let error = Context::new(entries).expect_err("out of range");
+        let error = builder().entries(entries).build().expect_err("out of range");
         assert_eq!(error.errno(), libc::EINVAL);
         assert_eq!(error.to_string(), format!("entries is {entries}, expected 1 to 65536"));
     }
     for entries in [1, 65_536] {
-        let mut context = Context::new(entries).unwrap();
+        let mut context = context(entries);
         assert!(context.entries() >= entries as usize);
         let most = context.entries();
         for round in 0..2 {
@@ -442,7 +439,7 @@ fn entries_out_of_range_are_refused_and_the_bounds_work() {
 
 #[test]
 fn a_full_queue_gives_the_entry_back() {
-    let mut context = Context::new(3).unwrap();
+    let mut context = context(3);
     let most = context.entries() as u64;
     for user_data in 0..most {
         push(&mut context, Sqe::nop().user_data(user_data));
@@ -456,7 +453,7 @@ fn a_full_queue_gives_the_entry_back() {
 
 #[test]
 fn a_submit_without_room_takes_a_part_then_none_and_all_after_reaping() {
-    let mut context = Context::new(8).unwrap();
+    let mut context = context(8);
     let most = context.entries();
     let file = file_with(&pattern(1, 8));
     let mut buffers = vec![[0u8; 8]; 2 * most];
@@ -505,7 +502,7 @@ fn a_file_truncated_under_reads_gives_short_reads_and_loses_none() {
                 rounds += 1;
             }
         });
-        let mut context = Context::new(64).unwrap();
+        let mut context = context(64);
         let mut buffers = vec![vec![0xffu8; 8192]; 64];
         for _ in 0..100 {
             for (at, buffer) in buffers.iter_mut().enumerate() {
@@ -544,13 +541,13 @@ fn a_write_into_a_pipe_without_reader_is_epipe_and_no_signal() {
 
 #[test]
 fn more_waiting_requests_than_poll_takes_descriptors_still_complete() {
-    isolated("more_waiting_requests_than_poll_takes_descriptors_still_complete", || {
+    isolated(|| {
         // poll(2) refuses more entries than RLIMIT_NOFILE; requests on one pipe need one descriptor.
         let (reader, mut writer) = std::io::pipe().unwrap();
         let limit = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
         // SAFETY: a limit of this helper process.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
-        let mut context = Context::new(256).unwrap();
+        let mut context = context(256);
         let mut buffers = [[0u8; 1]; 200];
         for (at, buffer) in buffers.iter_mut().enumerate() {
             push(

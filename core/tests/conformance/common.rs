@@ -1,6 +1,4 @@
 //! What the integration tests share: bounded waits, a scratch folder, helper processes, a look at our threads.
-// Every test binary compiles this file and uses a part of it.
-#![allow(dead_code)]
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -13,10 +11,72 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use uringlet::{Context, Cqe, Sqe};
+use uringlet::{Builder, Context, Cqe, EngineKind, Sqe};
 
 /// Longer than anything here takes on a machine that works: only what hangs gets this far.
 pub const LONG: Duration = Duration::from_secs(30);
+
+/// The engine that all contexts here are made with: a name that [`EngineKind`] knows, or `faulty`, or
+/// `faulty:` and the name of the engine below.
+pub const ENGINE: &str = "URINGLET_TEST_ENGINE";
+
+/// What [`ENGINE`] says; `auto` without it.
+pub fn engine_name() -> String {
+    std::env::var(ENGINE).unwrap_or_else(|_| "auto".to_owned())
+}
+
+/// A builder for the engine under test.
+pub fn builder() -> Builder {
+    builder_for(&engine_name())
+}
+
+pub fn builder_for(name: &str) -> Builder {
+    let kind =
+        |name: &str| name.parse::<EngineKind>().unwrap_or_else(|error| panic!("{ENGINE}: {error}"));
+    let below = match name.strip_prefix("faulty") {
+        None => return Context::builder().engine(kind(name)),
+        Some("") => EngineKind::Auto,
+        Some(below) => kind(below.trim_start_matches(':')),
+    };
+    with_reordering(Context::builder().engine(below))
+}
+
+/// The faults that a program does not notice.
+#[cfg(feature = "faulty")]
+fn with_reordering(builder: Builder) -> Builder {
+    builder.faulty(uringlet::Faults::reordering(seed()))
+}
+
+#[cfg(not(feature = "faulty"))]
+fn with_reordering(_: Builder) -> Builder {
+    panic!("the engine `faulty` needs --features faulty");
+}
+
+/// A context of the engine under test for `entries` requests.
+#[track_caller]
+pub fn context(entries: u32) -> Context {
+    builder().entries(entries).build().expect("a context")
+}
+
+pub fn from_env(name: &str, default: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(value) => value.replace('_', "").parse().unwrap_or_else(|_| panic!("{name}={value}")),
+        Err(_) => default,
+    }
+}
+
+/// Replays random requests and faults: printed when it was not given.
+pub const SEED: &str = "URINGLET_TEST_SEED";
+
+/// The seed of this run.
+pub fn seed() -> u64 {
+    static SEED_OF_RUN: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
+    *SEED_OF_RUN.get_or_init(|| {
+        let nanos =
+            std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(1, |time| time.as_nanos() as u64);
+        from_env(SEED, nanos >> 10)
+    })
+}
 
 /// A third result beside passed and failed. Not `println!`: the harness hides that of what passes.
 pub fn skip(reason: &str) {
@@ -166,23 +226,33 @@ pub fn close_fd(fd: RawFd) {
 
 const CHILD: &str = "URINGLET_TEST_CHILD";
 
+/// This binary once more, with one test only.
+pub fn this_binary(test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("this binary"));
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
+    command
+}
+
+/// The path of the test whose closure has the type `F`, as the harness names it.
+fn test_of<F>() -> &'static str {
+    let path = std::any::type_name::<F>();
+    let path = path.strip_suffix("::{{closure}}").expect("a closure of the test itself");
+    path.split_once("::").expect("a path in this crate").1
+}
+
 /// Runs `body` in a process of its own: this binary once more, with this one test, which ends in that
 /// process after `body`. Threads, limits and forks there are nobody else's.
 #[track_caller]
-pub fn isolated(test: &str, body: impl FnOnce()) {
+pub fn isolated<F: FnOnce()>(body: F) {
+    let test = test_of::<F>();
     if std::env::var(CHILD).is_ok_and(|name| name == test) {
         // SAFETY: no handler is installed: the signal ends a helper that hangs.
         unsafe { libc::alarm(120) };
         return body();
     }
-    let exe = std::env::current_exe().expect("this binary");
-    let mut command = Command::new(exe);
-    command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(CHILD, test);
-    let output = command.output().expect("a helper process");
-    let (out, err) = (
-        String::from_utf8_lossy(&output.stdout).into_owned(),
-        String::from_utf8_lossy(&output.stderr).into_owned(),
-    );
+    let output = this_binary(test).env(CHILD, test).output().expect("a helper process");
+    let (out, err) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     for line in err.lines().filter(|line| line.starts_with("SKIPPED ")) {
         let _ = writeln!(std::io::stderr(), "{line}");
     }

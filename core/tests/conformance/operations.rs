@@ -1,7 +1,4 @@
 //! Every operation does what its system call does, and borrows only its data buffers past submit.
-#![allow(unsafe_code)]
-
-mod common;
 
 use std::ffi::CString;
 use std::fs::File;
@@ -10,15 +7,11 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, RawFd};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::os::unix::net::UnixStream;
 
-use common::{
-    LONG, bounded, by_user_data, create, file_with, finish, pattern, plain, push, reap_all, run,
-    submit_all, wait_for,
+use crate::common::{
+    LONG, bounded, by_user_data, context, create, file_with, finish, pattern, plain, push,
+    reap_all, run, skip, submit_all, wait_for,
 };
 use uringlet::{Context, FILE_POSITION, Sqe};
-
-fn context() -> Context {
-    Context::new(64).unwrap()
-}
 
 fn iovec(part: &mut [u8]) -> libc::iovec {
     libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() }
@@ -54,7 +47,7 @@ impl Drop for Path {
 
 #[test]
 fn nop_completes_with_zero_and_its_user_data() {
-    let mut context = context();
+    let mut context = context(64);
     for user_data in [0, 1, u64::MAX] {
         push(&mut context, Sqe::nop().user_data(user_data));
     }
@@ -64,7 +57,7 @@ fn nop_completes_with_zero_and_its_user_data() {
 
 #[test]
 fn reads_and_writes_transfer_at_their_offsets() {
-    let mut context = context();
+    let mut context = context(64);
     let file = file_with(b"");
     let fd = file.as_raw_fd();
     let content = pattern(1, 10_000);
@@ -84,7 +77,7 @@ fn reads_and_writes_transfer_at_their_offsets() {
 
 #[test]
 fn a_read_across_the_end_is_short_and_one_behind_it_is_zero() {
-    let mut context = context();
+    let mut context = context(64);
     let file = file_with(&pattern(2, 100));
     let mut buf = [0; 64];
     assert_eq!(run(&mut context, Sqe::read(file.as_raw_fd(), &mut buf[..], 60)), 40);
@@ -95,7 +88,7 @@ fn a_read_across_the_end_is_short_and_one_behind_it_is_zero() {
 
 #[test]
 fn file_position_moves_as_with_read_and_write() {
-    let mut context = context();
+    let mut context = context(64);
     let mut file = file_with(b"");
     let fd = file.as_raw_fd();
     for at in 0..8 {
@@ -115,7 +108,7 @@ fn file_position_moves_as_with_read_and_write() {
 
 #[test]
 fn transfers_at_the_file_position_of_one_batch_take_place_in_order() {
-    let mut context = context();
+    let mut context = context(64);
     let mut file = file_with(b"");
     let parts: Vec<Vec<u8>> = (0..64).map(|at| pattern(at, 100)).collect();
     for (at, part) in parts.iter().enumerate() {
@@ -131,7 +124,7 @@ fn transfers_at_the_file_position_of_one_batch_take_place_in_order() {
 
 #[test]
 fn vectored_transfers_scatter_and_gather_and_their_arrays_may_go_at_submit() {
-    let mut context = context();
+    let mut context = context(64);
     let file = file_with(b"");
     let fd = file.as_raw_fd();
     let mut content = pattern(5, 3000);
@@ -160,7 +153,7 @@ fn vectored_transfers_scatter_and_gather_and_their_arrays_may_go_at_submit() {
 
 #[test]
 fn vectors_of_none_and_of_the_most_parts_work() {
-    let mut context = context();
+    let mut context = context(64);
     let file = file_with(&pattern(6, 2048));
     let mut back = vec![0; 2048];
     let array: Vec<libc::iovec> = back.chunks_mut(2).map(iovec).collect();
@@ -186,7 +179,7 @@ fn plain_v2(fd: RawFd, buf: &mut [u8], offset: i64, flags: i32, write: bool) -> 
 
 #[test]
 fn rwf_flags_mean_what_they_mean_to_preadv2() {
-    let mut context = context();
+    let mut context = context(64);
     let file = file_with(&pattern(7, 8192));
     let fd = file.as_raw_fd();
     let mut buf = vec![0; 4096];
@@ -207,7 +200,7 @@ fn rwf_flags_mean_what_they_mean_to_preadv2() {
 
 #[test]
 fn rwf_append_appends_whatever_the_offset() {
-    let mut context = context();
+    let mut context = context(64);
     let file = file_with(&pattern(8, 100));
     let tail = pattern(9, 50);
     let sqe = Sqe::write(file.as_raw_fd(), &tail[..], 3).rw_flags(libc::RWF_APPEND);
@@ -220,7 +213,7 @@ fn rwf_append_appends_whatever_the_offset() {
 #[test]
 fn an_unknown_rwf_flag_is_eopnotsupp_and_does_not_wait_for_data() {
     let _bound = bounded(2 * LONG);
-    let mut context = context();
+    let mut context = context(64);
     let file = file_with(b"x");
     let (empty, _writer) = std::io::pipe().unwrap();
     let mut buf = [0; 8];
@@ -235,7 +228,7 @@ fn an_unknown_rwf_flag_is_eopnotsupp_and_does_not_wait_for_data() {
 
 #[test]
 fn rwf_nowait_on_an_empty_pipe_is_eagain() {
-    let mut context = context();
+    let mut context = context(64);
     let (mut reader, mut writer) = std::io::pipe().unwrap();
     let mut buf = [0; 8];
     let sqe = Sqe::read(reader.as_raw_fd(), &mut buf[..], 0).rw_flags(libc::RWF_NOWAIT);
@@ -249,7 +242,7 @@ fn rwf_nowait_on_an_empty_pipe_is_eagain() {
 
 #[test]
 fn sync_operations_answer_as_their_calls() {
-    let mut context = context();
+    let mut context = context(64);
     let file = file_with(&pattern(1, 5000));
     let (reader, _writer) = std::io::pipe().unwrap();
     let wait = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE;
@@ -272,7 +265,7 @@ fn sync_operations_answer_as_their_calls() {
 
 #[test]
 fn fallocate_and_ftruncate_change_the_file_as_their_calls() {
-    let mut context = context();
+    let mut context = context(64);
     let file = file_with(&pattern(1, 10_000));
     let fd = file.as_raw_fd();
     let size = || file.metadata().unwrap().size();
@@ -288,7 +281,7 @@ fn fallocate_and_ftruncate_change_the_file_as_their_calls() {
         unsafe { libc::fallocate(probe.as_raw_fd(), 0, 0, 4096) == 0 }
     };
     if !supported {
-        return common::skip("the file system of the temporary folder has no fallocate");
+        return skip("the file system of the temporary folder has no fallocate");
     }
     assert_eq!(run(&mut context, Sqe::fallocate(fd, 0, 4096, 8192)), 0);
     assert_eq!(size(), 12_288);
@@ -300,7 +293,7 @@ fn fallocate_and_ftruncate_change_the_file_as_their_calls() {
 
 #[test]
 fn fadvise_answers_as_its_call() {
-    let mut context = context();
+    let mut context = context(64);
     let file = file_with(&pattern(1, 10_000));
     let (reader, _writer) = std::io::pipe().unwrap();
     for fd in [file.as_raw_fd(), reader.as_raw_fd()] {
@@ -314,7 +307,7 @@ fn fadvise_answers_as_its_call() {
 
 #[test]
 fn names_are_looked_up_made_moved_and_removed_and_may_be_freed_at_submit() {
-    let mut context = context();
+    let mut context = context(64);
     let dir = tempfile::tempdir().unwrap();
     let top = File::open(dir.path()).unwrap();
     let at = top.as_raw_fd();
@@ -371,7 +364,7 @@ fn open(at: RawFd, path: &std::ffi::CStr, flags: i32) -> Sqe {
 
 #[test]
 fn close_closes_the_descriptor_and_only_once() {
-    let mut context = context();
+    let mut context = context(64);
     let file = file_with(b"");
     // A number that no other thread of this test program gets meanwhile.
     // SAFETY: duplicates a live descriptor.
@@ -385,7 +378,7 @@ fn close_closes_the_descriptor_and_only_once() {
 #[test]
 fn poll_add_waits_for_its_event_and_gives_the_mask() {
     let _bound = bounded(2 * LONG);
-    let mut context = context();
+    let mut context = context(64);
     let (reader, mut writer) = std::io::pipe().unwrap();
     let input = libc::POLLIN;
     push(&mut context, Sqe::poll_add(reader.as_raw_fd(), input).user_data(1));
@@ -409,7 +402,7 @@ fn poll_add_waits_for_its_event_and_gives_the_mask() {
 #[test]
 fn streams_transfer_whatever_the_offset_says() {
     let _bound = bounded(2 * LONG);
-    let mut context = context();
+    let mut context = context(64);
     let (reader, writer) = std::io::pipe().unwrap();
     let (left, right) = UnixStream::pair().unwrap();
     let ends = [(reader.as_raw_fd(), writer.as_raw_fd()), (left.as_raw_fd(), right.as_raw_fd())];
@@ -434,7 +427,7 @@ fn streams_transfer_whatever_the_offset_says() {
 #[test]
 fn a_write_that_a_pipe_cannot_take_at_once_is_written_whole() {
     let _bound = bounded(2 * LONG);
-    let mut context = context();
+    let mut context = context(64);
     let (mut reader, writer) = std::io::pipe().unwrap();
     let mut content = pattern(3, 1 << 20);
     let (a, b) = content.split_at_mut(300_001);
@@ -459,7 +452,7 @@ fn a_write_that_a_pipe_cannot_take_at_once_is_written_whole() {
 #[test]
 fn character_devices_work() {
     let _bound = bounded(2 * LONG);
-    let mut context = context();
+    let mut context = context(64);
     let open = |path| File::options().read(true).write(true).open(path).unwrap();
     let (null, zero) = (open("/dev/null"), open("/dev/zero"));
     let mut buf = vec![7; 70_000];
@@ -476,10 +469,10 @@ fn character_devices_work() {
 fn a_device_with_offsets_is_read_at_its_offset() {
     // A character device, and yet pread(2) goes by its offset.
     let Ok(screen) = File::open("/dev/vcsa1") else {
-        return common::skip("/dev/vcsa1 cannot be opened: no character device with offsets");
+        return skip("/dev/vcsa1 cannot be opened: no character device with offsets");
     };
     let fd = screen.as_raw_fd();
-    let mut context = context();
+    let mut context = context(64);
     for offset in [0, 1, 4, 1 << 20] {
         let (mut expected, mut buf) = ([0; 4], [0; 4]);
         // SAFETY: a live buffer of 4 bytes.

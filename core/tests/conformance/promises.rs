@@ -1,7 +1,4 @@
 //! What design and documentation promise about order, cancelling, destroying, threads and forks.
-#![allow(unsafe_code)]
-
-mod common;
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
@@ -13,10 +10,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::{
-    LONG, Random, bounded, by_user_data, c_path, close_fd, file_with, finish, isolated, make_fifo,
-    open_both_ends, our_threads, pattern, push, reap_all, run, sees_system_calls, skip, submit_all,
-    threads_opening, wait_for, wait_until,
+use crate::common::{
+    LONG, Random, bounded, by_user_data, c_path, close_fd, context, file_with, finish, isolated,
+    make_fifo, open_both_ends, our_threads, pattern, push, reap_all, run, sees_system_calls, skip,
+    submit_all, threads_opening, wait_for, wait_until,
 };
 use uringlet::{Context, Sqe};
 
@@ -59,7 +56,7 @@ impl Pipes {
 /// have completed and only the pipe reads are left.
 fn files_among_pipes(pipes: &mut Pipes) -> Context {
     let file = file_with(&pattern(1, 64 * BLOCK));
-    let mut context = Context::new(2048).unwrap();
+    let mut context = context(2048);
     let mut buffers = vec![[0u8; BLOCK]; 1000];
     for (chunk, part) in buffers.chunks_mut(25).enumerate() {
         pipes.push_read(&mut context, chunk);
@@ -133,7 +130,7 @@ fn destroy_does_not_hang_on_blocked_pipe_reads() {
 fn a_waiting_poll_can_be_cancelled() {
     let _bound = bounded(2 * LONG);
     let (reader, _writer) = std::io::pipe().unwrap();
-    let mut context = Context::new(4).unwrap();
+    let mut context = context(4);
     push(&mut context, Sqe::poll_add(reader.as_raw_fd(), libc::POLLIN).user_data(7));
     assert_eq!(errno(context.cancel(7)), libc::ENOENT, "pushed is not submitted");
     submit_all(&mut context);
@@ -159,7 +156,7 @@ fn cancelled_requests_that_were_reaped_hold_no_room() {
     let file = file_with(&pattern(1, 64 * BLOCK));
     let mut buffers = vec![[0u8; BLOCK]; 8];
     for round in 0..200 {
-        let mut context = Context::new(8).unwrap();
+        let mut context = context(8);
         let most = context.entries();
         buffers.resize(most, [0; BLOCK]);
         push_reads(&mut context, &file, &mut buffers);
@@ -190,7 +187,7 @@ fn every_request_completes_once_while_another_thread_cancels() {
     let content = pattern(1, 64 * BLOCK);
     let file = file_with(&content);
     let (reader, mut writer) = std::io::pipe().unwrap();
-    let mut context = Context::new(DEPTH as u32).unwrap();
+    let mut context = context(DEPTH as u32);
     let canceller = context.canceller();
     let (newest, over) = (AtomicU64::new(0), AtomicBool::new(false));
     let (cancelled, mut results) = (Mutex::new(HashSet::new()), HashMap::new());
@@ -288,14 +285,14 @@ fn every_request_completes_once_while_another_thread_cancels() {
 
 #[test]
 fn a_started_request_answers_ealready_and_destroy_waits_for_it() {
-    isolated("a_started_request_answers_ealready_and_destroy_waits_for_it", || {
+    isolated(|| {
         if !sees_system_calls() {
             return skip("/proc/self/syscall cannot be read: nobody sees the request start");
         }
         let dir = tempfile::tempdir().unwrap();
         let fifo = dir.path().join("fifo");
         make_fifo(&fifo);
-        let mut context = Context::new(8).unwrap();
+        let mut context = context(8);
         let path = c_path(&fifo);
         let open = Sqe::openat(libc::AT_FDCWD, &path, libc::O_RDONLY, 0);
         push(&mut context, open.user_data(1));
@@ -323,13 +320,13 @@ fn a_started_request_answers_ealready_and_destroy_waits_for_it() {
 
 #[test]
 fn blocked_opens_beyond_the_workers_stop_no_reads_and_are_all_released() {
-    isolated("blocked_opens_beyond_the_workers_stop_no_reads_and_are_all_released", || {
+    isolated(|| {
         if !sees_system_calls() {
             return skip("/proc/self/syscall cannot be read: nobody sees the requests start");
         }
         let dir = tempfile::tempdir().unwrap();
         let fifos: Vec<PathBuf> = (0..100).map(|at| dir.path().join(format!("{at}"))).collect();
-        let mut context = Context::new(1024).unwrap();
+        let mut context = context(1024);
         let paths: Vec<CString> = fifos.iter().map(|fifo| c_path(fifo)).collect();
         for (at, (fifo, path)) in fifos.iter().zip(&paths).enumerate() {
             make_fifo(fifo);
@@ -372,7 +369,7 @@ fn blocked_opens_beyond_the_workers_stop_no_reads_and_are_all_released() {
 
 #[test]
 fn a_waiter_behind_blocked_opens_uses_no_cpu() {
-    isolated("a_waiter_behind_blocked_opens_uses_no_cpu", || {
+    isolated(|| {
         if !sees_system_calls() {
             return skip("/proc/self/syscall cannot be read: nobody sees the requests start");
         }
@@ -380,7 +377,7 @@ fn a_waiter_behind_blocked_opens_uses_no_cpu() {
         let fifo = dir.path().join("fifo");
         make_fifo(&fifo);
         let path = c_path(&fifo);
-        let mut context = Context::new(128).unwrap();
+        let mut context = context(128);
         for at in 0..80 {
             let open = Sqe::openat(libc::AT_FDCWD, &path, libc::O_RDONLY, 0);
             push(&mut context, open.user_data(at));
@@ -415,7 +412,7 @@ fn destroy_completes_what_is_in_flight() {
     let _bound = bounded(4 * LONG);
     let file = file_with(&pattern(1, 64 * BLOCK));
     for round in 0..200 {
-        let mut context = Context::new(256).unwrap();
+        let mut context = context(256);
         let mut buffers = vec![[0u8; BLOCK]; 200];
         push_reads(&mut context, &file, &mut buffers);
         push(&mut context, Sqe::fsync(file.as_raw_fd()).user_data(200));
@@ -443,7 +440,7 @@ fn drop_waits_so_that_no_buffer_is_written_to_afterwards() {
     let file = file_with(&pattern(1, 64 * BLOCK));
     let mut buffers = vec![[0u8; BLOCK]; 64];
     for _ in 0..300 {
-        let mut context = Context::new(64).unwrap();
+        let mut context = context(64);
         push_reads(&mut context, &file, &mut buffers);
         submit_all(&mut context);
         drop(context);
@@ -460,7 +457,7 @@ fn drop_waits_so_that_no_buffer_is_written_to_afterwards() {
 fn appends_land_in_the_order_of_submission() {
     let _bound = bounded(4 * LONG);
     let dir = tempfile::tempdir().unwrap();
-    let mut context = Context::new(64).unwrap();
+    let mut context = context(64);
     for (round, flags) in (0..100).map(|round| (round, [0, libc::RWF_APPEND][round % 2])) {
         let path = dir.path().join(format!("{round}"));
         let mut file =
@@ -489,7 +486,7 @@ fn a_read_after_a_reaped_write_sees_it_and_fsync_follows_writes() {
     let _bound = bounded(4 * LONG);
     let file = file_with(&[0; BLOCK]);
     let fd = file.as_raw_fd();
-    let mut context = Context::new(64).unwrap();
+    let mut context = context(64);
     for round in 0..500 {
         let content = pattern(round, BLOCK);
         assert_eq!(run(&mut context, Sqe::write(fd, &content[..], 0)), BLOCK as i32);
@@ -533,8 +530,8 @@ fn busy(context: &mut Context, pipes: &mut Pipes) {
 
 #[test]
 fn our_threads_block_all_signals() {
-    isolated("our_threads_block_all_signals", || {
-        let mut context = Context::new(256).unwrap();
+    isolated(|| {
+        let mut context = context(256);
         let mut pipes = Pipes::new(1);
         busy(&mut context, &mut pipes);
         let threads = our_threads();
@@ -559,8 +556,8 @@ fn our_threads_block_all_signals() {
 
 #[test]
 fn idle_threads_retire_and_come_back() {
-    isolated("idle_threads_retire_and_come_back", || {
-        let mut context = Context::new(256).unwrap();
+    isolated(|| {
+        let mut context = context(256);
         for round in 0..2 {
             let mut pipes = Pipes::new(1);
             busy(&mut context, &mut pipes);
@@ -576,8 +573,8 @@ fn idle_threads_retire_and_come_back() {
 
 #[test]
 fn an_idle_context_uses_no_cpu() {
-    isolated("an_idle_context_uses_no_cpu", || {
-        let mut context = Context::new(256).unwrap();
+    isolated(|| {
+        let mut context = context(256);
         let mut pipes = Pipes::new(1);
         busy(&mut context, &mut pipes);
         // Time is the subject: the watchdog has ended its rounds by then, the workers have not retired.
@@ -609,7 +606,7 @@ fn in_the_child(mut inherited: Context, file: &File) -> Result<(), u32> {
     check(errno(inherited.canceller().cancel(PIPES)) == libc::EINVAL, line!())?;
     check(tasks() == 1, line!())?;
 
-    let mut own = Context::new(8).map_err(|_| line!())?;
+    let mut own = context(8);
     let (mut reader, mut writer) = std::io::pipe().map_err(|_| line!())?;
     let mut from_pipe = [0; 4];
     push(&mut own, sqe.user_data(1));
@@ -630,8 +627,8 @@ fn in_the_child(mut inherited: Context, file: &File) -> Result<(), u32> {
 
 #[test]
 fn a_child_of_a_fork_gets_einval_and_can_make_its_own() {
-    isolated("a_child_of_a_fork_gets_einval_and_can_make_its_own", || {
-        let mut context = Context::new(256).unwrap();
+    isolated(|| {
+        let mut context = context(256);
         let mut pipes = Pipes::new(1);
         // Poller, workers and watchdog exist, a read is in flight, and one is complete and not reaped.
         busy(&mut context, &mut pipes);
@@ -693,13 +690,13 @@ fn refuse_threads() -> bool {
 
 #[test]
 fn where_no_thread_can_be_made_the_waiter_executes() {
-    isolated("where_no_thread_can_be_made_the_waiter_executes", || {
+    isolated(|| {
         let content = pattern(1, 64 * BLOCK);
         let file = file_with(&content);
         if !refuse_threads() {
             return skip("no way to have threads refused here");
         }
-        let mut context = Context::new(256).unwrap();
+        let mut context = context(256);
         for _ in 0..5 {
             let mut buffers = vec![[0u8; BLOCK]; 100];
             push_reads(&mut context, &file, &mut buffers);
@@ -727,7 +724,7 @@ fn without_threads(timeout: Option<Duration>) {
     if !refuse_threads() {
         return skip("no way to have threads refused here");
     }
-    let mut context = Context::new(16).unwrap();
+    let mut context = context(16);
     let mut buf = [0; 2];
     push(&mut context, Sqe::fsync(file.as_raw_fd()).user_data(1));
     push(&mut context, Sqe::ftruncate(file.as_raw_fd(), 100).user_data(2));
@@ -741,12 +738,12 @@ fn without_threads(timeout: Option<Duration>) {
 
 #[test]
 fn without_threads_a_waiter_executes_what_is_for_workers() {
-    isolated("without_threads_a_waiter_executes_what_is_for_workers", || without_threads(None));
+    isolated(|| without_threads(None));
 }
 
 #[test]
 fn without_threads_a_waiter_with_a_deadline_executes_what_is_for_workers() {
-    isolated("without_threads_a_waiter_with_a_deadline_executes_what_is_for_workers", || {
+    isolated(|| {
         without_threads(Some(LONG));
     });
 }
@@ -847,7 +844,7 @@ fn behind_a_blocked_holder(somebody_waits: bool) {
     };
     let content = pattern(1, 500 * BLOCK);
     let (file, target) = (file_with(&content), file_with(b""));
-    let mut context = Context::new(1024).unwrap();
+    let mut context = context(1024);
     push(&mut context, Sqe::read(file.as_raw_fd(), blocker.buffer(), 0).user_data(PIPES));
     for (at, part) in (0..).zip(content.chunks(BLOCK)) {
         let sqe = Sqe::write(target.as_raw_fd(), part, at * BLOCK as u64);
@@ -883,12 +880,12 @@ fn behind_a_blocked_holder(somebody_waits: bool) {
 
 #[test]
 fn a_blocked_holder_holds_up_nobody_when_nobody_waits() {
-    isolated("a_blocked_holder_holds_up_nobody_when_nobody_waits", || {
+    isolated(|| {
         behind_a_blocked_holder(false);
     });
 }
 
 #[test]
 fn a_blocked_waiter_or_worker_loses_the_baton() {
-    isolated("a_blocked_waiter_or_worker_loses_the_baton", || behind_a_blocked_holder(true));
+    isolated(|| behind_a_blocked_holder(true));
 }

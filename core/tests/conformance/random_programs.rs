@@ -1,12 +1,9 @@
 //! Random programs through a context and, with plain system calls, on a twin file: same results, same contents.
-#![allow(unsafe_code)]
-
-mod common;
 
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, RawFd};
 
-use common::{bounded, finish, pattern, plain, push};
+use crate::common::{LONG, bounded, builder, file_with, finish, pattern, plain, push};
 use proptest::prelude::*;
 use uringlet::{Context, Sqe};
 
@@ -209,9 +206,9 @@ proptest! {
         program in prop::collection::vec(batch(), 1..20),
         workers in 1..4usize,
     ) {
-        let _bound = bounded(common::LONG * 8);
-        let mut context = Context::builder().entries(16).workers_max(workers).build().unwrap();
-        let (ours, twin) = (common::file_with(b""), common::file_with(b""));
+        let _bound = bounded(LONG * 8);
+        let mut context = builder().entries(16).workers_max(workers).build().unwrap();
+        let (ours, twin) = (file_with(b""), file_with(b""));
         for batch in &program {
             execute(&mut context, &ours, &twin, batch);
             prop_assert_eq!(ours.metadata().unwrap().len(), twin.metadata().unwrap().len());

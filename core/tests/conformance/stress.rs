@@ -1,9 +1,6 @@
 //! Random requests from four threads on files that verify themselves: none is lost, none repeated.
 //!
-//! `URINGLET_STRESS_REQUESTS` sets how many in all (10_000_000 by hand), `URINGLET_STRESS_SEED` replays.
-#![allow(unsafe_code)]
-
-mod common;
+//! `URINGLET_STRESS_REQUESTS` sets how many in all (10_000_000 by hand), `URINGLET_TEST_SEED` replays.
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -11,28 +8,15 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::{LONG, Random, bounded, push, reap_all, wait_for};
+use crate::common::{
+    LONG, Random, SEED, bounded, context, file_with, from_env, push, reap_all, seed, wait_for,
+};
 use uringlet::{Canceller, Context, Sqe};
 
 const THREADS: u64 = 4;
 const DEPTH: usize = 64;
 const REGIONS: usize = 256;
 const REGION: usize = 256;
-
-fn from_env(name: &str, default: u64) -> u64 {
-    match std::env::var(name) {
-        Ok(value) => value.replace('_', "").parse().unwrap_or_else(|_| panic!("{name}={value}")),
-        Err(_) => default,
-    }
-}
-
-fn seed() -> u64 {
-    let nanos =
-        std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(1, |time| time.as_nanos() as u64);
-    let seed = from_env("URINGLET_STRESS_SEED", nanos);
-    println!("URINGLET_STRESS_SEED={seed}");
-    seed
-}
 
 fn requests() -> u64 {
     from_env("URINGLET_STRESS_REQUESTS", 400_000)
@@ -84,11 +68,11 @@ impl Station {
         for (region, part) in content.chunks_mut(REGION).enumerate() {
             fill(part, region, 0);
         }
-        let context = Context::new(DEPTH as u32).unwrap();
+        let context = context(DEPTH as u32);
         Self {
             canceller: context.canceller(),
             context,
-            file: common::file_with(&content),
+            file: file_with(&content),
             random: Random::new(seed),
             versions: vec![0; REGIONS],
             readers: vec![0; REGIONS],
@@ -246,6 +230,7 @@ fn limit() -> Duration {
 fn four_threads_with_a_context_each_lose_and_repeat_nothing() {
     let _bound = bounded(limit());
     let (seed, all) = (seed(), requests());
+    println!("{SEED}={seed}");
     let completed: u64 = std::thread::scope(|scope| {
         let each = |thread| {
             let mut left = all / THREADS + u64::from(thread < all % THREADS);
@@ -266,6 +251,7 @@ fn four_threads_with_a_context_each_lose_and_repeat_nothing() {
 fn contexts_that_move_between_threads_lose_and_repeat_nothing() {
     let _bound = bounded(limit());
     let (seed, all) = (seed(), requests());
+    println!("{SEED}={seed}");
     let stations = Mutex::new((0..6).map(|at| Station::new(seed ^ at << 40)).collect::<Vec<_>>());
     let left = AtomicU64::new(all);
     std::thread::scope(|scope| {

@@ -1,0 +1,10 @@
+//! One suite for every engine.
+#![allow(unsafe_code)]
+
+mod common;
+
+mod bad_input;
+mod operations;
+mod promises;
+mod random_programs;
+mod stress;
