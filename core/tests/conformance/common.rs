@@ -240,6 +240,11 @@ fn test_of<F>() -> &'static str {
     path.split_once("::").expect("a path in this crate").1
 }
 
+/// The path of the test that makes this closure.
+pub fn test_making<F: FnOnce()>(_: F) -> &'static str {
+    test_of::<F>()
+}
+
 /// Runs `body` in a process of its own: this binary once more, with this one test, which ends in that
 /// process after `body`. Threads, limits and forks there are nobody else's.
 #[track_caller]

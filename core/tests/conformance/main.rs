@@ -4,6 +4,7 @@
 mod common;
 
 mod bad_input;
+mod matrix;
 mod operations;
 mod promises;
 mod random_programs;

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, RawFd};
 
-use crate::common::{LONG, bounded, builder, file_with, finish, pattern, plain, push};
+use crate::common::{LONG, bounded, builder, file_with, finish, from_env, pattern, plain, push};
 use proptest::prelude::*;
 use uringlet::{Context, Sqe};
 
@@ -196,7 +196,7 @@ fn execute(context: &mut Context, ours: &File, twin: &File, batch: &Batch) {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 128,
+        cases: from_env("PROPTEST_CASES", 128) as u32,
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
