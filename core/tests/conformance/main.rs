@@ -9,3 +9,4 @@ mod operations;
 mod promises;
 mod random_programs;
 mod stress;
+mod twins;
