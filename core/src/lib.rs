@@ -53,7 +53,6 @@ not_modelled! {
     pub use config::{Builder, ConfigError, ENTRIES_MAX, EngineKind, FD_POOL_MAX};
     pub use context::{Canceller, Context, Full};
     pub use engine::Choice;
-    pub use engine::{Choice, Refusal};
     #[cfg(feature = "faulty")]
     pub use engine::faulty::Faults;
 }

@@ -19,9 +19,6 @@ use crate::common::{ENGINE, SEED, builder_for, engine_name, seed, skip, test_mak
 
 const ENGINES: [&str; 6] = ["auto", "workers", "io_uring", "linux_aio", "posix_aio", "faulty"];
 
-/// Engines that nobody has written yet: refused everywhere, and off this list when they are not.
-const NOT_YET: &[&str] = &["posix_aio"];
-
 /// Longer than a cell takes on a machine that works.
 const CELL_LIMIT: Duration = Duration::from_secs(150);
 
@@ -168,11 +165,6 @@ fn plan(engine: &str, sandbox: &Sandbox, full: bool) -> Plan {
         ("auto", false) if sandbox.is_none() => return Plan::Elsewhere("this run"),
         (_, false) if engine != "auto" && !sandbox.is_none() => return Plan::Elsewhere("-"),
         _ => {}
-    }
-    if NOT_YET.contains(&engine) {
-        let made = builder_for(engine).build();
-        assert!(made.is_err(), "{engine} works: take it off the list of those that are not there");
-        return Plan::Skipped(format!("{engine} is not there yet"));
     }
     if engine == "faulty" && !cfg!(feature = "faulty") {
         return Plan::Skipped("built without the feature faulty".to_owned());
