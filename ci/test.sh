@@ -7,4 +7,5 @@ help_if_asked "$@"
 "$root/ci/setup.sh"
 cd -- "$root"
 cargo build --workspace
-cargo test --workspace --no-fail-fast "$@"
+# With the engine that makes faults, which nothing but tests should have.
+cargo test --workspace --features uringlet/faulty --no-fail-fast "$@"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Runs the engine's stress test under ThreadSanitizer: ci/tsan.sh [ARGUMENTS OF cargo test]
 #
-# Without arguments: -p uringlet --test stress. Needs rustup; adds rust-src to the nightly toolchain.
+# Without arguments: -p uringlet --test conformance stress::. Needs rustup; adds rust-src to the nightly toolchain.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 help_if_asked "$@"
 tests=("$@")
-((${#tests[@]})) || tests=(-p uringlet --test stress)
+((${#tests[@]})) || tests=(-p uringlet --test conformance stress::)
 command -v rustup >/dev/null || die "rustup is missing"
 rustup component add --toolchain nightly rust-src
 cd -- "$root"

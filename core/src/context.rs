@@ -139,8 +139,11 @@ impl Context {
     /// `EAGAIN` if entries are pushed and there is room for none: reap first. `EINVAL` in the child of a fork.
     #[inline]
     pub fn submit(&mut self) -> io::Result<usize> {
-        // What `wait` has taken is unreaped still.
-        let room = self.entries().saturating_sub(self.taken.len());
+        // What `wait` has taken is unreaped still, though its slots are free again.
+        let room = match self.taken.len() {
+            0 => self.entries(),
+            taken => self.entries().saturating_sub(taken + self.instance.free_slots().held()),
+        };
         let batch = &self.pushed[..self.pushed.len().min(room)];
         if batch.is_empty() && !self.pushed.is_empty() && self.instance.is_usable() {
             return Err(io::Error::from_raw_os_error(libc::EAGAIN));

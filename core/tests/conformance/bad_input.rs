@@ -7,8 +7,8 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::{
-    LONG, bounded, builder, by_user_data, close_fd, context, create, file_with, finish, isolated,
-    pattern, plain, push, reap_all, run, skip, submit_all, wait_for,
+    LONG, bounded, builder, by_user_data, close_fd, context, create, excepted, file_with, finish,
+    isolated, pattern, plain, push, reap_all, run, skip, submit_all, wait_for,
 };
 use uringlet::{FILE_POSITION, Full, Sqe, opcode};
 
@@ -418,6 +418,9 @@ fn unknown_opcodes_reserved_fields_and_flags_are_einval() {
 
 #[test]
 fn entries_out_of_range_are_refused_and_the_bounds_work() {
+    if excepted(|| ()) {
+        return;
+    }
     for entries in [0, 65_537, u32::MAX] {
         let error = builder().entries(entries).build().expect_err("out of range");
         assert_eq!(error.errno(), libc::EINVAL);

@@ -44,6 +44,10 @@ pub fn builder_for(name: &str) -> Builder {
 /// The faults that a program does not notice.
 #[cfg(feature = "faulty")]
 fn with_reordering(builder: Builder) -> Builder {
+    thread_local!(static TOLD: std::cell::Cell<bool> = const { std::cell::Cell::new(false) });
+    if !TOLD.replace(true) {
+        println!("{SEED}={}", seed());
+    }
     builder.faulty(uringlet::Faults::reordering(seed()))
 }
 
@@ -85,6 +89,17 @@ pub fn skip(reason: &str) {
     let name = test.as_deref().or(thread.name()).unwrap_or("a test");
     // On a line of its own: the harness may be in the middle of one.
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: {reason}");
+}
+
+/// Says that this test, by the closure that it passes, means nothing on the engine under test, if so.
+pub fn excepted<F: FnOnce()>(_: F) -> bool {
+    let (test, engine) = (test_of::<F>(), engine_name());
+    let exception = crate::EXCEPTIONS.iter().find(|(name, engines, _)| {
+        // What holds below the faults holds with them.
+        let below = engine.strip_prefix("faulty:").unwrap_or(&engine);
+        *name == test && engines.contains(&below)
+    });
+    exception.inspect(|(.., reason)| skip(reason)).is_some()
 }
 
 /// Ends the process if the test is not over in time: a hang is a failure, also one inside `destroy`.

@@ -1,4 +1,7 @@
-//! One suite for every engine.
+//! One suite for every engine: `URINGLET_TEST_ENGINE` says which (`auto` without it), and every context here is made by
+//! `common::context` or `common::builder`. `matrix.rs` runs it for all of them, in sandboxes too.
+//!
+//! Tests that mean nothing on an engine, and why, stand in [`EXCEPTIONS`]; there they are skipped, and say so.
 #![allow(unsafe_code)]
 
 mod common;
@@ -10,3 +13,27 @@ mod promises;
 mod random_programs;
 mod stress;
 mod twins;
+
+/// A test, engines on which it means nothing, and why.
+pub const EXCEPTIONS: &[(&str, &[&str], &str)] = &[
+    (
+        "promises::a_blocked_holder_holds_up_nobody_when_nobody_waits",
+        &["io_uring", "linux_aio", "posix_aio"],
+        "the baton is not used: requests of files are handed over, and what blocks inside that blocks its batch",
+    ),
+    (
+        "promises::a_blocked_waiter_or_worker_loses_the_baton",
+        &["io_uring", "linux_aio", "posix_aio"],
+        "the baton is not used: requests of files are handed over, and what blocks inside that blocks its batch",
+    ),
+    (
+        "promises::an_idle_context_uses_no_cpu",
+        &["posix_aio"],
+        "the C library's threads bear our names and end when idle for a second, which hides their time",
+    ),
+    (
+        "bad_input::entries_out_of_range_are_refused_and_the_bounds_work",
+        &["linux_aio"],
+        "the largest context takes all that fs.aio-max-nr allows from the tests beside it",
+    ),
+];

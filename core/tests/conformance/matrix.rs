@@ -20,7 +20,7 @@ use crate::common::{ENGINE, SEED, builder_for, engine_name, seed, skip, test_mak
 const ENGINES: [&str; 6] = ["auto", "workers", "io_uring", "linux_aio", "posix_aio", "faulty"];
 
 /// Longer than a cell takes on a machine that works.
-const CELL_LIMIT: Duration = Duration::from_secs(150);
+const CELL_LIMIT: Duration = Duration::from_secs(100);
 
 const IO_URING: &[i64] =
     &[libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
@@ -273,7 +273,11 @@ fn run(engine: &str, sandbox: &Sandbox, refusal: Option<(i32, &str)>) -> Cell {
         (_, false) if result.is_none() => format!("FAILED: {}", output.status),
         (_, false) => format!("FAILED: {failed} of {}", ok + skipped + failed),
     };
-    let log = if passed { String::new() } else { format!("=== {name}\n{out}\n{err}\n") };
+    let log = if passed {
+        String::new()
+    } else {
+        format!("=== {name}, {SEED}={}\n{out}\n{err}\n", seed())
+    };
     Cell { text: format!("{text} ({seconds:.0} s)"), passed, log }
 }
 
