@@ -112,6 +112,11 @@ impl Facts {
         flags >= 0 && flags as i32 & libc::O_APPEND != 0
     }
 
+    /// Does it have offsets right now? One system call.
+    pub(crate) fn has_offsets_now(fd: RawFd) -> bool {
+        sys::has_offsets(fd)
+    }
+
     /// The number is about to stand for something else.
     pub(crate) fn forget(fd: RawFd) {
         if fd >= 0 {
@@ -256,11 +261,11 @@ mod tests {
     #[test]
     fn a_file_and_a_pipe_are_told_apart() {
         let file = tempfile::tempfile().unwrap();
-        let facts = Facts::known(file.as_raw_fd()).unwrap();
+        let facts = Facts::fresh(file.as_raw_fd()).unwrap();
         assert_eq!(facts.kind(), FileKind::Seekable);
         assert!(facts.may_read() && facts.may_write() && !facts.sleeps(false));
         let (reader, _writer) = std::io::pipe().unwrap();
-        let facts = Facts::known(reader.as_raw_fd()).unwrap();
+        let facts = Facts::fresh(reader.as_raw_fd()).unwrap();
         assert_eq!(facts.kind(), FileKind::Stream);
         assert!(facts.may_read() && !facts.may_write());
         assert_eq!(Facts::known(-1), Err(-libc::EBADF));

@@ -345,8 +345,6 @@ impl Instance {
             let need = min - taker.taken;
             let sleeper = Sleeper { need, stay_up: &stay_up, even_if_closed: false };
             match self.engine.sleep(self, &sleeper, time, mask, taker) {
-                // The kernel's wait gives completions straight to the caller.
-                SleepEnd::Again if taker.taken >= min => return Waited::Enough,
                 SleepEnd::Again => {}
                 SleepEnd::TimedOut => {
                     if nap.is_some() {
@@ -487,7 +485,7 @@ impl Instance {
             // Every request that was accepted stands in the ring: nobody touches it any more.
             let available = self.completions.available();
             if self.free.held() == available as usize {
-                return;
+                return self.engine.closed();
             }
             let sleeper =
                 Sleeper { need: available + 1, stay_up: &|| false, even_if_closed: true };

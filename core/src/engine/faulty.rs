@@ -299,6 +299,10 @@ impl Contract for Faulty {
         self.below.has_help_to_offer(instance, help)
     }
 
+    fn closed(&self) {
+        self.below.closed();
+    }
+
     fn sleep(
         &self,
         instance: &Arc<Instance>,

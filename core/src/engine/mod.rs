@@ -66,6 +66,9 @@ pub(crate) trait Contract {
     /// Cancels every request that has not been started: the context is being destroyed.
     fn drain(&self, instance: &Instance);
 
+    /// The context is destroyed, and nothing is in flight any more: the kernel's part of it can go.
+    fn closed(&self) {}
+
     /// Takes a request back that was handed to a poller or kernel, if the slot is still `key`'s. True if it will not complete by itself any more.
     fn retract(&self, instance: &Instance, slot: u32, key: u64) -> bool;
 }
@@ -199,6 +202,10 @@ impl Contract for Engine {
 
     fn drain(&self, instance: &Instance) {
         dispatch!(self, engine => engine.drain(instance));
+    }
+
+    fn closed(&self) {
+        dispatch!(self, engine => engine.closed());
     }
 
     fn retract(&self, instance: &Instance, slot: u32, key: u64) -> bool {

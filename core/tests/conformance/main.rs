@@ -27,6 +27,11 @@ pub const EXCEPTIONS: &[(&str, &[&str], &str)] = &[
         "the baton is not used: requests of files are handed over, and what blocks inside that blocks its batch",
     ),
     (
+        "promises::a_child_of_a_fork_gets_einval_and_can_make_its_own",
+        &["posix_aio"],
+        "glibc's aio counts on threads that a child does not have: the engine is refused there",
+    ),
+    (
         "promises::an_idle_context_uses_no_cpu",
         &["posix_aio"],
         "the C library's threads bear our names and end when idle for a second, which hides their time",

@@ -6,7 +6,7 @@
 
 use std::cell::UnsafeCell;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use super::{Backend, Done, Eventfds};
@@ -70,7 +70,8 @@ const MAGIC: u32 = 0xa10a_10a1;
 /// A kernel AIO context.
 #[derive(Debug)]
 pub(super) struct LinuxAio {
-    context: u64,
+    /// 0 once it is destroyed.
+    context: AtomicU64,
     room: usize,
     /// By slot; the kernel copies them at submit.
     iocbs: Box<[UnsafeCell<Iocb>]>,
@@ -103,12 +104,17 @@ impl LinuxAio {
         let known = header.magic == MAGIC && header.incompat_features == 0;
         let mapped = known && header.header_length as usize == size_of::<RingHeader>();
         let iocbs = (0..slots).map(|_| UnsafeCell::default()).collect();
-        Ok(Self { context, room, iocbs, mapped, fds })
+        Ok(Self { context: AtomicU64::new(context), room, iocbs, mapped, fds })
     }
 
+    fn context(&self) -> u64 {
+        self.context.load(Ordering::Relaxed)
+    }
+
+    /// For the reaper, of which there is none after [`Backend::close`].
     fn header(&self) -> &RingHeader {
         // SAFETY: mapped as long as the context exists.
-        unsafe { &*(self.context as *const RingHeader) }
+        unsafe { &*(self.context() as *const RingHeader) }
     }
 
     /// Reads completions from the shared ring.
@@ -155,7 +161,7 @@ impl LinuxAio {
         let mut events = [IoEvent::default(); 64];
         let most = events.len().min(done.len());
         let got = sys::io_pgetevents(
-            self.context,
+            self.context(),
             min.min(most),
             &mut events[..most],
             timeout,
@@ -184,7 +190,7 @@ impl LinuxAio {
         };
         let pointers = [&raw const poll];
         // SAFETY: one pointer to a filled iocb, which the kernel copies.
-        if unsafe { sys::io_submit(self.context, 1, pointers.as_ptr().cast()) } != 1 {
+        if unsafe { sys::io_submit(self.context(), 1, pointers.as_ptr().cast()) } != 1 {
             self.fds.armed.store(false, Ordering::Relaxed);
         }
     }
@@ -245,7 +251,7 @@ impl Backend for LinuxAio {
             *pointer = place;
         }
         // SAFETY: as many pointers to filled iocbs, which the kernel copies; buffers are the requests'.
-        let ret = unsafe { sys::io_submit(self.context, slots.len(), pointers.as_ptr().cast()) };
+        let ret = unsafe { sys::io_submit(self.context(), slots.len(), pointers.as_ptr().cast()) };
         match usize::try_from(ret) {
             Ok(0) => (0, -libc::EAGAIN),
             Ok(taken) => (taken, 0),
@@ -272,6 +278,15 @@ impl Backend for LinuxAio {
         self.get_events(min, timeout, mask, done)
     }
 
+    fn close(&self) {
+        // At once, not with the last thread that knows the context: fs.aio-max-nr is one number for
+        // the whole host. Only the poll can be in flight, which this cancels.
+        let context = self.context.swap(0, Ordering::Relaxed);
+        if context != 0 {
+            sys::io_destroy(context);
+        }
+    }
+
     fn wake_fd(&self) -> RawFd {
         self.fds.wake
     }
@@ -283,7 +298,6 @@ impl Backend for LinuxAio {
 
 impl Drop for LinuxAio {
     fn drop(&mut self) {
-        // Only the poll can be in flight, which this cancels.
-        sys::io_destroy(self.context);
+        self.close();
     }
 }

@@ -67,6 +67,9 @@ pub(super) trait Backend: Send + Sync + fmt::Debug {
         done: &mut [Done],
     ) -> (usize, SleepEnd);
 
+    /// Nothing is in flight, and nothing will be: gives back what the host has little of. Called once, by the reaper.
+    fn close(&self) {}
+
     /// The eventfd(2) that ends a sleep.
     fn wake_fd(&self) -> RawFd;
 
@@ -213,6 +216,15 @@ impl KernelLane {
         &self.queue
     }
 
+    /// The context is destroyed and nothing in flight: nobody collects any more.
+    pub(super) fn close(&self) {
+        if let Some((reaping, backend)) = self.try_reap() {
+            backend.close();
+            // Nobody gets the right again.
+            std::mem::forget(reaping);
+        }
+    }
+
     /// Who hands over, and since when.
     pub(super) fn door(&self) -> &Baton {
         &self.door
@@ -255,7 +267,11 @@ impl KernelLane {
                 }
             }
             match self.door.release(turn) {
-                Release::Work(same) => turn = same,
+                // Announced meanwhile: taken note of, and looked at once more.
+                Release::Work(same) => match self.door.proceed(same) {
+                    Some(next) => turn = next,
+                    None => return,
+                },
                 Release::Free | Release::Lost => return,
             }
         }

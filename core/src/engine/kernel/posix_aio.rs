@@ -11,7 +11,7 @@
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
@@ -196,7 +196,14 @@ fn is_locked_by_us(fd: RawFd) -> bool {
 impl PosixAio {
     /// # Errors
     /// `-ENOSYS`: no aio in the C library. Those of eventfd(2).
+    /// `-EOPNOTSUPP`: the parent of a fork has used it, whose threads glibc counts on in the child.
     pub(super) fn new(slots: usize, pool: usize) -> Result<Self, i32> {
+        static USED_BY: AtomicU64 = AtomicU64::new(0);
+        let generation = crate::process::enter();
+        let first = USED_BY.compare_exchange(0, generation, Ordering::Relaxed, Ordering::Relaxed);
+        if first.is_err_and(|user| user != generation) {
+            return Err(-libc::EOPNOTSUPP);
+        }
         let functions = functions().ok_or(-libc::ENOSYS)?;
         let fds = Eventfds::new()?;
         // Read by a thread of the C library, which is to sleep in that.
@@ -210,7 +217,7 @@ impl PosixAio {
             wake: UnsafeCell::new(zeroed()),
             woken: UnsafeCell::new(0),
             is_reading: AtomicBool::new(false),
-            generation: crate::process::enter(),
+            generation,
         })
     }
 

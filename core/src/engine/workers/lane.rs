@@ -57,21 +57,26 @@ fn transfer(sqe: &Sqe, write: bool, reach: Reach) -> (Lane, bool) {
         if write && facts.appends() {
             return (Lane::Ordered, false);
         }
-        if reach == Reach::Everything {
-            return (Lane::Kernel, false);
-        }
-        if !facts.sleeps(write) {
+        if reach != Reach::Everything && !facts.sleeps(write) {
             // Writes of one file wait for its lock, whatever the number of threads.
             let copy = sqe.len >= LARGE && sqe.opcode == opcode::READ && !facts.is_direct();
             return (if copy { Lane::Copy } else { Lane::Inline }, false);
         }
-        if reach == Reach::Direct && facts.is_direct() && !facts.submit_blocks(write) {
-            return (Lane::Kernel, false);
+        // Requests that leave the inline lane lose their order, which appends must keep, and the kernel
+        // would wait inside its call for what is no file: what was known about the number is not
+        // enough for that.
+        if write && Facts::appends_now(sqe.fd) {
+            return (Lane::Ordered, false);
         }
-        // Writes that go to workers of their own lose their order, which appends must keep:
-        // what was known about the number is not enough for that.
-        let ordered = write && Facts::appends_now(sqe.fd);
-        return (if ordered { Lane::Ordered } else { Lane::Pool }, false);
+        let kernel = match reach {
+            Reach::Nothing => false,
+            Reach::Direct => facts.is_direct() && !facts.submit_blocks(write),
+            Reach::Everything => true,
+        };
+        if kernel && !Facts::has_offsets_now(sqe.fd) {
+            return uncommon(sqe, write);
+        }
+        return (if kernel { Lane::Kernel } else { Lane::Pool }, false);
     }
     uncommon(sqe, write)
 }

@@ -17,7 +17,7 @@ pub(super) mod threads;
 mod watchdog;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::time::Duration;
 
 use self::baton::{Baton, Release, Turn, View};
@@ -67,6 +67,8 @@ pub(crate) struct Workers {
     /// Requests whose order can be observed, and the right to execute them, which nobody takes away.
     ordered: IndexRing,
     order: Baton,
+    /// Holders that have lost the baton and are still inside their request.
+    losers: AtomicUsize,
     pool: IndexRing,
     /// Requests that only a worker may execute.
     worker: IndexRing,
@@ -99,6 +101,7 @@ impl Workers {
             inline: IndexRing::new(slots),
             ordered: IndexRing::new(slots),
             order: Baton::new(),
+            losers: AtomicUsize::new(0),
             pool: IndexRing::new(slots),
             worker: IndexRing::new(slots),
             copies: IndexRing::new(slots),
@@ -272,7 +275,8 @@ impl Workers {
     /// Leaves a single inline request to the wait that is expected to follow. False: not now.
     #[inline]
     fn leave_to_wait(&self, instance: &Arc<Instance>, slot: u32) -> bool {
-        if !self.waiters_execute() || self.has_inline_work() || self.baton.view().is_held() {
+        let not_alone = self.baton.view().is_held() || self.losers.load(Ordering::SeqCst) > 0;
+        if not_alone || !self.waiters_execute() || self.has_inline_work() {
             return false;
         }
         instance.slot(slot).leave();
@@ -456,6 +460,9 @@ impl Workers {
                 return self.lay_down(instance, turn);
             }
             if let Some(slot) = self.inline.pop() {
+                if self.is_overtaking() && self.defer_append(instance, slot) {
+                    continue;
+                }
                 let timed = turn.number().is_multiple_of(TIMED_EVERY);
                 let ticks = self.run(instance, slot, by, timed, taker);
                 if by == By::Worker && self.gives_way() {
@@ -472,7 +479,7 @@ impl Workers {
                 } else {
                     match self.baton.proceed(turn) {
                         Some(next) => turn = next,
-                        None => return instance.count(|stats| &stats.after_losing_baton),
+                        None => return self.lost(instance),
                     }
                     continue;
                 }
@@ -482,10 +489,10 @@ impl Workers {
             }
             match self.baton.release(turn) {
                 Release::Free => return,
-                Release::Lost => return instance.count(|stats| &stats.after_losing_baton),
+                Release::Lost => return self.lost(instance),
                 Release::Work(same) => match self.baton.proceed(same) {
                     Some(next) => turn = next,
-                    None => return,
+                    None => return self.lost(instance),
                 },
             }
         }
@@ -535,8 +542,62 @@ impl Workers {
     /// Gives the baton back although requests are left.
     fn lay_down(&self, instance: &Arc<Instance>, turn: Turn) {
         if !self.baton.leave(turn) {
-            instance.count(|stats| &stats.after_losing_baton);
+            self.lost(instance);
         }
+    }
+
+    /// Takes the baton away from a holder that has been in one request for too long. False: it has gone on.
+    fn steal(&self, instance: &Arc<Instance>, view: View) -> bool {
+        // Before the fact, so that whoever takes the baton next knows.
+        self.losers.fetch_add(1, Ordering::SeqCst);
+        let stolen = self.baton.steal(view);
+        if stolen {
+            instance.count(|stats| &stats.handovers);
+        } else {
+            self.one_loser_less(instance);
+        }
+        stolen
+    }
+
+    /// A holder that has lost the baton is through with its request.
+    #[cold]
+    fn lost(&self, instance: &Arc<Instance>) {
+        instance.count(|stats| &stats.after_losing_baton);
+        self.one_loser_less(instance);
+    }
+
+    fn one_loser_less(&self, instance: &Arc<Instance>) {
+        self.losers.fetch_sub(1, Ordering::SeqCst);
+        // Pairs with the fence in `hold_order`: ordered requests are seen here, or this there.
+        fence(Ordering::SeqCst);
+        if !self.ordered.is_empty() {
+            // They may have waited for it.
+            self.order.announce();
+            self.announce(instance, self.waiters_execute());
+        }
+    }
+
+    /// Would an inline request overtake one that was submitted before it?
+    #[inline]
+    fn is_overtaking(&self) -> bool {
+        self.losers.load(Ordering::SeqCst) > 0
+            || !self.ordered.is_empty()
+            || self.order.view().is_held()
+    }
+
+    /// An append that is in the inline lane, because its descriptor's number stood for another file
+    /// when it was last looked at, must not overtake: it goes behind the ordered ones. False: it is none.
+    #[cold]
+    fn defer_append(&self, instance: &Instance, slot: u32) -> bool {
+        // SAFETY: popped by us, so not freed; only read, as whoever cancels it at this moment does.
+        let request = unsafe { instance.slot(slot).request() };
+        if request.kind != Kind::Write || !descriptor::Facts::appends_now(request.sqe.fd) {
+            return false;
+        }
+        let _ = descriptor::Facts::fresh(request.sqe.fd);
+        self.ordered.push(&[slot]);
+        self.order.announce();
+        true
     }
 
     /// Executes ordered requests until there are none, or `enough` says so (true). Whoever blocks
@@ -549,6 +610,11 @@ impl Workers {
         taker: &mut Taker<'_>,
         enough: &mut dyn FnMut(u64, u32) -> bool,
     ) -> bool {
+        fence(Ordering::SeqCst);
+        if self.losers.load(Ordering::SeqCst) > 0 {
+            // One of them may be at an append; it announces these when it is through.
+            return false;
+        }
         let Some(mut turn) = self.order.take() else { return false };
         loop {
             while let Some(slot) = self.ordered.pop() {
@@ -590,7 +656,9 @@ impl Workers {
     }
 
     fn has_ordered_work(&self) -> bool {
-        !self.ordered.is_empty() && !self.order.view().is_held()
+        !self.ordered.is_empty()
+            && !self.order.view().is_held()
+            && self.losers.load(Ordering::SeqCst) == 0
     }
 
     /// Waits a little for more, if that has been worth it lately. Bounded; none on one CPU.
@@ -780,9 +848,11 @@ impl Workers {
     }
 }
 
-/// Answers of the kernel lane that say nothing about the request.
+/// Answers of the kernel lane that say nothing about the request. Cancelled by nobody here: io_uring
+/// does it when the thread that has submitted ends, or when it can make no thread of its own.
 fn retried(result: i32) -> bool {
-    matches!(-result, libc::EAGAIN | libc::EOPNOTSUPP | libc::ENOSYS | libc::EINTR | libc::ESPIPE)
+    use libc::{EAGAIN, ECANCELED, EINTR, ENOSYS, EOPNOTSUPP, ESPIPE};
+    matches!(-result, EAGAIN | EOPNOTSUPP | ENOSYS | EINTR | ESPIPE | ECANCELED)
 }
 
 impl Contract for Workers {
@@ -936,11 +1006,11 @@ impl Contract for Workers {
             return;
         }
         let last = self.seat.last_view.swap(view.word(), Ordering::Relaxed);
-        if last == view.word() && self.baton.steal(view) {
-            instance.count(|stats| &stats.handovers);
-            if !self.habit.waiters_come() {
-                self.call_holder(instance);
-            }
+        if last == view.word()
+            && self.steal(instance, view)
+            && !self.habit.waiters_come()
+        {
+            self.call_holder(instance);
         }
     }
 
@@ -978,6 +1048,10 @@ impl Contract for Workers {
             result if retried(result) => instance.finish(slot, -libc::ECANCELED, By::Kernel),
             result => instance.finish(slot, result, By::Kernel),
         });
+    }
+
+    fn closed(&self) {
+        self.kernel.close();
     }
 
     fn retract(&self, instance: &Instance, slot: u32, key: u64) -> bool {

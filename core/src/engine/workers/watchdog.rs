@@ -129,8 +129,7 @@ impl Watched {
         let waiting = view.has_work() || workers.has_inline_work();
         let mut look = Look::Fine;
         if waiting && view.is_held() {
-            if view.is_stuck_since(self.view) && workers.baton.steal(view) {
-                self.instance.count(|stats| &stats.handovers);
+            if view.is_stuck_since(self.view) && workers.steal(&self.instance, view) {
                 workers.seat.want_holder();
                 look = Look::NeedsWorker;
             }
