@@ -7,9 +7,9 @@
 //! is sent on, and whatever would be wrong for another file is looked up afresh.
 
 use std::os::fd::RawFd;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::sync::OnceNumber;
 use crate::sys;
 
 /// What lies behind a descriptor.
@@ -174,8 +174,8 @@ impl Facts {
 
 /// Ticks ([`sys::ticks`]) in a microsecond.
 pub(crate) fn ticks_per_us() -> u64 {
-    static RATE: OnceLock<u64> = OnceLock::new();
-    *RATE.get_or_init(|| {
+    static RATE: OnceNumber = OnceNumber::new();
+    RATE.get(|| {
         let (ticks, ns) = (sys::ticks(), sys::monotonic_ns());
         loop {
             let passed = sys::monotonic_ns() - ns;

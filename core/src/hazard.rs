@@ -7,11 +7,11 @@
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, compiler_fence, fence};
 
 use crossbeam_utils::CachePadded;
 
+use crate::sync::OnceNumber;
 use crate::sys;
 
 /// The word of one thread. Never freed; a thread that ends leaves it to the next one.
@@ -54,8 +54,11 @@ pub(crate) fn mine() -> Option<&'static Hazard> {
 #[cold]
 fn claim() -> Option<&'static Hazard> {
     RETURN.try_with(|_| ()).ok()?;
-    static REGISTERED: OnceLock<()> = OnceLock::new();
-    REGISTERED.get_or_init(|| FENCE.store(!sys::membarrier_register(), Ordering::SeqCst));
+    static REGISTERED: OnceNumber = OnceNumber::new();
+    REGISTERED.get(|| {
+        FENCE.store(!sys::membarrier_register(), Ordering::SeqCst);
+        1
+    });
     let mut at = ALL.load(Ordering::Acquire);
     // SAFETY: null, or a word that was leaked below.
     while let Some(hazard) = unsafe { at.as_ref() } {

@@ -6,8 +6,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// "urnglet" and a version of the layout below.
 const MAGIC: u64 = u64::from_le_bytes(*b"urnglet\x01");
@@ -243,7 +242,7 @@ fn map(file: &File) -> io::Result<&'static Counters> {
     Ok(unsafe { &*at.cast::<Counters>() })
 }
 
-static PUBLISHED: OnceLock<&'static Counters> = OnceLock::new();
+static PUBLISHED: AtomicPtr<Counters> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Has every context of this process, from now on, count into a file that another process made with
 /// [`Region::create`]. The first call wins.
@@ -252,13 +251,17 @@ static PUBLISHED: OnceLock<&'static Counters> = OnceLock::new();
 /// As [`Region::open`].
 pub fn publish_to(path: &Path) -> io::Result<()> {
     let region = Region::open(path)?;
-    PUBLISHED.get_or_init(|| region.counters);
+    let counters = std::ptr::from_ref(region.counters).cast_mut();
+    let none = std::ptr::null_mut();
+    // Should another have been first, it stays.
+    let _ = PUBLISHED.compare_exchange(none, counters, Ordering::AcqRel, Ordering::Relaxed);
     Ok(())
 }
 
 /// Where the contexts of this process count, if somebody asked.
 pub(crate) fn published() -> Option<&'static Counters> {
-    PUBLISHED.get().copied()
+    // SAFETY: null, or mapped for ever.
+    unsafe { PUBLISHED.load(Ordering::Acquire).as_ref() }
 }
 
 #[cfg(all(test, not(loom)))]

@@ -44,3 +44,28 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         Err(poisoned) => poisoned.into_inner(),
     }
 }
+
+/// A number other than 0 that is found out once, or by several threads at the same time: nobody waits for
+/// another, since after a fork that other may not exist in the child.
+#[cfg(not(loom))]
+#[derive(Debug)]
+pub(crate) struct OnceNumber(AtomicU64);
+
+#[cfg(not(loom))]
+impl OnceNumber {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, find: impl FnOnce() -> u64) -> u64 {
+        match self.0.load(Ordering::Relaxed) {
+            0 => {
+                let found = find();
+                self.0.store(found, Ordering::Relaxed);
+                found
+            }
+            known => known,
+        }
+    }
+}

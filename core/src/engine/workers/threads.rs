@@ -1,7 +1,6 @@
 //! The threads of this process: workers, poller, watchdog. Made when needed, gone when idle.
 #![allow(unsafe_code)]
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use super::poller::Poller;
 use super::pool::Pool;
 use super::watchdog::Watchdog;
 use crate::process;
+use crate::sync::OnceNumber;
 use crate::sys;
 
 /// The most workers of a process.
@@ -112,6 +112,6 @@ pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io
 
 /// CPUs that this process may use.
 pub(super) fn cpus() -> usize {
-    static CPUS: OnceLock<usize> = OnceLock::new();
-    *CPUS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
+    static CPUS: OnceNumber = OnceNumber::new();
+    CPUS.get(|| std::thread::available_parallelism().map_or(1, usize::from) as u64) as usize
 }
