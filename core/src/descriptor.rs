@@ -106,10 +106,14 @@ impl Facts {
         Ok(Self(word))
     }
 
+    /// Its flags right now, 0 if there is no such descriptor. One system call.
+    pub(crate) fn flags_now(fd: RawFd) -> i32 {
+        sys::status_flags(fd).max(0) as i32
+    }
+
     /// Is O_APPEND set right now? One system call.
     pub(crate) fn appends_now(fd: RawFd) -> bool {
-        let flags = sys::status_flags(fd);
-        flags >= 0 && flags as i32 & libc::O_APPEND != 0
+        Self::flags_now(fd) & libc::O_APPEND != 0
     }
 
     /// Does it have offsets right now? One system call.

@@ -32,12 +32,34 @@ pub(crate) enum Lane {
 /// Copies from this size on take long enough to be worth another thread.
 const LARGE: u32 = 256 << 10;
 
+/// The flags of the descriptor that a batch has last asked for: one system call for requests that
+/// follow each other on one.
+#[derive(Debug)]
+pub(crate) struct Flags {
+    fd: i32,
+    flags: i32,
+}
+
+impl Flags {
+    pub(crate) fn new() -> Self {
+        Self { fd: -1, flags: 0 }
+    }
+
+    /// F_GETFL, 0 if there is no such descriptor.
+    fn of(&mut self, fd: i32) -> i32 {
+        if self.fd != fd {
+            *self = Self { fd, flags: Facts::flags_now(fd) };
+        }
+        self.flags
+    }
+}
+
 /// A lane, and whether the descriptor is a stream (the offset is ignored). `reach`: what the kernel
 /// lane takes.
 #[inline]
-pub(crate) fn choose(sqe: &Sqe, kind: Kind, reach: Reach) -> (Lane, bool) {
+pub(crate) fn choose(sqe: &Sqe, kind: Kind, reach: Reach, flags: &mut Flags) -> (Lane, bool) {
     match kind {
-        Kind::Read | Kind::Write => transfer(sqe, kind == Kind::Write, reach),
+        Kind::Read | Kind::Write => transfer(sqe, kind == Kind::Write, reach, flags),
         Kind::Quick | Kind::Invalid => (Lane::Inline, false),
         Kind::Sync => (Lane::AfterInline, false),
         // poll(2) passes negative descriptors over; the executor does not.
@@ -48,7 +70,7 @@ pub(crate) fn choose(sqe: &Sqe, kind: Kind, reach: Reach) -> (Lane, bool) {
 }
 
 #[inline]
-fn transfer(sqe: &Sqe, write: bool, reach: Reach) -> (Lane, bool) {
+fn transfer(sqe: &Sqe, write: bool, reach: Reach, flags: &mut Flags) -> (Lane, bool) {
     let Ok(facts) = Facts::known(sqe.fd) else {
         return (Lane::Inline, false);
     };
@@ -62,20 +84,19 @@ fn transfer(sqe: &Sqe, write: bool, reach: Reach) -> (Lane, bool) {
             let copy = sqe.len >= LARGE && sqe.opcode == opcode::READ && !facts.is_direct();
             return (if copy { Lane::Copy } else { Lane::Inline }, false);
         }
-        // Requests that leave the inline lane lose their order, which appends must keep, and the kernel
-        // would wait inside its call for what is no file: what was known about the number is not
-        // enough for that.
-        if write && Facts::appends_now(sqe.fd) {
+        // Requests that leave the inline lane lose their order, which appends must keep, and the
+        // kernel would wait inside its call for what is no file: what was known about the number is
+        // not enough for that.
+        if write && flags.of(sqe.fd) & libc::O_APPEND != 0 {
             return (Lane::Ordered, false);
         }
         let kernel = match reach {
             Reach::Nothing => false,
-            Reach::Direct => facts.is_direct() && !facts.submit_blocks(write),
-            Reach::Everything => true,
+            Reach::Direct if !facts.is_direct() || facts.submit_blocks(write) => false,
+            Reach::Direct => flags.of(sqe.fd) & libc::O_DIRECT != 0,
+            Reach::Everything if Facts::has_offsets_now(sqe.fd) => true,
+            Reach::Everything => return uncommon(sqe, write),
         };
-        if kernel && !Facts::has_offsets_now(sqe.fd) {
-            return uncommon(sqe, write);
-        }
         return (if kernel { Lane::Kernel } else { Lane::Pool }, false);
     }
     uncommon(sqe, write)

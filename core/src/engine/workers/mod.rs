@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use self::baton::{Baton, Release, Turn, View};
 use self::habit::Habit;
-use self::lane::Lane;
+use self::lane::{Flags, Lane};
 use self::next::Next;
 use self::pipeline::Pipeline;
 use self::threads::Threads;
@@ -433,7 +433,7 @@ impl Workers {
         let request = unsafe { instance.slot(slot).request() };
         let kind = request.kind;
         let _ = descriptor::Facts::fresh(request.sqe.fd);
-        let (lane, stream) = lane::choose(&request.sqe, kind, Reach::Nothing);
+        let (lane, stream) = lane::choose(&request.sqe, kind, Reach::Nothing, &mut Flags::new());
         (request.lane, request.stream) = (lane as u8, stream);
         match (lane, stream) {
             (_, false) => instance.finish(slot, -libc::ESPIPE, By::Worker),
@@ -858,10 +858,11 @@ fn retried(result: i32) -> bool {
 impl Contract for Workers {
     #[inline]
     fn submit(&self, instance: &Arc<Instance>, slots: &[u32]) {
+        let mut flags = Flags::new();
         if let [slot] = *slots {
             // SAFETY: filled by the submitter, which has not passed it on yet.
             let request = unsafe { instance.slot(slot).request() };
-            let (lane, stream) = lane::choose(&request.sqe, request.kind, self.kernel.reach());
+            let (lane, stream) = lane::choose(&request.sqe, request.kind, self.kernel.reach(), &mut flags);
             if lane == Lane::Inline && request.notify < 0 {
                 (request.lane, request.stream) = (lane as u8, stream);
                 return self.submit_one(instance, slot);
@@ -874,7 +875,7 @@ impl Contract for Workers {
             // SAFETY: filled by the submitter, which has not passed it on yet.
             let request = unsafe { instance.slot(slot).request() };
             let kind = request.kind;
-            let (lane, stream) = match lane::choose(&request.sqe, kind, self.kernel.reach()) {
+            let (lane, stream) = match lane::choose(&request.sqe, kind, self.kernel.reach(), &mut flags) {
                 // Not worth a call: it completes with its error.
                 (Lane::Kernel, _) if request.refused != 0 => (Lane::Inline, false),
                 chosen => chosen,
