@@ -24,7 +24,7 @@ use self::baton::{Baton, Release, Turn, View};
 use self::habit::Habit;
 use self::lane::{Flags, Lane};
 use self::next::Next;
-use self::pipeline::Pipeline;
+use self::pipeline::{Pipeline, Way};
 use self::threads::Threads;
 use super::kernel::{KernelLane, Reach};
 use super::{Choice, Contract, Help};
@@ -49,6 +49,8 @@ const FAVOUR_US: u64 = 10;
 const POLL_US: u64 = 500;
 /// A waiter waits this long for a worker to give it the baton.
 const ASK_US: u64 = 5;
+/// Workers that execute cached reads of one context side by side: more than this wait for memory.
+const COPIERS_MAX: usize = 4;
 /// Handing one request to the kernel takes longer than this if the kernel is not asynchronous.
 const SLOW_SUBMIT_US: u64 = 60;
 /// Batches for the kernel between two looks at the descriptor's flags.
@@ -136,7 +138,7 @@ impl Workers {
     /// A thread of the program is expected to come and execute what is submitted.
     #[inline]
     fn waiters_execute(&self) -> bool {
-        self.habit.waiters_come() && !self.pipeline.is_on()
+        self.habit.waiters_come() && !self.pipeline.is(Way::Pipelined)
     }
 
     /// Gets a worker to take the baton.
@@ -522,6 +524,86 @@ impl Workers {
         }
     }
 
+    /// Executes requests that any thread may, as long as it pays to stay.
+    fn help_copy(&self, instance: &Arc<Instance>, help: Help, taker: &mut Taker<'_>) -> bool {
+        let (mut executed, before) = (0, taker.taken());
+        while let Some(slot) = self.copies.pop() {
+            let ticks = self.run(instance, slot, By::Waiter, true, taker);
+            executed += 1;
+            let taken = taker.taken() - before;
+            let slow = ticks > FAVOUR_US * self.ticks_per_us;
+            // What workers have completed meanwhile is on a line that they write to: looked at seldom.
+            let look = executed % 8 == 0 && help.max < u32::MAX;
+            let available = if look { instance.completions().available() } else { 0 };
+            if slow || executed >= FAVOURS || taken + available >= help.max {
+                break;
+            }
+        }
+        if executed > 0 && help.min > 0 {
+            self.habit.waiter_came();
+        }
+        executed > 0
+    }
+
+    /// A worker executes requests that any thread may until there are none, and looks out for more
+    /// for a while: submitters need not call it then.
+    fn work_at_copies(&self, instance: &Arc<Instance>) {
+        self.copying.fetch_add(1, Ordering::SeqCst);
+        loop {
+            let mut idle_since = sys::ticks();
+            loop {
+                if let Some(slot) = self.copies.pop() {
+                    without_taker(|taker| self.run(instance, slot, By::Pool, true, taker));
+                    idle_since = sys::ticks();
+                } else if sys::ticks().wrapping_sub(idle_since) > self.copy_patience() {
+                    break;
+                }
+                std::hint::spin_loop();
+            }
+            self.copying.fetch_sub(1, Ordering::SeqCst);
+            // Pairs with the fence of a submitter: it sees that nobody is here, or this its requests.
+            fence(Ordering::SeqCst);
+            if self.copies.is_empty() {
+                return;
+            }
+            self.copying.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// How long a worker without work looks out for more, in ticks.
+    fn copy_patience(&self) -> u64 {
+        if self.pipeline.is(Way::SideBySide) { SPIN_US_MAX * self.ticks_per_us } else { 0 }
+    }
+
+    /// Workers are at the last of the requests that this waiter waits for: looks out for them as
+    /// long as a few take. True if enough has come, or more to execute.
+    fn wait_for_copiers(&self, instance: &Instance, min: u32) -> bool {
+        let begin = sys::ticks();
+        while self.copying.load(Ordering::Relaxed) > 0 {
+            if instance.completions().available() >= min || !self.copies.is_empty() {
+                return true;
+            }
+            if sys::ticks().wrapping_sub(begin) > SPIN_US_MAX * self.ticks_per_us {
+                return false;
+            }
+            std::hint::spin_loop();
+        }
+        false
+    }
+
+    /// Has workers come to the requests that any thread may execute, if there are too few.
+    fn call_for_copies(&self, instance: &Arc<Instance>, helpers_come: bool) {
+        fence(Ordering::SeqCst);
+        // The waiter takes one, and workers what it has no hands for.
+        if helpers_come && self.copies.len() == 1 && !instance.completions().has_sleepers() {
+            if !self.baton.view().is_watched() {
+                self.watch_over(instance);
+            }
+        } else if self.copies_for_workers() > 0 {
+            self.call_worker(instance);
+        }
+    }
+
     /// A worker executes what this waiter waits for: looks out for it as long as a few requests take.
     /// `None`: enough has come. Else the baton as it is then.
     fn wait_for_pipeline(&self, instance: &Instance, min: u32) -> Option<View> {
@@ -697,12 +779,8 @@ impl Workers {
             self.hand_over(instance);
         } else if let Some(slot) = self.pool.pop().or_else(|| self.worker.pop()) {
             self.run_pooled(instance, slot);
-        } else if self.copies_for_workers() > 0
-            && let Some(slot) = self.copies.pop()
-        {
-            self.copying.fetch_add(1, Ordering::Relaxed);
-            without_taker(|taker| self.run(instance, slot, By::Pool, true, taker));
-            self.copying.fetch_sub(1, Ordering::Relaxed);
+        } else if self.copies_for_workers() > 0 {
+            self.work_at_copies(instance);
         } else if self.seat.takes_holder()
             && let Some(turn) = self.baton.take()
         {
@@ -766,6 +844,7 @@ impl Workers {
     /// Large copies for which there are CPUs, this thread's own not counted.
     fn copies_for_workers(&self) -> usize {
         let most = if self.waiters_execute() { threads::cpus() - 1 } else { threads::cpus() };
+        let most = most.min(COPIERS_MAX);
         let at_them = self.copying.load(Ordering::Relaxed);
         self.copies.len().min(most.max(1).saturating_sub(at_them))
     }
@@ -790,24 +869,17 @@ impl Workers {
             // A poll that comes while another thread executes: what it has begun is not to be missed.
             view = self.wait_for_holder(view);
         }
-        if help.min > 0 {
-            let count = self.inline.taken();
-            if self.pipeline.is_due(count) {
-                let queued = instance.free_slots().held_more_than(1);
-                self.pipeline.next_window(count, sys::ticks(), queued, &self.threads.busy);
-            }
-            if self.pipeline.is_on() && view.is_held() {
-                match self.wait_for_pipeline(instance, help.min) {
-                    None => return true,
-                    Some(now) => view = now,
-                }
+        if help.min > 0 && self.pipeline.is(Way::Pipelined) && view.is_held() {
+            match self.wait_for_pipeline(instance, help.min) {
+                None => return true,
+                Some(now) => view = now,
             }
         }
         if view.has_work() || self.has_inline_work() {
             if help.min > 0 || view.has_work() {
                 self.habit.waiter_came();
             }
-            let ask = view.is_held() && help.min > 0 && !self.pipeline.is_on();
+            let ask = view.is_held() && help.min > 0 && !self.pipeline.is(Way::Pipelined);
             if ask && self.has_inline_work() {
                 view = self.ask_for_baton();
             }
@@ -859,18 +931,21 @@ impl Contract for Workers {
     #[inline]
     fn submit(&self, instance: &Arc<Instance>, slots: &[u32]) {
         let mut flags = Flags::new();
+        let side_by_side = self.pipeline.is(Way::SideBySide);
         if let [slot] = *slots {
             // SAFETY: filled by the submitter, which has not passed it on yet.
             let request = unsafe { instance.slot(slot).request() };
             let (lane, stream) = lane::choose(&request.sqe, request.kind, self.kernel.reach(), &mut flags);
-            if lane == Lane::Inline && request.notify < 0 {
+            let for_all = side_by_side && request.kind == Kind::Read;
+            if lane == Lane::Inline && request.notify < 0 && !for_all {
                 (request.lane, request.stream) = (lane as u8, stream);
                 return self.submit_one(instance, slot);
             }
         }
         let moved = !self.next.is_empty() && self.next_to_ring(instance);
         let (mut inline, mut pool, mut kernel) = (Batch::new(), Batch::new(), Batch::new());
-        let (mut notifies, mut ordered, mut for_worker, mut copies) = (false, false, false, false);
+        let mut copies = Batch::new();
+        let (mut notifies, mut ordered, mut for_worker) = (false, false, false);
         for &slot in slots {
             // SAFETY: filled by the submitter, which has not passed it on yet.
             let request = unsafe { instance.slot(slot).request() };
@@ -878,6 +953,7 @@ impl Contract for Workers {
             let (lane, stream) = match lane::choose(&request.sqe, kind, self.kernel.reach(), &mut flags) {
                 // Not worth a call: it completes with its error.
                 (Lane::Kernel, _) if request.refused != 0 => (Lane::Inline, false),
+                (Lane::Inline, false) if side_by_side && kind == Kind::Read => (Lane::Copy, false),
                 chosen => chosen,
             };
             (request.lane, request.stream) = (lane as u8, stream);
@@ -891,10 +967,7 @@ impl Contract for Workers {
                 }
                 Lane::Pool => pool.push(slot),
                 Lane::Kernel => kernel.push(slot),
-                Lane::Copy => {
-                    self.copies.push(&[slot]);
-                    copies = true;
-                }
+                Lane::Copy => copies.push(slot),
                 Lane::Worker => {
                     self.worker.push(&[slot]);
                     for_worker = true;
@@ -920,13 +993,9 @@ impl Contract for Workers {
         if for_worker {
             self.call_worker_at_once(instance);
         }
-        if copies {
-            // The waiter takes one, and workers what it has no hands for.
-            if helpers_come && self.copies.len() == 1 && !instance.completions().has_sleepers() {
-                self.watch_over(instance);
-            } else {
-                self.call_worker(instance);
-            }
+        if !copies.as_slice().is_empty() {
+            self.copies.push(copies.as_slice());
+            self.call_for_copies(instance, helpers_come);
         }
         if !kernel.as_slice().is_empty() {
             self.queue_for_kernel(instance, kernel.as_slice(), helpers_come);
@@ -954,10 +1023,17 @@ impl Contract for Workers {
         if !self.kernel.is_idle() && self.help_kernel(instance, help, taker) {
             return true;
         }
-        if !self.copies.is_empty()
-            && let Some(slot) = self.copies.pop()
-        {
-            self.run(instance, slot, By::Waiter, true, taker);
+        if help.min > 0 {
+            let count = self.inline.taken() + self.copies.taken();
+            if self.pipeline.is_due(count) {
+                let queued = instance.free_slots().held_more_than(1);
+                self.pipeline.next_window(count, sys::ticks(), queued, &self.threads.busy);
+            }
+        }
+        if !self.copies.is_empty() && self.help_copy(instance, help, taker) {
+            return true;
+        }
+        if help.min > 0 && self.pipeline.is(Way::SideBySide) && self.wait_for_copiers(instance, help.min) {
             return true;
         }
         if !self.has_inline_work()

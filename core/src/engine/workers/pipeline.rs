@@ -1,30 +1,45 @@
-//! Pipelining: while a program keeps several requests queued and does nothing but submit and wait,
-//! a worker can execute them on another CPU while the program's thread prepares the next. Whether
-//! that pays depends on the requests, the CPUs and the other threads, so it is tried: windows with
-//! and without it take turns, the better way stays for a while, and then it is tried again.
+//! Who executes while a program keeps several requests queued and does nothing but submit and wait:
+//! its own waiting thread, a worker on another CPU while that thread prepares the next (pipelined),
+//! or, reads only, both side by side. What pays depends on the requests, the CPUs and the other
+//! threads, so it is tried: windows of each way take turns, the best stays for a while, and then it is tried again.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::threads::{Busy, cpus};
 
 /// Requests of one window.
 const WINDOW: u64 = 256;
-/// Windows of each kind in a trial.
+/// Windows of each way in a trial.
 const SAMPLES: usize = 4;
 /// Windows between two trials: fewest, and most, to which it doubles while the answer stays.
 const STAY: (u32, u32) = (8, 1024);
 /// A request that takes longer than this, its program's part included, leaves CPUs idle anyway.
 const SATURATED_US: u64 = 20;
-/// So many percent of the time without it, pipelining has to stay below to be worth a second CPU.
+/// So many percent of the time that the waiter takes alone, another way has to stay below to be worth a second CPU.
 const WORTH: u64 = 92;
 /// Windows in a row that are worse than what the trial promised, before another trial.
 const WORSE: u32 = 4;
 
-/// Whether the requests of one context are pipelined.
+/// Who executes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Way {
+    /// Whoever waits.
+    #[default]
+    Waiter,
+    /// A worker, and waiters only wait.
+    Pipelined,
+    /// Reads by workers and waiters at the same time, everything else by waiters.
+    SideBySide,
+}
+
+const WAYS: [Way; 3] = [Way::Waiter, Way::Pipelined, Way::SideBySide];
+
+/// Who executes the requests of one context.
 #[derive(Debug)]
 pub(super) struct Pipeline {
-    on: AtomicBool,
+    way: AtomicU8,
     /// The count of executed requests at which the window ends.
     window_end: AtomicU64,
     state: Mutex<State>,
@@ -37,15 +52,15 @@ struct State {
     begin_count: u64,
     /// When the context last said that it is busy.
     span: u64,
-    /// Ticks per request of a trial's windows, without and with pipelining.
-    samples: [[u64; SAMPLES]; 2],
+    /// Ticks per request of a trial's windows, by way.
+    samples: [[u64; SAMPLES]; WAYS.len()],
     /// Windows of the trial that have begun; 0 outside of trials.
     trial: usize,
     /// The answer of the last trial.
-    answer: bool,
+    answer: Way,
     stay: u32,
     left: u32,
-    /// Ticks per request that pipelining must stay below, by the last trial.
+    /// Ticks per request that the answer must stay below, by the last trial.
     limit: u64,
     worse: u32,
 }
@@ -56,26 +71,25 @@ impl Pipeline {
             begin: 0,
             begin_count: 0,
             span: 0,
-            samples: [[0; SAMPLES]; 2],
+            samples: [[0; SAMPLES]; WAYS.len()],
             trial: 0,
-            answer: false,
+            answer: Way::Waiter,
             stay: STAY.0,
             left: STAY.0,
             limit: 0,
             worse: 0,
         };
         Self {
-            on: AtomicBool::new(false),
+            way: AtomicU8::new(Way::Waiter as u8),
             window_end: AtomicU64::new(0),
             state: Mutex::new(state),
             ticks_per_us,
         }
     }
 
-    /// Workers execute, and waiters only wait.
     #[inline]
-    pub(super) fn is_on(&self) -> bool {
-        self.on.load(Ordering::Relaxed)
+    pub(super) fn is(&self, way: Way) -> bool {
+        self.way.load(Ordering::Relaxed) == way as u8
     }
 
     /// Is a window over, now that so many requests have been executed?
@@ -104,34 +118,38 @@ impl Pipeline {
         }
         // Each such context keeps one CPU busy by itself; another for each has to be there.
         let possible = saturated && busy.count(span) * 2 <= cpus();
-        let on = possible && state.next(per_request);
-        if !possible {
-            state.give_up();
-        }
-        if self.is_on() != on {
-            self.on.store(on, Ordering::Relaxed);
+        let way = if possible { state.next(per_request) } else { state.give_up() };
+        if !self.is(way) {
+            self.way.store(way as u8, Ordering::Relaxed);
         }
     }
 }
 
 impl State {
-    fn give_up(&mut self) {
-        (self.trial, self.answer) = (0, false);
+    fn give_up(&mut self) -> Way {
+        (self.trial, self.answer) = (0, Way::Waiter);
         (self.stay, self.left) = (STAY.0, STAY.0);
+        self.answer
     }
 
-    /// Is the next window pipelined? `per_request` is the time in the one before.
-    fn next(&mut self, per_request: u64) -> bool {
+    /// The way of a trial's window, from 1 on, and its number among those of this way.
+    fn turn(window: usize) -> (usize, usize) {
+        ((window - 1) % WAYS.len(), (window - 1) / WAYS.len())
+    }
+
+    /// Who executes in the next window? `per_request` is the time in the one before.
+    fn next(&mut self, per_request: u64) -> Way {
         if self.trial > 0 {
-            self.samples[self.trial % 2][(self.trial - 1) / 2] = per_request;
+            let (way, sample) = Self::turn(self.trial);
+            self.samples[way][sample] = per_request;
             self.trial += 1;
-            if self.trial <= 2 * SAMPLES {
-                return self.trial % 2 == 1;
+            if self.trial <= WAYS.len() * SAMPLES {
+                return WAYS[Self::turn(self.trial).0];
             }
             self.conclude();
             return self.answer;
         }
-        if self.answer && per_request > self.limit {
+        if self.answer != Way::Waiter && per_request > self.limit {
             self.worse += 1;
         } else {
             self.worse = 0;
@@ -139,35 +157,44 @@ impl State {
         self.left -= 1;
         if self.left == 0 || self.worse == WORSE {
             self.trial = 1;
-            return true;
+            return WAYS[Self::turn(1).0];
         }
         self.answer
     }
 
     fn conclude(&mut self) {
         // The second best of each: what a preemption spoils does not count.
-        let [without, with] = self.samples.map(|mut samples| {
+        let costs = self.samples.map(|mut samples| {
             samples.sort_unstable();
             samples[1]
         });
-        let answer = with * 100 < without * WORTH;
+        let alone = costs[Way::Waiter as usize];
+        let quickest = WAYS.into_iter().min_by_key(|&way| costs[way as usize]);
+        let worth = |&way: &Way| costs[way as usize] * 100 < alone * WORTH;
+        let answer = quickest.filter(worth).unwrap_or_default();
         self.stay = if answer == self.answer { (self.stay * 2).min(STAY.1) } else { STAY.0 };
         (self.trial, self.answer, self.left) = (0, answer, self.stay);
-        (self.limit, self.worse) = (without, 0);
+        (self.limit, self.worse) = (alone, 0);
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{Pipeline, STAY, WINDOW};
+    use super::{Pipeline, STAY, WINDOW, Way};
     use crate::engine::workers::threads::Busy;
 
-    /// Runs windows with these costs per request, in ticks; gives how many were pipelined.
-    fn windows(pipeline: &Pipeline, clock: &mut (u64, u64), n: u32, costs: [u64; 2]) -> u32 {
+    /// Runs windows with these costs per request by way, in ticks; gives how many were run `so`.
+    fn windows(
+        pipeline: &Pipeline,
+        clock: &mut (u64, u64),
+        n: u32,
+        costs: [u64; 3],
+        so: Way,
+    ) -> u32 {
         let busy = Busy::new();
         (0..n).fold(0, |on, _| {
-            let cost = costs[usize::from(pipeline.is_on())];
-            let before = u32::from(pipeline.is_on());
+            let cost = costs[usize::from(pipeline.way.load(super::Ordering::Relaxed))];
+            let before = u32::from(pipeline.is(so));
             *clock = (clock.0 + WINDOW, clock.1 + WINDOW * cost);
             assert!(pipeline.is_due(clock.0));
             pipeline.next_window(clock.0, clock.1, true, &busy);
@@ -182,10 +209,14 @@ mod tests {
         }
         let pipeline = Pipeline::new(1000);
         let mut clock = (0, 1_000_000);
-        let on = windows(&pipeline, &mut clock, 4000, [1000, 700]);
-        assert!((3500..4000).contains(&on), "pipelined in {on} of 4000 windows");
-        let on = windows(&pipeline, &mut clock, 4000, [1000, 990]);
-        assert!((8..1000).contains(&on), "not worth a CPU, and pipelined in {on} of 4000 windows");
+        for (costs, best) in [
+            ([1000, 700, 900], Way::Pipelined),
+            ([1000, 800, 600], Way::SideBySide),
+            ([1000, 950, 990], Way::Waiter),
+        ] {
+            let on = windows(&pipeline, &mut clock, 8000, costs, best);
+            assert!((6000..8000).contains(&on), "{best:?} in {on} of 8000 windows");
+        }
     }
 
     #[test]
@@ -195,11 +226,11 @@ mod tests {
         }
         let pipeline = Pipeline::new(1000);
         let mut clock = (0, 1_000_000);
-        windows(&pipeline, &mut clock, STAY.0 + 20, [1000, 500]);
-        assert!(pipeline.is_on());
+        windows(&pipeline, &mut clock, STAY.0 + 16, [1000, 500, 800], Way::Waiter);
+        assert!(pipeline.is(Way::Pipelined));
         let busy = Busy::new();
         clock = (clock.0 + WINDOW, clock.1 + WINDOW * 500);
         pipeline.next_window(clock.0, clock.1, false, &busy);
-        assert!(!pipeline.is_on());
+        assert!(pipeline.is(Way::Waiter));
     }
 }
