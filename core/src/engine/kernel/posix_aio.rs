@@ -18,6 +18,7 @@ use std::time::Duration;
 use libc::{aiocb, timespec};
 
 use super::{Backend, Done, Eventfds};
+use crate::engine::workers::pool::enough_threads;
 use crate::config::{EngineKind, FD_POOL_MAX};
 use crate::instance::Instance;
 use crate::queue::SleepEnd;
@@ -96,6 +97,9 @@ fn functions() -> Option<&'static Functions> {
     FUNCTIONS.get_or_init(find).as_ref()
 }
 
+/// A sleep waits for so many requests, the oldest.
+const OLDEST: usize = 8;
+
 /// The C library's aio for one context.
 #[derive(Debug)]
 pub(super) struct PosixAio {
@@ -117,7 +121,10 @@ pub(super) struct PosixAio {
 struct State {
     files: Vec<File>,
     in_flight: Vec<InFlight>,
-    /// The reaper sleeps, and waits for what was in flight when it began.
+    /// How long a request takes that had its descriptor for itself, in ticks: a moving average. Threads
+    /// that have to be woken for each quick request cost more than they are worth.
+    typical: u64,
+    /// The reaper sleeps, and waits for some of what was in flight when it began.
     asleep: bool,
 }
 
@@ -126,6 +133,8 @@ struct InFlight {
     slot: u32,
     file: u64,
     descriptor: usize,
+    /// When it began, in ticks, if its descriptor was idle; else 0.
+    begin: u64,
 }
 
 /// One open file, as long as requests on it are in flight.
@@ -211,7 +220,7 @@ impl PosixAio {
         Ok(Self {
             functions,
             blocks: (0..slots).map(|_| UnsafeCell::new(zeroed())).collect(),
-            state: Mutex::new(State { files: Vec::new(), in_flight: Vec::new(), asleep: false }),
+            state: Mutex::new(State { files: Vec::new(), in_flight: Vec::new(), typical: 0, asleep: false }),
             pool,
             fds,
             wake: UnsafeCell::new(zeroed()),
@@ -278,6 +287,7 @@ impl State {
         };
         let mut chosen = least(file);
         let all_busy = file.descriptors[chosen].1 > 0;
+        let pool = pool.min(enough_threads(self.typical));
         if all_busy && file.descriptors.len() < pool && !is_locked_by_us(fd) {
             let duplicate = sys::duplicate(fd);
             if duplicate >= 0 {
@@ -289,14 +299,22 @@ impl State {
     }
 
     fn begin(&mut self, slot: u32, number: u64, descriptor: usize) {
+        let mut begin = 0;
         if let Some(file) = self.files.iter_mut().find(|file| file.number == number) {
             file.in_flight += 1;
             file.descriptors[descriptor].1 += 1;
+            if file.descriptors[descriptor].1 == 1 {
+                begin = sys::ticks();
+            }
         }
-        self.in_flight.push(InFlight { slot, file: number, descriptor });
+        self.in_flight.push(InFlight { slot, file: number, descriptor, begin });
     }
 
-    fn end(&mut self, InFlight { file: number, descriptor, .. }: InFlight) {
+    fn end(&mut self, InFlight { file: number, descriptor, begin, .. }: InFlight) {
+        if begin > 0 {
+            let took = sys::ticks().wrapping_sub(begin);
+            self.typical = self.typical - self.typical / 8 + took / 8;
+        }
         let Some(at) = self.files.iter().position(|file| file.number == number) else { return };
         let file = &mut self.files[at];
         file.in_flight -= 1;
@@ -398,7 +416,7 @@ impl Backend for PosixAio {
             }
             // SAFETY: as above; taken once.
             let result = unsafe { (self.functions.take)(place) };
-            let ended = state.in_flight.swap_remove(at);
+            let ended = state.in_flight.remove(at);
             state.end(ended);
             done[n] = (ended.slot, if error == 0 { result as i32 } else { -error });
             n += 1;
@@ -421,7 +439,10 @@ impl Backend for PosixAio {
         self.read_wake();
         let mut list: Vec<*const aiocb> = vec![self.wake.get()];
         let mut state = lock(&self.state);
-        let blocks = state.in_flight.iter().map(|one| self.blocks[one.slot as usize].get());
+        // aio_suspend(3) goes through its list twice under the lock that all threads of the C library
+        // need. The oldest are likely to be done first, and others that are done are found with them.
+        let oldest = state.in_flight.iter().take(OLDEST);
+        let blocks = oldest.map(|one| self.blocks[one.slot as usize].get());
         list.extend(blocks.map(<*mut aiocb>::cast_const));
         state.asleep = true;
         drop(state);

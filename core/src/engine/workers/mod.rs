@@ -12,7 +12,7 @@ mod lane;
 mod next;
 mod pipeline;
 mod poller;
-mod pool;
+pub(super) mod pool;
 pub(super) mod threads;
 mod watchdog;
 

@@ -29,6 +29,11 @@ const LONG_US: u64 = 400;
 /// The longest that an idle worker looks for work before it sleeps.
 const SPIN_US_MAX: u64 = 40;
 
+/// How many threads are enough for blocking requests that typically take so many ticks.
+pub(in crate::engine) fn enough_threads(typical: u64) -> usize {
+    if typical < LONG_US * ticks_per_us() { ENOUGH_PER_CPU * cpus() } else { usize::MAX }
+}
+
 /// The pool.
 #[derive(Debug)]
 pub(super) struct Pool {
@@ -159,11 +164,7 @@ impl Pool {
 
     /// How many workers are enough for requests of the pool lane, which end by themselves.
     fn enough(&self) -> usize {
-        if self.typical.load(Ordering::Relaxed) < LONG_US * ticks_per_us() {
-            (ENOUGH_PER_CPU * cpus()).min(WORKERS_MAX)
-        } else {
-            WORKERS_MAX
-        }
+        enough_threads(self.typical.load(Ordering::Relaxed)).min(WORKERS_MAX)
     }
 
     /// Takes note of how long a request of the pool lane took.
