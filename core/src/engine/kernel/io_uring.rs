@@ -112,6 +112,7 @@ impl Uring {
             done[n] = (entry.user_data() as u32, entry.result());
             n += 1;
         }
+        self.fds.after_harvest();
         n
     }
 }
@@ -157,7 +158,10 @@ impl Backend for Uring {
         for &slot in slots {
             // SAFETY: the slot is the caller's.
             let request = unsafe { instance.slot(slot).request() };
-            if !self.push(&writer, &entry(request).user_data(u64::from(slot))) {
+            let entry = entry(request).user_data(u64::from(slot));
+            // Once it is in the queue, another thread's call may hand it over.
+            self.fds.before_submit();
+            if !self.push(&writer, &entry) {
                 break;
             }
             pushed += 1;

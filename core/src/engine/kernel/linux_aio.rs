@@ -6,7 +6,7 @@
 
 use std::cell::UnsafeCell;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::{Backend, Done, Eventfds};
@@ -135,8 +135,8 @@ impl LinuxAio {
             head = if head + 1 >= places { 0 } else { head + 1 };
             n += self.take(event, &mut done[n]);
         }
-        fence(Ordering::Release);
         header.head.store(head, Ordering::Release);
+        self.fds.after_harvest();
         n
     }
 
@@ -174,6 +174,7 @@ impl LinuxAio {
         for &event in &events[..got as usize] {
             n += self.take(event, &mut done[n]);
         }
+        self.fds.after_harvest();
         (n, if got == 0 { SleepEnd::TimedOut } else { SleepEnd::Again })
     }
 
@@ -250,6 +251,7 @@ impl Backend for LinuxAio {
             unsafe { *place = iocb };
             *pointer = place;
         }
+        self.fds.before_submit();
         // SAFETY: as many pointers to filled iocbs, which the kernel copies; buffers are the requests'.
         let ret = unsafe { sys::io_submit(self.context(), slots.len(), pointers.as_ptr().cast()) };
         match usize::try_from(ret) {

@@ -434,6 +434,9 @@ pub(super) struct Eventfds {
     events: OnceLock<RawFd>,
     /// The kernel is told to end a sleep when `wake` is counted up.
     pub(super) armed: AtomicBool,
+    /// Submits that have read their requests. The kernel orders a submit before its completions,
+    /// which the language's memory model does not know.
+    read: AtomicU32,
 }
 
 impl Eventfds {
@@ -443,7 +446,18 @@ impl Eventfds {
             return Err(wake as i32);
         }
         let armed = AtomicBool::new(false);
-        Ok(Self { wake: wake as RawFd, events: OnceLock::new(), armed })
+        let (events, read) = (OnceLock::new(), AtomicU32::new(0));
+        Ok(Self { wake: wake as RawFd, events, armed, read })
+    }
+
+    /// The requests were read; the kernel may complete them from now on.
+    fn before_submit(&self) {
+        self.read.fetch_add(1, Ordering::Release);
+    }
+
+    /// Completions were found: whoever has read their requests has done so before.
+    fn after_harvest(&self) {
+        self.read.load(Ordering::Acquire);
     }
 
     fn events(&self) -> RawFd {
