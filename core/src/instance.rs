@@ -249,6 +249,12 @@ impl Instance {
         while done.accepted < count && done.refused == 0 {
             let batch = self.free.take(count - done.accepted);
             let slots = batch.as_slice();
+            if self.closed.load(Ordering::SeqCst) {
+                // Destroyed meanwhile: nobody would collect it.
+                slots.iter().for_each(|&slot| self.free.give(slot));
+                done.refused = -libc::EINVAL;
+                break;
+            }
             if slots.is_empty() {
                 if collected {
                     done.refused = -libc::EAGAIN;
@@ -437,8 +443,12 @@ impl Instance {
         let mut naps = 0;
         while self.is_usable() && naps < NAPS {
             let mut waiting = false;
-            self.free.each_held(|index| waiting |= self.slot(index).is_waiting_for(fd));
+            let handing_over = self.engine.is_handing_over();
+            self.free.each_held(|index| {
+                waiting |= self.slot(index).is_waiting_for(fd, handing_over);
+            });
             if !waiting {
+                self.free.each_held(|index| self.slot(index).forget_number(fd));
                 return;
             }
             if !without_taker(|taker| self.engine.help(self, all, taker)) {

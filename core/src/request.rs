@@ -419,13 +419,28 @@ impl Slot {
         FreeIt(before & phase::POPPED != 0)
     }
 
-    /// A request on this descriptor that is to be executed, or being executed.
-    pub(crate) fn is_waiting_for(&self, fd: i32) -> bool {
-        self.fd.load(Ordering::Relaxed) as i32 == fd
-            && matches!(
-                self.state.load(Ordering::Acquire) & phase::MASK,
-                phase::QUEUED | phase::STARTED | phase::NEXT
-            )
+    /// A request on this descriptor that is to be executed, or being executed; `handing_over`: those in
+    /// the kernel's phase may not have reached it.
+    pub(crate) fn is_waiting_for(&self, fd: i32, handing_over: bool) -> bool {
+        self.names(fd)
+            && match self.state.load(Ordering::Acquire) & phase::MASK {
+                phase::QUEUED | phase::STARTED | phase::NEXT => true,
+                phase::KERNEL => handing_over,
+                _ => false,
+            }
+    }
+
+    /// It is on this descriptor, which was not closed since.
+    pub(crate) fn names(&self, fd: i32) -> bool {
+        self.fd.load(Ordering::SeqCst) as i32 == fd
+    }
+
+    /// The descriptor is about to be closed: a request in the kernel's hands holds the file, and its
+    /// number is not to be used again.
+    pub(crate) fn forget_number(&self, fd: i32) {
+        if self.names(fd) && self.state.load(Ordering::Acquire) & phase::MASK == phase::KERNEL {
+            self.fd.store(u32::MAX, Ordering::SeqCst);
+        }
     }
 
     /// The key of its current use.

@@ -299,6 +299,10 @@ impl Contract for Faulty {
         self.below.has_help_to_offer(instance, help)
     }
 
+    fn is_handing_over(&self) -> bool {
+        self.below.is_handing_over()
+    }
+
     fn closed(&self) {
         self.below.closed();
     }
@@ -322,7 +326,7 @@ impl Contract for Faulty {
         self.below.watch(instance);
     }
 
-    fn purge(&self, instance: &Instance) {
+    fn purge(&self, instance: &Arc<Instance>) {
         // What was cancelled gives its slot back here; the rest stays as it is.
         lock(&self.state)
             .held

@@ -61,13 +61,19 @@ pub(crate) trait Contract {
     fn watch(&self, instance: &Arc<Instance>);
 
     /// Forgets the numbers of cancelled requests, so that their slots can be used again.
-    fn purge(&self, instance: &Instance);
+    fn purge(&self, instance: &Arc<Instance>);
 
     /// Cancels every request that has not been started: the context is being destroyed.
     fn drain(&self, instance: &Instance);
 
     /// The context is destroyed, and nothing is in flight any more: the kernel's part of it can go.
     fn closed(&self) {}
+
+    /// A thread is handing requests to the kernel right now: some of those in its phase may not have
+    /// reached it.
+    fn is_handing_over(&self) -> bool {
+        false
+    }
 
     /// Takes a request back that was handed to a poller or kernel, if the slot is still `key`'s. True if it will not complete by itself any more.
     fn retract(&self, instance: &Instance, slot: u32, key: u64) -> bool;
@@ -196,12 +202,16 @@ impl Contract for Engine {
         dispatch!(self, engine => engine.watch(instance));
     }
 
-    fn purge(&self, instance: &Instance) {
+    fn purge(&self, instance: &Arc<Instance>) {
         dispatch!(self, engine => engine.purge(instance));
     }
 
     fn drain(&self, instance: &Instance) {
         dispatch!(self, engine => engine.drain(instance));
+    }
+
+    fn is_handing_over(&self) -> bool {
+        dispatch!(self, engine => engine.is_handing_over())
     }
 
     fn closed(&self) {

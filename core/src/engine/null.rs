@@ -39,7 +39,7 @@ impl Contract for Null {
 
     fn watch(&self, _: &Arc<Instance>) {}
 
-    fn purge(&self, _: &Instance) {}
+    fn purge(&self, _: &Arc<Instance>) {}
 
     fn drain(&self, _: &Instance) {}
 

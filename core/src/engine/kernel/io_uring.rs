@@ -75,14 +75,23 @@ impl Uring {
         unsafe { queue.push(entry) }.is_ok()
     }
 
+    /// The kernel has taken all that the submission queue held.
+    fn is_handed_over(&self) -> bool {
+        let _writer = lock(&self.submission);
+        // SAFETY: the guard says that nobody else writes to the queue.
+        unsafe { self.ring.submission_shared() }.is_empty()
+    }
+
     fn arm(&self) {
         if self.fds.armed.swap(true, Ordering::Relaxed) {
             return;
         }
         let entry = op::PollAdd::new(types::Fd(self.fds.wake), libc::POLLIN as u32).build();
         let writer = lock(&self.submission);
-        // It goes to the kernel with the call that sleeps.
-        if !self.push(&writer, &entry.user_data(WAKE)) {
+        let pushed = self.push(&writer, &entry.user_data(WAKE));
+        drop(writer);
+        // On its own: a call that submits and sleeps would hide that a signal ended the sleep.
+        if !pushed || self.ring.submit().is_err() {
             self.fds.armed.store(false, Ordering::Relaxed);
         }
     }
@@ -168,11 +177,16 @@ impl Backend for Uring {
         }
         drop(writer);
         // What the queue holds goes to the kernel now, or, should that refuse for the moment, with the next call.
-        while let Err(error) = self.ring.submit() {
-            match error.raw_os_error() {
-                Some(libc::EINTR) => {}
-                Some(libc::EAGAIN | libc::EBUSY) => std::thread::yield_now(),
-                _ => break,
+        // Of a request that it finds bad the kernel makes a completion, and stops after it.
+        for _ in 0..2 * ENTRIES_MAX {
+            match self.ring.submit() {
+                Ok(_) if self.is_handed_over() => break,
+                Ok(_) => {}
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EINTR) => {}
+                    Some(libc::EAGAIN | libc::EBUSY) => std::thread::yield_now(),
+                    _ => break,
+                },
             }
         }
         if pushed == 0 { (0, -libc::EAGAIN) } else { (pushed, 0) }
@@ -208,7 +222,7 @@ impl Backend for Uring {
             Err(error) => match error.raw_os_error() {
                 Some(libc::ETIME) => SleepEnd::TimedOut,
                 Some(libc::EINTR) => SleepEnd::Interrupted,
-                _ => SleepEnd::Again,
+                _ => super::nap(),
             },
         };
         (self.read_ring(done), end)

@@ -168,7 +168,8 @@ impl LinuxAio {
             mask.as_ref(),
         );
         if got < 0 {
-            return (0, if got as i32 == -libc::EINTR { SleepEnd::Interrupted } else { SleepEnd::Again });
+            let interrupted = got as i32 == -libc::EINTR;
+            return (0, if interrupted { SleepEnd::Interrupted } else { super::nap() });
         }
         let mut n = 0;
         for &event in &events[..got as usize] {

@@ -30,6 +30,9 @@ use crate::sys;
 /// A completion as the kernel gives it: the slot, and a count or a negative errno.
 pub(super) type Done = (u32, i32);
 
+/// The longest sleep for more than one completion.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
 /// As many completions are collected at a time.
 const HARVEST: usize = 64;
 
@@ -88,6 +91,12 @@ pub(crate) enum Reach {
     Everything,
 }
 
+/// The kernel's wait is refused: some time passes all the same.
+fn nap() -> SleepEnd {
+    std::thread::sleep(LOOK_AGAIN);
+    SleepEnd::TimedOut
+}
+
 /// The kernel lane of one context.
 #[derive(Debug)]
 pub(super) struct KernelLane {
@@ -101,6 +110,8 @@ pub(super) struct KernelLane {
     in_flight: AtomicUsize,
     reaper: Reaper,
     handed: AtomicU32,
+    /// Threads that are handing over right now.
+    submitting: AtomicU32,
     /// The poller looks at [`Backend::events`].
     told: AtomicBool,
     /// Requests have named an eventfd: their program may sleep on that, and not come.
@@ -149,6 +160,7 @@ impl KernelLane {
             in_flight: AtomicUsize::new(0),
             reaper: Reaper::new(),
             handed: AtomicU32::new(0),
+            submitting: AtomicU32::new(0),
             told: AtomicBool::new(false),
             notifies: AtomicBool::new(false),
         })
@@ -239,7 +251,7 @@ impl KernelLane {
     /// Is there something to hand over, or to collect, and nobody at it?
     pub(super) fn has_help_to_offer(&self) -> bool {
         let view = self.door.view();
-        view.has_work() && !view.is_held()
+        self.queued() > 0 && view.has_work() && !view.is_held()
             || self.in_flight() > 0 && self.reaper.is_free()
     }
 
@@ -304,11 +316,14 @@ impl KernelLane {
         // SAFETY: started by us, and not handed over yet.
         let first = unsafe { instance.slot(slots[0]).request() };
         let (fd, write) = (first.sqe.fd, first.kind == crate::request::Kind::Write);
-        let notifies = first.notify >= 0;
+        // SAFETY: as above.
+        let notify = |&slot: &u32| unsafe { instance.slot(slot).request() }.notify;
+        let notifies = slots.iter().any(|slot| notify(slot) >= 0);
         if notifies && !self.notifies.load(Ordering::Relaxed) {
             self.notifies.store(true, Ordering::Relaxed);
         }
         let tell = nobody_comes || notifies;
+        self.submitting.fetch_add(1, Ordering::SeqCst);
         if backend.holds_files() {
             slots.iter().for_each(|&slot| instance.slot(slot).hand_over());
         }
@@ -326,9 +341,15 @@ impl KernelLane {
                 done += 1;
             }
         }
+        self.submitting.fetch_sub(1, Ordering::SeqCst);
         let ticks = sys::ticks().wrapping_sub(begin) / slots.len() as u64;
         self.handed.fetch_add(1, Ordering::Relaxed);
         took(fd, write, ticks);
+    }
+
+    /// Somebody is handing requests over: those in the kernel's phase may not have reached it.
+    pub(super) fn is_handing_over(&self) -> bool {
+        self.submitting.load(Ordering::SeqCst) > 0
     }
 
     /// Batches that were handed over: grows.
@@ -386,7 +407,7 @@ impl KernelLane {
     }
 
     fn pass_on_the_right(&self, instance: &Instance) {
-        if self.in_flight() > 0 {
+        if self.in_flight() > 0 || self.queued() > 0 {
             self.reaper.pass_on(instance.completions());
         }
     }
@@ -416,9 +437,12 @@ impl KernelLane {
         let mut n = 0;
         let end = instance.completions().sleep_elsewhere(sleeper, fd, || {
             let min = min.min(HARVEST);
+            // A wake-up counts as one completion only, and fewer may come than were in flight
+            // (refused at submit): it looks again.
+            let timeout = if min > 1 { Some(timeout.unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN)) } else { timeout };
             let (harvested, end) = backend.sleep(instance, min, timeout, mask, &mut done);
             n = harvested;
-            if n > 0 { SleepEnd::Again } else { end }
+            if n > 0 && end != SleepEnd::Interrupted { SleepEnd::Again } else { end }
         });
         drop(reaping);
         self.finish(&done[..n], finish);

@@ -190,7 +190,25 @@ extern "C" fn tell(value: libc::sigval) {
     sys::eventfd_add(value.sival_ptr as usize as RawFd, 1);
 }
 
-/// Does this process hold a POSIX record lock on the file?
+/// The eventfd that [`tell`] counts up: one for the process, and never closed, since the C library calls
+/// late, when a context and its descriptors may be gone.
+fn events() -> RawFd {
+    static EVENTS: AtomicI32 = AtomicI32::new(-1);
+    let known = EVENTS.load(Ordering::Acquire);
+    if known >= 0 {
+        return known;
+    }
+    let made = sys::eventfd() as RawFd;
+    match EVENTS.compare_exchange(known, made, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => made,
+        Err(first) => {
+            sys::close(made);
+            first
+        }
+    }
+}
+
+/// May this process hold a POSIX record lock on the file? Says yes if any process does.
 fn is_locked_by_us(fd: RawFd) -> bool {
     // SAFETY: plain integers.
     let mut query: libc::flock = unsafe { std::mem::zeroed() };
@@ -198,8 +216,8 @@ fn is_locked_by_us(fd: RawFd) -> bool {
     // SAFETY: fcntl(2) fills the structure in. It asks as the open file, not as the process, so
     // that the process's own locks are in the way.
     let ret = unsafe { libc::fcntl(fd, libc::F_OFD_GETLK, &raw mut query) };
-    // SAFETY: gives a number.
-    ret == 0 && query.l_type != libc::F_UNLCK as libc::c_short && query.l_pid == unsafe { libc::getpid() }
+    // Another process's lock may hide ours.
+    ret != 0 || query.l_type != libc::F_UNLCK as libc::c_short
 }
 
 impl PosixAio {
@@ -354,7 +372,7 @@ impl Backend for PosixAio {
     }
 
     fn submit(&self, instance: &Instance, slots: &[u32], wants_telling: bool) -> (usize, i32) {
-        let events = if wants_telling { self.fds.events() } else { -1 };
+        let events = if wants_telling { events() } else { -1 };
         for (at, &slot) in slots.iter().enumerate() {
             // SAFETY: the slot is the caller's.
             let request = unsafe { instance.slot(slot).request() };
@@ -469,7 +487,7 @@ impl Backend for PosixAio {
     }
 
     fn events(&self) -> RawFd {
-        self.fds.events()
+        events()
     }
 }
 

@@ -78,6 +78,8 @@ pub(crate) struct Workers {
     copies: IndexRing,
     /// Workers at them.
     copying: AtomicUsize,
+    /// None was taken for a tick of the watchdog.
+    copies_stuck: AtomicBool,
     kernel: KernelLane,
     kind: EngineKind,
     habit: Habit,
@@ -108,6 +110,7 @@ impl Workers {
             worker: IndexRing::new(slots),
             copies: IndexRing::new(slots),
             copying: AtomicUsize::new(0),
+            copies_stuck: AtomicBool::new(false),
             kernel: KernelLane::new(builder, slots)?,
             kind: builder.engine,
             habit: Habit::new(),
@@ -156,8 +159,8 @@ impl Workers {
                 self.hold(instance, turn, By::Waiter, taker, &mut |_, _| false);
             });
         }
-        self.hand_over(instance);
-        while let Some(slot) = self.pool.pop() {
+        let left = || self.pool.pop().or_else(|| self.copies.pop()).or_else(|| self.kernel.queue().pop());
+        while let Some(slot) = left() {
             self.run_pooled(instance, slot);
         }
     }
@@ -327,10 +330,10 @@ impl Workers {
     }
 
     /// Hands over what is queued for the kernel.
-    fn hand_over(&self, instance: &Arc<Instance>) {
+    fn hand_over(&self, instance: &Arc<Instance>, by: By) {
         let nobody_comes = !self.habit.waiters_come();
         let alone = self.kernel.in_flight() == 0 && self.kernel.queued() == 1;
-        if nobody_comes && alone && self.kernel.reach() == Reach::Direct {
+        if by == By::Worker && nobody_comes && alone && self.kernel.reach() == Reach::Direct {
             // One at a time: this thread is as quick as the way through the kernel and the poller.
             if let Some(slot) = self.kernel.queue().pop() {
                 return self.run_pooled(instance, slot);
@@ -372,7 +375,7 @@ impl Workers {
                 return true;
             }
         }
-        self.hand_over(instance);
+        self.hand_over(instance, By::Waiter);
         // A kernel that executes at once has completed them by now.
         let mut finish = |slot, result| self.finish_kernel(instance, slot, result, taker);
         helped |= self.kernel.harvest(instance, &mut finish);
@@ -402,7 +405,13 @@ impl Workers {
         taker: &mut Taker<'_>,
     ) {
         if retried(result) {
-            // Not possible there, or not now: a thread does it, or says why not.
+            // Not possible there, or not now: a thread does it, or says why not. Unless the program has
+            // closed the descriptor meanwhile: its number may stand for another file.
+            // SAFETY: back from the kernel, so ours.
+            let fd = unsafe { instance.slot(slot).request() }.sqe.fd;
+            if !instance.slot(slot).names(fd) {
+                return instance.finish_for(slot, result, By::Kernel, taker);
+            }
             instance.slot(slot).take_back();
             return self.to_pool(instance, slot);
         }
@@ -548,6 +557,7 @@ impl Workers {
     /// A worker executes requests that any thread may until there are none, and looks out for more
     /// for a while: submitters need not call it then.
     fn work_at_copies(&self, instance: &Arc<Instance>) {
+        self.copies_stuck.store(false, Ordering::Relaxed);
         self.copying.fetch_add(1, Ordering::SeqCst);
         loop {
             let mut idle_since = sys::ticks();
@@ -555,6 +565,11 @@ impl Workers {
                 if let Some(slot) = self.copies.pop() {
                     without_taker(|taker| self.run(instance, slot, By::Pool, true, taker));
                     idle_since = sys::ticks();
+                    if self.others_wait() {
+                        // Back to the queue of contexts, which serves them in turn.
+                        self.copying.fetch_sub(1, Ordering::SeqCst);
+                        return;
+                    }
                 } else if sys::ticks().wrapping_sub(idle_since) > self.copy_patience() {
                     break;
                 }
@@ -568,6 +583,17 @@ impl Workers {
             }
             self.copying.fetch_add(1, Ordering::SeqCst);
         }
+    }
+
+    /// Requests that neither the baton's word nor the next cell tells of.
+    fn has_more(&self) -> bool {
+        let door = self.kernel.door().view().is_held();
+        self.for_workers() > 0 || !self.copies.is_empty() || !self.kernel.is_idle() || door
+    }
+
+    /// Requests of other lanes wait for a worker.
+    fn others_wait(&self) -> bool {
+        !self.pool.is_empty() || self.needs_worker_at_once()
     }
 
     /// How long a worker without work looks out for more, in ticks.
@@ -599,8 +625,15 @@ impl Workers {
             if !self.baton.view().is_watched() {
                 self.watch_over(instance);
             }
-        } else if self.copies_for_workers() > 0 {
-            self.call_worker(instance);
+        } else {
+            if self.copies_for_workers() > 0 {
+                self.call_worker(instance);
+            } else if instance.completions().has_sleepers() {
+                instance.completions().wake_now();
+            }
+            if !self.baton.view().is_watched() {
+                self.watch_over(instance);
+            }
         }
     }
 
@@ -776,7 +809,7 @@ impl Workers {
     /// else a turn with the baton.
     fn serve(&self, instance: &Arc<Instance>) {
         if self.seat.takes_hand_over() {
-            self.hand_over(instance);
+            self.hand_over(instance, By::Worker);
         } else if let Some(slot) = self.pool.pop().or_else(|| self.worker.pop()) {
             self.run_pooled(instance, slot);
         } else if self.copies_for_workers() > 0 {
@@ -845,6 +878,10 @@ impl Workers {
     fn copies_for_workers(&self) -> usize {
         let most = if self.waiters_execute() { threads::cpus() - 1 } else { threads::cpus() };
         let most = most.min(COPIERS_MAX);
+        if self.copies_stuck.load(Ordering::Relaxed) {
+            // Those at them sleep, which cached reads do not usually.
+            return self.copies.len().min(1);
+        }
         let at_them = self.copying.load(Ordering::Relaxed);
         self.copies.len().min(most.max(1).saturating_sub(at_them))
     }
@@ -1091,14 +1128,14 @@ impl Contract for Workers {
         }
     }
 
-    fn purge(&self, instance: &Instance) {
+    fn purge(&self, instance: &Arc<Instance>) {
         Self::purge_queue(instance, &self.pool);
         Self::purge_queue(instance, &self.worker);
         Self::purge_queue(instance, &self.copies);
         Self::purge_queue(instance, self.kernel.queue());
         if let Some(turn) = self.baton.take() {
             Self::purge_queue(instance, &self.inline);
-            self.baton.leave(turn);
+            self.lay_down(instance, turn);
         }
         // Here the order stays as it is: only what is in front goes.
         if let Some(turn) = self.order.take() {
@@ -1110,6 +1147,16 @@ impl Contract for Workers {
     }
 
     fn drain(&self, instance: &Instance) {
+        self.kernel.harvest(instance, &mut |slot, result| {
+            if retried(result) {
+                // Ended below, as one that was not begun.
+                instance.slot(slot).take_back();
+                instance.slot(slot).requeue();
+                self.pool.push(&[slot]);
+            } else {
+                instance.finish(slot, result, By::Kernel);
+            }
+        });
         if let Some(taken) = self.next.take() {
             instance.slot(taken.slot).queue();
             instance.end_popped(taken.slot);
@@ -1120,15 +1167,14 @@ impl Contract for Workers {
                 instance.end_popped(slot);
             }
         }
-        self.kernel.harvest(instance, &mut |slot, result| match result {
-            // What the kernel gives back is not begun again.
-            result if retried(result) => instance.finish(slot, -libc::ECANCELED, By::Kernel),
-            result => instance.finish(slot, result, By::Kernel),
-        });
     }
 
     fn closed(&self) {
         self.kernel.close();
+    }
+
+    fn is_handing_over(&self) -> bool {
+        self.kernel.is_handing_over()
     }
 
     fn retract(&self, instance: &Instance, slot: u32, key: u64) -> bool {

@@ -1,6 +1,7 @@
 //! The watchdog: a slow tick for contexts whose requests nobody may be looking after. Ticks only
 //! while there is such a context.
 
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -86,7 +87,8 @@ impl Watchdog {
             let mut outside = Vec::new();
             state.watched.retain_mut(|watched| {
                 let look = watched.look();
-                if look != Look::Fine {
+                let in_flight = Workers::of(&watched.instance).kernel.in_flight() > 0;
+                if look != Look::Fine || in_flight {
                     outside.push((Arc::clone(&watched.instance), look));
                 }
                 look != Look::Quiet
@@ -95,8 +97,12 @@ impl Watchdog {
             state.resting = idle;
             drop(state);
             for (instance, look) in outside {
+                let workers = Workers::of(&instance);
+                if workers.collect(&instance) {
+                    // Nobody had come for them.
+                    workers.habit.nobody_came();
+                }
                 if look == Look::NeedsWorker {
-                    let workers = Workers::of(&instance);
                     workers.call_worker_at_once(&instance);
                 }
             }
@@ -162,15 +168,16 @@ impl Watched {
             look = Look::NeedsWorker;
         }
         self.door = kernel.door().view();
-        if workers.collect(&self.instance) {
-            // Nobody had come for them.
-            workers.habit.nobody_came();
-        }
         if workers.for_workers() > 0 && taken.1 == self.taken.1 {
             look = Look::NeedsWorker;
         }
+        let before = self.taken;
         (self.view, self.taken) = (workers.baton.view(), taken);
-        let busy = workers.for_workers() > 0 || !kernel.is_idle();
+        if !workers.copies.is_empty() && taken.1 == before.1 {
+            workers.copies_stuck.store(true, Ordering::Relaxed);
+            look = Look::NeedsWorker;
+        }
+        let busy = workers.has_more();
         if waiting || busy || !workers.next.is_empty() {
             self.quiet = 0;
             return look;
@@ -178,7 +185,11 @@ impl Watched {
         self.quiet += 1;
         if self.quiet >= QUIET_TICKS && workers.next.unwatch() {
             if workers.baton.unwatch() {
-                return Look::Quiet;
+                // A submitter that saw the mark has not told anybody: what it pushed is seen here.
+                fence(Ordering::SeqCst);
+                if !workers.has_more() || !workers.baton.watch() {
+                    return Look::Quiet;
+                }
             }
             // Requests have come: stay. If somebody else has marked it meanwhile, it is on the list
             // twice for a while.
