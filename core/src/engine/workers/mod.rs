@@ -359,10 +359,9 @@ impl Workers {
 
     /// A waiter collects what the kernel has completed, and hands over what is queued.
     fn help_kernel(&self, instance: &Arc<Instance>, help: Help, taker: &mut Taker<'_>) -> bool {
-        let mut finish = |slot, result| self.finish_kernel(instance, slot, result, taker);
-        let mut helped = self.kernel.harvest(instance, &mut finish);
         if self.kernel.queued() == 0 {
-            return helped;
+            let mut finish = |slot, result| self.finish_kernel(instance, slot, result, taker);
+            return self.kernel.harvest(instance, &mut finish);
         }
         if help.min > 0 {
             self.habit.waiter_came();
@@ -375,11 +374,10 @@ impl Workers {
                 return true;
             }
         }
+        // First, so that the device has work while this thread collects.
         self.hand_over(instance, By::Waiter);
-        // A kernel that executes at once has completed them by now.
         let mut finish = |slot, result| self.finish_kernel(instance, slot, result, taker);
-        helped |= self.kernel.harvest(instance, &mut finish);
-        helped
+        self.kernel.harvest(instance, &mut finish)
     }
 
     /// Collects for a program that does not come for its completions.
