@@ -215,6 +215,9 @@ mod tests {
         let error = Builder::default().workers_max(65).build().err().unwrap();
         assert_eq!(error.to_string(), "workers_max is 65, expected 1 to 64");
         let error = "uring".parse::<EngineKind>().unwrap_err();
-        assert_eq!(error.to_string(), "engine is uring, expected auto, workers, io_uring, linux_aio, posix_aio, null");
+        assert_eq!(
+            error.to_string(),
+            "engine is uring, expected auto, workers, io_uring, linux_aio, posix_aio, null"
+        );
     }
 }

@@ -227,9 +227,7 @@ unsafe fn execute_rest(request: &mut Request, mode: Mode) -> i32 {
         (_, opcode::SYNC_FILE_RANGE) => {
             uninterrupted(|| sys::sync_file_range(fd, sqe.off, u64::from(sqe.len), flags))
         }
-        (_, opcode::FALLOCATE) => {
-            uninterrupted(|| sys::fallocate(fd, sqe.len, sqe.off, sqe.addr))
-        }
+        (_, opcode::FALLOCATE) => uninterrupted(|| sys::fallocate(fd, sqe.len, sqe.off, sqe.addr)),
         (_, opcode::FTRUNCATE) => uninterrupted(|| sys::ftruncate(fd, sqe.off)),
         (_, opcode::FADVISE) => sys::fadvise(fd, sqe.off, u64::from(sqe.len), flags) as i32,
         // The descriptor is gone whatever close says: EINTR is not repeated (close(2)).
@@ -249,9 +247,7 @@ unsafe fn execute_rest(request: &mut Request, mode: Mode) -> i32 {
         (_, opcode::RENAMEAT) => {
             let to_dir = sqe.len as RawFd;
             // SAFETY: both copied paths end in NUL.
-            uninterrupted(|| unsafe {
-                sys::renameat2(fd, path(false), to_dir, path(true), flags)
-            })
+            uninterrupted(|| unsafe { sys::renameat2(fd, path(false), to_dir, path(true), flags) })
         }
         (_, opcode::MKDIRAT) => {
             // SAFETY: the copied path ends in NUL.
@@ -323,7 +319,9 @@ unsafe fn vectored(fd: RawFd, write: bool, iov: &mut [Iovec], sqe: &Sqe, mode: M
             let (address, len) = (iov[0].iov_base as u64, iov[0].iov_len);
             // The simple calls exist where preadv2 is not known.
             // SAFETY: the kernel checks the buffer, which is the request's.
-            unsafe { if write { sys::write(fd, address, len) } else { sys::read(fd, address, len) } }
+            unsafe {
+                if write { sys::write(fd, address, len) } else { sys::read(fd, address, len) }
+            }
         } else {
             // SAFETY: as above.
             unsafe {

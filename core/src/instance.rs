@@ -497,8 +497,7 @@ impl Instance {
             if self.free.held() == available as usize {
                 return self.engine.closed();
             }
-            let sleeper =
-                Sleeper { need: available + 1, stay_up: &|| false, even_if_closed: true };
+            let sleeper = Sleeper { need: available + 1, stay_up: &|| false, even_if_closed: true };
             let time = Some(Duration::from_millis(10));
             without_taker(|taker| self.engine.sleep(self, &sleeper, time, None, taker));
         }

@@ -31,31 +31,42 @@ mod sqe;
 mod sync;
 mod sys;
 
-// Everything but the modelled protocols is left out of a loom build.
-macro_rules! not_modelled {
-    ($($item:item)*) => { $(#[cfg(not(loom))] $item)* };
-}
+// Everything but the modelled protocols is left out of a loom build. One attribute each: a macro around
+// them would hide the files from rustfmt.
+#[cfg(not(loom))]
+mod config;
+#[cfg(not(loom))]
+mod context;
+#[cfg(not(loom))]
+mod descriptor;
+#[cfg(not(loom))]
+mod engine;
+#[cfg(not(loom))]
+mod exec;
+#[cfg(not(loom))]
+pub mod front;
+#[cfg(not(loom))]
+mod hazard;
+#[cfg(not(loom))]
+mod instance;
+#[cfg(not(loom))]
+pub mod probe;
+#[cfg(not(loom))]
+mod process;
+#[cfg(not(loom))]
+pub mod stats;
+#[cfg(not(loom))]
+pub mod table;
 
-not_modelled! {
-    mod config;
-    mod context;
-    mod descriptor;
-    mod engine;
-    mod exec;
-    pub mod front;
-    mod hazard;
-    mod instance;
-    pub mod probe;
-    mod process;
-    pub mod stats;
-    pub mod table;
-
-    pub use config::{Builder, ConfigError, ENTRIES_MAX, EngineKind, FD_POOL_MAX};
-    pub use context::{Canceller, Context, Full};
-    pub use engine::Choice;
-    #[cfg(feature = "faulty")]
-    pub use engine::faulty::Faults;
-}
+#[cfg(not(loom))]
+pub use config::{Builder, ConfigError, ENTRIES_MAX, EngineKind, FD_POOL_MAX};
+#[cfg(not(loom))]
+pub use context::{Canceller, Context, Full};
+#[cfg(not(loom))]
+pub use engine::Choice;
+#[cfg(not(loom))]
+#[cfg(feature = "faulty")]
+pub use engine::faulty::Faults;
 
 #[cfg(loom)]
 #[path = "engine/workers/baton.rs"]

@@ -201,7 +201,8 @@ mod tests {
             let refusal = cause::find("io_setup", libc::EPERM, &Facts::default());
             (!allowed.contains(&kind)).then_some(refusal)
         };
-        let engines = TRIED.map(|kind| Engine { kind, refusal: refusal(kind), note: String::new() });
+        let engines =
+            TRIED.map(|kind| Engine { kind, refusal: refusal(kind), note: String::new() });
         Probe { facts: Facts::default(), engines: engines.into() }
     }
 
@@ -236,7 +237,8 @@ mod tests {
     #[test]
     fn direct_requests_go_to_the_first_kernel_engine_that_is_allowed_and_asynchronous() {
         use EngineKind::{IoUring, LinuxAio, Workers};
-        let timing = Timing { reads: 32, done_at_return: 0, submit_ns: 1, total_ns: 2, single_ns: 1 };
+        let timing =
+            Timing { reads: 32, done_at_return: 0, submit_ns: 1, total_ns: 2, single_ns: 1 };
         let fast = Asynchrony::Asynchronous(timing);
         let slow = Asynchrony::Synchronous(timing);
         let untried = Asynchrony::Untried("x");

@@ -137,10 +137,7 @@ fn by_errno(call: &str, errno: i32, facts: &Facts) -> Option<(Cause, String)> {
         (_, libc::ENOSYS) => missing(&Call::of(call, facts), facts),
         ("io_setup", libc::EAGAIN) if facts.aio.exhausted_by(1) != Some(false) => Some((
             Cause::AioMaxNr,
-            format!(
-                "fs.aio-nr is {}, the limit fs.aio-max-nr of the whole host",
-                facts.aio
-            ),
+            format!("fs.aio-nr is {}, the limit fs.aio-max-nr of the whole host", facts.aio),
         )),
         ("io_uring_setup", libc::ENOMEM) if facts.is_older_than((5, 12)) => Some((
             Cause::Memlock,

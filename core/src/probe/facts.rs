@@ -234,7 +234,8 @@ fn pids() -> Limit {
         for group in Path::new(path.trim_start_matches('/')).ancestors() {
             let read = |name| read_to_string(root.join(group).join(name)).ok();
             let Some(limit) = read("pids.max") else { continue };
-            let limit = if limit.trim() == "max" { Some(u64::MAX) } else { limit.trim().parse().ok() };
+            let limit =
+                if limit.trim() == "max" { Some(u64::MAX) } else { limit.trim().parse().ok() };
             let used = read("pids.current").and_then(|text| text.trim().parse().ok());
             let found = Limit { used, limit, ..tightest.clone() };
             if tightest.limit.is_none() || found.room() < tightest.room() {

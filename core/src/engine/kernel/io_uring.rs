@@ -55,7 +55,8 @@ impl Uring {
         let fds = Eventfds::new()?;
         let entries = (slots + 1).min(ENTRIES_MAX) as u32;
         // One more completion for the poll that ends a sleep.
-        let completions = (slots as u32 + 1).next_power_of_two().max(2 * entries.next_power_of_two());
+        let completions =
+            (slots as u32 + 1).next_power_of_two().max(2 * entries.next_power_of_two());
         let mut builder = IoUring::builder();
         builder.setup_cqsize(completions).setup_clamp();
         let ring = builder.build(entries).map_err(|error| errno(&error))?;
@@ -144,7 +145,9 @@ fn entry(request: &Request) -> squeue::Entry {
             let (iov, n) = (copied.iov.as_ptr(), copied.iov.len() as u32);
             op::Writev::new(fd, iov, n).offset(sqe.off).rw_flags(flags).build()
         }
-        (Kind::Write, ..) => op::Write::new(fd, address, len).offset(sqe.off).rw_flags(flags).build(),
+        (Kind::Write, ..) => {
+            op::Write::new(fd, address, len).offset(sqe.off).rw_flags(flags).build()
+        }
         _ => op::Read::new(fd, address, len).offset(sqe.off).rw_flags(flags).build(),
     }
 }

@@ -271,7 +271,14 @@ impl KernelLane {
                     batch.as_slice().iter().for_each(|&slot| refused(slot));
                     continue;
                 };
-                self.hand_over_batch(instance, backend, batch.as_slice(), nobody_comes, refused, took);
+                self.hand_over_batch(
+                    instance,
+                    backend,
+                    batch.as_slice(),
+                    nobody_comes,
+                    refused,
+                    took,
+                );
                 match self.door.proceed(turn) {
                     Some(next) => turn = next,
                     // It took long, and somebody else goes on.
@@ -360,7 +367,10 @@ impl KernelLane {
     /// The eventfd that tells of completions, for whoever makes the poller look at it, which does not yet.
     pub(super) fn events_to_watch(&self, nobody_comes: bool) -> Option<RawFd> {
         let backend = self.backend.get()?.as_ref()?;
-        if !nobody_comes && !self.notifies.load(Ordering::Relaxed) || self.told.load(Ordering::SeqCst) || self.told.swap(true, Ordering::SeqCst) {
+        if !nobody_comes && !self.notifies.load(Ordering::Relaxed)
+            || self.told.load(Ordering::SeqCst)
+            || self.told.swap(true, Ordering::SeqCst)
+        {
             return None;
         }
         Some(backend.events()).filter(|&fd| fd >= 0)
@@ -439,7 +449,8 @@ impl KernelLane {
             let min = min.min(HARVEST);
             // A wake-up counts as one completion only, and fewer may come than were in flight
             // (refused at submit): it looks again.
-            let timeout = if min > 1 { Some(timeout.unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN)) } else { timeout };
+            let timeout =
+                if min > 1 { Some(timeout.unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN)) } else { timeout };
             let (harvested, end) = backend.sleep(instance, min, timeout, mask, &mut done);
             n = harvested;
             if n > 0 && end != SleepEnd::Interrupted { SleepEnd::Again } else { end }

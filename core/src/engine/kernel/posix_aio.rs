@@ -18,8 +18,8 @@ use std::time::Duration;
 use libc::{aiocb, timespec};
 
 use super::{Backend, Done, Eventfds};
-use crate::engine::workers::pool::enough_threads;
 use crate::config::{EngineKind, FD_POOL_MAX};
+use crate::engine::workers::pool::enough_threads;
 use crate::instance::Instance;
 use crate::queue::SleepEnd;
 use crate::request::Kind;
@@ -238,7 +238,12 @@ impl PosixAio {
         Ok(Self {
             functions,
             blocks: (0..slots).map(|_| UnsafeCell::new(zeroed())).collect(),
-            state: Mutex::new(State { files: Vec::new(), in_flight: Vec::new(), typical: 0, asleep: false }),
+            state: Mutex::new(State {
+                files: Vec::new(),
+                in_flight: Vec::new(),
+                typical: 0,
+                asleep: false,
+            }),
             pool,
             fds,
             wake: UnsafeCell::new(zeroed()),
@@ -521,7 +526,9 @@ fn sigevent_thread(fd: RawFd) -> libc::sigevent {
 impl Drop for PosixAio {
     fn drop(&mut self) {
         // The child of a fork has none of the C library's threads.
-        if !self.is_reading.load(Ordering::Relaxed) || self.generation != crate::process::generation() {
+        if !self.is_reading.load(Ordering::Relaxed)
+            || self.generation != crate::process::generation()
+        {
             return;
         }
         sys::eventfd_add(self.fds.wake, 1);

@@ -28,8 +28,8 @@ use self::pipeline::{Pipeline, Way};
 use self::threads::Threads;
 use super::kernel::{KernelLane, Reach};
 use super::{Choice, Contract, Help};
-use crate::descriptor::{self, ticks_per_us};
 use crate::config::{Builder, ConfigError, EngineKind};
+use crate::descriptor::{self, ticks_per_us};
 use crate::exec::{self, Mode};
 use crate::instance::{By, Instance, Taker, without_taker};
 use crate::queue::{IndexRing, SleepEnd, Sleeper};
@@ -159,7 +159,8 @@ impl Workers {
                 self.hold(instance, turn, By::Waiter, taker, &mut |_, _| false);
             });
         }
-        let left = || self.pool.pop().or_else(|| self.copies.pop()).or_else(|| self.kernel.queue().pop());
+        let left =
+            || self.pool.pop().or_else(|| self.copies.pop()).or_else(|| self.kernel.queue().pop());
         while let Some(slot) = left() {
             self.run_pooled(instance, slot);
         }
@@ -367,7 +368,10 @@ impl Workers {
             self.habit.waiter_came();
         }
         let alone = self.kernel.queued() == 1 && help.unbounded;
-        if alone && self.kernel.reach() == Reach::Direct && self.must_wait_for_all(instance, help.min) {
+        if alone
+            && self.kernel.reach() == Reach::Direct
+            && self.must_wait_for_all(instance, help.min)
+        {
             // It would sleep for this one request anyway: one system call instead of two.
             if let Some(slot) = self.kernel.queue().pop() {
                 self.run(instance, slot, By::Waiter, true, taker);
@@ -864,7 +868,13 @@ impl Workers {
     /// How many requests have been taken for execution, by holders and by workers of their own.
     fn taken(&self) -> (u64, u64) {
         let inline = self.inline.taken() + self.ordered.taken();
-        (inline, self.pool.taken() + self.worker.taken() + self.copies.taken() + self.kernel.queue().taken())
+        (
+            inline,
+            self.pool.taken()
+                + self.worker.taken()
+                + self.copies.taken()
+                + self.kernel.queue().taken(),
+        )
     }
 
     /// Requests that wait for a worker each.
@@ -970,7 +980,8 @@ impl Contract for Workers {
         if let [slot] = *slots {
             // SAFETY: filled by the submitter, which has not passed it on yet.
             let request = unsafe { instance.slot(slot).request() };
-            let (lane, stream) = lane::choose(&request.sqe, request.kind, self.kernel.reach(), &mut flags);
+            let (lane, stream) =
+                lane::choose(&request.sqe, request.kind, self.kernel.reach(), &mut flags);
             let for_all = side_by_side && request.kind == Kind::Read;
             if lane == Lane::Inline && request.notify < 0 && !for_all {
                 (request.lane, request.stream) = (lane as u8, stream);
@@ -985,12 +996,15 @@ impl Contract for Workers {
             // SAFETY: filled by the submitter, which has not passed it on yet.
             let request = unsafe { instance.slot(slot).request() };
             let kind = request.kind;
-            let (lane, stream) = match lane::choose(&request.sqe, kind, self.kernel.reach(), &mut flags) {
-                // Not worth a call: it completes with its error.
-                (Lane::Kernel, _) if request.refused != 0 => (Lane::Inline, false),
-                (Lane::Inline, false) if side_by_side && kind == Kind::Read => (Lane::Copy, false),
-                chosen => chosen,
-            };
+            let (lane, stream) =
+                match lane::choose(&request.sqe, kind, self.kernel.reach(), &mut flags) {
+                    // Not worth a call: it completes with its error.
+                    (Lane::Kernel, _) if request.refused != 0 => (Lane::Inline, false),
+                    (Lane::Inline, false) if side_by_side && kind == Kind::Read => {
+                        (Lane::Copy, false)
+                    }
+                    chosen => chosen,
+                };
             (request.lane, request.stream) = (lane as u8, stream);
             notifies |= request.notify >= 0;
             instance.slot(slot).queue();
@@ -1068,7 +1082,10 @@ impl Contract for Workers {
         if !self.copies.is_empty() && self.help_copy(instance, help, taker) {
             return true;
         }
-        if help.min > 0 && self.pipeline.is(Way::SideBySide) && self.wait_for_copiers(instance, help.min) {
+        if help.min > 0
+            && self.pipeline.is(Way::SideBySide)
+            && self.wait_for_copiers(instance, help.min)
+        {
             return true;
         }
         if !self.has_inline_work()
@@ -1118,10 +1135,7 @@ impl Contract for Workers {
             return;
         }
         let last = self.seat.last_view.swap(view.word(), Ordering::Relaxed);
-        if last == view.word()
-            && self.steal(instance, view)
-            && !self.habit.waiters_come()
-        {
+        if last == view.word() && self.steal(instance, view) && !self.habit.waiters_come() {
             self.call_holder(instance);
         }
     }

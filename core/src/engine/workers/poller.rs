@@ -9,8 +9,8 @@ use std::time::Duration;
 use super::Workers;
 use super::threads::{RETIRE_AFTER, spawn};
 use crate::exec::{self, Mode};
-use crate::request::{Kind, Request};
 use crate::instance::{By, Instance};
+use crate::request::{Kind, Request};
 use crate::sync::lock;
 use crate::sys;
 
@@ -105,7 +105,14 @@ impl State {
 
 impl Poller {
     pub(super) fn new() -> Self {
-        Self { state: Mutex::new(State { waiting: Vec::new(), kernels: Vec::new(), eventfd: -1, alive: false }) }
+        Self {
+            state: Mutex::new(State {
+                waiting: Vec::new(),
+                kernels: Vec::new(),
+                eventfd: -1,
+                alive: false,
+            }),
+        }
     }
 
     /// Waits on behalf of a started request.
@@ -180,7 +187,8 @@ impl Poller {
     pub(super) fn remove(&self, instance: &Instance, slot: u32, key: u64) -> bool {
         let mut state = lock(&self.state);
         // A slot on the list is not reused: its key is that of the request.
-        let found = |waiting: &Waiting| waiting.is(instance, slot) && instance.slot(slot).key() == key;
+        let found =
+            |waiting: &Waiting| waiting.is(instance, slot) && instance.slot(slot).key() == key;
         let Some(at) = state.waiting.iter().position(found) else {
             return false;
         };
