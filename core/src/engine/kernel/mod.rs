@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 mod io_uring;
-mod linux_aio;
+pub(crate) mod linux_aio;
 mod posix_aio;
 mod reaper;
 
@@ -169,11 +169,6 @@ impl KernelLane {
     /// Which requests it takes now.
     #[inline]
     pub(super) fn reach(&self) -> Reach {
-        self.reach_now()
-    }
-
-    #[inline]
-    fn reach_now(&self) -> Reach {
         match self.backend.get() {
             Some(None) => Reach::Nothing,
             _ => self.reach,

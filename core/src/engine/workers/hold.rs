@@ -1,0 +1,216 @@
+//! Holding the baton: executing what is inline and what is ordered, and losing it.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use super::baton::{Release, Turn, View};
+use super::lane::Lane;
+use super::{SPIN_US_MAX, TIMED_EVERY, Workers, threads};
+use crate::descriptor;
+use crate::instance::{By, Instance, Taker};
+use crate::request::Kind;
+use crate::sys;
+
+impl Workers {
+    /// Holds the baton until nothing is waiting, `enough` says so, or it is taken away.
+    pub(super) fn hold(
+        &self,
+        instance: &Arc<Instance>,
+        mut turn: Turn,
+        by: By,
+        taker: &mut Taker<'_>,
+        enough: &mut dyn FnMut(u64, u32) -> bool,
+    ) {
+        loop {
+            if !self.ordered.is_empty() && self.hold_order(instance, by, taker, enough) {
+                return self.lay_down(instance, turn);
+            }
+            if let Some(slot) = self.inline.pop() {
+                if self.is_overtaking() && self.defer_append(instance, slot) {
+                    continue;
+                }
+                let timed = turn.number().is_multiple_of(TIMED_EVERY);
+                let ticks = self.run(instance, slot, by, timed, taker);
+                if by == By::Worker && self.gives_way() {
+                    self.lay_down(instance, turn);
+                    if instance.completions().has_sleepers() {
+                        instance.completions().wake_now();
+                    }
+                    return;
+                }
+                if self.inline.is_empty() {
+                    // Fall through to the release: it notices what was announced meanwhile.
+                } else if enough(ticks, taker.taken()) {
+                    return self.lay_down(instance, turn);
+                } else {
+                    match self.baton.proceed(turn) {
+                        Some(next) => turn = next,
+                        None => return self.lost(instance),
+                    }
+                    continue;
+                }
+            }
+            if by == By::Worker && !self.waiters_execute() {
+                self.spin_for_work();
+            }
+            match self.baton.release(turn) {
+                Release::Free => return,
+                Release::Lost => return self.lost(instance),
+                Release::Work(same) => match self.baton.proceed(same) {
+                    Some(next) => turn = next,
+                    None => return self.lost(instance),
+                },
+            }
+        }
+    }
+
+    /// Executes ordered requests until there are none, or `enough` says so (true). Whoever blocks
+    /// here may lose the baton, and the ordered requests wait for him all the same.
+    #[cold]
+    pub(super) fn hold_order(
+        &self,
+        instance: &Arc<Instance>,
+        by: By,
+        taker: &mut Taker<'_>,
+        enough: &mut dyn FnMut(u64, u32) -> bool,
+    ) -> bool {
+        fence(Ordering::SeqCst);
+        if self.losers.load(Ordering::SeqCst) > 0 {
+            // One of them may be at an append; it announces these when it is through.
+            return false;
+        }
+        let Some(mut turn) = self.order.take() else { return false };
+        loop {
+            while let Some(slot) = self.ordered.pop() {
+                let ticks = self.run(instance, slot, by, true, taker);
+                if enough(ticks, taker.taken()) && !self.ordered.is_empty() {
+                    self.order.leave(turn);
+                    // The baton may be somebody else's by now, who has not seen these.
+                    self.announce(instance, self.waiters_execute());
+                    return true;
+                }
+            }
+            match self.order.release(turn) {
+                Release::Work(same) => turn = self.order.proceed(same).expect("nobody steals it"),
+                Release::Free | Release::Lost => return false,
+            }
+        }
+    }
+
+    /// A worker gives the baton to a waiter that came for it: it executes without waking anybody.
+    pub(super) fn gives_way(&self) -> bool {
+        // One that came once, and does not any more, must not stop a worker that is needed.
+        self.seat.waiter_wants.load(Ordering::Relaxed)
+            && self.waiters_execute()
+            && self.seat.waiter_wants.swap(false, Ordering::Relaxed)
+    }
+
+    /// Gives the baton back although requests are left.
+    pub(super) fn lay_down(&self, instance: &Arc<Instance>, turn: Turn) {
+        if !self.baton.leave(turn) {
+            self.lost(instance);
+        }
+    }
+
+    /// Takes the baton away from a holder that has been in one request for too long. False: it has gone on.
+    pub(super) fn steal(&self, instance: &Arc<Instance>, view: View) -> bool {
+        // Before the fact, so that whoever takes the baton next knows.
+        self.losers.fetch_add(1, Ordering::SeqCst);
+        let stolen = self.baton.steal(view);
+        if stolen {
+            instance.count(|stats| &stats.handovers);
+        } else {
+            self.one_loser_less(instance);
+        }
+        stolen
+    }
+
+    /// A holder that has lost the baton is through with its request.
+    #[cold]
+    pub(super) fn lost(&self, instance: &Arc<Instance>) {
+        instance.count(|stats| &stats.after_losing_baton);
+        self.one_loser_less(instance);
+    }
+
+    pub(super) fn one_loser_less(&self, instance: &Arc<Instance>) {
+        self.losers.fetch_sub(1, Ordering::SeqCst);
+        // Pairs with the fence in `hold_order`: ordered requests are seen here, or this there.
+        fence(Ordering::SeqCst);
+        if !self.ordered.is_empty() {
+            // They may have waited for it.
+            self.order.announce();
+            self.announce(instance, self.waiters_execute());
+        }
+    }
+
+    /// Would an inline request overtake one that was submitted before it?
+    #[inline]
+    pub(super) fn is_overtaking(&self) -> bool {
+        self.losers.load(Ordering::SeqCst) > 0
+            || !self.ordered.is_empty()
+            || self.order.view().is_held()
+    }
+
+    /// An append that is in the inline lane, because its descriptor's number stood for another file
+    /// when it was last looked at, must not overtake: it goes behind the ordered ones. False: it is none.
+    #[cold]
+    pub(super) fn defer_append(&self, instance: &Instance, slot: u32) -> bool {
+        // SAFETY: popped by us, so not freed; only read, as whoever cancels it at this moment does.
+        let request = unsafe { instance.slot(slot).request() };
+        if request.kind != Kind::Write || !descriptor::Facts::appends_now(request.sqe.fd) {
+            return false;
+        }
+        let _ = descriptor::Facts::fresh(request.sqe.fd);
+        self.ordered.push(&[slot]);
+        self.order.announce();
+        true
+    }
+
+    /// To the pool, once everything is done that it has to come after.
+    pub(super) fn pass_on(&self, instance: &Arc<Instance>, slot: u32) {
+        let started = instance.slot(slot);
+        // SAFETY: started, and pushed only afterwards.
+        let request = unsafe { started.request() };
+        let others_first = !self.ordered.is_empty() || self.order.view().is_held();
+        if request.lane == Lane::AfterInline as u8 && others_first {
+            // Behind the ordered ones that came before it; it is passed on again from there.
+            request.lane = Lane::AfterOrdered as u8;
+            started.requeue();
+            self.ordered.push(&[slot]);
+            self.order.announce();
+            self.announce(instance, false);
+        } else {
+            self.to_pool(instance, slot);
+        }
+    }
+
+    /// Waits a little for more, if that has been worth it lately. Bounded; none on one CPU.
+    pub(super) fn spin_for_work(&self) {
+        let budget = self.spin.load(Ordering::Relaxed);
+        if budget == 0 {
+            return;
+        }
+        let begin = sys::ticks();
+        loop {
+            if self.baton.view().has_work() {
+                let longest = SPIN_US_MAX * self.ticks_per_us;
+                self.spin.store((budget + budget / 4).min(longest), Ordering::Relaxed);
+                return;
+            }
+            if sys::ticks().wrapping_sub(begin) > budget {
+                self.spin.store(budget / 2, Ordering::Relaxed);
+                return;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// A worker had to be called: a short spin before would have been cheaper.
+    pub(super) fn spin_pays(&self) {
+        if threads::cpus() > 1 {
+            let least = 2 * self.ticks_per_us;
+            self.spin.fetch_max(least, Ordering::Relaxed);
+        }
+    }
+}

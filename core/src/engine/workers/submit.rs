@@ -1,0 +1,203 @@
+//! Submitting: a lane for each request, and somebody who is told of it.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use super::Workers;
+use super::lane::{self, Flags, Lane};
+use super::pipeline::Way;
+use crate::instance::Instance;
+use crate::request::{Batch, Kind, Request};
+
+impl Workers {
+    /// Where a request goes, and whether its descriptor is a stream.
+    #[inline]
+    pub(super) fn choose_lane(&self, request: &Request, flags: &mut Flags) -> (Lane, bool) {
+        match lane::choose(&request.sqe, request.kind, self.kernel.reach(), flags) {
+            // Not worth a call: it completes with its error.
+            (Lane::Kernel, _) if request.refused != 0 => (Lane::Inline, false),
+            (Lane::Inline, false)
+                if request.kind == Kind::Read && self.pipeline.is(Way::SideBySide) =>
+            {
+                (Lane::Copy, false)
+            }
+            chosen => chosen,
+        }
+    }
+
+    /// Submits requests of any lane, as `choose` says.
+    pub(super) fn submit_batch(
+        &self,
+        instance: &Arc<Instance>,
+        slots: &[u32],
+        mut choose: impl FnMut(&Request) -> (Lane, bool),
+    ) {
+        let moved = !self.next.is_empty() && self.next_to_ring(instance);
+        let (mut inline, mut pool, mut kernel) = (Batch::new(), Batch::new(), Batch::new());
+        let mut copies = Batch::new();
+        let (mut notifies, mut ordered, mut for_worker) = (false, false, false);
+        for &slot in slots {
+            // SAFETY: filled by the submitter, which has not passed it on yet.
+            let request = unsafe { instance.slot(slot).request() };
+            let (lane, stream) = choose(request);
+            (request.lane, request.stream) = (lane as u8, stream);
+            notifies |= request.notify >= 0;
+            instance.slot(slot).queue();
+            match lane {
+                Lane::Inline | Lane::AfterInline | Lane::AfterOrdered => inline.push(slot),
+                Lane::Ordered => {
+                    self.ordered.push(&[slot]);
+                    ordered = true;
+                }
+                Lane::Pool => pool.push(slot),
+                Lane::Kernel => kernel.push(slot),
+                Lane::Copy => copies.push(slot),
+                Lane::Worker => {
+                    self.worker.push(&[slot]);
+                    for_worker = true;
+                }
+                Lane::Poll => {
+                    if instance.start(slot) {
+                        self.threads.poller.add(instance, slot);
+                    }
+                }
+            }
+        }
+        // Whoever waits for an eventfd is not inside `wait`.
+        let helpers_come = !notifies && self.waiters_execute();
+        if !inline.as_slice().is_empty() {
+            self.inline.push(inline.as_slice());
+        }
+        if ordered {
+            self.order.announce();
+        }
+        if moved || ordered || !inline.as_slice().is_empty() {
+            self.announce(instance, helpers_come);
+        }
+        if for_worker {
+            self.call_worker_at_once(instance);
+        }
+        if !copies.as_slice().is_empty() {
+            self.copies.push(copies.as_slice());
+            self.call_for_copies(instance, helpers_come);
+        }
+        if !kernel.as_slice().is_empty() {
+            self.queue_for_kernel(instance, kernel.as_slice(), helpers_come);
+        }
+        if !pool.as_slice().is_empty() {
+            self.pool.push(pool.as_slice());
+            let left_to_waiter = helpers_come
+                && self.waits_are_unbounded.load(Ordering::Relaxed)
+                && pool.as_slice().len() == 1
+                && self.must_wait_for_all(instance, 1)
+                && !instance.completions().has_sleepers();
+            if left_to_waiter {
+                self.watch_over(instance);
+            } else {
+                self.call_worker(instance);
+            }
+        }
+        if !helpers_come && self.threads.pool.is_helpless() {
+            self.run_without_workers(instance);
+        }
+    }
+
+    /// Leaves a single inline request to the wait that is expected to follow. False: not now.
+    #[inline]
+    pub(super) fn leave_to_wait(&self, instance: &Arc<Instance>, slot: u32) -> bool {
+        let not_alone = self.baton.view().is_held() || self.losers.load(Ordering::SeqCst) > 0;
+        if not_alone || !self.waiters_execute() || self.has_inline_work() {
+            return false;
+        }
+        instance.slot(slot).leave();
+        let Some(watched) = self.next.put(slot) else { return false };
+        if instance.completions().has_sleepers() {
+            instance.completions().wake_now();
+        }
+        if !watched && self.next.watch() {
+            self.threads.watchdog.add(instance);
+        }
+        true
+    }
+
+    /// Submits a single inline request that nobody is told of by an eventfd.
+    #[inline]
+    pub(super) fn submit_one(&self, instance: &Arc<Instance>, slot: u32) {
+        if self.leave_to_wait(instance, slot) {
+            return;
+        }
+        if !self.next.is_empty() {
+            self.next_to_ring(instance);
+        }
+        instance.slot(slot).queue();
+        self.inline.push(&[slot]);
+        self.announce(instance, self.waiters_execute());
+    }
+
+    /// What was left for its submitter's wait goes into the ring, in front of what comes. True if
+    /// there was something, which the caller announces.
+    pub(super) fn next_to_ring(&self, instance: &Instance) -> bool {
+        let Some(taken) = self.next.take() else { return false };
+        instance.slot(taken.slot).queue();
+        self.inline.push(&[taken.slot]);
+        true
+    }
+
+    /// Queues requests for the kernel, and sees to it that somebody hands them over.
+    pub(super) fn queue_for_kernel(
+        &self,
+        instance: &Arc<Instance>,
+        slots: &[u32],
+        helpers_come: bool,
+    ) {
+        let door = self.kernel.push(slots);
+        if !door.is_held() {
+            if !helpers_come {
+                self.seat.want_hand_over();
+                self.call_worker_at_once(instance);
+            } else if instance.completions().has_sleepers() {
+                instance.completions().wake_now();
+            }
+        }
+        if !self.baton.view().is_watched() {
+            self.watch_over(instance);
+        }
+    }
+
+    /// Has workers come to the requests that any thread may execute, if there are too few.
+    pub(super) fn call_for_copies(&self, instance: &Arc<Instance>, helpers_come: bool) {
+        fence(Ordering::SeqCst);
+        // The waiter takes one, and workers what it has no hands for.
+        if helpers_come && self.copies.len() == 1 && !instance.completions().has_sleepers() {
+            if !self.baton.view().is_watched() {
+                self.watch_over(instance);
+            }
+        } else {
+            if self.copies_for_workers() > 0 {
+                self.call_worker(instance);
+            } else if instance.completions().has_sleepers() {
+                instance.completions().wake_now();
+            }
+            if !self.baton.view().is_watched() {
+                self.watch_over(instance);
+            }
+        }
+    }
+
+    /// Says that requests were pushed, and sees to it that somebody executes them.
+    #[inline]
+    pub(super) fn announce(&self, instance: &Arc<Instance>, helpers_come: bool) {
+        let seen = self.baton.announce();
+        if !seen.is_held() {
+            if !helpers_come {
+                self.call_holder(instance);
+            } else if instance.completions().has_sleepers() {
+                instance.completions().wake_now();
+            }
+        }
+        if !seen.is_watched() {
+            self.watch_over(instance);
+        }
+    }
+}

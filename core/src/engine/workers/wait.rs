@@ -1,0 +1,216 @@
+//! What a thread of the program does while it waits.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::baton::View;
+use super::pipeline::Way;
+use super::{SPIN_US_MAX, Workers, threads};
+use crate::engine::Help;
+use crate::engine::kernel::Reach;
+use crate::instance::{By, Instance, Taker};
+use crate::sys;
+
+/// A waiter that has enough goes on for what it can still take: this many requests at most, and
+/// none after one that took this long.
+const FAVOURS: u32 = 32;
+const FAVOUR_US: u64 = 10;
+/// A poll waits this long for a request that another thread has begun and that is not expected to sleep.
+const POLL_US: u64 = 500;
+/// A waiter waits this long for a worker to give it the baton.
+const ASK_US: u64 = 5;
+
+impl Workers {
+    /// A waiter collects what the kernel has completed, and hands over what is queued.
+    pub(super) fn help_kernel(
+        &self,
+        instance: &Arc<Instance>,
+        help: Help,
+        taker: &mut Taker<'_>,
+    ) -> bool {
+        if self.kernel.queued() == 0 {
+            let mut finish = |slot, result| self.finish_kernel(instance, slot, result, taker);
+            return self.kernel.harvest(instance, &mut finish);
+        }
+        if help.min > 0 {
+            self.habit.waiter_came();
+        }
+        let alone = self.kernel.queued() == 1 && help.unbounded;
+        if alone
+            && self.kernel.reach() == Reach::Direct
+            && self.must_wait_for_all(instance, help.min)
+        {
+            // It would sleep for this one request anyway: one system call instead of two.
+            if let Some(slot) = self.kernel.queue().pop() {
+                self.run(instance, slot, By::Waiter, true, taker);
+                return true;
+            }
+        }
+        // First, so that the device has work while this thread collects.
+        self.hand_over(instance, By::Waiter);
+        let mut finish = |slot, result| self.finish_kernel(instance, slot, result, taker);
+        self.kernel.harvest(instance, &mut finish)
+    }
+
+    /// Executes requests that any thread may, as long as it pays to stay.
+    pub(super) fn help_copy(
+        &self,
+        instance: &Arc<Instance>,
+        help: Help,
+        taker: &mut Taker<'_>,
+    ) -> bool {
+        let (mut executed, before) = (0, taker.taken());
+        while let Some(slot) = self.copies.pop() {
+            let ticks = self.run(instance, slot, By::Waiter, true, taker);
+            executed += 1;
+            let taken = taker.taken() - before;
+            let slow = ticks > FAVOUR_US * self.ticks_per_us;
+            // What workers have completed meanwhile is on a line that they write to: looked at seldom.
+            let look = executed % 8 == 0 && help.max < u32::MAX;
+            let available = if look { instance.completions().available() } else { 0 };
+            if slow || executed >= FAVOURS || taken + available >= help.max {
+                break;
+            }
+        }
+        if executed > 0 && help.min > 0 {
+            self.habit.waiter_came();
+        }
+        executed > 0
+    }
+
+    /// Workers are at the last of the requests that this waiter waits for: looks out for them as
+    /// long as a few take. True if enough has come, or more to execute.
+    pub(super) fn wait_for_copiers(&self, instance: &Instance, min: u32) -> bool {
+        let begin = sys::ticks();
+        while self.copying.load(Ordering::Relaxed) > 0 {
+            if instance.completions().available() >= min || !self.copies.is_empty() {
+                return true;
+            }
+            if sys::ticks().wrapping_sub(begin) > SPIN_US_MAX * self.ticks_per_us {
+                return false;
+            }
+            std::hint::spin_loop();
+        }
+        false
+    }
+
+    /// A worker executes what this waiter waits for: looks out for it as long as a few requests take.
+    /// `None`: enough has come. Else the baton as it is then.
+    pub(super) fn wait_for_pipeline(&self, instance: &Instance, min: u32) -> Option<View> {
+        let begin = sys::ticks();
+        loop {
+            if instance.completions().available() >= min {
+                return None;
+            }
+            let view = self.baton.view();
+            let over = sys::ticks().wrapping_sub(begin) > SPIN_US_MAX * self.ticks_per_us;
+            if !view.is_held() || over {
+                return Some(view);
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Asks the worker that holds the baton for it, and waits for as long as a request that does
+    /// not sleep takes. Gives the baton as it is then.
+    #[cold]
+    pub(super) fn ask_for_baton(&self) -> View {
+        self.seat.waiter_wants.store(true, Ordering::Relaxed);
+        let begin = sys::ticks();
+        loop {
+            let view = self.baton.view();
+            let over = sys::ticks().wrapping_sub(begin) > ASK_US * self.ticks_per_us;
+            if !view.is_held() || over || threads::cpus() == 1 {
+                return view;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Waits for the holder of the baton to finish what it executes, unless that takes long.
+    #[cold]
+    pub(super) fn wait_for_holder(&self, mut view: View) -> View {
+        let before = View::from_word(self.given_up.load(Ordering::Relaxed));
+        if view.is_stuck_since(before) {
+            return view;
+        }
+        let begin = sys::ticks();
+        while view.is_held() && sys::ticks().wrapping_sub(begin) < POLL_US * self.ticks_per_us {
+            std::thread::yield_now();
+            view = self.baton.view();
+        }
+        if view.is_held() {
+            self.given_up.store(view.word(), Ordering::Relaxed);
+        }
+        view
+    }
+
+    pub(super) fn may_take(&self, instance: &Instance, help: Help) -> bool {
+        let helpless = self.threads.pool.is_helpless();
+        !self.pool.is_empty()
+            && (helpless || help.unbounded && self.must_wait_for_all(instance, help.min))
+            || helpless && !self.worker.is_empty()
+    }
+
+    /// Helps with all but a request left for its submitter's wait.
+    pub(super) fn help_more(
+        &self,
+        instance: &Arc<Instance>,
+        help: Help,
+        taker: &mut Taker<'_>,
+    ) -> bool {
+        let mut view = self.baton.view();
+        if help.min == 0 && view.is_held() {
+            // A poll that comes while another thread executes: what it has begun is not to be missed.
+            view = self.wait_for_holder(view);
+        }
+        if help.min > 0 && self.pipeline.is(Way::Pipelined) && view.is_held() {
+            match self.wait_for_pipeline(instance, help.min) {
+                None => return true,
+                Some(now) => view = now,
+            }
+        }
+        if view.has_work() || self.has_inline_work() {
+            if help.min > 0 || view.has_work() {
+                self.habit.waiter_came();
+            }
+            let ask = view.is_held() && help.min > 0 && !self.pipeline.is(Way::Pipelined);
+            if ask && self.has_inline_work() {
+                view = self.ask_for_baton();
+            }
+            if !view.is_held()
+                && let Some(turn) = self.baton.take()
+            {
+                let (mut executed, before) = (0, taker.taken());
+                self.hold(instance, turn, By::Waiter, taker, &mut |ticks, taken| {
+                    executed += 1;
+                    let slow = ticks > FAVOUR_US * self.ticks_per_us;
+                    let available = instance.completions().available() + taken - before;
+                    // Who only looks expects to see everything that did not sleep.
+                    let favour = help.min > 0 && available >= help.min;
+                    available >= help.max || favour && (slow || executed >= FAVOURS)
+                });
+                return true;
+            }
+        } else if help.min > 0 {
+            self.habit.waiter_came();
+        }
+        if help.min > 0 && self.waits_are_unbounded.load(Ordering::Relaxed) != help.unbounded {
+            self.waits_are_unbounded.store(help.unbounded, Ordering::Relaxed);
+        }
+        if self.may_take(instance, help) {
+            let mut slot = self.pool.pop();
+            if slot.is_none() && self.threads.pool.is_helpless() {
+                slot = self.worker.pop();
+            }
+            if let Some(slot) = slot {
+                self.run(instance, slot, By::Waiter, true, taker);
+                return true;
+            }
+        } else if !self.pool.is_empty() {
+            // Left for a waiter, but not for one with a deadline.
+            self.call_worker(instance);
+        }
+        false
+    }
+}

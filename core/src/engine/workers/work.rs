@@ -1,0 +1,157 @@
+//! What a worker does for a context, and the watchdog and the poller in its name.
+
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use super::pipeline::Way;
+use super::{SPIN_US_MAX, Workers, threads};
+use crate::instance::{By, Instance, without_taker};
+use crate::sys;
+
+/// Workers that execute cached reads of one context side by side: more than this wait for memory.
+const COPIERS_MAX: usize = 4;
+
+impl Workers {
+    /// What a worker does for a context that it was called for: one request of the pool lane, or
+    /// else a turn with the baton.
+    pub(super) fn serve(&self, instance: &Arc<Instance>) {
+        if self.seat.takes_hand_over() {
+            self.hand_over(instance, By::Worker);
+        } else if let Some(slot) = self.pool.pop().or_else(|| self.worker.pop()) {
+            self.run_pooled(instance, slot);
+        } else if self.copies_for_workers() > 0 {
+            self.work_at_copies(instance);
+        } else if self.seat.takes_holder()
+            && let Some(turn) = self.baton.take()
+        {
+            self.spin_pays();
+            without_taker(|taker| {
+                self.hold(instance, turn, By::Worker, taker, &mut |_, _| false);
+            });
+        }
+    }
+
+    /// A worker executes requests that any thread may until there are none, and looks out for more
+    /// for a while: submitters need not call it then.
+    pub(super) fn work_at_copies(&self, instance: &Arc<Instance>) {
+        self.copies_stuck.store(false, Ordering::Relaxed);
+        self.copying.fetch_add(1, Ordering::SeqCst);
+        loop {
+            let mut idle_since = sys::ticks();
+            loop {
+                if let Some(slot) = self.copies.pop() {
+                    without_taker(|taker| self.run(instance, slot, By::Pool, true, taker));
+                    idle_since = sys::ticks();
+                    if self.others_wait() {
+                        // Back to the queue of contexts, which serves them in turn.
+                        self.copying.fetch_sub(1, Ordering::SeqCst);
+                        return;
+                    }
+                } else if sys::ticks().wrapping_sub(idle_since) > self.copy_patience() {
+                    break;
+                }
+                std::hint::spin_loop();
+            }
+            self.copying.fetch_sub(1, Ordering::SeqCst);
+            // Pairs with the fence of a submitter: it sees that nobody is here, or this its requests.
+            fence(Ordering::SeqCst);
+            if self.copies.is_empty() {
+                return;
+            }
+            self.copying.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// How long a worker without work looks out for more, in ticks.
+    pub(super) fn copy_patience(&self) -> u64 {
+        if self.pipeline.is(Way::SideBySide) { SPIN_US_MAX * self.ticks_per_us } else { 0 }
+    }
+
+    /// Requests of other lanes wait for a worker.
+    pub(super) fn others_wait(&self) -> bool {
+        !self.pool.is_empty() || self.needs_worker_at_once()
+    }
+
+    /// A request of the pool lane, on one of our workers or in its place.
+    pub(super) fn run_pooled(&self, instance: &Arc<Instance>, slot: u32) {
+        let ticks = without_taker(|taker| self.run(instance, slot, By::Pool, true, taker));
+        if ticks > 0 {
+            self.threads.pool.took(ticks);
+        }
+    }
+
+    /// No worker exists and none can be made, and the program may not come to wait: the submitter
+    /// executes its own requests, as the kernel's AIO does with buffered ones.
+    #[cold]
+    pub(super) fn run_without_workers(&self, instance: &Arc<Instance>) {
+        if let Some(turn) = self.baton.take() {
+            without_taker(|taker| {
+                self.hold(instance, turn, By::Waiter, taker, &mut |_, _| false);
+            });
+        }
+        let left =
+            || self.pool.pop().or_else(|| self.copies.pop()).or_else(|| self.kernel.queue().pop());
+        while let Some(slot) = left() {
+            self.run_pooled(instance, slot);
+        }
+    }
+
+    /// Collects for a program that does not come for its completions.
+    pub(super) fn collect(&self, instance: &Arc<Instance>) -> bool {
+        let any = without_taker(|taker| {
+            let mut finish = |slot, result| self.finish_kernel(instance, slot, result, taker);
+            self.kernel.harvest(instance, &mut finish)
+        });
+        if any && self.kernel.queued() > 0 {
+            // There is room again.
+            self.seat.want_hand_over();
+            self.call_worker_at_once(instance);
+        }
+        any
+    }
+
+    /// Is there something for a worker to do?
+    pub(super) fn needs_worker(&self) -> bool {
+        self.for_workers() > 0 || self.seat.wants_holder() || self.seat.wants_hand_over()
+    }
+
+    /// Is there something that must not wait for those that are at work?
+    pub(super) fn needs_worker_at_once(&self) -> bool {
+        !self.worker.is_empty() || self.seat.wants_holder() || self.seat.wants_hand_over()
+    }
+
+    /// Requests that wait for a worker each.
+    pub(super) fn for_workers(&self) -> usize {
+        self.pool.len() + self.worker.len() + self.copies_for_workers()
+    }
+
+    /// Large copies for which there are CPUs, this thread's own not counted.
+    pub(super) fn copies_for_workers(&self) -> usize {
+        let most = if self.waiters_execute() { threads::cpus() - 1 } else { threads::cpus() };
+        let most = most.min(COPIERS_MAX);
+        if self.copies_stuck.load(Ordering::Relaxed) {
+            // Those at them sleep, which cached reads do not usually.
+            return self.copies.len().min(1);
+        }
+        let at_them = self.copying.load(Ordering::Relaxed);
+        self.copies.len().min(most.max(1).saturating_sub(at_them))
+    }
+
+    /// Requests that neither the baton's word nor the next cell tells of.
+    pub(super) fn has_more(&self) -> bool {
+        let door = self.kernel.door().view().is_held();
+        self.for_workers() > 0 || !self.copies.is_empty() || !self.kernel.is_idle() || door
+    }
+
+    /// How many requests have been taken for execution, by holders and by workers of their own.
+    pub(super) fn taken(&self) -> (u64, u64) {
+        let inline = self.inline.taken() + self.ordered.taken();
+        (
+            inline,
+            self.pool.taken()
+                + self.worker.taken()
+                + self.copies.taken()
+                + self.kernel.queue().taken(),
+        )
+    }
+}
