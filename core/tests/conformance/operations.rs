@@ -458,8 +458,10 @@ fn character_devices_work() {
     let mut buf = vec![7; 70_000];
     assert_eq!(run(&mut context, Sqe::write(null.as_raw_fd(), &buf[..], 0)), 70_000);
     assert_eq!(run(&mut context, Sqe::read(null.as_raw_fd(), &mut buf[..], 0)), 0);
-    assert_eq!(run(&mut context, Sqe::read(zero.as_raw_fd(), &mut buf[..], 9)), 70_000);
-    assert!(buf.iter().all(|&byte| byte == 0));
+    // A page: the kernel looks for signals between pages, and io_uring's task work looks like one.
+    let page = &mut buf[..4096];
+    assert_eq!(run(&mut context, Sqe::read(zero.as_raw_fd(), &mut page[..], 9)), 4096);
+    assert!(page.iter().all(|&byte| byte == 0));
     let random = File::open("/dev/urandom").unwrap();
     assert_eq!(run(&mut context, Sqe::read(random.as_raw_fd(), &mut buf[..64], 0)), 64);
     assert!(buf[..64].iter().any(|&byte| byte != 0));
