@@ -46,8 +46,6 @@ mod exec;
 #[cfg(not(loom))]
 pub mod front;
 #[cfg(not(loom))]
-mod hazard;
-#[cfg(not(loom))]
 mod instance;
 #[cfg(not(loom))]
 pub mod probe;
@@ -71,6 +69,9 @@ pub use engine::faulty::Faults;
 #[cfg(loom)]
 #[path = "engine/workers/baton.rs"]
 mod baton;
+#[cfg(loom)]
+#[path = "table/entry.rs"]
+mod entry;
 #[cfg(loom)]
 #[path = "engine/workers/next.rs"]
 mod next;

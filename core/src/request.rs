@@ -542,6 +542,24 @@ mod loom_models {
         });
     }
 
+    /// Canary: taking by a load and a store gives a slot to two.
+    #[test]
+    #[should_panic(expected = "taken by both")]
+    fn loom_canary_taking_by_store_gives_a_slot_twice() {
+        fn take_first(free: &FreeSlots) -> u32 {
+            let now = free.words[0].load(super::Ordering::Acquire);
+            free.words[0].store(now & (now - 1), super::Ordering::Release);
+            now.trailing_zeros()
+        }
+        loom::model(|| {
+            let free = Arc::new(FreeSlots::new(2));
+            let other = Arc::clone(&free);
+            let submitter = thread::spawn(move || take_first(&other));
+            let here = take_first(&free);
+            assert_ne!(here, submitter.join().unwrap(), "taken by both");
+        });
+    }
+
     #[test]
     fn loom_start_cancel_and_reap_agree_on_who_frees() {
         loom::model(|| {
