@@ -30,6 +30,7 @@ mod request;
 mod sqe;
 mod sync;
 mod sys;
+mod zeros;
 
 // Everything but the modelled protocols is left out of a loom build. One attribute each: a macro around
 // them would hide the files from rustfmt.

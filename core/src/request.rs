@@ -9,6 +9,7 @@ use std::mem::MaybeUninit;
 use crate::cqe::Cqe;
 use crate::sqe::Sqe;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell};
+use crate::zeros::Zero;
 
 /// The most slots that one step takes.
 pub(crate) const BATCH: usize = 32;
@@ -210,7 +211,7 @@ pub(crate) type Iovec = libc::iovec;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    Read,
+    Read = 0,
     Write,
     /// Waits for what was written before it on its descriptor.
     Sync,
@@ -261,14 +262,14 @@ unsafe impl Send for Slot {}
 // SAFETY: as above; state and key are atomics.
 unsafe impl Sync for Slot {}
 
-impl Slot {
-    pub(crate) fn new() -> Self {
-        let sqe = Sqe::nop();
+// SAFETY: numbers, atomics, a `Kind` that has 0, and no box, which is a null pointer.
+unsafe impl Zero for Slot {
+    fn zero() -> Self {
         let request = Request {
-            sqe,
+            sqe: Sqe::default(),
             data: 0,
-            notify: -1,
-            kind: Kind::Quick,
+            notify: 0,
+            kind: Kind::Read,
             lane: 0,
             stream: false,
             partial: 0,
@@ -283,7 +284,9 @@ impl Slot {
             fd: AtomicU32::new(0),
         }
     }
+}
 
+impl Slot {
     /// The request of a slot that the caller holds alone.
     ///
     /// # Safety
@@ -476,6 +479,7 @@ pub(crate) struct Completion {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::{BATCH, Cancel, FreeIt, FreeSlots, Slot};
+    use crate::zeros::Zero;
 
     #[test]
     fn a_batch_is_trimmed_to_what_is_free() {
@@ -501,7 +505,7 @@ mod tests {
     #[test]
     fn a_cancelled_slot_is_freed_once_whichever_comes_first() {
         for popped_first in [true, false] {
-            let slot = Slot::new();
+            let slot = Slot::zero();
             slot.fill(5, 0);
             slot.queue();
             assert_eq!(slot.cancel_queued(6), Cancel::Missed);
@@ -521,6 +525,7 @@ mod loom_models {
     //! any more, or a cancelled slot freed twice or never.
 
     use super::{Cancel, FreeSlots, Slot};
+    use crate::zeros::Zero;
     use loom::sync::Arc;
     use loom::thread;
 
@@ -563,7 +568,7 @@ mod loom_models {
     #[test]
     fn loom_start_cancel_and_reap_agree_on_who_frees() {
         loom::model(|| {
-            let slot = Arc::new(Slot::new());
+            let slot = Arc::new(Slot::zero());
             slot.fill(1, 0);
             slot.queue();
             let other = Arc::clone(&slot);

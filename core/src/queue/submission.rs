@@ -6,13 +6,14 @@
 use crossbeam_utils::CachePadded;
 
 use crate::sync::{AtomicU64, Ordering};
+use crate::zeros::Zeros;
 
 /// A ring of slot numbers. A cell holds the lap that wrote it (high half) and the slot number.
 #[derive(Debug)]
 pub(crate) struct IndexRing {
     head: CachePadded<AtomicU64>,
     tail: CachePadded<AtomicU64>,
-    cells: Box<[AtomicU64]>,
+    cells: Zeros<AtomicU64>,
     shift: u32,
 }
 
@@ -23,7 +24,7 @@ impl IndexRing {
         Self {
             head: CachePadded::new(AtomicU64::new(0)),
             tail: CachePadded::new(AtomicU64::new(0)),
-            cells: (0..capacity).map(|_| AtomicU64::new(0)).collect(),
+            cells: Zeros::new(capacity),
             shift: capacity.trailing_zeros(),
         }
     }
