@@ -169,6 +169,11 @@ impl Scratch {
         })
     }
 
+    /// Where it is and how large, as a line for people.
+    pub fn line(&self) -> String {
+        format!("{}, {}", self.description, size::long(self.size))
+    }
+
     /// Descriptors of this process that are open on the file, its own ones included.
     ///
     /// # Errors

@@ -2,11 +2,15 @@
 //! Not covered by the promise of a stable interface.
 #![allow(unsafe_code)]
 
-pub use crate::instance::{Entry, Instance, Place, RingMemory, Submitted, Taker, Waited};
+pub use crate::instance::{
+    Entry, Instance, Place, RingMemory, SubmitSteps, Submitted, Taker, Waited,
+};
 pub use crate::queue::IoEvent;
 
 use crate::descriptor::Facts;
+use crate::hazard::{self, Hazard};
 use crate::{process, sys};
+use std::sync::atomic::Ordering;
 
 /// What a front end checks a descriptor for at submit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,4 +85,32 @@ pub fn generation() -> u64 {
 /// Makes sure that this process has a [`generation`], and gives it.
 pub fn enter_process() -> u64 {
     process::enter()
+}
+
+/// Says, while it lives, that this thread looks at a handle: what [`Table::get`](crate::table::Table::get)
+/// does around its look, for other structures that are to be compared with the table.
+#[derive(Debug)]
+pub struct Look(Option<&'static Hazard>);
+
+impl Look {
+    /// At `handle`, which is not 0. Nothing is said if this thread is looking at another one.
+    #[inline]
+    pub fn at(handle: usize) -> Self {
+        let free = |hazard: &&Hazard| hazard.handle.load(Ordering::Relaxed) == 0;
+        let mine = hazard::mine().filter(free);
+        if let Some(hazard) = mine {
+            hazard.handle.store(handle, Ordering::Relaxed);
+        }
+        hazard::light_fence();
+        Self(mine)
+    }
+}
+
+impl Drop for Look {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(hazard) = self.0 {
+            hazard.handle.store(0, Ordering::Release);
+        }
+    }
 }

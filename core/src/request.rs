@@ -49,6 +49,22 @@ impl Batch {
     }
 }
 
+/// Who wants to know how many contended steps a submit takes: nobody (`()`, which compiles to
+/// nothing), or a measurement.
+pub(crate) trait CountSteps {
+    /// One attempt to change a word that other submitters change too.
+    fn step(&mut self);
+    /// One call of the engine.
+    fn handed_over(&mut self);
+}
+
+impl CountSteps for () {
+    #[inline(always)]
+    fn step(&mut self) {}
+    #[inline(always)]
+    fn handed_over(&mut self) {}
+}
+
 impl FreeSlots {
     /// `count` free slots.
     pub(crate) fn new(count: usize) -> Self {
@@ -61,9 +77,16 @@ impl FreeSlots {
         Self { words, hint: AtomicU32::new(0), count }
     }
 
-    /// Takes up to `want` (at most [`BATCH`]) slots with one contended step where they lie together.
-    #[inline]
+    /// As [`FreeSlots::take_counted`], nothing counted.
+    #[cfg(any(test, loom))]
     pub(crate) fn take(&self, want: usize) -> Batch {
+        self.take_counted(want, &mut ())
+    }
+
+    /// Takes up to `want` (at most [`BATCH`]) slots with one contended step where they lie together,
+    /// each attempt counted.
+    #[inline]
+    pub(crate) fn take_counted(&self, want: usize, steps: &mut impl CountSteps) -> Batch {
         let want = want.min(BATCH);
         let mut batch = Batch::new();
         let start = self.hint.load(Ordering::Relaxed) as usize;
@@ -72,7 +95,7 @@ impl FreeSlots {
             if at >= self.words.len() {
                 at -= self.words.len();
             }
-            self.take_from(at, want, &mut batch);
+            self.take_from(at, want, &mut batch, steps);
             if batch.len == want {
                 if step != 0 {
                     self.hint.store(at as u32, Ordering::Relaxed);
@@ -84,7 +107,7 @@ impl FreeSlots {
     }
 
     #[inline]
-    fn take_from(&self, at: usize, want: usize, batch: &mut Batch) {
+    fn take_from(&self, at: usize, want: usize, batch: &mut Batch, steps: &mut impl CountSteps) {
         let word = &self.words[at];
         let mut free = word.load(Ordering::Relaxed);
         while free != 0 {
@@ -93,6 +116,7 @@ impl FreeSlots {
             for _ in 0..missing.min(free.count_ones() as usize) {
                 rest &= rest - 1;
             }
+            steps.step();
             // Acquire: the last holder's use of the slot is over (pairs with `give`).
             match word.compare_exchange_weak(free, rest, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => {

@@ -5,6 +5,7 @@
 
 mod fd_pool;
 mod published;
+mod report;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
