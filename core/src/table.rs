@@ -180,8 +180,10 @@ impl<T> Table<T> {
 
     #[inline]
     fn index(&self, handle: usize) -> Option<usize> {
+        // Turned, a page number: an address within a page, or outside, is larger than any.
         let offset = handle.wrapping_sub(self.memory.base() as usize);
-        (offset.is_multiple_of(PAGE) && offset / PAGE < self.entries.len()).then_some(offset / PAGE)
+        let page = offset.rotate_right(PAGE.trailing_zeros());
+        (page < self.entries.len()).then_some(page)
     }
 
     /// The value under a handle. `None`: there is none, or none any more.
