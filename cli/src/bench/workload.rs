@@ -230,6 +230,9 @@ pub struct Buffers {
     stride: usize,
 }
 
+// SAFETY: the memory is its own, and not tied to a thread.
+unsafe impl Send for Buffers {}
+
 impl Buffers {
     /// `slots` blocks, all filled with the same random bytes.
     pub fn new(slots: usize, block: usize, seed: u64) -> Self {

@@ -4,6 +4,7 @@
 //! come from one run, and the ratio is printed beside the published one.
 
 mod fd_pool;
+mod lookup;
 mod published;
 mod report;
 
@@ -28,6 +29,7 @@ pub struct Arguments {
 
 #[derive(Subcommand)]
 enum Experiment {
+    Lookup(lookup::Arguments),
     FdPool(fd_pool::Arguments),
 }
 
@@ -37,6 +39,7 @@ enum Experiment {
 /// The scratch file cannot be made or filled, or the JSON file not be written.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     match &arguments.experiment {
+        Experiment::Lookup(arguments) => lookup::run(arguments),
         Experiment::FdPool(arguments) => fd_pool::run(arguments),
     }
 }
