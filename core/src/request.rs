@@ -12,6 +12,8 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell};
 
 /// The most slots that one step takes.
 pub(crate) const BATCH: usize = 32;
+/// Words of free slots that a submit looks at for one that has enough: a cache line of them.
+const WORDS_NEAR: usize = 8;
 
 /// Which slots are free: one bit each.
 #[derive(Debug)]
@@ -89,28 +91,54 @@ impl FreeSlots {
     pub(crate) fn take_counted(&self, want: usize, steps: &mut impl CountSteps) -> Batch {
         let want = want.min(BATCH);
         let mut batch = Batch::new();
-        let start = self.hint.load(Ordering::Relaxed) as usize;
-        for step in 0..self.words.len() {
-            let mut at = start + step;
-            if at >= self.words.len() {
-                at -= self.words.len();
-            }
-            self.take_from(at, want, &mut batch, steps);
-            if batch.len == want {
-                if step != 0 {
-                    self.hint.store(at as u32, Ordering::Relaxed);
-                }
-                break;
-            }
+        // First a word that has all of them, which is one step: a short look, and a miss costs nothing.
+        let near = self.words.len().min(WORDS_NEAR);
+        if want == 1 || near == 1 || !self.take_from_words(near, want, want, &mut batch, steps) {
+            self.take_from_words(self.words.len(), 1, want, &mut batch, steps);
         }
         batch
     }
 
+    /// Fills `batch` up to `want` from `words` words, those with less than `at_least` free slots left out.
+    /// True if it is full.
     #[inline]
-    fn take_from(&self, at: usize, want: usize, batch: &mut Batch, steps: &mut impl CountSteps) {
+    fn take_from_words(
+        &self,
+        words: usize,
+        at_least: usize,
+        want: usize,
+        batch: &mut Batch,
+        steps: &mut impl CountSteps,
+    ) -> bool {
+        let start = self.hint.load(Ordering::Relaxed) as usize;
+        for step in 0..words {
+            let mut at = start + step;
+            if at >= self.words.len() {
+                at -= self.words.len();
+            }
+            self.take_from(at, at_least, want, batch, steps);
+            if batch.len == want {
+                if step != 0 {
+                    self.hint.store(at as u32, Ordering::Relaxed);
+                }
+                return true;
+            }
+        }
+        false
+    }
+
+    #[inline]
+    fn take_from(
+        &self,
+        at: usize,
+        at_least: usize,
+        want: usize,
+        batch: &mut Batch,
+        steps: &mut impl CountSteps,
+    ) {
         let word = &self.words[at];
         let mut free = word.load(Ordering::Relaxed);
-        while free != 0 {
+        while free.count_ones() as usize >= at_least {
             let missing = want - batch.len;
             let mut rest = free;
             for _ in 0..missing.min(free.count_ones() as usize) {
