@@ -211,6 +211,19 @@ impl Scratch {
         self.buffered.sync_all()
     }
 
+    /// Throws the content away, and allocates space for `size` bytes in which nothing was written.
+    ///
+    /// # Errors
+    /// The file system is full, or cannot allocate in advance.
+    pub fn empty(&self, size: u64) -> std::io::Result<()> {
+        self.buffered.set_len(0)?;
+        // SAFETY: no memory is involved; the descriptor is open.
+        match unsafe { libc::posix_fallocate(self.buffered.as_raw_fd(), 0, size.cast_signed()) } {
+            0 => self.buffered.sync_all(),
+            errno => Err(Error::from_raw_os_error(errno)),
+        }
+    }
+
     /// Brings dirty pages to the device and drops what the cache holds of the file.
     ///
     /// # Errors

@@ -232,6 +232,8 @@ pub struct Buffers {
 
 // SAFETY: the memory is its own, and not tied to a thread.
 unsafe impl Send for Buffers {}
+// SAFETY: shared, it gives addresses only; who uses them answers for that.
+unsafe impl Sync for Buffers {}
 
 impl Buffers {
     /// `slots` blocks, all filled with the same random bytes.

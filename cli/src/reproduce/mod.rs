@@ -3,6 +3,7 @@
 //! An absolute figure says something about one machine. What travels is a ratio, so both sides of each comparison
 //! come from one run, and the ratio is printed beside the published one.
 
+mod batch;
 mod fd_pool;
 mod lookup;
 mod published;
@@ -30,6 +31,7 @@ pub struct Arguments {
 #[derive(Subcommand)]
 enum Experiment {
     Lookup(lookup::Arguments),
+    Batch(batch::Arguments),
     FdPool(fd_pool::Arguments),
 }
 
@@ -40,6 +42,27 @@ enum Experiment {
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     match &arguments.experiment {
         Experiment::Lookup(arguments) => lookup::run(arguments),
+        Experiment::Batch(arguments) => batch::run(arguments),
         Experiment::FdPool(arguments) => fd_pool::run(arguments),
     }
+}
+
+/// A parser of numbers from 1 to `most`.
+fn number(most: usize) -> impl Fn(&str) -> Result<usize, String> + Clone + Send + Sync {
+    move |text| {
+        let number = text.trim().parse().ok().filter(|number| (1..=most).contains(number));
+        number.ok_or_else(|| format!("expected a number from 1 to {most}"))
+    }
+}
+
+fn ascending(given: &[usize]) -> Vec<usize> {
+    let mut list = given.to_vec();
+    list.sort_unstable();
+    list.dedup();
+    list
+}
+
+/// A negative errno, in words.
+fn errno(errno: i32) -> String {
+    std::io::Error::from_raw_os_error(-errno).to_string()
 }

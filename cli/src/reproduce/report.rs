@@ -68,6 +68,8 @@ pub enum Goal {
     AtMost(f64),
     /// No less than this.
     AtLeast(f64),
+    /// This, and nothing else.
+    Exactly(f64),
 }
 
 /// Something that was to be shown, in figures.
@@ -106,6 +108,7 @@ impl Shown {
         let (reached, by_the_best) = match goal {
             Goal::AtMost(most) => (measured <= most, lowest <= most),
             Goal::AtLeast(least) => (measured >= least, highest >= least),
+            Goal::Exactly(this) => (measured == this, false),
         };
         match (reached, by_the_best) {
             (true, _) => "reached",
@@ -113,6 +116,11 @@ impl Shown {
             (false, false) => "MISSED",
         }
     }
+}
+
+/// `1 thread`, `2 threads`.
+pub fn threads(count: usize) -> String {
+    if count == 1 { "1 thread".into() } else { format!("{count} threads") }
 }
 
 /// The section `What was to be shown`; columns for goals only if there is one.
@@ -128,6 +136,7 @@ pub fn shown(all: &[Shown]) -> String {
             row.push(match shown.goal {
                 Some(Goal::AtMost(most)) => format!("≤ {most:.2}"),
                 Some(Goal::AtLeast(least)) => format!("≥ {least:.2}"),
+                Some(Goal::Exactly(this)) => format!("= {this:.2}"),
                 None => "-".into(),
             });
             row.push(shown.verdict().into());
@@ -175,6 +184,8 @@ mod tests {
         assert_eq!(verdict(found(1.2, 1.15, 1.3), Goal::AtMost(1.1)), "MISSED");
         assert!(verdict(found(1.2, 1.0, 1.3), Goal::AtMost(1.1)).starts_with("missed, within"));
         assert_eq!(verdict(found(19.0, 18.0, 19.5), Goal::AtLeast(20.0)), "MISSED");
+        assert_eq!(verdict(found(1.0, 1.0, 1.0), Goal::Exactly(1.0)), "reached");
+        assert_eq!(verdict(found(0.99, 0.9, 1.0), Goal::Exactly(1.0)), "MISSED");
         assert_eq!(verdict(None, Goal::AtLeast(20.0)), "-");
     }
 }

@@ -13,6 +13,7 @@ use self::job::{Files, Job};
 use self::report::{JobCell, LookupCell, Report};
 use super::published::ContextLookup;
 use super::report::{Repeat, one_round};
+use super::{ascending, errno, number};
 use crate::bench::{self, interleaved};
 use crate::machine::{Machine, Storage};
 use crate::session::{self, Json, STOP};
@@ -79,18 +80,6 @@ pub struct Arguments {
 
     #[command(flatten)]
     repeat: Repeat,
-}
-
-fn number(most: usize) -> impl Fn(&str) -> Result<usize, String> + Clone + Send + Sync {
-    move |text| {
-        let number = text.trim().parse().ok().filter(|number| (1..=most).contains(number));
-        number.ok_or_else(|| format!("expected a number from 1 to {most}"))
-    }
-}
-
-/// A negative errno, in words.
-fn errno(errno: i32) -> String {
-    std::io::Error::from_raw_os_error(-errno).to_string()
 }
 
 /// What a handle is looked up in.
@@ -194,13 +183,6 @@ impl Settings {
             + job::estimate(self.loops) * jobs;
         round * self.rounds
     }
-}
-
-fn ascending(given: &[usize]) -> Vec<usize> {
-    let mut list = given.to_vec();
-    list.sort_unstable();
-    list.dedup();
-    list
 }
 
 /// Runs the experiment.

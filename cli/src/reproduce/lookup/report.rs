@@ -28,8 +28,7 @@ impl LookupCell {
 
     pub fn name(&self) -> String {
         let structure = Road::Ours(self.structure).name();
-        let (contexts, threads) = (self.contexts, self.threads);
-        format!("{structure}, {contexts} contexts, {threads} threads")
+        format!("{structure}, {} contexts, {}", self.contexts, report::threads(self.threads))
     }
 }
 
@@ -50,7 +49,7 @@ impl JobCell {
     }
 
     pub fn name(&self) -> String {
-        format!("{} threads, {}", self.jobs, self.road.name())
+        format!("{}, {}", report::threads(self.jobs), self.road.name())
     }
 
     fn elapsed(&self) -> Vec<f64> {
@@ -93,7 +92,7 @@ pub fn shown(lookups: &[LookupCell], jobs: &[JobCell], cpus: usize) -> Vec<Shown
         let (first, last) = (&threads[0], &threads[threads.len() - 1]);
         let count = first.threads;
         let of = |contexts, structure| ns(lookups, count, contexts, structure);
-        let by = if count == 1 { "1 thread".to_owned() } else { format!("{count} threads") };
+        let by = report::threads(count);
         if first.contexts < last.contexts {
             all.push(Shown::goal(
                 format!("{by}: a lookup among {} / {}, table", last.contexts, first.contexts),
@@ -152,9 +151,7 @@ impl Report<'_> {
     pub fn text(&self) -> String {
         let mut text = String::new();
         for &threads in &self.settings.threads {
-            let by = if threads == 1 { "1 thread" } else { "threads at the same time" };
-            let number = if threads == 1 { String::new() } else { format!("{threads} ") };
-            text.push_str(&format!("A lookup alone, {number}{by}: ns\n"));
+            text.push_str(&format!("A lookup alone, by {}: ns\n", report::threads(threads)));
             text.push_str(&session::lines(&mut self.lookup_table(threads), 0..9));
             text.push('\n');
         }
