@@ -15,7 +15,8 @@ use std::process::ExitCode;
 
 const HELP: &str = "\
 Examples:
-  uringlet reproduce fd-pool --quick              a look, in some seconds
+  uringlet reproduce lookup --quick               a look, in some seconds
+  uringlet reproduce batch --threads 1,4          with these numbers of threads only
   uringlet reproduce fd-pool --json result.json   medians of three rounds, in about two minutes
 
 Exit status: 0; 1 if it failed; 2 if it was refused; 130 after Ctrl-C.";

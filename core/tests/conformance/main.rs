@@ -11,6 +11,7 @@ mod matrix;
 mod operations;
 mod promises;
 mod random_programs;
+mod room;
 mod stress;
 mod twins;
 
