@@ -395,7 +395,7 @@ impl Slot {
         self.set_phase(phase::QUEUED);
     }
 
-    /// From there to being executed, by whoever took it.
+    /// To being executed, by whoever has it alone.
     #[inline]
     pub(crate) fn begin(&self) {
         self.set_phase(phase::STARTED);
