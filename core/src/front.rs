@@ -2,7 +2,9 @@
 //! Not covered by the promise of a stable interface.
 #![allow(unsafe_code)]
 
-pub use crate::instance::{Entry, Instance, Place, RingMemory, Submitted, Taker, Waited};
+pub use crate::instance::{
+    Entry, Instance, Place, RingMemory, SubmitSteps, Submitted, Taker, Waited,
+};
 pub use crate::queue::IoEvent;
 
 use crate::descriptor::Facts;

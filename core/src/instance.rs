@@ -14,7 +14,9 @@ use crate::engine::{Contract, Engine, Help};
 use crate::exec::{self, Mode};
 use crate::process;
 use crate::queue::{Completions, IoEvent, Posted, Ring, SleepEnd, Sleeper};
-use crate::request::{Cancel, Completion, FreeIt, FreeSlots, Kind, Request, Slot};
+use crate::request::{
+    BATCH, Cancel, Completion, CountSteps, FreeIt, FreeSlots, Kind, Request, Slot,
+};
 use crate::sqe::Sqe;
 use crate::stats::{self, Counters, Snapshot};
 use crate::sys;
@@ -49,6 +51,39 @@ pub struct Submitted {
     pub accepted: usize,
     /// Why the next one was refused, as a negative errno; 0 if all were accepted.
     pub refused: i32,
+}
+
+/// Writes each of `entries` to its place.
+#[inline(always)]
+fn entries_to(entries: &[Entry]) -> impl FnMut(usize, Place<'_>) -> Result<(), i32> {
+    |at, place| {
+        let Entry { sqe, data, notify } = entries[at];
+        *place.sqe = sqe;
+        (*place.data, *place.notify) = (data, notify);
+        Ok(())
+    }
+}
+
+/// What submits had to do with other submitters around: see [`Instance::submit_measured`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SubmitSteps {
+    /// Attempts to change a word of the free slots, which other submitters change too; failed ones
+    /// and slots given back unused included.
+    pub slots: u64,
+    /// Calls of the engine, each of which announces its requests once.
+    pub hand_overs: u64,
+}
+
+impl CountSteps for SubmitSteps {
+    #[inline]
+    fn step(&mut self) {
+        self.slots += 1;
+    }
+
+    #[inline]
+    fn handed_over(&mut self) {
+        self.hand_overs += 1;
+    }
 }
 
 /// How a wait ended.
@@ -138,7 +173,10 @@ pub trait RingMemory: Send + Sync + std::fmt::Debug {}
 
 impl Instance {
     /// With a completion queue of [`Cqe`]s of its own.
-    pub(crate) fn new(builder: &Builder) -> Result<Arc<Self>, ConfigError> {
+    ///
+    /// # Errors
+    /// As [`Builder::build`].
+    pub fn new(builder: &Builder) -> Result<Arc<Self>, ConfigError> {
         builder.check()?;
         Self::with_ring(builder, Ring::cqes(builder.entries), builder.entries, None)
     }
@@ -219,14 +257,8 @@ impl Instance {
     /// As for [`Instance::submit_with`].
     #[inline]
     pub unsafe fn submit(self: &Arc<Self>, entries: &[Entry]) -> Submitted {
-        let fill = |at: usize, place: Place<'_>| {
-            let Entry { sqe, data, notify } = entries[at];
-            *place.sqe = sqe;
-            (*place.data, *place.notify) = (data, notify);
-            Ok(())
-        };
         // SAFETY: the caller's contract.
-        unsafe { self.submit_with(entries.len(), fill) }
+        unsafe { self.submit_with(entries.len(), entries_to(entries)) }
     }
 
     /// As [`Instance::submit`], with requests written to where they stay: `fill` gets the number
@@ -239,7 +271,36 @@ impl Instance {
     pub unsafe fn submit_with(
         self: &Arc<Self>,
         count: usize,
+        fill: impl FnMut(usize, Place<'_>) -> Result<(), i32>,
+    ) -> Submitted {
+        // SAFETY: the caller's contract.
+        unsafe { self.submit_in_batches(count, BATCH, fill, &mut ()) }
+    }
+
+    /// As [`Instance::submit`], with slots taken `batch` at a time (1 to 32, which is what every
+    /// other submit does), and the steps counted: for measuring what batches are worth.
+    ///
+    /// # Safety
+    /// As for [`Instance::submit_with`].
+    pub unsafe fn submit_measured(
+        self: &Arc<Self>,
+        entries: &[Entry],
+        batch: usize,
+        steps: &mut SubmitSteps,
+    ) -> Submitted {
+        // SAFETY: the caller's contract.
+        unsafe { self.submit_in_batches(entries.len(), batch.max(1), entries_to(entries), steps) }
+    }
+
+    /// # Safety
+    /// As for [`Instance::submit_with`].
+    #[inline(always)]
+    unsafe fn submit_in_batches(
+        self: &Arc<Self>,
+        count: usize,
+        batch_max: usize,
         mut fill: impl FnMut(usize, Place<'_>) -> Result<(), i32>,
+        steps: &mut impl CountSteps,
     ) -> Submitted {
         if !self.is_usable() {
             return Submitted { accepted: 0, refused: -libc::EINVAL };
@@ -248,7 +309,8 @@ impl Instance {
         let mut done = Submitted { accepted: 0, refused: 0 };
         let mut collected = false;
         while done.accepted < count && done.refused == 0 {
-            let batch = self.free.take(count - done.accepted);
+            let want = (count - done.accepted).min(batch_max);
+            let batch = self.free.take_counted(want, steps);
             let slots = batch.as_slice();
             if self.closed.load(Ordering::SeqCst) {
                 // Destroyed meanwhile: nobody would collect it.
@@ -292,8 +354,12 @@ impl Instance {
                 slot.fill(request.sqe.user_data, request.sqe.fd);
                 filled += 1;
             }
-            slots[filled..].iter().for_each(|&slot| self.free.give(slot));
+            for &slot in &slots[filled..] {
+                steps.step();
+                self.free.give(slot);
+            }
             if filled > 0 {
+                steps.handed_over();
                 self.engine.submit(self, &slots[..filled]);
                 done.accepted += filled;
             }

@@ -321,7 +321,8 @@ impl<'a> Meter<'a> {
     }
 }
 
-fn cpu_time() -> Duration {
+/// CPU time of this process, user and system, all threads.
+pub fn cpu_time() -> Duration {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: `usage` is room for one rusage; RUSAGE_SELF covers all threads of the process.
     unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
