@@ -18,6 +18,7 @@ use crate::request::{Cancel, Completion, FreeIt, FreeSlots, Kind, Request, Slot}
 use crate::sqe::Sqe;
 use crate::stats::{self, Counters, Snapshot};
 use crate::sys;
+use crate::zeros::Zeros;
 
 /// A request as a front end hands it in.
 #[derive(Clone, Copy, Debug)]
@@ -163,7 +164,7 @@ enum CountersOf {
 /// One asynchronous I/O instance. All methods can be called from any thread.
 #[derive(Debug)]
 pub struct Instance {
-    slots: Box<[Slot]>,
+    slots: Zeros<Slot>,
     free: FreeSlots,
     completions: Completions,
     engine: Engine,
@@ -241,7 +242,7 @@ impl Instance {
         #[cfg(feature = "faulty")]
         let engine = engine.with_faults(builder.faults);
         let instance = Self {
-            slots: Slot::many(count),
+            slots: Zeros::new(count),
             free: FreeSlots::new(count),
             completions,
             engine,

@@ -30,6 +30,7 @@ mod request;
 mod sqe;
 mod sync;
 mod sys;
+mod zeros;
 
 // Everything but the modelled protocols is left out of a loom build. One attribute each: a macro around
 // them would hide the files from rustfmt.
@@ -45,8 +46,6 @@ mod engine;
 mod exec;
 #[cfg(not(loom))]
 pub mod front;
-#[cfg(not(loom))]
-mod hazard;
 #[cfg(not(loom))]
 mod instance;
 #[cfg(not(loom))]
@@ -71,6 +70,9 @@ pub use engine::faulty::Faults;
 #[cfg(loom)]
 #[path = "engine/workers/baton.rs"]
 mod baton;
+#[cfg(loom)]
+#[path = "table/entry.rs"]
+mod entry;
 #[cfg(loom)]
 #[path = "engine/workers/next.rs"]
 mod next;

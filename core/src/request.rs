@@ -9,6 +9,7 @@ use std::mem::MaybeUninit;
 use crate::cqe::Cqe;
 use crate::sqe::Sqe;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell};
+use crate::zeros::Zero;
 
 /// The most slots that one step takes.
 pub(crate) const BATCH: usize = 32;
@@ -210,7 +211,7 @@ pub(crate) type Iovec = libc::iovec;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    Read,
+    Read = 0,
     Write,
     /// Waits for what was written before it on its descriptor.
     Sync,
@@ -262,15 +263,14 @@ unsafe impl Send for Slot {}
 // SAFETY: as above; state and key are atomics.
 unsafe impl Sync for Slot {}
 
-impl Slot {
-    #[cfg(any(test, loom))]
-    pub(crate) fn new() -> Self {
-        let sqe = Sqe::nop();
+// SAFETY: numbers, atomics, a `Kind` that has 0, and no box, which is a null pointer.
+unsafe impl Zero for Slot {
+    fn zero() -> Self {
         let request = Request {
-            sqe,
+            sqe: Sqe::default(),
             data: 0,
-            notify: -1,
-            kind: Kind::Quick,
+            notify: 0,
+            kind: Kind::Read,
             lane: 0,
             stream: false,
             partial: 0,
@@ -285,19 +285,9 @@ impl Slot {
             fd: AtomicU32::new(0),
         }
     }
+}
 
-    /// New slots. Memory that the kernel has just given is not touched before a slot is used.
-    pub(crate) fn many(count: usize) -> Box<[Self]> {
-        #[cfg(not(loom))]
-        // SAFETY: all zeroes are a slot: integers, kind `Read`, no copies. `fill` and the submitter
-        // set all of it before anybody looks.
-        unsafe {
-            Box::new_zeroed_slice(count).assume_init()
-        }
-        #[cfg(loom)]
-        (0..count).map(|_| Self::new()).collect()
-    }
-
+impl Slot {
     /// The request of a slot that the caller holds alone.
     ///
     /// # Safety
@@ -504,6 +494,7 @@ pub(crate) struct Completion {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::{BATCH, Cancel, FreeIt, FreeSlots, Slot};
+    use crate::zeros::Zero;
 
     #[test]
     fn a_batch_is_trimmed_to_what_is_free() {
@@ -529,7 +520,7 @@ mod tests {
     #[test]
     fn a_cancelled_slot_is_freed_once_whichever_comes_first() {
         for popped_first in [true, false] {
-            let slot = Slot::new();
+            let slot = Slot::zero();
             slot.fill(5, 0);
             slot.queue();
             assert_eq!(slot.cancel_queued(6), Cancel::Missed);
@@ -549,6 +540,7 @@ mod loom_models {
     //! any more, or a cancelled slot freed twice or never.
 
     use super::{Cancel, FreeSlots, Slot};
+    use crate::zeros::Zero;
     use loom::sync::Arc;
     use loom::thread;
 
@@ -570,10 +562,28 @@ mod loom_models {
         });
     }
 
+    /// Canary: taking by a load and a store gives a slot to two.
+    #[test]
+    #[should_panic(expected = "taken by both")]
+    fn loom_canary_taking_by_store_gives_a_slot_twice() {
+        fn take_first(free: &FreeSlots) -> u32 {
+            let now = free.words[0].load(super::Ordering::Acquire);
+            free.words[0].store(now & (now - 1), super::Ordering::Release);
+            now.trailing_zeros()
+        }
+        loom::model(|| {
+            let free = Arc::new(FreeSlots::new(2));
+            let other = Arc::clone(&free);
+            let submitter = thread::spawn(move || take_first(&other));
+            let here = take_first(&free);
+            assert_ne!(here, submitter.join().unwrap(), "taken by both");
+        });
+    }
+
     #[test]
     fn loom_start_cancel_and_reap_agree_on_who_frees() {
         loom::model(|| {
-            let slot = Arc::new(Slot::new());
+            let slot = Arc::new(Slot::zero());
             slot.fill(1, 0);
             slot.queue();
             let other = Arc::clone(&slot);
