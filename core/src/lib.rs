@@ -50,6 +50,8 @@ mod hazard;
 #[cfg(not(loom))]
 mod instance;
 #[cfg(not(loom))]
+mod own;
+#[cfg(not(loom))]
 pub mod probe;
 #[cfg(not(loom))]
 mod process;

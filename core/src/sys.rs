@@ -326,10 +326,10 @@ pub(crate) fn set_blocking(fd: RawFd) {
     unsafe { call!(fcntl, fd, libc::F_SETFL, flags) };
 }
 
-/// Another descriptor for the same open file, close-on-exec.
-pub(crate) fn duplicate(fd: RawFd) -> Ret {
+/// Another descriptor for the same open file, close-on-exec, with the lowest free number not below `from`.
+pub(crate) fn duplicate(fd: RawFd, from: RawFd) -> Ret {
     // SAFETY: passes no address.
-    unsafe { call!(fcntl, fd, libc::F_DUPFD_CLOEXEC, 3) }
+    unsafe { call!(fcntl, fd, libc::F_DUPFD_CLOEXEC, from) }
 }
 
 /// Device and inode of an open file, or the negative errno of fstat(2).

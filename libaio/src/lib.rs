@@ -12,6 +12,7 @@ mod events;
 mod handle;
 mod memory;
 mod submit;
+mod syscall;
 
 use std::ffi::c_int;
 

@@ -171,6 +171,7 @@ programs! {
     rw_flags,
     setup_destroy,
     submit_errors,
+    syscall,
     threads,
     vectored,
 }

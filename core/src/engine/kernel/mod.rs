@@ -21,6 +21,7 @@ use self::reaper::{Reaper, Reaping};
 use super::workers::baton::{Baton, Release, View};
 use crate::config::{Builder, ConfigError, EngineKind};
 use crate::instance::Instance;
+use crate::own;
 use crate::probe::{self, KERNEL_ENGINES, Refusal};
 use crate::queue::{IndexRing, SleepEnd, Sleeper};
 use crate::request::{BATCH, Batch};
@@ -471,7 +472,7 @@ pub(super) struct Eventfds {
 
 impl Eventfds {
     fn new() -> Result<Self, i32> {
-        let wake = sys::eventfd();
+        let wake = own::eventfd();
         if wake < 0 {
             return Err(wake as i32);
         }
@@ -491,17 +492,17 @@ impl Eventfds {
     }
 
     fn events(&self) -> RawFd {
-        *self.events.get_or_init(|| sys::eventfd() as RawFd)
+        *self.events.get_or_init(|| own::eventfd() as RawFd)
     }
 }
 
 impl Drop for Eventfds {
     fn drop(&mut self) {
-        sys::close(self.wake);
+        own::close(self.wake);
         if let Some(&fd) = self.events.get()
             && fd >= 0
         {
-            sys::close(fd);
+            own::close(fd);
         }
     }
 }

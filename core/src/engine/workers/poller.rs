@@ -10,6 +10,7 @@ use super::Workers;
 use super::threads::{RETIRE_AFTER, spawn};
 use crate::exec::{self, Mode};
 use crate::instance::{By, Instance};
+use crate::own;
 use crate::request::{Kind, Request};
 use crate::sync::lock;
 use crate::sys;
@@ -175,7 +176,7 @@ impl Poller {
     fn wake(&self, state: &mut State) -> (bool, RawFd) {
         let make = !std::mem::replace(&mut state.alive, true);
         if make && state.eventfd < 0 {
-            state.eventfd = sys::eventfd() as RawFd;
+            state.eventfd = own::eventfd() as RawFd;
         }
         if !make {
             sys::eventfd_add(state.eventfd, 1);
