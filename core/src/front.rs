@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 
 pub use crate::instance::{Entry, Instance, Place, RingMemory, Submitted, Taker, Waited};
 pub use crate::queue::IoEvent;
+pub use crate::sys::Uncancelable;
 
 use crate::descriptor::Facts;
 use crate::{own, process, sys};

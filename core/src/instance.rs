@@ -461,7 +461,7 @@ impl Instance {
                 // Others execute them. Whether a system call has begun, and so holds the file,
                 // nobody can see; after this long it has, and may never end.
                 naps += 1;
-                std::thread::sleep(Duration::from_micros(20));
+                sys::nap(Duration::from_micros(20));
             }
         }
     }

@@ -150,6 +150,7 @@ macro_rules! programs {
 programs! {
     append_order,
     cancel,
+    close_all,
     close_in_flight,
     destroy,
     eintr,

@@ -94,7 +94,7 @@ pub(crate) enum Reach {
 
 /// The kernel's wait is refused: some time passes all the same.
 fn nap() -> SleepEnd {
-    std::thread::sleep(LOOK_AGAIN);
+    sys::nap(LOOK_AGAIN);
     SleepEnd::TimedOut
 }
 
@@ -189,6 +189,7 @@ impl KernelLane {
     /// The interface, made now if none was needed before.
     fn backend(&self) -> Option<&dyn Backend> {
         let made = self.backend.get_or_init(|| {
+            let _whole = sys::Uncancelable::new();
             for kind in KERNEL_ENGINES {
                 match make(kind, self.slots, 1) {
                     Ok(backend) => return Some(backend),

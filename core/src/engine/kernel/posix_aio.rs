@@ -473,6 +473,7 @@ impl Backend for PosixAio {
         drop(state);
         let time = timeout.map(sys::timespec);
         let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let _whole = sys::Uncancelable::new();
         let before = mask.map(sys::replace_signals);
         // SAFETY: pointers to blocks that live as long as the context.
         let ret = unsafe { (self.functions.suspend)(list.as_ptr(), list.len() as c_int, time) };
@@ -533,6 +534,7 @@ impl Drop for PosixAio {
         {
             return;
         }
+        let _whole = sys::Uncancelable::new();
         sys::eventfd_add(self.fds.wake, 1);
         let list = [self.wake.get().cast_const()];
         // SAFETY: the block and its buffer must outlive the read, which ends now.
