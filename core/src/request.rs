@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
+use std::ops::RangeInclusive;
 
 use crate::cqe::Cqe;
 use crate::sqe::Sqe;
@@ -423,10 +424,10 @@ impl Slot {
         FreeIt(before & phase::POPPED != 0)
     }
 
-    /// A request on this descriptor that is to be executed, or being executed; `handing_over`: those in
+    /// A request on one of these descriptors that is to be executed, or being executed; `handing_over`: those in
     /// the kernel's phase may not have reached it.
-    pub(crate) fn is_waiting_for(&self, fd: i32, handing_over: bool) -> bool {
-        self.names(fd)
+    pub(crate) fn is_waiting_for(&self, fds: &RangeInclusive<i32>, handing_over: bool) -> bool {
+        self.names_one_of(fds)
             && match self.state.load(Ordering::Acquire) & phase::MASK {
                 phase::QUEUED | phase::STARTED | phase::NEXT => true,
                 phase::KERNEL => handing_over,
@@ -453,10 +454,16 @@ impl Slot {
         self.fd.load(Ordering::SeqCst) as i32 == fd
     }
 
-    /// The descriptor is about to be closed: a request in the kernel's hands holds the file, and its
+    fn names_one_of(&self, fds: &RangeInclusive<i32>) -> bool {
+        fds.contains(&(self.fd.load(Ordering::SeqCst) as i32))
+    }
+
+    /// These descriptors are about to be closed: a request in the kernel's hands holds the file, and its
     /// number is not to be used again.
-    pub(crate) fn forget_number(&self, fd: i32) {
-        if self.names(fd) && self.state.load(Ordering::Acquire) & phase::MASK == phase::KERNEL {
+    pub(crate) fn forget_number(&self, fds: &RangeInclusive<i32>) {
+        if self.names_one_of(fds)
+            && self.state.load(Ordering::Acquire) & phase::MASK == phase::KERNEL
+        {
             self.fd.store(u32::MAX, Ordering::SeqCst);
         }
     }

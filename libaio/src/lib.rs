@@ -12,10 +12,11 @@ mod events;
 mod handle;
 mod memory;
 mod submit;
+mod syscall;
 
 use std::ffi::c_int;
 
-use uringlet::front::IoEvent;
+use uringlet::front::{self, IoEvent};
 
 use crate::abi::Iocb;
 use crate::memory::accessible;
@@ -37,6 +38,14 @@ fn enter<T>(body: impl FnOnce() -> T) -> T {
     body()
 }
 
+/// The door for calls that may open files and sleep: the thread is not cancelled in the midst of it.
+fn enter_whole<T>(body: impl FnOnce() -> T) -> T {
+    enter(|| {
+        let _whole = front::Uncancelable::new();
+        body()
+    })
+}
+
 const EINVAL: c_int = -libc::EINVAL;
 const EFAULT: c_int = -libc::EFAULT;
 
@@ -44,16 +53,16 @@ const EFAULT: c_int = -libc::EFAULT;
 /// As io_setup(2); `handle` is checked to be accessible.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _io_setup(entries: c_int, handle: *mut usize) -> c_int {
-    enter(|| {
+    enter_whole(|| {
         let address = handle as usize;
-        if !uringlet::front::readable(address) {
+        if !front::readable(address) {
             return EFAULT;
         }
         // SAFETY: readable, and an io_context_t by the caller's contract.
         if unsafe { handle.read_unaligned() } != 0 || entries <= 0 {
             return EINVAL;
         }
-        if !uringlet::front::writable(address) {
+        if !front::writable(address) {
             return EFAULT;
         }
         let created = handle::create(entries as u32);
@@ -67,7 +76,7 @@ pub unsafe extern "C" fn _io_setup(entries: c_int, handle: *mut usize) -> c_int 
 /// As io_destroy(2): the buffers of what is in flight stay valid until this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _io_destroy(handle: usize) -> c_int {
-    enter(|| if handle::destroy(handle) { 0 } else { EINVAL })
+    enter_whole(|| if handle::destroy(handle) { 0 } else { EINVAL })
 }
 
 /// # Safety
@@ -157,7 +166,7 @@ pub unsafe extern "C" fn _io_queue_init(entries: c_int, handle: *mut usize) -> c
     if entries <= 0 {
         return EINVAL;
     }
-    if !enter(|| uringlet::front::writable(handle as usize)) {
+    if !enter(|| front::writable(handle as usize)) {
         return EFAULT;
     }
     // SAFETY: writable, and an io_context_t by the caller's contract, which goes on.

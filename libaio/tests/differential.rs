@@ -150,6 +150,8 @@ macro_rules! programs {
 programs! {
     append_order,
     cancel,
+    cancel_thread,
+    close_all,
     close_in_flight,
     destroy,
     eintr,
@@ -159,8 +161,11 @@ programs! {
     fork,
     fsync,
     getevents,
+    handles,
     house,
+    leaks,
     old_versions,
+    own_malloc,
     partial_submit,
     pgetevents,
     poll,
@@ -171,6 +176,7 @@ programs! {
     rw_flags,
     setup_destroy,
     submit_errors,
+    syscall,
     threads,
     vectored,
 }

@@ -21,6 +21,7 @@ use super::{Backend, Done, Eventfds};
 use crate::config::{EngineKind, FD_POOL_MAX};
 use crate::engine::workers::pool::enough_threads;
 use crate::instance::Instance;
+use crate::own;
 use crate::queue::SleepEnd;
 use crate::request::Kind;
 use crate::sqe::opcode;
@@ -198,11 +199,11 @@ fn events() -> RawFd {
     if known >= 0 {
         return known;
     }
-    let made = sys::eventfd() as RawFd;
+    let made = own::eventfd() as RawFd;
     match EVENTS.compare_exchange(known, made, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => made,
         Err(first) => {
-            sys::close(made);
+            own::close(made);
             first
         }
     }
@@ -312,8 +313,9 @@ impl State {
         let all_busy = file.descriptors[chosen].1 > 0;
         let pool = pool.min(enough_threads(self.typical));
         if all_busy && file.descriptors.len() < pool && !is_locked_by_us(fd) {
-            let duplicate = sys::duplicate(fd);
+            let duplicate = sys::duplicate(fd, 3);
             if duplicate >= 0 {
+                own::note(duplicate as RawFd);
                 chosen = file.descriptors.len();
                 file.descriptors.push((duplicate as RawFd, 0));
             }
@@ -358,7 +360,7 @@ impl File {
             return;
         }
         for &(fd, _) in &self.descriptors[1..] {
-            sys::close(fd);
+            own::close(fd);
         }
     }
 }
@@ -471,6 +473,7 @@ impl Backend for PosixAio {
         drop(state);
         let time = timeout.map(sys::timespec);
         let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let _whole = sys::Uncancelable::new();
         let before = mask.map(sys::replace_signals);
         // SAFETY: pointers to blocks that live as long as the context.
         let ret = unsafe { (self.functions.suspend)(list.as_ptr(), list.len() as c_int, time) };
@@ -531,6 +534,7 @@ impl Drop for PosixAio {
         {
             return;
         }
+        let _whole = sys::Uncancelable::new();
         sys::eventfd_add(self.fds.wake, 1);
         let list = [self.wake.get().cast_const()];
         // SAFETY: the block and its buffer must outlive the read, which ends now.

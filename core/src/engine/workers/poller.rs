@@ -11,6 +11,7 @@ use super::Workers;
 use super::threads::{RETIRE_AFTER, spawn};
 use crate::exec::{self, Mode};
 use crate::instance::{By, Instance};
+use crate::own;
 use crate::request::{Kind, Request};
 use crate::sync::lock;
 use crate::sys;
@@ -195,7 +196,7 @@ impl Poller {
     fn wake(&self, state: &mut State) -> (bool, RawFd) {
         let make = !std::mem::replace(&mut state.alive, true);
         if make && state.eventfd < 0 {
-            state.eventfd = sys::eventfd() as RawFd;
+            state.eventfd = own::eventfd() as RawFd;
         }
         if !make {
             sys::eventfd_add(state.eventfd, 1);
@@ -230,13 +231,14 @@ impl Poller {
         true
     }
 
-    fn run(&self, eventfd: RawFd) {
+    fn run(&self, mut eventfd: RawFd) {
         let mut set = Vec::new();
         loop {
             set.clear();
             set.push(libc::pollfd { fd: eventfd, events: libc::POLLIN, revents: 0 });
             lock(&self.state).collect(&mut set);
-            let timeout = lock(&self.state).waiting.is_empty().then_some(RETIRE_AFTER);
+            let idle = lock(&self.state).waiting.is_empty();
+            let timeout = if eventfd < 0 { Some(BLIND) } else { idle.then_some(RETIRE_AFTER) };
             let ret = sys::ppoll(&mut set, timeout, None);
             if ret == 0 {
                 let mut state = lock(&self.state);
@@ -257,7 +259,11 @@ impl Poller {
                 all.iter_mut().for_each(|polled| polled.revents = polled.events);
                 set.extend(all);
             }
-            if set[0].revents != 0 {
+            if set[0].revents & libc::POLLNVAL != 0 {
+                // Closed in a way that nobody sees. Without one, new requests wait for BLIND.
+                eventfd = own::eventfd() as RawFd;
+                lock(&self.state).eventfd = eventfd;
+            } else if set[0].revents != 0 {
                 sys::eventfd_drain(eventfd);
             }
             let (kernels, ready) = {
