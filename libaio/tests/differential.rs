@@ -179,6 +179,7 @@ programs! {
     syscall,
     threads,
     vectored,
+    vfork,
 }
 
 /// Names and answers, in the order in which they were printed.
@@ -318,6 +319,8 @@ fn judge(output: &Output, left: usize) -> Run {
         }
         Some(0) if left > 0 => format!("left {left} files behind"),
         Some(0) if lines.is_empty() => "printed nothing".to_owned(),
+        // Neither a program nor a library in its house prints what nobody asked for.
+        Some(0) if !stderr.is_empty() => format!("complains: {stderr}"),
         Some(0) => return Run::Finished(lines),
         _ => format!("{}\n{stderr}", output.status),
     };

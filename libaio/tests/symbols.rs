@@ -79,3 +79,10 @@ fn soname_is_the_originals() {
     // Distributions with 64-bit time on 32-bit machines call it t64 everywhere.
     assert!(["libaio.so.1", "libaio.so.1t64"].contains(&soname(&original()).as_str()));
 }
+
+/// Threads run its code: dlclose(3) must leave it where it is.
+#[test]
+fn it_stays_when_it_is_unloaded() {
+    let text = output("readelf", &["-d", "--wide", &ours()]);
+    assert!(text.lines().any(|line| line.contains("FLAGS_1") && line.contains("NODELETE")));
+}
