@@ -107,6 +107,11 @@ pub(crate) fn close(fd: RawFd) -> Ret {
     unsafe { call!(close, fd) }
 }
 
+pub(crate) fn close_range(first: u32, last: u32, flags: i32) -> Ret {
+    // SAFETY: as for close.
+    unsafe { call!(close_range, first, last, flags) }
+}
+
 pub(crate) unsafe fn openat(dir: RawFd, path: *const u8, flags: u32, mode: u32) -> Ret {
     // SAFETY: the caller passes a NUL-terminated path.
     unsafe { call!(openat, dir, path, flags, mode) }

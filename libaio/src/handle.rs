@@ -99,7 +99,7 @@ pub(crate) fn create(entries: u32) -> Result<usize, i32> {
     if entries == 0 || entries > ENTRIES_MAX {
         return Err(-libc::EINVAL);
     }
-    let builder = crate::env::builder()?;
+    let builder = front::env::builder()?.strict(true);
     let table = &contexts_or_new()?.table;
     let (places, room) = ring_size(entries);
     let pages = table.allocate(size_of::<RingHeader>() + places as usize * size_of::<IoEvent>())?;

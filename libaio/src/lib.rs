@@ -7,7 +7,6 @@
 
 mod abi;
 mod descriptors;
-mod env;
 mod events;
 mod handle;
 mod memory;
@@ -16,27 +15,10 @@ mod syscall;
 
 use std::ffi::c_int;
 
-use uringlet::front::{self, IoEvent};
+use uringlet::front::{self, IoEvent, enter};
 
 use crate::abi::Iocb;
 use crate::memory::accessible;
-
-/// The door: the program's `errno` stays what it was. A panic ends here too, by aborting with its
-/// message, as Rust has it for every `extern "C"` function: going on could lose or repeat a completion.
-#[inline(always)]
-fn enter<T>(body: impl FnOnce() -> T) -> T {
-    struct Errno(c_int);
-    impl Drop for Errno {
-        #[inline(always)]
-        fn drop(&mut self) {
-            // SAFETY: the thread's errno is always there.
-            unsafe { *libc::__errno_location() = self.0 };
-        }
-    }
-    // SAFETY: as above.
-    let _errno = Errno(unsafe { *libc::__errno_location() });
-    body()
-}
 
 /// The door for calls that may open files and sleep: the thread is not cancelled in the midst of it.
 fn enter_whole<T>(body: impl FnOnce() -> T) -> T {

@@ -4,7 +4,7 @@
 //! What Rust's library and this one call by number passes here too: none of the numbers below is
 //! among that. The engine itself has instructions of its own (`sys.rs` in core).
 
-use std::ffi::{c_int, c_long, c_uint, c_void};
+use std::ffi::{c_int, c_long, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use uringlet::front::{self, IoEvent};
@@ -133,19 +133,6 @@ unsafe extern "C" fn plain(number: c_long) -> c_long {
 
 /// `SYS_io_pgetevents`, which the `libc` crate leaves out.
 const PGETEVENTS: c_long = if cfg!(target_arch = "x86_64") { 333 } else { 292 };
-
-/// close_range(2) by the next definition of syscall(2).
-///
-/// # Safety
-/// As close_range(2).
-pub(crate) unsafe fn pass_on_close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    type Syscall = unsafe extern "C" fn(c_long, ...) -> c_long;
-    // SAFETY: a definition of syscall(2), and its arguments.
-    unsafe {
-        let next: Syscall = std::mem::transmute(NEXT.load(Ordering::Relaxed));
-        next(libc::SYS_close_range, first, last, flags) as c_int
-    }
-}
 
 /// The C library's way to tell of an error: -1, and `errno`.
 extern "C" fn failed(answer: c_long) -> c_long {

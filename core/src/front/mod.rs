@@ -4,8 +4,11 @@
 
 use std::ops::RangeInclusive;
 
+pub mod descriptors;
+mod door;
 pub mod env;
 
+pub use self::door::{enter, refuse, set_errno};
 pub use crate::instance::{
     Canceled, Entry, InFlight, Instance, Place, RingMemory, Sink, Submitted, TOLD_OTHERWISE, Taker,
     Waited, Wish,

@@ -28,7 +28,7 @@ use crate::sqe::opcode;
 use crate::sync::lock;
 use crate::sys;
 
-/// The C library's functions: the next ones after ours, should a drop-in of ours export the names.
+/// The C library's functions.
 #[derive(Debug)]
 struct Functions {
     read: Start,
@@ -56,9 +56,21 @@ struct AioInit {
     reserved: c_int,
 }
 
+/// A function of the C library's: not of a drop-in of ours, wherever the loader has put that.
 fn next(name: &CStr) -> Option<*mut c_void> {
+    let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
+    // glibc before 2.34 has them in a library of their own.
+    let of_library = |library: &CStr| {
+        // SAFETY: NUL-terminated names; the library is loaded already, and never goes.
+        unsafe {
+            let handle = libc::dlopen(library.as_ptr(), flags);
+            let found = if handle.is_null() { handle } else { libc::dlsym(handle, name.as_ptr()) };
+            (!found.is_null()).then_some(found)
+        }
+    };
+    let found = of_library(c"libc.so.6").or_else(|| of_library(c"librt.so.1"));
     // SAFETY: a NUL-terminated name.
-    let address = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    let address = found.unwrap_or_else(|| unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) });
     (!address.is_null()).then_some(address)
 }
 
