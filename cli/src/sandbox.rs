@@ -130,18 +130,20 @@ impl Sandbox {
         (!names.is_empty()).then_some((names, errno))
     }
 
-    /// Puts this process into it, every thread included, and says so on standard error if `aloud`
-    /// names the command. Nothing gets it out again.
+    /// What is forbidden, for people.
+    pub fn notice(&self) -> Option<String> {
+        let (names, errno) = self.description()?;
+        Some(format!("forbidden here: {} ({errno})", names.join(", ")))
+    }
+
+    /// Puts this process into it, every thread included. Nothing gets it out again.
     ///
     /// # Errors
     /// The kernel has no seccomp filters, or not for this kind of processor.
-    pub fn enter(&self, aloud: Option<&str>) -> Result<()> {
+    pub fn enter(&self) -> Result<()> {
         for program in self.programs()? {
             seccompiler::apply_filter_all_threads(&program)
                 .context("--forbid: the kernel refuses the seccomp filter")?;
-        }
-        if let (Some(command), Some((names, errno))) = (aloud, self.description()) {
-            eprintln!("uringlet {command}: forbidden here: {} ({errno})", names.join(", "));
         }
         Ok(())
     }

@@ -165,9 +165,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Ok(ExitCode::from(REFUSED));
     }
     session::stop_on_ctrl_c()?;
-    arguments.sandbox.enter(Some("bench"))?;
+    arguments.sandbox.enter()?;
     let machine = Machine::look();
-    let scratch = arguments.place.open()?;
+    let mut scratch = arguments.place.open()?;
+    scratch.notices.extend(arguments.sandbox.notice());
     let storage = Storage::behind(&scratch.buffered)?;
     let json = session::Json::open(arguments.json.as_deref())?;
     let mut matrix = Matrix::new(arguments.settings(scratch.size), &scratch, &storage);

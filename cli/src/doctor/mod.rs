@@ -52,7 +52,7 @@ pub struct Arguments {
 /// # Errors
 /// The sandbox cannot be entered, or nobody takes the report.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    arguments.sandbox.enter(None)?;
+    arguments.sandbox.enter()?;
     let probe = Probe::look();
     let file_systems = match &arguments.folders[..] {
         [] => at_hand(&probe),

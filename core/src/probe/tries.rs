@@ -5,6 +5,8 @@ use std::os::fd::RawFd;
 
 use syscalls::Sysno;
 
+use crate::engine::kernel::linux_aio::Iocb;
+use crate::queue::IoEvent;
 use crate::sys::{self, Ret, call};
 
 /// A refused call and its errno (positive).
@@ -30,9 +32,8 @@ pub(super) fn io_uring() -> Result<(), Refused> {
 pub(super) fn linux_aio() -> Result<(), Refused> {
     let context = AioContext::new(1)?;
     // SAFETY: no iocb is passed, so none is read.
-    check("io_submit", unsafe { call!(io_submit, context.0, 0, 0) })?;
-    // SAFETY: room for no event is passed, so none is written.
-    check("io_getevents", unsafe { call!(io_getevents, context.0, 0, 0, 0, 0) }).map(drop)
+    check("io_submit", unsafe { sys::io_submit(context.0, 0, std::ptr::null()) })?;
+    context.take(0, 0).map(drop)
 }
 
 /// Starts a thread and waits for its end.
@@ -99,37 +100,6 @@ impl Buffer {
     }
 }
 
-/// A struct iocb (linux/aio_abi.h).
-#[derive(Clone, Copy, Default)]
-#[repr(C)]
-struct Iocb {
-    data: u64,
-    // The next two are swapped on big-endian machines; both are 0 here.
-    key: u32,
-    rw_flags: u32,
-    opcode: u16,
-    priority: i16,
-    fd: u32,
-    buf: u64,
-    len: u64,
-    offset: i64,
-    reserved: u64,
-    flags: u32,
-    resfd: u32,
-}
-
-const IOCB_CMD_PREAD: u16 = 0;
-
-/// A struct io_event (linux/aio_abi.h).
-#[derive(Clone, Copy, Default)]
-#[repr(C)]
-struct Event {
-    data: u64,
-    iocb: u64,
-    result: i64,
-    result2: i64,
-}
-
 /// How long a batch of reads took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Batch {
@@ -155,21 +125,16 @@ pub(super) fn read_batch(
     // Of this call alone: its end waits for all requests, whatever has failed in between.
     let context = AioContext::new(reads)?;
     let memory = buffer.bytes().as_mut_ptr() as u64;
-    let iocbs: Vec<Iocb> = (0..reads)
-        .map(|n| Iocb {
-            opcode: IOCB_CMD_PREAD,
-            fd: fd as u32,
-            buf: memory + (n * block) as u64,
-            len: block as u64,
-            offset: (n * block) as i64,
-            ..Iocb::default()
-        })
-        .collect();
+    let iocb = |n: usize| {
+        let at = n * block;
+        Iocb::pread(fd, memory + at as u64, block as u64, at as i64)
+    };
+    let iocbs: Vec<Iocb> = (0..reads).map(iocb).collect();
     let pointers: Vec<u64> = iocbs.iter().map(|iocb| std::ptr::from_ref(iocb) as u64).collect();
     let begin = sys::monotonic_ns();
     // SAFETY: the kernel copies pointers and iocbs during the call. `buffer` stays borrowed until
     // `context` is dropped, which waits for the requests.
-    let ret = unsafe { call!(io_submit, context.0, reads, pointers.as_ptr()) };
+    let ret = unsafe { sys::io_submit(context.0, reads, pointers.as_ptr()) };
     let submitted = sys::monotonic_ns();
     let accepted = check("io_submit", ret)? as usize;
     let done_at_return = context.take(0, accepted)?;
@@ -190,23 +155,19 @@ struct AioContext(u64);
 
 impl AioContext {
     fn new(requests: usize) -> Result<Self, Refused> {
-        let mut context = 0u64;
-        // SAFETY: `context` is 0, as the call demands, and lives through it.
-        check("io_setup", unsafe { call!(io_setup, requests, &raw mut context) })?;
-        Ok(Self(context))
+        sys::io_setup(requests).map(Self).map_err(|errno| ("io_setup", -errno))
     }
 
     /// Takes at most `most` completions and waits for at least `min`.
     fn take(&self, min: usize, most: usize) -> Result<usize, Refused> {
-        let mut events = vec![Event::default(); most];
+        let mut events = vec![IoEvent::default(); most];
         loop {
-            // SAFETY: `events` has room for `most` events; without a timeout no other memory is passed.
-            let ret = unsafe { call!(io_getevents, self.0, min, most, events.as_mut_ptr(), 0) };
+            let ret = sys::io_pgetevents(self.0, min, &mut events, None, None);
             if ret != -(libc::EINTR as Ret) {
                 let count = check("io_getevents", ret)? as usize;
-                let failed = events[..count].iter().find(|event| event.result < 0);
+                let failed = events[..count].iter().find(|event| event.res < 0);
                 return match failed {
-                    Some(event) => Err(("read by io_submit", -event.result as i32)),
+                    Some(event) => Err(("read by io_submit", -event.res as i32)),
                     None => Ok(count),
                 };
             }
@@ -216,29 +177,7 @@ impl AioContext {
 
 impl Drop for AioContext {
     fn drop(&mut self) {
-        // SAFETY: the context is ours. The call waits until its requests have let go of their buffers.
-        unsafe { call!(io_destroy, self.0) };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::mem::offset_of;
-
-    use super::*;
-
-    #[test]
-    fn layouts_are_the_kernels() {
-        assert_eq!((size_of::<Iocb>(), size_of::<Event>()), (64, 32));
-        let offsets = [
-            offset_of!(Iocb, opcode),
-            offset_of!(Iocb, fd),
-            offset_of!(Iocb, buf),
-            offset_of!(Iocb, len),
-            offset_of!(Iocb, offset),
-            offset_of!(Iocb, flags),
-        ];
-        assert_eq!(offsets, [16, 20, 24, 32, 40, 56]);
-        assert_eq!(offset_of!(Event, result), 16);
+        // Waits until the requests have let go of their buffers.
+        sys::io_destroy(self.0);
     }
 }

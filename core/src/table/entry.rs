@@ -73,7 +73,9 @@ impl<T> Entry<T> {
         // after that either sees this one, or has been seen.
         let pin = match word {
             Some(word) if word.load(Ordering::Relaxed) == 0 => {
-                word.store(handle, Ordering::Relaxed);
+                // Release: whoever sees this handle in place of an earlier one knows that the
+                // earlier one's value is not used any more.
+                word.store(handle, Ordering::Release);
                 Pin(Ok(word))
             }
             _ => {
@@ -200,6 +202,25 @@ mod loom_models {
                 world.close();
             });
         }
+    }
+
+    #[test]
+    fn loom_a_reader_that_has_moved_on_is_done() {
+        loom::model(|| {
+            let world = World::new();
+            let other = Arc::clone(&world);
+            let reader = thread::spawn(move || {
+                other.look(Some(0));
+                // Another entry, which has no value.
+                let next = Entry::<Value>::new();
+                assert!(
+                    next.get(Some(&other.words[0]), 2 * HANDLE, || fence(Ordering::SeqCst))
+                        .is_none()
+                );
+            });
+            assert!(world.destroy());
+            reader.join().unwrap();
+        });
     }
 
     #[test]

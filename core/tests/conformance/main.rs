@@ -7,6 +7,7 @@
 mod common;
 
 mod bad_input;
+mod coming_and_going;
 mod matrix;
 mod operations;
 mod promises;
@@ -40,5 +41,20 @@ pub const EXCEPTIONS: &[(&str, &[&str], &str)] = &[
         "bad_input::entries_out_of_range_are_refused_and_the_bounds_work",
         &["linux_aio"],
         "the largest context takes all that fs.aio-max-nr allows from the tests beside it",
+    ),
+    (
+        "coming_and_going::four_thousand_contexts_live_at_a_time",
+        &["linux_aio"],
+        "they take more than fs.aio-max-nr allows",
+    ),
+    (
+        "coming_and_going::ten_thousand_contexts_leave_nothing_behind",
+        &["linux_aio"],
+        "the kernel takes 10 ms to end a context of its own",
+    ),
+    (
+        "coming_and_going::four_thousand_contexts_live_at_a_time",
+        &["posix_aio"],
+        "the C library keeps a thread of its own for each",
     ),
 ];

@@ -37,6 +37,14 @@ pub(crate) struct Iocb {
 
 const _: () = assert!(size_of::<Iocb>() == 64 && cfg!(target_endian = "little"));
 
+impl Iocb {
+    /// A read of `len` bytes from `offset` on, to address `buf`.
+    pub(crate) fn pread(fd: RawFd, buf: u64, len: u64, offset: i64) -> Self {
+        let opcode = command::PREAD;
+        Self { opcode, fd: fd as u32, buf, nbytes: len, offset, ..Self::default() }
+    }
+}
+
 mod command {
     pub(super) const PREAD: u16 = 0;
     pub(super) const PWRITE: u16 = 1;

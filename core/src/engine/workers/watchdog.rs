@@ -2,7 +2,7 @@
 //! while there is such a context.
 
 use std::sync::atomic::{Ordering, fence};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use super::Workers;
@@ -32,7 +32,8 @@ struct State {
 
 #[derive(Debug)]
 struct Watched {
-    instance: Arc<Instance>,
+    /// Not kept alive: a context that is dropped goes at once.
+    instance: Weak<Instance>,
     view: View,
     /// The right to hand over to the kernel, as of the last look.
     door: View,
@@ -55,7 +56,7 @@ impl Watchdog {
         let workers = Workers::of(instance);
         let mut state = lock(&self.state);
         state.watched.push(Watched {
-            instance: Arc::clone(instance),
+            instance: Arc::downgrade(instance),
             view: workers.baton.view(),
             door: workers.kernel.door().view(),
             taken: workers.taken(),
@@ -81,24 +82,23 @@ impl Watchdog {
     }
 
     fn run(&self) {
+        let mut looks = Vec::new();
         loop {
             let ticket = self.wake.ticket();
             let mut state = lock(&self.state);
-            let mut outside = Vec::new();
             state.watched.retain_mut(|watched| {
-                let look = watched.look();
-                let in_flight = Workers::of(&watched.instance).kernel.in_flight() > 0;
-                if look != Look::Fine || in_flight {
-                    outside.push((Arc::clone(&watched.instance), look));
-                }
+                let Some(instance) = watched.instance.upgrade() else { return false };
+                let look = watched.look(&instance);
+                // Each is let go outside of the lock: it may be the last to have it.
+                looks.push((instance, look));
                 look != Look::Quiet
             });
             let idle = state.watched.is_empty();
             state.resting = idle;
             drop(state);
-            for (instance, look) in outside {
+            for (instance, look) in looks.drain(..) {
                 let workers = Workers::of(&instance);
-                if workers.collect(&instance) {
+                if workers.kernel.in_flight() > 0 && workers.collect(&instance) {
                     // Nobody had come for them.
                     workers.habit.nobody_came();
                 }
@@ -128,14 +128,14 @@ enum Look {
 }
 
 impl Watched {
-    fn look(&mut self) -> Look {
-        let workers = Workers::of(&self.instance);
+    fn look(&mut self, instance: &Arc<Instance>) -> Look {
+        let workers = Workers::of(instance);
         let view = workers.baton.view();
         let taken = workers.taken();
         let waiting = view.has_work() || workers.has_inline_work();
         let mut look = Look::Fine;
         if waiting && view.is_held() {
-            if view.is_stuck_since(self.view) && workers.steal(&self.instance, view) {
+            if view.is_stuck_since(self.view) && workers.steal(instance, view) {
                 workers.seat.want_holder();
                 look = Look::NeedsWorker;
             }
@@ -147,7 +147,7 @@ impl Watched {
         let next = workers.next.word();
         if !workers.next.is_empty() && next == self.next {
             workers.habit.nobody_came();
-            if workers.next_to_ring(&self.instance) {
+            if workers.next_to_ring(instance) {
                 // Watched by being on this list, whatever the mark said.
                 workers.baton.watch();
                 workers.baton.announce();
