@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Has fio write and verify through the libaio drop-in for a time: ci/soak.sh SECONDS [FOLDER]
+# Has fio write and verify through the drop-ins for a time: ci/soak.sh SECONDS [FOLDER]
 #
-# Rounds of jobs (buffered, direct, reaping from the ring, 16 threads, mixed sizes) until the
+# Rounds of jobs (buffered, direct, reaping from the ring, 16 threads, mixed sizes, POSIX AIO) until the
 # time is over, at least one round. Stops at the first job that fails, or hangs for 5 minutes,
 # and prints the command that repeats it.
 set -euo pipefail
@@ -19,7 +19,7 @@ print_machine "$folder"
 
 common=(--ioengine=libaio --rw=randrw --iodepth=32 --verify=crc32c --verify_fatal=1 --group_reporting
     --output-format=terse --terse-version=3)
-names=(buffered direct userspace_reap direct_reap threads mixed_sizes)
+names=(buffered direct userspace_reap direct_reap threads mixed_sizes posix direct_posix posix_threads)
 options() {
     case "$1" in
     buffered) echo --bs=4k --size=64M ;;
@@ -28,13 +28,17 @@ options() {
     direct_reap) echo --bs=4k --size=64M --direct=1 --userspace_reap ;;
     threads) echo --bs=4k --size=8M --numjobs=16 --thread ;;
     mixed_sizes) echo --bsrange=512-128k --bs_unaligned --size=64M --iodepth_batch=8 --fsync=64 ;;
+    # The last one counts.
+    posix) echo --ioengine=posixaio --bs=4k --size=64M --fsync=64 ;;
+    direct_posix) echo --ioengine=posixaio --bs=4k --size=64M --direct=1 ;;
+    posix_threads) echo --ioengine=posixaio --bs=4k --size=8M --numjobs=16 --thread ;;
     esac
 }
 
 direct_works=1
 if ! dd if=/dev/zero of="$folder/probe" bs=4096 count=1 oflag=direct status=none 2>/dev/null; then
     direct_works=0
-    echo "SKIPPED direct, direct_reap: no direct I/O on $(file_system "$folder")"
+    echo "SKIPPED direct, direct_reap, direct_posix: no direct I/O on $(file_system "$folder")"
 fi
 
 SECONDS=0

@@ -49,6 +49,8 @@ pub mod front;
 #[cfg(not(loom))]
 mod instance;
 #[cfg(not(loom))]
+mod own;
+#[cfg(not(loom))]
 pub mod probe;
 #[cfg(not(loom))]
 mod process;

@@ -4,6 +4,8 @@
 //! place in the completion queue.
 #![allow(unsafe_code)]
 
+use std::ops::RangeInclusive;
+
 mod free;
 
 pub(crate) use self::free::{BATCH, Batch, CountSteps, FreeSlots};
@@ -99,7 +101,8 @@ pub(crate) struct Request {
     pub(crate) sqe: Sqe,
     /// The front end's own word (libaio's `data`).
     pub(crate) data: u64,
-    /// An eventfd to count up at completion, or -1.
+    /// An eventfd to count up at completion, -1, or
+    /// [`TOLD_OTHERWISE`](crate::instance::TOLD_OTHERWISE).
     pub(crate) notify: i32,
     pub(crate) kind: Kind,
     /// The engine's: where it is executed.
@@ -281,10 +284,10 @@ impl Slot {
         FreeIt(before & phase::POPPED != 0)
     }
 
-    /// A request on this descriptor that is to be executed, or being executed; `handing_over`: those in
+    /// A request on one of these descriptors that is to be executed, or being executed; `handing_over`: those in
     /// the kernel's phase may not have reached it.
-    pub(crate) fn is_waiting_for(&self, fd: i32, handing_over: bool) -> bool {
-        self.names(fd)
+    pub(crate) fn is_waiting_for(&self, fds: &RangeInclusive<i32>, handing_over: bool) -> bool {
+        self.names_one_of(fds)
             && match self.state.load(Ordering::Acquire) & phase::MASK {
                 phase::QUEUED | phase::STARTED | phase::NEXT => true,
                 phase::KERNEL => handing_over,
@@ -292,15 +295,35 @@ impl Slot {
             }
     }
 
+    /// Its state, if it is on this descriptor and was submitted and has not ended.
+    pub(crate) fn in_flight_on(&self, fd: i32) -> Option<u32> {
+        let state = self.state.load(Ordering::Acquire);
+        let over = matches!(state & phase::MASK, phase::DONE | phase::CANCELED | 0);
+        (!over && self.names(fd)).then_some(state)
+    }
+
+    /// The request that had this state has ended.
+    pub(crate) fn is_over(&self, before: u32) -> bool {
+        let now = self.state.load(Ordering::SeqCst);
+        let used_again = now / phase::USE != before / phase::USE;
+        used_again || matches!(now & phase::MASK, phase::DONE | phase::CANCELED)
+    }
+
     /// It is on this descriptor, which was not closed since.
     pub(crate) fn names(&self, fd: i32) -> bool {
         self.fd.load(Ordering::SeqCst) as i32 == fd
     }
 
-    /// The descriptor is about to be closed: a request in the kernel's hands holds the file, and its
+    fn names_one_of(&self, fds: &RangeInclusive<i32>) -> bool {
+        fds.contains(&(self.fd.load(Ordering::SeqCst) as i32))
+    }
+
+    /// These descriptors are about to be closed: a request in the kernel's hands holds the file, and its
     /// number is not to be used again.
-    pub(crate) fn forget_number(&self, fd: i32) {
-        if self.names(fd) && self.state.load(Ordering::Acquire) & phase::MASK == phase::KERNEL {
+    pub(crate) fn forget_number(&self, fds: &RangeInclusive<i32>) {
+        if self.names_one_of(fds)
+            && self.state.load(Ordering::Acquire) & phase::MASK == phase::KERNEL
+        {
             self.fd.store(u32::MAX, Ordering::SeqCst);
         }
     }

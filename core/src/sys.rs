@@ -5,6 +5,7 @@
 //! A result is a count or a negative errno, as the kernel gives it.
 #![allow(unsafe_code)]
 
+use std::marker::PhantomData;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
@@ -106,6 +107,11 @@ pub(crate) fn close(fd: RawFd) -> Ret {
     unsafe { call!(close, fd) }
 }
 
+pub(crate) fn close_range(first: u32, last: u32, flags: i32) -> Ret {
+    // SAFETY: as for close.
+    unsafe { call!(close_range, first, last, flags) }
+}
+
 pub(crate) unsafe fn openat(dir: RawFd, path: *const u8, flags: u32, mode: u32) -> Ret {
     // SAFETY: the caller passes a NUL-terminated path.
     unsafe { call!(openat, dir, path, flags, mode) }
@@ -192,19 +198,23 @@ pub(crate) enum Woken {
     Interrupted,
 }
 
-/// Sleeps while `word` is `expected`, at most `timeout` (futex(2), private).
+/// Sleeps while `word` is `expected`, at most `timeout` (futex(2), private). With `restarts` and no timeout, a
+/// handler with SA_RESTART does not end it.
 #[cfg(not(loom))]
 pub(crate) fn futex_wait(
     word: &std::sync::atomic::AtomicU32,
     expected: u32,
     timeout: Option<Duration>,
+    restarts: bool,
 ) -> Woken {
     /// Without a timeout the call would be taken up again after a handler with SA_RESTART.
     const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
     let time = timespec(timeout.unwrap_or(FAR));
+    let for_ever = restarts && timeout.is_none();
+    let time = if for_ever { std::ptr::null() } else { &raw const time };
     let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
     // SAFETY: `word` outlives the call; the timespec does too.
-    let ret = unsafe { call!(futex, word.as_ptr(), op, expected, &raw const time) };
+    let ret = unsafe { call!(futex, word.as_ptr(), op, expected, time) };
     match -ret as i32 {
         libc::ETIMEDOUT => Woken::TimedOut,
         libc::EINTR => Woken::Interrupted,
@@ -212,12 +222,12 @@ pub(crate) fn futex_wait(
     }
 }
 
-/// Wakes at most `n` sleepers of `word`.
+/// Wakes at most `n` sleepers of the word at `address`, if there is one.
 #[cfg(not(loom))]
-pub(crate) fn futex_wake(word: &std::sync::atomic::AtomicU32, n: i32) {
+pub(crate) fn futex_wake(address: usize, n: i32) {
     let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: `word` is a live address; waking has no effect on memory.
-    unsafe { call!(futex, word.as_ptr(), op, n) };
+    // SAFETY: the address is only compared with those that threads sleep at; memory is not touched.
+    unsafe { call!(futex, address, op, n) };
 }
 
 /// A new eventfd(2): close-on-exec, non-blocking.
@@ -319,6 +329,81 @@ pub(crate) fn restore_signals(mask: u64) {
     unsafe { call!(rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, 0, 8) };
 }
 
+/// While it lives, the calling thread is not cancelled (pthread_cancel(3)): around what calls functions of
+/// the C library at which that could happen. It would unwind frames that do not expect it.
+#[derive(Debug)]
+pub struct Uncancelable(i32, PhantomData<*const ()>);
+
+impl Uncancelable {
+    /// For the calling thread.
+    pub fn new() -> Self {
+        Self(Self::exchange(1), PhantomData)
+    }
+
+    /// 0 is `PTHREAD_CANCEL_ENABLE`, 1 `PTHREAD_CANCEL_DISABLE`; gives what it was.
+    fn exchange(state: i32) -> i32 {
+        unsafe extern "C" {
+            fn pthread_setcancelstate(state: i32, old: *mut i32) -> i32;
+        }
+        let mut old = 0;
+        // SAFETY: a known state, and a place for the old one (pthread_setcancelstate(3)).
+        unsafe { pthread_setcancelstate(state, &raw mut old) };
+        old
+    }
+}
+
+impl Default for Uncancelable {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Uncancelable {
+    fn drop(&mut self) {
+        Self::exchange(self.0);
+    }
+}
+
+/// Sleeps so long, or until a signal handler has run.
+pub(crate) fn nap(time: Duration) {
+    let time = timespec(time);
+    // SAFETY: the timespec lives across the call.
+    unsafe { call!(nanosleep, &raw const time, 0) };
+}
+
+/// Runs `body` so that a write in it raises neither SIGPIPE nor SIGXFSZ: it only fails.
+pub(crate) fn without_write_signals<T>(body: impl FnOnce() -> T) -> T {
+    let bit = |signal: i32| 1u64 << (signal - 1);
+    let quiet = bit(libc::SIGPIPE) | bit(libc::SIGXFSZ);
+    let pending = || {
+        let mut set = 0u64;
+        // SAFETY: the set is eight bytes.
+        unsafe { call!(rt_sigpending, &raw mut set, 8) };
+        set & quiet
+    };
+    let mut old = 0u64;
+    // SAFETY: both masks are eight bytes, the kernel's sigset size.
+    unsafe { call!(rt_sigprocmask, libc::SIG_BLOCK, &raw const quiet, &raw mut old, 8) };
+    let before = pending();
+    let result = body();
+    let raised = pending() & !before;
+    if raised != 0 {
+        let now = timespec(Duration::ZERO);
+        // SAFETY: the set is eight bytes, the timespec lives across the call; nothing else is written.
+        unsafe { call!(rt_sigtimedwait, &raw const raised, 0, &raw const now, 8) };
+    }
+    restore_signals(old);
+    result
+}
+
+/// Is there a limit on the size of files (RLIMIT_FSIZE)?
+pub(crate) fn has_file_limit() -> bool {
+    let mut limit = [u64::MAX; 2];
+    // SAFETY: room for the two numbers of a rlimit64.
+    unsafe { call!(prlimit64, 0, libc::RLIMIT_FSIZE, 0, limit.as_mut_ptr()) };
+    limit[0] != u64::MAX
+}
+
 /// Clears O_NONBLOCK.
 pub(crate) fn set_blocking(fd: RawFd) {
     let flags = status_flags(fd) as i32 & !libc::O_NONBLOCK;
@@ -326,10 +411,10 @@ pub(crate) fn set_blocking(fd: RawFd) {
     unsafe { call!(fcntl, fd, libc::F_SETFL, flags) };
 }
 
-/// Another descriptor for the same open file, close-on-exec.
-pub(crate) fn duplicate(fd: RawFd) -> Ret {
+/// Another descriptor for the same open file, close-on-exec, with the lowest free number not below `from`.
+pub(crate) fn duplicate(fd: RawFd, from: RawFd) -> Ret {
     // SAFETY: passes no address.
-    unsafe { call!(fcntl, fd, libc::F_DUPFD_CLOEXEC, 3) }
+    unsafe { call!(fcntl, fd, libc::F_DUPFD_CLOEXEC, from) }
 }
 
 /// Device and inode of an open file, or the negative errno of fstat(2).

@@ -173,7 +173,7 @@ impl<T> Table<T> {
             if rounds < 100 {
                 std::thread::yield_now();
             } else {
-                std::thread::sleep(std::time::Duration::from_micros(50));
+                crate::sys::nap(std::time::Duration::from_micros(50));
             }
         }
         // SAFETY: as above, and no pin is left.

@@ -150,6 +150,8 @@ macro_rules! programs {
 programs! {
     append_order,
     cancel,
+    cancel_thread,
+    close_all,
     close_in_flight,
     destroy,
     eintr,
@@ -159,8 +161,11 @@ programs! {
     fork,
     fsync,
     getevents,
+    handles,
     house,
+    leaks,
     old_versions,
+    own_malloc,
     partial_submit,
     pgetevents,
     poll,
@@ -171,8 +176,10 @@ programs! {
     rw_flags,
     setup_destroy,
     submit_errors,
+    syscall,
     threads,
     vectored,
+    vfork,
 }
 
 /// Names and answers, in the order in which they were printed.
@@ -312,6 +319,8 @@ fn judge(output: &Output, left: usize) -> Run {
         }
         Some(0) if left > 0 => format!("left {left} files behind"),
         Some(0) if lines.is_empty() => "printed nothing".to_owned(),
+        // Neither a program nor a library in its house prints what nobody asked for.
+        Some(0) if !stderr.is_empty() => format!("complains: {stderr}"),
         Some(0) => return Run::Finished(lines),
         _ => format!("{}\n{stderr}", output.status),
     };

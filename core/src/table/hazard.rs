@@ -103,7 +103,7 @@ pub(super) fn heavy_fence() {
         // Registered, and refused since (a seccomp filter that came later): those who read
         // without a fence have had time to be seen after this.
         FENCE.store(true, Ordering::SeqCst);
-        std::thread::sleep(std::time::Duration::from_millis(10));
+        sys::nap(std::time::Duration::from_millis(10));
     }
 }
 

@@ -35,7 +35,7 @@ use super::{Choice, Contract, Help};
 use crate::config::{Builder, ConfigError, EngineKind};
 use crate::descriptor::{self, ticks_per_us};
 use crate::exec::{self, Mode};
-use crate::instance::{By, Instance, Taker};
+use crate::instance::{By, Instance, Taker, without_taker};
 use crate::queue::{IndexRing, SleepEnd, Sleeper};
 use crate::request::Kind;
 use crate::sqe::{FILE_POSITION, Sqe};
@@ -211,8 +211,14 @@ impl Workers {
         let transfer = write || kind == Kind::Read;
         let timed = transfer && (timed || descriptor::is_suspect(fd, write));
         let before = if timed { sys::ticks() } else { 0 };
-        // SAFETY: copied in at submit; the buffers are the request's until its completion.
-        let result = unsafe { exec::execute(request, mode) };
+        let programs = by == By::Waiter || self.threads.pool.is_helpless();
+        let result = if write && programs && instance.is_to_be_quiet(request.stream) {
+            // SAFETY: copied in at submit; the buffers are the request's until its completion.
+            sys::without_write_signals(|| unsafe { exec::execute(request, mode) })
+        } else {
+            // SAFETY: as above.
+            unsafe { exec::execute(request, mode) }
+        };
         if transfer && result == -libc::ESPIPE && !request.stream && off != FILE_POSITION {
             self.reroute(instance, slot);
             return 0;
@@ -307,8 +313,11 @@ impl Workers {
             (_, false) => instance.finish(slot, -libc::ESPIPE, By::Worker),
             (Lane::Poll, true) => self.threads.poller.add(instance, slot),
             (_, true) => {
+                // On whatever thread this is.
                 // SAFETY: as for `run`.
-                let result = unsafe { exec::execute(request, Mode::Stream) };
+                let mut execute = || unsafe { exec::execute(request, Mode::Stream) };
+                let quiet = kind == Kind::Write && instance.is_to_be_quiet(true);
+                let result = if quiet { sys::without_write_signals(execute) } else { execute() };
                 instance.finish(slot, result, By::Worker);
             }
         }
@@ -337,6 +346,20 @@ impl Workers {
         }
     }
 
+    /// As [`Workers::purge_queue`], where others may wait for those that go.
+    fn purge_worker_queue(&self, instance: &Instance) {
+        for _ in 0..self.worker.len() {
+            let Some(slot) = self.worker.pop() else { return };
+            if !instance.slot(slot).is_canceled() {
+                self.worker.push(&[slot]);
+                continue;
+            }
+            let passed_on = self.threads.poller.find(instance, slot);
+            instance.start(slot);
+            passed_on.into_iter().for_each(|one| self.threads.poller.end(one));
+        }
+    }
+
     /// Every request of this context that is neither completed nor reaped would have to be waited
     /// for by somebody who waits for `min`.
     fn must_wait_for_all(&self, instance: &Instance, min: u32) -> bool {
@@ -362,7 +385,7 @@ impl Contract for Workers {
         // SAFETY: filled by the submitter, which has not passed it on yet.
         let request = unsafe { instance.slot(slot).request() };
         let chosen = self.choose_lane(request, &mut flags);
-        if chosen.0 == Lane::Inline && request.notify < 0 {
+        if chosen.0 == Lane::Inline && request.notify == -1 {
             (request.lane, request.stream) = (Lane::Inline as u8, chosen.1);
             return self.submit_one(instance, slot);
         }
@@ -406,7 +429,7 @@ impl Contract for Workers {
         let view = self.baton.view();
         view.has_work() && !view.is_held()
             || !self.next.is_empty()
-            || self.kernel.has_help_to_offer()
+            || self.kernel.has_help_to_offer(help.min > 0)
             || !self.copies.is_empty()
             || self.may_take(instance, help)
     }
@@ -423,6 +446,12 @@ impl Contract for Workers {
         self.kernel
             .sleep(instance, sleeper, time, mask, &mut finish)
             .unwrap_or_else(|| instance.completions().sleep_with(sleeper, time, mask))
+    }
+
+    fn collect(&self, instance: &Arc<Instance>) {
+        let mut finish =
+            |slot, result| without_taker(|taker| self.finish_kernel(instance, slot, result, taker));
+        self.kernel.harvest(instance, &mut finish);
     }
 
     fn nap(&self, nap: u32) -> Option<Duration> {
@@ -444,7 +473,7 @@ impl Contract for Workers {
 
     fn purge(&self, instance: &Arc<Instance>) {
         Self::purge_queue(instance, &self.pool);
-        Self::purge_queue(instance, &self.worker);
+        self.purge_worker_queue(instance);
         Self::purge_queue(instance, &self.copies);
         Self::purge_queue(instance, self.kernel.queue());
         if let Some(turn) = self.baton.take() {
@@ -475,7 +504,12 @@ impl Contract for Workers {
             instance.slot(taken.slot).queue();
             instance.end_popped(taken.slot);
         }
-        let unordered = [&self.pool, &self.worker, &self.copies, self.kernel.queue()];
+        while let Some(slot) = self.worker.pop() {
+            let passed_on = self.threads.poller.find(instance, slot);
+            instance.end_popped(slot);
+            passed_on.into_iter().for_each(|one| self.threads.poller.end(one));
+        }
+        let unordered = [&self.pool, &self.copies, self.kernel.queue()];
         for queue in [&self.inline, &self.ordered].into_iter().chain(unordered) {
             while let Some(slot) = queue.pop() {
                 instance.end_popped(slot);

@@ -1,19 +1,22 @@
-//! What the environment says: read once, at the first io_setup.
+//! What the environment says to a drop-in: read once, when it makes its first context.
 #![allow(unsafe_code)]
 
 use std::path::Path;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use uringlet::{Builder, Context, EngineKind};
+use crate::{Builder, Context, EngineKind};
 
 /// `URINGLET_ENGINE`: which engine executes the requests (default `auto`).
 const ENGINE: &str = "URINGLET_ENGINE";
 /// `URINGLET_STATS`: a file made by `uringlet run --stats`, to count into.
 const STATS: &str = "URINGLET_STATS";
 
-/// How contexts are to be made. A value that cannot be used is `-EINVAL`: the program was started
-/// to run on something that it would not run on.
-pub(crate) fn builder() -> Result<Builder, i32> {
+/// How contexts are to be made.
+///
+/// # Errors
+/// `-EINVAL` for a value that cannot be used: the program was started to run on something that it
+/// would not run on.
+pub fn builder() -> Result<Builder, i32> {
     // No lock: a thread that the child of a fork does not have may hold it for ever.
     static BUILDER: AtomicPtr<Option<Builder>> = AtomicPtr::new(std::ptr::null_mut());
     let mut known = BUILDER.load(Ordering::Acquire);
@@ -32,7 +35,7 @@ fn read() -> Option<Builder> {
     };
     if let Some(path) = std::env::var_os(STATS) {
         // Statistics that cannot be written are no reason to stop a program.
-        let _ = uringlet::stats::publish_to(Path::new(&path));
+        let _ = crate::stats::publish_to(Path::new(&path));
     }
-    Some(Context::builder().engine(engine).strict(true))
+    Some(Context::builder().engine(engine))
 }
