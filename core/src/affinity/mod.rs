@@ -9,12 +9,16 @@ mod cpus;
 #[cfg(not(loom))]
 mod device;
 #[cfg(not(loom))]
+mod placement;
+#[cfg(not(loom))]
 mod topology;
 
 #[cfg(not(loom))]
 pub use cpus::{BadList, CpuSet};
 #[cfg(not(loom))]
 pub use device::{Device, Queue};
+#[cfg(not(loom))]
+pub use placement::{Affinity, Choice, Placement};
 #[cfg(not(loom))]
 pub use topology::{CellKind, Topology};
 
@@ -27,6 +31,8 @@ pub fn thread_affinity() -> Option<CpuSet> {
     crate::sys::affinity(0).ok().map(|words| CpuSet::from_words(&words))
 }
 
+#[cfg(all(test, not(loom)))]
+mod placement_tests;
 #[cfg(all(test, not(loom)))]
 mod recorded;
 #[cfg(all(test, not(loom)))]

@@ -40,6 +40,7 @@ pub struct Topology {
     online: CpuSet,
     cgroup: Option<CpuSet>,
     allowed: CpuSet,
+    reachable: CpuSet,
     kind: CellKind,
     cells: Vec<CpuSet>,
     /// By CPU; `u16::MAX` if it is in none.
@@ -51,13 +52,16 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// This machine, with the CPUs that this process may use as the calling thread's
-    /// sched_getaffinity(2) has them.
+    /// This machine. The CPUs that can be reached are found out by a thread that asks for all of
+    /// them (sched_setaffinity(2)).
     pub fn look() -> Self {
         let mut topology = Self::read(Path::new("/"));
-        if let Some(allowed) = super::thread_affinity() {
-            let within = allowed.and(&topology.online);
-            topology.allowed = if within.is_empty() { allowed } else { within };
+        if let Some(reachable) = reachable() {
+            topology.reachable = reachable;
+        }
+        if let Some(mine) = super::thread_affinity() {
+            // A thread that was confined by itself says nothing about the process.
+            topology.allowed = topology.allowed.or(&mine).and(&topology.reachable);
         }
         topology
     }
@@ -73,6 +77,9 @@ impl Topology {
         let present = list(&system.join("cpu/present")).unwrap_or_else(|_| online.clone());
         let cgroup = cgroup(root);
         let allowed = allowed(root, &online, cgroup.as_ref(), &mut notes);
+        let reachable =
+            cgroup.as_ref().map(|group| group.and(&online)).filter(|cpus| !cpus.is_empty());
+        let reachable = reachable.unwrap_or_else(|| online.clone());
         let nodes = nodes(&system, &online);
         let caches = groups(&online, |cpu| last_level_cache(&system, cpu));
         let cores = groups(&online, |cpu| {
@@ -106,7 +113,20 @@ impl Topology {
             }
         }
         let (nodes, caches, cores) = (nodes.sets, caches.sets, cores.sets);
-        Self { present, online, cgroup, allowed, kind, cells, cell_of, nodes, caches, cores, notes }
+        Self {
+            present,
+            online,
+            cgroup,
+            allowed,
+            reachable,
+            kind,
+            cells,
+            cell_of,
+            nodes,
+            caches,
+            cores,
+            notes,
+        }
     }
 
     /// CPUs that exist, whether online or not.
@@ -119,9 +139,16 @@ impl Topology {
         &self.online
     }
 
-    /// CPUs that this process may use.
+    /// CPUs that this process has been given (proc/self/status, and the control group): what is chosen
+    /// automatically is one of them.
     pub fn allowed(&self) -> &CpuSet {
         &self.allowed
+    }
+
+    /// CPUs that a thread of this process may be confined to: more than [`Topology::allowed`] if the
+    /// process was confined by itself (taskset(1)), and not by its control group.
+    pub fn reachable(&self) -> &CpuSet {
+        &self.reachable
     }
 
     /// CPUs that its control group allows (cpuset.cpus.effective, cgroups(7)); none if that is not to be seen.
@@ -312,4 +339,13 @@ fn allowed(
         Some(both) => both,
         None => cpus,
     }
+}
+
+/// What the kernel leaves of all CPUs when a thread asks for them.
+fn reachable() -> Option<CpuSet> {
+    let ask = || {
+        let all = [u64::MAX; super::CPUS_MAX / 64];
+        (crate::sys::set_affinity(&all) == 0).then(super::thread_affinity).flatten()
+    };
+    std::thread::Builder::new().stack_size(64 << 10).spawn(ask).ok()?.join().ok()?
 }
