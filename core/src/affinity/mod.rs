@@ -5,6 +5,9 @@
 //! back to where they were submitted.
 
 #[cfg(not(loom))]
+mod compare;
+pub(crate) mod completion;
+#[cfg(not(loom))]
 mod cpus;
 #[cfg(not(loom))]
 mod device;
@@ -13,6 +16,8 @@ mod placement;
 #[cfg(not(loom))]
 mod topology;
 
+#[cfg(not(loom))]
+pub use compare::{ListCost, compare_lists};
 #[cfg(not(loom))]
 pub use cpus::{BadList, CpuSet};
 #[cfg(not(loom))]
