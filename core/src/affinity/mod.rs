@@ -6,11 +6,15 @@
 
 #[cfg(not(loom))]
 mod compare;
+#[cfg(not(loom))]
+mod completers;
 pub(crate) mod completion;
 #[cfg(not(loom))]
 mod cpus;
 #[cfg(not(loom))]
 mod device;
+#[cfg(not(loom))]
+pub(crate) mod placed;
 #[cfg(not(loom))]
 mod placement;
 #[cfg(not(loom))]

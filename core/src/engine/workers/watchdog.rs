@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Workers;
 use super::baton::View;
-use super::threads::{RETIRE_AFTER, spawn};
+use super::threads::RETIRE_AFTER;
 use crate::instance::Instance;
 use crate::queue::Sleep;
 use crate::sync::lock;
@@ -67,8 +67,8 @@ impl Watchdog {
         state.resting = false;
         drop(state);
         if make {
-            let threads = workers.threads;
-            if spawn("watch", move || threads.watchdog.run()).is_err() {
+            let threads = workers.threads.get();
+            if threads.spawn("watch", move || threads.watchdog.run()).is_err() {
                 // Without a watchdog, workers are called for every request of this context.
                 lock(&self.state).alive = false;
                 workers.habit.nobody_came();
