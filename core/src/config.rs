@@ -209,6 +209,13 @@ impl Builder {
         self
     }
 
+    /// All three at once.
+    #[must_use]
+    pub fn placement(mut self, placement: Placement) -> Self {
+        self.placement = placement;
+        self
+    }
+
     /// Has `handler` run for each completion, cancelled ones included, on a thread of ours on the CPU on which the request
     /// completes; after that the completion can be reaped as any other. Handlers of one CPU run one after
     /// the other, for all contexts of the process, so one that blocks holds up the others; it must not drop

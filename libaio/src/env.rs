@@ -34,5 +34,6 @@ fn read() -> Option<Builder> {
         // Statistics that cannot be written are no reason to stop a program.
         let _ = uringlet::stats::publish_to(Path::new(&path));
     }
-    Some(Context::builder().engine(engine).strict(true))
+    let placement = uringlet::affinity::Placement::from_environment().ok()?;
+    Some(Context::builder().engine(engine).placement(placement).strict(true))
 }

@@ -1,6 +1,7 @@
 //! `uringlet run`: starts a program with the libaio drop-in preloaded.
 
 mod library;
+mod placement;
 mod program;
 mod signals;
 mod summary;
@@ -49,6 +50,9 @@ pub struct Arguments {
     engine: String,
 
     #[command(flatten)]
+    placement: placement::CpuOptions,
+
+    #[command(flatten)]
     sandbox: Sandbox,
 
     /// The program and its arguments (put `--` in front of it)
@@ -72,6 +76,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             return Ok(ExitCode::from(REFUSED));
         }
     };
+    if let Err(refusal) = arguments.placement.check() {
+        eprintln!("uringlet run: {refusal}");
+        return Ok(ExitCode::from(REFUSED));
+    }
     let library = library::find()?;
     let mut command = Command::new(&file);
     command
@@ -79,6 +87,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         .args(rest)
         .env("LD_PRELOAD", library::preload(&library, std::env::var_os("LD_PRELOAD")))
         .env(ENGINE, &arguments.engine);
+    arguments.placement.set(&mut command);
     arguments.sandbox.lock_in(&mut command)?;
     if arguments.stats {
         with_stats(command)

@@ -27,7 +27,9 @@ pub use cpus::{BadList, CpuSet};
 #[cfg(not(loom))]
 pub use device::{Device, Queue};
 #[cfg(not(loom))]
-pub use placement::{Affinity, Choice, Placement};
+pub use placement::{
+    Affinity, COMPLETION_VARIABLE, Choice, Placement, QUEUE_VARIABLE, RQ_VARIABLE,
+};
 #[cfg(not(loom))]
 pub use topology::{CellKind, Topology};
 

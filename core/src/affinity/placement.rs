@@ -100,7 +100,33 @@ impl fmt::Display for Choice {
     }
 }
 
+/// `URINGLET_QUEUE_AFFINITY`: as [`Placement::queue`].
+pub const QUEUE_VARIABLE: &str = "URINGLET_QUEUE_AFFINITY";
+/// `URINGLET_COMPLETION_AFFINITY`: as [`Placement::completion`].
+pub const COMPLETION_VARIABLE: &str = "URINGLET_COMPLETION_AFFINITY";
+/// `URINGLET_RQ_AFFINITY`: as [`Placement::rq_affinity`].
+pub const RQ_VARIABLE: &str = "URINGLET_RQ_AFFINITY";
+
 impl Placement {
+    /// What the environment asks for, as `uringlet run` sets it for the program that it starts.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the field: it is no list and none of the words, or no number.
+    pub fn from_environment() -> Result<Self, ConfigError> {
+        let text = |name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+        let cpus = |name, field| match text(name) {
+            Some(text) => text.parse().map_err(|error| ConfigError { field, ..error }),
+            None => Ok(Affinity::Any),
+        };
+        let rq_affinity = match text(RQ_VARIABLE) {
+            Some(text) => text.parse().map_err(|_| refused("rq_affinity", &text, "0, 1 or 2"))?,
+            None => 0,
+        };
+        let queue = cpus(QUEUE_VARIABLE, "queue_affinity")?;
+        let completion = cpus(COMPLETION_VARIABLE, "completion_affinity")?;
+        Ok(Self { queue, completion, rq_affinity })
+    }
+
     /// Nothing was asked for.
     pub fn is_free(&self) -> bool {
         self == &Self::default()
