@@ -123,6 +123,7 @@ pub struct Builder {
     /// Malformed requests are refused at submit, as io_submit does.
     pub(crate) strict: bool,
     pub(crate) placement: Placement,
+    pub(crate) cell_stats: bool,
     pub(crate) handler: Option<Handler>,
     #[cfg(feature = "faulty")]
     pub(crate) faults: Option<crate::engine::faulty::Faults>,
@@ -138,6 +139,7 @@ impl Default for Builder {
             fd_pool: FD_POOL_MAX,
             strict: false,
             placement: Placement::default(),
+            cell_stats: false,
             handler: None,
             #[cfg(feature = "faulty")]
             faults: None,
@@ -213,6 +215,14 @@ impl Builder {
     #[must_use]
     pub fn placement(mut self, placement: Placement) -> Self {
         self.placement = placement;
+        self
+    }
+
+    /// Counts in which cells requests are executed and completed for a context that is not placed, too; off by default. The
+    /// counts are part of [`Builder::stats`].
+    #[must_use]
+    pub fn cell_stats(mut self, on: bool) -> Self {
+        self.cell_stats = on;
         self
     }
 

@@ -3,6 +3,7 @@
 //! An absolute figure says something about one machine. What travels is a ratio, so both sides of each comparison
 //! come from one run, and the ratio is printed beside the published one.
 
+mod affinity;
 mod fd_pool;
 mod published;
 
@@ -28,6 +29,7 @@ pub struct Arguments {
 #[derive(Subcommand)]
 enum Experiment {
     FdPool(fd_pool::Arguments),
+    Affinity(affinity::Options),
 }
 
 /// Runs the command.
@@ -37,5 +39,6 @@ enum Experiment {
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     match &arguments.experiment {
         Experiment::FdPool(arguments) => fd_pool::run(arguments),
+        Experiment::Affinity(options) => affinity::run(options),
     }
 }

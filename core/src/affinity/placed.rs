@@ -81,12 +81,12 @@ thread_local! {
 }
 
 impl Placed {
-    /// The machine, for a context that is placed or has a handler.
+    /// The machine, for a context that is placed, has a handler, or is to tell where it runs.
     ///
     /// # Errors
     /// As [`Placement::check`].
     pub(crate) fn look(builder: &Builder) -> Result<Option<Topology>, ConfigError> {
-        if builder.placement.is_free() && builder.handler.is_none() {
+        if builder.placement.is_free() && builder.handler.is_none() && !builder.cell_stats {
             return Ok(None);
         }
         let topology = Topology::look();
