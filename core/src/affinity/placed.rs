@@ -190,6 +190,10 @@ impl Placed {
         if request.ran.load(Ordering::Relaxed) == NOWHERE && how != How::Posted {
             request.ran.store(here as u32, Ordering::Relaxed);
         }
+        if how == How::Posted && self.handler.is_none() {
+            // Nobody has executed it, and whoever cancels looks for it at once.
+            return false;
+        }
         let Some(found) = self.found.get() else { return false };
         let target = self.target(found, request.home.load(Ordering::Relaxed) as usize, here);
         if self.handler.is_none() && target == here {

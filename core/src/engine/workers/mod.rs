@@ -94,6 +94,8 @@ pub(crate) struct Workers {
     harvesters: ThreadsOf,
     /// Requests and completions have CPUs of their own: threads of the program only sleep.
     placed: AtomicBool,
+    /// Unless all workers there are stuck.
+    starved: AtomicBool,
     ticks_per_us: u64,
 }
 
@@ -123,6 +125,7 @@ impl Workers {
             threads: ThreadsOf::new(Threads::of_this_process()),
             harvesters: ThreadsOf::new(Threads::of_this_process()),
             placed: AtomicBool::new(false),
+            starved: AtomicBool::new(false),
             ticks_per_us: ticks_per_us(),
         })
     }
@@ -464,7 +467,7 @@ impl Contract for Workers {
         Self::purge_queue(instance, &self.worker);
         Self::purge_queue(instance, &self.copies);
         Self::purge_queue(instance, self.kernel.queue());
-        if let Some(turn) = self.baton.take() {
+        if let Some(turn) = self.take_to_purge() {
             Self::purge_queue(instance, &self.inline);
             self.lay_down(instance, turn);
         }

@@ -220,6 +220,12 @@ impl Pool {
         self.helpless.load(Ordering::Relaxed)
     }
 
+    /// There are as many workers as there may be, and each is inside a request.
+    pub(super) fn is_exhausted(&self) -> bool {
+        let state = lock(&self.state);
+        state.alive >= WORKERS_MAX && state.idle.is_empty()
+    }
+
     /// The life of a worker.
     fn work(&self) {
         let bed = Arc::new(Bed {

@@ -41,6 +41,8 @@ struct Watched {
     /// The request left for its submitter's wait, then.
     next: u64,
     quiet: u32,
+    /// Of a placed context: ticks in which no worker was to be had.
+    starved: u32,
 }
 
 impl Watchdog {
@@ -61,6 +63,7 @@ impl Watchdog {
             taken: workers.taken(),
             next: workers.next.word(),
             quiet: 0,
+            starved: 0,
         });
         let (make, wake) = (!state.alive, state.resting);
         state.alive = true;
@@ -177,6 +180,8 @@ impl Watched {
             workers.copies_stuck.store(true, Ordering::Relaxed);
             look = Look::NeedsWorker;
         }
+        let lying = look == Look::NeedsWorker;
+        workers.look_for_starvation(&self.instance, lying, &mut self.starved);
         let busy = workers.has_more();
         if waiting || busy || !workers.next.is_empty() {
             self.quiet = 0;
