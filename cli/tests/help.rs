@@ -13,9 +13,14 @@ fn every_command_has_help_with_examples() {
     uringlet(&["--help"]).success().stdout(
         contains("run").and(contains("bench")).and(contains("doctor")).and(contains("reproduce")),
     );
-    for command in
-        [&["run"][..], &["bench"], &["doctor"], &["reproduce"], &["reproduce", "fd-pool"]]
-    {
+    for command in [
+        &["run"][..],
+        &["bench"],
+        &["doctor"],
+        &["reproduce"],
+        &["reproduce", "fd-pool"],
+        &["reproduce", "affinity"],
+    ] {
         for flag in ["-h", "--help"] {
             uringlet(&[command, &[flag]].concat())
                 .success()

@@ -15,6 +15,7 @@ const HELP: &str = "\
 Examples:
   uringlet reproduce fd-pool --quick              a look, in some seconds
   uringlet reproduce fd-pool --json result.json   medians of three rounds, in about two minutes
+  uringlet reproduce affinity --quick             placements, on as many CPUs as there are
 
 Exit status: 0; 1 if it failed; 2 if it was refused; 130 after Ctrl-C.";
 

@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::os::fd::{FromRawFd as _, RawFd};
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -233,9 +234,16 @@ impl Placed {
     pub(crate) fn together(&self, instance: &Instance, f: impl FnOnce()) {
         let chains = [const { None }; GATHERED];
         let mut gathered = Gathered { instance: std::ptr::from_ref(instance), chains };
-        let before = GATHERING.replace(&raw mut gathered);
+        /// Puts back what was there, also past a panic.
+        struct Before(*mut Gathered);
+        impl Drop for Before {
+            fn drop(&mut self) {
+                GATHERING.set(self.0);
+            }
+        }
+        let before = Before(GATHERING.replace(&raw mut gathered));
         f();
-        GATHERING.set(before);
+        drop(before);
         for Gathering { cpu, mut chain, last } in gathered.chains.into_iter().flatten() {
             let Some(mut last) = last else { continue };
             last.keep = self.me.upgrade();
@@ -248,8 +256,11 @@ impl Placed {
 
     /// Runs the handler of a completion, if there is one.
     pub(crate) fn handle(&self, cqe: Cqe) {
-        if let Some(handler) = &self.handler {
-            handler.call(cqe);
+        if let Some(handler) = &self.handler
+            && std::panic::catch_unwind(AssertUnwindSafe(|| handler.call(cqe))).is_err()
+        {
+            // Its message has been printed. Going on would lose the completions behind it.
+            std::process::abort();
         }
     }
 
