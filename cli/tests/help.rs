@@ -21,6 +21,7 @@ fn every_command_has_help_with_examples() {
         &["reproduce", "lookup"],
         &["reproduce", "batch"],
         &["reproduce", "fd-pool"],
+        &["reproduce", "affinity"],
     ] {
         for flag in ["-h", "--help"] {
             uringlet(&[command, &[flag]].concat())

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::affinity::placed::{How, Placed};
 use crate::config::{Builder, ConfigError};
 use crate::cqe::Cqe;
 use crate::descriptor::ticks_per_us;
@@ -221,6 +222,8 @@ pub struct Instance {
     is_limited: bool,
     /// When [`Instance::poll`] last looked at what the kernel has, in ticks.
     looked: AtomicU64,
+    /// Where its requests run, if anywhere in particular.
+    placed: Option<Box<Placed>>,
     /// What the ring lies in, if a front end gave it: goes last.
     _memory: Option<Box<dyn RingMemory>>,
 }
@@ -284,10 +287,11 @@ impl Instance {
         let count = room as usize;
         let published = stats::published().map(CountersOf::Process);
         let own = || builder.stats.then(|| CountersOf::Own(Counters::private()));
+        let machine = Placed::look(builder)?;
         let engine = Engine::new(builder, count)?;
         #[cfg(feature = "faulty")]
         let engine = engine.with_faults(builder.faults);
-        let instance = Self {
+        let instance = Arc::new_cyclic(|me| Self {
             slots: Zeros::new(count),
             free: FreeSlots::new(count),
             completions,
@@ -300,10 +304,11 @@ impl Instance {
             is_limited: sink.is_some() && sys::has_file_limit(),
             sink,
             looked: AtomicU64::new(0),
+            placed: machine.map(|machine| Box::new(Placed::new(builder, machine, count, me))),
             _memory: memory,
-        };
+        });
         instance.count(|counters| &counters.contexts);
-        Ok(Arc::new(instance))
+        Ok(instance)
     }
 
     /// Can it be used at all: not closed, and made by this very process?
@@ -433,6 +438,9 @@ impl Instance {
             }
             if filled > 0 {
                 steps.handed_over();
+                if let Some(placed) = &self.placed {
+                    placed.submitted(self, &slots[..filled]);
+                }
                 self.engine.submit(self, &slots[..filled]);
                 done.accepted += filled;
             }
@@ -756,7 +764,7 @@ impl Instance {
         if let Some(counters) = self.counters() {
             self.count_finished(counters, index, result, By::Waiter);
         }
-        self.post(index, result);
+        self.post_placed(index, result);
     }
 
     /// Destroys it: cancels what has not been started, waits for what has, refuses everything
@@ -886,7 +894,52 @@ impl Instance {
             Kind::Poll if self.strict => 0,
             _ => -libc::ECANCELED,
         };
-        self.post(index, result);
+        self.post_placed(index, result);
+    }
+
+    /// Where requests run, if that was asked for and one was submitted yet.
+    pub fn placement(&self) -> Option<&crate::affinity::Choice> {
+        self.placed.as_ref()?.choice()
+    }
+
+    /// The calling thread hands these to the kernel.
+    pub(crate) fn ran_here(&self, slots: &[u32]) {
+        if let Some(placed) = &self.placed {
+            placed.ran_here(slots);
+        }
+    }
+
+    /// Completions that `f` finishes are sent to other CPUs at once.
+    pub(crate) fn together(&self, f: impl FnOnce()) {
+        match &self.placed {
+            Some(placed) => placed.together(self, f),
+            None => f(),
+        }
+    }
+
+    /// Sends a completion to its CPU. False: it is completed here.
+    #[inline]
+    fn sends_away(&self, index: u32, result: i32, how: How) -> bool {
+        self.placed.as_ref().is_some_and(|placed| placed.sends_away(index, result, how))
+    }
+
+    /// A completion has come to its CPU.
+    pub(crate) fn complete_placed(&self, index: u32, result: i32, how: How) {
+        if let Some(placed) = &self.placed {
+            // SAFETY: who executed or cancelled it has passed it on to this thread.
+            let user_data = unsafe { self.slot(index).request() }.sqe.user_data;
+            placed.handle(Cqe { user_data, res: result, flags: 0 });
+        }
+        match how {
+            How::Finished(by) => self.finish_here(index, result, by),
+            How::Posted => self.post(index, result),
+        }
+    }
+
+    fn post_placed(&self, index: u32, result: i32) {
+        if !self.sends_away(index, result, How::Posted) {
+            self.post(index, result);
+        }
     }
 
     /// As [`Instance::finish`], by a thread that may want the completion for itself.
@@ -894,10 +947,13 @@ impl Instance {
     pub(crate) fn finish_for(&self, index: u32, result: i32, by: By, taker: &mut Taker<'_>) {
         // SAFETY: started by the caller.
         let request = unsafe { self.slot(index).request() };
+        if self.sends_away(index, result, How::Finished(by)) {
+            return;
+        }
         if taker.taken >= taker.room || request.notify >= 0 {
             // With a sink it has its completion at once, too.
             taker.taken += u32::from(self.sink.is_some());
-            return self.finish(index, result, by);
+            return self.finish_here(index, result, by);
         }
         if let Some(counters) = self.counters() {
             self.count_finished(counters, index, result, by);
@@ -917,6 +973,14 @@ impl Instance {
     /// Completes a started request. The caller lets go of the slot here.
     #[inline]
     pub(crate) fn finish(&self, index: u32, result: i32, by: By) {
+        if !self.sends_away(index, result, How::Finished(by)) {
+            self.finish_here(index, result, by);
+        }
+    }
+
+    /// As [`Instance::finish`], on this very CPU.
+    #[inline]
+    fn finish_here(&self, index: u32, result: i32, by: By) {
         if let Some(counters) = self.counters() {
             self.count_finished(counters, index, result, by);
         }
@@ -1010,5 +1074,8 @@ impl Instance {
             add(&counters.errors, 1);
         }
         counters.completion.record(self.ns_since(request.submitted));
+        if let Some(placed) = &self.placed {
+            placed.count(counters, index);
+        }
     }
 }

@@ -3,6 +3,7 @@
 //! An absolute figure says something about one machine. What travels is a ratio, so both sides of each comparison
 //! come from one run, and the ratio is printed beside the published one.
 
+mod affinity;
 mod batch;
 mod fd_pool;
 mod lookup;
@@ -18,6 +19,7 @@ Examples:
   uringlet reproduce lookup --quick               a look, in some seconds
   uringlet reproduce batch --threads 1,4          with these numbers of threads only
   uringlet reproduce fd-pool --json result.json   medians of three rounds, in about two minutes
+  uringlet reproduce affinity --quick             placements, on as many CPUs as there are
 
 Exit status: 0; 1 if it failed; 2 if it was refused; 130 after Ctrl-C.";
 
@@ -34,6 +36,7 @@ enum Experiment {
     Lookup(lookup::Arguments),
     Batch(batch::Arguments),
     FdPool(fd_pool::Arguments),
+    Affinity(affinity::Options),
 }
 
 /// Runs the command.
@@ -45,6 +48,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         Experiment::Lookup(arguments) => lookup::run(arguments),
         Experiment::Batch(arguments) => batch::run(arguments),
         Experiment::FdPool(arguments) => fd_pool::run(arguments),
+        Experiment::Affinity(options) => affinity::run(options),
     }
 }
 
