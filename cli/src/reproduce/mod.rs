@@ -5,6 +5,7 @@
 
 mod batch;
 mod fd_pool;
+mod inline;
 mod lookup;
 mod published;
 mod report;
@@ -34,6 +35,8 @@ enum Experiment {
     Lookup(lookup::Arguments),
     Batch(batch::Arguments),
     FdPool(fd_pool::Arguments),
+    #[command(name = "uringlet")]
+    Inline(inline::Arguments),
 }
 
 /// Runs the command.
@@ -45,6 +48,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         Experiment::Lookup(arguments) => lookup::run(arguments),
         Experiment::Batch(arguments) => batch::run(arguments),
         Experiment::FdPool(arguments) => fd_pool::run(arguments),
+        Experiment::Inline(arguments) => inline::run(arguments),
     }
 }
 
