@@ -22,6 +22,7 @@ fn every_command_has_help_with_examples() {
         &["reproduce", "batch"],
         &["reproduce", "fd-pool"],
         &["reproduce", "affinity"],
+        &["reproduce", "uringlet"],
     ] {
         for flag in ["-h", "--help"] {
             uringlet(&[command, &[flag]].concat())
@@ -65,7 +66,7 @@ fn wrong_values_are_refused_with_field_value_and_expectation() {
         ("--rounds", "0", "1..=1000"),
     ];
     for (field, value, expected) in cases {
-        for experiment in ["fd-pool", "batch"] {
+        for experiment in ["fd-pool", "batch", "uringlet"] {
             uringlet(&["reproduce", experiment, field, value])
                 .code(2)
                 .stderr(contains(field).and(contains(value)).and(contains(expected)));
@@ -79,6 +80,7 @@ fn wrong_values_are_refused_with_field_value_and_expectation() {
         ("lookup", "--seconds", "NaN", "from 0.001 to 3600"),
         ("lookup", "--rounds", "-1", "1..=1000"),
         ("batch", "--threads", "65", "from 1 to 64"),
+        ("uringlet", "--depth", "4097", "from 1 to 4096"),
         ("batch", "--threads", "", "from 1 to 64"),
     ];
     for (experiment, field, value, expected) in cases {

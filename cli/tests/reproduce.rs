@@ -275,3 +275,34 @@ fn a_folder_that_is_none_is_named() {
         .code(1)
         .stderr(contains("cannot make 512 files of 256 KiB in nowhere"));
 }
+
+#[test]
+fn uringlet_has_every_road_at_every_depth_beside_the_published_figures() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let text = contains("one round: a look, not a measurement")
+        .and(contains("Random writes of 1k in 10 MiB, cached"))
+        .and(contains("depth 1, uringlet:workers / io_uring"));
+    let arguments = ["--quick", "--seconds", "0.01", "--size", "1M", "--depth", "3,1"];
+    let report = report("uringlet", folder.path(), &arguments, text);
+    assert_eq!(report["settings"]["depths"], serde_json::json!([1, 3]));
+    assert_eq!(report["cells"].as_array().unwrap().len(), 2 * 4);
+    for depth in [1, 3] {
+        for engine in ["io_uring", "io_uring, async", "uringlet:workers", "uringlet:auto"] {
+            let key = [("depth", depth.into()), ("engine", engine.into())];
+            let cell = cell(&report["cells"], &key);
+            is_measured_or_says_why(cell, "rates", &["iops"]);
+            is_measured_or_says_why(cell, "timed", &["iops"]);
+            let ours = engine.starts_with("uringlet");
+            assert!(!ours || cell["not_measured"].is_null(), "{cell}");
+            if cell["not_measured"].is_null() {
+                let latency = |name: &str| cell["measured"][name].as_f64().unwrap();
+                let (least, most) = (latency("lat_min_us"), latency("lat_max_us"));
+                assert!((least..=most).contains(&latency("lat_mean_us")), "{cell}");
+            }
+            let published = depth == 1 && ["io_uring", "uringlet:workers"].contains(&engine);
+            assert_eq!(!cell["published"].is_null(), published, "{cell}");
+        }
+    }
+    assert_eq!(report["published"].as_array().unwrap().len(), 12);
+    assert_eq!(report["shown"].as_array().unwrap().len(), 2 * 2);
+}

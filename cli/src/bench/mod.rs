@@ -9,9 +9,7 @@ mod report;
 mod trial;
 mod workload;
 
-#[cfg(test)]
-pub use drive::LatencyFigure;
-pub use drive::{Figure, Queue, Request, cpu_time};
+pub use drive::{Figure, LatencyFigure, Queue, Request, cpu_time};
 pub use engine::Engine;
 pub use matrix::median;
 pub use native::Libaio;

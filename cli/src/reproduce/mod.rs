@@ -6,6 +6,7 @@
 mod affinity;
 mod batch;
 mod fd_pool;
+mod inline;
 mod lookup;
 mod published;
 mod report;
@@ -37,6 +38,8 @@ enum Experiment {
     Batch(batch::Arguments),
     FdPool(fd_pool::Arguments),
     Affinity(affinity::Options),
+    #[command(name = "uringlet")]
+    Inline(inline::Arguments),
 }
 
 /// Runs the command.
@@ -49,6 +52,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         Experiment::Batch(arguments) => batch::run(arguments),
         Experiment::FdPool(arguments) => fd_pool::run(arguments),
         Experiment::Affinity(options) => affinity::run(options),
+        Experiment::Inline(arguments) => inline::run(arguments),
     }
 }
 

@@ -43,6 +43,37 @@ impl ContextLookup {
     }
 }
 
+/// Submitting inline, handing over when blocked (io_uring RFC, 2022).
+const URINGLET: &str = include_str!("../../data/published/uringlet.csv");
+
+/// One line of the table about submitting inline.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+pub struct Uringlet {
+    /// `uringlet` or `io_uring-async-buffered`.
+    pub mode: String,
+    /// Requests in flight.
+    pub iodepth: usize,
+    /// Thousand requests a second.
+    pub kiops: f64,
+    /// Throughput.
+    pub mib_per_s: f64,
+    /// Completion latency, ns: the shortest.
+    pub lat_min_ns: f64,
+    /// The longest.
+    pub lat_max_ns: f64,
+    /// Mean.
+    pub lat_avg_ns: f64,
+    /// Standard deviation.
+    pub lat_stdev_ns: f64,
+}
+
+impl Uringlet {
+    /// The whole table.
+    pub fn table() -> Vec<Self> {
+        read(URINGLET)
+    }
+}
+
 fn read<T: serde::de::DeserializeOwned>(table: &str) -> Vec<T> {
     let lines: Result<_, _> =
         csv::Reader::from_reader(table.as_bytes()).into_deserialize().collect();
@@ -97,6 +128,21 @@ mod tests {
         assert_eq!(near(512, 200).1, Some(32));
         assert_eq!(near(1, 2), (59404.0 / 58892.0, None));
         assert_eq!(ContextLookup::radix_to_list(8, 2), None);
+    }
+
+    #[test]
+    fn the_table_of_submitting_inline_is_read_and_complete() {
+        let table = Uringlet::table();
+        assert_eq!(table.len(), URINGLET.lines().count() - 1);
+        for mode in ["uringlet", "io_uring-async-buffered"] {
+            let lines = table.iter().filter(|line| line.mode == mode);
+            let depths: Vec<usize> = lines.map(|line| line.iodepth).collect();
+            assert_eq!(depths, [1, 2, 4, 8, 16, 32]);
+        }
+        for line in &table {
+            assert!(line.lat_min_ns < line.lat_avg_ns && line.lat_avg_ns < line.lat_max_ns);
+            assert!(line.kiops > 0.0 && line.mib_per_s > 0.0 && line.lat_stdev_ns > 0.0);
+        }
     }
 
     #[test]

@@ -202,7 +202,7 @@ impl FreeSlots {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{BATCH, FreeSlots};
+    use super::{BATCH, CountSteps, FreeSlots};
 
     #[test]
     fn a_batch_is_trimmed_to_what_is_free() {
@@ -223,6 +223,34 @@ mod tests {
         free.give(65);
         free.give(3);
         assert_eq!(free.take(2).as_slice().len(), 2);
+    }
+
+    /// Contended steps.
+    #[derive(Default)]
+    struct Counted(u32);
+
+    impl CountSteps for Counted {
+        fn step(&mut self) {
+            self.0 += 1;
+        }
+
+        fn handed_over(&mut self) {}
+    }
+
+    #[test]
+    fn a_batch_comes_from_one_word_where_one_has_enough() {
+        let free = FreeSlots::new(128);
+        while !free.take(BATCH).as_slice().is_empty() {}
+        (0..20).chain(64..104).for_each(|slot| free.give(slot));
+        let mut steps = Counted::default();
+        let batch = free.take_counted(BATCH, &mut steps);
+        assert_eq!((batch.as_slice().len(), steps.0), (BATCH, 1));
+        assert!(batch.as_slice().iter().all(|&slot| slot >= 64));
+        // 20 are left in the one and 8 in the other: gathered.
+        let batch = free.take_counted(BATCH, &mut steps);
+        assert_eq!((batch.as_slice().len(), steps.0), (28, 3));
+        assert!(free.take_counted(1, &mut steps).as_slice().is_empty());
+        assert_eq!((free.held(), steps.0), (128, 3), "a look at nothing is no step");
     }
 }
 

@@ -3,6 +3,7 @@
 use super::structures::{Indexed, List, Lookup, Radix};
 use super::{Structure, errno};
 use crate::bench::Random;
+use hdrhistogram::Histogram;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -29,7 +30,7 @@ pub struct Alone {
 }
 
 impl Alone {
-    /// Nanoseconds per lookup, mean over the threads.
+    /// Nanoseconds per lookup: the median of the parts of all threads, without the time in which a thread had no CPU.
     ///
     /// # Errors
     /// Why there is no figure.
@@ -52,19 +53,20 @@ impl Alone {
         let barrier = Barrier::new(self.threads);
         let (lookup, handles, barrier) = (&lookup, &*handles, &barrier);
         let threads = |thread| move || self.look(lookup, handles, thread, barrier, stop);
-        let found: Vec<Option<(u64, Duration)>> = std::thread::scope(|scope| {
+        let found: Vec<Option<Histogram<u64>>> = std::thread::scope(|scope| {
             let threads: Vec<_> =
                 (0..self.threads as u64).map(|thread| scope.spawn(threads(thread))).collect();
             threads.into_iter().map(|thread| thread.join().expect("it does not panic")).collect()
         });
-        let wrong = || "a lookup gave another context".to_owned();
-        let found: Vec<_> = found.into_iter().collect::<Option<_>>().ok_or_else(wrong)?;
-        let lookups: u64 = found.iter().map(|(lookups, _)| lookups).sum();
-        let time: Duration = found.iter().map(|(_, time)| time).sum();
-        Ok(time.as_secs_f64() * 1e9 / lookups as f64)
+        let mut parts = histogram();
+        for found in found {
+            let found = found.ok_or("a lookup gave another context")?;
+            parts.add(found).expect("all have the same bounds");
+        }
+        Ok(parts.value_at_quantile(0.5) as f64 / BETWEEN_LOOKS as f64)
     }
 
-    /// What one thread does: the lookups made, and their time. `None`: one of them was wrong.
+    /// What one thread does: nanoseconds for each part of the list. `None`: a lookup was wrong.
     fn look(
         &self,
         lookup: &impl Lookup<Arc<u64>>,
@@ -72,7 +74,7 @@ impl Alone {
         thread: u64,
         barrier: &Barrier,
         stop: &AtomicBool,
-    ) -> Option<(u64, Duration)> {
+    ) -> Option<Histogram<u64>> {
         // The value itself is not touched, only where it is: what comes after a lookup is not part of it.
         let place = |value: &Arc<u64>| std::ptr::from_ref(value) as usize;
         let lowest = *handles.iter().min()?;
@@ -99,19 +101,28 @@ impl Alone {
             parts.push((part, sum(part)));
         }
         barrier.wait();
-        let (mut lookups, mut right) = (0, true);
+        let (mut times, mut right) = (histogram(), true);
         let begin = Instant::now();
+        let mut before = Duration::ZERO;
         loop {
             for &(part, expected) in &parts {
                 right &= sum(part) == expected;
-                lookups += part.len() as u64;
-                let time = begin.elapsed();
-                if time >= self.duration || stop.load(Ordering::Relaxed) {
-                    return right.then_some((lookups, time));
+                let now = begin.elapsed();
+                if part.len() == BETWEEN_LOOKS {
+                    times.saturating_record(u64::try_from((now - before).as_nanos()).ok()?);
+                }
+                before = now;
+                if now >= self.duration || stop.load(Ordering::Relaxed) {
+                    return right.then_some(times);
                 }
             }
         }
     }
+}
+
+fn histogram() -> Histogram<u64> {
+    let minute = 60_000_000_000;
+    Histogram::new_with_bounds(1, minute, 3).expect("the bounds are constants")
 }
 
 #[cfg(test)]

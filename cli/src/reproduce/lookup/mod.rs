@@ -36,10 +36,10 @@ Examples:
   uringlet reproduce lookup --quick               one round only: a look, not a measurement
   uringlet reproduce lookup --folder /dev/shm --contexts 1,4096 --jobs 512 --rounds 5 --json result.json
 
-A lookup alone: that many contexts, looked up in a shuffled order, ns per lookup by the wall clock, by one thread \
-and by one for each CPU at the same time. List and radix tree are walked without a lock, as the kernel does under RCU; \
+A lookup alone: that many contexts, looked up in a shuffled order, by one thread and by one for each CPU at the same \
+time: ns per lookup by the wall clock, the median over parts of 512 lookups, so that time in which a thread had no CPU is left out. List and radix tree are walked without a lock, as the kernel does under RCU; \
 all three say the same way which handle the thread is looking at. The radix tree gets the page number of the handle, which \
-makes it one or two levels lower than the whole address would.
+makes it two levels lower than the whole address would.
 
 The whole job: that many threads, each with a context and a file of 256 KiB of its own, reads and writes of 1 KiB at random, \
 one in flight. All threads together make 512 × 256 requests per loop, however many they are. Every submit and \
