@@ -4,7 +4,6 @@
 //! [`DIFFERENCES`] says so and why; an entry that does not occur (any more) is a failure too.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -197,7 +196,7 @@ fn differential(name: &str) {
     let program = compile(name);
     let original = match run(&program, None) {
         Run::Finished(lines) => lines,
-        Run::Skipped(reason) => return skipped(name, &reason),
+        Run::Skipped(reason) => return support::skipped(name, &reason),
         Run::Failed { why, .. } => panic!("{name} fails on the original library: {why}"),
     };
     let ours = match run(&program, Some(&library)) {
@@ -258,11 +257,6 @@ fn differing(original: &[Line], ours: &[Line], name: &str, table: &[Difference])
         complaints.push(format!("  {}: in the table, but not a line of {name}\n", entry.line));
     }
     complaints
-}
-
-/// Past the capturing of a passed test's output: skipped must not look like passed.
-fn skipped(name: &str, reason: &str) {
-    let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: {reason}");
 }
 
 fn sources() -> PathBuf {

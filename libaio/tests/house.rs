@@ -132,7 +132,8 @@ fn every_descriptor_closed_on_every_engine() {
     for engine in ["auto", "linux_aio", "io_uring"] {
         let output = run(engine);
         if String::from_utf8_lossy(&output.stderr).contains("io_setup(") {
-            eprintln!("SKIPPED every_descriptor_closed_on_every_engine/{engine}: refused here");
+            let name = format!("every_descriptor_closed_on_every_engine/{engine}");
+            support::skipped(&name, "refused here");
             continue;
         }
         assert_eq!(answers(&output), expected, "{engine}");
@@ -160,7 +161,7 @@ fn under_malloc_check() {
     ];
     let output = command(&program, &variables).output().expect("timeout(1)");
     if String::from_utf8_lossy(&output.stderr).contains("cannot be preloaded") {
-        eprintln!("SKIPPED under_malloc_check: no {} here", debug.display());
+        support::skipped("under_malloc_check", "no libc_malloc_debug.so.0 here");
         return;
     }
     assert!(!answers(&output).is_empty());
