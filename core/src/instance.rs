@@ -4,8 +4,9 @@
 #![allow(unsafe_code)]
 
 use std::ops::RangeInclusive;
-use std::sync::Arc;
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::config::{Builder, ConfigError};
@@ -13,11 +14,13 @@ use crate::cqe::Cqe;
 use crate::descriptor::ticks_per_us;
 use crate::engine::{Contract, Engine, Help};
 use crate::exec::{self, Mode};
+use crate::own;
 use crate::process;
 use crate::queue::{Completions, IoEvent, Posted, Ring, SleepEnd, Sleeper};
 use crate::request::{Cancel, Completion, FreeIt, FreeSlots, Kind, Request, Slot};
 use crate::sqe::Sqe;
 use crate::stats::{self, Counters, Snapshot};
+use crate::sync::lock;
 use crate::sys;
 
 /// A request as a front end hands it in.
@@ -116,6 +119,17 @@ enum CountersOf {
     Own(Box<Counters>),
 }
 
+/// Descriptors to be closed with the context.
+#[derive(Debug, Default)]
+struct Copies(Mutex<Vec<RawFd>>);
+
+impl Drop for Copies {
+    fn drop(&mut self) {
+        let copies = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        copies.drain(..).filter(|&fd| fd >= 0).for_each(own::close);
+    }
+}
+
 /// One asynchronous I/O instance. All methods can be called from any thread.
 #[derive(Debug)]
 pub struct Instance {
@@ -129,6 +143,8 @@ pub struct Instance {
     strict: bool,
     counters: Option<CountersOf>,
     ticks_per_us: u64,
+    /// Of eventfds that the program has closed.
+    copies: Copies,
     /// What the ring lies in, if a front end gave it: goes last.
     _memory: Option<Box<dyn RingMemory>>,
 }
@@ -189,6 +205,7 @@ impl Instance {
             strict: builder.strict,
             counters: published.or_else(own),
             ticks_per_us: ticks_per_us(),
+            copies: Copies::default(),
             _memory: memory,
         };
         instance.count(|counters| &counters.contexts);
@@ -289,7 +306,7 @@ impl Instance {
                 request.refused = if malformed { -libc::EINVAL } else { refused };
                 request.submitted = begin;
                 request.partial = 0;
-                slot.fill(request.sqe.user_data, request.sqe.fd);
+                slot.fill(request.sqe.user_data, request.sqe.fd, request.notify);
                 filled += 1;
             }
             slots[filled..].iter().for_each(|&slot| self.free.give(slot));
@@ -436,7 +453,8 @@ impl Instance {
 
     /// The program is about to close `fd`: executes the requests on it that have not been started,
     /// here and now, and waits for those that have, so that none of them meets a descriptor that is
-    /// gone, or another file under its number. Requests in the poller stay there.
+    /// gone, or another file under its number. Requests in the poller stay there. An eventfd that requests are
+    /// to count up is kept for them.
     pub fn before_close(self: &Arc<Self>, fd: i32) {
         self.before_close_range(&(fd..=fd));
     }
@@ -447,6 +465,7 @@ impl Instance {
         const NAPS: u32 = 1000;
         let all = Help { min: u32::MAX, max: u32::MAX, unbounded: true };
         let mut naps = 0;
+        self.keep_eventfds(fds);
         while self.is_usable() && naps < NAPS {
             let mut waiting = false;
             let handing_over = self.engine.is_handing_over();
@@ -463,6 +482,24 @@ impl Instance {
                 naps += 1;
                 sys::nap(Duration::from_micros(20));
             }
+        }
+    }
+
+    /// Requests whose eventfd is about to be closed get another descriptor of it, which is kept as long as the context.
+    fn keep_eventfds(&self, fds: &RangeInclusive<i32>) {
+        let mut copies = Vec::new();
+        self.free.each_held(|index| {
+            self.slot(index).move_notify(fds, |fd| {
+                let known = copies.iter().find(|&&(of, _)| of == fd).map(|&(_, copy)| copy);
+                known.unwrap_or_else(|| {
+                    let copy = own::copy(fd);
+                    copies.push((fd, copy));
+                    copy
+                })
+            });
+        });
+        if !copies.is_empty() {
+            lock(&self.copies.0).extend(copies.iter().map(|&(_, copy)| copy));
         }
     }
 
@@ -644,7 +681,7 @@ impl Instance {
         let completion = Completion {
             cqe: Cqe { user_data: request.sqe.user_data, res: result, flags: 0 },
             data: request.data,
-            notify: request.notify,
+            notify: self.slot(index).notify(),
             slot: index,
         };
         if let Some(posted) = self.completions.post(completion)

@@ -110,6 +110,14 @@ pub(crate) fn eventfd() -> Ret {
     fd
 }
 
+/// Another descriptor of an open file, the engine's own; -1 if there is none to be had.
+pub(crate) fn copy(fd: RawFd) -> RawFd {
+    let copy = [FROM, 3].into_iter().map(|from| sys::duplicate(fd, from)).find(|&fd| fd >= 0);
+    let copy = copy.map_or(-1, |fd| fd as RawFd);
+    note(copy);
+    copy
+}
+
 /// Closes a descriptor of the engine's own.
 pub(crate) fn close(fd: RawFd) {
     forget(fd);
