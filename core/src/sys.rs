@@ -355,6 +355,15 @@ impl Drop for Uncancelable {
     }
 }
 
+/// Is the calling thread allowed this I/O priority (ioprio_set(2))?
+pub(crate) fn may_use_priority(priority: i16) -> bool {
+    const PROCESS: i32 = 1;
+    // The kernel looks at the right before it looks for the process, and no process has this number.
+    // SAFETY: no memory is passed.
+    let ret = unsafe { call!(ioprio_set, PROCESS, i32::MAX, i32::from(priority as u16)) };
+    ret != -(libc::EPERM as Ret)
+}
+
 /// Sleeps so long, or until a signal handler has run.
 pub(crate) fn nap(time: Duration) {
     let time = timespec(time);

@@ -52,6 +52,7 @@ const NUMBER_REUSED: &str = "what is known about a descriptor is not asked for a
 const QUEUED: &str = "a request that has not been started can be cancelled; natively there is none";
 
 const HELD: &str = "the kernel holds files that it polls; here they are numbers";
+const ADDRESS: &str = "the address is the handle";
 const METHOD: &str =
     "files that the kernel has no asynchronous method for are read and written all the same";
 
@@ -105,6 +106,13 @@ const DIFFERENCES: &[Difference] = &[
         Occurs::Always,
         "it was cancelled with the wrong one",
     ),
+    differs(
+        ("moved_ring", "a read through the new address"),
+        ("res 4096", "submit -EINVAL"),
+        Occurs::Always,
+        ADDRESS,
+    ),
+    differs(("moved_ring", "destroy the new address"), ("0", "-EINVAL"), Occurs::Always, ADDRESS),
     differs(("poll", "on a copy that was closed, events"), ("0x1", "-EBADF"), Occurs::Always, HELD),
     differs(
         ("read_write", "read of a socket, with an offset"),
@@ -147,6 +155,7 @@ programs! {
     close_all,
     close_in_flight,
     destroy,
+    destroy_race,
     eintr,
     enospc,
     eventfd,
@@ -157,6 +166,7 @@ programs! {
     handles,
     house,
     leaks,
+    moved_ring,
     old_versions,
     own_malloc,
     partial_submit,
