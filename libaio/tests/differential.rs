@@ -161,6 +161,7 @@ programs! {
     eventfd,
     faults,
     fork,
+    fork_threads,
     fsync,
     getevents,
     handles,
