@@ -4,9 +4,8 @@
 #![allow(unsafe_code)]
 
 use std::ops::RangeInclusive;
-use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::config::{Builder, ConfigError};
@@ -14,7 +13,7 @@ use crate::cqe::Cqe;
 use crate::descriptor::ticks_per_us;
 use crate::engine::{Contract, Engine, Help};
 use crate::exec::{self, Mode};
-use crate::own;
+use crate::own::{Copied, Copies};
 use crate::process;
 use crate::queue::{Completions, IoEvent, Posted, Ring, SleepEnd, Sleeper};
 use crate::request::{Cancel, Completion, FreeIt, FreeSlots, Kind, Request, Slot};
@@ -119,17 +118,6 @@ enum CountersOf {
     Own(Box<Counters>),
 }
 
-/// Descriptors to be closed with the context.
-#[derive(Debug, Default)]
-struct Copies(Mutex<Vec<RawFd>>);
-
-impl Drop for Copies {
-    fn drop(&mut self) {
-        let copies = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
-        copies.drain(..).filter(|&fd| fd >= 0).for_each(own::close);
-    }
-}
-
 /// One asynchronous I/O instance. All methods can be called from any thread.
 #[derive(Debug)]
 pub struct Instance {
@@ -143,8 +131,8 @@ pub struct Instance {
     strict: bool,
     counters: Option<CountersOf>,
     ticks_per_us: u64,
-    /// Of eventfds that the program has closed.
-    copies: Copies,
+    /// Of descriptors that the program has closed.
+    kept: Mutex<Vec<Arc<Copied>>>,
     /// What the ring lies in, if a front end gave it: goes last.
     _memory: Option<Box<dyn RingMemory>>,
 }
@@ -205,7 +193,7 @@ impl Instance {
             strict: builder.strict,
             counters: published.or_else(own),
             ticks_per_us: ticks_per_us(),
-            copies: Copies::default(),
+            kept: Mutex::default(),
             _memory: memory,
         };
         instance.count(|counters| &counters.contexts);
@@ -453,8 +441,8 @@ impl Instance {
 
     /// The program is about to close `fd`: executes the requests on it that have not been started,
     /// here and now, and waits for those that have, so that none of them meets a descriptor that is
-    /// gone, or another file under its number. Requests in the poller stay there. An eventfd that requests are
-    /// to count up is kept for them.
+    /// gone, or another file under its number. Requests in the poller stay there, with the file, and so does an
+    /// eventfd that requests are to count up.
     pub fn before_close(self: &Arc<Self>, fd: i32) {
         self.before_close_range(&(fd..=fd));
     }
@@ -465,10 +453,16 @@ impl Instance {
         const NAPS: u32 = 1000;
         let all = Help { min: u32::MAX, max: u32::MAX, unbounded: true };
         let mut naps = 0;
+        let mut needed = false;
+        self.free.each_held(|index| needed |= self.slot(index).needs_one_of(fds));
+        if !needed || process::is_borrowed() {
+            return;
+        }
         self.keep_eventfds(fds);
         while self.is_usable() && naps < NAPS {
             let mut waiting = false;
             let handing_over = self.engine.is_handing_over();
+            self.engine.keep_files(fds);
             self.free.each_held(|index| {
                 waiting |= self.slot(index).is_waiting_for(fds, handing_over);
             });
@@ -487,20 +481,17 @@ impl Instance {
 
     /// Requests whose eventfd is about to be closed get another descriptor of it, which is kept as long as the context.
     fn keep_eventfds(&self, fds: &RangeInclusive<i32>) {
-        let mut copies = Vec::new();
+        let mut copies = Copies::default();
         self.free.each_held(|index| {
-            self.slot(index).move_notify(fds, |fd| {
-                let known = copies.iter().find(|&&(of, _)| of == fd).map(|&(_, copy)| copy);
-                known.unwrap_or_else(|| {
-                    let copy = own::copy(fd);
-                    copies.push((fd, copy));
-                    copy
-                })
-            });
+            let copy = |fd| copies.of(fd).map_or(-1, |copy| copy.fd());
+            self.slot(index).move_notify(fds, copy);
         });
-        if !copies.is_empty() {
-            lock(&self.copies.0).extend(copies.iter().map(|&(_, copy)| copy));
-        }
+        copies.into_all().for_each(|copy| self.keep(copy));
+    }
+
+    /// Keeps a descriptor open as long as the context.
+    pub(crate) fn keep(&self, copy: Arc<Copied>) {
+        lock(&self.kept).push(copy);
     }
 
     /// Executes a request that the caller has withdrawn from its queue.

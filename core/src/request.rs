@@ -440,6 +440,11 @@ impl Slot {
         self.fd.load(Ordering::SeqCst) as i32 == fd
     }
 
+    /// It is on one of these descriptors, or is to count one of them up.
+    pub(crate) fn needs_one_of(&self, fds: &RangeInclusive<i32>) -> bool {
+        self.names_one_of(fds) || fds.contains(&self.notify())
+    }
+
     fn names_one_of(&self, fds: &RangeInclusive<i32>) -> bool {
         fds.contains(&(self.fd.load(Ordering::SeqCst) as i32))
     }
@@ -458,6 +463,11 @@ impl Slot {
     #[inline]
     pub(crate) fn notify(&self) -> i32 {
         self.notify.load(Ordering::Relaxed).wrapping_sub(1) as i32
+    }
+
+    /// Its descriptor is another one of the same file. Called with the poller's list locked, for a request on it.
+    pub(crate) fn moved_to(&self, fd: i32) {
+        self.fd.store(fd as u32, Ordering::SeqCst);
     }
 
     /// If its eventfd is one of these, `other` gives what is to be counted up instead, or -1.

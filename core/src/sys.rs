@@ -355,6 +355,12 @@ impl Drop for Uncancelable {
     }
 }
 
+/// getpid(2).
+pub(crate) fn getpid() -> i32 {
+    // SAFETY: no memory is passed.
+    unsafe { call!(getpid) as i32 }
+}
+
 /// Is the calling thread allowed this I/O priority (ioprio_set(2))?
 pub(crate) fn may_use_priority(priority: i16) -> bool {
     const PROCESS: i32 = 1;

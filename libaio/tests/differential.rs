@@ -51,7 +51,6 @@ const KEY: &str = "requests are not written to: aio_key stays what it was";
 const NUMBER_REUSED: &str = "what is known about a descriptor is not asked for again per request: the call itself finds out";
 const QUEUED: &str = "a request that has not been started can be cancelled; natively there is none";
 
-const HELD: &str = "the kernel holds files that it polls; here they are numbers";
 const ADDRESS: &str = "the address is the handle";
 const METHOD: &str =
     "files that the kernel has no asynchronous method for are read and written all the same";
@@ -113,7 +112,6 @@ const DIFFERENCES: &[Difference] = &[
         ADDRESS,
     ),
     differs(("moved_ring", "destroy the new address"), ("0", "-EINVAL"), Occurs::Always, ADDRESS),
-    differs(("poll", "on a copy that was closed, events"), ("0x1", "-EBADF"), Occurs::Always, HELD),
     differs(
         ("read_write", "read of a socket, with an offset"),
         ("res -ESPIPE", "res 3"),

@@ -2,6 +2,7 @@
 //! and terminals, so that such a request costs no worker, and can be cancelled.
 #![allow(unsafe_code)]
 
+use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use super::Workers;
 use super::threads::{RETIRE_AFTER, spawn};
 use crate::exec::{self, Mode};
 use crate::instance::{By, Instance};
-use crate::own;
+use crate::own::{self, Copied, Copies};
 use crate::request::{Kind, Request};
 use crate::sync::lock;
 use crate::sys;
@@ -41,6 +42,8 @@ struct Waiting {
     events: i16,
     /// A read or a write, not a poll.
     transfer: bool,
+    /// What keeps the file open, since the program has closed its descriptor.
+    kept: Option<Arc<Copied>>,
 }
 
 impl Waiting {
@@ -118,6 +121,10 @@ impl Poller {
 
     /// Waits on behalf of a started request.
     pub(super) fn add(&self, instance: &Arc<Instance>, slot: u32) {
+        self.add_kept(instance, slot, None);
+    }
+
+    fn add_kept(&self, instance: &Arc<Instance>, slot: u32, kept: Option<Arc<Copied>>) {
         let started = instance.slot(slot);
         // SAFETY: started by the caller.
         let &mut Request { sqe, kind, .. } = unsafe { started.request() };
@@ -134,6 +141,7 @@ impl Poller {
             fd: sqe.fd,
             events,
             transfer: kind != Kind::Poll,
+            kept,
         });
         let (woken, eventfd) = self.wake(&mut state);
         drop(state);
@@ -151,6 +159,9 @@ impl Poller {
             drop(state);
             // Without the thread, a worker or a waiter waits inside the call itself.
             for waiting in stranded {
+                if let Some(kept) = waiting.kept {
+                    waiting.instance.keep(kept);
+                }
                 Workers::of(&waiting.instance).to_worker(&waiting.instance, waiting.slot);
             }
         }
@@ -200,6 +211,25 @@ impl Poller {
         // So that the thread lets go of the descriptor.
         sys::eventfd_add(eventfd, 1);
         true
+    }
+
+    /// These descriptors are about to be closed: requests on the list get others of the same files.
+    pub(super) fn keep_files(&self, fds: &RangeInclusive<RawFd>) {
+        let mut copies = Copies::default();
+        let mut state = lock(&self.state);
+        for waiting in state.waiting.iter_mut().filter(|waiting| fds.contains(&waiting.fd)) {
+            // Where there is no descriptor to be had, it finds its own closed.
+            let Some(copy) = copies.of(waiting.fd) else { continue };
+            let slot = waiting.instance.slot(waiting.slot);
+            slot.moved_to(copy.fd());
+            // SAFETY: on the list, whose lock is held, so it is ours alone.
+            unsafe { slot.request() }.sqe.fd = copy.fd();
+            (waiting.fd, waiting.kept) = (copy.fd(), Some(copy));
+        }
+        if copies.into_all().next().is_some() {
+            // What the thread finds under the old numbers belongs to nobody on the list any more.
+            sys::eventfd_add(state.eventfd, 1);
+        }
     }
 
     fn run(&self, mut eventfd: RawFd) {
@@ -252,7 +282,7 @@ impl Poller {
     }
 
     fn serve(&self, waiting: Waiting, revents: i16) {
-        let Waiting { instance, slot, .. } = &waiting;
+        let Waiting { instance, slot, kept, .. } = &waiting;
         // SAFETY: off the list, so it is ours alone.
         let request = unsafe { instance.slot(*slot).request() };
         let kind = request.kind;
@@ -265,13 +295,16 @@ impl Poller {
         let result = unsafe { exec::execute(request, Mode::StreamNoWait) };
         match -result {
             // Somebody else was quicker: wait again, behind the others.
-            libc::EAGAIN => self.add(instance, *slot),
+            libc::EAGAIN => self.add_kept(instance, *slot, kept.clone()),
             // No way to ask for "do not sleep" here: a worker of its own.
             libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS if request.sqe.op_flags == 0 => {
+                if let Some(kept) = kept {
+                    instance.keep(Arc::clone(kept));
+                }
                 Workers::of(instance).to_worker(instance, *slot);
             }
             _ if kind == Kind::Write && exec::advance(request, result) => {
-                self.add(instance, *slot);
+                self.add_kept(instance, *slot, kept.clone());
             }
             _ => {
                 let done = request.partial as i32;
