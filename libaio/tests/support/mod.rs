@@ -1,5 +1,6 @@
 //! What the test files share.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 
 /// The library that cargo has built for this test, beside it or in the folder above.
@@ -14,4 +15,10 @@ pub fn library() -> PathBuf {
         panic!("the library is neither {above} nor {beside}: cargo build");
     };
     found.canonicalize().expect("it is there")
+}
+
+/// Past the capturing of a passed test's output: skipped must not look like passed.
+#[allow(dead_code, reason = "not every test file skips")]
+pub fn skipped(name: &str, reason: &str) {
+    let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: {reason}");
 }
