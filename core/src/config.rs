@@ -103,6 +103,8 @@ pub struct Builder {
     pub(crate) fd_pool: usize,
     /// Malformed requests are refused at submit, as io_submit does.
     pub(crate) strict: bool,
+    /// As many requests at a time are handed to the kernel.
+    pub(crate) kernel_room: u32,
     #[cfg(feature = "faulty")]
     pub(crate) faults: Option<crate::engine::faulty::Faults>,
 }
@@ -116,6 +118,7 @@ impl Default for Builder {
             stats: false,
             fd_pool: FD_POOL_MAX,
             strict: false,
+            kernel_room: ENTRIES_MAX,
             #[cfg(feature = "faulty")]
             faults: None,
         }
@@ -175,6 +178,14 @@ impl Builder {
     #[must_use]
     pub fn strict(mut self, on: bool) -> Self {
         self.strict = on;
+        self
+    }
+
+    /// Hands at most this many requests to the kernel at a time (with `auto`, `linux_aio` and `io_uring`);
+    /// for front ends with many entries, since Linux AIO's are scarce on some hosts.
+    #[must_use]
+    pub fn kernel_room(mut self, requests: u32) -> Self {
+        self.kernel_room = requests.max(1);
         self
     }
 

@@ -26,8 +26,53 @@ pub struct Entry {
     pub sqe: Sqe,
     /// Comes back as [`IoEvent::data`]; not used with a ring of [`Cqe`]s.
     pub data: u64,
-    /// An eventfd(2) that is counted up after the completion is visible, or -1.
+    /// An eventfd(2) that is counted up after the completion is visible, [`TOLD_OTHERWISE`], or -1.
     pub notify: i32,
+}
+
+/// [`Entry::notify`] of a request whose program is told of its end by the front end, and so may not
+/// come to wait for it.
+pub const TOLD_OTHERWISE: i32 = -2;
+
+/// Takes completions as they happen, in place of a completion queue: called by whichever thread
+/// has ended the request, with no lock held.
+pub trait Sink: Send + Sync + std::fmt::Debug {
+    /// A request has ended; `obj` is its [`Sqe::user_data`]. Called once for each.
+    fn complete(&self, event: &IoEvent);
+
+    /// Its slot is free, and those who wait for it are woken.
+    fn released(&self);
+}
+
+/// What a thread waits for in [`Instance::wait_for`].
+#[derive(Clone, Copy)]
+pub struct Wish<'a> {
+    /// How many requests are still to end; 0 ends the wait.
+    pub missing: &'a dyn Fn() -> u32,
+    /// Is this one of them? A thread that sleeps is woken for those only. Must not block.
+    pub concerns: &'a dyn Fn(&IoEvent) -> bool,
+}
+
+impl std::fmt::Debug for Wish<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Wish").finish_non_exhaustive()
+    }
+}
+
+/// One use of a slot: what [`Instance::in_flight_on`] gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InFlight {
+    slot: u32,
+    state: u32,
+}
+
+/// What [`Instance::cancel_all_on`] found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Canceled {
+    /// Requests that will not be executed.
+    pub canceled: usize,
+    /// Requests that are being executed.
+    pub running: usize,
 }
 
 /// Where a request is written to; all three are to be set.
@@ -128,6 +173,10 @@ pub struct Instance {
     strict: bool,
     counters: Option<CountersOf>,
     ticks_per_us: u64,
+    /// Takes the completions, if a front end wants them at once.
+    sink: Option<Box<dyn Sink>>,
+    /// When [`Instance::poll`] last looked at what the kernel has, in ticks.
+    looked: AtomicU64,
     /// What the ring lies in, if a front end gave it: goes last.
     _memory: Option<Box<dyn RingMemory>>,
 }
@@ -139,7 +188,18 @@ impl Instance {
     /// With a completion queue of [`Cqe`]s of its own.
     pub(crate) fn new(builder: &Builder) -> Result<Arc<Self>, ConfigError> {
         builder.check()?;
-        Self::with_ring(builder, Ring::cqes(builder.entries), builder.entries, None)
+        let completions = Completions::new(Ring::cqes(builder.entries), builder.entries as usize);
+        Self::with(builder, completions, builder.entries, None, None)
+    }
+
+    /// With a front end that takes completions as they happen. For [`Instance::wait_for`], not
+    /// [`Instance::wait`]; there is nothing to reap.
+    ///
+    /// # Errors
+    /// As [`Builder::build`].
+    pub fn with_sink(builder: &Builder, sink: Box<dyn Sink>) -> Result<Arc<Self>, ConfigError> {
+        builder.check()?;
+        Self::with(builder, Completions::without_ring(), builder.entries, None, Some(sink))
     }
 
     /// With a completion queue in an aio ring of the front end's, for `room` requests, whatever
@@ -162,14 +222,16 @@ impl Instance {
     ) -> Result<Arc<Self>, ConfigError> {
         // SAFETY: the caller's contract, which is the ring's.
         let ring = unsafe { Ring::events(head, tail, events, places) };
-        Self::with_ring(builder, ring, room, Some(memory))
+        let completions = Completions::new(ring, room as usize);
+        Self::with(builder, completions, room, Some(memory), None)
     }
 
-    fn with_ring(
+    fn with(
         builder: &Builder,
-        ring: Ring,
+        completions: Completions,
         room: u32,
         memory: Option<Box<dyn RingMemory>>,
+        sink: Option<Box<dyn Sink>>,
     ) -> Result<Arc<Self>, ConfigError> {
         let generation = process::enter();
         let count = room as usize;
@@ -179,15 +241,17 @@ impl Instance {
         #[cfg(feature = "faulty")]
         let engine = engine.with_faults(builder.faults);
         let instance = Self {
-            slots: (0..count).map(|_| Slot::new()).collect(),
+            slots: Slot::many(count),
             free: FreeSlots::new(count),
-            completions: Completions::new(ring, count),
+            completions,
             engine,
             generation,
             closed: AtomicBool::new(false),
             strict: builder.strict,
             counters: published.or_else(own),
             ticks_per_us: ticks_per_us(),
+            sink,
+            looked: AtomicU64::new(0),
             _memory: memory,
         };
         instance.count(|counters| &counters.contexts);
@@ -349,7 +413,8 @@ impl Instance {
             let time = [left, nap].into_iter().flatten().min();
             let stay_up = || self.engine.has_help_to_offer(self, help);
             let need = min - taker.taken;
-            let sleeper = Sleeper { need, stay_up: &stay_up, even_if_closed: false };
+            let sleeper =
+                Sleeper { need, concerns: None, stay_up: &stay_up, even_if_closed: false };
             match self.engine.sleep(self, &sleeper, time, mask, taker) {
                 SleepEnd::Again => {}
                 SleepEnd::TimedOut => {
@@ -366,6 +431,74 @@ impl Instance {
                 return Waited::Enough;
             }
         }
+    }
+
+    /// Waits until nothing is missing any more, executing requests on the way, where completions go to a [`Sink`].
+    pub fn wait_for(self: &Arc<Self>, wish: &Wish<'_>, timeout: Option<Duration>) -> Waited {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        without_taker(|taker| {
+            let mut naps = 0;
+            loop {
+                let missing = (wish.missing)();
+                if missing == 0 {
+                    return Waited::Enough;
+                }
+                if !self.is_usable() {
+                    return Waited::Gone;
+                }
+                let help = Help { min: missing, max: u32::MAX, unbounded: timeout.is_none() };
+                let helped = self.engine.help(self, help, taker);
+                if (wish.missing)() == 0 {
+                    return Waited::Enough;
+                }
+                let left = deadline.map(|end| end.saturating_duration_since(Instant::now()));
+                if left.is_some_and(|left| left.is_zero()) {
+                    return Waited::TimedOut;
+                }
+                if helped {
+                    continue;
+                }
+                let nap = self.engine.nap(naps);
+                let time = [left, nap].into_iter().flatten().min();
+                let stay_up = || (wish.missing)() == 0 || self.engine.has_help_to_offer(self, help);
+                let concerns = Some(wish.concerns);
+                let sleeper =
+                    Sleeper { need: missing, concerns, stay_up: &stay_up, even_if_closed: false };
+                match self.engine.sleep(self, &sleeper, time, None, taker) {
+                    SleepEnd::Again => {}
+                    SleepEnd::TimedOut if nap.is_some() => {
+                        naps += 1;
+                        self.engine.watch(self);
+                    }
+                    SleepEnd::TimedOut => {}
+                    SleepEnd::Interrupted if (wish.missing)() == 0 => return Waited::Enough,
+                    SleepEnd::Interrupted => return Waited::Interrupted,
+                    SleepEnd::Closed => return Waited::Gone,
+                }
+            }
+        })
+    }
+
+    /// Looks whether something can be brought to its end at once: executes what is known not to sleep,
+    /// and, now and then, collects what the kernel has done. Never sleeps.
+    #[inline]
+    pub fn poll(self: &Arc<Self>) {
+        /// Looking at the kernel's ring costs as much as looking at thirty requests.
+        const EVERY_US: u64 = 5;
+        if !self.is_usable() {
+            return;
+        }
+        let help = Help { min: 0, max: u32::MAX, unbounded: false };
+        if !self.engine.has_help_to_offer(self, help) {
+            let now = sys::ticks();
+            if now.wrapping_sub(self.looked.load(Ordering::Relaxed)) < EVERY_US * self.ticks_per_us
+            {
+                return;
+            }
+            self.looked.store(now, Ordering::Relaxed);
+            return self.engine.collect(self);
+        }
+        without_taker(|taker| self.engine.help(self, help, taker));
     }
 
     /// Reaps up to `max` completions as [`Cqe`]s, without sleeping. Gives how many.
@@ -414,6 +547,58 @@ impl Instance {
             }
         });
         answer
+    }
+
+    /// Cancels what has not been started on a descriptor.
+    pub fn cancel_all_on(&self, fd: i32) -> Canceled {
+        let mut found = Canceled::default();
+        if !self.is_usable() {
+            return found;
+        }
+        self.free.each_held(|index| {
+            let slot = self.slot(index);
+            // Once cancelled or completed, the slot may be another's.
+            if let Some(state) = slot.in_flight_on(fd) {
+                match self.cancel_slot(index, slot.key()) {
+                    Cancel::Done => found.canceled += 1,
+                    _ if slot.is_over(state) => {}
+                    _ => found.running += 1,
+                }
+            }
+        });
+        found
+    }
+
+    /// The requests on a descriptor that were submitted and have not ended, as far as this thread can
+    /// know of them.
+    pub fn in_flight_on(&self, fd: i32) -> Vec<InFlight> {
+        let mut found = Vec::new();
+        self.free.each_held(|index| {
+            if let Some(state) = self.slot(index).in_flight_on(fd) {
+                found.push(InFlight { slot: index, state });
+            }
+        });
+        found
+    }
+
+    /// A request that was in flight has ended: executed or cancelled.
+    pub fn is_over(&self, request: InFlight) -> bool {
+        self.slot(request.slot).is_over(request.state)
+    }
+
+    /// A slot is free: a hint, unless no other thread submits.
+    pub fn has_room(&self) -> bool {
+        !self.free.held_more_than(self.room() - 1)
+    }
+
+    /// Wakes those who wait for a request that the front end has completed by itself.
+    pub fn wake_for(&self, event: &IoEvent) {
+        self.completions.completed(event);
+    }
+
+    /// Completions go to a [`Sink`].
+    pub(crate) fn has_sink(&self) -> bool {
+        self.sink.is_some()
     }
 
     fn cancel_slot(&self, index: u32, key: u64) -> Cancel {
@@ -497,7 +682,12 @@ impl Instance {
             if self.free.held() == available as usize {
                 return self.engine.closed();
             }
-            let sleeper = Sleeper { need: available + 1, stay_up: &|| false, even_if_closed: true };
+            let sleeper = Sleeper {
+                need: available + 1,
+                concerns: None,
+                stay_up: &|| false,
+                even_if_closed: true,
+            };
             let time = Some(Duration::from_millis(10));
             without_taker(|taker| self.engine.sleep(self, &sleeper, time, None, taker));
         }
@@ -603,7 +793,9 @@ impl Instance {
     pub(crate) fn finish_for(&self, index: u32, result: i32, by: By, taker: &mut Taker<'_>) {
         // SAFETY: started by the caller.
         let request = unsafe { self.slot(index).request() };
-        if taker.taken == taker.room || request.notify >= 0 {
+        if taker.taken >= taker.room || request.notify >= 0 {
+            // With a sink it has its completion at once, too.
+            taker.taken += u32::from(self.sink.is_some());
             return self.finish(index, result, by);
         }
         if let Some(counters) = self.counters() {
@@ -633,6 +825,9 @@ impl Instance {
 
     #[inline]
     fn post(&self, index: u32, result: i32) {
+        if let Some(sink) = &self.sink {
+            return self.deliver(&**sink, index, result);
+        }
         // SAFETY: the caller holds the slot: it executed, cancelled or retracted the request.
         let request = unsafe { self.slot(index).request() };
         let completion = Completion {
@@ -646,6 +841,19 @@ impl Instance {
         {
             self.tell(&posted);
         }
+    }
+
+    #[inline(never)]
+    fn deliver(&self, sink: &dyn Sink, index: u32, result: i32) {
+        // SAFETY: as in `post`.
+        let request = unsafe { self.slot(index).request() };
+        let (data, obj) = (request.data, request.sqe.user_data);
+        let event = IoEvent { data, obj, res: i64::from(result), res2: 0 };
+        sink.complete(&event);
+        // Afterwards, so that whoever finds no such slot finds the completion.
+        self.reaped(index);
+        self.completions.completed(&event);
+        sink.released();
     }
 
     #[inline(never)]

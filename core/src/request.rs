@@ -239,7 +239,8 @@ pub(crate) struct Request {
     pub(crate) sqe: Sqe,
     /// The front end's own word (libaio's `data`).
     pub(crate) data: u64,
-    /// An eventfd to count up at completion, or -1.
+    /// An eventfd to count up at completion, -1, or
+    /// [`TOLD_OTHERWISE`](crate::instance::TOLD_OTHERWISE).
     pub(crate) notify: i32,
     pub(crate) kind: Kind,
     /// The engine's: where it is executed.
@@ -262,6 +263,7 @@ unsafe impl Send for Slot {}
 unsafe impl Sync for Slot {}
 
 impl Slot {
+    #[cfg(any(test, loom))]
     pub(crate) fn new() -> Self {
         let sqe = Sqe::nop();
         let request = Request {
@@ -282,6 +284,18 @@ impl Slot {
             key: AtomicU64::new(0),
             fd: AtomicU32::new(0),
         }
+    }
+
+    /// New slots. Memory that the kernel has just given is not touched before a slot is used.
+    pub(crate) fn many(count: usize) -> Box<[Self]> {
+        #[cfg(not(loom))]
+        // SAFETY: all zeroes are a slot: integers, kind `Read`, no copies. `fill` and the submitter
+        // set all of it before anybody looks.
+        unsafe {
+            Box::new_zeroed_slice(count).assume_init()
+        }
+        #[cfg(loom)]
+        (0..count).map(|_| Self::new()).collect()
     }
 
     /// The request of a slot that the caller holds alone.
@@ -428,6 +442,20 @@ impl Slot {
                 phase::KERNEL => handing_over,
                 _ => false,
             }
+    }
+
+    /// Its state, if it is on this descriptor and was submitted and has not ended.
+    pub(crate) fn in_flight_on(&self, fd: i32) -> Option<u32> {
+        let state = self.state.load(Ordering::Acquire);
+        let over = matches!(state & phase::MASK, phase::DONE | phase::CANCELED | 0);
+        (!over && self.names(fd)).then_some(state)
+    }
+
+    /// The request that had this state has ended.
+    pub(crate) fn is_over(&self, before: u32) -> bool {
+        let now = self.state.load(Ordering::SeqCst);
+        let used_again = now / phase::USE != before / phase::USE;
+        used_again || matches!(now & phase::MASK, phase::DONE | phase::CANCELED)
     }
 
     /// It is on this descriptor, which was not closed since.

@@ -212,12 +212,12 @@ pub(crate) fn futex_wait(
     }
 }
 
-/// Wakes at most `n` sleepers of `word`.
+/// Wakes at most `n` sleepers of the word at `address`, if there is one.
 #[cfg(not(loom))]
-pub(crate) fn futex_wake(word: &std::sync::atomic::AtomicU32, n: i32) {
+pub(crate) fn futex_wake(address: usize, n: i32) {
     let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: `word` is a live address; waking has no effect on memory.
-    unsafe { call!(futex, word.as_ptr(), op, n) };
+    // SAFETY: the address is only compared with those that threads sleep at; memory is not touched.
+    unsafe { call!(futex, address, op, n) };
 }
 
 /// A new eventfd(2): close-on-exec, non-blocking.

@@ -38,7 +38,8 @@ pub(crate) trait Contract {
     /// at once, through `taker`. True if it is worth looking at the completions again.
     fn help(&self, instance: &Arc<Instance>, help: Help, taker: &mut Taker<'_>) -> bool;
 
-    /// Would [`Contract::help`] find something to do? Asked once more on the way to sleep.
+    /// Would [`Contract::help`] find something to do? Asked once more on the way to sleep, and, with a
+    /// minimum of 0, before a look.
     fn has_help_to_offer(&self, instance: &Instance, help: Help) -> bool;
 
     /// Puts a waiter to sleep, wherever this engine's completions wake it, with the signal mask, if one
@@ -53,6 +54,9 @@ pub(crate) trait Contract {
     ) -> SleepEnd {
         instance.completions().sleep_with(sleeper, time, mask)
     }
+
+    /// Collects what has completed elsewhere, without executing anything.
+    fn collect(&self, _: &Arc<Instance>) {}
 
     /// How long a waiter may sleep before [`Contract::watch`] is due; `nap` counts its sleeps.
     fn nap(&self, nap: u32) -> Option<Duration>;
@@ -192,6 +196,10 @@ impl Contract for Engine {
         taker: &mut Taker<'_>,
     ) -> SleepEnd {
         dispatch!(self, engine => engine.sleep(instance, sleeper, time, mask, taker))
+    }
+
+    fn collect(&self, instance: &Arc<Instance>) {
+        dispatch!(self, engine => Contract::collect(engine, instance));
     }
 
     fn nap(&self, nap: u32) -> Option<Duration> {

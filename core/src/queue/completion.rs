@@ -9,9 +9,9 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 use super::gate::Gate;
-use super::ring::Ring;
+use super::ring::{IoEvent, Ring};
 use crate::request::Completion;
-use crate::sync::{AtomicU32, Mutex, Ordering, UnsafeCell, lock};
+use crate::sync::{AtomicU32, Mutex, Ordering, UnsafeCell, fence, lock};
 
 /// Nobody publishes.
 const IDLE: u32 = 0;
@@ -55,13 +55,31 @@ struct Sleepers {
     need: u32,
     /// Sleepers in ppoll: their eventfds.
     eventfds: Vec<RawFd>,
+    /// Those of all these who wait for certain requests, and for no number of completions.
+    choosy: Vec<Choosy>,
     /// The context is being destroyed: nobody sleeps any more.
     closed: bool,
 }
 
+/// A sleeper that waits for certain requests. Both pointers are good until it has unregistered itself.
+#[derive(Clone, Copy)]
+struct Choosy {
+    concerns: *const (dyn Fn(&IoEvent) -> bool + 'static),
+    sleep: *const Sleep,
+    /// It sleeps elsewhere, and this ends it; else -1.
+    eventfd: RawFd,
+}
+
+impl std::fmt::Debug for Choosy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Choosy").field("eventfd", &self.eventfd).finish_non_exhaustive()
+    }
+}
+
 // SAFETY: cells are touched under the rules above: `parked[slot]` by the slot's holder until it is
 // on the list and by the publisher afterwards, `slots[place]` by the publisher beyond the tail
-// and by the reaper (under its lock) before it.
+// and by the reaper (under its lock) before it. What choosy sleepers point to is used under
+// the sleepers' lock, which they take before it goes.
 unsafe impl Send for Completions {}
 // SAFETY: as above.
 unsafe impl Sync for Completions {}
@@ -135,10 +153,16 @@ impl Completions {
                 count: 0,
                 need: u32::MAX,
                 eventfds: Vec::new(),
+                choosy: Vec::new(),
                 closed: false,
             }),
             wakes: Sleep::new(),
         }
+    }
+
+    /// For completions that a front end takes as they happen: there is nothing to reap, only sleepers.
+    pub(crate) fn without_ring() -> Self {
+        Self::new(Ring::cqes(0), 0)
     }
 
     /// Completions that can be reaped now.
@@ -294,8 +318,13 @@ impl Completions {
         }
     }
 
-    /// Registers a sleeper, unless it need not sleep. Gives the word to sleep on.
-    fn register(&self, sleeper: &Sleeper<'_>, eventfd: Option<RawFd>) -> Result<u32, SleepEnd> {
+    /// Registers a sleeper, unless it need not sleep. Gives the word to sleep on, of `own` if it is choosy.
+    fn register(
+        &self,
+        sleeper: &Sleeper<'_>,
+        own: &Sleep,
+        eventfd: Option<RawFd>,
+    ) -> Result<u32, SleepEnd> {
         let need = sleeper.need;
         let mut sleepers = lock(&self.sleepers);
         if sleepers.closed && !sleeper.even_if_closed {
@@ -305,6 +334,8 @@ impl Completions {
         // sees that publisher's tail: both change the same word. And either a submitter sees the
         // flag after announcing its requests, or `stay_up` sees those.
         self.state.fetch_or(SLEEPERS, Ordering::SeqCst);
+        // Pairs with the fence in `completed`: it sees the flag, or `stay_up` what it has written.
+        fence(Ordering::SeqCst);
         if self.available() >= need || (sleeper.stay_up)() {
             if sleepers.count == 0 {
                 self.state.fetch_and(!SLEEPERS, Ordering::Relaxed);
@@ -312,14 +343,28 @@ impl Completions {
             return Err(SleepEnd::Again);
         }
         sleepers.count += 1;
-        sleepers.need = sleepers.need.min(need);
-        sleepers.eventfds.extend(eventfd);
-        Ok(self.wakes.ticket())
+        let Some(concerns) = sleeper.concerns else {
+            sleepers.need = sleepers.need.min(need);
+            sleepers.eventfds.extend(eventfd);
+            return Ok(self.wakes.ticket());
+        };
+        let concerns = std::ptr::from_ref(concerns);
+        // SAFETY: only the lifetime changes; `unregister` comes before its end.
+        let concerns = unsafe {
+            std::mem::transmute::<
+                *const (dyn Fn(&IoEvent) -> bool + '_),
+                *const (dyn Fn(&IoEvent) -> bool + 'static),
+            >(concerns)
+        };
+        let eventfd = eventfd.unwrap_or(-1);
+        sleepers.choosy.push(Choosy { concerns, sleep: std::ptr::from_ref(own), eventfd });
+        Ok(own.ticket())
     }
 
-    fn unregister(&self, eventfd: Option<RawFd>) {
+    fn unregister(&self, own: &Sleep, eventfd: Option<RawFd>) {
         let mut sleepers = lock(&self.sleepers);
         sleepers.count -= 1;
+        sleepers.choosy.retain(|other| !std::ptr::eq(other.sleep, own));
         if let Some(fd) = eventfd {
             sleepers.eventfds.retain(|&other| other != fd);
         }
@@ -329,13 +374,16 @@ impl Completions {
         }
     }
 
-    /// Sleeps until there are enough completions, at most `timeout`. May end for no reason.
+    /// Sleeps until there are enough completions, or those that it waits for, at most `timeout`. May
+    /// end for no reason.
     pub(crate) fn sleep(&self, sleeper: &Sleeper<'_>, timeout: Option<Duration>) -> SleepEnd {
-        match self.register(sleeper, None) {
+        let own = Sleep::new();
+        match self.register(sleeper, &own, None) {
             Err(end) => end,
             Ok(ticket) => {
-                let end = self.wakes.sleep(ticket, timeout);
-                self.unregister(None);
+                let word = if sleeper.concerns.is_some() { &own } else { &self.wakes };
+                let end = word.sleep(ticket, timeout);
+                self.unregister(&own, None);
                 end
             }
         }
@@ -355,12 +403,13 @@ impl Completions {
             return Err(fd as i32);
         }
         let fd = fd as RawFd;
-        let end = match self.register(sleeper, Some(fd)) {
+        let own = Sleep::new();
+        let end = match self.register(sleeper, &own, Some(fd)) {
             Err(end) => end,
             Ok(_) => {
                 let mut poll = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
                 let ret = crate::sys::ppoll(&mut poll, timeout, Some(&mask));
-                self.unregister(Some(fd));
+                self.unregister(&own, Some(fd));
                 match ret {
                     0 => SleepEnd::TimedOut,
                     ret if ret == -(libc::EINTR as isize) => SleepEnd::Interrupted,
@@ -395,11 +444,12 @@ impl Completions {
         eventfd: RawFd,
         elsewhere: impl FnOnce() -> SleepEnd,
     ) -> SleepEnd {
-        match self.register(sleeper, Some(eventfd)) {
+        let own = Sleep::new();
+        match self.register(sleeper, &own, Some(eventfd)) {
             Err(end) => end,
             Ok(_) => {
                 let end = elsewhere();
-                self.unregister(Some(eventfd));
+                self.unregister(&own, Some(eventfd));
                 end
             }
         }
@@ -418,6 +468,7 @@ impl Completions {
     fn wake_if(&self, due: impl FnOnce(&Sleepers) -> bool) -> bool {
         let mut sleepers = lock(&self.sleepers);
         let due = sleepers.count > 0 && due(&sleepers);
+        let mut woken = Woken::default();
         if due {
             // All of them look again, and say anew what they need.
             sleepers.need = u32::MAX;
@@ -425,12 +476,44 @@ impl Completions {
             for &fd in &sleepers.eventfds {
                 crate::sys::eventfd_add(fd, 1);
             }
+            sleepers.choosy.iter().for_each(|choosy| woken.add(choosy));
         }
         drop(sleepers);
         if due {
             self.wakes.wake_all();
         }
+        woken.wake();
         due
+    }
+
+    /// A request has completed that goes through no ring, and what tells those who wait for it is
+    /// written: wakes them.
+    #[inline]
+    pub(crate) fn completed(&self, event: &IoEvent) {
+        // Pairs with the fence in `register`.
+        fence(Ordering::SeqCst);
+        if self.state.load(Ordering::Relaxed) & SLEEPERS != 0 {
+            self.wake_concerned(event);
+        }
+    }
+
+    #[cold]
+    fn wake_concerned(&self, event: &IoEvent) {
+        let mut woken = Woken::default();
+        let sleepers = lock(&self.sleepers);
+        for choosy in &sleepers.choosy {
+            // SAFETY: registered, so its owner sleeps, or waits for this lock.
+            if unsafe { (*choosy.concerns)(event) } {
+                woken.add(choosy);
+            }
+        }
+        // The last ones of a context that is being closed are counted.
+        let closing = sleepers.closed;
+        drop(sleepers);
+        woken.wake();
+        if closing {
+            self.wake();
+        }
     }
 
     /// Wakes every sleeper, and lets nobody sleep any more.
@@ -446,10 +529,43 @@ impl Completions {
     }
 }
 
+/// Sleepers whose words were changed under the lock, to be woken outside of it.
+#[derive(Default)]
+struct Woken {
+    words: [usize; 8],
+    count: usize,
+}
+
+impl Woken {
+    /// The caller holds the sleepers' lock.
+    fn add(&mut self, choosy: &Choosy) {
+        // SAFETY: registered, so the word is there.
+        let sleep = unsafe { &*choosy.sleep };
+        sleep.change();
+        if choosy.eventfd >= 0 {
+            crate::sys::eventfd_add(choosy.eventfd, 1);
+        } else if cfg!(loom) || self.count == self.words.len() {
+            sleep.wake_all();
+        } else {
+            self.words[self.count] = sleep.address();
+            self.count += 1;
+        }
+    }
+
+    fn wake(&self) {
+        // Their owners may have gone meanwhile: a wake at a word that is none any more hits nobody, or
+        // somebody who looks again.
+        self.words[..self.count].iter().for_each(|&word| Sleep::wake_at(word));
+    }
+}
+
 /// What a thread that wants to sleep waits for.
 pub(crate) struct Sleeper<'a> {
     /// Completions in the ring.
     pub(crate) need: u32,
+    /// Instead: completions for which this is true, of a context whose completions go through no ring.
+    /// Asked under a lock: it must not block.
+    pub(crate) concerns: Option<&'a dyn Fn(&IoEvent) -> bool>,
     /// Asked once more when everybody can see that this thread is going to sleep: true if there
     /// is something to do instead.
     pub(crate) stay_up: &'a dyn Fn() -> bool,
@@ -488,7 +604,15 @@ impl Sleep {
     }
 
     pub(crate) fn wake_all(&self) {
-        crate::sys::futex_wake(&self.0, i32::MAX);
+        Self::wake_at(self.address());
+    }
+
+    fn address(&self) -> usize {
+        self.0.as_ptr().addr()
+    }
+
+    fn wake_at(address: usize) {
+        crate::sys::futex_wake(address, i32::MAX);
     }
 }
 
@@ -528,6 +652,12 @@ impl Sleep {
         drop(lock(&self.gate));
         self.changed.notify_all();
     }
+
+    fn address(&self) -> usize {
+        0
+    }
+
+    fn wake_at(_: usize) {}
 }
 
 #[cfg(all(test, not(loom)))]
@@ -539,7 +669,7 @@ mod tests {
     use std::time::Duration;
 
     fn sleeper(need: u32) -> Sleeper<'static> {
-        Sleeper { need, stay_up: &|| false, even_if_closed: false }
+        Sleeper { need, concerns: None, stay_up: &|| false, even_if_closed: false }
     }
 
     fn completion(slot: u32, user_data: u64) -> Completion {
@@ -589,7 +719,7 @@ mod loom_models {
     use loom::thread;
 
     fn waits_for(need: u32) -> Sleeper<'static> {
-        Sleeper { need, stay_up: &|| false, even_if_closed: false }
+        Sleeper { need, concerns: None, stay_up: &|| false, even_if_closed: false }
     }
 
     fn post(queue: &Completions, slot: u32) {

@@ -2,6 +2,7 @@
 //!
 //! There is no "full": every entry stands for a request slot that is held, and the ring has at
 //! least as many cells as there are slots. README.md beside this file gives the argument.
+#![allow(unsafe_code)]
 
 use crossbeam_utils::CachePadded;
 
@@ -16,6 +17,17 @@ pub(crate) struct IndexRing {
     shift: u32,
 }
 
+/// Cells of 0. Memory that the kernel has just given is not touched.
+fn zeroed(count: usize) -> Box<[AtomicU64]> {
+    #[cfg(not(loom))]
+    // SAFETY: all zeroes are atomics.
+    unsafe {
+        Box::new_zeroed_slice(count).assume_init()
+    }
+    #[cfg(loom)]
+    (0..count).map(|_| AtomicU64::new(0)).collect()
+}
+
 impl IndexRing {
     /// A ring for `slots` request slots.
     pub(crate) fn new(slots: usize) -> Self {
@@ -23,7 +35,7 @@ impl IndexRing {
         Self {
             head: CachePadded::new(AtomicU64::new(0)),
             tail: CachePadded::new(AtomicU64::new(0)),
-            cells: (0..capacity).map(|_| AtomicU64::new(0)).collect(),
+            cells: zeroed(capacity),
             shift: capacity.trailing_zeros(),
         }
     }

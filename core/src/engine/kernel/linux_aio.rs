@@ -88,10 +88,9 @@ unsafe impl Send for LinuxAio {}
 impl LinuxAio {
     /// # Errors
     /// The negative errno of io_setup(2) or eventfd(2).
-    pub(super) fn new(slots: usize) -> Result<Self, i32> {
+    pub(super) fn new(slots: usize, mut room: usize) -> Result<Self, i32> {
         let fds = Eventfds::new()?;
         // Fewer will do where the host's fs.aio-max-nr leaves no more.
-        let mut room = slots;
         let context = loop {
             // One more for the poll that ends a sleep.
             match sys::io_setup(room + 1) {
@@ -103,7 +102,8 @@ impl LinuxAio {
         let header = unsafe { &*(context as *const RingHeader) };
         let known = header.magic == MAGIC && header.incompat_features == 0;
         let mapped = known && header.header_length as usize == size_of::<RingHeader>();
-        let iocbs = (0..slots).map(|_| UnsafeCell::default()).collect();
+        // SAFETY: all zeroes are an iocb; only those in use are touched.
+        let iocbs = unsafe { Box::new_zeroed_slice(slots).assume_init() };
         Ok(Self { context: AtomicU64::new(context), room, iocbs, mapped, fds })
     }
 

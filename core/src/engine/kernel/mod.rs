@@ -107,6 +107,7 @@ pub(super) struct KernelLane {
     backend: OnceLock<Option<Box<dyn Backend>>>,
     refusals: Mutex<Vec<(EngineKind, Refusal)>>,
     slots: usize,
+    room: usize,
     in_flight: AtomicUsize,
     reaper: Reaper,
     handed: AtomicU32,
@@ -118,10 +119,16 @@ pub(super) struct KernelLane {
     notifies: AtomicBool,
 }
 
-fn make(kind: EngineKind, slots: usize, fd_pool: usize) -> Result<Box<dyn Backend>, i32> {
+/// `slots` are those of the context, of which `room` may be in the kernel's hands at a time.
+fn make(
+    kind: EngineKind,
+    slots: usize,
+    room: usize,
+    fd_pool: usize,
+) -> Result<Box<dyn Backend>, i32> {
     match kind {
-        EngineKind::LinuxAio => Ok(Box::new(linux_aio::LinuxAio::new(slots)?)),
-        EngineKind::IoUring => Ok(Box::new(io_uring::Uring::new(slots)?)),
+        EngineKind::LinuxAio => Ok(Box::new(linux_aio::LinuxAio::new(slots, room)?)),
+        EngineKind::IoUring => Ok(Box::new(io_uring::Uring::new(room)?)),
         EngineKind::PosixAio => Ok(Box::new(posix_aio::PosixAio::new(slots, fd_pool)?)),
         other => unreachable!("{other} is not a kernel interface"),
     }
@@ -132,19 +139,21 @@ impl KernelLane {
     /// The builder's engine is one of the kernel's, and refused.
     pub(super) fn new(builder: &Builder, slots: usize) -> Result<Self, ConfigError> {
         let backend = OnceLock::new();
+        let room = slots.min(builder.kernel_room as usize);
         let reach = match builder.engine {
             EngineKind::Auto => Reach::Direct,
             EngineKind::Workers | EngineKind::Null => Reach::Nothing,
             kind => {
-                let made = make(kind, slots, builder.fd_pool).map_err(|errno| ConfigError {
-                    field: "engine",
-                    value: kind.name().to_owned(),
-                    expected: format!(
-                        "an engine that this machine allows ({})",
-                        probe::explain(kind, -errno)
-                    ),
-                    errno: -errno,
-                })?;
+                let made =
+                    make(kind, slots, room, builder.fd_pool).map_err(|errno| ConfigError {
+                        field: "engine",
+                        value: kind.name().to_owned(),
+                        expected: format!(
+                            "an engine that this machine allows ({})",
+                            probe::explain(kind, -errno)
+                        ),
+                        errno: -errno,
+                    })?;
                 backend.set(Some(made)).expect("just made");
                 Reach::Everything
             }
@@ -157,6 +166,7 @@ impl KernelLane {
             backend,
             refusals: Mutex::default(),
             slots,
+            room,
             in_flight: AtomicUsize::new(0),
             reaper: Reaper::new(),
             handed: AtomicU32::new(0),
@@ -189,7 +199,7 @@ impl KernelLane {
     fn backend(&self) -> Option<&dyn Backend> {
         let made = self.backend.get_or_init(|| {
             for kind in KERNEL_ENGINES {
-                match make(kind, self.slots, 1) {
+                match make(kind, self.slots, self.room, 1) {
                     Ok(backend) => return Some(backend),
                     Err(errno) => lock(&self.refusals).push((kind, probe::explain(kind, -errno))),
                 }
@@ -243,11 +253,11 @@ impl KernelLane {
         self.in_flight.load(Ordering::SeqCst)
     }
 
-    /// Is there something to hand over, or to collect, and nobody at it?
-    pub(super) fn has_help_to_offer(&self) -> bool {
+    /// Is there something to hand over, or (if `collects`) to collect, and nobody at it?
+    pub(super) fn has_help_to_offer(&self, collects: bool) -> bool {
         let view = self.door.view();
         self.queued() > 0 && view.has_work() && !view.is_held()
-            || self.in_flight() > 0 && self.reaper.is_free()
+            || collects && self.in_flight() > 0 && self.reaper.is_free()
     }
 
     /// Hands over what is queued, as far as there is room. `refused` gets each slot that the kernel
@@ -293,7 +303,7 @@ impl KernelLane {
 
     /// Started requests from the queue, as many as there is room for; `None` if there are none.
     fn next_batch(&self, instance: &Instance) -> Option<Batch> {
-        let room = self.backend.get().and_then(Option::as_ref).map_or(self.slots, |b| b.room());
+        let room = self.backend.get().and_then(Option::as_ref).map_or(self.room, |b| b.room());
         let most = room.saturating_sub(self.in_flight()).min(BATCH);
         let mut batch = Batch::new();
         while batch.as_slice().len() < most
@@ -320,7 +330,7 @@ impl KernelLane {
         let (fd, write) = (first.sqe.fd, first.kind == crate::request::Kind::Write);
         // SAFETY: as above.
         let notify = |&slot: &u32| unsafe { instance.slot(slot).request() }.notify;
-        let notifies = slots.iter().any(|slot| notify(slot) >= 0);
+        let notifies = slots.iter().any(|slot| notify(slot) != -1);
         if notifies && !self.notifies.load(Ordering::Relaxed) {
             self.notifies.store(true, Ordering::Relaxed);
         }

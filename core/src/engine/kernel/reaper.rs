@@ -81,7 +81,12 @@ mod loom_models {
             let waiter = thread::spawn(move || {
                 while other.take().is_none() {
                     let stay_up = || other.is_free();
-                    let sleeper = Sleeper { need: 1, stay_up: &stay_up, even_if_closed: false };
+                    let sleeper = Sleeper {
+                        need: 1,
+                        concerns: None,
+                        stay_up: &stay_up,
+                        even_if_closed: false,
+                    };
                     queue.sleep(&sleeper, None);
                 }
             });
@@ -112,7 +117,8 @@ mod loom_models {
                     }
                     true
                 };
-                let sleeper = Sleeper { need: 1, stay_up: &stay_up, even_if_closed: false };
+                let sleeper =
+                    Sleeper { need: 1, concerns: None, stay_up: &stay_up, even_if_closed: false };
                 queue.sleep(&sleeper, None);
                 if looks_after { after.get() } else { before }
             });

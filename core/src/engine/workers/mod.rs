@@ -35,7 +35,7 @@ use super::{Choice, Contract, Help};
 use crate::config::{Builder, ConfigError, EngineKind};
 use crate::descriptor::{self, ticks_per_us};
 use crate::exec::{self, Mode};
-use crate::instance::{By, Instance, Taker};
+use crate::instance::{By, Instance, Taker, without_taker};
 use crate::queue::{IndexRing, SleepEnd, Sleeper};
 use crate::request::Kind;
 use crate::sqe::{FILE_POSITION, Sqe};
@@ -362,7 +362,7 @@ impl Contract for Workers {
         // SAFETY: filled by the submitter, which has not passed it on yet.
         let request = unsafe { instance.slot(slot).request() };
         let chosen = self.choose_lane(request, &mut flags);
-        if chosen.0 == Lane::Inline && request.notify < 0 {
+        if chosen.0 == Lane::Inline && request.notify == -1 {
             (request.lane, request.stream) = (Lane::Inline as u8, chosen.1);
             return self.submit_one(instance, slot);
         }
@@ -406,7 +406,7 @@ impl Contract for Workers {
         let view = self.baton.view();
         view.has_work() && !view.is_held()
             || !self.next.is_empty()
-            || self.kernel.has_help_to_offer()
+            || self.kernel.has_help_to_offer(help.min > 0)
             || !self.copies.is_empty()
             || self.may_take(instance, help)
     }
@@ -423,6 +423,12 @@ impl Contract for Workers {
         self.kernel
             .sleep(instance, sleeper, time, mask, &mut finish)
             .unwrap_or_else(|| instance.completions().sleep_with(sleeper, time, mask))
+    }
+
+    fn collect(&self, instance: &Arc<Instance>) {
+        let mut finish =
+            |slot, result| without_taker(|taker| self.finish_kernel(instance, slot, result, taker));
+        self.kernel.harvest(instance, &mut finish);
     }
 
     fn nap(&self, nap: u32) -> Option<Duration> {

@@ -42,7 +42,7 @@ impl Workers {
             let request = unsafe { instance.slot(slot).request() };
             let (lane, stream) = choose(request);
             (request.lane, request.stream) = (lane as u8, stream);
-            notifies |= request.notify >= 0;
+            notifies |= request.notify != -1;
             instance.slot(slot).queue();
             match lane {
                 Lane::Inline | Lane::AfterInline | Lane::AfterOrdered => inline.push(slot),
@@ -64,7 +64,7 @@ impl Workers {
                 }
             }
         }
-        // Whoever waits for an eventfd is not inside `wait`.
+        // Whoever is told of completions is not inside `wait`.
         let helpers_come = !notifies && self.waiters_execute();
         if !inline.as_slice().is_empty() {
             self.inline.push(inline.as_slice());

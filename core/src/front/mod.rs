@@ -2,7 +2,12 @@
 //! Not covered by the promise of a stable interface.
 #![allow(unsafe_code)]
 
-pub use crate::instance::{Entry, Instance, Place, RingMemory, Submitted, Taker, Waited};
+pub mod env;
+
+pub use crate::instance::{
+    Canceled, Entry, InFlight, Instance, Place, RingMemory, Sink, Submitted, TOLD_OTHERWISE, Taker,
+    Waited, Wish,
+};
 pub use crate::queue::IoEvent;
 
 use crate::descriptor::Facts;

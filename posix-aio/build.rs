@@ -1,0 +1,32 @@
+//! Gives the functions the names and versions of the C library's.
+//!
+//! rustc writes a version script of its own that names what Rust exports, and a second script has
+//! no effect on those names. So the functions are exported with a leading underscore, and the
+//! linker makes the real names from them. The old versions are made in `lib.rs`.
+
+/// Each with its twin for 64-bit offsets, if it has one.
+const NAMES: &[(&str, bool)] = &[
+    ("aio_read", true),
+    ("aio_write", true),
+    ("aio_fsync", true),
+    ("aio_error", true),
+    ("aio_return", true),
+    ("aio_suspend", true),
+    ("aio_cancel", true),
+    ("lio_listio", true),
+    ("aio_init", false),
+];
+
+fn main() {
+    println!("cargo::rerun-if-changed=posix-aio.map");
+    println!("cargo::rerun-if-changed=build.rs");
+    let folder = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
+    println!("cargo::rustc-link-arg-cdylib=-Wl,-soname,libposix_aio.so");
+    println!("cargo::rustc-link-arg-cdylib=-Wl,--version-script={folder}/posix-aio.map");
+    for (name, has_twin) in NAMES {
+        println!("cargo::rustc-link-arg-cdylib=-Wl,--defsym={name}=_{name}");
+        if *has_twin {
+            println!("cargo::rustc-link-arg-cdylib=-Wl,--defsym={name}64=_{name}");
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! aio_cancel(3).
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+use crate::abi::{AIO_ALLDONE, AIO_CANCELED, AIO_NOTCANCELED, Aiocb};
+use crate::state::{self, Process};
+
+/// aio_cancel(3): one request, or, if `block` is null, all of a descriptor.
+///
+/// # Safety
+/// As aio_cancel(3).
+pub(crate) unsafe fn cancel(fd: c_int, block: *const Aiocb, nested: bool) -> Result<c_int, c_int> {
+    // SAFETY: no memory is passed.
+    if unsafe { libc::fcntl(fd, libc::F_GETFL) } < 0 {
+        return Err(libc::EBADF);
+    }
+    // SAFETY: null, or a control block by the caller's contract.
+    if unsafe { block.as_ref() }.is_some_and(|block| block.fildes != fd) {
+        return Err(libc::EINVAL);
+    }
+    let Some(process) = state::current() else { return Ok(AIO_ALLDONE) };
+    if nested {
+        // A signal handler in a thread that is inside: locks may be held.
+        // SAFETY: as above.
+        let over = unsafe { block.as_ref() }.is_some_and(|block| !is_in_progress(process, block));
+        return Ok(if over { AIO_ALLDONE } else { AIO_NOTCANCELED });
+    }
+    if block.is_null() {
+        return Ok(cancel_all(process, fd));
+    }
+    // SAFETY: as above.
+    Ok(cancel_one(process, unsafe { &*block }))
+}
+
+fn is_in_progress(process: &Process, block: &Aiocb) -> bool {
+    block.error.load(Ordering::Acquire) == libc::EINPROGRESS
+        && block.owner.load(Ordering::Relaxed) == process.mark()
+}
+
+fn cancel_all(process: &Process, fd: c_int) -> c_int {
+    let withdrawn = process.withdraw(|ready| ready.fildes() == fd);
+    for ready in &withdrawn {
+        process.complete_withdrawn(ready, -libc::ECANCELED);
+    }
+    let found = process.instance.cancel_all_on(fd);
+    match (withdrawn.len() + found.canceled, found.running) {
+        (_, 1..) => AIO_NOTCANCELED,
+        (0, 0) => AIO_ALLDONE,
+        _ => AIO_CANCELED,
+    }
+}
+
+fn cancel_one(process: &Process, block: &Aiocb) -> c_int {
+    let address = std::ptr::from_ref(block) as u64;
+    while is_in_progress(process, block) {
+        let withdrawn = process.withdraw(|ready| ready.address() == address);
+        if let Some(ready) = withdrawn.first() {
+            process.complete_withdrawn(ready, -libc::ECANCELED);
+            return AIO_CANCELED;
+        }
+        match process.instance.cancel(address) {
+            Ok(()) => return AIO_CANCELED,
+            Err(errno) if errno == -libc::EALREADY => return AIO_NOTCANCELED,
+            // Another thread has it between two places, or is writing its result.
+            Err(_) => std::thread::yield_now(),
+        }
+    }
+    AIO_ALLDONE
+}

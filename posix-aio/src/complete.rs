@@ -1,0 +1,58 @@
+//! The end of a request: result, error code, and whoever is to be told. On the thread that has ended it.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::Ordering;
+
+use uringlet::front::{IoEvent, Sink};
+
+use crate::abi::Aiocb;
+use crate::list::Member;
+use crate::{notify, state};
+
+/// What the instance hands completions to.
+#[derive(Debug)]
+pub(crate) struct Deliver;
+
+impl Sink for Deliver {
+    #[inline]
+    fn complete(&self, event: &IoEvent) {
+        complete(event);
+    }
+
+    #[inline]
+    fn released(&self) {
+        if let Some(process) = state::current() {
+            process.released();
+        }
+    }
+}
+
+/// Writes the result of the request whose control block is `obj`, and tells of it.
+#[inline]
+pub(crate) fn complete(event: &IoEvent) {
+    let block = event.obj as *const Aiocb;
+    let member = Member::from_word(event.data);
+    let (value, error) =
+        if event.res < 0 { (-1, -event.res as i32) } else { (event.res as isize, 0) };
+    // SAFETY: in progress, so the block is ours until the error code is stored.
+    let sigevent = unsafe { &raw const (*block).sigevent };
+    let prepared = if member.is_silent() {
+        Ok(notify::Prepared::Nothing)
+    } else {
+        // SAFETY: as above.
+        notify::prepare(unsafe { &*sigevent })
+    };
+    let ((value, error), prepared) = match prepared {
+        Ok(prepared) => ((value, error), prepared),
+        // As the C library has it: what cannot be told of has failed.
+        Err(errno) => ((-1, errno), notify::Prepared::Nothing),
+    };
+    // SAFETY: as above. Release: the result and the data. After the second store the program may do with
+    // the block what it likes.
+    unsafe {
+        (*block).value.store(value, Ordering::Relaxed);
+        (*block).error.store(error, Ordering::Release);
+    }
+    prepared.go();
+    member.ended();
+}

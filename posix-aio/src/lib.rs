@@ -1,0 +1,173 @@
+//! A drop-in for the C library's POSIX AIO (aio(7)): programs do their I/O through uringlet.
+//!
+//! The functions carry a leading underscore here; `build.rs` has the linker make the real names
+//! and the default versions. README.md in this crate's folder lists the differences to the original.
+#![allow(unsafe_code)]
+
+mod abi;
+mod cancel;
+mod complete;
+mod door;
+mod list;
+mod notify;
+mod state;
+mod submit;
+mod suspend;
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::Ordering;
+
+use crate::abi::{Aiocb, Sigevent};
+use crate::door::enter;
+use crate::list::Member;
+use crate::submit::{Operation, start};
+
+/// # Safety
+/// As aio_read(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _aio_read(block: *mut Aiocb) -> c_int {
+    enter(|nested| {
+        // SAFETY: the caller's contract.
+        unsafe { start(block, Operation::Read, Member::none(), nested) }.map(|()| 0)
+    })
+}
+
+/// # Safety
+/// As aio_write(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _aio_write(block: *mut Aiocb) -> c_int {
+    enter(|nested| {
+        // SAFETY: the caller's contract.
+        unsafe { start(block, Operation::Write, Member::none(), nested) }.map(|()| 0)
+    })
+}
+
+/// # Safety
+/// As aio_fsync(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _aio_fsync(op: c_int, block: *mut Aiocb) -> c_int {
+    enter(|nested| {
+        let operation = match op {
+            libc::O_SYNC => Operation::Sync,
+            libc::O_DSYNC => Operation::DataSync,
+            _ => return Err(libc::EINVAL),
+        };
+        // SAFETY: a control block by the caller's contract; no memory is passed.
+        if unsafe { libc::fcntl((*block).fildes, libc::F_GETFL) } < 0 {
+            return Err(libc::EBADF);
+        }
+        // SAFETY: the caller's contract.
+        unsafe { start(block, operation, Member::none(), nested) }.map(|()| 0)
+    })
+}
+
+/// # Safety
+/// As aio_error(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _aio_error(block: *const Aiocb) -> c_int {
+    // SAFETY: a control block by the caller's contract.
+    let error = unsafe { (*block).error.load(Ordering::Acquire) };
+    if error != libc::EINPROGRESS {
+        return error;
+    }
+    enter(|nested| {
+        // SAFETY: as above.
+        Ok(if nested { error } else { unsafe { suspend::look(block) } })
+    })
+}
+
+/// # Safety
+/// As aio_return(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _aio_return(block: *mut Aiocb) -> isize {
+    // SAFETY: a control block by the caller's contract.
+    unsafe { (*block).value.load(Ordering::Relaxed) }
+}
+
+/// # Safety
+/// As aio_suspend(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _aio_suspend(
+    list: *const *const Aiocb,
+    count: c_int,
+    timeout: *const libc::timespec,
+) -> c_int {
+    enter(|nested| {
+        // SAFETY: the caller's contract.
+        unsafe { suspend::suspend(list, count, timeout, nested) }
+    })
+}
+
+/// # Safety
+/// As aio_cancel(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _aio_cancel(fd: c_int, block: *mut Aiocb) -> c_int {
+    enter(|nested| {
+        // SAFETY: the caller's contract.
+        unsafe { cancel::cancel(fd, block, nested) }
+    })
+}
+
+/// # Safety
+/// As lio_listio(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _lio_listio(
+    mode: c_int,
+    list: *const *mut Aiocb,
+    count: c_int,
+    event: *const Sigevent,
+) -> c_int {
+    enter(|nested| {
+        // SAFETY: the caller's contract.
+        unsafe { list::listio(mode, list, count, event, false, nested) }
+    })
+}
+
+/// lio_listio(3) as it was before glibc 2.4: requests notify nobody by themselves.
+///
+/// # Safety
+/// As lio_listio(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _lio_listio_2_2_5(
+    mode: c_int,
+    list: *const *mut Aiocb,
+    count: c_int,
+    event: *const Sigevent,
+) -> c_int {
+    enter(|nested| {
+        // SAFETY: the caller's contract.
+        unsafe { list::listio(mode, list, count, event, true, nested) }
+    })
+}
+
+/// Advice on numbers of threads and requests, which nothing here needs.
+///
+/// # Safety
+/// As aio_init(3); what it points to is not looked at.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _aio_init(_: *const c_void) {}
+
+/// An old version of a name and of its twin, if it has one.
+macro_rules! old_version {
+    ($function:literal, $name:literal, $version:literal) => {
+        std::arch::global_asm!(
+            concat!(".symver ", $function, ", ", $name, "@", $version),
+            concat!(".symver ", $function, ", ", $name, "64@", $version),
+        );
+    };
+    ($function:literal, $name:literal, $version:literal, no twin) => {
+        std::arch::global_asm!(concat!(".symver ", $function, ", ", $name, "@", $version));
+    };
+}
+
+// For programs linked before glibc 2.34.
+old_version!("_aio_read", "aio_read", "GLIBC_2.2.5");
+old_version!("_aio_write", "aio_write", "GLIBC_2.2.5");
+old_version!("_aio_fsync", "aio_fsync", "GLIBC_2.2.5");
+old_version!("_aio_error", "aio_error", "GLIBC_2.2.5");
+old_version!("_aio_return", "aio_return", "GLIBC_2.2.5");
+old_version!("_aio_suspend", "aio_suspend", "GLIBC_2.2.5");
+old_version!("_aio_cancel", "aio_cancel", "GLIBC_2.2.5");
+old_version!("_aio_init", "aio_init", "GLIBC_2.2.5", no twin);
+old_version!("_lio_listio", "lio_listio", "GLIBC_2.4");
+old_version!("_lio_listio_2_2_5", "lio_listio", "GLIBC_2.2.5");

@@ -1,0 +1,181 @@
+//! lio_listio(3): many requests, and one word that counts those that have not ended.
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use uringlet::front::{IoEvent, Waited, Wish};
+
+use crate::abi::{self, Aiocb, Sigevent};
+use crate::submit::{self, Operation};
+use crate::{notify, state};
+
+/// A list on its way. Each of its requests holds it, and the call that has submitted them.
+#[derive(Debug)]
+struct List {
+    holders: AtomicU32,
+    /// Requests that have not ended; one more while they are being submitted.
+    remaining: AtomicU32,
+    /// To be sent at the end, if nobody waits.
+    sigevent: Option<Sigevent>,
+}
+
+// SAFETY: what a sigevent points to is the program's, and passed on to its function only.
+unsafe impl Sync for List {}
+
+/// To what list a request belongs: the address, and flags in its low bits. 0: none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Member(u64);
+
+/// The request itself notifies nobody.
+const SILENT: u64 = 1;
+/// The end of the list tells somebody.
+const TELLS: u64 = 2;
+const FLAGS: u64 = SILENT | TELLS;
+
+impl Member {
+    pub(crate) const fn none() -> Self {
+        Self(0)
+    }
+
+    pub(crate) fn from_word(word: u64) -> Self {
+        Self(word)
+    }
+
+    pub(crate) fn word(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
+    #[inline]
+    pub(crate) fn is_silent(self) -> bool {
+        self.0 & SILENT != 0
+    }
+
+    #[inline]
+    pub(crate) fn tells(self) -> bool {
+        self.0 & TELLS != 0
+    }
+
+    fn list(self) -> *const List {
+        (self.0 & !FLAGS) as *const List
+    }
+
+    /// The request has ended.
+    #[inline]
+    pub(crate) fn ended(self) {
+        if self.0 != 0 {
+            // SAFETY: a member holds its list, and lets go of it here.
+            unsafe { one_less(self.list()) };
+        }
+    }
+}
+
+/// # Safety
+/// The caller is a holder, and counted in `remaining`; it is neither any more afterwards.
+#[cold]
+unsafe fn one_less(list: *const List) {
+    // SAFETY: held by the caller.
+    let fields = unsafe { &*list };
+    // Release and acquire: what the others have done is done.
+    if fields.remaining.fetch_sub(1, Ordering::AcqRel) == 1
+        && let Some(event) = &fields.sigevent
+    {
+        notify::send(event);
+    }
+    // SAFETY: as above.
+    unsafe { let_go(list) };
+}
+
+/// # Safety
+/// The caller is a holder, and none afterwards.
+unsafe fn let_go(list: *const List) {
+    // SAFETY: held by the caller.
+    if unsafe { (*list).holders.fetch_sub(1, Ordering::AcqRel) } == 1 {
+        // SAFETY: from a box in `listio`, and nobody else holds it.
+        drop(unsafe { Box::from_raw(list.cast_mut()) });
+    }
+}
+
+/// lio_listio(3); `silent` says that requests do not notify anybody by themselves.
+///
+/// # Safety
+/// As lio_listio(3).
+pub(crate) unsafe fn listio(
+    mode: c_int,
+    blocks: *const *mut Aiocb,
+    count: c_int,
+    event: *const Sigevent,
+    silent: bool,
+    nested: bool,
+) -> Result<c_int, c_int> {
+    if mode != abi::LIO_WAIT && mode != abi::LIO_NOWAIT {
+        return Err(libc::EINVAL);
+    }
+    if nested {
+        // A signal handler in a thread that is inside: POSIX does not ask for this to work.
+        return Err(libc::EAGAIN);
+    }
+    let waits = mode == abi::LIO_WAIT;
+    // SAFETY: null, or a sigevent by the caller's contract.
+    let sigevent = unsafe { event.as_ref() }.copied().filter(|_| !waits);
+    let tells = sigevent.as_ref().is_some_and(notify::tells);
+    let (holders, remaining) = (AtomicU32::new(2), AtomicU32::new(1));
+    let list = Box::into_raw(Box::new(List { holders, remaining, sigevent }));
+    let flags = if silent { SILENT } else { 0 } | if tells { TELLS } else { 0 };
+    let member = Member(list as u64 | flags);
+    let mut refused = None;
+    let asked = || {
+        let all = (0..usize::try_from(count).unwrap_or(0)).map(|at| {
+            // SAFETY: `count` pointers by the caller's contract.
+            unsafe { blocks.add(at).read_unaligned() }
+        });
+        // SAFETY: null or a control block.
+        all.filter(|&block| !block.is_null() && unsafe { (*block).lio_opcode } != abi::LIO_NOP)
+    };
+    for block in asked() {
+        // SAFETY: held by this call.
+        let fields = unsafe { &*list };
+        fields.holders.fetch_add(1, Ordering::Relaxed);
+        fields.remaining.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: a control block by the caller's contract.
+        let started = unsafe {
+            let operation = Operation::of((*block).lio_opcode);
+            submit::start(block, operation, member, false)
+        };
+        if let Err(errno) = started {
+            refused = Some(errno);
+            fields.holders.fetch_sub(1, Ordering::Relaxed);
+            fields.remaining.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+    // SAFETY: one of the two holds of this call, and its count.
+    unsafe { one_less(list) };
+    let waited = if waits { wait(list) } else { Waited::Enough };
+    // SAFETY: the other one.
+    unsafe { let_go(list) };
+    if !waits {
+        return refused.map_or(Ok(0), Err);
+    }
+    // SAFETY: control blocks of the caller's.
+    let failed = |block: *mut Aiocb| unsafe { (*block).error.load(Ordering::Acquire) } != 0;
+    match waited {
+        Waited::Interrupted => Err(libc::EINTR),
+        _ if refused.is_some() || asked().any(failed) => Err(libc::EIO),
+        _ => Ok(0),
+    }
+}
+
+/// Waits for the end of the list, which the caller holds.
+fn wait(list: *const List) -> Waited {
+    let Some(process) = state::current() else { return Waited::Enough };
+    // SAFETY: held by the caller.
+    let list = unsafe { &*list };
+    let missing = || list.remaining.load(Ordering::Acquire);
+    let is_member = |event: &IoEvent| std::ptr::eq(Member::from_word(event.data).list(), list);
+    let concerns = |event: &IoEvent| is_member(event) && missing() == 0;
+    process.instance.wait_for(&Wish { missing: &missing, concerns: &concerns }, None)
+}

@@ -1,0 +1,148 @@
+//! Notifications: a queued signal, or a thread, as sigevent(7) says.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::abi::{SI_ASYNCIO, Sigevent};
+
+/// Will somebody be told? A signal 0 is none.
+#[inline]
+pub(crate) fn tells(event: &Sigevent) -> bool {
+    match event.notify {
+        libc::SIGEV_SIGNAL => event.signo != 0,
+        libc::SIGEV_THREAD => true,
+        _ => false,
+    }
+}
+
+/// A notification that can be sent.
+pub(crate) enum Prepared {
+    Nothing,
+    Signal { signo: c_int, value: usize },
+    Thread(Arc<Gate>, Option<MutexGuard<'static, ()>>),
+}
+
+/// What a thread for a notification waits at, until the request has its result.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    open: Mutex<()>,
+    function: unsafe extern "C" fn(usize),
+    value: usize,
+}
+
+/// Prepares what is to happen when a request has its result.
+///
+/// # Errors
+/// The errno: there is no such signal, or no thread can be made.
+#[inline]
+pub(crate) fn prepare(event: &Sigevent) -> Result<Prepared, c_int> {
+    match event.notify {
+        libc::SIGEV_SIGNAL if event.signo == 0 => Ok(Prepared::Nothing),
+        libc::SIGEV_SIGNAL if (1..=64).contains(&event.signo) => {
+            Ok(Prepared::Signal { signo: event.signo, value: event.value })
+        }
+        libc::SIGEV_SIGNAL => Err(libc::EINVAL),
+        libc::SIGEV_THREAD => prepare_thread(event),
+        _ => Ok(Prepared::Nothing),
+    }
+}
+
+#[cold]
+fn prepare_thread(event: &Sigevent) -> Result<Prepared, c_int> {
+    let Some(function) = event.function else { return Ok(Prepared::Nothing) };
+    let gate = Arc::new(Gate { open: Mutex::new(()), function, value: event.value });
+    // SAFETY: the mutex lives as long as the `Arc` beside which the guard is kept; see `Prepared::go`.
+    let open: &'static Mutex<()> = unsafe { &*(&raw const gate.open) };
+    let closed = open.lock().unwrap_or_else(PoisonError::into_inner);
+    make_thread(event.attributes, &gate)?;
+    Ok(Prepared::Thread(gate, Some(closed)))
+}
+
+fn make_thread(attributes: *const libc::pthread_attr_t, gate: &Arc<Gate>) -> Result<(), c_int> {
+    let argument = Arc::into_raw(Arc::clone(gate));
+    let mut thread = 0;
+    // SAFETY: attributes of the program's or of ours; `run` takes the argument.
+    let made = unsafe {
+        if attributes.is_null() {
+            let mut detached = std::mem::zeroed();
+            libc::pthread_attr_init(&raw mut detached);
+            libc::pthread_attr_setdetachstate(&raw mut detached, libc::PTHREAD_CREATE_DETACHED);
+            let argument = argument.cast_mut().cast();
+            let made = libc::pthread_create(&raw mut thread, &raw const detached, run, argument);
+            libc::pthread_attr_destroy(&raw mut detached);
+            made
+        } else {
+            libc::pthread_create(&raw mut thread, attributes, run, argument.cast_mut().cast())
+        }
+    };
+    if made != 0 {
+        // SAFETY: no thread has it.
+        drop(unsafe { Arc::from_raw(argument) });
+        return Err(made);
+    }
+    Ok(())
+}
+
+/// The thread of a notification: all signals open, as the C library has it.
+extern "C" fn run(argument: *mut c_void) -> *mut c_void {
+    // SAFETY: from `make_thread`, and taken once.
+    let gate = unsafe { Arc::from_raw(argument.cast::<Gate>()) };
+    let (function, value) = (gate.function, gate.value);
+    drop(gate.open.lock().unwrap_or_else(PoisonError::into_inner));
+    drop(gate);
+    // SAFETY: an empty set; the old one is of no interest. Then the program's function, with its value.
+    unsafe {
+        let mut none = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+        function(value);
+    }
+    std::ptr::null_mut()
+}
+
+impl Prepared {
+    /// Sends it. What cannot be sent any more (the limit of pending signals) is lost.
+    #[inline]
+    pub(crate) fn go(self) {
+        match self {
+            Self::Nothing => {}
+            Self::Signal { signo, value } => queue_signal(signo, value),
+            Self::Thread(gate, closed) => {
+                // In this order: the guard is in the gate.
+                drop(closed);
+                drop(gate);
+            }
+        }
+    }
+}
+
+/// A notification of its own, for a list.
+pub(crate) fn send(event: &Sigevent) {
+    if let Ok(prepared) = prepare(event) {
+        prepared.go();
+    }
+}
+
+/// sigqueue(3) to this process, as from asynchronous I/O.
+#[cold]
+fn queue_signal(signo: c_int, value: usize) {
+    /// `siginfo_t` with what sigqueue(3) fills in.
+    #[repr(C)]
+    struct Info {
+        signo: c_int,
+        errno: c_int,
+        code: c_int,
+        pad: c_int,
+        pid: libc::pid_t,
+        uid: libc::uid_t,
+        value: usize,
+        rest: [u8; 128 - 32],
+    }
+    const { assert!(size_of::<Info>() == size_of::<libc::siginfo_t>()) };
+    // SAFETY: two numbers.
+    let (pid, uid) = unsafe { (libc::getpid(), libc::getuid()) };
+    let info = Info { signo, errno: 0, code: SI_ASYNCIO, pad: 0, pid, uid, value, rest: [0; 96] };
+    // SAFETY: a siginfo_t, which the kernel copies.
+    unsafe { libc::syscall(libc::SYS_rt_sigqueueinfo, pid, signo, &raw const info) };
+}

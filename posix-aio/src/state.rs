@@ -1,0 +1,274 @@
+//! What this process has: one instance for all its control blocks, and the requests that are not with it yet.
+//!
+//! Requests wait here while the instance has no free slot, in the order in which they came; and so do
+//! fsyncs, until the requests that their descriptor had before them have ended.
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use uringlet::front::{self, InFlight, Instance, IoEvent, Submitted};
+
+use crate::complete::{self, Deliver};
+use crate::submit::Ready;
+
+/// Requests that can be with the instance at a time. Memory for a slot is touched when it is first used.
+const SLOTS: u32 = 4096;
+/// As many at a time the kernel is handed: Linux AIO's are few on some hosts.
+const KERNEL_ROOM: u32 = 1024;
+
+/// The POSIX AIO of one process.
+#[derive(Debug)]
+pub(crate) struct Process {
+    generation: u64,
+    pub(crate) instance: Arc<Instance>,
+    waiting: Mutex<Waiting>,
+    /// Requests that wait for a slot: later ones wait behind them.
+    backlog: AtomicUsize,
+    /// Those, and the fsyncs.
+    held_back: AtomicUsize,
+    /// A thread is passing them on.
+    is_passing: AtomicBool,
+}
+
+/// In the order of submission.
+#[derive(Debug, Default)]
+struct Waiting {
+    backlog: VecDeque<Ready>,
+    syncs: Vec<PendingSync>,
+}
+
+#[derive(Debug)]
+struct PendingSync {
+    ready: Ready,
+    /// What has to end first.
+    before: Vec<InFlight>,
+}
+
+/// What [`Process::withdraw`] has withdrawn.
+pub(crate) type Withdrawn = Vec<Ready>;
+
+static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
+
+/// That of this process, if it has used any. The child of a fork has none of its parent's.
+#[inline]
+pub(crate) fn current() -> Option<&'static Process> {
+    // SAFETY: null, or leaked by `current_or_new`.
+    let process = unsafe { CURRENT.load(Ordering::Acquire).as_ref() };
+    process.filter(|process| process.generation == front::generation())
+}
+
+/// That of this process, made now if it has none.
+///
+/// # Errors
+/// The errno of the environment's engine, if it is refused.
+#[inline]
+pub(crate) fn current_or_new() -> Result<&'static Process, i32> {
+    match current() {
+        Some(process) => Ok(process),
+        None => make(),
+    }
+}
+
+#[cold]
+fn make() -> Result<&'static Process, i32> {
+    let generation = front::enter_process();
+    let builder =
+        front::env::builder().map_err(|errno| -errno)?.entries(SLOTS).kernel_room(KERNEL_ROOM);
+    loop {
+        let seen = CURRENT.load(Ordering::Acquire);
+        if let Some(process) = current() {
+            return Ok(process);
+        }
+        let instance =
+            Instance::with_sink(&builder, Box::new(Deliver)).map_err(|error| error.errno())?;
+        let new = Box::into_raw(Box::new(Process {
+            generation,
+            instance,
+            waiting: Mutex::default(),
+            backlog: AtomicUsize::new(0),
+            held_back: AtomicUsize::new(0),
+            is_passing: AtomicBool::new(false),
+        }));
+        let swap = CURRENT.compare_exchange(seen, new, Ordering::AcqRel, Ordering::Acquire);
+        if swap.is_err() {
+            // SAFETY: made above and seen by nobody.
+            drop(unsafe { Box::from_raw(new) });
+        }
+    }
+}
+
+impl Process {
+    /// What its control blocks carry while they are in progress.
+    pub(crate) fn mark(&self) -> u64 {
+        mark(self.generation)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        // Nothing in the critical sections panics.
+        self.waiting.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Submits a request, or has it wait here.
+    #[inline]
+    pub(crate) fn start(&self, ready: Ready) {
+        if ready.is_sync() || self.backlog.load(Ordering::Relaxed) > 0 || !self.submit(&ready) {
+            self.hold_back(ready);
+        }
+    }
+
+    /// False if there is no slot.
+    #[inline]
+    fn submit(&self, ready: &Ready) -> bool {
+        // SAFETY: the buffer belongs to the request by the contract of aio_read(3) and the like.
+        let submitted = unsafe {
+            self.instance.submit_with(1, |_, place| {
+                ready.fill(place);
+                Ok(())
+            })
+        };
+        submitted == Submitted { accepted: 1, refused: 0 }
+    }
+
+    #[cold]
+    fn hold_back(&self, ready: Ready) {
+        let mut waiting = self.lock();
+        if ready.is_sync() && waiting.backlog.is_empty() {
+            // Said first: whatever ends from here on looks, or is seen as ended.
+            self.held_back.fetch_add(1, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            let before = self.instance.in_flight_on(ready.fildes());
+            waiting.syncs.push(PendingSync { ready, before });
+        } else {
+            waiting.backlog.push_back(ready);
+            self.backlog.fetch_add(1, Ordering::SeqCst);
+            self.held_back.fetch_add(1, Ordering::SeqCst);
+        }
+        drop(waiting);
+        // What they wait for may have ended just now.
+        self.pass_on();
+    }
+
+    /// A request has ended: passes on what has waited for that.
+    #[inline]
+    pub(crate) fn released(&self) {
+        // Pairs with the steps in `hold_back`: this sees the request, or that one the free slot.
+        fence(Ordering::SeqCst);
+        if self.held_back.load(Ordering::Relaxed) > 0 {
+            self.pass_on();
+        }
+    }
+
+    /// Passes on what can go. One thread at a time; another one's call is taken note of.
+    #[cold]
+    fn pass_on(&self) {
+        while self.held_back.load(Ordering::SeqCst) > 0
+            && !self.is_passing.swap(true, Ordering::SeqCst)
+        {
+            let passed = self.pass_on_now();
+            self.is_passing.store(false, Ordering::SeqCst);
+            if !passed {
+                // Those who came meanwhile have turned back: what they have ended counts.
+                fence(Ordering::SeqCst);
+                if !self.can_pass() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Would a fsync be ready, or a slot free for the backlog?
+    fn can_pass(&self) -> bool {
+        let mut waiting = self.lock();
+        let ready = waiting.syncs.iter_mut().any(|sync| is_ready(&self.instance, sync));
+        (ready || !waiting.backlog.is_empty()) && self.instance.has_room()
+    }
+
+    fn pass_on_now(&self) -> bool {
+        let mut any = false;
+        loop {
+            let mut waiting = self.lock();
+            let at = waiting.syncs.iter_mut().position(|sync| is_ready(&self.instance, sync));
+            let next = match at {
+                Some(at) => waiting.syncs.remove(at).ready,
+                None => match waiting.backlog.pop_front() {
+                    None => return any,
+                    Some(sync) if sync.is_sync() => {
+                        self.backlog.fetch_sub(1, Ordering::SeqCst);
+                        let before = self.instance.in_flight_on(sync.fildes());
+                        waiting.syncs.push(PendingSync { ready: sync, before });
+                        continue;
+                    }
+                    Some(next) => next,
+                },
+            };
+            let from_backlog = at.is_none();
+            // Submitted under no lock: it may complete here and now. Whoever looks for it meanwhile finds
+            // that it is neither here nor there, and waits (`cancel`).
+            drop(waiting);
+            if !self.submit(&next) {
+                let mut waiting = self.lock();
+                if from_backlog {
+                    waiting.backlog.push_front(next);
+                } else {
+                    waiting.syncs.insert(0, PendingSync { ready: next, before: Vec::new() });
+                }
+                return any;
+            }
+            any = true;
+            if from_backlog {
+                self.backlog.fetch_sub(1, Ordering::SeqCst);
+            }
+            self.held_back.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Takes the requests that `wanted` wants from those that wait here: they are the caller's to complete.
+    pub(crate) fn withdraw(&self, wanted: impl Fn(&Ready) -> bool) -> Withdrawn {
+        let mut withdrawn = Vec::new();
+        if self.held_back.load(Ordering::SeqCst) == 0 {
+            return withdrawn;
+        }
+        let mut waiting = self.lock();
+        let mut syncs = 0;
+        let Waiting { backlog, syncs: pending } = &mut *waiting;
+        pending.retain(|sync| {
+            let wanted = wanted(&sync.ready);
+            if wanted {
+                withdrawn.push(sync.ready);
+                syncs += 1;
+            }
+            !wanted
+        });
+        backlog.retain(|ready| {
+            let wanted = wanted(ready);
+            if wanted {
+                withdrawn.push(*ready);
+            }
+            !wanted
+        });
+        self.backlog.fetch_sub(withdrawn.len() - syncs, Ordering::SeqCst);
+        self.held_back.fetch_sub(withdrawn.len(), Ordering::SeqCst);
+        withdrawn
+    }
+
+    /// Completes a request that this thread has withdrawn.
+    pub(crate) fn complete_withdrawn(&self, ready: &Ready, result: i32) {
+        let event =
+            IoEvent { data: ready.data(), obj: ready.address(), res: i64::from(result), res2: 0 };
+        complete::complete(&event);
+        self.instance.wake_for(&event);
+    }
+}
+
+/// All that it has to wait for has ended.
+fn is_ready(instance: &Instance, sync: &mut PendingSync) -> bool {
+    sync.before.retain(|&request| !instance.is_over(request));
+    sync.before.is_empty()
+}
+
+/// Never what a block that is none of ours holds by chance.
+fn mark(generation: u64) -> u64 {
+    generation.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
+}

@@ -1,0 +1,184 @@
+//! From control block to Sqe, with the checks that aio_read(3) and the like make before they accept a request.
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+use uringlet::Sqe;
+use uringlet::front::{IoEvent, Place, TOLD_OTHERWISE};
+
+use crate::abi::{self, Aiocb};
+use crate::list::Member;
+use crate::{complete, door, notify, state};
+
+/// [`Aiocb::owner`] of a request that a signal handler has submitted into a thread that was inside.
+pub(crate) const DEFERRED: u64 = 2;
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Read,
+    Write,
+    Sync,
+    DataSync,
+    /// Of lio_listio(3): accepted, and fails.
+    Unknown(c_int),
+}
+
+impl Operation {
+    /// By `aio_lio_opcode`.
+    pub(crate) fn of(opcode: c_int) -> Self {
+        // The C library has a flag of its own above.
+        match opcode & 127 {
+            abi::LIO_READ => Self::Read,
+            abi::LIO_WRITE => Self::Write,
+            abi::LIO_SYNC => Self::Sync,
+            abi::LIO_DSYNC => Self::DataSync,
+            _ => Self::Unknown(opcode),
+        }
+    }
+
+    fn opcode(self) -> c_int {
+        match self {
+            Self::Read => abi::LIO_READ,
+            Self::Write => abi::LIO_WRITE,
+            Self::Sync => abi::LIO_SYNC,
+            Self::DataSync => abi::LIO_DSYNC,
+            Self::Unknown(opcode) => opcode,
+        }
+    }
+}
+
+/// An accepted request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ready {
+    sqe: Sqe,
+    data: u64,
+    notify: i32,
+}
+
+impl Ready {
+    pub(crate) fn is_sync(&self) -> bool {
+        self.sqe.opcode == uringlet::opcode::FSYNC
+    }
+
+    pub(crate) fn fildes(&self) -> c_int {
+        self.sqe.fd
+    }
+
+    /// The control block's.
+    pub(crate) fn address(&self) -> u64 {
+        self.sqe.user_data
+    }
+
+    pub(crate) fn data(&self) -> u64 {
+        self.data
+    }
+
+    #[inline]
+    pub(crate) fn fill(&self, place: Place<'_>) {
+        (*place.sqe, *place.data, *place.notify) = (self.sqe, self.data, self.notify);
+    }
+}
+
+/// Starts a request; `nested` says that this is a signal handler in a thread that was inside. `Err` with
+/// the errno if it is not accepted.
+///
+/// # Safety
+/// As aio_read(3): the block and its buffer are the request's until it has ended.
+#[inline]
+pub(crate) unsafe fn start(
+    block: *mut Aiocb,
+    operation: Operation,
+    member: Member,
+    nested: bool,
+) -> Result<(), c_int> {
+    // SAFETY: a control block by the caller's contract, and nobody else's yet.
+    let fields = unsafe { &mut *block };
+    let is_sync = matches!(operation, Operation::Sync | Operation::DataSync);
+    if !is_sync && !(0..=abi::PRIO_DELTA_MAX).contains(&fields.reqprio) {
+        fields.value.store(-1, Ordering::Relaxed);
+        fields.error.store(libc::EINVAL, Ordering::Release);
+        return Err(libc::EINVAL);
+    }
+    fields.lio_opcode = operation.opcode();
+    if nested {
+        return defer(fields, member);
+    }
+    let process = state::current_or_new()?;
+    fields.value.store(-1, Ordering::Relaxed);
+    fields.owner.store(process.mark(), Ordering::Relaxed);
+    fields.error.store(libc::EINPROGRESS, Ordering::Relaxed);
+    match translate(fields, operation, member) {
+        Ok(ready) => process.start(ready),
+        Err(errno) => {
+            let (data, obj) = (member.word(), block as u64);
+            complete::complete(&IoEvent { data, obj, res: i64::from(-errno), res2: 0 });
+        }
+    }
+    Ok(())
+}
+
+/// From here to the kernel's system call nothing of the block is written.
+#[inline]
+fn translate(fields: &Aiocb, operation: Operation, member: Member) -> Result<Ready, c_int> {
+    let fd = fields.fildes;
+    let address = fields.buf.cast::<u8>();
+    let transfer = || {
+        // As pread(2): before anything else is looked at.
+        let offset = u64::try_from(fields.offset).map_err(|_| libc::EINVAL)?;
+        // No buffer is that long; one that is cut short would be written to.
+        let fits = isize::try_from(fields.nbytes).is_ok();
+        if fits { Ok(offset) } else { Err(libc::EFAULT) }
+    };
+    let sqe = match operation {
+        Operation::Read => {
+            let offset = transfer()?;
+            Sqe::read(fd, std::ptr::slice_from_raw_parts_mut(address, fields.nbytes), offset)
+        }
+        Operation::Write => {
+            let offset = transfer()?;
+            Sqe::write(fd, std::ptr::slice_from_raw_parts(address, fields.nbytes), offset)
+        }
+        Operation::Sync => Sqe::fsync(fd),
+        Operation::DataSync => Sqe::fdatasync(fd),
+        Operation::Unknown(_) => return Err(libc::EINVAL),
+    };
+    let told = member.tells() || !member.is_silent() && notify::tells(&fields.sigevent);
+    let notify = if told { TOLD_OTHERWISE } else { -1 };
+    let sqe = sqe.user_data(std::ptr::from_ref(fields) as u64);
+    Ok(Ready { sqe, data: member.word(), notify })
+}
+
+/// The thread holds who knows what: it submits when it is out. POSIX does not ask for this to work
+/// (signal-safety(7)), but programs do it, and the C library's locks allow it.
+#[cold]
+fn defer(fields: &mut Aiocb, member: Member) -> Result<(), c_int> {
+    if !member.is_none() {
+        return Err(libc::EAGAIN);
+    }
+    let before = (fields.value.load(Ordering::Relaxed), fields.error.load(Ordering::Relaxed));
+    fields.value.store(-1, Ordering::Relaxed);
+    fields.owner.store(DEFERRED, Ordering::Relaxed);
+    fields.error.store(libc::EINPROGRESS, Ordering::Relaxed);
+    if door::defer(fields) {
+        return Ok(());
+    }
+    fields.value.store(before.0, Ordering::Relaxed);
+    fields.error.store(before.1, Ordering::Relaxed);
+    Err(libc::EAGAIN)
+}
+
+/// Submits what a signal handler has left.
+///
+/// # Safety
+/// As [`start`]; the block was deferred.
+pub(crate) unsafe fn start_deferred(block: *mut Aiocb) {
+    // SAFETY: the caller's contract.
+    let opcode = unsafe { (*block).lio_opcode };
+    // SAFETY: as above.
+    if let Err(errno) = unsafe { start(block, Operation::of(opcode), Member::none(), false) } {
+        let res = i64::from(-errno);
+        complete::complete(&IoEvent { data: 0, obj: block as u64, res, res2: 0 });
+    }
+}

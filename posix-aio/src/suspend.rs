@@ -1,0 +1,103 @@
+//! Waiting and looking: aio_suspend(3) and aio_error(3).
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use uringlet::front::{IoEvent, Waited, Wish};
+
+use crate::abi::Aiocb;
+use crate::state;
+
+/// aio_error(3): a request that has not ended may do so now, if that is known not to sleep.
+///
+/// # Safety
+/// As aio_error(3).
+#[inline]
+pub(crate) unsafe fn look(block: *const Aiocb) -> c_int {
+    if let Some(process) = state::current() {
+        process.instance.poll();
+    }
+    // SAFETY: the caller's contract.
+    unsafe { (*block).error.load(Ordering::Acquire) }
+}
+
+/// A list of control blocks, some of them null.
+#[derive(Clone, Copy)]
+struct Blocks(*const *const Aiocb, usize);
+
+impl Blocks {
+    fn iter(self) -> impl Iterator<Item = *const Aiocb> {
+        // SAFETY: `suspend` passes what its caller answers for.
+        (0..self.1).map(move |at| unsafe { self.0.add(at).read_unaligned() })
+    }
+
+    /// One of them has ended, or none is there to wait for.
+    fn is_over(self, mark: u64) -> bool {
+        let mut any = false;
+        for block in self.iter().filter(|block| !block.is_null()) {
+            // SAFETY: a control block, by the same contract.
+            let (error, owner) = unsafe {
+                ((*block).error.load(Ordering::Acquire), (*block).owner.load(Ordering::Relaxed))
+            };
+            // What this process has not submitted never ends: the parent of a fork may have.
+            if error != libc::EINPROGRESS || owner != mark {
+                return true;
+            }
+            any = true;
+        }
+        !any
+    }
+}
+
+/// aio_suspend(3); `nested` as in [`crate::submit::start`].
+///
+/// # Safety
+/// As aio_suspend(3).
+pub(crate) unsafe fn suspend(
+    list: *const *const Aiocb,
+    count: c_int,
+    timeout: *const libc::timespec,
+    nested: bool,
+) -> Result<c_int, c_int> {
+    let blocks = Blocks(list, usize::try_from(count).map_err(|_| libc::EINVAL)?);
+    let Some(process) = state::current() else { return Ok(0) };
+    let mark = process.mark();
+    if blocks.is_over(mark) {
+        return Ok(0);
+    }
+    // SAFETY: null, or a timespec by the caller's contract.
+    let timeout = unsafe { timeout.as_ref() }.map(duration);
+    if nested {
+        return nap(blocks, mark, timeout);
+    }
+    let missing = || u32::from(!blocks.is_over(mark));
+    let concerns = |event: &IoEvent| blocks.iter().any(|block| block as u64 == event.obj);
+    match process.instance.wait_for(&Wish { missing: &missing, concerns: &concerns }, timeout) {
+        Waited::Enough | Waited::Gone => Ok(0),
+        Waited::TimedOut => Err(libc::EAGAIN),
+        Waited::Interrupted => Err(libc::EINTR),
+    }
+}
+
+/// A signal handler waits in a thread that is inside, and may hold what sleeping takes.
+#[cold]
+fn nap(blocks: Blocks, mark: u64, timeout: Option<Duration>) -> Result<c_int, c_int> {
+    const NAP: Duration = Duration::from_millis(1);
+    let begin = Instant::now();
+    while !blocks.is_over(mark) {
+        if timeout.is_some_and(|timeout| begin.elapsed() >= timeout) {
+            return Err(libc::EAGAIN);
+        }
+        std::thread::sleep(NAP);
+    }
+    Ok(0)
+}
+
+/// Negative times are none, as the C library has it.
+fn duration(time: &libc::timespec) -> Duration {
+    let total = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
+    let bounded = total.clamp(0, i128::from(u64::MAX));
+    Duration::from_nanos(u64::try_from(bounded).unwrap_or(u64::MAX))
+}
