@@ -22,7 +22,7 @@ fn original() -> String {
 }
 
 fn ours() -> String {
-    support::library().display().to_string()
+    support::library("libaio.so").display().to_string()
 }
 
 /// Functions with their versions; a version in parentheses is not the default one.

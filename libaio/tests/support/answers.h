@@ -174,12 +174,12 @@ UNUSED static void *pages(size_t n)
     return at;
 }
 
-/* One usable page with an unmapped one behind it. */
+/* One usable page with one behind it that is not (unmapped, it could become somebody else's). */
 UNUSED static unsigned char *last_page(void)
 {
     unsigned char *at = pages(2 * PAGE);
-    if (munmap(at + PAGE, PAGE))
-        die("munmap");
+    if (mprotect(at + PAGE, PAGE, PROT_NONE))
+        die("mprotect");
     return at;
 }
 

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 /// The library that cargo has built for this test, beside it or in the folder above.
-pub fn library() -> PathBuf {
+pub fn library(name: &str) -> PathBuf {
     let executable = std::env::current_exe().expect("the test has a path");
     let deps = executable.parent().expect("and a folder");
-    let places = [deps.join("../libaio.so"), deps.join("libaio.so")];
+    let places = [deps.join("..").join(name), deps.join(name)];
     let age = |path: &&PathBuf| path.metadata().and_then(|data| data.modified()).ok();
     let newest = places.iter().filter(|path| path.is_file()).max_by_key(age);
     let Some(found) = newest else {
