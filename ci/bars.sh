@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
-# Measures with fio what the libaio drop-in is worth, against the bars set for it: ci/bars.sh depth|paced|cold DIR
+# Measures with fio what the libaio drop-in is worth, against the bars set for it: ci/bars.sh depth|paced|cold|contexts DIR
 #
 #   depth DIR   buffered random writes of 1 KiB to 10 MB, depths 1 to 32: psync, libaio, io_uring and uringlet
 #   paced DIR   the same at 1000 per second, depths 1 and 8: CPU time of all threads, libaio and uringlet
+#   contexts DIR  mixed reads and writes of 1 KiB at depth 1, 256 KiB per job, 1 to 512 jobs with a thread and a context
+#               each (published: Linux AIO's lookup, 2013): elapsed time with libaio, psync and uringlet
 #   cold  DIR   buffered random reads of 4 KiB from 2 GB that are not cached, depth 32: libaio, io_uring and uringlet
 #
 # Rounds are interleaved and begin with another engine each; the table shows medians. Exit status 1: a bar is missed.
-# ROUNDS (5; paced and cold 3), RUNTIME (2 s; paced 10, cold 5) and DEPTHS change the size of it.
+# ROUNDS (5; all but depth 3), RUNTIME (2 s; paced 10, cold 5), DEPTHS, JOBS and LOOPS change the size of it.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 help_if_asked "$@"
 what="${1-}"
 folder="${2-}"
-[[ "$what" == depth || "$what" == paced || "$what" == cold ]] || die "depth, paced or cold? (--help)"
+[[ "$what" =~ ^(depth|paced|cold|contexts)$ ]] || die "depth, paced, cold or contexts? (--help)"
 [[ -d "$folder" ]] || die "in which folder? (--help)"
 need fio
 uringlet="$(uringlet_command)"
@@ -193,11 +195,46 @@ cold() {
         "$to_libaio" "$(verdict "$ours" "$ring")"
 }
 
+contexts() {
+    rounds="${ROUNDS:-3}"
+    local counts="${JOBS:-1 8 64 512}" round jobs engine loops ms
+    need_space 256
+    for ((round = 0; round < rounds; round++)); do
+        for jobs in $counts; do
+            # About as many requests in all, and at least a few loops of each job.
+            loops="${LOOPS:-$((2048 / jobs > 20 ? 2048 / jobs : 20))}"
+            while read -r engine; do
+                progress "round $((round + 1)) of $rounds, $jobs jobs, $engine"
+                local front=()
+                [[ "$engine" != uringlet ]] || front=("$uringlet" run --)
+                "${front[@]}" fio --name=job --directory="$scratch" --ioengine="$(engine_of "$engine")" --rw=randrw \
+                    --size=256k --bs=1k --iodepth=1 --thread --numjobs="$jobs" --loops="$loops" --group_reporting \
+                    --output-format=terse --terse-version=3 >"$scratch/out" 2>"$scratch/err" ||
+                    { cat -- "$scratch/err" >&2; die "fio failed with $engine"; }
+                # The longest of the jobs' times, without fio's own start.
+                ms="$(awk -F';' '$1 == 3 { t = $9 > $50 ? $9 : $50; if (t > ms) ms = t } END { print ms }' "$scratch/out")"
+                echo "$jobs/$engine $ms" >>"$results"
+            done < <(rotated "$round" psync libaio uringlet)
+        done
+    done
+    progress ""
+    local ours libaio ratio
+    printf '\n%-6s %10s %10s %12s   %-24s %s\n' jobs 'psync ms' 'libaio ms' 'uringlet ms' 'time to libaio' 'psync to libaio'
+    for jobs in $counts; do
+        ours="$(median "$jobs/uringlet")" libaio="$(median "$jobs/libaio")"
+        ratio="$(verdict "$ours" "$libaio" 0.8 most)"
+        note "$ratio"
+        printf '%-6s %10s %10s %12s   %-24s %s\n' "$jobs" "$(median "$jobs/psync")" "$libaio" "$ours" "$ratio" \
+            "$(verdict "$(median "$jobs/psync")" "$libaio")"
+    done
+}
+
 print_machine "$scratch"
 case "$what" in
 depth) depth ;;
 paced) paced ;;
 cold) cold ;;
+contexts) contexts ;;
 esac
 ((missed == 0)) || echo "a bar is missed"
 exit "$missed"

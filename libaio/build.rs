@@ -25,6 +25,8 @@ fn main() {
     let mut arguments = vec![
         "-Wl,-soname,libaio.so.1".to_owned(),
         format!("-Wl,--version-script={folder}/libaio.map"),
+        // Threads of ours run its code: dlclose(3) leaves it where it is.
+        "-Wl,-z,nodelete".to_owned(),
     ];
     arguments.extend(NAMES.iter().map(|(name, from)| format!("-Wl,--defsym={name}={from}")));
     for argument in arguments {

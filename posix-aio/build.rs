@@ -22,6 +22,8 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     let folder = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
     println!("cargo::rustc-link-arg-cdylib=-Wl,-soname,libposix_aio.so");
+    // Threads of ours run its code: dlclose(3) leaves it where it is.
+    println!("cargo::rustc-link-arg-cdylib=-Wl,-z,nodelete");
     println!("cargo::rustc-link-arg-cdylib=-Wl,--version-script={folder}/posix-aio.map");
     for (name, has_twin) in NAMES {
         println!("cargo::rustc-link-arg-cdylib=-Wl,--defsym={name}=_{name}");

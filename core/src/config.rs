@@ -134,7 +134,7 @@ impl Builder {
     }
 
     /// Workers that may execute requests of this context at a time: 1 to 64, the bound of the process
-    /// and the default.
+    /// and the default. No context gets the last ones: at most three for each that is free.
     #[must_use]
     pub fn workers_max(mut self, workers: usize) -> Self {
         self.workers_max = workers;

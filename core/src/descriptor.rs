@@ -6,6 +6,7 @@
 //! never what it does: a positional call on what turns out to be a pipe fails with `ESPIPE` and
 //! is sent on, and whatever would be wrong for another file is looked up afresh.
 
+use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -121,11 +122,12 @@ impl Facts {
         sys::has_offsets(fd)
     }
 
-    /// The number is about to stand for something else.
-    pub(crate) fn forget(fd: RawFd) {
-        if fd >= 0 {
-            entry(fd).store(0, Ordering::Relaxed);
-        }
+    /// The numbers are about to stand for something else.
+    pub(crate) fn forget(fds: &RangeInclusive<RawFd>) {
+        // Of the last ones: those before them have the same entries.
+        let last = *fds.end();
+        let first = (*fds.start()).max(last.saturating_sub(ENTRIES as RawFd - 1)).max(0);
+        (first..=last).for_each(|fd| entry(fd).store(0, Ordering::Relaxed));
     }
 
     pub(crate) fn kind(self) -> FileKind {

@@ -3,6 +3,7 @@
 //! [`Context`](crate::Context) is its single-owner face; front ends hold it directly.
 #![allow(unsafe_code)]
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -18,6 +19,7 @@ use crate::request::{Cancel, Completion, FreeIt, FreeSlots, Kind, Request, Slot}
 use crate::sqe::Sqe;
 use crate::stats::{self, Counters, Snapshot};
 use crate::sys;
+use crate::zeros::Zeros;
 
 /// A request as a front end hands it in.
 #[derive(Clone, Copy, Debug)]
@@ -163,7 +165,7 @@ enum CountersOf {
 /// One asynchronous I/O instance. All methods can be called from any thread.
 #[derive(Debug)]
 pub struct Instance {
-    slots: Box<[Slot]>,
+    slots: Zeros<Slot>,
     free: FreeSlots,
     completions: Completions,
     engine: Engine,
@@ -241,7 +243,7 @@ impl Instance {
         #[cfg(feature = "faulty")]
         let engine = engine.with_faults(builder.faults);
         let instance = Self {
-            slots: Slot::many(count),
+            slots: Zeros::new(count),
             free: FreeSlots::new(count),
             completions,
             engine,
@@ -622,6 +624,11 @@ impl Instance {
     /// here and now, and waits for those that have, so that none of them meets a descriptor that is
     /// gone, or another file under its number. Requests in the poller stay there.
     pub fn before_close(self: &Arc<Self>, fd: i32) {
+        self.before_close_range(&(fd..=fd));
+    }
+
+    /// As [`Instance::before_close`], for a range of descriptors that begins at 0 or above.
+    pub fn before_close_range(self: &Arc<Self>, fds: &RangeInclusive<i32>) {
         /// Naps before a request that is being executed counts as having begun its system call.
         const NAPS: u32 = 1000;
         let all = Help { min: u32::MAX, max: u32::MAX, unbounded: true };
@@ -630,17 +637,17 @@ impl Instance {
             let mut waiting = false;
             let handing_over = self.engine.is_handing_over();
             self.free.each_held(|index| {
-                waiting |= self.slot(index).is_waiting_for(fd, handing_over);
+                waiting |= self.slot(index).is_waiting_for(fds, handing_over);
             });
             if !waiting {
-                self.free.each_held(|index| self.slot(index).forget_number(fd));
+                self.free.each_held(|index| self.slot(index).forget_number(fds));
                 return;
             }
             if !without_taker(|taker| self.engine.help(self, all, taker)) {
                 // Others execute them. Whether a system call has begun, and so holds the file,
                 // nobody can see; after this long it has, and may never end.
                 naps += 1;
-                std::thread::sleep(Duration::from_micros(20));
+                sys::nap(Duration::from_micros(20));
             }
         }
     }

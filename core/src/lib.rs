@@ -30,6 +30,7 @@ mod request;
 mod sqe;
 mod sync;
 mod sys;
+mod zeros;
 
 // Everything but the modelled protocols is left out of a loom build. One attribute each: a macro around
 // them would hide the files from rustfmt.
@@ -46,9 +47,9 @@ mod exec;
 #[cfg(not(loom))]
 pub mod front;
 #[cfg(not(loom))]
-mod hazard;
-#[cfg(not(loom))]
 mod instance;
+#[cfg(not(loom))]
+mod own;
 #[cfg(not(loom))]
 pub mod probe;
 #[cfg(not(loom))]
@@ -71,6 +72,9 @@ pub use engine::faulty::Faults;
 #[cfg(loom)]
 #[path = "engine/workers/baton.rs"]
 mod baton;
+#[cfg(loom)]
+#[path = "table/entry.rs"]
+mod entry;
 #[cfg(loom)]
 #[path = "engine/workers/next.rs"]
 mod next;

@@ -5,10 +5,12 @@
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
+use std::ops::RangeInclusive;
 
 use crate::cqe::Cqe;
 use crate::sqe::Sqe;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell};
+use crate::zeros::Zero;
 
 /// The most slots that one step takes.
 pub(crate) const BATCH: usize = 32;
@@ -210,7 +212,7 @@ pub(crate) type Iovec = libc::iovec;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    Read,
+    Read = 0,
     Write,
     /// Waits for what was written before it on its descriptor.
     Sync,
@@ -262,15 +264,14 @@ unsafe impl Send for Slot {}
 // SAFETY: as above; state and key are atomics.
 unsafe impl Sync for Slot {}
 
-impl Slot {
-    #[cfg(any(test, loom))]
-    pub(crate) fn new() -> Self {
-        let sqe = Sqe::nop();
+// SAFETY: numbers, atomics, a `Kind` that has 0, and no box, which is a null pointer.
+unsafe impl Zero for Slot {
+    fn zero() -> Self {
         let request = Request {
-            sqe,
+            sqe: Sqe::default(),
             data: 0,
-            notify: -1,
-            kind: Kind::Quick,
+            notify: 0,
+            kind: Kind::Read,
             lane: 0,
             stream: false,
             partial: 0,
@@ -285,19 +286,9 @@ impl Slot {
             fd: AtomicU32::new(0),
         }
     }
+}
 
-    /// New slots. Memory that the kernel has just given is not touched before a slot is used.
-    pub(crate) fn many(count: usize) -> Box<[Self]> {
-        #[cfg(not(loom))]
-        // SAFETY: all zeroes are a slot: integers, kind `Read`, no copies. `fill` and the submitter
-        // set all of it before anybody looks.
-        unsafe {
-            Box::new_zeroed_slice(count).assume_init()
-        }
-        #[cfg(loom)]
-        (0..count).map(|_| Self::new()).collect()
-    }
-
+impl Slot {
     /// The request of a slot that the caller holds alone.
     ///
     /// # Safety
@@ -433,10 +424,10 @@ impl Slot {
         FreeIt(before & phase::POPPED != 0)
     }
 
-    /// A request on this descriptor that is to be executed, or being executed; `handing_over`: those in
+    /// A request on one of these descriptors that is to be executed, or being executed; `handing_over`: those in
     /// the kernel's phase may not have reached it.
-    pub(crate) fn is_waiting_for(&self, fd: i32, handing_over: bool) -> bool {
-        self.names(fd)
+    pub(crate) fn is_waiting_for(&self, fds: &RangeInclusive<i32>, handing_over: bool) -> bool {
+        self.names_one_of(fds)
             && match self.state.load(Ordering::Acquire) & phase::MASK {
                 phase::QUEUED | phase::STARTED | phase::NEXT => true,
                 phase::KERNEL => handing_over,
@@ -463,10 +454,16 @@ impl Slot {
         self.fd.load(Ordering::SeqCst) as i32 == fd
     }
 
-    /// The descriptor is about to be closed: a request in the kernel's hands holds the file, and its
+    fn names_one_of(&self, fds: &RangeInclusive<i32>) -> bool {
+        fds.contains(&(self.fd.load(Ordering::SeqCst) as i32))
+    }
+
+    /// These descriptors are about to be closed: a request in the kernel's hands holds the file, and its
     /// number is not to be used again.
-    pub(crate) fn forget_number(&self, fd: i32) {
-        if self.names(fd) && self.state.load(Ordering::Acquire) & phase::MASK == phase::KERNEL {
+    pub(crate) fn forget_number(&self, fds: &RangeInclusive<i32>) {
+        if self.names_one_of(fds)
+            && self.state.load(Ordering::Acquire) & phase::MASK == phase::KERNEL
+        {
             self.fd.store(u32::MAX, Ordering::SeqCst);
         }
     }
@@ -504,6 +501,7 @@ pub(crate) struct Completion {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::{BATCH, Cancel, FreeIt, FreeSlots, Slot};
+    use crate::zeros::Zero;
 
     #[test]
     fn a_batch_is_trimmed_to_what_is_free() {
@@ -529,7 +527,7 @@ mod tests {
     #[test]
     fn a_cancelled_slot_is_freed_once_whichever_comes_first() {
         for popped_first in [true, false] {
-            let slot = Slot::new();
+            let slot = Slot::zero();
             slot.fill(5, 0);
             slot.queue();
             assert_eq!(slot.cancel_queued(6), Cancel::Missed);
@@ -549,6 +547,7 @@ mod loom_models {
     //! any more, or a cancelled slot freed twice or never.
 
     use super::{Cancel, FreeSlots, Slot};
+    use crate::zeros::Zero;
     use loom::sync::Arc;
     use loom::thread;
 
@@ -570,10 +569,28 @@ mod loom_models {
         });
     }
 
+    /// Canary: taking by a load and a store gives a slot to two.
+    #[test]
+    #[should_panic(expected = "taken by both")]
+    fn loom_canary_taking_by_store_gives_a_slot_twice() {
+        fn take_first(free: &FreeSlots) -> u32 {
+            let now = free.words[0].load(super::Ordering::Acquire);
+            free.words[0].store(now & (now - 1), super::Ordering::Release);
+            now.trailing_zeros()
+        }
+        loom::model(|| {
+            let free = Arc::new(FreeSlots::new(2));
+            let other = Arc::clone(&free);
+            let submitter = thread::spawn(move || take_first(&other));
+            let here = take_first(&free);
+            assert_ne!(here, submitter.join().unwrap(), "taken by both");
+        });
+    }
+
     #[test]
     fn loom_start_cancel_and_reap_agree_on_who_frees() {
         loom::model(|| {
-            let slot = Arc::new(Slot::new());
+            let slot = Arc::new(Slot::zero());
             slot.fill(1, 0);
             slot.queue();
             let other = Arc::clone(&slot);

@@ -5,6 +5,7 @@
 //! A result is a count or a negative errno, as the kernel gives it.
 #![allow(unsafe_code)]
 
+use std::marker::PhantomData;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
@@ -104,6 +105,11 @@ pub(crate) fn fadvise(fd: RawFd, offset: u64, len: u64, advice: u32) -> Ret {
 pub(crate) fn close(fd: RawFd) -> Ret {
     // SAFETY: closing is what the caller asked for; descriptors are plain numbers here.
     unsafe { call!(close, fd) }
+}
+
+pub(crate) fn close_range(first: u32, last: u32, flags: i32) -> Ret {
+    // SAFETY: as for close.
+    unsafe { call!(close_range, first, last, flags) }
 }
 
 pub(crate) unsafe fn openat(dir: RawFd, path: *const u8, flags: u32, mode: u32) -> Ret {
@@ -319,6 +325,48 @@ pub(crate) fn restore_signals(mask: u64) {
     unsafe { call!(rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, 0, 8) };
 }
 
+/// While it lives, the calling thread is not cancelled (pthread_cancel(3)): around what calls functions of
+/// the C library at which that could happen. It would unwind frames that do not expect it.
+#[derive(Debug)]
+pub struct Uncancelable(i32, PhantomData<*const ()>);
+
+impl Uncancelable {
+    /// For the calling thread.
+    pub fn new() -> Self {
+        Self(Self::exchange(1), PhantomData)
+    }
+
+    /// 0 is `PTHREAD_CANCEL_ENABLE`, 1 `PTHREAD_CANCEL_DISABLE`; gives what it was.
+    fn exchange(state: i32) -> i32 {
+        unsafe extern "C" {
+            fn pthread_setcancelstate(state: i32, old: *mut i32) -> i32;
+        }
+        let mut old = 0;
+        // SAFETY: a known state, and a place for the old one (pthread_setcancelstate(3)).
+        unsafe { pthread_setcancelstate(state, &raw mut old) };
+        old
+    }
+}
+
+impl Default for Uncancelable {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Uncancelable {
+    fn drop(&mut self) {
+        Self::exchange(self.0);
+    }
+}
+
+/// Sleeps so long, or until a signal handler has run.
+pub(crate) fn nap(time: Duration) {
+    let time = timespec(time);
+    // SAFETY: the timespec lives across the call.
+    unsafe { call!(nanosleep, &raw const time, 0) };
+}
+
 /// Clears O_NONBLOCK.
 pub(crate) fn set_blocking(fd: RawFd) {
     let flags = status_flags(fd) as i32 & !libc::O_NONBLOCK;
@@ -326,10 +374,10 @@ pub(crate) fn set_blocking(fd: RawFd) {
     unsafe { call!(fcntl, fd, libc::F_SETFL, flags) };
 }
 
-/// Another descriptor for the same open file, close-on-exec.
-pub(crate) fn duplicate(fd: RawFd) -> Ret {
+/// Another descriptor for the same open file, close-on-exec, with the lowest free number not below `from`.
+pub(crate) fn duplicate(fd: RawFd, from: RawFd) -> Ret {
     // SAFETY: passes no address.
-    unsafe { call!(fcntl, fd, libc::F_DUPFD_CLOEXEC, 3) }
+    unsafe { call!(fcntl, fd, libc::F_DUPFD_CLOEXEC, from) }
 }
 
 /// Device and inode of an open file, or the negative errno of fstat(2).

@@ -6,11 +6,14 @@
 //! the address, which a forged handle cannot make us read.)
 #![allow(unsafe_code)]
 
-use std::ops::Deref;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+mod entry;
+mod hazard;
 
-use crate::hazard::{self, Hazard};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use self::entry::Entry;
+pub use self::entry::Pinned;
 use crate::sync::lock;
 use crate::sys::Mapping;
 
@@ -24,7 +27,7 @@ const PAGES: [usize; 3] = [1 << 16, 1 << 14, 1 << 11];
 #[derive(Debug)]
 pub struct Table<T> {
     memory: Mapping,
-    entries: Box<[Slot<T>]>,
+    entries: Box<[Entry<T>]>,
     /// Which pages are in use.
     runs: Mutex<Runs>,
     /// No entry at or beyond this one was ever used.
@@ -36,48 +39,6 @@ struct Runs {
     used: Vec<bool>,
     /// No page before this one is free.
     hint: usize,
-}
-
-#[derive(Debug)]
-struct Slot<T> {
-    value: AtomicPtr<T>,
-    /// Threads that look at the value.
-    pins: AtomicU32,
-}
-
-/// A value of the table that stays as long as this is held.
-#[derive(Debug)]
-pub struct Pinned<'a, T> {
-    /// Where the pin is: in this thread's own word, or, if that is in use, in the entry's count.
-    pin: Pin<'a>,
-    value: &'a T,
-}
-
-#[derive(Debug)]
-enum Pin<'a> {
-    Own(&'static Hazard),
-    Shared(&'a AtomicU32),
-}
-
-impl<T> Deref for Pinned<'_, T> {
-    type Target = T;
-
-    #[inline]
-    fn deref(&self) -> &T {
-        self.value
-    }
-}
-
-impl<T> Drop for Pinned<'_, T> {
-    #[inline]
-    fn drop(&mut self) {
-        match self.pin {
-            Pin::Own(hazard) => hazard.handle.store(0, Ordering::Release),
-            Pin::Shared(pins) => {
-                pins.fetch_sub(1, Ordering::Release);
-            }
-        }
-    }
 }
 
 /// Pages that are in nobody's hands but the holder's: not in the table yet, or any more.
@@ -162,13 +123,13 @@ impl<T> Table<T> {
     pub fn publish_at(&self, handle: usize, value: Box<T>) {
         let index = self.index(handle).expect("an address of this table");
         self.reached.fetch_max(index + 1, Ordering::SeqCst);
-        self.entries[index].value.store(Box::into_raw(value), Ordering::SeqCst);
+        self.entries[index].publish(value);
     }
 
     /// Calls `f` with every value.
     pub fn each(&self, mut f: impl FnMut(&T)) {
         for index in 0..self.reached.load(Ordering::SeqCst) {
-            if self.entries[index].value.load(Ordering::Relaxed).is_null() {
+            if self.entries[index].is_empty() {
                 continue;
             }
             let handle = self.memory.base() as usize + index * PAGE;
@@ -187,35 +148,15 @@ impl<T> Table<T> {
     /// The value under a handle. `None`: there is none, or none any more.
     #[inline]
     pub fn get(&self, handle: usize) -> Option<Pinned<'_, T>> {
-        let slot = &self.entries[self.index(handle)?];
-        // The pin comes first, then the look: whoever takes the value away and looks for pins
-        // after that either sees this one, or has been seen.
-        let pin = match hazard::mine() {
-            Some(hazard) if hazard.handle.load(Ordering::Relaxed) == 0 => {
-                hazard.handle.store(handle, Ordering::Relaxed);
-                hazard::light_fence();
-                Pin::Own(hazard)
-            }
-            _ => {
-                slot.pins.fetch_add(1, Ordering::SeqCst);
-                Pin::Shared(&slot.pins)
-            }
-        };
-        let value = slot.value.load(Ordering::SeqCst);
-        // SAFETY: null, or made from a box by `publish_at`, which `remove` frees only when
-        // no pin is left.
-        let Some(value) = (unsafe { value.as_ref() }) else {
-            drop(Pinned { pin, value: &() });
-            return None;
-        };
-        Some(Pinned { pin, value })
+        let entry = &self.entries[self.index(handle)?];
+        entry.get(hazard::mine().map(|hazard| &*hazard.handle), handle, hazard::light_fence)
     }
 
     /// Takes a value out: from now on nobody finds it. `last` is called before waiting for the
     /// threads that are still looking at it, to send them away.
     pub fn remove(&self, handle: usize, last: impl FnOnce(&T)) -> Option<Box<T>> {
-        let slot = &self.entries[self.index(handle)?];
-        let value = slot.value.swap(std::ptr::null_mut(), Ordering::SeqCst);
+        let entry = &self.entries[self.index(handle)?];
+        let value = entry.take();
         if value.is_null() {
             return None;
         }
@@ -223,13 +164,13 @@ impl<T> Table<T> {
         last(unsafe { &*value });
         hazard::heavy_fence();
         let mut rounds = 0;
-        while slot.pins.load(Ordering::SeqCst) != 0 || hazard::any(handle) {
+        while entry.is_pinned(handle, hazard::words()) {
             // They are on their way out: none of them sleeps any more.
             rounds += 1;
             if rounds < 100 {
                 std::thread::yield_now();
             } else {
-                std::thread::sleep(std::time::Duration::from_micros(50));
+                crate::sys::nap(std::time::Duration::from_micros(50));
             }
         }
         // SAFETY: as above, and no pin is left.

@@ -1,6 +1,7 @@
 //! `io_context_t`: the address of an aio ring of ours, looked up in a table, never followed.
 #![allow(unsafe_code)]
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
@@ -18,9 +19,11 @@ pub(crate) struct AioContext {
 }
 
 impl AioContext {
-    fn forget_eventfd(&self, fd: i32) {
-        let known = fd as usize + 1;
-        let _ = self.eventfd.compare_exchange(known, 0, Ordering::Relaxed, Ordering::Relaxed);
+    fn forget_eventfd(&self, fds: &RangeInclusive<i32>) {
+        let known = self.eventfd.load(Ordering::Relaxed);
+        if known > 0 && fds.contains(&(known as i32 - 1)) {
+            let _ = self.eventfd.compare_exchange(known, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
     }
 
     /// Is there an eventfd behind `fd`? Asked once for the one that a program usually has.
@@ -96,7 +99,7 @@ pub(crate) fn create(entries: u32) -> Result<usize, i32> {
     if entries == 0 || entries > ENTRIES_MAX {
         return Err(-libc::EINVAL);
     }
-    let builder = crate::env::builder()?;
+    let builder = front::env::builder()?.strict(true);
     let table = &contexts_or_new()?.table;
     let (places, room) = ring_size(entries);
     let pages = table.allocate(size_of::<RingHeader>() + places as usize * size_of::<IoEvent>())?;
@@ -152,13 +155,13 @@ pub(crate) fn destroy(handle: usize) -> bool {
     contexts.table.remove(handle, |context| context.instance.close()).is_some()
 }
 
-/// The program is about to close a descriptor: see [`Instance::before_close`].
-pub(crate) fn before_close(fd: i32) {
+/// The program is about to close descriptors: see [`Instance::before_close_range`].
+pub(crate) fn before_close(fds: &RangeInclusive<i32>) {
     if let Some(contexts) = contexts() {
         contexts.table.each(|context| {
-            context.instance.before_close(fd);
-            context.forget_eventfd(fd);
+            context.instance.before_close_range(fds);
+            context.forget_eventfd(fds);
         });
-        front::forget_descriptor(fd);
+        front::forget_descriptors(fds);
     }
 }

@@ -7,34 +7,25 @@
 
 mod abi;
 mod descriptors;
-mod env;
 mod events;
 mod handle;
 mod memory;
 mod submit;
+mod syscall;
 
 use std::ffi::c_int;
 
-use uringlet::front::IoEvent;
+use uringlet::front::{self, IoEvent, enter};
 
 use crate::abi::Iocb;
 use crate::memory::accessible;
 
-/// The door: the program's `errno` stays what it was. A panic ends here too, by aborting with its
-/// message, as Rust has it for every `extern "C"` function: going on could lose or repeat a completion.
-#[inline(always)]
-fn enter<T>(body: impl FnOnce() -> T) -> T {
-    struct Errno(c_int);
-    impl Drop for Errno {
-        #[inline(always)]
-        fn drop(&mut self) {
-            // SAFETY: the thread's errno is always there.
-            unsafe { *libc::__errno_location() = self.0 };
-        }
-    }
-    // SAFETY: as above.
-    let _errno = Errno(unsafe { *libc::__errno_location() });
-    body()
+/// The door for calls that may open files and sleep: the thread is not cancelled in the midst of it.
+fn enter_whole<T>(body: impl FnOnce() -> T) -> T {
+    enter(|| {
+        let _whole = front::Uncancelable::new();
+        body()
+    })
 }
 
 const EINVAL: c_int = -libc::EINVAL;
@@ -44,16 +35,16 @@ const EFAULT: c_int = -libc::EFAULT;
 /// As io_setup(2); `handle` is checked to be accessible.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _io_setup(entries: c_int, handle: *mut usize) -> c_int {
-    enter(|| {
+    enter_whole(|| {
         let address = handle as usize;
-        if !uringlet::front::readable(address) {
+        if !front::readable(address) {
             return EFAULT;
         }
         // SAFETY: readable, and an io_context_t by the caller's contract.
         if unsafe { handle.read_unaligned() } != 0 || entries <= 0 {
             return EINVAL;
         }
-        if !uringlet::front::writable(address) {
+        if !front::writable(address) {
             return EFAULT;
         }
         let created = handle::create(entries as u32);
@@ -67,7 +58,7 @@ pub unsafe extern "C" fn _io_setup(entries: c_int, handle: *mut usize) -> c_int 
 /// As io_destroy(2): the buffers of what is in flight stay valid until this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _io_destroy(handle: usize) -> c_int {
-    enter(|| if handle::destroy(handle) { 0 } else { EINVAL })
+    enter_whole(|| if handle::destroy(handle) { 0 } else { EINVAL })
 }
 
 /// # Safety
@@ -157,7 +148,7 @@ pub unsafe extern "C" fn _io_queue_init(entries: c_int, handle: *mut usize) -> c
     if entries <= 0 {
         return EINVAL;
     }
-    if !enter(|| uringlet::front::writable(handle as usize)) {
+    if !enter(|| front::writable(handle as usize)) {
         return EFAULT;
     }
     // SAFETY: writable, and an io_context_t by the caller's contract, which goes on.

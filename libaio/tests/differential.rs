@@ -102,9 +102,9 @@ const DIFFERENCES: &[Difference] = &[
 ];
 
 static SUITE: Suite = Suite {
-    library: || support::library("libaio.so"),
+    library: support::library,
+    expected: "LIBAIO_EXPECTED",
     manifest: env!("CARGO_MANIFEST_DIR"),
-    headers: "tests/support",
     link: &["-laio", "-ldl"],
     builds: &[Build { suffix: "", flags: &[] }],
     programs: PROGRAMS,
@@ -121,6 +121,8 @@ macro_rules! programs {
 programs! {
     append_order,
     cancel,
+    cancel_thread,
+    close_all,
     close_in_flight,
     destroy,
     eintr,
@@ -130,8 +132,11 @@ programs! {
     fork,
     fsync,
     getevents,
+    handles,
     house,
+    leaks,
     old_versions,
+    own_malloc,
     partial_submit,
     pgetevents,
     poll,
@@ -142,8 +147,10 @@ programs! {
     rw_flags,
     setup_destroy,
     submit_errors,
+    syscall,
     threads,
     vectored,
+    vfork,
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn original() -> String {
 }
 
 fn ours() -> String {
-    support::library("libaio.so").display().to_string()
+    support::library().display().to_string()
 }
 
 /// Functions with their versions; a version in parentheses is not the default one.
@@ -58,9 +58,10 @@ fn symbols_and_versions_are_the_originals() {
     let (theirs, ours) = (functions(&original()), functions(&ours()));
     let missing: Vec<_> = theirs.difference(&ours).collect();
     assert!(missing.is_empty(), "missing: {missing:?}");
-    // The linker makes the real names from these (build.rs); and these end a descriptor.
+    // The linker makes the real names from these (build.rs); and these are the C library's.
     let makings = |name: &str| name.starts_with("_io_") && name.ends_with("@Base");
-    let seen = |name: &str| ["close@Base", "dup2@Base", "dup3@Base"].contains(&name);
+    let interposed = ["close", "close_range", "closefrom", "dup2", "dup3", "syscall"];
+    let seen = |name: &str| interposed.iter().any(|one| name == format!("{one}@Base"));
     let known = |name: &&String| makings(name) || seen(name);
     let extra: Vec<_> = ours.difference(&theirs).filter(|name| !known(name)).collect();
     assert!(extra.is_empty(), "not the original's: {extra:?}");
@@ -77,4 +78,11 @@ fn soname_is_the_originals() {
     assert_eq!(soname(&ours()), "libaio.so.1");
     // Distributions with 64-bit time on 32-bit machines call it t64 everywhere.
     assert!(["libaio.so.1", "libaio.so.1t64"].contains(&soname(&original()).as_str()));
+}
+
+/// Threads run its code: dlclose(3) must leave it where it is.
+#[test]
+fn it_stays_when_it_is_unloaded() {
+    let text = output("readelf", &["-d", "--wide", &ours()]);
+    assert!(text.lines().any(|line| line.contains("FLAGS_1") && line.contains("NODELETE")));
 }

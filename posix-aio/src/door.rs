@@ -6,6 +6,8 @@ use std::cell::Cell;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use uringlet::front;
+
 use crate::abi::Aiocb;
 
 /// Requests that signal handlers have submitted while their thread was inside.
@@ -41,27 +43,20 @@ pub(crate) fn defer(block: *mut Aiocb) -> bool {
     })
 }
 
-/// Sets the thread's errno.
-pub(crate) fn set_errno(errno: c_int) {
-    // SAFETY: the thread's errno is always there.
-    unsafe { *libc::__errno_location() = errno };
-}
-
 /// Runs `body` inside, with whether the thread was inside before (a signal handler of the program has
-/// interrupted it, and locks may be held), and gives -1 and sets errno for an error. Otherwise the program's `errno`
-/// stays what it was. A panic ends here too, by aborting with its message, as Rust has it for
-/// every `extern "C"` function: going on could lose or repeat a completion.
+/// interrupted it, and locks may be held), and gives -1 and sets errno for an error. Otherwise the
+/// program's `errno` stays what it was.
 #[inline(always)]
 pub(crate) fn enter(body: impl FnOnce(bool) -> Result<c_int, c_int>) -> c_int {
-    // SAFETY: the thread's errno is always there.
-    let before = unsafe { *libc::__errno_location() };
-    let was_inside = THREAD.with(|thread| thread.inside.replace(true));
-    let answer = body(was_inside);
-    if !was_inside {
-        leave();
-    }
-    set_errno(answer.err().unwrap_or(before));
-    answer.unwrap_or(-1)
+    let answer = front::enter(|| {
+        let was_inside = THREAD.with(|thread| thread.inside.replace(true));
+        let answer = body(was_inside);
+        if !was_inside {
+            leave();
+        }
+        answer
+    });
+    answer.unwrap_or_else(front::refuse)
 }
 
 #[inline(always)]

@@ -22,6 +22,8 @@ use crate::door::enter;
 use crate::list::Member;
 use crate::submit::{Operation, start};
 
+uringlet::see_descriptors_end!(crate::state::before_close);
+
 /// # Safety
 /// As aio_read(3).
 #[unsafe(no_mangle)]

@@ -4,7 +4,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use uringlet::front::{IoEvent, Waited, Wish};
+use uringlet::front::{IoEvent, Uncancelable, Waited, Wish};
 
 use crate::abi::{self, Aiocb, Sigevent};
 use crate::submit::{self, Operation};
@@ -174,6 +174,7 @@ fn wait(list: *const List) -> Waited {
     let Some(process) = state::current() else { return Waited::Enough };
     // SAFETY: held by the caller.
     let list = unsafe { &*list };
+    let _whole = Uncancelable::new();
     let missing = || list.remaining.load(Ordering::Acquire);
     let is_member = |event: &IoEvent| std::ptr::eq(Member::from_word(event.data).list(), list);
     let concerns = |event: &IoEvent| is_member(event) && missing() == 0;

@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -73,6 +74,8 @@ pub(crate) fn current_or_new() -> Result<&'static Process, i32> {
 
 #[cold]
 fn make() -> Result<&'static Process, i32> {
+    // It may open files, and a thread must not be cancelled in the midst of it.
+    let _whole = front::Uncancelable::new();
     let generation = front::enter_process();
     let builder =
         front::env::builder().map_err(|errno| -errno)?.entries(SLOTS).kernel_room(KERNEL_ROOM);
@@ -259,6 +262,14 @@ impl Process {
             IoEvent { data: ready.data(), obj: ready.address(), res: i64::from(result), res2: 0 };
         complete::complete(&event);
         self.instance.wake_for(&event);
+    }
+}
+
+/// The program is about to close descriptors: see [`Instance::before_close_range`].
+pub(crate) fn before_close(fds: &RangeInclusive<i32>) {
+    if let Some(process) = current() {
+        process.instance.before_close_range(fds);
+        front::forget_descriptors(fds);
     }
 }
 

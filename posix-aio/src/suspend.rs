@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use uringlet::front::{IoEvent, Waited, Wish};
+use uringlet::front::{IoEvent, Uncancelable, Waited, Wish};
 
 use crate::abi::Aiocb;
 use crate::state;
@@ -72,6 +72,7 @@ pub(crate) unsafe fn suspend(
     if nested {
         return nap(blocks, mark, timeout);
     }
+    let _whole = Uncancelable::new();
     let missing = || u32::from(!blocks.is_over(mark));
     let concerns = |event: &IoEvent| blocks.iter().any(|block| block as u64 == event.obj);
     match process.instance.wait_for(&Wish { missing: &missing, concerns: &concerns }, timeout) {

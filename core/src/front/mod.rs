@@ -2,16 +2,22 @@
 //! Not covered by the promise of a stable interface.
 #![allow(unsafe_code)]
 
+use std::ops::RangeInclusive;
+
+pub mod descriptors;
+mod door;
 pub mod env;
 
+pub use self::door::{enter, refuse, set_errno};
 pub use crate::instance::{
     Canceled, Entry, InFlight, Instance, Place, RingMemory, Sink, Submitted, TOLD_OTHERWISE, Taker,
     Waited, Wish,
 };
 pub use crate::queue::IoEvent;
+pub use crate::sys::Uncancelable;
 
 use crate::descriptor::Facts;
-use crate::{process, sys};
+use crate::{own, process, sys};
 
 /// What a front end checks a descriptor for at submit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,9 +62,20 @@ impl Descriptor {
     }
 }
 
-/// Forgets what is known about a descriptor number: it is about to stand for something else.
-pub fn forget_descriptor(fd: i32) {
-    Facts::forget(fd);
+/// Forgets what is known about descriptor numbers: they are about to stand for something else.
+pub fn forget_descriptors(fds: &RangeInclusive<i32>) {
+    Facts::forget(fds);
+}
+
+/// Is this number a descriptor of the engine's own, which the program has not opened and is not to close?
+/// No system call.
+pub fn is_own_descriptor(fd: i32) -> bool {
+    own::is(fd)
+}
+
+/// The lowest of the engine's own descriptors in a range of numbers.
+pub fn own_descriptor_in(numbers: RangeInclusive<i32>) -> Option<i32> {
+    own::first_in(numbers)
 }
 
 /// Is there an eventfd behind this descriptor? One system call.
@@ -74,6 +91,11 @@ pub fn readable(address: usize) -> bool {
 /// Can eight bytes be written at this address? One system call; they are overwritten.
 pub fn writable(address: usize) -> bool {
     sys::writable(address)
+}
+
+/// Has a signal that waits under this mask handled, if there is one. One system call.
+pub fn interrupted_under(mask: u64) -> bool {
+    sys::ppoll(&mut [], Some(std::time::Duration::ZERO), Some(&mask)) == -libc::EINTR as isize
 }
 
 /// A number for this process: another one in the child of a fork, which has 0 until it makes a

@@ -12,6 +12,7 @@ use super::gate::Gate;
 use super::ring::{IoEvent, Ring};
 use crate::request::Completion;
 use crate::sync::{AtomicU32, Mutex, Ordering, UnsafeCell, fence, lock};
+use crate::zeros::{Zero, Zeros};
 
 /// Nobody publishes.
 const IDLE: u32 = 0;
@@ -27,10 +28,10 @@ const SLEEPERS: u32 = 1 << 31;
 pub(crate) struct Completions {
     state: AtomicU32,
     /// By slot: a completion left for the publisher, and the state below it.
-    parked: Box<[Parked]>,
+    parked: Zeros<Parked>,
     ring: Ring,
     /// By place in the ring: the slot whose completion stands there.
-    slots: Box<[UnsafeCell<u32>]>,
+    slots: Zeros<UnsafeCell<u32>>,
     reaper: Gate<Reaper>,
     sleepers: Mutex<Sleepers>,
     wakes: Sleep,
@@ -40,6 +41,14 @@ pub(crate) struct Completions {
 struct Parked {
     below: AtomicU32,
     completion: UnsafeCell<Completion>,
+}
+
+// SAFETY: numbers, and a state that is 0 when idle.
+unsafe impl Zero for Parked {
+    fn zero() -> Self {
+        let completion = UnsafeCell::new(Completion::default());
+        Self { below: AtomicU32::new(IDLE), completion }
+    }
 }
 
 #[derive(Debug)]
@@ -139,14 +148,10 @@ impl Completions {
     /// The ring has room for every slot: `slots <= ring.room()`.
     pub(crate) fn new(ring: Ring, slots: usize) -> Self {
         assert!(slots <= ring.room() as usize);
-        let parked = |_| Parked {
-            below: AtomicU32::new(IDLE),
-            completion: UnsafeCell::new(Completion::default()),
-        };
         Self {
             state: AtomicU32::new(IDLE),
-            parked: (0..slots).map(parked).collect(),
-            slots: (0..ring.places()).map(|_| UnsafeCell::new(0)).collect(),
+            parked: Zeros::new(slots),
+            slots: Zeros::new(ring.places() as usize),
             reaper: Gate::new(Reaper { released: ring.head() }),
             ring,
             sleepers: Mutex::new(Sleepers {

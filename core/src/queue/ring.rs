@@ -4,6 +4,7 @@
 use crate::cqe::Cqe;
 use crate::request::Completion;
 use crate::sync::{AtomicU32, Ordering};
+use crate::zeros::{Zero, Zeros};
 
 /// `struct io_event` of libaio(3), the entry of an aio ring: 32 bytes.
 #[repr(C)]
@@ -17,6 +18,13 @@ pub struct IoEvent {
     pub res: i64,
     /// Always 0.
     pub res2: i64,
+}
+
+// SAFETY: numbers.
+unsafe impl Zero for Cqe {
+    fn zero() -> Self {
+        Self::default()
+    }
 }
 
 #[derive(Debug)]
@@ -42,17 +50,14 @@ pub(crate) struct Ring {
 struct Own {
     head: AtomicU32,
     tail: AtomicU32,
-    cqes: *mut [Cqe],
+    _cqes: Zeros<Cqe>,
 }
 
 impl Drop for Ring {
     fn drop(&mut self) {
         if !self.own.is_null() {
-            // SAFETY: both from boxes in `cqes`, and nobody is left to use them.
-            unsafe {
-                let own = Box::from_raw(self.own);
-                drop(Box::from_raw(own.cqes));
-            }
+            // SAFETY: from a box in `cqes`, and nobody is left to use it.
+            drop(unsafe { Box::from_raw(self.own) });
         }
     }
 }
@@ -67,12 +72,13 @@ impl Ring {
     /// A ring of [`Cqe`]s with room for `room` completions.
     pub(crate) fn cqes(room: u32) -> Self {
         let places = room + 1;
-        let cqes = Box::into_raw(vec![Cqe::default(); places as usize].into_boxed_slice());
-        let own = Own { head: AtomicU32::new(0), tail: AtomicU32::new(0), cqes };
+        let cqes = Zeros::<Cqe>::new(places as usize);
+        let entries = Entries::Cqes(cqes.first());
+        let own = Own { head: AtomicU32::new(0), tail: AtomicU32::new(0), _cqes: cqes };
         let own = Box::into_raw(Box::new(own));
         // SAFETY: allocated just above.
         let (head, tail) = unsafe { (&raw const (*own).head, &raw const (*own).tail) };
-        Self { head, tail, entries: Entries::Cqes(cqes.cast()), places, own }
+        Self { head, tail, entries, places, own }
     }
 
     /// A ring in memory of the front end's: `places` [`IoEvent`]s, with head and tail elsewhere.

@@ -2,30 +2,19 @@
 //!
 //! There is no "full": every entry stands for a request slot that is held, and the ring has at
 //! least as many cells as there are slots. README.md beside this file gives the argument.
-#![allow(unsafe_code)]
 
 use crossbeam_utils::CachePadded;
 
 use crate::sync::{AtomicU64, Ordering};
+use crate::zeros::Zeros;
 
 /// A ring of slot numbers. A cell holds the lap that wrote it (high half) and the slot number.
 #[derive(Debug)]
 pub(crate) struct IndexRing {
     head: CachePadded<AtomicU64>,
     tail: CachePadded<AtomicU64>,
-    cells: Box<[AtomicU64]>,
+    cells: Zeros<AtomicU64>,
     shift: u32,
-}
-
-/// Cells of 0. Memory that the kernel has just given is not touched.
-fn zeroed(count: usize) -> Box<[AtomicU64]> {
-    #[cfg(not(loom))]
-    // SAFETY: all zeroes are atomics.
-    unsafe {
-        Box::new_zeroed_slice(count).assume_init()
-    }
-    #[cfg(loom)]
-    (0..count).map(|_| AtomicU64::new(0)).collect()
 }
 
 impl IndexRing {
@@ -35,7 +24,7 @@ impl IndexRing {
         Self {
             head: CachePadded::new(AtomicU64::new(0)),
             tail: CachePadded::new(AtomicU64::new(0)),
-            cells: zeroed(capacity),
+            cells: Zeros::new(capacity),
             shift: capacity.trailing_zeros(),
         }
     }

@@ -2,7 +2,7 @@
 #ifndef COMMON_H
 #define COMMON_H
 
-#include "answers.h"
+#include "../support/answers.h"
 #include <libaio.h>
 
 /* The ring that an io_context_t points to (fs/aio.c, struct aio_ring). */
@@ -14,7 +14,7 @@ struct ring {
 
 __attribute__((constructor)) static void check_library(void)
 {
-    the_right_library("io_setup", "/libaio.so.1");
+    the_right_library("LIBAIO_EXPECTED", "io_setup", "/libaio.so.1");
 }
 
 UNUSED static io_context_t setup(int events)

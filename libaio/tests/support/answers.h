@@ -59,9 +59,9 @@ UNUSED __attribute__((noreturn, format(printf, 1, 2))) static void die(const cha
 }
 
 /* A preload that silently failed would compare the original with itself. */
-UNUSED static void the_right_library(const char *function, const char *original)
+UNUSED static void the_right_library(const char *variable, const char *function, const char *original)
 {
-    const char *expected = getenv("DROP_IN_EXPECTED");
+    const char *expected = getenv(variable);
     Dl_info info;
     if (!expected)
         return;

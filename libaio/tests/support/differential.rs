@@ -63,10 +63,10 @@ pub struct Build {
 pub struct Suite {
     /// The drop-in, as a file.
     pub library: fn() -> PathBuf,
+    /// The environment variable that tells programs which library to find.
+    pub expected: &'static str,
     /// The programs are in `tests/c` of this folder, the matrix in its README.
     pub manifest: &'static str,
-    /// Where `answers.h` is, from there.
-    pub headers: &'static str,
     /// For the linker.
     pub link: &'static [&'static str],
     pub builds: &'static [Build],
@@ -164,14 +164,14 @@ impl Suite {
         let library = (self.library)();
         let program = self.compile(name, build);
         let label = format!("{name}{}", build.suffix);
-        let original = match run(&program, None) {
+        let original = match self.run(&program, None) {
             Run::Finished(lines) => lines,
             Run::Skipped(reason) => return Outcome::Skipped(reason),
             Run::Failed { why, .. } => {
                 return Outcome::Failed(format!("{label} fails on the original library: {why}"));
             }
         };
-        let ours = match run(&program, Some(&library)) {
+        let ours = match self.run(&program, Some(&library)) {
             Run::Finished(lines) => lines,
             Run::Skipped(reason) => {
                 let complaint =
@@ -207,8 +207,6 @@ impl Suite {
         let output = Command::new(&compiler)
             .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-pthread"])
             .args(build.flags)
-            .arg("-I")
-            .arg(Path::new(self.manifest).join(self.headers))
             .arg("-o")
             .arg(&program)
             .arg(self.sources().join(name).with_extension("c"))
@@ -222,6 +220,24 @@ impl Suite {
         let hint = if missing { " (a header or library is missing: run ci/setup.sh)" } else { "" };
         assert!(output.status.success(), "{name}.c does not compile{hint}:\n{text}");
         program
+    }
+
+    /// Runs a program within its time, in a folder of its own that it has to leave empty.
+    fn run(&self, program: &Path, preload: Option<&Path>) -> Run {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+        let mut command = Command::new("timeout");
+        command.args(["--kill-after=5", SECONDS_MAX, "env"]).env("TMPDIR", folder.path());
+        // Cargo's own search path must not decide which library is the original.
+        command.env_remove("LD_LIBRARY_PATH").env_remove("LD_PRELOAD");
+        match preload {
+            Some(library) => {
+                command.arg(format!("LD_PRELOAD={}", library.display())).env(self.expected, library)
+            }
+            None => command.env(self.expected, "original"),
+        };
+        let output = command.arg(program).output().expect("timeout(1) is part of coreutils");
+        let left: Vec<_> = folder.path().read_dir().expect("the folder is there").collect();
+        judge(&output, left.len())
     }
 }
 
@@ -267,24 +283,6 @@ fn skipped(name: &str, reason: &str) {
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: {reason}");
 }
 
-/// Runs a program within its time, in a folder of its own that it has to leave empty.
-fn run(program: &Path, preload: Option<&Path>) -> Run {
-    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
-    let mut command = Command::new("timeout");
-    command.args(["--kill-after=5", SECONDS_MAX, "env"]).env("TMPDIR", folder.path());
-    // Cargo's own search path must not decide which library is the original.
-    command.env_remove("LD_LIBRARY_PATH").env_remove("LD_PRELOAD");
-    match preload {
-        Some(library) => command
-            .arg(format!("LD_PRELOAD={}", library.display()))
-            .env("DROP_IN_EXPECTED", library),
-        None => command.env("DROP_IN_EXPECTED", "original"),
-    };
-    let output = command.arg(program).output().expect("timeout(1) is part of coreutils");
-    let left: Vec<_> = folder.path().read_dir().expect("the folder is there").collect();
-    judge(&output, left.len())
-}
-
 fn judge(output: &Output, left: usize) -> Run {
     let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     let lines = parse(&String::from_utf8_lossy(&output.stdout));
@@ -296,6 +294,8 @@ fn judge(output: &Output, left: usize) -> Run {
         }
         Some(0) if left > 0 => format!("left {left} files behind"),
         Some(0) if lines.is_empty() => "printed nothing".to_owned(),
+        // Neither a program nor a library in its house prints what nobody asked for.
+        Some(0) if !stderr.is_empty() => format!("complains: {stderr}"),
         Some(0) => return Run::Finished(lines),
         _ => format!("{}\n{stderr}", output.status),
     };

@@ -61,8 +61,11 @@ pub fn check(suite: &Suite, functions: &[Function], untested: &[Untested]) {
         let Some(cells) = collect(suite, build, &mut complaints) else {
             return;
         };
-        complaints.extend(holes(&cells, functions, untested));
         builds.push((build, cells));
+    }
+    assert!(complaints.is_empty(), "no matrix: {}", complaints.join(", "));
+    for (_, cells) in &builds {
+        complaints.extend(holes(cells, functions, untested));
     }
     complaints.sort();
     complaints.dedup();

@@ -5,7 +5,7 @@
 #ifndef COMMON_H
 #define COMMON_H
 
-#include "answers.h"
+#include "../../../libaio/tests/support/answers.h"
 #include <aio.h>
 #include <dirent.h>
 
@@ -14,7 +14,7 @@
 
 __attribute__((constructor)) static void start(void)
 {
-    the_right_library("aio_read", "/libc.so.6");
+    the_right_library("POSIX_AIO_EXPECTED", "aio_read", "/libc.so.6");
     alarm(SECONDS_MAX);
 }
 

@@ -4,7 +4,7 @@
 //! completions put off until the submitter enters the kernel again: that thread may be computing.
 #![allow(unsafe_code)]
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -15,6 +15,7 @@ use io_uring::{IoUring, opcode as op, squeue, types};
 use super::{Backend, Done, Eventfds};
 use crate::config::EngineKind;
 use crate::instance::Instance;
+use crate::own;
 use crate::queue::SleepEnd;
 use crate::request::{Kind, Request};
 use crate::sqe::{FSYNC_DATASYNC, opcode};
@@ -64,6 +65,7 @@ impl Uring {
             // Older than Linux 5.11: no timeout in the wait.
             return Err(-libc::ENOSYS);
         }
+        own::note(ring.as_raw_fd());
         let room = slots.min(ring.params().cq_entries() as usize - 1);
         Ok(Self { ring, submission: Mutex::new(()), room, fds, told: AtomicBool::new(false) })
     }
@@ -237,5 +239,12 @@ impl Backend for Uring {
 
     fn events(&self) -> RawFd {
         self.fds.events()
+    }
+}
+
+impl Drop for Uring {
+    fn drop(&mut self) {
+        // The ring closes it.
+        own::forget(self.ring.as_raw_fd());
     }
 }

@@ -21,6 +21,7 @@ use self::reaper::{Reaper, Reaping};
 use super::workers::baton::{Baton, Release, View};
 use crate::config::{Builder, ConfigError, EngineKind};
 use crate::instance::Instance;
+use crate::own;
 use crate::probe::{self, KERNEL_ENGINES, Refusal};
 use crate::queue::{IndexRing, SleepEnd, Sleeper};
 use crate::request::{BATCH, Batch};
@@ -93,7 +94,7 @@ pub(crate) enum Reach {
 
 /// The kernel's wait is refused: some time passes all the same.
 fn nap() -> SleepEnd {
-    std::thread::sleep(LOOK_AGAIN);
+    sys::nap(LOOK_AGAIN);
     SleepEnd::TimedOut
 }
 
@@ -198,6 +199,7 @@ impl KernelLane {
     /// The interface, made now if none was needed before.
     fn backend(&self) -> Option<&dyn Backend> {
         let made = self.backend.get_or_init(|| {
+            let _whole = sys::Uncancelable::new();
             for kind in KERNEL_ENGINES {
                 match make(kind, self.slots, self.room, 1) {
                     Ok(backend) => return Some(backend),
@@ -481,7 +483,7 @@ pub(super) struct Eventfds {
 
 impl Eventfds {
     fn new() -> Result<Self, i32> {
-        let wake = sys::eventfd();
+        let wake = own::eventfd();
         if wake < 0 {
             return Err(wake as i32);
         }
@@ -501,17 +503,17 @@ impl Eventfds {
     }
 
     fn events(&self) -> RawFd {
-        *self.events.get_or_init(|| sys::eventfd() as RawFd)
+        *self.events.get_or_init(|| own::eventfd() as RawFd)
     }
 }
 
 impl Drop for Eventfds {
     fn drop(&mut self) {
-        sys::close(self.wake);
+        own::close(self.wake);
         if let Some(&fd) = self.events.get()
             && fd >= 0
         {
-            sys::close(fd);
+            own::close(fd);
         }
     }
 }

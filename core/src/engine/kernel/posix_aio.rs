@@ -21,13 +21,14 @@ use super::{Backend, Done, Eventfds};
 use crate::config::{EngineKind, FD_POOL_MAX};
 use crate::engine::workers::pool::enough_threads;
 use crate::instance::Instance;
+use crate::own;
 use crate::queue::SleepEnd;
 use crate::request::Kind;
 use crate::sqe::opcode;
 use crate::sync::lock;
 use crate::sys;
 
-/// The C library's functions: the next ones after ours, should a drop-in of ours export the names.
+/// The C library's functions.
 #[derive(Debug)]
 struct Functions {
     read: Start,
@@ -55,9 +56,21 @@ struct AioInit {
     reserved: c_int,
 }
 
+/// A function of the C library's: not of a drop-in of ours, wherever the loader has put that.
 fn next(name: &CStr) -> Option<*mut c_void> {
+    let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
+    // glibc before 2.34 has them in a library of their own.
+    let of_library = |library: &CStr| {
+        // SAFETY: NUL-terminated names; the library is loaded already, and never goes.
+        unsafe {
+            let handle = libc::dlopen(library.as_ptr(), flags);
+            let found = if handle.is_null() { handle } else { libc::dlsym(handle, name.as_ptr()) };
+            (!found.is_null()).then_some(found)
+        }
+    };
+    let found = of_library(c"libc.so.6").or_else(|| of_library(c"librt.so.1"));
     // SAFETY: a NUL-terminated name.
-    let address = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    let address = found.unwrap_or_else(|| unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) });
     (!address.is_null()).then_some(address)
 }
 
@@ -198,11 +211,11 @@ fn events() -> RawFd {
     if known >= 0 {
         return known;
     }
-    let made = sys::eventfd() as RawFd;
+    let made = own::eventfd() as RawFd;
     match EVENTS.compare_exchange(known, made, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => made,
         Err(first) => {
-            sys::close(made);
+            own::close(made);
             first
         }
     }
@@ -312,8 +325,9 @@ impl State {
         let all_busy = file.descriptors[chosen].1 > 0;
         let pool = pool.min(enough_threads(self.typical));
         if all_busy && file.descriptors.len() < pool && !is_locked_by_us(fd) {
-            let duplicate = sys::duplicate(fd);
+            let duplicate = sys::duplicate(fd, 3);
             if duplicate >= 0 {
+                own::note(duplicate as RawFd);
                 chosen = file.descriptors.len();
                 file.descriptors.push((duplicate as RawFd, 0));
             }
@@ -358,7 +372,7 @@ impl File {
             return;
         }
         for &(fd, _) in &self.descriptors[1..] {
-            sys::close(fd);
+            own::close(fd);
         }
     }
 }
@@ -471,6 +485,7 @@ impl Backend for PosixAio {
         drop(state);
         let time = timeout.map(sys::timespec);
         let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let _whole = sys::Uncancelable::new();
         let before = mask.map(sys::replace_signals);
         // SAFETY: pointers to blocks that live as long as the context.
         let ret = unsafe { (self.functions.suspend)(list.as_ptr(), list.len() as c_int, time) };
@@ -531,6 +546,7 @@ impl Drop for PosixAio {
         {
             return;
         }
+        let _whole = sys::Uncancelable::new();
         sys::eventfd_add(self.fds.wake, 1);
         let list = [self.wake.get().cast_const()];
         // SAFETY: the block and its buffer must outlive the read, which ends now.

@@ -337,6 +337,20 @@ impl Workers {
         }
     }
 
+    /// As [`Workers::purge_queue`], where others may wait for those that go.
+    fn purge_worker_queue(&self, instance: &Instance) {
+        for _ in 0..self.worker.len() {
+            let Some(slot) = self.worker.pop() else { return };
+            if !instance.slot(slot).is_canceled() {
+                self.worker.push(&[slot]);
+                continue;
+            }
+            let passed_on = self.threads.poller.find(instance, slot);
+            instance.start(slot);
+            passed_on.into_iter().for_each(|one| self.threads.poller.end(one));
+        }
+    }
+
     /// Every request of this context that is neither completed nor reaped would have to be waited
     /// for by somebody who waits for `min`.
     fn must_wait_for_all(&self, instance: &Instance, min: u32) -> bool {
@@ -450,7 +464,7 @@ impl Contract for Workers {
 
     fn purge(&self, instance: &Arc<Instance>) {
         Self::purge_queue(instance, &self.pool);
-        Self::purge_queue(instance, &self.worker);
+        self.purge_worker_queue(instance);
         Self::purge_queue(instance, &self.copies);
         Self::purge_queue(instance, self.kernel.queue());
         if let Some(turn) = self.baton.take() {
@@ -481,7 +495,12 @@ impl Contract for Workers {
             instance.slot(taken.slot).queue();
             instance.end_popped(taken.slot);
         }
-        let unordered = [&self.pool, &self.worker, &self.copies, self.kernel.queue()];
+        while let Some(slot) = self.worker.pop() {
+            let passed_on = self.threads.poller.find(instance, slot);
+            instance.end_popped(slot);
+            passed_on.into_iter().for_each(|one| self.threads.poller.end(one));
+        }
+        let unordered = [&self.pool, &self.copies, self.kernel.queue()];
         for queue in [&self.inline, &self.ordered].into_iter().chain(unordered) {
             while let Some(slot) = queue.pop() {
                 instance.end_popped(slot);

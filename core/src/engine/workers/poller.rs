@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use super::Workers;
 use super::threads::{RETIRE_AFTER, spawn};
 use crate::exec::{self, Mode};
 use crate::instance::{By, Instance};
+use crate::own;
 use crate::request::{Kind, Request};
 use crate::sync::lock;
 use crate::sys;
@@ -20,7 +22,13 @@ const BLIND: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub(super) struct Poller {
     state: Mutex<State>,
+    /// Requests of the list that a worker executes.
+    passed_on: AtomicUsize,
 }
+
+/// One request that a worker executes: what [`Poller::end`] ends.
+#[derive(Debug)]
+pub(super) struct PassedOn(u64);
 
 #[derive(Debug)]
 struct State {
@@ -30,6 +38,8 @@ struct State {
     /// Wakes the thread out of ppoll; -1 before the first use.
     eventfd: RawFd,
     alive: bool,
+    /// Grows with each request that is passed on to a worker.
+    passed_on: u64,
 }
 
 #[derive(Debug)]
@@ -40,11 +50,18 @@ struct Waiting {
     events: i16,
     /// A read or a write, not a poll.
     transfer: bool,
+    /// If not 0: a worker executes it, and it only stands here so that later ones of its descriptor wait.
+    passed_on: u64,
 }
 
 impl Waiting {
     fn is(&self, instance: &Instance, slot: u32) -> bool {
         self.slot == slot && std::ptr::eq(&*self.instance, instance)
+    }
+
+    /// Both are reads, or both writes, of one descriptor: executed one after the other.
+    fn goes_with(&self, other: &Self) -> bool {
+        self.transfer && other.transfer && self.fd == other.fd && self.events == other.events
     }
 }
 
@@ -55,7 +72,7 @@ impl State {
         let kernel = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         set.extend(self.kernels.iter().map(|&(_, fd)| kernel(fd)));
         let first = set.len();
-        for &Waiting { fd, events, .. } in &self.waiting {
+        for &Waiting { fd, events, .. } in self.waiting.iter().filter(|one| one.passed_on == 0) {
             match set[first..].iter_mut().find(|polled| polled.fd == fd) {
                 Some(polled) => polled.events |= events,
                 None => set.push(libc::pollfd { fd, events, revents: 0 }),
@@ -85,13 +102,14 @@ impl State {
         let mut ready: Vec<(Waiting, i16)> = Vec::new();
         let mut at = 0;
         while at < self.waiting.len() {
-            let Waiting { fd, events, transfer, .. } = self.waiting[at];
-            let polled = set.iter().find(|polled| polled.fd == fd);
-            let revents = polled.map_or(0, |polled| polled.revents & (events | ALWAYS));
-            let served = |(other, _): &(Waiting, i16)| {
-                transfer && other.transfer && other.fd == fd && other.events == events
-            };
-            if revents == 0 || ready.iter().any(served) {
+            let (before, rest) = self.waiting.split_at(at);
+            let one = &rest[0];
+            let polled = set.iter().find(|polled| polled.fd == one.fd);
+            let revents = polled.map_or(0, |polled| polled.revents & (one.events | ALWAYS));
+            let waits = one.passed_on != 0
+                || before.iter().any(|other| other.passed_on != 0 && other.goes_with(one))
+                || ready.iter().any(|(other, _)| other.goes_with(one));
+            if revents == 0 || waits {
                 at += 1;
                 continue;
             }
@@ -111,7 +129,9 @@ impl Poller {
                 kernels: Vec::new(),
                 eventfd: -1,
                 alive: false,
+                passed_on: 0,
             }),
+            passed_on: AtomicUsize::new(0),
         }
     }
 
@@ -133,6 +153,7 @@ impl Poller {
             fd: sqe.fd,
             events,
             transfer: kind != Kind::Poll,
+            passed_on: 0,
         });
         let (woken, eventfd) = self.wake(&mut state);
         drop(state);
@@ -175,7 +196,7 @@ impl Poller {
     fn wake(&self, state: &mut State) -> (bool, RawFd) {
         let make = !std::mem::replace(&mut state.alive, true);
         if make && state.eventfd < 0 {
-            state.eventfd = sys::eventfd() as RawFd;
+            state.eventfd = own::eventfd() as RawFd;
         }
         if !make {
             sys::eventfd_add(state.eventfd, 1);
@@ -192,6 +213,15 @@ impl Poller {
         let Some(at) = state.waiting.iter().position(found) else {
             return false;
         };
+        let (before, rest) = state.waiting.split_at(at);
+        if rest[0].passed_on != 0
+            || instance.has_sink()
+                && rest[0].transfer
+                && !before.iter().any(|other| other.goes_with(&rest[0]))
+        {
+            // aio_cancel(3): the first one is being executed, as the C library has it.
+            return false;
+        }
         let waiting = state.waiting.remove(at);
         waiting.instance.slot(slot).polled();
         let eventfd = state.eventfd;
@@ -201,13 +231,14 @@ impl Poller {
         true
     }
 
-    fn run(&self, eventfd: RawFd) {
+    fn run(&self, mut eventfd: RawFd) {
         let mut set = Vec::new();
         loop {
             set.clear();
             set.push(libc::pollfd { fd: eventfd, events: libc::POLLIN, revents: 0 });
             lock(&self.state).collect(&mut set);
-            let timeout = lock(&self.state).waiting.is_empty().then_some(RETIRE_AFTER);
+            let idle = lock(&self.state).waiting.is_empty();
+            let timeout = if eventfd < 0 { Some(BLIND) } else { idle.then_some(RETIRE_AFTER) };
             let ret = sys::ppoll(&mut set, timeout, None);
             if ret == 0 {
                 let mut state = lock(&self.state);
@@ -228,7 +259,11 @@ impl Poller {
                 all.iter_mut().for_each(|polled| polled.revents = polled.events);
                 set.extend(all);
             }
-            if set[0].revents != 0 {
+            if set[0].revents & libc::POLLNVAL != 0 {
+                // Closed in a way that nobody sees. Without one, new requests wait for BLIND.
+                eventfd = own::eventfd() as RawFd;
+                lock(&self.state).eventfd = eventfd;
+            } else if set[0].revents != 0 {
                 sys::eventfd_drain(eventfd);
             }
             let (kernels, ready) = {
@@ -258,15 +293,13 @@ impl Poller {
         // SAFETY: copied in at submit; the buffers are the request's until its completion.
         let result = unsafe { exec::execute(request, Mode::StreamNoWait) };
         match -result {
-            // Somebody else was quicker: wait again, behind the others.
-            libc::EAGAIN => self.add(instance, *slot),
+            // Somebody else was quicker: wait again.
+            libc::EAGAIN => self.put_back(waiting),
             // No way to ask for "do not sleep" here: a worker of its own.
             libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS if request.sqe.op_flags == 0 => {
-                Workers::of(instance).to_worker(instance, *slot);
+                self.pass_on(waiting);
             }
-            _ if kind == Kind::Write && exec::advance(request, result) => {
-                self.add(instance, *slot);
-            }
+            _ if kind == Kind::Write && exec::advance(request, result) => self.put_back(waiting),
             _ => {
                 let done = request.partial as i32;
                 let total = if result < 0 && done > 0 { done } else { result.saturating_add(done) };
@@ -274,5 +307,45 @@ impl Poller {
                 instance.finish(*slot, total, By::Poller);
             }
         }
+    }
+
+    /// Back to the list, in front: those that have waited less long stay behind.
+    fn put_back(&self, waiting: Waiting) {
+        let mut state = lock(&self.state);
+        waiting.instance.slot(waiting.slot).polling();
+        state.waiting.insert(0, waiting);
+    }
+
+    /// A worker executes it; later ones of its descriptor wait for that.
+    fn pass_on(&self, waiting: Waiting) {
+        let (instance, slot) = (Arc::clone(&waiting.instance), waiting.slot);
+        let mut state = lock(&self.state);
+        state.passed_on += 1;
+        let passed_on = state.passed_on;
+        state.waiting.insert(0, Waiting { passed_on, ..waiting });
+        drop(state);
+        self.passed_on.fetch_add(1, Ordering::Release);
+        Workers::of(&instance).to_worker(&instance, slot);
+    }
+
+    /// Was a request passed on from here that a worker has taken out of its queue, and not started yet?
+    pub(super) fn find(&self, instance: &Instance, slot: u32) -> Option<PassedOn> {
+        if self.passed_on.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let state = lock(&self.state);
+        let mut waiting = state.waiting.iter();
+        let found = waiting.find(|one| one.passed_on != 0 && one.is(instance, slot))?;
+        Some(PassedOn(found.passed_on))
+    }
+
+    /// It was executed: the next one may go.
+    pub(super) fn end(&self, PassedOn(number): PassedOn) {
+        self.passed_on.fetch_sub(1, Ordering::Relaxed);
+        let mut state = lock(&self.state);
+        state.waiting.retain(|one| one.passed_on != number);
+        let eventfd = state.eventfd;
+        drop(state);
+        sys::eventfd_add(eventfd, 1);
     }
 }

@@ -23,6 +23,8 @@ const ON_THE_WAY_MAX: usize = 2;
 /// Workers per CPU that are enough for requests that do not take long: with more, each finds its
 /// queue empty when it is done, and has to sleep and be woken for the next.
 const ENOUGH_PER_CPU: usize = 8;
+/// A context may have so many workers for each that is free: 48 of 64 if it is alone.
+const SHARE_OF_FREE: usize = 3;
 /// Requests that take this long get as many workers as there may be.
 const LONG_US: u64 = 400;
 
@@ -136,11 +138,19 @@ impl State {
     }
 
     fn enqueue(&mut self, instance: &Arc<Instance>, seat: &Seat, workers_max: usize) {
-        if seat.active.load(Ordering::Relaxed) < workers_max
+        if self.may_have_another(seat.active.load(Ordering::Relaxed), workers_max)
             && !seat.queued.swap(true, Ordering::Relaxed)
         {
             self.queue.push_back(Arc::clone(instance));
         }
+    }
+
+    /// A context has its share of what is left: never the last workers, however many requests it
+    /// has that may never end, and less where others have theirs (dynamic thresholds, Choudhury and
+    /// Hahne, 1998). One worker it may always wait for.
+    fn may_have_another(&self, active: usize, workers_max: usize) -> bool {
+        let free = WORKERS_MAX - (self.alive - self.idle.len()).min(WORKERS_MAX);
+        active == 0 || active < workers_max.min(SHARE_OF_FREE * free)
     }
 }
 

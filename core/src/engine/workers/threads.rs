@@ -113,5 +113,9 @@ pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io
 /// CPUs that this process may use.
 pub(super) fn cpus() -> usize {
     static CPUS: OnceNumber = OnceNumber::new();
-    CPUS.get(|| std::thread::available_parallelism().map_or(1, usize::from) as u64) as usize
+    let count = || {
+        let _whole = sys::Uncancelable::new();
+        std::thread::available_parallelism().map_or(1, usize::from) as u64
+    };
+    CPUS.get(count) as usize
 }

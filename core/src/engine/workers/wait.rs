@@ -199,12 +199,14 @@ impl Workers {
             self.waits_are_unbounded.store(help.unbounded, Ordering::Relaxed);
         }
         if self.may_take(instance, help) {
-            let mut slot = self.pool.pop();
-            if slot.is_none() && self.threads.pool.is_helpless() {
-                slot = self.worker.pop();
-            }
-            if let Some(slot) = slot {
+            if let Some(slot) = self.pool.pop() {
                 self.run(instance, slot, By::Waiter, true, taker);
+                return true;
+            }
+            if self.threads.pool.is_helpless()
+                && let Some(slot) = self.worker.pop()
+            {
+                self.run_for_poller(instance, slot);
                 return true;
             }
         } else if !self.pool.is_empty() {

@@ -17,8 +17,10 @@ impl Workers {
     pub(super) fn serve(&self, instance: &Arc<Instance>) {
         if self.seat.takes_hand_over() {
             self.hand_over(instance, By::Worker);
-        } else if let Some(slot) = self.pool.pop().or_else(|| self.worker.pop()) {
+        } else if let Some(slot) = self.pool.pop() {
             self.run_pooled(instance, slot);
+        } else if let Some(slot) = self.worker.pop() {
+            self.run_for_poller(instance, slot);
         } else if self.copies_for_workers() > 0 {
             self.work_at_copies(instance);
         } else if self.seat.takes_holder()
@@ -77,6 +79,15 @@ impl Workers {
         let ticks = without_taker(|taker| self.run(instance, slot, By::Pool, true, taker));
         if ticks > 0 {
             self.threads.pool.took(ticks);
+        }
+    }
+
+    /// A request that only a worker may execute: one of a stream keeps later ones waiting.
+    pub(super) fn run_for_poller(&self, instance: &Arc<Instance>, slot: u32) {
+        let passed_on = self.threads.poller.find(instance, slot);
+        self.run_pooled(instance, slot);
+        if let Some(passed_on) = passed_on {
+            self.threads.poller.end(passed_on);
         }
     }
 

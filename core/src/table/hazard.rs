@@ -16,8 +16,8 @@ use crate::sys;
 
 /// The word of one thread. Never freed; a thread that ends leaves it to the next one.
 #[derive(Debug)]
-pub(crate) struct Hazard {
-    pub(crate) handle: CachePadded<AtomicUsize>,
+pub(super) struct Hazard {
+    pub(super) handle: CachePadded<AtomicUsize>,
     taken: AtomicBool,
     next: AtomicPtr<Hazard>,
 }
@@ -44,7 +44,7 @@ impl Drop for Return {
 
 /// This thread's word. `None` while the thread ends.
 #[inline]
-pub(crate) fn mine() -> Option<&'static Hazard> {
+pub(super) fn mine() -> Option<&'static Hazard> {
     match MINE.get() {
         Some(hazard) => Some(hazard),
         None => claim(),
@@ -88,7 +88,7 @@ fn claim() -> Option<&'static Hazard> {
 
 /// Between a reader's store to its word and its look at the table.
 #[inline]
-pub(crate) fn light_fence() {
+pub(super) fn light_fence() {
     if FENCE.load(Ordering::Relaxed) {
         fence(Ordering::SeqCst);
     } else {
@@ -97,25 +97,19 @@ pub(crate) fn light_fence() {
 }
 
 /// Between taking a value away and looking for its readers.
-pub(crate) fn heavy_fence() {
+pub(super) fn heavy_fence() {
     fence(Ordering::SeqCst);
     if !FENCE.load(Ordering::SeqCst) && !sys::membarrier() {
         // Registered, and refused since (a seccomp filter that came later): those who read
         // without a fence have had time to be seen after this.
         FENCE.store(true, Ordering::SeqCst);
-        std::thread::sleep(std::time::Duration::from_millis(10));
+        sys::nap(std::time::Duration::from_millis(10));
     }
 }
 
-/// Does any thread look at this handle?
-pub(crate) fn any(handle: usize) -> bool {
-    let mut at = ALL.load(Ordering::Acquire);
+/// The words of all threads.
+pub(super) fn words() -> impl Iterator<Item = &'static AtomicUsize> {
     // SAFETY: null, or a word that is never freed.
-    while let Some(hazard) = unsafe { at.as_ref() } {
-        if hazard.handle.load(Ordering::SeqCst) == handle {
-            return true;
-        }
-        at = hazard.next.load(Ordering::Acquire);
-    }
-    false
+    let at = |at: &AtomicPtr<Hazard>| unsafe { at.load(Ordering::Acquire).as_ref() };
+    std::iter::successors(at(&ALL), move |hazard| at(&hazard.next)).map(|hazard| &*hazard.handle)
 }

@@ -1,0 +1,214 @@
+//! What a flooded context costs the quiet ones: cargo bench -p uringlet --bench fairness [-- FOLDER]
+//!
+//! A hundred threads with a context each read 4 KiB of cached data, or have an fsync done by a worker, a
+//! hundred times a second, one request at a time. Beside them, in every second window, a context
+//! with 4,096 requests that are slow: opens of a FIFO that nobody writes to, or reads of a file that is not cached.
+//! Printed: the quiet requests' p50 and p99 (submit to reap) in both cases, medians of the rounds, and the ratio.
+#![allow(unsafe_code)]
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use uringlet::{Context, EngineKind, Sqe};
+
+const ROUNDS: usize = 5;
+const QUIET: usize = 100;
+const FLOOD: u32 = 4096;
+/// Requests of one quiet context in a window, and how often they come.
+const REQUESTS: usize = 100;
+const PERIOD: Duration = Duration::from_millis(10);
+const BLOCK: usize = 4096;
+const COLD_BYTES: u64 = 1 << 30;
+
+#[derive(Clone, Copy, Debug)]
+enum Quiet {
+    CachedRead,
+    /// With a deadline: the waiter does not execute it, a worker has to.
+    Fsync,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Flood {
+    HungOpens,
+    ColdReads,
+}
+
+struct Scratch {
+    folder: PathBuf,
+    warm: File,
+    cold: File,
+    fifo: CString,
+}
+
+impl Scratch {
+    fn new(folder: &Path) -> Self {
+        let folder = folder.join(format!("fairness-{}", std::process::id()));
+        std::fs::create_dir(&folder).expect("a folder");
+        let file = |name: &str, bytes: u64| {
+            let path = folder.join(name);
+            let mut file = File::create(&path).expect("a file");
+            let block = vec![7; 1 << 20];
+            for _ in 0..bytes.div_ceil(1 << 20) {
+                file.write_all(&block).expect("space");
+            }
+            file.sync_all().expect("written");
+            File::options().read(true).write(true).open(&path).expect("the file")
+        };
+        let (warm, cold) = (file("warm", 1 << 20), file("cold", COLD_BYTES));
+        let fifo = CString::new(folder.join("fifo").as_os_str().as_bytes()).unwrap();
+        // SAFETY: a NUL-terminated path.
+        assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
+        Self { folder, warm, cold, fifo }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Keeps 4,096 slow requests in flight until told to stop. Gives how many ended.
+fn flood(scratch: &Scratch, kind: Flood, begun: &Barrier, stop: &AtomicBool) -> u64 {
+    let mut context =
+        Context::builder().entries(FLOOD).engine(EngineKind::Workers).build().unwrap();
+    let fd = scratch.cold.as_raw_fd();
+    let mut buffers = vec![0u8; FLOOD as usize * BLOCK];
+    let mut random = 1u64;
+    let mut sqe = |at: u64| match kind {
+        Flood::HungOpens => Sqe::openat(libc::AT_FDCWD, &scratch.fifo, libc::O_RDONLY, 0),
+        Flood::ColdReads => {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let offset = (random >> 33) % (COLD_BYTES / BLOCK as u64) * BLOCK as u64;
+            let buffer = &mut buffers[at as usize * BLOCK..][..BLOCK];
+            Sqe::read(fd, buffer, offset)
+        }
+    };
+    if matches!(kind, Flood::ColdReads) {
+        // SAFETY: an open descriptor; the pages of the file leave the cache.
+        unsafe { libc::posix_fadvise(fd, 0, 0, libc::POSIX_FADV_DONTNEED) };
+        // SAFETY: as above; no read-ahead.
+        unsafe { libc::posix_fadvise(fd, 0, 0, libc::POSIX_FADV_RANDOM) };
+    }
+    for at in 0..u64::from(FLOOD) {
+        // SAFETY: the buffers outlive the context's requests, which all end below.
+        unsafe { context.push(sqe(at).user_data(at)).unwrap() };
+    }
+    context.submit().unwrap();
+    begun.wait();
+    let mut ended = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let _ = context.wait(1, Some(Duration::from_millis(20)));
+        while let Some(cqe) = context.reap() {
+            ended += 1;
+            // SAFETY: as above.
+            unsafe { context.push(sqe(cqe.user_data).user_data(cqe.user_data)).unwrap() };
+        }
+        let _ = context.submit();
+    }
+    if let Flood::HungOpens = kind {
+        for at in 0..u64::from(FLOOD) {
+            let _ = context.cancel(at);
+        }
+        // Lets those through that were started.
+        let path = std::ffi::OsStr::from_bytes(scratch.fifo.as_bytes());
+        let _both = File::options().read(true).write(true).open(path).unwrap();
+        let left = context.destroy();
+        // SAFETY: descriptors that these requests have opened.
+        left.iter().filter(|cqe| cqe.res >= 0).for_each(|cqe| unsafe {
+            libc::close(cqe.res);
+        });
+    } else {
+        drop(context);
+    }
+    ended
+}
+
+/// One window: the latencies of all quiet requests, in nanoseconds, sorted.
+fn window(scratch: &Scratch, quiet: Quiet, kind: Option<Flood>) -> Vec<u64> {
+    let stop = AtomicBool::new(false);
+    let begun = Barrier::new(if kind.is_some() { QUIET + 1 } else { QUIET });
+    std::thread::scope(|scope| {
+        if let Some(kind) = kind {
+            let (begun, stop) = (&begun, &stop);
+            scope.spawn(move || flood(scratch, kind, begun, stop));
+        }
+        let threads: Vec<_> = (0..QUIET)
+            .map(|number| {
+                let begun = &begun;
+                scope.spawn(move || {
+                    let mut context = Context::new(4).unwrap();
+                    let mut buffer = vec![0u8; BLOCK];
+                    let fd = scratch.warm.as_raw_fd();
+                    begun.wait();
+                    // Not all at the same moment.
+                    let start = Instant::now() + PERIOD * number as u32 / QUIET as u32;
+                    let mut took = Vec::with_capacity(REQUESTS);
+                    for at in 0..REQUESTS {
+                        let due = start + PERIOD * at as u32;
+                        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+                        let (sqe, deadline) = match quiet {
+                            Quiet::CachedRead => (Sqe::read(fd, &mut buffer[..], 0), None),
+                            Quiet::Fsync => (Sqe::fsync(fd), Some(Duration::from_secs(60))),
+                        };
+                        let begin = Instant::now();
+                        // SAFETY: the buffer stays until the completion was reaped.
+                        unsafe { context.push(sqe).unwrap() };
+                        context.submit().unwrap();
+                        context.wait(1, deadline).unwrap();
+                        let cqe = context.reap().expect("waited for");
+                        assert!(cqe.res >= 0, "{}", cqe.res);
+                        took.push(begin.elapsed().as_nanos() as u64);
+                    }
+                    took
+                })
+            })
+            .collect();
+        let mut all: Vec<u64> = threads.into_iter().flat_map(|one| one.join().unwrap()).collect();
+        stop.store(true, Ordering::Relaxed);
+        all.sort_unstable();
+        all
+    })
+}
+
+fn median(figures: &mut [f64]) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
+
+fn main() {
+    let folder = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
+    let scratch = Scratch::new(Path::new(&folder.unwrap_or_else(|| ".".to_owned())));
+    println!("{QUIET} quiet contexts, {ROUNDS} rounds, microseconds");
+    println!(
+        "{:<12} {:<10} {:>9} {:>9} {:>9} {:>9} {:>7}",
+        "quiet", "flood", "p50", "p50+", "p99", "p99+", "ratio"
+    );
+    for quiet in [Quiet::CachedRead, Quiet::Fsync] {
+        for kind in [Flood::HungOpens, Flood::ColdReads] {
+            let mut columns: [Vec<f64>; 4] = Default::default();
+            for _ in 0..ROUNDS {
+                for (at, flooded) in [None, Some(kind)].into_iter().enumerate() {
+                    let took = window(&scratch, quiet, flooded);
+                    let percentile = |p: usize| took[took.len() * p / 100] as f64 / 1000.0;
+                    columns[at].push(percentile(50));
+                    columns[2 + at].push(percentile(99));
+                }
+            }
+            let [p50, p50_flooded, p99, p99_flooded] = columns.each_mut().map(|c| median(c));
+            println!(
+                "{:<12} {:<10} {p50:>9.1} {p50_flooded:>9.1} {p99:>9.1} {p99_flooded:>9.1} {:>7.2}",
+                format!("{quiet:?}"),
+                format!("{kind:?}"),
+                p99_flooded / p99
+            );
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! The calls that end the life of a descriptor number, for drop-ins that export them: requests that
+//! still wait for it come first.
+//!
+//! The kernel's AIO holds the file for its requests; here a number is all there is. And the engine has
+//! descriptors of its own, which a program that closes all there are is not to meet.
+//! `see_descriptors_end` makes the functions.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use super::door::{enter, refuse};
+use crate::{own, sys};
+
+/// What a drop-in does before numbers from 0 on are closed.
+pub type Before = fn(&RangeInclusive<c_int>);
+
+/// The next definition of a C function after this library's, found once.
+struct Next(AtomicPtr<c_void>, &'static CStr);
+
+impl Next {
+    const fn new(name: &'static CStr) -> Self {
+        Self(AtomicPtr::new(std::ptr::null_mut()), name)
+    }
+
+    /// Null if there is none.
+    fn look(&self) -> *mut c_void {
+        let mut next = self.0.load(Ordering::Relaxed);
+        if next.is_null() {
+            // SAFETY: a NUL-terminated name.
+            next = unsafe { libc::dlsym(libc::RTLD_NEXT, self.1.as_ptr()) };
+            self.0.store(next, Ordering::Relaxed);
+        }
+        next
+    }
+
+    fn get(&self) -> *mut c_void {
+        let next = self.look();
+        assert!(!next.is_null(), "the C library has {:?}", self.1);
+        next
+    }
+}
+
+fn before_close(first: c_int, last: c_int, before: Before) {
+    if first >= 0 {
+        before(&(first..=last));
+    }
+}
+
+/// # Safety
+/// As close(2).
+pub unsafe fn close(fd: c_int, before: Before) -> c_int {
+    type Close = unsafe extern "C" fn(c_int) -> c_int;
+    static NEXT: Next = Next::new(c"close");
+    if own::is(fd) {
+        // The program has not opened it.
+        return refuse(libc::EBADF);
+    }
+    let next = enter(|| {
+        before_close(fd, fd, before);
+        NEXT.get()
+    });
+    // SAFETY: the C library's close(2), called as its caller called us. errno is its own.
+    unsafe { std::mem::transmute::<*mut c_void, Close>(next)(fd) }
+}
+
+/// # Safety
+/// As dup2(2).
+pub unsafe fn dup2(fd: c_int, onto: c_int, before: Before) -> c_int {
+    type Dup2 = unsafe extern "C" fn(c_int, c_int) -> c_int;
+    static NEXT: Next = Next::new(c"dup2");
+    if own::is(onto) {
+        return refuse(libc::EBUSY);
+    }
+    let next = enter(|| {
+        if fd != onto {
+            before_close(onto, onto, before);
+        }
+        NEXT.get()
+    });
+    // SAFETY: the C library's dup2(2), called as its caller called us.
+    unsafe { std::mem::transmute::<*mut c_void, Dup2>(next)(fd, onto) }
+}
+
+/// # Safety
+/// As dup3(2).
+pub unsafe fn dup3(fd: c_int, onto: c_int, flags: c_int, before: Before) -> c_int {
+    type Dup3 = unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;
+    static NEXT: Next = Next::new(c"dup3");
+    if own::is(onto) {
+        return refuse(libc::EBUSY);
+    }
+    let next = enter(|| {
+        before_close(onto, onto, before);
+        NEXT.get()
+    });
+    // SAFETY: the C library's dup3(2), called as its caller called us.
+    unsafe { std::mem::transmute::<*mut c_void, Dup3>(next)(fd, onto, flags) }
+}
+
+/// Closes what lies between the engine's own descriptors.
+///
+/// # Safety
+/// As close_range(2).
+pub unsafe fn close_range(first: c_uint, last: c_uint, flags: c_int, before: Before) -> c_int {
+    type CloseRange = unsafe extern "C" fn(c_uint, c_uint, c_int) -> c_int;
+    static NEXT: Next = Next::new(c"close_range");
+    let closes = first <= last && flags as c_uint & libc::CLOSE_RANGE_CLOEXEC == 0;
+    let next = enter(|| {
+        if closes {
+            before_close(number(first), number(last), before);
+        }
+        NEXT.look()
+    });
+    let call = |first, last| {
+        if next.is_null() {
+            // glibc before 2.34.
+            let ret = sys::close_range(first, last, flags) as c_int;
+            return if ret < 0 { refuse(-ret) } else { ret };
+        }
+        // SAFETY: the C library's close_range(2).
+        unsafe { std::mem::transmute::<*mut c_void, CloseRange>(next)(first, last, flags) }
+    };
+    let mut from = first;
+    while closes
+        && from <= last
+        && let Some(own) = own::first_in(number(from)..=number(last))
+    {
+        let own = own as c_uint;
+        if own > from {
+            let ret = call(from, own - 1);
+            if ret != 0 {
+                return ret;
+            }
+        }
+        if own == last {
+            return 0;
+        }
+        from = own + 1;
+    }
+    call(from, last)
+}
+
+/// A number beyond those that descriptors can have is the last of them.
+fn number(fd: c_uint) -> c_int {
+    c_int::try_from(fd).unwrap_or(c_int::MAX)
+}
+
+/// # Safety
+/// As closefrom(3).
+pub unsafe fn closefrom(first: c_int, before: Before) {
+    type CloseFrom = unsafe extern "C" fn(c_int);
+    static NEXT: Next = Next::new(c"closefrom");
+    let first = first.max(0);
+    // SAFETY: as the caller called us.
+    if unsafe { close_range(first as c_uint, c_uint::MAX, 0, before) } == 0 {
+        return;
+    }
+    // Refused, or an old kernel.
+    if own::first_in(first..=c_int::MAX).is_none() {
+        let next = enter(|| NEXT.get());
+        // SAFETY: the C library's closefrom(3), called as its caller called us.
+        unsafe { std::mem::transmute::<*mut c_void, CloseFrom>(next)(first) };
+        return;
+    }
+    let open: Vec<c_int> = enter(|| {
+        let folder = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+        let number = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+        folder.filter_map(number).collect()
+    });
+    for fd in open.into_iter().filter(|&fd| fd >= first) {
+        // SAFETY: as the caller asked. One that is gone meanwhile, as the folder's own, is no matter.
+        unsafe { close(fd, before) };
+    }
+}
+
+/// Exports close(2), dup2(2), dup3(2), close_range(2) and closefrom(3), which call a
+/// [`Before`](crate::front::descriptors::Before) first. For use once in a drop-in.
+#[macro_export]
+macro_rules! see_descriptors_end {
+    ($before:path) => {
+        /// # Safety
+        /// As close(2).
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn close(fd: ::std::ffi::c_int) -> ::std::ffi::c_int {
+            // SAFETY: as the caller called us.
+            unsafe { $crate::front::descriptors::close(fd, $before) }
+        }
+
+        /// # Safety
+        /// As dup2(2).
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn dup2(
+            fd: ::std::ffi::c_int,
+            onto: ::std::ffi::c_int,
+        ) -> ::std::ffi::c_int {
+            // SAFETY: as the caller called us.
+            unsafe { $crate::front::descriptors::dup2(fd, onto, $before) }
+        }
+
+        /// # Safety
+        /// As dup3(2).
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn dup3(
+            fd: ::std::ffi::c_int,
+            onto: ::std::ffi::c_int,
+            flags: ::std::ffi::c_int,
+        ) -> ::std::ffi::c_int {
+            // SAFETY: as the caller called us.
+            unsafe { $crate::front::descriptors::dup3(fd, onto, flags, $before) }
+        }
+
+        /// # Safety
+        /// As close_range(2).
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn close_range(
+            first: ::std::ffi::c_uint,
+            last: ::std::ffi::c_uint,
+            flags: ::std::ffi::c_int,
+        ) -> ::std::ffi::c_int {
+            // SAFETY: as the caller called us.
+            unsafe { $crate::front::descriptors::close_range(first, last, flags, $before) }
+        }
+
+        /// # Safety
+        /// As closefrom(3).
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn closefrom(first: ::std::ffi::c_int) {
+            // SAFETY: as the caller called us.
+            unsafe { $crate::front::descriptors::closefrom(first, $before) }
+        }
+    };
+}

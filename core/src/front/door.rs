@@ -1,0 +1,33 @@
+//! The door of a drop-in's functions.
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+
+/// Runs `body` with the program's `errno` kept. A panic ends here too, by aborting with its
+/// message, as Rust has it for every `extern "C"` function: going on could lose or repeat a completion.
+#[inline(always)]
+pub fn enter<T>(body: impl FnOnce() -> T) -> T {
+    struct Errno(c_int);
+    impl Drop for Errno {
+        #[inline(always)]
+        fn drop(&mut self) {
+            set_errno(self.0);
+        }
+    }
+    // SAFETY: the thread's errno is always there.
+    let _errno = Errno(unsafe { *libc::__errno_location() });
+    body()
+}
+
+/// Sets the thread's `errno`.
+#[inline]
+pub fn set_errno(errno: c_int) {
+    // SAFETY: the thread's errno is always there.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// The C library's way to say no.
+pub fn refuse(errno: c_int) -> c_int {
+    set_errno(errno);
+    -1
+}

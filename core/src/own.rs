@@ -1,0 +1,154 @@
+//! The engine's own descriptors: which numbers they have, so that a front end that sees a program
+//! close every number there is can leave them out.
+//!
+//! A bit per number, on pages that the kernel zeroes in the child of a fork: what a child inherits is
+//! its own to close. Where the kernel has no such pages (before 4.14), nothing is noted.
+#![allow(unsafe_code)]
+
+use std::ops::RangeInclusive;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+
+use crate::sys::{self, Mapping, Ret};
+
+/// Numbers from here on are not noted.
+const NUMBERS: usize = 1 << 20;
+const WORDS: usize = NUMBERS / 64;
+
+/// Descriptors are made from this number on: below the size that every process's table begins with (64),
+/// so that the table need not grow, and above the numbers that programs choose by hand.
+const FROM: RawFd = 40;
+
+static BITS: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
+/// No word at or beyond this one was ever used.
+static REACHED: AtomicUsize = AtomicUsize::new(0);
+
+/// The bits, if any were needed yet.
+fn bits() -> &'static [AtomicU64] {
+    let at = BITS.load(Ordering::Acquire);
+    if at.is_null() {
+        return &[];
+    }
+    // SAFETY: as many words, zeroed or written as atomics, in a mapping that stays.
+    unsafe { std::slice::from_raw_parts(at, REACHED.load(Ordering::Acquire)) }
+}
+
+#[cold]
+fn make_bits() -> bool {
+    let Ok(made) = Mapping::new(WORDS * 8, libc::PROT_READ | libc::PROT_WRITE) else {
+        return false;
+    };
+    if made.wipe_on_fork() != 0 {
+        return false;
+    }
+    let (null, at) = (std::ptr::null_mut(), made.base().cast());
+    if BITS.compare_exchange(null, at, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+        // Never unmapped: other threads may have seen it.
+        std::mem::forget(made);
+    }
+    true
+}
+
+/// Notes a descriptor as the engine's own.
+pub(crate) fn note(fd: RawFd) {
+    let Ok(number) = usize::try_from(fd) else { return };
+    if number >= NUMBERS || BITS.load(Ordering::Acquire).is_null() && !make_bits() {
+        return;
+    }
+    REACHED.fetch_max(number / 64 + 1, Ordering::AcqRel);
+    bits()[number / 64].fetch_or(1 << (number % 64), Ordering::Relaxed);
+}
+
+/// A descriptor of the engine's is about to be closed.
+pub(crate) fn forget(fd: RawFd) {
+    let word = usize::try_from(fd).ok().and_then(|number| bits().get(number / 64));
+    if let Some(word) = word {
+        word.fetch_and(!(1 << (fd as usize % 64)), Ordering::Relaxed);
+    }
+}
+
+/// Is this number one of the engine's own descriptors, in this process?
+pub(crate) fn is(fd: RawFd) -> bool {
+    first_in(fd..=fd).is_some()
+}
+
+/// The lowest number in a range that is one of the engine's own descriptors, in this process.
+pub(crate) fn first_in(numbers: RangeInclusive<RawFd>) -> Option<RawFd> {
+    let (from, to) =
+        (usize::try_from(*numbers.start()).ok()?, usize::try_from(*numbers.end()).ok()?);
+    let words = bits().iter().enumerate().skip(from / 64);
+    for (at, word) in words.take_while(|(at, _)| at * 64 <= to) {
+        let mut word = word.load(Ordering::Relaxed);
+        if at == from / 64 {
+            word &= u64::MAX << (from % 64);
+        }
+        if word != 0 {
+            let number = at * 64 + word.trailing_zeros() as usize;
+            return (number <= to).then_some(number as RawFd);
+        }
+    }
+    None
+}
+
+/// A new eventfd(2) of the engine's own, or the negative errno.
+pub(crate) fn eventfd() -> Ret {
+    let mut fd = sys::eventfd();
+    if fd < 0 {
+        return fd;
+    }
+    // A program may be about to open what is to become its standard input, which has to get number 0.
+    for from in [FROM, 3] {
+        if fd < from as Ret {
+            let moved = sys::duplicate(fd as RawFd, from);
+            if moved >= 0 {
+                sys::close(fd as RawFd);
+                fd = moved;
+            }
+        }
+    }
+    note(fd as RawFd);
+    fd
+}
+
+/// Closes a descriptor of the engine's own.
+pub(crate) fn close(fd: RawFd) {
+    forget(fd);
+    sys::close(fd);
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{close, eventfd, first_in, forget, is, note};
+
+    #[test]
+    fn own_descriptors_are_known_until_they_are_closed() {
+        let (a, b) = (eventfd() as i32, eventfd() as i32);
+        assert!(a >= 3 && b >= 3 && a != b);
+        assert!(is(a) && is(b) && !is(-1));
+        close(a);
+        assert!(!is(a) && is(b));
+        close(b);
+        assert!(!is(b));
+    }
+
+    #[test]
+    fn ranges_find_the_lowest() {
+        // Numbers that no test opens.
+        for fd in [500_000, 500_001, 500_063, 500_064, 510_000] {
+            note(fd);
+        }
+        assert_eq!(first_in(499_990..=499_999), None);
+        assert_eq!(first_in(499_990..=i32::MAX), Some(500_000));
+        assert_eq!(first_in(500_001..=500_001), Some(500_001));
+        assert_eq!(first_in(500_002..=500_062), None);
+        assert_eq!(first_in(500_002..=500_063), Some(500_063));
+        forget(500_063);
+        assert_eq!(first_in(500_002..=500_064), Some(500_064));
+        assert_eq!(first_in(500_065..=509_999), None);
+        assert_eq!(first_in(510_001..=i32::MAX), None);
+        [500_000, 500_001, 500_064, 510_000].into_iter().for_each(forget);
+        assert_eq!(first_in(500_000..=i32::MAX), None);
+        note(i32::MAX);
+        assert!(!is(i32::MAX), "too high to be noted");
+    }
+}

@@ -1,0 +1,126 @@
+//! Arrays that begin with zeros, and cost neither time nor memory before they are used: a process may
+//! hold thousands of contexts that do nothing.
+#![allow(unsafe_code)]
+
+use std::ops::Deref;
+use std::ptr::NonNull;
+
+use crate::sync::{AtomicU64, UnsafeCell};
+use crate::sys::Mapping;
+
+/// Arrays from this size on get pages of their own, which the kernel zeroes when they are touched.
+const MAPPED_FROM: usize = 2048;
+
+/// What such an array is made of.
+///
+/// # Safety
+/// Zero bytes are a valid value, and what [`Zero::zero`] gives. Nothing is left to be dropped once
+/// [`Zeros`] has dropped the values.
+pub(crate) unsafe trait Zero: Sized {
+    fn zero() -> Self;
+}
+
+// SAFETY: an atomic has its number's layout.
+unsafe impl Zero for AtomicU64 {
+    fn zero() -> Self {
+        Self::new(0)
+    }
+}
+
+// SAFETY: a cell has its content's layout.
+unsafe impl<T: Zero> Zero for UnsafeCell<T> {
+    fn zero() -> Self {
+        Self::new(T::zero())
+    }
+}
+
+// SAFETY: a number.
+unsafe impl Zero for u32 {
+    fn zero() -> Self {
+        0
+    }
+}
+
+/// An array.
+#[derive(Debug)]
+pub(crate) struct Zeros<T> {
+    values: NonNull<[T]>,
+    memory: Memory,
+}
+
+#[derive(Debug)]
+enum Memory {
+    /// `values` is from a box.
+    Heap,
+    /// It lies in here.
+    Mapped { _mapping: Mapping },
+}
+
+// SAFETY: it owns its values, as a box does.
+unsafe impl<T: Send> Send for Zeros<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Zeros<T> {}
+
+impl<T: Zero> Zeros<T> {
+    /// `count` zeros.
+    pub(crate) fn new(count: usize) -> Self {
+        if size_of::<T>() * count >= MAPPED_FROM && !cfg!(any(loom, miri)) {
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            if let Ok(mapping) = Mapping::new(size_of::<T>() * count, protection) {
+                let first = NonNull::new(mapping.base().cast::<T>()).expect("not at address 0");
+                let values = NonNull::slice_from_raw_parts(first, count);
+                return Self { values, memory: Memory::Mapped { _mapping: mapping } };
+            }
+        }
+        let values: Box<[T]> = (0..count).map(|_| T::zero()).collect();
+        let values = NonNull::new(Box::into_raw(values)).expect("a box is not null");
+        Self { values, memory: Memory::Heap }
+    }
+}
+
+impl<T> Zeros<T> {
+    /// Where the array begins, for those who do not keep to references.
+    pub(crate) fn first(&self) -> *mut T {
+        self.values.as_ptr().cast()
+    }
+}
+
+impl<T> Deref for Zeros<T> {
+    type Target = [T];
+
+    #[inline]
+    fn deref(&self) -> &[T] {
+        // SAFETY: values of the box, or, in a page-aligned mapping of their size, made of zeros
+        // (`Zero`); nobody has them mutably.
+        unsafe { self.values.as_ref() }
+    }
+}
+
+impl<T> Drop for Zeros<T> {
+    fn drop(&mut self) {
+        match self.memory {
+            // SAFETY: from a box in `new`, and gone with this.
+            Memory::Heap => drop(unsafe { Box::from_raw(self.values.as_ptr()) }),
+            // SAFETY: valid values, used by nobody any more; the mapping goes after this.
+            Memory::Mapped { .. } => unsafe { self.values.drop_in_place() },
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{MAPPED_FROM, Zeros};
+    use crate::sync::{AtomicU64, Ordering};
+
+    #[test]
+    fn arrays_of_every_size_are_zero_and_can_be_written() {
+        for count in [0, 1, MAPPED_FROM / 8 - 1, MAPPED_FROM / 8, 100_000] {
+            let zeros = Zeros::<AtomicU64>::new(count);
+            assert_eq!(zeros.len(), count);
+            for number in zeros.iter() {
+                assert_eq!(number.fetch_add(1, Ordering::Relaxed), 0);
+            }
+            assert!(zeros.iter().all(|number| number.load(Ordering::Relaxed) == 1));
+        }
+    }
+}

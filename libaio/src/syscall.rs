@@ -1,0 +1,242 @@
+//! The C library's `syscall(2)`: programs that make the calls of Linux AIO by number meet the same
+//! contexts as through libaio's functions; every other number goes on to the next `syscall`.
+//!
+//! What Rust's library and this one call by number passes here too: none of the numbers below is
+//! among that. The engine itself has instructions of its own (`sys.rs` in core).
+
+use std::ffi::{c_int, c_long, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use uringlet::front::{self, IoEvent};
+
+use crate::abi::Iocb;
+use crate::memory::accessible;
+use crate::{EFAULT, EINVAL, enter, events, handle};
+
+/// The definition that calls are passed on to. Until the loader has come to [`INIT`], and where nobody
+/// else has one, an instruction of our own: finding it may allocate, and an allocator may call.
+static NEXT: AtomicPtr<c_void> = AtomicPtr::new(plain as *const () as *mut c_void);
+
+/// Runs when the library has been loaded.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static INIT: extern "C" fn() = find_next;
+
+extern "C" fn find_next() {
+    // SAFETY: a NUL-terminated name.
+    let next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"syscall".as_ptr()) };
+    if !next.is_null() {
+        NEXT.store(next, Ordering::Relaxed);
+    }
+}
+
+/// syscall(2). Registers and stack stay as they are, so that what is passed on arrives as it came,
+/// whatever the number of its arguments.
+///
+/// # Safety
+/// As the system call.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
+    // The kernel looks at the lower half of the number, too. r11 is anybody's.
+    std::arch::naked_asm!(
+        "lea r11d, [rdi - {first}]",
+        "cmp r11d, {last} - {first}",
+        "jbe 2f",
+        "cmp edi, {pgetevents}",
+        "je 2f",
+        "cmp edi, {close_range}",
+        "je 2f",
+        "jmp qword ptr [rip + {next}]",
+        "2: jmp {ours}",
+        first = const libc::SYS_io_setup,
+        last = const libc::SYS_io_cancel,
+        pgetevents = const PGETEVENTS,
+        close_range = const libc::SYS_close_range,
+        next = sym NEXT,
+        ours = sym ours,
+    )
+}
+
+/// syscall(2), made here. Its seventh argument is on the stack, and the fourth of the call in another
+/// register than that of a function.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+unsafe extern "C" fn plain(number: c_long) -> c_long {
+    std::arch::naked_asm!(
+        "mov rax, rdi",
+        "mov rdi, rsi",
+        "mov rsi, rdx",
+        "mov rdx, rcx",
+        "mov r10, r8",
+        "mov r8, r9",
+        "mov r9, [rsp + 8]",
+        "syscall",
+        "cmp rax, -4095",
+        "jae 2f",
+        "ret",
+        "2: mov rdi, rax",
+        "jmp {failed}",
+        failed = sym failed,
+    )
+}
+
+/// As on x86-64. x16 is a linker's scratch register, which calls may change.
+///
+/// # Safety
+/// As the system call.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
+    std::arch::naked_asm!(
+        "cmp w0, #{last}",
+        "b.ls 2f",
+        "cmp w0, #{pgetevents}",
+        "b.eq 2f",
+        "cmp w0, #{close_range}",
+        "b.eq 2f",
+        "adrp x16, {next}",
+        "ldr x16, [x16, :lo12:{next}]",
+        "br x16",
+        "2: b {ours}",
+        // The first is 0.
+        last = const libc::SYS_io_getevents,
+        pgetevents = const PGETEVENTS,
+        close_range = const libc::SYS_close_range,
+        next = sym NEXT,
+        ours = sym ours,
+    )
+}
+
+/// syscall(2), made here.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+unsafe extern "C" fn plain(number: c_long) -> c_long {
+    std::arch::naked_asm!(
+        "mov x8, x0",
+        "mov x0, x1",
+        "mov x1, x2",
+        "mov x2, x3",
+        "mov x3, x4",
+        "mov x4, x5",
+        "mov x5, x6",
+        "svc #0",
+        "cmn x0, #4095",
+        "b.cs 2f",
+        "ret",
+        "2: b {failed}",
+        failed = sym failed,
+    )
+}
+
+/// `SYS_io_pgetevents`, which the `libc` crate leaves out.
+const PGETEVENTS: c_long = if cfg!(target_arch = "x86_64") { 333 } else { 292 };
+
+/// The C library's way to tell of an error: -1, and `errno`.
+extern "C" fn failed(answer: c_long) -> c_long {
+    // SAFETY: the thread's errno is always there.
+    unsafe { *libc::__errno_location() = -answer as c_int };
+    -1
+}
+
+/// The calls that are answered here. A call has fewer arguments than this; what stands in the others
+/// is not looked at.
+unsafe extern "C" fn ours(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
+    if c_long::from(number as u32) == libc::SYS_close_range {
+        // SAFETY: the caller's contract. errno is its own affair.
+        return unsafe { crate::descriptors::close_range(a as u32, b as u32, c as c_int) }.into();
+    }
+    // SAFETY: the caller's contract: as the call of that number.
+    let answer = unsafe {
+        match c_long::from(number as u32) {
+            libc::SYS_io_setup => crate::_io_setup(a as c_int, b as *mut usize),
+            libc::SYS_io_destroy => crate::_io_destroy(a),
+            libc::SYS_io_submit => crate::_io_submit(a, b as c_long, c as *const *const Iocb),
+            libc::SYS_io_cancel => crate::_io_cancel(a, b as *const Iocb, c as *mut IoEvent),
+            libc::SYS_io_getevents => enter(|| get_events(a, b, c, d, e, None)),
+            _ => enter(|| match mask_of(e, f) {
+                Ok(mask) => get_events(a, b, c, d, e, mask),
+                Err(errno) => errno,
+            }),
+        }
+    };
+    if answer < 0 { failed(answer.into()) } else { answer.into() }
+}
+
+/// The kernel's io_getevents(2): unlike libaio's, it looks at its arguments before it looks into the ring.
+///
+/// # Safety
+/// As io_getevents(2).
+unsafe fn get_events(
+    handle: usize,
+    min: usize,
+    nr: usize,
+    events: usize,
+    timeout: usize,
+    mask: Option<u64>,
+) -> c_int {
+    if !is_timespec(timeout) {
+        return EFAULT;
+    }
+    let Some(context) = handle::get(handle) else { return EINVAL };
+    let (min, nr) = (min as i64, nr as i64);
+    if min < 0 || min > nr {
+        return EINVAL;
+    }
+    let (events, timeout) = (events as *mut IoEvent, timeout as *const libc::timespec);
+    // SAFETY: the caller's contract.
+    let got = unsafe { events::get_events(&context, min, nr, events, timeout, mask) as c_int };
+    match mask {
+        // Signals are let through even if there is no time to sleep.
+        Some(mask) if got == 0 && front::interrupted_under(mask) => -libc::EINTR,
+        _ => got,
+    }
+}
+
+fn is_timespec(timeout: usize) -> bool {
+    timeout == 0 || accessible(timeout, size_of::<libc::timespec>(), false)
+}
+
+/// The signal mask that the last argument of io_pgetevents(2) points to, with its size.
+fn mask_of(timeout: usize, argument: usize) -> Result<Option<u64>, c_int> {
+    /// `struct __aio_sigset` of linux/aio_abi.h.
+    #[repr(C)]
+    #[derive(Clone, Copy)]
+    struct Sigset {
+        mask: *const u64,
+        size: usize,
+    }
+    // The kernel reads the time before the mask.
+    if !is_timespec(timeout) {
+        return Err(EFAULT);
+    }
+    if argument == 0 {
+        return Ok(None);
+    }
+    if !accessible(argument, size_of::<Sigset>(), false) {
+        return Err(EFAULT);
+    }
+    // SAFETY: readable, and of integers.
+    let Sigset { mask, size } = unsafe { (argument as *const Sigset).read_unaligned() };
+    if mask.is_null() {
+        return Ok(None);
+    }
+    if size != size_of::<u64>() {
+        return Err(EINVAL);
+    }
+    if !accessible(mask as usize, size, false) {
+        return Err(EFAULT);
+    }
+    // SAFETY: readable.
+    Ok(Some(unsafe { mask.read_unaligned() }))
+}

@@ -1,0 +1,167 @@
+//! The library in other programs' houses, where there is nothing to compare with: unloaded, in place of
+//! the library file, on every engine.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+mod support;
+
+fn tests() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests")
+}
+
+/// Compiles what stands in `source` under the tests' folder.
+fn compile(source: &str, folder: &Path, arguments: &[&str]) -> PathBuf {
+    let source = tests().join(source);
+    let program = folder.join(source.file_stem().expect("a name"));
+    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let mut command = Command::new(&compiler);
+    command
+        .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Werror", "-pthread", "-o"])
+        .arg(&program)
+        .arg(&source);
+    let output = command.args(arguments).output().expect("a C compiler: run ci/setup.sh");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {text} (run ci/setup.sh)", source.display());
+    program
+}
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder")
+}
+
+/// `program` under a time limit, without what cargo's environment says about libraries.
+fn command(program: &Path, variables: &[(&str, &Path)]) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=5", "100", "env"]);
+    command.env_remove("LD_LIBRARY_PATH").env_remove("LD_PRELOAD").env_remove("URINGLET_ENGINE");
+    for (name, value) in variables {
+        command.arg(format!("{name}={}", value.display()));
+    }
+    command.arg(program);
+    command
+}
+
+/// What a program printed, if it ended well and said nothing else.
+fn answers(output: &Output) -> String {
+    let (out, error) = (&output.stdout, String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && error.is_empty(), "{}: {error}", output.status);
+    String::from_utf8(out.clone()).expect("text")
+}
+
+#[test]
+fn unloaded_while_its_threads_are_about() {
+    let folder = folder();
+    let program = compile("house/unload.c", folder.path(), &["-ldl"]);
+    let output = command(&program, &[]).arg(support::library()).output().expect("timeout(1)");
+    assert_eq!(answers(&output), "unloaded twice\n");
+}
+
+/// The program's own check (`the_right_library`) finds io_setup in the file that it was told of.
+#[test]
+fn in_place_of_the_library_file() {
+    let folder = folder();
+    let program = compile("c/read_write.c", folder.path(), &["-laio"]);
+    let place = folder.path().join("libaio.so.1");
+    symlink(support::library(), &place).expect("a link");
+    let variables = [
+        ("LD_LIBRARY_PATH", folder.path()),
+        ("LIBAIO_EXPECTED", place.as_path()),
+        ("TMPDIR", folder.path()),
+    ];
+    let output = command(&program, &variables).output().expect("timeout(1)");
+    assert!(answers(&output).contains("write to full: res -ENOSPC\n"), "ours answers otherwise");
+    // And the calls by number, which libc would make.
+    let program = compile("c/syscall.c", folder.path(), &["-laio"]);
+    let output = command(&program, &variables).output().expect("timeout(1)");
+    assert!(answers(&output).contains("the same context through libaio: res 4096\n"));
+}
+
+/// As Debian 13 and Ubuntu 24.04 call it: a program that was linked there asks for that file, and
+/// for the same versions in it.
+#[test]
+fn in_place_of_the_library_file_by_its_second_name() {
+    let folder = folder();
+    let stub = folder.path().join("stub.c");
+    let names = ["io_setup", "io_destroy", "io_submit", "io_cancel", "io_getevents"];
+    let functions: String =
+        names.iter().map(|name| format!("int {name}() {{ return -1; }}\n")).collect();
+    std::fs::write(&stub, functions).expect("written");
+    let map = tests().join("../libaio.map");
+    let library = folder.path().join("libaio.so");
+    let made = Command::new("cc")
+        .args(["-shared", "-fPIC", "-w", "-Wl,-soname,libaio.so.1t64", "-o"])
+        .arg(&library)
+        .arg(format!("-Wl,--version-script={},--undefined-version", map.display()))
+        .arg(&stub)
+        .status();
+    assert!(made.expect("a C compiler").success());
+    let search = format!("-L{}", folder.path().display());
+    let program = compile("c/append_order.c", folder.path(), &[&search, "-laio"]);
+    let needed = Command::new("readelf").args(["-d"]).arg(&program).output().expect("readelf");
+    assert!(String::from_utf8_lossy(&needed.stdout).contains("[libaio.so.1t64]"));
+    let place = folder.path().join("libaio.so.1t64");
+    symlink(support::library(), &place).expect("a link");
+    let variables = [
+        ("LD_LIBRARY_PATH", folder.path()),
+        ("LIBAIO_EXPECTED", place.as_path()),
+        ("TMPDIR", folder.path()),
+    ];
+    let output = command(&program, &variables).output().expect("timeout(1)");
+    assert!(!answers(&output).is_empty());
+}
+
+/// What the engine keeps open differs from one to the other.
+#[test]
+fn every_descriptor_closed_on_every_engine() {
+    let folder = folder();
+    let program = compile("c/close_all.c", folder.path(), &["-laio"]);
+    let library = support::library();
+    let run = |engine: &str| {
+        let variables = [
+            ("LD_PRELOAD", library.as_path()),
+            ("LIBAIO_EXPECTED", &library),
+            ("TMPDIR", folder.path()),
+            ("URINGLET_ENGINE", Path::new(engine)),
+        ];
+        command(&program, &variables).output().expect("timeout(1)")
+    };
+    let expected = answers(&run("workers"));
+    assert!(expected.contains("right after closefrom: 306, 0 of the program's"), "{expected}");
+    for engine in ["auto", "linux_aio", "io_uring"] {
+        let output = run(engine);
+        if String::from_utf8_lossy(&output.stderr).contains("io_setup(") {
+            eprintln!("SKIPPED every_descriptor_closed_on_every_engine/{engine}: refused here");
+            continue;
+        }
+        assert_eq!(answers(&output), expected, "{engine}");
+    }
+    // The last of it, in a child, is refused there: the parent has used this engine.
+    let output = run("posix_aio");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let before = expected.split("a daemon's").next().expect("all of it");
+    assert!(text.starts_with(before), "{text}");
+}
+
+/// An allocator that checks itself.
+#[test]
+fn under_malloc_check() {
+    let debug = Path::new("libc_malloc_debug.so.0");
+    let folder = folder();
+    let program = compile("c/threads.c", folder.path(), &["-laio"]);
+    let library = support::library();
+    let both = PathBuf::from(format!("{}:{}", library.display(), debug.display()));
+    let variables = [
+        ("LD_PRELOAD", both.as_path()),
+        ("LIBAIO_EXPECTED", &library),
+        ("TMPDIR", folder.path()),
+        ("MALLOC_CHECK_", Path::new("3")),
+    ];
+    let output = command(&program, &variables).output().expect("timeout(1)");
+    if String::from_utf8_lossy(&output.stderr).contains("cannot be preloaded") {
+        eprintln!("SKIPPED under_malloc_check: no {} here", debug.display());
+        return;
+    }
+    assert!(!answers(&output).is_empty());
+}
