@@ -1,6 +1,6 @@
 //! `uringlet run` around the program: refusals, exit status, signals, the counters' file.
 //!
-//! What the drop-in does is tested with the drop-in; here an empty library stands in for it.
+//! What the drop-ins do is tested with the drop-ins; here empty libraries stand in for them.
 
 use assert_cmd::Command;
 use predicates::prelude::*;
@@ -13,7 +13,9 @@ fn uringlet() -> Command {
     Command::new(assert_cmd::cargo::cargo_bin!("uringlet"))
 }
 
-/// A folder with a copy of the command and, beside it, an empty libaio.so.
+const DROP_INS: [&str; 2] = ["libaio.so", "libposix_aio.so"];
+
+/// A folder with a copy of the command and, beside it, empty drop-ins.
 struct Installation(tempfile::TempDir);
 
 impl Installation {
@@ -24,7 +26,9 @@ impl Installation {
         let mut cp = std::process::Command::new("cp");
         let copied = cp.arg(assert_cmd::cargo::cargo_bin!("uringlet")).arg(folder.path()).status();
         assert!(copied.unwrap().success());
-        compile(folder.path(), "int nothing;", &["-shared", "-fPIC"], "libaio.so");
+        for name in DROP_INS {
+            compile(folder.path(), "int nothing;", &["-shared", "-fPIC"], name);
+        }
         Self(folder)
     }
 
@@ -76,34 +80,43 @@ fn what_cannot_work_is_refused_before_it_starts() {
 
 #[test]
 fn a_missing_library_is_named_with_the_cure() {
-    let installation = Installation::new();
-    std::fs::remove_file(installation.0.path().join("libaio.so")).unwrap();
-    installation.run(&["--", "true"]).code(1).stderr(
-        contains("looked for")
-            .and(contains("deps/libaio.so"))
-            .and(contains("cargo build --release")),
-    );
+    for name in DROP_INS {
+        let installation = Installation::new();
+        std::fs::remove_file(installation.0.path().join(name)).unwrap();
+        let place = format!("deps/{name}");
+        installation.run(&["--", "true"]).code(1).stderr(
+            contains("looked for").and(contains(place)).and(contains("cargo build --release")),
+        );
+    }
 }
 
 #[test]
 fn the_program_gets_preload_engine_arguments_and_its_own_name() {
     let installation = Installation::new();
     let script = r#"echo "$LD_PRELOAD|$URINGLET_ENGINE|$URINGLET_STATS|$0|$1|$2""#;
-    let library = installation.0.path().canonicalize().unwrap().join("libaio.so");
-    let expected = format!("{}|null||name|--stats|b c\n", library.display());
+    let folder = installation.0.path().canonicalize().unwrap();
+    let [libaio, posix_aio] = DROP_INS.map(|name| folder.join(name).display().to_string());
+    let expected = format!("{libaio}:{posix_aio}|null||name|--stats|b c\n");
     installation
         .run(&["--engine", "null", "--", "sh", "-c", script, "name", "--stats", "b c"])
         .success()
         .stdout(expected);
     let other = installation.0.path().join("other.so");
-    std::fs::copy(&library, &other).unwrap();
-    let expected = format!("{}:{}\n", library.display(), other.display());
-    Command::new(installation.executable())
-        .env("LD_PRELOAD", &other)
-        .args(["run", "--", "sh", "-c", "echo $LD_PRELOAD"])
-        .assert()
-        .success()
-        .stdout(expected);
+    std::fs::copy(&libaio, &other).unwrap();
+    let cases = [
+        (&[][..], format!("{libaio}:{posix_aio}")),
+        (&["--only", "libaio"], libaio),
+        (&["--only", "posix-aio"], posix_aio),
+    ];
+    for (only, ours) in cases {
+        let program = ["--", "sh", "-c", "echo $LD_PRELOAD"];
+        Command::new(installation.executable())
+            .env("LD_PRELOAD", &other)
+            .args([&["run"], only, &program].concat())
+            .assert()
+            .success()
+            .stdout(format!("{ours}:{}\n", other.display()));
+    }
 }
 
 #[test]

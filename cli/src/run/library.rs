@@ -1,28 +1,49 @@
-//! Where the libaio drop-in lies, seen from the executable.
+//! Where the drop-ins lie, seen from the executable.
 
 use anyhow::{Context as _, Result, bail};
+use clap::ValueEnum;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The file that cargo makes of the `libaio` crate.
-const NAME: &str = "libaio.so";
+/// A library that takes the place of another interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DropIn {
+    /// libaio's functions, and Linux AIO's system calls made through syscall(2)
+    Libaio,
+    /// The C library's aio_read, aio_write and so on
+    PosixAio,
+}
 
-/// The drop-in beside the running executable or in its `deps/`, whichever is newer, or in
+impl DropIn {
+    /// In the order in which they are preloaded.
+    pub const ALL: [Self; 2] = [Self::Libaio, Self::PosixAio];
+
+    /// The file that cargo makes of its crate.
+    fn file_name(self) -> &'static str {
+        match self {
+            Self::Libaio => "libaio.so",
+            Self::PosixAio => "libposix_aio.so",
+        }
+    }
+}
+
+/// A drop-in beside the running executable or in its `deps/`, whichever is newer, or in
 /// `../lib/uringlet/`.
 ///
 /// # Errors
 /// Not there (says where it looked), or at a path that the loader cannot preload.
-pub fn find() -> Result<PathBuf> {
+pub fn find(drop_in: DropIn) -> Result<PathBuf> {
     let executable = std::env::current_exe().context("cannot find the uringlet executable")?;
-    find_from(executable.parent().unwrap_or(Path::new("/")))
+    find_from(executable.parent().unwrap_or(Path::new("/")), drop_in)
 }
 
-fn find_from(folder: &Path) -> Result<PathBuf> {
+fn find_from(folder: &Path, drop_in: DropIn) -> Result<PathBuf> {
+    let name = drop_in.file_name();
     let places = [
-        folder.join(NAME),
-        folder.join("deps").join(NAME),
-        folder.join("../lib/uringlet").join(NAME),
+        folder.join(name),
+        folder.join("deps").join(name),
+        folder.join("../lib/uringlet").join(name),
     ];
     // cargo puts it into `deps/`, and beside the executable only when asked for the whole workspace:
     // of the two, the newer one is of the same build as the executable.
@@ -31,7 +52,7 @@ fn find_from(folder: &Path) -> Result<PathBuf> {
     let Some(found) = built.or(places.last().filter(|place| place.is_file())) else {
         let list: Vec<String> = places.iter().map(|p| format!("  {}", p.display())).collect();
         bail!(
-            "the libaio drop-in ({NAME}) is not there; looked for\n{}\n\
+            "the drop-in {name} is not there; looked for\n{}\n\
              In the source tree, `cargo build --release` makes it.",
             list.join("\n")
         );
@@ -48,14 +69,11 @@ fn find_from(folder: &Path) -> Result<PathBuf> {
     Ok(found)
 }
 
-/// The value of `LD_PRELOAD`: the drop-in, then what was there.
-pub fn preload(library: &Path, existing: Option<OsString>) -> OsString {
-    let mut value = library.as_os_str().to_owned();
-    if let Some(existing) = existing.filter(|text| !text.is_empty()) {
-        value.push(":");
-        value.push(existing);
-    }
-    value
+/// The value of `LD_PRELOAD`: the drop-ins, then what was there.
+pub fn preload(libraries: &[PathBuf], existing: Option<OsString>) -> OsString {
+    let existing = existing.filter(|text| !text.is_empty());
+    let ours = libraries.iter().map(|library| library.as_os_str().to_owned());
+    ours.chain(existing).collect::<Vec<_>>().join(":".as_ref())
 }
 
 #[cfg(test)]
@@ -65,11 +83,11 @@ mod tests {
     #[test]
     fn of_the_two_in_the_target_folder_the_newer_is_taken() {
         let folder = tempfile::Builder::new().prefix("lib").tempdir().unwrap();
-        let error = find_from(folder.path()).unwrap_err().to_string();
+        let error = find_from(folder.path(), DropIn::Libaio).unwrap_err().to_string();
         assert!(error.contains("deps/libaio.so") && error.contains("cargo build --release"));
         std::fs::create_dir(folder.path().join("deps")).unwrap();
         std::fs::write(folder.path().join("deps/libaio.so"), "").unwrap();
-        assert!(find_from(folder.path()).unwrap().ends_with("deps/libaio.so"));
+        assert!(find_from(folder.path(), DropIn::Libaio).unwrap().ends_with("deps/libaio.so"));
         std::fs::write(folder.path().join("libaio.so"), "").unwrap();
         let built = |place: &str, seconds| {
             let file = std::fs::File::options().write(true).open(folder.path().join(place));
@@ -78,23 +96,25 @@ mod tests {
         };
         built("deps/libaio.so", 1000);
         built("libaio.so", 2000);
-        assert!(!find_from(folder.path()).unwrap().ends_with("deps/libaio.so"));
+        assert!(!find_from(folder.path(), DropIn::Libaio).unwrap().ends_with("deps/libaio.so"));
         built("deps/libaio.so", 3000);
-        assert!(find_from(folder.path()).unwrap().ends_with("deps/libaio.so"));
+        assert!(find_from(folder.path(), DropIn::Libaio).unwrap().ends_with("deps/libaio.so"));
     }
 
     #[test]
     fn a_path_that_cannot_be_preloaded_is_refused() {
         let folder = tempfile::Builder::new().prefix("a b").tempdir().unwrap();
         std::fs::write(folder.path().join("libaio.so"), "").unwrap();
-        assert!(find_from(folder.path()).unwrap_err().to_string().contains("space"));
+        assert!(
+            find_from(folder.path(), DropIn::Libaio).unwrap_err().to_string().contains("space")
+        );
     }
 
     #[test]
     fn an_existing_preload_stays_behind_ours() {
-        let ours = Path::new("/x/libaio.so");
-        assert_eq!(preload(ours, None), "/x/libaio.so");
-        assert_eq!(preload(ours, Some("".into())), "/x/libaio.so");
-        assert_eq!(preload(ours, Some("/y.so".into())), "/x/libaio.so:/y.so");
+        let ours = ["/x/libaio.so", "/x/libposix_aio.so"].map(PathBuf::from);
+        assert_eq!(preload(&ours[..1], None), "/x/libaio.so");
+        assert_eq!(preload(&ours[..1], Some("".into())), "/x/libaio.so");
+        assert_eq!(preload(&ours, Some("/y.so".into())), "/x/libaio.so:/x/libposix_aio.so:/y.so");
     }
 }

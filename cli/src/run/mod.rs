@@ -1,10 +1,11 @@
-//! `uringlet run`: starts a program with the libaio drop-in preloaded.
+//! `uringlet run`: starts a program with the drop-ins preloaded.
 
 mod library;
 mod program;
 mod signals;
 mod summary;
 
+use self::library::DropIn;
 use crate::REFUSED;
 use crate::sandbox::Sandbox;
 use anyhow::{Context as _, Result};
@@ -16,14 +17,16 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Command, ExitCode, ExitStatus};
 use uringlet::EngineKind;
 
-/// Read by the drop-in: the engine of every context.
+/// Read by the drop-ins: the engine of every context.
 const ENGINE: &str = "URINGLET_ENGINE";
-/// Read by the drop-in: a file to be mapped for counters, shared by the program and its children.
+/// Read by the drop-ins: a file to be mapped for counters, shared by the program and its children.
 const STATS: &str = "URINGLET_STATS";
 
 const HELP: &str = "\
 Examples:
   uringlet run -- fio --name=t --filename=F --size=256M --ioengine=libaio --rw=randrw --iodepth=32
+  uringlet run -- fio --name=t --filename=F --size=256M --ioengine=posixaio --rw=randrw --iodepth=32
+  uringlet run --only libaio -- ./program         POSIX AIO stays the C library's
   uringlet run --stats -- qemu-img bench -f raw -t none -i native -c 20000 -d 32 disk.img
   uringlet run --forbid docker -- ./program       as in a container: io_uring is refused
 
@@ -35,7 +38,7 @@ and must be built for this architecture. It is for trying things out, and no sec
 
 Exit status: the program's own; 128 + N if signal N ended it; 2 if it was refused; 1 if uringlet failed.";
 
-/// Starts a program, unchanged, with its libaio calls served by uringlet.
+/// Starts a program, unchanged, with its libaio and POSIX AIO calls served by uringlet.
 #[derive(Args)]
 #[command(after_long_help = HELP, after_help = HELP)]
 pub struct Arguments {
@@ -48,6 +51,10 @@ pub struct Arguments {
           value_parser = PossibleValuesParser::new(EngineKind::ALL.map(EngineKind::name)))]
     engine: String,
 
+    /// Serve the calls of one interface only
+    #[arg(long, value_enum, value_name = "INTERFACE")]
+    only: Option<DropIn>,
+
     #[command(flatten)]
     sandbox: Sandbox,
 
@@ -59,7 +66,7 @@ pub struct Arguments {
 /// Runs the command; the exit code is the program's.
 ///
 /// # Errors
-/// The drop-in is missing, or the program could not be started.
+/// A drop-in is missing, or the program could not be started.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (name, rest) = arguments.program.split_first().expect("clap requires one");
     let path = std::env::var_os("PATH");
@@ -72,12 +79,14 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             return Ok(ExitCode::from(REFUSED));
         }
     };
-    let library = library::find()?;
+    let served =
+        DropIn::ALL.into_iter().filter(|&one| arguments.only.is_none_or(|only| only == one));
+    let libraries = served.map(library::find).collect::<Result<Vec<_>>>()?;
     let mut command = Command::new(&file);
     command
         .arg0(name)
         .args(rest)
-        .env("LD_PRELOAD", library::preload(&library, std::env::var_os("LD_PRELOAD")))
+        .env("LD_PRELOAD", library::preload(&libraries, std::env::var_os("LD_PRELOAD")))
         .env(ENGINE, &arguments.engine);
     arguments.sandbox.lock_in(&mut command)?;
     if arguments.stats {

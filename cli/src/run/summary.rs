@@ -9,10 +9,10 @@ use uringlet::stats::{Latency, Snapshot};
 pub fn text(stats: &Snapshot) -> String {
     if stats.contexts == 0 {
         return "uringlet: nothing went through it.\n\
-                Likely reasons: the program did not use libaio in this run (another I/O engine was \
-                chosen, or it ended first);\n\
+                Likely reasons: the program did not use libaio or POSIX AIO in this run (another I/O \
+                engine was chosen, or it ended first);\n\
                 it carries libaio inside itself instead of linking libaio.so.1 dynamically; or it \
-                makes the io_submit system calls itself.\n"
+                makes the io_submit system calls itself, by other means than syscall(2).\n"
             .into();
     }
     let mut table = Table::new();
