@@ -7,6 +7,7 @@ use machinery::{Build, Difference, Occurs, Suite, differs};
 
 #[path = "support/differential.rs"]
 mod machinery;
+mod matrix;
 mod support;
 
 const KEY: &str = "requests are not written to: aio_key stays what it was";
@@ -17,7 +18,10 @@ const HELD: &str = "the kernel holds files that it polls or counts up; here they
 const METHOD: &str =
     "files that the kernel has no asynchronous method for are read and written all the same";
 
+const PRIORITY: &str = "a priority is checked, not used: nothing becomes more urgent, and nobody is asked whether it may";
+
 const DIFFERENCES: &[Difference] = &[
+    differs(("ioprio", "real-time"), ("submit -EPERM", "res 16"), Occurs::Always, PRIORITY),
     differs(("submit_errors", "key after submit"), ("0", "4711"), Occurs::Always, KEY),
     differs(
         ("submit_errors", "request block in read-only memory"),
@@ -134,6 +138,7 @@ programs! {
     getevents,
     handles,
     house,
+    ioprio,
     leaks,
     old_versions,
     own_malloc,
@@ -156,4 +161,9 @@ programs! {
 #[test]
 fn every_program_is_in_the_list() {
     SUITE.check_list();
+}
+
+#[test]
+fn the_matrix_is_what_the_programs_cover() {
+    matrix::MATRIX.check(&SUITE);
 }

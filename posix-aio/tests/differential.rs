@@ -4,209 +4,62 @@
 //! [`DIFFERENCES`] says so and why; an entry that does not occur (any more) is a failure too.
 //! What the answers cover makes the matrix in the README.
 
-use machinery::matrix::{Function, Untested, check as check_matrix};
 use machinery::{Build, Difference, Occurs, Suite, differs};
 
 #[path = "../../libaio/tests/support/differential.rs"]
 mod machinery;
+mod matrix;
 #[path = "../../libaio/tests/support/mod.rs"]
 mod support;
 
-const DIFFERENCES: &[Difference] = &[];
+const THREADS: &str =
+    "natively at most 20 threads (aio_init) work, and one that waits for data is one of them";
+const OWN: &str = "natively it is left to a thread that only the parent has";
+const INLINE: &str = "where no thread can be started, the request is executed by the call itself";
 
-/// The cases of each function: success, each errno of its manual page, notifications, and what else can be told apart.
-const FUNCTIONS: &[Function] = &[
-    (
-        "aio_read",
-        &[
-            "success",
-            "EAGAIN",
-            "EBADF",
-            "EINVAL",
-            "EINVAL reqprio",
-            "EOVERFLOW",
-            "ENOSYS",
-            "EFAULT",
-            "EISDIR",
-            "EIO",
-            "EAGAIN of the file",
-            "SIGEV_NONE",
-            "SIGEV_SIGNAL",
-            "SIGEV_SIGNAL of no signal",
-            "SIGEV_THREAD",
-            "SIGEV_THREAD attributes",
-            "unknown sigev_notify",
-            "reqprio",
-            "order",
-            "several threads",
-            "63 blocked",
-            "closed descriptor",
-            "in a child",
-            "exit",
-            "mixed names",
-            "old version",
-        ],
+const DIFFERENCES: &[Difference] = &[
+    differs(
+        ("house", "a read of a file behind 63 reads of empty pipes"),
+        ("EINPROGRESS", "return 512"),
+        Occurs::Always,
+        THREADS,
     ),
-    (
-        "aio_write",
-        &[
-            "success",
-            "EAGAIN",
-            "EBADF",
-            "EINVAL",
-            "EINVAL reqprio",
-            "EFBIG",
-            "ENOSYS",
-            "EFAULT",
-            "ENOSPC",
-            "EPIPE",
-            "EPERM",
-            "EAGAIN of the file",
-            "SIGEV_NONE",
-            "SIGEV_SIGNAL",
-            "SIGEV_THREAD",
-            "SIGEV_THREAD attributes",
-            "reqprio",
-            "order",
-            "in a child",
-            "mixed names",
-            "old version",
-        ],
+    differs(
+        ("fork", "a child while the parent's helper idles"),
+        ("EINPROGRESS", "return 16"),
+        Occurs::Always,
+        OWN,
     ),
-    (
-        "aio_fsync",
-        &[
-            "success",
-            "success O_SYNC",
-            "success O_DSYNC",
-            "EAGAIN",
-            "EBADF",
-            "EINVAL",
-            "EINVAL reqprio",
-            "ENOSYS",
-            "ECANCELED",
-            "SIGEV_NONE",
-            "SIGEV_SIGNAL",
-            "SIGEV_THREAD",
-            "reqprio",
-            "order",
-            "in a child",
-            "mixed names",
-            "old version",
-        ],
+    differs(
+        ("resources", "a read without a thread"),
+        ("refused -EAGAIN, then error EAGAIN, return 0", "return 16"),
+        Occurs::Always,
+        INLINE,
     ),
-    (
-        "aio_error",
-        &[
-            "0",
-            "EINPROGRESS",
-            "ECANCELED",
-            "an errno",
-            "EINVAL",
-            "ENOSYS",
-            "never submitted",
-            "freed blocks",
-            "in a handler",
-            "in a child",
-            "mixed names",
-            "old version",
-        ],
+    differs(
+        ("resources", "a write without a thread"),
+        ("refused -EAGAIN, then error EAGAIN, return 0", "return 16"),
+        Occurs::Always,
+        INLINE,
     ),
-    (
-        "aio_return",
-        &[
-            "success",
-            "error",
-            "cancelled",
-            "twice",
-            "EINPROGRESS",
-            "EINVAL",
-            "ENOSYS",
-            "never submitted",
-            "in a handler",
-            "mixed names",
-            "old version",
-        ],
+    differs(
+        ("resources", "a sync without a thread"),
+        ("refused -EAGAIN, then error EAGAIN, return 0", "return 0"),
+        Occurs::Always,
+        INLINE,
     ),
-    (
-        "aio_suspend",
-        &[
-            "success",
-            "EAGAIN",
-            "EINTR",
-            "EINVAL",
-            "ENOSYS",
-            "NULL entries",
-            "empty list",
-            "timeout out of range",
-            "several threads",
-            "pthread_cancel",
-            "freed blocks",
-            "in a child",
-            "mixed names",
-            "old version",
-        ],
+    differs(
+        ("resources", "a list that waits, without a thread"),
+        ("-EAGAIN, then error EAGAIN, return 0", "0, then return 16"),
+        Occurs::Always,
+        INLINE,
     ),
-    (
-        "aio_cancel",
-        &[
-            "AIO_CANCELED",
-            "AIO_NOTCANCELED",
-            "AIO_ALLDONE",
-            "EBADF",
-            "EINVAL",
-            "ENOSYS",
-            "notifies",
-            "never submitted",
-            "race",
-            "mixed names",
-            "old version",
-        ],
+    differs(
+        ("resources", "a list that does not wait, without a thread"),
+        ("-EAGAIN, then error EAGAIN, return 0", "0, then return 16"),
+        Occurs::Always,
+        INLINE,
     ),
-    (
-        "lio_listio",
-        &[
-            "LIO_WAIT success",
-            "LIO_NOWAIT success",
-            "LIO_NOP",
-            "empty list",
-            "EAGAIN",
-            "EINTR",
-            "EINVAL mode",
-            "EINVAL nent",
-            "EINVAL unqueueable",
-            "EIO",
-            "ENOSYS",
-            "SIGEV_NONE of the list",
-            "SIGEV_SIGNAL of the list",
-            "SIGEV_THREAD of the list",
-            "SIGEV_SIGNAL of a request",
-            "SIGEV_THREAD of a request",
-            "list's sigevent with LIO_WAIT",
-            "undocumented opcode",
-            "order",
-            "freed blocks",
-            "mixed names",
-            "old version",
-        ],
-    ),
-    ("aio_init", &["success", "out of range"]),
-];
-
-const THERE: &str = "it is there";
-const TAKEN: &str = "never answered: what a block says is taken as it is";
-
-const UNTESTED: &[Untested] = &[
-    ("aio_read", "ENOSYS", THERE),
-    ("aio_write", "ENOSYS", THERE),
-    ("aio_fsync", "ENOSYS", THERE),
-    ("aio_error", "ENOSYS", THERE),
-    ("aio_error", "EINVAL", TAKEN),
-    ("aio_return", "ENOSYS", THERE),
-    ("aio_return", "EINVAL", TAKEN),
-    ("aio_suspend", "ENOSYS", THERE),
-    ("aio_cancel", "ENOSYS", THERE),
-    ("lio_listio", "ENOSYS", THERE),
 ];
 
 static SUITE: Suite = Suite {
@@ -259,5 +112,5 @@ fn every_program_is_in_the_list() {
 
 #[test]
 fn the_matrix_is_what_the_programs_cover() {
-    check_matrix(&SUITE, FUNCTIONS, UNTESTED);
+    matrix::MATRIX.check(&SUITE);
 }
