@@ -188,7 +188,7 @@ impl Context {
             Waited::Enough | Waited::TimedOut => {
                 Ok(self.taken.len() + self.instance.available() as usize)
             }
-            Waited::Interrupted => error(libc::EINTR),
+            Waited::Interrupted | Waited::GaveUp => error(libc::EINTR),
             Waited::Gone => error(libc::EINVAL),
         }
     }

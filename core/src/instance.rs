@@ -53,6 +53,8 @@ pub struct Wish<'a> {
     pub missing: &'a dyn Fn() -> u32,
     /// Is this one of them? A thread that sleeps is woken for those only. Must not block.
     pub concerns: &'a dyn Fn(&IoEvent) -> bool,
+    /// Ends the wait although something is missing; asked again after [`Instance::disturb`].
+    pub gives_up: &'a dyn Fn() -> bool,
 }
 
 impl std::fmt::Debug for Wish<'_> {
@@ -108,6 +110,8 @@ pub enum Waited {
     Interrupted,
     /// The context is being destroyed, or belongs to another process: `EINVAL`.
     Gone,
+    /// [`Wish::gives_up`] was true.
+    GaveUp,
 }
 
 /// Where a waiting thread takes completions of requests that it has executed itself: they need not
@@ -177,6 +181,9 @@ pub struct Instance {
     ticks_per_us: u64,
     /// Takes the completions, if a front end wants them at once.
     sink: Option<Box<dyn Sink>>,
+    /// Writes that the program's threads execute may raise a signal that no thread of the program
+    /// expects (SIGXFSZ): there is a limit on the size of files.
+    is_limited: bool,
     /// When [`Instance::poll`] last looked at what the kernel has, in ticks.
     looked: AtomicU64,
     /// What the ring lies in, if a front end gave it: goes last.
@@ -252,6 +259,7 @@ impl Instance {
             strict: builder.strict,
             counters: published.or_else(own),
             ticks_per_us: ticks_per_us(),
+            is_limited: sink.is_some() && sys::has_file_limit(),
             sink,
             looked: AtomicU64::new(0),
             _memory: memory,
@@ -457,12 +465,19 @@ impl Instance {
                 if left.is_some_and(|left| left.is_zero()) {
                     return Waited::TimedOut;
                 }
+                if (wish.gives_up)() {
+                    return Waited::GaveUp;
+                }
                 if helped {
                     continue;
                 }
                 let nap = self.engine.nap(naps);
                 let time = [left, nap].into_iter().flatten().min();
-                let stay_up = || (wish.missing)() == 0 || self.engine.has_help_to_offer(self, help);
+                let stay_up = || {
+                    (wish.missing)() == 0
+                        || (wish.gives_up)()
+                        || self.engine.has_help_to_offer(self, help)
+                };
                 let concerns = Some(wish.concerns);
                 let sleeper =
                     Sleeper { need: missing, concerns, stay_up: &stay_up, even_if_closed: false };
@@ -479,6 +494,13 @@ impl Instance {
                 }
             }
         })
+    }
+
+    /// Has every thread that sleeps in [`Instance::wait_for`] look again.
+    pub fn disturb(&self) {
+        if self.completions.has_sleepers() {
+            self.completions.wake_now();
+        }
     }
 
     /// Looks whether something can be brought to its end at once: executes what is known not to sleep,
@@ -596,6 +618,12 @@ impl Instance {
     /// Wakes those who wait for a request that the front end has completed by itself.
     pub fn wake_for(&self, event: &IoEvent) {
         self.completions.completed(event);
+    }
+
+    /// Is this write, if a thread of the program executes it, to be kept from raising a signal there?
+    #[inline]
+    pub(crate) fn is_to_be_quiet(&self, stream: bool) -> bool {
+        self.is_limited || stream && self.has_sink()
     }
 
     /// Completions go to a [`Sink`].

@@ -46,7 +46,8 @@ pub struct Sqe {
     pub opcode: u8,
     /// `IOSQE_*`: none is supported, anything but 0 completes with `-EINVAL`.
     pub flags: u8,
-    /// Priority as in ioprio_set(2); accepted and not used.
+    /// Priority: of the reads (or writes) that wait for one stream, those with the smaller number go first.
+    /// Elsewhere accepted and not used.
     pub ioprio: u16,
     /// The descriptor, or the directory descriptor of the `*at` operations.
     pub fd: RawFd,

@@ -198,19 +198,23 @@ pub(crate) enum Woken {
     Interrupted,
 }
 
-/// Sleeps while `word` is `expected`, at most `timeout` (futex(2), private).
+/// Sleeps while `word` is `expected`, at most `timeout` (futex(2), private). With `restarts` and no timeout, a
+/// handler with SA_RESTART does not end it.
 #[cfg(not(loom))]
 pub(crate) fn futex_wait(
     word: &std::sync::atomic::AtomicU32,
     expected: u32,
     timeout: Option<Duration>,
+    restarts: bool,
 ) -> Woken {
     /// Without a timeout the call would be taken up again after a handler with SA_RESTART.
     const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
     let time = timespec(timeout.unwrap_or(FAR));
+    let for_ever = restarts && timeout.is_none();
+    let time = if for_ever { std::ptr::null() } else { &raw const time };
     let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
     // SAFETY: `word` outlives the call; the timespec does too.
-    let ret = unsafe { call!(futex, word.as_ptr(), op, expected, &raw const time) };
+    let ret = unsafe { call!(futex, word.as_ptr(), op, expected, time) };
     match -ret as i32 {
         libc::ETIMEDOUT => Woken::TimedOut,
         libc::EINTR => Woken::Interrupted,
@@ -365,6 +369,39 @@ pub(crate) fn nap(time: Duration) {
     let time = timespec(time);
     // SAFETY: the timespec lives across the call.
     unsafe { call!(nanosleep, &raw const time, 0) };
+}
+
+/// Runs `body` so that a write in it raises neither SIGPIPE nor SIGXFSZ: it only fails.
+pub(crate) fn without_write_signals<T>(body: impl FnOnce() -> T) -> T {
+    let bit = |signal: i32| 1u64 << (signal - 1);
+    let quiet = bit(libc::SIGPIPE) | bit(libc::SIGXFSZ);
+    let pending = || {
+        let mut set = 0u64;
+        // SAFETY: the set is eight bytes.
+        unsafe { call!(rt_sigpending, &raw mut set, 8) };
+        set & quiet
+    };
+    let mut old = 0u64;
+    // SAFETY: both masks are eight bytes, the kernel's sigset size.
+    unsafe { call!(rt_sigprocmask, libc::SIG_BLOCK, &raw const quiet, &raw mut old, 8) };
+    let before = pending();
+    let result = body();
+    let raised = pending() & !before;
+    if raised != 0 {
+        let now = timespec(Duration::ZERO);
+        // SAFETY: the set is eight bytes, the timespec lives across the call; nothing else is written.
+        unsafe { call!(rt_sigtimedwait, &raw const raised, 0, &raw const now, 8) };
+    }
+    restore_signals(old);
+    result
+}
+
+/// Is there a limit on the size of files (RLIMIT_FSIZE)?
+pub(crate) fn has_file_limit() -> bool {
+    let mut limit = [u64::MAX; 2];
+    // SAFETY: room for the two numbers of a rlimit64.
+    unsafe { call!(prlimit64, 0, libc::RLIMIT_FSIZE, 0, limit.as_mut_ptr()) };
+    limit[0] != u64::MAX
 }
 
 /// Clears O_NONBLOCK.

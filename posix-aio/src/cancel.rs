@@ -4,6 +4,8 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
+use uringlet::front::Uncancelable;
+
 use crate::abi::{AIO_ALLDONE, AIO_CANCELED, AIO_NOTCANCELED, Aiocb};
 use crate::state::{self, Process};
 
@@ -21,6 +23,7 @@ pub(crate) unsafe fn cancel(fd: c_int, block: *const Aiocb, nested: bool) -> Res
         return Err(libc::EINVAL);
     }
     let Some(process) = state::current() else { return Ok(AIO_ALLDONE) };
+    let _whole = Uncancelable::new();
     if nested {
         // A signal handler in a thread that is inside: locks may be held.
         // SAFETY: as above.
@@ -31,12 +34,17 @@ pub(crate) unsafe fn cancel(fd: c_int, block: *const Aiocb, nested: bool) -> Res
         return Ok(cancel_all(process, fd));
     }
     // SAFETY: as above.
-    Ok(cancel_one(process, unsafe { &*block }))
+    let block = unsafe { &*block };
+    if block.error.load(Ordering::Acquire) == libc::EINPROGRESS && !is_in_progress(process, block) {
+        // A copy, or the parent's: such a request is not known.
+        return Err(libc::EINVAL);
+    }
+    Ok(cancel_one(process, block))
 }
 
 fn is_in_progress(process: &Process, block: &Aiocb) -> bool {
     block.error.load(Ordering::Acquire) == libc::EINPROGRESS
-        && block.owner.load(Ordering::Relaxed) == process.mark()
+        && block.owner.load(Ordering::Relaxed) == process.mark(std::ptr::from_ref(block).addr())
 }
 
 fn cancel_all(process: &Process, fd: c_int) -> c_int {

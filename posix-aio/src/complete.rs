@@ -35,13 +35,7 @@ pub(crate) fn complete(event: &IoEvent) {
     let (value, error) =
         if event.res < 0 { (-1, -event.res as i32) } else { (event.res as isize, 0) };
     // SAFETY: in progress, so the block is ours until the error code is stored.
-    let sigevent = unsafe { &raw const (*block).sigevent };
-    let prepared = if member.is_silent() {
-        Ok(notify::Prepared::Nothing)
-    } else {
-        // SAFETY: as above.
-        notify::prepare(unsafe { &*sigevent })
-    };
+    let prepared = notify::prepare(unsafe { &(*block).sigevent });
     let ((value, error), prepared) = match prepared {
         Ok(prepared) => ((value, error), prepared),
         // As the C library has it: what cannot be told of has failed.

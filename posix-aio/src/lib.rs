@@ -17,10 +17,14 @@ mod suspend;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 
+use uringlet::front;
+use uringlet::front::descriptors::Next;
+
 use crate::abi::{Aiocb, Sigevent};
 use crate::door::enter;
 use crate::list::Member;
 use crate::submit::{Operation, start};
+use crate::suspend::Ended;
 
 uringlet::see_descriptors_end!(crate::state::before_close);
 
@@ -86,18 +90,56 @@ pub unsafe extern "C" fn _aio_return(block: *mut Aiocb) -> isize {
     unsafe { (*block).value.load(Ordering::Relaxed) }
 }
 
+unsafe extern "C-unwind" {
+    /// pthread_testcancel(3): does not come back if the thread is cancelled.
+    fn pthread_testcancel();
+}
+
+/// A cancellation point, as the C library's: [`pthread_cancel`] below has it look. It is acted upon where
+/// nothing is held, and this frame has nothing to drop.
+///
 /// # Safety
 /// As aio_suspend(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _aio_suspend(
+pub unsafe extern "C-unwind" fn _aio_suspend(
     list: *const *const Aiocb,
     count: c_int,
     timeout: *const libc::timespec,
 ) -> c_int {
-    enter(|nested| {
-        // SAFETY: the caller's contract.
-        unsafe { suspend::suspend(list, count, timeout, nested) }
-    })
+    // SAFETY: the caller's contract.
+    let deadline = unsafe { suspend::deadline(timeout) };
+    loop {
+        // First, so that a cancel is seen by the one or by the other.
+        let cancels = state::cancels();
+        // SAFETY: a thread of the program's.
+        unsafe { pthread_testcancel() };
+        let mut disturbed = false;
+        let answer = enter(|nested| {
+            // SAFETY: the caller's contract.
+            match unsafe { suspend::suspend(list, count, deadline, cancels, nested) } {
+                Ended::Answer(answer) => answer,
+                Ended::Disturbed => {
+                    disturbed = true;
+                    Ok(0)
+                }
+            }
+        });
+        if !disturbed {
+            return answer;
+        }
+    }
+}
+
+/// # Safety
+/// As pthread_cancel(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_cancel(thread: libc::pthread_t) -> c_int {
+    type Cancel = unsafe extern "C" fn(libc::pthread_t) -> c_int;
+    static NEXT: Next = Next::new(c"pthread_cancel");
+    // SAFETY: the C library's pthread_cancel(3), called as its caller called us.
+    let answer = unsafe { std::mem::transmute::<*mut c_void, Cancel>(NEXT.get())(thread) };
+    front::enter(state::disturb);
+    answer
 }
 
 /// # Safety
@@ -125,7 +167,7 @@ pub unsafe extern "C" fn _lio_listio(
     })
 }
 
-/// lio_listio(3) as it was before glibc 2.4: requests notify nobody by themselves.
+/// lio_listio(3) as programs from before glibc 2.4 have it.
 ///
 /// # Safety
 /// As lio_listio(3).

@@ -23,15 +23,12 @@ struct List {
 // SAFETY: what a sigevent points to is the program's, and passed on to its function only.
 unsafe impl Sync for List {}
 
-/// To what list a request belongs: the address, and flags in its low bits. 0: none.
+/// To what list a request belongs: the address, and a flag in its lowest bit. 0: none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Member(u64);
 
-/// The request itself notifies nobody.
-const SILENT: u64 = 1;
 /// The end of the list tells somebody.
-const TELLS: u64 = 2;
-const FLAGS: u64 = SILENT | TELLS;
+const TELLS: u64 = 1;
 
 impl Member {
     pub(crate) const fn none() -> Self {
@@ -51,17 +48,12 @@ impl Member {
     }
 
     #[inline]
-    pub(crate) fn is_silent(self) -> bool {
-        self.0 & SILENT != 0
-    }
-
-    #[inline]
     pub(crate) fn tells(self) -> bool {
         self.0 & TELLS != 0
     }
 
     fn list(self) -> *const List {
-        (self.0 & !FLAGS) as *const List
+        (self.0 & !TELLS) as *const List
     }
 
     /// The request has ended.
@@ -100,7 +92,8 @@ unsafe fn let_go(list: *const List) {
     }
 }
 
-/// lio_listio(3); `silent` says that requests do not notify anybody by themselves.
+/// lio_listio(3). `before_2_4` asks for the version of then, which the C library has broken since: it
+/// never waits, and sends no notification for a list of nothing.
 ///
 /// # Safety
 /// As lio_listio(3).
@@ -109,7 +102,7 @@ pub(crate) unsafe fn listio(
     blocks: *const *mut Aiocb,
     count: c_int,
     event: *const Sigevent,
-    silent: bool,
+    before_2_4: bool,
     nested: bool,
 ) -> Result<c_int, c_int> {
     if mode != abi::LIO_WAIT && mode != abi::LIO_NOWAIT {
@@ -119,15 +112,14 @@ pub(crate) unsafe fn listio(
         // A signal handler in a thread that is inside: POSIX does not ask for this to work.
         return Err(libc::EAGAIN);
     }
-    let waits = mode == abi::LIO_WAIT;
+    let waits = mode == abi::LIO_WAIT && !before_2_4;
     // SAFETY: null, or a sigevent by the caller's contract.
     let sigevent = unsafe { event.as_ref() }.copied().filter(|_| !waits);
     let tells = sigevent.as_ref().is_some_and(notify::tells);
     let (holders, remaining) = (AtomicU32::new(2), AtomicU32::new(1));
     let list = Box::into_raw(Box::new(List { holders, remaining, sigevent }));
-    let flags = if silent { SILENT } else { 0 } | if tells { TELLS } else { 0 };
-    let member = Member(list as u64 | flags);
-    let mut refused = None;
+    let member = Member(list as u64 | if tells { TELLS } else { 0 });
+    let (mut started, mut refused) = (false, None);
     let asked = || {
         let all = (0..usize::try_from(count).unwrap_or(0)).map(|at| {
             // SAFETY: `count` pointers by the caller's contract.
@@ -142,22 +134,27 @@ pub(crate) unsafe fn listio(
         fields.holders.fetch_add(1, Ordering::Relaxed);
         fields.remaining.fetch_add(1, Ordering::Relaxed);
         // SAFETY: a control block by the caller's contract.
-        let started = unsafe {
+        let answer = unsafe {
             let operation = Operation::of((*block).lio_opcode);
             submit::start(block, operation, member, false)
         };
-        if let Err(errno) = started {
+        started |= answer.is_ok();
+        if let Err(errno) = answer {
             refused = Some(errno);
             fields.holders.fetch_sub(1, Ordering::Relaxed);
             fields.remaining.fetch_sub(1, Ordering::Relaxed);
         }
+    }
+    if before_2_4 && !started {
+        // SAFETY: nobody else has it.
+        unsafe { (*list).sigevent = None };
     }
     // SAFETY: one of the two holds of this call, and its count.
     unsafe { one_less(list) };
     let waited = if waits { wait(list) } else { Waited::Enough };
     // SAFETY: the other one.
     unsafe { let_go(list) };
-    if !waits {
+    if !waits || !started {
         return refused.map_or(Ok(0), Err);
     }
     // SAFETY: control blocks of the caller's.
@@ -178,5 +175,6 @@ fn wait(list: *const List) -> Waited {
     let missing = || list.remaining.load(Ordering::Acquire);
     let is_member = |event: &IoEvent| std::ptr::eq(Member::from_word(event.data).list(), list);
     let concerns = |event: &IoEvent| is_member(event) && missing() == 0;
-    process.instance.wait_for(&Wish { missing: &missing, concerns: &concerns }, None)
+    let wish = Wish { missing: &missing, concerns: &concerns, gives_up: &|| false };
+    process.instance.wait_for(&wish, None)
 }

@@ -50,6 +50,8 @@ struct PendingSync {
 /// What [`Process::withdraw`] has withdrawn.
 pub(crate) type Withdrawn = Vec<Ready>;
 
+static CANCELS: AtomicUsize = AtomicUsize::new(0);
+
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 
 /// That of this process, if it has used any. The child of a fork has none of its parent's.
@@ -103,9 +105,11 @@ fn make() -> Result<&'static Process, i32> {
 }
 
 impl Process {
-    /// What its control blocks carry while they are in progress.
-    pub(crate) fn mark(&self) -> u64 {
-        mark(self.generation)
+    /// What a control block at this address carries while it is in progress: its copies have another address, and
+    /// what is none of ours hardly holds it by chance.
+    #[inline]
+    pub(crate) fn mark(&self, address: usize) -> u64 {
+        self.generation.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ address as u64 ^ 1
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
@@ -265,6 +269,19 @@ impl Process {
     }
 }
 
+/// pthread_cancel(3) was called: whoever waits looks whether it is meant.
+pub(crate) fn disturb() {
+    CANCELS.fetch_add(1, Ordering::SeqCst);
+    if let Some(process) = current() {
+        process.instance.disturb();
+    }
+}
+
+/// How often pthread_cancel(3) was called.
+pub(crate) fn cancels() -> usize {
+    CANCELS.load(Ordering::SeqCst)
+}
+
 /// The program is about to close descriptors: see [`Instance::before_close_range`].
 pub(crate) fn before_close(fds: &RangeInclusive<i32>) {
     if let Some(process) = current() {
@@ -277,9 +294,4 @@ pub(crate) fn before_close(fds: &RangeInclusive<i32>) {
 fn is_ready(instance: &Instance, sync: &mut PendingSync) -> bool {
     sync.before.retain(|&request| !instance.is_over(request));
     sync.before.is_empty()
-}
-
-/// Never what a block that is none of ours holds by chance.
-fn mark(generation: u64) -> u64 {
-    generation.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
 }

@@ -101,13 +101,16 @@ pub(crate) unsafe fn start(
         fields.error.store(libc::EINVAL, Ordering::Release);
         return Err(libc::EINVAL);
     }
+    if is_sync {
+        fields.reqprio = 0;
+    }
     fields.lio_opcode = operation.opcode();
     if nested {
         return defer(fields, member);
     }
     let process = state::current_or_new()?;
     fields.value.store(-1, Ordering::Relaxed);
-    fields.owner.store(process.mark(), Ordering::Relaxed);
+    fields.owner.store(process.mark(block.addr()), Ordering::Relaxed);
     fields.error.store(libc::EINPROGRESS, Ordering::Relaxed);
     match translate(fields, operation, member) {
         Ok(ready) => process.start(ready),
@@ -131,7 +134,7 @@ fn translate(fields: &Aiocb, operation: Operation, member: Member) -> Result<Rea
         let fits = isize::try_from(fields.nbytes).is_ok();
         if fits { Ok(offset) } else { Err(libc::EFAULT) }
     };
-    let sqe = match operation {
+    let mut sqe = match operation {
         Operation::Read => {
             let offset = transfer()?;
             Sqe::read(fd, std::ptr::slice_from_raw_parts_mut(address, fields.nbytes), offset)
@@ -144,9 +147,9 @@ fn translate(fields: &Aiocb, operation: Operation, member: Member) -> Result<Rea
         Operation::DataSync => Sqe::fdatasync(fd),
         Operation::Unknown(_) => return Err(libc::EINVAL),
     };
-    let told = member.tells() || !member.is_silent() && notify::tells(&fields.sigevent);
+    let told = member.tells() || notify::tells(&fields.sigevent);
     let notify = if told { TOLD_OTHERWISE } else { -1 };
-    let sqe = sqe.user_data(std::ptr::from_ref(fields) as u64);
+    (sqe.user_data, sqe.ioprio) = (std::ptr::from_ref(fields) as u64, fields.reqprio as u16);
     Ok(Ready { sqe, data: member.word(), notify })
 }
 

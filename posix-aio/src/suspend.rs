@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use uringlet::front::{IoEvent, Uncancelable, Waited, Wish};
 
 use crate::abi::Aiocb;
-use crate::state;
+use crate::state::{self, Process};
 
 /// aio_error(3): a request that has not ended may do so now, if that is known not to sleep.
 ///
@@ -34,7 +34,7 @@ impl Blocks {
     }
 
     /// One of them has ended, or none is there to wait for.
-    fn is_over(self, mark: u64) -> bool {
+    fn is_over(self, process: &Process) -> bool {
         let mut any = false;
         for block in self.iter().filter(|block| !block.is_null()) {
             // SAFETY: a control block, by the same contract.
@@ -42,7 +42,7 @@ impl Blocks {
                 ((*block).error.load(Ordering::Acquire), (*block).owner.load(Ordering::Relaxed))
             };
             // What this process has not submitted never ends: the parent of a fork may have.
-            if error != libc::EINPROGRESS || owner != mark {
+            if error != libc::EINPROGRESS || owner != process.mark(block.addr()) {
                 return true;
             }
             any = true;
@@ -51,44 +51,64 @@ impl Blocks {
     }
 }
 
-/// aio_suspend(3); `nested` as in [`crate::submit::start`].
+/// How one attempt of [`suspend`] ended.
+pub(crate) enum Ended {
+    Answer(Result<c_int, c_int>),
+    /// pthread_cancel(3) was called, for this thread or another.
+    Disturbed,
+}
+
+/// When the caller's patience ends.
+///
+/// # Safety
+/// Null, or a timespec.
+pub(crate) unsafe fn deadline(timeout: *const libc::timespec) -> Option<Instant> {
+    // SAFETY: the caller's contract.
+    let timeout = unsafe { timeout.as_ref() }.map(duration)?;
+    Instant::now().checked_add(timeout)
+}
+
+/// aio_suspend(3); `nested` as in [`crate::submit::start`]. Ends when there are more than so many `cancels`.
 ///
 /// # Safety
 /// As aio_suspend(3).
 pub(crate) unsafe fn suspend(
     list: *const *const Aiocb,
     count: c_int,
-    timeout: *const libc::timespec,
+    deadline: Option<Instant>,
+    cancels: usize,
     nested: bool,
-) -> Result<c_int, c_int> {
-    let blocks = Blocks(list, usize::try_from(count).map_err(|_| libc::EINVAL)?);
-    let Some(process) = state::current() else { return Ok(0) };
-    let mark = process.mark();
-    if blocks.is_over(mark) {
-        return Ok(0);
+) -> Ended {
+    let Ok(count) = usize::try_from(count) else { return Ended::Answer(Err(libc::EINVAL)) };
+    let blocks = Blocks(list, count);
+    let Some(process) = state::current() else { return Ended::Answer(Ok(0)) };
+    if blocks.is_over(process) {
+        return Ended::Answer(Ok(0));
     }
-    // SAFETY: null, or a timespec by the caller's contract.
-    let timeout = unsafe { timeout.as_ref() }.map(duration);
     if nested {
-        return nap(blocks, mark, timeout);
+        return Ended::Answer(nap(blocks, process, deadline));
     }
     let _whole = Uncancelable::new();
-    let missing = || u32::from(!blocks.is_over(mark));
-    let concerns = |event: &IoEvent| blocks.iter().any(|block| block as u64 == event.obj);
-    match process.instance.wait_for(&Wish { missing: &missing, concerns: &concerns }, timeout) {
+    let timeout = deadline.map(|end| end.saturating_duration_since(Instant::now()));
+    let wish = Wish {
+        missing: &|| u32::from(!blocks.is_over(process)),
+        concerns: &|event: &IoEvent| blocks.iter().any(|block| block as u64 == event.obj),
+        gives_up: &|| state::cancels() != cancels,
+    };
+    Ended::Answer(match process.instance.wait_for(&wish, timeout) {
         Waited::Enough | Waited::Gone => Ok(0),
         Waited::TimedOut => Err(libc::EAGAIN),
         Waited::Interrupted => Err(libc::EINTR),
-    }
+        Waited::GaveUp => return Ended::Disturbed,
+    })
 }
 
 /// A signal handler waits in a thread that is inside, and may hold what sleeping takes.
 #[cold]
-fn nap(blocks: Blocks, mark: u64, timeout: Option<Duration>) -> Result<c_int, c_int> {
+fn nap(blocks: Blocks, process: &Process, deadline: Option<Instant>) -> Result<c_int, c_int> {
     const NAP: Duration = Duration::from_millis(1);
-    let begin = Instant::now();
-    while !blocks.is_over(mark) {
-        if timeout.is_some_and(|timeout| begin.elapsed() >= timeout) {
+    while !blocks.is_over(process) {
+        if deadline.is_some_and(|end| Instant::now() >= end) {
             return Err(libc::EAGAIN);
         }
         std::thread::sleep(NAP);

@@ -17,10 +17,12 @@ use crate::{own, sys};
 pub type Before = fn(&RangeInclusive<c_int>);
 
 /// The next definition of a C function after this library's, found once.
-struct Next(AtomicPtr<c_void>, &'static CStr);
+#[derive(Debug)]
+pub struct Next(AtomicPtr<c_void>, &'static CStr);
 
 impl Next {
-    const fn new(name: &'static CStr) -> Self {
+    /// By name.
+    pub const fn new(name: &'static CStr) -> Self {
         Self(AtomicPtr::new(std::ptr::null_mut()), name)
     }
 
@@ -35,7 +37,8 @@ impl Next {
         next
     }
 
-    fn get(&self) -> *mut c_void {
+    /// One that every C library has.
+    pub fn get(&self) -> *mut c_void {
         let next = self.look();
         assert!(!next.is_null(), "the C library has {:?}", self.1);
         next

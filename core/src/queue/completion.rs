@@ -386,8 +386,10 @@ impl Completions {
         match self.register(sleeper, &own, None) {
             Err(end) => end,
             Ok(ticket) => {
-                let word = if sleeper.concerns.is_some() { &own } else { &self.wakes };
-                let end = word.sleep(ticket, timeout);
+                let choosy = sleeper.concerns.is_some();
+                // As aio_suspend(3), whose wait in the kernel goes on after a handler with SA_RESTART.
+                let word = if choosy { &own } else { &self.wakes };
+                let end = word.sleep(ticket, timeout, choosy);
                 self.unregister(&own, None);
                 end
             }
@@ -594,9 +596,9 @@ impl Sleep {
         self.0.load(Ordering::Acquire)
     }
 
-    pub(crate) fn sleep(&self, ticket: u32, timeout: Option<Duration>) -> SleepEnd {
+    pub(crate) fn sleep(&self, ticket: u32, timeout: Option<Duration>, restarts: bool) -> SleepEnd {
         use crate::sys::Woken;
-        match crate::sys::futex_wait(&self.0, ticket, timeout) {
+        match crate::sys::futex_wait(&self.0, ticket, timeout, restarts) {
             Woken::Again => SleepEnd::Again,
             Woken::TimedOut => SleepEnd::TimedOut,
             Woken::Interrupted => SleepEnd::Interrupted,
@@ -640,7 +642,12 @@ impl Sleep {
         self.word.load(Ordering::Acquire)
     }
 
-    pub(crate) fn sleep(&self, ticket: u32, _timeout: Option<Duration>) -> SleepEnd {
+    pub(crate) fn sleep(
+        &self,
+        ticket: u32,
+        _timeout: Option<Duration>,
+        _restarts: bool,
+    ) -> SleepEnd {
         let mut gate = lock(&self.gate);
         while self.word.load(Ordering::Acquire) == ticket {
             gate = self.changed.wait(gate).unwrap();

@@ -211,8 +211,14 @@ impl Workers {
         let transfer = write || kind == Kind::Read;
         let timed = transfer && (timed || descriptor::is_suspect(fd, write));
         let before = if timed { sys::ticks() } else { 0 };
-        // SAFETY: copied in at submit; the buffers are the request's until its completion.
-        let result = unsafe { exec::execute(request, mode) };
+        let programs = by == By::Waiter || self.threads.pool.is_helpless();
+        let result = if write && programs && instance.is_to_be_quiet(request.stream) {
+            // SAFETY: copied in at submit; the buffers are the request's until its completion.
+            sys::without_write_signals(|| unsafe { exec::execute(request, mode) })
+        } else {
+            // SAFETY: as above.
+            unsafe { exec::execute(request, mode) }
+        };
         if transfer && result == -libc::ESPIPE && !request.stream && off != FILE_POSITION {
             self.reroute(instance, slot);
             return 0;
@@ -307,8 +313,11 @@ impl Workers {
             (_, false) => instance.finish(slot, -libc::ESPIPE, By::Worker),
             (Lane::Poll, true) => self.threads.poller.add(instance, slot),
             (_, true) => {
+                // On whatever thread this is.
                 // SAFETY: as for `run`.
-                let result = unsafe { exec::execute(request, Mode::Stream) };
+                let mut execute = || unsafe { exec::execute(request, Mode::Stream) };
+                let quiet = kind == Kind::Write && instance.is_to_be_quiet(true);
+                let result = if quiet { sys::without_write_signals(execute) } else { execute() };
                 instance.finish(slot, result, By::Worker);
             }
         }

@@ -50,6 +50,8 @@ struct Waiting {
     events: i16,
     /// A read or a write, not a poll.
     transfer: bool,
+    /// Behind others of its descriptor with a smaller number. The first of them stays in front.
+    priority: u16,
     /// If not 0: a worker executes it, and it only stands here so that later ones of its descriptor wait.
     passed_on: u64,
 }
@@ -78,6 +80,14 @@ impl State {
                 None => set.push(libc::pollfd { fd, events, revents: 0 }),
             }
         }
+    }
+
+    /// Where a new one is to stand.
+    fn place_of(&self, new: &Waiting) -> usize {
+        let mut others = self.waiting.iter().enumerate().filter(|(_, other)| other.goes_with(new));
+        others.next();
+        let place = others.find(|(_, other)| other.priority > new.priority);
+        place.map_or(self.waiting.len(), |(at, _)| at)
     }
 
     /// Contexts of which the kernel has completed requests.
@@ -145,16 +155,19 @@ impl Poller {
             Kind::Write => libc::POLLOUT,
             _ => libc::POLLIN,
         };
-        let mut state = lock(&self.state);
-        started.polling();
-        state.waiting.push(Waiting {
+        let waiting = Waiting {
             instance: Arc::clone(instance),
             slot,
             fd: sqe.fd,
             events,
             transfer: kind != Kind::Poll,
+            priority: sqe.ioprio,
             passed_on: 0,
-        });
+        };
+        let mut state = lock(&self.state);
+        started.polling();
+        let at = state.place_of(&waiting);
+        state.waiting.insert(at, waiting);
         let (woken, eventfd) = self.wake(&mut state);
         drop(state);
         if woken {

@@ -106,7 +106,7 @@ impl Watchdog {
                     workers.call_worker_at_once(&instance);
                 }
             }
-            self.wake.sleep(ticket, Some(if idle { RETIRE_AFTER } else { TICK }));
+            self.wake.sleep(ticket, Some(if idle { RETIRE_AFTER } else { TICK }), false);
             if idle {
                 let mut state = lock(&self.state);
                 if state.resting && state.watched.is_empty() {
