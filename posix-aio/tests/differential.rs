@@ -15,6 +15,9 @@ mod support;
 const THREADS: &str =
     "natively at most 20 threads (aio_init) work, and one that waits for data is one of them";
 const OWN: &str = "natively it is left to a thread that only the parent has";
+const GONE: &str = "nobody will ever complete it in the child, so there is nothing to wait for; aio_error says EINPROGRESS in both";
+const NUMBER: &str =
+    "the poller has only the number, which is closed; natively the call that waits holds the file";
 const INLINE: &str = "where no thread can be started, the request is executed by the call itself";
 
 const DIFFERENCES: &[Difference] = &[
@@ -24,6 +27,13 @@ const DIFFERENCES: &[Difference] = &[
         Occurs::Always,
         THREADS,
     ),
+    differs(
+        ("house", "closed while it waits"),
+        ("return 5", "error EBADF, return -1"),
+        Occurs::Always,
+        NUMBER,
+    ),
+    differs(("fork", "a wait for the parent's"), ("-EAGAIN", "0"), Occurs::Always, GONE),
     differs(
         ("fork", "a child while the parent's helper idles"),
         ("EINPROGRESS", "return 16"),

@@ -5,7 +5,8 @@ use covers::COVERS;
 
 mod covers;
 
-pub const MATRIX: Matrix = Matrix { functions: FUNCTIONS, untested: UNTESTED, covers: COVERS };
+pub const MATRIX: Matrix =
+    Matrix { functions: FUNCTIONS, unsuffixed: &[], untested: UNTESTED, covers: COVERS };
 
 /// Success, each errno of the manual page, notifications, and what else can be told apart.
 const FUNCTIONS: &[Function] = &[

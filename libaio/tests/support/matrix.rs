@@ -28,6 +28,8 @@ pub type Covers = (&'static str, &'static str, &'static str, &'static [&'static 
 #[derive(Debug)]
 pub struct Matrix {
     pub functions: &'static [Function],
+    /// Those of them that every build calls by the same name.
+    pub unsuffixed: &'static [&'static str],
     pub untested: &'static [Untested],
     pub covers: &'static [Covers],
 }
@@ -174,8 +176,11 @@ impl Matrix {
             // One block for all names that answer alike.
             let mut blocks: Vec<(Vec<String>, Vec<String>)> = Vec::new();
             for (build, cells) in builds {
-                let (name, rows) = (format!("`{function}{}`", build.suffix), rows(cells));
+                let suffixed = !self.unsuffixed.contains(function);
+                let suffix = if suffixed { build.suffix } else { "" };
+                let (name, rows) = (format!("`{function}{suffix}`"), rows(cells));
                 match blocks.iter_mut().find(|(_, other)| *other == rows) {
+                    Some((names, _)) if names.contains(&name) => {}
                     Some((names, _)) => names.push(name),
                     None => blocks.push((vec![name], rows)),
                 }

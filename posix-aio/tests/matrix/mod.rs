@@ -2,7 +2,8 @@
 
 use super::machinery::matrix::{Function, Matrix, Untested};
 
-pub const MATRIX: Matrix = Matrix { functions: FUNCTIONS, untested: UNTESTED, covers: &[] };
+pub const MATRIX: Matrix =
+    Matrix { functions: FUNCTIONS, unsuffixed: &["aio_init"], untested: UNTESTED, covers: &[] };
 
 /// The cases of each function: success, each errno of its manual page, notifications, and what else can be told apart.
 const FUNCTIONS: &[Function] = &[
