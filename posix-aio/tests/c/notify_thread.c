@@ -110,9 +110,9 @@ static void next(union sigval value)
 {
     if (value.sival_ptr != &chained || aio_error(&chained) || aio_return(&chained) != 16)
         failures++;
-    if (rounds + 1 < 100 && aio_read(&chained))
+    /* Counted first: the next one's thread may overtake this one. */
+    if (__atomic_add_fetch(&rounds, 1, __ATOMIC_RELEASE) < 100 && aio_read(&chained))
         failures++;
-    __atomic_add_fetch(&rounds, 1, __ATOMIC_RELEASE);
 }
 
 static void chain(void)

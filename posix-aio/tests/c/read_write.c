@@ -152,6 +152,33 @@ static void devices(void)
     close(memory);
 }
 
+static void named_pipe_and_terminal(void)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/fifo", getenv("TMPDIR"));
+    if (mkfifo(path, 0600))
+        die("mkfifo");
+    int fifo = open(path, O_RDWR), master = posix_openpt(O_RDWR | O_NOCTTY);
+    unlink(path);
+    struct aiocb cb = block(fifo, "named", 5, 3);
+    request("[aio_write success] write to a named pipe", aio_write, &cb);
+    cb = block(fifo, buf, PAGE, 0);
+    request("[aio_read success] a named pipe", aio_read, &cb);
+    close(fifo);
+    if (master < 0 || grantpt(master) || unlockpt(master))
+        die("a terminal");
+    int slave = open(ptsname(master), O_RDWR | O_NOCTTY);
+    cb = block(slave, buf, PAGE, 7);
+    if (aio_read(&cb))
+        die("aio_read");
+    struct aiocb line = block(master, "a line\nthe next", 15, 0);
+    request("[aio_write success] write to a terminal", aio_write, &line);
+    finish(&cb);
+    say("[aio_read success] a line of a terminal", "%s", state(&cb));
+    close(slave);
+    close(master);
+}
+
 /* An append goes to the end and ignores the offset; also one of lio_listio's. */
 static void append(void)
 {
@@ -177,6 +204,7 @@ int main(void)
     direct();
     streams();
     devices();
+    named_pipe_and_terminal();
     append();
     return 0;
 }

@@ -58,6 +58,27 @@ static void *wait_forever(void *argument)
     return (void *)(intptr_t)(got + 10);
 }
 
+/* lio_listio that waits is no cancellation point: the thread goes when it is done. */
+static void cancel_lister(void)
+{
+    int ends[2];
+    pthread_t thread;
+    void *result;
+    make_pipe(ends);
+    shared = block(ends[0], buf[0], 16, 0);
+    shared.aio_lio_opcode = LIO_READ;
+    if (pthread_create(&thread, NULL, wait_forever, &shared))
+        die("pthread_create");
+    until(&started, 1);
+    until_asleep(tids[0]);
+    pthread_cancel(thread);
+    until_asleep(tids[0]);
+    say("[lio_listio pthread_cancel] cancelled while a list waits", "%s", pthread_tryjoin_np(thread, &result) == EBUSY ? "goes on waiting" : "ends");
+    put(ends[1], "hello");
+    pthread_join(thread, &result);
+    say("[lio_listio pthread_cancel] when it is done", "%s, %s", result == PTHREAD_CANCELED ? "cancelled" : "answers", state(&shared));
+}
+
 /* aio_suspend is a cancellation point; the request is none the worse. */
 static void cancel_thread(void)
 {
@@ -140,6 +161,7 @@ int main(void)
 {
     in_child(same_block);
     in_child(cancel_thread);
+    in_child(cancel_lister);
     busy();
     return 0;
 }
