@@ -53,7 +53,7 @@ fn prepare_thread(event: &Sigevent) -> Result<Prepared, c_int> {
     let Some(function) = event.function else { return Ok(Prepared::Nothing) };
     let gate = Arc::new(Gate { open: Mutex::new(()), function, value: event.value });
     // SAFETY: the mutex lives as long as the `Arc` beside which the guard is kept; see `Prepared::go`.
-    let open: &'static Mutex<()> = unsafe { &*(&raw const gate.open) };
+    let open: &'static Mutex<()> = unsafe { &(*Arc::as_ptr(&gate)).open };
     let closed = open.lock().unwrap_or_else(PoisonError::into_inner);
     make_thread(event.attributes, &gate)?;
     Ok(Prepared::Thread(gate, Some(closed)))

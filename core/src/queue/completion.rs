@@ -723,9 +723,9 @@ mod loom_models {
     //! Failure would look like: a completion missing or twice, a slot number that is not the
     //! completion's, or a sleeper that sleeps on (loom reports a deadlock).
 
-    use super::{Completions, Sleeper};
+    use super::{AtomicU32, Completions, Ordering, Sleeper};
     use crate::cqe::Cqe;
-    use crate::queue::Ring;
+    use crate::queue::{IoEvent, Ring};
     use crate::request::Completion;
     use loom::sync::Arc;
     use loom::thread;
@@ -800,6 +800,76 @@ mod loom_models {
                 queue.sleep(&waits_for(1), None);
             }
             sleeper.join().unwrap();
+        });
+    }
+
+    fn event(obj: u64) -> IoEvent {
+        IoEvent { obj, ..IoEvent::default() }
+    }
+
+    /// Sleeps until the word for `obj` is written.
+    fn sleep_for(queue: &Completions, obj: u64, word: &AtomicU32) {
+        let is_written = || word.load(Ordering::Acquire) == 1;
+        let concerns = |event: &IoEvent| event.obj == obj;
+        while !is_written() {
+            let (concerns, stay_up) = (Some(&concerns as &dyn Fn(&IoEvent) -> bool), &is_written);
+            queue.sleep(&Sleeper { need: 1, concerns, stay_up, even_if_closed: false }, None);
+        }
+    }
+
+    #[test]
+    fn loom_a_choosy_sleeper_is_woken_by_its_completion() {
+        loom::model(|| {
+            let queue = Arc::new(Completions::without_ring());
+            let word = Arc::new(AtomicU32::new(0));
+            let (other, written) = (Arc::clone(&queue), Arc::clone(&word));
+            let worker = thread::spawn(move || {
+                written.store(1, Ordering::Release);
+                other.completed(&event(7));
+            });
+            sleep_for(&queue, 7, &word);
+            worker.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn loom_each_choosy_sleeper_is_woken_by_its_own() {
+        loom::model(|| {
+            let queue = Arc::new(Completions::without_ring());
+            let words = Arc::new([AtomicU32::new(0), AtomicU32::new(0)]);
+            let (other, written) = (Arc::clone(&queue), Arc::clone(&words));
+            let sleeper = thread::spawn(move || sleep_for(&other, 1, &written[1]));
+            for obj in [1, 0] {
+                words[obj].store(1, Ordering::Release);
+                queue.completed(&event(obj as u64));
+            }
+            sleeper.join().unwrap();
+        });
+    }
+
+    /// Canary: who looks for sleepers before the word is written leaves one asleep.
+    #[test]
+    #[should_panic(expected = "sleeps for ever")]
+    fn loom_canary_looking_before_writing_leaves_a_sleeper() {
+        loom::model(|| {
+            let queue = Arc::new(Completions::without_ring());
+            let word = Arc::new(AtomicU32::new(0));
+            let (other, written) = (Arc::clone(&queue), Arc::clone(&word));
+            let worker = thread::spawn(move || {
+                other.completed(&event(7));
+                written.store(1, Ordering::Release);
+            });
+            let own = super::Sleep::new();
+            let is_written = || word.load(Ordering::Acquire) == 1;
+            let concerns: Option<&dyn Fn(&IoEvent) -> bool> = Some(&|event| event.obj == 7);
+            let sleeper =
+                Sleeper { need: 1, concerns, stay_up: &is_written, even_if_closed: false };
+            let registered = queue.register(&sleeper, &own, None);
+            worker.join().unwrap();
+            if let Ok(ticket) = registered {
+                queue.unregister(&own, None);
+                assert_ne!(own.ticket(), ticket, "sleeps for ever");
+            }
         });
     }
 

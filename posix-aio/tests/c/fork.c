@@ -30,6 +30,8 @@ static void sees(void)
     say("[aio_error in a child] the parent's running request", "%s", state(&blocked));
     say("[aio_error in a child] the parent's queued request", "%s", state(&queued));
     struct timespec moment = {0, 50000000};
+    cancelled("[aio_cancel in a child] cancel the parent's running request", ends[0], &blocked);
+    cancelled("[aio_cancel in a child] cancel the parent's queued request", ends[0], &queued);
     const struct aiocb *list[] = {&blocked};
     say("[aio_suspend in a child] a wait for the parent's", "%s", call(aio_suspend(list, 1, &moment)));
     /* No helper of the parent's was idle: natively a thread is made. */

@@ -99,6 +99,25 @@ static void priorities(void)
         finish(&cbs[i]);
 }
 
+/* Requests of both directions on one descriptor. */
+static void both_ways(void)
+{
+    static char in[16];
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+        die("socketpair");
+    struct aiocb receive = block(pair[0], in, 16, 0), send = block(pair[0], "hello", 5, 0);
+    if (aio_read(&receive) || aio_write(&send))
+        die("submit");
+    for (int i = 0; i < 200 && aio_error(&send) == EINPROGRESS; i++)
+        usleep(1000);
+    say("[aio_write order] a write to a socket behind a read of it that waits", "%s", state(&send));
+    put(pair[1], "answer");
+    finish(&receive);
+    finish(&send);
+    say("both in the end", "%s; %s", state(&receive), state(&send));
+}
+
 /* A read that was submitted after a write had completed sees it. */
 static void read_after_write(void)
 {
@@ -141,6 +160,7 @@ static void overlapping(void)
 int main(void)
 {
     in_child(priorities);
+    in_child(both_ways);
     appends("[aio_write order] 64 appends", 0, 0);
     appends("[lio_listio order] 64 appends in a list", 0, 1);
     appends("[aio_write order] 64 appends, O_SYNC", O_SYNC, 0);

@@ -155,6 +155,7 @@ const FUNCTIONS: &[Function] = &[
             "never submitted",
             "race",
             "leaks",
+            "in a child",
             "mixed names",
             "old version",
         ],

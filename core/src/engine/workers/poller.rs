@@ -74,7 +74,13 @@ impl State {
         let kernel = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         set.extend(self.kernels.iter().map(|&(_, fd)| kernel(fd)));
         let first = set.len();
-        for &Waiting { fd, events, .. } in self.waiting.iter().filter(|one| one.passed_on == 0) {
+        let passed_on: Vec<&Waiting> =
+            self.waiting.iter().filter(|one| one.passed_on != 0).collect();
+        // What waits for one of those is not to find its descriptor ready all the time.
+        let waits = |one: &&Waiting| {
+            one.passed_on == 0 && !passed_on.iter().any(|other| other.goes_with(one))
+        };
+        for &Waiting { fd, events, .. } in self.waiting.iter().filter(waits) {
             match set[first..].iter_mut().find(|polled| polled.fd == fd) {
                 Some(polled) => polled.events |= events,
                 None => set.push(libc::pollfd { fd, events, revents: 0 }),

@@ -1,0 +1,82 @@
+//! Programs that were written for the C library's aio, on this library.
+
+use std::path::Path;
+use std::process::Command;
+
+use uringlet::stats::{Region, Snapshot};
+
+mod library;
+
+/// Runs a program with the library preloaded, and gives what went through it. `None`: it is not installed.
+fn run(engine: &str, folder: &Path, program: &str, arguments: &[&str]) -> Option<Snapshot> {
+    let counters = folder.join("counters");
+    let region = Region::create(&counters).expect("a file for the counters");
+    let output = Command::new("timeout")
+        .args(["--kill-after=10", "120", program])
+        .args(arguments)
+        .current_dir(folder)
+        .env("LD_PRELOAD", library::path())
+        .env("URINGLET_ENGINE", engine)
+        .env("URINGLET_STATS", &counters)
+        .output()
+        .expect("timeout(1)");
+    if output.status.code() == Some(127) {
+        return None;
+    }
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(
+        output.status.success(),
+        "{program} {arguments:?} on {engine}: {:?}\n{}\n{}",
+        output.status,
+        text(&output.stdout),
+        text(&output.stderr)
+    );
+    Some(region.snapshot())
+}
+
+/// 8 MiB, written at random and read again.
+const FIO: &[&str] = &[
+    "--name=verify",
+    "--filename=data",
+    "--size=8M",
+    "--ioengine=posixaio",
+    "--rw=randwrite",
+    "--verify=crc32c",
+    "--verify_fatal=1",
+    "--randrepeat=0",
+];
+
+#[test]
+fn fio_verifies_what_it_has_written() {
+    let jobs: &[&[&str]] = &[
+        &["--bs=4k", "--iodepth=1"],
+        &["--bs=1k", "--iodepth=32", "--fsync=16"],
+        &["--bs=16k", "--iodepth=74", "--direct=1"],
+        &["--bs=4k", "--iodepth=16", "--direct=1", "--thread", "--numjobs=1", "--fdatasync=8"],
+    ];
+    for engine in ["auto", "workers", "posix_aio"] {
+        for job in jobs {
+            let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+            let Some(stats) = run(engine, folder.path(), "fio", &[FIO, job].concat()) else {
+                eprintln!("SKIPPED fio_verifies_what_it_has_written: no fio (ci/setup.sh)");
+                return;
+            };
+            assert_eq!((stats.bytes_written, stats.bytes_read), (8 << 20, 8 << 20), "{job:?}");
+            assert_eq!((stats.contexts, stats.errors), (1, 0), "{job:?}: {stats:?}");
+            assert!(job[2..].iter().all(|option| !option.contains("sync=")) || stats.fsyncs > 0);
+        }
+    }
+}
+
+#[test]
+fn stress_ng_verifies_its_requests() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let arguments =
+        ["--aio", "2", "--aio-requests", "16", "--aio-ops", "2000", "--verify", "--timeout", "60"];
+    let Some(stats) = run("auto", folder.path(), "stress-ng", &arguments) else {
+        eprintln!("SKIPPED stress_ng_verifies_its_requests: no stress-ng");
+        return;
+    };
+    assert!(stats.requests() >= 2000, "{stats:?}");
+    assert!(stats.contexts >= 2, "one for each of its processes: {stats:?}");
+}

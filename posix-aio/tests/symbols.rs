@@ -1,0 +1,72 @@
+//! The dynamic symbols and their versions are the C library's.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+mod library;
+
+fn output(command: &str, arguments: &[&str]) -> String {
+    let output = Command::new(command).args(arguments).output();
+    let output = output.unwrap_or_else(|error| panic!("{command}: {error}: run ci/setup.sh"));
+    assert!(output.status.success(), "{command} {arguments:?} failed: run ci/setup.sh");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// Functions with their versions; a version in parentheses is not the default one.
+fn functions(library: &str) -> BTreeSet<String> {
+    let symbols = output("objdump", &["-T", library]);
+    let mut found = BTreeSet::new();
+    for line in symbols.lines().filter(|line| !line.contains("*UND*") && !line.contains("*ABS*")) {
+        let mut words = line.split_whitespace().rev();
+        if let (Some(name), Some(version)) = (words.next(), words.next())
+            && line.contains(".text")
+        {
+            found.insert(format!("{name}@{version}"));
+        }
+    }
+    found
+}
+
+/// The aio functions of the C library that programs here run with.
+fn originals() -> BTreeSet<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("/proc");
+    let library = maps
+        .lines()
+        .filter_map(|line| line.split_whitespace().last())
+        .find(|path| path.ends_with("/libc.so.6"))
+        .expect("the C library is mapped");
+    let is_aio = |name: &String| name.starts_with("aio_") || name.starts_with("lio_");
+    functions(library).into_iter().filter(is_aio).collect()
+}
+
+fn ours() -> String {
+    library::path().display().to_string()
+}
+
+#[test]
+fn symbols_and_versions_are_the_c_librarys() {
+    let (theirs, ours) = (originals(), functions(&ours()));
+    if !theirs.contains("aio_read@GLIBC_2.34") {
+        eprintln!("SKIPPED symbols_and_versions_are_the_c_librarys: glibc is older than 2.34");
+        return;
+    }
+    let missing: Vec<_> = theirs.difference(&ours).collect();
+    assert!(missing.is_empty(), "missing: {missing:?}");
+    // The linker makes the real names from the first ones (build.rs). The others end a descriptor, or a thread.
+    let made = |name: &str| {
+        (name.starts_with("_aio_") || name.starts_with("_lio_")) && name.ends_with("@Base")
+    };
+    let seen = ["close", "dup2", "dup3", "close_range", "closefrom", "pthread_cancel"];
+    let seen = |name: &str| seen.iter().any(|seen| name == format!("{seen}@Base"));
+    let known = |name: &&String| made(name) || seen(name);
+    let extra: Vec<_> = ours.difference(&theirs).filter(|name| !known(name)).collect();
+    assert!(extra.is_empty(), "not the C library's: {extra:?}");
+    let names: BTreeSet<_> = theirs.iter().filter_map(|name| name.split('@').next()).collect();
+    assert_eq!(names.len(), 17, "the C library has changed: {names:?}");
+}
+
+#[test]
+fn it_stays_when_it_is_unloaded() {
+    let header = output("readelf", &["-d", "--wide", &ours()]);
+    assert!(header.contains("NODELETE"), "{header}");
+}
