@@ -1,12 +1,19 @@
 #!/usr/bin/env bash
-# Installs what tests and measurements need beside the Rust toolchain: ci/setup.sh
+# Installs what tests and measurements need beside the Rust toolchain: ci/setup.sh [--mariadb]
 #
+# --mariadb adds what ci/mariadb.sh needs.
 # Debian and its kin, with apt-get; quick when everything is there. Elsewhere it says what is missing.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 help_if_asked "$@"
 PATH="$PATH:/usr/sbin:/sbin"
+mariadb=0
+case "${1-}" in
+'') ;;
+--mariadb) mariadb=1 ;;
+*) die "unknown argument $1 (--help)" ;;
+esac
 
 has_header() {
     printf '#include <%s>\n' "$1" | cc -E -x c - >/dev/null 2>&1
@@ -22,8 +29,13 @@ missing() {
     command -v fio >/dev/null || echo fio
     command -v qemu-img >/dev/null && command -v qemu-io >/dev/null || echo qemu-utils
     command -v stress-ng >/dev/null || echo stress-ng
+    command -v ioping >/dev/null || echo ioping
     command -v strace >/dev/null || echo strace
     command -v mkfs.xfs >/dev/null || echo xfsprogs
+    ((mariadb)) || return 0
+    # Without the packages that start a server of their own.
+    command -v mariadbd >/dev/null || echo mariadb-server-core
+    command -v mariadb >/dev/null || echo mariadb-client-core
 }
 
 mapfile -t packages < <(missing)

@@ -4,8 +4,8 @@
 #![allow(unsafe_code)]
 
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::affinity::placed::{How, Placed};
@@ -14,6 +14,7 @@ use crate::cqe::Cqe;
 use crate::descriptor::ticks_per_us;
 use crate::engine::{Contract, Engine, Help};
 use crate::exec::{self, Mode};
+use crate::own::{Copied, Copies};
 use crate::process;
 use crate::queue::{Completions, IoEvent, Posted, Ring, SleepEnd, Sleeper};
 use crate::request::{
@@ -21,6 +22,7 @@ use crate::request::{
 };
 use crate::sqe::Sqe;
 use crate::stats::{self, Counters, Snapshot};
+use crate::sync::lock;
 use crate::sys;
 use crate::zeros::Zeros;
 
@@ -224,6 +226,8 @@ pub struct Instance {
     looked: AtomicU64,
     /// Where its requests run, if anywhere in particular.
     placed: Option<Box<Placed>>,
+    /// Of descriptors that the program has closed.
+    kept: Mutex<Vec<Arc<Copied>>>,
     /// What the ring lies in, if a front end gave it: goes last.
     _memory: Option<Box<dyn RingMemory>>,
 }
@@ -305,6 +309,7 @@ impl Instance {
             sink,
             looked: AtomicU64::new(0),
             placed: machine.map(|machine| Box::new(Placed::new(builder, machine, count, me))),
+            kept: Mutex::default(),
             _memory: memory,
         });
         instance.count(|counters| &counters.contexts);
@@ -429,7 +434,7 @@ impl Instance {
                 request.refused = if malformed { -libc::EINVAL } else { refused };
                 request.submitted = begin;
                 request.partial = 0;
-                slot.fill(request.sqe.user_data, request.sqe.fd);
+                slot.fill(request.sqe.user_data, request.sqe.fd, request.notify);
                 filled += 1;
             }
             for &slot in &slots[filled..] {
@@ -724,7 +729,8 @@ impl Instance {
 
     /// The program is about to close `fd`: executes the requests on it that have not been started,
     /// here and now, and waits for those that have, so that none of them meets a descriptor that is
-    /// gone, or another file under its number. Requests in the poller stay there.
+    /// gone, or another file under its number. Requests in the poller stay there, with the file, and so does an
+    /// eventfd that requests are to count up.
     pub fn before_close(self: &Arc<Self>, fd: i32) {
         self.before_close_range(&(fd..=fd));
     }
@@ -735,9 +741,16 @@ impl Instance {
         const NAPS: u32 = 1000;
         let all = Help { min: u32::MAX, max: u32::MAX, unbounded: true };
         let mut naps = 0;
+        let mut needed = false;
+        self.free.each_held(|index| needed |= self.slot(index).needs_one_of(fds));
+        if !needed || process::is_borrowed() {
+            return;
+        }
+        self.keep_eventfds(fds);
         while self.is_usable() && naps < NAPS {
             let mut waiting = false;
             let handing_over = self.engine.is_handing_over();
+            self.engine.keep_files(fds);
             self.free.each_held(|index| {
                 waiting |= self.slot(index).is_waiting_for(fds, handing_over);
             });
@@ -752,6 +765,21 @@ impl Instance {
                 sys::nap(Duration::from_micros(20));
             }
         }
+    }
+
+    /// Requests whose eventfd is about to be closed get another descriptor of it, which is kept as long as the context.
+    fn keep_eventfds(&self, fds: &RangeInclusive<i32>) {
+        let mut copies = Copies::default();
+        self.free.each_held(|index| {
+            let copy = |fd| copies.of(fd).map_or(-1, |copy| copy.fd());
+            self.slot(index).move_notify(fds, copy);
+        });
+        copies.into_all().for_each(|copy| self.keep(copy));
+    }
+
+    /// Keeps a descriptor open as long as the context.
+    pub(crate) fn keep(&self, copy: Arc<Copied>) {
+        lock(&self.kept).push(copy);
     }
 
     /// Executes a request that the caller has withdrawn from its queue.
@@ -998,7 +1026,7 @@ impl Instance {
         let completion = Completion {
             cqe: Cqe { user_data: request.sqe.user_data, res: result, flags: 0 },
             data: request.data,
-            notify: request.notify,
+            notify: self.slot(index).notify(),
             slot: index,
         };
         if let Some(posted) = self.completions.post(completion)

@@ -7,6 +7,7 @@
 
 use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use crate::sys::{self, Mapping, Ret};
@@ -108,6 +109,51 @@ pub(crate) fn eventfd() -> Ret {
     }
     note(fd as RawFd);
     fd
+}
+
+/// Another descriptor of a file that the program has open, closed with the last who needs it.
+#[derive(Debug)]
+pub(crate) struct Copied(RawFd);
+
+impl Copied {
+    /// `None` if there is no descriptor to be had.
+    pub(crate) fn of(fd: RawFd) -> Option<Arc<Self>> {
+        let copies = [FROM, 3].into_iter().map(|from| sys::duplicate(fd, from));
+        let copy = copies.into_iter().find(|&copy| copy >= 0)? as RawFd;
+        note(copy);
+        Some(Arc::new(Self(copy)))
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.0
+    }
+}
+
+impl Drop for Copied {
+    fn drop(&mut self) {
+        close(self.0);
+    }
+}
+
+/// Copies of descriptors that the program is about to close, one for each number.
+#[derive(Debug, Default)]
+pub(crate) struct Copies(Vec<(RawFd, Arc<Copied>)>);
+
+impl Copies {
+    /// The copy of this number, made if there is none yet.
+    pub(crate) fn of(&mut self, fd: RawFd) -> Option<Arc<Copied>> {
+        let known = self.0.iter().find(|&&(of, _)| of == fd).map(|(_, copy)| Arc::clone(copy));
+        known.or_else(|| {
+            let copy = Copied::of(fd)?;
+            self.0.push((fd, Arc::clone(&copy)));
+            Some(copy)
+        })
+    }
+
+    /// All of them.
+    pub(crate) fn into_all(self) -> impl Iterator<Item = Arc<Copied>> {
+        self.0.into_iter().map(|(_, copy)| copy)
+    }
 }
 
 /// Closes a descriptor of the engine's own.

@@ -1,14 +1,16 @@
 //! Which process this is: notices a fork without a system call per request.
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
 
-use crate::sys::Mapping;
+use crate::sys::{self, Mapping};
 
 /// Where the number stands: a page that the kernel zeroes in the child of a fork.
 static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 /// The newest number handed out; survives a fork.
 static LAST: AtomicU64 = AtomicU64::new(0);
+/// The process that [`enter`] was last called in.
+static PID: AtomicI32 = AtomicI32::new(0);
 /// Stands in for the page where the kernel has no MADV_WIPEONFORK (before 4.14).
 static FALLBACK: AtomicU64 = AtomicU64::new(0);
 
@@ -59,7 +61,16 @@ pub(crate) fn enter() -> u64 {
     }
     let new = LAST.fetch_add(1, Ordering::Relaxed) + 1;
     match word.compare_exchange(0, new, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => new,
+        Ok(_) => {
+            PID.store(sys::getpid(), Ordering::Relaxed);
+            new
+        }
         Err(other) => other,
     }
+}
+
+/// Is this a child that shares the memory, but not the descriptors (vfork(2)), of the process that contexts
+/// belong to? One system call.
+pub(crate) fn is_borrowed() -> bool {
+    PID.load(Ordering::Relaxed) != sys::getpid()
 }

@@ -93,6 +93,8 @@ pub(crate) struct Slot {
     /// [`Sqe::user_data`] and [`Sqe::fd`] once more, for those who look at a slot that they do not own.
     key: AtomicU64,
     fd: AtomicU32,
+    /// [`Request::notify`] plus one, or another descriptor of that eventfd since the program has closed its own.
+    notify: AtomicU32,
 }
 
 /// What a slot holds while it is held.
@@ -144,6 +146,7 @@ unsafe impl Zero for Slot {
             state: AtomicU32::new(0),
             key: AtomicU64::new(0),
             fd: AtomicU32::new(0),
+            notify: AtomicU32::new(0),
         }
     }
 }
@@ -162,11 +165,12 @@ impl Slot {
         self.request.with_mut(|at| unsafe { &mut *at })
     }
 
-    /// Begins a use under `key`, for `fd`. It cannot be cancelled until the engine has put it somewhere.
+    /// Begins a use under `key`, for `fd`, with an eventfd `notify` or -1. It cannot be cancelled until the engine has put it somewhere.
     #[inline]
-    pub(crate) fn fill(&self, key: u64, fd: i32) {
+    pub(crate) fn fill(&self, key: u64, fd: i32, notify: i32) {
         self.key.store(key, Ordering::Relaxed);
         self.fd.store(fd as u32, Ordering::Relaxed);
+        self.notify.store(notify.wrapping_add(1) as u32, Ordering::Relaxed);
         let used = self.state.load(Ordering::Relaxed) & !(phase::USE - 1);
         self.state.store(used.wrapping_add(phase::USE) | phase::FILLED, Ordering::Relaxed);
     }
@@ -314,6 +318,11 @@ impl Slot {
         self.fd.load(Ordering::SeqCst) as i32 == fd
     }
 
+    /// It is on one of these descriptors, or is to count one of them up.
+    pub(crate) fn needs_one_of(&self, fds: &RangeInclusive<i32>) -> bool {
+        self.names_one_of(fds) || fds.contains(&self.notify())
+    }
+
     fn names_one_of(&self, fds: &RangeInclusive<i32>) -> bool {
         fds.contains(&(self.fd.load(Ordering::SeqCst) as i32))
     }
@@ -325,6 +334,27 @@ impl Slot {
             && self.state.load(Ordering::Acquire) & phase::MASK == phase::KERNEL
         {
             self.fd.store(u32::MAX, Ordering::SeqCst);
+        }
+    }
+
+    /// The eventfd to count up at completion, or -1.
+    #[inline]
+    pub(crate) fn notify(&self) -> i32 {
+        self.notify.load(Ordering::Relaxed).wrapping_sub(1) as i32
+    }
+
+    /// Its descriptor is another one of the same file. Called with the poller's list locked, for a request on it.
+    pub(crate) fn moved_to(&self, fd: i32) {
+        self.fd.store(fd as u32, Ordering::SeqCst);
+    }
+
+    /// If its eventfd is one of these, `other` gives what is to be counted up instead, or -1.
+    pub(crate) fn move_notify(&self, fds: &RangeInclusive<i32>, other: impl FnOnce(i32) -> i32) {
+        let notify = self.notify();
+        if fds.contains(&notify) {
+            let (from, to) = (notify.wrapping_add(1) as u32, other(notify).wrapping_add(1) as u32);
+            // Should it have been used anew meanwhile, for a request that came after the closing began.
+            let _ = self.notify.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
@@ -367,7 +397,7 @@ mod tests {
     fn a_cancelled_slot_is_freed_once_whichever_comes_first() {
         for popped_first in [true, false] {
             let slot = Slot::zero();
-            slot.fill(5, 0);
+            slot.fill(5, 0, -1);
             slot.queue();
             assert_eq!(slot.cancel_queued(6), Cancel::Missed);
             assert_eq!(slot.cancel_queued(5), Cancel::Done);
@@ -393,7 +423,7 @@ mod loom_models {
     fn loom_start_cancel_and_reap_agree_on_who_frees() {
         loom::model(|| {
             let slot = Arc::new(Slot::zero());
-            slot.fill(1, 0);
+            slot.fill(1, 0, -1);
             slot.queue();
             let other = Arc::clone(&slot);
             let executor = thread::spawn(move || match other.start() {

@@ -364,6 +364,21 @@ impl Drop for Uncancelable {
     }
 }
 
+/// getpid(2).
+pub(crate) fn getpid() -> i32 {
+    // SAFETY: no memory is passed.
+    unsafe { call!(getpid) as i32 }
+}
+
+/// Is the calling thread allowed this I/O priority (ioprio_set(2))?
+pub(crate) fn may_use_priority(priority: i16) -> bool {
+    const PROCESS: i32 = 1;
+    // The kernel looks at the right before it looks for the process, and no process has this number.
+    // SAFETY: no memory is passed.
+    let ret = unsafe { call!(ioprio_set, PROCESS, i32::MAX, i32::from(priority as u16)) };
+    ret != -(libc::EPERM as Ret)
+}
+
 /// Sleeps so long, or until a signal handler has run.
 pub(crate) fn nap(time: Duration) {
     let time = timespec(time);

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use uringlet::Sqe;
-use uringlet::front::{Descriptor, Place};
+use uringlet::front::{self, Descriptor, Place};
 
 use crate::abi::{self, Iocb};
 use crate::handle::AioContext;
@@ -82,8 +82,8 @@ fn transfer(iocb: &Iocb, fd: i32, descriptor: Descriptor) -> Result<Sqe, i32> {
     if iocb.rw_flags & BOTH == BOTH {
         return Err(-libc::EINVAL);
     }
-    if iocb.flags & abi::FLAG_IOPRIO != 0 && !is_priority(iocb.reqprio) {
-        return Err(-libc::EINVAL);
+    if iocb.flags & abi::FLAG_IOPRIO != 0 {
+        check_priority(iocb.reqprio)?;
     }
     if !(if write { descriptor.may_write() } else { descriptor.may_read() }) {
         return Err(-libc::EBADF);
@@ -142,8 +142,15 @@ fn in_user_space(address: u64, bytes: u64) -> bool {
     address.checked_add(bytes.min(1 << 31)).is_some_and(|end| end <= END)
 }
 
-/// A class and level of ioprio_set(2).
-fn is_priority(priority: i16) -> bool {
+/// A class and level of ioprio_set(2), which this thread may use.
+#[cold]
+fn check_priority(priority: i16) -> Result<(), i32> {
+    const REALTIME: u16 = 1;
     let (class, level) = (priority as u16 >> 13, priority & 0x1fff);
-    matches!((class, level), (0, 0) | (1..=3, _))
+    match (class, level) {
+        (0, 0) | (2..=3, _) => Ok(()),
+        (REALTIME, _) if front::may_use_priority(priority) => Ok(()),
+        (REALTIME, _) => Err(-libc::EPERM),
+        _ => Err(-libc::EINVAL),
+    }
 }

@@ -132,7 +132,8 @@ fn every_descriptor_closed_on_every_engine() {
     for engine in ["auto", "linux_aio", "io_uring"] {
         let output = run(engine);
         if String::from_utf8_lossy(&output.stderr).contains("io_setup(") {
-            eprintln!("SKIPPED every_descriptor_closed_on_every_engine/{engine}: refused here");
+            let name = format!("every_descriptor_closed_on_every_engine/{engine}");
+            support::skipped(&name, "refused here");
             continue;
         }
         assert_eq!(answers(&output), expected, "{engine}");
@@ -160,8 +161,33 @@ fn under_malloc_check() {
     ];
     let output = command(&program, &variables).output().expect("timeout(1)");
     if String::from_utf8_lossy(&output.stderr).contains("cannot be preloaded") {
-        eprintln!("SKIPPED under_malloc_check: no {} here", debug.display());
+        support::skipped("under_malloc_check", "no libc_malloc_debug.so.0 here");
         return;
     }
     assert!(!answers(&output).is_empty());
+}
+
+/// The program in docs/programs/python.md, as it stands there.
+#[test]
+fn a_python_program() {
+    let page = include_str!("../../docs/programs/python.md");
+    let (_, program) = page.split_once("```python\n").expect("a program");
+    let (program, _) = program.split_once("```\n").expect("its end");
+    let folder = folder();
+    let path = folder.path().join("program.py");
+    std::fs::write(&path, program).expect("written");
+    let Ok(version) = Command::new("python3").arg("--version").output() else {
+        return support::skipped("a_python_program", "no python3 here");
+    };
+    assert!(version.status.success());
+    let counters = folder.path().join("counters");
+    let region = uringlet::stats::Region::create(&counters).expect("a file");
+    let library = support::library();
+    let variables = [("LD_PRELOAD", library.as_path()), ("URINGLET_STATS", &counters)];
+    let output = command(Path::new("python3"), &variables).arg(&path).output().expect("timeout(1)");
+    let expected: String =
+        (0..8).map(|at| format!("block {at}: 4096 bytes, right: True\n")).collect();
+    assert_eq!(answers(&output), expected);
+    let counted = region.snapshot();
+    assert_eq!((counted.contexts, counted.reads), (1, 8));
 }

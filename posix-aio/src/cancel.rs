@@ -22,6 +22,10 @@ pub(crate) unsafe fn cancel(fd: c_int, block: *const Aiocb, nested: bool) -> Res
     if unsafe { block.as_ref() }.is_some_and(|block| block.fildes != fd) {
         return Err(libc::EINVAL);
     }
+    // SAFETY: as above.
+    if unsafe { block.as_ref() }.is_some_and(is_inherited) {
+        return Ok(AIO_ALLDONE);
+    }
     let Some(process) = state::current() else { return Ok(AIO_ALLDONE) };
     let _whole = Uncancelable::new();
     if nested {
@@ -36,10 +40,19 @@ pub(crate) unsafe fn cancel(fd: c_int, block: *const Aiocb, nested: bool) -> Res
     // SAFETY: as above.
     let block = unsafe { &*block };
     if block.error.load(Ordering::Acquire) == libc::EINPROGRESS && !is_in_progress(process, block) {
-        // A copy, or the parent's: such a request is not known.
+        // A copy: such a request is not known.
         return Err(libc::EINVAL);
     }
     Ok(cancel_one(process, block))
+}
+
+/// The parent of this process has submitted it: nothing executes it here.
+fn is_inherited(block: &Aiocb) -> bool {
+    block.error.load(Ordering::Acquire) == libc::EINPROGRESS
+        && state::is_inherited(
+            block.owner.load(Ordering::Relaxed),
+            std::ptr::from_ref(block).addr(),
+        )
 }
 
 fn is_in_progress(process: &Process, block: &Aiocb) -> bool {

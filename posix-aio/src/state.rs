@@ -16,6 +16,8 @@ use crate::submit::Ready;
 
 /// Requests that can be with the instance at a time. Memory for a slot is touched when it is first used.
 const SLOTS: u32 = 4096;
+/// Of an address of a program's.
+const ADDRESS_BITS: u32 = 48;
 /// As many at a time the kernel is handed: Linux AIO's are few on some hosts.
 const KERNEL_ROOM: u32 = 1024;
 
@@ -105,11 +107,11 @@ fn make() -> Result<&'static Process, i32> {
 }
 
 impl Process {
-    /// What a control block at this address carries while it is in progress: its copies have another address, and
-    /// what is none of ours hardly holds it by chance.
+    /// What a control block at this address carries while it is in progress: its copies have another
+    /// address, and the child of a fork another number.
     #[inline]
     pub(crate) fn mark(&self, address: usize) -> u64 {
-        self.generation.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ address as u64 ^ 1
+        mark(self.generation, address)
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
@@ -267,6 +269,18 @@ impl Process {
         complete::complete(&event);
         self.instance.wake_for(&event);
     }
+}
+
+fn mark(generation: u64, address: usize) -> u64 {
+    generation << ADDRESS_BITS ^ address as u64
+}
+
+/// A control block in progress with this mark was submitted by this process's parent.
+pub(crate) fn is_inherited(owner: u64, address: usize) -> bool {
+    let submitted_by = (owner ^ address as u64) >> ADDRESS_BITS;
+    submitted_by != 0
+        && owner == mark(submitted_by, address)
+        && current().is_none_or(|process| process.mark(address) != owner)
 }
 
 /// pthread_cancel(3) was called: whoever waits looks whether it is meant.

@@ -340,6 +340,10 @@ impl Contract for Faulty {
         self.below.drain(instance);
     }
 
+    fn keep_files(&self, fds: &std::ops::RangeInclusive<std::os::fd::RawFd>) {
+        self.below.keep_files(fds);
+    }
+
     fn retract(&self, instance: &Instance, slot: u32, key: u64) -> bool {
         self.below.retract(instance, slot, key)
     }

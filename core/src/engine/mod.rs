@@ -10,6 +10,8 @@ pub(crate) mod null;
 pub(crate) mod workers;
 
 use std::fmt;
+use std::ops::RangeInclusive;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,6 +80,9 @@ pub(crate) trait Contract {
     fn is_handing_over(&self) -> bool {
         false
     }
+
+    /// These descriptors are about to be closed: requests that wait until one is ready keep its file.
+    fn keep_files(&self, _fds: &RangeInclusive<RawFd>) {}
 
     /// Takes a request back that was handed to a poller or kernel, if the slot is still `key`'s. True if it will not complete by itself any more.
     fn retract(&self, instance: &Instance, slot: u32, key: u64) -> bool;
@@ -231,6 +236,10 @@ impl Contract for Engine {
 
     fn closed(&self) {
         dispatch!(self, engine => engine.closed());
+    }
+
+    fn keep_files(&self, fds: &RangeInclusive<RawFd>) {
+        dispatch!(self, engine => engine.keep_files(fds));
     }
 
     fn retract(&self, instance: &Instance, slot: u32, key: u64) -> bool {

@@ -93,6 +93,11 @@ pub fn writable(address: usize) -> bool {
     sys::writable(address)
 }
 
+/// Is the calling thread allowed this I/O priority (ioprio_set(2))? One system call.
+pub fn may_use_priority(priority: i16) -> bool {
+    sys::may_use_priority(priority)
+}
+
 /// Has a signal that waits under this mask handled, if there is one. One system call.
 pub fn interrupted_under(mask: u64) -> bool {
     sys::ppoll(&mut [], Some(std::time::Duration::ZERO), Some(&mask)) == -libc::EINTR as isize

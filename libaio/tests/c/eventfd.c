@@ -97,6 +97,30 @@ int main(void)
     struct pollfd wait = {watch, POLLIN, 0};
     say("the eventfd fires although its number is closed", "%d", poll(&wait, 1, 2000));
     reap(ctx, 1, events);
+    if (read(watch, &value, sizeof value) != sizeof value)
+        die("eventfd");
+
+    /* And another one under that number is not counted up. */
+    char byte;
+    if (read(ends[0], &byte, 1) != 1)
+        die("read");
+    int other = eventfd(0, EFD_NONBLOCK), number = fcntl(watch, F_DUPFD, 200);
+    static struct iocb waiting[16];
+    for (int i = 0; i < 16; i++) {
+        list[i % 8] = &waiting[i];
+        io_prep_poll(&waiting[i], ends[0], POLLIN);
+        io_set_eventfd(&waiting[i], number);
+        if (i % 8 == 7)
+            answer(i < 8 ? "submit of 8 more" : "and of 8 more", io_submit(ctx, 8, list));
+    }
+    if (dup2(other, number) != number || write(ends[1], "x", 1) != 1)
+        die("dup2");
+    uint64_t sum = 0;
+    while (sum < 16 && poll(&wait, 1, 20000) == 1 && read(watch, &value, sizeof value) == sizeof value)
+        sum += value;
+    say("count of the eventfd that had the number", "%llu", (unsigned long long)sum);
+    yes("the one that has it is untouched", read(other, &value, sizeof value) < 0);
+    reap(ctx, 16, events);
 
     batches(ctx, fd, "buffered");
     int direct = reopen(fd, O_RDWR | O_DIRECT);

@@ -93,6 +93,37 @@ int main(void)
     if (read(ends[0], &byte, 1) != 1)
         die("read");
 
+    /* Nor does another file under it, which is ready. */
+    int before = open_descriptors(), loud = eventfd(1, EFD_NONBLOCK), numbers[3];
+    static struct iocb several[3];
+    struct iocb *list[3];
+    for (int i = 0; i < 3; i++) {
+        list[i] = &several[i];
+        numbers[i] = fcntl(ends[0], F_DUPFD, 300);
+        io_prep_poll(list[i], numbers[i], POLLIN);
+    }
+    answer("three numbers of one file", io_submit(ctx, 3, list));
+    if (dup2(loud, numbers[0]) < 0 || dup3(loud, numbers[1], O_CLOEXEC) < 0 || close_range(numbers[2], numbers[2], 0))
+        die("dup2");
+    if (fcntl(loud, F_DUPFD, numbers[2]) != numbers[2])
+        die("the number is not free");
+    answer("what has the numbers is ready", io_getevents(ctx, 1, 4, events, &moment));
+    answer("cancel one of them", io_cancel(ctx, &several[1], events));
+    reap(ctx, 1, events);
+    if (write(ends[1], "x", 1) != 1)
+        die("write");
+    reap(ctx, 2, events);
+    yes("what had them becomes so", (events[0].res & POLLIN) && (events[1].res & POLLIN));
+    if (read(ends[0], &byte, 1) != 1)
+        die("read");
+    for (int i = 0; i < 3; i++)
+        close(numbers[i]);
+    close(loud);
+    /* The last who held the file lets it go. */
+    for (int i = 0; i < 20000 && open_descriptors() > before; i++)
+        usleep(1000);
+    say("descriptors left", "%d", open_descriptors() - before);
+
     io_prep_poll(&iocb, ends[0], 0);
     answer("for no events", submit1(ctx, &iocb));
     answer("for no events, nothing yet", io_getevents(ctx, 1, 4, events, &moment));

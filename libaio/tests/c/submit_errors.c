@@ -50,6 +50,21 @@ int main(void)
     request(ctx, "reqprio idle", &iocb);
     iocb.aio_reqprio = (short)(5 << 13);
     request(ctx, "reqprio of an unknown class", &iocb);
+    iocb.aio_reqprio = 1 << 13 | 4;
+    request(ctx, "reqprio realtime", &iocb);
+    /* Without the right to it. A child has a context of its own. */
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        io_context_t mine = setup(4);
+        if (geteuid() == 0 && setresuid(65534, 65534, 65534))
+            die("setresuid");
+        request(mine, "reqprio realtime, not allowed", &iocb);
+        iocb.aio_reqprio = 2 << 13 | 4;
+        request(mine, "reqprio best effort, allowed to all", &iocb);
+        _exit(0);
+    }
+    waitpid(pid, NULL, 0);
 
     iocb = good;
     io_set_eventfd(&iocb, -1);

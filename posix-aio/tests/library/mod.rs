@@ -1,17 +1,5 @@
 //! Where the library under test lies.
 
-use std::path::PathBuf;
-
-/// The library that cargo has built for this test, beside it or in the folder above.
-pub fn path() -> PathBuf {
-    let executable = std::env::current_exe().expect("the test has a path");
-    let deps = executable.parent().expect("and a folder");
-    let places = [deps.join("../libposix_aio.so"), deps.join("libposix_aio.so")];
-    let age = |path: &&PathBuf| path.metadata().and_then(|data| data.modified()).ok();
-    let newest = places.iter().filter(|path| path.is_file()).max_by_key(age);
-    let Some(found) = newest else {
-        let [above, beside] = places.map(|path| path.display().to_string());
-        panic!("the library is neither {above} nor {beside}: cargo build");
-    };
-    found.canonicalize().expect("it is there")
-}
+#[path = "../../../libaio/tests/support/mod.rs"]
+mod support;
+pub use support::library as path;

@@ -21,6 +21,8 @@ mod wait;
 mod watchdog;
 mod work;
 
+use std::ops::RangeInclusive;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -543,6 +545,10 @@ impl Contract for Workers {
 
     fn is_handing_over(&self) -> bool {
         self.kernel.is_handing_over()
+    }
+
+    fn keep_files(&self, fds: &RangeInclusive<RawFd>) {
+        self.threads.poller.keep_files(fds);
     }
 
     fn retract(&self, instance: &Instance, slot: u32, key: u64) -> bool {

@@ -2,6 +2,7 @@
 //! and terminals, so that such a request costs no worker, and can be cancelled.
 #![allow(unsafe_code)]
 
+use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -11,7 +12,7 @@ use super::Workers;
 use super::threads::RETIRE_AFTER;
 use crate::exec::{self, Mode};
 use crate::instance::{By, Instance};
-use crate::own;
+use crate::own::{self, Copied, Copies};
 use crate::request::{Kind, Request};
 use crate::sync::lock;
 use crate::sys;
@@ -54,6 +55,8 @@ struct Waiting {
     priority: u16,
     /// If not 0: a worker executes it, and it only stands here so that later ones of its descriptor wait.
     passed_on: u64,
+    /// What keeps the file open, since the program has closed its descriptor.
+    kept: Option<Arc<Copied>>,
 }
 
 impl Waiting {
@@ -169,6 +172,7 @@ impl Poller {
             transfer: kind != Kind::Poll,
             priority: sqe.ioprio,
             passed_on: 0,
+            kept: None,
         };
         let mut state = lock(&self.state);
         started.polling();
@@ -183,13 +187,17 @@ impl Poller {
         if eventfd < 0 || threads.spawn("poll", move || threads.poller.run(eventfd)).is_err() {
             let mut state = lock(&self.state);
             state.alive = false;
-            let stranded: Vec<Waiting> = state.waiting.drain(..).collect();
+            let is_here = |one: &mut Waiting| one.passed_on == 0;
+            let stranded: Vec<Waiting> = state.waiting.extract_if(.., is_here).collect();
             for waiting in &stranded {
                 waiting.instance.slot(waiting.slot).polled();
             }
             drop(state);
             // Without the thread, a worker or a waiter waits inside the call itself.
             for waiting in stranded {
+                if let Some(kept) = waiting.kept {
+                    waiting.instance.keep(kept);
+                }
                 Workers::of(&waiting.instance).to_worker(&waiting.instance, waiting.slot);
             }
         }
@@ -248,6 +256,38 @@ impl Poller {
         // So that the thread lets go of the descriptor.
         sys::eventfd_add(eventfd, 1);
         true
+    }
+
+    /// These descriptors are about to be closed: requests on the list get others of the same files.
+    pub(super) fn keep_files(&self, fds: &RangeInclusive<RawFd>) {
+        let mut copies = Copies::default();
+        let mut state = lock(&self.state);
+        let waiting = &state.waiting;
+        // As with the C library's aio: what is not the first of its stream finds the number closed.
+        let is_first = |at: usize| !waiting[..at].iter().any(|other| other.goes_with(&waiting[at]));
+        let keeps = |&at: &usize| {
+            fds.contains(&waiting[at].fd) && (!waiting[at].instance.has_sink() || is_first(at))
+        };
+        let kept: Vec<usize> = (0..waiting.len()).filter(keeps).collect();
+        for at in kept {
+            let waiting = &mut state.waiting[at];
+            // Where there is no descriptor to be had, it finds its own closed.
+            let Some(copy) = copies.of(waiting.fd) else { continue };
+            if waiting.passed_on != 0 {
+                // A worker's: only its place goes with the others.
+                (waiting.fd, waiting.kept) = (copy.fd(), Some(copy));
+                continue;
+            }
+            let slot = waiting.instance.slot(waiting.slot);
+            slot.moved_to(copy.fd());
+            // SAFETY: on the list, whose lock is held, so it is ours alone.
+            unsafe { slot.request() }.sqe.fd = copy.fd();
+            (waiting.fd, waiting.kept) = (copy.fd(), Some(copy));
+        }
+        if copies.into_all().next().is_some() {
+            // What the thread finds under the old numbers belongs to nobody on the list any more.
+            sys::eventfd_add(state.eventfd, 1);
+        }
     }
 
     fn run(&self, mut eventfd: RawFd) {

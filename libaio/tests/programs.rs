@@ -1,0 +1,168 @@
+//! Programs of the distribution, unchanged: their own checks pass, and their requests went through here.
+//!
+//! MariaDB is another matter: `ci/mariadb.sh`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use uringlet::stats::{Region, Snapshot};
+
+mod support;
+
+/// A folder, and the counters of what runs in it.
+struct House {
+    folder: tempfile::TempDir,
+    counters: Region,
+}
+
+impl House {
+    fn new() -> Self {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+        let counters = Region::create(&folder.path().join("counters")).expect("a file");
+        Self { folder, counters }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Runs a program on the library; it has to end well.
+    fn run(&self, program: &str, arguments: &[&str]) -> Output {
+        let output = Command::new("timeout")
+            .args(["--kill-after=5", "120", "env"])
+            .arg(format!("LD_PRELOAD={}", support::library().display()))
+            .arg(program)
+            .args(arguments)
+            .current_dir(self.folder.path())
+            .env("URINGLET_STATS", self.path("counters"))
+            .env_remove("LD_LIBRARY_PATH")
+            .env_remove("LD_PRELOAD")
+            .output()
+            .expect("timeout(1)");
+        let [out, error] =
+            [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+        let missing = output.status.code() == Some(127);
+        let hint = if missing { " (it is missing: run ci/setup.sh)" } else { "" };
+        assert!(output.status.success(), "{program}: {}{hint}\n{out}{error}", output.status);
+        output
+    }
+
+    fn counted(&self) -> Snapshot {
+        self.counters.snapshot()
+    }
+
+    /// A file of random bytes.
+    fn image(&self, name: &str, bytes: usize) -> PathBuf {
+        let path = self.path(name);
+        let mut content = vec![0; bytes];
+        let source = std::fs::File::open("/dev/urandom").expect("there is one");
+        std::io::Read::read_exact(&mut { source }, &mut content).expect("endless");
+        std::fs::write(&path, content).expect("written");
+        path
+    }
+
+    /// QEMU's native aio wants direct I/O. False, said aloud, if the file system has none.
+    fn has_direct(&self, test: &str) -> bool {
+        use std::os::unix::fs::OpenOptionsExt as _;
+        let path = self.image("probe", 4096);
+        let mut options = std::fs::OpenOptions::new();
+        let has = options.read(true).custom_flags(libc::O_DIRECT).open(path).is_ok();
+        if !has {
+            support::skipped(test, "no direct I/O on this file system");
+        }
+        has
+    }
+}
+
+/// Its requests come through `syscall()`.
+#[test]
+fn stress_ng_aiol_verifies() {
+    let house = House::new();
+    house.run("stress-ng", &["--aiol", "4", "--verify", "--timeout", "3", "--temp-path", "."]);
+    let counted = house.counted();
+    assert!(counted.contexts >= 4 && counted.requests() > 1000, "{counted:?}");
+    assert_eq!(counted.errors, 0, "{counted:?}");
+}
+
+/// POSIX AIO is none of this library's business, and works beside it.
+#[test]
+fn stress_ng_aio_verifies_untouched() {
+    let house = House::new();
+    house.run("stress-ng", &["--aio", "4", "--verify", "--timeout", "1", "--temp-path", "."]);
+    assert_eq!(house.counted().contexts, 0);
+}
+
+/// Its requests come through `syscall()`, too.
+#[test]
+fn ioping_with_asynchronous_io() {
+    let house = House::new();
+    house.image("file", 1 << 20);
+    house.run("ioping", &["-A", "-B", "-c", "20", "-i", "0", "file"]);
+    house.run("ioping", &["-A", "-B", "-WWW", "-c", "20", "-i", "0", "file"]);
+    let counted = house.counted();
+    assert_eq!((counted.contexts, counted.reads, counted.writes), (2, 20, 20), "{counted:?}");
+}
+
+/// It never calls io_getevents, but reads the ring when its eventfd fires.
+#[test]
+fn qemu_img_bench_drained_and_not() {
+    let house = House::new();
+    if !house.has_direct("qemu_img_bench_drained_and_not") {
+        return;
+    }
+    house.image("disk", 16 << 20);
+    let bench = ["bench", "-f", "raw", "-t", "none", "-i", "native", "-c", "2000", "-d", "32"];
+    let cases: [&[&str]; 4] = [
+        &[],
+        &["-w"],
+        &["-w", "--flush-interval=64"],
+        &["-w", "--flush-interval=64", "--no-drain"],
+    ];
+    for (case, more) in (1..).zip(cases) {
+        house.run("qemu-img", &[&bench, more, &["disk"]].concat());
+        let counted = house.counted();
+        assert_eq!(counted.requests(), 2000 * case, "{more:?}: {counted:?}");
+    }
+    assert_eq!(house.counted().errors, 0);
+}
+
+#[test]
+fn qemu_img_convert_copies_all() {
+    let house = House::new();
+    if !house.has_direct("qemu_img_convert_copies_all") {
+        return;
+    }
+    let from = house.image("from", 16 << 20);
+    let to = house.path("to");
+    std::fs::File::create(&to).and_then(|file| file.set_len(16 << 20)).expect("made");
+    let file = |path: &Path| {
+        let options = "driver=raw,file.driver=file,file.aio=native,file.cache.direct=on";
+        format!("{options},file.filename={}", path.display())
+    };
+    let arguments = ["convert", "-n", "--image-opts", "--target-image-opts"];
+    house.run("qemu-img", &[&arguments[..], &[&file(&from), &file(&to)]].concat());
+    assert!(std::fs::read(from).expect("read") == std::fs::read(to).expect("read"), "not equal");
+    let counted = house.counted();
+    assert_eq!((counted.bytes_read, counted.bytes_written), (16 << 20, 16 << 20), "{counted:?}");
+}
+
+#[test]
+fn fio_verifies_what_it_wrote() {
+    let house = House::new();
+    let common = ["--name=job", "--filename=file", "--size=8M", "--ioengine=libaio", "--rw=randrw"];
+    let verify = ["--iodepth=32", "--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0"];
+    let direct = if house.has_direct("fio_verifies_what_it_wrote/direct") { 1 } else { 0 };
+    for more in
+        [&[][..], &["--userspace_reap"], &["--direct=1"], &["--direct=1", "--userspace_reap"]]
+    {
+        if direct == 0 && more.contains(&"--direct=1") {
+            continue;
+        }
+        let before = house.counted().requests();
+        house.run("fio", &[&common[..], &verify, more].concat());
+        // Each block once, and what was written once more, to verify it.
+        let counted = house.counted();
+        assert!(counted.requests() - before >= 2048, "{more:?}: {counted:?}");
+        assert_eq!(counted.errors, 0, "{more:?}");
+    }
+}
