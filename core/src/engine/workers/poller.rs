@@ -42,6 +42,8 @@ struct Waiting {
     events: i16,
     /// A read or a write, not a poll.
     transfer: bool,
+    /// The thread looks at this file under this number: what it finds there is about it.
+    watched: bool,
     /// What keeps the file open, since the program has closed its descriptor.
     kept: Option<Arc<Copied>>,
 }
@@ -59,7 +61,9 @@ impl State {
         let kernel = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         set.extend(self.kernels.iter().map(|&(_, fd)| kernel(fd)));
         let first = set.len();
-        for &Waiting { fd, events, .. } in &self.waiting {
+        for Waiting { fd, events, watched, .. } in &mut self.waiting {
+            let (fd, events) = (*fd, *events);
+            *watched = true;
             match set[first..].iter_mut().find(|polled| polled.fd == fd) {
                 Some(polled) => polled.events |= events,
                 None => set.push(libc::pollfd { fd, events, revents: 0 }),
@@ -89,13 +93,13 @@ impl State {
         let mut ready: Vec<(Waiting, i16)> = Vec::new();
         let mut at = 0;
         while at < self.waiting.len() {
-            let Waiting { fd, events, transfer, .. } = self.waiting[at];
+            let Waiting { fd, events, transfer, watched, .. } = self.waiting[at];
             let polled = set.iter().find(|polled| polled.fd == fd);
             let revents = polled.map_or(0, |polled| polled.revents & (events | ALWAYS));
             let served = |(other, _): &(Waiting, i16)| {
                 transfer && other.transfer && other.fd == fd && other.events == events
             };
-            if revents == 0 || ready.iter().any(served) {
+            if !watched || revents == 0 || ready.iter().any(served) {
                 at += 1;
                 continue;
             }
@@ -141,6 +145,7 @@ impl Poller {
             fd: sqe.fd,
             events,
             transfer: kind != Kind::Poll,
+            watched: false,
             kept,
         });
         let (woken, eventfd) = self.wake(&mut state);
@@ -224,7 +229,8 @@ impl Poller {
             slot.moved_to(copy.fd());
             // SAFETY: on the list, whose lock is held, so it is ours alone.
             unsafe { slot.request() }.sqe.fd = copy.fd();
-            (waiting.fd, waiting.kept) = (copy.fd(), Some(copy));
+            (waiting.fd, waiting.watched) = (copy.fd(), false);
+            waiting.kept = Some(copy);
         }
         if copies.into_all().next().is_some() {
             // What the thread finds under the old numbers belongs to nobody on the list any more.
