@@ -55,6 +55,8 @@ struct Waiting {
     priority: u16,
     /// If not 0: a worker executes it, and it only stands here so that later ones of its descriptor wait.
     passed_on: u64,
+    /// The thread looks at this file under this number: what it finds there is about it.
+    watched: bool,
     /// What keeps the file open, since the program has closed its descriptor.
     kept: Option<Arc<Copied>>,
 }
@@ -77,13 +79,16 @@ impl State {
         let kernel = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         set.extend(self.kernels.iter().map(|&(_, fd)| kernel(fd)));
         let first = set.len();
-        let passed_on: Vec<&Waiting> =
-            self.waiting.iter().filter(|one| one.passed_on != 0).collect();
-        // What waits for one of those is not to find its descriptor ready all the time.
-        let waits = |one: &&Waiting| {
-            one.passed_on == 0 && !passed_on.iter().any(|other| other.goes_with(one))
-        };
-        for &Waiting { fd, events, .. } in self.waiting.iter().filter(waits) {
+        let passed_on = self.waiting.iter().filter(|one| one.passed_on != 0);
+        let passed_on: Vec<(RawFd, i16)> = passed_on.map(|one| (one.fd, one.events)).collect();
+        for one in &mut self.waiting {
+            // What waits for one that a worker executes is not to find its descriptor ready all the time.
+            let waits = one.transfer && passed_on.contains(&(one.fd, one.events));
+            one.watched = one.passed_on == 0 && !waits;
+            if !one.watched {
+                continue;
+            }
+            let Waiting { fd, events, .. } = *one;
             match set[first..].iter_mut().find(|polled| polled.fd == fd) {
                 Some(polled) => polled.events |= events,
                 None => set.push(libc::pollfd { fd, events, revents: 0 }),
@@ -128,7 +133,7 @@ impl State {
             let waits = one.passed_on != 0
                 || before.iter().any(|other| other.passed_on != 0 && other.goes_with(one))
                 || ready.iter().any(|(other, _)| other.goes_with(one));
-            if revents == 0 || waits {
+            if !one.watched || revents == 0 || waits {
                 at += 1;
                 continue;
             }
@@ -172,6 +177,7 @@ impl Poller {
             transfer: kind != Kind::Poll,
             priority: sqe.ioprio,
             passed_on: 0,
+            watched: false,
             kept: None,
         };
         let mut state = lock(&self.state);
@@ -282,7 +288,8 @@ impl Poller {
             slot.moved_to(copy.fd());
             // SAFETY: on the list, whose lock is held, so it is ours alone.
             unsafe { slot.request() }.sqe.fd = copy.fd();
-            (waiting.fd, waiting.kept) = (copy.fd(), Some(copy));
+            (waiting.fd, waiting.watched) = (copy.fd(), false);
+            waiting.kept = Some(copy);
         }
         if copies.into_all().next().is_some() {
             // What the thread finds under the old numbers belongs to nobody on the list any more.
