@@ -26,10 +26,11 @@ for command in qemu-system-x86_64 cpio gzip cc dpkg-deb apt-get apt-cache; do
 done
 
 work="$target/topology-guest"
-mkdir -p -- "$work/root"
-kernel="$(find "$work/kernel" -name 'vmlinuz-*' 2>/dev/null | sort | tail -n 1)"
+mkdir -p -- "$work/root" "$work/kernel"
+kernel="$(find "$work/kernel" -name 'vmlinuz-*' | sort | tail -n 1)"
 if [[ -z "$kernel" ]]; then
-    package="$(apt-cache depends linux-image-cloud-amd64 2>/dev/null | awk '/Depends: linux-image/ { print $2; exit }')"
+    depends="$(apt-cache depends linux-image-cloud-amd64 2>/dev/null || true)"
+    package="$(awk '/Depends: linux-image/ && !seen++ { print $2 }' <<<"$depends")"
     [[ -n "$package" ]] || skip "apt does not know linux-image-cloud-amd64"
     (cd -- "$work" && apt-get download "$package" >/dev/null 2>&1) || skip "$package cannot be downloaded"
     dpkg-deb -x "$(find "$work" -maxdepth 1 -name "$package"_*.deb | sort | tail -n 1)" "$work/kernel"

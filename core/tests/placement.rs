@@ -268,6 +268,37 @@ fn cancelled_requests_are_handled_too() {
 }
 
 #[test]
+fn contexts_come_and_go_while_their_completions_are_on_their_way() {
+    let _alone = alone();
+    let file = data();
+    let cpus: Vec<usize> = Topology::look().allowed().iter().collect();
+    for round in 0..300 {
+        let (builder, seen) = with_handler(Context::builder().entries(8));
+        let builder = match round % 3 {
+            0 => builder,
+            1 => builder.completion_affinity(one(cpus[round % cpus.len()])),
+            _ => builder.queue_affinity(one(cpus[round % cpus.len()])).rq_affinity(2),
+        };
+        let mut context = builder.build().unwrap();
+        let mut blocks = Box::new(Blocks([0; BLOCK * BLOCKS]));
+        for block in blocks.0.chunks_exact_mut(BLOCK).take(8) {
+            // SAFETY: the blocks outlive the context, which is destroyed below.
+            unsafe { context.push(Sqe::read(file.as_raw_fd(), block, 0)) }.unwrap();
+        }
+        assert_eq!(context.submit().unwrap(), 8);
+        if round % 2 == 0 {
+            context.wait(1, Some(Duration::from_secs(30))).unwrap();
+        }
+        let mut completed = 0;
+        while round % 4 == 0 && context.reap().is_some() {
+            completed += 1;
+        }
+        completed += context.destroy().len();
+        assert_eq!((completed, seen.lock().unwrap().len()), (8, 8), "round {round}");
+    }
+}
+
+#[test]
 fn without_placement_and_handlers_there_is_no_completion_thread_and_idle_ones_end() {
     let _alone = alone();
     let file = data();

@@ -178,17 +178,20 @@ impl<T> List<T> {
     /// The owner, which has found nothing, sleeps until something is added, at most `timeout`. False: the time is over, and
     /// it is not the owner any more.
     pub(crate) fn rest(&self, timeout: Option<Duration>) -> bool {
-        let ticket = self.sleep.ticket();
         if !self.step(awake(), asleep()) {
             return true;
         }
-        while self.head.load(Ordering::Relaxed) == asleep() {
+        loop {
+            // Anew each time, and before the look at the head: a wake for an earlier add may come late.
+            let ticket = self.sleep.ticket();
+            if self.head.load(Ordering::Relaxed) != asleep() {
+                return true;
+            }
             let over = self.sleep.sleep(ticket, timeout, true) == SleepEnd::TimedOut;
             if over && self.step(asleep(), gone()) {
                 return false;
             }
         }
-        true
     }
 
     /// An owner without a thread of its own lets go of the list. False: something was added.

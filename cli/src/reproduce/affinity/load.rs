@@ -2,11 +2,13 @@
 
 #![allow(unsafe_code)]
 
+use super::cycles::Cycles;
 use serde::Serialize;
 use std::fs::{File, read_to_string};
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use uringlet::affinity::Topology;
 use uringlet::stats::Snapshot;
 use uringlet::{Builder, Context, Sqe};
 
@@ -40,6 +42,8 @@ pub struct Run {
     pub hand_overs: u64,
     /// The whole machine's, while it ran.
     pub time: Option<CpuTime>,
+    /// CPU cycles of the whole machine for each request, or why they are not known.
+    pub cycles: Result<f64, String>,
     /// What has become of the placement, in words.
     pub placement: String,
 }
@@ -108,6 +112,8 @@ fn measure(
     let mut latency = Latency::default();
     let mut failed = None;
     let mut free: Vec<usize> = (0..depth).collect();
+    let online = Topology::read(std::path::Path::new("/")).online().clone();
+    let cycles = Cycles::start(&online);
     let before = cpu_times();
     let begin = Instant::now();
     let mut done = 0u64;
@@ -150,20 +156,16 @@ fn measure(
         }
     }
     let seconds = begin.elapsed().as_secs_f64();
+    let cycles = cycles.and_then(|mut cycles| Ok(cycles.count()? as f64 / done.max(1) as f64));
     let time = before.zip(cpu_times()).and_then(|(before, after)| share(&before, &after));
     if let Some(failed) = failed {
         return Err(failed);
     }
-    Ok(figure(&context, done, (done * block as u64) as f64 / 1e6 / seconds, &latency, time))
+    let mb_per_s = (done * block as u64) as f64 / 1e6 / seconds;
+    Ok(Run { cycles, time, ..figure(&context, done, mb_per_s, &latency) })
 }
 
-fn figure(
-    context: &Context,
-    requests: u64,
-    mb_per_s: f64,
-    latency: &Latency,
-    time: Option<CpuTime>,
-) -> Run {
+fn figure(context: &Context, requests: u64, mb_per_s: f64, latency: &Latency) -> Run {
     let stats: Snapshot = context.stats().unwrap_or_default();
     Run {
         requests,
@@ -177,7 +179,8 @@ fn figure(
         completion_home: stats.completions_home,
         completion_away: stats.completions_away,
         hand_overs: stats.cpu_handovers,
-        time,
+        time: None,
+        cycles: Err(String::new()),
         placement: context.placement().map_or_else(String::new, ToString::to_string),
     }
 }

@@ -3,6 +3,7 @@
 //! The application, the CPU that hands requests over, and the CPU that completes them are placed
 //! apart from each other; the counters of each row prove its placement.
 
+mod cycles;
 mod load;
 mod published;
 mod report;

@@ -307,10 +307,28 @@ impl<'a> Report<'a> {
             out.add_row(row);
         }
         text.push_str(&session::lines(&mut out, 1..14));
-        for (way, _) in [(SMALL_REMOTE, ()), (SMALL_LOCAL, ())] {
-            let placement = self.find(&What::Small(way)).and_then(|(cell, _)| cell.runs.first());
-            if let Some(run) = placement {
-                let _ = writeln!(text, "  {way}: {}", run.placement);
+        let runs = |way| self.find(&What::Small(way)).map_or(&[][..], |(cell, _)| &cell.runs[..]);
+        for (way, variant, back) in [
+            (SMALL_FREE, "none", None),
+            (SMALL_REMOTE, "kthreads", Some(0)),
+            (SMALL_LOCAL, "kthreads", Some(1)),
+        ] {
+            let Some(run) = runs(way).first() else { continue };
+            let known =
+                runs(way).iter().filter_map(|run| run.cycles.as_ref().ok().copied()).collect();
+            let mut rows = self.published_small.iter();
+            let theirs = rows.find(|row| row.variant == variant && row.rq_affinity == back);
+            let cycles = match (bench::median(known), &run.cycles) {
+                (Some(cycles), _) => {
+                    format!("{} CPU cycles a request", size::grouped(cycles as u64))
+                }
+                (None, Err(reason)) => format!("CPU cycles not counted ({reason})"),
+                (None, Ok(_)) => String::new(),
+            };
+            let theirs = theirs.map_or(0.0, |row| row.cpu_cycles as f64 / 1e12);
+            let _ = writeln!(text, "  {way}: {cycles}; published: {theirs:.2}e12 in all");
+            if !run.placement.is_empty() {
+                let _ = writeln!(text, "    {}", run.placement);
             }
         }
         text.push('\n');
