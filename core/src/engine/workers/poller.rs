@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use super::Workers;
-use super::threads::{RETIRE_AFTER, spawn};
+use super::threads::RETIRE_AFTER;
 use crate::exec::{self, Mode};
 use crate::instance::{By, Instance};
 use crate::own::{self, Copied, Copies};
@@ -183,8 +183,8 @@ impl Poller {
         if woken {
             return;
         }
-        let threads = Workers::of(instance).threads;
-        if eventfd < 0 || spawn("poll", move || threads.poller.run(eventfd)).is_err() {
+        let threads = Workers::of(instance).threads.get();
+        if eventfd < 0 || threads.spawn("poll", move || threads.poller.run(eventfd)).is_err() {
             let mut state = lock(&self.state);
             state.alive = false;
             let is_here = |one: &mut Waiting| one.passed_on == 0;
@@ -209,11 +209,11 @@ impl Poller {
         state.kernels.push((Arc::downgrade(instance), events));
         let (woken, eventfd) = self.wake(&mut state);
         drop(state);
-        let threads = Workers::of(instance).threads;
+        let threads = Workers::of(instance).harvesters.get();
         if woken {
             return;
         }
-        if eventfd < 0 || spawn("poll", move || threads.poller.run(eventfd)).is_err() {
+        if eventfd < 0 || threads.spawn("poll", move || threads.poller.run(eventfd)).is_err() {
             // The watchdog finds the completions.
             lock(&self.state).alive = false;
         }
