@@ -11,8 +11,7 @@ pub fn text(stats: &Snapshot) -> String {
         return "uringlet: nothing went through it.\n\
                 Likely reasons: the program did not use libaio or POSIX AIO in this run (another I/O \
                 engine was chosen, or it ended first);\n\
-                it carries libaio inside itself instead of linking libaio.so.1 dynamically; or it \
-                makes its system calls neither through libaio nor through libc's syscall().\n"
+                or it makes its system calls neither through libaio nor through libc's syscall().\n"
             .into();
     }
     let mut table = Table::new();
