@@ -224,10 +224,10 @@ pub struct Instance {
     is_limited: bool,
     /// When [`Instance::poll`] last looked at what the kernel has, in ticks.
     looked: AtomicU64,
-    /// Of descriptors that the program has closed.
-    kept: Mutex<Vec<Arc<Copied>>>,
     /// Where its requests run, if anywhere in particular.
     placed: Option<Box<Placed>>,
+    /// Of descriptors that the program has closed.
+    kept: Mutex<Vec<Arc<Copied>>>,
     /// What the ring lies in, if a front end gave it: goes last.
     _memory: Option<Box<dyn RingMemory>>,
 }
@@ -308,8 +308,8 @@ impl Instance {
             is_limited: sink.is_some() && sys::has_file_limit(),
             sink,
             looked: AtomicU64::new(0),
-            kept: Mutex::default(),
             placed: machine.map(|machine| Box::new(Placed::new(builder, machine, count, me))),
+            kept: Mutex::default(),
             _memory: memory,
         });
         instance.count(|counters| &counters.contexts);
