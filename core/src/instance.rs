@@ -588,10 +588,12 @@ impl Instance {
     pub fn poll(self: &Arc<Self>) {
         /// Looking at the kernel's ring costs as much as looking at thirty requests.
         const EVERY_US: u64 = 5;
+        /// A look is for one request: it does not do all the work of others.
+        const MOST: u32 = 64;
         if !self.is_usable() {
             return;
         }
-        let help = Help { min: 0, max: u32::MAX, unbounded: false };
+        let help = Help { min: 0, max: MOST, unbounded: false };
         if !self.engine.has_help_to_offer(self, help) {
             let now = sys::ticks();
             if now.wrapping_sub(self.looked.load(Ordering::Relaxed)) < EVERY_US * self.ticks_per_us

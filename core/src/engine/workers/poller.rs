@@ -79,16 +79,16 @@ impl State {
         let kernel = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         set.extend(self.kernels.iter().map(|&(_, fd)| kernel(fd)));
         let first = set.len();
-        let passed_on = self.waiting.iter().filter(|one| one.passed_on != 0);
-        let passed_on: Vec<(RawFd, i16)> = passed_on.map(|one| (one.fd, one.events)).collect();
+        let executed = self.waiting.iter().filter(|one| one.passed_on != 0);
+        let executed: Vec<(RawFd, i16)> = executed.map(|one| (one.fd, one.events)).collect();
         for one in &mut self.waiting {
-            // What waits for one that a worker executes is not to find its descriptor ready all the time.
-            let waits = one.transfer && passed_on.contains(&(one.fd, one.events));
+            let (fd, events) = (one.fd, one.events);
+            // What waits for a worker is not to find its descriptor ready all the time.
+            let waits = one.transfer && executed.contains(&(fd, events));
             one.watched = one.passed_on == 0 && !waits;
             if !one.watched {
                 continue;
             }
-            let Waiting { fd, events, .. } = *one;
             match set[first..].iter_mut().find(|polled| polled.fd == fd) {
                 Some(polled) => polled.events |= events,
                 None => set.push(libc::pollfd { fd, events, revents: 0 }),
@@ -130,10 +130,10 @@ impl State {
             let one = &rest[0];
             let polled = set.iter().find(|polled| polled.fd == one.fd);
             let revents = polled.map_or(0, |polled| polled.revents & (one.events | ALWAYS));
-            let waits = one.passed_on != 0
+            let waits = !one.watched
                 || before.iter().any(|other| other.passed_on != 0 && other.goes_with(one))
                 || ready.iter().any(|(other, _)| other.goes_with(one));
-            if !one.watched || revents == 0 || waits {
+            if revents == 0 || waits {
                 at += 1;
                 continue;
             }
@@ -177,8 +177,8 @@ impl Poller {
             transfer: kind != Kind::Poll,
             priority: sqe.ioprio,
             passed_on: 0,
-            watched: false,
             kept: None,
+            watched: false,
         };
         let mut state = lock(&self.state);
         started.polling();
