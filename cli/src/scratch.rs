@@ -169,6 +169,11 @@ impl Scratch {
         })
     }
 
+    /// Where it is and how large, as a line for people.
+    pub fn line(&self) -> String {
+        format!("{}, {}", self.description, size::long(self.size))
+    }
+
     /// Descriptors of this process that are open on the file, its own ones included.
     ///
     /// # Errors
@@ -204,6 +209,19 @@ impl Scratch {
             done += len as u64;
         }
         self.buffered.sync_all()
+    }
+
+    /// Throws the content away, and allocates space for `size` bytes in which nothing was written.
+    ///
+    /// # Errors
+    /// The file system is full, or cannot allocate in advance.
+    pub fn empty(&self, size: u64) -> std::io::Result<()> {
+        self.buffered.set_len(0)?;
+        // SAFETY: no memory is involved; the descriptor is open.
+        match unsafe { libc::posix_fallocate(self.buffered.as_raw_fd(), 0, size.cast_signed()) } {
+            0 => self.buffered.sync_all(),
+            errno => Err(Error::from_raw_os_error(errno)),
+        }
     }
 
     /// Brings dirty pages to the device and drops what the cache holds of the file.

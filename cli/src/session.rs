@@ -11,6 +11,7 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::path::Path;
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -96,12 +97,27 @@ fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).expect("the templates are constants")
 }
 
-/// What is known before the first measurement; `more` has lines of the command's own.
+/// The report to standard output and to the JSON file, and the exit status.
+///
+/// # Errors
+/// One of them cannot be written to.
+pub fn end(command: &str, text: &str, report: &impl Serialize, json: Json) -> Result<ExitCode> {
+    say(text)?;
+    json.write(report)?;
+    if STOP.load(Ordering::Relaxed) {
+        eprintln!("uringlet {command}: interrupted; the figures are of what was run");
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is known before the first measurement: `file` says what is worked on; `more` has lines of the
+/// command's own.
 pub fn header(
     command: &str,
     machine: &Machine,
     storage: &Storage,
-    scratch: &Scratch,
+    file: String,
     more: &[(&str, String)],
     notices: &[String],
 ) -> String {
@@ -114,7 +130,7 @@ pub fn header(
     line("CPU", format!("{} × {}{kind}; load {:.2}", machine.cpus, machine.cpu, machine.load));
     let (memory, available) = (size::long(machine.memory), size::long(machine.memory_available));
     line("memory", format!("{memory}, {available} available"));
-    line("file", format!("{}, {}", scratch.description, size::long(scratch.size)));
+    line("file", file);
     let mut device = storage.device.clone();
     if !storage.device_facts.is_empty() {
         let _ = write!(device, " ({})", storage.device_facts.join(", "));
@@ -133,9 +149,9 @@ pub fn header(
     text
 }
 
-/// What a reader should know before believing a figure.
-pub fn notices(machine: &Machine, storage: &Storage, scratch: &Scratch) -> Vec<String> {
-    let mut notices = scratch.notices.clone();
+/// What a reader should know before believing a figure; `own` is of the files that are worked on.
+pub fn notices(machine: &Machine, storage: &Storage, own: &[String]) -> Vec<String> {
+    let mut notices = own.to_vec();
     if machine.debug_build {
         notices
             .push("this is a debug build; its figures mean nothing (cargo run --release)".into());

@@ -13,9 +13,17 @@ fn every_command_has_help_with_examples() {
     uringlet(&["--help"]).success().stdout(
         contains("run").and(contains("bench")).and(contains("doctor")).and(contains("reproduce")),
     );
-    for command in
-        [&["run"][..], &["bench"], &["doctor"], &["reproduce"], &["reproduce", "fd-pool"]]
-    {
+    for command in [
+        &["run"][..],
+        &["bench"],
+        &["doctor"],
+        &["reproduce"],
+        &["reproduce", "lookup"],
+        &["reproduce", "batch"],
+        &["reproduce", "fd-pool"],
+        &["reproduce", "affinity"],
+        &["reproduce", "uringlet"],
+    ] {
         for flag in ["-h", "--help"] {
             uringlet(&[command, &[flag]].concat())
                 .success()
@@ -58,9 +66,28 @@ fn wrong_values_are_refused_with_field_value_and_expectation() {
         ("--rounds", "0", "1..=1000"),
     ];
     for (field, value, expected) in cases {
-        uringlet(&["reproduce", "fd-pool", field, value])
+        for experiment in ["fd-pool", "batch", "uringlet"] {
+            uringlet(&["reproduce", experiment, field, value])
+                .code(2)
+                .stderr(contains(field).and(contains(value)).and(contains(expected)));
+        }
+    }
+    let cases = [
+        ("lookup", "--contexts", "0", "from 1 to 32768"),
+        ("lookup", "--contexts", "1,x", "from 1 to 32768"),
+        ("lookup", "--jobs", "1025", "from 1 to 1024"),
+        ("lookup", "--loops", "0", "1..=10000"),
+        ("lookup", "--seconds", "NaN", "from 0.001 to 3600"),
+        ("lookup", "--rounds", "-1", "1..=1000"),
+        ("batch", "--threads", "65", "from 1 to 64"),
+        ("uringlet", "--depth", "4097", "from 1 to 4096"),
+        ("batch", "--threads", "", "from 1 to 64"),
+    ];
+    for (experiment, field, value, expected) in cases {
+        let value_shown = value.rsplit(',').next().unwrap();
+        uringlet(&["reproduce", experiment, field, value])
             .code(2)
-            .stderr(contains(field).and(contains(value)).and(contains(expected)));
+            .stderr(contains(field).and(contains(value_shown)).and(contains(expected)));
     }
     uringlet(&["reproduce", "warp"]).code(2).stderr(contains("warp"));
     uringlet(&["run", "--engine", "warp", "--", "true"]).code(2).stderr(contains("workers"));

@@ -120,6 +120,25 @@ fn the_program_gets_preload_engine_arguments_and_its_own_name() {
 }
 
 #[test]
+fn a_placement_is_checked_and_told_to_the_program() {
+    let installation = Installation::new();
+    let refused = |arguments: &[&str], reason: &'static str| {
+        let arguments: Vec<&str> = arguments.iter().copied().chain(["--", "true"]).collect();
+        installation.run(&arguments).code(2).stderr(contains(reason));
+    };
+    refused(&["--queue-affinity", "7000"], "--queue-affinity is 7000, expected CPUs out of");
+    refused(&["--completion-affinity", "far"], "affinity is \"far\", expected a list of CPUs");
+    refused(&["--rq-affinity", "3"], "3 is not in 0..=2");
+    let first = uringlet::affinity::Topology::look().reachable().first().unwrap().to_string();
+    let arguments = ["--queue-affinity", &*first, "--completion-affinity", "interrupt"];
+    let script =
+        "echo $URINGLET_QUEUE_AFFINITY $URINGLET_COMPLETION_AFFINITY $URINGLET_RQ_AFFINITY";
+    let rest = ["--rq-affinity", "1", "--", "sh", "-c", script];
+    let arguments: Vec<&str> = arguments.into_iter().chain(rest).collect();
+    installation.run(&arguments).success().stdout(format!("{first} interrupt 1\n"));
+}
+
+#[test]
 fn the_exit_status_is_the_programs() {
     let installation = Installation::new();
     for stats in [&[][..], &["--stats"]] {

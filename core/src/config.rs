@@ -2,8 +2,11 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
+use crate::affinity::{Affinity, Placement};
 use crate::context::Context;
+use crate::cqe::Cqe;
 
 /// The engines that can be chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,6 +95,22 @@ pub const ENTRIES_MAX: u32 = 65_536;
 /// The most descriptors of one file that `posix_aio` uses at a time.
 pub const FD_POOL_MAX: usize = 64;
 
+/// What runs for each completion.
+#[derive(Clone)]
+pub(crate) struct Handler(Arc<dyn Fn(Cqe) + Send + Sync>);
+
+impl Handler {
+    pub(crate) fn call(&self, cqe: Cqe) {
+        (self.0)(cqe);
+    }
+}
+
+impl fmt::Debug for Handler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Handler")
+    }
+}
+
 /// Builds a [`Context`].
 #[derive(Clone, Debug)]
 pub struct Builder {
@@ -105,6 +124,9 @@ pub struct Builder {
     pub(crate) strict: bool,
     /// As many requests at a time are handed to the kernel.
     pub(crate) kernel_room: u32,
+    pub(crate) placement: Placement,
+    pub(crate) cell_stats: bool,
+    pub(crate) handler: Option<Handler>,
     #[cfg(feature = "faulty")]
     pub(crate) faults: Option<crate::engine::faulty::Faults>,
 }
@@ -119,6 +141,9 @@ impl Default for Builder {
             fd_pool: FD_POOL_MAX,
             strict: false,
             kernel_room: ENTRIES_MAX,
+            placement: Placement::default(),
+            cell_stats: false,
+            handler: None,
             #[cfg(feature = "faulty")]
             faults: None,
         }
@@ -161,6 +186,56 @@ impl Builder {
     #[must_use]
     pub fn fd_pool(mut self, descriptors: usize) -> Self {
         self.fd_pool = descriptors;
+        self
+    }
+
+    /// CPUs on which requests are executed, and handed to the kernel; [`Affinity::Any`] by default, which leaves
+    /// them to the waiting thread and the scheduler. With one, threads of the program execute nothing.
+    #[must_use]
+    pub fn queue_affinity(mut self, cpus: Affinity) -> Self {
+        self.placement.queue = cpus;
+        self
+    }
+
+    /// CPUs on which completions are collected from the kernel, and handlers run; [`Affinity::Any`] by default. With
+    /// one, threads of the program execute nothing.
+    #[must_use]
+    pub fn completion_affinity(mut self, cpus: Affinity) -> Self {
+        self.placement.completion = cpus;
+        self
+    }
+
+    /// 0 leaves completions on the CPU where they come up, which is the default; 1 sends them back to the cell (NUMA node,
+    /// else last-level cache, else core) of the thread that has submitted the request, 2 to its very
+    /// CPU. In any case to one of `completion_affinity`.
+    #[must_use]
+    pub fn rq_affinity(mut self, back: u8) -> Self {
+        self.placement.rq_affinity = back;
+        self
+    }
+
+    /// All three at once.
+    #[must_use]
+    pub fn placement(mut self, placement: Placement) -> Self {
+        self.placement = placement;
+        self
+    }
+
+    /// Counts in which cells requests are executed and completed for a context that is not placed, too; off by default. The
+    /// counts are part of [`Builder::stats`].
+    #[must_use]
+    pub fn cell_stats(mut self, on: bool) -> Self {
+        self.cell_stats = on;
+        self
+    }
+
+    /// Has `handler` run for each completion, cancelled ones included, on a thread of ours on the CPU on which the request
+    /// completes; after that the completion can be reaped as any other. Handlers of one CPU run one after
+    /// the other, for all contexts of the process, so one that blocks holds up the others; it must not drop
+    /// its own context. A panic in it ends the process.
+    #[must_use]
+    pub fn handler(mut self, handler: impl Fn(Cqe) + Send + Sync + 'static) -> Self {
+        self.handler = Some(Handler(Arc::new(handler)));
         self
     }
 

@@ -101,6 +101,12 @@ impl Context {
         self.instance.engine().choice()
     }
 
+    /// Where its requests run, and where that is not what was asked for and why; none before the first
+    /// submit, which finds it out, and if nothing was asked for.
+    pub fn placement(&self) -> Option<&crate::affinity::Choice> {
+        self.instance.placement()
+    }
+
     /// Requests that can be in flight or unreaped at a time.
     pub fn entries(&self) -> usize {
         self.instance.room()

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::affinity::placed::{How, Placed};
 use crate::config::{Builder, ConfigError};
 use crate::cqe::Cqe;
 use crate::descriptor::ticks_per_us;
@@ -16,7 +17,9 @@ use crate::exec::{self, Mode};
 use crate::own::{Copied, Copies};
 use crate::process;
 use crate::queue::{Completions, IoEvent, Posted, Ring, SleepEnd, Sleeper};
-use crate::request::{Cancel, Completion, FreeIt, FreeSlots, Kind, Request, Slot};
+use crate::request::{
+    BATCH, Cancel, Completion, CountSteps, FreeIt, FreeSlots, Kind, Request, Slot,
+};
 use crate::sqe::Sqe;
 use crate::stats::{self, Counters, Snapshot};
 use crate::sync::lock;
@@ -99,6 +102,39 @@ pub struct Submitted {
     pub accepted: usize,
     /// Why the next one was refused, as a negative errno; 0 if all were accepted.
     pub refused: i32,
+}
+
+/// Writes each of `entries` to its place.
+#[inline(always)]
+fn entries_to(entries: &[Entry]) -> impl FnMut(usize, Place<'_>) -> Result<(), i32> {
+    |at, place| {
+        let Entry { sqe, data, notify } = entries[at];
+        *place.sqe = sqe;
+        (*place.data, *place.notify) = (data, notify);
+        Ok(())
+    }
+}
+
+/// What submits had to do with other submitters around: see [`Instance::submit_measured`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SubmitSteps {
+    /// Attempts to change a word of the free slots, which other submitters change too; failed ones
+    /// and slots given back unused included.
+    pub slots: u64,
+    /// Calls of the engine, each of which announces its requests once.
+    pub hand_overs: u64,
+}
+
+impl CountSteps for SubmitSteps {
+    #[inline]
+    fn step(&mut self) {
+        self.slots += 1;
+    }
+
+    #[inline]
+    fn handed_over(&mut self) {
+        self.hand_overs += 1;
+    }
 }
 
 /// How a wait ended.
@@ -190,6 +226,8 @@ pub struct Instance {
     looked: AtomicU64,
     /// Of descriptors that the program has closed.
     kept: Mutex<Vec<Arc<Copied>>>,
+    /// Where its requests run, if anywhere in particular.
+    placed: Option<Box<Placed>>,
     /// What the ring lies in, if a front end gave it: goes last.
     _memory: Option<Box<dyn RingMemory>>,
 }
@@ -199,7 +237,10 @@ pub trait RingMemory: Send + Sync + std::fmt::Debug {}
 
 impl Instance {
     /// With a completion queue of [`Cqe`]s of its own.
-    pub(crate) fn new(builder: &Builder) -> Result<Arc<Self>, ConfigError> {
+    ///
+    /// # Errors
+    /// As [`Builder::build`].
+    pub fn new(builder: &Builder) -> Result<Arc<Self>, ConfigError> {
         builder.check()?;
         let completions = Completions::new(Ring::cqes(builder.entries), builder.entries as usize);
         Self::with(builder, completions, builder.entries, None, None)
@@ -250,10 +291,11 @@ impl Instance {
         let count = room as usize;
         let published = stats::published().map(CountersOf::Process);
         let own = || builder.stats.then(|| CountersOf::Own(Counters::private()));
+        let machine = Placed::look(builder)?;
         let engine = Engine::new(builder, count)?;
         #[cfg(feature = "faulty")]
         let engine = engine.with_faults(builder.faults);
-        let instance = Self {
+        let instance = Arc::new_cyclic(|me| Self {
             slots: Zeros::new(count),
             free: FreeSlots::new(count),
             completions,
@@ -267,10 +309,11 @@ impl Instance {
             sink,
             looked: AtomicU64::new(0),
             kept: Mutex::default(),
+            placed: machine.map(|machine| Box::new(Placed::new(builder, machine, count, me))),
             _memory: memory,
-        };
+        });
         instance.count(|counters| &counters.contexts);
-        Ok(Arc::new(instance))
+        Ok(instance)
     }
 
     /// Can it be used at all: not closed, and made by this very process?
@@ -297,14 +340,8 @@ impl Instance {
     /// As for [`Instance::submit_with`].
     #[inline]
     pub unsafe fn submit(self: &Arc<Self>, entries: &[Entry]) -> Submitted {
-        let fill = |at: usize, place: Place<'_>| {
-            let Entry { sqe, data, notify } = entries[at];
-            *place.sqe = sqe;
-            (*place.data, *place.notify) = (data, notify);
-            Ok(())
-        };
         // SAFETY: the caller's contract.
-        unsafe { self.submit_with(entries.len(), fill) }
+        unsafe { self.submit_with(entries.len(), entries_to(entries)) }
     }
 
     /// As [`Instance::submit`], with requests written to where they stay: `fill` gets the number
@@ -317,7 +354,36 @@ impl Instance {
     pub unsafe fn submit_with(
         self: &Arc<Self>,
         count: usize,
+        fill: impl FnMut(usize, Place<'_>) -> Result<(), i32>,
+    ) -> Submitted {
+        // SAFETY: the caller's contract.
+        unsafe { self.submit_in_batches(count, BATCH, fill, &mut ()) }
+    }
+
+    /// As [`Instance::submit`], with slots taken `batch` at a time (1 to 32, which is what every
+    /// other submit does), and the steps counted: for measuring what batches are worth.
+    ///
+    /// # Safety
+    /// As for [`Instance::submit_with`].
+    pub unsafe fn submit_measured(
+        self: &Arc<Self>,
+        entries: &[Entry],
+        batch: usize,
+        steps: &mut SubmitSteps,
+    ) -> Submitted {
+        // SAFETY: the caller's contract.
+        unsafe { self.submit_in_batches(entries.len(), batch.max(1), entries_to(entries), steps) }
+    }
+
+    /// # Safety
+    /// As for [`Instance::submit_with`].
+    #[inline(always)]
+    unsafe fn submit_in_batches(
+        self: &Arc<Self>,
+        count: usize,
+        batch_max: usize,
         mut fill: impl FnMut(usize, Place<'_>) -> Result<(), i32>,
+        steps: &mut impl CountSteps,
     ) -> Submitted {
         if !self.is_usable() {
             return Submitted { accepted: 0, refused: -libc::EINVAL };
@@ -326,7 +392,8 @@ impl Instance {
         let mut done = Submitted { accepted: 0, refused: 0 };
         let mut collected = false;
         while done.accepted < count && done.refused == 0 {
-            let batch = self.free.take(count - done.accepted);
+            let want = (count - done.accepted).min(batch_max);
+            let batch = self.free.take_counted(want, steps);
             let slots = batch.as_slice();
             if self.closed.load(Ordering::SeqCst) {
                 // Destroyed meanwhile: nobody would collect it.
@@ -370,8 +437,15 @@ impl Instance {
                 slot.fill(request.sqe.user_data, request.sqe.fd, request.notify);
                 filled += 1;
             }
-            slots[filled..].iter().for_each(|&slot| self.free.give(slot));
+            for &slot in &slots[filled..] {
+                steps.step();
+                self.free.give(slot);
+            }
             if filled > 0 {
+                steps.handed_over();
+                if let Some(placed) = &self.placed {
+                    placed.submitted(self, &slots[..filled]);
+                }
                 self.engine.submit(self, &slots[..filled]);
                 done.accepted += filled;
             }
@@ -718,7 +792,7 @@ impl Instance {
         if let Some(counters) = self.counters() {
             self.count_finished(counters, index, result, By::Waiter);
         }
-        self.post(index, result);
+        self.post_placed(index, result);
     }
 
     /// Destroys it: cancels what has not been started, waits for what has, refuses everything
@@ -848,7 +922,52 @@ impl Instance {
             Kind::Poll if self.strict => 0,
             _ => -libc::ECANCELED,
         };
-        self.post(index, result);
+        self.post_placed(index, result);
+    }
+
+    /// Where requests run, if that was asked for and one was submitted yet.
+    pub fn placement(&self) -> Option<&crate::affinity::Choice> {
+        self.placed.as_ref()?.choice()
+    }
+
+    /// The calling thread hands these to the kernel.
+    pub(crate) fn ran_here(&self, slots: &[u32]) {
+        if let Some(placed) = &self.placed {
+            placed.ran_here(slots);
+        }
+    }
+
+    /// Completions that `f` finishes are sent to other CPUs at once.
+    pub(crate) fn together(&self, f: impl FnOnce()) {
+        match &self.placed {
+            Some(placed) => placed.together(self, f),
+            None => f(),
+        }
+    }
+
+    /// Sends a completion to its CPU. False: it is completed here.
+    #[inline]
+    fn sends_away(&self, index: u32, result: i32, how: How) -> bool {
+        self.placed.as_ref().is_some_and(|placed| placed.sends_away(index, result, how))
+    }
+
+    /// A completion has come to its CPU.
+    pub(crate) fn complete_placed(&self, index: u32, result: i32, how: How) {
+        if let Some(placed) = &self.placed {
+            // SAFETY: who executed or cancelled it has passed it on to this thread.
+            let user_data = unsafe { self.slot(index).request() }.sqe.user_data;
+            placed.handle(Cqe { user_data, res: result, flags: 0 });
+        }
+        match how {
+            How::Finished(by) => self.finish_here(index, result, by),
+            How::Posted => self.post(index, result),
+        }
+    }
+
+    fn post_placed(&self, index: u32, result: i32) {
+        if !self.sends_away(index, result, How::Posted) {
+            self.post(index, result);
+        }
     }
 
     /// As [`Instance::finish`], by a thread that may want the completion for itself.
@@ -856,10 +975,13 @@ impl Instance {
     pub(crate) fn finish_for(&self, index: u32, result: i32, by: By, taker: &mut Taker<'_>) {
         // SAFETY: started by the caller.
         let request = unsafe { self.slot(index).request() };
+        if self.sends_away(index, result, How::Finished(by)) {
+            return;
+        }
         if taker.taken >= taker.room || request.notify >= 0 {
             // With a sink it has its completion at once, too.
             taker.taken += u32::from(self.sink.is_some());
-            return self.finish(index, result, by);
+            return self.finish_here(index, result, by);
         }
         if let Some(counters) = self.counters() {
             self.count_finished(counters, index, result, by);
@@ -879,6 +1001,14 @@ impl Instance {
     /// Completes a started request. The caller lets go of the slot here.
     #[inline]
     pub(crate) fn finish(&self, index: u32, result: i32, by: By) {
+        if !self.sends_away(index, result, How::Finished(by)) {
+            self.finish_here(index, result, by);
+        }
+    }
+
+    /// As [`Instance::finish`], on this very CPU.
+    #[inline]
+    fn finish_here(&self, index: u32, result: i32, by: By) {
         if let Some(counters) = self.counters() {
             self.count_finished(counters, index, result, by);
         }
@@ -972,5 +1102,8 @@ impl Instance {
             add(&counters.errors, 1);
         }
         counters.completion.record(self.ns_since(request.submitted));
+        if let Some(placed) = &self.placed {
+            placed.count(counters, index);
+        }
     }
 }

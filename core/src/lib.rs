@@ -24,6 +24,7 @@
 
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
 
+pub mod affinity;
 mod cqe;
 mod queue;
 mod request;

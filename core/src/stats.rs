@@ -143,6 +143,21 @@ counters! {
     handovers,
     /// The most workers that existed at a time.
     workers_max,
+    /// Of a placed context: requests executed, or handed to the kernel, in the submitter's cell.
+    submissions_local,
+    /// The same in another cell.
+    submissions_remote,
+    /// Of a placed context: requests completed in the cell that serves the disk's interrupt (where that is not
+    /// known, that has executed them).
+    completions_local,
+    /// The same in another cell.
+    completions_remote,
+    /// Of a placed context: requests completed in the submitter's cell.
+    completions_home,
+    /// The same in another cell.
+    completions_away,
+    /// Of a placed context: times that a request went from one CPU to another.
+    cpu_handovers,
 }
 
 /// A distribution of durations, in nanoseconds; percentiles are exact to 1/16.

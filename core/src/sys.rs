@@ -467,6 +467,35 @@ pub(crate) fn writable(address: usize) -> bool {
     ret == 0
 }
 
+/// The CPU that the calling thread runs on, at this moment.
+#[cfg(not(loom))]
+#[inline]
+pub(crate) fn cpu() -> usize {
+    // SAFETY: takes nothing; libc's version runs in the vDSO or reads the thread's rseq area.
+    usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
+}
+
+/// sched_getaffinity(2) of a thread (0: the calling one): 64 CPUs a word, or a negative errno.
+#[cfg(not(loom))]
+pub(crate) fn affinity(thread: i32) -> Result<Vec<u64>, i32> {
+    // The kernel refuses a mask that is shorter than its own.
+    let mut words = vec![0u64; crate::affinity::CPUS_MAX / 64];
+    // SAFETY: `words` is writable for the length passed.
+    let ret = unsafe { call!(sched_getaffinity, thread, words.len() * 8, words.as_mut_ptr()) };
+    if ret < 0 {
+        return Err(ret as i32);
+    }
+    words.truncate((ret as usize).div_ceil(8));
+    Ok(words)
+}
+
+/// sched_setaffinity(2) of the calling thread. 0, or a negative errno: `-EINVAL` if none of the CPUs is there.
+#[cfg(not(loom))]
+pub(crate) fn set_affinity(words: &[u64]) -> Ret {
+    // SAFETY: `words` is readable for the length passed.
+    unsafe { call!(sched_setaffinity, 0, words.len() * 8, words.as_ptr()) }
+}
+
 const MEMBARRIER_PRIVATE_EXPEDITED: i32 = 1 << 3;
 const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
 

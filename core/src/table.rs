@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use self::entry::Entry;
 pub use self::entry::Pinned;
+pub use self::hazard::Look;
 use crate::sync::lock;
 use crate::sys::Mapping;
 
@@ -141,8 +142,10 @@ impl<T> Table<T> {
 
     #[inline]
     fn index(&self, handle: usize) -> Option<usize> {
+        // Turned, a page number: an address within a page, or outside, is larger than any.
         let offset = handle.wrapping_sub(self.memory.base() as usize);
-        (offset.is_multiple_of(PAGE) && offset / PAGE < self.entries.len()).then_some(offset / PAGE)
+        let page = offset.rotate_right(PAGE.trailing_zeros());
+        (page < self.entries.len()).then_some(page)
     }
 
     /// The value under a handle. `None`: there is none, or none any more.

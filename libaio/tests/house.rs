@@ -112,6 +112,25 @@ fn in_place_of_the_library_file_by_its_second_name() {
     assert!(!answers(&output).is_empty());
 }
 
+/// A libaio that is part of the program makes its calls through libc's `syscall()`.
+#[test]
+fn a_program_that_carries_libaio_inside_itself() {
+    let folder = folder();
+    let program = compile("c/append_order.c", folder.path(), &["-l:libaio.a"]);
+    let counters = folder.path().join("counters");
+    let region = uringlet::stats::Region::create(&counters).expect("a file");
+    let library = support::library();
+    let variables = [
+        ("LD_PRELOAD", library.as_path()),
+        ("TMPDIR", folder.path()),
+        ("URINGLET_STATS", &counters),
+    ];
+    let output = command(&program, &variables).output().expect("timeout(1)");
+    assert!(!answers(&output).is_empty());
+    let counted = region.snapshot();
+    assert!(counted.contexts > 0 && counted.writes >= 64, "{counted:?}");
+}
+
 /// What the engine keeps open differs from one to the other.
 #[test]
 fn every_descriptor_closed_on_every_engine() {

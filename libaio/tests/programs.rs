@@ -126,6 +126,43 @@ fn qemu_img_bench_drained_and_not() {
     assert_eq!(house.counted().errors, 0);
 }
 
+/// A daemon: its first process opens the disk, forks, and leaves it to a child.
+#[test]
+fn qemu_nbd_as_a_daemon() {
+    /// Ends the server, also when a check fails.
+    struct Server(String);
+    impl Drop for Server {
+        fn drop(&mut self) {
+            let _ = Command::new("kill").arg(&self.0).status();
+        }
+    }
+    let house = House::new();
+    if !house.has_direct("qemu_nbd_as_a_daemon") {
+        return;
+    }
+    let disk = house.image("disk", 16 << 20);
+    // The path of a socket must be short.
+    let folder = tempfile::tempdir().expect("a folder");
+    let (socket, pid) = (folder.path().join("s"), folder.path().join("pid"));
+    let [socket, pid, disk] = [&socket, &pid, &disk].map(|path| path.to_str().expect("text"));
+    let native = ["--fork", "-t", "-f", "raw", "--aio=native", "--cache=none"];
+    house.run("qemu-nbd", &[&native[..], &["-k", socket, "--pid-file", pid, disk]].concat());
+    let server = Server(std::fs::read_to_string(pid).expect("written").trim().to_owned());
+    for more in [&[][..], &["-w"]] {
+        let bench = ["bench", "-f", "raw", "-c", "1000", "-d", "16"];
+        let target = format!("nbd+unix:///?socket={socket}");
+        let output = Command::new("timeout")
+            .args(["60", "qemu-img"])
+            .args([&bench, more, &[&target]].concat())
+            .output()
+            .expect("timeout(1)");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    drop(server);
+    let counted = house.counted();
+    assert!(counted.reads >= 1000 && counted.writes >= 1000 && counted.errors == 0, "{counted:?}");
+}
+
 #[test]
 fn qemu_img_convert_copies_all() {
     let house = House::new();

@@ -175,6 +175,12 @@ pub struct LatencyFigure {
     pub complete_us_mean: f64,
     /// The same, 99.9th percentile.
     pub complete_us_p999: f64,
+    /// The same, the shortest.
+    pub complete_us_min: f64,
+    /// The same, the longest.
+    pub complete_us_max: f64,
+    /// The same, standard deviation.
+    pub complete_us_stdev: f64,
 }
 
 /// The time that the caller spends in submit calls.
@@ -245,6 +251,9 @@ impl Latency {
             submit,
             complete_us_mean: self.completions.mean(),
             complete_us_p999: self.completions.p999(),
+            complete_us_min: self.completions.histogram.min() as f64 / 1e3,
+            complete_us_max: self.completions.histogram.max() as f64 / 1e3,
+            complete_us_stdev: self.completions.histogram.stdev() / 1e3,
         }
     }
 }
@@ -321,7 +330,8 @@ impl<'a> Meter<'a> {
     }
 }
 
-fn cpu_time() -> Duration {
+/// CPU time of this process, user and system, all threads.
+pub fn cpu_time() -> Duration {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: `usage` is room for one rusage; RUSAGE_SELF covers all threads of the process.
     unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
@@ -352,6 +362,10 @@ mod tests {
         assert!((submit.us_per_request_mean * 2.0 - submit.us_per_call_mean).abs() < 1e-9);
         assert!(submit.us_per_call_p999 <= submit.us_per_call_max);
         assert!((figure.complete_us_p999 - 9.0).abs() < 0.02, "{figure:?}");
+        let others = [figure.complete_us_min, figure.complete_us_max, figure.complete_us_stdev];
+        for (found, expected) in others.into_iter().zip([7.0, 9.0, 1.0]) {
+            assert!((found - expected).abs() < 0.02, "{figure:?}");
+        }
     }
 
     #[test]

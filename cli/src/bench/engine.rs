@@ -19,6 +19,8 @@ pub enum Engine {
     Libaio,
     /// The kernel's ring.
     IoUring,
+    /// The kernel's ring, every request on one of the kernel's workers; for a reproduction, not on the command line.
+    IoUringAsync,
     /// The C library's aio(7).
     Posixaio,
     /// uringlet, a road chosen for each request.
@@ -34,7 +36,7 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// Every engine, in the order of the table.
+    /// Every engine that can be chosen, in the order of the table.
     pub const ALL: [Self; 9] = [
         Self::Psync,
         Self::Libaio,
@@ -57,6 +59,7 @@ impl Engine {
             Self::Psync => "psync",
             Self::Libaio => "libaio",
             Self::IoUring => "io_uring",
+            Self::IoUringAsync => "io_uring, async",
             Self::Posixaio => "posixaio",
             Self::OursAuto => "uringlet:auto",
             Self::OursWorkers => "uringlet:workers",
@@ -71,6 +74,7 @@ impl Engine {
             Self::Psync => "Native: pread and pwrite, one after the other",
             Self::Libaio => "Native: Linux AIO, io_submit and io_getevents",
             Self::IoUring => "Native: Linux io_uring",
+            Self::IoUringAsync => "Native: Linux io_uring, on the kernel's workers",
             Self::Posixaio => "Native: the C library's aio_read and aio_write",
             Self::OursAuto => "uringlet, a road chosen for each request",
             Self::OursWorkers => "uringlet, on waiting threads and workers only",
@@ -83,7 +87,9 @@ impl Engine {
     /// Which of uringlet's engines it is; none for a native one.
     pub fn kind(self) -> Option<EngineKind> {
         match self {
-            Self::Psync | Self::Libaio | Self::IoUring | Self::Posixaio => None,
+            Self::Psync | Self::Libaio | Self::IoUring | Self::IoUringAsync | Self::Posixaio => {
+                None
+            }
             Self::OursAuto => Some(EngineKind::Auto),
             Self::OursWorkers => Some(EngineKind::Workers),
             Self::OursIoUring => Some(EngineKind::IoUring),
@@ -111,7 +117,7 @@ impl Engine {
             Some(kind) => Ours::new(kind, pool, depth).map(drop),
             None => match self {
                 Self::Libaio => Libaio::new(depth).map(drop),
-                Self::IoUring => IoUring::new(depth).map(drop),
+                Self::IoUring | Self::IoUringAsync => IoUring::new(depth).map(drop),
                 Self::Posixaio => Posixaio::new(depth).map(drop),
                 _ => Ok(()),
             },
@@ -133,6 +139,9 @@ impl Engine {
             None => match self {
                 Self::Libaio => keep_in_flight(&mut Libaio::new(job.depth)?, job)?,
                 Self::IoUring => keep_in_flight(&mut IoUring::new(job.depth)?, job)?,
+                Self::IoUringAsync => {
+                    keep_in_flight(&mut IoUring::new(job.depth)?.on_workers(), job)?
+                }
                 Self::Posixaio => keep_in_flight(&mut Posixaio::new(job.depth)?, job)?,
                 _ => psync(job)?,
             },

@@ -9,13 +9,12 @@ mod report;
 mod trial;
 mod workload;
 
-pub use drive::Figure;
-#[cfg(test)]
-pub use drive::LatencyFigure;
+pub use drive::{Figure, LatencyFigure, Queue, Request, cpu_time};
 pub use engine::Engine;
 pub use matrix::median;
+pub use native::Libaio;
 pub use trial::{Trial, exclusion, interleaved};
-pub use workload::{Load, Order, Random};
+pub use workload::{Buffers, Load, Operation, Order, Random};
 
 use crate::machine::{Machine, Storage};
 use crate::scratch::{Place, SMALLEST};

@@ -20,8 +20,8 @@ pub fn header(machine: &Machine, storage: &Storage, scratch: &Scratch, matrix: &
     let rounds =
         format!("{rounds} of {seconds} s per engine, interleaved, and one more for latencies");
     let more = [("rounds", rounds), ("takes", session::about(matrix.estimate()))];
-    let notices = session::notices(machine, storage, scratch);
-    session::header("bench", machine, storage, scratch, &more, &notices)
+    let notices = session::notices(machine, storage, &scratch.notices);
+    session::header("bench", machine, storage, scratch.line(), &more, &notices)
 }
 
 /// Everything that came out.
@@ -99,7 +99,7 @@ impl<'a> Report<'a> {
             machine,
             storage,
             file: scratch.description.clone(),
-            notices: session::notices(machine, storage, scratch),
+            notices: session::notices(machine, storage, &scratch.notices),
             settings,
             interrupted,
             lines,

@@ -230,6 +230,11 @@ pub struct Buffers {
     stride: usize,
 }
 
+// SAFETY: the memory is its own, and not tied to a thread.
+unsafe impl Send for Buffers {}
+// SAFETY: shared, it gives addresses only; who uses them answers for that.
+unsafe impl Sync for Buffers {}
+
 impl Buffers {
     /// `slots` blocks, all filled with the same random bytes.
     pub fn new(slots: usize, block: usize, seed: u64) -> Self {

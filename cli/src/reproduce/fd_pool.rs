@@ -4,6 +4,7 @@
 //! each of a number of duplicates it has a thread for each of them.
 
 use super::published::FdPool;
+use super::report::{self, Repeat, Shown};
 use crate::bench::{self, Engine, Figure, Load, Order, Trial, exclusion, interleaved};
 use crate::machine::{Machine, Storage};
 use crate::scratch::{Place, Scratch};
@@ -14,7 +15,6 @@ use clap::Args;
 use comfy_table::{Attribute, Cell as TableCell};
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -58,13 +58,8 @@ pub struct Arguments {
     #[arg(long, value_parser = bench::seconds, allow_hyphen_values = true)]
     seconds: Option<f64>,
 
-    /// Rounds, over which the median is taken [default: 3; with --quick 1]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000), allow_hyphen_values = true)]
-    rounds: Option<u32>,
-
-    /// Write everything, each round's figures included, to this file
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    repeat: Repeat,
 }
 
 /// One way to get the requests executed, and what it was called in the publication.
@@ -183,14 +178,6 @@ impl Cell {
     }
 }
 
-/// A sentence of the publication in figures.
-#[derive(Serialize)]
-struct Shown {
-    what: String,
-    measured: Option<f64>,
-    published: Option<f64>,
-}
-
 #[derive(Serialize)]
 struct Settings {
     quick: bool,
@@ -236,11 +223,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Ok(ExitCode::from(REFUSED));
     }
     let storage = Storage::behind(&scratch.buffered)?;
-    let json = Json::open(arguments.json.as_deref())?;
+    let json = Json::open(arguments.repeat.json.as_deref())?;
     let quick = arguments.quick;
     let settings = Settings {
         quick,
-        rounds: arguments.rounds.unwrap_or(if quick { 1 } else { 3 }),
+        rounds: arguments.repeat.rounds(quick),
         seconds: arguments.seconds.unwrap_or(if quick { 0.2 } else { 1.0 }),
         depth: DEPTH,
         block: BLOCK,
@@ -254,7 +241,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let rounds = format!("{} of {} s per cell, interleaved", settings.rounds, settings.seconds);
     let more = [("rounds", rounds), ("takes", session::about(takes))];
     let name = "reproduce fd-pool";
-    session::say(&session::header(name, &machine, &storage, &scratch, &more, &notices))?;
+    session::say(&session::header(name, &machine, &storage, scratch.line(), &more, &notices))?;
 
     if !session::fill(&scratch)? {
         eprintln!("uringlet reproduce fd-pool: interrupted");
@@ -280,13 +267,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         cells,
         descriptors_left_open: before.zip(after).map(|(before, after)| after - before.min(after)),
     };
-    session::say(&report.text())?;
-    json.write(&report)?;
-    if interrupted {
-        eprintln!("uringlet reproduce fd-pool: interrupted; the figures are of what was run");
-        return Ok(ExitCode::from(INTERRUPTED));
-    }
-    Ok(ExitCode::SUCCESS)
+    session::end(name, &report.text(), &report, json)
 }
 
 fn notices(
@@ -295,10 +276,8 @@ fn notices(
     scratch: &Scratch,
     settings: &Settings,
 ) -> Vec<String> {
-    let mut notices = session::notices(machine, storage, scratch);
-    if settings.rounds == 1 {
-        notices.push("one round: a look, not a measurement (without --quick: three)".into());
-    }
+    let mut notices = session::notices(machine, storage, &scratch.notices);
+    notices.extend(report::one_round(settings.rounds));
     notices
 }
 
@@ -420,6 +399,7 @@ fn shown(cells: &[Cell]) -> Vec<Shown> {
                 what: format!("{}: {what}", table.label()),
                 measured: ratio(above.measured, below.measured),
                 published: ratio(above.published, below.published),
+                ..Shown::default()
             });
         }
     }
@@ -460,33 +440,17 @@ impl Report<'_> {
             text.push_str(&session::lines(&mut out, 1..9));
             text.push('\n');
         }
-        text.push_str("In parentheses: published only.\n\nWhat was to be shown\n");
-        let mut out = session::table(["", "measured", "published"].map(str::to_owned));
-        let ratio = |value: Option<f64>| value.map_or_else(|| "-".into(), |v| format!("{v:.2}"));
-        for Shown { what, measured, published } in &self.shown {
-            out.add_row([what.clone(), ratio(*measured), ratio(*published)]);
-        }
-        text.push_str(&session::lines(&mut out, 1..3));
+        text.push_str("In parentheses: published only.\n\n");
+        text.push_str(&report::shown(&self.shown));
         let left = match self.descriptors_left_open {
             Some(left) => left.to_string(),
             None => "unknown (no /proc)".into(),
         };
         let _ = writeln!(text, "  Descriptors of the file left open by the engines: {left}");
-        let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
-        for cell in &self.cells {
-            let Some(reason) = cell.not_measured.as_deref() else { continue };
-            let what = format!("{}: {}", cell.table.label(), cell.name());
-            match reasons.iter_mut().find(|(known, _)| *known == reason) {
-                Some((_, list)) => list.push(what),
-                None => reasons.push((reason, vec![what])),
-            }
-        }
-        if !reasons.is_empty() {
-            text.push_str("\nNot measured\n");
-        }
-        for (reason, what) in reasons {
-            let _ = writeln!(text, "  {}: {reason}", what.join("; "));
-        }
+        text.push_str(&report::not_measured(self.cells.iter().filter_map(|cell| {
+            let reason = cell.not_measured.as_deref()?;
+            Some((format!("{}: {}", cell.table.label(), cell.name()), reason))
+        })));
         text
     }
 }
@@ -530,6 +494,9 @@ mod tests {
                             submit: None,
                             complete_us_mean: 2000.0,
                             complete_us_p999: 1.0,
+                            complete_us_min: 1.0,
+                            complete_us_max: 1.0,
+                            complete_us_stdev: 1.0,
                         }),
                         executed_by: None,
                     }],

@@ -5,6 +5,81 @@ use serde::{Deserialize, Serialize};
 /// The pool of duplicated descriptors (QEMU, 2008).
 const FD_POOL: &str = include_str!("../../data/published/fd_pool.csv");
 
+/// From a handle to its context (Linux AIO, 2013).
+const CONTEXT_LOOKUP: &str = include_str!("../../data/published/context_lookup.csv");
+
+/// One line of the table about ways from a handle to its context.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+pub struct ContextLookup {
+    /// Threads, each with a context of its own.
+    pub contexts: usize,
+    /// Processors; none was said of a single context.
+    pub cores: Option<usize>,
+    /// `list` or `radix`.
+    pub structure: String,
+    /// Of the whole job, ms.
+    pub elapsed_ms: f64,
+    /// Relative standard deviation of that, percent.
+    pub rsd_percent: f64,
+}
+
+impl ContextLookup {
+    /// The whole table.
+    pub fn table() -> Vec<Self> {
+        read(CONTEXT_LOOKUP)
+    }
+
+    /// Elapsed time with the radix tree divided by that with the list, for so many contexts, on the published
+    /// number of processors that is nearest to `cores`; and that number.
+    pub fn radix_to_list(contexts: usize, cores: usize) -> Option<(f64, Option<usize>)> {
+        let table = Self::table();
+        let of = |structure| {
+            table.iter().filter(move |l| (l.contexts, &*l.structure) == (contexts, structure))
+        };
+        let distance = |line: &&Self| line.cores.map_or(0, |found| found.abs_diff(cores));
+        let radix = of("radix").min_by_key(distance)?;
+        let list = of("list").find(|line| line.cores == radix.cores)?;
+        Some((radix.elapsed_ms / list.elapsed_ms, radix.cores))
+    }
+}
+
+/// Submitting inline, handing over when blocked (io_uring RFC, 2022).
+const URINGLET: &str = include_str!("../../data/published/uringlet.csv");
+
+/// One line of the table about submitting inline.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+pub struct Uringlet {
+    /// `uringlet` or `io_uring-async-buffered`.
+    pub mode: String,
+    /// Requests in flight.
+    pub iodepth: usize,
+    /// Thousand requests a second.
+    pub kiops: f64,
+    /// Throughput.
+    pub mib_per_s: f64,
+    /// Completion latency, ns: the shortest.
+    pub lat_min_ns: f64,
+    /// The longest.
+    pub lat_max_ns: f64,
+    /// Mean.
+    pub lat_avg_ns: f64,
+    /// Standard deviation.
+    pub lat_stdev_ns: f64,
+}
+
+impl Uringlet {
+    /// The whole table.
+    pub fn table() -> Vec<Self> {
+        read(URINGLET)
+    }
+}
+
+fn read<T: serde::de::DeserializeOwned>(table: &str) -> Vec<T> {
+    let lines: Result<_, _> =
+        csv::Reader::from_reader(table.as_bytes()).into_deserialize().collect();
+    lines.expect("the tables are part of the program, and read by tests")
+}
+
 /// One line of the table about pools of duplicated descriptors.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct FdPool {
@@ -27,9 +102,7 @@ pub struct FdPool {
 impl FdPool {
     /// The whole table.
     pub fn table() -> Vec<Self> {
-        let lines: Result<_, _> =
-            csv::Reader::from_reader(FD_POOL.as_bytes()).into_deserialize().collect();
-        lines.expect("the table is part of the program, and read by a test")
+        read(FD_POOL)
     }
 
     /// As it is called in words.
@@ -44,6 +117,33 @@ impl FdPool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_table_of_lookups_is_read_and_complete() {
+        let table = ContextLookup::table();
+        assert_eq!(table.len(), CONTEXT_LOOKUP.lines().count() - 1);
+        assert!(table.iter().all(|line| line.elapsed_ms > 0.0 && line.rsd_percent > 0.0));
+        let near = |contexts, cores| ContextLookup::radix_to_list(contexts, cores).unwrap();
+        assert_eq!(near(512, 2), (41748.0 / 69119.0, Some(2)));
+        assert_eq!(near(512, 200).1, Some(32));
+        assert_eq!(near(1, 2), (59404.0 / 58892.0, None));
+        assert_eq!(ContextLookup::radix_to_list(8, 2), None);
+    }
+
+    #[test]
+    fn the_table_of_submitting_inline_is_read_and_complete() {
+        let table = Uringlet::table();
+        assert_eq!(table.len(), URINGLET.lines().count() - 1);
+        for mode in ["uringlet", "io_uring-async-buffered"] {
+            let lines = table.iter().filter(|line| line.mode == mode);
+            let depths: Vec<usize> = lines.map(|line| line.iodepth).collect();
+            assert_eq!(depths, [1, 2, 4, 8, 16, 32]);
+        }
+        for line in &table {
+            assert!(line.lat_min_ns < line.lat_avg_ns && line.lat_avg_ns < line.lat_max_ns);
+            assert!(line.kiops > 0.0 && line.mib_per_s > 0.0 && line.lat_stdev_ns > 0.0);
+        }
+    }
 
     #[test]
     fn the_table_of_pools_is_read_and_complete() {

@@ -1,6 +1,7 @@
 //! `uringlet run`: starts a program with the drop-ins preloaded.
 
 mod library;
+mod placement;
 mod program;
 mod signals;
 mod summary;
@@ -56,6 +57,9 @@ pub struct Arguments {
     only: Option<DropIn>,
 
     #[command(flatten)]
+    placement: placement::CpuOptions,
+
+    #[command(flatten)]
     sandbox: Sandbox,
 
     /// The program and its arguments (put `--` in front of it)
@@ -79,6 +83,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             return Ok(ExitCode::from(REFUSED));
         }
     };
+    if let Err(refusal) = arguments.placement.check() {
+        eprintln!("uringlet run: {refusal}");
+        return Ok(ExitCode::from(REFUSED));
+    }
     let served =
         DropIn::ALL.into_iter().filter(|&one| arguments.only.is_none_or(|only| only == one));
     let libraries = served.map(library::find).collect::<Result<Vec<_>>>()?;
@@ -88,6 +96,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         .args(rest)
         .env("LD_PRELOAD", library::preload(&libraries, std::env::var_os("LD_PRELOAD")))
         .env(ENGINE, &arguments.engine);
+    arguments.placement.set(&mut command);
     arguments.sandbox.lock_in(&mut command)?;
     if arguments.stats {
         with_stats(command)

@@ -11,8 +11,7 @@ pub fn text(stats: &Snapshot) -> String {
         return "uringlet: nothing went through it.\n\
                 Likely reasons: the program did not use libaio or POSIX AIO in this run (another I/O \
                 engine was chosen, or it ended first);\n\
-                it carries libaio inside itself instead of linking libaio.so.1 dynamically; or it \
-                makes its system calls neither through libaio nor through libc's syscall().\n"
+                or it makes its system calls neither through libaio nor through libc's syscall().\n"
             .into();
     }
     let mut table = Table::new();
@@ -45,6 +44,19 @@ pub fn text(stats: &Snapshot) -> String {
     row("wake-ups", count(stats.wakeups), per_request(stats.wakeups, total));
     row("hand-overs", count(stats.handovers), per_request(stats.handovers, total));
     row("workers at most", count(stats.workers_max), String::new());
+    for (name, number) in [
+        ("executed in the submitter's cell", stats.submissions_local),
+        ("  in another", stats.submissions_remote),
+        ("completed in the interrupt's cell", stats.completions_local),
+        ("  in another", stats.completions_remote),
+        ("completed in the submitter's cell", stats.completions_home),
+        ("  in another", stats.completions_away),
+        ("hand-overs between CPUs", stats.cpu_handovers),
+    ] {
+        if stats.submissions_local + stats.submissions_remote > 0 {
+            row(name, count(number), share(number, total));
+        }
+    }
     if let Some(column) = table.column_mut(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }

@@ -121,6 +121,13 @@ impl Engine {
         }
     }
 
+    /// Where requests run, before the first.
+    pub(crate) fn place(&self, choice: &crate::affinity::Choice) {
+        if let Self::Workers(workers) = self.inner() {
+            workers.place(choice);
+        }
+    }
+
     /// The engine that executes: itself, or what `faulty` is laid over.
     pub(crate) fn inner(&self) -> &Self {
         match self {

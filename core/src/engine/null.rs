@@ -14,12 +14,11 @@ pub(crate) struct Null;
 impl Contract for Null {
     fn submit(&self, instance: &Arc<Instance>, slots: &[u32]) {
         for &slot in slots {
-            // From here on it can be cancelled, so it is started before it is touched.
-            instance.slot(slot).queue();
-            if instance.start(slot) {
-                // And finished once, with a count or a negative errno.
-                instance.finish(slot, 0, By::Worker);
-            }
+            // Started at once. An engine that lets it wait calls `queue` here: from then on it can be cancelled, so
+            // it is executed only if `Instance::start` says so.
+            instance.slot(slot).begin();
+            // And finished once, with a count or a negative errno.
+            instance.finish(slot, 0, By::Worker);
         }
     }
 

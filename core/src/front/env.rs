@@ -37,5 +37,6 @@ fn read() -> Option<Builder> {
         // Statistics that cannot be written are no reason to stop a program.
         let _ = crate::stats::publish_to(Path::new(&path));
     }
-    Some(Context::builder().engine(engine))
+    let placement = crate::affinity::Placement::from_environment().ok()?;
+    Some(Context::builder().engine(engine).placement(placement))
 }

@@ -10,8 +10,8 @@ pub mod env;
 
 pub use self::door::{enter, refuse, set_errno};
 pub use crate::instance::{
-    Canceled, Entry, InFlight, Instance, Place, RingMemory, Sink, Submitted, TOLD_OTHERWISE, Taker,
-    Waited, Wish,
+    Canceled, Entry, InFlight, Instance, Place, RingMemory, Sink, SubmitSteps, Submitted,
+    TOLD_OTHERWISE, Taker, Waited, Wish,
 };
 pub use crate::queue::IoEvent;
 pub use crate::sys::Uncancelable;

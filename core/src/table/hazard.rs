@@ -113,3 +113,31 @@ pub(super) fn words() -> impl Iterator<Item = &'static AtomicUsize> {
     let at = |at: &AtomicPtr<Hazard>| unsafe { at.load(Ordering::Acquire).as_ref() };
     std::iter::successors(at(&ALL), move |hazard| at(&hazard.next)).map(|hazard| &*hazard.handle)
 }
+
+/// Says, while it lives, that this thread looks at a handle: what [`Table::get`](super::Table::get)
+/// does around its look, for other structures that are to be compared with the table.
+#[derive(Debug)]
+pub struct Look(Option<&'static Hazard>);
+
+impl Look {
+    /// At `handle`, which is not 0. Nothing is said if this thread is looking at another one.
+    #[inline]
+    pub fn at(handle: usize) -> Self {
+        let free = |hazard: &&Hazard| hazard.handle.load(Ordering::Relaxed) == 0;
+        let mine = mine().filter(free);
+        if let Some(hazard) = mine {
+            hazard.handle.store(handle, Ordering::Relaxed);
+        }
+        light_fence();
+        Self(mine)
+    }
+}
+
+impl Drop for Look {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(hazard) = self.0 {
+            hazard.handle.store(0, Ordering::Release);
+        }
+    }
+}

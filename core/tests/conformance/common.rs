@@ -11,6 +11,7 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use uringlet::affinity::Placement;
 use uringlet::{Builder, Context, Cqe, EngineKind, Sqe};
 
 /// Longer than anything here takes on a machine that works: only what hangs gets this far.
@@ -34,11 +35,17 @@ pub fn builder_for(name: &str) -> Builder {
     let kind =
         |name: &str| name.parse::<EngineKind>().unwrap_or_else(|error| panic!("{ENGINE}: {error}"));
     let below = match name.strip_prefix("faulty") {
-        None => return Context::builder().engine(kind(name)),
+        None => return of_engine(kind(name)),
         Some("") => EngineKind::Auto,
         Some(below) => kind(below.trim_start_matches(':')),
     };
-    with_reordering(Context::builder().engine(below))
+    with_reordering(of_engine(below))
+}
+
+/// Placed as the environment says (`URINGLET_QUEUE_AFFINITY` and so on), so that the suite can be run for that, too.
+fn of_engine(kind: EngineKind) -> Builder {
+    let placement = Placement::from_environment().unwrap_or_else(|error| panic!("{error}"));
+    Context::builder().engine(kind).placement(placement)
 }
 
 /// The faults that a program does not notice.

@@ -5,13 +5,14 @@ static void in_flight(int fd, int leave_by_exit)
 {
     static struct iocb iocbs[128];
     struct iocb *list[128];
-    static unsigned char buf[128][512];
+    static _Alignas(PAGE) unsigned char buf[128][PAGE];
     io_context_t ctx = setup(128);
     for (int i = 0; i < 128; i++) {
         list[i] = &iocbs[i];
-        io_prep_pread(list[i], fd, buf[i], 512, i * 512);
+        io_prep_pread(list[i], fd, buf[i], PAGE, i * 512 / PAGE * PAGE);
     }
-    io_submit(ctx, 128, list);
+    if (io_submit(ctx, 128, list) != 128)
+        die("submit");
     if (leave_by_exit)
         exit(4);
     _exit(5);
@@ -38,6 +39,12 @@ int main(void)
     struct io_event events[16];
     child("exit with 128 in flight", fd, 1);
     child("_exit with 128 in flight", fd, 0);
+    int direct = reopen(fd, O_RDWR | O_DIRECT);
+    if (direct >= 0) {
+        child("exit with 128 direct ones in flight", direct, 1);
+        child("_exit with 128 direct ones in flight", direct, 0);
+        close(direct);
+    }
 
     io_context_t ctx = setup(16);
     io_prep_pread(&iocb, fd, buf[0], PAGE, 0);

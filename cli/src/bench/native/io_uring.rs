@@ -5,13 +5,15 @@
 use crate::bench::drive::{Queue, Request, unless_interrupted};
 use crate::bench::workload::Operation;
 use crate::machine::sysctl;
-use io_uring::{opcode, types};
+use io_uring::{opcode, squeue, types};
 use std::io::Error;
 
 /// A ring.
 pub struct IoUring {
     ring: io_uring::IoUring,
     in_flight: usize,
+    /// Of every entry.
+    flags: squeue::Flags,
 }
 
 impl IoUring {
@@ -36,7 +38,7 @@ impl IoUring {
             made = io_uring::IoUring::new(entries);
         }
         match made {
-            Ok(ring) => Ok(Self { ring, in_flight: 0 }),
+            Ok(ring) => Ok(Self { ring, in_flight: 0, flags: squeue::Flags::empty() }),
             Err(error) => {
                 let setting = sysctl("kernel/io_uring_disabled");
                 let cause = match (error.raw_os_error(), setting.as_deref()) {
@@ -54,6 +56,15 @@ impl IoUring {
     }
 }
 
+impl IoUring {
+    /// Has every request executed by the kernel's workers, not tried first (`IOSQE_ASYNC`).
+    #[must_use]
+    pub fn on_workers(mut self) -> Self {
+        self.flags = squeue::Flags::ASYNC;
+        self
+    }
+}
+
 impl Queue for IoUring {
     #[inline]
     unsafe fn prepare(&mut self, request: Request) {
@@ -65,8 +76,9 @@ impl Queue for IoUring {
             Operation::Write => opcode::Write::new(fd, start, len).offset(offset).build(),
             Operation::Fsync => opcode::Fsync::new(fd).build(),
         };
+        let entry = entry.flags(self.flags).user_data(slot as u64);
         // SAFETY: the caller keeps the buffer until the slot comes back; drop waits for it.
-        let pushed = unsafe { self.ring.submission().push(&entry.user_data(slot as u64)) };
+        let pushed = unsafe { self.ring.submission().push(&entry) };
         assert!(pushed.is_ok(), "a ring of `depth` entries refused one of `depth` requests");
         self.in_flight += 1;
     }

@@ -53,6 +53,9 @@ pub struct Libaio {
     ready: usize,
 }
 
+// SAFETY: the pointers are into its own vector, and the kernel lets any thread use a context.
+unsafe impl Send for Libaio {}
+
 impl Libaio {
     /// # Errors
     /// Why the kernel refuses.

@@ -342,6 +342,7 @@ impl KernelLane {
             slots.iter().for_each(|&slot| instance.slot(slot).hand_over());
         }
         self.in_flight.fetch_add(slots.len(), Ordering::SeqCst);
+        instance.ran_here(slots);
         let begin = sys::ticks();
         let mut done = 0;
         while done < slots.len() {
@@ -405,7 +406,7 @@ impl KernelLane {
         loop {
             let mut done = [(0, 0); HARVEST];
             let n = backend.harvest(instance, &mut done);
-            self.finish(&done[..n], finish);
+            self.finish(instance, &done[..n], finish);
             any |= n > 0;
             if n < HARVEST {
                 break;
@@ -416,10 +417,10 @@ impl KernelLane {
         any
     }
 
-    fn finish(&self, done: &[Done], finish: &mut dyn FnMut(u32, i32)) {
+    fn finish(&self, instance: &Instance, done: &[Done], finish: &mut dyn FnMut(u32, i32)) {
         if !done.is_empty() {
             self.in_flight.fetch_sub(done.len(), Ordering::SeqCst);
-            done.iter().for_each(|&(slot, result)| finish(slot, result));
+            instance.together(|| done.iter().for_each(|&(slot, result)| finish(slot, result)));
         }
     }
 
@@ -463,7 +464,7 @@ impl KernelLane {
             if n > 0 && end != SleepEnd::Interrupted { SleepEnd::Again } else { end }
         });
         drop(reaping);
-        self.finish(&done[..n], finish);
+        self.finish(instance, &done[..n], finish);
         self.pass_on_the_right(instance);
         Some(end)
     }

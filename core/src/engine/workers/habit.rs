@@ -38,6 +38,13 @@ impl Habit {
     /// Nobody came.
     pub(super) fn nobody_came(&self) {
         let now = self.0.load(Ordering::Relaxed);
-        self.0.store((now - LYING_ABOUT).max(LEAST), Ordering::Relaxed);
+        if now > LEAST {
+            self.0.store((now - LYING_ABOUT).max(LEAST), Ordering::Relaxed);
+        }
+    }
+
+    /// Nobody is to come, whatever is seen.
+    pub(super) fn leave_all_to_workers(&self) {
+        self.0.store(i32::MIN / 2, Ordering::Relaxed);
     }
 }

@@ -12,10 +12,11 @@ mod hold;
 mod lane;
 mod next;
 mod pipeline;
+mod place;
 mod poller;
 pub(super) mod pool;
 mod submit;
-pub(super) mod threads;
+pub(crate) mod threads;
 mod wait;
 mod watchdog;
 mod work;
@@ -31,7 +32,7 @@ use self::habit::Habit;
 use self::lane::{Flags, Lane};
 use self::next::Next;
 use self::pipeline::{Pipeline, Way};
-use self::threads::Threads;
+use self::threads::{Threads, ThreadsOf};
 use super::kernel::{KernelLane, Reach};
 use super::{Choice, Contract, Help};
 use crate::config::{Builder, ConfigError, EngineKind};
@@ -44,6 +45,7 @@ use crate::sqe::{FILE_POSITION, Sqe};
 use crate::sys;
 
 pub(crate) use self::threads::WORKERS_MAX;
+use self::wait::POLL_US;
 
 /// The longest that a worker spins for more before it gives the baton back.
 const SPIN_US_MAX: u64 = 20;
@@ -89,7 +91,13 @@ pub(crate) struct Workers {
     /// As many of our workers may execute requests of this context at a time.
     workers_max: usize,
     seat: pool::Seat,
-    threads: &'static Threads,
+    threads: ThreadsOf,
+    /// Those that collect what the kernel has completed, for a program that does not come.
+    harvesters: ThreadsOf,
+    /// Requests and completions have CPUs of their own: threads of the program only sleep.
+    placed: AtomicBool,
+    /// Unless all workers there are stuck.
+    starved: AtomicBool,
     ticks_per_us: u64,
 }
 
@@ -116,7 +124,10 @@ impl Workers {
             spin: AtomicU64::new(0),
             workers_max: builder.workers_max,
             seat: pool::Seat::default(),
-            threads: Threads::of_this_process(),
+            threads: ThreadsOf::new(Threads::of_this_process()),
+            harvesters: ThreadsOf::new(Threads::of_this_process()),
+            placed: AtomicBool::new(false),
+            starved: AtomicBool::new(false),
             ticks_per_us: ticks_per_us(),
         })
     }
@@ -257,7 +268,7 @@ impl Workers {
             },
         );
         if let Some(events) = self.kernel.events_to_watch(nobody_comes) {
-            self.threads.poller.watch(instance, events);
+            self.harvesters.poller.watch(instance, events);
         }
     }
 
@@ -396,6 +407,9 @@ impl Contract for Workers {
 
     #[inline]
     fn help(&self, instance: &Arc<Instance>, help: Help, taker: &mut Taker<'_>) -> bool {
+        if self.stands_by() {
+            return self.look_on(help);
+        }
         if !self.kernel.is_idle() && self.help_kernel(instance, help, taker) {
             return true;
         }
@@ -428,6 +442,9 @@ impl Contract for Workers {
     }
 
     fn has_help_to_offer(&self, instance: &Instance, help: Help) -> bool {
+        if self.stands_by() {
+            return false;
+        }
         let view = self.baton.view();
         view.has_work() && !view.is_held()
             || !self.next.is_empty()
@@ -444,6 +461,9 @@ impl Contract for Workers {
         mask: Option<u64>,
         taker: &mut Taker<'_>,
     ) -> SleepEnd {
+        if self.stands_by() {
+            return instance.completions().sleep_with(sleeper, time, mask);
+        }
         let mut finish = |slot, result| self.finish_kernel(instance, slot, result, taker);
         self.kernel
             .sleep(instance, sleeper, time, mask, &mut finish)
@@ -478,7 +498,7 @@ impl Contract for Workers {
         self.purge_worker_queue(instance);
         Self::purge_queue(instance, &self.copies);
         Self::purge_queue(instance, self.kernel.queue());
-        if let Some(turn) = self.baton.take() {
+        if let Some(turn) = self.take_to_purge() {
             Self::purge_queue(instance, &self.inline);
             self.lay_down(instance, turn);
         }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use super::Workers;
-use super::threads::{RETIRE_AFTER, spawn};
+use super::threads::RETIRE_AFTER;
 use crate::exec::{self, Mode};
 use crate::instance::{By, Instance};
 use crate::own::{self, Copied, Copies};
@@ -55,6 +55,8 @@ struct Waiting {
     priority: u16,
     /// If not 0: a worker executes it, and it only stands here so that later ones of its descriptor wait.
     passed_on: u64,
+    /// The thread looks at this file under this number: what it finds there is about it.
+    watched: bool,
     /// What keeps the file open, since the program has closed its descriptor.
     kept: Option<Arc<Copied>>,
 }
@@ -77,13 +79,16 @@ impl State {
         let kernel = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         set.extend(self.kernels.iter().map(|&(_, fd)| kernel(fd)));
         let first = set.len();
-        let passed_on: Vec<&Waiting> =
-            self.waiting.iter().filter(|one| one.passed_on != 0).collect();
-        // What waits for one of those is not to find its descriptor ready all the time.
-        let waits = |one: &&Waiting| {
-            one.passed_on == 0 && !passed_on.iter().any(|other| other.goes_with(one))
-        };
-        for &Waiting { fd, events, .. } in self.waiting.iter().filter(waits) {
+        let executed = self.waiting.iter().filter(|one| one.passed_on != 0);
+        let executed: Vec<(RawFd, i16)> = executed.map(|one| (one.fd, one.events)).collect();
+        for one in &mut self.waiting {
+            let (fd, events) = (one.fd, one.events);
+            // What waits for a worker is not to find its descriptor ready all the time.
+            let waits = one.transfer && executed.contains(&(fd, events));
+            one.watched = one.passed_on == 0 && !waits;
+            if !one.watched {
+                continue;
+            }
             match set[first..].iter_mut().find(|polled| polled.fd == fd) {
                 Some(polled) => polled.events |= events,
                 None => set.push(libc::pollfd { fd, events, revents: 0 }),
@@ -125,7 +130,7 @@ impl State {
             let one = &rest[0];
             let polled = set.iter().find(|polled| polled.fd == one.fd);
             let revents = polled.map_or(0, |polled| polled.revents & (one.events | ALWAYS));
-            let waits = one.passed_on != 0
+            let waits = !one.watched
                 || before.iter().any(|other| other.passed_on != 0 && other.goes_with(one))
                 || ready.iter().any(|(other, _)| other.goes_with(one));
             if revents == 0 || waits {
@@ -173,6 +178,7 @@ impl Poller {
             priority: sqe.ioprio,
             passed_on: 0,
             kept: None,
+            watched: false,
         };
         let mut state = lock(&self.state);
         started.polling();
@@ -183,8 +189,8 @@ impl Poller {
         if woken {
             return;
         }
-        let threads = Workers::of(instance).threads;
-        if eventfd < 0 || spawn("poll", move || threads.poller.run(eventfd)).is_err() {
+        let threads = Workers::of(instance).threads.get();
+        if eventfd < 0 || threads.spawn("poll", move || threads.poller.run(eventfd)).is_err() {
             let mut state = lock(&self.state);
             state.alive = false;
             let is_here = |one: &mut Waiting| one.passed_on == 0;
@@ -209,11 +215,11 @@ impl Poller {
         state.kernels.push((Arc::downgrade(instance), events));
         let (woken, eventfd) = self.wake(&mut state);
         drop(state);
-        let threads = Workers::of(instance).threads;
+        let threads = Workers::of(instance).harvesters.get();
         if woken {
             return;
         }
-        if eventfd < 0 || spawn("poll", move || threads.poller.run(eventfd)).is_err() {
+        if eventfd < 0 || threads.spawn("poll", move || threads.poller.run(eventfd)).is_err() {
             // The watchdog finds the completions.
             lock(&self.state).alive = false;
         }
@@ -282,7 +288,8 @@ impl Poller {
             slot.moved_to(copy.fd());
             // SAFETY: on the list, whose lock is held, so it is ours alone.
             unsafe { slot.request() }.sqe.fd = copy.fd();
-            (waiting.fd, waiting.kept) = (copy.fd(), Some(copy));
+            (waiting.fd, waiting.watched) = (copy.fd(), false);
+            waiting.kept = Some(copy);
         }
         if copies.into_all().next().is_some() {
             // What the thread finds under the old numbers belongs to nobody on the list any more.

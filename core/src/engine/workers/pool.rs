@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::Thread;
 
 use super::Workers;
-use super::threads::{RETIRE_AFTER, WORKERS_MAX, cpus, spawn};
+use super::threads::{RETIRE_AFTER, WORKERS_MAX, cpus};
 use crate::descriptor::ticks_per_us;
 use crate::instance::Instance;
 use crate::sync::lock;
@@ -208,8 +208,8 @@ impl Pool {
     }
 
     fn make(&self, instance: &Instance) -> bool {
-        let threads = Workers::of(instance).threads;
-        let made = spawn("worker", move || threads.pool.work());
+        let threads = Workers::of(instance).threads.get();
+        let made = threads.spawn("worker", move || threads.pool.work());
         let mut state = lock(&self.state);
         if made.is_err() {
             // The thread limit: go on with those that there are; without any, waiters execute.
@@ -228,6 +228,12 @@ impl Pool {
     /// There is no worker, and none can be made.
     pub(super) fn is_helpless(&self) -> bool {
         self.helpless.load(Ordering::Relaxed)
+    }
+
+    /// There are as many workers as there may be, and each is inside a request.
+    pub(super) fn is_exhausted(&self) -> bool {
+        let state = lock(&self.state);
+        state.alive >= WORKERS_MAX && state.idle.is_empty()
     }
 
     /// The life of a worker.

@@ -1,12 +1,15 @@
 //! The threads of this process: workers, poller, watchdog. Made when needed, gone when idle.
 #![allow(unsafe_code)]
 
+use std::ops::Deref;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::poller::Poller;
 use super::pool::Pool;
 use super::watchdog::Watchdog;
+use crate::affinity::CpuSet;
 use crate::process;
 use crate::sync::OnceNumber;
 use crate::sys;
@@ -14,14 +17,18 @@ use crate::sys;
 /// The most workers of a process.
 pub(crate) const WORKERS_MAX: usize = 64;
 /// A thread with nothing to do for this long ends.
-pub(super) const RETIRE_AFTER: Duration = Duration::from_secs(2);
+pub(crate) const RETIRE_AFTER: Duration = Duration::from_secs(2);
 
 const STACK_BYTES: usize = 256 * 1024;
 
-/// What all contexts of this process share.
+/// What all contexts of this process share that are not placed, or placed on the same CPUs.
 #[derive(Debug)]
 pub(super) struct Threads {
     generation: u64,
+    /// Where its threads run; none if that is left to the scheduler.
+    cpus: Option<CpuSet>,
+    /// Made before it.
+    next: *const Threads,
     pub(super) pool: Pool,
     pub(super) poller: Poller,
     pub(super) watchdog: Watchdog,
@@ -34,29 +41,85 @@ impl Threads {
     /// Those of this process. In the child of a fork that is a new set: the parent's threads do
     /// not exist there, and its locks may have been held; the old set is left alone.
     pub(super) fn of_this_process() -> &'static Self {
+        Self::find(None)
+    }
+
+    /// Those of this process that run on these CPUs.
+    pub(super) fn on(cpus: &CpuSet) -> &'static Self {
+        remember_free_cpus();
+        Self::find(Some(cpus))
+    }
+
+    fn find(cpus: Option<&CpuSet>) -> &'static Self {
         let generation = process::enter();
         loop {
-            let current = CURRENT.load(Ordering::Acquire);
+            let first = CURRENT.load(Ordering::Acquire);
+            let mut at = first.cast_const();
             // SAFETY: null, or a set that was leaked below.
-            if let Some(threads) = unsafe { current.as_ref() }
-                && threads.generation == generation
-            {
-                return threads;
+            while let Some(threads) = unsafe { at.as_ref() } {
+                if threads.generation == generation && threads.cpus.as_ref() == cpus {
+                    return threads;
+                }
+                at = threads.next;
             }
             let new = Box::into_raw(Box::new(Self {
                 generation,
+                cpus: cpus.cloned(),
+                next: first,
                 pool: Pool::new(),
                 poller: Poller::new(),
                 watchdog: Watchdog::new(),
                 busy: Busy::new(),
             }));
-            match CURRENT.compare_exchange(current, new, Ordering::AcqRel, Ordering::Relaxed) {
+            match CURRENT.compare_exchange(first, new, Ordering::AcqRel, Ordering::Relaxed) {
                 // Leaked: threads and contexts refer to it as long as the process lives.
                 Ok(_) => {}
                 // SAFETY: made above and seen by nobody.
                 Err(_) => drop(unsafe { Box::from_raw(new) }),
             }
         }
+    }
+
+    /// Starts one of its threads.
+    pub(super) fn spawn(
+        &self,
+        name: &str,
+        body: impl FnOnce() + Send + 'static,
+    ) -> std::io::Result<()> {
+        spawn_on(name, self.cpus.as_ref(), body)
+    }
+}
+
+// SAFETY: `next` points to a set that is never freed and can itself be shared; the rest is atomics and locks.
+unsafe impl Send for Threads {}
+// SAFETY: as above.
+unsafe impl Sync for Threads {}
+
+/// A context's threads, which its placement may change before the first request.
+#[derive(Debug)]
+pub(super) struct ThreadsOf(AtomicPtr<Threads>);
+
+impl ThreadsOf {
+    pub(super) fn new(threads: &'static Threads) -> Self {
+        Self(AtomicPtr::new(std::ptr::from_ref(threads).cast_mut()))
+    }
+
+    pub(super) fn get(&self) -> &'static Threads {
+        // SAFETY: one that was leaked.
+        unsafe { &*self.0.load(Ordering::Acquire) }
+    }
+
+    pub(super) fn set(&self, threads: &'static Threads) {
+        self.0.store(std::ptr::from_ref(threads).cast_mut(), Ordering::Release);
+    }
+}
+
+impl Deref for ThreadsOf {
+    type Target = Threads;
+
+    #[inline(always)]
+    fn deref(&self) -> &Threads {
+        self.get()
     }
 }
 
@@ -108,6 +171,36 @@ pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io
     });
     sys::restore_signals(mask);
     thread.map(drop)
+}
+
+/// The CPUs of threads that are not placed, once there are some that are.
+static FREE: OnceLock<CpuSet> = OnceLock::new();
+
+/// Threads inherit the CPUs of the thread that makes them, which may be a placed one from now on.
+fn remember_free_cpus() {
+    if FREE.get().is_none()
+        && let Ok(words) = sys::affinity(std::process::id() as i32)
+    {
+        let _ = FREE.set(CpuSet::from_words(&words));
+    }
+}
+
+/// As [`spawn`], on these CPUs. If none of them can be had any more, the thread runs anywhere.
+pub(crate) fn spawn_on(
+    name: &str,
+    cpus: Option<&CpuSet>,
+    body: impl FnOnce() + Send + 'static,
+) -> std::io::Result<()> {
+    let cpus = cpus.or(FREE.get()).cloned();
+    spawn(name, move || {
+        if let Some(cpus) = cpus
+            && sys::set_affinity(cpus.words()) < 0
+            && let Some(free) = FREE.get()
+        {
+            sys::set_affinity(free.words());
+        }
+        body();
+    })
 }
 
 /// CPUs that this process may use.

@@ -16,7 +16,7 @@ use crate::sys;
 const FAVOURS: u32 = 32;
 const FAVOUR_US: u64 = 10;
 /// A poll waits this long for a request that another thread has begun and that is not expected to sleep.
-const POLL_US: u64 = 500;
+pub(super) const POLL_US: u64 = 500;
 /// A waiter waits this long for a worker to give it the baton.
 const ASK_US: u64 = 5;
 

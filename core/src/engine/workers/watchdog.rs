@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Workers;
 use super::baton::View;
-use super::threads::{RETIRE_AFTER, spawn};
+use super::threads::RETIRE_AFTER;
 use crate::instance::Instance;
 use crate::queue::Sleep;
 use crate::sync::lock;
@@ -42,6 +42,8 @@ struct Watched {
     /// The request left for its submitter's wait, then.
     next: u64,
     quiet: u32,
+    /// Of a placed context: ticks in which no worker was to be had.
+    starved: u32,
 }
 
 impl Watchdog {
@@ -62,14 +64,15 @@ impl Watchdog {
             taken: workers.taken(),
             next: workers.next.word(),
             quiet: 0,
+            starved: 0,
         });
         let (make, wake) = (!state.alive, state.resting);
         state.alive = true;
         state.resting = false;
         drop(state);
         if make {
-            let threads = workers.threads;
-            if spawn("watch", move || threads.watchdog.run()).is_err() {
+            let threads = workers.threads.get();
+            if threads.spawn("watch", move || threads.watchdog.run()).is_err() {
                 // Without a watchdog, workers are called for every request of this context.
                 lock(&self.state).alive = false;
                 workers.habit.nobody_came();
@@ -177,6 +180,8 @@ impl Watched {
             workers.copies_stuck.store(true, Ordering::Relaxed);
             look = Look::NeedsWorker;
         }
+        let lying = look == Look::NeedsWorker;
+        workers.look_for_starvation(instance, lying, &mut self.starved);
         let busy = workers.has_more();
         if waiting || busy || !workers.next.is_empty() {
             self.quiet = 0;

@@ -1,0 +1,259 @@
+//! Reads past the page cache, so many in flight, from a thread on a CPU of its own.
+
+#![allow(unsafe_code)]
+
+use serde::Serialize;
+use std::fs::{File, read_to_string};
+use std::os::fd::AsRawFd as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use uringlet::stats::Snapshot;
+use uringlet::{Builder, Context, Sqe};
+
+/// What is read.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Reads {
+    /// Bytes a request.
+    pub block: usize,
+    /// From the beginning of the file, over and over.
+    pub window: u64,
+    /// In flight.
+    pub depth: usize,
+}
+
+/// What came out of one run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Run {
+    pub requests: u64,
+    /// Millions of bytes.
+    pub mb_per_s: f64,
+    pub avg_latency_ms: f64,
+    pub stddev_latency_ms: f64,
+    pub queue_local: u64,
+    pub queue_remote: u64,
+    pub completion_local: u64,
+    pub completion_remote: u64,
+    /// Completed in the cell of the thread that had submitted.
+    pub completion_home: u64,
+    pub completion_away: u64,
+    /// Of a request from one CPU to another.
+    pub hand_overs: u64,
+    /// The whole machine's, while it ran.
+    pub time: Option<CpuTime>,
+    /// What has become of the placement, in words.
+    pub placement: String,
+}
+
+/// Shares of all CPUs' time, in percent.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct CpuTime {
+    pub user: f64,
+    pub sys: f64,
+    pub iowait: f64,
+    pub idle: f64,
+}
+
+/// Runs on `cpu`, or anywhere.
+///
+/// # Errors
+/// Why there is no figure.
+pub fn run(
+    builder: &Builder,
+    file: &File,
+    reads: Reads,
+    cpu: Option<usize>,
+    duration: Duration,
+    stop: &AtomicBool,
+) -> Result<Run, String> {
+    let body = || {
+        if let Some(cpu) = cpu {
+            confine(cpu)?;
+        }
+        measure(builder, file, reads, duration, stop)
+    };
+    let ended = std::thread::scope(|scope| scope.spawn(body).join());
+    ended.unwrap_or_else(|_| Err("the measuring thread has panicked".into()))
+}
+
+/// Has the calling thread run on one CPU only.
+fn confine(cpu: usize) -> Result<(), String> {
+    // SAFETY: zeroes are an empty set, and CPU_SET looks at its bounds.
+    let done = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &raw const set)
+    };
+    let error = std::io::Error::last_os_error();
+    if done == 0 { Ok(()) } else { Err(format!("cannot run on CPU {cpu}: {error}")) }
+}
+
+fn measure(
+    builder: &Builder,
+    file: &File,
+    reads: Reads,
+    duration: Duration,
+    stop: &AtomicBool,
+) -> Result<Run, String> {
+    let Reads { block, window, depth } = reads;
+    let entries = u32::try_from(depth).map_err(|error| error.to_string())?;
+    let builder = builder.clone().entries(entries).stats(true).cell_stats(true);
+    let mut memory = vec![0u8; block * depth + 4096];
+    let aligned = memory.as_ptr().align_offset(4096);
+    let buffers: Vec<*mut [u8]> =
+        memory[aligned..].chunks_exact_mut(block).take(depth).map(std::ptr::from_mut).collect();
+    let mut context = builder.build().map_err(|error| format!("no context: {error}"))?;
+    let blocks = window / block as u64;
+    let mut submitted = vec![Instant::now(); depth];
+    let (mut next, mut in_flight) = (0u64, 0usize);
+    let mut latency = Latency::default();
+    let mut failed = None;
+    let mut free: Vec<usize> = (0..depth).collect();
+    let before = cpu_times();
+    let begin = Instant::now();
+    let mut done = 0u64;
+    loop {
+        let goes_on =
+            failed.is_none() && begin.elapsed() < duration && !stop.load(Ordering::Relaxed);
+        if goes_on {
+            let now = Instant::now();
+            for slot in free.drain(..) {
+                let offset = next % blocks * block as u64;
+                next += 1;
+                submitted[slot] = now;
+                let read =
+                    Sqe::read(file.as_raw_fd(), buffers[slot], offset).user_data(slot as u64);
+                // SAFETY: the memory outlives the context, and a slot's buffer has one request at a time.
+                unsafe { context.push(read) }.map_err(|full| format!("{full}"))?;
+                in_flight += 1;
+            }
+            context.submit().map_err(|error| format!("submit failed: {error}"))?;
+        } else if in_flight == 0 {
+            break;
+        }
+        match context.wait(1, None) {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            other => drop(other.map_err(|error| format!("wait failed: {error}"))?),
+        }
+        let now = Instant::now();
+        while let Some(cqe) = context.reap() {
+            let slot = cqe.user_data as usize;
+            in_flight -= 1;
+            free.push(slot);
+            match cqe.result() {
+                Ok(count) if count as usize == block => {
+                    done += 1;
+                    latency.add((now - submitted[slot]).as_secs_f64() * 1e3);
+                }
+                Ok(count) => failed = Some(format!("a read of {block} bytes gave {count}")),
+                Err(error) => failed = Some(format!("a read failed: {error}")),
+            }
+        }
+    }
+    let seconds = begin.elapsed().as_secs_f64();
+    let time = before.zip(cpu_times()).and_then(|(before, after)| share(&before, &after));
+    if let Some(failed) = failed {
+        return Err(failed);
+    }
+    Ok(figure(&context, done, (done * block as u64) as f64 / 1e6 / seconds, &latency, time))
+}
+
+fn figure(
+    context: &Context,
+    requests: u64,
+    mb_per_s: f64,
+    latency: &Latency,
+    time: Option<CpuTime>,
+) -> Run {
+    let stats: Snapshot = context.stats().unwrap_or_default();
+    Run {
+        requests,
+        mb_per_s,
+        avg_latency_ms: latency.mean,
+        stddev_latency_ms: latency.deviation(),
+        queue_local: stats.submissions_local,
+        queue_remote: stats.submissions_remote,
+        completion_local: stats.completions_local,
+        completion_remote: stats.completions_remote,
+        completion_home: stats.completions_home,
+        completion_away: stats.completions_away,
+        hand_overs: stats.cpu_handovers,
+        time,
+        placement: context.placement().map_or_else(String::new, ToString::to_string),
+    }
+}
+
+/// Mean and deviation in one pass (Welford, 1962).
+#[derive(Default)]
+struct Latency {
+    count: f64,
+    mean: f64,
+    squares: f64,
+}
+
+impl Latency {
+    fn add(&mut self, value: f64) {
+        self.count += 1.0;
+        let off = value - self.mean;
+        self.mean += off / self.count;
+        self.squares += off * (value - self.mean);
+    }
+
+    fn deviation(&self) -> f64 {
+        if self.count < 2.0 { 0.0 } else { (self.squares / (self.count - 1.0)).sqrt() }
+    }
+}
+
+/// The first line of /proc/stat (proc_stat(5)), in ticks.
+fn cpu_times() -> Option<Vec<u64>> {
+    parse_times(&read_to_string("/proc/stat").ok()?)
+}
+
+fn parse_times(text: &str) -> Option<Vec<u64>> {
+    let line = text.lines().next()?.strip_prefix("cpu ")?;
+    let times: Vec<u64> = line.split_whitespace().map_while(|field| field.parse().ok()).collect();
+    (times.len() >= 8).then_some(times)
+}
+
+fn share(before: &[u64], after: &[u64]) -> Option<CpuTime> {
+    // user, nice, system, idle, iowait, irq, softirq, steal; guests' time is part of the first two.
+    let spent: Vec<u64> = before
+        .iter()
+        .zip(after)
+        .take(8)
+        .map(|(before, after)| after.saturating_sub(*before))
+        .collect();
+    let all: u64 = spent.iter().sum();
+    let percent = |times: &[usize]| {
+        times.iter().map(|&at| spent[at]).sum::<u64>() as f64 / all as f64 * 100.0
+    };
+    (all > 0).then(|| CpuTime {
+        user: percent(&[0, 1]),
+        sys: percent(&[2, 5, 6]),
+        iowait: percent(&[4]),
+        idle: percent(&[3]),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mean_and_deviation_are_those_of_all_values() {
+        let mut latency = Latency::default();
+        [2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0].into_iter().for_each(|value| latency.add(value));
+        assert!((latency.mean - 5.0).abs() < 1e-9);
+        assert!((latency.deviation() - (32.0f64 / 7.0).sqrt()).abs() < 1e-9);
+    }
+
+    #[test]
+    fn shares_of_time_are_of_all_cpus_together() {
+        let times = |text| parse_times(text).unwrap();
+        let before = times("cpu  10 0 10 100 10 0 0 0 5 0\ncpu0 1 2");
+        let after = times("cpu  20 10 20 140 30 5 5 0 9 0");
+        let time = share(&before, &after).unwrap();
+        assert_eq!(time, CpuTime { user: 20.0, sys: 20.0, iowait: 20.0, idle: 40.0 });
+        assert_eq!(share(&before, &before), None);
+        assert!(parse_times("intr 1 2").is_none());
+    }
+}

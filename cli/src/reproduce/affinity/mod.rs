@@ -1,0 +1,390 @@
+//! Where submissions and completions run makes a difference on machines with many caches (Linux block layer, 2008).
+//!
+//! The application, the CPU that hands requests over, and the CPU that completes them are placed
+//! apart from each other; the counters of each row prove its placement.
+
+mod load;
+mod published;
+mod report;
+mod sites;
+
+use crate::bench::{self, interleaved};
+use crate::machine::{Machine, Storage};
+use crate::scratch::{Place, Scratch};
+use crate::session::{self, INTERRUPTED, Json, STOP};
+use crate::{REFUSED, size};
+use anyhow::Result;
+use clap::Args;
+use load::{Reads, Run};
+use report::Report;
+use serde::Serialize;
+use sites::{Cpus, Letters, placements};
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use uringlet::affinity::{Affinity, CpuSet, Device, ListCost, Topology, compare_lists};
+use uringlet::{Builder, Context};
+
+/// In flight in the matrix, as published, and bytes of each.
+const LARGE: (usize, usize) = (128, 256 << 10);
+/// In flight in the measurement of small reads, bytes of each, and bytes of the range, as published.
+const SMALL: (usize, usize, u64) = (8, 4 << 10, 2 << 20);
+/// What preparing and ending a run takes beside its seconds.
+const OVERHEAD: f64 = 0.15;
+
+const HELP: &str = "\
+Examples:
+  uringlet reproduce affinity                     in a scratch file in this folder
+  uringlet reproduce affinity --quick             one round only: a look, not a measurement
+  uringlet reproduce affinity --file /dev/nvme0n1 --seconds 5 --json result.json
+
+The matrix: reads of 256 KiB past the page cache, 128 in flight, one thread on one CPU. Its letters stand for the \
+CPUs of the application, of queue_affinity and of completion_affinity: I serves the disk's interrupt, A is the \
+application's, X is in another cell (NUMA node, else last-level cache, else core). Where a machine has too few cells, \
+rows fall together, and each is run once. Below are rows with free placement and rq_affinity 0, 1 and 2.
+
+The small reads: 4 KiB, one after the other in a range of 2 MiB, 8 in flight: with free placement, and with a \
+completion thread in another cell and in the application's. The times are those of the whole machine.
+
+The third published measurement (mkfs, untar, make and clean on file systems in parallel) is not repeated here.
+
+A placement is proved if all requests were handed over, and completed, in the cells that it names. Figures are \
+medians over the rounds; counters are of all rounds. A ratio is MB/s divided by that of free placement with \
+rq_affinity 0, on both sides.
+
+Exit status: 0; 1 if it failed, or a placement was not proved; 2 if it was refused; 130 after Ctrl-C.";
+
+/// Submissions and completions placed on CPUs apart from each other, proved by counters (Linux block layer, 2008).
+#[derive(Args)]
+#[command(after_help = HELP, after_long_help = HELP)]
+pub struct Options {
+    #[command(flatten)]
+    place: Place,
+
+    /// One round of 0.2 s instead of three of 1 s
+    #[arg(long)]
+    quick: bool,
+
+    /// Seconds for each row and round [default: 1; with --quick 0.2]
+    #[arg(long, value_parser = bench::seconds, allow_hyphen_values = true)]
+    seconds: Option<f64>,
+
+    /// Rounds, over which the median is taken [default: 3; with --quick 1]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000), allow_hyphen_values = true)]
+    rounds: Option<u32>,
+
+    /// Also run free placement with each value of the kernel's own switch (queue/rq_affinity of the disk), which is CHANGED
+    /// meanwhile and put back; needs root
+    #[arg(long)]
+    kernel_switch: bool,
+
+    /// Write everything, each round's figures included, to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What is measured in one table row.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum What {
+    /// One of the 18.
+    Placed(Letters, Cpus),
+    /// Free placement.
+    Free { rq_affinity: u8 },
+    /// Free placement, with the kernel's switch at this.
+    Kernel { rq_affinity: u8 },
+    /// Small reads, by name.
+    Small(&'static str),
+}
+
+/// One row of a table.
+#[derive(Serialize)]
+struct Cell {
+    what: What,
+    #[serde(skip)]
+    builder: Builder,
+    #[serde(skip)]
+    reads: Reads,
+    /// The CPU that the application is confined to.
+    application: Option<usize>,
+    /// What the counters have to say: queue local, completion local.
+    expected: Option<(bool, bool)>,
+    runs: Vec<Run>,
+    not_measured: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Settings {
+    quick: bool,
+    rounds: u32,
+    seconds: f64,
+    file_size: u64,
+    /// What a cell is on this machine.
+    cell: String,
+    cells: Vec<String>,
+    /// Serves the disk's interrupt.
+    interrupt: usize,
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// The scratch file cannot be made or filled, or the JSON file not be written.
+pub fn run(options: &Options) -> Result<ExitCode> {
+    session::stop_on_ctrl_c()?;
+    let machine = Machine::look();
+    let scratch = options.place.open()?;
+    let storage = Storage::behind(&scratch.buffered)?;
+    let direct = match &scratch.direct {
+        Ok(direct) if !storage.is_memory() => direct,
+        other => {
+            let reason = other.as_ref().err().map_or("it is kept in memory", |reason| reason);
+            eprintln!(
+                "uringlet reproduce affinity: --file {}: {reason}; expected a disk",
+                scratch.description
+            );
+            return Ok(ExitCode::from(REFUSED));
+        }
+    };
+    let smallest = (LARGE.1 as u64).max(SMALL.2);
+    if scratch.size < smallest {
+        eprintln!(
+            "uringlet reproduce affinity: --size: expected at least {}",
+            size::short(smallest)
+        );
+        return Ok(ExitCode::from(REFUSED));
+    }
+    let json = Json::open(options.json.as_deref())?;
+    let topology = Topology::look();
+    let device = Device::behind(&scratch.buffered.metadata()?);
+    let cells_here: Vec<CpuSet> =
+        topology.cells().iter().map(|cell| cell.and(topology.allowed())).collect();
+    let cells_here: Vec<CpuSet> = cells_here.into_iter().filter(|cell| !cell.is_empty()).collect();
+    let mut notices = session::notices(&machine, &storage, &scratch.notices);
+    let interrupt = interrupt(&topology, &device, &mut notices);
+    let quick = options.quick;
+    let settings = Settings {
+        quick,
+        rounds: options.rounds.unwrap_or(if quick { 1 } else { 3 }),
+        seconds: options.seconds.unwrap_or(if quick { 0.2 } else { 1.0 }),
+        file_size: scratch.size,
+        cell: topology.cell_kind().to_string(),
+        cells: cells_here.iter().map(ToString::to_string).collect(),
+        interrupt,
+    };
+    if settings.rounds == 1 {
+        notices.push("one round: a look, not a measurement (without --quick: three)".into());
+    }
+    let placements = placements(&cells_here, interrupt);
+    let mut cells = cells(&placements, scratch.size, options.kernel_switch);
+    let steps = cells.len() as u64 * u64::from(settings.rounds);
+    let takes = Duration::from_secs_f64(steps as f64 * (settings.seconds + OVERHEAD));
+    let rounds = format!("{} of {} s per row, interleaved", settings.rounds, settings.seconds);
+    let here =
+        format!("{} ({}); interrupt on CPU {interrupt}", settings.cells.join(" | "), settings.cell);
+    let more = [("cells", here), ("rounds", rounds), ("takes", session::about(takes))];
+    let name = "reproduce affinity";
+    session::say(&session::header(name, &machine, &storage, scratch.line(), &more, &notices))?;
+    if !session::fill(&scratch)? {
+        eprintln!("uringlet reproduce affinity: interrupted");
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
+    let switch = Switch::of(device.as_ref().ok());
+    measure(&mut cells, &settings, &scratch, direct, &switch, steps);
+    let lists: Vec<ListCost> = if STOP.load(Ordering::Relaxed) {
+        Vec::new()
+    } else {
+        let each = Duration::from_secs_f64(settings.seconds.min(0.3));
+        [1, 2, 4].into_iter().map(|producers| compare_lists(producers, each)).collect()
+    };
+    let interrupted = STOP.load(Ordering::Relaxed);
+    let report = Report::new(
+        &machine,
+        &storage,
+        &scratch,
+        notices,
+        settings,
+        interrupted,
+        placements,
+        cells,
+        &lists,
+    );
+    session::say(&report.text())?;
+    json.write(&report)?;
+    if interrupted {
+        eprintln!("uringlet reproduce affinity: interrupted; the figures are of what was run");
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
+    Ok(if report.is_proved() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The CPU that stands for I.
+fn interrupt(
+    topology: &Topology,
+    device: &Result<Device, String>,
+    notices: &mut Vec<String>,
+) -> usize {
+    let first = topology.allowed().first().unwrap_or(0);
+    let none = |reason: &str| {
+        format!(
+            "no interrupt is known ({reason}): CPU {first} stands in for it, and completions count as \
+                 local on the CPU that has handed them over"
+        )
+    };
+    match device {
+        Err(reason) => {
+            notices.push(none(reason));
+            first
+        }
+        Ok(device) => {
+            let found = device.interrupts.and(topology.allowed());
+            let cells =
+                topology.cells().iter().filter(|cell| cell.meets(&device.interrupts)).count();
+            if cells > 1 {
+                notices.push(format!(
+                    "the disk's interrupts are served in {cells} cells, each near the CPU that hands over: \
+                     completions are local there, whatever the row says"
+                ));
+            }
+            found.first().unwrap_or_else(|| {
+                notices.push(none(&device.notes.join(", ")));
+                first
+            })
+        }
+    }
+}
+
+fn one(cpu: usize) -> Affinity {
+    Affinity::Cpus([cpu].into_iter().collect())
+}
+
+/// Everything that is to be run: each distinct placement once.
+fn cells(placements: &[sites::Placed], size: u64, kernel: bool) -> Vec<Cell> {
+    let large =
+        Reads { block: LARGE.1, window: size / LARGE.1 as u64 * LARGE.1 as u64, depth: LARGE.0 };
+    let small = Reads { block: SMALL.1, window: SMALL.2, depth: SMALL.0 };
+    let cell = |what, builder, reads| Cell {
+        what,
+        builder,
+        reads,
+        application: None,
+        expected: None,
+        runs: Vec::new(),
+        not_measured: None,
+    };
+    let mut cells = Vec::new();
+    for placed in placements.iter().filter(|placed| placed.same_as.is_none()) {
+        let Some(cpus) = placed.cpus else { continue };
+        let builder = Context::builder().queue_affinity(one(cpus.queue));
+        let builder = builder.completion_affinity(one(cpus.completion));
+        cells.push(Cell {
+            application: Some(cpus.application),
+            expected: Some((placed.queue_local, placed.completion_local)),
+            ..cell(What::Placed(placed.letters, cpus), builder, large)
+        });
+    }
+    for rq_affinity in 0..=2 {
+        let builder = Context::builder().rq_affinity(rq_affinity);
+        cells.push(cell(What::Free { rq_affinity }, builder, large));
+    }
+    for rq_affinity in (0..=2).filter(|_| kernel) {
+        cells.push(cell(What::Kernel { rq_affinity }, Context::builder(), large));
+    }
+    cells.push(cell(What::Small(report::SMALL_FREE), Context::builder(), small));
+    let ways =
+        [(report::SMALL_REMOTE, Affinity::OtherCell), (report::SMALL_LOCAL, Affinity::Application)];
+    for (name, completion) in ways {
+        let builder = Context::builder().completion_affinity(completion);
+        // Confined, so that the application's cell stays what it was when the context was made.
+        let application =
+            placements.iter().find_map(|placed| placed.cpus).map(|cpus| cpus.application);
+        cells.push(Cell { application, ..cell(What::Small(name), builder, small) });
+    }
+    cells
+}
+
+fn measure(
+    cells: &mut [Cell],
+    settings: &Settings,
+    scratch: &Scratch,
+    direct: &File,
+    switch: &Switch,
+    steps: u64,
+) {
+    let bar = session::progress(steps);
+    for (round, index) in interleaved(&[cells.len()], settings.rounds) {
+        let cell = &mut cells[index];
+        if cell.not_measured.is_some() {
+            continue;
+        }
+        bar.set_message(format!(
+            "round {} of {} · {}",
+            round + 1,
+            settings.rounds,
+            report::name(&cell.what)
+        ));
+        bar.inc(1);
+        let duration = Duration::from_secs_f64(settings.seconds);
+        let run = || {
+            scratch
+                .drop_cache()
+                .map_err(|error| format!("dropping the file's cache failed: {error}"))?;
+            load::run(&cell.builder, direct, cell.reads, cell.application, duration, &STOP)
+        };
+        let result = match cell.what {
+            What::Kernel { rq_affinity } => switch.set(rq_affinity).and_then(|_before| run()),
+            _ => run(),
+        };
+        if STOP.load(Ordering::Relaxed) {
+            break;
+        }
+        match result {
+            Ok(run) => cell.runs.push(run),
+            Err(reason) => cell.not_measured = Some(reason),
+        }
+    }
+    bar.finish_and_clear();
+}
+
+/// The kernel's own switch, of each disk behind the file.
+struct Switch(Vec<PathBuf>);
+
+/// Puts the kernel's switches back.
+struct Before<'a>(Vec<(&'a PathBuf, String)>);
+
+impl Switch {
+    fn of(device: Option<&Device>) -> Self {
+        let path = |disk: &String| PathBuf::from(format!("/sys/block/{disk}/queue/rq_affinity"));
+        Self(device.map_or_else(Vec::new, |device| device.disks.iter().map(path).collect()))
+    }
+
+    fn set(&self, value: u8) -> Result<Before<'_>, String> {
+        if self.0.is_empty() {
+            return Err("no disk is known behind the file".into());
+        }
+        let mut before = Before(Vec::new());
+        for path in &self.0 {
+            let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+            let found = std::fs::read_to_string(path).map_err(failed)?;
+            std::fs::write(path, value.to_string()).map_err(failed)?;
+            before.0.push((path, found));
+        }
+        Ok(before)
+    }
+}
+
+impl Drop for Before<'_> {
+    fn drop(&mut self) {
+        for (path, value) in &self.0 {
+            if let Err(error) = std::fs::write(path, value.trim()) {
+                eprintln!(
+                    "uringlet reproduce affinity: {} is not back at {}: {error}",
+                    path.display(),
+                    value.trim()
+                );
+            }
+        }
+    }
+}

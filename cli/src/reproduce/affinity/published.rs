@@ -1,0 +1,97 @@
+//! Figures as they were published, from the tables in `data/published`.
+
+use super::sites::Letters;
+use serde::{Deserialize, Serialize};
+
+const MATRIX: &str = include_str!("../../../data/published/affinity_matrix.csv");
+const CYCLES: &str = include_str!("../../../data/published/affinity_cycles.csv");
+
+/// The machine and implementation that ours is like: a completion thread for each CPU.
+const MACHINE: &str = "16way-24disks";
+const VARIANT: &str = "kthreads";
+
+/// A row of the matrix.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Row {
+    pub machine: String,
+    pub variant: String,
+    pub application: String,
+    pub queue: String,
+    pub completion: String,
+    pub rq_affinity: Option<u8>,
+    pub mb_per_s: f64,
+    pub avg_latency_s: f64,
+    pub stddev_latency_s: f64,
+    pub queue_local: f64,
+    pub queue_remote: f64,
+    pub completion_local: f64,
+    pub completion_remote: f64,
+}
+
+/// A row of the measurement of small reads.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Small {
+    pub variant: String,
+    pub rq_affinity: Option<u8>,
+    pub mb_per_s: f64,
+    pub cpu_cycles: u64,
+    pub stall_cycles: u64,
+    pub stall_percent: f64,
+    pub user_percent: f64,
+    pub sys_percent: f64,
+    pub iowait_percent: f64,
+    pub idle_percent: f64,
+}
+
+fn table<T: for<'de> Deserialize<'de>>(text: &str) -> Vec<T> {
+    let lines: Result<_, _> =
+        csv::Reader::from_reader(text.as_bytes()).into_deserialize().collect();
+    lines.expect("the table is part of the program, and read by a test")
+}
+
+/// The matrix of the machine that is compared with.
+pub fn matrix() -> Vec<Row> {
+    let mut rows: Vec<Row> = table(MATRIX);
+    rows.retain(|row| (&*row.machine, &*row.variant) == (MACHINE, VARIANT));
+    rows
+}
+
+/// The measurement of small reads: without placement, and with completion threads.
+pub fn small() -> Vec<Small> {
+    let mut rows: Vec<Small> = table(CYCLES);
+    rows.retain(|row| row.variant == VARIANT || row.variant == "none");
+    rows
+}
+
+impl Row {
+    /// Is this the row of that placement?
+    pub fn is(&self, letters: Letters) -> bool {
+        let Letters { application, queue, completion } = letters;
+        [(&self.application, application), (&self.queue, queue), (&self.completion, completion)]
+            .into_iter()
+            .all(|(text, site)| *text == format!("{site:?}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sites::placements;
+    use super::*;
+
+    #[test]
+    fn the_tables_are_read_and_every_placement_is_in_the_matrix() {
+        assert_eq!(table::<Row>(MATRIX).len(), MATRIX.lines().count() - 1);
+        assert_eq!(table::<Small>(CYCLES).len(), CYCLES.lines().count() - 1);
+        let (matrix, cells) = (matrix(), ["0-1".parse().unwrap(), "2-3".parse().unwrap()]);
+        assert_eq!(matrix.len(), 20);
+        for placed in placements(&cells, 0) {
+            let row = matrix.iter().find(|row| row.is(placed.letters)).unwrap();
+            // What our counters are held to is what theirs were.
+            assert_eq!(row.queue_local > 0.0, placed.queue_local, "{}", placed.letters);
+            assert_eq!(row.completion_local > 0.0, placed.completion_local, "{}", placed.letters);
+        }
+        let back: Vec<_> = matrix.iter().filter_map(|row| row.rq_affinity).collect();
+        assert_eq!(back, [0, 1]);
+        assert_eq!(small().len(), 3);
+    }
+}

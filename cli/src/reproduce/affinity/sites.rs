@@ -1,0 +1,148 @@
+//! The CPUs that the letters of the publication stand for on the machine at hand.
+
+use serde::Serialize;
+use std::fmt;
+use uringlet::affinity::CpuSet;
+
+/// A CPU by what happens on it: the disk's interrupt, the application, or neither.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Site {
+    /// Serves the interrupt.
+    I,
+    /// The application's.
+    A,
+    /// In another cell: than the application's for the queue, than the interrupt's for completions.
+    X,
+}
+
+/// A row of the matrix: where the application is, and which of the CPUs the other two have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Letters {
+    /// [`Site::X`] or [`Site::I`].
+    pub application: Site,
+    /// Hands over.
+    pub queue: Site,
+    /// Completes.
+    pub completion: Site,
+}
+
+impl fmt::Display for Letters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {:?} {:?}", self.application, self.queue, self.completion)
+    }
+}
+
+/// The same as CPUs of this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Cpus {
+    pub application: usize,
+    pub queue: usize,
+    pub completion: usize,
+}
+
+/// One of the 18 placements.
+#[derive(Clone, Debug, Serialize)]
+pub struct Placed {
+    pub letters: Letters,
+    /// None if this machine has too few cells for it.
+    pub cpus: Option<Cpus>,
+    /// An earlier row with the very same CPUs.
+    pub same_as: Option<Letters>,
+    /// What the counters have to say: the queue is in the application's cell.
+    pub queue_local: bool,
+    /// And: completions are in the interrupt's cell.
+    pub completion_local: bool,
+}
+
+/// All of them, in the published order, on a machine with these cells (of the CPUs that may be used), whose disk's
+/// interrupt is served on `interrupt`.
+pub fn placements(cells: &[CpuSet], interrupt: usize) -> Vec<Placed> {
+    use Site::{A, I, X};
+    let mut rows: Vec<Placed> = Vec::new();
+    for application in [X, I] {
+        for queue in [X, A, I] {
+            for completion in [X, A, I] {
+                let letters = Letters { application, queue, completion };
+                let cpus = find(cells, interrupt, letters);
+                let same = rows.iter().find(|row| cpus.is_some() && row.cpus == cpus);
+                let same_as = same.map(|row| row.letters);
+                let queue_local = queue == A || queue == I && application == I;
+                let completion_local = completion == I || completion == A && application == I;
+                rows.push(Placed { letters, cpus, same_as, queue_local, completion_local });
+            }
+        }
+    }
+    rows
+}
+
+fn find(cells: &[CpuSet], interrupt: usize, letters: Letters) -> Option<Cpus> {
+    let near = cells.iter().position(|cell| cell.contains(interrupt))?;
+    // Neighbours if there are any, so that the application has a CPU to itself.
+    let beside = |cell: &CpuSet| cell.iter().find(|&cpu| cpu != interrupt).or(cell.first());
+    let others: Vec<usize> = (0..cells.len()).filter(|&at| at != near).collect();
+    let home = if letters.application == Site::I { near } else { *others.first()? };
+    let application = beside(&cells[home])?;
+    // Cells of nobody else first; without one, that of whoever the letter does not exclude.
+    let away_from = |excluded: usize, taken: &[usize]| {
+        let free = others.iter().find(|at| **at != home && !taken.contains(at));
+        let any = free.or(others.iter().find(|at| **at != home));
+        let last = (0..cells.len()).find(|&at| at != excluded);
+        any.copied().or(last)
+    };
+    let site = |site: Site, excluded: usize, taken: &[usize]| match site {
+        Site::I => Some((near, interrupt)),
+        Site::A => Some((home, application)),
+        Site::X => {
+            let at = away_from(excluded, taken)?;
+            // Where it falls together with another, it is the very same CPU.
+            let cpu = match at {
+                at if at == near => interrupt,
+                at if at == home => application,
+                at => cells[at].first()?,
+            };
+            Some((at, cpu))
+        }
+    };
+    let (queue_cell, queue) = site(letters.queue, home, &[])?;
+    let taken = if letters.queue == Site::X { vec![queue_cell] } else { Vec::new() };
+    let (_, completion) = site(letters.completion, near, &taken)?;
+    Some(Cpus { application, queue, completion })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cells(lists: &[&str]) -> Vec<CpuSet> {
+        lists.iter().map(|list| list.parse().unwrap()).collect()
+    }
+
+    fn proves(cells: &[CpuSet], interrupt: usize) -> usize {
+        let at = |cpu| cells.iter().position(|cell| cell.contains(cpu)).unwrap();
+        let rows = placements(cells, interrupt);
+        assert_eq!(rows.len(), 18);
+        for row in &rows {
+            let Some(cpus) = row.cpus else { continue };
+            assert_eq!(at(cpus.queue) == at(cpus.application), row.queue_local, "{row:?}");
+            assert_eq!(at(cpus.completion) == at(interrupt), row.completion_local, "{row:?}");
+            assert_eq!(at(cpus.application) == at(interrupt), row.letters.application == Site::I);
+        }
+        rows.iter().filter(|row| row.cpus.is_some() && row.same_as.is_none()).count()
+    }
+
+    #[test]
+    fn eight_cpus_in_four_cells_have_all_eighteen() {
+        let cells = cells(&["0-1", "2-3", "4-5", "6-7"]);
+        for interrupt in 0..8 {
+            assert_eq!(proves(&cells, interrupt), 18);
+        }
+    }
+
+    #[test]
+    fn with_fewer_cells_some_fall_together_and_the_rest_is_still_what_it_says() {
+        assert_eq!(proves(&cells(&["0", "1"]), 1), 8);
+        assert_eq!(proves(&cells(&["0-1", "2-3"]), 0), 13);
+        assert_eq!(proves(&cells(&["0", "1", "2"]), 0), 13);
+        assert_eq!(proves(&cells(&["0"]), 0), 1);
+    }
+}

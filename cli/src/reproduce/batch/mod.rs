@@ -1,0 +1,241 @@
+//! Request slots taken 32 at a time, with one contended step, instead of one by one (Linux AIO, 2011).
+//!
+//! The kernel took the context's lock once for each request of a submit. It knows their number, so
+//! once is enough for 32. Here the lock is a word of free slots that submitters change.
+
+mod job;
+mod path;
+mod report;
+
+use self::job::{Job, Phase};
+use self::report::{Cell, JobCell, PathCell, Report};
+use super::report::{Repeat, one_round};
+use super::{ascending, errno, number};
+use crate::REFUSED;
+use crate::bench::{self, Load, Order, exclusion, interleaved};
+use crate::machine::{Machine, Storage};
+use crate::scratch::{Place, Scratch};
+use crate::session::{self, Json, STOP};
+use anyhow::Result;
+use clap::Args;
+use serde::Serialize;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Requests per submit and per reap, as published.
+const AT_A_TIME: usize = 32;
+/// Slots per step: what is compared.
+const BATCHES: [usize; 2] = [1, 32];
+/// Percentage points of all CPU time that were saved in the lock, mean of 3 runs, as published.
+const PUBLISHED_POINTS: f64 = 0.56;
+/// Requests of one submit that is too large, and the room there is.
+const TOO_MANY: (usize, u32) = (1000, 128);
+const THREADS_MAX: usize = 64;
+
+const HELP: &str = "\
+Examples:
+  uringlet reproduce batch                        in a scratch file in this folder
+  uringlet reproduce batch --quick                one round only: a look, not a measurement
+  uringlet reproduce batch --file /mnt/data --size 1G --threads 1,4 --json result.json
+
+The submit path alone: threads submit 32 requests at a time to one context, whose engine completes them \
+at once without doing anything. Then the published job: a file written from beginning to end past the page \
+cache (into space that is allocated for it), read, and written again, 8 KiB at a time, 128 in flight (with more than 4 threads, 32 for each), submitted and \
+reaped 32 at a time, by one context with engine auto.
+
+Steps are attempts to change a word of the context's free slots, which every submitter changes; failed ones count. \
+Submit time is by the caller's clock: the median call, divided by its requests, so that time \
+in which a thread had no CPU is left out; the JSON has the mean too. CPU is the process's CPU time, and in submit that \
+time for all requests, both as part of the time of all CPUs. The published job was timed in the kernel: what was saved \
+there is percentage points of CPU time in the lock.
+
+Exit status: 0; 1 if it failed; 2 if it was refused; 130 after Ctrl-C.";
+
+/// Request slots taken 32 at a time against one by one, for 1 to 8 submitting threads (Linux AIO, 2011).
+#[derive(Args)]
+#[command(after_help = HELP, after_long_help = HELP)]
+pub struct Arguments {
+    #[command(flatten)]
+    place: Place,
+
+    /// One round, with 0.05 s of the path alone and 16M of the file, instead of three with 0.5 s and all of it
+    #[arg(long)]
+    quick: bool,
+
+    /// Threads that submit to the one context
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8",
+          value_parser = number(THREADS_MAX), allow_hyphen_values = true)]
+    threads: Vec<usize>,
+
+    /// Seconds of the path alone for each cell and round [default: 0.5; with --quick 0.05]
+    #[arg(long, value_parser = bench::seconds, allow_hyphen_values = true)]
+    seconds: Option<f64>,
+
+    #[command(flatten)]
+    repeat: Repeat,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Settings {
+    quick: bool,
+    rounds: u32,
+    seconds: f64,
+    threads: Vec<usize>,
+    batches: [usize; 2],
+    requests_per_submit: usize,
+    /// Bytes per request of the job.
+    record: u64,
+    /// Bytes that each phase of the job transfers.
+    job_size: u64,
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// The scratch file cannot be made, or the JSON file not be written.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let name = "reproduce batch";
+    session::stop_on_ctrl_c()?;
+    let machine = Machine::look();
+    let scratch = arguments.place.open()?;
+    if !scratch.writable {
+        eprintln!(
+            "uringlet {name}: --file {}: this experiment writes; expected a folder, or an existing \
+             file with --allow-writes",
+            scratch.description
+        );
+        return Ok(ExitCode::from(REFUSED));
+    }
+    let storage = Storage::behind(&scratch.buffered)?;
+    let json = Json::open(arguments.repeat.json.as_deref())?;
+    let quick = arguments.quick;
+    let most = if quick { 16 << 20 } else { u64::MAX };
+    let settings = Settings {
+        quick,
+        rounds: arguments.repeat.rounds(quick),
+        seconds: arguments.seconds.unwrap_or(if quick { 0.05 } else { 0.5 }),
+        threads: ascending(&arguments.threads),
+        batches: BATCHES,
+        requests_per_submit: AT_A_TIME,
+        record: job::RECORD,
+        job_size: scratch.size.min(most) / job::RECORD * job::RECORD,
+    };
+    let mut notices = session::notices(&machine, &storage, &scratch.notices);
+    notices.extend(one_round(settings.rounds));
+    let rounds =
+        format!("{} of {} s of the path alone, interleaved", settings.rounds, settings.seconds);
+    let more = [("rounds", rounds), ("takes", session::about(settings.takes()))];
+    session::say(&session::header(name, &machine, &storage, scratch.line(), &more, &notices))?;
+
+    let mut paths = settings.path_cells();
+    let mut jobs = settings.job_cells(&scratch, &storage);
+    settings.measure(&mut paths, &mut jobs, &scratch, machine.cpus);
+    let (count, room) = TOO_MANY;
+    let too_many = BATCHES.map(|batch| report::TooMany::of(count, room, batch));
+    let report = Report {
+        experiment: "batch",
+        interrupted: STOP.load(Ordering::Relaxed),
+        shown: report::shown(&paths, &jobs, &too_many),
+        machine: &machine,
+        storage: &storage,
+        file: &scratch.description,
+        notices,
+        settings,
+        paths,
+        jobs,
+        too_many,
+        published_points: PUBLISHED_POINTS,
+    };
+    session::end(name, &report.text(), &report, json)
+}
+
+impl Settings {
+    fn path_cells(&self) -> Vec<PathCell> {
+        let cells = self
+            .threads
+            .iter()
+            .flat_map(|&threads| BATCHES.map(|batch| Cell::new((), threads, batch, None)));
+        cells.collect()
+    }
+
+    fn job_cells(&self, scratch: &Scratch, storage: &Storage) -> Vec<JobCell> {
+        let load = Load {
+            write: true,
+            direct: true,
+            order: Order::Sequential,
+            window: self.job_size,
+            block: job::RECORD,
+            fsync_every: None,
+        };
+        let excluded = exclusion(&load, scratch, storage);
+        let mut cells = Vec::new();
+        for &threads in &self.threads {
+            for phase in Phase::ALL {
+                cells.extend(
+                    BATCHES.map(|batch| Cell::new(phase, threads, batch, excluded.clone())),
+                );
+            }
+        }
+        cells
+    }
+
+    /// At 300 MB/s.
+    fn takes(&self) -> Duration {
+        let cells = (self.threads.len() * BATCHES.len()) as f64;
+        let job = 3.0 * self.job_size as f64 / 3e8;
+        Duration::from_secs_f64(cells * (self.seconds + job) * f64::from(self.rounds))
+    }
+
+    fn measure(
+        &self,
+        paths: &mut [PathCell],
+        jobs: &mut [JobCell],
+        scratch: &Scratch,
+        cpus: usize,
+    ) {
+        let rounds = self.rounds;
+        let groups = vec![BATCHES.len(); self.threads.len()];
+        let bar = session::progress(2 * paths.len() as u64 * u64::from(rounds));
+        let duration = Duration::from_secs_f64(self.seconds);
+        for (round, index) in interleaved(&groups, rounds) {
+            let cell = &mut paths[index];
+            bar.set_message(format!("round {} of {rounds} · path · {}", round + 1, cell.name()));
+            bar.inc(1);
+            let result = path::alone((cell.threads, cell.batch), duration, cpus, &STOP);
+            if STOP.load(Ordering::Relaxed) {
+                break;
+            }
+            cell.push(result);
+        }
+        // All phases of one batch size, then those of the other.
+        for (round, index) in interleaved(&groups, rounds) {
+            let (threads, batch) =
+                (self.threads[index / BATCHES.len()], BATCHES[index % BATCHES.len()]);
+            bar.inc(1);
+            for phase in Phase::ALL {
+                let mark = u64::from(round) << 16 | index as u64;
+                let key = (phase, threads, batch);
+                let cell =
+                    jobs.iter_mut().find(|cell| (cell.phase, cell.threads, cell.batch) == key);
+                let cell = cell.expect("there is one for every phase");
+                let Ok(file) = &scratch.direct else { continue };
+                if STOP.load(Ordering::Relaxed) || cell.not_measured.is_some() {
+                    continue;
+                }
+                bar.set_message(format!("round {} of {rounds} · {}", round + 1, cell.name()));
+                let size = self.job_size;
+                let empty = phase == Phase::Write && !scratch.existing;
+                let emptied = if empty { scratch.empty(size) } else { Ok(()) };
+                let job = Job { phase, threads, batch, file, size, mark };
+                let result = emptied
+                    .map_err(|error| format!("cannot allocate the file's space: {error}"))
+                    .and_then(|()| job.run(cpus, &STOP));
+                if !STOP.load(Ordering::Relaxed) {
+                    cell.push(result);
+                }
+            }
+        }
+        bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,222 @@
+//! The submit path of one context, timed call by call, and the path alone: requests that are not executed.
+
+#![allow(unsafe_code)]
+
+use super::AT_A_TIME;
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+use uringlet::front::{Entry, Instance, SubmitSteps, Submitted, Taker};
+use uringlet::{Context, EngineKind, Sqe};
+
+/// The submits of one thread, or of several.
+pub struct Submits {
+    /// Nanoseconds per call that took over a whole batch of requests.
+    calls: Histogram<u64>,
+    time: Duration,
+    steps: SubmitSteps,
+    requests: u64,
+}
+
+/// What came out of them.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Figure {
+    /// Requests taken over.
+    pub requests: u64,
+    /// Contended steps to get a request's slot: attempts, failed ones included.
+    pub steps_per_request: f64,
+    /// Calls of the engine, each of which announces its requests with some more contended steps.
+    pub hand_overs_per_request: f64,
+    /// The median call, divided by its requests: without the time in which the thread had no CPU.
+    pub submit_ns_per_request: f64,
+    /// All calls, divided by all requests.
+    pub submit_ns_per_request_mean: f64,
+    /// The median call, as often as there were requests, as part of the time of all CPUs.
+    pub submit_share: f64,
+    /// CPU time of the process, as part of the time of all CPUs.
+    pub cpu_share: f64,
+    /// Wall-clock seconds.
+    pub seconds: f64,
+}
+
+impl Submits {
+    pub fn new() -> Self {
+        let second = 1_000_000_000;
+        let calls = Histogram::new_with_bounds(1, second, 3).expect("the bounds are constants");
+        Self { calls, time: Duration::ZERO, steps: SubmitSteps::default(), requests: 0 }
+    }
+
+    /// Submits, with slots taken `batch` at a time.
+    ///
+    /// # Safety
+    /// As for [`Instance::submit`].
+    #[inline]
+    pub unsafe fn submit(
+        &mut self,
+        instance: &Arc<Instance>,
+        entries: &[Entry],
+        batch: usize,
+    ) -> Submitted {
+        let begin = Instant::now();
+        // SAFETY: the caller's contract.
+        let submitted = unsafe { instance.submit_measured(entries, batch, &mut self.steps) };
+        let time = begin.elapsed();
+        self.time += time;
+        self.requests += submitted.accepted as u64;
+        if submitted.accepted == AT_A_TIME {
+            self.calls.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        }
+        submitted
+    }
+
+    pub fn add(&mut self, other: &Self) {
+        self.calls.add(&other.calls).expect("all have the same bounds");
+        self.time += other.time;
+        self.steps.slots += other.steps.slots;
+        self.steps.hand_overs += other.steps.hand_overs;
+        self.requests += other.requests;
+    }
+
+    /// Of a run that took `elapsed`, and `cpu` of CPU time, on so many CPUs.
+    pub fn figure(&self, elapsed: Duration, cpu: Duration, cpus: usize) -> Figure {
+        let requests = self.requests.max(1) as f64;
+        let all = elapsed.as_secs_f64() * cpus as f64;
+        let submit_ns = self.calls.value_at_quantile(0.5) as f64 / AT_A_TIME as f64;
+        Figure {
+            requests: self.requests,
+            steps_per_request: self.steps.slots as f64 / requests,
+            hand_overs_per_request: self.steps.hand_overs as f64 / requests,
+            submit_ns_per_request: submit_ns,
+            submit_ns_per_request_mean: self.time.as_secs_f64() * 1e9 / requests,
+            submit_share: submit_ns * requests / 1e9 / all,
+            cpu_share: cpu.as_secs_f64() / all,
+            seconds: elapsed.as_secs_f64(),
+        }
+    }
+}
+
+/// Waits for `count` completions, of whoever's requests, and takes them: `user_data` and result.
+/// False: the context is gone.
+pub fn take(instance: &Arc<Instance>, count: u32, mut each: impl FnMut(u64, i64)) -> bool {
+    let mut taken = 0;
+    while taken < count {
+        let mut sink = |event: uringlet::front::IoEvent| each(event.obj, event.res);
+        let mut taker = Taker::new(count - taken, &mut sink);
+        if instance.wait(count - taken, count - taken, None, None, &mut taker)
+            == uringlet::front::Waited::Gone
+        {
+            return false;
+        }
+        taken += taker.taken();
+        taken += instance.reap(count - taken, |cqe| each(cqe.user_data, i64::from(cqe.res)));
+    }
+    true
+}
+
+/// The path alone: `threads` threads submit to one context, 32 requests at a time, which the engine `null`
+/// completes at once.
+pub fn alone(
+    (threads, batch): (usize, usize),
+    duration: Duration,
+    cpus: usize,
+    stop: &AtomicBool,
+) -> Result<Figure, String> {
+    let builder = Context::builder().engine(EngineKind::Null);
+    // So much room that a submit always finds enough.
+    let instance = Instance::new(&builder.entries((threads * 2 * AT_A_TIME) as u32))
+        .map_err(|error| format!("no context: {error}"))?;
+    let barrier = Barrier::new(threads + 1);
+    let body = || {
+        let entries = [Entry { sqe: Sqe::nop(), data: 0, notify: -1 }; AT_A_TIME];
+        let mut submits = Submits::new();
+        barrier.wait();
+        let begin = Instant::now();
+        while begin.elapsed() < duration && !stop.load(Ordering::Relaxed) {
+            let mut left = &entries[..];
+            while !left.is_empty() {
+                // SAFETY: a nop has no addresses.
+                let submitted = unsafe { submits.submit(&instance, left, batch) };
+                let refused = submitted.refused;
+                if refused != 0 && refused != -libc::EAGAIN {
+                    return Err(super::errno(refused));
+                }
+                left = &left[submitted.accepted..];
+            }
+            if !take(&instance, AT_A_TIME as u32, |_, _| {}) {
+                return Err("the context is gone".into());
+            }
+        }
+        Ok(submits)
+    };
+    let (elapsed, cpu, results) = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(body)).collect();
+        let cpu = crate::bench::cpu_time();
+        barrier.wait();
+        let begin = Instant::now();
+        let results: Vec<_> =
+            threads.into_iter().map(|t| t.join().expect("it does not panic")).collect();
+        (begin.elapsed(), crate::bench::cpu_time().saturating_sub(cpu), results)
+    });
+    let mut all = Submits::new();
+    for result in results {
+        all.add(&result?);
+    }
+    Ok(all.figure(elapsed, cpu, cpus))
+}
+
+/// How many of `count` requests each submit takes over, if a context has room for `room`, and everything is reaped
+/// after each submit.
+///
+/// # Errors
+/// A submit took over none.
+pub fn fill_up(count: usize, room: u32, batch: usize) -> Result<Vec<usize>, String> {
+    let builder = Context::builder().engine(EngineKind::Null).entries(room);
+    let instance = Instance::new(&builder).map_err(|error| format!("no context: {error}"))?;
+    let entries = vec![Entry { sqe: Sqe::nop(), data: 0, notify: -1 }; count];
+    let mut left = &entries[..];
+    let mut accepted = Vec::new();
+    while !left.is_empty() {
+        let mut steps = SubmitSteps::default();
+        // SAFETY: a nop has no addresses.
+        let submitted = unsafe { instance.submit_measured(left, batch, &mut steps) };
+        if submitted.accepted == 0 {
+            return Err(super::errno(submitted.refused));
+        }
+        accepted.push(submitted.accepted);
+        left = &left[submitted.accepted..];
+        while instance.reap(u32::MAX, |_| {}) > 0 {}
+    }
+    Ok(accepted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_saves_steps() {
+        let stop = AtomicBool::new(false);
+        let steps = |batch| {
+            let figure = alone((1, batch), Duration::from_millis(2), 1, &stop).unwrap();
+            assert!(figure.requests > 0 && figure.submit_ns_per_request > 0.0);
+            (figure.steps_per_request, figure.hand_overs_per_request)
+        };
+        let (slots, hand_overs) = steps(1);
+        assert!(slots >= 1.0 && hand_overs == 1.0, "{slots}, {hand_overs}");
+        let (slots, hand_overs) = steps(32);
+        assert!(
+            (1.0 / 32.0..0.5).contains(&slots) && hand_overs == 1.0 / 32.0,
+            "{slots}, {hand_overs}"
+        );
+    }
+
+    #[test]
+    fn a_submit_is_accepted_up_to_the_room() {
+        for batch in [1, 5, 32] {
+            let accepted = fill_up(1000, 128, batch).unwrap();
+            assert_eq!(accepted, [128, 128, 128, 128, 128, 128, 128, 104]);
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! The tables of the experiment, and what they were to show.
+
+use super::job::Phase;
+use super::path::{Figure, fill_up};
+use super::{BATCHES, PUBLISHED_POINTS, Settings};
+use crate::bench::median;
+use crate::machine::{Machine, Storage};
+use crate::reproduce::report::{self, Goal, Ratio, Shown, threads};
+use crate::{session, size};
+use serde::Serialize;
+
+/// One batch size with so many threads; `P` says what of.
+#[derive(Debug, Serialize)]
+pub struct Cell<P> {
+    pub phase: P,
+    pub threads: usize,
+    /// Slots per step.
+    pub batch: usize,
+    pub figures: Vec<Figure>,
+    pub not_measured: Option<String>,
+}
+
+/// Of the submit path alone.
+pub type PathCell = Cell<()>;
+/// Of a phase of the job.
+pub type JobCell = Cell<Phase>;
+
+impl<P> Cell<P> {
+    pub fn new(phase: P, threads: usize, batch: usize, not_measured: Option<String>) -> Self {
+        Self { phase, threads, batch, figures: Vec::new(), not_measured }
+    }
+
+    pub fn push(&mut self, result: Result<Figure, String>) {
+        match result {
+            Ok(figure) => self.figures.push(figure),
+            Err(reason) => self.not_measured = Some(reason),
+        }
+    }
+
+    fn rounds(&self, of: impl Fn(&Figure) -> f64) -> Vec<f64> {
+        self.figures.iter().map(of).collect()
+    }
+
+    fn text(&self, of: impl Fn(&Figure) -> f64, text: impl Fn(f64) -> String) -> String {
+        median(self.rounds(of)).map_or_else(|| "-".into(), text)
+    }
+
+    fn sizes(&self) -> String {
+        format!("{}, batch {}", threads(self.threads), self.batch)
+    }
+}
+
+impl PathCell {
+    pub fn name(&self) -> String {
+        format!("path alone, {}", self.sizes())
+    }
+}
+
+impl JobCell {
+    pub fn name(&self) -> String {
+        format!("{}, {}", self.phase.name(), self.sizes())
+    }
+}
+
+/// A submit of more requests than there is room for.
+#[derive(Debug, Serialize)]
+pub struct TooMany {
+    requests: usize,
+    room: u32,
+    batch: usize,
+    /// How many each submit has taken over.
+    accepted: Vec<usize>,
+    not_measured: Option<String>,
+}
+
+impl TooMany {
+    pub fn of(requests: usize, room: u32, batch: usize) -> Self {
+        let (accepted, not_measured) = match fill_up(requests, room, batch) {
+            Ok(accepted) => (accepted, None),
+            Err(reason) => (Vec::new(), Some(reason)),
+        };
+        Self { requests, room, batch, accepted, not_measured }
+    }
+}
+
+/// Everything that came out.
+#[derive(Serialize)]
+pub struct Report<'a> {
+    pub experiment: &'static str,
+    pub machine: &'a Machine,
+    pub storage: &'a Storage,
+    pub file: &'a str,
+    pub notices: Vec<String>,
+    pub settings: Settings,
+    pub interrupted: bool,
+    pub paths: Vec<PathCell>,
+    pub jobs: Vec<JobCell>,
+    pub too_many: [TooMany; 2],
+    pub shown: Vec<Shown>,
+    /// Percentage points of CPU time saved.
+    pub published_points: f64,
+}
+
+/// What one by one takes, divided by what batches take, for each number of threads. Both are neighbours.
+fn ratios<P>(
+    cells: &[Cell<P>],
+    of: impl Fn(&Figure) -> f64 + Copy,
+) -> impl Iterator<Item = (&Cell<P>, Option<Ratio>)> {
+    cells.chunks(BATCHES.len()).filter_map(move |pair| match pair {
+        [one, many] => Some((one, Ratio::of(&one.rounds(of), &many.rounds(of)))),
+        _ => None,
+    })
+}
+
+fn steps(figure: &Figure) -> f64 {
+    figure.steps_per_request
+}
+
+fn ns(figure: &Figure) -> f64 {
+    figure.submit_ns_per_request
+}
+
+/// What the publication, and uringlet, claim.
+pub fn shown(paths: &[PathCell], jobs: &[JobCell], too_many: &[TooMany]) -> Vec<Shown> {
+    let mut all = Vec::new();
+    for (cell, ratio) in ratios(paths, steps) {
+        let what = format!("path alone, {}: steps per request, 1 / 32", threads(cell.threads));
+        all.push(Shown::goal(what, ratio, Goal::AtLeast(20.0)));
+    }
+    for (cell, ratio) in ratios(paths, ns) {
+        let what = format!("path alone, {}: submit ns per request, 1 / 32", threads(cell.threads));
+        let goal = (cell.threads == 4).then_some(Goal::AtLeast(1.5));
+        all.push(Shown { goal, ..Shown::goal(what, ratio, Goal::AtLeast(1.5)) });
+    }
+    for pair in jobs.chunks(BATCHES.len()).filter(|pair| pair[0].threads == 1) {
+        let points = |cell: &JobCell| median(cell.rounds(|figure| figure.submit_share * 100.0));
+        all.push(Shown {
+            what: format!(
+                "{}, 1 thread: percentage points of CPU time saved in submit (published: in the lock)",
+                pair[0].phase.name()
+            ),
+            measured: points(&pair[0]).zip(points(&pair[1])).map(|(one, many)| one - many),
+            published: Some(PUBLISHED_POINTS),
+            ..Shown::default()
+        });
+    }
+    for TooMany { requests, room, batch, accepted, .. } in too_many {
+        let first = accepted.first().map(|&first| first as f64 / f64::from(*room));
+        let what = format!("a submit of {requests}, batch {batch}: accepted / the room for {room}");
+        let goal = Some(Goal::Exactly(1.0));
+        all.push(Shown { what, measured: first, goal, ..Shown::default() });
+    }
+    all
+}
+
+impl Report<'_> {
+    pub fn text(&self) -> String {
+        let mut text =
+            String::from("The submit path alone, 32 requests per submit to one context\n");
+        let percent = |share: f64| format!("{:.1}%", share * 100.0);
+        let per_request = |steps: f64| format!("{steps:.3}");
+        let heads = ["threads", "batch", "steps/request", "submit ns/request", "1 / 32", "rounds"];
+        let mut out = session::table(heads.map(str::to_owned));
+        for (cell, ratio) in self.paths.iter().zip(with_gaps(ratios(&self.paths, ns))) {
+            out.add_row([
+                cell.threads.to_string(),
+                cell.batch.to_string(),
+                cell.text(steps, per_request),
+                cell.text(ns, size::digits),
+                ratio.map_or_else(String::new, |ratio| format!("{:.2}", ratio.ratio)),
+                ratio.map_or_else(String::new, |ratio| ratio.spread()),
+            ]);
+        }
+        text.push_str(&session::lines(&mut out, 0..6));
+
+        text.push_str("\nThe published job: 8 KiB, direct, sequential, 32 requests per submit\n");
+        let heads = [
+            "",
+            "threads",
+            "batch",
+            "MB/s",
+            "steps/request",
+            "submit ns/request",
+            "in submit",
+            "CPU",
+        ];
+        let mut out = session::table(heads.map(str::to_owned));
+        let record = self.settings.record as f64;
+        for cell in &self.jobs {
+            out.add_row([
+                cell.phase.name().to_owned(),
+                cell.threads.to_string(),
+                cell.batch.to_string(),
+                cell.text(|f| f.requests as f64 * record / f.seconds / 1e6, size::digits),
+                cell.text(steps, per_request),
+                cell.text(ns, size::digits),
+                cell.text(|figure| figure.submit_share, percent),
+                cell.text(|figure| figure.cpu_share, percent),
+            ]);
+        }
+        text.push_str(&session::lines(&mut out, 1..8));
+
+        text.push('\n');
+        for TooMany { requests, room, batch, accepted, .. } in &self.too_many {
+            text.push_str(&format!(
+                "{requests} requests, room for {room}, batch {batch}: submits took over {accepted:?}\n"
+            ));
+        }
+        text.push('\n');
+        text.push_str(&report::shown(&self.shown));
+        let paths = self.paths.iter().map(|cell| (cell.name(), cell.not_measured.as_deref()));
+        let jobs = self.jobs.iter().map(|cell| (cell.name(), cell.not_measured.as_deref()));
+        let too_many = self
+            .too_many
+            .iter()
+            .map(|cell| (format!("a submit of {}", cell.requests), cell.not_measured.as_deref()));
+        let missing = paths.chain(jobs).chain(too_many);
+        text.push_str(&report::not_measured(
+            missing.filter_map(|(name, reason)| Some((name, reason?))),
+        ));
+        text
+    }
+}
+
+/// A ratio stands on the second line of its pair.
+fn with_gaps<'a, P: 'a>(
+    ratios: impl Iterator<Item = (&'a Cell<P>, Option<Ratio>)>,
+) -> impl Iterator<Item = Option<Ratio>> {
+    ratios.flat_map(|(_, ratio)| [None, ratio])
+}

@@ -1,0 +1,399 @@
+//! Submitting inline and handing over when blocked, against io_uring (io_uring RFC, 2022).
+//!
+//! io_uring tries a request and has a worker redo it if it would block; uringlet executes it, and if it
+//! blocks, another thread goes on with the rest.
+
+use super::published::Uringlet;
+use super::report::{self, Goal, Ratio, Repeat, Shown};
+use super::{ascending, number};
+use crate::bench::{self, Engine, Figure, Load, Order, Trial, exclusion, interleaved, median};
+use crate::machine::{Machine, Storage};
+use crate::scratch::{Place, Scratch};
+use crate::session::{self, INTERRUPTED, Json, STOP};
+use crate::{REFUSED, size};
+use anyhow::Result;
+use clap::Args;
+use comfy_table::{Attribute, Cell as TableCell};
+use serde::Serialize;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Bytes of the file that are written to, as published.
+const WINDOW: u64 = 10 << 20;
+/// Bytes per request, as published.
+const BLOCK: u64 = 1 << 10;
+const DEPTH_MAX: usize = 4096;
+/// What is compared, and what it was called in the publication.
+const ROADS: [(Engine, Option<&str>); 4] = [
+    (Engine::IoUring, Some("io_uring-async-buffered")),
+    (Engine::IoUringAsync, None),
+    (Engine::OursWorkers, Some("uringlet")),
+    (Engine::OursAuto, None),
+];
+
+const HELP: &str = "\
+Examples:
+  uringlet reproduce uringlet                     in a scratch file in this folder
+  uringlet reproduce uringlet --quick             one round only: a look, not a measurement
+  uringlet reproduce uringlet --file /mnt/xfs --depth 1,32 --rounds 5 --json result.json
+
+Random writes of 1 KiB in 10 MiB through the page cache, one thread. io_uring is the kernel's ring, 'io_uring, async' the \
+same with IOSQE_ASYNC, which has every request executed by the kernel's workers; the others are uringlet's engines. The rate \
+and the latencies come from runs of their own: a run for the rate looks at no clock per request. Latency is from the \
+end of the submit call to the reap, by the caller's clock. Every figure is the median of the rounds. A ratio is the \
+rate divided by io_uring's at the same depth, on both sides.
+
+Exit status: 0; 1 if it failed; 2 if it was refused; 130 after Ctrl-C.";
+
+/// Executing inline and handing over what blocks, against io_uring, at depths 1 to 32 (io_uring RFC, 2022).
+#[derive(Args)]
+#[command(after_help = HELP, after_long_help = HELP)]
+pub struct Arguments {
+    #[command(flatten)]
+    place: Place,
+
+    /// One round of 0.1 s instead of three of 0.5 s
+    #[arg(long)]
+    quick: bool,
+
+    /// Requests in flight
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32",
+          value_parser = number(DEPTH_MAX), allow_hyphen_values = true)]
+    depth: Vec<usize>,
+
+    /// Seconds for each of the two runs of a cell and round [default: 0.5; with --quick 0.1]
+    #[arg(long, value_parser = bench::seconds, allow_hyphen_values = true)]
+    seconds: Option<f64>,
+
+    #[command(flatten)]
+    repeat: Repeat,
+}
+
+/// What both sides of a line consist of.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+struct Values {
+    kiops: f64,
+    lat_min_us: Option<f64>,
+    lat_mean_us: Option<f64>,
+    lat_max_us: Option<f64>,
+    lat_stdev_us: Option<f64>,
+    /// Rate divided by io_uring's.
+    ratio: Option<f64>,
+}
+
+/// One engine at one depth.
+#[derive(Serialize)]
+struct Cell {
+    depth: usize,
+    engine: Engine,
+    /// Runs for the rate.
+    rates: Vec<Figure>,
+    /// Runs for the latencies.
+    timed: Vec<Figure>,
+    not_measured: Option<String>,
+    measured: Option<Values>,
+    published: Option<Values>,
+}
+
+impl Cell {
+    fn name(&self) -> String {
+        format!("depth {}, {}", self.depth, self.engine.name())
+    }
+
+    fn iops(&self) -> Vec<f64> {
+        self.rates.iter().map(|figure| figure.iops).collect()
+    }
+
+    /// Medians of the rounds, without the ratio.
+    fn median(&self) -> Option<Values> {
+        if self.not_measured.is_some() {
+            return None;
+        }
+        let of = |value: fn(&bench::LatencyFigure) -> f64| {
+            median(
+                self.timed
+                    .iter()
+                    .filter_map(|figure| Some(value(figure.latency.as_ref()?)))
+                    .collect(),
+            )
+        };
+        Some(Values {
+            kiops: median(self.iops())? / 1e3,
+            lat_min_us: of(|latency| latency.complete_us_min),
+            lat_mean_us: of(|latency| latency.complete_us_mean),
+            lat_max_us: of(|latency| latency.complete_us_max),
+            lat_stdev_us: of(|latency| latency.complete_us_stdev),
+            ratio: None,
+        })
+    }
+
+    fn published(&self, table: &[Uringlet]) -> Option<Values> {
+        let (_, mode) = ROADS.iter().find(|(engine, _)| *engine == self.engine)?;
+        let line =
+            table.iter().find(|line| line.iodepth == self.depth && Some(&*line.mode) == *mode)?;
+        Some(Values {
+            kiops: line.kiops,
+            lat_min_us: Some(line.lat_min_ns / 1e3),
+            lat_mean_us: Some(line.lat_avg_ns / 1e3),
+            lat_max_us: Some(line.lat_max_ns / 1e3),
+            lat_stdev_us: Some(line.lat_stdev_ns / 1e3),
+            ratio: None,
+        })
+    }
+}
+
+#[derive(Serialize)]
+struct Settings {
+    quick: bool,
+    rounds: u32,
+    seconds: f64,
+    depths: Vec<usize>,
+    block: u64,
+    window: u64,
+}
+
+/// Everything that came out.
+#[derive(Serialize)]
+struct Report<'a> {
+    experiment: &'static str,
+    machine: &'a Machine,
+    storage: &'a Storage,
+    file: &'a str,
+    notices: Vec<String>,
+    settings: Settings,
+    interrupted: bool,
+    cells: Vec<Cell>,
+    shown: Vec<Shown>,
+    published: Vec<Uringlet>,
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// The scratch file cannot be made or filled, or the JSON file not be written.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let name = "reproduce uringlet";
+    session::stop_on_ctrl_c()?;
+    let machine = Machine::look();
+    let scratch = arguments.place.open()?;
+    if !scratch.writable {
+        eprintln!(
+            "uringlet {name}: --file {}: this experiment only writes; expected a folder, or an existing \
+             file with --allow-writes",
+            scratch.description
+        );
+        return Ok(ExitCode::from(REFUSED));
+    }
+    let storage = Storage::behind(&scratch.buffered)?;
+    let json = Json::open(arguments.repeat.json.as_deref())?;
+    let quick = arguments.quick;
+    let settings = Settings {
+        quick,
+        rounds: arguments.repeat.rounds(quick),
+        seconds: arguments.seconds.unwrap_or(if quick { 0.1 } else { 0.5 }),
+        depths: ascending(&arguments.depth),
+        block: BLOCK,
+        window: WINDOW.min(scratch.size),
+    };
+    let mut cells = cells(&settings, &scratch, &storage);
+    let mut notices = session::notices(&machine, &storage, &scratch.notices);
+    notices.extend(report::one_round(settings.rounds));
+    let runs = 2 * cells.len() as u32 * settings.rounds;
+    let takes = Duration::from_secs_f64(f64::from(runs) * (settings.seconds + 0.1));
+    let rounds = format!("{} of {} s per run, interleaved", settings.rounds, settings.seconds);
+    let more = [("rounds", rounds), ("takes", session::about(takes))];
+    session::say(&session::header(name, &machine, &storage, scratch.line(), &more, &notices))?;
+    if !session::fill(&scratch)? {
+        eprintln!("uringlet {name}: interrupted");
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
+    measure(&settings, &mut cells, &scratch);
+    let published = Uringlet::table();
+    compare(&mut cells, &published);
+    let report = Report {
+        experiment: "uringlet",
+        interrupted: STOP.load(Ordering::Relaxed),
+        shown: shown(&cells),
+        machine: &machine,
+        storage: &storage,
+        file: &scratch.description,
+        notices,
+        settings,
+        cells,
+        published,
+    };
+    session::end(name, &report.text(), &report, json)
+}
+
+fn load(window: u64) -> Load {
+    let order = Order::Random;
+    Load { write: true, direct: false, order, window, block: BLOCK, fsync_every: None }
+}
+
+fn cells(settings: &Settings, scratch: &Scratch, storage: &Storage) -> Vec<Cell> {
+    let excluded = exclusion(&load(settings.window), scratch, storage);
+    let mut cells = Vec::new();
+    for &depth in &settings.depths {
+        cells.extend(ROADS.map(|(engine, _)| Cell {
+            depth,
+            engine,
+            rates: Vec::new(),
+            timed: Vec::new(),
+            not_measured: excluded.clone().or_else(|| engine.probe(depth, None).err()),
+            measured: None,
+            published: None,
+        }));
+    }
+    cells
+}
+
+fn measure(settings: &Settings, cells: &mut [Cell], scratch: &Scratch) {
+    let rounds = settings.rounds;
+    let bar = session::progress(cells.len() as u64 * u64::from(rounds));
+    for (round, index) in interleaved(&vec![ROADS.len(); settings.depths.len()], rounds) {
+        let cell = &mut cells[index];
+        bar.set_message(format!("round {} of {rounds} · {}", round + 1, cell.name()));
+        bar.inc(1);
+        for timed in [false, true] {
+            if cell.not_measured.is_some() {
+                continue;
+            }
+            // One for a depth and round: all engines get the same offsets.
+            let seed = u64::from(round) << 8 | (index / ROADS.len()) as u64;
+            let trial = Trial {
+                engine: cell.engine,
+                pool: None,
+                load: load(settings.window),
+                depth: cell.depth,
+                seed,
+                pattern: seed << 16 | (index as u64) << 1 | u64::from(timed),
+                duration: Duration::from_secs_f64(settings.seconds),
+                timed,
+            };
+            let result = trial.run(scratch, &STOP);
+            if STOP.load(Ordering::Relaxed) {
+                return bar.finish_and_clear();
+            }
+            match result {
+                Ok(figure) if timed => cell.timed.push(figure),
+                Ok(figure) => cell.rates.push(figure),
+                Err(reason) => cell.not_measured = Some(reason),
+            }
+        }
+    }
+    bar.finish_and_clear();
+}
+
+/// Fills in medians, published figures and the ratios of both.
+fn compare(cells: &mut [Cell], table: &[Uringlet]) {
+    for group in cells.chunk_by_mut(|left, right| left.depth == right.depth) {
+        for cell in &mut *group {
+            (cell.measured, cell.published) = (cell.median(), cell.published(table));
+        }
+        let rate = |values: Option<Values>| values.map(|values| values.kiops);
+        let native = group.iter().find(|cell| cell.engine == Engine::IoUring);
+        let measured = native.and_then(|cell| rate(cell.measured));
+        let published = native.and_then(|cell| rate(cell.published));
+        let divide = |values: &mut Option<Values>, by: Option<f64>| {
+            if let Some(values) = values {
+                values.ratio = by.map(|by| values.kiops / by);
+            }
+        };
+        for cell in group {
+            divide(&mut cell.measured, measured);
+            divide(&mut cell.published, published);
+        }
+    }
+}
+
+/// uringlet has to win at every depth.
+fn shown(cells: &[Cell]) -> Vec<Shown> {
+    let mut all = Vec::new();
+    for group in cells.chunk_by(|left, right| left.depth == right.depth) {
+        let native = group.iter().find(|cell| cell.engine == Engine::IoUring);
+        for cell in group.iter().filter(|cell| !cell.engine.is_native()) {
+            let ratio = native.and_then(|native| Ratio::of(&cell.iops(), &native.iops()));
+            all.push(Shown {
+                published: cell.published.and_then(|values| values.ratio),
+                ..Shown::goal(format!("{} / io_uring", cell.name()), ratio, Goal::AtLeast(1.0))
+            });
+        }
+    }
+    all
+}
+
+impl Report<'_> {
+    fn text(&self) -> String {
+        let mut text = String::from("Random writes of 1k in 10 MiB, cached; latencies in µs\n");
+        let sides = ["", "", "measured", "", "", "", "", "", "published", "", "", "", "", ""];
+        let mut out = session::table(sides.map(str::to_owned));
+        let heads = ["kIOPS", "min", "mean", "max", "deviation", "ratio"];
+        let heads = ["depth", "engine"].into_iter().chain(heads).chain(heads);
+        out.add_row(heads.map(|head| TableCell::new(head).add_attribute(Attribute::Bold)));
+        for cell in &self.cells {
+            let sides = [cell.measured, cell.published].into_iter().flat_map(texts);
+            let row = [cell.depth.to_string(), cell.engine.name().to_owned()];
+            out.add_row(row.into_iter().chain(sides));
+        }
+        text.push_str(&session::lines(&mut out, 2..14));
+        text.push('\n');
+        text.push_str(&report::shown(&self.shown));
+        text.push_str(&report::not_measured(
+            self.cells.iter().filter_map(|cell| Some((cell.name(), cell.not_measured.as_deref()?))),
+        ));
+        text
+    }
+}
+
+fn texts(values: Option<Values>) -> [String; 6] {
+    let text = |value: Option<f64>| value.map_or_else(|| "-".into(), size::digits);
+    let Some(values) = values else { return [const { None }; 6].map(text) };
+    let Values { kiops, lat_min_us, lat_mean_us, lat_max_us, lat_stdev_us, ratio } = values;
+    let ratio = ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}"));
+    let [a, b, c, d, e] =
+        [Some(kiops), lat_min_us, lat_mean_us, lat_max_us, lat_stdev_us].map(text);
+    [a, b, c, d, e, ratio]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ratios_are_to_io_uring_at_the_same_depth() {
+        let figure = |iops| Figure {
+            requests: 1,
+            seconds: 1.0,
+            iops,
+            cpu_us_per_request: 1.0,
+            latency: None,
+            executed_by: None,
+        };
+        let mut cells = Vec::new();
+        for depth in [1, 3] {
+            for (at, (engine, _)) in ROADS.into_iter().enumerate() {
+                cells.push(Cell {
+                    depth,
+                    engine,
+                    rates: vec![figure(1000.0 * (at + 1) as f64)],
+                    timed: Vec::new(),
+                    not_measured: None,
+                    measured: None,
+                    published: None,
+                });
+            }
+        }
+        compare(&mut cells, &Uringlet::table());
+        let workers = |depth| {
+            let mut mine = cells.iter().filter(|cell| cell.depth == depth);
+            mine.find(|cell| cell.engine == Engine::OursWorkers).unwrap()
+        };
+        assert_eq!(workers(1).measured.unwrap().ratio, Some(3.0));
+        assert_eq!(workers(1).published.unwrap().ratio, Some(120.0 / 428.0));
+        assert!(workers(3).published.is_none(), "nothing was published for depth 3");
+        let shown = shown(&cells);
+        assert_eq!(shown.len(), 4);
+        assert!(shown.iter().all(|line| line.verdict() == "reached"));
+    }
+}

@@ -1,0 +1,269 @@
+//! From a context's handle to the context, in time that does not grow with their number (Linux AIO, 2013).
+//!
+//! The kernel kept the contexts of a process in a list, tried a radix tree, and settled for a table
+//! indexed by an id. The three are measured alone, and in front of real contexts that do a real job.
+
+mod alone;
+mod job;
+mod report;
+mod structures;
+
+use self::alone::Alone;
+use self::job::{Files, Job};
+use self::report::{JobCell, LookupCell, Report};
+use super::published::ContextLookup;
+use super::report::{Repeat, one_round};
+use super::{ascending, errno, number};
+use crate::bench::{self, interleaved};
+use crate::machine::{Machine, Storage};
+use crate::session::{self, Json, STOP};
+use anyhow::{Context as _, Result};
+use clap::Args;
+use serde::{Serialize, Serializer};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Pages that the table has for contexts where address space is not limited.
+const CONTEXTS_MAX: usize = 1 << 15;
+/// More threads than this say nothing about anybody's program.
+const JOBS_MAX: usize = 1024;
+
+const HELP: &str = "\
+Examples:
+  uringlet reproduce lookup                       files in this folder
+  uringlet reproduce lookup --quick               one round only: a look, not a measurement
+  uringlet reproduce lookup --folder /dev/shm --contexts 1,4096 --jobs 512 --rounds 5 --json result.json
+
+A lookup alone: that many contexts, looked up in a shuffled order, by one thread and by one for each CPU at the same \
+time: ns per lookup by the wall clock, the median over parts of 512 lookups, so that time in which a thread had no CPU is left out. List and radix tree are walked without a lock, as the kernel does under RCU; \
+all three say the same way which handle the thread is looking at. The radix tree gets the page number of the handle, which \
+makes it two levels lower than the whole address would.
+
+The whole job: that many threads, each with a context and a file of 256 KiB of its own, reads and writes of 1 KiB at random, \
+one in flight. All threads together make 512 × 256 requests per loop, however many they are. Every submit and \
+every wait looks the context up. libaio is the kernel's own, psync plain pread and pwrite. The ratio is elapsed time \
+divided by libaio's; what was published is the radix tree's time divided by the list's, which stands beside ours.
+
+Exit status: 0; 1 if it failed; 2 if it was refused; 130 after Ctrl-C.";
+
+/// From a handle to its context by list, radix tree and table: the lookup alone, and a whole job (Linux AIO, 2013).
+#[derive(Args)]
+#[command(after_help = HELP, after_long_help = HELP)]
+pub struct Arguments {
+    /// Where the files of the job are made; they have no names, and are gone afterwards
+    #[arg(long, value_name = "PATH", default_value = ".")]
+    folder: PathBuf,
+
+    /// One round, with lookups of 0.01 s and one loop, instead of three with 0.1 s and ten
+    #[arg(long)]
+    quick: bool,
+
+    /// Contexts to look up one of
+    #[arg(long, value_delimiter = ',', default_value = "1,8,64,512,4096",
+          value_parser = number(CONTEXTS_MAX), allow_hyphen_values = true)]
+    contexts: Vec<usize>,
+
+    /// Threads of the job, each with its own context
+    #[arg(long, value_delimiter = ',', default_value = "1,8,64,512",
+          value_parser = number(JOBS_MAX), allow_hyphen_values = true)]
+    jobs: Vec<usize>,
+
+    /// Seconds for each lookup and round [default: 0.1; with --quick 0.01]
+    #[arg(long, value_parser = bench::seconds, allow_hyphen_values = true)]
+    seconds: Option<f64>,
+
+    /// Loops of each of 512 jobs over its file; fewer jobs make as many requests in all [default: 10; with --quick 1]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=10_000), allow_hyphen_values = true)]
+    loops: Option<u64>,
+
+    #[command(flatten)]
+    repeat: Repeat,
+}
+
+/// What a handle is looked up in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Structure {
+    List,
+    Radix,
+    Table,
+}
+
+impl Structure {
+    const ALL: [Self; 3] = [Self::List, Self::Radix, Self::Table];
+}
+
+/// Who does the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Road {
+    Psync,
+    Libaio,
+    Ours(Structure),
+}
+
+impl Road {
+    const ALL: [Self; 5] = [
+        Self::Psync,
+        Self::Libaio,
+        Self::Ours(Structure::List),
+        Self::Ours(Structure::Radix),
+        Self::Ours(Structure::Table),
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Psync => "psync",
+            Self::Libaio => "libaio",
+            Self::Ours(Structure::List) => "uringlet, list",
+            Self::Ours(Structure::Radix) => "uringlet, radix",
+            Self::Ours(Structure::Table) => "uringlet, table",
+        }
+    }
+}
+
+impl Serialize for Road {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Settings {
+    quick: bool,
+    rounds: u32,
+    seconds: f64,
+    loops: u64,
+    contexts: Vec<usize>,
+    /// Threads that look up at the same time.
+    threads: Vec<usize>,
+    jobs: Vec<usize>,
+    file_size: u64,
+    block: u64,
+}
+
+impl Settings {
+    fn new(arguments: &Arguments, machine: &Machine) -> Self {
+        let quick = arguments.quick;
+        Self {
+            quick,
+            rounds: arguments.repeat.rounds(quick),
+            seconds: arguments.seconds.unwrap_or(if quick { 0.01 } else { 0.1 }),
+            loops: arguments.loops.unwrap_or(if quick { 1 } else { 10 }),
+            contexts: ascending(&arguments.contexts),
+            threads: vec![1, machine.cpus.max(2)],
+            jobs: ascending(&arguments.jobs),
+            file_size: job::FILE,
+            block: job::BLOCK,
+        }
+    }
+
+    fn lookup_cells(&self) -> Vec<LookupCell> {
+        let mut cells = Vec::new();
+        for &threads in &self.threads {
+            for &contexts in &self.contexts {
+                cells.extend(Structure::ALL.map(|s| LookupCell::new(threads, contexts, s)));
+            }
+        }
+        cells
+    }
+
+    fn job_cells(&self) -> Vec<JobCell> {
+        let cells = self.jobs.iter().flat_map(|&jobs| {
+            Road::ALL.map(|road| JobCell::new(jobs, road, job::requests(jobs, self.loops)))
+        });
+        cells.collect()
+    }
+
+    fn takes(&self) -> Duration {
+        let lookups = self.threads.len() * self.contexts.len() * Structure::ALL.len();
+        let jobs = (self.jobs.len() * Road::ALL.len()) as u32;
+        let round = Duration::from_secs_f64(lookups as f64 * self.seconds)
+            + job::estimate(self.loops) * jobs;
+        round * self.rounds
+    }
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// The files cannot be made or filled, or the JSON file not be written.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let name = "reproduce lookup";
+    session::stop_on_ctrl_c()?;
+    let machine = Machine::look();
+    let settings = Settings::new(arguments, &machine);
+    let folder = &arguments.folder;
+    let most = settings.jobs.last().copied().unwrap_or(1);
+    let files = Files::create(folder, most)
+        .with_context(|| format!("cannot make {most} files of 256 KiB in {}", folder.display()))?;
+    let storage = Storage::behind(files.first())?;
+    let json = Json::open(arguments.repeat.json.as_deref())?;
+    let mut notices = session::notices(&machine, &storage, &[]);
+    notices.extend(one_round(settings.rounds));
+    let rounds = format!(
+        "{} of {} s per lookup, {} loops per job, interleaved",
+        settings.rounds, settings.seconds, settings.loops
+    );
+    let more = [("rounds", rounds), ("takes", session::about(settings.takes()))];
+    let file = format!("{most} files of 256 KiB in {}", folder.display());
+    session::say(&session::header(name, &machine, &storage, file, &more, &notices))?;
+
+    let (mut lookups, mut jobs) = (settings.lookup_cells(), settings.job_cells());
+    measure(&settings, &mut lookups, &mut jobs, &files);
+    let report = Report {
+        experiment: "lookup",
+        interrupted: STOP.load(Ordering::Relaxed),
+        shown: report::shown(&lookups, &jobs, machine.cpus),
+        published: ContextLookup::table(),
+        machine: &machine,
+        storage: &storage,
+        notices,
+        settings,
+        lookups,
+        jobs,
+    };
+    session::end(name, &report.text(), &report, json)
+}
+
+fn measure(settings: &Settings, lookups: &mut [LookupCell], jobs: &mut [JobCell], files: &Files) {
+    let rounds = settings.rounds;
+    let bar = session::progress((lookups.len() + jobs.len()) as u64 * u64::from(rounds));
+    let duration = Duration::from_secs_f64(settings.seconds);
+    let groups = vec![Structure::ALL.len(); lookups.len() / Structure::ALL.len()];
+    for (round, index) in interleaved(&groups, rounds) {
+        let cell = &mut lookups[index];
+        bar.set_message(format!("round {} of {rounds} · lookups · {}", round + 1, cell.name()));
+        bar.inc(1);
+        let LookupCell { threads, contexts, structure, .. } = *cell;
+        let seed = u64::from(round);
+        let result = Alone { structure, contexts, threads, duration, seed }.run(&STOP);
+        if STOP.load(Ordering::Relaxed) {
+            break;
+        }
+        match result {
+            Ok(ns) => cell.ns.push(ns),
+            Err(reason) => cell.not_measured = Some(reason),
+        }
+    }
+    let groups = vec![Road::ALL.len(); jobs.len() / Road::ALL.len()];
+    for (round, index) in interleaved(&groups, rounds) {
+        if STOP.load(Ordering::Relaxed) {
+            break;
+        }
+        let cell = &mut jobs[index];
+        bar.set_message(format!("round {} of {rounds} · job · {}", round + 1, cell.name()));
+        bar.inc(1);
+        let JobCell { road, jobs, requests, .. } = *cell;
+        let result = Job { road, jobs, requests, seed: u64::from(round), files }.run(&STOP);
+        if STOP.load(Ordering::Relaxed) {
+            break;
+        }
+        match result {
+            Ok(figure) => cell.figures.push(figure),
+            Err(reason) => cell.not_measured = Some(reason),
+        }
+    }
+    bar.finish_and_clear();
+}

@@ -1,0 +1,252 @@
+//! The tables of the experiment, and what they were to show.
+
+use super::job::Figure;
+use super::{Road, Settings, Structure};
+use crate::bench::median;
+use crate::machine::{Machine, Storage};
+use crate::reproduce::published::ContextLookup;
+use crate::reproduce::report::{self, Goal, Ratio, Shown};
+use crate::{session, size};
+use comfy_table::Table;
+use serde::Serialize;
+
+/// A lookup alone, in one structure.
+#[derive(Debug, Serialize)]
+pub struct LookupCell {
+    pub threads: usize,
+    pub contexts: usize,
+    pub structure: Structure,
+    /// Nanoseconds per lookup, of each round.
+    pub ns: Vec<f64>,
+    pub not_measured: Option<String>,
+}
+
+impl LookupCell {
+    pub fn new(threads: usize, contexts: usize, structure: Structure) -> Self {
+        Self { threads, contexts, structure, ns: Vec::new(), not_measured: None }
+    }
+
+    pub fn name(&self) -> String {
+        let structure = Road::Ours(self.structure).name();
+        format!("{structure}, {} contexts, {}", self.contexts, report::threads(self.threads))
+    }
+}
+
+/// The whole job, on one road.
+#[derive(Debug, Serialize)]
+pub struct JobCell {
+    pub jobs: usize,
+    pub road: Road,
+    /// Of each thread.
+    pub requests: u64,
+    pub figures: Vec<Figure>,
+    pub not_measured: Option<String>,
+}
+
+impl JobCell {
+    pub fn new(jobs: usize, road: Road, requests: u64) -> Self {
+        Self { jobs, road, requests, figures: Vec::new(), not_measured: None }
+    }
+
+    pub fn name(&self) -> String {
+        format!("{}, {}", report::threads(self.jobs), self.road.name())
+    }
+
+    fn elapsed(&self) -> Vec<f64> {
+        self.figures.iter().map(|figure| figure.elapsed_ms).collect()
+    }
+}
+
+/// Everything that came out.
+#[derive(Serialize)]
+pub struct Report<'a> {
+    pub experiment: &'static str,
+    pub machine: &'a Machine,
+    pub storage: &'a Storage,
+    pub notices: Vec<String>,
+    pub settings: Settings,
+    pub interrupted: bool,
+    pub lookups: Vec<LookupCell>,
+    pub jobs: Vec<JobCell>,
+    pub shown: Vec<Shown>,
+    pub published: Vec<ContextLookup>,
+}
+
+/// Figures of the rounds; none of a cell that is not there.
+fn ns(cells: &[LookupCell], threads: usize, contexts: usize, structure: Structure) -> Vec<f64> {
+    let key = (threads, contexts, structure);
+    let cell = cells.iter().find(|cell| (cell.threads, cell.contexts, cell.structure) == key);
+    cell.map_or_else(Vec::new, |cell| cell.ns.clone())
+}
+
+fn elapsed(cells: &[JobCell], jobs: usize, road: Road) -> Vec<f64> {
+    let cell = cells.iter().find(|cell| (cell.jobs, cell.road) == (jobs, road));
+    cell.map_or_else(Vec::new, JobCell::elapsed)
+}
+
+/// What the publication, and uringlet, claim.
+pub fn shown(lookups: &[LookupCell], jobs: &[JobCell], cpus: usize) -> Vec<Shown> {
+    use Structure::{List, Radix, Table};
+    let mut all = Vec::new();
+    for threads in lookups.chunk_by(|left, right| left.threads == right.threads) {
+        let (first, last) = (&threads[0], &threads[threads.len() - 1]);
+        let count = first.threads;
+        let of = |contexts, structure| ns(lookups, count, contexts, structure);
+        let by = report::threads(count);
+        if first.contexts < last.contexts {
+            all.push(Shown::goal(
+                format!("{by}: a lookup among {} / {}, table", last.contexts, first.contexts),
+                Ratio::of(&of(last.contexts, Table), &of(first.contexts, Table)),
+                Goal::AtMost(1.1),
+            ));
+        }
+        for group in threads.chunk_by(|left, right| left.contexts == right.contexts) {
+            let contexts = group[0].contexts;
+            let text = |other| format!("{by}: a lookup among {contexts}, table / {other}");
+            let ratio = |other| Ratio::of(&of(contexts, Table), &of(contexts, other));
+            if contexts == 1 {
+                all.push(Shown::goal(text("list"), ratio(List), Goal::AtMost(1.0)));
+            }
+            all.push(Shown::goal(text("radix"), ratio(Radix), Goal::AtMost(1.0)));
+        }
+    }
+    for group in jobs.chunk_by(|left, right| left.jobs == right.jobs) {
+        let threads = group[0].jobs;
+        let of = |road| elapsed(jobs, threads, road);
+        if let Some((published, cores)) = ContextLookup::radix_to_list(threads, cpus) {
+            let there = match cores {
+                Some(cores) => format!(" (published: {cores} cores)"),
+                None => String::new(),
+            };
+            let ratio = Ratio::of(&of(Road::Ours(Radix)), &of(Road::Ours(List)));
+            all.push(Shown {
+                what: format!("job of {threads}: radix / list{there}"),
+                measured: ratio.map(|ratio| ratio.ratio),
+                spread: ratio.map(|ratio| (ratio.lowest, ratio.highest)),
+                published: Some(published),
+                goal: None,
+            });
+        }
+        all.push(Shown::goal(
+            format!("job of {threads}: table / libaio"),
+            Ratio::of(&of(Road::Ours(Table)), &of(Road::Libaio)),
+            Goal::AtMost(0.8),
+        ));
+    }
+    all
+}
+
+fn figure(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".into(), size::digits)
+}
+
+fn ratio(ratio: Option<Ratio>) -> [String; 2] {
+    match ratio {
+        Some(ratio) => [format!("{:.2}", ratio.ratio), ratio.spread()],
+        None => ["-".into(), "-".into()],
+    }
+}
+
+impl Report<'_> {
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        for &threads in &self.settings.threads {
+            text.push_str(&format!("A lookup alone, by {}: ns\n", report::threads(threads)));
+            text.push_str(&session::lines(&mut self.lookup_table(threads), 0..9));
+            text.push('\n');
+        }
+        text.push_str(
+            "The whole job: 1 KiB at random in 256 KiB, half reads, half writes, one in flight\n",
+        );
+        text.push_str(&session::lines(&mut self.job_table(), 2..8));
+        text.push('\n');
+        text.push_str(&report::shown(&self.shown));
+        let lookups = self.lookups.iter().map(|cell| (cell.name(), cell.not_measured.as_deref()));
+        let jobs = self.jobs.iter().map(|cell| (cell.name(), cell.not_measured.as_deref()));
+        let missing = lookups.chain(jobs).filter_map(|(name, reason)| Some((name, reason?)));
+        text.push_str(&report::not_measured(missing));
+        text
+    }
+
+    fn lookup_table(&self, threads: usize) -> Table {
+        let heads =
+            ["contexts", "list", "radix", "table", "table/list", "rounds", "table/radix", "rounds"];
+        let mut out = session::table(heads.map(str::to_owned));
+        for &contexts in &self.settings.contexts {
+            let [list, radix, table] =
+                Structure::ALL.map(|structure| ns(&self.lookups, threads, contexts, structure));
+            let ratios = [ratio(Ratio::of(&table, &list)), ratio(Ratio::of(&table, &radix))];
+            let figures = [list, radix, table].map(|rounds| figure(median(rounds)));
+            let row = std::iter::once(contexts.to_string()).chain(figures);
+            out.add_row(row.chain(ratios.into_iter().flatten()));
+        }
+        out
+    }
+
+    fn job_table(&self) -> Table {
+        let heads = ["threads", "", "ms", "CPU µs", "to libaio", "rounds", "to list", "published"];
+        let mut out = session::table(heads.map(str::to_owned));
+        for cell in &self.jobs {
+            let of = |road| elapsed(&self.jobs, cell.jobs, road);
+            let own = cell.elapsed();
+            let cpu = cell.figures.iter().map(|figure| figure.cpu_us_per_request).collect();
+            let [to_libaio, spread] = ratio(Ratio::of(&own, &of(Road::Libaio)));
+            let ours = matches!(cell.road, Road::Ours(_));
+            let list = Ratio::of(&own, &of(Road::Ours(Structure::List))).filter(|_| ours);
+            let published = ContextLookup::radix_to_list(cell.jobs, self.machine.cpus)
+                .filter(|_| cell.road == Road::Ours(Structure::Radix));
+            out.add_row([
+                cell.jobs.to_string(),
+                cell.road.name().to_owned(),
+                figure(median(own)),
+                figure(median(cpu)),
+                to_libaio,
+                spread,
+                ratio(list)[0].clone(),
+                published.map_or_else(|| "-".into(), |(ratio, _)| format!("{ratio:.2}")),
+            ]);
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lookups that take 1, 2 and 3 ns in list, radix and table, and jobs that take as many ms as their
+    /// road's place.
+    fn cells() -> (Vec<LookupCell>, Vec<JobCell>) {
+        let mut lookups = Vec::new();
+        for contexts in [1, 512] {
+            for (at, structure) in Structure::ALL.into_iter().enumerate() {
+                let ns = vec![at as f64 + 1.0];
+                lookups.push(LookupCell { ns, ..LookupCell::new(1, contexts, structure) });
+            }
+        }
+        let mut jobs = Vec::new();
+        for count in [1, 8, 512] {
+            for (at, road) in Road::ALL.into_iter().enumerate() {
+                let figure = Figure { elapsed_ms: at as f64 + 1.0, cpu_us_per_request: 1.0 };
+                jobs.push(JobCell { figures: vec![figure], ..JobCell::new(count, road, 1) });
+            }
+        }
+        (lookups, jobs)
+    }
+
+    #[test]
+    fn what_was_published_stands_beside_what_was_measured() {
+        let (lookups, jobs) = cells();
+        let all = shown(&lookups, &jobs, 2);
+        let find = |what: &str| all.iter().find(|shown| shown.what.contains(what)).unwrap();
+        assert_eq!(find("among 512 / 1, table").verdict(), "reached");
+        assert_eq!(find("among 1, table / list").verdict(), "MISSED");
+        assert_eq!(find("among 512, table / radix").measured, Some(1.5));
+        let radix = find("job of 512: radix / list");
+        assert_eq!(radix.measured, Some(4.0 / 3.0));
+        assert!((radix.published.unwrap() - 0.604).abs() < 1e-3);
+        assert!((find("job of 1: radix / list").published.unwrap() - 1.009).abs() < 1e-3);
+        assert!(!all.iter().any(|shown| shown.what.contains("job of 8: radix")));
+        assert_eq!(find("job of 8: table / libaio").measured, Some(2.5));
+    }
+}

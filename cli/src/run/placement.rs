@@ -1,0 +1,59 @@
+//! Where the program's requests and completions run: told to the drop-in by the environment.
+
+use clap::Args;
+use std::process::Command;
+use uringlet::affinity::{
+    Affinity, COMPLETION_VARIABLE, Placement, QUEUE_VARIABLE, RQ_VARIABLE, Topology,
+};
+
+/// The three settings; what is not given is taken from the environment as it is.
+#[derive(Args)]
+pub struct CpuOptions {
+    /// CPUs that execute requests and hand them to the kernel: a list as in 0-3,8, or application,
+    /// interrupt, other-cell, any
+    #[arg(long, value_name = "CPUS")]
+    queue_affinity: Option<Affinity>,
+
+    /// CPUs that collect completions: as --queue-affinity
+    #[arg(long, value_name = "CPUS")]
+    completion_affinity: Option<Affinity>,
+
+    /// Where completions go: 0 leaves them, 1 sends them back to the submitter's cell, 2 to its very CPU
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=2))]
+    rq_affinity: Option<u8>,
+}
+
+impl CpuOptions {
+    /// Can they be had on this machine?
+    ///
+    /// # Errors
+    /// In words, with the name of the option.
+    pub fn check(&self) -> Result<(), String> {
+        let placement = Placement {
+            queue: self.queue_affinity.clone().unwrap_or_default(),
+            completion: self.completion_affinity.clone().unwrap_or_default(),
+            rq_affinity: self.rq_affinity.unwrap_or_default(),
+        };
+        if placement.is_free() {
+            return Ok(());
+        }
+        let option = |error: String| format!("--{}", error.replacen('_', "-", 1));
+        placement.check(&Topology::look()).map_err(|error| option(error.to_string()))
+    }
+
+    /// Tells the drop-in.
+    pub fn set(&self, command: &mut Command) {
+        let cpus = [
+            (QUEUE_VARIABLE, &self.queue_affinity),
+            (COMPLETION_VARIABLE, &self.completion_affinity),
+        ];
+        for (name, value) in cpus {
+            if let Some(value) = value {
+                command.env(name, value.to_string());
+            }
+        }
+        if let Some(back) = self.rq_affinity {
+            command.env(RQ_VARIABLE, back.to_string());
+        }
+    }
+}

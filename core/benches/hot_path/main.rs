@@ -1,0 +1,18 @@
+//! What every request goes through, piece by piece: `cargo bench -p uringlet`.
+#![allow(missing_docs)]
+
+mod slots;
+mod submit;
+mod table;
+
+// The slots are no part of the library's interface, so their file is compiled once more; with `cfg(test)` its tests
+// too, which nothing runs here.
+#[path = "../../src/request/free.rs"]
+#[allow(dead_code, unused_imports)]
+mod free;
+#[path = "../../src/sync.rs"]
+#[allow(dead_code, unused_imports)]
+mod sync;
+
+criterion::criterion_group!(benches, table::lookups, slots::slots, submit::submit_and_reap);
+criterion::criterion_main!(benches);

@@ -1,0 +1,107 @@
+//! The completion threads of this process: one for each CPU in use, made when needed, gone when idle.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use super::CPUS_MAX;
+use super::completion::{Chain, List, Owner};
+use super::placed::How;
+use crate::engine::workers::threads;
+use crate::instance::Instance;
+use crate::process;
+
+/// A completion on its way to the CPU where it is wanted.
+#[derive(Debug)]
+pub(super) struct Done {
+    /// Alive as long as one of its slots is held, or whoever holds the newest of a chain.
+    pub(super) instance: *const Instance,
+    /// The newest of a chain keeps the context for all of them.
+    pub(super) keep: Option<Arc<Instance>>,
+    pub(super) slot: u32,
+    pub(super) result: i32,
+    pub(super) how: How,
+}
+
+// SAFETY: the instance can be used from any thread.
+unsafe impl Send for Done {}
+
+/// A CPU's list, and its thread if it has one.
+#[derive(Debug)]
+pub(super) struct Completer {
+    cpu: usize,
+    list: List<Done>,
+}
+
+/// Those of a process, by CPU.
+#[derive(Debug)]
+pub(super) struct Completers {
+    generation: u64,
+    by_cpu: Box<[OnceLock<Box<Completer>>]>,
+}
+
+static CURRENT: AtomicPtr<Completers> = AtomicPtr::new(std::ptr::null_mut());
+
+impl Completers {
+    /// In the child of a fork that is a new set, as its parent's threads do not exist there.
+    pub(super) fn of_this_process() -> &'static Self {
+        let generation = process::enter();
+        loop {
+            let current = CURRENT.load(Ordering::Acquire);
+            // SAFETY: null, or a set that was leaked below.
+            if let Some(completers) = unsafe { current.as_ref() }
+                && completers.generation == generation
+            {
+                return completers;
+            }
+            let by_cpu = (0..CPUS_MAX).map(|_| OnceLock::new()).collect();
+            let new = Box::into_raw(Box::new(Self { generation, by_cpu }));
+            match CURRENT.compare_exchange(current, new, Ordering::AcqRel, Ordering::Relaxed) {
+                // Leaked: threads refer to it as long as the process lives.
+                Ok(_) => {}
+                // SAFETY: made above and seen by nobody.
+                Err(_) => drop(unsafe { Box::from_raw(new) }),
+            }
+        }
+    }
+
+    /// Has the CPU's thread complete what is on the chain.
+    pub(super) fn add(&'static self, cpu: usize, chain: Chain<Done>) {
+        let place = &self.by_cpu[cpu.min(CPUS_MAX - 1)];
+        let completer = place.get_or_init(|| Box::new(Completer { cpu, list: List::new() }));
+        match completer.list.add(chain) {
+            Owner::Awake => {}
+            Owner::Asleep => completer.list.wake(),
+            Owner::Gone => completer.make(),
+        }
+    }
+}
+
+impl Completer {
+    /// The list has no owner: the caller makes one, or stands in for it.
+    #[cold]
+    fn make(&'static self) {
+        let cpus = [self.cpu].into_iter().collect();
+        let made = threads::spawn_on("complete", Some(&cpus), move || {
+            self.serve(|| self.list.rest(Some(threads::RETIRE_AFTER)));
+        });
+        if made.is_err() {
+            // No thread is to be had: completed on whatever CPU this is.
+            self.serve(|| !self.list.let_go());
+        }
+    }
+
+    fn serve(&self, mut stay: impl FnMut() -> bool) {
+        loop {
+            let drained = self.list.drain(|done| {
+                // SAFETY: its slot is held until it was completed, which keeps the context from being
+                // destroyed, and the chain's last one, not given out yet or this, keeps the memory.
+                let instance = unsafe { &*done.instance };
+                instance.complete_placed(done.slot, done.result, done.how);
+            });
+            if drained == 0 && !stay() {
+                return;
+            }
+        }
+    }
+}

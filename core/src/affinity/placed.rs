@@ -1,0 +1,302 @@
+//! A context's placement at work: where each request was submitted and executed, where it completes.
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+use std::fs::File;
+use std::mem::ManuallyDrop;
+use std::os::fd::{FromRawFd as _, RawFd};
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use super::completers::{Completers, Done};
+use super::completion::{Chain, Node};
+use super::{Choice, CpuSet, Device, Placement, Topology, thread_affinity};
+use crate::config::{Builder, ConfigError, Handler};
+use crate::cqe::Cqe;
+use crate::instance::{By, Instance};
+use crate::stats::Counters;
+use crate::sys;
+
+/// Nobody has executed it yet.
+const NOWHERE: u32 = u32::MAX;
+/// Chains for so many CPUs are gathered at a time; more go one by one.
+const GATHERED: usize = 8;
+
+/// What is still to be done for a completion where it is sent to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    /// Executed by somebody.
+    Finished(By),
+    /// Cancelled, and counted as that: only posted.
+    Posted,
+}
+
+/// Placement and handler of one context; a context without either has none of this.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    placement: Placement,
+    handler: Option<Handler>,
+    topology: Topology,
+    me: Weak<Instance>,
+    completers: &'static Completers,
+    found: OnceLock<Found>,
+    requests: Box<[Whereabouts]>,
+}
+
+/// What the first submit found out.
+#[derive(Debug)]
+struct Found {
+    choice: Choice,
+    /// By the CPU that a request was executed on: the CPUs of the cells that serve its interrupt.
+    near_interrupt: Vec<CpuSet>,
+    /// By the CPU that it was submitted on: where it completes if it does not where it came up.
+    away: Vec<usize>,
+}
+
+/// Of the request in a slot.
+#[derive(Debug)]
+struct Whereabouts {
+    /// The CPU that it was submitted on.
+    home: AtomicU32,
+    /// The CPU that has executed it, or handed it to the kernel.
+    ran: AtomicU32,
+    node: Node<Done>,
+}
+
+/// For one CPU: a chain, and what will be its last, which is to keep the context.
+struct Gathering {
+    cpu: usize,
+    chain: Chain<Done>,
+    last: Option<Done>,
+}
+
+/// Completions for other CPUs that one thread has come by at the same time.
+struct Gathered {
+    instance: *const Instance,
+    chains: [Option<Gathering>; GATHERED],
+}
+
+thread_local! {
+    static GATHERING: Cell<*mut Gathered> = const { Cell::new(std::ptr::null_mut()) };
+}
+
+impl Placed {
+    /// The machine, for a context that is placed, has a handler, or is to tell where it runs.
+    ///
+    /// # Errors
+    /// As [`Placement::check`].
+    pub(crate) fn look(builder: &Builder) -> Result<Option<Topology>, ConfigError> {
+        if builder.placement.is_free() && builder.handler.is_none() && !builder.cell_stats {
+            return Ok(None);
+        }
+        let topology = Topology::look();
+        builder.placement.check(&topology)?;
+        Ok(Some(topology))
+    }
+
+    pub(crate) fn new(
+        builder: &Builder,
+        topology: Topology,
+        slots: usize,
+        me: &Weak<Instance>,
+    ) -> Self {
+        let nowhere = || AtomicU32::new(NOWHERE);
+        let whereabouts = |_| Whereabouts { home: nowhere(), ran: nowhere(), node: Node::new() };
+        Self {
+            placement: builder.placement.clone(),
+            handler: builder.handler.clone(),
+            topology,
+            me: Weak::clone(me),
+            completers: Completers::of_this_process(),
+            found: OnceLock::new(),
+            requests: (0..slots).map(whereabouts).collect(),
+        }
+    }
+
+    /// What has become of the placement; none before the first submit.
+    pub(crate) fn choice(&self) -> Option<&Choice> {
+        self.found.get().map(|found| &found.choice)
+    }
+
+    /// Requests are about to be handed to the engine by the calling thread.
+    pub(crate) fn submitted(&self, instance: &Instance, slots: &[u32]) {
+        let cpu = sys::cpu();
+        self.found.get_or_init(|| {
+            // SAFETY: filled by the submitter, which has not passed it on yet.
+            let fd = unsafe { instance.slot(slots[0]).request() }.sqe.fd;
+            let found = self.find(cpu, fd);
+            instance.engine().place(&found.choice);
+            found
+        });
+        for &slot in slots {
+            let request = &self.requests[slot as usize];
+            request.home.store(cpu as u32, Ordering::Relaxed);
+            request.ran.store(NOWHERE, Ordering::Relaxed);
+        }
+    }
+
+    #[cold]
+    fn find(&self, cpu: usize, fd: RawFd) -> Found {
+        let topology = &self.topology;
+        let device = device_behind(fd);
+        let confined = thread_affinity().unwrap_or_default();
+        let choice =
+            self.placement.resolve(topology, &confined, cpu, device.as_ref().map_err(|e| &**e));
+        let cpus = topology.present().iter().last().unwrap_or(0) + 1;
+        let near_interrupt = (0..cpus).map(|cpu| {
+            let here: CpuSet = [cpu].into_iter().collect();
+            let served = device.as_ref().map(|device| device.interrupt_of(cpu)).unwrap_or_default();
+            // Nothing is known of an interrupt: it completes where it is executed.
+            topology.cells_around(if served.is_empty() { &here } else { &served })
+        });
+        let away = |home: usize| match &choice.completion {
+            None => home,
+            Some(cpus) if choice.rq_affinity > 0 && cpus.contains(home) => home,
+            Some(cpus) => {
+                let here: CpuSet = [home].into_iter().collect();
+                let near = topology.cells_around(&here).and(cpus);
+                let from = if choice.rq_affinity > 0 && !near.is_empty() { &near } else { cpus };
+                from.iter().nth(home % from.len()).unwrap_or(home)
+            }
+        };
+        let near_interrupt = near_interrupt.collect();
+        Found { near_interrupt, away: (0..cpus).map(away).collect(), choice }
+    }
+
+    /// The calling thread has handed these to the kernel.
+    pub(crate) fn ran_here(&self, slots: &[u32]) {
+        let cpu = sys::cpu() as u32;
+        slots
+            .iter()
+            .for_each(|&slot| self.requests[slot as usize].ran.store(cpu, Ordering::Relaxed));
+    }
+
+    /// The CPU on which a request completes that has come up on `here`.
+    fn target(&self, found: &Found, home: usize, here: usize) -> usize {
+        let same_cell = || self.topology.cell_of(home) == self.topology.cell_of(here);
+        let stays = found.choice.completion.as_ref().is_none_or(|cpus| cpus.contains(here))
+            && match found.choice.rq_affinity {
+                0 => true,
+                1 => same_cell(),
+                _ => home == here,
+            };
+        if stays { here } else { found.away.get(home).copied().unwrap_or(here) }
+    }
+
+    /// Sends a completion to where it is wanted. False: it is completed here, by the caller.
+    pub(crate) fn sends_away(&self, index: u32, result: i32, how: How) -> bool {
+        let request = &self.requests[index as usize];
+        let here = sys::cpu();
+        if request.ran.load(Ordering::Relaxed) == NOWHERE && how != How::Posted {
+            request.ran.store(here as u32, Ordering::Relaxed);
+        }
+        if how == How::Posted && self.handler.is_none() {
+            // Nobody has executed it, and whoever cancels looks for it at once.
+            return false;
+        }
+        let Some(found) = self.found.get() else { return false };
+        let target = self.target(found, request.home.load(Ordering::Relaxed) as usize, here);
+        if self.handler.is_none() && target == here {
+            return false;
+        }
+        let Some(me) = self.me.upgrade() else { return false };
+        let instance = Arc::as_ptr(&me);
+        let mut done = Done { instance, keep: None, slot: index, result, how };
+        let gathered = GATHERING.get();
+        // SAFETY: null, or on this very thread's stack, below this call, and used by nobody else.
+        if let Some(gathered) = unsafe { gathered.as_mut() }
+            && gathered.instance == instance
+        {
+            for place in &mut gathered.chains {
+                let new = || Gathering { cpu: target, chain: Chain::new(), last: None };
+                let gathering = place.get_or_insert_with(new);
+                if gathering.cpu == target {
+                    if let Some(before) = gathering.last.replace(done) {
+                        let node = &self.requests[before.slot as usize].node;
+                        // SAFETY: the slot is this thread's until its completion was sent on, and the
+                        // node goes with it.
+                        unsafe { gathering.chain.add(node, before) };
+                    }
+                    return true;
+                }
+            }
+        }
+        done.keep = Some(me);
+        let mut chain = Chain::new();
+        // SAFETY: as above.
+        unsafe { chain.add(&request.node, done) };
+        self.completers.add(target, chain);
+        true
+    }
+
+    /// What `f` completes for other CPUs is sent to each of them at once.
+    pub(crate) fn together(&self, instance: &Instance, f: impl FnOnce()) {
+        let chains = [const { None }; GATHERED];
+        let mut gathered = Gathered { instance: std::ptr::from_ref(instance), chains };
+        /// Puts back what was there, also past a panic.
+        struct Before(*mut Gathered);
+        impl Drop for Before {
+            fn drop(&mut self) {
+                GATHERING.set(self.0);
+            }
+        }
+        let before = Before(GATHERING.replace(&raw mut gathered));
+        f();
+        drop(before);
+        for Gathering { cpu, mut chain, last } in gathered.chains.into_iter().flatten() {
+            let Some(mut last) = last else { continue };
+            last.keep = self.me.upgrade();
+            let node = &self.requests[last.slot as usize].node;
+            // SAFETY: as in `sends_away`.
+            unsafe { chain.add(node, last) };
+            self.completers.add(cpu, chain);
+        }
+    }
+
+    /// Runs the handler of a completion, if there is one.
+    pub(crate) fn handle(&self, cqe: Cqe) {
+        if let Some(handler) = &self.handler
+            && std::panic::catch_unwind(AssertUnwindSafe(|| handler.call(cqe))).is_err()
+        {
+            // Its message has been printed. Going on would lose the completions behind it.
+            std::process::abort();
+        }
+    }
+
+    /// A request completes on the calling thread's CPU.
+    pub(crate) fn count(&self, counters: &Counters, index: u32) {
+        let Some(found) = self.found.get() else { return };
+        let request = &self.requests[index as usize];
+        let here = sys::cpu();
+        let home = request.home.load(Ordering::Relaxed) as usize;
+        let ran = match request.ran.load(Ordering::Relaxed) {
+            NOWHERE => here,
+            ran => ran as usize,
+        };
+        let cell = |cpu| self.topology.cell_of(cpu);
+        let near = found.near_interrupt.get(ran).is_none_or(|near| near.contains(here));
+        let pairs = [
+            (cell(ran) == cell(home), &counters.submissions_local, &counters.submissions_remote),
+            (near, &counters.completions_local, &counters.completions_remote),
+            (cell(here) == cell(home), &counters.completions_home, &counters.completions_away),
+        ];
+        for (local, yes, no) in pairs {
+            if local { yes } else { no }.fetch_add(1, Ordering::Relaxed);
+        }
+        let hops = u64::from(ran != home) + u64::from(here != ran);
+        if hops > 0 {
+            counters.cpu_handovers.fetch_add(hops, Ordering::Relaxed);
+        }
+    }
+}
+
+fn device_behind(fd: RawFd) -> Result<Device, String> {
+    if fd < 0 {
+        return Err("the first request has no file".into());
+    }
+    // SAFETY: only asked about, and not closed; whether it is open is for the kernel to say.
+    let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
+    let metadata = file.metadata().map_err(|error| error.to_string())?;
+    Device::behind(&metadata)
+}

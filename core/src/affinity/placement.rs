@@ -1,0 +1,284 @@
+//! What can be asked for, checked against a machine, and what becomes of it there, with the reasons.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::{CpuSet, Device, Topology};
+use crate::config::ConfigError;
+
+/// CPUs, by number or by what happens on them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Affinity {
+    /// Wherever the scheduler, and the way a request takes, have it.
+    #[default]
+    Any,
+    /// These.
+    Cpus(CpuSet),
+    /// Those of the thread that submits first: what it is confined to, or its cell if that is more.
+    Application,
+    /// Those that serve the interrupts of the disk behind the first request's file.
+    Interrupt,
+    /// Those of cells in which neither of the two is, or at least not the application.
+    OtherCell,
+}
+
+const WORDS: [(&str, Affinity); 4] = [
+    ("any", Affinity::Any),
+    ("application", Affinity::Application),
+    ("interrupt", Affinity::Interrupt),
+    ("other-cell", Affinity::OtherCell),
+];
+
+const EXPECTED: &str =
+    "a list of CPUs as in 0-3,8, or one of application, interrupt, other-cell, any";
+
+impl fmt::Display for Affinity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpus(cpus) => cpus.fmt(f),
+            word => f.write_str(WORDS.iter().find(|(_, a)| a == word).map_or("", |(name, _)| name)),
+        }
+    }
+}
+
+impl FromStr for Affinity {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        if let Some((_, word)) = WORDS.iter().find(|(name, _)| *name == text.trim()) {
+            return Ok(word.clone());
+        }
+        // Whether CPUs are there is not known here; that none is named is.
+        match text.parse::<CpuSet>() {
+            Ok(cpus) if !cpus.is_empty() => Ok(Self::Cpus(cpus)),
+            Ok(_) => Err(refused("affinity", "an empty list", EXPECTED)),
+            Err(_) => Err(refused("affinity", &format!("{text:?}"), EXPECTED)),
+        }
+    }
+}
+
+fn refused(field: &'static str, value: &str, expected: impl fmt::Display) -> ConfigError {
+    let (value, expected) = (value.to_owned(), expected.to_string());
+    ConfigError { field, value, expected, errno: libc::EINVAL }
+}
+
+/// Where the requests of a context are to run: three settings apart from each other, as published.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// CPUs on which requests are executed, and handed to the kernel.
+    pub queue: Affinity,
+    /// CPUs on which completions are collected, and handlers run.
+    pub completion: Affinity,
+    /// 0 leaves completions where they come up, 1 sends them back to the cell of the thread that has
+    /// submitted the request, 2 to its very CPU; in any case within `completion`.
+    pub rq_affinity: u8,
+}
+
+/// What has become of a [`Placement`] on a machine, for the requests of one context.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// As [`Placement::queue`]; none if it is left to the scheduler.
+    pub queue: Option<CpuSet>,
+    /// As [`Placement::completion`]; none if it is left to the scheduler.
+    pub completion: Option<CpuSet>,
+    /// As [`Placement::rq_affinity`].
+    pub rq_affinity: u8,
+    /// Where it is not what was asked for, and why.
+    pub notes: Vec<String>,
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cpus = |cpus: &Option<CpuSet>| cpus.as_ref().map_or("any".into(), CpuSet::to_string);
+        let (queue, completion) = (cpus(&self.queue), cpus(&self.completion));
+        write!(
+            f,
+            "queue on {queue}, completion on {completion}, rq_affinity {}",
+            self.rq_affinity
+        )?;
+        self.notes.iter().try_for_each(|note| write!(f, "; {note}"))
+    }
+}
+
+/// `URINGLET_QUEUE_AFFINITY`: as [`Placement::queue`].
+pub const QUEUE_VARIABLE: &str = "URINGLET_QUEUE_AFFINITY";
+/// `URINGLET_COMPLETION_AFFINITY`: as [`Placement::completion`].
+pub const COMPLETION_VARIABLE: &str = "URINGLET_COMPLETION_AFFINITY";
+/// `URINGLET_RQ_AFFINITY`: as [`Placement::rq_affinity`].
+pub const RQ_VARIABLE: &str = "URINGLET_RQ_AFFINITY";
+
+impl Placement {
+    /// What the environment asks for, as `uringlet run` sets it for the program that it starts.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the field: it is no list and none of the words, or no number.
+    pub fn from_environment() -> Result<Self, ConfigError> {
+        let text = |name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+        let cpus = |name, field| match text(name) {
+            Some(text) => text.parse().map_err(|error| ConfigError { field, ..error }),
+            None => Ok(Affinity::Any),
+        };
+        let rq_affinity = match text(RQ_VARIABLE) {
+            Some(text) => text.parse().map_err(|_| refused("rq_affinity", &text, "0, 1 or 2"))?,
+            None => 0,
+        };
+        let queue = cpus(QUEUE_VARIABLE, "queue_affinity")?;
+        let completion = cpus(COMPLETION_VARIABLE, "completion_affinity")?;
+        Ok(Self { queue, completion, rq_affinity })
+    }
+
+    /// Nothing was asked for.
+    pub fn is_free(&self) -> bool {
+        self == &Self::default()
+    }
+
+    /// Can this be had on that machine? Words always can, if only by falling back.
+    ///
+    /// # Errors
+    /// [`ConfigError`]: the list is empty, or one of its CPUs does not exist, is offline, or is none that a thread of
+    /// this process may run on; or `rq_affinity` is above 2.
+    pub fn check(&self, topology: &Topology) -> Result<(), ConfigError> {
+        check_list("queue_affinity", &self.queue, topology)?;
+        check_list("completion_affinity", &self.completion, topology)?;
+        if self.rq_affinity > 2 {
+            return Err(refused("rq_affinity", &self.rq_affinity.to_string(), "0, 1 or 2"));
+        }
+        Ok(())
+    }
+
+    /// What becomes of it for a thread that may run on `confined` and runs on `cpu`, and requests
+    /// for the disk `device`, or none for a reason. Falls back to [`Affinity::Any`] where it has to.
+    pub fn resolve(
+        &self,
+        topology: &Topology,
+        confined: &CpuSet,
+        cpu: usize,
+        device: Result<&Device, &str>,
+    ) -> Choice {
+        let here: CpuSet = [cpu].into_iter().collect();
+        let cell = topology.cells_around(&here);
+        let application = if !confined.is_empty() && confined.is_within(&cell) {
+            confined.clone()
+        } else {
+            let allowed = cell.and(topology.allowed());
+            if allowed.is_empty() { here } else { allowed }
+        };
+        let site = Site { topology, application, device };
+        let mut notes = Vec::new();
+        let mut find = |field: &str, affinity: &Affinity| {
+            site.find(affinity, &mut |note| notes.push(format!("{field}={affinity}: {note}")))
+        };
+        let queue = find("queue_affinity", &self.queue);
+        let completion = find("completion_affinity", &self.completion);
+        Choice { queue, completion, rq_affinity: self.rq_affinity, notes }
+    }
+}
+
+fn check_list(
+    field: &'static str,
+    affinity: &Affinity,
+    topology: &Topology,
+) -> Result<(), ConfigError> {
+    let Affinity::Cpus(cpus) = affinity else { return Ok(()) };
+    let reachable = topology.reachable();
+    if cpus.is_empty() {
+        return Err(refused(field, "an empty list", format_args!("CPUs out of {reachable}")));
+    }
+    let bad = |which: &CpuSet, why: &str| {
+        let (cpu, is) = if which.len() == 1 { ("CPU", "is") } else { ("CPUs", "are") };
+        let expected = format!("CPUs out of {reachable} ({cpu} {which} {is} {why})");
+        Err(refused(field, &cpus.to_string(), expected))
+    };
+    let missing = cpus.without(topology.present());
+    if !missing.is_empty() {
+        return bad(&missing, "not there");
+    }
+    let offline = cpus.without(topology.online());
+    if !offline.is_empty() {
+        return bad(&offline, "offline");
+    }
+    let outside = cpus.without(reachable);
+    if !outside.is_empty() {
+        let group = topology.cgroup().is_some_and(|group| !outside.meets(group));
+        let why = if group { "outside the control group" } else { "not for this process" };
+        return bad(&outside, why);
+    }
+    Ok(())
+}
+
+/// What the words mean.
+struct Site<'a> {
+    topology: &'a Topology,
+    application: CpuSet,
+    device: Result<&'a Device, &'a str>,
+}
+
+impl Site<'_> {
+    fn find(&self, affinity: &Affinity, note: &mut dyn FnMut(String)) -> Option<CpuSet> {
+        match affinity {
+            Affinity::Any => None,
+            Affinity::Cpus(cpus) => self.still_there(cpus, note),
+            Affinity::Application => Some(self.application.clone()),
+            Affinity::Interrupt => self.interrupt(note),
+            Affinity::OtherCell => self.other_cell(note),
+        }
+    }
+
+    fn still_there(&self, cpus: &CpuSet, note: &mut dyn FnMut(String)) -> Option<CpuSet> {
+        let left = cpus.and(self.topology.online()).and(self.topology.reachable());
+        let gone = cpus.without(&left);
+        if left.is_empty() {
+            note("none of them is online any more: left to the scheduler".into());
+            return None;
+        }
+        if !gone.is_empty() {
+            note(format!("{gone} went offline: {left} is left"));
+        }
+        Some(left)
+    }
+
+    fn interrupt(&self, note: &mut dyn FnMut(String)) -> Option<CpuSet> {
+        let interrupts = match self.device {
+            Ok(device) if !device.interrupts.is_empty() => &device.interrupts,
+            Ok(device) => {
+                note(format!("{}: left to the scheduler", device.notes.join(", ")));
+                return None;
+            }
+            Err(reason) => {
+                note(format!("{reason}: left to the scheduler"));
+                return None;
+            }
+        };
+        let allowed = self.topology.allowed();
+        let mine = interrupts.and(allowed);
+        if !mine.is_empty() {
+            return Some(mine);
+        }
+        let near = self.topology.cells_around(interrupts).and(allowed);
+        if near.is_empty() {
+            note(format!("{interrupts} is not for this process: left to the scheduler"));
+            return None;
+        }
+        note(format!("{interrupts} is not for this process: {near}, in the same cell"));
+        Some(near)
+    }
+
+    fn other_cell(&self, note: &mut dyn FnMut(String)) -> Option<CpuSet> {
+        let topology = self.topology;
+        let away = topology.allowed().without(&topology.cells_around(&self.application));
+        if away.is_empty() {
+            note(format!(
+                "no other {} is for this process: left to the scheduler",
+                topology.cell_kind()
+            ));
+            return None;
+        }
+        let interrupts = self.device.map(|device| device.interrupts.clone()).unwrap_or_default();
+        let neither = away.without(&topology.cells_around(&interrupts));
+        if neither.is_empty() {
+            note(format!("interrupts are served in every other cell: {away}"));
+            return Some(away);
+        }
+        Some(neither)
+    }
+}

@@ -1,0 +1,300 @@
+//! Which slots are free: taken in batches with one contended step, given back one by one.
+#![allow(unsafe_code)]
+
+use std::mem::MaybeUninit;
+
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// The most slots that one step takes.
+pub(crate) const BATCH: usize = 32;
+/// Words of free slots that a submit looks at for one that has enough: a cache line of them.
+const WORDS_NEAR: usize = 8;
+
+/// Which slots are free: one bit each.
+#[derive(Debug)]
+pub(crate) struct FreeSlots {
+    words: Box<[AtomicU64]>,
+    /// A word that probably has a free slot; lower slots are preferred, they are warm.
+    hint: AtomicU32,
+    count: usize,
+}
+
+/// Up to [`BATCH`] slot numbers. Only the first `len` are initialised: three of these are made
+/// for every submit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Batch {
+    slots: [MaybeUninit<u32>; BATCH],
+    len: usize,
+}
+
+impl Batch {
+    #[inline]
+    pub(crate) fn new() -> Self {
+        Self { slots: [const { MaybeUninit::uninit() }; BATCH], len: 0 }
+    }
+
+    #[inline]
+    pub(crate) fn as_slice(&self) -> &[u32] {
+        // SAFETY: `push` has initialised the first `len`.
+        unsafe { std::slice::from_raw_parts(self.slots.as_ptr().cast(), self.len) }
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, slot: u32) {
+        self.slots[self.len].write(slot);
+        self.len += 1;
+    }
+}
+
+/// Who wants to know how many contended steps a submit takes: nobody (`()`, which compiles to
+/// nothing), or a measurement.
+pub(crate) trait CountSteps {
+    /// One attempt to change a word that other submitters change too.
+    fn step(&mut self);
+    /// One call of the engine.
+    fn handed_over(&mut self);
+}
+
+impl CountSteps for () {
+    #[inline(always)]
+    fn step(&mut self) {}
+    #[inline(always)]
+    fn handed_over(&mut self) {}
+}
+
+impl FreeSlots {
+    /// `count` free slots.
+    pub(crate) fn new(count: usize) -> Self {
+        let words = (0..count.div_ceil(64))
+            .map(|word| {
+                let bits = (count - word * 64).min(64);
+                AtomicU64::new(u64::MAX >> (64 - bits))
+            })
+            .collect();
+        Self { words, hint: AtomicU32::new(0), count }
+    }
+
+    /// As [`FreeSlots::take_counted`], nothing counted.
+    #[cfg(any(test, loom))]
+    pub(crate) fn take(&self, want: usize) -> Batch {
+        self.take_counted(want, &mut ())
+    }
+
+    /// Takes up to `want` (at most [`BATCH`]) slots with one contended step where they lie together,
+    /// each attempt counted.
+    #[inline]
+    pub(crate) fn take_counted(&self, want: usize, steps: &mut impl CountSteps) -> Batch {
+        let want = want.min(BATCH);
+        let mut batch = Batch::new();
+        // First a word that has all of them, which is one step: a short look, and a miss costs nothing.
+        let near = self.words.len().min(WORDS_NEAR);
+        if want == 1 || near == 1 || !self.take_from_words(near, want, want, &mut batch, steps) {
+            self.take_from_words(self.words.len(), 1, want, &mut batch, steps);
+        }
+        batch
+    }
+
+    /// Fills `batch` up to `want` from `words` words, those with less than `at_least` free slots left out.
+    /// True if it is full.
+    #[inline]
+    fn take_from_words(
+        &self,
+        words: usize,
+        at_least: usize,
+        want: usize,
+        batch: &mut Batch,
+        steps: &mut impl CountSteps,
+    ) -> bool {
+        let start = self.hint.load(Ordering::Relaxed) as usize;
+        for step in 0..words {
+            let mut at = start + step;
+            if at >= self.words.len() {
+                at -= self.words.len();
+            }
+            self.take_from(at, at_least, want, batch, steps);
+            if batch.len == want {
+                if step != 0 {
+                    self.hint.store(at as u32, Ordering::Relaxed);
+                }
+                return true;
+            }
+        }
+        false
+    }
+
+    #[inline]
+    fn take_from(
+        &self,
+        at: usize,
+        at_least: usize,
+        want: usize,
+        batch: &mut Batch,
+        steps: &mut impl CountSteps,
+    ) {
+        let word = &self.words[at];
+        let mut free = word.load(Ordering::Relaxed);
+        while free.count_ones() as usize >= at_least {
+            let missing = want - batch.len;
+            let mut rest = free;
+            for _ in 0..missing.min(free.count_ones() as usize) {
+                rest &= rest - 1;
+            }
+            steps.step();
+            // Acquire: the last holder's use of the slot is over (pairs with `give`).
+            match word.compare_exchange_weak(free, rest, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => {
+                    let mut taken = free ^ rest;
+                    while taken != 0 {
+                        batch.push((at * 64) as u32 + taken.trailing_zeros());
+                        taken &= taken - 1;
+                    }
+                    return;
+                }
+                Err(now) => free = now,
+            }
+        }
+    }
+
+    /// Gives one slot back.
+    #[inline]
+    pub(crate) fn give(&self, slot: u32) {
+        let at = slot / 64;
+        let bit = 1 << (slot % 64);
+        let before = self.words[at as usize].fetch_or(bit, Ordering::Release);
+        debug_assert_eq!(before & bit, 0, "slot {slot} given back twice");
+        if at < self.hint.load(Ordering::Relaxed) {
+            self.hint.store(at, Ordering::Relaxed);
+        }
+    }
+
+    /// How many slots are held: exact when nobody else acts, a hint otherwise.
+    pub(crate) fn held(&self) -> usize {
+        let free: u32 = self.words.iter().map(|w| w.load(Ordering::Relaxed).count_ones()).sum();
+        self.count - free as usize
+    }
+
+    /// Are more than `n` slots held? Looks no further than needed to say yes.
+    #[inline]
+    pub(crate) fn held_more_than(&self, n: usize) -> bool {
+        let mut held = 0;
+        for (at, word) in self.words.iter().enumerate() {
+            let bits = (self.count - at * 64).min(64);
+            held += bits - word.load(Ordering::Relaxed).count_ones() as usize;
+            if held > n {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Calls `f` with each slot that is held at the moment it is looked at.
+    pub(crate) fn each_held(&self, mut f: impl FnMut(u32)) {
+        for (at, word) in self.words.iter().enumerate() {
+            let bits = (self.count - at * 64).min(64);
+            let mut held = !word.load(Ordering::Acquire) & (u64::MAX >> (64 - bits));
+            while held != 0 {
+                f((at * 64) as u32 + held.trailing_zeros());
+                held &= held - 1;
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{BATCH, CountSteps, FreeSlots};
+
+    #[test]
+    fn a_batch_is_trimmed_to_what_is_free() {
+        let free = FreeSlots::new(70);
+        let mut all = Vec::new();
+        loop {
+            let batch = free.take(100);
+            if batch.as_slice().is_empty() {
+                break;
+            }
+            assert!(batch.as_slice().len() <= BATCH);
+            all.extend_from_slice(batch.as_slice());
+        }
+        assert_eq!(free.held(), 70);
+        assert!(free.held_more_than(69) && !free.held_more_than(70));
+        all.sort_unstable();
+        assert_eq!(all, (0..70).collect::<Vec<u32>>());
+        free.give(65);
+        free.give(3);
+        assert_eq!(free.take(2).as_slice().len(), 2);
+    }
+
+    /// Contended steps.
+    #[derive(Default)]
+    struct Counted(u32);
+
+    impl CountSteps for Counted {
+        fn step(&mut self) {
+            self.0 += 1;
+        }
+
+        fn handed_over(&mut self) {}
+    }
+
+    #[test]
+    fn a_batch_comes_from_one_word_where_one_has_enough() {
+        let free = FreeSlots::new(128);
+        while !free.take(BATCH).as_slice().is_empty() {}
+        (0..20).chain(64..104).for_each(|slot| free.give(slot));
+        let mut steps = Counted::default();
+        let batch = free.take_counted(BATCH, &mut steps);
+        assert_eq!((batch.as_slice().len(), steps.0), (BATCH, 1));
+        assert!(batch.as_slice().iter().all(|&slot| slot >= 64));
+        // 20 are left in the one and 8 in the other: gathered.
+        let batch = free.take_counted(BATCH, &mut steps);
+        assert_eq!((batch.as_slice().len(), steps.0), (28, 3));
+        assert!(free.take_counted(1, &mut steps).as_slice().is_empty());
+        assert_eq!((free.held(), steps.0), (128, 3), "a look at nothing is no step");
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_models {
+    //! Failure would look like: one slot given to two submitters, or a slot that nobody can get any more.
+
+    use super::FreeSlots;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    #[test]
+    fn loom_two_submitters_and_a_releaser_never_share_a_slot() {
+        loom::model(|| {
+            let free = Arc::new(FreeSlots::new(3));
+            let held = free.take(1).as_slice()[0];
+            let other = Arc::clone(&free);
+            let submitter = thread::spawn(move || other.take(2).as_slice().to_vec());
+            let other = Arc::clone(&free);
+            let releaser = thread::spawn(move || other.give(held));
+            let mut all = free.take(2).as_slice().to_vec();
+            all.extend(submitter.join().unwrap());
+            releaser.join().unwrap();
+            all.extend_from_slice(free.take(3).as_slice());
+            all.sort_unstable();
+            assert_eq!(all, [0, 1, 2]);
+        });
+    }
+
+    /// Canary: taking by a load and a store gives a slot to two.
+    #[test]
+    #[should_panic(expected = "taken by both")]
+    fn loom_canary_taking_by_store_gives_a_slot_twice() {
+        fn take_first(free: &FreeSlots) -> u32 {
+            let now = free.words[0].load(super::Ordering::Acquire);
+            free.words[0].store(now & (now - 1), super::Ordering::Release);
+            now.trailing_zeros()
+        }
+        loom::model(|| {
+            let free = Arc::new(FreeSlots::new(2));
+            let other = Arc::clone(&free);
+            let submitter = thread::spawn(move || take_first(&other));
+            let here = take_first(&free);
+            assert_ne!(here, submitter.join().unwrap(), "taken by both");
+        });
+    }
+}
