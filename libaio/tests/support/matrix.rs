@@ -65,7 +65,7 @@ impl Cell {
             [0, may] => format!("{may} may differ: {reasons}"),
             [1, 0] => format!("1 differs: {reasons}"),
             [always, 0] => format!("{always} differ: {reasons}"),
-            [always, may] => format!("{always} differ, {may} more may: {reasons}"),
+            [always, may] => format!("{always} always and {may} at times differ: {reasons}"),
         };
         format!("{} | {} | {result}", programs.join(", "), self.answers)
     }
@@ -222,4 +222,52 @@ fn publish(path: &Path, table: &str) {
         gone.join("\n"),
         come.join("\n")
     );
+}
+
+#[test]
+fn the_matrix_notices_holes() {
+    let matrix = Matrix {
+        functions: &[("f", &["covered", "forgotten", "argued", "argued too much"])],
+        unsuffixed: &[],
+        untested: &[
+            ("f", "argued", "why"),
+            ("f", "argued too much", "why"),
+            ("g", "unknown", "why"),
+        ],
+        covers: &[],
+    };
+    let mut cells = Cells::new();
+    for case in ["covered", "argued too much", "not declared"] {
+        cells.insert(("f".to_owned(), case.to_owned()), Cell::default());
+    }
+    let mut complaints = matrix.holes(&cells);
+    complaints.sort();
+    let expected = [
+        "f, argued too much: is tested after all",
+        "f, forgotten: no answer covers it, and no reason is given",
+        "f, not declared: not a case of the list",
+        "g, unknown: no case, but said to be untested",
+    ];
+    assert_eq!(complaints, expected);
+    assert!(
+        matches("a", "a") && !matches("a", "ab") && matches("a*", "ab") && !matches("b*", "ab")
+    );
+}
+
+#[test]
+fn a_row_tells_what_differs() {
+    let line =
+        |name: &str| Line { name: name.to_owned(), answer: String::new(), covers: Vec::new() };
+    let table = [
+        super::differs(("p", "x"), ("1", "2"), Occurs::Always, "because"),
+        super::differs(("p", "y"), ("1", "2"), Occurs::May, "perhaps"),
+    ];
+    let mut cell = Cell::default();
+    cell.add("p", &line("z"), &table);
+    assert_eq!(cell.row(), "`p` | 1 | same");
+    cell.add("q", &line("x"), &table);
+    cell.add("p", &line("x"), &table);
+    assert_eq!(cell.row(), "`p`, `q` | 3 | 1 differs: because");
+    cell.add("p", &line("y"), &table);
+    assert_eq!(cell.row(), "`p`, `q` | 4 | 1 always and 1 at times differ: because; perhaps");
 }

@@ -54,10 +54,10 @@ static void arguments(void)
     cb = block(fd, buf, PAGE, INT64_MIN);
     request("[aio_read EINVAL] the smallest offset", aio_read, &cb);
     cb = block(fd, buf, PAGE, INT64_MAX);
-    request("[aio_read EOVERFLOW] read at the largest offset", aio_read, &cb);
+    request("[aio_read offset too large] read at the largest offset", aio_read, &cb);
     request("[aio_write EFBIG] write at the largest offset", aio_write, &cb);
     cb = block(fd, buf, PAGE, INT64_MAX - PAGE);
-    request("[aio_read EOVERFLOW] read a page before the largest offset", aio_read, &cb);
+    request("[aio_read offset too large] read a page before the largest offset", aio_read, &cb);
     request("[aio_write EFBIG] write a page before the largest offset", aio_write, &cb);
     cb = block(fd, buf, (size_t)SSIZE_MAX + 1, 0);
     request("[aio_read EINVAL] more bytes than can be", aio_read, &cb);
@@ -90,10 +90,11 @@ static void priorities(void)
     struct aiocb cb = block(fd, buf, 16, 0);
     for (int priority = -1; priority <= 21; priority += priority == 0 ? 20 : 1) {
         char read_name[80], write_name[80], sync_name[80];
-        const char *bad = priority < 0 || priority > 20 ? "EINVAL reqprio" : "reqprio";
+        int odd = priority < 0 || priority > 20;
+        const char *bad = odd ? "EINVAL reqprio" : "reqprio";
         snprintf(read_name, sizeof read_name, "[aio_read %s] read with priority %d", bad, priority);
         snprintf(write_name, sizeof write_name, "[aio_write %s] write with priority %d", bad, priority);
-        snprintf(sync_name, sizeof sync_name, "[aio_fsync %s] sync with priority %d", bad, priority);
+        snprintf(sync_name, sizeof sync_name, "[aio_fsync %s] sync with priority %d", odd ? "reqprio out of range" : "reqprio", priority);
         cb.aio_reqprio = priority;
         request(read_name, aio_read, &cb);
         if (priority < 0 || priority > 20)

@@ -80,8 +80,8 @@ int main(void)
     sync_it("[aio_fsync EBADF] a closed descriptor", O_SYNC, closed);
     sync_it("[aio_fsync success O_SYNC] a read-only descriptor", O_SYNC, readable);
     sync_it("[aio_fsync success O_DSYNC] a write-only descriptor", O_DSYNC, writable);
-    int folder = open("/tmp", O_RDONLY | O_DIRECTORY), null = open("/dev/null", O_RDWR), memory = memfd_create("m", 0);
-    int path = open("/tmp", O_PATH);
+    int folder = open(getenv("TMPDIR"), O_RDONLY | O_DIRECTORY), null = open("/dev/null", O_RDWR), memory = memfd_create("m", 0);
+    int path = open(getenv("TMPDIR"), O_PATH);
     sync_it("[aio_fsync success O_SYNC] a folder", O_SYNC, folder);
     sync_it("[aio_fsync EINVAL] null", O_SYNC, null);
     sync_it("[aio_fsync success O_SYNC] a memfd", O_SYNC, memory);

@@ -1,4 +1,6 @@
-/* Nothing is left behind by many requests, notifications, children and programs started: counted in /proc/self. */
+/* Nothing is left behind by many requests, notifications, children and programs started: counted in /proc/self.
+ *
+ * URINGLET_TEST_FORKS, _EXECS and _EXITS say how many of each, _SECONDS how long that may take. */
 #include "common.h"
 
 static int fd;

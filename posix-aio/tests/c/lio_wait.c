@@ -28,7 +28,7 @@ static void lists(void)
     say("[lio_listio empty list] all NULL", "%s", call(lio_listio(LIO_WAIT, none, 2, NULL)));
     say("[lio_listio LIO_NOP] all LIO_NOP", "%s", call(lio_listio(LIO_WAIT, nops, 2, NULL)));
     say("[lio_listio empty list] no entries", "%s", call(lio_listio(LIO_WAIT, none, 0, NULL)));
-    say("[lio_listio EINVAL nent] -1 entries", "%s", call(lio_listio(LIO_WAIT, none, -1, NULL)));
+    say("[lio_listio nent out of range] -1 entries", "%s", call(lio_listio(LIO_WAIT, none, -1, NULL)));
     say("[lio_listio EINVAL mode] bad mode", "%s", call(lio_listio(2, (struct aiocb *[]){&good}, 1, NULL)));
     say("[lio_listio EINVAL mode] mode -1, no entries", "%s", call(lio_listio(-1, none, 0, NULL)));
 

@@ -16,6 +16,7 @@ const FUNCTIONS: &[Function] = &[
             "EINVAL",
             "EINVAL reqprio",
             "EOVERFLOW",
+            "offset too large",
             "ENOSYS",
             "EFAULT",
             "EISDIR",
@@ -76,7 +77,7 @@ const FUNCTIONS: &[Function] = &[
             "EAGAIN",
             "EBADF",
             "EINVAL",
-            "EINVAL reqprio",
+            "reqprio out of range",
             "ENOSYS",
             "ECANCELED",
             "SIGEV_NONE",
@@ -171,6 +172,7 @@ const FUNCTIONS: &[Function] = &[
             "EINTR",
             "EINVAL mode",
             "EINVAL nent",
+            "nent out of range",
             "EINVAL unqueueable",
             "EIO",
             "ENOSYS",
@@ -196,6 +198,7 @@ const THERE: &str = "it is there";
 const TAKEN: &str = "never answered: what a block says is taken as it is";
 
 const UNTESTED: &[Untested] = &[
+    ("aio_read", "EOVERFLOW", "never answered: Linux says `EINVAL`, or that the file ends before"),
     ("aio_read", "ENOSYS", THERE),
     ("aio_write", "ENOSYS", THERE),
     ("aio_fsync", "ENOSYS", THERE),
@@ -205,5 +208,6 @@ const UNTESTED: &[Untested] = &[
     ("aio_return", "EINVAL", TAKEN),
     ("aio_suspend", "ENOSYS", THERE),
     ("aio_cancel", "ENOSYS", THERE),
+    ("lio_listio", "EINVAL nent", "never answered: there is no largest number"),
     ("lio_listio", "ENOSYS", THERE),
 ];
