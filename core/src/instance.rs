@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -214,6 +214,8 @@ pub struct Instance {
     /// The process that made it.
     generation: u64,
     closed: AtomicBool,
+    /// Slots of cancelled requests that are free once their numbers have left a ring.
+    reaped_in_rings: AtomicIsize,
     strict: bool,
     counters: Option<CountersOf>,
     ticks_per_us: u64,
@@ -302,6 +304,7 @@ impl Instance {
             engine,
             generation,
             closed: AtomicBool::new(false),
+            reaped_in_rings: AtomicIsize::new(0),
             strict: builder.strict,
             counters: published.or_else(own),
             ticks_per_us: ticks_per_us(),
@@ -408,6 +411,7 @@ impl Instance {
                     // Completions that the program reaped from the ring by itself still hold their slots.
                     self.completions.collect(|slot| self.reaped(slot));
                     self.engine.purge(self);
+                    self.await_reaped();
                     collected = true;
                 }
                 continue;
@@ -889,6 +893,7 @@ impl Instance {
             Ok(()) => true,
             Err(FreeIt(free)) => {
                 if free {
+                    self.reaped_in_rings.fetch_sub(1, Ordering::Relaxed);
                     self.free.give(index);
                 }
                 false
@@ -1066,6 +1071,22 @@ impl Instance {
     fn reaped(&self, index: u32) {
         if self.slot(index).reaped().0 {
             self.free.give(index);
+        } else {
+            self.reaped_in_rings.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Numbers of cancelled requests that are reaped already may be on their way out of a ring, in the
+    /// hands of a thread that is executing: it is not to cost a program its room.
+    #[cold]
+    fn await_reaped(&self) {
+        /// As long as a thread takes to pop them, even if it is preempted meanwhile.
+        const POP_US: u64 = 2000;
+        let begin = sys::ticks();
+        while self.reaped_in_rings.load(Ordering::Relaxed) > 0
+            && sys::ticks().wrapping_sub(begin) < POP_US * self.ticks_per_us
+        {
+            std::thread::yield_now();
         }
     }
 

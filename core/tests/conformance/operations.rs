@@ -8,8 +8,8 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::os::unix::net::UnixStream;
 
 use crate::common::{
-    LONG, bounded, by_user_data, context, create, file_with, finish, pattern, plain, push,
-    reap_all, run, skip, submit_all, wait_for,
+    LONG, bounded, by_user_data, context, create, file_with, finish, isolated, pattern, plain,
+    push, reap_all, run, skip, submit_all, wait_for,
 };
 use uringlet::{Context, FILE_POSITION, Sqe};
 
@@ -451,21 +451,23 @@ fn a_write_that_a_pipe_cannot_take_at_once_is_written_whole() {
 
 #[test]
 fn writes_of_one_pipe_stay_whole_and_in_order() {
-    let _bound = bounded(2 * LONG);
-    let mut context = context(64);
-    let (mut reader, writer) = std::io::pipe().unwrap();
-    let contents: Vec<Vec<u8>> = (0..4).map(|seed| pattern(seed, 200_001)).collect();
-    for (at, content) in contents.iter().enumerate() {
-        let write = Sqe::write(writer.as_raw_fd(), &content[..], 0);
-        push(&mut context, write.user_data(at as u64));
-    }
-    submit_all(&mut context);
-    let mut back = vec![0; 4 * 200_001];
-    reader.read_exact(&mut back).unwrap();
-    wait_for(&mut context, 4);
-    let results = by_user_data(&reap_all(&mut context));
-    assert!(results.values().all(|&result| result == 200_001), "{results:?}");
-    assert!(back == contents.concat());
+    // By itself: a number that was known as a file's, closed unseen, is found out one request at a time, in any order.
+    isolated(|| {
+        let mut context = context(64);
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let contents: Vec<Vec<u8>> = (0..4).map(|seed| pattern(seed, 200_001)).collect();
+        for (at, content) in contents.iter().enumerate() {
+            let write = Sqe::write(writer.as_raw_fd(), &content[..], 0);
+            push(&mut context, write.user_data(at as u64));
+        }
+        submit_all(&mut context);
+        let mut back = vec![0; 4 * 200_001];
+        reader.read_exact(&mut back).unwrap();
+        wait_for(&mut context, 4);
+        let results = by_user_data(&reap_all(&mut context));
+        assert!(results.values().all(|&result| result == 200_001), "{results:?}");
+        assert!(back == contents.concat());
+    });
 }
 
 /// Both ends of a new terminal. `None` where there are none to be had.
@@ -482,25 +484,28 @@ fn terminal() -> Option<(File, File)> {
 
 #[test]
 fn reads_of_a_terminal_get_its_lines_in_order() {
-    let _bound = bounded(2 * LONG);
-    let Some((mut master, slave)) = terminal() else {
-        return skip("no terminal can be made");
-    };
-    let mut context = context(64);
-    let mut lines = [[0u8; 8]; 6];
-    for (at, line) in lines.iter_mut().enumerate() {
-        let read = Sqe::read(slave.as_raw_fd(), &mut line[..], 0);
-        push(&mut context, read.user_data(at as u64));
-    }
-    submit_all(&mut context);
-    master.write_all(b"a\nb\nc\nd\ne\n").unwrap();
-    wait_for(&mut context, 5);
-    assert_eq!(context.cancel(5).map_err(|error| error.raw_os_error()), Ok(()), "it waits");
-    let results = by_user_data(&reap_all(&mut context));
-    assert_eq!(results[&5], -libc::ECANCELED);
-    for (at, line) in lines[..5].iter().enumerate() {
-        assert_eq!((results[&(at as u64)], line[0]), (2, b'a' + at as u8));
-    }
+    // By itself: a number that was known as a file's, closed unseen, is found out one request at a time, in any order.
+    isolated(|| {
+        let Some((mut master, slave)) = terminal() else {
+            return skip("no terminal can be made");
+        };
+        let mut context = context(64);
+        let mut lines = [[0u8; 8]; 6];
+        for (at, line) in lines.iter_mut().enumerate() {
+            let read = Sqe::read(slave.as_raw_fd(), &mut line[..], 0);
+            push(&mut context, read.user_data(at as u64));
+        }
+        submit_all(&mut context);
+        master.write_all(b"a\nb\nc\nd\ne\n").unwrap();
+        wait_for(&mut context, 5);
+        let canceled = context.cancel(5).map_err(|error| error.raw_os_error());
+        let results = by_user_data(&reap_all(&mut context));
+        assert_eq!(canceled, Ok(()), "it waits: {results:?}, {lines:?}");
+        assert_eq!(results[&5], -libc::ECANCELED);
+        for (at, line) in lines[..5].iter().enumerate() {
+            assert_eq!((results[&(at as u64)], line[0]), (2, b'a' + at as u8));
+        }
+    });
 }
 
 #[test]

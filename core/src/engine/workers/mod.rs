@@ -498,7 +498,7 @@ impl Contract for Workers {
         self.purge_worker_queue(instance);
         Self::purge_queue(instance, &self.copies);
         Self::purge_queue(instance, self.kernel.queue());
-        if let Some(turn) = self.take_to_purge() {
+        if let Some(turn) = self.baton.take() {
             Self::purge_queue(instance, &self.inline);
             self.lay_down(instance, turn);
         }

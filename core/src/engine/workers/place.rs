@@ -2,7 +2,6 @@
 
 use std::sync::atomic::Ordering;
 
-use super::baton::Turn;
 use super::threads::Threads;
 use super::{POLL_US, Workers};
 use crate::affinity::Choice;
@@ -13,9 +12,6 @@ use crate::sys;
 /// Ticks of the watchdog for which every worker of a pool is inside a request, and none takes another: a
 /// slow disk completes one of 64 more often than that.
 const STARVED_TICKS: u32 = 50;
-
-/// As long as a holder takes to pop what was cancelled, even if it is preempted meanwhile.
-const POP_US: u64 = 2000;
 
 impl Workers {
     /// Before the first request: where requests are executed, and where their completions are collected.
@@ -52,21 +48,6 @@ impl Workers {
         if starved != (*ticks >= STARVED_TICKS) {
             self.starved.store(!starved, Ordering::SeqCst);
             instance.completions().wake_now();
-        }
-    }
-
-    /// The baton, for a submit that lacks slots. Of a placed context a worker may be about to give back the
-    /// very slots that are lacking.
-    #[cold]
-    pub(super) fn take_to_purge(&self) -> Option<Turn> {
-        let begin = sys::ticks();
-        loop {
-            let turn = self.baton.take();
-            let over = sys::ticks().wrapping_sub(begin) > POP_US * self.ticks_per_us;
-            if turn.is_some() || over || !self.placed.load(Ordering::Relaxed) {
-                return turn;
-            }
-            std::thread::yield_now();
         }
     }
 
