@@ -135,6 +135,19 @@ fn make(
     }
 }
 
+/// How many of the first of these lie next to each other in one file. They go together, and the block layer merges them; others
+/// go one by one: a call with several holds all of them back until it has seen the last.
+fn adjacent(instance: &Instance, slots: &[u32]) -> usize {
+    // SAFETY: started by the caller, and not handed over yet.
+    let request = |&slot: &u32| unsafe { &*instance.slot(slot).request() };
+    let follows = |pair: &[u32]| {
+        let (one, next) = (&request(&pair[0]).sqe, &request(&pair[1]).sqe);
+        let is_same = (one.fd, one.opcode, one.len) == (next.fd, next.opcode, next.len);
+        is_same && one.off.wrapping_add(u64::from(one.len)) == next.off
+    };
+    1 + slots.windows(2).take_while(|pair| follows(pair)).count()
+}
+
 impl KernelLane {
     /// # Errors
     /// The builder's engine is one of the kernel's, and refused.
@@ -346,7 +359,8 @@ impl KernelLane {
         let begin = sys::ticks();
         let mut done = 0;
         while done < slots.len() {
-            let (taken, errno) = backend.submit(instance, &slots[done..], tell);
+            let together = adjacent(instance, &slots[done..]);
+            let (taken, errno) = backend.submit(instance, &slots[done..done + together], tell);
             done += taken;
             if errno < 0 {
                 // Whatever the reason: executed by a thread it either works or says why not.
