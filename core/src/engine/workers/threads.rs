@@ -41,6 +41,9 @@ impl Threads {
     /// Those of this process. In the child of a fork that is a new set: the parent's threads do
     /// not exist there, and its locks may have been held; the old set is left alone.
     pub(super) fn of_this_process() -> &'static Self {
+        // Reads files: later, on another thread, their descriptors could have numbers that the program has
+        // just closed, and still uses in a request.
+        cpus();
         Self::find(None)
     }
 
