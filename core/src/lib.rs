@@ -24,7 +24,6 @@
 
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
 
-pub mod affinity;
 mod cqe;
 mod queue;
 mod request;
@@ -35,6 +34,8 @@ mod zeros;
 
 // Everything but the modelled protocols is left out of a loom build. One attribute each: a macro around
 // them would hide the files from rustfmt.
+#[cfg(not(loom))]
+pub mod affinity;
 #[cfg(not(loom))]
 mod config;
 #[cfg(not(loom))]
@@ -70,6 +71,9 @@ pub use engine::Choice;
 #[cfg(feature = "faulty")]
 pub use engine::faulty::Faults;
 
+#[cfg(loom)]
+#[path = "affinity/completion.rs"]
+mod affinity_completion;
 #[cfg(loom)]
 #[path = "engine/workers/baton.rs"]
 mod baton;
