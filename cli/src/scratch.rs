@@ -27,7 +27,7 @@ pub const SMALLEST: u64 = 1 << 20;
 /// Where a benchmark works, on the command line.
 #[derive(Args)]
 pub struct Place {
-    /// A folder for the scratch file, or an existing file or block device to read [default: .]
+    /// A folder or a new name for the scratch file, or an existing file or block device to read [default: .]
     #[arg(long, value_name = "PATH")]
     file: Option<PathBuf>,
 
