@@ -158,6 +158,8 @@ pub struct Figure {
     pub iops: f64,
     /// CPU time of all threads, user and system, kernel workers of this process included.
     pub cpu_us_per_request: f64,
+    /// The part of it that is user time.
+    pub user_us_per_request: f64,
     /// Only of a timed run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency: Option<LatencyFigure>,
@@ -165,6 +167,12 @@ pub struct Figure {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub executed_by: Option<String>,
 }
+
+/// The percentiles that are kept of every latency: those that fio prints.
+pub const PERCENTILES: [f64; 17] = [
+    1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95,
+    99.99,
+];
 
 /// Latencies by the caller's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -181,6 +189,8 @@ pub struct LatencyFigure {
     pub complete_us_max: f64,
     /// The same, standard deviation.
     pub complete_us_stdev: f64,
+    /// The same, at each of [`PERCENTILES`].
+    pub complete_us_percentiles: [f64; PERCENTILES.len()],
 }
 
 /// The time that the caller spends in submit calls.
@@ -194,6 +204,8 @@ pub struct SubmitFigure {
     pub us_per_call_p999: f64,
     /// The longest call.
     pub us_per_call_max: f64,
+    /// Of the calls, at each of [`PERCENTILES`].
+    pub us_per_call_percentiles: [f64; PERCENTILES.len()],
     /// Requests per call.
     pub requests_per_call: f64,
 }
@@ -243,17 +255,19 @@ impl Latency {
         let submit = (self.requests > 0).then(|| SubmitFigure {
             us_per_request_mean: self.calls.sum.as_secs_f64() * 1e6 / self.requests as f64,
             us_per_call_mean: self.calls.mean(),
-            us_per_call_p999: self.calls.p999(),
+            us_per_call_p999: self.calls.at(99.9),
             us_per_call_max: self.calls.histogram.max() as f64 / 1e3,
+            us_per_call_percentiles: self.calls.percentiles(),
             requests_per_call: self.requests as f64 / self.calls.histogram.len() as f64,
         });
         LatencyFigure {
             submit,
             complete_us_mean: self.completions.mean(),
-            complete_us_p999: self.completions.p999(),
+            complete_us_p999: self.completions.at(99.9),
             complete_us_min: self.completions.histogram.min() as f64 / 1e3,
             complete_us_max: self.completions.histogram.max() as f64 / 1e3,
             complete_us_stdev: self.completions.histogram.stdev() / 1e3,
+            complete_us_percentiles: self.completions.percentiles(),
         }
     }
 }
@@ -281,15 +295,19 @@ impl Times {
         self.sum.as_secs_f64() * 1e6 / self.histogram.len().max(1) as f64
     }
 
-    fn p999(&self) -> f64 {
-        self.histogram.value_at_quantile(0.999) as f64 / 1e3
+    fn at(&self, percentile: f64) -> f64 {
+        self.histogram.value_at_percentile(percentile) as f64 / 1e3
+    }
+
+    fn percentiles(&self) -> [f64; PERCENTILES.len()] {
+        PERCENTILES.map(|percentile| self.at(percentile))
     }
 }
 
 /// Clock and CPU time of one run; looks at the clock about once per millisecond.
 pub struct Meter<'a> {
     start: Instant,
-    cpu: Duration,
+    cpu: CpuTime,
     duration: Duration,
     stop: &'a AtomicBool,
     next_look: u64,
@@ -298,7 +316,7 @@ pub struct Meter<'a> {
 impl<'a> Meter<'a> {
     /// Starts now.
     pub fn start(duration: Duration, stop: &'a AtomicBool) -> Self {
-        Self { cpu: cpu_time(), start: Instant::now(), duration, stop, next_look: 1 }
+        Self { cpu: cpu_times(), start: Instant::now(), duration, stop, next_look: 1 }
     }
 
     /// False when the time is over, or the user wants us to stop.
@@ -318,20 +336,45 @@ impl<'a> Meter<'a> {
     /// The figure, with everything that is complete.
     pub fn stop(self, requests: u64, latency: Option<LatencyFigure>) -> Figure {
         let seconds = self.start.elapsed().as_secs_f64();
-        let cpu = cpu_time().saturating_sub(self.cpu);
+        let cpu = cpu_times() - self.cpu;
+        let per_request = |time: Duration| time.as_secs_f64() * 1e6 / requests.max(1) as f64;
         Figure {
             requests,
             seconds,
             iops: requests as f64 / seconds,
-            cpu_us_per_request: cpu.as_secs_f64() * 1e6 / requests.max(1) as f64,
+            cpu_us_per_request: per_request(cpu.user + cpu.system),
+            user_us_per_request: per_request(cpu.user),
             latency,
             executed_by: None,
         }
     }
 }
 
+/// CPU time of all threads.
+#[derive(Clone, Copy)]
+struct CpuTime {
+    user: Duration,
+    system: Duration,
+}
+
+impl std::ops::Sub for CpuTime {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            user: self.user.saturating_sub(earlier.user),
+            system: self.system.saturating_sub(earlier.system),
+        }
+    }
+}
+
 /// CPU time of this process, user and system, all threads.
 pub fn cpu_time() -> Duration {
+    let CpuTime { user, system } = cpu_times();
+    user + system
+}
+
+fn cpu_times() -> CpuTime {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: `usage` is room for one rusage; RUSAGE_SELF covers all threads of the process.
     unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
@@ -340,7 +383,7 @@ pub fn cpu_time() -> Duration {
     let time = |t: libc::timeval| {
         Duration::from_micros(t.tv_sec.cast_unsigned() * 1_000_000 + t.tv_usec.cast_unsigned())
     };
-    time(usage.ru_utime) + time(usage.ru_stime)
+    CpuTime { user: time(usage.ru_utime), system: time(usage.ru_stime) }
 }
 
 #[cfg(test)]

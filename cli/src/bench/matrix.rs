@@ -336,6 +336,7 @@ mod tests {
             seconds: 1.0,
             iops,
             cpu_us_per_request: 30.0 / iops,
+            user_us_per_request: 10.0 / iops,
             latency: None,
             executed_by: None,
         };

@@ -490,6 +490,7 @@ mod tests {
                         seconds: 1.0,
                         iops: 100.0 + at as f64,
                         cpu_us_per_request: 1.0,
+                        user_us_per_request: 0.5,
                         latency: Some(bench::LatencyFigure {
                             submit: None,
                             complete_us_mean: 2000.0,
@@ -497,6 +498,7 @@ mod tests {
                             complete_us_min: 1.0,
                             complete_us_max: 1.0,
                             complete_us_stdev: 1.0,
+                            complete_us_percentiles: [1.0; 17],
                         }),
                         executed_by: None,
                     }],

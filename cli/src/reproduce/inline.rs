@@ -367,6 +367,7 @@ mod tests {
             seconds: 1.0,
             iops,
             cpu_us_per_request: 1.0,
+            user_us_per_request: 0.5,
             latency: None,
             executed_by: None,
         };
