@@ -396,8 +396,14 @@ impl Instance {
         let mut collected = false;
         while done.accepted < count && done.refused == 0 {
             let want = (count - done.accepted).min(batch_max);
-            let batch = self.free.take_counted(want, steps);
-            let slots = batch.as_slice();
+            let (one, batch);
+            let slots = if want == 1 {
+                one = self.free.take_one(steps);
+                one.as_slice()
+            } else {
+                batch = self.free.take_counted(want, steps);
+                batch.as_slice()
+            };
             if self.closed.load(Ordering::SeqCst) {
                 // Destroyed meanwhile: nobody would collect it.
                 slots.iter().for_each(|&slot| self.free.give(slot));
@@ -408,10 +414,7 @@ impl Instance {
                 if collected {
                     done.refused = -libc::EAGAIN;
                 } else {
-                    // Completions that the program reaped from the ring by itself still hold their slots.
-                    self.completions.collect(|slot| self.reaped(slot));
-                    self.engine.purge(self);
-                    self.await_reaped();
+                    self.make_room();
                     collected = true;
                 }
                 continue;
@@ -462,6 +465,16 @@ impl Instance {
         done
     }
 
+    /// Gathers slots that are held for nobody.
+    #[cold]
+    #[inline(never)]
+    fn make_room(self: &Arc<Self>) {
+        // Completions that the program reaped from the ring by itself still hold their slots.
+        self.completions.collect(|slot| self.reaped(slot));
+        self.engine.purge(self);
+        self.await_reaped();
+    }
+
     /// Waits until `min` completions can be reaped (0: only looks, and executes what will not
     /// sleep), executing requests on the way; `max` is how many the caller can take. Completions
     /// that `taker` has taken count, and are not in the queue. The signal mask, if given, is in
@@ -488,14 +501,38 @@ impl Instance {
             return Waited::Enough;
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let helped = self.engine.help(self, help, taker);
+        if self.has_enough(min, taker) {
+            return Waited::Enough;
+        }
+        self.wait_on(help, helped, deadline, mask, taker)
+    }
+
+    /// As many as `min` were taken or can be reaped.
+    #[inline]
+    fn has_enough(&self, min: u32, taker: &Taker<'_>) -> bool {
+        taker.taken >= min || self.completions.available() >= min - taker.taken
+    }
+
+    /// The rest of a wait that one round of help, which `helped` or did not, has not ended.
+    #[inline(never)]
+    fn wait_on(
+        self: &Arc<Self>,
+        help: Help,
+        mut helped: bool,
+        deadline: Option<Instant>,
+        mask: Option<u64>,
+        taker: &mut Taker<'_>,
+    ) -> Waited {
+        let min = help.min;
         let mut naps = 0;
         loop {
             let help = Help { min: min - taker.taken, ..help };
-            let helped = self.engine.help(self, help, taker);
-            if taker.taken >= min || self.completions.available() >= min - taker.taken {
-                return Waited::Enough;
-            }
             if helped {
+                helped = self.engine.help(self, help, taker);
+                if self.has_enough(min, taker) {
+                    return Waited::Enough;
+                }
                 continue;
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -523,6 +560,7 @@ impl Instance {
             if taker.taken >= min {
                 return Waited::Enough;
             }
+            helped = true;
         }
     }
 
