@@ -3,6 +3,8 @@
 mod bench;
 mod completions;
 mod doctor;
+#[cfg(test)]
+mod documents;
 mod machine;
 mod manual;
 mod reproduce;
