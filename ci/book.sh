@@ -23,6 +23,8 @@ stage="$scratch/stage"
 mkdir -- "$stage"
 git ls-files -z | xargs -0 cp --parents -t "$stage" --
 mv -- "$stage/docs/book.toml" "$stage/book.toml"
+# mdBook makes index.html of each README.md, and does not see to the links.
+find "$stage" -name '*.md' ! -name SUMMARY.md -exec sed -Ei 's|\]\(([^)]*)README\.md|](\1index.md|g' {} +
 {
     # Links of the summary are relative to the folder that it lies in.
     sed 's|](|](docs/|' "$stage/docs/SUMMARY.md"
