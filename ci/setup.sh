@@ -32,6 +32,7 @@ missing() {
     command -v ioping >/dev/null || echo ioping
     command -v strace >/dev/null || echo strace
     command -v mkfs.xfs >/dev/null || echo xfsprogs
+    command -v groff >/dev/null || echo groff-base
     ((mariadb)) || return 0
     # Without the packages that start a server of their own.
     command -v mariadbd >/dev/null || echo mariadb-server-core

@@ -1,8 +1,12 @@
 //! The `uringlet` command.
 
 mod bench;
+mod completions;
 mod doctor;
+#[cfg(test)]
+mod documents;
 mod machine;
+mod manual;
 mod reproduce;
 mod run;
 mod sandbox;
@@ -39,6 +43,8 @@ enum Command {
     Bench(bench::Arguments),
     Doctor(doctor::Arguments),
     Reproduce(reproduce::Arguments),
+    Man(manual::Arguments),
+    Completions(completions::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -47,6 +53,8 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => ("bench", bench::run(&arguments)),
         Command::Doctor(arguments) => ("doctor", doctor::run(&arguments)),
         Command::Reproduce(arguments) => ("reproduce", reproduce::run(&arguments)),
+        Command::Man(arguments) => ("man", manual::run(&arguments)),
+        Command::Completions(arguments) => ("completions", completions::run(&arguments)),
     };
     result.unwrap_or_else(|error| {
         eprintln!("uringlet {name}: {error:#}");

@@ -10,8 +10,8 @@ use self::library::DropIn;
 use crate::REFUSED;
 use crate::sandbox::Sandbox;
 use anyhow::{Context as _, Result};
-use clap::Args;
 use clap::builder::PossibleValuesParser;
+use clap::{Args, ValueHint};
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -63,7 +63,8 @@ pub struct Arguments {
     sandbox: Sandbox,
 
     /// The program and its arguments (put `--` in front of it)
-    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM",
+          value_hint = ValueHint::CommandWithArguments)]
     program: Vec<OsString>,
 }
 
