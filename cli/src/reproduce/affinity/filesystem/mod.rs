@@ -25,10 +25,8 @@ use steps::Step;
 use tree::Shape;
 use uringlet::{Builder, Context};
 
-/// Bytes that a file system has at least.
-const SMALLEST: u64 = 16 << 20;
 /// What a run takes, about.
-const FULL: Duration = Duration::from_secs(8);
+const FULL: Duration = Duration::from_secs(3);
 const QUICK: Duration = Duration::from_secs(1);
 
 /// One run of all steps; its file systems side by side.
@@ -76,7 +74,8 @@ impl FileSystems {
     /// Measures `count` file systems side by side, on as many parts of the scratch file.
     pub fn measure(count: usize, settings: &Settings, scratch: &Scratch, direct: &File) -> Self {
         let published = published::file_systems();
-        let bytes = scratch.size / count.max(1) as u64 / SMALLEST * SMALLEST;
+        let shape = if settings.quick { Shape::QUICK } else { Shape::FULL };
+        let bytes = scratch.size / count.max(1) as u64 / shape.room * shape.room;
         let mut this = Self {
             side_by_side: count,
             bytes_each: bytes,
@@ -92,13 +91,13 @@ impl FileSystems {
         } else if !scratch.writable {
             Some("they would overwrite the existing file (--allow-writes)".to_owned())
         } else if bytes == 0 {
-            let (all, each) = (size::short(scratch.size), size::short(SMALLEST));
+            let (all, each) = (size::short(scratch.size), size::short(shape.room));
             Some(format!("--size {all}: expected at least {each} for each of {count} file systems"))
         } else {
             None
         };
         match refused {
-            None => this.measure_all(settings, direct),
+            None => this.measure_all(shape, direct),
             Some(_) => this.rows.iter_mut().for_each(|row| row.not_measured.clone_from(&refused)),
         }
         this.measured = this.rows.iter().filter(|row| !row.runs.is_empty()).count();
@@ -106,16 +105,15 @@ impl FileSystems {
         this
     }
 
-    fn measure_all(&mut self, settings: &Settings, direct: &File) {
-        let shape = if settings.quick { Shape::QUICK } else { Shape::FULL };
+    fn measure_all(&mut self, shape: Shape, direct: &File) {
         let packed = tree::pack(shape).map_err(|error| error.to_string());
         let tar = packed.and_then(|packed| steps::in_memory(&packed));
         let tar = tar.as_ref().map_err(String::clone);
         let parts: Vec<Part> = (0..self.side_by_side as u64)
             .map(|at| Part { offset: at * self.bytes_each, length: self.bytes_each })
             .collect();
-        let bar = session::progress(self.rows.len() as u64 * u64::from(settings.rounds));
-        for (round, index) in interleaved(&[self.rows.len()], settings.rounds) {
+        let bar = session::progress(self.rows.len() as u64 * u64::from(self.rounds));
+        for (round, index) in interleaved(&[self.rows.len()], self.rounds) {
             if STOP.load(Ordering::Relaxed) {
                 break;
             }
@@ -123,7 +121,7 @@ impl FileSystems {
             bar.set_message(format!(
                 "round {} of {} · file systems, {}",
                 round + 1,
-                settings.rounds,
+                self.rounds,
                 row.name()
             ));
             bar.inc(1);

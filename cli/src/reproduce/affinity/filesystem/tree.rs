@@ -9,11 +9,13 @@ pub struct Shape {
     pub sources: usize,
     /// Files that nothing is compiled from: most of a real tree's.
     pub others: usize,
+    /// Bytes that a file system for it has at least, and is a multiple of.
+    pub room: u64,
 }
 
 impl Shape {
-    pub const FULL: Self = Self { sources: 48, others: 256 };
-    pub const QUICK: Self = Self { sources: 4, others: 16 };
+    pub const FULL: Self = Self { sources: 48, others: 2048, room: 64 << 20 };
+    pub const QUICK: Self = Self { sources: 4, others: 16, room: 16 << 20 };
 }
 
 const FOLDERS: usize = 8;
