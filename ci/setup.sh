@@ -33,6 +33,8 @@ missing() {
     command -v strace >/dev/null || echo strace
     command -v mkfs.xfs >/dev/null || echo xfsprogs
     command -v groff >/dev/null || echo groff-base
+    command -v mkfs.ext4 >/dev/null || echo e2fsprogs
+    command -v make >/dev/null || echo make
     ((mariadb)) || return 0
     # Without the packages that start a server of their own.
     command -v mariadbd >/dev/null || echo mariadb-server-core

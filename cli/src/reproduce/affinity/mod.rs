@@ -4,6 +4,7 @@
 //! apart from each other; the counters of each row prove its placement.
 
 mod cycles;
+mod filesystem;
 mod load;
 mod published;
 mod report;
@@ -16,6 +17,7 @@ use crate::session::{self, INTERRUPTED, Json, STOP};
 use crate::{REFUSED, size};
 use anyhow::Result;
 use clap::Args;
+use filesystem::FileSystems;
 use load::{Reads, Run};
 use report::Report;
 use serde::Serialize;
@@ -49,7 +51,11 @@ rows fall together, and each is run once. Below are rows with free placement and
 The small reads: 4 KiB, one after the other in a range of 2 MiB, 8 in flight: with free placement, and with a \
 completion thread in another cell and in the application's. The times are those of the whole machine.
 
-The third published measurement (mkfs, untar, make and clean on file systems in parallel) is not repeated here.
+The file systems: mkfs.ext4, tar, make -j4 and make clean on ext4, side by side, in parts of the scratch file, which \
+uringlet serves to the kernel as images (FUSE, with loop devices on them). Q and C 1: on the CPU of the disk's \
+interrupt, 0: free; rq: rq_affinity. Published was the same about the block layer's own queue, and the kernel's tree. \
+Each step but mkfs begins on a freshly mounted file system and ends with syncfs(2). It takes root, /dev/fuse and loop devices; without them it is not measured, \
+and the reason is given. Mounts are in a namespace of their own: nobody else sees them, and they end with it.
 
 A placement is proved if all requests were handed over, and completed, in the cells that it names. Figures are \
 medians over the rounds; counters are of all rounds. A ratio is MB/s divided by that of free placement with \
@@ -80,6 +86,10 @@ pub struct Options {
     /// meanwhile and put back; needs root
     #[arg(long)]
     kernel_switch: bool,
+
+    /// File systems side by side; 0 leaves this part out
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(0..=8), allow_hyphen_values = true)]
+    file_systems: u8,
 
     /// Write everything, each round's figures included, to this file
     #[arg(long, value_name = "FILE")]
@@ -182,6 +192,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let mut cells = cells(&placements, scratch.size, options.kernel_switch);
     let steps = cells.len() as u64 * u64::from(settings.rounds);
     let takes = Duration::from_secs_f64(steps as f64 * (settings.seconds + OVERHEAD));
+    let takes = takes + filesystem::estimate(options.file_systems.into(), &settings);
     let rounds = format!("{} of {} s per row, interleaved", settings.rounds, settings.seconds);
     let here =
         format!("{} ({}); interrupt on CPU {interrupt}", settings.cells.join(" | "), settings.cell);
@@ -200,6 +211,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         let each = Duration::from_secs_f64(settings.seconds.min(0.3));
         [1, 2, 4].into_iter().map(|producers| compare_lists(producers, each)).collect()
     };
+    let file_systems =
+        FileSystems::measure(options.file_systems.into(), &settings, &scratch, direct);
     let interrupted = STOP.load(Ordering::Relaxed);
     let report = Report::new(
         &machine,
@@ -211,6 +224,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         placements,
         cells,
         &lists,
+        file_systems,
     );
     session::say(&report.text())?;
     json.write(&report)?;

@@ -3,9 +3,10 @@
 use super::load::{CpuTime, Run};
 use super::published::{self, Row, Small};
 use super::sites::Placed;
-use super::{Cell, Settings, What};
+use super::{Cell, FileSystems, Settings, What};
 use crate::bench;
 use crate::machine::{Machine, Storage};
+use crate::reproduce::report::not_measured;
 use crate::scratch::Scratch;
 use crate::{session, size};
 use serde::Serialize;
@@ -56,6 +57,7 @@ pub struct Report<'a> {
     distinct: usize,
     proved: usize,
     lists: Vec<List>,
+    file_systems: FileSystems,
     published_matrix: Vec<Row>,
     published_small: Vec<Small>,
 }
@@ -108,6 +110,7 @@ impl<'a> Report<'a> {
         placements: Vec<Placed>,
         cells: Vec<Cell>,
         lists: &[ListCost],
+        file_systems: FileSystems,
     ) -> Self {
         let summaries: Vec<_> = cells.iter().map(|cell| Summary::of(&cell.runs)).collect();
         let rows = cells.iter().zip(&summaries).filter_map(|(c, s)| Some((c.expected?, s)));
@@ -133,6 +136,7 @@ impl<'a> Report<'a> {
             distinct,
             proved,
             lists: lists.iter().map(list).collect(),
+            file_systems,
             published_matrix: published::matrix(),
             published_small: published::small(),
         }
@@ -151,18 +155,12 @@ impl<'a> Report<'a> {
     pub fn text(&self) -> String {
         let mut text = self.matrix();
         text.push_str(&self.small());
+        text.push_str(&self.file_systems.text());
         text.push_str(&self.shown());
-        let mut reasons: Vec<String> = self
-            .cells
-            .iter()
-            .filter_map(|cell| {
-                Some(format!("  {}: {}\n", name(&cell.what), cell.not_measured.as_deref()?))
-            })
-            .collect();
-        if !reasons.is_empty() {
-            reasons.insert(0, "\nNot measured\n".into());
-        }
-        text.extend(reasons);
+        let cells = self.cells.iter();
+        let cells =
+            cells.filter_map(|cell| Some((name(&cell.what), cell.not_measured.as_deref()?)));
+        text.push_str(&not_measured(cells.chain(self.file_systems.reasons())));
         text
     }
 
