@@ -3,8 +3,9 @@
 //! The C library executes the requests of one descriptor one after the other. With a request on
 //! each of a number of duplicates it has a thread for each of them.
 
+use super::options::Options;
 use super::published::FdPool;
-use super::report::{self, Repeat, Shown};
+use super::report::{self, Shown};
 use crate::bench::{self, Engine, Figure, Load, Order, Trial, exclusion, interleaved};
 use crate::machine::{Machine, Storage};
 use crate::scratch::{Place, Scratch};
@@ -50,16 +51,12 @@ pub struct Arguments {
     #[command(flatten)]
     place: Place,
 
-    /// One round of 0.2 s instead of three of 1 s
-    #[arg(long)]
-    quick: bool,
-
     /// Seconds for each cell and round [default: 1; with --quick 0.2]
     #[arg(long, value_parser = bench::seconds, allow_hyphen_values = true)]
     seconds: Option<f64>,
 
     #[command(flatten)]
-    repeat: Repeat,
+    options: Options,
 }
 
 /// One way to get the requests executed, and what it was called in the publication.
@@ -212,6 +209,7 @@ struct Report<'a> {
 /// The scratch file cannot be made or filled, or the JSON file not be written.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     session::stop_on_ctrl_c()?;
+    arguments.options.sandbox.enter()?;
     let machine = Machine::look();
     let scratch = arguments.place.open()?;
     if !scratch.writable {
@@ -223,18 +221,18 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Ok(ExitCode::from(REFUSED));
     }
     let storage = Storage::behind(&scratch.buffered)?;
-    let json = Json::open(arguments.repeat.json.as_deref())?;
-    let quick = arguments.quick;
+    let json = Json::open(arguments.options.json.as_deref())?;
+    let quick = arguments.options.quick;
     let settings = Settings {
         quick,
-        rounds: arguments.repeat.rounds(quick),
+        rounds: arguments.options.rounds(),
         seconds: arguments.seconds.unwrap_or(if quick { 0.2 } else { 1.0 }),
         depth: DEPTH,
         block: BLOCK,
         file_size: scratch.size,
     };
     let mut cells = cells(&scratch, &storage);
-    let notices = notices(&machine, &storage, &scratch, &settings);
+    let notices = arguments.options.notices(&machine, &storage, &scratch.notices);
     let steps = cells.iter().filter(|cell| cell.not_measured.is_none()).count() as u64
         * u64::from(settings.rounds);
     let takes = Duration::from_secs_f64(steps as f64 * (settings.seconds + OVERHEAD));
@@ -268,17 +266,6 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         descriptors_left_open: before.zip(after).map(|(before, after)| after - before.min(after)),
     };
     session::end(name, &report.text(), &report, json)
-}
-
-fn notices(
-    machine: &Machine,
-    storage: &Storage,
-    scratch: &Scratch,
-    settings: &Settings,
-) -> Vec<String> {
-    let mut notices = session::notices(machine, storage, &scratch.notices);
-    notices.extend(report::one_round(settings.rounds));
-    notices
 }
 
 /// Every combination, those that cannot work already marked with the reason.

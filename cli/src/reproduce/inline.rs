@@ -3,8 +3,9 @@
 //! io_uring tries a request and has a worker redo it if it would block; uringlet executes it, and if it
 //! blocks, another thread goes on with the rest.
 
+use super::options::Options;
 use super::published::Uringlet;
-use super::report::{self, Goal, Ratio, Repeat, Shown};
+use super::report::{self, Goal, Ratio, Shown};
 use super::{ascending, number};
 use crate::bench::{self, Engine, Figure, Load, Order, Trial, exclusion, interleaved, median};
 use crate::machine::{Machine, Storage};
@@ -53,10 +54,6 @@ pub struct Arguments {
     #[command(flatten)]
     place: Place,
 
-    /// One round of 0.1 s instead of three of 0.5 s
-    #[arg(long)]
-    quick: bool,
-
     /// Requests in flight
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32",
           value_parser = number(DEPTH_MAX), allow_hyphen_values = true)]
@@ -67,7 +64,7 @@ pub struct Arguments {
     seconds: Option<f64>,
 
     #[command(flatten)]
-    repeat: Repeat,
+    options: Options,
 }
 
 /// What both sides of a line consist of.
@@ -175,6 +172,7 @@ struct Report<'a> {
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let name = "reproduce uringlet";
     session::stop_on_ctrl_c()?;
+    arguments.options.sandbox.enter()?;
     let machine = Machine::look();
     let scratch = arguments.place.open()?;
     if !scratch.writable {
@@ -186,19 +184,18 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Ok(ExitCode::from(REFUSED));
     }
     let storage = Storage::behind(&scratch.buffered)?;
-    let json = Json::open(arguments.repeat.json.as_deref())?;
-    let quick = arguments.quick;
+    let json = Json::open(arguments.options.json.as_deref())?;
+    let quick = arguments.options.quick;
     let settings = Settings {
         quick,
-        rounds: arguments.repeat.rounds(quick),
+        rounds: arguments.options.rounds(),
         seconds: arguments.seconds.unwrap_or(if quick { 0.1 } else { 0.5 }),
         depths: ascending(&arguments.depth),
         block: BLOCK,
         window: WINDOW.min(scratch.size),
     };
     let mut cells = cells(&settings, &scratch, &storage);
-    let mut notices = session::notices(&machine, &storage, &scratch.notices);
-    notices.extend(report::one_round(settings.rounds));
+    let notices = arguments.options.notices(&machine, &storage, &scratch.notices);
     let runs = 2 * cells.len() as u32 * settings.rounds;
     let takes = Duration::from_secs_f64(f64::from(runs) * (settings.seconds + 0.1));
     let rounds = format!("{} of {} s per run, interleaved", settings.rounds, settings.seconds);

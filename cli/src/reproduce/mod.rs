@@ -8,6 +8,7 @@ mod batch;
 mod fd_pool;
 mod inline;
 mod lookup;
+mod options;
 mod published;
 mod report;
 
@@ -37,7 +38,7 @@ enum Experiment {
     Lookup(lookup::Arguments),
     Batch(batch::Arguments),
     FdPool(fd_pool::Arguments),
-    Affinity(affinity::Options),
+    Affinity(affinity::Arguments),
     #[command(name = "uringlet")]
     Inline(inline::Arguments),
 }
@@ -51,7 +52,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         Experiment::Lookup(arguments) => lookup::run(arguments),
         Experiment::Batch(arguments) => batch::run(arguments),
         Experiment::FdPool(arguments) => fd_pool::run(arguments),
-        Experiment::Affinity(options) => affinity::run(options),
+        Experiment::Affinity(arguments) => affinity::run(arguments),
         Experiment::Inline(arguments) => inline::run(arguments),
     }
 }

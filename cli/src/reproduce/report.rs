@@ -2,35 +2,8 @@
 
 use crate::bench::median;
 use crate::session;
-use clap::Args;
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::path::PathBuf;
-
-/// How often, and where the result goes.
-#[derive(Args)]
-pub struct Repeat {
-    /// Rounds, over which the median is taken [default: 3; with --quick 1]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000), allow_hyphen_values = true)]
-    rounds: Option<u32>,
-
-    /// Write everything, each round's figures included, to this file
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-}
-
-impl Repeat {
-    /// As given, or by default.
-    pub fn rounds(&self, quick: bool) -> u32 {
-        self.rounds.unwrap_or(if quick { 1 } else { 3 })
-    }
-}
-
-/// What to say of a measurement without repetition.
-pub fn one_round(rounds: u32) -> Option<String> {
-    let text = "one round: a look, not a measurement (without --quick: three)";
-    (rounds == 1).then(|| text.into())
-}
 
 /// A ratio of two things that were measured in the same rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

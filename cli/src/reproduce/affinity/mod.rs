@@ -10,6 +10,7 @@ mod published;
 mod report;
 mod sites;
 
+use super::options::Options;
 use crate::bench::{self, interleaved};
 use crate::machine::{Machine, Storage};
 use crate::scratch::{Place, Scratch};
@@ -66,21 +67,13 @@ Exit status: 0; 1 if it failed, or a placement was not proved; 2 if it was refus
 /// Submissions and completions placed on CPUs apart from each other, proved by counters (Linux block layer, 2008).
 #[derive(Args)]
 #[command(after_help = HELP, after_long_help = HELP)]
-pub struct Options {
+pub struct Arguments {
     #[command(flatten)]
     place: Place,
-
-    /// One round of 0.2 s instead of three of 1 s
-    #[arg(long)]
-    quick: bool,
 
     /// Seconds for each row and round [default: 1; with --quick 0.2]
     #[arg(long, value_parser = bench::seconds, allow_hyphen_values = true)]
     seconds: Option<f64>,
-
-    /// Rounds, over which the median is taken [default: 3; with --quick 1]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000), allow_hyphen_values = true)]
-    rounds: Option<u32>,
 
     /// Also run free placement with each value of the kernel's own switch (queue/rq_affinity of the disk), which is CHANGED
     /// meanwhile and put back; needs root
@@ -91,9 +84,8 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(0..=8), allow_hyphen_values = true)]
     file_systems: u8,
 
-    /// Write everything, each round's figures included, to this file
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    options: Options,
 }
 
 /// What is measured in one table row.
@@ -143,10 +135,11 @@ struct Settings {
 ///
 /// # Errors
 /// The scratch file cannot be made or filled, or the JSON file not be written.
-pub fn run(options: &Options) -> Result<ExitCode> {
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     session::stop_on_ctrl_c()?;
+    arguments.options.sandbox.enter()?;
     let machine = Machine::look();
-    let scratch = options.place.open()?;
+    let scratch = arguments.place.open()?;
     let storage = Storage::behind(&scratch.buffered)?;
     let direct = match &scratch.direct {
         Ok(direct) if !storage.is_memory() => direct,
@@ -167,32 +160,29 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         );
         return Ok(ExitCode::from(REFUSED));
     }
-    let json = Json::open(options.json.as_deref())?;
+    let json = Json::open(arguments.options.json.as_deref())?;
     let topology = Topology::look();
     let device = Device::behind(&scratch.buffered.metadata()?);
     let cells_here: Vec<CpuSet> =
         topology.cells().iter().map(|cell| cell.and(topology.allowed())).collect();
     let cells_here: Vec<CpuSet> = cells_here.into_iter().filter(|cell| !cell.is_empty()).collect();
-    let mut notices = session::notices(&machine, &storage, &scratch.notices);
+    let mut notices = arguments.options.notices(&machine, &storage, &scratch.notices);
     let interrupt = interrupt(&topology, &device, &mut notices);
-    let quick = options.quick;
+    let quick = arguments.options.quick;
     let settings = Settings {
         quick,
-        rounds: options.rounds.unwrap_or(if quick { 1 } else { 3 }),
-        seconds: options.seconds.unwrap_or(if quick { 0.2 } else { 1.0 }),
+        rounds: arguments.options.rounds(),
+        seconds: arguments.seconds.unwrap_or(if quick { 0.2 } else { 1.0 }),
         file_size: scratch.size,
         cell: topology.cell_kind().to_string(),
         cells: cells_here.iter().map(ToString::to_string).collect(),
         interrupt,
     };
-    if settings.rounds == 1 {
-        notices.push("one round: a look, not a measurement (without --quick: three)".into());
-    }
     let placements = placements(&cells_here, interrupt);
-    let mut cells = cells(&placements, scratch.size, options.kernel_switch);
+    let mut cells = cells(&placements, scratch.size, arguments.kernel_switch);
     let steps = cells.len() as u64 * u64::from(settings.rounds);
     let takes = Duration::from_secs_f64(steps as f64 * (settings.seconds + OVERHEAD));
-    let takes = takes + filesystem::estimate(options.file_systems.into(), &settings);
+    let takes = takes + filesystem::estimate(arguments.file_systems.into(), &settings);
     let rounds = format!("{} of {} s per row, interleaved", settings.rounds, settings.seconds);
     let here =
         format!("{} ({}); interrupt on CPU {interrupt}", settings.cells.join(" | "), settings.cell);
@@ -212,7 +202,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         [1, 2, 4].into_iter().map(|producers| compare_lists(producers, each)).collect()
     };
     let file_systems =
-        FileSystems::measure(options.file_systems.into(), &settings, &scratch, direct);
+        FileSystems::measure(arguments.file_systems.into(), &settings, &scratch, direct);
     let interrupted = STOP.load(Ordering::Relaxed);
     let report = Report::new(
         &machine,

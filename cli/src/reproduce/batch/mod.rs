@@ -9,7 +9,7 @@ mod report;
 
 use self::job::{Job, Phase};
 use self::report::{Cell, JobCell, PathCell, Report};
-use super::report::{Repeat, one_round};
+use super::options::Options;
 use super::{ascending, errno, number};
 use crate::REFUSED;
 use crate::bench::{self, Load, Order, exclusion, interleaved};
@@ -42,7 +42,7 @@ Examples:
 The submit path alone: threads submit 32 requests at a time to one context, whose engine completes them \
 at once without doing anything. Then the published job: a file written from beginning to end past the page \
 cache (into space that is allocated for it), read, and written again, 8 KiB at a time, 128 in flight (with more than 4 threads, 32 for each), submitted and \
-reaped 32 at a time, by one context with engine auto.
+reaped 32 at a time, by one context with engine auto. With --quick, 16M of the file are.
 
 Steps are attempts to change a word of the context's free slots, which every submitter changes; failed ones count. \
 Submit time is by the caller's clock: the median call, divided by its requests, so that time \
@@ -59,10 +59,6 @@ pub struct Arguments {
     #[command(flatten)]
     place: Place,
 
-    /// One round, with 0.05 s of the path alone and 16M of the file, instead of three with 0.5 s and all of it
-    #[arg(long)]
-    quick: bool,
-
     /// Threads that submit to the one context
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8",
           value_parser = number(THREADS_MAX), allow_hyphen_values = true)]
@@ -73,7 +69,7 @@ pub struct Arguments {
     seconds: Option<f64>,
 
     #[command(flatten)]
-    repeat: Repeat,
+    options: Options,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -97,6 +93,7 @@ struct Settings {
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let name = "reproduce batch";
     session::stop_on_ctrl_c()?;
+    arguments.options.sandbox.enter()?;
     let machine = Machine::look();
     let scratch = arguments.place.open()?;
     if !scratch.writable {
@@ -108,12 +105,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Ok(ExitCode::from(REFUSED));
     }
     let storage = Storage::behind(&scratch.buffered)?;
-    let json = Json::open(arguments.repeat.json.as_deref())?;
-    let quick = arguments.quick;
+    let json = Json::open(arguments.options.json.as_deref())?;
+    let quick = arguments.options.quick;
     let most = if quick { 16 << 20 } else { u64::MAX };
     let settings = Settings {
         quick,
-        rounds: arguments.repeat.rounds(quick),
+        rounds: arguments.options.rounds(),
         seconds: arguments.seconds.unwrap_or(if quick { 0.05 } else { 0.5 }),
         threads: ascending(&arguments.threads),
         batches: BATCHES,
@@ -121,8 +118,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         record: job::RECORD,
         job_size: scratch.size.min(most) / job::RECORD * job::RECORD,
     };
-    let mut notices = session::notices(&machine, &storage, &scratch.notices);
-    notices.extend(one_round(settings.rounds));
+    let notices = arguments.options.notices(&machine, &storage, &scratch.notices);
     let rounds =
         format!("{} of {} s of the path alone, interleaved", settings.rounds, settings.seconds);
     let more = [("rounds", rounds), ("takes", session::about(settings.takes()))];

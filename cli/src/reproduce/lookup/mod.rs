@@ -11,8 +11,8 @@ mod structures;
 use self::alone::Alone;
 use self::job::{Files, Job};
 use self::report::{JobCell, LookupCell, Report};
+use super::options::Options;
 use super::published::ContextLookup;
-use super::report::{Repeat, one_round};
 use super::{ascending, errno, number};
 use crate::bench::{self, interleaved};
 use crate::machine::{Machine, Storage};
@@ -56,10 +56,6 @@ pub struct Arguments {
     #[arg(long, value_name = "PATH", default_value = ".")]
     folder: PathBuf,
 
-    /// One round, with lookups of 0.01 s and one loop, instead of three with 0.1 s and ten
-    #[arg(long)]
-    quick: bool,
-
     /// Contexts to look up one of
     #[arg(long, value_delimiter = ',', default_value = "1,8,64,512,4096",
           value_parser = number(CONTEXTS_MAX), allow_hyphen_values = true)]
@@ -79,7 +75,7 @@ pub struct Arguments {
     loops: Option<u64>,
 
     #[command(flatten)]
-    repeat: Repeat,
+    options: Options,
 }
 
 /// What a handle is looked up in.
@@ -145,10 +141,10 @@ struct Settings {
 
 impl Settings {
     fn new(arguments: &Arguments, machine: &Machine) -> Self {
-        let quick = arguments.quick;
+        let quick = arguments.options.quick;
         Self {
             quick,
-            rounds: arguments.repeat.rounds(quick),
+            rounds: arguments.options.rounds(),
             seconds: arguments.seconds.unwrap_or(if quick { 0.01 } else { 0.1 }),
             loops: arguments.loops.unwrap_or(if quick { 1 } else { 10 }),
             contexts: ascending(&arguments.contexts),
@@ -192,6 +188,7 @@ impl Settings {
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let name = "reproduce lookup";
     session::stop_on_ctrl_c()?;
+    arguments.options.sandbox.enter()?;
     let machine = Machine::look();
     let settings = Settings::new(arguments, &machine);
     let folder = &arguments.folder;
@@ -199,9 +196,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let files = Files::create(folder, most)
         .with_context(|| format!("cannot make {most} files of 256 KiB in {}", folder.display()))?;
     let storage = Storage::behind(files.first())?;
-    let json = Json::open(arguments.repeat.json.as_deref())?;
-    let mut notices = session::notices(&machine, &storage, &[]);
-    notices.extend(one_round(settings.rounds));
+    let json = Json::open(arguments.options.json.as_deref())?;
+    let notices = arguments.options.notices(&machine, &storage, &[]);
     let rounds = format!(
         "{} of {} s per lookup, {} loops per job, interleaved",
         settings.rounds, settings.seconds, settings.loops
