@@ -135,9 +135,14 @@ fn make(
     }
 }
 
-/// How many of the first of these lie next to each other in one file. They go together, and the block layer merges them; others
-/// go one by one: a call with several holds all of them back until it has seen the last.
-fn adjacent(instance: &Instance, slots: &[u32]) -> usize {
+/// The most requests that are handed over with one call if they do not lie next to each other. The block layer holds back all
+/// requests of a call until it has seen the last, so that more of them keep the device waiting; fewer cost a call and a
+/// notification of the device each. ARCHITECTURE.md has the figures.
+const TOGETHER: usize = 4;
+
+/// How many of the first of these go to the kernel with one call: all that lie next to each other in one file, which the block
+/// layer merges, or else some.
+fn together(instance: &Instance, slots: &[u32]) -> usize {
     // SAFETY: started by the caller, and not handed over yet.
     let request = |&slot: &u32| unsafe { &*instance.slot(slot).request() };
     let follows = |pair: &[u32]| {
@@ -145,7 +150,8 @@ fn adjacent(instance: &Instance, slots: &[u32]) -> usize {
         let is_same = (one.fd, one.opcode, one.len) == (next.fd, next.opcode, next.len);
         is_same && one.off.wrapping_add(u64::from(one.len)) == next.off
     };
-    1 + slots.windows(2).take_while(|pair| follows(pair)).count()
+    let adjacent = 1 + slots.windows(2).take_while(|pair| follows(pair)).count();
+    adjacent.max(TOGETHER.min(slots.len()))
 }
 
 impl KernelLane {
@@ -359,7 +365,7 @@ impl KernelLane {
         let begin = sys::ticks();
         let mut done = 0;
         while done < slots.len() {
-            let together = adjacent(instance, &slots[done..]);
+            let together = together(instance, &slots[done..]);
             let (taken, errno) = backend.submit(instance, &slots[done..done + together], tell);
             done += taken;
             if errno < 0 {
