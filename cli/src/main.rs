@@ -7,6 +7,7 @@ mod doctor;
 mod documents;
 mod machine;
 mod manual;
+mod report;
 mod reproduce;
 mod run;
 mod sandbox;

@@ -1,10 +1,10 @@
 //! The options that every experiment has.
 
 use crate::machine::{Machine, Storage};
+use crate::report::Outputs;
 use crate::sandbox::Sandbox;
 use crate::session;
 use clap::Args;
-use std::path::PathBuf;
 
 /// How thoroughly, in which sandbox, and where the result goes.
 #[derive(Args, Clone)]
@@ -17,9 +17,8 @@ pub struct Options {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000), allow_hyphen_values = true)]
     rounds: Option<u32>,
 
-    /// Write everything, each round's figures included, to this file
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    #[command(flatten)]
+    pub outputs: Outputs,
 
     #[command(flatten)]
     pub sandbox: Sandbox,

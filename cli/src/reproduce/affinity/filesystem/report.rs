@@ -2,10 +2,11 @@
 
 use super::image::Served;
 use super::steps::Step;
-use super::{FileSystems, Row};
+use super::{FileSystems, Row, Run};
+use crate::report::{Axis, Bar, Bars, Figure, Group, Key, Plot, Record, Scale, Section, Table};
 use crate::reproduce::affinity::published::FileSystem as Published;
-use crate::{session, size};
-use std::fmt::Write as _;
+use crate::size;
+use std::collections::BTreeMap;
 
 /// Seconds over file systems and rounds.
 struct Times {
@@ -50,19 +51,19 @@ impl Row {
 
 impl FileSystems {
     /// The table, and what uringlet has served for each of its rows.
-    pub fn text(&self) -> String {
+    pub fn section(&self) -> Section {
         let Self { side_by_side, rows, measured, .. } = self;
-        let mut text =
-            format!("mkfs, untar, make and clean on {side_by_side} file systems side by side: s\n");
+        let mut section = Section::new(format!(
+            "mkfs, untar, make and clean on {side_by_side} file systems side by side: s"
+        ));
         if *measured > 0 {
-            text.push_str(&self.table());
+            section = section.with_figures(self.figures()).with_table(self.table());
         }
-        let _ = writeln!(
-            text,
-            "  Placements: {} published, {measured} of them measured, {} not",
+        section.notes.push(format!(
+            "Placements: {} published, {measured} of them measured, {} not",
             rows.len(),
             self.not_measured
-        );
+        ));
         for row in rows.iter().filter(|row| !row.runs.is_empty()) {
             let served = || row.runs.iter().flat_map(|run| &run.served);
             let sum = |of: fn(&Served) -> u64| size::grouped(served().map(of).sum());
@@ -71,9 +72,8 @@ impl FileSystems {
                 let all = local + served().map(remote).sum::<u64>();
                 format!("{:.0} %", local as f64 / all.max(1) as f64 * 100.0)
             };
-            let _ = writeln!(
-                text,
-                "  {}: {} reads, {} writes, {} fsyncs; {} handed over, {} completed locally; {}",
+            section.notes.push(format!(
+                "{}: {} reads, {} writes, {} fsyncs; {} handed over, {} completed locally; {}",
                 row.name(),
                 sum(|s| s.reads),
                 sum(|s| s.writes),
@@ -81,10 +81,60 @@ impl FileSystems {
                 share(|s| s.queue_local, |s| s.queue_remote),
                 share(|s| s.completion_local, |s| s.completion_remote),
                 served().next().map_or("", |served| &served.placement),
-            );
+            ));
         }
-        text.push('\n');
-        text
+        section
+    }
+
+    /// A line for each placement and round: seconds of the steps, means over the file systems.
+    pub fn records(&self, experiment: &'static str) -> impl Iterator<Item = Record> {
+        self.rows.iter().flat_map(move |row| {
+            let record = Record::default().with("experiment", experiment);
+            let record = record.with("row", format!("file systems, {}", row.name()));
+            let round = |run: &Run| -> BTreeMap<String, f64> {
+                let mean = |all: &Vec<f64>| all.iter().sum::<f64>() / all.len().max(1) as f64;
+                let steps = Step::ALL.iter().zip(&run.seconds);
+                steps.map(|(step, all)| (format!("{}_s", step.name()), mean(all))).collect()
+            };
+            record.rounds(row.runs.iter().map(round), row.not_measured.as_deref())
+        })
+    }
+
+    /// Of each step, how its time compares with that of free placement, here and there.
+    fn figures(&self) -> Vec<Figure> {
+        let figure = |step: &Step| {
+            let base = self.rows.first().and_then(|row| Times::of(row, *step));
+            let lines = || self.published.iter().filter(|line| line.phase == step.name());
+            let published_base = lines().next().map(|line| line.avg_s);
+            let groups = self.rows.iter().map(|row| {
+                let bar = |label: &str, key, ratio: Option<f64>| Bar {
+                    label: label.into(),
+                    parts: ratio.map(|ratio| (key, ratio)).into_iter().collect(),
+                    ..Bar::default()
+                };
+                let own = Times::of(row, *step);
+                let own = own.zip(base.as_ref()).map(|(own, base)| own.avg / base.avg);
+                let line = lines().find(|line| row.is(line));
+                let there = line.zip(published_base).map(|(line, base)| line.avg_s / base);
+                let bars = vec![bar("measured", 0, own), bar("published", 1, there)];
+                Group { label: row.name(), bars }
+            });
+            let key = |name: &str, style, striped| Key { name: name.into(), style, striped };
+            let bars = Bars {
+                value: Axis::new(
+                    "time ÷ that of the first row",
+                    "1 is equal, log scale",
+                    Scale::Log,
+                ),
+                category: "placements".into(),
+                origin: 1.0,
+                keys: vec![key("measured", 2, false), key("published", 1, true)],
+                groups: groups.collect(),
+            };
+            let about = "Mean time of a step divided by that with the placement of the first row; less is better.";
+            Figure::new(format!("File systems: {}", step.name()), about, Plot::Bars(bars))
+        };
+        Step::ALL.iter().map(figure).collect()
     }
 
     /// What was not measured, and why.
@@ -94,11 +144,11 @@ impl FileSystems {
         rows.filter_map(move |row| Some((named(row), row.not_measured.as_deref()?)))
     }
 
-    fn table(&self) -> String {
+    fn table(&self) -> Table {
         let sides = ["min", "avg", "max", "dev", "ratio"];
         let heads = ["step", "Q C rq"].into_iter().chain(sides);
         let heads = heads.chain(["published min"]).chain(sides.into_iter().skip(1));
-        let mut out = session::table(heads.map(str::to_owned));
+        let mut out = Table::new("", heads, 2..12);
         for step in Step::ALL {
             let base = self.rows.first().and_then(|row| Times::of(row, step));
             let lines = || self.published.iter().filter(|line| line.phase == step.name());
@@ -120,9 +170,9 @@ impl FileSystems {
                     );
                     cells.push(format!("{:.2}", line.avg_s / published_base));
                 }
-                out.add_row(cells);
+                out.row(cells);
             }
         }
-        session::lines(&mut out, 2..12)
+        out
     }
 }
