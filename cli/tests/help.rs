@@ -200,6 +200,13 @@ fn wrong_values_are_refused_with_field_value_and_expectation() {
     uringlet(&["reproduce", "warp"]).code(2).stderr(contains("warp"));
     uringlet(&["run", "--engine", "warp", "--", "true"]).code(2).stderr(contains("workers"));
     uringlet(&["run"]).code(2).stderr(contains("PROGRAM"));
+    for command in ["all", "lookup", "batch", "fd-pool", "affinity", "uringlet"] {
+        uringlet(&["reproduce", command, "--forbid", "warp"])
+            .code(2)
+            .stderr(contains("possible values: io_uring, linux_aio"));
+        let outputs = contains("--json").and(contains("--html")).and(contains("--csv"));
+        uringlet(&["reproduce", command, "--help"]).success().stdout(outputs);
+    }
     for command in [&["run", "true"][..], &["bench"], &["doctor"]] {
         let cases = [
             ("--forbid", "warp", "possible values: io_uring, linux_aio"),
