@@ -30,7 +30,7 @@ find "$stage" -name '*.md' ! -name SUMMARY.md -exec sed -Ei 's|\]\(([^)]*)README
     sed 's|](|](docs/|' "$stage/docs/SUMMARY.md"
     printf '\n# The documents of the repository\n\n'
     git ls-files -- '*.md' ':!docs' | while read -r page; do
-        printf -- '- [%s: %s](%s)\n' "${page%.md}" "$(sed -n 's/^# //p; T; q' "$page")" "$page"
+        printf -- '- [%s](%s)\n' "$(sed -n 's/^# //p; T; q' "$page")" "$page"
     done
 } >"$stage/SUMMARY.md"
 rm -- "$stage/docs/SUMMARY.md"
