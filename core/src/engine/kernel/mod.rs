@@ -14,7 +14,7 @@ mod reaper;
 use std::fmt;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use self::reaper::{Reaper, Reaping};
@@ -130,7 +130,7 @@ fn make(
     match kind {
         EngineKind::LinuxAio => Ok(Box::new(linux_aio::LinuxAio::new(slots, room)?)),
         EngineKind::IoUring => Ok(Box::new(io_uring::Uring::new(room)?)),
-        EngineKind::PosixAio => Ok(Box::new(posix_aio::PosixAio::new(slots, fd_pool)?)),
+        EngineKind::PosixAio => Ok(Box::new(Arc::new(posix_aio::PosixAio::new(slots, fd_pool)?))),
         other => unreachable!("{other} is not a kernel interface"),
     }
 }
