@@ -90,16 +90,20 @@ impl Programs {
             let since = |last: Option<&Snapshot>, now: &Snapshot| {
                 Figures::between(last.unwrap_or(now), now, time)
             };
+            let nothing = Snapshot::default();
+            let last_of = |context: &ContextNow| {
+                let last = last.as_ref()?;
+                // The first in its place has counted all that the place has.
+                let first = (context.generation == 1).then_some(&nothing);
+                last.contexts.get(&context.place).or(first)
+            };
             let shown = contexts.iter().map(|context| Context {
                 pid: context.process.pid,
                 program: processes::name(context.process.pid),
                 place: context.place,
                 engine: context.choice.clone(),
                 in_flight: context.in_flight,
-                interval: since(
-                    last.as_ref().and_then(|last| last.contexts.get(&context.place)),
-                    &context.counted,
-                ),
+                interval: since(last_of(context), &context.counted),
             });
             programs.push(Program {
                 key: found.key,
@@ -130,6 +134,7 @@ fn program_pid(found: &Found) -> u32 {
 
 fn processes_of(found: &Found, contexts: &[ContextNow]) -> Vec<u32> {
     let mut pids = found.holders.clone();
+    pids.push(program_pid(found));
     pids.extend(contexts.iter().map(|context| context.process.pid));
     pids.sort_unstable();
     pids.dedup();

@@ -113,28 +113,16 @@ impl Screen {
         let mut due = Instant::now() + self.interval;
         loop {
             terminal.draw(|frame| self.draw(frame)).context("cannot write to the terminal")?;
-            loop {
-                if STOP.load(Ordering::Relaxed) {
-                    return Ok(Ended::Signal);
-                }
-                let left = due.saturating_duration_since(Instant::now());
-                if left.is_zero() || event::poll(left.min(SLICE)).context("cannot read keys")? {
-                    break;
-                }
+            if STOP.load(Ordering::Relaxed) {
+                return Ok(Ended::Signal);
             }
-            if Instant::now() >= due {
-                due = Instant::now() + self.interval;
-                if !self.paused {
-                    let now = programs.look().context("cannot read /proc")?;
-                    if let (Some(_), [], [last, ..]) = (pid, &now[..], &self.programs[..]) {
-                        return Ok(Ended::Program(format!("{} ({})", last.program, last.pid)));
-                    }
-                    self.show(now);
-                }
-                continue;
-            }
-            match event::read().context("cannot read keys")? {
-                Event::Key(key) if key.kind == KeyEventKind::Press => {
+            // Keys come first: with a short interval a look may always be due.
+            let left = due.saturating_duration_since(Instant::now());
+            if event::poll(left.min(SLICE)).context("cannot read keys")? {
+                // Of other events, a new size is drawn in any case.
+                if let Event::Key(key) = event::read().context("cannot read keys")?
+                    && key.kind == KeyEventKind::Press
+                {
                     let interval = self.interval;
                     if self.press(key) {
                         return Ok(Ended::Quit);
@@ -143,8 +131,15 @@ impl Screen {
                         due = Instant::now() + self.interval;
                     }
                 }
-                // A new size: drawn anew.
-                _ => {}
+            } else if Instant::now() >= due {
+                if !self.paused {
+                    let now = programs.look().context("cannot read /proc")?;
+                    if let (Some(_), [], [last, ..]) = (pid, &now[..], &self.programs[..]) {
+                        return Ok(Ended::Program(format!("{} ({})", last.program, last.pid)));
+                    }
+                    self.show(now);
+                }
+                due = Instant::now() + self.interval;
             }
         }
     }
@@ -216,7 +211,7 @@ impl Screen {
             Layout::vertical([Constraint::Length(1), Constraint::Fill(1), Constraint::Length(1)])
                 .areas(frame.area());
         frame.render_widget(self.title(), title);
-        frame.render_widget(footer(), keys);
+        frame.render_widget(footer(keys.width), keys);
         if self.help {
             let lines: Vec<Line> = HELP.iter().map(|&line| Line::from(line)).collect();
             frame.render_widget(Paragraph::new(lines), body);
@@ -272,10 +267,11 @@ impl Screen {
         let wanted: usize = engines.iter().map(|line| line.width().div_ceil(width)).sum();
         let wanted = u16::try_from(wanted).unwrap_or(u16::MAX).min(area.height / 3);
         let engines = Paragraph::new(engines).wrap(Wrap { trim: true });
+        let room = area.height.saturating_sub(wanted);
+        let lines = u16::try_from(program.contexts.len() + 1).unwrap_or(u16::MAX).min(room);
         let [table, rest] =
-            Layout::vertical([Constraint::Fill(1), Constraint::Length(wanted)]).areas(area);
-        let room = usize::from(table.height).saturating_sub(1);
-        let contexts = program.contexts.iter().take(room);
+            Layout::vertical([Constraint::Length(lines), Constraint::Length(wanted)]).areas(area);
+        let contexts = program.contexts.iter().take(usize::from(lines.saturating_sub(1)));
         let lines = contexts.map(|context| (Cells::from(context), Style::new()));
         if !program.contexts.is_empty() {
             self.table(frame, table, &CONTEXT, lines);
@@ -312,8 +308,11 @@ fn interval_text(interval: Duration) -> String {
     format!("every {} s", (interval.as_millis() as f64) / 1e3)
 }
 
-fn footer() -> Line<'static> {
-    Line::from("q quit  up/down select  s sort  space pause  +/- interval  ? help")
+fn footer(width: u16) -> &'static str {
+    match width {
+        66.. => "q quit  up/down select  s sort  space pause  +/- interval  ? help",
+        _ => "q quit  s sort  space pause  ? help",
+    }
 }
 
 /// Two lines on a program: what it is, and who executes its requests.
