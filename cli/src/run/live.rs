@@ -6,7 +6,7 @@ use crate::observe::figures::{Figures, Totals};
 use crate::observe::processes;
 use crate::size;
 use anyhow::{Context as _, Error, Result, bail};
-use clap::Args;
+use clap::{Args, ValueHint};
 use serde::Serialize;
 use std::fs::{File, Permissions};
 use std::io::Write;
@@ -23,11 +23,11 @@ pub struct Options {
     stats_interval: Option<Duration>,
 
     /// Write the counters at the program's exit as JSON to FILE (- for standard output)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     stats_json: Option<PathBuf>,
 
     /// Write the counters at the program's exit in Prometheus' text format to FILE (- for standard output)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     stats_prometheus: Option<PathBuf>,
 }
 

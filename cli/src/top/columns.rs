@@ -158,7 +158,7 @@ pub const CONTEXT: [Column; 14] = [
     column("WAITER", 6, 5, |l| share(l, 0), None),
     column("BATON", 5, 6, |l| share(l, 1), None),
     column("POOL", 5, 7, |l| share(l, 2), None),
-    column("POLLER", 6, 9, |l| share(l, 3), None),
+    column("POLLER", 6, 13, |l| share(l, 3), None),
     column("KERNEL", 6, 8, |l| share(l, 4), None),
     SUBMIT_50,
     SUBMIT_99,
