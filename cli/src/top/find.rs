@@ -25,6 +25,14 @@ pub struct Found {
     pub holders: Vec<u32>,
 }
 
+/// What a process has open.
+#[derive(Default)]
+struct Opened {
+    regions: Vec<(Key, Rc<Region>)>,
+    /// There are some of another version.
+    others: bool,
+}
+
 /// Looks again and again, and maps each region once.
 pub struct Finder {
     /// Processes of other users, too.
@@ -58,7 +66,7 @@ impl Finder {
             if user != own_user && !self.all_users {
                 continue;
             }
-            for (key, region) in self.regions_of(pid).unwrap_or_default().0 {
+            for (key, region) in self.opened_by(pid).unwrap_or_default().regions {
                 match found.iter_mut().find(|found| found.key == key) {
                     Some(found) => found.holders.push(pid),
                     None => found.push(Found { key, region, holders: vec![pid] }),
@@ -72,31 +80,30 @@ impl Finder {
 
     /// Why [`Finder::look`] has nothing of a process.
     pub fn why_not(&mut self, pid: u32) -> Unseen {
-        match self.regions_of(pid) {
+        match self.opened_by(pid) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Unseen::NotPermitted,
             Err(_) => Unseen::NoSuchProcess,
-            Ok((_, true)) => Unseen::OtherVersion,
+            Ok(opened) if opened.others => Unseen::OtherVersion,
             Ok(_) => Unseen::NotObserved,
         }
     }
 
-    /// The regions that a process has open, and whether there are some that cannot be read.
-    fn regions_of(&mut self, pid: u32) -> io::Result<(Vec<(Key, Rc<Region>)>, bool)> {
-        let mut regions: Vec<(Key, Rc<Region>)> = Vec::new();
-        let mut unreadable = false;
+    fn opened_by(&mut self, pid: u32) -> io::Result<Opened> {
+        let mut opened = Opened::default();
         let descriptors = Path::new("/proc").join(pid.to_string()).join("fd").read_dir()?;
         for path in descriptors.flatten().map(|entry| entry.path()) {
             let is_ours = std::fs::read_link(&path).is_ok_and(|link| Region::is_linked_as(&link));
-            if !is_ours || regions.len() == PER_PROCESS {
+            if !is_ours || opened.regions.len() == PER_PROCESS {
                 continue;
             }
             match self.region_at(&path) {
-                Ok((key, _)) if regions.iter().any(|(other, _)| *other == key) => {}
-                Ok(region) => regions.push(region),
-                Err(_) => unreadable = true,
+                Ok((key, _)) if opened.regions.iter().any(|(other, _)| *other == key) => {}
+                Ok(region) => opened.regions.push(region),
+                // It may also have been closed meanwhile.
+                Err(error) => opened.others |= error.kind() == io::ErrorKind::InvalidData,
             }
         }
-        Ok((regions, unreadable))
+        Ok(opened)
     }
 
     fn region_at(&mut self, path: &Path) -> io::Result<(Key, Rc<Region>)> {

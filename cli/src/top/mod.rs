@@ -74,7 +74,8 @@ pub struct Arguments {
 /// /proc cannot be read, or the terminal or standard output not written to.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let is_plain = arguments.once || arguments.batch.is_some() || arguments.json;
-    if !is_plain && !(std::io::stdout().is_terminal() && std::io::stdin().is_terminal()) {
+    let has_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
+    if !is_plain && !has_terminal {
         eprintln!("uringlet top: this is not a terminal; --once, --batch N and --json need none");
         return Ok(ExitCode::from(REFUSED));
     }

@@ -79,14 +79,15 @@ impl ProcessId {
         Self { pid, started: STARTED.load(Ordering::Relaxed) }
     }
 
-    /// The process that has this pid now, if there is one.
+    /// The process that has this pid now, if there is one that has not ended.
     pub fn of(pid: u32) -> Option<Self> {
         let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
         // The second field is a name in brackets, of any bytes.
         let after = stat.iter().rposition(|&byte| byte == b')')? + 1;
-        let fields = std::str::from_utf8(&stat[after..]).ok()?;
-        let started = fields.split_ascii_whitespace().nth(19)?.parse().ok()?;
-        Some(Self { pid, started })
+        let mut fields = std::str::from_utf8(&stat[after..]).ok()?.split_ascii_whitespace();
+        let ended = matches!(fields.next()?, "Z" | "X");
+        let started = fields.nth(18)?.parse().ok()?;
+        (!ended).then_some(Self { pid, started })
     }
 
     /// Is it still there?
@@ -127,7 +128,7 @@ unsafe impl Sync for Region {}
 pub struct ContextNow {
     /// The number of its place in the region.
     pub place: usize,
-    /// Another one for each context that the place has had.
+    /// Grows with each context that the place has had; 1 for the first.
     pub generation: u64,
     /// Whose it is.
     pub process: ProcessId,
@@ -137,6 +138,11 @@ pub struct ContextNow {
     pub in_flight: u64,
     /// What the place has counted, with those before it.
     pub counted: Snapshot,
+}
+
+/// A context has the place.
+fn is_live(life: u64) -> bool {
+    life & 1 == 1
 }
 
 fn invalid(why: &str) -> io::Error {
@@ -241,7 +247,7 @@ impl Region {
         let context = |(at, (place, life)): (usize, (&PlaceLayout, &AtomicU64))| {
             let generation = life.load(Ordering::Acquire);
             let process = place.owner.get();
-            if generation % 2 == 0 || !process.is_alive() {
+            if !is_live(generation) || !process.is_alive() {
                 return None;
             }
             let counted = place.counters.read();
@@ -323,10 +329,10 @@ impl Layout {
     /// A free place, or one whose process was killed.
     fn claim(&'static self) -> Option<Place> {
         let own = ProcessId::own();
-        let free = |at: usize, life: u64| (life % 2 == 0).then(|| self.take(at, life, 1, own))?;
+        let free = |at: usize, life: u64| (!is_live(life)).then(|| self.take(at, life, 1, own))?;
         let left = |at: usize, life: u64| {
             let owner = self.places[at].owner.get();
-            let gone = life % 2 == 1 && owner.pid != own.pid && !sys::has_process(owner.pid);
+            let gone = is_live(life) && owner.pid != own.pid && !sys::has_process(owner.pid);
             gone.then(|| self.take(at, life, 2, own))?
         };
         let look = |take: &dyn Fn(usize, u64) -> Option<Place>| {
