@@ -31,6 +31,7 @@ missing() {
     command -v stress-ng >/dev/null || echo stress-ng
     command -v ioping >/dev/null || echo ioping
     command -v strace >/dev/null || echo strace
+    command -v tmux >/dev/null || echo tmux
     command -v mkfs.xfs >/dev/null || echo xfsprogs
     command -v groff >/dev/null || echo groff-base
     command -v mkfs.ext4 >/dev/null || echo e2fsprogs

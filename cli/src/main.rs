@@ -7,6 +7,7 @@ mod doctor;
 mod documents;
 mod machine;
 mod manual;
+mod observe;
 mod report;
 mod reproduce;
 mod run;
@@ -14,6 +15,7 @@ mod sandbox;
 mod scratch;
 mod session;
 mod size;
+mod top;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -28,6 +30,7 @@ Examples:
   uringlet doctor                         what this machine and sandbox allow, and why not
   uringlet reproduce fd-pool --quick      a published experiment, here, beside the published figures
   uringlet run --stats -- fio job.fio     run a program written for libaio on it, unchanged
+  uringlet top                            what the programs started so are doing, live
   uringlet run --forbid docker -- ./app   as in a container, where io_uring is refused";
 
 /// Asynchronous file I/O for Linux in user space.
@@ -46,6 +49,7 @@ enum Command {
     Reproduce(reproduce::Arguments),
     Man(manual::Arguments),
     Completions(completions::Arguments),
+    Top(top::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -56,6 +60,7 @@ fn main() -> ExitCode {
         Command::Reproduce(arguments) => ("reproduce", reproduce::run(&arguments)),
         Command::Man(arguments) => ("man", manual::run(&arguments)),
         Command::Completions(arguments) => ("completions", completions::run(&arguments)),
+        Command::Top(arguments) => ("top", top::run(&arguments)),
     };
     result.unwrap_or_else(|error| {
         eprintln!("uringlet {name}: {error:#}");

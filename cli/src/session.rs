@@ -26,7 +26,7 @@ pub const INTERRUPTED: u8 = 130;
 ///
 /// # Errors
 /// The handler cannot be installed.
-fn stop_on_ctrl_c() -> Result<()> {
+pub fn stop_on_ctrl_c() -> Result<()> {
     ctrlc::set_handler(|| {
         if STOP.swap(true, Ordering::Relaxed) {
             std::process::exit(i32::from(INTERRUPTED));

@@ -38,7 +38,7 @@ fn output(arguments: &[&str]) -> String {
 #[test]
 fn every_command_has_help_with_examples() {
     let commands = commands();
-    for name in ["run", "bench", "doctor", "reproduce", "man", "completions"] {
+    for name in ["run", "bench", "doctor", "reproduce", "top", "man", "completions"] {
         assert!(commands.contains(&vec![name.to_owned()]), "{name} is not among {commands:?}");
     }
     assert!(commands.contains(&["reproduce", "fd-pool"].map(str::to_owned).to_vec()));
@@ -199,6 +199,18 @@ fn wrong_values_are_refused_with_field_value_and_expectation() {
     }
     uringlet(&["reproduce", "warp"]).code(2).stderr(contains("warp"));
     uringlet(&["run", "--engine", "warp", "--", "true"]).code(2).stderr(contains("workers"));
+    let cases = [
+        ("--interval", "1x", "expected a time"),
+        ("--interval", "0", "from 50ms to 1h"),
+        ("--batch", "0", "0 is not in 1.."),
+    ];
+    for (field, value, expected) in cases {
+        uringlet(&["top", field, value])
+            .code(2)
+            .stderr(contains(field).and(contains(value)).and(contains(expected)));
+    }
+    uringlet(&["top", "0"]).code(2).stderr(contains("[PID]").and(contains("0 is not in 1..")));
+    uringlet(&["top", "--all", "1"]).code(2).stderr(contains("cannot be used with"));
     uringlet(&["run"]).code(2).stderr(contains("PROGRAM"));
     for command in ["all", "lookup", "batch", "fd-pool", "affinity", "uringlet"] {
         uringlet(&["reproduce", command, "--forbid", "warp"])

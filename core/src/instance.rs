@@ -21,7 +21,7 @@ use crate::request::{
     BATCH, Cancel, Completion, CountSteps, FreeIt, FreeSlots, Kind, Request, Slot,
 };
 use crate::sqe::Sqe;
-use crate::stats::{self, Counters, Snapshot};
+use crate::stats::{Counters, Counting, Snapshot};
 use crate::sync::lock;
 use crate::sys;
 use crate::zeros::Zeros;
@@ -198,12 +198,6 @@ pub(crate) enum By {
     Kernel,
 }
 
-#[derive(Debug)]
-enum CountersOf {
-    Process(&'static Counters),
-    Own(Box<Counters>),
-}
-
 /// One asynchronous I/O instance. All methods can be called from any thread.
 #[derive(Debug)]
 pub struct Instance {
@@ -217,7 +211,7 @@ pub struct Instance {
     /// Slots of cancelled requests that are free once their numbers have left a ring.
     reaped_in_rings: AtomicIsize,
     strict: bool,
-    counters: Option<CountersOf>,
+    counters: Option<Counting>,
     ticks_per_us: u64,
     /// Takes the completions, if a front end wants them at once.
     sink: Option<Box<dyn Sink>>,
@@ -291,8 +285,6 @@ impl Instance {
     ) -> Result<Arc<Self>, ConfigError> {
         let generation = process::enter();
         let count = room as usize;
-        let published = stats::published().map(CountersOf::Process);
-        let own = || builder.stats.then(|| CountersOf::Own(Counters::private()));
         let machine = Placed::look(builder)?;
         let engine = Engine::new(builder, count)?;
         #[cfg(feature = "faulty")]
@@ -306,7 +298,7 @@ impl Instance {
             closed: AtomicBool::new(false),
             reaped_in_rings: AtomicIsize::new(0),
             strict: builder.strict,
-            counters: published.or_else(own),
+            counters: Counting::new(builder.stats),
             ticks_per_us: ticks_per_us(),
             is_limited: sink.is_some() && sys::has_file_limit(),
             sink,
@@ -316,6 +308,7 @@ impl Instance {
             _memory: memory,
         });
         instance.count(|counters| &counters.contexts);
+        instance.note_choice();
         Ok(instance)
     }
 
@@ -460,6 +453,7 @@ impl Instance {
         if let Some(counters) = self.counters()
             && done.accepted > 0
         {
+            counters.submitted.fetch_add(done.accepted as u64, Ordering::Relaxed);
             counters.submit.record(self.ns_since(begin));
         }
         done
@@ -876,7 +870,14 @@ impl Instance {
 
     /// What was counted, if [`Builder::stats`] asked for it.
     pub fn stats(&self) -> Option<Snapshot> {
-        self.counters().map(Counters::read)
+        self.counters.as_ref()?.read()
+    }
+
+    /// Tells those who observe the program what executes the requests.
+    pub(crate) fn note_choice(&self) {
+        if let Some(counting) = &self.counters {
+            counting.note(&self.engine().choice());
+        }
     }
 
     /// The engine that executes.
@@ -905,10 +906,7 @@ impl Instance {
 
     #[inline]
     fn counters(&self) -> Option<&Counters> {
-        match self.counters.as_ref()? {
-            CountersOf::Process(counters) => Some(counters),
-            CountersOf::Own(counters) => Some(counters),
-        }
+        self.counters.as_deref()
     }
 
     #[inline]

@@ -216,7 +216,8 @@ impl KernelLane {
     }
 
     /// The interface, made now if none was needed before.
-    fn backend(&self) -> Option<&dyn Backend> {
+    fn backend(&self, instance: &Instance) -> Option<&dyn Backend> {
+        let known = self.backend.get().is_some();
         let made = self.backend.get_or_init(|| {
             let _whole = sys::Uncancelable::new();
             for kind in KERNEL_ENGINES {
@@ -227,6 +228,9 @@ impl KernelLane {
             }
             None
         });
+        if !known {
+            instance.note_choice();
+        }
         made.as_deref()
     }
 
@@ -293,7 +297,7 @@ impl KernelLane {
         let Some(mut turn) = self.door.take() else { return };
         loop {
             while let Some(batch) = self.next_batch(instance) {
-                let Some(backend) = self.backend() else {
+                let Some(backend) = self.backend(instance) else {
                     batch.as_slice().iter().for_each(|&slot| refused(slot));
                     continue;
                 };
