@@ -4,6 +4,7 @@
 use serde_json::Value;
 use std::fs::Permissions;
 use std::io::{BufRead as _, BufReader};
+use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -97,8 +98,9 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = Command::new("kill").args(["-KILL", &self.fio.to_string()]).output();
+        // It may have ended by itself. If not, it is asked, so that it ends its jobs, too.
+        let _ = Command::new("kill").args(["-TERM", &self.fio.to_string()]).output();
+        wait_for("fio's end", || (!is_running(self.fio)).then_some(()));
         drop(self.run.stdin.take());
         let _ = self.run.wait();
     }
@@ -230,6 +232,15 @@ fn a_rust_program_is_seen_when_it_asks_for_it_and_contexts_without_a_place_are_i
     assert_eq!(program["totals"]["requests"], 130, "what was done stays counted");
 }
 
+/// Memory with the name of counters, which anybody can make.
+fn not_a_region() -> Stdio {
+    // SAFETY: a NUL-terminated name.
+    let fd = unsafe { libc::memfd_create(c"uringlet-stats".as_ptr(), libc::MFD_CLOEXEC) };
+    assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: a new descriptor, which is nobody else's.
+    Stdio::from(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 #[test]
 fn what_cannot_be_shown_is_refused_in_one_line() {
     let refused = |output: Output, reason: &str| {
@@ -237,6 +248,11 @@ fn what_cannot_be_shown_is_refused_in_one_line() {
         assert_eq!(output.status.code(), Some(2), "{text}");
         assert!(text.contains(reason) && text.lines().count() == 1, "{text}");
     };
+    let mut sleeper = Command::new("sleep").arg("600").stdin(not_a_region()).spawn().unwrap();
+    let pid = sleeper.id().to_string();
+    refused(top(&["--once", &pid]), "counts as another version of uringlet does");
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
     let mut sleeper = Command::new("sleep").arg("600").spawn().unwrap();
     let pid = sleeper.id().to_string();
     refused(

@@ -4,7 +4,7 @@ pub mod figures;
 pub mod processes;
 
 use crate::size;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// `1s`, `500ms`, `0.5`, `2m`: from 50 ms to an hour.
 ///
@@ -14,4 +14,10 @@ pub fn interval(text: &str) -> Result<Duration, String> {
     let time = size::parse_duration(text)?;
     let allowed = Duration::from_millis(50)..=Duration::from_secs(3600);
     if allowed.contains(&time) { Ok(time) } else { Err("expected a time from 50ms to 1h".into()) }
+}
+
+/// When the next look is due. One that comes late is not made up for by two at once.
+pub fn next(due: Instant, interval: Duration) -> Instant {
+    let (next, now) = (due + interval, Instant::now());
+    if next > now { next } else { now + interval }
 }

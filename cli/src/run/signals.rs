@@ -5,6 +5,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::observe;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::process::CommandExt as _;
@@ -67,8 +68,7 @@ pub fn run_to_the_end(
             && Instant::now() >= at
         {
             tick();
-            // A late one is not made up for by two at once.
-            due = Some((at + interval).max(Instant::now()));
+            due = Some(observe::next(at, interval));
         }
         let Some(info) = take_signal(&watched, due) else { continue };
         if info.si_signo == libc::SIGCHLD {

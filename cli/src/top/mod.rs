@@ -116,7 +116,7 @@ fn lines(arguments: &Arguments, programs: &mut Programs) -> Result<ExitCode> {
     let mut due = Instant::now();
     let mut look = 0;
     while looks.is_none_or(|looks| look < looks) {
-        due = (due + arguments.interval).max(Instant::now());
+        due = observe::next(due, arguments.interval);
         if !sleep_until(due) {
             return Ok(ExitCode::from(session::INTERRUPTED));
         }

@@ -3,6 +3,7 @@
 use super::columns::{self, CONTEXT, Column, Line as Cells, PROGRAM, percent};
 use super::programs::{Context, Program, Programs};
 use super::{find::Key, plain};
+use crate::observe;
 use crate::session::{INTERRUPTED, STOP};
 use anyhow::{Context as _, Result};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -139,7 +140,7 @@ impl Screen {
                     }
                     self.show(now);
                 }
-                due = Instant::now() + self.interval;
+                due = observe::next(due, self.interval);
             }
         }
     }
