@@ -55,6 +55,8 @@ pub struct Session<'a> {
     /// What the measurement works on.
     file: Option<&'a Path>,
     files: Option<Files>,
+    /// What was said when it began.
+    first: Option<Header>,
 }
 
 impl<'a> Session<'a> {
@@ -64,10 +66,10 @@ impl<'a> Session<'a> {
     /// The handler cannot be installed.
     pub fn new(outputs: &'a Outputs, file: Option<&'a Path>) -> Result<Self> {
         stop_on_ctrl_c()?;
-        Ok(Self { outputs, file, files: None })
+        Ok(Self { outputs, file, files: None, first: None })
     }
 
-    /// Makes the files, unless they are, and says what is going to be measured.
+    /// Makes the files, unless they are, and says what is going to be measured; what it has said before is not repeated.
     ///
     /// # Errors
     /// As [`Outputs::open`]; standard output cannot be written to.
@@ -75,7 +77,13 @@ impl<'a> Session<'a> {
         if self.files.is_none() {
             self.files = Some(self.outputs.open(self.file)?);
         }
-        say(&header.text())
+        match &self.first {
+            Some(first) => say(&header.beyond(first).text()),
+            None => {
+                self.first = Some(header.clone());
+                say(&header.text())
+            }
+        }
     }
 
     /// Writes the files, and gives the exit status.

@@ -107,22 +107,6 @@ fn document_body(document: &Document, level: usize, ids: &mut Ids) -> Markup {
     }
 }
 
-impl Header {
-    /// Without what the other one has said.
-    fn beyond(&self, other: &Self) -> Self {
-        let mut own = self.clone();
-        own.facts.retain(|(name, value)| {
-            // The load changes from minute to minute, and the memory that is available.
-            !other
-                .facts
-                .iter()
-                .any(|(n, v)| n == name && (v == value || matches!(&**n, "CPU" | "memory")))
-        });
-        own.notices.retain(|notice| !other.notices.contains(notice));
-        own
-    }
-}
-
 fn facts(header: &Header, date: Option<&str>) -> Markup {
     html! {
         dl class="facts" {

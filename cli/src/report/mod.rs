@@ -29,6 +29,20 @@ pub struct Header {
     pub notices: Vec<String>,
 }
 
+impl Header {
+    /// Without what another one has said. The load and the free memory change from minute to minute.
+    pub fn beyond(&self, other: &Self) -> Self {
+        let known = |(name, value): &(String, String)| {
+            let same = other.facts.iter().find(|(other, _)| other == name);
+            same.is_some_and(|(_, other)| other == value || ["CPU", "memory"].contains(&&**name))
+        };
+        let mut own = self.clone();
+        own.facts.retain(|fact| !known(fact));
+        own.notices.retain(|notice| !other.notices.contains(notice));
+        own
+    }
+}
+
 /// Everything that came out.
 #[derive(Debug, Default)]
 pub struct Document {

@@ -18,10 +18,10 @@ use std::sync::atomic::Ordering;
 
 const EXAMPLES: &str = "\
 Examples:
-  uringlet reproduce all --quick                  one short round of each, in less than three minutes
-  uringlet reproduce all --html report.html       with plots, as a page
+  uringlet reproduce all --quick                   one short round of each, in less than three minutes
+  uringlet reproduce all --html report.html        with plots, as a page
   uringlet reproduce all --file /mnt/data --size 1G --rounds 5 --json all.json --csv all.csv
-  uringlet reproduce all --quick --forbid docker  as in a container, where io_uring is refused";
+  uringlet reproduce all --quick --forbid docker   as in a container, where io_uring is refused";
 
 const METHOD: &str = "\
 Each experiment is run as by itself, with its own defaults beside what is said here. One that cannot be run here is \

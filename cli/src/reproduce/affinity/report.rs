@@ -424,7 +424,8 @@ impl<'a> Report<'a> {
     }
 
     fn lists(&self) -> Section {
-        let ways: [(&str, fn(&List) -> f64); 3] = [
+        type Way = (&'static str, fn(&List) -> f64);
+        let ways: [Way; 3] = [
             ("completion list", |list| list.list_ns),
             ("behind a mutex, taken for each, as published", |list| list.mutex_per_item_ns),
             ("behind a mutex, taken once", |list| list.mutex_ns),
