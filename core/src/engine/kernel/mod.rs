@@ -24,7 +24,8 @@ use crate::instance::Instance;
 use crate::own;
 use crate::probe::{self, KERNEL_ENGINES, Refusal};
 use crate::queue::{IndexRing, SleepEnd, Sleeper};
-use crate::request::{BATCH, Batch};
+use crate::request::{BATCH, Batch, Request};
+use crate::sqe::opcode;
 use crate::sync::lock;
 use crate::sys;
 
@@ -144,14 +145,27 @@ const TOGETHER: usize = 4;
 /// layer merges, or else some.
 fn together(instance: &Instance, slots: &[u32]) -> usize {
     // SAFETY: started by the caller, and not handed over yet.
-    let request = |&slot: &u32| unsafe { &*instance.slot(slot).request() };
-    let follows = |pair: &[u32]| {
-        let (one, next) = (&request(&pair[0]).sqe, &request(&pair[1]).sqe);
-        let is_same = (one.fd, one.opcode, one.len) == (next.fd, next.opcode, next.len);
-        is_same && one.off.wrapping_add(u64::from(one.len)) == next.off
-    };
-    let adjacent = 1 + slots.windows(2).take_while(|pair| follows(pair)).count();
+    let request = |slot: u32| unsafe { &*instance.slot(slot).request() };
+    let follows = |pair: &&[u32]| follows(request(pair[0]), request(pair[1]));
+    let adjacent = 1 + slots.windows(2).take_while(follows).count();
     adjacent.max(TOGETHER.min(slots.len()))
+}
+
+fn follows(one: &Request, next: &Request) -> bool {
+    let (len, next_len) = (transfer_len(one), transfer_len(next));
+    let (one, next) = (&one.sqe, &next.sqe);
+    let is_same = (one.fd, one.opcode, len) == (next.fd, next.opcode, next_len);
+    is_same && one.off.wrapping_add(len) == next.off
+}
+
+/// Bytes that a read or write asks for.
+fn transfer_len(request: &Request) -> u64 {
+    match (request.sqe.opcode, &request.copied) {
+        (opcode::READV | opcode::WRITEV, Some(copied)) => {
+            copied.iov.iter().fold(0, |sum, iov| sum.saturating_add(iov.iov_len as u64))
+        }
+        _ => request.sqe.len.into(),
+    }
 }
 
 impl KernelLane {
@@ -540,5 +554,48 @@ impl Drop for Eventfds {
         {
             own::close(fd);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::{Copied, Iovec, Kind};
+    use crate::sqe::Sqe;
+
+    fn reads(lengths: &[usize], offset: u64) -> Request {
+        let iov = |&iov_len: &usize| Iovec { iov_base: std::ptr::null_mut(), iov_len };
+        let iov: Vec<Iovec> = lengths.iter().map(iov).collect();
+        let sqe = match lengths {
+            [len] => Sqe { len: *len as u32, off: offset, ..Sqe::read(3, &mut [], 0) },
+            _ => Sqe::readv(3, &raw const iov[..], offset),
+        };
+        Request {
+            sqe,
+            data: 0,
+            notify: -1,
+            kind: Kind::Read,
+            lane: 0,
+            stream: false,
+            partial: 0,
+            refused: 0,
+            submitted: 0,
+            copied: Some(Box::new(Copied { iov, ..Copied::default() })),
+        }
+    }
+
+    #[test]
+    fn requests_are_next_to_each_other_by_their_bytes() {
+        let next = |one: &[usize], next: &[usize], gap| {
+            let end: usize = one.iter().sum();
+            follows(&reads(one, 4096), &reads(next, 4096 + end as u64 + gap))
+        };
+        assert!(next(&[512], &[512], 0));
+        assert!(!next(&[512], &[512], 512));
+        assert!(!next(&[512], &[1024], 0), "of one length");
+        assert!(next(&[4096, 4096, 512], &[512, 8192], 0));
+        assert!(!next(&[4096, 4096], &[4096, 4096], 4096));
+        // Two vectors, two bytes further on.
+        assert!(!follows(&reads(&[512, 512], 0), &reads(&[512, 512], 2)));
     }
 }
