@@ -141,6 +141,34 @@ static void writes(void)
     say("the write completes", "%s", state(&write_cb));
 }
 
+/* Behind a write that waits for room, however little of it was written by then. */
+static void behind_writes(void)
+{
+    enum { N = 3000, MORE = (64 << 10) + 1 };
+    static char lots[MORE], taken[MORE];
+    int gone = 0, waits = 0;
+    for (int i = 0; i < N; i++) {
+        int ends[2];
+        make_pipe(ends);
+        struct aiocb write_cb = block(ends[1], lots, sizeof lots, 0), behind = block(ends[1], "x", 1, 0);
+        if (aio_write(&write_cb) || aio_write(&behind))
+            die("aio_write");
+        gone += aio_cancel(ends[1], &behind) == AIO_CANCELED;
+        waits += aio_error(&write_cb) == EINPROGRESS;
+        for (size_t got = 0; got < sizeof lots;) {
+            ssize_t n = read(ends[0], taken, sizeof taken);
+            if (n <= 0)
+                die("read");
+            got += (size_t)n;
+        }
+        finish(&write_cb);
+        finish(&behind);
+        close(ends[0]);
+        close(ends[1]);
+    }
+    say("[aio_cancel AIO_CANCELED] 3000 times a write behind one that waits", "%d cancelled, %d waited", gone, waits);
+}
+
 static void sockets(void)
 {
     int pair[2];
@@ -195,6 +223,7 @@ int main(void)
     in_child(all);
     in_child(queued_sync);
     in_child(writes);
+    in_child(behind_writes);
     in_child(sockets);
     regular();
     return 0;

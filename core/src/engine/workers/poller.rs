@@ -34,6 +34,8 @@ pub(super) struct PassedOn(u64);
 #[derive(Debug)]
 struct State {
     waiting: Vec<Waiting>,
+    /// Descriptors and directions of transfers that the thread has taken off the list to execute them: they may come back.
+    served: Vec<(RawFd, i16)>,
     /// Contexts whose kernel lane tells of completions by an eventfd.
     kernels: Vec<(Weak<Instance>, RawFd)>,
     /// Wakes the thread out of ppoll; -1 before the first use.
@@ -139,6 +141,9 @@ impl State {
             }
             let waiting = self.waiting.remove(at);
             waiting.instance.slot(waiting.slot).polled();
+            if waiting.transfer {
+                self.served.push((waiting.fd, waiting.events));
+            }
             ready.push((waiting, revents));
         }
         ready
@@ -150,6 +155,7 @@ impl Poller {
         Self {
             state: Mutex::new(State {
                 waiting: Vec::new(),
+                served: Vec::new(),
                 kernels: Vec::new(),
                 eventfd: -1,
                 alive: false,
@@ -251,6 +257,7 @@ impl Poller {
             || instance.has_sink()
                 && rest[0].transfer
                 && !before.iter().any(|other| other.goes_with(&rest[0]))
+                && !state.served.contains(&(rest[0].fd, rest[0].events))
         {
             // aio_cancel(3): the first one is being executed, as the C library has it.
             return false;
@@ -341,7 +348,9 @@ impl Poller {
                 Workers::of(&instance).collect(&instance);
             }
             for (waiting, revents) in ready {
+                let (fd, events) = (waiting.fd, waiting.events);
                 self.serve(waiting, revents);
+                lock(&self.state).served.retain(|&served| served != (fd, events));
             }
         }
     }
