@@ -10,6 +10,7 @@ mod complete;
 mod door;
 mod list;
 mod notify;
+mod signals;
 mod state;
 mod submit;
 mod suspend;

@@ -8,7 +8,7 @@ use uringlet::front::{IoEvent, Uncancelable, Waited, Wish};
 
 use crate::abi::{self, Aiocb, Sigevent};
 use crate::submit::{self, Operation};
-use crate::{notify, state};
+use crate::{notify, signals, state};
 
 /// A list on its way. Each of its requests holds it, and the call that has submitted them.
 #[derive(Debug)]
@@ -176,5 +176,10 @@ fn wait(list: *const List) -> Waited {
     let is_member = |event: &IoEvent| std::ptr::eq(Member::from_word(event.data).list(), list);
     let concerns = |event: &IoEvent| is_member(event) && missing() == 0;
     let wish = Wish { missing: &missing, concerns: &concerns, gives_up: &|| false };
-    process.instance.wait_for(&wish, None)
+    loop {
+        match process.instance.wait_for(&wish, None) {
+            Waited::Interrupted if signals::all_restart() => {}
+            ended => return ended,
+        }
+    }
 }

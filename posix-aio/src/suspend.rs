@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use uringlet::front::{IoEvent, Uncancelable, Waited, Wish};
 
 use crate::abi::Aiocb;
+use crate::signals;
 use crate::state::{self, Process};
 
 /// aio_error(3): a request that has not ended may do so now, if that is known not to sleep.
@@ -89,18 +90,21 @@ pub(crate) unsafe fn suspend(
         return Ended::Answer(nap(blocks, process, deadline));
     }
     let _whole = Uncancelable::new();
-    let timeout = deadline.map(|end| end.saturating_duration_since(Instant::now()));
+    let timeout = || deadline.map(|end| end.saturating_duration_since(Instant::now()));
     let wish = Wish {
         missing: &|| u32::from(!blocks.is_over(process)),
         concerns: &|event: &IoEvent| blocks.iter().any(|block| block as u64 == event.obj),
         gives_up: &|| state::cancels() != cancels,
     };
-    Ended::Answer(match process.instance.wait_for(&wish, timeout) {
-        Waited::Enough | Waited::Gone => Ok(0),
-        Waited::TimedOut => Err(libc::EAGAIN),
-        Waited::Interrupted => Err(libc::EINTR),
-        Waited::GaveUp => return Ended::Disturbed,
-    })
+    loop {
+        return Ended::Answer(match process.instance.wait_for(&wish, timeout()) {
+            Waited::Enough | Waited::Gone => Ok(0),
+            Waited::TimedOut => Err(libc::EAGAIN),
+            Waited::Interrupted if deadline.is_none() && signals::all_restart() => continue,
+            Waited::Interrupted => Err(libc::EINTR),
+            Waited::GaveUp => return Ended::Disturbed,
+        });
+    }
 }
 
 /// A signal handler waits in a thread that is inside, and may hold what sleeping takes.

@@ -113,6 +113,34 @@ static void signals(const char *name, int flags, const struct timespec *timeout)
     close(pipe_of_it[1]);
 }
 
+/* Direct reads are waited for in another way than pipes; it is not to be seen. */
+static void direct_signals(void)
+{
+    enum { N = 1000 };
+    int fd = temp_file(PAGE), direct = reopen(fd, O_RDWR | O_DIRECT), interrupted = 0, before = caught;
+    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
+    struct itimerval often = {{0, 100}, {0, 100}}, never = {{0, 0}, {0, 0}};
+    unsigned char *page = pages(PAGE);
+    sigaction(SIGALRM, &action, NULL);
+    setitimer(ITIMER_REAL, &often, NULL);
+    for (int i = 0; i < N || caught == before; i++) {
+        struct aiocb cb = block(direct < 0 ? fd : direct, page, PAGE, 0), other = cb;
+        const struct aiocb *list[] = {&cb};
+        if (aio_read(&cb) || aio_read(&other))
+            die("aio_read");
+        while (aio_suspend(list, 1, NULL))
+            interrupted += errno == EINTR;
+        finish(&cb);
+        finish(&other);
+    }
+    setitimer(ITIMER_REAL, &never, NULL);
+    signal(SIGALRM, SIG_DFL);
+    alarm(SECONDS_MAX);
+    say("[aio_suspend EINTR] 1000 waits for direct reads among signals, SA_RESTART", "%d times EINTR", interrupted);
+    close(direct);
+    close(fd);
+}
+
 /* What is done does not need to be waited for, whatever is pending. */
 static void many(void)
 {
@@ -155,5 +183,6 @@ int main(void)
     signals("[aio_suspend EINTR] signals, SA_RESTART", SA_RESTART, NULL);
     signals("[aio_suspend EINTR] signals within the timeout, SA_RESTART", SA_RESTART, &half_minute);
     many();
+    direct_signals();
     return 0;
 }
