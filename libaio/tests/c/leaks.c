@@ -1,22 +1,8 @@
 /* Nothing is left behind by many contexts, many children, many programs started: counted in /proc/self. */
 #include "common.h"
 
-
 static int fd;
 static _Alignas(PAGE) unsigned char buf[PAGE];
-
-static long status(const char *what)
-{
-    char line[256];
-    long value = -1;
-    FILE *file = fopen("/proc/self/status", "re");
-    while (file && fgets(line, sizeof line, file))
-        if (!strncmp(line, what, strlen(what)))
-            value = atol(line + strlen(what));
-    if (file)
-        fclose(file);
-    return value;
-}
 
 static long mappings(void)
 {
@@ -46,12 +32,6 @@ static int cycle(int i)
     return io_destroy(ctx) == 0;
 }
 
-static long number(const char *variable, long otherwise)
-{
-    const char *text = getenv(variable);
-    return text ? atol(text) : otherwise;
-}
-
 /* The original's io_destroy waits for the kernel, some 10 ms each time. */
 static long fewer_for_the_original(long n)
 {
@@ -66,15 +46,6 @@ static void all_at_once(long n)
         many[i] = setup(4);
     for (long i = 0; i < n; i++)
         io_destroy(many[i]);
-}
-
-/* Threads that are on their way out may take a moment. */
-static long settled(const char *what, long bound)
-{
-    long value;
-    for (int i = 0; (value = status(what)) > bound && i < 10000; i++)
-        usleep(1000);
-    return value;
 }
 
 int main(int argc, char **argv)

@@ -232,4 +232,34 @@ UNUSED static int open_descriptors(void)
     return n;
 }
 
+/* A figure of /proc/self/status, as it stands there: sizes in KiB. */
+UNUSED static long status(const char *what)
+{
+    char line[256];
+    long value = -1;
+    FILE *file = fopen("/proc/self/status", "re");
+    while (file && fgets(line, sizeof line, file))
+        if (!strncmp(line, what, strlen(what)))
+            value = atol(line + strlen(what));
+    if (file)
+        fclose(file);
+    return value;
+}
+
+/* The same once it is no more than `bound`: threads that are on their way out may take a moment. */
+UNUSED static long settled(const char *what, long bound)
+{
+    long value;
+    for (int i = 0; (value = status(what)) > bound && i < 10000; i++)
+        usleep(1000);
+    return value;
+}
+
+/* How often, unless the environment says otherwise. */
+UNUSED static long number(const char *variable, long otherwise)
+{
+    const char *text = getenv(variable);
+    return text ? atol(text) : otherwise;
+}
+
 #endif

@@ -7,34 +7,6 @@ static int fd;
 static unsigned char buf[32][512];
 static volatile int notes;
 
-static long status(const char *what)
-{
-    char line[256];
-    long value = -1;
-    FILE *file = fopen("/proc/self/status", "re");
-    while (file && fgets(line, sizeof line, file))
-        if (!strncmp(line, what, strlen(what)))
-            value = atol(line + strlen(what));
-    if (file)
-        fclose(file);
-    return value;
-}
-
-/* Threads that are on their way out may take a moment. */
-static long settled(const char *what, long bound)
-{
-    long value;
-    for (int i = 0; (value = status(what)) > bound && i < 10000; i++)
-        usleep(1000);
-    return value;
-}
-
-static long number(const char *variable, long otherwise)
-{
-    const char *text = getenv(variable);
-    return text ? atol(text) : otherwise;
-}
-
 static void note(union sigval value)
 {
     (void)value;
