@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use self::entry::Entry;
 pub use self::entry::Pinned;
 pub use self::hazard::Look;
+use crate::front::has_memory;
 use crate::sync::lock;
 use crate::sys::Mapping;
 
@@ -23,6 +24,9 @@ pub const PAGE: usize = 4096;
 
 /// Pages reserved, largest first: address space can be limited (RLIMIT_AS).
 const PAGES: [usize; 3] = [1 << 16, 1 << 14, 1 << 11];
+
+/// Bytes of address space that a reservation leaves to others, beside what its entries take.
+const SPARE: usize = 256 * 1024;
 
 /// A table of `T`s, each with some pages of memory whose address is its handle.
 #[derive(Debug)]
@@ -71,6 +75,8 @@ impl<T> Table<T> {
         let mut error = -libc::ENOMEM;
         for pages in PAGES {
             match Mapping::new(pages * PAGE, libc::PROT_NONE) {
+                // So long that nothing would be left for the entries.
+                Ok(_) if !has_memory(pages * (size_of::<Entry<T>>() + 1) + SPARE) => {}
                 Ok(memory) => {
                     // SAFETY: zero is a null pointer and no pins.
                     let entries = unsafe { Box::new_zeroed_slice(pages).assume_init() };

@@ -99,9 +99,15 @@ pub(crate) fn create(entries: u32) -> Result<usize, i32> {
     if entries == 0 || entries > ENTRIES_MAX {
         return Err(-libc::EINVAL);
     }
+    /// What a context takes beside its slots, and for each of them, at most.
+    const CONTEXT_BYTES: usize = 512 * 1024;
+    const SLOT_BYTES: usize = 640;
     let builder = front::env::builder()?.strict(true);
     let table = &contexts_or_new()?.table;
     let (places, room) = ring_size(entries);
+    if !front::has_memory(CONTEXT_BYTES + places as usize * SLOT_BYTES) {
+        return Err(-libc::ENOMEM);
+    }
     let pages = table.allocate(size_of::<RingHeader>() + places as usize * size_of::<IoEvent>())?;
     let handle = pages.address();
     let ring = handle as *mut RingHeader;

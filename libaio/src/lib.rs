@@ -20,6 +20,10 @@ use uringlet::front::{self, IoEvent, enter};
 use crate::abi::Iocb;
 use crate::memory::accessible;
 
+/// In somebody else's process, it must not be this library that ends it for want of memory.
+#[global_allocator]
+static MEMORY: front::Reserve = front::Reserve::new();
+
 /// The door for calls that may open files and sleep: the thread is not cancelled in the midst of it.
 fn enter_whole<T>(body: impl FnOnce() -> T) -> T {
     enter(|| {

@@ -139,6 +139,7 @@ programs! {
     house,
     ioprio,
     leaks,
+    little_memory,
     moved_ring,
     old_versions,
     own_malloc,

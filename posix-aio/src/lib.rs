@@ -29,6 +29,10 @@ use crate::suspend::Ended;
 
 uringlet::see_descriptors_end!(crate::state::before_close);
 
+/// In somebody else's process, it must not be this library that ends it for want of memory.
+#[global_allocator]
+static MEMORY: front::Reserve = front::Reserve::new();
+
 /// # Safety
 /// As aio_read(3).
 #[unsafe(no_mangle)]

@@ -16,6 +16,10 @@ use crate::submit::Ready;
 
 /// Requests that can be with the instance at a time. Memory for a slot is touched when it is first used.
 const SLOTS: u32 = 4096;
+/// What the instance takes, at most.
+const BYTES: usize = 512 * 1024 + SLOTS as usize * 640;
+/// What the requests that a fsync waits for take, at most.
+const SYNC_BYTES: usize = 64 * 1024 + SLOTS as usize * 32;
 /// Of an address of a program's.
 const ADDRESS_BITS: u32 = 48;
 /// As many at a time the kernel is handed: Linux AIO's are few on some hosts.
@@ -78,6 +82,9 @@ pub(crate) fn current_or_new() -> Result<&'static Process, i32> {
 
 #[cold]
 fn make() -> Result<&'static Process, i32> {
+    if !front::has_memory(BYTES) {
+        return Err(libc::EAGAIN);
+    }
     // It may open files, and a thread must not be cancelled in the midst of it.
     let _whole = front::Uncancelable::new();
     let generation = front::enter_process();
@@ -120,11 +127,15 @@ impl Process {
     }
 
     /// Submits a request, or has it wait here.
+    ///
+    /// # Errors
+    /// `EAGAIN`: there is no memory to have it wait.
     #[inline]
-    pub(crate) fn start(&self, ready: Ready) {
+    pub(crate) fn start(&self, ready: Ready) -> Result<(), i32> {
         if ready.is_sync() || self.backlog.load(Ordering::Relaxed) > 0 || !self.submit(&ready) {
-            self.hold_back(ready);
+            return self.hold_back(ready);
         }
+        Ok(())
     }
 
     /// False if there is no slot.
@@ -141,8 +152,13 @@ impl Process {
     }
 
     #[cold]
-    fn hold_back(&self, ready: Ready) {
+    fn hold_back(&self, ready: Ready) -> Result<(), i32> {
+        if ready.is_sync() && !front::has_memory(SYNC_BYTES) {
+            return Err(libc::EAGAIN);
+        }
         let mut waiting = self.lock();
+        let Waiting { backlog, syncs } = &mut *waiting;
+        backlog.try_reserve(1).and_then(|()| syncs.try_reserve(1)).map_err(|_| libc::EAGAIN)?;
         if ready.is_sync() && waiting.backlog.is_empty() {
             // Said first: whatever ends from here on looks, or is seen as ended.
             self.held_back.fetch_add(1, Ordering::SeqCst);
@@ -157,6 +173,7 @@ impl Process {
         drop(waiting);
         // What they wait for may have ended just now.
         self.pass_on();
+        Ok(())
     }
 
     /// A request has ended: passes on what has waited for that.

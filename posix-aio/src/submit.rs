@@ -113,7 +113,13 @@ pub(crate) unsafe fn start(
     fields.owner.store(process.mark(block.addr()), Ordering::Relaxed);
     fields.error.store(libc::EINPROGRESS, Ordering::Relaxed);
     match translate(fields, operation, member) {
-        Ok(ready) => process.start(ready),
+        Ok(ready) => {
+            if let Err(errno) = process.start(ready) {
+                // Accepted by nobody, so it is the program's again.
+                fields.error.store(errno, Ordering::Release);
+                return Err(errno);
+            }
+        }
         Err(errno) => {
             let (data, obj) = (member.word(), block as u64);
             complete::complete(&IoEvent { data, obj, res: i64::from(-errno), res2: 0 });

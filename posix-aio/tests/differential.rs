@@ -120,6 +120,7 @@ programs! {
     house,
     init,
     leaks,
+    little_memory,
     lio_nowait,
     lio_wait,
     names,

@@ -7,8 +7,10 @@ use std::ops::RangeInclusive;
 pub mod descriptors;
 mod door;
 pub mod env;
+mod reserve;
 
 pub use self::door::{enter, refuse, set_errno};
+pub use self::reserve::{Reserve, has_memory};
 pub use crate::instance::{
     Canceled, Entry, InFlight, Instance, Place, RingMemory, Sink, SubmitSteps, Submitted,
     TOLD_OTHERWISE, Taker, Waited, Wish,

@@ -118,7 +118,6 @@ const THERE: &str = "it is there";
 
 const UNTESTED: &[Untested] = &[
     ("io_setup", "EAGAIN", "`aio-max-nr` belongs to the host; see the differences"),
-    ("io_setup", "ENOMEM", "a test would have to use up the host's memory"),
     ("io_setup", "ENOSYS", THERE),
     ("io_destroy", "EFAULT", "never answered: a bad address is no context, `EINVAL`"),
     ("io_destroy", "ENOSYS", THERE),

@@ -10,6 +10,7 @@ use super::poller::Poller;
 use super::pool::Pool;
 use super::watchdog::Watchdog;
 use crate::affinity::CpuSet;
+use crate::front::has_memory;
 use crate::process;
 use crate::sync::OnceNumber;
 use crate::sys;
@@ -20,6 +21,8 @@ pub(crate) const WORKERS_MAX: usize = 64;
 pub(crate) const RETIRE_AFTER: Duration = Duration::from_secs(2);
 
 const STACK_BYTES: usize = 256 * 1024;
+/// What a thread has to find beside its stack.
+const THREAD_BYTES: usize = 256 * 1024;
 
 /// What all contexts of this process share that are not placed, or placed on the same CPUs.
 #[derive(Debug)]
@@ -165,6 +168,10 @@ impl Busy {
 /// Starts a thread of ours: all signals blocked, a small stack, named `uringlet-…`. A panic in it
 /// ends the process with a message: requests would be lost otherwise.
 pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    // The C library ends the process if a thread cannot have what it needs at its beginning.
+    if !has_memory(STACK_BYTES + THREAD_BYTES) {
+        return Err(std::io::ErrorKind::OutOfMemory.into());
+    }
     let mask = sys::block_signals();
     let builder = std::thread::Builder::new().name(format!("uringlet-{name}"));
     let thread = builder.stack_size(STACK_BYTES).spawn(move || {
