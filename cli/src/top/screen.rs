@@ -257,11 +257,12 @@ impl Screen {
             (Cells::from(program), style)
         });
         self.table(frame, programs, &PROGRAM, lines);
-        frame.render_widget(Paragraph::new(about(selected)), lanes);
-        self.draw_contexts(frame, contexts, selected);
+        let shown = self.draw_contexts(frame, contexts, selected);
+        frame.render_widget(Paragraph::new(about(selected, shown)), lanes);
     }
 
-    fn draw_contexts(&self, frame: &mut Frame, area: Rect, program: &Program) {
+    /// Gives how many there was room for.
+    fn draw_contexts(&self, frame: &mut Frame, area: Rect, program: &Program) -> usize {
         let engines = engines(&program.contexts);
         // Wrapped between words: a little shorter than the width.
         let width = usize::from(area.width).saturating_sub(8).max(1);
@@ -272,12 +273,14 @@ impl Screen {
         let lines = u16::try_from(program.contexts.len() + 1).unwrap_or(u16::MAX).min(room);
         let [table, rest] =
             Layout::vertical([Constraint::Length(lines), Constraint::Length(wanted)]).areas(area);
-        let contexts = program.contexts.iter().take(usize::from(lines.saturating_sub(1)));
+        let shown = usize::from(lines.saturating_sub(1));
+        let contexts = program.contexts.iter().take(shown);
         let lines = contexts.map(|context| (Cells::from(context), Style::new()));
         if !program.contexts.is_empty() {
             self.table(frame, table, &CONTEXT, lines);
         }
         frame.render_widget(engines, rest);
+        shown
     }
 
     fn table<'a>(
@@ -317,8 +320,11 @@ fn footer(width: u16) -> &'static str {
 }
 
 /// Two lines on a program: what it is, and who executes its requests.
-fn about(program: &Program) -> Vec<Line<'static>> {
-    let contexts = plain::count(program.contexts.len(), "context");
+fn about(program: &Program, shown: usize) -> Vec<Line<'static>> {
+    let mut contexts = plain::count(program.contexts.len(), "context");
+    if shown < program.contexts.len() {
+        contexts += &format!(", {shown} shown");
+    }
     let [waiter, worker, pool, poller, kernel] = program.interval.lanes.shares().map(percent);
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let name = format!("{} ({}): {contexts}", program.program, program.pid);
