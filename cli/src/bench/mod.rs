@@ -2,10 +2,14 @@
 
 mod drive;
 mod engine;
+mod fio_json;
+mod gate;
+mod job;
 mod matrix;
 mod native;
 mod ours;
 mod report;
+mod stream;
 mod trial;
 mod workload;
 
@@ -13,8 +17,9 @@ pub use drive::{Figure, LatencyFigure, Queue, Request, cpu_time};
 pub use engine::Engine;
 pub use matrix::median;
 pub use native::Libaio;
+pub use stream::Random;
 pub use trial::{Trial, exclusion, interleaved};
-pub use workload::{Buffers, Load, Operation, Order, Random};
+pub use workload::{Buffers, Load, Operation, Order};
 
 use crate::machine::{Machine, Storage};
 use crate::scratch::{Place, SMALLEST};
@@ -57,6 +62,18 @@ Exit status: 0; 1 if the benchmark failed; 2 if it was refused; 130 after Ctrl-C
 #[derive(Args)]
 #[command(after_help = HELP, after_long_help = HELP)]
 pub struct Arguments {
+    /// fio's job files, to be done by each engine instead of the workloads
+    #[arg(value_name = "JOB.fio", conflicts_with_all = ["file", "size", "bs", "depth", "workloads"])]
+    jobs: Vec<PathBuf>,
+
+    /// Only the jobs of this name
+    #[arg(long, value_name = "NAME", requires = "jobs")]
+    section: Vec<String>,
+
+    /// Leave out options of job files that are not understood
+    #[arg(long, requires = "jobs")]
+    lenient: bool,
+
     #[command(flatten)]
     place: Place,
 
@@ -76,7 +93,7 @@ pub struct Arguments {
     #[arg(long, value_delimiter = ',', value_enum)]
     workloads: Vec<Workload>,
 
-    /// Seconds for each engine, line and round [default: 0.2; with --full 0.5]
+    /// Seconds for each engine, line and round, at most so many for a job [default: 0.2; with --full 0.5]
     #[arg(long, value_parser = seconds, allow_hyphen_values = true)]
     seconds: Option<f64>,
 
@@ -134,6 +151,9 @@ impl Arguments {
 
     /// What the parsers of single values cannot see.
     fn contradiction(&self) -> Option<String> {
+        if self.place.allow_writes && self.place.file.is_none() {
+            return Some("--allow-writes: expected a --file that it is about".into());
+        }
         let deepest = self.depth.iter().copied().max().unwrap_or(1) as u64;
         let bs = self.bs?;
         if bs * deepest > MOST_BUFFERS {
@@ -159,6 +179,9 @@ impl Arguments {
 /// # Errors
 /// The scratch file cannot be made or filled, or the JSON file not be written.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    if !arguments.jobs.is_empty() {
+        return job::run(arguments);
+    }
     if let Some(contradiction) = arguments.contradiction() {
         eprintln!("uringlet bench: {contradiction}");
         return Ok(ExitCode::from(REFUSED));

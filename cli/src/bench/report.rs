@@ -63,9 +63,29 @@ struct Measured<'a> {
 
 /// A reason, and the cells that it is about.
 #[derive(Serialize)]
-struct NotMeasured {
+pub struct NotMeasured {
     what: Vec<String>,
     reason: String,
+}
+
+impl NotMeasured {
+    /// For people.
+    pub fn line(&self) -> String {
+        format!("{}: {}", self.what.join("; "), self.reason)
+    }
+}
+
+/// Things and the reason for each, turned round: every reason once, in order.
+pub fn by_reason(all: impl Iterator<Item = (String, String)>) -> Vec<NotMeasured> {
+    let mut list: Vec<NotMeasured> = Vec::new();
+    for (name, reason) in all {
+        match list.iter_mut().find(|known| known.reason == reason) {
+            Some(known) if known.what.contains(&name) => {}
+            Some(known) => known.what.push(name),
+            None => list.push(NotMeasured { what: vec![name], reason }),
+        }
+    }
+    list
 }
 
 impl<'a> Report<'a> {
@@ -135,7 +155,7 @@ impl<'a> Report<'a> {
             text.push_str("\nNot measured\n");
         }
         for missing in &self.not_measured {
-            let _ = writeln!(text, "  {}: {}", missing.what.join("; "), missing.reason);
+            let _ = writeln!(text, "  {}", missing.line());
         }
         let choices = self.choices();
         if !choices.is_empty() {
@@ -226,13 +246,13 @@ impl<'a> Report<'a> {
     }
 }
 
-fn submit_text(latency: LatencyFigure) -> Option<String> {
+pub fn submit_text(latency: LatencyFigure) -> Option<String> {
     let submit = latency.submit?;
     let (mean, p999) = (submit.us_per_request_mean, submit.us_per_call_p999);
     Some(format!("{} / {}", size::digits(mean), size::digits(p999)))
 }
 
-fn ratio_cells(comparison: Option<Comparison>, rounds: u32) -> [TableCell; 3] {
+pub fn ratio_cells(comparison: Option<Comparison>, rounds: u32) -> [TableCell; 3] {
     let Some(found) = comparison else { return ["-", "", ""].map(TableCell::new) };
     let ratio = TableCell::new(format!("{:.2}×", found.ratio)).add_attribute(Attribute::Bold);
     let ratio = match found.ratio {

@@ -499,6 +499,7 @@ mod tests {
                             complete_us_max: 1.0,
                             complete_us_stdev: 1.0,
                             complete_us_percentiles: [1.0; 17],
+                            total_us: Default::default(),
                         }),
                         executed_by: None,
                     }],
