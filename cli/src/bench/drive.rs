@@ -276,6 +276,8 @@ pub const PERCENTILES: [f64; 17] = [
 /// Latencies by the caller's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LatencyFigure {
+    /// Requests that were measured.
+    pub samples: u64,
     /// None for an engine that has no submit.
     pub submit: Option<SubmitFigure>,
     /// From the end of the submit (of a synchronous engine: the beginning of the call) to the reap, mean.
@@ -292,7 +294,23 @@ pub struct LatencyFigure {
     pub complete_us_percentiles: [f64; PERCENTILES.len()],
     /// From the beginning of the submit (of a synchronous engine: of the call) to the reap.
     pub total_us: Spread,
+    /// Of that, the part of the requests up to each of [`BOUNDS_NS`] and above the one before it; the last: above all.
+    #[serde(skip)]
+    pub total_shares: [f64; BOUNDS_NS.len() + 1],
 }
+
+/// Latencies between which fio counts, in nanoseconds.
+pub const BOUNDS_NS: [u64; 31] = {
+    let steps = [2, 4, 10, 20, 50, 100, 250, 500, 750, 1000];
+    let units = [1, 1_000, 1_000_000];
+    let mut bounds = [2_000_000_000; 31];
+    let mut at = 0;
+    while at < 30 {
+        bounds[at] = steps[at % 10] * units[at / 10];
+        at += 1;
+    }
+    bounds
+};
 
 /// Many times, summed up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -407,11 +425,9 @@ impl Latency {
         }
     }
 
-    /// Of reads and of writes, if there were any: how many, and their latencies. The submits are those of both.
-    pub fn sides(&self) -> [Option<(u64, LatencyFigure)>; 2] {
-        let side =
-            |times: &Option<Times>| times.as_ref().map(|times| (times.total.count, self.of(times)));
-        [side(&self.reads), side(&self.writes)]
+    /// Of reads and of writes, if there were any. The submits are those of both.
+    pub fn sides(&self) -> [Option<LatencyFigure>; 2] {
+        [&self.reads, &self.writes].map(|times| times.as_ref().map(|times| self.of(times)))
     }
 
     fn of(&self, completions: &Times) -> LatencyFigure {
@@ -426,6 +442,7 @@ impl Latency {
             requests_per_call: self.requests as f64 / self.calls.histogram.len() as f64,
         });
         LatencyFigure {
+            samples: completions.total.count,
             submit,
             complete_us_mean: completions.mean(),
             complete_us_p999: completions.at(99.9),
@@ -434,6 +451,7 @@ impl Latency {
             complete_us_stdev: completions.histogram.stdev() / 1e3,
             complete_us_percentiles: completions.percentiles(),
             total_us: completions.total.summary(),
+            total_shares: completions.total.shares(),
         }
     }
 }
@@ -477,7 +495,7 @@ impl Times {
     }
 }
 
-/// Enough for a mean and a standard deviation, in microseconds.
+/// Enough for a mean and a standard deviation, in microseconds, and how many there were of each size.
 #[derive(Clone, Copy, Default)]
 struct Sums {
     count: u64,
@@ -485,24 +503,38 @@ struct Sums {
     max: f64,
     sum: f64,
     squares: f64,
+    counts: [u64; BOUNDS_NS.len() + 1],
 }
 
 impl Sums {
     #[inline]
     fn record(&mut self, time: Duration) {
-        let us = time.as_nanos() as f64 / 1e3;
-        self.add(&Self { count: 1, min: us, max: us, sum: us, squares: us * us });
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let us = ns as f64 / 1e3;
+        self.min = if self.count == 0 { us } else { self.min.min(us) };
+        self.max = self.max.max(us);
+        self.count += 1;
+        self.sum += us;
+        self.squares += us * us;
+        self.counts[BOUNDS_NS.partition_point(|bound| *bound < ns)] += 1;
     }
 
-    #[inline]
     fn add(&mut self, other: &Self) {
-        if other.count > 0 {
-            self.min = if self.count == 0 { other.min } else { self.min.min(other.min) };
-            self.max = self.max.max(other.max);
-            self.count += other.count;
-            self.sum += other.sum;
-            self.squares += other.squares;
+        if other.count == 0 {
+            return;
         }
+        self.min = if self.count == 0 { other.min } else { self.min.min(other.min) };
+        self.max = self.max.max(other.max);
+        self.count += other.count;
+        self.sum += other.sum;
+        self.squares += other.squares;
+        for (own, other) in self.counts.iter_mut().zip(other.counts) {
+            *own += other;
+        }
+    }
+
+    fn shares(&self) -> [f64; BOUNDS_NS.len() + 1] {
+        self.counts.map(|count| count as f64 / self.count.max(1) as f64)
     }
 
     fn summary(&self) -> Spread {
@@ -618,8 +650,9 @@ mod tests {
         let figure = latency.figure();
         let total = Spread { min: 10.0, mean: 12.0, max: 14.0, stdev: 2.0 };
         assert_eq!(figure.total_us, total);
-        let sides =
-            latency.sides().map(|side| side.map(|(count, figure)| (count, figure.total_us.mean)));
+        let shares: Vec<f64> = figure.total_shares.into_iter().filter(|share| *share > 0.0).collect();
+        assert_eq!((shares, figure.total_shares[12]), (vec![0.5, 0.5], 0.5), "10 µs and 14 µs");
+        let sides = latency.sides().map(|side| side.map(|side| (side.samples, side.total_us.mean)));
         assert_eq!(sides, [Some((1, 10.0)), Some((1, 14.0))]);
         let submit = figure.submit.unwrap();
         assert_eq!((submit.requests_per_call, figure.complete_us_mean), (2.0, 8.0));

@@ -7,8 +7,12 @@
 
 #![allow(unsafe_code)]
 
-use super::drive::{Done, Figure, LatencyFigure, PERCENTILES, SubmitFigure};
+use super::drive::{BOUNDS_NS, Done, Figure, LatencyFigure, PERCENTILES, SubmitFigure};
 use super::engine::Engine;
+use super::matrix::{Cell, Matrix};
+use super::workload::Order;
+use crate::size;
+use clap::ValueEnum as _;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -54,8 +58,8 @@ pub struct Entry<'a> {
     pub figures: &'a [Figure],
     /// Reads and writes of each of them.
     pub done: &'a [Done],
-    /// Of reads and of writes, how many, and their latencies.
-    pub latency: [Option<(u64, LatencyFigure)>; 2],
+    /// Of reads and of writes.
+    pub latency: [Option<LatencyFigure>; 2],
 }
 
 impl Entry<'_> {
@@ -84,6 +88,9 @@ impl Entry<'_> {
             "job_runtime": milliseconds * self.threads,
             "usr_cpu": percent(figure.user_us_per_request),
             "sys_cpu": percent(system),
+            "latency_ns": self.shares(0),
+            "latency_us": self.shares(1),
+            "latency_ms": self.shares(2),
             "latency_depth": self.depth,
             "latency_target": 0,
             "latency_percentile": 100.0,
@@ -101,6 +108,25 @@ impl Entry<'_> {
         let mut order: Vec<usize> = (0..self.figures.len()).collect();
         order.sort_by(|&left, &right| self.figures[left].iops.total_cmp(&self.figures[right].iops));
         order[(order.len() - 1) / 2]
+    }
+
+    /// Percent of all requests up to each bound of one unit: ns, µs or ms.
+    fn shares(&self, unit: usize) -> Map<String, Value> {
+        let sides = self.latency.iter().flatten();
+        let all: u64 = sides.clone().map(|side| side.samples).sum();
+        let percent = |at: usize| -> f64 {
+            let requests = sides.clone().map(|side| side.total_shares[at] * side.samples as f64);
+            requests.sum::<f64>() / all.max(1) as f64 * 100.0
+        };
+        let scale = 1000u64.pow(unit as u32);
+        let last = if unit == 2 { BOUNDS_NS.len() } else { 10 * (unit + 1) };
+        let mut found: Map<String, Value> = (10 * unit..last)
+            .map(|at| ((BOUNDS_NS[at] / scale).to_string(), percent(at).into()))
+            .collect();
+        if unit == 2 {
+            found.insert(">=2000".into(), percent(BOUNDS_NS.len()).into());
+        }
+        found
     }
 
     fn side(&self, which: usize, count: impl Fn(&Done) -> u64) -> Side {
@@ -140,13 +166,60 @@ impl Entry<'_> {
             iops_samples: rates.len(),
             ..Side::default()
         };
-        if let Some((samples, latency)) = &self.latency[which] {
-            let submit = latency.submit.map(|submit| Nanoseconds::submit(&submit, *samples));
+        if let Some(latency) = &self.latency[which] {
+            let submit = latency.submit.map(|submit| Nanoseconds::submit(&submit, latency.samples));
             side.slat_ns = submit.unwrap_or_default();
-            side.clat_ns = Nanoseconds::complete(latency, *samples);
-            side.lat_ns = Nanoseconds::total(latency, *samples);
+            side.clat_ns = Nanoseconds::complete(latency);
+            side.lat_ns = Nanoseconds::total(latency);
         }
         side
+    }
+}
+
+impl Matrix {
+    /// One for each cell that has figures.
+    pub fn entries(&self) -> Vec<Value> {
+        let measured = |cell: &&Cell| cell.not_measured.is_none() && !cell.figures.is_empty();
+        self.cells.iter().filter(measured).map(|cell| self.entry(cell)).collect()
+    }
+
+    fn entry(&self, cell: &Cell) -> Value {
+        let load = self.settings.load(cell.workload);
+        let done = cell.figures.iter().map(|figure| match load.write {
+            true => Done { reads: 0, writes: figure.requests },
+            false => Done { reads: figure.requests, writes: 0 },
+        });
+        let rw = match (load.order, load.write) {
+            (Order::Sequential, true) => "write",
+            (Order::Sequential, false) => "read",
+            (_, true) => "randwrite",
+            (_, false) => "randread",
+        };
+        let options = [
+            ("rw", rw.to_owned()),
+            ("bs", size::short(load.block)),
+            ("size", size::short(load.window)),
+            ("iodepth", cell.depth.to_string()),
+            ("numjobs", "1".to_owned()),
+            ("direct", u8::from(load.direct).to_string()),
+            ("fsync", load.fsync_every.unwrap_or(0).to_string()),
+            ("time_based", "1".to_owned()),
+            ("runtime", format!("{}ms", self.settings.seconds * 1e3)),
+        ];
+        let name = cell.workload.to_possible_value().expect("no workload is hidden");
+        let entry = Entry {
+            name: name.get_name(),
+            group: self.settings.workloads.iter().position(|w| *w == cell.workload).unwrap_or(0),
+            engine: cell.engine,
+            options: options.map(|(name, value)| (name.to_owned(), value.into())).into_iter().collect(),
+            block: load.block,
+            threads: 1,
+            depth: cell.depth,
+            figures: &cell.figures,
+            done: &done.collect::<Vec<_>>(),
+            latency: if load.write { [None, cell.latency] } else { [cell.latency, None] },
+        };
+        entry.value()
     }
 }
 
@@ -202,7 +275,7 @@ impl Nanoseconds {
         Self::of([min, max, mean, stddev], samples)
     }
 
-    fn complete(latency: &LatencyFigure, samples: u64) -> Self {
+    fn complete(latency: &LatencyFigure) -> Self {
         let values = PERCENTILES.iter().zip(latency.complete_us_percentiles);
         let percentile = values.map(|(at, us)| (format!("{at:.6}"), nanoseconds(us).into()));
         let [min, max, mean, stddev] = [
@@ -211,13 +284,13 @@ impl Nanoseconds {
             latency.complete_us_mean,
             latency.complete_us_stdev,
         ];
-        let all = Self::of([min, max, mean, stddev], samples);
+        let all = Self::of([min, max, mean, stddev], latency.samples);
         Self { percentile: Some(percentile.collect()), ..all }
     }
 
-    fn total(latency: &LatencyFigure, samples: u64) -> Self {
+    fn total(latency: &LatencyFigure) -> Self {
         let total = latency.total_us;
-        Self::of([total.min, total.max, total.mean, total.stdev], samples)
+        Self::of([total.min, total.max, total.mean, total.stdev], latency.samples)
     }
 
     fn of([min, max, mean, stddev]: [f64; 4], samples: u64) -> Self {

@@ -42,7 +42,8 @@ impl Settings {
         self.block.unwrap_or(workload.default_block())
     }
 
-    fn load(&self, workload: Workload) -> Load {
+    /// Its requests.
+    pub fn load(&self, workload: Workload) -> Load {
         workload.load(self.file_size, self.block(workload))
     }
 }

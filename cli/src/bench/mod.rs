@@ -13,7 +13,7 @@ mod stream;
 mod trial;
 mod workload;
 
-pub use drive::{Figure, LatencyFigure, Queue, Request, cpu_time};
+pub use drive::{Figure, PERCENTILES, LatencyFigure, Queue, Request, cpu_time};
 pub use engine::Engine;
 pub use matrix::median;
 pub use native::Libaio;
@@ -46,6 +46,8 @@ Examples:
   uringlet bench --workloads cold-read --depth 1,8,64 --seconds 2 --rounds 5
   uringlet bench --engines libaio,uringlet:linux_aio,uringlet:workers --bs 64k --size 1G
   uringlet bench --forbid io_uring                what is left where io_uring is refused
+  uringlet bench jobs/uringlet.fio                a job file of fio's, done by each engine in turn
+  uringlet bench a.fio --section read --seconds 2 one of its jobs, cut off after 2 seconds
 
 How it compares: the engines take turns within each round, each round in another order; the figures \
 are medians over the rounds. The ratio is uringlet:auto (or else the first of uringlet's engines) divided by the \
@@ -55,6 +57,8 @@ on every line. Submit times come from one more run of each cell, in which the ca
 each submit: io_submit, io_uring_enter (apart from the wait), aio_read for each request, Context::submit. An fsync \
 is a request like the others, but is not counted. CPU time is that of this process, io_uring's workers included; what the \
 kernel does elsewhere (write-back, libaio's fsync) is not in it.
+
+A job file says what is done, in fio's words and with fio's meaning: sections run together until one has stonewall, sizes, loops and runtimes count as there. Its files are laid out, and kept, as fio does, but always filled. A file that filename= names is not written to if it exists, unless --allow-writes says so. CPU time of jobs that run together is that of all of them. --json writes what fio's JSON has where fio has it, and more beside it: one entry of jobs for each engine and job.
 
 Exit status: 0; 1 if the benchmark failed; 2 if it was refused; 130 after Ctrl-C.";
 

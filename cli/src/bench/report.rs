@@ -2,6 +2,7 @@
 
 use super::drive::LatencyFigure;
 use super::engine::Engine;
+use super::fio_json::Top;
 use super::matrix::{Cell, Comparison, Extreme, Matrix, Settings, Summary};
 use super::workload::Workload;
 use crate::machine::{Machine, Storage};
@@ -27,6 +28,8 @@ pub fn header(machine: &Machine, storage: &Storage, scratch: &Scratch, matrix: &
 /// Everything that came out.
 #[derive(Serialize)]
 pub struct Report<'a> {
+    #[serde(flatten)]
+    fio: Top,
     machine: &'a Machine,
     storage: &'a Storage,
     file: String,
@@ -116,6 +119,7 @@ impl<'a> Report<'a> {
             }
         });
         Self {
+            fio: Top::new(serde_json::Map::new(), matrix.entries()),
             machine,
             storage,
             file: scratch.description.clone(),

@@ -30,16 +30,17 @@ pub struct Target {
     pub write_offsets: Option<Offsets>,
 }
 
-/// When a stream ends: after so many passes of so many requests. Each begins where the first one did.
+/// When a stream ends: after so many passes of so many requests, or so many in all. Each pass begins where the first one did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     pub passes: u64,
     pub requests: u64,
+    pub total: u64,
 }
 
 impl Extent {
     /// No end.
-    pub const ENDLESS: Self = Self { passes: 1, requests: u64::MAX };
+    pub const ENDLESS: Self = Self { passes: 1, requests: u64::MAX, total: u64::MAX };
 }
 
 /// The requests of one thread.
@@ -66,7 +67,8 @@ impl Stream {
         extent: Extent,
         sync: Option<(u32, Operation)>,
     ) -> Self {
-        let (left, written) = (extent.requests, targets[0].fd);
+        let written = targets[0].fd;
+        let left = extent.requests.min(extent.total);
         Self { targets, turn: 0, mix, extent, left, sync, unsynced: 0, written }
     }
 
@@ -123,11 +125,12 @@ impl Stream {
 
     #[cold]
     fn next_pass(&mut self) -> bool {
-        if self.extent.passes <= 1 {
+        self.extent.total -= self.extent.requests.min(self.extent.total);
+        if self.extent.passes <= 1 || self.extent.total == 0 {
             return false;
         }
         self.extent.passes -= 1;
-        self.left = self.extent.requests;
+        self.left = self.extent.requests.min(self.extent.total);
         self.turn = 0;
         for target in &mut self.targets {
             target.offsets.rewind();

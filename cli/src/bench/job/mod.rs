@@ -49,7 +49,7 @@ struct Cell {
     /// Of a run of its own.
     latency: Option<LatencyFigure>,
     /// The same, of reads and of writes.
-    sides: [Option<(u64, LatencyFigure)>; 2],
+    sides: [Option<LatencyFigure>; 2],
     not_measured: Option<String>,
 }
 

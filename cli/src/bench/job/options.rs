@@ -49,6 +49,7 @@ pub struct Spec {
     pub ramp_time: Option<Duration>,
     /// With the line that names it.
     pub filename: Option<(String, At)>,
+    pub filename_format: String,
     pub directory: Option<PathBuf>,
     pub nrfiles: u64,
     pub fsync: u32,
@@ -139,6 +140,7 @@ impl Spec {
             time_based: false,
             ramp_time: None,
             filename: None,
+            filename_format: "$jobname.$jobnum.$filenum".into(),
             directory: None,
             nrfiles: 1,
             fsync: 0,
@@ -250,6 +252,7 @@ impl Spec {
             "time_based" => self.time_based = on()?,
             "ramp_time" => self.ramp_time = Some(time(text()?)?).filter(|time| !time.is_zero()),
             "filename" => self.filename = Some((text()?.to_owned(), entry.at.clone())),
+            "filename_format" => self.filename_format = text()?.to_owned(),
             "directory" => self.directory = Some(PathBuf::from(text()?)),
             "nrfiles" | "nr_files" => self.nrfiles = count(1, 1024)?,
             "fsync" => self.fsync = count(0, u64::from(u32::MAX))? as u32,

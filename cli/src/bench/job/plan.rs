@@ -96,17 +96,11 @@ impl Plan {
         if errors.is_empty() { Ok(plan) } else { Err(errors) }
     }
 
-    /// In a row of its own, or with the one before it if both say so and are of one group.
+    /// In a row of its own, or, if it says so, with the section before it in the same group.
     fn report_in_a_row(&mut self, index: usize, spec: &Spec, group: usize) {
-        let before = self.rows.last_mut().filter(|row| row.group == group);
-        match before {
-            Some(row)
-                if spec.group_reporting
-                    && row.specs.iter().all(|&other| self.specs[other].group_reporting) =>
-            {
-                row.specs.push(index);
-            }
-            _ => self.rows.push(Row { name: spec.name.clone(), group, specs: vec![index] }),
+        match self.rows.last_mut().filter(|row| row.group == group && spec.group_reporting) {
+            Some(row) => row.specs.push(index),
+            None => self.rows.push(Row { name: spec.name.clone(), group, specs: vec![index] }),
         }
         self.stages.last_mut().expect("one was pushed").rows.end = self.rows.len();
     }
@@ -152,6 +146,9 @@ impl Plan {
                     ));
                 }
             };
+            if used == 0 {
+                return Err(format!("offset: expected less than the end of {}", path.display()));
+            }
             if used < spec.bs {
                 return Err(format!("bs={}: expected at most {used}, the size", spec.bs));
             }
@@ -159,12 +156,14 @@ impl Plan {
             pass += used;
             regions.push(Region { path, start, blocks: within / spec.bs });
         }
-        let blocks_of_a_pass = if spec.rw.random && spec.norandommap {
-            pass.div_ceil(spec.bs)
-        } else {
-            // Of every file the same.
-            count * (pass / count / spec.bs)
+        // Whole blocks of every file, or as many as it takes where something is left of the files at the end: where they are
+        // larger, where reads and writes go through them apart from each other, or where blocks repeat.
+        let apart = spec.rw.reads && spec.rw.writes && !spec.rw.random;
+        let whole = match apart || spec.rw.random && spec.norandommap {
+            true => u64::MAX,
+            false => regions.iter().map(|region| region.blocks).sum(),
         };
+        let blocks_of_a_pass = pass.div_ceil(spec.bs).min(whole);
         let extent = extent(spec, pass, blocks_of_a_pass);
         let seed = spec.randseed << 32 ^ (index as u64) << 16 ^ number;
         Ok(Thread { spec: index, regions, extent, seed })
@@ -241,17 +240,24 @@ fn extent(spec: &Spec, pass: u64, blocks: u64) -> Extent {
         return Extent::ENDLESS;
     }
     let most = spec.number_ios.unwrap_or(u64::MAX);
-    let of = |passes, requests: u64| Extent { passes, requests: requests.min(most) };
     let loops = spec.loops;
-    match spec.io_size.filter(|bytes| *bytes != pass) {
-        Some(bytes) if bytes < pass => of(loops, bytes.div_ceil(spec.bs).min(blocks)),
+    let of = |passes, requests: u64| Extent {
+        passes,
+        requests: requests.min(most),
+        total: u64::MAX,
+    };
+    // Bytes are counted over all passes, the last request of all is the one that may be too many.
+    let by_bytes = |bytes: u64| Extent {
+        total: loops.saturating_mul(bytes).div_ceil(spec.bs),
+        ..of(loops, bytes.div_ceil(spec.bs))
+    };
+    match spec.io_size {
+        Some(bytes) if bytes < pass && bytes.div_ceil(spec.bs) < blocks => by_bytes(bytes),
         // As often over the region as it takes; with loops, whole passes only.
-        Some(bytes) if loops == 1 => of(1, bytes.div_ceil(spec.bs)),
-        Some(bytes) => of(loops.max(bytes.div_ceil(pass)), blocks),
-        None if spec.rw.random && spec.norandommap && most == u64::MAX => {
-            of(1, (pass * loops).div_ceil(spec.bs))
-        }
-        None => of(loops, blocks),
+        Some(bytes) if bytes > pass && loops == 1 => of(1, bytes.div_ceil(spec.bs)),
+        Some(bytes) if bytes > pass => of(loops.max(bytes.div_ceil(blocks * spec.bs)), blocks),
+        _ if pass.div_ceil(spec.bs) == blocks => by_bytes(pass),
+        _ => of(loops, blocks),
     }
 }
 
@@ -259,7 +265,11 @@ fn extent(spec: &Spec, pass: u64, blocks: u64) -> Extent {
 fn paths(spec: &Spec, number: u64) -> Vec<PathBuf> {
     let names = match &spec.filename {
         Some((names, _)) => split(names),
-        None => (0..spec.nrfiles).map(|file| format!("{}.{number}.{file}", spec.name)).collect(),
+        None => {
+            let job = spec.filename_format.replace("$jobname", &spec.name);
+            let job = job.replace("$jobnum", &number.to_string());
+            (0..spec.nrfiles).map(|file| job.replace("$filenum", &file.to_string())).collect()
+        }
     };
     let inside = |name: String| match &spec.directory {
         Some(folder) => folder.join(name),
