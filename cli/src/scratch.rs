@@ -334,7 +334,11 @@ fn fit(wish: Option<u64>, free: u64, notices: &mut Vec<String>) -> Result<u64> {
     }
 }
 
-fn free_bytes(folder: &Path) -> Result<u64> {
+/// Free for users on the file system of a folder.
+///
+/// # Errors
+/// The folder is not there.
+pub fn free_bytes(folder: &Path) -> Result<u64> {
     let name = std::ffi::CString::new(folder.as_os_str().as_encoded_bytes())?;
     let mut buf = MaybeUninit::<libc::statvfs>::zeroed();
     // SAFETY: the name ends in NUL, `buf` is room for one statvfs.

@@ -650,7 +650,8 @@ mod tests {
         let figure = latency.figure();
         let total = Spread { min: 10.0, mean: 12.0, max: 14.0, stdev: 2.0 };
         assert_eq!(figure.total_us, total);
-        let shares: Vec<f64> = figure.total_shares.into_iter().filter(|share| *share > 0.0).collect();
+        let shares: Vec<f64> =
+            figure.total_shares.into_iter().filter(|share| *share > 0.0).collect();
         assert_eq!((shares, figure.total_shares[12]), (vec![0.5, 0.5], 0.5), "10 µs and 14 µs");
         let sides = latency.sides().map(|side| side.map(|side| (side.samples, side.total_us.mean)));
         assert_eq!(sides, [Some((1, 10.0)), Some((1, 14.0))]);

@@ -211,7 +211,10 @@ impl Matrix {
             name: name.get_name(),
             group: self.settings.workloads.iter().position(|w| *w == cell.workload).unwrap_or(0),
             engine: cell.engine,
-            options: options.map(|(name, value)| (name.to_owned(), value.into())).into_iter().collect(),
+            options: options
+                .map(|(name, value)| (name.to_owned(), value.into()))
+                .into_iter()
+                .collect(),
             block: load.block,
             threads: 1,
             depth: cell.depth,

@@ -13,7 +13,7 @@ mod stream;
 mod trial;
 mod workload;
 
-pub use drive::{Figure, PERCENTILES, LatencyFigure, Queue, Request, cpu_time};
+pub use drive::{Figure, LatencyFigure, PERCENTILES, Queue, Request, cpu_time};
 pub use engine::Engine;
 pub use matrix::median;
 pub use native::Libaio;

@@ -293,3 +293,58 @@ impl Random {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_permutation_has_every_number_once_and_another_order_each_time() {
+        for count in [1, 2, 3, 64, 100, 1025] {
+            let mut permutation = Permutation::new(count, 7);
+            let mut orders = Vec::new();
+            for _ in 0..2 {
+                let order: Vec<u64> = (0..count).map(|at| permutation.at(at)).collect();
+                let mut sorted = order.clone();
+                sorted.sort_unstable();
+                assert!(sorted.into_iter().eq(0..count));
+                assert!(count < 64 || !order.is_sorted());
+                orders.push(order);
+                permutation.reorder();
+            }
+            assert!(count < 64 || orders[0] != orders[1]);
+        }
+    }
+
+    fn targets(files: i32) -> Vec<Target> {
+        let offsets = || Offsets::Sequential { next: 0, blocks: 4, block: 10 };
+        let target = |fd| Target { fd, start: 100, offsets: offsets(), write_offsets: None };
+        (0..files).map(target).collect()
+    }
+
+    #[test]
+    fn files_take_turns_and_every_pass_begins_where_the_first_did() {
+        let extent = Extent { passes: 2, requests: 3, total: 5 };
+        let mut stream = Stream::new(targets(2), Mix::Only(Operation::Read), extent, None);
+        let found: Vec<_> =
+            std::iter::from_fn(|| stream.next()).map(|next| (next.fd, next.offset)).collect();
+        assert_eq!(found, [(0, 100), (1, 100), (0, 110), (0, 100), (1, 100)]);
+    }
+
+    #[test]
+    fn reads_and_writes_come_as_often_as_is_said() {
+        let extent = Extent { requests: 10_000, ..Extent::ENDLESS };
+        let mix = Mix::Percent { reads: 70, random: Random::new(1) };
+        let mut stream = Stream::new(targets(1), mix, extent, Some((1, Operation::Fdatasync)));
+        let (mut reads, mut writes) = (0, 0);
+        let mut last = Operation::Read;
+        while let Some(Next { operation, .. }) = stream.next() {
+            assert_eq!(last == Operation::Write, operation == Operation::Fdatasync);
+            reads += u64::from(operation == Operation::Read);
+            writes += u64::from(operation == Operation::Write);
+            last = operation;
+        }
+        assert_eq!(reads + writes, 10_000);
+        assert!((6_800..7_200).contains(&reads), "{reads}");
+    }
+}

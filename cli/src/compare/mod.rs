@@ -79,8 +79,7 @@ impl Verdict {
 
     /// In the words of what was measured.
     fn text(self, metric: Metric) -> &'static str {
-        let is_cost =
-            matches!(metric, Metric::CpuUsPerRequest | Metric::StepsPerRequest);
+        let is_cost = matches!(metric, Metric::CpuUsPerRequest | Metric::StepsPerRequest);
         match self {
             Self::Better if is_cost => "cheaper",
             Self::Better => "faster",
@@ -158,7 +157,9 @@ impl Report {
     fn new(arguments: &Arguments, a: &Run, b: &Run) -> Self {
         let mut changes = Vec::new();
         for cell in &a.cells {
-            let Some(other) = b.cells.iter().find(|other| other.name == cell.name) else { continue };
+            let Some(other) = b.cells.iter().find(|other| other.name == cell.name) else {
+                continue;
+            };
             for &(metric, a) in &cell.measured {
                 let Some(&(_, b)) = other.measured.iter().find(|(same, _)| *same == metric) else {
                     continue;
@@ -281,10 +282,16 @@ fn differences(a: &Value, b: &Value) -> Vec<String> {
         let mut names: Vec<&String> = names.flat_map(|object| object.keys()).collect();
         names.sort_unstable();
         names.dedup();
-        for name in names.into_iter().filter(|name| !["load", "memory_available"].contains(&&***name)) {
+        for name in
+            names.into_iter().filter(|name| !["load", "memory_available"].contains(&&***name))
+        {
             let (first, second) = (&a[part][name], &b[part][name]);
             if first != second {
-                notices.push(format!("{part} differs in {name}: A {}, B {}", short(first), short(second)));
+                notices.push(format!(
+                    "{part} differs in {name}: A {}, B {}",
+                    short(first),
+                    short(second)
+                ));
             }
         }
     }

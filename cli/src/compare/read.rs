@@ -119,7 +119,8 @@ pub struct Run {
 const ROUNDS: [&str; 5] = ["figures", "rates", "timed", "runs", "ns"];
 
 /// Arrays of cells in the results of an experiment, and what to call a cell of each; of bench, `jobs` is fio's.
-const CELLS: [(&str, &str); 4] = [("cells", ""), ("lookups", "lookup"), ("paths", "path"), ("jobs", "job")];
+const CELLS: [(&str, &str); 4] =
+    [("cells", ""), ("lookups", "lookup"), ("paths", "path"), ("jobs", "job")];
 
 impl Run {
     /// # Errors
@@ -133,7 +134,8 @@ impl Run {
             let what = what.split(" at line ").next().unwrap_or_default();
             format!("{name}:{line}:{column}: expected JSON: {what}")
         })?;
-        let expected = || format!("{name}: expected what --json of uringlet bench or reproduce writes");
+        let expected =
+            || format!("{name}: expected what --json of uringlet bench or reproduce writes");
         if !whole["machine"].is_object() || !whole["settings"].is_object() {
             return Err(expected());
         }
@@ -164,24 +166,36 @@ impl Run {
 fn cell_name(what: &str, cell: &Map<String, Value>) -> String {
     // Where fixed places do not depend on the machine they are named in `what`.
     let is_identity = |name: &str| {
-        let others = ["not_measured", "is_baseline", "requests", "accepted", "application", "group"];
-        !others.contains(&name) && !name.contains("median") && !name.ends_with("_min") && !name.ends_with("_max")
+        let others =
+            ["not_measured", "is_baseline", "requests", "accepted", "application", "group"];
+        !others.contains(&name)
+            && !name.contains("median")
+            && !name.ends_with("_min")
+            && !name.ends_with("_max")
     };
     let mut parts: Vec<String> = Vec::new();
     parts.extend((!what.is_empty()).then(|| what.to_owned()));
-    // The engine last: rows that follow each other differ in it.
-    let last = |name: &str| matches!(name, "engine" | "road" | "structure" | "pool");
-    for at_the_end in [false, true] {
-        for (name, value) in cell.iter().filter(|(name, _)| last(name) == at_the_end) {
-            match value {
-                Value::String(text) if is_identity(name) => parts.push(text.clone()),
-                Value::Number(number) if name == "block" => {
-                    parts.push(number.as_u64().map_or_else(|| number.to_string(), size::short));
-                }
-                Value::Number(number) if is_identity(name) => parts.push(format!("{name} {number}")),
-                Value::Object(_) if name == "what" => parts.push(flat(value)),
-                _ => {}
+    // From the load to who executes it: rows that follow each other differ in that.
+    let rank = |name: &str| match name {
+        "workload" | "job" | "phase" => 0,
+        "rw" | "cache" => 1,
+        "block" => 2,
+        "depth" => 3,
+        "engine" | "road" | "structure" => 5,
+        "pool" => 6,
+        _ => 4,
+    };
+    let mut fields: Vec<_> = cell.iter().collect();
+    fields.sort_by_key(|(name, _)| rank(name));
+    for (name, value) in fields {
+        match value {
+            Value::String(text) if is_identity(name) => parts.push(text.clone()),
+            Value::Number(number) if name == "block" => {
+                parts.push(number.as_u64().map_or_else(|| number.to_string(), size::short));
             }
+            Value::Number(number) if is_identity(name) => parts.push(format!("{name} {number}")),
+            Value::Object(_) if name == "what" => parts.push(flat(value)),
+            _ => {}
         }
     }
     parts.join(", ")
@@ -230,7 +244,7 @@ mod tests {
             "workload": "cold-read", "block": 4096, "depth": 32, "engine": "psync", "figures": [],
             "not_measured": null, "iops_median": 3.5,
         });
-        assert_eq!(cell_name("", cell.as_object().unwrap()), "4k, depth 32, cold-read, psync");
+        assert_eq!(cell_name("", cell.as_object().unwrap()), "cold-read, 4k, depth 32, psync");
         let placed = json!({ "what": { "free": { "rq_affinity": 1 } }, "application": 3 });
         assert_eq!(cell_name("", placed.as_object().unwrap()), "free rq_affinity 1");
     }

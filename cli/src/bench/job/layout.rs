@@ -5,7 +5,7 @@ use super::plan::{Needed, Plan};
 use crate::scratch;
 use crate::session::{self, STOP};
 use crate::size;
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Seek as _, SeekFrom};
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
@@ -46,8 +46,7 @@ fn refusal(path: &Path, needed: &Needed, allow_writes: bool) -> Option<String> {
     let name = path.display();
     let at = needed.named.as_ref().map(|at| format!("{at}: ")).unwrap_or_default();
     let Ok(metadata) = path.metadata() else {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let folder = folder.unwrap_or(Path::new("."));
+        let folder = folder(path);
         return (!folder.is_dir())
             .then(|| format!("{at}{name}: expected {} to be a folder", folder.display()));
     };
@@ -76,6 +75,11 @@ fn refusal(path: &Path, needed: &Needed, allow_writes: bool) -> Option<String> {
     }
 }
 
+/// Where a file is.
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// What was laid out.
 #[derive(Default)]
 pub struct Laid {
@@ -97,7 +101,17 @@ impl Laid {
 pub fn lay_out(plan: &Plan) -> Result<Option<Laid>> {
     let missing =
         |(path, needed): (&PathBuf, &Needed)| needed.len.saturating_sub(len(path).unwrap_or(0));
-    let total = plan.files.iter().map(missing).sum();
+    let total = plan.files.iter().map(missing).fold(0, u64::saturating_add);
+    for path in plan.files.keys() {
+        let free = scratch::free_bytes(folder(path))?;
+        ensure!(
+            total <= free,
+            "{}: the files need {} more: expected at most {}, the free space",
+            path.display(),
+            size::long(total),
+            size::long(free)
+        );
+    }
     let bar = session::bytes(total, "laying out the files");
     let mut laid = Laid::default();
     let mut done = 0;

@@ -66,18 +66,8 @@ pub struct Spec {
 }
 
 /// Those of fio's engines that mean plain reads and writes of files: any engine can run their jobs.
-const FILE_ENGINES: [&str; 10] = [
-    "sync",
-    "psync",
-    "vsync",
-    "pvsync",
-    "pvsync2",
-    "libaio",
-    "io_uring",
-    "posixaio",
-    "solarisaio",
-    "windowsaio",
-];
+const FILE_ENGINES: [&str; 8] =
+    ["sync", "psync", "vsync", "pvsync", "pvsync2", "libaio", "io_uring", "posixaio"];
 
 /// They change how fio makes or reports something, and not what the requests are.
 const WITHOUT_EFFECT: [&str; 13] = [

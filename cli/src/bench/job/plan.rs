@@ -121,13 +121,16 @@ impl Plan {
             let existing = len(&path);
             let of_existing = |amount| match (amount, existing) {
                 (Amount::Bytes(bytes), _) => Ok(bytes),
-                (Amount::Percent(percent), Some(len)) => Ok(len / 100 * percent),
+                (Amount::Percent(percent), Some(len)) => {
+                    Ok((u128::from(len) * u128::from(percent) / 100) as u64)
+                }
                 (Amount::Percent(_), None) => Err(format!(
                     "a part of {} is unknown: expected a size in bytes",
                     path.display()
                 )),
             };
-            let start = of_existing(spec.offset)? + spec.offset_increment * number;
+            let start = spec.offset_increment.saturating_mul(number);
+            let start = of_existing(spec.offset)?.saturating_add(start);
             let size = spec.size.map(|size| match size {
                 Amount::Bytes(bytes) => Ok(bytes / count),
                 percent => of_existing(percent),
@@ -152,8 +155,8 @@ impl Plan {
             if used < spec.bs {
                 return Err(format!("bs={}: expected at most {used}, the size", spec.bs));
             }
-            self.need(index, spec, &path, start + within);
-            pass += used;
+            self.need(index, spec, &path, start.saturating_add(within));
+            pass = used.saturating_add(pass);
             regions.push(Region { path, start, blocks: within / spec.bs });
         }
         // Whole blocks of every file, or as many as it takes where something is left of the files at the end: where they are
@@ -241,11 +244,8 @@ fn extent(spec: &Spec, pass: u64, blocks: u64) -> Extent {
     }
     let most = spec.number_ios.unwrap_or(u64::MAX);
     let loops = spec.loops;
-    let of = |passes, requests: u64| Extent {
-        passes,
-        requests: requests.min(most),
-        total: u64::MAX,
-    };
+    let of =
+        |passes, requests: u64| Extent { passes, requests: requests.min(most), total: u64::MAX };
     // Bytes are counted over all passes, the last request of all is the one that may be too many.
     let by_bytes = |bytes: u64| Extent {
         total: loops.saturating_mul(bytes).div_ceil(spec.bs),
