@@ -31,7 +31,14 @@ missing() {
     command -v stress-ng >/dev/null || echo stress-ng
     command -v ioping >/dev/null || echo ioping
     command -v strace >/dev/null || echo strace
+    command -v tmux >/dev/null || echo tmux
     command -v mkfs.xfs >/dev/null || echo xfsprogs
+    command -v groff >/dev/null || echo groff-base
+    command -v mkfs.ext4 >/dev/null || echo e2fsprogs
+    command -v make >/dev/null || echo make
+    # Looks at the pages that bench and reproduce write; with letters of some font.
+    command -v chromium >/dev/null || echo chromium
+    [[ -d /usr/share/fonts/truetype/dejavu ]] || echo fonts-dejavu-core
     ((mariadb)) || return 0
     # Without the packages that start a server of their own.
     command -v mariadbd >/dev/null || echo mariadb-server-core

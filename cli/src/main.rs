@@ -2,14 +2,21 @@
 
 mod bench;
 mod compare;
+mod completions;
 mod doctor;
+#[cfg(test)]
+mod documents;
 mod machine;
+mod manual;
+mod observe;
+mod report;
 mod reproduce;
 mod run;
 mod sandbox;
 mod scratch;
 mod session;
 mod size;
+mod top;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -26,6 +33,7 @@ Examples:
   uringlet doctor                         what this machine and sandbox allow, and why not
   uringlet reproduce fd-pool --quick      a published experiment, here, beside the published figures
   uringlet run --stats -- fio job.fio     run a program written for libaio on it, unchanged
+  uringlet top                            what the programs started so are doing, live
   uringlet run --forbid docker -- ./app   as in a container, where io_uring is refused";
 
 /// Asynchronous file I/O for Linux in user space.
@@ -43,6 +51,9 @@ enum Command {
     Compare(compare::Arguments),
     Doctor(doctor::Arguments),
     Reproduce(reproduce::Arguments),
+    Man(manual::Arguments),
+    Completions(completions::Arguments),
+    Top(top::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -52,6 +63,9 @@ fn main() -> ExitCode {
         Command::Compare(arguments) => ("compare", compare::run(&arguments)),
         Command::Doctor(arguments) => ("doctor", doctor::run(&arguments)),
         Command::Reproduce(arguments) => ("reproduce", reproduce::run(&arguments)),
+        Command::Man(arguments) => ("man", manual::run(&arguments)),
+        Command::Completions(arguments) => ("completions", completions::run(&arguments)),
+        Command::Top(arguments) => ("top", top::run(&arguments)),
     };
     result.unwrap_or_else(|error| {
         eprintln!("uringlet {name}: {error:#}");

@@ -25,7 +25,7 @@ const LARGEST_EXISTING: u64 = 4 << 30;
 pub const SMALLEST: u64 = 1 << 20;
 
 /// Where a benchmark works, on the command line.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct Place {
     /// A folder or a new name for the scratch file, or an existing file or block device to read [default: .]
     #[arg(long, value_name = "PATH")]
@@ -41,6 +41,11 @@ pub struct Place {
 }
 
 impl Place {
+    /// As the user has named it.
+    pub fn path(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
     /// Opens or makes the file.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
-//! What every measurement has around it: Ctrl-C, the scratch file filled, a progress bar, the header, tables, JSON.
+//! What every measurement has around it: Ctrl-C, the scratch file filled, a progress bar, the header, its files.
 
 use crate::machine::{Machine, Storage};
+use crate::report::{Document, Files, Header, Outputs};
 use crate::scratch::Scratch;
 use crate::size;
 use anyhow::{Context as _, Result};
@@ -8,7 +9,6 @@ use comfy_table::{Attribute, Cell, CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::fs::File;
 use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
@@ -35,6 +35,11 @@ pub fn stop_on_ctrl_c() -> Result<()> {
     .context("cannot handle Ctrl-C")
 }
 
+/// The end of a help text: paragraphs.
+pub fn help(paragraphs: &[&str]) -> String {
+    paragraphs.join("\n\n")
+}
+
 /// To standard output, where somebody may have stopped reading.
 ///
 /// # Errors
@@ -44,24 +49,57 @@ pub fn say(text: &str) -> Result<()> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write the result")
 }
 
-/// The file for the results, opened before the work, so that minutes are not lost to a wrong path.
-pub struct Json(Option<File>);
+/// What was measured, on its way to standard output and to the files.
+pub struct Session<'a> {
+    outputs: &'a Outputs,
+    /// What the measurement works on.
+    file: Option<&'a Path>,
+    files: Option<Files>,
+    /// What was said when it began.
+    first: Option<Header>,
+}
 
-impl Json {
+impl<'a> Session<'a> {
+    /// Has the first Ctrl-C end the measurement in order.
+    ///
     /// # Errors
-    /// The file cannot be made.
-    pub fn open(path: Option<&Path>) -> Result<Self> {
-        let file = path.map(|path| {
-            File::create(path).with_context(|| format!("--json: cannot make {}", path.display()))
-        });
-        file.transpose().map(Self)
+    /// The handler cannot be installed.
+    pub fn new(outputs: &'a Outputs, file: Option<&'a Path>) -> Result<Self> {
+        stop_on_ctrl_c()?;
+        Ok(Self { outputs, file, files: None, first: None })
     }
 
+    /// Makes the files, unless they are, and says what is going to be measured; what it has said before is not repeated.
+    ///
     /// # Errors
-    /// The file cannot be written to.
-    pub fn write(self, report: &impl Serialize) -> Result<()> {
-        let Some(file) = self.0 else { return Ok(()) };
-        serde_json::to_writer_pretty(&file, report).context("--json: cannot write")
+    /// As [`Outputs::open`]; standard output cannot be written to.
+    pub fn begin(&mut self, header: &Header) -> Result<()> {
+        if self.files.is_none() {
+            self.files = Some(self.outputs.open(self.file)?);
+        }
+        match &self.first {
+            Some(first) => say(&header.beyond(first).text()),
+            None => {
+                self.first = Some(header.clone());
+                say(&header.text())
+            }
+        }
+    }
+
+    /// Writes the files, and gives the exit status.
+    ///
+    /// # Errors
+    /// One cannot be written to.
+    pub fn end(self, json: &impl Serialize, document: &Document) -> Result<ExitCode> {
+        if let Some(files) = self.files {
+            files.write(json, document)?;
+        }
+        if document.interrupted {
+            let command = &document.header.command;
+            eprintln!("uringlet {command}: interrupted; the figures are of what was run");
+            return Ok(ExitCode::from(INTERRUPTED));
+        }
+        Ok(ExitCode::SUCCESS)
     }
 }
 
@@ -103,20 +141,6 @@ fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).expect("the templates are constants")
 }
 
-/// The report to standard output and to the JSON file, and the exit status.
-///
-/// # Errors
-/// One of them cannot be written to.
-pub fn end(command: &str, text: &str, report: &impl Serialize, json: Json) -> Result<ExitCode> {
-    say(text)?;
-    json.write(report)?;
-    if STOP.load(Ordering::Relaxed) {
-        eprintln!("uringlet {command}: interrupted; the figures are of what was run");
-        return Ok(ExitCode::from(INTERRUPTED));
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
 /// What is known before the first measurement: `file` says what is worked on; `more` has lines of the
 /// command's own.
 pub fn header(
@@ -125,34 +149,28 @@ pub fn header(
     storage: &Storage,
     file: String,
     more: &[(&str, String)],
-    notices: &[String],
-) -> String {
-    let mut text = format!("uringlet {} {command}\n", machine.version);
-    let mut line = |name: &str, value: String| {
-        let _ = writeln!(text, "  {name:<9}{value}");
-    };
-    line("kernel", machine.kernel.clone());
+    notices: Vec<String>,
+) -> Header {
+    let mut facts = Vec::new();
+    let mut fact = |name: &str, value: String| facts.push((name.to_owned(), value));
+    fact("kernel", machine.kernel.clone());
     let kind = if machine.virtual_machine { ", virtual machine" } else { "" };
-    line("CPU", format!("{} × {}{kind}; load {:.2}", machine.cpus, machine.cpu, machine.load));
+    fact("CPU", format!("{} × {}{kind}; load {:.2}", machine.cpus, machine.cpu, machine.load));
     let (memory, available) = (size::long(machine.memory), size::long(machine.memory_available));
-    line("memory", format!("{memory}, {available} available"));
-    line("file", file);
+    fact("memory", format!("{memory}, {available} available"));
+    fact("file", file);
     let mut device = storage.device.clone();
     if !storage.device_facts.is_empty() {
         let _ = write!(device, " ({})", storage.device_facts.join(", "));
     }
-    line("storage", format!("{} on {device}", storage.file_system));
+    fact("storage", format!("{} on {device}", storage.file_system));
     if !storage.options.is_empty() {
-        line("options", storage.options.clone());
+        fact("options", storage.options.clone());
     }
     for (name, value) in more {
-        line(name, value.clone());
+        fact(name, value.clone());
     }
-    for notice in notices {
-        let _ = writeln!(text, "notice: {notice}");
-    }
-    text.push('\n');
-    text
+    Header { command: command.into(), version: machine.version.into(), facts, notices }
 }
 
 /// What a reader should know before believing a figure; `own` is of the files that are worked on.
@@ -174,7 +192,7 @@ pub fn notices(machine: &Machine, storage: &Storage, own: &[String]) -> Vec<Stri
     notices
 }
 
-/// An empty table with bold heads, coloured only on a terminal.
+/// An empty table with bold heads, if there are any; coloured only on a terminal.
 pub fn table(heads: impl IntoIterator<Item = String>) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
@@ -185,7 +203,11 @@ pub fn table(heads: impl IntoIterator<Item = String>) -> Table {
     } else {
         table.force_no_tty()
     };
-    table.add_row(heads.into_iter().map(|h| Cell::new(h).add_attribute(Attribute::Bold)));
+    let heads = heads.into_iter().map(|head| Cell::new(head).add_attribute(Attribute::Bold));
+    let heads: Vec<_> = heads.collect();
+    if !heads.is_empty() {
+        table.add_row(heads);
+    }
     table
 }
 

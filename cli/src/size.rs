@@ -1,5 +1,7 @@
 //! Sizes and durations as people write them: `4k`, `256M`, `1.5G`; `4 KiB`, `1.2 ms`.
 
+use std::time::Duration;
+
 /// Bytes from a number with an optional unit k, M, G or T (powers of 1024; `KiB` and `KB` mean the same).
 ///
 /// # Errors
@@ -26,6 +28,26 @@ pub fn parse(text: &str) -> Result<u64, String> {
         }
     };
     bytes.filter(|&b| b > 0 && i64::try_from(b).is_ok()).ok_or_else(expected)
+}
+
+/// A time from a number with an optional unit ms, s, m or h; seconds without one.
+///
+/// # Errors
+/// What was expected; the caller adds the field and the value.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let expected = || "expected a time such as 500ms, 1s, 0.5 or 2m".to_owned();
+    let text = text.trim();
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let seconds = match unit.trim_start() {
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(expected()),
+    };
+    let number: f64 = number.parse().map_err(|_| expected())?;
+    Duration::try_from_secs_f64(number * seconds).map_err(|_| expected())
 }
 
 /// `4k`, `256M`: exact where a unit divides the size, the form that [`parse`] reads.
@@ -112,6 +134,18 @@ mod tests {
         ];
         for (text, bytes) in cases {
             assert_eq!(parse(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn times_are_read_with_and_without_units() {
+        let cases = [("1", 1000), ("0.5", 500), ("250ms", 250), ("2s", 2000), ("1 m", 60_000)];
+        for (text, ms) in cases {
+            assert_eq!(parse_duration(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for text in ["", "s", "-1", "1x", "1..2", "NaN", "1e3", "9999999999999999999999h"] {
+            let error = parse_duration(text).expect_err(text);
+            assert!(error.contains("expected a time such as"), "{error}");
         }
     }
 

@@ -8,29 +8,137 @@ fn uringlet(arguments: &[&str]) -> assert_cmd::assert::Assert {
     Command::new(assert_cmd::cargo::cargo_bin!("uringlet")).args(arguments).assert()
 }
 
+/// Every command, and every command of a command, found in the help texts: `["reproduce", "lookup"]`.
+fn commands() -> Vec<Vec<String>> {
+    let mut found = vec![Vec::new()];
+    let mut at = 0;
+    while at < found.len() {
+        let above: Vec<String> = found[at].clone();
+        let arguments: Vec<&str> = above.iter().map(String::as_str).chain(["--help"]).collect();
+        let help = output(&arguments);
+        let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+        let names = listed
+            .take_while(|line| line.starts_with("  "))
+            .filter_map(|line| line.strip_prefix("  ").filter(|rest| !rest.starts_with(' ')))
+            .filter_map(|line| line.split_whitespace().next())
+            .filter(|name| *name != "help");
+        let below: Vec<Vec<String>> =
+            names.map(|name| [&above[..], &[name.to_owned()]].concat()).collect();
+        found.extend(below);
+        at += 1;
+    }
+    found
+}
+
+fn output(arguments: &[&str]) -> String {
+    let assert = uringlet(arguments).success();
+    String::from_utf8(assert.get_output().stdout.clone()).unwrap()
+}
+
 #[test]
 fn every_command_has_help_with_examples() {
-    uringlet(&["--help"]).success().stdout(
-        contains("run").and(contains("bench")).and(contains("doctor")).and(contains("reproduce")),
-    );
-    for command in [
-        &["run"][..],
-        &["bench"],
-        &["doctor"],
-        &["reproduce"],
-        &["reproduce", "lookup"],
-        &["reproduce", "batch"],
-        &["reproduce", "fd-pool"],
-        &["reproduce", "affinity"],
-        &["reproduce", "uringlet"],
-    ] {
+    let commands = commands();
+    for name in ["run", "bench", "doctor", "reproduce", "top", "man", "completions"] {
+        assert!(commands.contains(&vec![name.to_owned()]), "{name} is not among {commands:?}");
+    }
+    assert!(commands.contains(&["reproduce", "fd-pool"].map(str::to_owned).to_vec()));
+    for command in &commands {
         for flag in ["-h", "--help"] {
-            uringlet(&[command, &[flag]].concat())
-                .success()
-                .stdout(contains("Examples:").and(contains("Exit status")));
+            let arguments: Vec<&str> = command.iter().map(String::as_str).chain([flag]).collect();
+            let help = output(&arguments);
+            let expected: &[&str] =
+                if command.is_empty() { &["Examples:"] } else { &["Examples:", "Exit status"] };
+            for part in expected {
+                assert!(help.contains(part), "{command:?} {flag} has no {part}\n{help}");
+            }
+            let own = format!("\n  uringlet {}", command.join(" "));
+            assert!(help.contains(&own), "{command:?} {flag} has no example of its own\n{help}");
         }
     }
     uringlet(&["--version"]).success().stdout(contains(env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn every_command_has_a_manual_page_that_formats_without_warnings() {
+    let folder = tempfile::tempdir().unwrap();
+    let pages = folder.path().join("man1");
+    uringlet(&["man", "--out", pages.to_str().unwrap()]).success().stdout("");
+    let mut names: Vec<String> = std::fs::read_dir(&pages)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    let commands = commands();
+    let page_of = |command: &Vec<String>| {
+        format!("{}.1", [&["uringlet".into()], &command[..]].concat().join("-"))
+    };
+    let mut expected: Vec<String> = commands.iter().map(page_of).collect();
+    expected.sort();
+    assert_eq!(names, expected);
+    for command in &commands {
+        let page = pages.join(page_of(command));
+        let arguments: Vec<&str> =
+            ["man"].into_iter().chain(command.iter().map(String::as_str)).collect();
+        let text = output(&arguments);
+        assert_eq!(text, std::fs::read_to_string(&page).unwrap());
+        assert!(text.is_ascii() && text.contains(".SH EXAMPLES"), "{command:?}\n{text}");
+        let groff = std::process::Command::new("groff")
+            .args(["-man", "-ww", "-Tutf8", "-P-cbou"])
+            .arg(&page)
+            .output()
+            .expect("groff is installed by ci/setup.sh");
+        let warnings = String::from_utf8_lossy(&groff.stderr);
+        assert!(groff.status.success() && warnings.is_empty(), "{command:?}: {warnings}");
+        assert!(String::from_utf8_lossy(&groff.stdout).contains("EXAMPLES"), "{command:?}");
+    }
+}
+
+#[test]
+fn manual_pages_that_cannot_be_made_are_refused_by_name() {
+    uringlet(&["man", "bnch"]).code(2).stderr(contains("COMMAND is bnch").and(contains("bench")));
+    uringlet(&["man", "run", "x"]).code(2).stderr(contains("uringlet run: nothing after it"));
+    uringlet(&["man", "--out", "/proc/self/x"])
+        .code(1)
+        .stderr(contains("--out").and(contains("/proc/self/x")));
+    uringlet(&["man", "run", "--out", "x"]).code(2).stderr(contains("cannot be used with"));
+}
+
+#[test]
+fn bash_completes_commands_options_and_their_values() {
+    let script = output(&["completions", "bash"]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("uringlet");
+    std::fs::write(&file, &script).unwrap();
+    let complete = |words: &str| {
+        let typed = words.rsplit(' ').next().unwrap();
+        let before = words.rsplit(' ').nth(1).unwrap();
+        let text = format!(
+            "source \"$1\"; COMP_WORDS=({words}{}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
+             _uringlet uringlet '{typed}' {before}; echo \"${{COMPREPLY[*]}}\"",
+            if typed.is_empty() { "''" } else { "" }
+        );
+        let mut bash = Command::new("bash");
+        let assert =
+            bash.args(["-u", "-c", &text, "bash"]).arg(&file).assert().success().stderr("");
+        String::from_utf8(assert.get_output().stdout.clone()).unwrap()
+    };
+    Command::new("bash").arg("-n").arg(&file).assert().success().stderr("");
+    assert_eq!(complete("uringlet ben"), "bench\n");
+    assert_eq!(complete("uringlet reproduce fd"), "fd-pool\n");
+    assert_eq!(complete("uringlet bench --fo"), "--forbid --forbid-errno\n");
+    assert_eq!(complete("uringlet run --engine linux"), "linux_aio\n");
+    assert!(complete("uringlet bench --workloads ").contains("cold-read"));
+}
+
+#[test]
+fn every_shell_has_completions_for_every_command() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = output(&["completions", shell]);
+        for command in commands().iter().filter_map(|command| command.last()) {
+            assert!(script.contains(command), "{shell} knows nothing of {command}");
+        }
+    }
+    uringlet(&["completions", "tcsh"]).code(2).stderr(contains("tcsh").and(contains("zsh")));
 }
 
 #[test]
@@ -91,7 +199,26 @@ fn wrong_values_are_refused_with_field_value_and_expectation() {
     }
     uringlet(&["reproduce", "warp"]).code(2).stderr(contains("warp"));
     uringlet(&["run", "--engine", "warp", "--", "true"]).code(2).stderr(contains("workers"));
+    let cases = [
+        ("--interval", "1x", "expected a time"),
+        ("--interval", "0", "from 50ms to 1h"),
+        ("--batch", "0", "0 is not in 1.."),
+    ];
+    for (field, value, expected) in cases {
+        uringlet(&["top", field, value])
+            .code(2)
+            .stderr(contains(field).and(contains(value)).and(contains(expected)));
+    }
+    uringlet(&["top", "0"]).code(2).stderr(contains("[PID]").and(contains("0 is not in 1..")));
+    uringlet(&["top", "--all", "1"]).code(2).stderr(contains("cannot be used with"));
     uringlet(&["run"]).code(2).stderr(contains("PROGRAM"));
+    for command in ["all", "lookup", "batch", "fd-pool", "affinity", "uringlet"] {
+        uringlet(&["reproduce", command, "--forbid", "warp"])
+            .code(2)
+            .stderr(contains("possible values: io_uring, linux_aio"));
+        let outputs = contains("--json").and(contains("--html")).and(contains("--csv"));
+        uringlet(&["reproduce", command, "--help"]).success().stdout(outputs);
+    }
     for command in [&["run", "true"][..], &["bench"], &["doctor"]] {
         let cases = [
             ("--forbid", "warp", "possible values: io_uring, linux_aio"),

@@ -13,16 +13,24 @@ pub(crate) const IOV_MAX: usize = 1024;
 /// What kind of operation this is, with everything refused that io_uring refuses with `-EINVAL`.
 #[inline]
 pub(crate) fn kind(sqe: &Sqe) -> Kind {
-    let unused = sqe.flags == 0 && sqe.addr3 == 0 && sqe.pad == 0;
-    let unregistered = sqe.buf_index == 0 && sqe.personality == 0 && sqe.file_index == 0;
-    if !(unused && unregistered) {
+    // Of the usual request all of these are 0: one comparison for the sum of them.
+    let unused = u64::from(sqe.flags) | sqe.addr3 | sqe.pad;
+    let unregistered = sqe.buf_index | sqe.personality;
+    if unused | u64::from(unregistered) | u64::from(sqe.file_index as u32) != 0 {
         return Kind::Invalid;
     }
+    match sqe.opcode {
+        opcode::READ | opcode::READV => Kind::Read,
+        opcode::WRITE | opcode::WRITEV => Kind::Write,
+        _ => kind_of_rest(sqe),
+    }
+}
+
+#[inline(never)]
+fn kind_of_rest(sqe: &Sqe) -> Kind {
     let idle = |fields: &[u64]| fields.iter().all(|&field| field == 0);
     let (off, addr, len, flags) = (sqe.off, sqe.addr, u64::from(sqe.len), u64::from(sqe.op_flags));
     let (kind, ok) = match sqe.opcode {
-        opcode::READ | opcode::READV => (Kind::Read, true),
-        opcode::WRITE | opcode::WRITEV => (Kind::Write, true),
         opcode::NOP => (Kind::Quick, idle(&[flags])),
         opcode::FADVISE => (Kind::Quick, idle(&[addr])),
         opcode::FSYNC => {

@@ -21,7 +21,7 @@ use crate::request::{
     BATCH, Cancel, Completion, CountSteps, FreeIt, FreeSlots, Kind, Request, Slot,
 };
 use crate::sqe::Sqe;
-use crate::stats::{self, Counters, Snapshot};
+use crate::stats::{Counters, Counting, Snapshot};
 use crate::sync::lock;
 use crate::sys;
 use crate::zeros::Zeros;
@@ -198,12 +198,6 @@ pub(crate) enum By {
     Kernel,
 }
 
-#[derive(Debug)]
-enum CountersOf {
-    Process(&'static Counters),
-    Own(Box<Counters>),
-}
-
 /// One asynchronous I/O instance. All methods can be called from any thread.
 #[derive(Debug)]
 pub struct Instance {
@@ -217,7 +211,7 @@ pub struct Instance {
     /// Slots of cancelled requests that are free once their numbers have left a ring.
     reaped_in_rings: AtomicIsize,
     strict: bool,
-    counters: Option<CountersOf>,
+    counters: Option<Counting>,
     ticks_per_us: u64,
     /// Takes the completions, if a front end wants them at once.
     sink: Option<Box<dyn Sink>>,
@@ -291,8 +285,6 @@ impl Instance {
     ) -> Result<Arc<Self>, ConfigError> {
         let generation = process::enter();
         let count = room as usize;
-        let published = stats::published().map(CountersOf::Process);
-        let own = || builder.stats.then(|| CountersOf::Own(Counters::private()));
         let machine = Placed::look(builder)?;
         let engine = Engine::new(builder, count)?;
         #[cfg(feature = "faulty")]
@@ -306,7 +298,7 @@ impl Instance {
             closed: AtomicBool::new(false),
             reaped_in_rings: AtomicIsize::new(0),
             strict: builder.strict,
-            counters: published.or_else(own),
+            counters: Counting::new(builder.stats),
             ticks_per_us: ticks_per_us(),
             is_limited: sink.is_some() && sys::has_file_limit(),
             sink,
@@ -316,6 +308,7 @@ impl Instance {
             _memory: memory,
         });
         instance.count(|counters| &counters.contexts);
+        instance.note_choice();
         Ok(instance)
     }
 
@@ -396,8 +389,14 @@ impl Instance {
         let mut collected = false;
         while done.accepted < count && done.refused == 0 {
             let want = (count - done.accepted).min(batch_max);
-            let batch = self.free.take_counted(want, steps);
-            let slots = batch.as_slice();
+            let (one, batch);
+            let slots = if want == 1 {
+                one = self.free.take_one(steps);
+                one.as_slice()
+            } else {
+                batch = self.free.take_counted(want, steps);
+                batch.as_slice()
+            };
             if self.closed.load(Ordering::SeqCst) {
                 // Destroyed meanwhile: nobody would collect it.
                 slots.iter().for_each(|&slot| self.free.give(slot));
@@ -408,10 +407,7 @@ impl Instance {
                 if collected {
                     done.refused = -libc::EAGAIN;
                 } else {
-                    // Completions that the program reaped from the ring by itself still hold their slots.
-                    self.completions.collect(|slot| self.reaped(slot));
-                    self.engine.purge(self);
-                    self.await_reaped();
+                    self.make_room();
                     collected = true;
                 }
                 continue;
@@ -457,9 +453,20 @@ impl Instance {
         if let Some(counters) = self.counters()
             && done.accepted > 0
         {
+            counters.submitted.fetch_add(done.accepted as u64, Ordering::Relaxed);
             counters.submit.record(self.ns_since(begin));
         }
         done
+    }
+
+    /// Gathers slots that are held for nobody.
+    #[cold]
+    #[inline(never)]
+    fn make_room(self: &Arc<Self>) {
+        // Completions that the program reaped from the ring by itself still hold their slots.
+        self.completions.collect(|slot| self.reaped(slot));
+        self.engine.purge(self);
+        self.await_reaped();
     }
 
     /// Waits until `min` completions can be reaped (0: only looks, and executes what will not
@@ -488,14 +495,38 @@ impl Instance {
             return Waited::Enough;
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let helped = self.engine.help(self, help, taker);
+        if self.has_enough(min, taker) {
+            return Waited::Enough;
+        }
+        self.wait_on(help, helped, deadline, mask, taker)
+    }
+
+    /// As many as `min` were taken or can be reaped.
+    #[inline]
+    fn has_enough(&self, min: u32, taker: &Taker<'_>) -> bool {
+        taker.taken >= min || self.completions.available() >= min - taker.taken
+    }
+
+    /// The rest of a wait that one round of help, which `helped` or did not, has not ended.
+    #[inline(never)]
+    fn wait_on(
+        self: &Arc<Self>,
+        help: Help,
+        mut helped: bool,
+        deadline: Option<Instant>,
+        mask: Option<u64>,
+        taker: &mut Taker<'_>,
+    ) -> Waited {
+        let min = help.min;
         let mut naps = 0;
         loop {
             let help = Help { min: min - taker.taken, ..help };
-            let helped = self.engine.help(self, help, taker);
-            if taker.taken >= min || self.completions.available() >= min - taker.taken {
-                return Waited::Enough;
-            }
             if helped {
+                helped = self.engine.help(self, help, taker);
+                if self.has_enough(min, taker) {
+                    return Waited::Enough;
+                }
                 continue;
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -523,6 +554,7 @@ impl Instance {
             if taker.taken >= min {
                 return Waited::Enough;
             }
+            helped = true;
         }
     }
 
@@ -838,7 +870,14 @@ impl Instance {
 
     /// What was counted, if [`Builder::stats`] asked for it.
     pub fn stats(&self) -> Option<Snapshot> {
-        self.counters().map(Counters::read)
+        self.counters.as_ref()?.read()
+    }
+
+    /// Tells those who observe the program what executes the requests.
+    pub(crate) fn note_choice(&self) {
+        if let Some(counting) = &self.counters {
+            counting.note(&self.engine().choice());
+        }
     }
 
     /// The engine that executes.
@@ -867,10 +906,7 @@ impl Instance {
 
     #[inline]
     fn counters(&self) -> Option<&Counters> {
-        match self.counters.as_ref()? {
-            CountersOf::Process(counters) => Some(counters),
-            CountersOf::Own(counters) => Some(counters),
-        }
+        self.counters.as_deref()
     }
 
     #[inline]

@@ -94,3 +94,8 @@ pub use sqe::{FILE_POSITION, FSYNC_DATASYNC, Sqe, opcode};
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct Readme;
+
+/// The examples of the book's page on this crate.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/rust.md")]
+struct RustPage;

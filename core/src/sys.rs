@@ -370,6 +370,51 @@ pub(crate) fn getpid() -> i32 {
     unsafe { call!(getpid) as i32 }
 }
 
+/// Is there a process with this pid (kill(2))?
+pub(crate) fn has_process(pid: u32) -> bool {
+    // SAFETY: no memory is passed, and no signal is sent.
+    unsafe { call!(kill, pid, 0) != -(libc::ESRCH as Ret) }
+}
+
+/// A memfd_create(2) of this size, which nobody can change any more, for the same user only; or the negative errno.
+pub(crate) fn sealed_memfd(name: &std::ffi::CStr, size: usize) -> Ret {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: a NUL-terminated name.
+    let make = |flags: u32| unsafe { call!(memfd_create, name.as_ptr(), flags) };
+    // Where that flag is not known (before 6.3), no setting refuses those without it.
+    let fd = match make(flags | libc::MFD_NOEXEC_SEAL) {
+        refused if refused == -(libc::EINVAL as Ret) => make(flags),
+        fd => fd,
+    };
+    if fd < 0 {
+        return fd;
+    }
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    // SAFETY: no memory is passed; the descriptor is new.
+    let calls = unsafe {
+        [
+            call!(ftruncate, fd, size),
+            call!(fchmod, fd, 0o600),
+            call!(fcntl, fd, libc::F_ADD_SEALS, seals),
+        ]
+    };
+    match calls.into_iter().find(|&ret| ret < 0) {
+        Some(refused) => {
+            close(fd as RawFd);
+            refused
+        }
+        None => fd,
+    }
+}
+
+/// A memfd whose size nobody can change.
+pub(crate) fn is_sealed(fd: RawFd) -> bool {
+    let size = (libc::F_SEAL_SHRINK | libc::F_SEAL_GROW) as Ret;
+    // SAFETY: no memory is passed.
+    let seals = unsafe { call!(fcntl, fd, libc::F_GET_SEALS, 0) };
+    seals >= 0 && seals & size == size
+}
+
 /// Is the calling thread allowed this I/O priority (ioprio_set(2))?
 pub(crate) fn may_use_priority(priority: i16) -> bool {
     const PROCESS: i32 = 1;

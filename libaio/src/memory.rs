@@ -15,6 +15,35 @@ const ENTRIES: usize = 4096;
 /// eight bytes in it, within the given range.
 #[inline]
 pub(crate) fn accessible(address: usize, bytes: usize, write: bool) -> bool {
+    let page = address / PAGE;
+    // The usual case: within one page, and asked about before.
+    bytes <= PAGE - address % PAGE && is_known(page, write)
+        || accessible_pages(address, bytes, write)
+}
+
+/// What stands in the table for a page: never 0.
+#[inline]
+fn known(page: usize, write: bool) -> usize {
+    (page + 1) << 1 | usize::from(write)
+}
+
+/// Where it stands whether a page is accessible.
+#[inline]
+fn entry(page: usize) -> &'static AtomicUsize {
+    // Stacks lie far apart at round distances: the low bits alone would collide.
+    let hash = (page as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;
+    &KNOWN[hash as usize % ENTRIES]
+}
+
+#[inline]
+fn is_known(page: usize, write: bool) -> bool {
+    let seen = entry(page).load(Ordering::Relaxed);
+    // A page that could be written to can be read, too.
+    seen | usize::from(!write) == known(page, write) | usize::from(!write)
+}
+
+#[inline(never)]
+fn accessible_pages(address: usize, bytes: usize, write: bool) -> bool {
     let Some(end) = address.checked_add(bytes.max(1)) else { return false };
     if address < PAGE || end >= 1 << 47 {
         return false;
@@ -22,17 +51,12 @@ pub(crate) fn accessible(address: usize, bytes: usize, write: bool) -> bool {
     let mut at = address;
     while at < end {
         let page = at / PAGE;
-        let known = page << 1 | usize::from(write);
-        // Stacks lie far apart at round distances: the low bits alone would collide.
-        let hash = (page as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
-        let entry = &KNOWN[hash as usize % ENTRIES];
-        let seen = entry.load(Ordering::Relaxed);
-        if seen != known && seen != known | 1 {
+        if !is_known(page, write) {
             let place = at.min(end.saturating_sub(8).max(address));
             if !(if write { front::writable(place) } else { front::readable(place) }) {
                 return false;
             }
-            entry.store(known, Ordering::Relaxed);
+            entry(page).store(known(page, write), Ordering::Relaxed);
         }
         at = (page + 1) * PAGE;
     }

@@ -158,6 +158,14 @@ programs! {
     vfork,
 }
 
+/// Requests that nobody waits for are told of by a thread of ours.
+#[test]
+fn on_the_engine_posix_aio() {
+    for name in ["eventfd", "ring", "read_write"] {
+        SUITE.check_on("posix_aio", name);
+    }
+}
+
 #[test]
 fn every_program_is_in_the_list() {
     SUITE.check_list();

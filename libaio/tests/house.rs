@@ -117,8 +117,8 @@ fn in_place_of_the_library_file_by_its_second_name() {
 fn a_program_that_carries_libaio_inside_itself() {
     let folder = folder();
     let program = compile("c/append_order.c", folder.path(), &["-l:libaio.a"]);
-    let counters = folder.path().join("counters");
-    let region = uringlet::stats::Region::create(&counters).expect("a file");
+    let region = uringlet::stats::Region::create().expect("memory");
+    let counters = region.path();
     let library = support::library();
     let variables = [
         ("LD_PRELOAD", library.as_path()),
@@ -199,8 +199,8 @@ fn a_python_program() {
         return support::skipped("a_python_program", "no python3 here");
     };
     assert!(version.status.success());
-    let counters = folder.path().join("counters");
-    let region = uringlet::stats::Region::create(&counters).expect("a file");
+    let region = uringlet::stats::Region::create().expect("memory");
+    let counters = region.path();
     let library = support::library();
     let variables = [("LD_PRELOAD", library.as_path()), ("URINGLET_STATS", &counters)];
     let output = command(Path::new("python3"), &variables).arg(&path).output().expect("timeout(1)");

@@ -18,7 +18,7 @@ struct House {
 impl House {
     fn new() -> Self {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
-        let counters = Region::create(&folder.path().join("counters")).expect("a file");
+        let counters = Region::create().expect("memory");
         Self { folder, counters }
     }
 
@@ -34,7 +34,7 @@ impl House {
             .arg(program)
             .args(arguments)
             .current_dir(self.folder.path())
-            .env("URINGLET_STATS", self.path("counters"))
+            .env("URINGLET_STATS", self.counters.path())
             .env_remove("LD_LIBRARY_PATH")
             .env_remove("LD_PRELOAD")
             .output()

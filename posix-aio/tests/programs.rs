@@ -9,15 +9,14 @@ mod library;
 
 /// Runs a program with the library preloaded, and gives what went through it. `None`: it is not installed.
 fn run(engine: &str, folder: &Path, program: &str, arguments: &[&str]) -> Option<Snapshot> {
-    let counters = folder.join("counters");
-    let region = Region::create(&counters).expect("a file for the counters");
+    let region = Region::create().expect("memory for the counters");
     let output = Command::new("timeout")
         .args(["--kill-after=10", "120", program])
         .args(arguments)
         .current_dir(folder)
         .env("LD_PRELOAD", library::path())
         .env("URINGLET_ENGINE", engine)
-        .env("URINGLET_STATS", &counters)
+        .env("URINGLET_STATS", region.path())
         .output()
         .expect("timeout(1)");
     if output.status.code() == Some(127) {

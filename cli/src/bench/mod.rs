@@ -8,6 +8,7 @@ mod job;
 mod matrix;
 mod native;
 mod ours;
+pub mod plots;
 mod report;
 mod stream;
 mod trial;
@@ -22,8 +23,9 @@ pub use trial::{Trial, exclusion, interleaved};
 pub use workload::{Buffers, Load, Operation, Order};
 
 use crate::machine::{Machine, Storage};
+use crate::report::Outputs;
 use crate::scratch::{Place, SMALLEST};
-use crate::session::{self, INTERRUPTED, STOP};
+use crate::session::{self, STOP, Session};
 use crate::{REFUSED, size};
 use anyhow::Result;
 use clap::{Args, ValueEnum as _};
@@ -37,18 +39,21 @@ use workload::Workload;
 const DEEPEST: usize = 4096;
 const LARGEST_BLOCK: u64 = 16 << 20;
 
-const HELP: &str = "\
+const EXAMPLES: &str = "\
 Examples:
   uringlet bench                                  everything, in a scratch file in this folder
   uringlet bench --file /mnt/data                 the same in another folder
   uringlet bench --file disk.img                  reads of an existing file; it is not written to
   uringlet bench --full --json result.json        every engine at every depth, in about 10 minutes
+  uringlet bench --html report.html               a page with plots, too, for a browser or a printer
+  uringlet bench --csv rounds.csv                 a line for each cell and round, for a spreadsheet
   uringlet bench --workloads cold-read --depth 1,8,64 --seconds 2 --rounds 5
   uringlet bench --engines libaio,uringlet:linux_aio,uringlet:workers --bs 64k --size 1G
   uringlet bench --forbid io_uring                what is left where io_uring is refused
   uringlet bench jobs/uringlet.fio                a job file of fio's, done by each engine in turn
-  uringlet bench a.fio --section read --seconds 2 one of its jobs, cut off after 2 seconds
+  uringlet bench a.fio --section read --seconds 2 one of its jobs, cut off after 2 seconds";
 
+const METHOD: &str = "\
 How it compares: the engines take turns within each round, each round in another order; the figures \
 are medians over the rounds. The ratio is uringlet:auto (or else the first of uringlet's engines) divided by the \
 best native engine of the same line; the column beside it has the lowest and highest ratio of a single round. \
@@ -56,15 +61,17 @@ Below 1.00 uringlet is slower. psync has one request in flight at any depth, so 
 on every line. Submit times come from one more run of each cell, in which the caller reads the clock before and after \
 each submit: io_submit, io_uring_enter (apart from the wait), aio_read for each request, Context::submit. An fsync \
 is a request like the others, but is not counted. CPU time is that of this process, io_uring's workers included; what the \
-kernel does elsewhere (write-back, libaio's fsync) is not in it.
+kernel does elsewhere (write-back, libaio's fsync) is not in it.";
 
-A job file says what is done, in fio's words and with fio's meaning: sections run together until one has stonewall, sizes, loops and runtimes count as there. Its files are laid out, and kept, as fio does, but always filled. A file that filename= names is not written to if it exists, unless --allow-writes says so. CPU time of jobs that run together is that of all of them. --json writes what fio's JSON has where fio has it, and more beside it: one entry of jobs for each engine and job.
+const JOBS: &str = "\
+A job file says what is done, in fio's words and with fio's meaning: sections run together until one has stonewall, sizes, loops and runtimes count as there. Its files are laid out, and kept, as fio does, but always filled. A file that filename= names is not written to if it exists, unless --allow-writes says so. CPU time of jobs that run together is that of all of them. --json writes what fio's JSON has where fio has it, and more beside it: one entry of jobs for each engine and job.";
 
+const STATUS: &str = "\
 Exit status: 0; 1 if the benchmark failed; 2 if it was refused; 130 after Ctrl-C.";
 
 /// Compares uringlet with plain pread/pwrite, Linux AIO, io_uring and POSIX AIO on your disk, in under 2 minutes.
 #[derive(Args)]
-#[command(after_help = HELP, after_long_help = HELP)]
+#[command(after_help = session::help(&[EXAMPLES, METHOD, JOBS, STATUS]))]
 pub struct Arguments {
     /// fio's job files, to be done by each engine instead of the workloads
     #[arg(value_name = "JOB.fio", conflicts_with_all = ["file", "size", "bs", "depth", "workloads"])]
@@ -109,9 +116,8 @@ pub struct Arguments {
     #[arg(long)]
     full: bool,
 
-    /// Write everything, each round's figures included, to this file
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    outputs: Outputs,
 
     #[command(flatten)]
     sandbox: crate::sandbox::Sandbox,
@@ -190,36 +196,29 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         eprintln!("uringlet bench: {contradiction}");
         return Ok(ExitCode::from(REFUSED));
     }
-    session::stop_on_ctrl_c()?;
+    let mut session = Session::new(&arguments.outputs, arguments.place.path())?;
     arguments.sandbox.enter()?;
     let machine = Machine::look();
     let mut scratch = arguments.place.open()?;
     scratch.notices.extend(arguments.sandbox.notice());
     let storage = Storage::behind(&scratch.buffered)?;
-    let json = session::Json::open(arguments.json.as_deref())?;
     let mut matrix = Matrix::new(arguments.settings(scratch.size), &scratch, &storage);
-    session::say(&report::header(&machine, &storage, &scratch, &matrix))?;
+    let header = report::header(&machine, &storage, &scratch, &matrix);
+    session.begin(&header)?;
 
-    if !session::fill(&scratch)? {
-        eprintln!("uringlet bench: interrupted");
-        return Ok(ExitCode::from(INTERRUPTED));
+    if session::fill(&scratch)? {
+        let bar = session::progress(matrix.steps());
+        matrix.measure(&scratch, &STOP, |what| {
+            bar.set_message(what);
+            bar.inc(1);
+        });
+        bar.finish_and_clear();
     }
-    let bar = session::progress(matrix.steps());
-    matrix.measure(&scratch, &STOP, |what| {
-        bar.set_message(what);
-        bar.inc(1);
-    });
-    bar.finish_and_clear();
-
     let interrupted = STOP.load(Ordering::Relaxed);
     let report = report::Report::new(&machine, &storage, &scratch, &matrix, interrupted);
-    session::say(&report.text())?;
-    json.write(&report)?;
-    if interrupted {
-        eprintln!("uringlet bench: interrupted; the figures are of the rounds that were run");
-        return Ok(ExitCode::from(INTERRUPTED));
-    }
-    Ok(ExitCode::SUCCESS)
+    let document = report.document(header, METHOD);
+    session::say(&document.text())?;
+    session.end(&report, &document)
 }
 
 /// What was given, or else the default, each item once.

@@ -1,28 +1,28 @@
 //! What the user gets: tables, what could not be measured, a summary, and the same as JSON.
 
-use super::drive::LatencyFigure;
+use super::drive::{LatencyFigure, PERCENTILES};
 use super::engine::Engine;
 use super::fio_json::Top;
 use super::matrix::{Cell, Comparison, Extreme, Matrix, Settings, Summary};
+use super::plots;
 use super::workload::Workload;
 use crate::machine::{Machine, Storage};
+use crate::report::{
+    Axis, Bar, Bars, Cell as TableCell, Document, Figure, Group, Header, Key, Plot, Record, Scale,
+    Section, Table, Tone,
+};
 use crate::scratch::Scratch;
 use crate::{session, size};
-use comfy_table::{Attribute, Cell as TableCell, Color};
 use serde::Serialize;
-use std::fmt::Write as _;
-
-/// Differences below this are not worth a colour.
-const EVEN: f64 = 0.005;
 
 /// What is known before the first measurement.
-pub fn header(machine: &Machine, storage: &Storage, scratch: &Scratch, matrix: &Matrix) -> String {
+pub fn header(machine: &Machine, storage: &Storage, scratch: &Scratch, matrix: &Matrix) -> Header {
     let Settings { rounds, seconds, .. } = matrix.settings;
     let rounds =
         format!("{rounds} of {seconds} s per engine, interleaved, and one more for latencies");
     let more = [("rounds", rounds), ("takes", session::about(matrix.estimate()))];
     let notices = session::notices(machine, storage, &scratch.notices);
-    session::header("bench", machine, storage, scratch.line(), &more, &notices)
+    session::header("bench", machine, storage, scratch.line(), &more, notices)
 }
 
 /// Everything that came out.
@@ -134,45 +134,175 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// For people: the tables, what is missing, and the sum.
-    pub fn text(&self) -> String {
+    /// For people.
+    pub fn document(&self, header: Header, method: &str) -> Document {
         let all = &self.settings.engines[..];
-        let mut text = String::from("Requests per second\n");
-        text.push_str(&self.table(all, true, |cell| cell.iops().map(size::rate)));
-        text.push_str("\nCPU time per request, µs (all threads, user and system)\n");
-        text.push_str(&self.table(all, false, |cell| cell.cpu_us().map(size::digits)));
+        let mut sections = vec![
+            Section::new("Requests per second")
+                .with_figures(self.rate_plots())
+                .with_table(self.table(all, true, |cell| cell.iops().map(size::rate))),
+            Section::new("CPU time per request, µs (all threads, user and system)")
+                .with_figures(self.cpu_plots())
+                .with_table(self.table(all, false, |cell| cell.cpu_us().map(size::digits))),
+            Section::new("Completion latency").with_figures(self.latency_plots(
+                |latency| Some(latency.complete_us_percentiles),
+                "completion latency",
+            )),
+        ];
         let submitting: Vec<Engine> =
             all.iter().copied().filter(|engine| !engine.is_synchronous()).collect();
         if !submitting.is_empty() {
-            text.push_str(
-                "\nSubmit by the caller's clock, µs: mean per request / 99.9th percentile of the calls\n",
+            let heading = "Submit by the caller's clock, µs: mean per request / 99.9th percentile of the calls";
+            let plots = self.latency_plots(
+                |latency| Some(latency.submit?.us_per_call_percentiles),
+                "time of a submit call",
             );
-            text.push_str(&self.table(&submitting, false, |cell| submit_text(cell.latency?)));
+            let table = self.table(&submitting, false, |cell| submit_text(cell.latency?));
+            sections.push(Section::new(heading).with_figures(plots).with_table(table));
         }
         let synchronous = all.iter().any(|engine| engine.is_synchronous());
         if synchronous && self.settings.depths.iter().any(|&depth| depth > 1) {
-            text.push_str(
-                "\n* psync has one request in flight at any depth: its one figure again\n",
-            );
+            let note = "* psync has one request in flight at any depth: its one figure again";
+            sections[0].notes.push(note.into());
         }
-        if !self.not_measured.is_empty() {
-            text.push_str("\nNot measured\n");
-        }
-        for missing in &self.not_measured {
-            let _ = writeln!(text, "  {}", missing.line());
-        }
+        sections.push(
+            Section::new("Not measured")
+                .with_notes(self.not_measured.iter().map(NotMeasured::line)),
+        );
         let choices = self.choices();
-        if !choices.is_empty() {
-            let _ = writeln!(text, "\n{} has chosen", Engine::OursAuto.name());
+        let cells: usize = choices.iter().map(|(_, cells)| cells).sum();
+        let choice =
+            |(choice, count): &(&str, usize)| format!("in {count} of {cells} cells: {choice}");
+        let heading = format!("{} has chosen", Engine::OursAuto.name());
+        sections.push(Section::new(heading).with_notes(choices.iter().map(choice)));
+        Document {
+            header,
+            interrupted: self.interrupted,
+            method: method.into(),
+            sections,
+            summary: self.summary.as_ref().map_or_else(Section::default, |sum| self.sum_up(sum)),
+            parts: Vec::new(),
+            records: self.records(),
         }
-        let all: usize = choices.iter().map(|(_, cells)| cells).sum();
-        for (choice, cells) in choices {
-            let _ = writeln!(text, "  in {cells} of {all} cells: {choice}");
+    }
+
+    /// A line for each cell and round, and one for the latencies of a cell.
+    fn records(&self) -> Vec<Record> {
+        let of = |cell: &Cell| {
+            let record = Record::default()
+                .with("workload", cell.workload.name())
+                .with("block", cell.block)
+                .with("depth", cell.depth)
+                .with("engine", cell.engine.name());
+            let mut records = record.clone().rounds(&cell.figures, cell.not_measured.as_deref());
+            if let Some(latency) = &cell.latency {
+                records.extend(record.once("latencies", latency));
+            }
+            records
+        };
+        self.matrix.cells.iter().flat_map(of).collect()
+    }
+
+    /// Cells of one workload and depth, a synchronous engine's at the depth that it has.
+    fn cells(&self, workload: Workload) -> impl Iterator<Item = &Cell> {
+        self.matrix.cells.iter().filter(move |cell| cell.workload == workload)
+    }
+
+    fn title(&self, workload: Workload) -> String {
+        format!("{} {}", workload.label(), size::short(self.settings.block(workload)))
+    }
+
+    /// Workloads of which anything was measured.
+    fn workloads(&self) -> impl Iterator<Item = Workload> {
+        let measured =
+            |workload: &Workload| self.cells(*workload).any(|cell| !cell.figures.is_empty());
+        self.settings.workloads.iter().copied().filter(measured)
+    }
+
+    fn rate_plots(&self) -> Vec<Figure> {
+        let plot = |workload| {
+            let series = self.settings.engines.iter().map(|&engine| {
+                let mine = self.cells(workload).filter(|cell| cell.engine == engine);
+                let measured = mine.filter(|cell| cell.iops().is_some());
+                plots::rates(engine, measured.map(|cell| (cell.depth, &*cell.figures)))
+            });
+            plots::rate_plot(self.title(workload), series.collect())
+        };
+        self.workloads().map(plot).collect()
+    }
+
+    fn cpu_plots(&self) -> Vec<Figure> {
+        let plot = |workload| {
+            let groups = self.settings.depths.iter().map(|&depth| {
+                let mine = self.cells(workload).filter(|cell| cell.depth == depth);
+                let bars = mine.map(|cell| plots::cpu_bar(cell.engine, &cell.figures)).collect();
+                Group { label: format!("{depth} in flight"), bars }
+            });
+            plots::cpu_plot(self.title(workload), groups.collect())
+        };
+        self.workloads().map(plot).collect()
+    }
+
+    fn latency_plots(
+        &self,
+        of: impl Fn(&LatencyFigure) -> Option<[f64; PERCENTILES.len()]>,
+        name: &str,
+    ) -> Vec<Figure> {
+        let mut figures = Vec::new();
+        for workload in self.workloads() {
+            for &depth in &self.settings.depths {
+                let found = self.settings.engines.iter().filter_map(|&engine| {
+                    let latency = self.matrix.cell(workload, depth, engine)?.latency?;
+                    Some((engine, of(&latency)?))
+                });
+                let series: Vec<_> = found
+                    .map(|(engine, curve)| plots::percentiles(engine, std::iter::once(&curve)))
+                    .collect();
+                if !series.is_empty() {
+                    let title = format!("{}, {depth} in flight", self.title(workload));
+                    figures.push(plots::percentile_plot(title, name, series));
+                }
+            }
         }
-        if let Some(summary) = &self.summary {
-            text.push_str(&self.summary_text(summary));
+        figures
+    }
+
+    /// A bar for each line of the table that has a ratio.
+    fn ratio_plot(&self) -> Option<Figure> {
+        let bar = |line: &Line| {
+            let found = line.comparison?;
+            let spread = (self.settings.rounds > 1).then_some((found.ratio_min, found.ratio_max));
+            let tone = Tone::of_ratio(found.ratio);
+            let label = format!("{} in flight", line.depth);
+            Some(Bar { label, parts: vec![(0, found.ratio)], spread, tone })
+        };
+        let groups = self.lines.chunk_by(|left, right| left.workload == right.workload);
+        let groups = groups.map(|lines| Group {
+            label: self.title(lines[0].workload),
+            bars: lines.iter().filter_map(bar).collect(),
+        });
+        let groups: Vec<Group> = groups.filter(|group| !group.bars.is_empty()).collect();
+        if groups.is_empty() {
+            return None;
         }
-        text
+        let subject = self.matrix.subject()?;
+        let keys =
+            vec![Key { name: subject.name().into(), style: subject.style(), striped: false }];
+        let bars = Bars {
+            value: Axis::new(
+                "ratio to the best native engine",
+                "1 is equal, log scale",
+                Scale::Log,
+            ),
+            category: "workloads, by requests in flight".into(),
+            origin: 1.0,
+            keys,
+            groups,
+        };
+        let about = "Requests per second divided by those of the best native engine of the same line; whiskers \
+                     reach from the lowest to the highest single round. To the left of 1 (▼) uringlet is slower.";
+        let title = format!("{} against the best native engine", subject.name());
+        Some(Figure::new(title, about, Plot::Bars(bars)))
     }
 
     /// What `auto` has chosen, and in how many cells.
@@ -188,22 +318,28 @@ impl<'a> Report<'a> {
         list
     }
 
-    fn summary_text(&self, summary: &Summary) -> String {
+    fn sum_up(&self, summary: &Summary) -> Section {
         let Summary { engine, cells, first, geometric_mean, worst, worst_direct_cpu } = summary;
         let cell = |Extreme { ratio, workload, depth, against }: &Extreme| {
-            let (block, against) = (size::short(self.settings.block(*workload)), against.name());
-            format!("{ratio:.2}: {} {block}, depth {depth}, against {against}", workload.label())
+            format!(
+                "{ratio:.2}: {}, depth {depth}, against {}",
+                self.title(*workload),
+                against.name()
+            )
         };
+        let mut table = Table::new("", ["", ""], 0..0);
         let cpu = worst_direct_cpu.as_ref().map_or_else(|| "not measured".into(), cell);
-        format!(
-            "\n{} against the best native engine of each cell\n  \
-             geometric mean of the ratios         {geometric_mean:.2}\n  \
-             first (ratio 1.00 or more)           in {first} of {cells} cells\n  \
-             worst ratio                          {}\n  \
-             worst ratio of CPU time when direct  {cpu}\n",
-            engine.name(),
-            cell(worst),
-        )
+        for (name, value) in [
+            ("geometric mean of the ratios", format!("{geometric_mean:.2}")),
+            ("first (ratio 1.00 or more)", format!("in {first} of {cells} cells")),
+            ("worst ratio", cell(worst)),
+            ("worst ratio of CPU time when direct", cpu),
+        ] {
+            table.row([name.to_owned(), value]);
+        }
+        Section::new(format!("{} against the best native engine of each cell", engine.name()))
+            .with_figures(self.ratio_plot())
+            .with_table(table)
     }
 
     fn table(
@@ -211,13 +347,11 @@ impl<'a> Report<'a> {
         engines: &[Engine],
         with_ratio: bool,
         value: impl Fn(&Cell) -> Option<String>,
-    ) -> String {
-        let mut heads = vec!["workload".to_owned(), "depth".to_owned()];
-        heads.extend(engines.iter().map(|engine| engine.name().to_owned()));
-        if with_ratio {
-            heads.extend(["ratio", "rounds", "against"].map(str::to_owned));
-        }
-        let mut table = session::table(heads);
+    ) -> Table {
+        let names = engines.iter().map(|engine| engine.name());
+        let ratio = ["ratio", "rounds", "against"].into_iter().filter(|_| with_ratio);
+        let heads = ["workload", "depth"].into_iter().chain(names).chain(ratio);
+        let mut table = Table::new("", heads, 1..2 + engines.len() + usize::from(with_ratio));
         let mut previous = None;
         for line in &self.lines {
             let (workload, depth) = (line.workload, line.depth);
@@ -227,15 +361,12 @@ impl<'a> Report<'a> {
             }
             let name = match previous.replace(workload) {
                 Some(same) if same == workload => String::new(),
-                _ => {
-                    let block = self.settings.block(workload);
-                    format!("{} {}", workload.label(), size::short(block))
-                }
+                _ => self.title(workload),
             };
-            let mut row = vec![TableCell::new(name), TableCell::new(depth)];
+            let mut row = vec![TableCell::from(name), depth.to_string().into()];
             for &engine in engines {
                 let again = engine.is_synchronous() && depth > 1;
-                row.push(TableCell::new(match found(engine) {
+                row.push(TableCell::from(match found(engine) {
                     Some(text) if again => format!("{text}*"),
                     Some(text) => text,
                     None => "-".into(),
@@ -244,9 +375,9 @@ impl<'a> Report<'a> {
             if with_ratio {
                 row.extend(ratio_cells(line.comparison, self.settings.rounds));
             }
-            table.add_row(row);
+            table.row(row);
         }
-        session::lines(&mut table, 1..2 + engines.len() + usize::from(with_ratio))
+        table
     }
 }
 
@@ -257,18 +388,14 @@ pub fn submit_text(latency: LatencyFigure) -> Option<String> {
 }
 
 pub fn ratio_cells(comparison: Option<Comparison>, rounds: u32) -> [TableCell; 3] {
-    let Some(found) = comparison else { return ["-", "", ""].map(TableCell::new) };
-    let ratio = TableCell::new(format!("{:.2}×", found.ratio)).add_attribute(Attribute::Bold);
-    let ratio = match found.ratio {
-        r if r < 1.0 - EVEN => ratio.fg(Color::Red),
-        r if r > 1.0 + EVEN => ratio.fg(Color::Green),
-        _ => ratio,
-    };
+    let Some(found) = comparison else { return ["-", "", ""].map(TableCell::from) };
+    let ratio =
+        TableCell { text: format!("{:.2}×", found.ratio), tone: Tone::of_ratio(found.ratio) };
     let rounds = match rounds {
         1 => String::new(),
         _ => format!("{:.2}–{:.2}", found.ratio_min, found.ratio_max),
     };
-    [ratio, TableCell::new(rounds), TableCell::new(found.best_native.name())]
+    [ratio, rounds.into(), found.best_native.name().into()]
 }
 
 /// Reasons in the order of the table, each with everything that it is the reason for.
@@ -311,28 +438,20 @@ fn not_measured(matrix: &Matrix) -> Vec<NotMeasured> {
 mod tests {
     use super::*;
 
-    fn ratio(ratio: f64) -> TableCell {
-        let found = Comparison {
-            engine: Engine::OursAuto,
-            best_native: Engine::Libaio,
-            ratio,
-            ratio_min: ratio - 0.1,
-            ratio_max: ratio + 0.1,
-            cpu_ratio: 1.0,
-        };
-        let [cell, rounds, against] = ratio_cells(Some(found), 3);
-        assert_eq!(rounds.content(), format!("{:.2}–{:.2}", ratio - 0.1, ratio + 0.1));
-        assert_eq!(against.content(), "libaio");
-        assert_eq!(ratio_cells(Some(found), 1)[1].content(), "");
-        cell
-    }
-
     #[test]
     fn losses_are_as_plain_as_wins() {
-        let bold = |text: &str| TableCell::new(text).add_attribute(Attribute::Bold);
-        assert!(ratio(0.934) == bold("0.93×").fg(Color::Red));
-        assert!(ratio(1.412) == bold("1.41×").fg(Color::Green));
-        assert!(ratio(1.0) == bold("1.00×"));
-        assert!(ratio_cells(None, 3)[0].content() == "-");
+        let cells = |ratio: f64, rounds| {
+            let (ratio_min, ratio_max) = (ratio - 0.1, ratio + 0.1);
+            let (engine, best_native) = (Engine::OursAuto, Engine::Libaio);
+            let found =
+                Comparison { engine, best_native, ratio, ratio_min, ratio_max, cpu_ratio: 1.0 };
+            ratio_cells(Some(found), rounds)
+        };
+        let cell = |text: &str, tone| TableCell { text: text.into(), tone };
+        let loss = [cell("0.93×", Tone::Loss), "0.83–1.03".into(), "libaio".into()];
+        assert_eq!(cells(0.934, 3), loss);
+        assert_eq!(cells(1.412, 3)[0], cell("1.41×", Tone::Win));
+        assert_eq!(cells(1.0, 1)[..2], [cell("1.00×", Tone::Plain), "".into()]);
+        assert_eq!(ratio_cells(None, 3)[0], "-".into());
     }
 }

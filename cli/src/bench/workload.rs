@@ -57,6 +57,11 @@ impl Workload {
         }
     }
 
+    /// On the command line: `cold-read`.
+    pub fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
     /// In the table: `cold read`.
     pub fn label(self) -> &'static str {
         match self {

@@ -2,9 +2,9 @@
 
 mod read;
 
-use crate::session::{self, Json};
+use crate::session;
 use crate::{REFUSED, size};
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::Args;
 use comfy_table::{Attribute, Cell as TableCell, Color};
 use read::{Measured, Metric, Run};
@@ -145,10 +145,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             a.kind, b.kind
         ));
     }
-    let json = Json::open(arguments.json.as_deref())?;
     let report = Report::new(arguments, &a, &b);
     session::say(&report.text(arguments.changed))?;
-    json.write(&report)?;
+    if let Some(path) = &arguments.json {
+        let cannot = || format!("--json: cannot write {}", path.display());
+        let text = serde_json::to_string_pretty(&report)?;
+        std::fs::write(path, text + "\n").with_context(cannot)?;
+    }
     let worse = report.changes.iter().any(|change| change.verdict == Verdict::Worse);
     Ok(if worse && arguments.fail_on_regression { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

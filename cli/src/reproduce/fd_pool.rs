@@ -3,19 +3,23 @@
 //! The C library executes the requests of one descriptor one after the other. With a request on
 //! each of a number of duplicates it has a thread for each of them.
 
+use super::options::Options;
 use super::published::FdPool;
-use super::report::{self, Repeat, Shown};
-use crate::bench::{self, Engine, Figure, Load, Order, Trial, exclusion, interleaved};
+use super::report::{self, Shown};
+use super::{Experiment, Outcome, STATUS, only_writes};
+use crate::bench::{self, Engine, Figure, Load, Order, Trial, exclusion, interleaved, plots};
 use crate::machine::{Machine, Storage};
+use crate::report::{
+    Axis, Bar, Bars, Document, Figure as Plotted, Group, Header, Key, Plot, Record, Scale, Section,
+    Series, Table as Lines,
+};
 use crate::scratch::{Place, Scratch};
-use crate::session::{self, INTERRUPTED, Json, STOP};
-use crate::{REFUSED, size};
+use crate::session::{self, STOP, Session};
+use crate::size;
 use anyhow::Result;
 use clap::Args;
-use comfy_table::{Attribute, Cell as TableCell};
 use serde::Serialize;
-use std::fmt::Write as _;
-use std::process::ExitCode;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -26,12 +30,15 @@ const BLOCK: u64 = 16 << 10;
 /// What preparing and ending a run takes beside its seconds, on a quick disk.
 const OVERHEAD: f64 = 0.1;
 
-const HELP: &str = "\
+const EXAMPLES: &str = "\
 Examples:
   uringlet reproduce fd-pool                      in a scratch file in this folder
   uringlet reproduce fd-pool --quick              one round only: a look, not a measurement
-  uringlet reproduce fd-pool --file /mnt/data --size 1G --seconds 5 --json result.json
+  uringlet reproduce fd-pool --html report.html --csv rounds.csv   with plots, and a line for each round
+  uringlet reproduce fd-pool --forbid io_uring   what is left where io_uring is refused
+  uringlet reproduce fd-pool --file /mnt/data --size 1G --seconds 5 --json result.json";
 
+const METHOD: &str = "\
 Random and sequential writes of 16 KiB, one thread, 74 in flight, direct and through the page cache. psync has one \
 in flight. psync, posixaio, libaio and io_uring are native loops, the others are uringlet's engines. Every run \
 is timed by the caller's clock: submit is its time in the submit call, shared by the requests of the call; complete is \
@@ -39,27 +46,21 @@ from the end of that call to the reap. The engines take turns within each round;
 
 A ratio is MB/s divided by that of the table's baseline, on both sides: Linux AIO for direct writes, and for \
 cached ones, where none was published, POSIX AIO with a pool of 1. The published \
-baremetal was the disk without a virtual machine in front of it, with 74 in flight; nothing here corresponds to it.
-
-Exit status: 0; 1 if it failed; 2 if it was refused; 130 after Ctrl-C.";
+baremetal was the disk without a virtual machine in front of it, with 74 in flight; nothing here corresponds to it.";
 
 /// POSIX AIO with 1, 16 and 64 duplicates of a descriptor, against Linux AIO and the others (QEMU, 2008).
 #[derive(Args)]
-#[command(after_help = HELP, after_long_help = HELP)]
+#[command(after_help = session::help(&[EXAMPLES, METHOD, STATUS]))]
 pub struct Arguments {
     #[command(flatten)]
     place: Place,
-
-    /// One round of 0.2 s instead of three of 1 s
-    #[arg(long)]
-    quick: bool,
 
     /// Seconds for each cell and round [default: 1; with --quick 0.2]
     #[arg(long, value_parser = bench::seconds, allow_hyphen_values = true)]
     seconds: Option<f64>,
 
     #[command(flatten)]
-    repeat: Repeat,
+    options: Options,
 }
 
 /// One way to get the requests executed, and what it was called in the publication.
@@ -206,79 +207,76 @@ struct Report<'a> {
     descriptors_left_open: Option<usize>,
 }
 
-/// Runs the experiment.
-///
-/// # Errors
-/// The scratch file cannot be made or filled, or the JSON file not be written.
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    session::stop_on_ctrl_c()?;
-    let machine = Machine::look();
-    let scratch = arguments.place.open()?;
-    if !scratch.writable {
-        eprintln!(
-            "uringlet reproduce fd-pool: --file {}: this experiment only writes; expected a folder, \
-             or an existing file with --allow-writes",
-            scratch.description
-        );
-        return Ok(ExitCode::from(REFUSED));
+impl Experiment for Arguments {
+    const NAME: &str = "fd-pool";
+    const CLAIM: &str = "a pool of 64 descriptors lets POSIX AIO keep up with Linux AIO";
+
+    fn options(&self) -> &Options {
+        &self.options
     }
-    let storage = Storage::behind(&scratch.buffered)?;
-    let json = Json::open(arguments.repeat.json.as_deref())?;
-    let quick = arguments.quick;
-    let settings = Settings {
-        quick,
-        rounds: arguments.repeat.rounds(quick),
-        seconds: arguments.seconds.unwrap_or(if quick { 0.2 } else { 1.0 }),
-        depth: DEPTH,
-        block: BLOCK,
-        file_size: scratch.size,
-    };
-    let mut cells = cells(&scratch, &storage);
-    let notices = notices(&machine, &storage, &scratch, &settings);
-    let steps = cells.iter().filter(|cell| cell.not_measured.is_none()).count() as u64
-        * u64::from(settings.rounds);
-    let takes = Duration::from_secs_f64(steps as f64 * (settings.seconds + OVERHEAD));
-    let rounds = format!("{} of {} s per cell, interleaved", settings.rounds, settings.seconds);
-    let more = [("rounds", rounds), ("takes", session::about(takes))];
-    let name = "reproduce fd-pool";
-    session::say(&session::header(name, &machine, &storage, scratch.line(), &more, &notices))?;
 
-    if !session::fill(&scratch)? {
-        eprintln!("uringlet reproduce fd-pool: interrupted");
-        return Ok(ExitCode::from(INTERRUPTED));
+    fn file(&self) -> Option<&Path> {
+        self.place.path()
     }
-    let before = scratch.descriptors().ok();
-    measure(&mut cells, &settings, &scratch, steps);
-    let after = scratch.descriptors().ok();
 
-    let interrupted = STOP.load(Ordering::Relaxed);
-    let table = FdPool::table();
-    compare(&mut cells, &table);
-    let report = Report {
-        experiment: "fd-pool",
-        machine: &machine,
-        storage: &storage,
-        file: &scratch.description,
-        notices,
-        settings,
-        interrupted,
-        shown: shown(&cells),
-        published_only: table.into_iter().filter(|line| !has_counterpart(&cells, line)).collect(),
-        cells,
-        descriptors_left_open: before.zip(after).map(|(before, after)| after - before.min(after)),
-    };
-    session::end(name, &report.text(), &report, json)
-}
+    fn adopt(&mut self, place: &Place, options: &Options) {
+        self.place = place.clone();
+        self.options = options.clone();
+    }
 
-fn notices(
-    machine: &Machine,
-    storage: &Storage,
-    scratch: &Scratch,
-    settings: &Settings,
-) -> Vec<String> {
-    let mut notices = session::notices(machine, storage, &scratch.notices);
-    notices.extend(report::one_round(settings.rounds));
-    notices
+    fn run(&self, session: &mut Session<'_>) -> Result<Outcome> {
+        let machine = Machine::look();
+        let scratch = self.place.open()?;
+        if !scratch.writable {
+            return Ok(only_writes(&scratch));
+        }
+        let storage = Storage::behind(&scratch.buffered)?;
+        let quick = self.options.quick;
+        let settings = Settings {
+            quick,
+            rounds: self.options.rounds(),
+            seconds: self.seconds.unwrap_or(if quick { 0.2 } else { 1.0 }),
+            depth: DEPTH,
+            block: BLOCK,
+            file_size: scratch.size,
+        };
+        let mut cells = cells(&scratch, &storage);
+        let notices = self.options.notices(&machine, &storage, &scratch.notices);
+        let steps = cells.iter().filter(|cell| cell.not_measured.is_none()).count() as u64
+            * u64::from(settings.rounds);
+        let takes = Duration::from_secs_f64(steps as f64 * (settings.seconds + OVERHEAD));
+        let rounds = format!("{} of {} s per cell, interleaved", settings.rounds, settings.seconds);
+        let more = [("rounds", rounds), ("takes", session::about(takes))];
+        let name = "reproduce fd-pool";
+        let header =
+            session::header(name, &machine, &storage, scratch.line(), &more, notices.clone());
+        session.begin(&header)?;
+        let before = scratch.descriptors().ok();
+        if session::fill(&scratch)? {
+            measure(&mut cells, &settings, &scratch, steps);
+        }
+        let after = scratch.descriptors().ok();
+
+        let table = FdPool::table();
+        compare(&mut cells, &table);
+        let published_only = table.into_iter().filter(|line| !has_counterpart(&cells, line));
+        let report = Report {
+            experiment: Self::NAME,
+            machine: &machine,
+            storage: &storage,
+            file: &scratch.description,
+            notices,
+            settings,
+            interrupted: STOP.load(Ordering::Relaxed),
+            shown: shown(&cells),
+            published_only: published_only.collect(),
+            cells,
+            descriptors_left_open: before
+                .zip(after)
+                .map(|(before, after)| after - before.min(after)),
+        };
+        Outcome::measured(report.document(header), &report, report.shown.clone(), true)
+    }
 }
 
 /// Every combination, those that cannot work already marked with the reason.
@@ -407,51 +405,134 @@ fn shown(cells: &[Cell]) -> Vec<Shown> {
 }
 
 impl Report<'_> {
-    fn text(&self) -> String {
-        let mut text = String::new();
-        for table in TABLES {
-            let mine = || self.cells.iter().filter(|cell| cell.table == table);
-            let baseline =
-                mine().find(|cell| cell.is_baseline).map_or_else(String::new, Cell::name);
-            let _ = writeln!(text, "{}; ratio to {baseline}", table.label());
-            let sides = ["", "measured", "", "", "", "published", "", "", ""];
-            let mut out = session::table(sides.map(str::to_owned));
-            let heads = ["MB/s", "submit µs", "complete ms", "ratio"];
-            let heads = ["engine"].into_iter().chain(heads).chain(heads);
-            out.add_row(heads.map(|head| TableCell::new(head).add_attribute(Attribute::Bold)));
-            for cell in mine() {
-                let sides = [cell.measured, cell.published].into_iter().flat_map(texts);
-                out.add_row(std::iter::once(cell.name()).chain(sides));
-            }
-            for line in self.published_only.iter() {
-                if (&*line.workload, &*line.cache) != (table.workload, table.cache) {
-                    continue;
-                }
-                let baseline = mine().find(|cell| cell.is_baseline).and_then(|cell| cell.published);
-                let values = Values {
-                    mb_per_s: line.mb_per_s,
-                    submit_us: Some(line.submit_us),
-                    complete_ms: line.complete_ms,
-                    ratio: baseline.map(|baseline| line.mb_per_s / baseline.mb_per_s),
-                };
-                let sides = [None, Some(values)].into_iter().flat_map(texts);
-                out.add_row(std::iter::once(format!("({})", line.name())).chain(sides));
-            }
-            text.push_str(&session::lines(&mut out, 1..9));
-            text.push('\n');
+    fn document(&self, header: Header) -> Document {
+        let mut sections: Vec<Section> = TABLES.iter().map(|table| self.section(*table)).collect();
+        if let Some(last) = sections.last_mut() {
+            last.notes.push("In parentheses: published only.".into());
         }
-        text.push_str("In parentheses: published only.\n\n");
-        text.push_str(&report::shown(&self.shown));
+        let missing = self.cells.iter().filter_map(|cell| {
+            let reason = cell.not_measured.as_ref()?;
+            Some((format!("{}: {}", cell.table.label(), cell.name()), reason))
+        });
+        sections.push(Section::not_measured(missing));
         let left = match self.descriptors_left_open {
             Some(left) => left.to_string(),
             None => "unknown (no /proc)".into(),
         };
-        let _ = writeln!(text, "  Descriptors of the file left open by the engines: {left}");
-        text.push_str(&report::not_measured(self.cells.iter().filter_map(|cell| {
-            let reason = cell.not_measured.as_deref()?;
-            Some((format!("{}: {}", cell.table.label(), cell.name()), reason))
-        })));
-        text
+        let left = format!("Descriptors of the file left open by the engines: {left}");
+        let records = self.cells.iter().flat_map(|cell| {
+            let pool = cell.pool.map_or_else(String::new, |pool| pool.to_string());
+            let record = Record::default().with("experiment", self.experiment);
+            let record = record.with("workload", cell.table.workload);
+            let record = record.with("cache", cell.table.cache).with("engine", cell.engine.name());
+            record.with("pool", pool).rounds(&cell.figures, cell.not_measured.as_deref())
+        });
+        Document {
+            header,
+            interrupted: self.interrupted,
+            method: METHOD.into(),
+            records: records.collect(),
+            sections,
+            summary: report::shown(&self.shown).with_notes([left]),
+            parts: Vec::new(),
+        }
+    }
+
+    fn section(&self, table: Table) -> Section {
+        let mine = || self.cells.iter().filter(|cell| cell.table == table);
+        let baseline = mine().find(|cell| cell.is_baseline);
+        let name = baseline.map_or_else(String::new, Cell::name);
+        let heads = ["MB/s", "submit µs", "complete ms", "ratio"];
+        let heads = ["engine"].into_iter().chain(heads).chain(heads);
+        let mut out =
+            Lines::new("", heads, 1..9).grouped(&[("", 1), ("measured", 4), ("published", 4)]);
+        for cell in mine() {
+            let sides = [cell.measured, cell.published].into_iter().flat_map(texts);
+            out.row(std::iter::once(cell.name()).chain(sides));
+        }
+        for line in &self.published_only {
+            if (&*line.workload, &*line.cache) != (table.workload, table.cache) {
+                continue;
+            }
+            let baseline = baseline.and_then(|cell| cell.published);
+            let values = Values {
+                mb_per_s: line.mb_per_s,
+                submit_us: Some(line.submit_us),
+                complete_ms: line.complete_ms,
+                ratio: baseline.map(|baseline| line.mb_per_s / baseline.mb_per_s),
+            };
+            let sides = [None, Some(values)].into_iter().flat_map(texts);
+            out.row(std::iter::once(format!("({})", line.name())).chain(sides));
+        }
+        Section::new(format!("{}; ratio to {name}", table.label()))
+            .with_figures(self.figures(table))
+            .with_table(out)
+    }
+
+    fn figures(&self, table: Table) -> Vec<Plotted> {
+        let mine = || self.cells.iter().filter(|cell| cell.table == table);
+        if mine().all(|cell| cell.measured.is_none()) {
+            return Vec::new();
+        }
+        let label = table.label();
+        let key = |name: &str, style, striped| Key { name: name.into(), style, striped };
+        let bars = |value, origin, keys, groups| {
+            let category = "engines, 74 in flight (psync: 1)".into();
+            Plot::Bars(Bars { value, category, origin, keys, groups })
+        };
+        let bar = |label: &str, key, value: Option<f64>| Bar {
+            label: label.into(),
+            parts: value.map(|value| (key, value)).into_iter().collect(),
+            ..Bar::default()
+        };
+        let pairs = mine().map(|cell| {
+            let ratio = |values: Option<Values>| values.and_then(|values| values.ratio);
+            let mut bars = vec![bar("measured", 0, ratio(cell.measured))];
+            bars.extend(ratio(cell.published).map(|ratio| bar("published", 1, Some(ratio))));
+            Group { label: cell.name(), bars }
+        });
+        let one = |of: fn(&Values) -> Option<f64>| {
+            let group = |cell: &Cell| {
+                let value = cell.measured.as_ref().and_then(of);
+                Group { label: cell.name(), bars: vec![bar("", 0, value)] }
+            };
+            mine().map(group).collect::<Vec<_>>()
+        };
+        let ratio = Axis::new("ratio of MB/s to the baseline", "1 is equal, log scale", Scale::Log);
+        let both = vec![key("measured", 2, false), key("published", 1, true)];
+        let submit = Axis::new("submit time per request", "µs", Scale::Linear);
+        let rate = Axis::new("throughput", "MB/s", Scale::Linear);
+        let curves =
+            mine().filter(|cell| cell.not_measured.is_none()).zip(0..).map(|(cell, style)| {
+                let latencies = cell.figures.iter().filter_map(|run| run.latency.as_ref());
+                let curve = plots::percentiles(
+                    cell.engine,
+                    latencies.map(|latency| &latency.complete_us_percentiles),
+                );
+                Series { name: cell.name(), style, ..curve }
+            });
+        vec![
+            Plotted::new(
+                format!("{label}: throughput"),
+                "Medians of the rounds; more is better.",
+                bars(rate, 0.0, vec![key("measured", 2, false)], one(|v| Some(v.mb_per_s))),
+            ),
+            Plotted::new(
+                format!("{label}: measured and published"),
+                "Throughput divided by that of the baseline of the same side.",
+                bars(ratio, 1.0, both, pairs.collect()),
+            ),
+            Plotted::new(
+                format!("{label}: submit"),
+                "Time in submit calls by the caller's clock, divided by the requests; less is better.",
+                bars(submit, 0.0, vec![key("measured", 2, false)], one(|v| v.submit_us)),
+            ),
+            plots::percentile_plot(
+                format!("{label}: completion latency"),
+                "completion latency",
+                curves.collect(),
+            ),
+        ]
     }
 }
 

@@ -3,19 +3,22 @@
 //! io_uring tries a request and has a worker redo it if it would block; uringlet executes it, and if it
 //! blocks, another thread goes on with the rest.
 
+use super::options::Options;
 use super::published::Uringlet;
-use super::report::{self, Goal, Ratio, Repeat, Shown};
-use super::{ascending, number};
-use crate::bench::{self, Engine, Figure, Load, Order, Trial, exclusion, interleaved, median};
+use super::report::{self, Goal, Ratio, Shown};
+use super::{Experiment, Outcome, STATUS, ascending, number, only_writes};
+use crate::bench::{
+    self, Engine, Figure, Load, Order, Trial, exclusion, interleaved, median, plots,
+};
 use crate::machine::{Machine, Storage};
+use crate::report::{Document, Figure as Plotted, Group, Header, Record, Section, Table};
 use crate::scratch::{Place, Scratch};
-use crate::session::{self, INTERRUPTED, Json, STOP};
-use crate::{REFUSED, size};
+use crate::session::{self, STOP, Session};
+use crate::size;
 use anyhow::Result;
 use clap::Args;
-use comfy_table::{Attribute, Cell as TableCell};
 use serde::Serialize;
-use std::process::ExitCode;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -32,30 +35,27 @@ const ROADS: [(Engine, Option<&str>); 4] = [
     (Engine::OursAuto, None),
 ];
 
-const HELP: &str = "\
+const EXAMPLES: &str = "\
 Examples:
   uringlet reproduce uringlet                     in a scratch file in this folder
   uringlet reproduce uringlet --quick             one round only: a look, not a measurement
-  uringlet reproduce uringlet --file /mnt/xfs --depth 1,32 --rounds 5 --json result.json
+  uringlet reproduce uringlet --html report.html --csv rounds.csv   with plots, and a line for each round
+  uringlet reproduce uringlet --forbid io_uring   what is left where io_uring is refused
+  uringlet reproduce uringlet --file /mnt/xfs --depth 1,32 --rounds 5 --json result.json";
 
+const METHOD: &str = "\
 Random writes of 1 KiB in 10 MiB through the page cache, one thread. io_uring is the kernel's ring, 'io_uring, async' the \
 same with IOSQE_ASYNC, which has every request executed by the kernel's workers; the others are uringlet's engines. The rate \
 and the latencies come from runs of their own: a run for the rate looks at no clock per request. Latency is from the \
 end of the submit call to the reap, by the caller's clock. Every figure is the median of the rounds. A ratio is the \
-rate divided by io_uring's at the same depth, on both sides.
-
-Exit status: 0; 1 if it failed; 2 if it was refused; 130 after Ctrl-C.";
+rate divided by io_uring's at the same depth, on both sides.";
 
 /// Executing inline and handing over what blocks, against io_uring, at depths 1 to 32 (io_uring RFC, 2022).
 #[derive(Args)]
-#[command(after_help = HELP, after_long_help = HELP)]
+#[command(after_help = session::help(&[EXAMPLES, METHOD, STATUS]))]
 pub struct Arguments {
     #[command(flatten)]
     place: Place,
-
-    /// One round of 0.1 s instead of three of 0.5 s
-    #[arg(long)]
-    quick: bool,
 
     /// Requests in flight
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32",
@@ -67,7 +67,7 @@ pub struct Arguments {
     seconds: Option<f64>,
 
     #[command(flatten)]
-    repeat: Repeat,
+    options: Options,
 }
 
 /// What both sides of a line consist of.
@@ -168,62 +168,68 @@ struct Report<'a> {
     published: Vec<Uringlet>,
 }
 
-/// Runs the experiment.
-///
-/// # Errors
-/// The scratch file cannot be made or filled, or the JSON file not be written.
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let name = "reproduce uringlet";
-    session::stop_on_ctrl_c()?;
-    let machine = Machine::look();
-    let scratch = arguments.place.open()?;
-    if !scratch.writable {
-        eprintln!(
-            "uringlet {name}: --file {}: this experiment only writes; expected a folder, or an existing \
-             file with --allow-writes",
-            scratch.description
-        );
-        return Ok(ExitCode::from(REFUSED));
+impl Experiment for Arguments {
+    const NAME: &str = "uringlet";
+    const CLAIM: &str = "executing inline and handing over what blocks beats io_uring";
+
+    fn options(&self) -> &Options {
+        &self.options
     }
-    let storage = Storage::behind(&scratch.buffered)?;
-    let json = Json::open(arguments.repeat.json.as_deref())?;
-    let quick = arguments.quick;
-    let settings = Settings {
-        quick,
-        rounds: arguments.repeat.rounds(quick),
-        seconds: arguments.seconds.unwrap_or(if quick { 0.1 } else { 0.5 }),
-        depths: ascending(&arguments.depth),
-        block: BLOCK,
-        window: WINDOW.min(scratch.size),
-    };
-    let mut cells = cells(&settings, &scratch, &storage);
-    let mut notices = session::notices(&machine, &storage, &scratch.notices);
-    notices.extend(report::one_round(settings.rounds));
-    let runs = 2 * cells.len() as u32 * settings.rounds;
-    let takes = Duration::from_secs_f64(f64::from(runs) * (settings.seconds + 0.1));
-    let rounds = format!("{} of {} s per run, interleaved", settings.rounds, settings.seconds);
-    let more = [("rounds", rounds), ("takes", session::about(takes))];
-    session::say(&session::header(name, &machine, &storage, scratch.line(), &more, &notices))?;
-    if !session::fill(&scratch)? {
-        eprintln!("uringlet {name}: interrupted");
-        return Ok(ExitCode::from(INTERRUPTED));
+
+    fn file(&self) -> Option<&Path> {
+        self.place.path()
     }
-    measure(&settings, &mut cells, &scratch);
-    let published = Uringlet::table();
-    compare(&mut cells, &published);
-    let report = Report {
-        experiment: "uringlet",
-        interrupted: STOP.load(Ordering::Relaxed),
-        shown: shown(&cells),
-        machine: &machine,
-        storage: &storage,
-        file: &scratch.description,
-        notices,
-        settings,
-        cells,
-        published,
-    };
-    session::end(name, &report.text(), &report, json)
+
+    fn adopt(&mut self, place: &Place, options: &Options) {
+        self.place = place.clone();
+        self.options = options.clone();
+    }
+
+    fn run(&self, session: &mut Session<'_>) -> Result<Outcome> {
+        let machine = Machine::look();
+        let scratch = self.place.open()?;
+        if !scratch.writable {
+            return Ok(only_writes(&scratch));
+        }
+        let storage = Storage::behind(&scratch.buffered)?;
+        let quick = self.options.quick;
+        let settings = Settings {
+            quick,
+            rounds: self.options.rounds(),
+            seconds: self.seconds.unwrap_or(if quick { 0.1 } else { 0.5 }),
+            depths: ascending(&self.depth),
+            block: BLOCK,
+            window: WINDOW.min(scratch.size),
+        };
+        let mut cells = cells(&settings, &scratch, &storage);
+        let notices = self.options.notices(&machine, &storage, &scratch.notices);
+        let runs = 2 * cells.len() as u32 * settings.rounds;
+        let takes = Duration::from_secs_f64(f64::from(runs) * (settings.seconds + 0.1));
+        let rounds = format!("{} of {} s per run, interleaved", settings.rounds, settings.seconds);
+        let more = [("rounds", rounds), ("takes", session::about(takes))];
+        let name = "reproduce uringlet";
+        let header =
+            session::header(name, &machine, &storage, scratch.line(), &more, notices.clone());
+        session.begin(&header)?;
+        if session::fill(&scratch)? {
+            measure(&settings, &mut cells, &scratch);
+        }
+        let published = Uringlet::table();
+        compare(&mut cells, &published);
+        let report = Report {
+            experiment: Self::NAME,
+            interrupted: STOP.load(Ordering::Relaxed),
+            shown: shown(&cells),
+            machine: &machine,
+            storage: &storage,
+            file: &scratch.description,
+            notices,
+            settings,
+            cells,
+            published,
+        };
+        Outcome::measured(report.document(header), &report, report.shown.clone(), true)
+    }
 }
 
 fn load(window: u64) -> Load {
@@ -324,25 +330,71 @@ fn shown(cells: &[Cell]) -> Vec<Shown> {
 }
 
 impl Report<'_> {
-    fn text(&self) -> String {
-        let mut text = String::from("Random writes of 1k in 10 MiB, cached; latencies in µs\n");
-        let sides = ["", "", "measured", "", "", "", "", "", "published", "", "", "", "", ""];
-        let mut out = session::table(sides.map(str::to_owned));
+    fn document(&self, header: Header) -> Document {
         let heads = ["kIOPS", "min", "mean", "max", "deviation", "ratio"];
         let heads = ["depth", "engine"].into_iter().chain(heads).chain(heads);
-        out.add_row(heads.map(|head| TableCell::new(head).add_attribute(Attribute::Bold)));
+        let mut table =
+            Table::new("", heads, 2..14).grouped(&[("", 2), ("measured", 6), ("published", 6)]);
         for cell in &self.cells {
             let sides = [cell.measured, cell.published].into_iter().flat_map(texts);
             let row = [cell.depth.to_string(), cell.engine.name().to_owned()];
-            out.add_row(row.into_iter().chain(sides));
+            table.row(row.into_iter().chain(sides));
         }
-        text.push_str(&session::lines(&mut out, 2..14));
-        text.push('\n');
-        text.push_str(&report::shown(&self.shown));
-        text.push_str(&report::not_measured(
-            self.cells.iter().filter_map(|cell| Some((cell.name(), cell.not_measured.as_deref()?))),
-        ));
-        text
+        let missing = self.cells.iter().filter_map(|c| Some((c.name(), c.not_measured.as_ref()?)));
+        let records = self.cells.iter().flat_map(|cell| {
+            let record = |runs| {
+                let record = Record::default().with("experiment", self.experiment);
+                let record = record.with("depth", cell.depth).with("engine", cell.engine.name());
+                record.with("runs_for", runs)
+            };
+            let missing = cell.not_measured.as_deref();
+            let mut records = record("rate").rounds(&cell.rates, missing);
+            records.extend(record("latency").rounds(&cell.timed, missing));
+            records
+        });
+        let sections = vec![
+            Section::new("Random writes of 1k in 10 MiB, cached; latencies in µs")
+                .with_figures(self.figures())
+                .with_table(table),
+            Section::not_measured(missing),
+        ];
+        Document {
+            header,
+            interrupted: self.interrupted,
+            method: METHOD.into(),
+            summary: report::shown(&self.shown),
+            sections,
+            parts: Vec::new(),
+            records: records.collect(),
+        }
+    }
+
+    fn figures(&self) -> Vec<Plotted> {
+        let measured = || self.cells.iter().filter(|cell| cell.not_measured.is_none());
+        let rates = ROADS.iter().map(|(engine, _)| {
+            let mine = measured().filter(|cell| cell.engine == *engine);
+            plots::rates(*engine, mine.map(|cell| (cell.depth, &*cell.rates)))
+        });
+        let mut figures = vec![plots::rate_plot("Rate", rates.collect())];
+        let groups = self.settings.depths.iter().map(|&depth| {
+            let mine = self.cells.iter().filter(|cell| cell.depth == depth);
+            let bars = mine.map(|cell| plots::cpu_bar(cell.engine, &cell.rates)).collect();
+            Group { label: format!("{depth} in flight"), bars }
+        });
+        figures.push(plots::cpu_plot("CPU time", groups.collect()));
+        for depth in &self.settings.depths {
+            let mine = measured().filter(|cell| cell.depth == *depth && !cell.timed.is_empty());
+            let curves = mine.map(|cell| {
+                let latencies = cell.timed.iter().filter_map(|run| run.latency.as_ref());
+                plots::percentiles(cell.engine, latencies.map(|l| &l.complete_us_percentiles))
+            });
+            let curves: Vec<_> = curves.collect();
+            if !curves.is_empty() {
+                let title = format!("Completion latency, {depth} in flight");
+                figures.push(plots::percentile_plot(title, "completion latency", curves));
+            }
+        }
+        figures
     }
 }
 

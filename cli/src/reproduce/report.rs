@@ -1,36 +1,9 @@
 //! What the reproductions have in common: rounds, ratios with their spread, what was to be shown.
 
 use crate::bench::median;
-use crate::session;
-use clap::Args;
+use crate::report::{Axis, Bar, Bars, Cell, Figure, Group, Key, Plot, Scale, Section, Table, Tone};
 use serde::Serialize;
-use std::fmt::Write as _;
-use std::path::PathBuf;
-
-/// How often, and where the result goes.
-#[derive(Args)]
-pub struct Repeat {
-    /// Rounds, over which the median is taken [default: 3; with --quick 1]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000), allow_hyphen_values = true)]
-    rounds: Option<u32>,
-
-    /// Write everything, each round's figures included, to this file
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-}
-
-impl Repeat {
-    /// As given, or by default.
-    pub fn rounds(&self, quick: bool) -> u32 {
-        self.rounds.unwrap_or(if quick { 1 } else { 3 })
-    }
-}
-
-/// What to say of a measurement without repetition.
-pub fn one_round(rounds: u32) -> Option<String> {
-    let text = "one round: a look, not a measurement (without --quick: three)";
-    (rounds == 1).then(|| text.into())
-}
+use std::fmt;
 
 /// A ratio of two things that were measured in the same rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -72,8 +45,37 @@ pub enum Goal {
     Exactly(f64),
 }
 
+impl Goal {
+    fn admits(self, value: f64) -> bool {
+        match self {
+            Self::AtMost(most) => value <= most,
+            Self::AtLeast(least) => value >= least,
+            Self::Exactly(this) => value == this,
+        }
+    }
+}
+
+impl fmt::Display for Goal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AtMost(most) => write!(f, "≤ {most:.2}"),
+            Self::AtLeast(least) => write!(f, "≥ {least:.2}"),
+            Self::Exactly(this) => write!(f, "= {this:.2}"),
+        }
+    }
+}
+
+/// What the figures of a [`Shown`] are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    #[default]
+    Ratio,
+    /// Percentage points.
+    Points,
+}
+
 /// Something that was to be shown, in figures.
-#[derive(Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Shown {
     /// In words.
     pub what: String,
@@ -87,6 +89,8 @@ pub struct Shown {
     /// What it is to be here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub goal: Option<Goal>,
+    #[serde(skip)]
+    pub kind: Kind,
 }
 
 impl Shown {
@@ -98,6 +102,21 @@ impl Shown {
             spread: measured.map(|found| (found.lowest, found.highest)),
             published: None,
             goal: Some(goal),
+            ..Self::default()
+        }
+    }
+
+    /// Whether the goal is reached, if there is one and a figure.
+    pub fn is_reached(&self) -> Option<bool> {
+        let (goal, measured) = (self.goal?, self.measured?);
+        Some(goal.admits(measured))
+    }
+
+    pub fn tone(&self) -> Tone {
+        match self.is_reached() {
+            Some(true) => Tone::Win,
+            Some(false) => Tone::Loss,
+            None => Tone::Plain,
         }
     }
 
@@ -105,12 +124,12 @@ impl Shown {
     pub fn verdict(&self) -> &'static str {
         let (Some(goal), Some(measured)) = (self.goal, self.measured) else { return "-" };
         let (lowest, highest) = self.spread.unwrap_or((measured, measured));
-        let (reached, by_the_best) = match goal {
-            Goal::AtMost(most) => (measured <= most, lowest <= most),
-            Goal::AtLeast(least) => (measured >= least, highest >= least),
-            Goal::Exactly(this) => (measured == this, false),
+        let by_the_best = match goal {
+            Goal::AtMost(_) => goal.admits(lowest),
+            Goal::AtLeast(_) => goal.admits(highest),
+            Goal::Exactly(_) => false,
         };
-        match (reached, by_the_best) {
+        match (goal.admits(measured), by_the_best) {
             (true, _) => "reached",
             (false, true) => "missed, within the rounds' spread",
             (false, false) => "MISSED",
@@ -123,46 +142,61 @@ pub fn threads(count: usize) -> String {
     if count == 1 { "1 thread".into() } else { format!("{count} threads") }
 }
 
-/// The section `What was to be shown`; columns for goals only if there is one.
-pub fn shown(all: &[Shown]) -> String {
+/// The measured and the published value.
+pub fn columns(shown: &Shown) -> [String; 2] {
     let number = |value: Option<f64>| value.map_or_else(|| "-".into(), |v| format!("{v:.2}"));
-    let goals = all.iter().any(|shown| shown.goal.is_some());
-    let heads = ["", "measured", "published", "goal", ""];
-    let mut out =
-        session::table(heads[..if goals { 5 } else { 3 }].iter().map(|head| (*head).to_owned()));
-    for shown in all {
-        let mut row = vec![shown.what.clone(), number(shown.measured), number(shown.published)];
-        if goals {
-            row.push(match shown.goal {
-                Some(Goal::AtMost(most)) => format!("≤ {most:.2}"),
-                Some(Goal::AtLeast(least)) => format!("≥ {least:.2}"),
-                Some(Goal::Exactly(this)) => format!("= {this:.2}"),
-                None => "-".into(),
-            });
-            row.push(shown.verdict().into());
-        }
-        out.add_row(row);
-    }
-    format!("What was to be shown\n{}", session::lines(&mut out, 1..if goals { 4 } else { 3 }))
+    [number(shown.measured), number(shown.published)]
 }
 
-/// The section `Not measured`, what has the same reason on one line. Empty if all was.
-pub fn not_measured<'a>(cells: impl Iterator<Item = (String, &'a str)>) -> String {
-    let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
-    for (what, reason) in cells {
-        match reasons.iter_mut().find(|(known, _)| *known == reason) {
-            Some((_, list)) => list.push(what),
-            None => reasons.push((reason, vec![what])),
+/// The section `What was to be shown`; columns for goals only if there is one.
+pub fn shown(all: &[Shown]) -> Section {
+    let goals = all.iter().any(|shown| shown.goal.is_some());
+    let heads = ["", "measured", "published", "goal", ""];
+    let heads = &heads[..if goals { 5 } else { 3 }];
+    let mut table = Table::new("", heads.iter().copied(), 1..if goals { 4 } else { 3 });
+    for shown in all {
+        let [measured, published] = columns(shown);
+        let mut row: Vec<Cell> = vec![shown.what.clone().into(), measured.into(), published.into()];
+        if goals {
+            row.push(shown.goal.map_or_else(|| "-".into(), |goal| goal.to_string()).into());
+            row.push(Cell { text: shown.verdict().into(), tone: shown.tone() });
         }
+        table.row(row);
     }
-    let mut text = String::new();
-    if !reasons.is_empty() {
-        text.push_str("\nNot measured\n");
-    }
-    for (reason, what) in reasons {
-        let _ = writeln!(text, "  {}: {reason}", what.join("; "));
-    }
-    text
+    let ratios = pairs("Measured and published ratios", all, Kind::Ratio);
+    let points = pairs("Measured and published savings", all, Kind::Points);
+    Section::new("What was to be shown").with_figures(ratios).with_figures(points).with_table(table)
+}
+
+/// Bars in pairs, of what was published and measured.
+fn pairs(title: &str, all: &[Shown], kind: Kind) -> Option<Figure> {
+    let groups: Vec<Group> = all
+        .iter()
+        .filter(|shown| shown.kind == kind && shown.published.is_some())
+        .map(|shown| {
+            let bar = |label: &str, key, value: Option<f64>, spread| Bar {
+                label: label.into(),
+                parts: value.map(|value| (key, value)).into_iter().collect(),
+                spread,
+                ..Bar::default()
+            };
+            let measured =
+                Bar { tone: shown.tone(), ..bar("measured", 0, shown.measured, shown.spread) };
+            let bars = vec![measured, bar("published", 1, shown.published, None)];
+            Group { label: shown.what.clone(), bars }
+        })
+        .collect();
+    let key = |name: &str, style, striped| Key { name: name.into(), style, striped };
+    let (value, origin) = match kind {
+        Kind::Ratio => (Axis::new("ratio", "1 is equal, log scale", Scale::Log), 1.0),
+        Kind::Points => (Axis::new("CPU time saved", "percentage points", Scale::Linear), 0.0),
+    };
+    let keys = vec![key("measured", 2, false), key("published", 1, true)];
+    let category = "what was compared".into();
+    let about = "Each comparison as measured here and as published. Whiskers reach from the lowest to the highest \
+                 single round.";
+    let bars = Bars { value, category, origin, keys, groups };
+    (!bars.groups.is_empty()).then(|| Figure::new(title, about, Plot::Bars(bars)))
 }
 
 #[cfg(test)]

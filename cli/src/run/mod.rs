@@ -1,27 +1,35 @@
 //! `uringlet run`: starts a program with the drop-ins preloaded.
 
 mod library;
+mod live;
 mod placement;
 mod program;
+mod prometheus;
 mod signals;
 mod summary;
 
 use self::library::DropIn;
+use self::live::Live;
 use crate::REFUSED;
 use crate::sandbox::Sandbox;
 use anyhow::{Context as _, Result};
-use clap::Args;
 use clap::builder::PossibleValuesParser;
+use clap::{Args, ValueHint};
+use std::cell::RefCell;
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus};
 use uringlet::EngineKind;
+use uringlet::stats::{ProcessId, Region};
 
 /// Read by the drop-ins: the engine of every context.
 const ENGINE: &str = "URINGLET_ENGINE";
-/// Read by the drop-ins: a file to be mapped for counters, shared by the program and its children.
+/// Read by the drop-ins: where to find the memory to count into, shared by the program and its children.
 const STATS: &str = "URINGLET_STATS";
+/// Its value for memory of the process's own, which `uringlet top` finds.
+const STATS_OWN: &str = "auto";
 
 const HELP: &str = "\
 Examples:
@@ -29,6 +37,9 @@ Examples:
   uringlet run -- fio --name=t --filename=F --size=256M --ioengine=posixaio --rw=randrw --iodepth=32
   uringlet run --only libaio -- ./program         POSIX AIO stays the C library's
   uringlet run --stats -- qemu-img bench -f raw -t none -i native -c 20000 -d 32 disk.img
+  uringlet run --stats-interval 1s -- ./program   a line each second, of what went through in it
+  uringlet run --stats-prometheus /var/lib/node_exporter/program.prom -- ./program
+  uringlet run --observe -- ./program             nothing is printed; `uringlet top` shows it
   uringlet run --forbid docker -- ./program       as in a container: io_uring is refused
 
 What cannot work is refused before it starts: a statically linked program, one with setuid, setgid or \
@@ -36,6 +47,10 @@ file capabilities, one for another architecture or C library. Of a script, the i
 
 What --forbid refuses is refused to the program and to all that it starts, which gain no privileges \
 and must be built for this architecture. It is for trying things out, and no security boundary.
+
+Each of the --stats options has the program and its children count, which `uringlet top` shows, too. With \
+--stats-interval, --stats-json writes an object in a line for each interval and one at the end, \
+and --stats-prometheus a new file in place of the last. What cannot be written is said at the end.
 
 Exit status: the program's own; 128 + N if signal N ended it; 2 if it was refused; 1 if uringlet failed.";
 
@@ -46,6 +61,13 @@ pub struct Arguments {
     /// Print at the program's exit what went through uringlet, and how (to standard error)
     #[arg(long)]
     stats: bool,
+
+    #[command(flatten)]
+    live: live::Options,
+
+    /// Let `uringlet top` show the program; it counts, and nothing is printed
+    #[arg(long)]
+    observe: bool,
 
     /// What executes the requests; null completes each with 0 and MOVES NO DATA (it shows the cost of the frame)
     #[arg(long, default_value = EngineKind::default().name(),
@@ -63,7 +85,8 @@ pub struct Arguments {
     sandbox: Sandbox,
 
     /// The program and its arguments (put `--` in front of it)
-    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM",
+          value_hint = ValueHint::CommandWithArguments)]
     program: Vec<OsString>,
 }
 
@@ -98,33 +121,38 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         .env(ENGINE, &arguments.engine);
     arguments.placement.set(&mut command);
     arguments.sandbox.lock_in(&mut command)?;
-    if arguments.stats {
-        with_stats(command)
+    if arguments.stats || arguments.live.any() {
+        with_stats(command, arguments)
     } else {
+        if arguments.observe {
+            command.env(STATS, STATS_OWN);
+        }
         // Nothing is left to do afterwards: the program takes this process over, signals and all.
         let error = command.exec();
         Err(error).with_context(|| format!("cannot start {}", file.display()))
     }
 }
 
-fn with_stats(mut command: Command) -> Result<ExitCode> {
-    let file = stats_file().context("cannot make the file that collects the counters")?;
-    let region = uringlet::stats::Region::create(file.path())
-        .with_context(|| format!("cannot prepare {}", file.path().display()))?;
-    command.env(STATS, file.path());
-    let status = signals::run_to_the_end(&mut command)
+fn with_stats(mut command: Command, arguments: &Arguments) -> Result<ExitCode> {
+    let region = Region::create().context("cannot make the memory that collects the counters")?;
+    command.env(STATS, region.path());
+    let name = Path::new(&arguments.program[0]).file_name().unwrap_or(&arguments.program[0]);
+    let live = RefCell::new(Live::open(&arguments.live, &region, &name.to_string_lossy())?);
+    let started = |pid| {
+        region.set_program(ProcessId::of(pid).unwrap_or_default());
+        live.borrow_mut().started(pid);
+    };
+    let interval = arguments.live.interval();
+    let tick = || live.borrow_mut().tick();
+    let status = signals::run_to_the_end(&mut command, started, interval, tick)
         .with_context(|| format!("cannot start {}", command.get_program().display()))?;
-    let text = summary::text(&region.snapshot());
-    // Nobody may be listening any more; the program's exit status matters more.
-    let _ = std::io::stderr().write_all(text.as_bytes());
-    Ok(exit_code(status))
-}
-
-/// In memory where there is such a folder, so that the counters never cause I/O.
-fn stats_file() -> std::io::Result<tempfile::NamedTempFile> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix("uringlet-stats-");
-    builder.tempfile_in("/dev/shm").or_else(|_| builder.tempfile())
+    let problems = live.into_inner().end();
+    if arguments.stats {
+        // Nobody may be listening any more; the program's exit status matters more.
+        let _ = std::io::stderr().write_all(summary::text(&region.snapshot()).as_bytes());
+    }
+    problems.iter().for_each(|problem| eprintln!("uringlet run: {problem:#}"));
+    Ok(if status.success() && !problems.is_empty() { ExitCode::FAILURE } else { exit_code(status) })
 }
 
 fn exit_code(status: ExitStatus) -> ExitCode {

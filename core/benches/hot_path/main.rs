@@ -2,6 +2,7 @@
 #![allow(missing_docs)]
 
 mod slots;
+mod stats;
 mod submit;
 mod table;
 
@@ -14,5 +15,11 @@ mod free;
 #[allow(dead_code, unused_imports)]
 mod sync;
 
-criterion::criterion_group!(benches, table::lookups, slots::slots, submit::submit_and_reap);
+criterion::criterion_group!(
+    benches,
+    table::lookups,
+    slots::slots,
+    submit::submit_and_reap,
+    stats::counting
+);
 criterion::criterion_main!(benches);

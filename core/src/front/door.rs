@@ -7,15 +7,22 @@ use std::ffi::c_int;
 /// message, as Rust has it for every `extern "C"` function: going on could lose or repeat a completion.
 #[inline(always)]
 pub fn enter<T>(body: impl FnOnce() -> T) -> T {
-    struct Errno(c_int);
+    struct Errno {
+        at: *mut c_int,
+        was: c_int,
+    }
     impl Drop for Errno {
         #[inline(always)]
         fn drop(&mut self) {
-            set_errno(self.0);
+            // SAFETY: as below, on the same thread.
+            unsafe { *self.at = self.was };
         }
     }
-    // SAFETY: the thread's errno is always there.
-    let _errno = Errno(unsafe { *libc::__errno_location() });
+    // SAFETY: the thread's errno is always there, and stays where it is.
+    let _errno = unsafe {
+        let at = libc::__errno_location();
+        Errno { at, was: *at }
+    };
     body()
 }
 

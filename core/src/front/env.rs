@@ -1,15 +1,16 @@
 //! What the environment says to a drop-in: read once, when it makes its first context.
 #![allow(unsafe_code)]
 
-use std::path::Path;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::{Builder, Context, EngineKind};
 
 /// `URINGLET_ENGINE`: which engine executes the requests (default `auto`).
 const ENGINE: &str = "URINGLET_ENGINE";
-/// `URINGLET_STATS`: a file made by `uringlet run --stats`, to count into.
-const STATS: &str = "URINGLET_STATS";
+/// `URINGLET_STATS`: where `uringlet run --stats` has the program count, or [`STATS_OWN`].
+pub(crate) const STATS: &str = "URINGLET_STATS";
+/// Each process counts into memory of its own, for `uringlet top`.
+pub(crate) const STATS_OWN: &str = "auto";
 
 /// How contexts are to be made.
 ///
@@ -33,9 +34,9 @@ fn read() -> Option<Builder> {
         Ok(name) => name.parse().ok()?,
         Err(_) => EngineKind::default(),
     };
-    if let Some(path) = std::env::var_os(STATS) {
+    if std::env::var_os(STATS).is_some() {
         // Statistics that cannot be written are no reason to stop a program.
-        let _ = crate::stats::publish_to(Path::new(&path));
+        let _ = crate::stats::observe();
     }
     let placement = crate::affinity::Placement::from_environment().ok()?;
     Some(Context::builder().engine(engine).placement(placement))

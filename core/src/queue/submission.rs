@@ -103,6 +103,7 @@ impl IndexRing {
     }
 
     /// A number that changes with every entry taken.
+    #[inline]
     pub(crate) fn taken(&self) -> u64 {
         self.head.load(Ordering::Relaxed)
     }

@@ -94,6 +94,44 @@ impl FreeSlots {
         batch
     }
 
+    /// Takes one slot: the usual case of a program that submits one request at a time.
+    #[inline]
+    pub(crate) fn take_one(&self, steps: &mut impl CountSteps) -> Option<u32> {
+        let start = self.hint.load(Ordering::Relaxed);
+        match self.take_one_from(start as usize, steps) {
+            None => self.take_one_elsewhere(start as usize, steps),
+            found => found,
+        }
+    }
+
+    #[cold]
+    fn take_one_elsewhere(&self, start: usize, steps: &mut impl CountSteps) -> Option<u32> {
+        let others = (start + 1..self.words.len()).chain(0..start);
+        let found = others.filter_map(|at| self.take_one_from(at, steps)).next()?;
+        self.hint.store(found / 64, Ordering::Relaxed);
+        Some(found)
+    }
+
+    #[inline]
+    fn take_one_from(&self, at: usize, steps: &mut impl CountSteps) -> Option<u32> {
+        let word = &self.words[at];
+        let mut free = word.load(Ordering::Relaxed);
+        while free != 0 {
+            steps.step();
+            // Acquire: as in `take_from`.
+            match word.compare_exchange_weak(
+                free,
+                free & (free - 1),
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return Some((at * 64) as u32 + free.trailing_zeros()),
+                Err(now) => free = now,
+            }
+        }
+        None
+    }
+
     /// Fills `batch` up to `want` from `words` words, those with less than `at_least` free slots left out.
     /// True if it is full.
     #[inline]
@@ -225,6 +263,19 @@ mod tests {
         assert_eq!(free.take(2).as_slice().len(), 2);
     }
 
+    #[test]
+    fn single_slots_come_from_every_word_and_each_once() {
+        let free = FreeSlots::new(130);
+        let mut all: Vec<u32> = std::iter::from_fn(|| free.take_one(&mut ())).collect();
+        all.sort_unstable();
+        assert_eq!(all, (0..130).collect::<Vec<u32>>());
+        // Wherever the hint stands: the words before it are looked at, too.
+        for slot in [129, 64, 0] {
+            free.give(slot);
+            assert_eq!((free.take_one(&mut ()), free.take_one(&mut ())), (Some(slot), None));
+        }
+    }
+
     /// Contended steps.
     #[derive(Default)]
     struct Counted(u32);
@@ -271,7 +322,7 @@ mod loom_models {
             let submitter = thread::spawn(move || other.take(2).as_slice().to_vec());
             let other = Arc::clone(&free);
             let releaser = thread::spawn(move || other.give(held));
-            let mut all = free.take(2).as_slice().to_vec();
+            let mut all = Vec::from_iter(free.take_one(&mut ()));
             all.extend(submitter.join().unwrap());
             releaser.join().unwrap();
             all.extend_from_slice(free.take(3).as_slice());

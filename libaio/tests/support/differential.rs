@@ -133,6 +133,15 @@ impl Suite {
         }
     }
 
+    /// The test of one program on a certain engine.
+    pub fn check_on(&self, engine: &'static str, name: &'static str) {
+        match self.compare(name, &Build { suffix: engine, flags: &[] }, Some(engine)) {
+            Outcome::AsExpected(_) => {}
+            Outcome::Skipped(reason) => skipped(&format!("{name} on {engine}"), &reason),
+            Outcome::Failed(complaint) => panic!("on {engine}: {complaint}"),
+        }
+    }
+
     /// The sources and the table fit the list of programs.
     pub fn check_list(&self) {
         let found: BTreeSet<String> = self
@@ -157,21 +166,21 @@ impl Suite {
             let mut outcomes = OUTCOMES.lock().expect("no test panics while it holds this");
             Arc::clone(outcomes.entry((name, build.suffix)).or_default())
         };
-        cell.get_or_init(|| self.compare(name, build)).clone()
+        cell.get_or_init(|| self.compare(name, build, None)).clone()
     }
 
-    fn compare(&self, name: &str, build: &Build) -> Outcome {
+    fn compare(&self, name: &str, build: &Build, engine: Option<&str>) -> Outcome {
         let library = (self.library)();
         let program = self.compile(name, build);
         let label = format!("{name}{}", build.suffix);
-        let original = match self.run(&program, None) {
+        let original = match self.run(&program, None, None) {
             Run::Finished(lines) => lines,
             Run::Skipped(reason) => return Outcome::Skipped(reason),
             Run::Failed { why, .. } => {
                 return Outcome::Failed(format!("{label} fails on the original library: {why}"));
             }
         };
-        let ours = match self.run(&program, Some(&library)) {
+        let ours = match self.run(&program, Some(&library), engine) {
             Run::Finished(lines) => lines,
             Run::Skipped(reason) => {
                 let complaint =
@@ -223,12 +232,15 @@ impl Suite {
     }
 
     /// Runs a program within its time, in a folder of its own that it has to leave empty.
-    fn run(&self, program: &Path, preload: Option<&Path>) -> Run {
+    fn run(&self, program: &Path, preload: Option<&Path>, engine: Option<&str>) -> Run {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
         let mut command = Command::new("timeout");
         command.args(["--kill-after=5", SECONDS_MAX, "env"]).env("TMPDIR", folder.path());
         // Cargo's own search path must not decide which library is the original.
         command.env_remove("LD_LIBRARY_PATH").env_remove("LD_PRELOAD");
+        if let Some(engine) = engine {
+            command.env("URINGLET_ENGINE", engine);
+        }
         match preload {
             Some(library) => {
                 command.arg(format!("LD_PRELOAD={}", library.display())).env(self.expected, library)

@@ -14,7 +14,7 @@ use super::trial::{interleaved, together};
 use super::workload::Job;
 use super::{Arguments, without_repeats};
 use crate::machine::{Machine, Storage};
-use crate::session::{self, INTERRUPTED, STOP};
+use crate::session::{self, INTERRUPTED, STOP, Session};
 use crate::{REFUSED, size};
 use anyhow::Result;
 use options::Spec;
@@ -418,12 +418,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         rounds: arguments.rounds,
         engines: without_repeats(&arguments.engines, defaults),
     };
-    session::stop_on_ctrl_c()?;
+    let mut session = Session::new(&arguments.outputs, None)?;
     arguments.sandbox.enter()?;
     crate::scratch::raise_descriptor_limit();
     notices.extend(differences(&plan, settings.seconds));
     notices.extend(arguments.sandbox.notice());
-    let json = session::Json::open(arguments.json.as_deref())?;
     let machine = Machine::look();
     let Some(laid) = layout::lay_out(&plan)? else {
         eprintln!("uringlet bench: interrupted");
@@ -433,7 +432,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let storage = storage.map(|file| Storage::behind(&file)).transpose()?.unwrap_or_default();
     let mut runs = Runs::new(settings, plan);
     let notices = session::notices(&machine, &storage, &once(notices));
-    session::say(&report::header(&machine, &storage, &runs, &laid, &notices))?;
+    let header = report::header(&machine, &storage, &runs, &laid, notices.clone());
+    session.begin(&header)?;
 
     let bar = session::progress(runs.steps());
     runs.measure(|what| {
@@ -445,5 +445,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 
     let interrupted = STOP.load(Ordering::Relaxed);
     let report = report::Report::new(&machine, &storage, &runs, notices, interrupted);
-    session::end("bench", &report.text(), &report, json)
+    let document = report.document(header, super::JOBS);
+    session::say(&document.text())?;
+    session.end(&report, &document)
 }

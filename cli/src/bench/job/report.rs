@@ -9,11 +9,10 @@ use crate::bench::fio_json::{Entry, Top};
 use crate::bench::matrix::{Comparison, subject};
 use crate::bench::report::{NotMeasured, by_reason, ratio_cells, submit_text};
 use crate::machine::{Machine, Storage};
+use crate::report::{Cell as TableCell, Document, Header, Record, Section, Table};
 use crate::{session, size};
-use comfy_table::Cell as TableCell;
 use serde::Serialize;
 use serde_json::{Map, Value};
-use std::fmt::Write as _;
 
 /// What is known before the first measurement.
 pub fn header(
@@ -21,8 +20,8 @@ pub fn header(
     storage: &Storage,
     runs: &Runs,
     laid: &Laid,
-    notices: &[String],
-) -> String {
+    notices: Vec<String>,
+) -> Header {
     let rounds = format!("{}, interleaved, and one more for latencies", runs.settings.rounds);
     let mut more = vec![("jobs", runs.settings.files.join(", ")), ("rounds", rounds)];
     if let Some(estimate) = runs.estimate() {
@@ -154,44 +153,74 @@ impl<'a> Report<'a> {
     }
 
     /// For people.
-    pub fn text(&self) -> String {
+    pub fn document(&self, header: Header, method: &str) -> Document {
         let all = &self.settings.engines[..];
-        let mut text = String::from("Requests per second\n");
-        text.push_str(&self.table(all, true, |cell| Some(size::rate(cell.side()?.iops()?))));
-        text.push_str("\nThroughput, MiB/s\n");
-        text.push_str(&self.table(all, false, |cell| {
-            let bytes = cell.side()?.iops()? * self.runs.spec(cell.row).bs as f64;
-            Some(size::digits(bytes / f64::from(1 << 20)))
-        }));
-        text.push_str(
-            "\nCPU time per request, µs (all threads, user and system; of jobs that run together, the mean)\n",
-        );
-        text.push_str(&self.table(all, false, |cell| Some(size::digits(cell.side()?.cpu_us()?))));
-        text.push_str(
-            "\nLatency from the submit on by the caller's clock, µs: mean / 99.9th percentile\n",
-        );
-        text.push_str(&self.table(all, false, |cell| {
-            let latency = cell.latency.filter(|_| cell.not_measured.is_none())?;
-            let (mean, p999) = (latency.complete_us_mean, latency.complete_us_p999);
-            Some(format!("{} / {}", size::digits(mean), size::digits(p999)))
-        }));
+        let section = |heading: &str, table| Section::new(heading).with_table(table);
+        let latency = |cell: &Cell| cell.latency.filter(|_| cell.not_measured.is_none());
+        let mut sections = vec![
+            section(
+                "Requests per second",
+                self.table(all, true, |cell| Some(size::rate(cell.side()?.iops()?))),
+            ),
+            section(
+                "Throughput, MiB/s",
+                self.table(all, false, |cell| {
+                    let bytes = cell.side()?.iops()? * self.runs.spec(cell.row).bs as f64;
+                    Some(size::digits(bytes / f64::from(1 << 20)))
+                }),
+            ),
+            section(
+                "CPU time per request, µs (all threads, user and system; of jobs that run together, the mean)",
+                self.table(all, false, |cell| Some(size::digits(cell.side()?.cpu_us()?))),
+            ),
+            section(
+                "Latency from the submit on by the caller's clock, µs: mean / 99.9th percentile",
+                self.table(all, false, |cell| {
+                    let found = latency(cell)?;
+                    let (mean, p999) = (found.complete_us_mean, found.complete_us_p999);
+                    Some(format!("{} / {}", size::digits(mean), size::digits(p999)))
+                }),
+            ),
+        ];
         let submitting: Vec<Engine> =
             all.iter().copied().filter(|engine| !engine.is_synchronous()).collect();
         if !submitting.is_empty() {
-            text.push_str(
-                "\nSubmit by the caller's clock, µs: mean per request / 99.9th percentile of the calls\n",
-            );
-            text.push_str(&self.table(&submitting, false, |cell| {
-                submit_text(cell.latency.filter(|_| cell.not_measured.is_none())?)
-            }));
+            sections.push(section(
+                "Submit by the caller's clock, µs: mean per request / 99.9th percentile of the calls",
+                self.table(&submitting, false, |cell| submit_text(latency(cell)?)),
+            ));
         }
-        if !self.not_measured.is_empty() {
-            text.push_str("\nNot measured\n");
+        let missing = self.not_measured.iter().map(NotMeasured::line);
+        sections.push(Section::new("Not measured").with_notes(missing));
+        Document {
+            header,
+            interrupted: self.interrupted,
+            method: method.into(),
+            sections,
+            summary: Section::default(),
+            parts: Vec::new(),
+            records: self.records(),
         }
-        for missing in &self.not_measured {
-            let _ = writeln!(text, "  {}", missing.line());
-        }
-        text
+    }
+
+    /// A line for each cell and round, and one for the latencies of a cell.
+    fn records(&self) -> Vec<Record> {
+        let of = |cell: &Cell| {
+            let spec = self.runs.spec(cell.row);
+            let record = Record::default()
+                .with("job", self.runs.plan.rows[cell.row].name.as_str())
+                .with("rw", rw(spec))
+                .with("block", spec.bs)
+                .with("depth", spec.iodepth)
+                .with("threads", self.runs.plan.threads(cell.row))
+                .with("engine", cell.engine.name());
+            let mut records = record.clone().rounds(&cell.figures, cell.not_measured.as_deref());
+            if let Some(latency) = &cell.latency {
+                records.extend(record.once("latencies", latency));
+            }
+            records
+        };
+        self.runs.cells.iter().flat_map(of).collect()
     }
 
     fn table(
@@ -199,26 +228,27 @@ impl<'a> Report<'a> {
         engines: &[Engine],
         with_ratio: bool,
         value: impl Fn(&Cell) -> Option<String>,
-    ) -> String {
+    ) -> Table {
         let mut heads = vec!["job".to_owned(), "load".to_owned()];
         heads.extend(engines.iter().map(|engine| engine.name().to_owned()));
         let with_ratio = with_ratio && subject(&self.settings.engines).is_some();
         if with_ratio {
             heads.extend(["ratio", "rounds", "against"].map(str::to_owned));
         }
-        let mut table = session::table(heads);
+        let right = 2..2 + engines.len() + usize::from(with_ratio);
+        let mut table = Table::new("", heads, right);
         for (at, line) in self.lines.iter().enumerate() {
-            let mut row = vec![TableCell::new(line.job), TableCell::new(self.load(at))];
+            let mut row = vec![TableCell::from(line.job), TableCell::from(self.load(at))];
             for &engine in engines {
                 let found = self.runs.cell(at, engine).and_then(&value);
-                row.push(TableCell::new(found.unwrap_or_else(|| "-".into())));
+                row.push(TableCell::from(found.unwrap_or_else(|| "-".into())));
             }
             if with_ratio {
                 row.extend(ratio_cells(line.comparison, self.settings.rounds));
             }
-            table.add_row(row);
+            table.row(row);
         }
-        session::lines(&mut table, 2..2 + engines.len() + usize::from(with_ratio))
+        table
     }
 
     /// `randrw 4k, depth 8 × 4`.

@@ -4,25 +4,28 @@
 //! apart from each other; the counters of each row prove its placement.
 
 mod cycles;
+mod filesystem;
 mod load;
 mod published;
 mod report;
 mod sites;
 
+use super::options::Options;
+use super::{Experiment, Outcome, no_threads};
 use crate::bench::{self, interleaved};
 use crate::machine::{Machine, Storage};
 use crate::scratch::{Place, Scratch};
-use crate::session::{self, INTERRUPTED, Json, STOP};
-use crate::{REFUSED, size};
+use crate::session::{self, STOP, Session};
+use crate::size;
 use anyhow::Result;
 use clap::Args;
+use filesystem::FileSystems;
 use load::{Reads, Run};
 use report::Report;
 use serde::Serialize;
 use sites::{Cpus, Letters, placements};
 use std::fs::File;
-use std::path::PathBuf;
-use std::process::ExitCode;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use uringlet::affinity::{Affinity, CpuSet, Device, ListCost, Topology, compare_lists};
@@ -35,12 +38,15 @@ const SMALL: (usize, usize, u64) = (8, 4 << 10, 2 << 20);
 /// What preparing and ending a run takes beside its seconds.
 const OVERHEAD: f64 = 0.15;
 
-const HELP: &str = "\
+const EXAMPLES: &str = "\
 Examples:
   uringlet reproduce affinity                     in a scratch file in this folder
   uringlet reproduce affinity --quick             one round only: a look, not a measurement
-  uringlet reproduce affinity --file /dev/nvme0n1 --seconds 5 --json result.json
+  uringlet reproduce affinity --html report.html --csv rounds.csv   with plots, and a line for each round
+  uringlet reproduce affinity --forbid io_uring   what is left where io_uring is refused
+  uringlet reproduce affinity --file /dev/nvme0n1 --seconds 5 --json result.json";
 
+const METHOD: &str = "\
 The matrix: reads of 256 KiB past the page cache, 128 in flight, one thread on one CPU. Its letters stand for the \
 CPUs of the application, of queue_affinity and of completion_affinity: I serves the disk's interrupt, A is the \
 application's, X is in another cell (NUMA node, else last-level cache, else core). Where a machine has too few cells, \
@@ -49,41 +55,41 @@ rows fall together, and each is run once. Below are rows with free placement and
 The small reads: 4 KiB, one after the other in a range of 2 MiB, 8 in flight: with free placement, and with a \
 completion thread in another cell and in the application's. The times are those of the whole machine.
 
-The third published measurement (mkfs, untar, make and clean on file systems in parallel) is not repeated here.
+The file systems: mkfs.ext4, tar, make -j4 and make clean on ext4, side by side, in parts of the scratch file, which \
+uringlet serves to the kernel as images (FUSE, with loop devices on them). Q and C 1: on the CPU of the disk's \
+interrupt, 0: free; rq: rq_affinity. Published was the same about the block layer's own queue, and the kernel's tree. \
+Each step but mkfs begins on a freshly mounted file system and ends with syncfs(2). It takes root, /dev/fuse and loop devices; without them it is not measured, \
+and the reason is given. Mounts are in a namespace of their own: nobody else sees them, and they end with it.
 
 A placement is proved if all requests were handed over, and completed, in the cells that it names. Figures are \
 medians over the rounds; counters are of all rounds. A ratio is MB/s divided by that of free placement with \
-rq_affinity 0, on both sides.
+rq_affinity 0, on both sides.";
 
+const STATUS: &str = "\
 Exit status: 0; 1 if it failed, or a placement was not proved; 2 if it was refused; 130 after Ctrl-C.";
 
 /// Submissions and completions placed on CPUs apart from each other, proved by counters (Linux block layer, 2008).
 #[derive(Args)]
-#[command(after_help = HELP, after_long_help = HELP)]
-pub struct Options {
+#[command(after_help = session::help(&[EXAMPLES, METHOD, STATUS]))]
+pub struct Arguments {
     #[command(flatten)]
     place: Place,
-
-    /// One round of 0.2 s instead of three of 1 s
-    #[arg(long)]
-    quick: bool,
 
     /// Seconds for each row and round [default: 1; with --quick 0.2]
     #[arg(long, value_parser = bench::seconds, allow_hyphen_values = true)]
     seconds: Option<f64>,
-
-    /// Rounds, over which the median is taken [default: 3; with --quick 1]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000), allow_hyphen_values = true)]
-    rounds: Option<u32>,
 
     /// Also run free placement with each value of the kernel's own switch (queue/rq_affinity of the disk), which is CHANGED
     /// meanwhile and put back; needs root
     #[arg(long)]
     kernel_switch: bool,
 
-    /// Write everything, each round's figures included, to this file
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    /// File systems side by side; 0 leaves this part out
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(0..=8), allow_hyphen_values = true)]
+    file_systems: u8,
+
+    #[command(flatten)]
+    options: Options,
 }
 
 /// What is measured in one table row.
@@ -129,96 +135,103 @@ struct Settings {
     interrupt: usize,
 }
 
-/// Runs the experiment.
-///
-/// # Errors
-/// The scratch file cannot be made or filled, or the JSON file not be written.
-pub fn run(options: &Options) -> Result<ExitCode> {
-    session::stop_on_ctrl_c()?;
-    let machine = Machine::look();
-    let scratch = options.place.open()?;
-    let storage = Storage::behind(&scratch.buffered)?;
-    let direct = match &scratch.direct {
-        Ok(direct) if !storage.is_memory() => direct,
-        other => {
-            let reason = other.as_ref().err().map_or("it is kept in memory", |reason| reason);
-            eprintln!(
-                "uringlet reproduce affinity: --file {}: {reason}; expected a disk",
-                scratch.description
-            );
-            return Ok(ExitCode::from(REFUSED));
+impl Experiment for Arguments {
+    const NAME: &str = "affinity";
+    const CLAIM: &str = "submissions and completions run on the CPUs that they are placed on";
+
+    fn options(&self) -> &Options {
+        &self.options
+    }
+
+    fn file(&self) -> Option<&Path> {
+        self.place.path()
+    }
+
+    fn adopt(&mut self, place: &Place, options: &Options) {
+        self.place = place.clone();
+        self.options = options.clone();
+    }
+
+    fn run(&self, session: &mut Session<'_>) -> Result<Outcome> {
+        if let Some(reason) = no_threads() {
+            return Ok(Outcome::Refused(reason));
         }
-    };
-    let smallest = (LARGE.1 as u64).max(SMALL.2);
-    if scratch.size < smallest {
-        eprintln!(
-            "uringlet reproduce affinity: --size: expected at least {}",
-            size::short(smallest)
-        );
-        return Ok(ExitCode::from(REFUSED));
-    }
-    let json = Json::open(options.json.as_deref())?;
-    let topology = Topology::look();
-    let device = Device::behind(&scratch.buffered.metadata()?);
-    let cells_here: Vec<CpuSet> =
-        topology.cells().iter().map(|cell| cell.and(topology.allowed())).collect();
-    let cells_here: Vec<CpuSet> = cells_here.into_iter().filter(|cell| !cell.is_empty()).collect();
-    let mut notices = session::notices(&machine, &storage, &scratch.notices);
-    let interrupt = interrupt(&topology, &device, &mut notices);
-    let quick = options.quick;
-    let settings = Settings {
-        quick,
-        rounds: options.rounds.unwrap_or(if quick { 1 } else { 3 }),
-        seconds: options.seconds.unwrap_or(if quick { 0.2 } else { 1.0 }),
-        file_size: scratch.size,
-        cell: topology.cell_kind().to_string(),
-        cells: cells_here.iter().map(ToString::to_string).collect(),
-        interrupt,
-    };
-    if settings.rounds == 1 {
-        notices.push("one round: a look, not a measurement (without --quick: three)".into());
-    }
-    let placements = placements(&cells_here, interrupt);
-    let mut cells = cells(&placements, scratch.size, options.kernel_switch);
-    let steps = cells.len() as u64 * u64::from(settings.rounds);
-    let takes = Duration::from_secs_f64(steps as f64 * (settings.seconds + OVERHEAD));
-    let rounds = format!("{} of {} s per row, interleaved", settings.rounds, settings.seconds);
-    let here =
-        format!("{} ({}); interrupt on CPU {interrupt}", settings.cells.join(" | "), settings.cell);
-    let more = [("cells", here), ("rounds", rounds), ("takes", session::about(takes))];
-    let name = "reproduce affinity";
-    session::say(&session::header(name, &machine, &storage, scratch.line(), &more, &notices))?;
-    if !session::fill(&scratch)? {
-        eprintln!("uringlet reproduce affinity: interrupted");
-        return Ok(ExitCode::from(INTERRUPTED));
-    }
-    let switch = Switch::of(device.as_ref().ok());
-    measure(&mut cells, &settings, &scratch, direct, &switch, steps);
-    let lists: Vec<ListCost> = if STOP.load(Ordering::Relaxed) {
-        Vec::new()
-    } else {
+        let machine = Machine::look();
+        let scratch = self.place.open()?;
+        let storage = Storage::behind(&scratch.buffered)?;
+        let direct = match &scratch.direct {
+            Ok(direct) if !storage.is_memory() => direct,
+            other => {
+                let reason = other.as_ref().err().map_or("it is kept in memory", |reason| reason);
+                let file = &scratch.description;
+                return Ok(Outcome::Refused(format!("--file {file}: {reason}; expected a disk")));
+            }
+        };
+        let smallest = (LARGE.1 as u64).max(SMALL.2);
+        if scratch.size < smallest {
+            let smallest = size::short(smallest);
+            return Ok(Outcome::Refused(format!("--size: expected at least {smallest}")));
+        }
+        let topology = Topology::look();
+        let device = Device::behind(&scratch.buffered.metadata()?);
+        let cells_here: Vec<CpuSet> =
+            topology.cells().iter().map(|cell| cell.and(topology.allowed())).collect();
+        let cells_here: Vec<CpuSet> =
+            cells_here.into_iter().filter(|cell| !cell.is_empty()).collect();
+        let mut notices = self.options.notices(&machine, &storage, &scratch.notices);
+        let interrupt = interrupt(&topology, &device, &mut notices);
+        let quick = self.options.quick;
+        let settings = Settings {
+            quick,
+            rounds: self.options.rounds(),
+            seconds: self.seconds.unwrap_or(if quick { 0.2 } else { 1.0 }),
+            file_size: scratch.size,
+            cell: topology.cell_kind().to_string(),
+            cells: cells_here.iter().map(ToString::to_string).collect(),
+            interrupt,
+        };
+        let placements = placements(&cells_here, interrupt);
+        let mut cells = cells(&placements, scratch.size, self.kernel_switch);
+        let steps = cells.len() as u64 * u64::from(settings.rounds);
+        let takes = Duration::from_secs_f64(steps as f64 * (settings.seconds + OVERHEAD));
+        let takes = takes + filesystem::estimate(self.file_systems.into(), &settings);
+        let rounds = format!("{} of {} s per row, interleaved", settings.rounds, settings.seconds);
+        let list = settings.cells.join(" | ");
+        let here = format!("{list} ({}); interrupt on CPU {interrupt}", settings.cell);
+        let more = [("cells", here), ("rounds", rounds), ("takes", session::about(takes))];
+        let name = "reproduce affinity";
+        let header =
+            session::header(name, &machine, &storage, scratch.line(), &more, notices.clone());
+        session.begin(&header)?;
+        if session::fill(&scratch)? {
+            let switch = Switch::of(device.as_ref().ok());
+            measure(&mut cells, &settings, &scratch, direct, &switch, steps);
+        }
+        let mut lists: Vec<ListCost> = Vec::new();
         let each = Duration::from_secs_f64(settings.seconds.min(0.3));
-        [1, 2, 4].into_iter().map(|producers| compare_lists(producers, each)).collect()
-    };
-    let interrupted = STOP.load(Ordering::Relaxed);
-    let report = Report::new(
-        &machine,
-        &storage,
-        &scratch,
-        notices,
-        settings,
-        interrupted,
-        placements,
-        cells,
-        &lists,
-    );
-    session::say(&report.text())?;
-    json.write(&report)?;
-    if interrupted {
-        eprintln!("uringlet reproduce affinity: interrupted; the figures are of what was run");
-        return Ok(ExitCode::from(INTERRUPTED));
+        for producers in [1, 2, 4] {
+            if !STOP.load(Ordering::Relaxed) {
+                lists.push(compare_lists(producers, each));
+            }
+        }
+        let file_systems =
+            FileSystems::measure(self.file_systems.into(), &settings, &scratch, direct);
+        let interrupted = STOP.load(Ordering::Relaxed);
+        let report = Report::new(
+            &machine,
+            &storage,
+            &scratch,
+            notices,
+            settings,
+            interrupted,
+            placements,
+            cells,
+            &lists,
+            file_systems,
+        );
+        let document = report.document(header, METHOD);
+        Outcome::measured(document, &report, report.shown(), report.is_proved())
     }
-    Ok(if report.is_proved() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The CPU that stands for I.

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 const MATRIX: &str = include_str!("../../../data/published/affinity_matrix.csv");
 const CYCLES: &str = include_str!("../../../data/published/affinity_cycles.csv");
+const FILE_SYSTEMS: &str = include_str!("../../../data/published/affinity_filesystem.csv");
 
 /// The machine and implementation that ours is like: a completion thread for each CPU.
 const MACHINE: &str = "16way-24disks";
@@ -43,6 +44,21 @@ pub struct Small {
     pub idle_percent: f64,
 }
 
+/// A row of the measurement with file systems: seconds of a step, over all of them.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct FileSystem {
+    pub variant: String,
+    pub phase: String,
+    /// Set to a CPU, or not.
+    pub queue_affinity: u8,
+    pub completion_affinity: u8,
+    pub rq_affinity: u8,
+    pub min_s: f64,
+    pub avg_s: f64,
+    pub max_s: f64,
+    pub stddev_s: f64,
+}
+
 fn table<T: for<'de> Deserialize<'de>>(text: &str) -> Vec<T> {
     let lines: Result<_, _> =
         csv::Reader::from_reader(text.as_bytes()).into_deserialize().collect();
@@ -60,6 +76,13 @@ pub fn matrix() -> Vec<Row> {
 pub fn small() -> Vec<Small> {
     let mut rows: Vec<Small> = table(CYCLES);
     rows.retain(|row| row.variant == VARIANT || row.variant == "none");
+    rows
+}
+
+/// The measurement with file systems, with completion threads.
+pub fn file_systems() -> Vec<FileSystem> {
+    let mut rows: Vec<FileSystem> = table(FILE_SYSTEMS);
+    rows.retain(|row| row.variant == VARIANT);
     rows
 }
 
@@ -81,6 +104,7 @@ mod tests {
     #[test]
     fn the_tables_are_read_and_every_placement_is_in_the_matrix() {
         assert_eq!(table::<Row>(MATRIX).len(), MATRIX.lines().count() - 1);
+        assert_eq!(table::<FileSystem>(FILE_SYSTEMS).len(), FILE_SYSTEMS.lines().count() - 1);
         assert_eq!(table::<Small>(CYCLES).len(), CYCLES.lines().count() - 1);
         let (matrix, cells) = (matrix(), ["0-1".parse().unwrap(), "2-3".parse().unwrap()]);
         assert_eq!(matrix.len(), 20);
@@ -93,5 +117,6 @@ mod tests {
         let back: Vec<_> = matrix.iter().filter_map(|row| row.rq_affinity).collect();
         assert_eq!(back, [0, 1]);
         assert_eq!(small().len(), 3);
+        assert_eq!(file_systems().len(), 4 * 5);
     }
 }

@@ -2,14 +2,17 @@
 
 use super::load::{CpuTime, Run};
 use super::published::{self, Row, Small};
-use super::sites::Placed;
-use super::{Cell, Settings, What};
+use super::sites::{Letters, Placed, Site};
+use super::{Cell, FileSystems, Settings, What};
 use crate::bench;
 use crate::machine::{Machine, Storage};
+use crate::report::{
+    Axis, Document, Figure, Header, Heat, Lines, Plot, Point, Record, Scale, Section, Series, Table,
+};
+use crate::reproduce::report::{self as reproduced, Goal, Shown};
 use crate::scratch::Scratch;
-use crate::{session, size};
+use crate::size;
 use serde::Serialize;
-use std::fmt::Write as _;
 use uringlet::affinity::ListCost;
 
 pub const SMALL_FREE: &str = "free placement";
@@ -56,6 +59,7 @@ pub struct Report<'a> {
     distinct: usize,
     proved: usize,
     lists: Vec<List>,
+    file_systems: FileSystems,
     published_matrix: Vec<Row>,
     published_small: Vec<Small>,
 }
@@ -108,6 +112,7 @@ impl<'a> Report<'a> {
         placements: Vec<Placed>,
         cells: Vec<Cell>,
         lists: &[ListCost],
+        file_systems: FileSystems,
     ) -> Self {
         let summaries: Vec<_> = cells.iter().map(|cell| Summary::of(&cell.runs)).collect();
         let rows = cells.iter().zip(&summaries).filter_map(|(c, s)| Some((c.expected?, s)));
@@ -133,6 +138,7 @@ impl<'a> Report<'a> {
             distinct,
             proved,
             lists: lists.iter().map(list).collect(),
+            file_systems,
             published_matrix: published::matrix(),
             published_small: published::small(),
         }
@@ -148,26 +154,79 @@ impl<'a> Report<'a> {
         Some((&self.cells[at], self.summaries[at]))
     }
 
-    pub fn text(&self) -> String {
-        let mut text = self.matrix();
-        text.push_str(&self.small());
-        text.push_str(&self.shown());
-        let mut reasons: Vec<String> = self
-            .cells
-            .iter()
-            .filter_map(|cell| {
-                Some(format!("  {}: {}\n", name(&cell.what), cell.not_measured.as_deref()?))
-            })
-            .collect();
-        if !reasons.is_empty() {
-            reasons.insert(0, "\nNot measured\n".into());
+    pub fn document(&self, header: Header, method: &str) -> Document {
+        let missing =
+            self.cells.iter().filter_map(|c| Some((name(&c.what), c.not_measured.as_deref()?)));
+        let records = self.cells.iter().flat_map(|cell| {
+            let record = Record::default().with("experiment", self.experiment);
+            let record = record.with("row", name(&cell.what));
+            record.rounds(&cell.runs, cell.not_measured.as_deref())
+        });
+        let records = records.chain(self.file_systems.records(self.experiment));
+        let missing = missing.chain(self.file_systems.reasons());
+        let summary = reproduced::shown(&self.shown());
+        let sections = vec![
+            self.matrix(),
+            self.small(),
+            self.file_systems.section(),
+            self.lists(),
+            Section::not_measured(missing),
+        ];
+        Document {
+            header,
+            interrupted: self.interrupted,
+            method: method.into(),
+            records: records.collect(),
+            sections,
+            summary,
+            parts: Vec::new(),
         }
-        text.extend(reasons);
-        text
     }
 
-    fn matrix(&self) -> String {
-        let mut text = "Reads of 256 KiB, direct, 128 in flight\n".to_owned();
+    /// MB/s of the 18 placements, divided by those of free placement.
+    fn heat_map(&self, whose: &str, ratio: impl Fn(Letters) -> Option<f64>) -> Figure {
+        let (mut rows, mut cells) = (Vec::new(), Vec::new());
+        for placed in self.placements.chunk_by(|left, right| {
+            let key = |letters: Letters| (letters.application, letters.queue);
+            key(left.letters) == key(right.letters)
+        }) {
+            let Letters { application, queue, .. } = placed[0].letters;
+            rows.push(format!("A {application:?}, Q {queue:?}"));
+            cells.push(placed.iter().map(|placed| ratio(placed.letters)).collect());
+        }
+        let columns = [Site::X, Site::A, Site::I].map(|site| format!("C {site:?}"));
+        let heat = Heat {
+            x: "completion (CPU: X, A or I)".into(),
+            y: "application, queue (CPU: X, A or I)".into(),
+            value: "MB/s ÷ free placement (ratio)".into(),
+            columns: columns.into(),
+            rows,
+            cells,
+        };
+        let about = "Throughput of each placement divided by that of free placement: ▲ is faster, ▼ slower. I serves \
+                     the disk's interrupt, A is the application's CPU, X is in another cell.";
+        Figure::new(format!("Placements, {whose}"), about, Plot::Heat(heat))
+    }
+
+    fn heat_maps(&self) -> [Figure; 2] {
+        let free = self.rate(0);
+        let measured = |letters: Letters| {
+            let mut placed = self.placements.iter().find(|placed| placed.letters == letters)?;
+            if let Some(same) = placed.same_as {
+                placed = self.placements.iter().find(|placed| placed.letters == same)?;
+            }
+            let (_, summary) = self.find(&What::Placed(placed.letters, placed.cpus?))?;
+            Some(summary?.mb_per_s / free?)
+        };
+        let base = self.published_rate(0);
+        let published = |letters: Letters| {
+            let row = self.published_matrix.iter().find(|row| row.is(letters))?;
+            Some(row.mb_per_s / base?)
+        };
+        [self.heat_map("measured", measured), self.heat_map("published", published)]
+    }
+
+    fn matrix(&self) -> Section {
         let heads = [
             "A Q C",
             "CPUs",
@@ -185,7 +244,7 @@ impl<'a> Report<'a> {
             "avg ms",
             "dev ms",
         ];
-        let mut out = session::table(heads.map(str::to_owned));
+        let mut out = Table::new("", heads, 2..15);
         let measured = self.find(&What::Free { rq_affinity: 0 }).and_then(|(_, summary)| summary);
         let published_base = self
             .published_matrix
@@ -231,7 +290,7 @@ impl<'a> Report<'a> {
                     (list, ours(summary, cell.expected))
                 }
             };
-            out.add_row([placed.letters.to_string(), cpus].into_iter().chain(mine).chain(row));
+            out.row([placed.letters.to_string(), cpus].into_iter().chain(mine).chain(row));
         }
         for cell in &self.cells {
             let back = match cell.what {
@@ -243,27 +302,26 @@ impl<'a> Report<'a> {
             let row =
                 self.published_matrix.iter().find(|row| back.is_some() && row.rq_affinity == back);
             let heads = [name(&cell.what), "any".into()];
-            out.add_row(heads.into_iter().chain(ours(summary, None)).chain(theirs(row)));
+            out.row(heads.into_iter().chain(ours(summary, None)).chain(theirs(row)));
         }
-        text.push_str(&session::lines(&mut out, 2..15));
-        let _ = writeln!(
-            text,
-            "Placements: 18 published, {} distinct on this machine, {} of them proved by their counters\n",
+        let note = format!(
+            "Placements: 18 published, {} distinct on this machine, {} of them proved by their counters",
             self.distinct, self.proved
         );
-        text
+        Section::new("Reads of 256 KiB, direct, 128 in flight")
+            .with_figures(self.heat_maps())
+            .with_table(out)
+            .with_notes([note])
     }
 
-    fn small(&self) -> String {
-        let mut text =
-            "Reads of 4 KiB one after the other in 2 MiB, direct, 8 in flight\n".to_owned();
+    fn small(&self) -> Section {
         let sides = ["MB/s", "ratio", "user %", "sys %", "iowait %", "idle %"];
         let heads = ["", "C home"]
             .into_iter()
             .chain(sides)
             .chain(["published MB/s"])
             .chain(sides.into_iter().skip(1));
-        let mut out = session::table(heads.map(str::to_owned));
+        let mut out = Table::new("", heads, 1..14);
         let free = self.find(&What::Small(SMALL_FREE)).and_then(|(_, summary)| summary);
         let published_free = self.published_small.iter().find(|row| row.variant == "none");
         for (way, back) in [(SMALL_FREE, None), (SMALL_REMOTE, Some(0)), (SMALL_LOCAL, Some(1))] {
@@ -304,9 +362,9 @@ impl<'a> Report<'a> {
             ] {
                 row.push(theirs.map_or_else(dash, |row| format!("{:.1}", of(row))));
             }
-            out.add_row(row);
+            out.row(row);
         }
-        text.push_str(&session::lines(&mut out, 1..14));
+        let mut notes = Vec::new();
         let runs = |way| self.find(&What::Small(way)).map_or(&[][..], |(cell, _)| &cell.runs[..]);
         for (way, variant, back) in [
             (SMALL_FREE, "none", None),
@@ -326,56 +384,70 @@ impl<'a> Report<'a> {
                 (None, Ok(_)) => String::new(),
             };
             let theirs = theirs.map_or(0.0, |row| row.cpu_cycles as f64 / 1e12);
-            let _ = writeln!(text, "  {way}: {cycles}; published: {theirs:.2}e12 in all");
+            notes.push(format!("{way}: {cycles}; published: {theirs:.2}e12 in all"));
             if !run.placement.is_empty() {
-                let _ = writeln!(text, "    {}", run.placement);
+                notes.push(format!("  {}", run.placement));
             }
         }
-        text.push('\n');
-        text
+        Section::new("Reads of 4 KiB one after the other in 2 MiB, direct, 8 in flight")
+            .with_table(out)
+            .with_notes(notes)
     }
 
-    fn shown(&self) -> String {
-        let mut text = "What was to be shown\n".to_owned();
-        let mut out = session::table(["", "measured", "published"].map(str::to_owned));
-        let rate = |back: u8| {
-            self.find(&What::Free { rq_affinity: back })
-                .and_then(|(_, summary)| Some(summary?.mb_per_s))
-        };
-        let theirs = |back: u8| {
-            self.published_matrix
-                .iter()
-                .find(|row| row.rq_affinity == Some(back))
-                .map(|row| row.mb_per_s)
-        };
-        let ratio = |above: Option<f64>, below: Option<f64>| {
-            above
-                .zip(below)
-                .map_or_else(|| "-".to_owned(), |(above, below)| format!("{:.3}", above / below))
-        };
-        out.add_row([
-            "MB/s with rq_affinity 1 / with 0".to_owned(),
-            ratio(rate(1), rate(0)),
-            ratio(theirs(1), theirs(0)),
-        ]);
+    /// MB/s of free placement.
+    fn rate(&self, back: u8) -> Option<f64> {
+        let (_, summary) = self.find(&What::Free { rq_affinity: back })?;
+        Some(summary?.mb_per_s)
+    }
+
+    fn published_rate(&self, back: u8) -> Option<f64> {
+        let row = self.published_matrix.iter().find(|row| row.rq_affinity == Some(back))?;
+        Some(row.mb_per_s)
+    }
+
+    pub fn shown(&self) -> Vec<Shown> {
+        let ratio = |of: &dyn Fn(u8) -> Option<f64>| Some(of(1)? / of(0)?);
+        vec![
+            Shown {
+                what: "MB/s with rq_affinity 1 / with 0".into(),
+                measured: ratio(&|back| self.rate(back)),
+                published: ratio(&|back| self.published_rate(back)),
+                ..Shown::default()
+            },
+            Shown {
+                what: "placements proved by their counters / distinct ones".into(),
+                measured: (self.distinct > 0).then(|| self.proved as f64 / self.distinct as f64),
+                goal: Some(Goal::Exactly(1.0)),
+                ..Shown::default()
+            },
+        ]
+    }
+
+    fn lists(&self) -> Section {
+        type Way = (&'static str, fn(&List) -> f64);
+        let ways: [Way; 3] = [
+            ("completion list", |list| list.list_ns),
+            ("behind a mutex, taken for each, as published", |list| list.mutex_per_item_ns),
+            ("behind a mutex, taken once", |list| list.mutex_ns),
+        ];
+        let heads = ["producers"].into_iter().chain(ways.map(|(name, _)| name));
+        let mut table = Table::new("", heads, 0..4);
         for list in &self.lists {
-            out.add_row([
-                format!("Adding 32 to a completion list, {} producers: ns each", list.producers),
-                format!("{:.1}", list.list_ns),
-                "-".into(),
-            ]);
-            out.add_row([
-                "  a list behind a mutex, taken for each, as published: ns each".into(),
-                format!("{:.1}", list.mutex_per_item_ns),
-                "-".into(),
-            ]);
-            out.add_row([
-                "  a list behind a mutex, taken once: ns each".into(),
-                format!("{:.1}", list.mutex_ns),
-                "-".into(),
-            ]);
+            let values = ways.iter().map(|(_, of)| format!("{:.1}", of(list)));
+            table.row(std::iter::once(list.producers.to_string()).chain(values));
         }
-        text.push_str(&session::lines(&mut out, 1..3));
-        text
+        let series = ways.iter().zip([4, 1, 3]).map(|((name, of), style)| {
+            let point =
+                |list: &List| Point { x: list.producers as f64, y: of(list), rounds: vec![] };
+            Series { name: (*name).into(), style, points: self.lists.iter().map(point).collect() }
+        });
+        let x = Axis::new("producers", "threads, log scale", Scale::Log);
+        let y = Axis::new("time to add one", "ns", Scale::Linear);
+        let plot = Plot::Lines(Lines { x, y, series: series.collect() });
+        let figure =
+            Figure::new("Completion lists", "Time to add one of 32; less is better.", plot);
+        let section =
+            Section::new("Adding 32 to a completion list, ns each").with_figures([figure]);
+        if self.lists.is_empty() { Section::default() } else { section.with_table(table) }
     }
 }

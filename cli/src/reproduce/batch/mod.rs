@@ -9,17 +9,16 @@ mod report;
 
 use self::job::{Job, Phase};
 use self::report::{Cell, JobCell, PathCell, Report};
-use super::report::{Repeat, one_round};
-use super::{ascending, errno, number};
-use crate::REFUSED;
+use super::options::Options;
+use super::{Experiment, Outcome, STATUS, ascending, errno, no_threads, number, only_writes};
 use crate::bench::{self, Load, Order, exclusion, interleaved};
 use crate::machine::{Machine, Storage};
 use crate::scratch::{Place, Scratch};
-use crate::session::{self, Json, STOP};
+use crate::session::{self, STOP, Session};
 use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
-use std::process::ExitCode;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -33,35 +32,32 @@ const PUBLISHED_POINTS: f64 = 0.56;
 const TOO_MANY: (usize, u32) = (1000, 128);
 const THREADS_MAX: usize = 64;
 
-const HELP: &str = "\
+const EXAMPLES: &str = "\
 Examples:
   uringlet reproduce batch                        in a scratch file in this folder
   uringlet reproduce batch --quick                one round only: a look, not a measurement
-  uringlet reproduce batch --file /mnt/data --size 1G --threads 1,4 --json result.json
+  uringlet reproduce batch --html report.html --csv rounds.csv   with plots, and a line for each round
+  uringlet reproduce batch --forbid io_uring   what is left where io_uring is refused
+  uringlet reproduce batch --file /mnt/data --size 1G --threads 1,4 --json result.json";
 
+const METHOD: &str = "\
 The submit path alone: threads submit 32 requests at a time to one context, whose engine completes them \
 at once without doing anything. Then the published job: a file written from beginning to end past the page \
 cache (into space that is allocated for it), read, and written again, 8 KiB at a time, 128 in flight (with more than 4 threads, 32 for each), submitted and \
-reaped 32 at a time, by one context with engine auto.
+reaped 32 at a time, by one context with engine auto. With --quick, 16M of the file are.
 
 Steps are attempts to change a word of the context's free slots, which every submitter changes; failed ones count. \
 Submit time is by the caller's clock: the median call, divided by its requests, so that time \
 in which a thread had no CPU is left out; the JSON has the mean too. CPU is the process's CPU time, and in submit that \
 time for all requests, both as part of the time of all CPUs. The published job was timed in the kernel: what was saved \
-there is percentage points of CPU time in the lock.
-
-Exit status: 0; 1 if it failed; 2 if it was refused; 130 after Ctrl-C.";
+there is percentage points of CPU time in the lock.";
 
 /// Request slots taken 32 at a time against one by one, for 1 to 8 submitting threads (Linux AIO, 2011).
 #[derive(Args)]
-#[command(after_help = HELP, after_long_help = HELP)]
+#[command(after_help = session::help(&[EXAMPLES, METHOD, STATUS]))]
 pub struct Arguments {
     #[command(flatten)]
     place: Place,
-
-    /// One round, with 0.05 s of the path alone and 16M of the file, instead of three with 0.5 s and all of it
-    #[arg(long)]
-    quick: bool,
 
     /// Threads that submit to the one context
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8",
@@ -73,7 +69,7 @@ pub struct Arguments {
     seconds: Option<f64>,
 
     #[command(flatten)]
-    repeat: Repeat,
+    options: Options,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -90,64 +86,75 @@ struct Settings {
     job_size: u64,
 }
 
-/// Runs the experiment.
-///
-/// # Errors
-/// The scratch file cannot be made, or the JSON file not be written.
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let name = "reproduce batch";
-    session::stop_on_ctrl_c()?;
-    let machine = Machine::look();
-    let scratch = arguments.place.open()?;
-    if !scratch.writable {
-        eprintln!(
-            "uringlet {name}: --file {}: this experiment writes; expected a folder, or an existing \
-             file with --allow-writes",
-            scratch.description
-        );
-        return Ok(ExitCode::from(REFUSED));
-    }
-    let storage = Storage::behind(&scratch.buffered)?;
-    let json = Json::open(arguments.repeat.json.as_deref())?;
-    let quick = arguments.quick;
-    let most = if quick { 16 << 20 } else { u64::MAX };
-    let settings = Settings {
-        quick,
-        rounds: arguments.repeat.rounds(quick),
-        seconds: arguments.seconds.unwrap_or(if quick { 0.05 } else { 0.5 }),
-        threads: ascending(&arguments.threads),
-        batches: BATCHES,
-        requests_per_submit: AT_A_TIME,
-        record: job::RECORD,
-        job_size: scratch.size.min(most) / job::RECORD * job::RECORD,
-    };
-    let mut notices = session::notices(&machine, &storage, &scratch.notices);
-    notices.extend(one_round(settings.rounds));
-    let rounds =
-        format!("{} of {} s of the path alone, interleaved", settings.rounds, settings.seconds);
-    let more = [("rounds", rounds), ("takes", session::about(settings.takes()))];
-    session::say(&session::header(name, &machine, &storage, scratch.line(), &more, &notices))?;
+impl Experiment for Arguments {
+    const NAME: &str = "batch";
+    const CLAIM: &str = "32 request slots are taken with one contended step";
 
-    let mut paths = settings.path_cells();
-    let mut jobs = settings.job_cells(&scratch, &storage);
-    settings.measure(&mut paths, &mut jobs, &scratch, machine.cpus);
-    let (count, room) = TOO_MANY;
-    let too_many = BATCHES.map(|batch| report::TooMany::of(count, room, batch));
-    let report = Report {
-        experiment: "batch",
-        interrupted: STOP.load(Ordering::Relaxed),
-        shown: report::shown(&paths, &jobs, &too_many),
-        machine: &machine,
-        storage: &storage,
-        file: &scratch.description,
-        notices,
-        settings,
-        paths,
-        jobs,
-        too_many,
-        published_points: PUBLISHED_POINTS,
-    };
-    session::end(name, &report.text(), &report, json)
+    fn options(&self) -> &Options {
+        &self.options
+    }
+
+    fn file(&self) -> Option<&Path> {
+        self.place.path()
+    }
+
+    fn adopt(&mut self, place: &Place, options: &Options) {
+        self.place = place.clone();
+        self.options = options.clone();
+    }
+
+    fn run(&self, session: &mut Session<'_>) -> Result<Outcome> {
+        if let Some(reason) = no_threads() {
+            return Ok(Outcome::Refused(reason));
+        }
+        let machine = Machine::look();
+        let scratch = self.place.open()?;
+        if !scratch.writable {
+            return Ok(only_writes(&scratch));
+        }
+        let storage = Storage::behind(&scratch.buffered)?;
+        let quick = self.options.quick;
+        let most = if quick { 16 << 20 } else { u64::MAX };
+        let settings = Settings {
+            quick,
+            rounds: self.options.rounds(),
+            seconds: self.seconds.unwrap_or(if quick { 0.05 } else { 0.5 }),
+            threads: ascending(&self.threads),
+            batches: BATCHES,
+            requests_per_submit: AT_A_TIME,
+            record: job::RECORD,
+            job_size: scratch.size.min(most) / job::RECORD * job::RECORD,
+        };
+        let notices = self.options.notices(&machine, &storage, &scratch.notices);
+        let rounds =
+            format!("{} of {} s of the path alone, interleaved", settings.rounds, settings.seconds);
+        let more = [("rounds", rounds), ("takes", session::about(settings.takes()))];
+        let name = "reproduce batch";
+        let header =
+            session::header(name, &machine, &storage, scratch.line(), &more, notices.clone());
+        session.begin(&header)?;
+
+        let mut paths = settings.path_cells();
+        let mut jobs = settings.job_cells(&scratch, &storage);
+        settings.measure(&mut paths, &mut jobs, &scratch, machine.cpus);
+        let (count, room) = TOO_MANY;
+        let too_many = BATCHES.map(|batch| report::TooMany::of(count, room, batch));
+        let report = Report {
+            experiment: Self::NAME,
+            interrupted: STOP.load(Ordering::Relaxed),
+            shown: report::shown(&paths, &jobs, &too_many),
+            machine: &machine,
+            storage: &storage,
+            file: &scratch.description,
+            notices,
+            settings,
+            paths,
+            jobs,
+            too_many,
+            published_points: PUBLISHED_POINTS,
+        };
+        Outcome::measured(report.document(header, METHOD), &report, report.shown.clone(), true)
+    }
 }
 
 impl Settings {

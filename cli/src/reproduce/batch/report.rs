@@ -5,8 +5,12 @@ use super::path::{Figure, fill_up};
 use super::{BATCHES, PUBLISHED_POINTS, Settings};
 use crate::bench::median;
 use crate::machine::{Machine, Storage};
-use crate::reproduce::report::{self, Goal, Ratio, Shown, threads};
-use crate::{session, size};
+use crate::report::{
+    Axis, Document, Figure as Plotted, Header, Lines, Plot, Point, Record, Scale, Section, Series,
+    Table,
+};
+use crate::reproduce::report::{self, Goal, Kind, Ratio, Shown, threads};
+use crate::size;
 use serde::Serialize;
 
 /// One batch size with so many threads; `P` says what of.
@@ -141,6 +145,7 @@ pub fn shown(paths: &[PathCell], jobs: &[JobCell], too_many: &[TooMany]) -> Vec<
             ),
             measured: points(&pair[0]).zip(points(&pair[1])).map(|(one, many)| one - many),
             published: Some(PUBLISHED_POINTS),
+            kind: Kind::Points,
             ..Shown::default()
         });
     }
@@ -154,26 +159,72 @@ pub fn shown(paths: &[PathCell], jobs: &[JobCell], too_many: &[TooMany]) -> Vec<
 }
 
 impl Report<'_> {
-    pub fn text(&self) -> String {
-        let mut text =
-            String::from("The submit path alone, 32 requests per submit to one context\n");
-        let percent = |share: f64| format!("{:.1}%", share * 100.0);
-        let per_request = |steps: f64| format!("{steps:.3}");
+    pub fn document(&self, header: Header, method: &str) -> Document {
+        let paths = self.paths.iter().map(|cell| (cell.name(), cell.not_measured.as_ref()));
+        let jobs = self.jobs.iter().map(|cell| (cell.name(), cell.not_measured.as_ref()));
+        let too_many = self
+            .too_many
+            .iter()
+            .map(|cell| (format!("a submit of {}", cell.requests), cell.not_measured.as_ref()));
+        let missing = paths.chain(jobs).chain(too_many);
+        let missing = missing.filter_map(|(name, reason)| Some((name, reason?)));
+        let accepted = self.too_many.iter().map(|TooMany { requests, room, batch, accepted, .. }| {
+            format!("{requests} requests, room for {room}, batch {batch}: submits took over {accepted:?}")
+        });
+        let sections = vec![
+            Section::new("The submit path alone, 32 requests per submit to one context")
+                .with_figures(self.path_plots())
+                .with_table(self.path_table()),
+            Section::new("The published job: 8 KiB, direct, sequential, 32 requests per submit")
+                .with_figures(self.job_plots())
+                .with_table(self.job_table()),
+            Section::new("Submits that are too large").with_notes(accepted),
+            Section::not_measured(missing),
+        ];
+        Document {
+            header,
+            interrupted: self.interrupted,
+            method: method.into(),
+            summary: report::shown(&self.shown),
+            sections,
+            parts: Vec::new(),
+            records: self.records(),
+        }
+    }
+
+    fn records(&self) -> Vec<Record> {
+        fn all<P>(cells: &[Cell<P>], part: impl Fn(&P) -> &'static str) -> Vec<Record> {
+            let of = |cell: &Cell<P>| {
+                let record = Record::default().with("experiment", "batch");
+                let record = record.with("part", part(&cell.phase)).with("threads", cell.threads);
+                let record = record.with("batch", cell.batch);
+                record.rounds(&cell.figures, cell.not_measured.as_deref())
+            };
+            cells.iter().flat_map(of).collect()
+        }
+        let mut records = all(&self.paths, |()| "path alone");
+        records.extend(all(&self.jobs, |phase| phase.name()));
+        records
+    }
+
+    fn path_table(&self) -> Table {
         let heads = ["threads", "batch", "steps/request", "submit ns/request", "1 / 32", "rounds"];
-        let mut out = session::table(heads.map(str::to_owned));
+        let mut out = Table::new("", heads, 0..6);
         for (cell, ratio) in self.paths.iter().zip(with_gaps(ratios(&self.paths, ns))) {
-            out.add_row([
+            out.row([
                 cell.threads.to_string(),
                 cell.batch.to_string(),
-                cell.text(steps, per_request),
+                cell.text(steps, |steps| format!("{steps:.3}")),
                 cell.text(ns, size::digits),
                 ratio.map_or_else(String::new, |ratio| format!("{:.2}", ratio.ratio)),
                 ratio.map_or_else(String::new, |ratio| ratio.spread()),
             ]);
         }
-        text.push_str(&session::lines(&mut out, 0..6));
+        out
+    }
 
-        text.push_str("\nThe published job: 8 KiB, direct, sequential, 32 requests per submit\n");
+    fn job_table(&self) -> Table {
+        let percent = |share: f64| format!("{:.1}%", share * 100.0);
         let heads = [
             "",
             "threads",
@@ -184,42 +235,79 @@ impl Report<'_> {
             "in submit",
             "CPU",
         ];
-        let mut out = session::table(heads.map(str::to_owned));
-        let record = self.settings.record as f64;
+        let mut out = Table::new("", heads, 1..8);
         for cell in &self.jobs {
-            out.add_row([
+            out.row([
                 cell.phase.name().to_owned(),
                 cell.threads.to_string(),
                 cell.batch.to_string(),
-                cell.text(|f| f.requests as f64 * record / f.seconds / 1e6, size::digits),
-                cell.text(steps, per_request),
+                cell.text(|figure| self.mb_per_s(figure), size::digits),
+                cell.text(steps, |steps| format!("{steps:.3}")),
                 cell.text(ns, size::digits),
                 cell.text(|figure| figure.submit_share, percent),
                 cell.text(|figure| figure.cpu_share, percent),
             ]);
         }
-        text.push_str(&session::lines(&mut out, 1..8));
-
-        text.push('\n');
-        for TooMany { requests, room, batch, accepted, .. } in &self.too_many {
-            text.push_str(&format!(
-                "{requests} requests, room for {room}, batch {batch}: submits took over {accepted:?}\n"
-            ));
-        }
-        text.push('\n');
-        text.push_str(&report::shown(&self.shown));
-        let paths = self.paths.iter().map(|cell| (cell.name(), cell.not_measured.as_deref()));
-        let jobs = self.jobs.iter().map(|cell| (cell.name(), cell.not_measured.as_deref()));
-        let too_many = self
-            .too_many
-            .iter()
-            .map(|cell| (format!("a submit of {}", cell.requests), cell.not_measured.as_deref()));
-        let missing = paths.chain(jobs).chain(too_many);
-        text.push_str(&report::not_measured(
-            missing.filter_map(|(name, reason)| Some((name, reason?))),
-        ));
-        text
+        out
     }
+
+    fn mb_per_s(&self, figure: &Figure) -> f64 {
+        figure.requests as f64 * self.settings.record as f64 / figure.seconds / 1e6
+    }
+
+    fn path_plots(&self) -> [Plotted; 2] {
+        let about = "Slots taken one by one and 32 at a time. Less is better; lines join the medians, small dots are \
+                     rounds.";
+        let plot = |title, y, of| {
+            Plotted::new(
+                title,
+                about,
+                Plot::Lines(lines(y, |batch| points(&self.paths, batch, of))),
+            )
+        };
+        let contended = Axis::new("contended steps per request", "number, log scale", Scale::Log);
+        let time = Axis::new("submit time per request", "ns, log scale", Scale::Log);
+        [
+            plot("The path alone: steps", contended, steps as fn(&Figure) -> f64),
+            plot("The path alone: time", time, ns),
+        ]
+    }
+
+    fn job_plots(&self) -> Vec<Plotted> {
+        let measured = |phase: &Phase| {
+            self.jobs.iter().any(|cell| cell.phase == *phase && !cell.figures.is_empty())
+        };
+        let plot = |phase: Phase| {
+            let y = Axis::new("submit time per request", "ns, log scale", Scale::Log);
+            let mine = self.jobs.iter().filter(|cell| cell.phase == phase);
+            let mine: Vec<&JobCell> = mine.collect();
+            let plot = Plot::Lines(lines(y, |batch| points(mine.iter().copied(), batch, ns)));
+            let about = "Slots taken one by one and 32 at a time; less is better.";
+            Plotted::new(format!("The published job: {}", phase.name()), about, plot)
+        };
+        Phase::ALL.into_iter().filter(measured).map(plot).collect()
+    }
+}
+
+/// A line for each batch size, over the number of threads.
+fn lines(y: Axis, points: impl Fn(usize) -> Vec<Point>) -> Lines {
+    let x = Axis::new("submitting threads", "number, log scale", Scale::Log);
+    let one =
+        |(batch, style)| Series { name: format!("batch {batch}"), style, points: points(batch) };
+    Lines { x, y, series: BATCHES.into_iter().zip([1, 2]).map(one).collect() }
+}
+
+fn points<'a, P: 'a>(
+    cells: impl IntoIterator<Item = &'a Cell<P>>,
+    batch: usize,
+    of: fn(&Figure) -> f64,
+) -> Vec<Point> {
+    let mine = cells.into_iter().filter(|cell| cell.batch == batch);
+    let point = |cell: &Cell<P>| {
+        let rounds = cell.rounds(of);
+        Some(Point { x: cell.threads as f64, y: median(rounds.clone())?, rounds })
+    };
+    mine.filter_map(point).collect()
 }
 
 /// A ratio stands on the second line of its pair.

@@ -36,14 +36,15 @@ pub struct Figure {
 pub struct Files(Vec<File>);
 
 impl Files {
-    /// So many in `folder`.
+    /// So many in `folder`, or fewer if it was stopped.
     ///
     /// # Errors
     /// No permission, no space, no descriptor left.
-    pub fn create(folder: &Path, count: usize) -> std::io::Result<Self> {
+    pub fn create(folder: &Path, count: usize, stop: &AtomicBool) -> std::io::Result<Self> {
         let mut blocks = Buffers::new((FILE / BLOCK) as usize, BLOCK as usize, 1);
         let mut content = Vec::new();
-        let files = (0..count as u64).map(|thread| {
+        let goes_on = |_: &u64| !stop.load(Ordering::Relaxed);
+        let files = (0..count as u64).take_while(goes_on).map(|thread| {
             let file = tempfile::tempfile_in(folder)?;
             content.clear();
             for block in 0..FILE / BLOCK {
@@ -55,11 +56,6 @@ impl Files {
         });
         let files = files.collect::<std::io::Result<_>>()?;
         Ok(Self(files))
-    }
-
-    /// Any of them.
-    pub fn first(&self) -> &File {
-        &self.0[0]
     }
 }
 

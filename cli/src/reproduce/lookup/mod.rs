@@ -11,17 +11,18 @@ mod structures;
 use self::alone::Alone;
 use self::job::{Files, Job};
 use self::report::{JobCell, LookupCell, Report};
+use super::options::Options;
 use super::published::ContextLookup;
-use super::report::{Repeat, one_round};
-use super::{ascending, errno, number};
+use super::{Experiment, Outcome, STATUS, ascending, errno, no_threads, number};
 use crate::bench::{self, interleaved};
 use crate::machine::{Machine, Storage};
-use crate::session::{self, Json, STOP};
+use crate::scratch::Place;
+use crate::session::{self, STOP, Session};
 use anyhow::{Context as _, Result};
 use clap::Args;
 use serde::{Serialize, Serializer};
-use std::path::PathBuf;
-use std::process::ExitCode;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -30,12 +31,15 @@ const CONTEXTS_MAX: usize = 1 << 15;
 /// More threads than this say nothing about anybody's program.
 const JOBS_MAX: usize = 1024;
 
-const HELP: &str = "\
+const EXAMPLES: &str = "\
 Examples:
   uringlet reproduce lookup                       files in this folder
   uringlet reproduce lookup --quick               one round only: a look, not a measurement
-  uringlet reproduce lookup --folder /dev/shm --contexts 1,4096 --jobs 512 --rounds 5 --json result.json
+  uringlet reproduce lookup --html report.html --csv rounds.csv   with plots, and a line for each round
+  uringlet reproduce lookup --forbid io_uring   what is left where io_uring is refused
+  uringlet reproduce lookup --folder /dev/shm --contexts 1,4096 --jobs 512 --rounds 5 --json result.json";
 
+const METHOD: &str = "\
 A lookup alone: that many contexts, looked up in a shuffled order, by one thread and by one for each CPU at the same \
 time: ns per lookup by the wall clock, the median over parts of 512 lookups, so that time in which a thread had no CPU is left out. List and radix tree are walked without a lock, as the kernel does under RCU; \
 all three say the same way which handle the thread is looking at. The radix tree gets the page number of the handle, which \
@@ -44,21 +48,15 @@ makes it two levels lower than the whole address would.
 The whole job: that many threads, each with a context and a file of 256 KiB of its own, reads and writes of 1 KiB at random, \
 one in flight. All threads together make 512 × 256 requests per loop, however many they are. Every submit and \
 every wait looks the context up. libaio is the kernel's own, psync plain pread and pwrite. The ratio is elapsed time \
-divided by libaio's; what was published is the radix tree's time divided by the list's, which stands beside ours.
-
-Exit status: 0; 1 if it failed; 2 if it was refused; 130 after Ctrl-C.";
+divided by libaio's; what was published is the radix tree's time divided by the list's, which stands beside ours.";
 
 /// From a handle to its context by list, radix tree and table: the lookup alone, and a whole job (Linux AIO, 2013).
 #[derive(Args)]
-#[command(after_help = HELP, after_long_help = HELP)]
+#[command(after_help = session::help(&[EXAMPLES, METHOD, STATUS]))]
 pub struct Arguments {
     /// Where the files of the job are made; they have no names, and are gone afterwards
     #[arg(long, value_name = "PATH", default_value = ".")]
     folder: PathBuf,
-
-    /// One round, with lookups of 0.01 s and one loop, instead of three with 0.1 s and ten
-    #[arg(long)]
-    quick: bool,
 
     /// Contexts to look up one of
     #[arg(long, value_delimiter = ',', default_value = "1,8,64,512,4096",
@@ -79,7 +77,7 @@ pub struct Arguments {
     loops: Option<u64>,
 
     #[command(flatten)]
-    repeat: Repeat,
+    options: Options,
 }
 
 /// What a handle is looked up in.
@@ -93,6 +91,14 @@ enum Structure {
 
 impl Structure {
     const ALL: [Self; 3] = [Self::List, Self::Radix, Self::Table];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::List => "list",
+            Self::Radix => "radix",
+            Self::Table => "table",
+        }
+    }
 }
 
 /// Who does the job.
@@ -145,10 +151,10 @@ struct Settings {
 
 impl Settings {
     fn new(arguments: &Arguments, machine: &Machine) -> Self {
-        let quick = arguments.quick;
+        let quick = arguments.options.quick;
         Self {
             quick,
-            rounds: arguments.repeat.rounds(quick),
+            rounds: arguments.options.rounds(),
             seconds: arguments.seconds.unwrap_or(if quick { 0.01 } else { 0.1 }),
             loops: arguments.loops.unwrap_or(if quick { 1 } else { 10 }),
             contexts: ascending(&arguments.contexts),
@@ -185,46 +191,66 @@ impl Settings {
     }
 }
 
-/// Runs the experiment.
-///
-/// # Errors
-/// The files cannot be made or filled, or the JSON file not be written.
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let name = "reproduce lookup";
-    session::stop_on_ctrl_c()?;
-    let machine = Machine::look();
-    let settings = Settings::new(arguments, &machine);
-    let folder = &arguments.folder;
-    let most = settings.jobs.last().copied().unwrap_or(1);
-    let files = Files::create(folder, most)
-        .with_context(|| format!("cannot make {most} files of 256 KiB in {}", folder.display()))?;
-    let storage = Storage::behind(files.first())?;
-    let json = Json::open(arguments.repeat.json.as_deref())?;
-    let mut notices = session::notices(&machine, &storage, &[]);
-    notices.extend(one_round(settings.rounds));
-    let rounds = format!(
-        "{} of {} s per lookup, {} loops per job, interleaved",
-        settings.rounds, settings.seconds, settings.loops
-    );
-    let more = [("rounds", rounds), ("takes", session::about(settings.takes()))];
-    let file = format!("{most} files of 256 KiB in {}", folder.display());
-    session::say(&session::header(name, &machine, &storage, file, &more, &notices))?;
+impl Experiment for Arguments {
+    const NAME: &str = "lookup";
+    const CLAIM: &str = "a context is found in the same time however many there are";
 
-    let (mut lookups, mut jobs) = (settings.lookup_cells(), settings.job_cells());
-    measure(&settings, &mut lookups, &mut jobs, &files);
-    let report = Report {
-        experiment: "lookup",
-        interrupted: STOP.load(Ordering::Relaxed),
-        shown: report::shown(&lookups, &jobs, machine.cpus),
-        published: ContextLookup::table(),
-        machine: &machine,
-        storage: &storage,
-        notices,
-        settings,
-        lookups,
-        jobs,
-    };
-    session::end(name, &report.text(), &report, json)
+    fn options(&self) -> &Options {
+        &self.options
+    }
+
+    fn file(&self) -> Option<&Path> {
+        None
+    }
+
+    fn adopt(&mut self, place: &Place, options: &Options) {
+        // Of a file, or a name that is still to be made, the folder that it is in.
+        let path = place.path().unwrap_or(Path::new("."));
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let folder = if path.is_dir() { path } else { parent.unwrap_or(Path::new(".")) };
+        self.folder = folder.to_owned();
+        self.options = options.clone();
+    }
+
+    fn run(&self, session: &mut Session<'_>) -> Result<Outcome> {
+        if let Some(reason) = no_threads() {
+            return Ok(Outcome::Refused(reason));
+        }
+        let machine = Machine::look();
+        let settings = Settings::new(self, &machine);
+        let folder = &self.folder;
+        let most = settings.jobs.last().copied().unwrap_or(1);
+        let failed = || format!("cannot make {most} files of 256 KiB in {}", folder.display());
+        let storage = File::open(folder).and_then(|folder| Storage::behind(&folder));
+        let storage = storage.with_context(failed)?;
+        let notices = self.options.notices(&machine, &storage, &[]);
+        let rounds = format!(
+            "{} of {} s per lookup, {} loops per job, interleaved",
+            settings.rounds, settings.seconds, settings.loops
+        );
+        let more = [("rounds", rounds), ("takes", session::about(settings.takes()))];
+        let file = format!("{most} files of 256 KiB in {}", folder.display());
+        let name = "reproduce lookup";
+        let header = session::header(name, &machine, &storage, file, &more, notices.clone());
+        session.begin(&header)?;
+
+        let (mut lookups, mut jobs) = (settings.lookup_cells(), settings.job_cells());
+        let files = Files::create(folder, most, &STOP).with_context(failed)?;
+        measure(&settings, &mut lookups, &mut jobs, &files);
+        let report = Report {
+            experiment: Self::NAME,
+            interrupted: STOP.load(Ordering::Relaxed),
+            shown: report::shown(&lookups, &jobs, machine.cpus),
+            published: ContextLookup::table(),
+            machine: &machine,
+            storage: &storage,
+            notices,
+            settings,
+            lookups,
+            jobs,
+        };
+        Outcome::measured(report.document(header, METHOD), &report, report.shown.clone(), true)
+    }
 }
 
 fn measure(settings: &Settings, lookups: &mut [LookupCell], jobs: &mut [JobCell], files: &Files) {

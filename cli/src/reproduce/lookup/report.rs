@@ -1,13 +1,15 @@
 //! The tables of the experiment, and what they were to show.
 
-use super::job::Figure;
+use super::job::Figure as Job;
 use super::{Road, Settings, Structure};
 use crate::bench::median;
 use crate::machine::{Machine, Storage};
+use crate::report::{
+    Axis, Document, Figure, Header, Lines, Plot, Point, Record, Scale, Section, Series, Table,
+};
 use crate::reproduce::published::ContextLookup;
 use crate::reproduce::report::{self, Goal, Ratio, Shown};
-use crate::{session, size};
-use comfy_table::Table;
+use crate::size;
 use serde::Serialize;
 
 /// A lookup alone, in one structure.
@@ -39,7 +41,7 @@ pub struct JobCell {
     pub road: Road,
     /// Of each thread.
     pub requests: u64,
-    pub figures: Vec<Figure>,
+    pub figures: Vec<Job>,
     pub not_measured: Option<String>,
 }
 
@@ -55,6 +57,12 @@ impl JobCell {
     fn elapsed(&self) -> Vec<f64> {
         self.figures.iter().map(|figure| figure.elapsed_ms).collect()
     }
+}
+
+/// A round, in a spreadsheet.
+#[derive(Serialize)]
+struct Ns {
+    ns_per_lookup: f64,
 }
 
 /// Everything that came out.
@@ -124,7 +132,7 @@ pub fn shown(lookups: &[LookupCell], jobs: &[JobCell], cpus: usize) -> Vec<Shown
                 measured: ratio.map(|ratio| ratio.ratio),
                 spread: ratio.map(|ratio| (ratio.lowest, ratio.highest)),
                 published: Some(published),
-                goal: None,
+                ..Shown::default()
             });
         }
         all.push(Shown::goal(
@@ -134,6 +142,11 @@ pub fn shown(lookups: &[LookupCell], jobs: &[JobCell], cpus: usize) -> Vec<Shown
         ));
     }
     all
+}
+
+/// The median over a number, if there is one.
+fn point(x: usize, rounds: Vec<f64>) -> Option<Point> {
+    Some(Point { x: x as f64, y: median(rounds.clone())?, rounds })
 }
 
 fn figure(value: Option<f64>) -> String {
@@ -148,44 +161,107 @@ fn ratio(ratio: Option<Ratio>) -> [String; 2] {
 }
 
 impl Report<'_> {
-    pub fn text(&self) -> String {
-        let mut text = String::new();
+    pub fn document(&self, header: Header, method: &str) -> Document {
+        let mut sections: Vec<Section> = Vec::new();
         for &threads in &self.settings.threads {
-            text.push_str(&format!("A lookup alone, by {}: ns\n", report::threads(threads)));
-            text.push_str(&session::lines(&mut self.lookup_table(threads), 0..9));
-            text.push('\n');
+            let heading = format!("A lookup alone, by {}: ns", report::threads(threads));
+            let section = Section::new(heading).with_figures([self.lookup_plot(threads)]);
+            sections.push(section.with_table(self.lookup_table(threads)));
         }
-        text.push_str(
-            "The whole job: 1 KiB at random in 256 KiB, half reads, half writes, one in flight\n",
-        );
-        text.push_str(&session::lines(&mut self.job_table(), 2..8));
-        text.push('\n');
-        text.push_str(&report::shown(&self.shown));
-        let lookups = self.lookups.iter().map(|cell| (cell.name(), cell.not_measured.as_deref()));
-        let jobs = self.jobs.iter().map(|cell| (cell.name(), cell.not_measured.as_deref()));
+        let job =
+            "The whole job: 1 KiB at random in 256 KiB, half reads, half writes, one in flight";
+        sections
+            .push(Section::new(job).with_figures(self.job_plots()).with_table(self.job_table()));
+        let lookups = self.lookups.iter().map(|cell| (cell.name(), cell.not_measured.as_ref()));
+        let jobs = self.jobs.iter().map(|cell| (cell.name(), cell.not_measured.as_ref()));
         let missing = lookups.chain(jobs).filter_map(|(name, reason)| Some((name, reason?)));
-        text.push_str(&report::not_measured(missing));
-        text
+        sections.push(Section::not_measured(missing));
+        Document {
+            header,
+            interrupted: self.interrupted,
+            method: method.into(),
+            summary: report::shown(&self.shown),
+            sections,
+            parts: Vec::new(),
+            records: self.records(),
+        }
+    }
+
+    fn records(&self) -> Vec<Record> {
+        let record =
+            |part| Record::default().with("experiment", self.experiment).with("part", part);
+        let lookups = self.lookups.iter().flat_map(|cell| {
+            let record = record("lookup").with("threads", cell.threads);
+            let record =
+                record.with("contexts", cell.contexts).with("structure", cell.structure.name());
+            let ns = cell.ns.iter().map(|ns| Ns { ns_per_lookup: *ns });
+            record.rounds(ns, cell.not_measured.as_deref())
+        });
+        let jobs = self.jobs.iter().flat_map(|cell| {
+            let record = record("job").with("threads", cell.jobs).with("road", cell.road.name());
+            record.rounds(&cell.figures, cell.not_measured.as_deref())
+        });
+        lookups.chain(jobs).collect()
+    }
+
+    fn lookup_plot(&self, threads: usize) -> Figure {
+        let series = Structure::ALL.into_iter().zip([1, 2, 4]).map(|(structure, style)| {
+            let cells = self.lookups.iter();
+            let mine = cells.filter(|cell| (cell.threads, cell.structure) == (threads, structure));
+            let point = |cell: &LookupCell| point(cell.contexts, cell.ns.clone());
+            Series {
+                name: structure.name().into(),
+                style,
+                points: mine.filter_map(point).collect(),
+            }
+        });
+        let x = Axis::new("contexts", "number, log scale", Scale::Log);
+        let y = Axis::new("time of a lookup", "ns, log scale", Scale::Log);
+        let about = "Less is better; flat is what the table is for. Lines join the medians, small dots are rounds.";
+        let plot = Plot::Lines(Lines { x, y, series: series.collect() });
+        Figure::new(format!("A lookup, by {}", report::threads(threads)), about, plot)
+    }
+
+    fn job_plots(&self) -> [Figure; 2] {
+        let series = |of: fn(&Job) -> f64| {
+            let one = |(road, style): (Road, usize)| {
+                let mine = self.jobs.iter().filter(move |cell| cell.road == road);
+                let point =
+                    |cell: &JobCell| point(cell.jobs, cell.figures.iter().map(of).collect());
+                Series { name: road.name().into(), style, points: mine.filter_map(point).collect() }
+            };
+            Road::ALL.into_iter().zip([0, 3, 1, 2, 4]).map(one).collect::<Vec<_>>()
+        };
+        let x = || Axis::new("threads, each with a context", "number, log scale", Scale::Log);
+        let about = "Less is better. Lines join the medians, small dots are rounds.";
+        let plot =
+            |title, y, series| Figure::new(title, about, Plot::Lines(Lines { x: x(), y, series }));
+        let elapsed = Axis::new("elapsed time", "ms", Scale::Linear);
+        let cpu = Axis::new("CPU time per request", "µs", Scale::Linear);
+        [
+            plot("The whole job: time", elapsed, series(|figure| figure.elapsed_ms)),
+            plot("The whole job: CPU time", cpu, series(|figure| figure.cpu_us_per_request)),
+        ]
     }
 
     fn lookup_table(&self, threads: usize) -> Table {
         let heads =
             ["contexts", "list", "radix", "table", "table/list", "rounds", "table/radix", "rounds"];
-        let mut out = session::table(heads.map(str::to_owned));
+        let mut out = Table::new("", heads, 0..8);
         for &contexts in &self.settings.contexts {
             let [list, radix, table] =
                 Structure::ALL.map(|structure| ns(&self.lookups, threads, contexts, structure));
             let ratios = [ratio(Ratio::of(&table, &list)), ratio(Ratio::of(&table, &radix))];
             let figures = [list, radix, table].map(|rounds| figure(median(rounds)));
             let row = std::iter::once(contexts.to_string()).chain(figures);
-            out.add_row(row.chain(ratios.into_iter().flatten()));
+            out.row(row.chain(ratios.into_iter().flatten()));
         }
         out
     }
 
     fn job_table(&self) -> Table {
         let heads = ["threads", "", "ms", "CPU µs", "to libaio", "rounds", "to list", "published"];
-        let mut out = session::table(heads.map(str::to_owned));
+        let mut out = Table::new("", heads, 2..8);
         for cell in &self.jobs {
             let of = |road| elapsed(&self.jobs, cell.jobs, road);
             let own = cell.elapsed();
@@ -195,7 +271,7 @@ impl Report<'_> {
             let list = Ratio::of(&own, &of(Road::Ours(Structure::List))).filter(|_| ours);
             let published = ContextLookup::radix_to_list(cell.jobs, self.machine.cpus)
                 .filter(|_| cell.road == Road::Ours(Structure::Radix));
-            out.add_row([
+            out.row([
                 cell.jobs.to_string(),
                 cell.road.name().to_owned(),
                 figure(median(own)),
@@ -227,7 +303,7 @@ mod tests {
         let mut jobs = Vec::new();
         for count in [1, 8, 512] {
             for (at, road) in Road::ALL.into_iter().enumerate() {
-                let figure = Figure { elapsed_ms: at as f64 + 1.0, cpu_us_per_request: 1.0 };
+                let figure = Job { elapsed_ms: at as f64 + 1.0, cpu_us_per_request: 1.0 };
                 jobs.push(JobCell { figures: vec![figure], ..JobCell::new(count, road, 1) });
             }
         }

@@ -14,7 +14,7 @@ mod reaper;
 use std::fmt;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use self::reaper::{Reaper, Reaping};
@@ -130,14 +130,19 @@ fn make(
     match kind {
         EngineKind::LinuxAio => Ok(Box::new(linux_aio::LinuxAio::new(slots, room)?)),
         EngineKind::IoUring => Ok(Box::new(io_uring::Uring::new(room)?)),
-        EngineKind::PosixAio => Ok(Box::new(posix_aio::PosixAio::new(slots, fd_pool)?)),
+        EngineKind::PosixAio => Ok(Box::new(Arc::new(posix_aio::PosixAio::new(slots, fd_pool)?))),
         other => unreachable!("{other} is not a kernel interface"),
     }
 }
 
-/// How many of the first of these lie next to each other in one file. They go together, and the block layer merges them; others
-/// go one by one: a call with several holds all of them back until it has seen the last.
-fn adjacent(instance: &Instance, slots: &[u32]) -> usize {
+/// The most requests that are handed over with one call if they do not lie next to each other. The block layer holds back all
+/// requests of a call until it has seen the last, so that more of them keep the device waiting; fewer cost a call and a
+/// notification of the device each. ARCHITECTURE.md has the figures.
+const TOGETHER: usize = 4;
+
+/// How many of the first of these go to the kernel with one call: all that lie next to each other in one file, which the block
+/// layer merges, or else some.
+fn together(instance: &Instance, slots: &[u32]) -> usize {
     // SAFETY: started by the caller, and not handed over yet.
     let request = |&slot: &u32| unsafe { &*instance.slot(slot).request() };
     let follows = |pair: &[u32]| {
@@ -145,7 +150,8 @@ fn adjacent(instance: &Instance, slots: &[u32]) -> usize {
         let is_same = (one.fd, one.opcode, one.len) == (next.fd, next.opcode, next.len);
         is_same && one.off.wrapping_add(u64::from(one.len)) == next.off
     };
-    1 + slots.windows(2).take_while(|pair| follows(pair)).count()
+    let adjacent = 1 + slots.windows(2).take_while(|pair| follows(pair)).count();
+    adjacent.max(TOGETHER.min(slots.len()))
 }
 
 impl KernelLane {
@@ -210,7 +216,8 @@ impl KernelLane {
     }
 
     /// The interface, made now if none was needed before.
-    fn backend(&self) -> Option<&dyn Backend> {
+    fn backend(&self, instance: &Instance) -> Option<&dyn Backend> {
+        let known = self.backend.get().is_some();
         let made = self.backend.get_or_init(|| {
             let _whole = sys::Uncancelable::new();
             for kind in KERNEL_ENGINES {
@@ -221,6 +228,9 @@ impl KernelLane {
             }
             None
         });
+        if !known {
+            instance.note_choice();
+        }
         made.as_deref()
     }
 
@@ -287,7 +297,7 @@ impl KernelLane {
         let Some(mut turn) = self.door.take() else { return };
         loop {
             while let Some(batch) = self.next_batch(instance) {
-                let Some(backend) = self.backend() else {
+                let Some(backend) = self.backend(instance) else {
                     batch.as_slice().iter().for_each(|&slot| refused(slot));
                     continue;
                 };
@@ -359,7 +369,7 @@ impl KernelLane {
         let begin = sys::ticks();
         let mut done = 0;
         while done < slots.len() {
-            let together = adjacent(instance, &slots[done..]);
+            let together = together(instance, &slots[done..]);
             let (taken, errno) = backend.submit(instance, &slots[done..done + together], tell);
             done += taken;
             if errno < 0 {

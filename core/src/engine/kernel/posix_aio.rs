@@ -12,14 +12,15 @@ use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use libc::{aiocb, timespec};
 
-use super::{Backend, Done, Eventfds};
+use super::{Backend, Done, Eventfds, LOOK_AGAIN};
 use crate::config::{EngineKind, FD_POOL_MAX};
 use crate::engine::workers::pool::enough_threads;
+use crate::engine::workers::threads::{self, RETIRE_AFTER};
 use crate::instance::Instance;
 use crate::own;
 use crate::queue::SleepEnd;
@@ -117,9 +118,11 @@ const OLDEST: usize = 8;
 #[derive(Debug)]
 pub(super) struct PosixAio {
     functions: &'static Functions,
-    /// By slot.
+    /// One for each slot, and as many as the teller can have in hand.
     blocks: Box<[UnsafeCell<aiocb>]>,
     state: Mutex<State>,
+    /// There is something to be told of, or never will be.
+    to_tell: Condvar,
     pool: usize,
     fds: Eventfds,
     /// The read of [`Eventfds::wake`] that ends a sleep, and what it reads.
@@ -139,15 +142,36 @@ struct State {
     typical: u64,
     /// The reaper sleeps, and waits for some of what was in flight when it began.
     asleep: bool,
+    teller: Teller,
+    /// Blocks that nobody has.
+    free: Vec<u32>,
+    /// Blocks that the teller waits for. While it does, they are not used again: what aio_suspend(3) leaves behind of a
+    /// request is wrong for the next one with the same block.
+    watched: Vec<u32>,
+}
+
+/// The thread that tells of completions, for requests that nobody waits for. The C library's own way of telling by
+/// a thread (SIGEV_THREAD) is not for us: such a thread takes the program's signals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Teller {
+    /// There is none.
+    Absent,
+    /// It waits for completions, or for requests.
+    There,
+    /// Nothing will be in flight any more: there is to be none.
+    Over,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct InFlight {
     slot: u32,
+    block: u32,
     file: u64,
     descriptor: usize,
     /// When it began, in ticks, if its descriptor was idle; else 0.
     begin: u64,
+    /// Its completion is to be told of.
+    tell: bool,
 }
 
 /// One open file, as long as requests on it are in flight.
@@ -168,8 +192,7 @@ struct Identity {
     flags: i32,
 }
 
-// SAFETY: a block is touched by its slot's holder until it is in flight, and then by the C library
-// and, for its state, under the state's lock; `wake` and `woken` by the one reaper and the C library.
+// SAFETY: a block is touched under the state's lock, and by the C library while it is in flight; `wake` and `woken` by the one reaper and the C library.
 unsafe impl Sync for PosixAio {}
 // SAFETY: as above.
 unsafe impl Send for PosixAio {}
@@ -198,29 +221,6 @@ unsafe fn looks_unfinished(block: *const aiocb) -> bool {
     error.load(Ordering::Relaxed) == libc::EINPROGRESS
 }
 
-/// Counts up the eventfd that `value` stands for: called by the C library, on a thread of its own.
-extern "C" fn tell(value: libc::sigval) {
-    sys::eventfd_add(value.sival_ptr as usize as RawFd, 1);
-}
-
-/// The eventfd that [`tell`] counts up: one for the process, and never closed, since the C library calls
-/// late, when a context and its descriptors may be gone.
-fn events() -> RawFd {
-    static EVENTS: AtomicI32 = AtomicI32::new(-1);
-    let known = EVENTS.load(Ordering::Acquire);
-    if known >= 0 {
-        return known;
-    }
-    let made = own::eventfd() as RawFd;
-    match EVENTS.compare_exchange(known, made, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => made,
-        Err(first) => {
-            own::close(made);
-            first
-        }
-    }
-}
-
 /// May this process hold a POSIX record lock on the file? Says yes if any process does.
 fn is_locked_by_us(fd: RawFd) -> bool {
     // SAFETY: plain integers.
@@ -246,17 +246,22 @@ impl PosixAio {
         }
         let functions = functions().ok_or(-libc::ENOSYS)?;
         let fds = Eventfds::new()?;
+        let blocks = slots + OLDEST;
         // Read by a thread of the C library, which is to sleep in that.
         sys::set_blocking(fds.wake);
         Ok(Self {
             functions,
-            blocks: (0..slots).map(|_| UnsafeCell::new(zeroed())).collect(),
+            blocks: (0..blocks).map(|_| UnsafeCell::new(zeroed())).collect(),
             state: Mutex::new(State {
                 files: Vec::new(),
                 in_flight: Vec::new(),
                 typical: 0,
                 asleep: false,
+                teller: Teller::Absent,
+                free: (0..blocks as u32).collect(),
+                watched: Vec::with_capacity(OLDEST),
             }),
+            to_tell: Condvar::new(),
             pool,
             fds,
             wake: UnsafeCell::new(zeroed()),
@@ -293,6 +298,86 @@ impl PosixAio {
                     self.is_reading.store(false, Ordering::Relaxed);
                 }
             }
+        }
+    }
+
+    /// Puts the blocks of the first of these on a list for aio_suspend(3).
+    fn list<'a>(&self, of: impl Iterator<Item = &'a InFlight>, list: &mut [*const aiocb]) {
+        for (place, one) in list.iter_mut().zip(of) {
+            *place = self.block(one.block);
+        }
+    }
+
+    /// Has the teller look after a new request. Where there can be no thread, the watchdog finds its completion.
+    fn call_teller(self: &Arc<Self>, state: &mut State) {
+        match state.teller {
+            Teller::There => self.to_tell.notify_one(),
+            Teller::Over => {}
+            Teller::Absent => {
+                let this = Arc::clone(self);
+                if threads::spawn_on("aio", None, move || this.tell()).is_ok() {
+                    state.teller = Teller::There;
+                }
+            }
+        }
+    }
+
+    /// The teller's thread: counts up the eventfd whenever a request is done that is to be told of.
+    fn tell(&self) {
+        let mut state = lock(&self.state);
+        while state.teller == Teller::There {
+            let mut list = [std::ptr::null(); OLDEST];
+            let State { in_flight, watched, .. } = &mut *state;
+            let to_tell = in_flight.iter().filter(|one| one.tell);
+            self.list(to_tell.clone(), &mut list);
+            watched.extend(to_tell.map(|one| one.block).take(OLDEST));
+            if list[0].is_null() {
+                let waited = self.to_tell.wait_timeout(state, RETIRE_AFTER);
+                let (after, time) = waited.unwrap_or_else(PoisonError::into_inner);
+                state = after;
+                if time.timed_out() && !state.in_flight.iter().any(|one| one.tell) {
+                    state.teller = Teller::Absent;
+                    return;
+                }
+                continue;
+            }
+            drop(state);
+            // Those that have come meanwhile, or are quicker than the oldest, are found after that time.
+            let time = sys::timespec(LOOK_AGAIN);
+            // SAFETY: blocks that live as long as this, and that are in flight or done all the time.
+            unsafe { (self.functions.suspend)(list.as_ptr(), OLDEST as c_int, &raw const time) };
+            state = lock(&self.state);
+            let State { in_flight, watched, free, .. } = &mut *state;
+            let is_over = |block: &u32| !in_flight.iter().any(|one| one.block == *block);
+            free.extend(watched.drain(..).filter(is_over));
+            let mut any = false;
+            for one in state.in_flight.iter_mut().filter(|one| one.tell) {
+                let block = self.block(one.block);
+                // SAFETY: in flight, or done and not yet taken: that takes the lock.
+                if unsafe { self.error(block) } != libc::EINPROGRESS {
+                    (one.tell, any) = (false, true);
+                }
+            }
+            if any {
+                sys::eventfd_add(self.fds.events(), 1);
+            }
+        }
+    }
+
+    fn block(&self, number: u32) -> *mut aiocb {
+        self.blocks[number as usize].get()
+    }
+
+    /// The error number of a request, or `EINPROGRESS`.
+    ///
+    /// # Safety
+    /// The block is in flight, or done and not yet taken.
+    unsafe fn error(&self, block: *const aiocb) -> i32 {
+        // SAFETY: the caller's contract.
+        match unsafe { looks_unfinished(block) } {
+            true => libc::EINPROGRESS,
+            // SAFETY: as above.
+            false => unsafe { (self.functions.error)(block) },
         }
     }
 
@@ -335,7 +420,8 @@ impl State {
         Ok((file.number, chosen, file.descriptors[chosen].0))
     }
 
-    fn begin(&mut self, slot: u32, number: u64, descriptor: usize) {
+    /// Gives the number of the request's block.
+    fn begin(&mut self, slot: u32, number: u64, descriptor: usize, tell: bool) -> u32 {
         let mut begin = 0;
         if let Some(file) = self.files.iter_mut().find(|file| file.number == number) {
             file.in_flight += 1;
@@ -344,10 +430,15 @@ impl State {
                 begin = sys::ticks();
             }
         }
-        self.in_flight.push(InFlight { slot, file: number, descriptor, begin });
+        let block = self.free.pop().expect("there are more blocks than slots");
+        self.in_flight.push(InFlight { slot, block, file: number, descriptor, begin, tell });
+        block
     }
 
-    fn end(&mut self, InFlight { file: number, descriptor, begin, .. }: InFlight) {
+    fn end(&mut self, InFlight { file: number, descriptor, begin, block, .. }: InFlight) {
+        if !self.watched.contains(&block) {
+            self.free.push(block);
+        }
         if begin > 0 {
             let took = sys::ticks().wrapping_sub(begin);
             self.typical = self.typical - self.typical / 8 + took / 8;
@@ -377,7 +468,7 @@ impl File {
     }
 }
 
-impl Backend for PosixAio {
+impl Backend for Arc<PosixAio> {
     fn kind(&self) -> EngineKind {
         EngineKind::PosixAio
     }
@@ -390,8 +481,7 @@ impl Backend for PosixAio {
         false
     }
 
-    fn submit(&self, instance: &Instance, slots: &[u32], wants_telling: bool) -> (usize, i32) {
-        let events = if wants_telling { events() } else { -1 };
+    fn submit(&self, instance: &Instance, slots: &[u32], tell: bool) -> (usize, i32) {
         for (at, &slot) in slots.iter().enumerate() {
             // SAFETY: the slot is the caller's.
             let request = unsafe { instance.slot(slot).request() };
@@ -404,25 +494,21 @@ impl Backend for PosixAio {
             block.aio_buf = sqe.addr as *mut c_void;
             block.aio_nbytes = sqe.len as usize;
             block.aio_offset = sqe.off as i64;
-            if events >= 0 {
-                block.aio_sigevent = sigevent_thread(events);
-            }
             let mut state = lock(&self.state);
             let (file, descriptor, fd) = match state.descriptor(sqe.fd, self.pool) {
                 Ok(found) => found,
                 Err(errno) => return (at, errno),
             };
             block.aio_fildes = fd;
-            state.begin(slot, file, descriptor);
-            let place = self.blocks[slot as usize].get();
-            // SAFETY: the place is the slot's, which is not in flight; the buffer is the request's.
+            let place = self.block(state.begin(slot, file, descriptor, tell));
+            // SAFETY: the place was free, so it is not in flight; the buffer is the request's.
             let ret = unsafe {
                 *place = block;
                 let call = if write { self.functions.write } else { self.functions.read };
                 call(place)
             };
             if ret != 0 {
-                let errno = Self::errno();
+                let errno = PosixAio::errno();
                 let begun = state.in_flight.pop().expect("just pushed");
                 state.end(begun);
                 return (at, errno);
@@ -430,6 +516,9 @@ impl Backend for PosixAio {
             if std::mem::replace(&mut state.asleep, false) {
                 // So that it waits for this one too.
                 sys::eventfd_add(self.fds.wake, 1);
+            }
+            if tell {
+                self.call_teller(&mut state);
             }
         }
         (slots.len(), 0)
@@ -440,13 +529,9 @@ impl Backend for PosixAio {
         let mut state = lock(&self.state);
         let (mut at, mut n) = (0, 0);
         while at < state.in_flight.len() && n < done.len() {
-            let place = self.blocks[state.in_flight[at].slot as usize].get();
+            let place = self.block(state.in_flight[at].block);
             // SAFETY: in flight, or done and not yet taken.
-            let error = match unsafe { looks_unfinished(place) } {
-                true => libc::EINPROGRESS,
-                // SAFETY: as above.
-                false => unsafe { (self.functions.error)(place) },
-            };
+            let error = unsafe { self.error(place) };
             if error == libc::EINPROGRESS {
                 at += 1;
                 continue;
@@ -474,13 +559,12 @@ impl Backend for PosixAio {
             return (n, SleepEnd::Again);
         }
         self.read_wake();
-        let mut list: Vec<*const aiocb> = vec![self.wake.get()];
+        let mut list: [*const aiocb; OLDEST + 1] = [std::ptr::null(); _];
+        list[OLDEST] = self.wake.get();
         let mut state = lock(&self.state);
         // aio_suspend(3) goes through its list twice under the lock that all threads of the C library
         // need. The oldest are likely to be done first, and others that are done are found with them.
-        let oldest = state.in_flight.iter().take(OLDEST);
-        let blocks = oldest.map(|one| self.blocks[one.slot as usize].get());
-        list.extend(blocks.map(<*mut aiocb>::cast_const));
+        self.list(state.in_flight.iter(), &mut list[..OLDEST]);
         state.asleep = true;
         drop(state);
         let time = timeout.map(sys::timespec);
@@ -489,7 +573,7 @@ impl Backend for PosixAio {
         let before = mask.map(sys::replace_signals);
         // SAFETY: pointers to blocks that live as long as the context.
         let ret = unsafe { (self.functions.suspend)(list.as_ptr(), list.len() as c_int, time) };
-        let errno = if ret == 0 { 0 } else { Self::errno() };
+        let errno = if ret == 0 { 0 } else { PosixAio::errno() };
         lock(&self.state).asleep = false;
         if let Some(mask) = before {
             sys::restore_signals(mask);
@@ -502,40 +586,18 @@ impl Backend for PosixAio {
         (self.harvest(instance, done), end)
     }
 
+    fn close(&self) {
+        lock(&self.state).teller = Teller::Over;
+        self.to_tell.notify_one();
+    }
+
     fn wake_fd(&self) -> RawFd {
         self.fds.wake
     }
 
     fn events(&self) -> RawFd {
-        events()
+        self.fds.events()
     }
-}
-
-/// A call of [`tell`] for `fd`.
-fn sigevent_thread(fd: RawFd) -> libc::sigevent {
-    /// `struct sigevent` as glibc lays it out for SIGEV_THREAD, which the `libc` crate leaves out.
-    #[repr(C)]
-    struct ForThread {
-        value: libc::sigval,
-        signo: c_int,
-        notify: c_int,
-        function: extern "C" fn(libc::sigval),
-        attributes: *mut c_void,
-    }
-    const { assert!(size_of::<ForThread>() <= size_of::<libc::sigevent>()) };
-    // SAFETY: integers and null pointers.
-    let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
-    let value = libc::sigval { sival_ptr: fd as usize as *mut c_void };
-    let for_thread = ForThread {
-        value,
-        signo: 0,
-        notify: libc::SIGEV_THREAD,
-        function: tell,
-        attributes: std::ptr::null_mut(),
-    };
-    // SAFETY: the structure is at least as long, and aligned alike.
-    unsafe { (&raw mut event).cast::<ForThread>().write(for_thread) };
-    event
 }
 
 impl Drop for PosixAio {

@@ -342,6 +342,7 @@ impl Workers {
         !self.inline.is_empty() || self.has_ordered_work()
     }
 
+    #[inline]
     fn has_ordered_work(&self) -> bool {
         !self.ordered.is_empty()
             && !self.order.view().is_held()
@@ -413,6 +414,16 @@ impl Contract for Workers {
         if !self.kernel.is_idle() && self.help_kernel(instance, help, taker) {
             return true;
         }
+        // It was left before anything else came into the queues: no request is overtaken.
+        if self.copies.is_empty()
+            && let Some(taken) = self.next.take()
+        {
+            instance.slot(taken.slot).begin();
+            let timed = taken.number.is_multiple_of(TIMED_EVERY);
+            self.execute(instance, taken.slot, By::Waiter, timed, taker);
+            self.habit.waiter_came();
+            return true;
+        }
         if help.min > 0 {
             let count = self.inline.taken() + self.copies.taken();
             if self.pipeline.is_due(count) {
@@ -427,15 +438,6 @@ impl Contract for Workers {
             && self.pipeline.is(Way::SideBySide)
             && self.wait_for_copiers(instance, help.min)
         {
-            return true;
-        }
-        if !self.has_inline_work()
-            && let Some(taken) = self.next.take()
-        {
-            instance.slot(taken.slot).begin();
-            let timed = taken.number.is_multiple_of(TIMED_EVERY);
-            self.execute(instance, taken.slot, By::Waiter, timed, taker);
-            self.habit.waiter_came();
             return true;
         }
         self.help_more(instance, help, taker)

@@ -26,7 +26,8 @@ impl Workers {
         }
     }
 
-    /// Submits requests of any lane, as `choose` says.
+    /// Submits requests of any lane, as `choose` says. Kept out of the way of a single one.
+    #[inline(never)]
     pub(super) fn submit_batch(
         &self,
         instance: &Arc<Instance>,

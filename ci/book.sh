@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Builds the book out of docs/ with mdBook: ci/book.sh [FOLDER]
+#
+# It goes to FOLDER (target/book), and begins at docs/index.html there. The other documents of the repository become chapters
+# behind it, and source files lie where links look for them. Where mdBook is missing, cargo builds it into target/mdbook, which takes minutes.
+set -euo pipefail
+# shellcheck source=ci/common.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
+help_if_asked "$@"
+(($# <= 1)) || die "one folder at most (--help)"
+folder="$(realpath -m -- "${1:-$target/book}")"
+cd -- "$root"
+
+mdbook="$(command -v mdbook || true)"
+if [[ -z "$mdbook" ]]; then
+    mdbook="$target/mdbook/bin/mdbook"
+    [[ -x "$mdbook" ]] || cargo install mdbook --locked --root "$target/mdbook"
+fi
+
+scratch="$(mktemp -d)"
+trap 'rm -rf -- "$scratch"' EXIT
+stage="$scratch/stage"
+mkdir -- "$stage"
+git ls-files -z | xargs -0 cp --parents -t "$stage" --
+mv -- "$stage/docs/book.toml" "$stage/book.toml"
+# mdBook makes index.html of each README.md, and does not see to the links.
+find "$stage" -name '*.md' ! -name SUMMARY.md -exec sed -Ei 's|\]\(([^)]*)README\.md|](\1index.md|g' {} +
+{
+    # Links of the summary are relative to the folder that it lies in.
+    sed 's|](|](docs/|' "$stage/docs/SUMMARY.md"
+    printf '\n# The documents of the repository\n\n'
+    git ls-files -- '*.md' ':!docs' | while read -r page; do
+        printf -- '- [%s](%s)\n' "$(sed -n 's/^# //p; T; q' "$page")" "$page"
+    done
+} >"$stage/SUMMARY.md"
+rm -- "$stage/docs/SUMMARY.md"
+"$mdbook" build --dest-dir "$folder" -- "$stage" 2>&1 | tee "$scratch/log"
+! grep -Eq 'WARN|ERROR' "$scratch/log" || die "mdBook is not content"
+printf 'the book: %s\n' "$folder/docs/index.html"

@@ -1,0 +1,39 @@
+//! `uringlet completions`: has a shell complete the command's arguments.
+
+use crate::Cli;
+use anyhow::{Context as _, Result};
+use clap::{Args, CommandFactory as _};
+use clap_complete::Shell;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+const HELP: &str = "\
+Examples:
+  uringlet completions bash > ~/.local/share/bash-completion/completions/uringlet
+  uringlet completions zsh > ~/.zfunc/_uringlet        with ~/.zfunc in fpath, before compinit
+  uringlet completions fish > ~/.config/fish/completions/uringlet.fish
+  source <(uringlet completions bash)                  for this shell only
+
+Exit status: 0; 1 if the script could not be written; 2 if the shell is none of these.";
+
+/// Prints the script that has a shell complete commands, options and their values.
+#[derive(Args)]
+#[command(after_help = HELP, after_long_help = HELP)]
+pub struct Arguments {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    shell: Shell,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// Nobody takes the script.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let mut command = Cli::command();
+    let mut script = Vec::new();
+    clap_complete::generate(arguments.shell, &mut command, "uringlet", &mut script);
+    let mut out = std::io::stdout().lock();
+    out.write_all(&script).and_then(|()| out.flush()).context("cannot write the script")?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,271 @@
+//! The documents hold: links lead somewhere, command lines can be parsed, variables and tests exist.
+
+use crate::Cli;
+use clap::{Command, CommandFactory as _, error::ErrorKind};
+use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path, PathBuf};
+
+const PREFIX: &str = "URINGLET_";
+
+/// The files of the repository with one of these endings, by their path in it.
+fn files(endings: &[&str]) -> BTreeMap<PathBuf, String> {
+    fn walk(folder: &Path, root: &Path, endings: &[&str], found: &mut BTreeMap<PathBuf, String>) {
+        for entry in folder.read_dir().unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap();
+            if name.starts_with('.') || name == "target" {
+                continue;
+            }
+            if path.is_dir() {
+                walk(&path, root, endings, found);
+            } else if endings.iter().any(|ending| name.ends_with(ending)) {
+                let text = std::fs::read_to_string(&path).unwrap();
+                found.insert(path.strip_prefix(root).unwrap().to_owned(), text);
+            }
+        }
+    }
+    let root = root();
+    let mut found = BTreeMap::new();
+    walk(&root, &root, endings, &mut found);
+    assert!(!found.is_empty(), "no {endings:?} in {}", root.display());
+    found
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// What is of interest in a document.
+#[derive(Default)]
+struct Document {
+    /// Text and destination, images included.
+    links: Vec<(String, String)>,
+    /// As code hosts and mdBook make them of headlines.
+    anchors: BTreeSet<String>,
+    /// The code blocks for a shell.
+    shell: Vec<String>,
+}
+
+impl Document {
+    fn new(text: &str) -> Self {
+        let mut document = Self::default();
+        // Of the innermost element that has some.
+        let mut inner = String::new();
+        let mut destination = String::new();
+        let mut in_shell = false;
+        for event in Parser::new_ext(text, Options::ENABLE_TABLES) {
+            match event {
+                Event::Start(Tag::Heading { .. }) => inner.clear(),
+                Event::End(TagEnd::Heading(_)) => document.add_anchor(&inner),
+                Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
+                    inner.clear();
+                    destination = dest_url.to_string();
+                }
+                Event::End(TagEnd::Link | TagEnd::Image) => {
+                    document.links.push((inner.clone(), destination.clone()));
+                }
+                Event::Start(Tag::CodeBlock(CodeBlockKind::Fenced(language))) => {
+                    in_shell = &*language == "sh";
+                }
+                Event::End(TagEnd::CodeBlock) => in_shell = false,
+                Event::Text(text) if in_shell => document.shell.push(text.to_string()),
+                Event::Text(text) | Event::Code(text) => inner.push_str(&text),
+                _ => {}
+            }
+        }
+        document
+    }
+
+    fn add_anchor(&mut self, headline: &str) {
+        let kept = |c: char| match c {
+            ' ' => Some('-'),
+            '-' | '_' => Some(c),
+            _ => c.is_alphanumeric().then_some(c),
+        };
+        let anchor: String = headline.to_lowercase().chars().filter_map(kept).collect();
+        let again = (1..).map(|n| format!("{anchor}-{n}"));
+        let free = std::iter::once(anchor.clone()).chain(again).find(|a| !self.anchors.contains(a));
+        self.anchors.extend(free);
+    }
+}
+
+fn documents() -> BTreeMap<PathBuf, Document> {
+    files(&[".md"]).into_iter().map(|(path, text)| (path, Document::new(&text))).collect()
+}
+
+/// Where a link of a document leads to in the repository; none if outside of it.
+fn target(document: &Path, link: &str) -> Option<PathBuf> {
+    let mut path = document.parent().unwrap().to_owned();
+    for part in Path::new(link).components() {
+        match part {
+            Component::ParentDir => path.pop().then_some(())?,
+            Component::Normal(name) => path.push(name),
+            _ => {}
+        }
+    }
+    Some(path)
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let documents = documents();
+    let mut broken = Vec::new();
+    for (name, document) in &documents {
+        let elsewhere = |link: &str| link.contains("://") || link.starts_with("mailto:");
+        for (_, link) in document.links.iter().filter(|(_, link)| !elsewhere(link)) {
+            let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let file = if path.is_empty() { Some(name.clone()) } else { target(name, path) };
+            let there = file.as_ref().is_some_and(|file| root().join(file).exists());
+            let headline = anchor.is_empty()
+                || file
+                    .and_then(|file| documents.get(&file))
+                    .is_some_and(|d| d.anchors.contains(anchor));
+            if !there || !headline {
+                broken.push(format!("{}: {link}", name.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+#[test]
+fn every_page_is_in_the_summary_and_every_picture_says_what_it_shows() {
+    let documents = documents();
+    let summary = Path::new("docs/SUMMARY.md");
+    let listed: BTreeSet<PathBuf> =
+        documents[summary].links.iter().filter_map(|(_, link)| target(summary, link)).collect();
+    for page in documents.keys().filter(|page| page.starts_with("docs") && *page != summary) {
+        assert!(listed.contains(page), "{} is not in {}", page.display(), summary.display());
+    }
+    for (name, picture) in files(&[".svg"]) {
+        let used = |d: &Document, at: &Path| {
+            d.links.iter().any(|(_, l)| target(at, l).as_ref() == Some(&name))
+        };
+        for part in ["<title ", "<desc ", "prefers-color-scheme: dark"] {
+            assert!(picture.contains(part), "{} has no {part}", name.display());
+        }
+        assert!(documents.iter().any(|(at, d)| used(d, at)), "{} is not shown", name.display());
+    }
+}
+
+/// The names that begin with `URINGLET_`, each behind this character or any.
+fn variables(text: &str, behind: Option<char>) -> BTreeSet<String> {
+    let name_of = |(at, _): (usize, &str)| {
+        let end = |c: char| !c.is_ascii_uppercase() && c != '_';
+        let rest = &text[at..];
+        let name = &rest[..rest.find(end).unwrap_or(rest.len())];
+        let fits = behind.is_none() || text[..at].chars().next_back() == behind;
+        (fits && name.len() > PREFIX.len()).then(|| name.to_owned())
+    };
+    text.match_indices(PREFIX).filter_map(name_of).collect()
+}
+
+#[test]
+fn every_variable_is_documented_and_every_documented_one_is_read() {
+    let all = |files: BTreeMap<PathBuf, String>, behind| -> BTreeSet<String> {
+        files.values().flat_map(|text| variables(text, behind)).collect()
+    };
+    let mut sources = files(&[".rs", ".c", ".h"]);
+    // Those that the compiler reads are set by a build script.
+    sources.values_mut().for_each(|text| *text = text.replace("env!(\"", ""));
+    let mut read = all(sources, Some('"'));
+    read.extend(all(files(&[".sh"]), None));
+    let documented = all(files(&[".md"]), None);
+    assert!(read.contains(&format!("{PREFIX}ENGINE")), "{read:?}");
+    assert_eq!(documented, read, "documented, and read by the sources");
+}
+
+/// The command lines of a script that start uringlet, as words.
+fn command_lines(script: &str) -> Vec<Vec<String>> {
+    let mut lines = Vec::new();
+    for line in script.replace("\\\n", " ").lines() {
+        let words = shlex::split(line).unwrap_or_else(|| panic!("quotes in {line}"));
+        for command in words.split(|word| matches!(&**word, "|" | "&&" | ";")) {
+            // What follows is a file.
+            let command = command.split(|word| matches!(&**word, ">" | "2>")).next().unwrap();
+            let mut words = command.iter().skip_while(|word| word.contains('=')).cloned();
+            let Some(program) = words.next() else { continue };
+            let rest: Vec<String> = words.collect();
+            let rest = match Path::new(&program).file_name().and_then(|name| name.to_str()) {
+                Some("uringlet") => &rest[..],
+                // `cargo run --release -- bench`
+                Some("cargo") if rest[0] == "run" && !rest.contains(&"--example".into()) => {
+                    &rest[rest.iter().position(|word| word == "--").expect("arguments") + 1..]
+                }
+                _ => continue,
+            };
+            lines.push([&["uringlet".to_owned()], rest].concat());
+        }
+    }
+    lines
+}
+
+/// Says why the command would refuse these words.
+fn refusal(words: &[String]) -> Option<String> {
+    let error = Cli::command().try_get_matches_from(words).err()?;
+    let asked = [ErrorKind::DisplayHelp, ErrorKind::DisplayVersion].contains(&error.kind());
+    (!asked).then(|| format!("{}\n{error}", words.join(" ")))
+}
+
+#[test]
+fn every_command_line_in_the_documents_can_be_parsed() {
+    let mut used = BTreeSet::new();
+    for (name, document) in documents() {
+        for words in document.shell.iter().flat_map(|script| command_lines(script)) {
+            used.extend(words.get(1).cloned());
+            if let Some(refusal) = refusal(&words) {
+                panic!("{}: {refusal}", name.display());
+            }
+        }
+    }
+    let commands = documents().remove(Path::new("docs/commands.md")).unwrap();
+    for command in Cli::command().get_subcommands() {
+        let name = command.get_name();
+        assert!(used.contains(name), "no document shows how to use `uringlet {name}`");
+        let listed = commands.links.iter().any(|(text, _)| *text == format!("uringlet {name}"));
+        assert!(listed, "`uringlet {name}` is not in docs/commands.md");
+    }
+    assert!(refusal(&["uringlet".into(), "bench".into(), "--nosuch".into()]).is_some());
+}
+
+#[test]
+fn every_example_of_the_help_can_be_parsed() {
+    fn check(command: &Command) {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let examples = help.lines().filter_map(|line| line.strip_prefix("  uringlet "));
+        for example in examples {
+            // What it does stands behind it, with some space between.
+            let line = format!("uringlet {}", example.split("   ").next().unwrap());
+            for words in command_lines(&line) {
+                assert_eq!(refusal(&words), None, "in the help of {}", command.get_name());
+            }
+        }
+        command.get_subcommands().for_each(check);
+    }
+    check(&Cli::command());
+}
+
+#[test]
+fn every_test_that_proves_a_guarantee_exists() {
+    let page = Path::new("docs/guarantees.md");
+    let sources = files(&[".rs", ".c"]);
+    let document = documents().remove(page).unwrap();
+    let in_tests =
+        |link: &str| link.ends_with(".c") || link.ends_with(".rs") && !link.ends_with("door.rs");
+    let named: Vec<_> = document.links.iter().filter(|(_, link)| in_tests(link)).collect();
+    assert!(named.len() > 50, "only {} tests", named.len());
+    for (name, link) in named {
+        let file = target(page, link).unwrap();
+        let source = sources.get(&file).unwrap_or_else(|| panic!("{link} is not there"));
+        if name.ends_with(".c") {
+            // The drop-in's differential tests run every program of this folder.
+            assert!(file.ends_with(name) && file.parent().unwrap().ends_with("tests/c"), "{link}");
+            continue;
+        }
+        let test = format!("fn {name}(");
+        let at = source.find(&test).unwrap_or_else(|| panic!("{link} has no {name}"));
+        let above: Vec<&str> = source[..at].lines().rev().take(4).collect();
+        assert!(above.iter().any(|line| line.contains("#[test]")), "{name} in {link} is no test");
+    }
+}

@@ -1,0 +1,127 @@
+//! `uringlet man`: manual pages, made of the same definitions as `--help`.
+
+use crate::{Cli, REFUSED, machine};
+use anyhow::{Context as _, Result};
+use clap::{Args, Command, CommandFactory as _};
+use clap_mangen::Man;
+use roff::{Roff, roman};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const HELP: &str = "\
+Examples:
+  uringlet man | man -l -                         this command's page
+  uringlet man reproduce lookup | man -l -        that of a command of a command
+  uringlet man --out ~/.local/share/man/man1      all of them, where man(1) finds them
+
+Exit status: 0; 1 if a page could not be written; 2 if there is no such command.";
+
+/// Prints the manual page of a command, or writes all pages into a folder.
+#[derive(Args)]
+#[command(after_help = HELP, after_long_help = HELP)]
+pub struct Arguments {
+    /// Whose page; without one, that of uringlet itself
+    #[arg(value_name = "COMMAND")]
+    command: Vec<String>,
+
+    /// Write every page into this folder, which is made if it is not there
+    #[arg(long, value_name = "FOLDER", conflicts_with = "command")]
+    out: Option<PathBuf>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The folder cannot be written to, or nobody takes the page.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let mut all = Cli::command().disable_help_subcommand(true);
+    all.build();
+    if let Some(folder) = &arguments.out {
+        let cannot = || format!("--out: cannot write into {}", folder.display());
+        std::fs::create_dir_all(folder).with_context(cannot)?;
+        write_pages(&all, folder).with_context(cannot)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut command = &all;
+    for name in &arguments.command {
+        let Some(found) = command.find_subcommand(name) else {
+            let names: Vec<&str> = command.get_subcommands().map(Command::get_name).collect();
+            let expected =
+                if names.is_empty() { "nothing after it".into() } else { names.join(", ") };
+            let of = command.get_bin_name().unwrap_or_else(|| command.get_name());
+            eprintln!("uringlet man: COMMAND is {name}, expected of {of}: {expected}");
+            return Ok(ExitCode::from(REFUSED));
+        };
+        command = found;
+    }
+    let mut out = std::io::stdout().lock();
+    out.write_all(&page(command)?).and_then(|()| out.flush()).context("cannot write the page")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write_pages(command: &Command, folder: &Path) -> std::io::Result<()> {
+    std::fs::write(folder.join(format!("{}.1", page_name(command))), page(command)?)?;
+    command.get_subcommands().try_for_each(|below| write_pages(below, folder))
+}
+
+/// `uringlet-reproduce-lookup`.
+fn page_name(command: &Command) -> &str {
+    command.get_display_name().unwrap_or_else(|| command.get_name())
+}
+
+/// A page: what the options say, then the text below them, with headlines of its own.
+fn page(command: &Command) -> std::io::Result<Vec<u8>> {
+    let text = command.get_after_long_help().or(command.get_after_help());
+    let text = text.map(ToString::to_string).unwrap_or_default();
+    let bare = command.clone().after_help(None::<&str>).after_long_help(None::<&str>);
+    let mut page = Vec::new();
+    Man::new(bare)
+        .title(page_name(command).to_uppercase())
+        .source(format!("uringlet {}", machine::VERSION))
+        .render(&mut page)?;
+    let mut rest = sections(&text);
+    let parent = page_name(command).strip_suffix(command.get_name());
+    if let Some(parent) = parent.and_then(|name| name.strip_suffix('-')) {
+        rest.control("SH", ["SEE ALSO"]).text([roman(format!("{parent}(1)"))]);
+    }
+    page.extend(rest.to_roff().bytes());
+    Ok(portable(&String::from_utf8_lossy(&page)).into_bytes())
+}
+
+/// What is not ASCII by its code, which every roff understands: raw bytes mean Latin-1 to some.
+fn portable(page: &str) -> String {
+    let mut text = String::with_capacity(page.len());
+    for character in page.chars() {
+        match character {
+            '\0'..='\x7f' => text.push(character),
+            other => text.push_str(&format!("\\[u{:04X}]", u32::from(other))),
+        }
+    }
+    text
+}
+
+/// The text below the options: examples stay as they are, everything else is filled.
+fn sections(text: &str) -> Roff {
+    let mut roff = Roff::new();
+    let mut in_notes = false;
+    for paragraph in text.split("\n\n").filter(|paragraph| !paragraph.is_empty()) {
+        if let Some(lines) = paragraph.strip_prefix("Examples:\n") {
+            roff.control("SH", ["EXAMPLES"]).control("nf", []);
+            for line in lines.lines() {
+                roff.text([roman(line.trim_start())]);
+            }
+            roff.control("fi", []);
+        } else if let Some(words) = paragraph.strip_prefix("Exit status: ") {
+            roff.control("SH", ["EXIT STATUS"]).text([roman(words)]);
+        } else {
+            match in_notes {
+                true => roff.control("PP", []),
+                false => roff.control("SH", ["NOTES"]),
+            };
+            in_notes = true;
+            roff.text([roman(paragraph)]);
+        }
+    }
+    roff
+}

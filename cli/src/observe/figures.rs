@@ -1,0 +1,199 @@
+//! Counters as rates, shares and percentiles, for people and for programs.
+
+use crate::size;
+use serde::{Serialize, Serializer};
+use std::time::Duration;
+use uringlet::stats::{Distribution, Latency, Snapshot};
+
+/// What happened in an interval.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figures {
+    pub seconds: f64,
+    pub requests_per_s: f64,
+    pub bytes_read_per_s: f64,
+    pub bytes_written_per_s: f64,
+    pub hand_overs_per_s: f64,
+    pub wake_ups_per_s: f64,
+    pub errors: u64,
+    pub canceled: u64,
+    pub lanes: Lanes,
+    pub submit: Percentiles,
+    pub completion: Percentiles,
+}
+
+/// Requests, by who has executed them.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Lanes {
+    pub waiter: u64,
+    pub worker: u64,
+    pub pool: u64,
+    pub poller: u64,
+    pub kernel: u64,
+}
+
+/// Some points of a distribution, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Percentiles {
+    pub count: u64,
+    pub p50_ns: u64,
+    pub p99_ns: u64,
+    pub p999_ns: u64,
+    pub max_ns: u64,
+}
+
+impl Figures {
+    /// What came in between two looks, so long apart.
+    pub fn between(earlier: &Snapshot, now: &Snapshot, time: Duration) -> Self {
+        let what = now.since(earlier);
+        let seconds = time.as_secs_f64();
+        let rate = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
+        Self {
+            seconds,
+            requests_per_s: rate(what.requests()),
+            bytes_read_per_s: rate(what.bytes_read),
+            bytes_written_per_s: rate(what.bytes_written),
+            hand_overs_per_s: rate(what.handovers),
+            wake_ups_per_s: rate(what.wakeups),
+            errors: what.errors,
+            canceled: what.canceled,
+            lanes: Lanes::of(&what),
+            submit: Percentiles::of(&what.submit),
+            completion: Percentiles::of(&what.completion),
+        }
+    }
+}
+
+impl Lanes {
+    fn of(stats: &Snapshot) -> Self {
+        Self {
+            waiter: stats.by_waiter,
+            worker: stats.by_worker,
+            pool: stats.by_pool,
+            poller: stats.by_poller,
+            kernel: stats.by_kernel,
+        }
+    }
+
+    /// In per cent of all, in the order of the fields.
+    pub fn shares(&self) -> [f64; 5] {
+        let parts = [self.waiter, self.worker, self.pool, self.poller, self.kernel];
+        let parts = parts.map(|part| part as f64);
+        let total: f64 = parts.iter().sum();
+        parts.map(|part| if total > 0.0 { part * 100.0 / total } else { 0.0 })
+    }
+}
+
+impl Percentiles {
+    pub fn of(distribution: &Distribution) -> Self {
+        let Latency { count, p50_ns, p99_ns, p999_ns, max_ns, .. } = distribution.latency();
+        Self { count, p50_ns, p99_ns, p999_ns, max_ns }
+    }
+
+    /// `-` if nothing was recorded.
+    pub fn text(&self, ns: u64) -> String {
+        if self.count == 0 { "-".into() } else { size::nanoseconds(ns) }
+    }
+}
+
+/// One of the counters: its name, what it counts, and how far it is.
+pub struct Counter {
+    pub name: &'static str,
+    pub help: &'static str,
+    pub value: u64,
+}
+
+/// Every counter that only grows.
+pub fn counters(stats: &Snapshot) -> [Counter; 26] {
+    let counter = |name, help, value| Counter { name, help, value };
+    [
+        counter("contexts", "Contexts made.", stats.contexts),
+        counter("submitted", "Requests accepted by a submit.", stats.submitted),
+        counter("reads", "Completed reads.", stats.reads),
+        counter("writes", "Completed writes.", stats.writes),
+        counter("fsyncs", "Completed fsyncs, fdatasyncs and sync_file_ranges.", stats.fsyncs),
+        counter("polls", "Completed polls.", stats.polls),
+        counter("others", "Completed requests of any other kind.", stats.others),
+        counter("canceled", "Requests cancelled before they were executed.", stats.canceled),
+        counter("errors", "Requests completed with an error.", stats.errors),
+        counter("read_bytes", "Bytes transferred by reads.", stats.bytes_read),
+        counter("written_bytes", "Bytes transferred by writes.", stats.bytes_written),
+        counter("by_waiter", "Requests executed by a waiting thread.", stats.by_waiter),
+        counter("by_worker", "Requests executed by a worker with the baton.", stats.by_worker),
+        counter("by_pool", "Requests executed by a worker of their own.", stats.by_pool),
+        counter("by_poller", "Requests completed by the poller.", stats.by_poller),
+        counter("by_kernel", "Requests executed by the kernel.", stats.by_kernel),
+        counter(
+            "after_losing_baton",
+            "Requests whose executor had lost the baton.",
+            stats.after_losing_baton,
+        ),
+        counter("wake_ups", "Times that a worker was woken or made.", stats.wakeups),
+        counter(
+            "hand_overs",
+            "Times that the baton was taken from a blocked holder.",
+            stats.handovers,
+        ),
+        counter(
+            "submissions_local",
+            "Placed requests executed in the submitter's cell.",
+            stats.submissions_local,
+        ),
+        counter(
+            "submissions_remote",
+            "Placed requests executed in another cell.",
+            stats.submissions_remote,
+        ),
+        counter(
+            "completions_local",
+            "Placed requests completed in the interrupt's cell.",
+            stats.completions_local,
+        ),
+        counter(
+            "completions_remote",
+            "Placed requests completed in another cell than the interrupt's.",
+            stats.completions_remote,
+        ),
+        counter(
+            "completions_home",
+            "Placed requests completed in the submitter's cell.",
+            stats.completions_home,
+        ),
+        counter(
+            "completions_away",
+            "Placed requests completed in another cell than the submitter's.",
+            stats.completions_away,
+        ),
+        counter(
+            "cpu_hand_overs",
+            "Times that a placed request went from one CPU to another.",
+            stats.cpu_handovers,
+        ),
+    ]
+}
+
+/// All counters and distributions since the program's start, as JSON.
+#[derive(Clone, Debug, Serialize)]
+pub struct Totals {
+    requests: u64,
+    #[serde(flatten, serialize_with = "as_map")]
+    counters: Snapshot,
+    workers_max: u64,
+    submit: Percentiles,
+    completion: Percentiles,
+}
+
+fn as_map<S: Serializer>(stats: &Snapshot, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(counters(stats).iter().map(|counter| (counter.name, counter.value)))
+}
+
+impl From<&Snapshot> for Totals {
+    fn from(stats: &Snapshot) -> Self {
+        Self {
+            requests: stats.requests(),
+            workers_max: stats.workers_max,
+            submit: Percentiles::of(&stats.submit),
+            completion: Percentiles::of(&stats.completion),
+            counters: stats.clone(),
+        }
+    }
+}

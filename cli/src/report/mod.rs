@@ -1,0 +1,359 @@
+//! What a measurement has to say, as figures and tables, and the forms in which it is written.
+//!
+//! A command makes a [`Document`]; what that looks like on a terminal ([`text`]), as a page ([`html`], with plots from
+//! [`svg`]) or as lines for a spreadsheet ([`records`]) is none of its business.
+
+mod html;
+mod outputs;
+mod records;
+mod scale;
+mod svg;
+mod text;
+
+pub use outputs::{Files, Outputs};
+pub use records::Record;
+pub use scale::{Axis, Scale};
+
+use std::ops::Range;
+
+/// What is known before the first measurement.
+#[derive(Clone, Debug, Default)]
+pub struct Header {
+    /// `bench`, `reproduce lookup`.
+    pub command: String,
+    /// uringlet's.
+    pub version: String,
+    /// Machine, storage, method: name and value.
+    pub facts: Vec<(String, String)>,
+    /// What a reader should know before believing a figure.
+    pub notices: Vec<String>,
+}
+
+impl Header {
+    /// Without what another one has said. The load and the free memory change from minute to minute.
+    pub fn beyond(&self, other: &Self) -> Self {
+        let known = |(name, value): &(String, String)| {
+            let same = other.facts.iter().find(|(other, _)| other == name);
+            same.is_some_and(|(_, other)| other == value || ["CPU", "memory"].contains(&&**name))
+        };
+        let mut own = self.clone();
+        own.facts.retain(|fact| !known(fact));
+        own.notices.retain(|notice| !other.notices.contains(notice));
+        own
+    }
+}
+
+/// Everything that came out.
+#[derive(Debug, Default)]
+pub struct Document {
+    pub header: Header,
+    /// Ended by Ctrl-C: figures are of what was run.
+    pub interrupted: bool,
+    /// How it was measured, in paragraphs.
+    pub method: String,
+    /// Details, in the order of reading.
+    pub sections: Vec<Section>,
+    /// Comes first on a page, and last on a terminal, where the reader is.
+    pub summary: Section,
+    /// Documents that this one sums up.
+    pub parts: Vec<Document>,
+    /// A line for each cell and round.
+    pub records: Vec<Record>,
+}
+
+/// Figures and tables about one thing.
+#[derive(Debug, Default)]
+pub struct Section {
+    pub heading: String,
+    /// On pages only.
+    pub figures: Vec<Figure>,
+    pub tables: Vec<Table>,
+    /// Lines beneath.
+    pub notes: Vec<String>,
+}
+
+impl Section {
+    pub fn new(heading: impl Into<String>) -> Self {
+        Self { heading: heading.into(), ..Self::default() }
+    }
+
+    pub fn with_figures(mut self, figures: impl IntoIterator<Item = Figure>) -> Self {
+        self.figures.extend(figures);
+        self
+    }
+
+    pub fn with_table(mut self, table: Table) -> Self {
+        self.tables.push(table);
+        self
+    }
+
+    pub fn with_notes<T: Into<String>>(mut self, notes: impl IntoIterator<Item = T>) -> Self {
+        self.notes.extend(notes.into_iter().map(Into::into));
+        self
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.figures.is_empty() && self.tables.is_empty() && self.notes.is_empty()
+    }
+
+    /// The section `Not measured`, what has the same reason on one line. Empty if all was.
+    pub fn not_measured<R: AsRef<str>>(cells: impl Iterator<Item = (String, R)>) -> Self {
+        let mut reasons: Vec<(String, Vec<String>)> = Vec::new();
+        for (what, reason) in cells {
+            match reasons.iter_mut().find(|(known, _)| known == reason.as_ref()) {
+                Some((_, list)) => list.push(what),
+                None => reasons.push((reason.as_ref().to_owned(), vec![what])),
+            }
+        }
+        let lines =
+            reasons.into_iter().map(|(reason, what)| format!("{}: {reason}", what.join("; ")));
+        Self::new("Not measured").with_notes(lines)
+    }
+}
+
+/// How a value compares; said by sign and colour.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tone {
+    #[default]
+    Plain,
+    /// Better than what it is compared with.
+    Win,
+    /// Worse.
+    Loss,
+}
+
+impl Tone {
+    /// Readable without colours.
+    pub fn sign(self) -> &'static str {
+        match self {
+            Self::Plain => "",
+            Self::Win => "▲",
+            Self::Loss => "▼",
+        }
+    }
+
+    /// Of a ratio of which more is better; differences below half a percent are none.
+    pub fn of_ratio(ratio: f64) -> Self {
+        match ratio {
+            r if r < 1.0 - 0.005 => Self::Loss,
+            r if r > 1.0 + 0.005 => Self::Win,
+            _ => Self::Plain,
+        }
+    }
+}
+
+/// A table's cell.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cell {
+    pub text: String,
+    pub tone: Tone,
+}
+
+impl<T: Into<String>> From<T> for Cell {
+    fn from(text: T) -> Self {
+        Self { text: text.into(), tone: Tone::Plain }
+    }
+}
+
+/// A table; the first line of heads may span columns.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    /// What is in it, where no heading says so.
+    pub caption: String,
+    /// Above the heads: text and number of columns. Empty if there are none.
+    pub groups: Vec<(String, usize)>,
+    pub heads: Vec<String>,
+    pub rows: Vec<Vec<Cell>>,
+    /// Columns that are aligned to the right.
+    pub right: Range<usize>,
+}
+
+impl Table {
+    pub fn new<T: Into<String>>(
+        caption: impl Into<String>,
+        heads: impl IntoIterator<Item = T>,
+        right: Range<usize>,
+    ) -> Self {
+        let heads = heads.into_iter().map(Into::into).collect();
+        Self { caption: caption.into(), heads, right, ..Self::default() }
+    }
+
+    pub fn grouped(mut self, groups: &[(&str, usize)]) -> Self {
+        self.groups = groups.iter().map(|(text, span)| ((*text).to_owned(), *span)).collect();
+        self
+    }
+
+    /// Not if each line has its name in front.
+    fn has_heads(&self) -> bool {
+        self.heads.iter().any(|head| !head.is_empty())
+    }
+
+    pub fn row<C: Into<Cell>>(&mut self, cells: impl IntoIterator<Item = C>) {
+        self.rows.push(cells.into_iter().map(Into::into).collect());
+    }
+}
+
+/// A plot, and what it shows in words.
+#[derive(Clone, Debug)]
+pub struct Figure {
+    pub title: String,
+    /// How to read it, in a sentence.
+    pub about: String,
+    pub plot: Plot,
+}
+
+#[derive(Clone, Debug)]
+pub enum Plot {
+    Lines(Lines),
+    Bars(Bars),
+    Heat(Heat),
+}
+
+/// Values over a number.
+#[derive(Clone, Debug)]
+pub struct Lines {
+    pub x: Axis,
+    pub y: Axis,
+    pub series: Vec<Series>,
+}
+
+/// Who or what a line, or a kind of bar, stands for.
+#[derive(Clone, Debug)]
+pub struct Series {
+    pub name: String,
+    /// Number of its colour, marker and dashes: the same for the same thing in all plots of a page.
+    pub style: usize,
+    pub points: Vec<Point>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Point {
+    pub x: f64,
+    pub y: f64,
+    /// What `y` is the median of; empty if it is not one.
+    pub rounds: Vec<f64>,
+}
+
+/// Values of things that have names.
+#[derive(Clone, Debug)]
+pub struct Bars {
+    pub value: Axis,
+    /// What the groups are.
+    pub category: String,
+    /// Where bars begin; also drawn as a line.
+    pub origin: f64,
+    pub keys: Vec<Key>,
+    pub groups: Vec<Group>,
+}
+
+/// What a part of a bar stands for.
+#[derive(Clone, Debug)]
+pub struct Key {
+    pub name: String,
+    pub style: usize,
+    pub striped: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct Group {
+    pub label: String,
+    pub bars: Vec<Bar>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Bar {
+    pub label: String,
+    /// One after the other: number of the key, and length. Empty if it was not measured.
+    pub parts: Vec<(usize, f64)>,
+    /// Lowest and highest of the rounds.
+    pub spread: Option<(f64, f64)>,
+    pub tone: Tone,
+}
+
+/// Ratios at crossings of two lists.
+#[derive(Clone, Debug)]
+pub struct Heat {
+    pub x: String,
+    pub y: String,
+    /// What the ratios are, with the unit.
+    pub value: String,
+    pub columns: Vec<String>,
+    pub rows: Vec<String>,
+    /// A row at a time.
+    pub cells: Vec<Vec<Option<f64>>>,
+}
+
+impl Figure {
+    pub fn new(title: impl Into<String>, about: impl Into<String>, plot: Plot) -> Self {
+        Self { title: title.into(), about: about.into(), plot }
+    }
+
+    /// The plot's values.
+    pub fn table(&self) -> Table {
+        match &self.plot {
+            Plot::Lines(lines) => lines.table(&self.title),
+            Plot::Bars(bars) => bars.table(&self.title),
+            Plot::Heat(heat) => heat.table(&self.title),
+        }
+    }
+}
+
+fn number(value: Option<f64>) -> Cell {
+    value.map_or_else(|| "-".into(), |value| scale::exact(value).into())
+}
+
+impl Lines {
+    fn table(&self, title: &str) -> Table {
+        let mut xs: Vec<f64> =
+            self.series.iter().flat_map(|s| s.points.iter().map(|p| p.x)).collect();
+        xs.sort_by(f64::total_cmp);
+        xs.dedup();
+        let heads =
+            std::iter::once(self.x.label()).chain(self.series.iter().map(|s| s.name.clone()));
+        let mut table =
+            Table::new(format!("{title}: {}", self.y.label()), heads, 0..1 + self.series.len());
+        for x in xs {
+            let of = |series: &Series| series.points.iter().find(|point| point.x == x).map(|p| p.y);
+            let values = self.series.iter().map(|series| number(of(series)));
+            table.row(std::iter::once(Cell::from(scale::plain(x))).chain(values));
+        }
+        table
+    }
+}
+
+impl Bars {
+    fn table(&self, title: &str) -> Table {
+        let keys = self.keys.iter().map(|key| key.name.clone());
+        let heads = [self.category.clone(), String::new()].into_iter().chain(keys);
+        let caption = format!("{title}: {}", self.value.label());
+        let mut table = Table::new(caption, heads, 2..2 + self.keys.len());
+        for group in &self.groups {
+            for bar in &group.bars {
+                let of = |at| bar.parts.iter().find(|(key, _)| *key == at).map(|(_, value)| *value);
+                let values = (0..self.keys.len()).map(|at| match of(at) {
+                    value if self.keys.len() > 1 => number(value),
+                    value => Cell { tone: bar.tone, ..number(value) },
+                });
+                let names = [Cell::from(group.label.clone()), bar.label.clone().into()];
+                table.row(names.into_iter().chain(values));
+            }
+        }
+        table
+    }
+}
+
+impl Heat {
+    fn table(&self, title: &str) -> Table {
+        let heads = std::iter::once(self.y.clone()).chain(self.columns.iter().cloned());
+        let caption = format!("{title}: {} by {}", self.value, self.x);
+        let mut table = Table::new(caption, heads, 1..1 + self.columns.len());
+        for (name, cells) in self.rows.iter().zip(&self.cells) {
+            let values = cells.iter().map(|value| Cell {
+                tone: value.map_or(Tone::Plain, Tone::of_ratio),
+                ..value.map_or_else(|| "-".into(), |value| format!("{value:.2}").into())
+            });
+            table.row(std::iter::once(Cell::from(name.clone())).chain(values));
+        }
+        table
+    }
+}

@@ -1,0 +1,140 @@
+//! `--json`, `--html`, `--csv`: files that are opened before the work, so that minutes are not lost to a wrong path.
+
+use super::{Document, html, records};
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use serde::Serialize;
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+/// Where the result goes beside standard output.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Outputs {
+    /// Write everything, each round's figures included, to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Write a report with plots to this file: one page for browsers and printers that loads nothing
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+
+    /// Write one line for each cell and round to this file, for spreadsheets
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+}
+
+/// A file, and which one it is.
+struct Target {
+    option: &'static str,
+    path: PathBuf,
+    file: File,
+}
+
+/// The opened files.
+pub struct Files {
+    json: Option<Target>,
+    html: Option<Target>,
+    csv: Option<Target>,
+}
+
+impl Outputs {
+    /// Makes the files. `worked_on` is what the measurement works on, which none of them may be.
+    ///
+    /// # Errors
+    /// One cannot be made, or is another one too; in words.
+    pub fn open(&self, worked_on: Option<&Path>) -> Result<Files> {
+        let mut taken = Vec::new();
+        taken.extend(worked_on.and_then(identity).map(|id| ("--file", id)));
+        let mut open = |option, path: &Option<PathBuf>| {
+            let Some(path) = path else { return Ok(None) };
+            // Before it is made, which would empty it.
+            let same = identity(path).and_then(|id| taken.iter().find(|(_, other)| *other == id));
+            if let Some((other, _)) = same {
+                bail!("{option} {}: expected another file than {other}", path.display());
+            }
+            let file = File::create(path)
+                .with_context(|| format!("{option}: cannot make {}", path.display()))?;
+            taken.extend(identity(path).map(|id| (option, id)));
+            Ok(Some(Target { option, path: path.clone(), file }))
+        };
+        Ok(Files {
+            json: open("--json", &self.json)?,
+            html: open("--html", &self.html)?,
+            csv: open("--csv", &self.csv)?,
+        })
+    }
+}
+
+/// Which file it is; none of what all may write to: devices, pipes.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let found = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
+    Some((found.dev(), found.ino()))
+}
+
+impl Files {
+    /// Writes each form to its file; what fails does not keep the others from being written.
+    ///
+    /// # Errors
+    /// Of the first that cannot be written to.
+    pub fn write(self, json: &impl Serialize, document: &Document) -> Result<()> {
+        let Self { json: as_json, html: as_html, csv: as_csv } = self;
+        let results = [
+            write(as_json, |to| Ok(serde_json::to_writer_pretty(to, json)?)),
+            write(as_html, |to| Ok(to.write_all(html::page(document).as_bytes())?)),
+            write(as_csv, |to| records::write(&document.records, to)),
+        ];
+        results.into_iter().collect()
+    }
+}
+
+fn write(
+    target: Option<Target>,
+    content: impl FnOnce(&mut BufWriter<File>) -> Result<()>,
+) -> Result<()> {
+    let Some(Target { option, path, file }) = target else { return Ok(()) };
+    let mut to = BufWriter::new(file);
+    let written = content(&mut to).and_then(|()| Ok(to.flush()?));
+    written.with_context(|| format!("{option}: cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Record;
+    use super::*;
+
+    #[test]
+    fn no_output_is_another_one_or_what_is_worked_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| Some(folder.path().join(name));
+        std::fs::write(folder.path().join("data"), "precious").unwrap();
+        std::os::unix::fs::symlink("data", folder.path().join("link")).unwrap();
+        let error = |outputs: Outputs, worked_on: Option<PathBuf>| {
+            outputs.open(worked_on.as_deref()).err().map(|error| error.to_string())
+        };
+        let both = Outputs { json: path("a"), html: None, csv: path("a") };
+        let found = error(both, None).unwrap();
+        assert!(found.contains("--csv") && found.contains("another file than --json"), "{found}");
+        let found = error(Outputs { html: path("link"), ..Outputs::default() }, path("data"));
+        assert!(found.as_deref().is_some_and(|text| text.contains("than --file")), "{found:?}");
+        assert_eq!(std::fs::read(folder.path().join("data")).unwrap(), b"precious");
+        let null = Some("/dev/null".into());
+        let all = Outputs { json: null.clone(), html: null.clone(), csv: null };
+        assert_eq!(error(all, None), None);
+    }
+
+    #[test]
+    fn a_full_disk_is_named_and_the_others_are_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let csv = folder.path().join("csv");
+        let outputs =
+            Outputs { json: Some("/dev/full".into()), html: None, csv: Some(csv.clone()) };
+        let records = vec![Record::default().with("a", 1)];
+        let document = Document { records, ..Document::default() };
+        let error = outputs.open(None).unwrap().write(&1, &document).unwrap_err();
+        let text = format!("{error:#}");
+        assert!(text.contains("--json: cannot write /dev/full: No space left"), "{text}");
+        assert_eq!(std::fs::read(csv).unwrap(), b"a\r\n1\r\n");
+    }
+}

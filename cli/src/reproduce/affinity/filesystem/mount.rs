@@ -1,0 +1,169 @@
+//! Mounts that only one thread and its programs see, and loop devices that go with their last descriptor.
+
+#![allow(unsafe_code)]
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::Error;
+use std::os::fd::AsRawFd as _;
+use std::path::{Path, PathBuf};
+
+/// Where everything is mounted, in a namespace of its own.
+const AT: &str = "/mnt";
+
+/// Gives the calling thread, and the threads and programs that it starts, mounts of their own, and an empty folder to mount
+/// on. All of them are gone when the last of these threads and programs is.
+///
+/// # Errors
+/// In words: it takes the right to administer the system.
+pub fn own_namespace() -> Result<Mount, String> {
+    // SAFETY: a number.
+    if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
+        return Err(format!(
+            "mounts of its own are refused (unshare(2): {}); it takes root",
+            Error::last_os_error()
+        ));
+    }
+    // SAFETY: ends in NUL; what else would be strings is none.
+    let private = unsafe {
+        let flags = libc::MS_REC | libc::MS_PRIVATE;
+        let none = std::ptr::null();
+        libc::mount(none, c"/".as_ptr(), none, flags, none.cast())
+    };
+    if private != 0 {
+        return Err(format!("/ cannot be made private: {}", Error::last_os_error()));
+    }
+    Mount::new("tmpfs", Path::new(AT), "tmpfs", "mode=700", 0)
+}
+
+/// A mount, until it is dropped.
+pub struct Mount {
+    pub at: PathBuf,
+    flags: i32,
+}
+
+impl Mount {
+    /// mount(2). `flags` are those of its end.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn new(
+        source: &str,
+        at: &Path,
+        kind: &str,
+        options: &str,
+        flags: i32,
+    ) -> Result<Self, String> {
+        let text = |text: &str| CString::new(text).expect("numbers, and names of ours");
+        let [from, kind_c, options] = [source, kind, options].map(text);
+        let to = path(at);
+        // SAFETY: four strings that end in NUL.
+        let done = unsafe {
+            let set = libc::MS_NODEV | libc::MS_NOSUID;
+            let options = options.as_ptr().cast();
+            libc::mount(from.as_ptr(), to.as_ptr(), kind_c.as_ptr(), set, options)
+        };
+        let error = Error::last_os_error();
+        match done {
+            0 => Ok(Self { at: at.into(), flags }),
+            _ => Err(format!("cannot mount {source} as {kind} on {}: {error}", at.display())),
+        }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let at = path(&self.at);
+        // SAFETY: a string that ends in NUL. What is still in use goes as soon as it no longer is.
+        unsafe {
+            if libc::umount2(at.as_ptr(), self.flags) != 0 {
+                libc::umount2(at.as_ptr(), self.flags | libc::MNT_DETACH);
+            }
+        }
+    }
+}
+
+fn path(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_encoded_bytes()).expect("a path of ours")
+}
+
+/// `struct loop_config` (loop(4)).
+#[repr(C)]
+struct LoopConfig {
+    file: u32,
+    block_size: u32,
+    /// `struct loop_info64` up to its flags.
+    device: [u64; 5],
+    numbers: [u32; 3],
+    flags: u32,
+    name: [u8; 64],
+    /// The rest of that.
+    rest: [u64; 14],
+    reserved: [u64; 8],
+}
+
+const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82;
+const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A;
+/// The device goes with its last descriptor and mount; it works past the page cache, if the file can do that.
+const LOOP_FLAGS: u32 = 4 | 16;
+
+/// A loop device.
+pub struct Loop {
+    /// Keeps it.
+    _device: File,
+    pub path: PathBuf,
+}
+
+impl Loop {
+    /// A device on an image.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn attach(image: &Path) -> Result<Self, String> {
+        let open = |path: &Path| {
+            let opened = File::options().read(true).write(true).open(path);
+            opened.map_err(|error| format!("{}: {error}", path.display()))
+        };
+        let (image, control) = (open(image)?, open(Path::new("/dev/loop-control"))?);
+        loop {
+            // SAFETY: takes nothing.
+            let free = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) };
+            if free < 0 {
+                return Err(format!("no free loop device: {}", Error::last_os_error()));
+            }
+            let path = PathBuf::from(format!("/dev/loop{free}"));
+            let device = open(&path)?;
+            let config = LoopConfig {
+                file: image.as_raw_fd() as u32,
+                // What every direct transfer is a multiple of.
+                block_size: 4096,
+                device: [0; 5],
+                numbers: [0; 3],
+                flags: LOOP_FLAGS,
+                name: [0; 64],
+                rest: [0; 14],
+                reserved: [0; 8],
+            };
+            // SAFETY: the structure that this call reads.
+            if unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) } == 0 {
+                return Ok(Self { _device: device, path });
+            }
+            let error = Error::last_os_error();
+            // Somebody else was quicker.
+            if error.raw_os_error() != Some(libc::EBUSY) {
+                return Err(format!("{}: LOOP_CONFIGURE: {error}", path.display()));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_structure_is_the_kernels() {
+        assert_eq!(size_of::<LoopConfig>(), 8 + 232 + 64);
+        assert_eq!(std::mem::offset_of!(LoopConfig, flags), 8 + 52);
+    }
+}

@@ -1,0 +1,249 @@
+//! The steps: programs on a mounted image, timed until what they have written is on the disk.
+
+#![allow(unsafe_code)]
+
+use super::image::{Image, Part, Served};
+use super::mount::{Loop, Mount};
+use crate::session::STOP;
+use serde::Serialize;
+use std::fs::File;
+use std::io::{Error, ErrorKind, Read as _, Seek as _, Write as _};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use uringlet::Builder;
+
+/// What is timed, as published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Step {
+    Mkfs,
+    Untar,
+    Make,
+    Clean,
+}
+
+impl Step {
+    pub const ALL: [Self; 4] = [Self::Mkfs, Self::Untar, Self::Make, Self::Clean];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Mkfs => "mkfs",
+            Self::Untar => "untar",
+            Self::Make => "make",
+            Self::Clean => "clean",
+        }
+    }
+
+    fn command(self, stage: &Stage, tar: &File) -> Result<Command, String> {
+        let program = match self {
+            Self::Mkfs => "mkfs.ext4",
+            Self::Untar => "tar",
+            Self::Make | Self::Clean => "make",
+        };
+        let mut command = Command::new(program);
+        command.stdin(Stdio::null());
+        match self {
+            // All of it now, and nothing by the kernel later.
+            Self::Mkfs => command
+                .args(["-q", "-F", "-b", "4096", "-E"])
+                .arg("lazy_itable_init=0,lazy_journal_init=0,nodiscard")
+                .arg(&stage.device.path),
+            Self::Untar => {
+                // A position of its own.
+                let path = format!("/proc/self/fd/{}", tar.as_raw_fd());
+                let tar = File::open(&path).map_err(|error| format!("{path}: {error}"))?;
+                command.args(["--no-same-owner", "-x", "-C"]).arg(&stage.tree).stdin(tar)
+            }
+            Self::Make => command.args(["-j4", "-C"]).arg(&stage.tree),
+            Self::Clean => command.arg("-C").arg(&stage.tree).arg("clean"),
+        };
+        // Not everybody has the folders of mkfs in it.
+        let mut path = std::env::var_os("PATH").unwrap_or_default();
+        path.push(":/usr/sbin:/sbin");
+        command.env("PATH", path).env_remove("MAKEFLAGS").env("LC_ALL", "C").process_group(0);
+        // Should this process be killed, the mounts are to go with it.
+        let die_with_us = || {
+            // SAFETY: numbers.
+            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+            Ok(())
+        };
+        // SAFETY: one system call, between fork and exec.
+        unsafe { command.pre_exec(die_with_us) };
+        Ok(command)
+    }
+}
+
+/// An image with a loop device on it, and a file system once it was made. Dropped in the order of the fields, nothing of it
+/// stays.
+pub struct Stage {
+    mount: Option<Mount>,
+    device: Loop,
+    image: Image,
+    tree: PathBuf,
+}
+
+impl Stage {
+    /// # Errors
+    /// In words.
+    pub fn new(
+        folder: &Path,
+        number: usize,
+        file: &File,
+        part: Part,
+        builder: &Builder,
+    ) -> Result<Self, String> {
+        // The kernel shows the name of what a loop device is on: whose it is should be seen from it.
+        let at = |name: &str| folder.join(format!("{name}-{}-{number}", std::process::id()));
+        let (image, tree) = (at("image"), at("tree"));
+        let made = File::create(&image).and_then(|_| std::fs::create_dir(&tree));
+        made.map_err(|error| format!("{}: {error}", folder.display()))?;
+        let image = Image::mount(&image, file, part, builder)?;
+        Ok(Self { mount: None, device: Loop::attach(&image.path)?, image, tree })
+    }
+
+    /// Mounts what mkfs has made, or mounts it anew: with nothing of it in memory.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn mount(&mut self) -> Result<(), String> {
+        drop(self.mount.take());
+        let device = self.device.path.to_string_lossy();
+        self.mount = Some(Mount::new(&device, &self.tree, "ext4", "", 0)?);
+        Ok(())
+    }
+
+    /// What its context has done.
+    ///
+    /// # Errors
+    /// As [`Image::end`].
+    pub fn end(self) -> Result<Served, String> {
+        let Self { mount, device, image, .. } = self;
+        drop(mount);
+        drop(device);
+        image.end()
+    }
+
+    /// Runs a step, and gives its seconds.
+    fn run(&self, step: Step, tar: &File) -> Result<f64, String> {
+        let said = in_memory(b"")?;
+        let output = || said.try_clone().map_err(|error| error.to_string());
+        let mut command = step.command(self, tar)?;
+        command.stdout(output()?).stderr(output()?);
+        let begin = Instant::now();
+        let program = command.get_program().to_string_lossy().into_owned();
+        let child = command.spawn().map_err(|error| format!("{program}: {error}"))?;
+        let status = wait(child).map_err(|error| format!("{program}: {error}"))?;
+        if !status.success() {
+            return Err(format!("{program} failed ({status}){}", last_line(&said)));
+        }
+        if self.mount.is_some() {
+            let failed = |error| format!("{}: {error}", self.tree.display());
+            let folder = File::open(&self.tree).map_err(failed)?;
+            // SAFETY: takes a number.
+            if unsafe { libc::syncfs(folder.as_raw_fd()) } != 0 {
+                return Err(format!("syncfs after {program}: {}", Error::last_os_error()));
+            }
+        }
+        Ok(begin.elapsed().as_secs_f64())
+    }
+}
+
+/// Runs a step on all stages at a time, and gives the seconds of each.
+///
+/// # Errors
+/// That of the first that failed.
+pub fn side_by_side(step: Step, stages: &[Stage], tar: &File) -> Result<Vec<f64>, String> {
+    std::thread::scope(|scope| {
+        let run = |stage| scope.spawn(move || Stage::run(stage, step, tar));
+        let threads: Vec<_> = stages.iter().map(run).collect();
+        let panicked = |_| Err("a measuring thread has panicked".into());
+        let ended = threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked));
+        ended.collect::<Vec<_>>().into_iter().collect()
+    })
+}
+
+/// Waits for a program, and ends it, and what it has started, after Ctrl-C.
+fn wait(mut child: Child) -> Result<ExitStatus, Error> {
+    /// How often Ctrl-C is looked for, in ms. Not at all where the kernel has no descriptors of processes.
+    const LOOK: i32 = 100;
+    let group = child.id().cast_signed();
+    // SAFETY: two numbers; then a new descriptor, and nobody else's.
+    let process = unsafe {
+        match libc::syscall(libc::SYS_pidfd_open, group, 0) as i32 {
+            fd if fd >= 0 => Ok(OwnedFd::from_raw_fd(fd)),
+            _ => Err(Error::last_os_error()),
+        }
+    };
+    let mut event = libc::pollfd {
+        fd: process.as_ref().map_or(-1, |process| process.as_raw_fd()),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one structure.
+    while process.is_ok() && unsafe { libc::poll(&raw mut event, 1, LOOK) } <= 0 {
+        if STOP.load(Ordering::Relaxed) {
+            end_group(&mut child, group);
+            return Err(ErrorKind::Interrupted.into());
+        }
+    }
+    child.wait()
+}
+
+/// Ends a program and what it has started, so that nobody uses its file system any longer.
+fn end_group(child: &mut Child, group: i32) {
+    // SAFETY: numbers; the group is that of a child of ours that was not waited for, so it is still the same.
+    unsafe { libc::kill(-group, libc::SIGKILL) };
+    let _ = child.wait();
+    // Its own children are somebody else's now; they are as good as gone.
+    for _ in 0..1000 {
+        // SAFETY: numbers; no signal is sent.
+        if unsafe { libc::kill(-group, 0) } != 0 {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A file in memory with this content.
+///
+/// # Errors
+/// In words.
+pub fn in_memory(content: &[u8]) -> Result<File, String> {
+    // SAFETY: a string that ends in NUL; then a new descriptor, and nobody else's.
+    let file = unsafe {
+        match libc::memfd_create(c"uringlet".as_ptr(), libc::MFD_CLOEXEC) {
+            fd if fd >= 0 => Ok(File::from_raw_fd(fd)),
+            _ => Err(Error::last_os_error()),
+        }
+    };
+    let filled = file.and_then(|mut file| file.write_all(content).map(|()| file));
+    filled.map_err(|error| format!("no file in memory: {error}"))
+}
+
+/// What a program has said last, after a colon.
+fn last_line(mut said: &File) -> String {
+    let mut text = String::new();
+    let read = said.rewind().and_then(|()| said.read_to_string(&mut text));
+    let last = text.lines().rev().find(|line| !line.trim().is_empty());
+    last.filter(|_| read.is_ok()).map_or_else(String::new, |line| format!(": {}", line.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_fails_is_quoted_with_its_last_line() {
+        let said = in_memory(b"").unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo first; echo last >&2; echo; exit 3"]);
+        command.stdout(said.try_clone().unwrap()).stderr(said.try_clone().unwrap());
+        assert_eq!(wait(command.spawn().unwrap()).unwrap().code(), Some(3));
+        assert_eq!(last_line(&said), ": last");
+        assert_eq!(last_line(&in_memory(b"").unwrap()), "");
+    }
+}

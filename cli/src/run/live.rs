@@ -1,0 +1,229 @@
+//! What `run` says of the program while it runs: lines, JSON, Prometheus' text format.
+
+use super::prometheus::{self, Labels};
+use crate::observe;
+use crate::observe::figures::{Figures, Totals};
+use crate::observe::processes;
+use crate::size;
+use anyhow::{Context as _, Error, Result, bail};
+use clap::{Args, ValueHint};
+use serde::Serialize;
+use std::fs::{File, Permissions};
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use uringlet::stats::{Region, Snapshot};
+
+/// Options of `uringlet run`.
+#[derive(Args)]
+pub struct Options {
+    /// Print a line every TIME while the program runs (to standard error): 500ms, 1s, 2m
+    #[arg(long, value_name = "TIME", value_parser = observe::interval)]
+    stats_interval: Option<Duration>,
+
+    /// Write the counters at the program's exit as JSON to FILE (- for standard output)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    stats_json: Option<PathBuf>,
+
+    /// Write the counters at the program's exit in Prometheus' text format to FILE (- for standard output)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    stats_prometheus: Option<PathBuf>,
+}
+
+impl Options {
+    /// The program is to be counted.
+    pub fn any(&self) -> bool {
+        self.stats_interval.is_some()
+            || self.stats_json.is_some()
+            || self.stats_prometheus.is_some()
+    }
+
+    pub fn interval(&self) -> Option<Duration> {
+        self.stats_interval
+    }
+}
+
+/// One line of JSON.
+#[derive(Serialize)]
+struct Line<'a> {
+    /// Seconds since 1970.
+    time: f64,
+    elapsed_s: f64,
+    program: &'a str,
+    pid: u32,
+    /// The program has ended.
+    ended: bool,
+    in_flight: u64,
+    workers: usize,
+    /// Since the line before, or the start.
+    interval: &'a Figures,
+    totals: Totals,
+}
+
+/// The counters of one run, looked at again and again.
+pub struct Live<'a> {
+    region: &'a Region,
+    labels: Labels,
+    begin: Instant,
+    previous: (Instant, Snapshot),
+    prints: bool,
+    json: Option<Box<dyn Write>>,
+    prometheus: Option<Exposition>,
+    problems: Vec<Error>,
+}
+
+impl<'a> Live<'a> {
+    /// Opens what is to be written, so that a wrong path is refused before the program starts.
+    ///
+    /// # Errors
+    /// A file cannot be made.
+    pub fn open(options: &Options, region: &'a Region, program: &str) -> Result<Self> {
+        let json = options.stats_json.as_deref().map(|path| -> Result<Box<dyn Write>> {
+            if path == Path::new("-") {
+                return Ok(Box::new(std::io::stdout()));
+            }
+            let made = File::create(path);
+            let file =
+                made.with_context(|| format!("--stats-json: cannot make {}", path.display()))?;
+            Ok(Box::new(file))
+        });
+        let now = Instant::now();
+        let mut live = Self {
+            region,
+            labels: Labels { program: program.to_owned(), pid: 0 },
+            begin: now,
+            previous: (now, region.snapshot()),
+            prints: options.stats_interval.is_some(),
+            json: json.transpose()?,
+            prometheus: options.stats_prometheus.as_deref().map(Exposition::new).transpose()?,
+            problems: Vec::new(),
+        };
+        if let Some(exposition) = &mut live.prometheus {
+            exposition.write(false, &prometheus::text(&live.previous.1, 0, 0, &live.labels))?;
+        }
+        Ok(live)
+    }
+
+    /// The program runs.
+    pub fn started(&mut self, pid: u32) {
+        self.labels.pid = pid;
+        self.begin = Instant::now();
+        self.previous.0 = self.begin;
+    }
+
+    /// An interval is over.
+    pub fn tick(&mut self) {
+        self.look(false);
+    }
+
+    /// The program has ended. Gives what could not be written.
+    pub fn end(mut self) -> Vec<Error> {
+        self.look(true);
+        self.problems
+    }
+
+    fn look(&mut self, ended: bool) {
+        let (now, stats) = (Instant::now(), self.region.snapshot());
+        let contexts = self.region.contexts();
+        let in_flight = contexts.iter().fold(0u64, |sum, one| sum.saturating_add(one.in_flight));
+        let workers = processes::workers(&contexts);
+        let (then, before) = &self.previous;
+        let figures = Figures::between(before, &stats, now - *then);
+        let elapsed_s = (now - self.begin).as_secs_f64();
+        if self.prints && !ended {
+            let text = line(elapsed_s, &figures, in_flight, workers);
+            // Nobody may be listening any more.
+            let _ = std::io::stderr().write_all(text.as_bytes());
+        }
+        if let Some(json) = &mut self.json {
+            let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let line = Line {
+                time: time.as_secs_f64(),
+                elapsed_s,
+                program: &self.labels.program,
+                pid: self.labels.pid,
+                ended,
+                in_flight,
+                workers,
+                interval: &figures,
+                totals: Totals::from(&stats),
+            };
+            let text = serde_json::to_string(&line).expect("plain data") + "\n";
+            let written = json.write_all(text.as_bytes()).and_then(|()| json.flush());
+            if let Err(error) = written {
+                self.problems.push(Error::new(error).context("--stats-json: cannot write"));
+                self.json = None;
+            }
+        }
+        if let Some(exposition) = &mut self.prometheus {
+            let text = prometheus::text(&stats, in_flight, workers, &self.labels);
+            if let Err(error) = exposition.write(ended, &text) {
+                self.problems.push(error);
+                self.prometheus = None;
+            }
+        }
+        self.previous = (now, stats);
+    }
+}
+
+/// What happened in an interval, in a line.
+fn line(elapsed_s: f64, of: &Figures, in_flight: u64, workers: usize) -> String {
+    let bytes = |rate: f64| size::long(rate as u64);
+    let latency = |of: &observe::figures::Percentiles| {
+        format!("p50 {} p99 {}", of.text(of.p50_ns), of.text(of.p99_ns))
+    };
+    format!(
+        "uringlet: {elapsed_s:.1} s: {} req/s, read {}/s, written {}/s, {in_flight} in flight, \
+         {} hand-overs/s, {workers} workers, submit {}, completion {}, {} errors\n",
+        size::rate(of.requests_per_s),
+        bytes(of.bytes_read_per_s),
+        bytes(of.bytes_written_per_s),
+        size::rate(of.hand_overs_per_s),
+        latency(&of.submit),
+        latency(&of.completion),
+        of.errors,
+    )
+}
+
+/// The file of `--stats-prometheus`, replaced as a whole: whoever reads it finds no half of it.
+enum Exposition {
+    /// Once, at the end: it has no place for two.
+    StandardOutput,
+    File {
+        path: PathBuf,
+        folder: PathBuf,
+    },
+}
+
+impl Exposition {
+    fn new(path: &Path) -> Result<Self> {
+        if path == Path::new("-") {
+            return Ok(Self::StandardOutput);
+        }
+        // What a link points to is replaced, not the link.
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        if path.exists() && !path.is_file() {
+            bail!("--stats-prometheus is {}, expected a regular file, or -", path.display());
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new(".")).to_owned();
+        Ok(Self::File { path, folder })
+    }
+
+    fn write(&mut self, ended: bool, text: &str) -> Result<()> {
+        let Self::File { path, folder } = self else {
+            return if ended { crate::session::say(text) } else { Ok(()) };
+        };
+        let replace = || -> std::io::Result<()> {
+            let mut builder = tempfile::Builder::new();
+            // The collector runs as another user.
+            builder.prefix(".uringlet-").permissions(Permissions::from_mode(0o644));
+            let mut file = builder.tempfile_in(folder)?;
+            file.write_all(text.as_bytes())?;
+            file.persist(&path)?;
+            Ok(())
+        };
+        replace().with_context(|| format!("--stats-prometheus: cannot write {}", path.display()))
+    }
+}

@@ -1,0 +1,163 @@
+//! `uringlet top`: what the observed programs are doing, live.
+
+mod columns;
+mod find;
+mod plain;
+mod programs;
+mod screen;
+
+use self::columns::Column;
+use self::find::{Finder, Unseen};
+use self::programs::{Program, Programs};
+use crate::observe;
+use crate::{REFUSED, session};
+use anyhow::{Context as _, Result};
+use clap::Args;
+use std::io::{ErrorKind, IsTerminal as _};
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+const HELP: &str = "\
+Examples:
+  uringlet run --stats -- fio job.fio     in one terminal: a program that counts
+  uringlet top                            in another: what it is doing
+  uringlet top 4711                       only the program that process 4711 is part of
+  uringlet top --once                     as lines, of one second
+  uringlet top --json --batch 10 | jq '.programs[].interval.requests_per_s'
+
+Programs do not count unless they are asked to: start them with `uringlet run --stats` or `uringlet run \
+--observe`, set URINGLET_STATS=auto for a drop-in, or call uringlet::stats::observe() in a Rust program. What they count \
+lies in memory that goes with them; reading it costs them nothing.
+
+Keys: q quit, up and down (k, j) select, s sort by the next column, space pause, + and - interval, ? help.
+
+Exit status: 0, also when the program has ended; 2 if PID cannot be shown, or there is no terminal; \
+130 after Ctrl-C or SIGTERM; 1 if uringlet failed.";
+
+/// Said where nothing is to be seen.
+const HOW_TO_START: &str =
+    "no program is observed: start one with `uringlet run --stats` or `uringlet run --observe`";
+
+/// Shows what the programs that run on uringlet are doing: requests, lanes, latencies.
+#[derive(Args)]
+#[command(after_help = HELP, after_long_help = HELP)]
+pub struct Arguments {
+    /// Only the program that this process is part of
+    #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pid: Option<u32>,
+
+    /// Also programs of other users, as far as you may look at them (root may)
+    #[arg(long, conflicts_with = "pid")]
+    all: bool,
+
+    /// Time between two looks: 500ms, 1s, 2m
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = observe::interval)]
+    interval: Duration,
+
+    /// Write one look as lines, no terminal needed
+    #[arg(long, conflicts_with = "batch")]
+    once: bool,
+
+    /// Write so many looks as lines
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    batch: Option<u64>,
+
+    /// Write each look as an object in a line; without --once or --batch until it is interrupted
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// /proc cannot be read, or the terminal or standard output not written to.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let is_plain = arguments.once || arguments.batch.is_some() || arguments.json;
+    let has_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
+    if !is_plain && !has_terminal {
+        eprintln!("uringlet top: this is not a terminal; --once, --batch N and --json need none");
+        return Ok(ExitCode::from(REFUSED));
+    }
+    let finder = Finder::new(arguments.all || arguments.pid.is_some());
+    let mut programs = Programs::new(finder, arguments.pid);
+    let first = programs.look().context("cannot read /proc")?;
+    if let Some(pid) = arguments.pid.filter(|_| first.is_empty()) {
+        eprintln!("uringlet top: {}", refusal(pid, programs.finder().why_not(pid)));
+        return Ok(ExitCode::from(REFUSED));
+    }
+    if is_plain {
+        lines(arguments, &mut programs)
+    } else {
+        screen::run(programs, first, arguments.pid, arguments.interval)
+    }
+}
+
+fn refusal(pid: u32, why: Unseen) -> String {
+    match why {
+        Unseen::NoSuchProcess => format!("PID is {pid}, expected a process that runs"),
+        Unseen::NotPermitted => {
+            format!("process {pid} is another user's, or protected: only root may look at it")
+        }
+        Unseen::OtherVersion => {
+            format!("process {pid} counts as another version of uringlet does: use that one's top")
+        }
+        Unseen::NotObserved => format!(
+            "process {pid} ({}) is not observed: start the program with `uringlet run --stats` or \
+             `uringlet run --observe`",
+            observe::processes::name(pid)
+        ),
+    }
+}
+
+fn lines(arguments: &Arguments, programs: &mut Programs) -> Result<ExitCode> {
+    session::stop_on_ctrl_c()?;
+    let looks = if arguments.once { Some(1) } else { arguments.batch };
+    let mut due = Instant::now();
+    let mut look = 0;
+    while looks.is_none_or(|looks| look < looks) {
+        due = observe::next(due, arguments.interval);
+        if !sleep_until(due) {
+            return Ok(ExitCode::from(session::INTERRUPTED));
+        }
+        let mut now = programs.look().context("cannot read /proc")?;
+        if arguments.pid.is_some() && now.is_empty() {
+            // It has ended.
+            break;
+        }
+        sort(&mut now, columns::BUSIEST);
+        let text =
+            if arguments.json { plain::json(&now) } else { plain::text(&now, arguments.interval) };
+        match session::say(&text) {
+            // Nobody wants more.
+            Err(error) if is_broken_pipe(&error) => break,
+            other => other?,
+        }
+        look += 1;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The largest first, contexts too.
+fn sort(programs: &mut [Program], by: &Column) {
+    columns::sort(programs, by);
+    programs.iter_mut().for_each(|program| columns::sort(&mut program.contexts, by));
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let error = error.root_cause().downcast_ref::<std::io::Error>();
+    error.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+}
+
+/// False if it was interrupted.
+fn sleep_until(due: Instant) -> bool {
+    const SLICE: Duration = Duration::from_millis(50);
+    while !session::STOP.load(Ordering::Relaxed) {
+        let left = due.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return true;
+        }
+        std::thread::sleep(left.min(SLICE));
+    }
+    false
+}
