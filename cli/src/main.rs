@@ -1,6 +1,7 @@
 //! The `uringlet` command.
 
 mod bench;
+mod compare;
 mod completions;
 mod doctor;
 #[cfg(test)]
@@ -27,6 +28,8 @@ const HELP: &str = "\
 Examples:
   uringlet bench                          what uringlet is worth on the disk under this folder
   uringlet bench --full --json all.json   the same for every engine at every depth
+  uringlet bench jobs/uringlet.fio        a job file of fio's, done by each engine in turn
+  uringlet compare before.json after.json what has changed between two runs, beyond noise
   uringlet doctor                         what this machine and sandbox allow, and why not
   uringlet reproduce fd-pool --quick      a published experiment, here, beside the published figures
   uringlet run --stats -- fio job.fio     run a program written for libaio on it, unchanged
@@ -45,6 +48,7 @@ struct Cli {
 enum Command {
     Run(run::Arguments),
     Bench(bench::Arguments),
+    Compare(compare::Arguments),
     Doctor(doctor::Arguments),
     Reproduce(reproduce::Arguments),
     Man(manual::Arguments),
@@ -56,6 +60,7 @@ fn main() -> ExitCode {
     let (name, result) = match Cli::parse().command {
         Command::Run(arguments) => ("run", run::run(&arguments)),
         Command::Bench(arguments) => ("bench", bench::run(&arguments)),
+        Command::Compare(arguments) => ("compare", compare::run(&arguments)),
         Command::Doctor(arguments) => ("doctor", doctor::run(&arguments)),
         Command::Reproduce(arguments) => ("reproduce", reproduce::run(&arguments)),
         Command::Man(arguments) => ("man", manual::run(&arguments)),

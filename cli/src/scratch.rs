@@ -29,11 +29,11 @@ pub const SMALLEST: u64 = 1 << 20;
 pub struct Place {
     /// A folder or a new name for the scratch file, or an existing file or block device to read [default: .]
     #[arg(long, value_name = "PATH")]
-    file: Option<PathBuf>,
+    pub file: Option<PathBuf>,
 
     /// Let the write workloads OVERWRITE DATA in an existing --file
-    #[arg(long, requires = "file")]
-    allow_writes: bool,
+    #[arg(long)]
+    pub allow_writes: bool,
 
     /// Bytes of the scratch file, or of the existing file to be used [default: 256M, less if space is short]
     #[arg(long, value_parser = file_size, allow_hyphen_values = true)]
@@ -197,23 +197,9 @@ impl Scratch {
     /// device. `go_on` gets the bytes written so far and may stop it.
     ///
     /// # Errors
-    /// The file system is full, or fails; `Interrupted` if `go_on` said so.
-    pub fn fill(&self, mut go_on: impl FnMut(u64) -> bool) -> std::io::Result<()> {
-        let mut random = crate::bench::Random::new(1);
-        let mut chunk = vec![0u8; 1 << 20];
-        let mut done = 0;
-        while done < self.size {
-            if !go_on(done) {
-                return Err(ErrorKind::Interrupted.into());
-            }
-            for word in chunk.chunks_exact_mut(8) {
-                word.copy_from_slice(&random.next().to_ne_bytes());
-            }
-            let len = chunk.len().min(usize::try_from(self.size - done).unwrap_or(usize::MAX));
-            self.buffered.write_all_at(&chunk[..len], done)?;
-            done += len as u64;
-        }
-        self.buffered.sync_all()
+    /// As [`fill`].
+    pub fn fill(&self, go_on: impl FnMut(u64) -> bool) -> std::io::Result<()> {
+        fill(&self.buffered, 0..self.size, go_on)
     }
 
     /// Throws the content away, and allocates space for `size` bytes in which nothing was written.
@@ -243,11 +229,7 @@ impl Scratch {
     /// # Errors
     /// The kernel refuses the advice.
     pub fn advise(&self, advice: libc::c_int) -> std::io::Result<()> {
-        // SAFETY: no memory is involved; the descriptor is open.
-        match unsafe { libc::posix_fadvise(self.buffered.as_raw_fd(), 0, 0, advice) } {
-            0 => Ok(()),
-            errno => Err(Error::from_raw_os_error(errno)),
-        }
+        advise(&self.buffered, advice)
     }
 
     /// The part of the first `len` bytes, at least 1, that lies in the page cache: 0 to 1 (mincore(2)).
@@ -278,6 +260,57 @@ impl Scratch {
     }
 }
 
+/// posix_fadvise(2) for a whole file.
+///
+/// # Errors
+/// The kernel refuses the advice.
+pub fn advise(file: &File, advice: libc::c_int) -> std::io::Result<()> {
+    // SAFETY: no memory is involved; the descriptor is open.
+    match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, advice) } {
+        0 => Ok(()),
+        errno => Err(Error::from_raw_os_error(errno)),
+    }
+}
+
+/// Lets the process have as many descriptors as it may; it has to do with what there is.
+pub fn raise_descriptor_limit() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is room for one rlimit, and initialised.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        }
+    }
+}
+
+/// Fills a part of a file with data that no file system can compress away, and brings it to the device. `go_on` gets
+/// the position and may stop it.
+///
+/// # Errors
+/// The file system is full, or fails; `Interrupted` if `go_on` said so.
+pub fn fill(
+    file: &File,
+    part: std::ops::Range<u64>,
+    mut go_on: impl FnMut(u64) -> bool,
+) -> std::io::Result<()> {
+    let mut random = crate::bench::Random::new(1);
+    let mut chunk = vec![0u8; 1 << 20];
+    let mut at = part.start;
+    while at < part.end {
+        if !go_on(at) {
+            return Err(ErrorKind::Interrupted.into());
+        }
+        for word in chunk.chunks_exact_mut(8) {
+            word.copy_from_slice(&random.next().to_ne_bytes());
+        }
+        let len = chunk.len().min(usize::try_from(part.end - at).unwrap_or(usize::MAX));
+        file.write_all_at(&chunk[..len], at)?;
+        at += len as u64;
+    }
+    file.sync_all()
+}
+
 /// A size that fits into the free space: the wish as it is, the default made smaller.
 fn fit(wish: Option<u64>, free: u64, notices: &mut Vec<String>) -> Result<u64> {
     match wish {
@@ -306,7 +339,11 @@ fn fit(wish: Option<u64>, free: u64, notices: &mut Vec<String>) -> Result<u64> {
     }
 }
 
-fn free_bytes(folder: &Path) -> Result<u64> {
+/// Free for users on the file system of a folder.
+///
+/// # Errors
+/// The folder is not there.
+pub fn free_bytes(folder: &Path) -> Result<u64> {
     let name = std::ffi::CString::new(folder.as_os_str().as_encoded_bytes())?;
     let mut buf = MaybeUninit::<libc::statvfs>::zeroed();
     // SAFETY: the name ends in NUL, `buf` is room for one statvfs.

@@ -111,8 +111,7 @@ pub fn fill(scratch: &Scratch) -> Result<bool> {
     if scratch.existing {
         return Ok(true);
     }
-    let bar = ProgressBar::new(scratch.size);
-    bar.set_style(style("writing the scratch file {wide_bar} {bytes}/{total_bytes}"));
+    let bar = bytes(scratch.size, "writing the scratch file");
     let result = scratch.fill(|done| {
         bar.set_position(done);
         !STOP.load(Ordering::Relaxed)
@@ -122,6 +121,13 @@ pub fn fill(scratch: &Scratch) -> Result<bool> {
         Err(error) if error.kind() == ErrorKind::Interrupted => Ok(false),
         other => other.map(|()| true).context("cannot fill the scratch file"),
     }
+}
+
+/// A bar for so many bytes.
+pub fn bytes(total: u64, what: &'static str) -> ProgressBar {
+    let bar = ProgressBar::new(total).with_message(what);
+    bar.set_style(style("{msg} {wide_bar} {bytes}/{total_bytes}"));
+    bar
 }
 
 /// A bar for so many runs, with a message.

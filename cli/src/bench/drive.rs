@@ -9,6 +9,7 @@
 
 #![allow(unsafe_code)]
 
+use super::stream::Next;
 use super::workload::{Job, Operation};
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -49,20 +50,21 @@ pub trait Queue {
     /// Those of the call.
     fn submit(&mut self) -> std::io::Result<()>;
 
-    /// Sleeps until a request is complete, or a signal has come.
+    /// Sleeps until so many requests are complete, at least 1 and at most what is in flight. May come back with fewer:
+    /// after a signal, or where the interface waits for one only.
     ///
     /// # Errors
     /// Those of the call.
-    fn wait(&mut self) -> std::io::Result<()>;
+    fn wait(&mut self, at_least: usize) -> std::io::Result<()>;
 
     /// Both, in one call where there is one.
     ///
     /// # Errors
     /// Those of the calls.
     #[inline]
-    fn submit_and_wait(&mut self) -> std::io::Result<()> {
+    fn submit_and_wait(&mut self, at_least: usize) -> std::io::Result<()> {
         self.submit()?;
-        self.wait()
+        self.wait(at_least)
     }
 
     /// Takes all completions: slot, and count or negative errno.
@@ -81,59 +83,86 @@ pub fn unless_interrupted<T>(result: std::io::Result<T>) -> std::io::Result<()> 
 ///
 /// # Errors
 /// What failed first.
-pub fn keep_in_flight<Q: Queue>(queue: &mut Q, job: &mut Job<'_>) -> Result<Figure, String> {
+pub fn keep_in_flight<Q: Queue>(queue: &mut Q, job: &mut Job<'_>) -> Result<Outcome, String> {
     let failed = |error| format!("submitting or waiting failed: {error}");
     let mut free: Vec<usize> = (0..job.depth).collect();
     let mut latency = job.timed.then(|| Latency::new(job.depth));
     let mut going = true;
     let mut failure = None;
-    let mut done = 0;
-    let mut meter = Meter::start(job.duration, job.stop);
+    let mut done = Done::default();
+    let mut meter = job.meter();
     loop {
-        while going && let Some(slot) = free.pop() {
-            let Some((operation, offset)) = job.next(slot) else {
+        let mut prepared = 0;
+        while going
+            && (prepared > 0 || free.len() >= job.refill)
+            && let Some(slot) = free.pop()
+        {
+            let Some(next) = job.next(slot) else {
                 free.push(slot);
                 going = false;
                 break;
             };
-            let buffer = job.buffers.slot(slot);
+            if prepared == job.batch {
+                submit(queue, &mut latency).map_err(failed)?;
+                prepared = 0;
+            }
+            prepared += 1;
+            let Next { fd, operation, offset } = next;
+            let buffer = job.buffer(slot, operation);
             // SAFETY: a slot is in `free` only while no request uses its buffer; the loop ends
             // when all are, and on the early return the caller drops the queue before the job.
-            unsafe { queue.prepare(Request { fd: job.fd, operation, buffer, offset, slot }) };
+            unsafe { queue.prepare(Request { fd, operation, buffer, offset, slot }) };
             if let Some(latency) = &mut latency {
                 latency.prepared.push(slot);
             }
         }
-        if free.len() == job.depth {
+        let in_flight = job.depth - free.len();
+        if in_flight == 0 {
             break;
         }
-        match &mut latency {
-            None => queue.submit_and_wait().map_err(failed)?,
-            Some(latency) => {
-                if !latency.prepared.is_empty() {
-                    let begun = Instant::now();
-                    queue.submit().map_err(failed)?;
-                    latency.submitted(begun);
-                }
-                queue.wait().map_err(failed)?;
-            }
+        let at_least = job.refill.saturating_sub(free.len()).clamp(1, in_flight);
+        if latency.is_none() {
+            queue.submit_and_wait(at_least).map_err(failed)?;
+        } else {
+            submit(queue, &mut latency).map_err(failed)?;
+            queue.wait(at_least).map_err(failed)?;
         }
         let reaped = latency.is_some().then(Instant::now);
         queue.reap(|slot, result| {
             free.push(slot);
             match job.check(slot, result) {
-                Ok(counts) => done += u64::from(counts),
+                Ok(operation) => {
+                    done.count(operation);
+                    if let (Some(latency), Some(reaped)) = (&mut latency, reaped) {
+                        latency.reaped(operation, slot, reaped);
+                    }
+                }
                 Err(error) => failure = Some(error),
             }
-            if let (Some(latency), Some(reaped)) = (&mut latency, reaped) {
-                latency.completed(reaped - latency.since[slot]);
-            }
         });
-        going = going && failure.is_none() && meter.goes_on(done);
+        going = going && failure.is_none() && meter.goes_on(done.all());
     }
     match failure {
         Some(failure) => Err(failure),
-        None => Ok(meter.stop(done, latency.map(|latency| latency.figure()))),
+        None => {
+            job.end()?;
+            Ok(meter.stop(done, latency))
+        }
+    }
+}
+
+/// Hands over what was prepared, if that is anything, and looks at the clock if that is wanted.
+#[inline]
+fn submit<Q: Queue>(queue: &mut Q, latency: &mut Option<Latency>) -> std::io::Result<()> {
+    match latency {
+        None => queue.submit(),
+        Some(latency) if latency.prepared.is_empty() => Ok(()),
+        Some(latency) => {
+            let begun = Instant::now();
+            queue.submit()?;
+            latency.submitted(begun);
+            Ok(())
+        }
     }
 }
 
@@ -145,6 +174,76 @@ pub fn request_failed(errno: i64) -> String {
         _ => "",
     };
     format!("a request failed: {error}{hint}")
+}
+
+/// Requests that completed in full; a sync is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    pub reads: u64,
+    pub writes: u64,
+}
+
+impl Done {
+    #[inline]
+    pub fn count(&mut self, operation: Operation) {
+        self.reads += u64::from(operation == Operation::Read);
+        self.writes += u64::from(operation == Operation::Write);
+    }
+
+    #[inline]
+    pub fn all(&self) -> u64 {
+        self.reads + self.writes
+    }
+}
+
+/// What came out of one thread's run, or of several that ran at the same time.
+pub struct Outcome {
+    begun: Instant,
+    ended: Instant,
+    /// Of the whole process, while it ran.
+    pub cpu: CpuTime,
+    /// Requests.
+    pub done: Done,
+    /// Only of a timed run.
+    pub latency: Option<Latency>,
+    /// As in a [`Figure`].
+    pub executed_by: Option<String>,
+}
+
+impl Outcome {
+    /// Both, which began at the same time.
+    pub fn and(mut self, other: Self) -> Self {
+        self.begun = self.begun.min(other.begun);
+        self.ended = self.ended.max(other.ended);
+        // Each has counted the whole process; the one that took longer has counted all of it.
+        self.cpu = self.cpu.max(other.cpu);
+        self.done.reads += other.done.reads;
+        self.done.writes += other.done.writes;
+        self.latency = match (self.latency, other.latency) {
+            (Some(mut latency), Some(other)) => {
+                latency.add(&other);
+                Some(latency)
+            }
+            (latency, other) => latency.or(other),
+        };
+        self
+    }
+
+    /// In figures.
+    pub fn figure(&self) -> Figure {
+        let requests = self.done.all();
+        let seconds = (self.ended - self.begun).as_secs_f64();
+        let per_request = |time: Duration| time.as_secs_f64() * 1e6 / requests.max(1) as f64;
+        Figure {
+            requests,
+            seconds,
+            iops: requests as f64 / seconds,
+            cpu_us_per_request: per_request(self.cpu.user + self.cpu.system),
+            user_us_per_request: per_request(self.cpu.user),
+            latency: self.latency.as_ref().map(Latency::figure),
+            executed_by: self.executed_by.clone(),
+        }
+    }
 }
 
 /// What one engine did in one run.
@@ -177,6 +276,8 @@ pub const PERCENTILES: [f64; 17] = [
 /// Latencies by the caller's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LatencyFigure {
+    /// Requests that were measured.
+    pub samples: u64,
     /// None for an engine that has no submit.
     pub submit: Option<SubmitFigure>,
     /// From the end of the submit (of a synchronous engine: the beginning of the call) to the reap, mean.
@@ -191,6 +292,33 @@ pub struct LatencyFigure {
     pub complete_us_stdev: f64,
     /// The same, at each of [`PERCENTILES`].
     pub complete_us_percentiles: [f64; PERCENTILES.len()],
+    /// From the beginning of the submit (of a synchronous engine: of the call) to the reap.
+    pub total_us: Spread,
+    /// Of that, the part of the requests up to each of [`BOUNDS_NS`] and above the one before it; the last: above all.
+    #[serde(skip)]
+    pub total_shares: [f64; BOUNDS_NS.len() + 1],
+}
+
+/// Latencies between which fio counts, in nanoseconds.
+pub const BOUNDS_NS: [u64; 31] = {
+    let steps = [2, 4, 10, 20, 50, 100, 250, 500, 750, 1000];
+    let units = [1, 1_000, 1_000_000];
+    let mut bounds = [2_000_000_000; 31];
+    let mut at = 0;
+    while at < 30 {
+        bounds[at] = steps[at % 10] * units[at / 10];
+        at += 1;
+    }
+    bounds
+};
+
+/// Many times, summed up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Spread {
+    pub min: f64,
+    pub mean: f64,
+    pub max: f64,
+    pub stdev: f64,
 }
 
 /// The time that the caller spends in submit calls.
@@ -202,34 +330,41 @@ pub struct SubmitFigure {
     pub us_per_call_mean: f64,
     /// 99.9th percentile of the calls, whatever number of requests each handed over.
     pub us_per_call_p999: f64,
+    /// The shortest call.
+    pub us_per_call_min: f64,
     /// The longest call.
     pub us_per_call_max: f64,
+    /// Standard deviation of the calls.
+    pub us_per_call_stdev: f64,
     /// Of the calls, at each of [`PERCENTILES`].
     pub us_per_call_percentiles: [f64; PERCENTILES.len()],
     /// Requests per call.
     pub requests_per_call: f64,
 }
 
-/// Times of submit calls and completions. Nothing is allocated while it runs.
+/// Times of submit calls and completions. Nothing is allocated while it runs, but for the first read and the first write.
 pub struct Latency {
     calls: Times,
-    completions: Times,
+    reads: Option<Times>,
+    writes: Option<Times>,
     requests: u64,
     /// Slots to be handed over with the next submit.
     prepared: Vec<usize>,
-    /// When each slot was handed over.
-    since: Vec<Instant>,
+    /// When the submit call of each slot began, and when it ended.
+    since: Vec<(Instant, Instant)>,
 }
 
 impl Latency {
     /// For `depth` slots.
     pub fn new(depth: usize) -> Self {
+        let now = Instant::now();
         Self {
             calls: Times::new(),
-            completions: Times::new(),
+            reads: None,
+            writes: None,
             requests: 0,
             prepared: Vec::with_capacity(depth),
-            since: vec![Instant::now(); depth],
+            since: vec![(now, now); depth],
         }
     }
 
@@ -240,55 +375,111 @@ impl Latency {
         self.calls.record(ended - begun);
         self.requests += self.prepared.len() as u64;
         for slot in self.prepared.drain(..) {
-            self.since[slot] = ended;
+            self.since[slot] = (begun, ended);
         }
     }
 
-    /// A request took so long.
     #[inline]
-    pub fn completed(&mut self, after: Duration) {
-        self.completions.record(after);
+    fn reaped(&mut self, operation: Operation, slot: usize, at: Instant) {
+        let (begun, ended) = self.since[slot];
+        self.completed(operation, at - ended, at - begun);
     }
 
-    /// What came out.
+    /// A request took so long after its submit, and so long in all. A sync is not recorded.
+    #[inline]
+    pub fn completed(&mut self, operation: Operation, after: Duration, total: Duration) {
+        let times = match operation {
+            Operation::Read => &mut self.reads,
+            Operation::Write => &mut self.writes,
+            Operation::Fsync | Operation::Fdatasync => return,
+        };
+        let times = times.get_or_insert_with(Times::new);
+        times.record(after);
+        times.total.record(total);
+    }
+
+    /// Adds what another thread has measured.
+    fn add(&mut self, other: &Self) {
+        self.calls.add(&other.calls);
+        self.requests += other.requests;
+        for (own, other) in [(&mut self.reads, &other.reads), (&mut self.writes, &other.writes)] {
+            if let Some(other) = other {
+                own.get_or_insert_with(Times::new).add(other);
+            }
+        }
+    }
+
+    /// What came out, reads and writes together.
     pub fn figure(&self) -> LatencyFigure {
+        match (&self.reads, &self.writes) {
+            (Some(reads), Some(writes)) => {
+                let mut all = Times::new();
+                all.add(reads);
+                all.add(writes);
+                self.of(&all)
+            }
+            (reads, writes) => match reads.as_ref().or(writes.as_ref()) {
+                Some(times) => self.of(times),
+                None => self.of(&Times::new()),
+            },
+        }
+    }
+
+    /// Of reads and of writes, if there were any. The submits are those of both.
+    pub fn sides(&self) -> [Option<LatencyFigure>; 2] {
+        [&self.reads, &self.writes].map(|times| times.as_ref().map(|times| self.of(times)))
+    }
+
+    fn of(&self, completions: &Times) -> LatencyFigure {
         let submit = (self.requests > 0).then(|| SubmitFigure {
             us_per_request_mean: self.calls.sum.as_secs_f64() * 1e6 / self.requests as f64,
             us_per_call_mean: self.calls.mean(),
             us_per_call_p999: self.calls.at(99.9),
+            us_per_call_min: self.calls.histogram.min() as f64 / 1e3,
             us_per_call_max: self.calls.histogram.max() as f64 / 1e3,
+            us_per_call_stdev: self.calls.histogram.stdev() / 1e3,
             us_per_call_percentiles: self.calls.percentiles(),
             requests_per_call: self.requests as f64 / self.calls.histogram.len() as f64,
         });
         LatencyFigure {
+            samples: completions.total.count,
             submit,
-            complete_us_mean: self.completions.mean(),
-            complete_us_p999: self.completions.at(99.9),
-            complete_us_min: self.completions.histogram.min() as f64 / 1e3,
-            complete_us_max: self.completions.histogram.max() as f64 / 1e3,
-            complete_us_stdev: self.completions.histogram.stdev() / 1e3,
-            complete_us_percentiles: self.completions.percentiles(),
+            complete_us_mean: completions.mean(),
+            complete_us_p999: completions.at(99.9),
+            complete_us_min: completions.histogram.min() as f64 / 1e3,
+            complete_us_max: completions.histogram.max() as f64 / 1e3,
+            complete_us_stdev: completions.histogram.stdev() / 1e3,
+            complete_us_percentiles: completions.percentiles(),
+            total_us: completions.total.summary(),
+            total_shares: completions.total.shares(),
         }
     }
 }
 
-/// A histogram in nanoseconds with three digits, and the exact sum.
+/// A histogram in nanoseconds with three digits, and the exact sum; what the requests took in all is only summed up.
 struct Times {
-    histogram: Histogram<u64>,
+    histogram: Histogram<u32>,
     sum: Duration,
+    total: Sums,
 }
 
 impl Times {
     fn new() -> Self {
         let hour = 3_600_000_000_000;
         let histogram = Histogram::new_with_bounds(1, hour, 3).expect("the bounds are constants");
-        Self { histogram, sum: Duration::ZERO }
+        Self { histogram, sum: Duration::ZERO, total: Sums::default() }
     }
 
     #[inline]
     fn record(&mut self, time: Duration) {
         self.histogram.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1));
         self.sum += time;
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.histogram.add(&other.histogram).expect("all have the same bounds");
+        self.sum += other.sum;
+        self.total.add(&other.total);
     }
 
     fn mean(&self) -> f64 {
@@ -301,6 +492,56 @@ impl Times {
 
     fn percentiles(&self) -> [f64; PERCENTILES.len()] {
         PERCENTILES.map(|percentile| self.at(percentile))
+    }
+}
+
+/// Enough for a mean and a standard deviation, in microseconds, and how many there were of each size.
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    count: u64,
+    min: f64,
+    max: f64,
+    sum: f64,
+    squares: f64,
+    counts: [u64; BOUNDS_NS.len() + 1],
+}
+
+impl Sums {
+    #[inline]
+    fn record(&mut self, time: Duration) {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let us = ns as f64 / 1e3;
+        self.min = if self.count == 0 { us } else { self.min.min(us) };
+        self.max = self.max.max(us);
+        self.count += 1;
+        self.sum += us;
+        self.squares += us * us;
+        self.counts[BOUNDS_NS.partition_point(|bound| *bound < ns)] += 1;
+    }
+
+    fn add(&mut self, other: &Self) {
+        if other.count == 0 {
+            return;
+        }
+        self.min = if self.count == 0 { other.min } else { self.min.min(other.min) };
+        self.max = self.max.max(other.max);
+        self.count += other.count;
+        self.sum += other.sum;
+        self.squares += other.squares;
+        for (own, other) in self.counts.iter_mut().zip(other.counts) {
+            *own += other;
+        }
+    }
+
+    fn shares(&self) -> [f64; BOUNDS_NS.len() + 1] {
+        self.counts.map(|count| count as f64 / self.count.max(1) as f64)
+    }
+
+    fn summary(&self) -> Spread {
+        let count = self.count.max(1) as f64;
+        let mean = self.sum / count;
+        let stdev = (self.squares / count - mean * mean).max(0.0).sqrt();
+        Spread { min: self.min, mean, max: self.max, stdev }
     }
 }
 
@@ -333,28 +574,31 @@ impl<'a> Meter<'a> {
         elapsed < self.duration && !self.stop.load(Ordering::Relaxed)
     }
 
-    /// The figure, with everything that is complete.
-    pub fn stop(self, requests: u64, latency: Option<LatencyFigure>) -> Figure {
-        let seconds = self.start.elapsed().as_secs_f64();
+    /// What came out, with everything that is complete.
+    pub fn stop(self, done: Done, latency: Option<Latency>) -> Outcome {
+        let ended = Instant::now();
         let cpu = cpu_times() - self.cpu;
-        let per_request = |time: Duration| time.as_secs_f64() * 1e6 / requests.max(1) as f64;
-        Figure {
-            requests,
-            seconds,
-            iops: requests as f64 / seconds,
-            cpu_us_per_request: per_request(cpu.user + cpu.system),
-            user_us_per_request: per_request(cpu.user),
-            latency,
-            executed_by: None,
-        }
+        Outcome { begun: self.start, ended, cpu, done, latency, executed_by: None }
     }
 }
 
 /// CPU time of all threads.
-#[derive(Clone, Copy)]
-struct CpuTime {
-    user: Duration,
-    system: Duration,
+#[derive(Clone, Copy, PartialEq)]
+pub struct CpuTime {
+    pub user: Duration,
+    pub system: Duration,
+}
+
+impl CpuTime {
+    /// A part of it.
+    pub fn share(self, share: f64) -> Self {
+        Self { user: self.user.mul_f64(share), system: self.system.mul_f64(share) }
+    }
+
+    /// The larger one of each.
+    pub fn max(self, other: Self) -> Self {
+        Self { user: self.user.max(other.user), system: self.system.max(other.system) }
+    }
 }
 
 impl std::ops::Sub for CpuTime {
@@ -397,9 +641,20 @@ mod tests {
             latency.prepared.extend(slots);
             latency.submitted(Instant::now());
         }
-        latency.completed(Duration::from_micros(7));
-        latency.completed(Duration::from_micros(9));
+        let us = Duration::from_micros;
+        latency.completed(Operation::Read, us(7), us(10));
+        let mut other = Latency::new(1);
+        other.completed(Operation::Write, us(9), us(14));
+        other.completed(Operation::Fsync, us(999), us(999));
+        latency.add(&other);
         let figure = latency.figure();
+        let total = Spread { min: 10.0, mean: 12.0, max: 14.0, stdev: 2.0 };
+        assert_eq!(figure.total_us, total);
+        let shares: Vec<f64> =
+            figure.total_shares.into_iter().filter(|share| *share > 0.0).collect();
+        assert_eq!((shares, figure.total_shares[12]), (vec![0.5, 0.5], 0.5), "10 µs and 14 µs");
+        let sides = latency.sides().map(|side| side.map(|side| (side.samples, side.total_us.mean)));
+        assert_eq!(sides, [Some((1, 10.0)), Some((1, 14.0))]);
         let submit = figure.submit.unwrap();
         assert_eq!((submit.requests_per_call, figure.complete_us_mean), (2.0, 8.0));
         assert!((submit.us_per_request_mean * 2.0 - submit.us_per_call_mean).abs() < 1e-9);
@@ -414,7 +669,7 @@ mod tests {
     #[test]
     fn without_a_submit_there_is_no_submit_time() {
         let mut latency = Latency::new(1);
-        latency.completed(Duration::from_micros(1));
+        latency.completed(Operation::Read, Duration::from_micros(1), Duration::from_micros(1));
         assert!(latency.figure().submit.is_none());
     }
 }

@@ -1,6 +1,6 @@
 //! What can be compared: the native interfaces, and uringlet's engines.
 
-use super::drive::{Figure, keep_in_flight};
+use super::drive::{Outcome, keep_in_flight};
 use super::native::{IoUring, Libaio, Posixaio, psync};
 use super::ours::Ours;
 use super::workload::Job;
@@ -129,25 +129,34 @@ impl Engine {
     ///
     /// # Errors
     /// What failed first. A request that fails or is short is never counted.
-    pub fn run(self, pool: Option<usize>, job: &mut Job<'_>) -> Result<Figure, String> {
-        let figure = match self.kind() {
+    pub fn run(self, pool: Option<usize>, job: &mut Job<'_>) -> Result<Outcome, String> {
+        let depth = job.depth;
+        let outcome = match self.kind() {
             Some(kind) => {
-                let mut ours = Ours::new(kind, pool, job.depth)?;
-                let figure = keep_in_flight(&mut ours, job)?;
-                Figure { executed_by: Some(ours.choice()), ..figure }
+                let mut ours = Ours::new(kind, pool, depth)?;
+                let mut outcome = job.run(|job| keep_in_flight(&mut ours, job))?;
+                outcome.executed_by = Some(ours.choice());
+                outcome
             }
             None => match self {
-                Self::Libaio => keep_in_flight(&mut Libaio::new(job.depth)?, job)?,
-                Self::IoUring => keep_in_flight(&mut IoUring::new(job.depth)?, job)?,
-                Self::IoUringAsync => {
-                    keep_in_flight(&mut IoUring::new(job.depth)?.on_workers(), job)?
+                Self::Libaio => {
+                    let mut queue = Libaio::new(depth)?;
+                    job.run(|job| keep_in_flight(&mut queue, job))?
                 }
-                Self::Posixaio => keep_in_flight(&mut Posixaio::new(job.depth)?, job)?,
-                _ => psync(job)?,
+                Self::IoUring | Self::IoUringAsync => {
+                    let queue = IoUring::new(depth)?;
+                    let mut queue = if self == Self::IoUring { queue } else { queue.on_workers() };
+                    job.run(|job| keep_in_flight(&mut queue, job))?
+                }
+                Self::Posixaio => {
+                    let mut queue = Posixaio::new(depth)?;
+                    job.run(|job| keep_in_flight(&mut queue, job))?
+                }
+                _ => job.run(psync)?,
             },
         };
         job.compare_with_the_file()?;
-        Ok(figure)
+        Ok(outcome)
     }
 }
 

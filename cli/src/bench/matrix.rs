@@ -42,7 +42,8 @@ impl Settings {
         self.block.unwrap_or(workload.default_block())
     }
 
-    fn load(&self, workload: Workload) -> Load {
+    /// Its requests.
+    pub fn load(&self, workload: Workload) -> Load {
         workload.load(self.file_size, self.block(workload))
     }
 }
@@ -69,6 +70,36 @@ pub struct Cell {
 impl Cell {
     /// Median of the rounds' requests per second; none if any round failed.
     pub fn iops(&self) -> Option<f64> {
+        self.side()?.iops()
+    }
+
+    /// Median of the rounds' CPU time per request.
+    pub fn cpu_us(&self) -> Option<f64> {
+        self.side()?.cpu_us()
+    }
+
+    /// For a comparison; none if any round failed.
+    fn side(&self) -> Option<Side<'_>> {
+        let side = Side { engine: self.engine, figures: &self.figures };
+        self.not_measured.is_none().then_some(side)
+    }
+
+    /// What uringlet had chosen at the end of the last round.
+    pub fn executed_by(&self) -> Option<&str> {
+        self.figures.last()?.executed_by.as_deref()
+    }
+}
+
+/// What one engine did, in the order of the rounds.
+#[derive(Clone, Copy)]
+pub struct Side<'a> {
+    pub engine: Engine,
+    pub figures: &'a [Figure],
+}
+
+impl Side<'_> {
+    /// Median of the rounds' requests per second.
+    pub fn iops(&self) -> Option<f64> {
         self.median(|figure| figure.iops)
     }
 
@@ -77,15 +108,7 @@ impl Cell {
         self.median(|figure| figure.cpu_us_per_request)
     }
 
-    /// What uringlet had chosen at the end of the last round.
-    pub fn executed_by(&self) -> Option<&str> {
-        self.figures.last()?.executed_by.as_deref()
-    }
-
     fn median(&self, of: impl Fn(&Figure) -> f64) -> Option<f64> {
-        if self.not_measured.is_some() {
-            return None;
-        }
         median(self.figures.iter().map(of).collect())
     }
 }
@@ -119,10 +142,33 @@ pub struct Comparison {
 }
 
 impl Comparison {
+    /// If there are natives, and figures on both sides.
+    pub fn of<'a>(ours: Side<'_>, natives: impl Iterator<Item = Side<'a>>) -> Option<Self> {
+        let (best, theirs) = natives
+            .filter_map(|side| Some((side, side.iops()?)))
+            .max_by(|(_, left), (_, right)| left.total_cmp(right))?;
+        let rounds =
+            ours.figures.iter().zip(best.figures).map(|(our, their)| our.iops / their.iops);
+        Some(Self {
+            engine: ours.engine,
+            best_native: best.engine,
+            ratio: ours.iops()? / theirs,
+            ratio_min: rounds.clone().fold(f64::INFINITY, f64::min),
+            ratio_max: rounds.fold(0.0, f64::max),
+            cpu_ratio: ours.cpu_us()? / best.cpu_us()?,
+        })
+    }
+
     /// The ratio as it is printed, to two decimals, is at least 1.00.
     pub fn is_first(&self) -> bool {
         (self.ratio * 100.0).round() >= 100.0
     }
+}
+
+/// uringlet's side of a comparison: `auto`, or else the first of its engines that was chosen.
+pub fn subject(engines: &[Engine]) -> Option<Engine> {
+    let auto = engines.iter().find(|&&engine| engine == Engine::OursAuto);
+    auto.or_else(|| engines.iter().find(|engine| !engine.is_native())).copied()
 }
 
 /// All cells.
@@ -192,31 +238,17 @@ impl Matrix {
         })
     }
 
-    /// uringlet's side of the comparison: `auto`, or else the first of its engines that was chosen.
+    /// uringlet's side of the comparison.
     pub fn subject(&self) -> Option<Engine> {
-        let engines = &self.settings.engines;
-        let auto = engines.iter().find(|&&engine| engine == Engine::OursAuto);
-        auto.or_else(|| engines.iter().find(|engine| !engine.is_native())).copied()
+        subject(&self.settings.engines)
     }
 
     /// uringlet against the best native engine, if both sides have figures.
     pub fn comparison(&self, workload: Workload, depth: usize) -> Option<Comparison> {
         let ours = self.cell(workload, depth, self.subject()?)?;
         let natives = self.settings.engines.iter().filter(|engine| engine.is_native());
-        let natives = natives.filter_map(|&engine| self.cell(workload, depth, engine));
-        let (best, theirs) = natives
-            .filter_map(|cell| Some((cell, cell.iops()?)))
-            .max_by(|(_, left), (_, right)| left.total_cmp(right))?;
-        let rounds =
-            ours.figures.iter().zip(&best.figures).map(|(our, their)| our.iops / their.iops);
-        Some(Comparison {
-            engine: ours.engine,
-            best_native: best.engine,
-            ratio: ours.iops()? / theirs,
-            ratio_min: rounds.clone().fold(f64::INFINITY, f64::min),
-            ratio_max: rounds.fold(0.0, f64::max),
-            cpu_ratio: ours.cpu_us()? / best.cpu_us()?,
-        })
+        let natives = natives.filter_map(|&engine| self.cell(workload, depth, engine)?.side());
+        Comparison::of(ours.side()?, natives)
     }
 
     /// Runs all rounds, and then once more for latencies. `progress` hears of every cell before it is run.

@@ -2,20 +2,25 @@
 
 mod drive;
 mod engine;
+mod fio_json;
+mod gate;
+mod job;
 mod matrix;
 mod native;
 mod ours;
 pub mod plots;
 mod report;
+mod stream;
 mod trial;
 mod workload;
 
-pub use drive::{Figure, LatencyFigure, Queue, Request, cpu_time};
+pub use drive::{Figure, LatencyFigure, PERCENTILES, Queue, Request, cpu_time};
 pub use engine::Engine;
 pub use matrix::median;
 pub use native::Libaio;
+pub use stream::Random;
 pub use trial::{Trial, exclusion, interleaved};
-pub use workload::{Buffers, Load, Operation, Order, Random};
+pub use workload::{Buffers, Load, Operation, Order};
 
 use crate::machine::{Machine, Storage};
 use crate::report::Outputs;
@@ -25,6 +30,7 @@ use crate::{REFUSED, size};
 use anyhow::Result;
 use clap::{Args, ValueEnum as _};
 use matrix::{MOST_BUFFERS, Matrix, Settings};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use workload::Workload;
@@ -43,7 +49,9 @@ Examples:
   uringlet bench --csv rounds.csv                 a line for each cell and round, for a spreadsheet
   uringlet bench --workloads cold-read --depth 1,8,64 --seconds 2 --rounds 5
   uringlet bench --engines libaio,uringlet:linux_aio,uringlet:workers --bs 64k --size 1G
-  uringlet bench --forbid io_uring                what is left where io_uring is refused";
+  uringlet bench --forbid io_uring                what is left where io_uring is refused
+  uringlet bench jobs/uringlet.fio                a job file of fio's, done by each engine in turn
+  uringlet bench a.fio --section read --seconds 2 one of its jobs, cut off after 2 seconds";
 
 const METHOD: &str = "\
 How it compares: the engines take turns within each round, each round in another order; the figures \
@@ -55,13 +63,28 @@ each submit: io_submit, io_uring_enter (apart from the wait), aio_read for each 
 is a request like the others, but is not counted. CPU time is that of this process, io_uring's workers included; what the \
 kernel does elsewhere (write-back, libaio's fsync) is not in it.";
 
+const JOBS: &str = "\
+A job file says what is done, in fio's words and with fio's meaning: sections run together until one has stonewall, sizes, loops and runtimes count as there. Its files are laid out, and kept, as fio does, but always filled. A file that filename= names is not written to if it exists, unless --allow-writes says so. CPU time of jobs that run together is that of all of them. --json writes what fio's JSON has where fio has it, and more beside it: one entry of jobs for each engine and job.";
+
 const STATUS: &str = "\
 Exit status: 0; 1 if the benchmark failed; 2 if it was refused; 130 after Ctrl-C.";
 
 /// Compares uringlet with plain pread/pwrite, Linux AIO, io_uring and POSIX AIO on your disk, in under 2 minutes.
 #[derive(Args)]
-#[command(after_help = session::help(&[EXAMPLES, METHOD, STATUS]))]
+#[command(after_help = session::help(&[EXAMPLES, METHOD, JOBS, STATUS]))]
 pub struct Arguments {
+    /// fio's job files, to be done by each engine instead of the workloads
+    #[arg(value_name = "JOB.fio", conflicts_with_all = ["file", "size", "bs", "depth", "workloads"])]
+    jobs: Vec<PathBuf>,
+
+    /// Only the jobs of this name
+    #[arg(long, value_name = "NAME", requires = "jobs")]
+    section: Vec<String>,
+
+    /// Leave out options of job files that are not understood
+    #[arg(long, requires = "jobs")]
+    lenient: bool,
+
     #[command(flatten)]
     place: Place,
 
@@ -81,7 +104,7 @@ pub struct Arguments {
     #[arg(long, value_delimiter = ',', value_enum)]
     workloads: Vec<Workload>,
 
-    /// Seconds for each engine, line and round [default: 0.2; with --full 0.5]
+    /// Seconds for each engine, line and round, at most so many for a job [default: 0.2; with --full 0.5]
     #[arg(long, value_parser = seconds, allow_hyphen_values = true)]
     seconds: Option<f64>,
 
@@ -138,6 +161,9 @@ impl Arguments {
 
     /// What the parsers of single values cannot see.
     fn contradiction(&self) -> Option<String> {
+        if self.place.allow_writes && self.place.file.is_none() {
+            return Some("--allow-writes: expected a --file that it is about".into());
+        }
         let deepest = self.depth.iter().copied().max().unwrap_or(1) as u64;
         let bs = self.bs?;
         if bs * deepest > MOST_BUFFERS {
@@ -163,6 +189,9 @@ impl Arguments {
 /// # Errors
 /// The scratch file cannot be made or filled, or the JSON file not be written.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    if !arguments.jobs.is_empty() {
+        return job::run(arguments);
+    }
     if let Some(contradiction) = arguments.contradiction() {
         eprintln!("uringlet bench: {contradiction}");
         return Ok(ExitCode::from(REFUSED));

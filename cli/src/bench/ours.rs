@@ -36,6 +36,7 @@ impl Queue for Ours {
             Operation::Read => Sqe::read(fd, buffer, offset),
             Operation::Write => Sqe::write(fd, buffer, offset),
             Operation::Fsync => Sqe::fsync(fd),
+            Operation::Fdatasync => Sqe::fdatasync(fd),
         };
         // SAFETY: the caller keeps the buffer until the slot comes back; dropping the context
         // waits for what is in flight.
@@ -49,8 +50,8 @@ impl Queue for Ours {
     }
 
     #[inline]
-    fn wait(&mut self) -> std::io::Result<()> {
-        unless_interrupted(self.0.wait(1, None))
+    fn wait(&mut self, at_least: usize) -> std::io::Result<()> {
+        unless_interrupted(self.0.wait(at_least, None))
     }
 
     #[inline]

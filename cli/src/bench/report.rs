@@ -2,6 +2,7 @@
 
 use super::drive::{LatencyFigure, PERCENTILES};
 use super::engine::Engine;
+use super::fio_json::Top;
 use super::matrix::{Cell, Comparison, Extreme, Matrix, Settings, Summary};
 use super::plots;
 use super::workload::Workload;
@@ -27,6 +28,8 @@ pub fn header(machine: &Machine, storage: &Storage, scratch: &Scratch, matrix: &
 /// Everything that came out.
 #[derive(Serialize)]
 pub struct Report<'a> {
+    #[serde(flatten)]
+    fio: Top,
     machine: &'a Machine,
     storage: &'a Storage,
     file: String,
@@ -63,9 +66,29 @@ struct Measured<'a> {
 
 /// A reason, and the cells that it is about.
 #[derive(Serialize)]
-struct NotMeasured {
+pub struct NotMeasured {
     what: Vec<String>,
     reason: String,
+}
+
+impl NotMeasured {
+    /// For people.
+    pub fn line(&self) -> String {
+        format!("{}: {}", self.what.join("; "), self.reason)
+    }
+}
+
+/// Things and the reason for each, turned round: every reason once, in order.
+pub fn by_reason(all: impl Iterator<Item = (String, String)>) -> Vec<NotMeasured> {
+    let mut list: Vec<NotMeasured> = Vec::new();
+    for (name, reason) in all {
+        match list.iter_mut().find(|known| known.reason == reason) {
+            Some(known) if known.what.contains(&name) => {}
+            Some(known) => known.what.push(name),
+            None => list.push(NotMeasured { what: vec![name], reason }),
+        }
+    }
+    list
 }
 
 impl<'a> Report<'a> {
@@ -96,6 +119,7 @@ impl<'a> Report<'a> {
             }
         });
         Self {
+            fio: Top::new(serde_json::Map::new(), matrix.entries()),
             machine,
             storage,
             file: scratch.description.clone(),
@@ -141,10 +165,10 @@ impl<'a> Report<'a> {
             let note = "* psync has one request in flight at any depth: its one figure again";
             sections[0].notes.push(note.into());
         }
-        let missing =
-            |missing: &NotMeasured| format!("{}: {}", missing.what.join("; "), missing.reason);
-        sections
-            .push(Section::new("Not measured").with_notes(self.not_measured.iter().map(missing)));
+        sections.push(
+            Section::new("Not measured")
+                .with_notes(self.not_measured.iter().map(NotMeasured::line)),
+        );
         let choices = self.choices();
         let cells: usize = choices.iter().map(|(_, cells)| cells).sum();
         let choice =
@@ -357,13 +381,13 @@ impl<'a> Report<'a> {
     }
 }
 
-fn submit_text(latency: LatencyFigure) -> Option<String> {
+pub fn submit_text(latency: LatencyFigure) -> Option<String> {
     let submit = latency.submit?;
     let (mean, p999) = (submit.us_per_request_mean, submit.us_per_call_p999);
     Some(format!("{} / {}", size::digits(mean), size::digits(p999)))
 }
 
-fn ratio_cells(comparison: Option<Comparison>, rounds: u32) -> [TableCell; 3] {
+pub fn ratio_cells(comparison: Option<Comparison>, rounds: u32) -> [TableCell; 3] {
     let Some(found) = comparison else { return ["-", "", ""].map(TableCell::from) };
     let ratio =
         TableCell { text: format!("{:.2}×", found.ratio), tone: Tone::of_ratio(found.ratio) };

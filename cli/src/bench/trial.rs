@@ -1,7 +1,8 @@
 //! One engine under one load, once: the cache brought into its state, the run, and what is left behind.
 
-use super::drive::Figure;
+use super::drive::{Figure, Outcome};
 use super::engine::Engine;
+use super::gate::Gate;
 use super::workload::{Job, Load, Order};
 use crate::machine::Storage;
 use crate::scratch::Scratch;
@@ -54,13 +55,44 @@ impl Trial {
             (self.duration, self.timed),
             stop,
         );
-        let figure = self.engine.run(self.pool, &mut job)?;
+        let figure = self.engine.run(self.pool, &mut job)?.figure();
         if self.load.write {
             // The next engine shall not find this one's write-back under way.
             file.sync_data().map_err(|error| format!("fdatasync failed: {error}"))?;
         }
         if figure.requests == 0 { Err("no request was made".into()) } else { Ok(figure) }
     }
+}
+
+/// Runs jobs at the same time with one engine, each in a thread of its own. The clocks of all begin when all are ready.
+///
+/// # Errors
+/// What failed first.
+pub fn together(engine: Engine, jobs: Vec<Job<'_>>) -> Result<Vec<Outcome>, String> {
+    let gate = Gate::new(jobs.len());
+    let mut left = jobs.len();
+    std::thread::scope(|scope| {
+        let mut threads = Vec::with_capacity(left);
+        for mut job in jobs {
+            let gate = &gate;
+            let body = move || {
+                job.gate = Some(gate.arrival());
+                engine.run(None, &mut job)
+            };
+            match std::thread::Builder::new().spawn_scoped(scope, body) {
+                Ok(thread) => threads.push(thread),
+                Err(error) => {
+                    gate.without(left);
+                    return Err(format!("no thread for a job: {error}"));
+                }
+            }
+            left -= 1;
+        }
+        let ended = threads.into_iter().map(|thread| thread.join());
+        ended
+            .map(|result| result.unwrap_or_else(|_| Err("a job's thread panicked".into())))
+            .collect()
+    })
 }
 
 /// Brings the cache into the state that the load is about.

@@ -2,7 +2,9 @@
 
 #![allow(unsafe_code)]
 
-use super::drive::request_failed;
+use super::drive::{Meter, Outcome, request_failed};
+use super::gate::Arrival;
+use super::stream::{Next, Offsets, Random, Stream};
 use crate::scratch::page_size;
 use clap::ValueEnum;
 use serde::Serialize;
@@ -148,85 +150,6 @@ impl Load {
     }
 }
 
-/// The offsets of a cell's requests, multiples of the block size.
-pub enum Offsets {
-    /// Uniformly random, without end.
-    Random {
-        /// The source.
-        random: Random,
-        /// Number of blocks to choose from.
-        blocks: u64,
-        /// Bytes per block.
-        block: u64,
-    },
-    /// One after the other, without end.
-    Sequential {
-        /// Number of the next block.
-        next: u64,
-        /// Number of blocks.
-        blocks: u64,
-        /// Bytes per block.
-        block: u64,
-    },
-    /// Each at most once.
-    Once(std::vec::IntoIter<u64>),
-}
-
-impl Offsets {
-    /// All blocks in random order; of more than `most`, one random block out of each of `most` equal parts.
-    fn once(blocks: u64, block: u64, most: u64, random: &mut Random) -> Self {
-        let count = blocks.min(most);
-        let start = |part: u64| (u128::from(part) * u128::from(blocks) / u128::from(count)) as u64;
-        let mut list: Vec<u64> = (0..count)
-            .map(|part| (start(part) + random.below(start(part + 1) - start(part))) * block)
-            .collect();
-        for last in (1..list.len()).rev() {
-            list.swap(last, random.below(last as u64 + 1) as usize);
-        }
-        Self::Once(list.into_iter())
-    }
-
-    /// The next one, if there is one.
-    #[inline]
-    pub fn next(&mut self) -> Option<u64> {
-        match self {
-            Self::Random { random, blocks, block } => Some(random.below(*blocks) * *block),
-            Self::Sequential { next, blocks, block } => {
-                let this = *next;
-                *next = if this + 1 == *blocks { 0 } else { this + 1 };
-                Some(this * *block)
-            }
-            Self::Once(list) => list.next(),
-        }
-    }
-}
-
-/// Steele's SplitMix64: small, quick, and good enough to choose blocks.
-pub struct Random(u64);
-
-impl Random {
-    /// The same seed gives the same sequence.
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// 64 random bits.
-    #[inline]
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// A number below `bound`, which is not 0.
-    #[inline]
-    pub fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
-    }
-}
-
 /// Page-aligned memory, one block for each slot.
 pub struct Buffers {
     memory: NonNull<u8>,
@@ -292,32 +215,42 @@ pub enum Operation {
     Write,
     /// fsync(2).
     Fsync,
+    /// fdatasync(2).
+    Fdatasync,
 }
 
-/// One run of one engine under one load: everything that the engine needs.
+/// One run of one engine under one load, in one thread: everything that the engine needs.
 pub struct Job<'a> {
-    /// The file, buffered or direct.
-    pub fd: RawFd,
     /// Bytes per request.
     pub block: usize,
     /// Requests in flight.
     pub depth: usize,
-    /// `depth` blocks.
-    pub buffers: Buffers,
+    /// Requests that are handed over with one call, at most.
+    pub batch: usize,
+    /// Slots that have to be free before new requests are put together.
+    pub refill: usize,
     /// How long.
     pub duration: Duration,
+    /// As long it runs before anything is measured.
+    pub ramp: Option<Duration>,
     /// Measure latencies too.
     pub timed: bool,
     /// The user wants us to stop.
     pub stop: &'a AtomicBool,
-    operation: Operation,
-    offsets: Offsets,
-    fsync_every: u32,
-    /// Writes since the last fsync.
-    unsynced: u32,
-    /// Of each slot: the last offset it was used for, and what its request shall give.
-    last: Vec<Option<u64>>,
-    expected: Vec<usize>,
+    /// What the measurement waits for, until all that run together are ready.
+    pub gate: Option<Arrival<'a>>,
+    /// To be synced before the clock is stopped.
+    pub end_fsync: Vec<RawFd>,
+    /// Nobody else writes to its files, so that their content can be checked.
+    pub alone: bool,
+    stream: Stream,
+    /// `depth` blocks to read into, and for a job that does both, as many to write from.
+    buffers: Buffers,
+    mixed: bool,
+    /// Of each slot: what its request does.
+    operations: Vec<Operation>,
+    /// Of each block of `buffers`: what it was last used for.
+    last: Vec<Option<(RawFd, u64)>>,
 }
 
 impl<'a> Job<'a> {
@@ -331,67 +264,144 @@ impl<'a> Job<'a> {
         (duration, timed): (Duration, bool),
         stop: &'a AtomicBool,
     ) -> Self {
-        let block = usize::try_from(load.block).expect("a block size is at most 16M");
+        let stream = Stream::endless(fd, load, seed);
+        let job = Self::of(stream, load.block, depth, pattern, stop);
+        Self { duration, timed, ..job }
+    }
+
+    /// `depth` requests of a stream in flight, until it ends.
+    pub fn of(
+        stream: Stream,
+        block: u64,
+        depth: usize,
+        pattern: u64,
+        stop: &'a AtomicBool,
+    ) -> Self {
+        let block = usize::try_from(block).expect("a block size is at most 16M");
+        let mixed = stream.is_mixed();
+        let blocks = if mixed { 2 * depth } else { depth };
         Self {
-            fd,
             block,
             depth,
-            buffers: Buffers::new(depth, block, pattern),
-            duration,
-            timed,
+            batch: usize::MAX,
+            refill: 1,
+            duration: Duration::MAX,
+            ramp: None,
+            timed: false,
             stop,
-            operation: if load.write { Operation::Write } else { Operation::Read },
-            offsets: load.offsets(seed),
-            fsync_every: load.fsync_every.unwrap_or(u32::MAX),
-            unsynced: 0,
-            last: vec![None; depth],
-            expected: vec![0; depth],
+            gate: None,
+            end_fsync: Vec::new(),
+            alone: true,
+            stream,
+            buffers: Buffers::new(blocks, block, pattern),
+            mixed,
+            operations: vec![Operation::Read; depth],
+            last: vec![None; blocks],
         }
+    }
+
+    /// Runs the loop of an engine, before that for a while without measuring if that is wanted.
+    ///
+    /// # Errors
+    /// Those of the loop.
+    pub fn run(
+        &mut self,
+        mut measure: impl FnMut(&mut Self) -> Result<Outcome, String>,
+    ) -> Result<Outcome, String> {
+        if let Some(ramp) = self.ramp.take() {
+            let (duration, gate) = (self.duration, self.gate.take());
+            let end_fsync = std::mem::take(&mut self.end_fsync);
+            self.duration = ramp;
+            let result = measure(self);
+            (self.duration, self.gate, self.end_fsync) = (duration, gate, end_fsync);
+            result?;
+        }
+        measure(self)
+    }
+
+    /// Waits until all are ready, and starts the clock.
+    pub fn meter(&mut self) -> Meter<'a> {
+        drop(self.gate.take());
+        Meter::start(self.duration, self.stop)
     }
 
     /// The next request, which is going to use `slot`; none if there are no more.
     #[inline]
-    pub fn next(&mut self, slot: usize) -> Option<(Operation, u64)> {
-        if self.unsynced == self.fsync_every {
-            self.unsynced = 0;
-            self.expected[slot] = 0;
-            return Some((Operation::Fsync, 0));
+    pub fn next(&mut self, slot: usize) -> Option<Next> {
+        let next = self.stream.next()?;
+        self.operations[slot] = next.operation;
+        if matches!(next.operation, Operation::Read | Operation::Write) {
+            let block = self.block_of(slot, next.operation);
+            self.last[block] = Some((next.fd, next.offset));
         }
-        let offset = self.offsets.next()?;
-        self.unsynced = self.unsynced.wrapping_add(u32::from(self.fsync_every != u32::MAX));
-        self.last[slot] = Some(offset);
-        self.expected[slot] = self.block;
-        Some((self.operation, offset))
+        Some(next)
     }
 
-    /// A slot's result: bytes, or a negative errno. Gives whether it counts, which an fsync does not.
+    /// Where the data of a slot's request is.
+    #[inline]
+    pub fn buffer(&self, slot: usize, operation: Operation) -> *mut [u8] {
+        self.buffers.slot(self.block_of(slot, operation))
+    }
+
+    /// A block that was read into is not written from: it has somebody else's data.
+    #[inline]
+    fn block_of(&self, slot: usize, operation: Operation) -> usize {
+        if self.mixed && operation == Operation::Write { self.depth + slot } else { slot }
+    }
+
+    /// A slot's result: bytes, or a negative errno. Gives back what the request was.
     ///
     /// # Errors
     /// The request failed or was short, in words.
     #[inline]
-    pub fn check(&self, slot: usize, result: i64) -> Result<bool, String> {
-        let expected = self.expected[slot];
+    pub fn check(&self, slot: usize, result: i64) -> Result<Operation, String> {
+        let operation = self.operations[slot];
+        let expected = match operation {
+            Operation::Read | Operation::Write => self.block,
+            Operation::Fsync | Operation::Fdatasync => 0,
+        };
         match result {
-            _ if result == expected as i64 => Ok(expected > 0),
+            _ if result == expected as i64 => Ok(operation),
             0.. => Err(format!("short: {result} of {expected} bytes")),
             errno => Err(request_failed(errno)),
         }
     }
 
-    /// The file must hold what the buffers hold: what was last read into each, or written from it.
+    /// What is still to be done when nothing is in flight any more.
+    ///
+    /// # Errors
+    /// It failed.
+    pub fn end(&self) -> Result<(), String> {
+        for &fd in &self.end_fsync {
+            // SAFETY: no memory is involved.
+            if unsafe { libc::fsync(fd) } != 0 {
+                return Err(format!("fsync failed: {}", std::io::Error::last_os_error()));
+            }
+        }
+        Ok(())
+    }
+
+    /// The files must hold what the buffers hold: what was last read into each, or written from it. What was read may have
+    /// been written over since.
     ///
     /// # Errors
     /// Which block differs.
     pub fn compare_with_the_file(&mut self) -> Result<(), String> {
+        if !self.alone {
+            return Ok(());
+        }
         let mut expected = Buffers::new(1, self.block, 0);
-        for slot in 0..self.depth {
-            let Some(offset) = self.last[slot] else { continue };
+        for block in 0..self.last.len() {
+            let Some((fd, offset)) = self.last[block] else { continue };
             let into = expected.slot_mut(0);
             // SAFETY: `into` is exclusively ours and as long as given.
             let count = unsafe {
-                libc::pread(self.fd, into.as_mut_ptr().cast(), into.len(), offset.cast_signed())
+                libc::pread(fd, into.as_mut_ptr().cast(), into.len(), offset.cast_signed())
             };
-            if count != self.block.cast_signed() || self.buffers.slot_mut(slot) != into {
+            let whole = count == self.block.cast_signed();
+            let same = self.buffers.slot_mut(block) == into;
+            let overwritten = self.mixed && self.buffers.slot_mut(self.depth) == into;
+            if !whole || !(same || overwritten) {
                 return Err(format!(
                     "wrong data: the block at offset {offset} differs from the file's"
                 ));
@@ -451,11 +461,11 @@ mod tests {
         let load = Workload::FsyncWrite.load(1 << 20, 4096);
         let mut job = Job::new(0, &load, 1, (1, 2), (Duration::ZERO, false), &stop);
         for at in 1..=99 {
-            let (operation, _) = job.next(0).unwrap();
+            let operation = job.next(0).unwrap().operation;
             let (expected, result) =
                 if at % 33 == 0 { (Operation::Fsync, 0) } else { (Operation::Write, 4096) };
             assert_eq!(operation, expected, "{at}");
-            assert_eq!(job.check(0, result), Ok(result > 0));
+            assert_eq!(job.check(0, result), Ok(expected));
             assert!(job.check(0, -5).is_err() && job.check(0, 7).is_err());
         }
     }

@@ -573,6 +573,7 @@ mod tests {
                         cpu_us_per_request: 1.0,
                         user_us_per_request: 0.5,
                         latency: Some(bench::LatencyFigure {
+                            samples: 1,
                             submit: None,
                             complete_us_mean: 2000.0,
                             complete_us_p999: 1.0,
@@ -580,6 +581,8 @@ mod tests {
                             complete_us_max: 1.0,
                             complete_us_stdev: 1.0,
                             complete_us_percentiles: [1.0; 17],
+                            total_us: Default::default(),
+                            total_shares: Default::default(),
                         }),
                         executed_by: None,
                     }],

@@ -75,6 +75,9 @@ impl Queue for IoUring {
             Operation::Read => opcode::Read::new(fd, start, len).offset(offset).build(),
             Operation::Write => opcode::Write::new(fd, start, len).offset(offset).build(),
             Operation::Fsync => opcode::Fsync::new(fd).build(),
+            Operation::Fdatasync => {
+                opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build()
+            }
         };
         let entry = entry.flags(self.flags).user_data(slot as u64);
         // SAFETY: the caller keeps the buffer until the slot comes back; drop waits for it.
@@ -89,14 +92,14 @@ impl Queue for IoUring {
     }
 
     #[inline]
-    fn wait(&mut self) -> std::io::Result<()> {
-        self.submit_and_wait()
+    fn wait(&mut self, at_least: usize) -> std::io::Result<()> {
+        self.submit_and_wait(at_least)
     }
 
     /// One system call.
     #[inline]
-    fn submit_and_wait(&mut self) -> std::io::Result<()> {
-        unless_interrupted(self.ring.submit_and_wait(1))
+    fn submit_and_wait(&mut self, at_least: usize) -> std::io::Result<()> {
+        unless_interrupted(self.ring.submit_and_wait(at_least))
     }
 
     #[inline]
@@ -112,7 +115,7 @@ impl Drop for IoUring {
     /// Closing a ring does not wait for its requests, and they still use the buffers.
     fn drop(&mut self) {
         while self.in_flight > 0 {
-            match self.submit_and_wait() {
+            match self.submit_and_wait(1) {
                 Ok(()) => self.reap(|_, _| ()),
                 // Nothing can be waited for any more; freeing the buffers would be worse than a leak.
                 Err(_) => std::process::abort(),

@@ -33,6 +33,7 @@ struct Iocb {
 const IOCB_CMD_PREAD: u16 = 0;
 const IOCB_CMD_PWRITE: u16 = 1;
 const IOCB_CMD_FSYNC: u16 = 2;
+const IOCB_CMD_FDSYNC: u16 = 3;
 
 /// `struct io_event` of linux/aio_abi.h.
 #[repr(C)]
@@ -110,6 +111,7 @@ impl Queue for Libaio {
             Operation::Write => part(IOCB_CMD_PWRITE),
             // The kernel refuses one with a buffer or an offset.
             Operation::Fsync => whole_file,
+            Operation::Fdatasync => Iocb { opcode: IOCB_CMD_FDSYNC, ..whole_file },
         };
         // SAFETY: the pointer was just made from a place in the vector.
         unsafe { iocb.write(filled) };
@@ -135,13 +137,13 @@ impl Queue for Libaio {
     }
 
     #[inline]
-    fn wait(&mut self) -> std::io::Result<()> {
+    fn wait(&mut self, at_least: usize) -> std::io::Result<()> {
         let most = self.events.len();
         let events = self.events.as_mut_ptr();
         let none = ptr::null_mut::<libc::timespec>();
         // SAFETY: `events` has room for `most` events.
         let got = unsafe {
-            libc::syscall(libc::SYS_io_getevents, self.context, 1usize, most, events, none)
+            libc::syscall(libc::SYS_io_getevents, self.context, at_least, most, events, none)
         };
         match usize::try_from(got) {
             Ok(got) => self.ready = got,

@@ -13,7 +13,8 @@ pub use self::io_uring::IoUring;
 pub use libaio::Libaio;
 pub use posixaio::Posixaio;
 
-use super::drive::{Figure, Latency, Meter};
+use super::drive::{Done, Latency, Outcome};
+use super::stream::Next;
 use super::workload::{Job, Operation};
 use std::io::Error;
 use std::time::Instant;
@@ -22,31 +23,34 @@ use std::time::Instant;
 ///
 /// # Errors
 /// A request failed or was short.
-pub fn psync(job: &mut Job<'_>) -> Result<Figure, String> {
-    let buffer = job.buffers.slot(0);
-    let (start, len) = (buffer.cast(), buffer.len());
+pub fn psync(job: &mut Job<'_>) -> Result<Outcome, String> {
     let mut latency = job.timed.then(|| Latency::new(1));
-    let mut done = 0;
-    let mut meter = Meter::start(job.duration, job.stop);
-    while meter.goes_on(done)
-        && let Some((operation, offset)) = job.next(0)
+    let mut done = Done::default();
+    let mut meter = job.meter();
+    while meter.goes_on(done.all())
+        && let Some(Next { fd, operation, offset }) = job.next(0)
     {
         let begun = latency.is_some().then(Instant::now);
+        let buffer = job.buffer(0, operation);
+        let (start, len) = (buffer.cast(), buffer.len());
         let offset = offset.cast_signed();
         // SAFETY: the buffer belongs to the job and is as long as given.
         let result = unsafe {
             match operation {
-                Operation::Read => libc::pread(job.fd, start, len, offset),
-                Operation::Write => libc::pwrite(job.fd, start, len, offset),
-                Operation::Fsync => libc::fsync(job.fd) as isize,
+                Operation::Read => libc::pread(fd, start, len, offset),
+                Operation::Write => libc::pwrite(fd, start, len, offset),
+                Operation::Fsync => libc::fsync(fd) as isize,
+                Operation::Fdatasync => libc::fdatasync(fd) as isize,
             }
         };
         if let (Some(latency), Some(begun)) = (&mut latency, begun) {
-            latency.completed(begun.elapsed());
+            let time = begun.elapsed();
+            latency.completed(operation, time, time);
         }
-        done += u64::from(job.check(0, if result < 0 { -last_errno() } else { result as i64 })?);
+        done.count(job.check(0, if result < 0 { -last_errno() } else { result as i64 })?);
     }
-    Ok(meter.stop(done, latency.map(|latency| latency.figure())))
+    job.end()?;
+    Ok(meter.stop(done, latency))
 }
 
 fn last_errno() -> i64 {

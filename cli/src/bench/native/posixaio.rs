@@ -102,6 +102,7 @@ impl Queue for Posixaio {
                     Operation::Read => libc::aio_read(block),
                     Operation::Write => libc::aio_write(block),
                     Operation::Fsync => libc::aio_fsync(libc::O_SYNC, block),
+                    Operation::Fdatasync => libc::aio_fsync(libc::O_DSYNC, block),
                 }
             };
             if result != 0 {
@@ -114,7 +115,7 @@ impl Queue for Posixaio {
     }
 
     #[inline]
-    fn wait(&mut self) -> std::io::Result<()> {
+    fn wait(&mut self, _at_least: usize) -> std::io::Result<()> {
         let count = i32::try_from(self.list.len()).expect("a depth is at most 4096");
         // SAFETY: `list` has `count` pointers to blocks of requests that were handed over.
         match unsafe { libc::aio_suspend(self.list.as_ptr(), count, ptr::null()) } {
@@ -149,7 +150,7 @@ impl Drop for Posixaio {
     fn drop(&mut self) {
         self.prepared.clear();
         while !self.list.is_empty() {
-            match self.wait() {
+            match self.wait(1) {
                 Ok(()) => self.reap(|_, _| ()),
                 // Nothing can be waited for any more; freeing the buffers would be worse than a leak.
                 Err(_) => std::process::abort(),

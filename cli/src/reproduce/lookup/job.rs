@@ -264,7 +264,7 @@ impl Do for Native {
         self.0.submit().map_err(failed)?;
         let mut result = None;
         while result.is_none() {
-            self.0.wait().map_err(failed)?;
+            self.0.wait(1).map_err(failed)?;
             self.0.reap(|_, found| result = Some(found));
         }
         Ok(result.expect("the loop ends with one"))

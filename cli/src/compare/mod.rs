@@ -1,0 +1,337 @@
+//! `uringlet compare`: what has changed between two runs of a benchmark, and what is only noise.
+
+mod read;
+
+use crate::session;
+use crate::{REFUSED, size};
+use anyhow::{Context as _, Result};
+use clap::Args;
+use comfy_table::{Attribute, Cell as TableCell, Color};
+use read::{Measured, Metric, Run};
+use serde::Serialize;
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const HELP: &str = "\
+Examples:
+  uringlet compare before.json after.json                        all cells, and a summary
+  uringlet compare before.json after.json --changed              only what is beyond noise
+  uringlet compare before.json after.json --fail-on-regression   for a script: status 1 if something is worse
+  uringlet bench jobs/uringlet.fio --rounds 5 --json after.json  how to make one of them
+
+The files are those that --json of uringlet bench (with job files, too) and uringlet reproduce has written; both of the \
+same command. Cells are matched by what they are: workload, block size, depth, engine. The ratio is B divided by A, median \
+by median. A change counts if the rounds of A and those of B do not overlap; of two runs of the same thing that happens by \
+chance to 1 cell in 10 with three rounds each, to 1 in 126 with five. What was run once only, as the latencies of bench are, \
+has no spread, and is not judged.
+
+Exit status: 0; 1 with --fail-on-regression if something is worse beyond noise; 2 if a file was refused.";
+
+/// Says what has changed between two runs of bench or reproduce, and whether that is more than noise.
+#[derive(Args)]
+#[command(after_help = HELP, after_long_help = HELP)]
+pub struct Arguments {
+    /// JSON of the run before
+    #[arg(value_name = "A.json")]
+    a: PathBuf,
+
+    /// JSON of the run after
+    #[arg(value_name = "B.json")]
+    b: PathBuf,
+
+    /// Leave out what is within noise, or not judged
+    #[arg(long)]
+    changed: bool,
+
+    /// End with status 1 if something is worse beyond noise
+    #[arg(long)]
+    fail_on_regression: bool,
+
+    /// Write the comparison to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What a difference means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Verdict {
+    Better,
+    Worse,
+    WithinNoise,
+    /// One of them was run only once.
+    NotJudged,
+}
+
+impl Verdict {
+    fn of(metric: Metric, a: &Measured, b: &Measured) -> Self {
+        let more = b.min > a.max;
+        let less = b.max < a.min;
+        match (a.rounds.min(b.rounds) > 1, more, less) {
+            (false, ..) => Self::NotJudged,
+            (true, false, false) => Self::WithinNoise,
+            (true, more, _) if more == metric.is_rate() => Self::Better,
+            _ => Self::Worse,
+        }
+    }
+
+    /// In the words of what was measured.
+    fn text(self, metric: Metric) -> &'static str {
+        let is_cost = matches!(metric, Metric::CpuUsPerRequest | Metric::StepsPerRequest);
+        match self {
+            Self::Better if is_cost => "cheaper",
+            Self::Better => "faster",
+            Self::Worse if is_cost => "dearer",
+            Self::Worse => "slower",
+            Self::WithinNoise => "within noise",
+            Self::NotJudged => "one run",
+        }
+    }
+}
+
+/// One metric of a cell that is in both.
+#[derive(Serialize)]
+struct Change {
+    cell: String,
+    metric: Metric,
+    a: Measured,
+    b: Measured,
+    /// B divided by A; none of nothing.
+    ratio: Option<f64>,
+    verdict: Verdict,
+}
+
+/// How many of each.
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+struct Count {
+    better: usize,
+    worse: usize,
+    within_noise: usize,
+    not_judged: usize,
+}
+
+/// Everything that came out.
+#[derive(Serialize)]
+struct Report {
+    kind: String,
+    a: String,
+    b: String,
+    notices: Vec<String>,
+    changes: Vec<Change>,
+    only_in_a: Vec<String>,
+    only_in_b: Vec<String>,
+    summary: Vec<(Metric, Count)>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The output cannot be written.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let refused = |error: String| {
+        eprintln!("uringlet compare: {error}");
+        Ok(ExitCode::from(REFUSED))
+    };
+    let (a, b) = match (Run::read(&arguments.a), Run::read(&arguments.b)) {
+        (Ok(a), Ok(b)) => (a, b),
+        (Err(error), _) | (_, Err(error)) => return refused(error),
+    };
+    if a.kind != b.kind {
+        let (first, second) = (arguments.a.display(), arguments.b.display());
+        return refused(format!(
+            "{second}: expected a result of uringlet {}, as {first} is; it is one of uringlet {}",
+            a.kind, b.kind
+        ));
+    }
+    let report = Report::new(arguments, &a, &b);
+    session::say(&report.text(arguments.changed))?;
+    if let Some(path) = &arguments.json {
+        let cannot = || format!("--json: cannot write {}", path.display());
+        let text = serde_json::to_string_pretty(&report)?;
+        std::fs::write(path, text + "\n").with_context(cannot)?;
+    }
+    let worse = report.changes.iter().any(|change| change.verdict == Verdict::Worse);
+    Ok(if worse && arguments.fail_on_regression { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+impl Report {
+    fn new(arguments: &Arguments, a: &Run, b: &Run) -> Self {
+        let mut changes = Vec::new();
+        for cell in &a.cells {
+            let Some(other) = b.cells.iter().find(|other| other.name == cell.name) else {
+                continue;
+            };
+            for &(metric, a) in &cell.measured {
+                let Some(&(_, b)) = other.measured.iter().find(|(same, _)| *same == metric) else {
+                    continue;
+                };
+                let ratio = (a.median != 0.0).then(|| b.median / a.median);
+                let verdict = Verdict::of(metric, &a, &b);
+                changes.push(Change { cell: cell.name.clone(), metric, a, b, ratio, verdict });
+            }
+        }
+        let summary = Metric::ALL.into_iter().filter_map(|metric| {
+            let of = |verdict| {
+                changes.iter().filter(|c| c.metric == metric && c.verdict == verdict).count()
+            };
+            let count = Count {
+                better: of(Verdict::Better),
+                worse: of(Verdict::Worse),
+                within_noise: of(Verdict::WithinNoise),
+                not_judged: of(Verdict::NotJudged),
+            };
+            (count != Count::default()).then_some((metric, count))
+        });
+        Self {
+            kind: a.kind.clone(),
+            a: arguments.a.display().to_string(),
+            b: arguments.b.display().to_string(),
+            notices: differences(&a.whole, &b.whole),
+            summary: summary.collect(),
+            only_in_a: only_in(a, b),
+            only_in_b: only_in(b, a),
+            changes,
+        }
+    }
+
+    fn text(&self, changed_only: bool) -> String {
+        let mut text = format!("uringlet {}, A: {}, B: {}\n", self.kind, self.a, self.b);
+        for notice in &self.notices {
+            let _ = writeln!(text, "notice: {notice}");
+        }
+        for (metric, _) in &self.summary {
+            let beyond = |change: &&Change| {
+                !changed_only || matches!(change.verdict, Verdict::Better | Verdict::Worse)
+            };
+            let lines = self.changes.iter().filter(|change| change.metric == *metric);
+            let lines: Vec<&Change> = lines.filter(beyond).collect();
+            if !lines.is_empty() {
+                let _ = writeln!(text, "\n{}", capital(metric.label()));
+                text.push_str(&table(*metric, &lines));
+            }
+        }
+        for (which, cells) in [("A", &self.only_in_a), ("B", &self.only_in_b)] {
+            if !cells.is_empty() {
+                let _ = writeln!(text, "\nOnly in {which}");
+            }
+            for cell in cells {
+                let _ = writeln!(text, "  {cell}");
+            }
+        }
+        text.push_str("\nSummary\n");
+        let heads = ["", "better", "worse", "within noise", "one run"];
+        let mut table = session::table(heads.map(str::to_owned));
+        for (metric, Count { better, worse, within_noise, not_judged }) in &self.summary {
+            let counts = [better, worse, within_noise, not_judged].map(TableCell::new);
+            table.add_row([TableCell::new(metric.label())].into_iter().chain(counts));
+        }
+        text.push_str(&session::lines(&mut table, 1..5));
+        let _ = writeln!(
+            text,
+            "  cells only in A: {}, only in B: {}",
+            self.only_in_a.len(),
+            self.only_in_b.len()
+        );
+        text
+    }
+}
+
+fn table(metric: Metric, lines: &[&Change]) -> String {
+    let mut table = session::table(["cell", "A", "B", "B / A", ""].map(str::to_owned));
+    let value = |measured: &Measured| match metric {
+        Metric::RequestsPerSecond => size::rate(measured.median),
+        _ => size::digits(measured.median),
+    };
+    for change in lines {
+        let ratio = change.ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}×"));
+        let verdict = TableCell::new(change.verdict.text(metric));
+        let verdict = match change.verdict {
+            Verdict::Better => verdict.fg(Color::Green),
+            Verdict::Worse => verdict.fg(Color::Red),
+            Verdict::WithinNoise | Verdict::NotJudged => verdict,
+        };
+        table.add_row([
+            TableCell::new(&change.cell),
+            TableCell::new(value(&change.a)),
+            TableCell::new(value(&change.b)),
+            TableCell::new(ratio).add_attribute(Attribute::Bold),
+            verdict,
+        ]);
+    }
+    session::lines(&mut table, 1..4)
+}
+
+fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
+}
+
+/// Cells that have figures in one and not in the other.
+fn only_in(one: &Run, other: &Run) -> Vec<String> {
+    let has = |run: &Run, name: &str| {
+        run.cells.iter().any(|cell| cell.name == name && !cell.measured.is_empty())
+    };
+    let names = one.cells.iter().map(|cell| &cell.name);
+    names.filter(|name| has(one, name) && !has(other, name)).cloned().collect()
+}
+
+/// What was not the same beside uringlet itself; of the machine not what changes from minute to minute.
+fn differences(a: &Value, b: &Value) -> Vec<String> {
+    let mut notices = Vec::new();
+    for part in ["machine", "storage", "settings"] {
+        let names = [a, b].into_iter().filter_map(|run| run[part].as_object());
+        let mut names: Vec<&String> = names.flat_map(|object| object.keys()).collect();
+        names.sort_unstable();
+        names.dedup();
+        for name in
+            names.into_iter().filter(|name| !["load", "memory_available"].contains(&&***name))
+        {
+            let (first, second) = (&a[part][name], &b[part][name]);
+            if first != second {
+                notices.push(format!(
+                    "{part} differs in {name}: A {}, B {}",
+                    short(first),
+                    short(second)
+                ));
+            }
+        }
+    }
+    for (name, run) in [("A", a), ("B", b)] {
+        if run["interrupted"] == true {
+            notices.push(format!("{name} was interrupted"));
+        }
+    }
+    notices
+}
+
+fn short(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => "nothing".into(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rounds(min: f64, max: f64) -> Measured {
+        Measured { median: f64::midpoint(min, max), min, max, rounds: 3 }
+    }
+
+    #[test]
+    fn only_what_does_not_overlap_has_changed() {
+        let of = |metric, a, b| Verdict::of(metric, &a, &b);
+        let (low, middle, high) = (rounds(1.0, 2.0), rounds(2.0, 3.0), rounds(2.5, 4.0));
+        let rate = Metric::RequestsPerSecond;
+        assert_eq!(of(rate, low, high), Verdict::Better);
+        assert_eq!(of(rate, high, low), Verdict::Worse);
+        assert_eq!(of(rate, low, middle), Verdict::WithinNoise);
+        assert_eq!(of(Metric::P999Us, low, high), Verdict::Worse);
+        assert_eq!(of(Metric::CpuUsPerRequest, high, low), Verdict::Better);
+        assert_eq!(of(rate, low, Measured { rounds: 1, ..high }), Verdict::NotJudged);
+    }
+}

@@ -1,0 +1,265 @@
+//! Results of a run, out of its JSON: cells by what they are, and what was measured in each.
+
+use crate::bench::{PERCENTILES, median};
+use crate::size;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use std::path::Path;
+
+/// Something that is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Metric {
+    RequestsPerSecond,
+    MbPerSecond,
+    CpuUsPerRequest,
+    P99Us,
+    P999Us,
+    MeanLatencyMs,
+    ElapsedMs,
+    NsPerLookup,
+    StepsPerRequest,
+    SubmitNsPerRequest,
+}
+
+impl Metric {
+    pub const ALL: [Self; 10] = [
+        Self::RequestsPerSecond,
+        Self::MbPerSecond,
+        Self::CpuUsPerRequest,
+        Self::P99Us,
+        Self::P999Us,
+        Self::MeanLatencyMs,
+        Self::ElapsedMs,
+        Self::NsPerLookup,
+        Self::StepsPerRequest,
+        Self::SubmitNsPerRequest,
+    ];
+
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::RequestsPerSecond => "requests per second",
+            Self::MbPerSecond => "MB/s",
+            Self::CpuUsPerRequest => "CPU time per request, µs",
+            Self::P99Us => "latency, 99th percentile, µs",
+            Self::P999Us => "latency, 99.9th percentile, µs",
+            Self::MeanLatencyMs => "mean latency, ms",
+            Self::ElapsedMs => "elapsed time, ms",
+            Self::NsPerLookup => "lookup, ns",
+            Self::StepsPerRequest => "contended steps per request",
+            Self::SubmitNsPerRequest => "submit per request, ns",
+        }
+    }
+
+    /// More of it is better.
+    pub fn is_rate(self) -> bool {
+        matches!(self, Self::RequestsPerSecond | Self::MbPerSecond)
+    }
+
+    /// Of one round.
+    fn of(self, round: &Value) -> Option<f64> {
+        let latency = &round["latency"];
+        let found = match self {
+            Self::RequestsPerSecond => &round["iops"],
+            Self::MbPerSecond => &round["mb_per_s"],
+            Self::CpuUsPerRequest => &round["cpu_us_per_request"],
+            Self::P99Us => {
+                let at = PERCENTILES.iter().position(|percentile| *percentile == 99.0)?;
+                &latency["complete_us_percentiles"][at]
+            }
+            Self::P999Us => &latency["complete_us_p999"],
+            Self::MeanLatencyMs => &round["avg_latency_ms"],
+            Self::ElapsedMs => &round["elapsed_ms"],
+            Self::NsPerLookup => round,
+            Self::StepsPerRequest => &round["steps_per_request"],
+            Self::SubmitNsPerRequest => &round["submit_ns_per_request"],
+        };
+        found.as_f64()
+    }
+}
+
+/// Rounds of one metric in one cell.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Measured {
+    pub median: f64,
+    pub min: f64,
+    pub max: f64,
+    pub rounds: usize,
+}
+
+impl Measured {
+    fn of(values: Vec<f64>) -> Option<Self> {
+        Some(Self {
+            min: values.iter().copied().reduce(f64::min)?,
+            max: values.iter().copied().reduce(f64::max)?,
+            rounds: values.len(),
+            median: median(values)?,
+        })
+    }
+}
+
+/// One cell.
+#[derive(Debug)]
+pub struct Cell {
+    /// `cold-read, 4k, depth 32, psync`: what it is matched by.
+    pub name: String,
+    pub measured: Vec<(Metric, Measured)>,
+}
+
+/// One file.
+#[derive(Debug)]
+pub struct Run {
+    /// `bench`, or `reproduce` and the name of an experiment.
+    pub kind: String,
+    pub whole: Value,
+    pub cells: Vec<Cell>,
+}
+
+/// Arrays of rounds in a cell.
+const ROUNDS: [&str; 5] = ["figures", "rates", "timed", "runs", "ns"];
+
+/// Arrays of cells in the results of an experiment, and what to call a cell of each; of bench, `jobs` is fio's.
+const CELLS: [(&str, &str); 4] =
+    [("cells", ""), ("lookups", "lookup"), ("paths", "path"), ("jobs", "job")];
+
+impl Run {
+    /// # Errors
+    /// It cannot be read, is no JSON, or that of something else; in words.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        let name = path.display();
+        let text = std::fs::read(path).map_err(|error| format!("{name}: {error}"))?;
+        let whole: Value = serde_json::from_slice(&text).map_err(|error| {
+            let (line, column) = (error.line(), error.column());
+            let what = error.to_string();
+            let what = what.split(" at line ").next().unwrap_or_default();
+            format!("{name}:{line}:{column}: expected JSON: {what}")
+        })?;
+        let expected =
+            || format!("{name}: expected what --json of uringlet bench or reproduce writes");
+        if !whole["machine"].is_object() || !whole["settings"].is_object() {
+            return Err(expected());
+        }
+        let experiment = whole["experiment"].as_str();
+        let kind = experiment.map_or("bench".to_owned(), |name| format!("reproduce {name}"));
+        let used = CELLS.iter().filter(|(array, _)| experiment.is_some() || *array == "cells");
+        let mut cells: Vec<Cell> = Vec::new();
+        for (array, what) in used {
+            for value in whole[*array].as_array().into_iter().flatten() {
+                let Some(object) = value.as_object() else { continue };
+                let mut cell = Cell { name: cell_name(what, object), measured: measured(value) };
+                // A job file may have several jobs of one name.
+                let same = cells.iter().filter(|other| other.name == cell.name).count();
+                if same > 0 {
+                    cell.name = format!("{} ({})", cell.name, same + 1);
+                }
+                cells.push(cell);
+            }
+        }
+        if cells.is_empty() {
+            return Err(expected());
+        }
+        Ok(Self { kind, whole, cells })
+    }
+}
+
+/// Everything that says what a cell is, and nothing that was measured.
+fn cell_name(what: &str, cell: &Map<String, Value>) -> String {
+    // Where fixed places do not depend on the machine they are named in `what`.
+    let is_identity = |name: &str| {
+        let others =
+            ["not_measured", "is_baseline", "requests", "accepted", "application", "group"];
+        !others.contains(&name)
+            && !name.contains("median")
+            && !name.ends_with("_min")
+            && !name.ends_with("_max")
+    };
+    let mut parts: Vec<String> = Vec::new();
+    parts.extend((!what.is_empty()).then(|| what.to_owned()));
+    // From the load to who executes it: rows that follow each other differ in that.
+    let rank = |name: &str| match name {
+        "workload" | "job" | "phase" => 0,
+        "rw" | "cache" => 1,
+        "block" => 2,
+        "depth" => 3,
+        "engine" | "road" | "structure" => 5,
+        "pool" => 6,
+        _ => 4,
+    };
+    let mut fields: Vec<_> = cell.iter().collect();
+    fields.sort_by_key(|(name, _)| rank(name));
+    for (name, value) in fields {
+        match value {
+            Value::String(text) if is_identity(name) => parts.push(text.clone()),
+            Value::Number(number) if name == "block" => {
+                parts.push(number.as_u64().map_or_else(|| number.to_string(), size::short));
+            }
+            Value::Number(number) if is_identity(name) => parts.push(format!("{name} {number}")),
+            Value::Object(_) if name == "what" => parts.push(flat(value)),
+            _ => {}
+        }
+    }
+    parts.join(", ")
+}
+
+/// The leaves of a value, in order, with the names that lead to them.
+fn flat(value: &Value) -> String {
+    match value {
+        Value::Object(object) => {
+            let parts = object.iter().map(|(name, value)| format!("{name} {}", flat(value)));
+            parts.collect::<Vec<_>>().join(" ")
+        }
+        Value::Array(array) => array.iter().map(flat).collect::<Vec<_>>().join(" "),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// What a cell has; nothing if it failed.
+fn measured(cell: &Value) -> Vec<(Metric, Measured)> {
+    if cell["not_measured"].is_string() {
+        return Vec::new();
+    }
+    let rounds = ROUNDS.iter().filter_map(|name| cell[*name].as_array());
+    // A run that is timed is not one for the rate; of the arrays that have a metric, the first is meant for it.
+    let rounds: Vec<&Vec<Value>> = rounds.collect();
+    let of = |metric: Metric| {
+        let in_rounds = rounds.iter().find_map(|rounds| {
+            Measured::of(rounds.iter().filter_map(|round| metric.of(round)).collect())
+        });
+        // Latencies of bench are those of one run, beside the rounds.
+        let in_cell = || Measured::of(metric.of(cell).into_iter().collect());
+        Some((metric, in_rounds.or_else(in_cell)?))
+    };
+    Metric::ALL.into_iter().filter_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_cell_is_named_by_what_it_is() {
+        let cell = json!({
+            "workload": "cold-read", "block": 4096, "depth": 32, "engine": "psync", "figures": [],
+            "not_measured": null, "iops_median": 3.5,
+        });
+        assert_eq!(cell_name("", cell.as_object().unwrap()), "cold-read, 4k, depth 32, psync");
+        let placed = json!({ "what": { "free": { "rq_affinity": 1 } }, "application": 3 });
+        assert_eq!(cell_name("", placed.as_object().unwrap()), "free rq_affinity 1");
+    }
+
+    #[test]
+    fn rounds_have_a_spread_and_a_single_run_has_none() {
+        let cell = json!({
+            "figures": [{ "iops": 3.0 }, { "iops": 1.0 }, { "iops": 2.0 }],
+            "latency": { "complete_us_p999": 7.0 },
+        });
+        let rate = Measured { median: 2.0, min: 1.0, max: 3.0, rounds: 3 };
+        let tail = Measured { median: 7.0, min: 7.0, max: 7.0, rounds: 1 };
+        assert_eq!(measured(&cell), [(Metric::RequestsPerSecond, rate), (Metric::P999Us, tail)]);
+        assert!(measured(&json!({ "ns": [1.0], "not_measured": "refused" })).is_empty());
+        let lookup = Measured { median: 1.5, min: 1.0, max: 2.0, rounds: 2 };
+        assert_eq!(measured(&json!({ "ns": [1.0, 2.0] })), [(Metric::NsPerLookup, lookup)]);
+    }
+}
