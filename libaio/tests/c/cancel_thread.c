@@ -8,6 +8,7 @@ struct waiter {
     long min;
     long answer;
     int how;
+    int held;
     int cleaned;
 };
 
@@ -26,6 +27,8 @@ static void *wait_for_it(void *argument)
     me->answer = -9999;
     pthread_cleanup_push(cleanup, me);
     __atomic_store_n(&me->tid, gettid(), __ATOMIC_RELEASE);
+    while (__atomic_load_n(&me->held, __ATOMIC_ACQUIRE))
+        sched_yield();
     switch (me->how) {
     case 0: me->answer = io_getevents(me->ctx, me->min, 8, events, NULL); break;
     case 1: me->answer = io_getevents(me->ctx, me->min, 8, events, &minute); break;
@@ -79,7 +82,7 @@ int main(void)
         /* A thread that is cancelled already when it comes, with work to be done in its wait; the first direct
          * requests of a context have it make what the engine needs for them. */
         io_context_t fresh = setup(16);
-        struct waiter late = {.ctx = fresh, .how = how, .min = 2};
+        struct waiter late = {.ctx = fresh, .how = how, .min = 2, .held = 1};
         io_prep_pread(&reads[0], direct >= 0 ? direct : fd, buf, PAGE, 0);
         io_prep_pread(&reads[1], direct >= 0 ? direct : fd, buf + PAGE, PAGE, PAGE);
         list[1] = &reads[1];
@@ -87,6 +90,7 @@ int main(void)
             die("submit of 2");
         pthread_create(&late.thread, NULL, wait_for_it, &late);
         pthread_cancel(late.thread);
+        __atomic_store_n(&late.held, 0, __ATOMIC_RELEASE);
         pthread_join(late.thread, &end);
         snprintf(name, sizeof name, "%s, cancelled beforehand", hows[how]);
         say(name, "%s, %s", code(late.answer), end == PTHREAD_CANCELED ? "cancelled" : "not");
