@@ -402,6 +402,24 @@ fn the_terminal_is_restored_whatever_ends_top() {
 }
 
 #[test]
+fn top_ends_with_its_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pid");
+    // Once as the terminal's own process, which is told of its end, and once with that signal ignored.
+    for before in ["", "trap '' HUP; "] {
+        let terminal = Terminal::start(
+            80,
+            24,
+            &format!("{before}echo $$ >{}; exec {} --all", file.display(), quoted_top()),
+        );
+        terminal.shows("uringlet top");
+        let pid = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
+        drop(terminal);
+        wait_for("the end of top", || (!is_running(pid)).then_some(()));
+    }
+}
+
+#[test]
 fn no_color_means_no_colour() {
     for (setting, coloured) in [("NO_COLOR=", true), ("NO_COLOR=1", false)] {
         let terminal = Terminal::start(80, 24, &format!("{setting} {} --all", quoted_top()));

@@ -2,6 +2,7 @@
 
 mod columns;
 mod find;
+mod keys;
 mod plain;
 mod programs;
 mod screen;

@@ -1,6 +1,7 @@
 //! Programs and contexts on a terminal, until somebody quits.
 
 use super::columns::{self, CONTEXT, Column, Line as Cells, PROGRAM, percent};
+use super::keys;
 use super::programs::{Context, Program, Programs};
 use super::{find::Key, plain};
 use crate::observe;
@@ -20,6 +21,8 @@ use std::time::{Duration, Instant};
 const INTERVALS_MS: [u64; 9] = [100, 200, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000];
 /// The longest that a signal waits to be seen.
 const SLICE: Duration = Duration::from_millis(100);
+/// After a signal, the time that is left for an orderly end.
+const GRACE: Duration = Duration::from_millis(500);
 
 const HELP: &[&str] = &[
     "q Esc ^C   quit",
@@ -48,11 +51,11 @@ pub fn run(
     interval: Duration,
 ) -> Result<ExitCode> {
     ctrlc::set_handler(|| {
-        if STOP.swap(true, Ordering::Relaxed) {
-            // The loop does not come round.
-            ratatui::restore();
-            std::process::exit(i32::from(INTERRUPTED));
-        }
+        STOP.store(true, Ordering::Relaxed);
+        // This is a thread of its own. Should the loop not come round, it has lost its terminal.
+        std::thread::sleep(GRACE);
+        ratatui::restore();
+        std::process::exit(i32::from(INTERRUPTED));
     })
     .context("cannot handle signals")?;
     // Also has a panic restore the terminal before its message.
@@ -119,7 +122,12 @@ impl Screen {
             }
             // Keys come first: with a short interval a look may always be due.
             let left = due.saturating_duration_since(Instant::now());
-            if event::poll(left.min(SLICE)).context("cannot read keys")? {
+            if !keys::wait(left.min(SLICE)).context("the terminal is gone")? {
+                return Ok(Ended::Signal);
+            }
+            let mut any = false;
+            while event::poll(Duration::ZERO).context("cannot read keys")? {
+                any = true;
                 // Of other events, a new size is drawn in any case.
                 if let Event::Key(key) = event::read().context("cannot read keys")?
                     && key.kind == KeyEventKind::Press
@@ -132,7 +140,8 @@ impl Screen {
                         due = Instant::now() + self.interval;
                     }
                 }
-            } else if Instant::now() >= due {
+            }
+            if !any && Instant::now() >= due {
                 if !self.paused {
                     let now = programs.look().context("cannot read /proc")?;
                     if let (Some(_), [], [last, ..]) = (pid, &now[..], &self.programs[..]) {
