@@ -29,7 +29,7 @@ Examples:
   uringlet bench                          what uringlet is worth on the disk under this folder
   uringlet bench --full --json all.json   the same for every engine at every depth
   uringlet bench jobs/uringlet.fio        a job file of fio's, done by each engine in turn
-  uringlet compare before.json after.json what has changed between two runs, beyond noise
+  uringlet compare old.json new.json      what has changed between two runs, beyond noise
   uringlet doctor                         what this machine and sandbox allow, and why not
   uringlet reproduce fd-pool --quick      a published experiment, here, beside the published figures
   uringlet run --stats -- fio job.fio     run a program written for libaio on it, unchanged
