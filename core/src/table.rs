@@ -1,19 +1,19 @@
 //! From a handle to what stands behind it, without following the handle.
 //!
-//! A handle is an address inside one reserved stretch of address space; its page number there is
-//! the index of its entry. Anything outside, unaligned or without an entry is refused before it
-//! is dereferenced. (Idea: Linux AIO, 2013, an id in the context's ring header; here the id is
-//! the address, which a forged handle cannot make us read.)
+//! A handle is an address inside one reserved stretch of address space; the low bits of its page number are
+//! the index of its entry, which is believed only if it points back at the handle: anything outside,
+//! unaligned or without a value is refused before it is dereferenced. (Idea: Linux AIO, 2013, an id in the
+//! context's ring header; here the id is in the address, which a forged handle cannot make us read.)
 #![allow(unsafe_code)]
 
 mod entry;
 mod hazard;
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use self::entry::Entry;
 pub use self::entry::Pinned;
+use self::entry::{Entry, Pin, is_pinned};
 pub use self::hazard::Look;
 use crate::front::has_memory;
 use crate::sync::lock;
@@ -22,7 +22,7 @@ use crate::sys::Mapping;
 /// Bytes per entry: memory is handed out in pages.
 pub const PAGE: usize = 4096;
 
-/// Pages reserved, largest first: address space can be limited (RLIMIT_AS).
+/// Pages reserved, powers of two, largest first: address space can be limited (RLIMIT_AS).
 const PAGES: [usize; 3] = [1 << 16, 1 << 14, 1 << 11];
 
 /// Bytes of address space that a reservation leaves to others, beside what its entries take.
@@ -32,7 +32,12 @@ const SPARE: usize = 256 * 1024;
 #[derive(Debug)]
 pub struct Table<T> {
     memory: Mapping,
+    /// At each index, what has the pages whose number ends in it: as many as there are pages, so no two share one.
     entries: Box<[Entry<T>]>,
+    /// The offset in bytes of the last entry: as they are a power of two, it has all bits that an offset can have.
+    mask: usize,
+    /// For each entry, its readers that had no word of their own to say so in.
+    pins: Box<[AtomicU32]>,
     /// Which pages are in use.
     runs: Mutex<Runs>,
     /// No entry at or beyond this one was ever used.
@@ -67,6 +72,9 @@ impl Pages {
 }
 
 impl<T> Table<T> {
+    /// What each page of the reservation takes here.
+    const BYTES: usize = size_of::<Entry<T>>() + size_of::<AtomicU32>() + size_of::<bool>();
+
     /// Reserves address space.
     ///
     /// # Errors
@@ -76,18 +84,32 @@ impl<T> Table<T> {
         for pages in PAGES {
             match Mapping::new(pages * PAGE, libc::PROT_NONE) {
                 // So long that nothing would be left for the entries.
-                Ok(_) if !has_memory(pages * (size_of::<Entry<T>>() + 1) + SPARE) => {}
+                Ok(_) if !has_memory(pages * Self::BYTES + SPARE) => {}
                 Ok(memory) => {
-                    // SAFETY: zero is a null pointer and no pins.
-                    let entries = unsafe { Box::new_zeroed_slice(pages).assume_init() };
-                    let runs = Runs { used: vec![false; pages], hint: 0 };
+                    // SAFETY: zero is no handle and a null pointer.
+                    let entries: Box<[Entry<T>]> =
+                        unsafe { Box::new_zeroed_slice(pages).assume_init() };
+                    // SAFETY: zero is a number.
+                    let pins = unsafe { Box::new_zeroed_slice(pages).assume_init() };
+                    let runs = Mutex::new(Runs { used: vec![false; pages], hint: 0 });
                     let reached = AtomicUsize::new(0);
-                    return Ok(Self { memory, entries, runs: Mutex::new(runs), reached });
+                    let mask = (pages - 1) * size_of::<Entry<T>>();
+                    let table = Self { memory, entries, mask, pins, runs, reached };
+                    table.refuse_null();
+                    return Ok(table);
                 }
                 Err(errno) => error = errno,
             }
         }
         Err(error)
+    }
+
+    /// Gives the entry that a null handle leads to a handle that leads to another, for good: so it needs no
+    /// question of its own.
+    fn refuse_null(&self) {
+        self.entries[self.index(0)].reserve(PAGE);
+        let first = self.memory.base() as usize / PAGE;
+        lock(&self.runs).used[first.wrapping_neg() & (self.entries.len() - 1)] = true;
     }
 
     /// Takes `bytes` of zeroed memory, at a page.
@@ -126,54 +148,67 @@ impl<T> Table<T> {
     /// Makes a value findable under the address of pages of this table, which it may own.
     ///
     /// # Panics
-    /// If `handle` is no address of this table's.
+    /// If `handle` is no address of a page of this table's.
     pub fn publish_at(&self, handle: usize, value: Box<T>) {
-        let index = self.index(handle).expect("an address of this table");
-        self.reached.fetch_max(index + 1, Ordering::SeqCst);
-        self.entries[index].publish(value);
+        let offset = handle.wrapping_sub(self.memory.base() as usize);
+        let is_ours = offset < self.entries.len() * PAGE && offset.is_multiple_of(PAGE);
+        assert!(is_ours, "an address of this table");
+        let index = self.index(handle);
+        self.reached.fetch_max(offset / PAGE + 1, Ordering::SeqCst);
+        self.entries[index].publish(handle, value);
     }
 
     /// Calls `f` with every value.
     pub fn each(&self, mut f: impl FnMut(&T)) {
-        for index in 0..self.reached.load(Ordering::SeqCst) {
-            if self.entries[index].is_empty() {
+        for page in 0..self.reached.load(Ordering::SeqCst) {
+            let handle = self.memory.base() as usize + page * PAGE;
+            if self.entries[self.index(handle)].handle() != handle {
                 continue;
             }
-            let handle = self.memory.base() as usize + index * PAGE;
             if let Some(value) = self.get(handle) {
                 f(&value);
             }
         }
     }
 
+    /// Where the entry of a handle is, if it has one.
+    fn index(&self, handle: usize) -> usize {
+        (handle / PAGE) & (self.entries.len() - 1)
+    }
+
+    /// The entry at [`Table::index`].
     #[inline]
-    fn index(&self, handle: usize) -> Option<usize> {
-        // Turned, a page number: an address within a page, or outside, is larger than any.
-        let offset = handle.wrapping_sub(self.memory.base() as usize);
-        let page = offset.rotate_right(PAGE.trailing_zeros());
-        (page < self.entries.len()).then_some(page)
+    fn entry(&self, handle: usize) -> &Entry<T> {
+        // The same in bytes, with one shift for both the division and the size of an entry.
+        let offset = (handle / (PAGE / size_of::<Entry<T>>())) & self.mask;
+        // SAFETY: the mask leaves a multiple of an entry's size below that of all entries.
+        unsafe { &*self.entries.as_ptr().byte_add(offset) }
     }
 
     /// The value under a handle. `None`: there is none, or none any more.
     #[inline]
     pub fn get(&self, handle: usize) -> Option<Pinned<'_, T>> {
-        let entry = &self.entries[self.index(handle)?];
-        entry.get(hazard::mine().map(|hazard| &*hazard.handle), handle, hazard::light_fence)
+        let Some(word) = hazard::free() else { return self.get_counted(handle) };
+        self.entry(handle).get(Pin::word(word, handle), handle, hazard::light_fence)
+    }
+
+    /// As [`Table::get`], for a thread that is looking at a value already, or ends.
+    #[cold]
+    fn get_counted(&self, handle: usize) -> Option<Pinned<'_, T>> {
+        let pin = Pin::count(&self.pins[self.index(handle)]);
+        self.entry(handle).get(pin, handle, hazard::light_fence)
     }
 
     /// Takes a value out: from now on nobody finds it. `last` is called before waiting for the
     /// threads that are still looking at it, to send them away.
     pub fn remove(&self, handle: usize, last: impl FnOnce(&T)) -> Option<Box<T>> {
-        let entry = &self.entries[self.index(handle)?];
-        let value = entry.take();
-        if value.is_null() {
-            return None;
-        }
+        let index = self.index(handle);
+        let value = self.entries[index].take(handle)?;
         // SAFETY: from `publish_at`, and ours alone to free.
         last(unsafe { &*value });
         hazard::heavy_fence();
         let mut rounds = 0;
-        while entry.is_pinned(handle, hazard::words()) {
+        while is_pinned(&self.pins[index], handle, hazard::words()) {
             // They are on their way out: none of them sleeps any more.
             rounds += 1;
             if rounds < 100 {

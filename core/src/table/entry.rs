@@ -5,12 +5,12 @@ use std::ops::Deref;
 
 use crate::sync::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-/// An entry: a value, or nothing.
+/// An entry: a value and the handle that it is to be found under, or nothing.
 #[derive(Debug)]
 pub(super) struct Entry<T> {
+    /// 0: none. A reader believes the value only while this is the handle that it came with.
+    handle: AtomicUsize,
     value: AtomicPtr<T>,
-    /// Readers that had no word of their own to say so in.
-    pins: AtomicU32,
 }
 
 /// A value of the table that stays as long as this is held.
@@ -20,9 +20,26 @@ pub struct Pinned<'a, T> {
     value: &'a T,
 }
 
-/// What keeps a value: this thread's own word, or, if that is in use, the entry's count.
+/// What keeps a value: this thread's own word, or, if that is in use, a count beside the entry.
 #[derive(Debug)]
-struct Pin<'a>(Result<&'a AtomicUsize, &'a AtomicU32>);
+pub(super) struct Pin<'a>(Result<&'a AtomicUsize, &'a AtomicU32>);
+
+impl<'a> Pin<'a> {
+    /// Says in the thread's own word, which is 0, that it looks at `handle`.
+    #[inline]
+    pub(super) fn word(word: &'a AtomicUsize, handle: usize) -> Self {
+        // Release: whoever sees this handle in place of an earlier one knows that the
+        // earlier one's value is not used any more.
+        word.store(handle, Ordering::Release);
+        Self(Ok(word))
+    }
+
+    /// Says it in the entry's count.
+    pub(super) fn count(pins: &'a AtomicU32) -> Self {
+        pins.fetch_add(1, Ordering::SeqCst);
+        Self(Err(pins))
+    }
+}
 
 impl<T> Deref for Pinned<'_, T> {
     type Target = T;
@@ -48,65 +65,65 @@ impl Drop for Pin<'_> {
 impl<T> Entry<T> {
     #[cfg(loom)]
     fn new() -> Self {
-        Self { value: AtomicPtr::new(std::ptr::null_mut()), pins: AtomicU32::new(0) }
+        Self { handle: AtomicUsize::new(0), value: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.value.load(Ordering::Relaxed).is_null()
+    /// The handle that a value can be found under here; 0: none.
+    pub(super) fn handle(&self) -> usize {
+        self.handle.load(Ordering::Relaxed)
     }
 
-    /// From now on `value` can be found.
-    pub(super) fn publish(&self, value: Box<T>) {
-        self.value.store(Box::into_raw(value), Ordering::SeqCst);
+    /// Keeps the entry from ever having a value under another handle than this one.
+    pub(super) fn reserve(&self, handle: usize) {
+        self.handle.store(handle, Ordering::Relaxed);
     }
 
-    /// The value. `word` is the caller's own, if it has one, to hold `handle` while it looks; `fence`
-    /// orders its store before the look.
+    /// From now on `value` can be found under `handle`, which is not 0. The entry is empty, and nobody else
+    /// fills it.
+    pub(super) fn publish(&self, handle: usize, value: Box<T>) {
+        self.value.store(Box::into_raw(value), Ordering::Relaxed);
+        self.handle.store(handle, Ordering::SeqCst);
+    }
+
+    /// The value under `handle`. `pin` says what is looked at; `fence` orders that before the look.
     #[inline]
     pub(super) fn get<'a>(
         &'a self,
-        word: Option<&'a AtomicUsize>,
+        pin: Pin<'a>,
         handle: usize,
         fence: impl FnOnce(),
     ) -> Option<Pinned<'a, T>> {
         // The pin comes first, then the look: whoever takes the value away and looks for pins
         // after that either sees this one, or has been seen.
-        let pin = match word {
-            Some(word) if word.load(Ordering::Relaxed) == 0 => {
-                // Release: whoever sees this handle in place of an earlier one knows that the
-                // earlier one's value is not used any more.
-                word.store(handle, Ordering::Release);
-                Pin(Ok(word))
-            }
-            _ => {
-                self.pins.fetch_add(1, Ordering::SeqCst);
-                Pin(Err(&self.pins))
-            }
-        };
         fence();
-        // SAFETY: null, or made from a box by `publish`, which is freed only after `take`, and
-        // when no pin is left.
-        let value = unsafe { self.value.load(Ordering::SeqCst).as_ref() }?;
+        if self.handle.load(Ordering::SeqCst) != handle {
+            return None;
+        }
+        // SAFETY: made from a box by `publish`, before the handle that we have just seen (an earlier value would have
+        // been freed, and so taken, before). It is freed only after `take`, and when no pin is left.
+        let value = unsafe { &*self.value.load(Ordering::Relaxed) };
         Some(Pinned { _pin: pin, value })
     }
 
-    /// Takes the value out: nobody finds it from now on, and it is to be freed, from its box, when
-    /// nobody [has](Self::is_pinned) it any more. Null if there is none.
-    pub(super) fn take(&self) -> *mut T {
-        self.value.swap(std::ptr::null_mut(), Ordering::SeqCst)
+    /// Takes the value under `handle` out: nobody finds it from now on, and it is to be freed, from its box, when
+    /// nobody [has](is_pinned) it any more. Until then the entry must not be filled again. `None` if there is none.
+    pub(super) fn take(&self, handle: usize) -> Option<*mut T> {
+        // The value is read only by who has taken the handle: nothing replaces it before that.
+        let (success, failure) = (Ordering::SeqCst, Ordering::Relaxed);
+        self.handle.compare_exchange(handle, 0, success, failure).ok()?;
+        Some(self.value.load(Ordering::Relaxed))
     }
+}
 
-    /// Does a reader have the value, in the count or in one of the words? To be asked after a fence that
-    /// follows the [take](Self::take).
-    pub(super) fn is_pinned<'a>(
-        &self,
-        handle: usize,
-        mut words: impl Iterator<Item = &'a AtomicUsize>,
-    ) -> bool {
-        // Acquire: what the reader did with the value happened before it is freed.
-        self.pins.load(Ordering::SeqCst) != 0
-            || words.any(|word| word.load(Ordering::SeqCst) == handle)
-    }
+/// Does a reader have the value of a handle, in the entry's count or in one of the words? To be asked after a fence
+/// that follows the [take](Entry::take).
+pub(super) fn is_pinned<'a>(
+    pins: &AtomicU32,
+    handle: usize,
+    mut words: impl Iterator<Item = &'a AtomicUsize>,
+) -> bool {
+    // Acquire: what the reader did with the value happened before it is freed.
+    pins.load(Ordering::SeqCst) != 0 || words.any(|word| word.load(Ordering::SeqCst) == handle)
 }
 
 #[cfg(all(test, loom))]
@@ -116,12 +133,10 @@ mod loom_models {
     //!
     //! The fences stand for membarrier(2), which makes one of every compiler's fence.
 
-    use std::ptr;
-
     use loom::sync::Arc;
     use loom::thread;
 
-    use super::{AtomicUsize, Entry, Ordering};
+    use super::{AtomicU32, AtomicUsize, Entry, Ordering, Pin, is_pinned};
     use crate::sync::{UnsafeCell, fence, yield_now};
 
     const HANDLE: usize = 4096;
@@ -134,25 +149,29 @@ mod loom_models {
 
     struct World {
         entry: Entry<Value>,
+        pins: AtomicU32,
         words: [AtomicUsize; 2],
     }
 
     impl World {
         fn new() -> Arc<Self> {
             let words = [AtomicUsize::new(0), AtomicUsize::new(0)];
-            let world = Self { entry: Entry::new(), words };
+            let world = Self { entry: Entry::new(), pins: AtomicU32::new(0), words };
             world.publish(1);
             Arc::new(world)
         }
 
         fn publish(&self, number: u32) {
-            self.entry.publish(Box::new(Value { number, alive: UnsafeCell::new(true) }));
+            self.entry.publish(HANDLE, Box::new(Value { number, alive: UnsafeCell::new(true) }));
         }
 
         /// A lookup, by the thread that has word `at`; `None`: in the entry's count.
         fn look(&self, at: Option<usize>) -> Option<u32> {
-            let word = at.map(|at| &self.words[at]);
-            let found = self.entry.get(word, HANDLE, || fence(Ordering::SeqCst))?;
+            let pin = match at {
+                Some(at) => Pin::word(&self.words[at], HANDLE),
+                None => Pin::count(&self.pins),
+            };
+            let found = self.entry.get(pin, HANDLE, || fence(Ordering::SeqCst))?;
             // SAFETY: the value is pinned; loom fails the model if it is ended meanwhile.
             found.alive.with(|alive| assert!(unsafe { *alive }, "used after its end"));
             Some(found.number)
@@ -167,12 +186,9 @@ mod loom_models {
 
         /// Destroys the value. False: it was destroyed already.
         fn destroy(&self) -> bool {
-            let value = self.entry.take();
-            if value.is_null() {
-                return false;
-            }
+            let Some(value) = self.entry.take(HANDLE) else { return false };
             fence(Ordering::SeqCst);
-            while self.entry.is_pinned(HANDLE, self.words.iter()) {
+            while is_pinned(&self.pins, HANDLE, self.words.iter()) {
                 yield_now();
             }
             Self::end(value);
@@ -180,8 +196,7 @@ mod loom_models {
         }
 
         fn close(&self) {
-            let value = self.entry.take();
-            if !ptr::eq(value, ptr::null()) {
+            if let Some(value) = self.entry.take(HANDLE) {
                 Self::end(value);
             }
         }
@@ -213,10 +228,8 @@ mod loom_models {
                 other.look(Some(0));
                 // Another entry, which has no value.
                 let next = Entry::<Value>::new();
-                assert!(
-                    next.get(Some(&other.words[0]), 2 * HANDLE, || fence(Ordering::SeqCst))
-                        .is_none()
-                );
+                let pin = Pin::word(&other.words[0], 2 * HANDLE);
+                assert!(next.get(pin, 2 * HANDLE, || fence(Ordering::SeqCst)).is_none());
             });
             assert!(world.destroy());
             reader.join().unwrap();
@@ -245,7 +258,7 @@ mod loom_models {
             let world = World::new();
             let other = Arc::clone(&world);
             let reader = thread::spawn(move || other.look(Some(0)));
-            let value = world.entry.take();
+            let value = world.entry.take(HANDLE).unwrap();
             fence(Ordering::SeqCst);
             World::end(value);
             reader.join().unwrap();
@@ -260,7 +273,8 @@ mod loom_models {
             let world = World::new();
             let other = Arc::clone(&world);
             let reader = thread::spawn(move || {
-                if let Some(found) = other.entry.get(Some(&other.words[0]), HANDLE, || ()) {
+                let pin = Pin::word(&other.words[0], HANDLE);
+                if let Some(found) = other.entry.get(pin, HANDLE, || ()) {
                     // SAFETY: to be found wrong by loom.
                     found.alive.with(|alive| assert!(unsafe { *alive }));
                 }

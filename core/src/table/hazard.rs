@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, compiler_f
 
 use crossbeam_utils::CachePadded;
 
+use super::entry::Pin;
 use crate::sync::OnceNumber;
 use crate::sys;
 
@@ -44,7 +45,7 @@ impl Drop for Return {
 
 /// This thread's word. `None` while the thread ends.
 #[inline]
-pub(super) fn mine() -> Option<&'static Hazard> {
+fn mine() -> Option<&'static Hazard> {
     match MINE.get() {
         Some(hazard) => Some(hazard),
         None => claim(),
@@ -86,6 +87,12 @@ fn claim() -> Option<&'static Hazard> {
     Some(hazard)
 }
 
+/// This thread's word, if it looks at nothing yet.
+#[inline]
+pub(super) fn free() -> Option<&'static AtomicUsize> {
+    mine().map(|hazard| &*hazard.handle).filter(|word| word.load(Ordering::Relaxed) == 0)
+}
+
 /// Between a reader's store to its word and its look at the table.
 #[inline]
 pub(super) fn light_fence() {
@@ -117,27 +124,16 @@ pub(super) fn words() -> impl Iterator<Item = &'static AtomicUsize> {
 /// Says, while it lives, that this thread looks at a handle: what [`Table::get`](super::Table::get)
 /// does around its look, for other structures that are to be compared with the table.
 #[derive(Debug)]
-pub struct Look(Option<&'static Hazard>);
+pub struct Look {
+    _pin: Option<Pin<'static>>,
+}
 
 impl Look {
     /// At `handle`, which is not 0. Nothing is said if this thread is looking at another one.
     #[inline]
     pub fn at(handle: usize) -> Self {
-        let free = |hazard: &&Hazard| hazard.handle.load(Ordering::Relaxed) == 0;
-        let mine = mine().filter(free);
-        if let Some(hazard) = mine {
-            hazard.handle.store(handle, Ordering::Relaxed);
-        }
+        let pin = free().map(|word| Pin::word(word, handle));
         light_fence();
-        Self(mine)
-    }
-}
-
-impl Drop for Look {
-    #[inline]
-    fn drop(&mut self) {
-        if let Some(hazard) = self.0 {
-            hazard.handle.store(0, Ordering::Release);
-        }
+        Self { _pin: pin }
     }
 }
