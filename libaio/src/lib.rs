@@ -52,7 +52,7 @@ pub unsafe extern "C" fn _io_setup(entries: c_int, handle: *mut usize) -> c_int 
             return EFAULT;
         }
         let created = handle::create(entries as u32);
-        // SAFETY: writable; what the question has overwritten is set in any case.
+        // SAFETY: writable.
         unsafe { handle.write_unaligned(created.unwrap_or(0)) };
         created.err().unwrap_or(0)
     })

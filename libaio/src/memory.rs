@@ -11,8 +11,7 @@ use uringlet::table::PAGE;
 static KNOWN: [AtomicUsize; ENTRIES] = [const { AtomicUsize::new(0) }; ENTRIES];
 const ENTRIES: usize = 4096;
 
-/// Can `bytes` at `address` be read (or written)? Asking about a new page for writing overwrites
-/// eight bytes in it, within the given range.
+/// Can `bytes` at `address` be read (or written)? Asking changes nothing there.
 #[inline]
 pub(crate) fn accessible(address: usize, bytes: usize, write: bool) -> bool {
     let page = address / PAGE;

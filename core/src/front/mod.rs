@@ -85,12 +85,12 @@ pub fn is_eventfd(fd: i32) -> bool {
     sys::is_eventfd(fd)
 }
 
-/// Can eight bytes be read at this address? One system call; nothing is touched here.
+/// Can eight bytes be read at this address? Two system calls; nothing is touched here.
 pub fn readable(address: usize) -> bool {
     sys::readable(address)
 }
 
-/// Can eight bytes be written at this address? One system call; they are overwritten.
+/// Can eight bytes be written at this address? Two system calls; they stay as they are.
 pub fn writable(address: usize) -> bool {
     sys::writable(address)
 }
