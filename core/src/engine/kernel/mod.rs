@@ -136,19 +136,19 @@ fn make(
     }
 }
 
-/// The most requests that are handed over with one call if they do not lie next to each other. The block layer holds back all
-/// requests of a call until it has seen the last, so that more of them keep the device waiting; fewer cost a call and a
-/// notification of the device each. ARCHITECTURE.md has the figures.
+/// Requests that are handed over with one call while the kernel has few, if they do not lie next to each other. The block layer
+/// holds back all requests of a call until it has seen the last, so that more of them keep an idle device waiting; fewer cost
+/// a call and a notification of the device each. ARCHITECTURE.md has the figures.
 const TOGETHER: usize = 4;
 
 /// How many of the first of these go to the kernel with one call: all that lie next to each other in one file, which the block
-/// layer merges, or else some.
-fn together(instance: &Instance, slots: &[u32]) -> usize {
+/// layer merges, or else some: the more, the longer the `in_kernel` that were handed over before keep the device busy.
+fn together(instance: &Instance, slots: &[u32], in_kernel: usize) -> usize {
     // SAFETY: started by the caller, and not handed over yet.
     let request = |slot: u32| unsafe { &*instance.slot(slot).request() };
     let follows = |pair: &&[u32]| follows(request(pair[0]), request(pair[1]));
     let adjacent = 1 + slots.windows(2).take_while(follows).count();
-    adjacent.max(TOGETHER.min(slots.len()))
+    adjacent.max(TOGETHER.max(in_kernel / 2).min(slots.len()))
 }
 
 fn follows(one: &Request, next: &Request) -> bool {
@@ -378,12 +378,12 @@ impl KernelLane {
         if backend.holds_files() {
             slots.iter().for_each(|&slot| instance.slot(slot).hand_over());
         }
-        self.in_flight.fetch_add(slots.len(), Ordering::SeqCst);
+        let before = self.in_flight.fetch_add(slots.len(), Ordering::SeqCst);
         instance.ran_here(slots);
         let begin = sys::ticks();
         let mut done = 0;
         while done < slots.len() {
-            let together = together(instance, &slots[done..]);
+            let together = together(instance, &slots[done..], before + done);
             let (taken, errno) = backend.submit(instance, &slots[done..done + together], tell);
             done += taken;
             if errno < 0 {
