@@ -1,0 +1,113 @@
+//! Cancelling: what has not been started completes undone, and what has is told apart from it.
+#![allow(unsafe_code)]
+
+use super::Instance;
+use crate::engine::Contract;
+use crate::request::{Cancel, Kind};
+
+/// One use of a slot: what [`Instance::in_flight_on`] gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InFlight {
+    slot: u32,
+    state: u32,
+}
+
+/// What [`Instance::cancel_all_on`] found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Canceled {
+    /// Requests that will not be executed.
+    pub canceled: usize,
+    /// Requests that are being executed.
+    pub running: usize,
+}
+
+impl Instance {
+    /// Cancels one request with this [`Sqe::user_data`](crate::Sqe::user_data) that has not been started: it completes
+    /// with `-ECANCELED`. `Err`: `-EALREADY` if it is being executed, `-ENOENT` if there is none.
+    pub fn cancel(&self, user_data: u64) -> Result<(), i32> {
+        if !self.is_usable() {
+            return Err(-libc::EINVAL);
+        }
+        let mut answer = Err(-libc::ENOENT);
+        self.free.each_held(|slot| {
+            if answer.is_ok() {
+                return;
+            }
+            match self.cancel_slot(slot, user_data) {
+                Cancel::Done => answer = Ok(()),
+                Cancel::Started => answer = Err(-libc::EALREADY),
+                Cancel::Polling | Cancel::Missed => {}
+            }
+        });
+        answer
+    }
+
+    /// Cancels what has not been started on a descriptor.
+    pub fn cancel_all_on(&self, fd: i32) -> Canceled {
+        let mut found = Canceled::default();
+        if !self.is_usable() {
+            return found;
+        }
+        self.free.each_held(|index| {
+            let slot = self.slot(index);
+            // Once cancelled or completed, the slot may be another's.
+            if let Some(state) = slot.in_flight_on(fd) {
+                match self.cancel_slot(index, slot.key()) {
+                    Cancel::Done => found.canceled += 1,
+                    _ if slot.is_over(state) => {}
+                    _ => found.running += 1,
+                }
+            }
+        });
+        found
+    }
+
+    /// The requests on a descriptor that were submitted and have not ended, as far as this thread can
+    /// know of them.
+    pub fn in_flight_on(&self, fd: i32) -> Vec<InFlight> {
+        let mut found = Vec::new();
+        self.free.each_held(|index| {
+            if let Some(state) = self.slot(index).in_flight_on(fd) {
+                found.push(InFlight { slot: index, state });
+            }
+        });
+        found
+    }
+
+    /// A request that was in flight has ended: executed or cancelled.
+    pub fn is_over(&self, request: InFlight) -> bool {
+        self.slot(request.slot).is_over(request.state)
+    }
+
+    pub(super) fn cancel_slot(&self, index: u32, key: u64) -> Cancel {
+        match self.slot(index).cancel_queued(key) {
+            Cancel::Done => {
+                self.post_canceled(index);
+                Cancel::Done
+            }
+            Cancel::Polling if self.engine.retract(self, index, key) => {
+                self.slot(index).done();
+                self.post_canceled(index);
+                Cancel::Done
+            }
+            // The poller has just taken it off: it is being executed.
+            Cancel::Polling => Cancel::Started,
+            other => other,
+        }
+    }
+
+    /// Completes a cancelled request, which is the caller's alone.
+    pub(super) fn post_canceled(&self, index: u32) {
+        self.count(|counters| &counters.canceled);
+        // SAFETY: the caller has cancelled it: nobody executes it.
+        let request = unsafe { self.slot(index).request() };
+        let result = match request.kind {
+            // Bytes that went into a stream are not taken back.
+            _ if request.partial > 0 => request.partial as i32,
+            // As io_cancel has it.
+            Kind::Poll if self.strict => 0,
+            _ => -libc::ECANCELED,
+        };
+        self.post_placed(index, result);
+    }
+}

@@ -1,0 +1,285 @@
+//! Waiting and reaping: a thread that waits executes requests, sleeps when there are none for it, and
+//! takes what has completed.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::Instance;
+use crate::cqe::Cqe;
+use crate::engine::{Contract, Help};
+use crate::queue::{IoEvent, SleepEnd, Sleeper};
+use crate::sys;
+
+/// What a thread waits for in [`Instance::wait_for`].
+#[derive(Clone, Copy)]
+pub struct Wish<'a> {
+    /// How many requests are still to end; 0 ends the wait.
+    pub missing: &'a dyn Fn() -> u32,
+    /// Is this one of them? A thread that sleeps is woken for those only. Must not block.
+    pub concerns: &'a dyn Fn(&IoEvent) -> bool,
+    /// Ends the wait although something is missing; asked again after [`Instance::disturb`].
+    pub gives_up: &'a dyn Fn() -> bool,
+}
+
+impl std::fmt::Debug for Wish<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Wish").finish_non_exhaustive()
+    }
+}
+
+/// How a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// At least as many completions as asked for can be reaped.
+    Enough,
+    /// The time is over.
+    TimedOut,
+    /// A signal handler ran.
+    Interrupted,
+    /// The context is being destroyed, or belongs to another process: `EINVAL`.
+    Gone,
+    /// [`Wish::gives_up`] was true.
+    GaveUp,
+}
+
+/// Where a waiting thread takes completions of requests that it has executed itself: they need not
+/// go through the completion queue.
+pub struct Taker<'a> {
+    pub(super) sink: &'a mut dyn FnMut(IoEvent),
+    pub(super) room: u32,
+    pub(super) taken: u32,
+}
+
+impl<'a> Taker<'a> {
+    /// Takes up to `room` completions.
+    pub fn new(room: u32, sink: &'a mut dyn FnMut(IoEvent)) -> Self {
+        Self { sink, room, taken: 0 }
+    }
+
+    /// How many it has taken.
+    pub fn taken(&self) -> u32 {
+        self.taken
+    }
+}
+
+impl std::fmt::Debug for Taker<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Taker").field("room", &self.room).field("taken", &self.taken).finish()
+    }
+}
+
+/// Calls `f` with a taker that takes nothing.
+pub(crate) fn without_taker<R>(f: impl FnOnce(&mut Taker<'_>) -> R) -> R {
+    f(&mut Taker::new(0, &mut |_| {}))
+}
+
+impl Instance {
+    /// Waits until `min` completions can be reaped (0: only looks, and executes what will not
+    /// sleep), executing requests on the way; `max` is how many the caller can take. Completions
+    /// that `taker` has taken count, and are not in the queue. The signal mask, if given, is in
+    /// force while the thread sleeps.
+    #[inline]
+    pub fn wait(
+        self: &Arc<Self>,
+        min: u32,
+        max: u32,
+        timeout: Option<Duration>,
+        mask: Option<u64>,
+        taker: &mut Taker<'_>,
+    ) -> Waited {
+        if !self.is_usable() {
+            return Waited::Gone;
+        }
+        let available = self.completions.available();
+        if available >= min && (min > 0 || available >= max) {
+            return Waited::Enough;
+        }
+        let help = Help { min, max: max.max(min), unbounded: timeout.is_none() && min > 0 };
+        if min == 0 {
+            self.engine.help(self, help, taker);
+            return Waited::Enough;
+        }
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let helped = self.engine.help(self, help, taker);
+        if self.has_enough(min, taker) {
+            return Waited::Enough;
+        }
+        self.wait_on(help, helped, deadline, mask, taker)
+    }
+
+    /// As many as `min` were taken or can be reaped.
+    #[inline]
+    fn has_enough(&self, min: u32, taker: &Taker<'_>) -> bool {
+        taker.taken >= min || self.completions.available() >= min - taker.taken
+    }
+
+    /// The rest of a wait that one round of help, which `helped` or did not, has not ended.
+    #[inline(never)]
+    fn wait_on(
+        self: &Arc<Self>,
+        help: Help,
+        mut helped: bool,
+        deadline: Option<Instant>,
+        mask: Option<u64>,
+        taker: &mut Taker<'_>,
+    ) -> Waited {
+        let min = help.min;
+        let mut naps = 0;
+        loop {
+            let help = Help { min: min - taker.taken, ..help };
+            if helped {
+                helped = self.engine.help(self, help, taker);
+                if self.has_enough(min, taker) {
+                    return Waited::Enough;
+                }
+                continue;
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Waited::TimedOut;
+            }
+            let nap = self.engine.nap(naps);
+            let time = [left, nap].into_iter().flatten().min();
+            let stay_up = || self.engine.has_help_to_offer(self, help);
+            let need = min - taker.taken;
+            let sleeper =
+                Sleeper { need, concerns: None, stay_up: &stay_up, even_if_closed: false };
+            match self.engine.sleep(self, &sleeper, time, mask, taker) {
+                SleepEnd::Again => {}
+                SleepEnd::TimedOut => {
+                    if nap.is_some() {
+                        naps += 1;
+                        self.engine.watch(self);
+                    }
+                }
+                SleepEnd::Interrupted => return Waited::Interrupted,
+                SleepEnd::Closed => return Waited::Gone,
+            }
+            // A sleep in the kernel's own wait takes what has come.
+            if taker.taken >= min {
+                return Waited::Enough;
+            }
+            helped = true;
+        }
+    }
+
+    /// Waits until nothing is missing any more, executing requests on the way, where completions go to a
+    /// [`Sink`](super::Sink).
+    pub fn wait_for(self: &Arc<Self>, wish: &Wish<'_>, timeout: Option<Duration>) -> Waited {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        without_taker(|taker| {
+            let mut naps = 0;
+            loop {
+                let missing = (wish.missing)();
+                if missing == 0 {
+                    return Waited::Enough;
+                }
+                if !self.is_usable() {
+                    return Waited::Gone;
+                }
+                let help = Help { min: missing, max: u32::MAX, unbounded: timeout.is_none() };
+                let helped = self.engine.help(self, help, taker);
+                if (wish.missing)() == 0 {
+                    return Waited::Enough;
+                }
+                let left = deadline.map(|end| end.saturating_duration_since(Instant::now()));
+                if left.is_some_and(|left| left.is_zero()) {
+                    return Waited::TimedOut;
+                }
+                if (wish.gives_up)() {
+                    return Waited::GaveUp;
+                }
+                if helped {
+                    continue;
+                }
+                let nap = self.engine.nap(naps);
+                let time = [left, nap].into_iter().flatten().min();
+                let stay_up = || {
+                    (wish.missing)() == 0
+                        || (wish.gives_up)()
+                        || self.engine.has_help_to_offer(self, help)
+                };
+                let concerns = Some(wish.concerns);
+                let sleeper =
+                    Sleeper { need: missing, concerns, stay_up: &stay_up, even_if_closed: false };
+                match self.engine.sleep(self, &sleeper, time, None, taker) {
+                    SleepEnd::Again => {}
+                    SleepEnd::TimedOut if nap.is_some() => {
+                        naps += 1;
+                        self.engine.watch(self);
+                    }
+                    SleepEnd::TimedOut => {}
+                    SleepEnd::Interrupted if (wish.missing)() == 0 => return Waited::Enough,
+                    SleepEnd::Interrupted => return Waited::Interrupted,
+                    SleepEnd::Closed => return Waited::Gone,
+                }
+            }
+        })
+    }
+
+    /// Has every thread that sleeps in [`Instance::wait_for`] look again.
+    pub fn disturb(&self) {
+        if self.completions.has_sleepers() {
+            self.completions.wake_now();
+        }
+    }
+
+    /// Wakes those who wait for a request that the front end has completed by itself.
+    pub fn wake_for(&self, event: &IoEvent) {
+        self.completions.completed(event);
+    }
+
+    /// Looks whether something can be brought to its end at once: executes what is known not to sleep,
+    /// and, now and then, collects what the kernel has done. Never sleeps.
+    #[inline]
+    pub fn poll(self: &Arc<Self>) {
+        /// Looking at the kernel's ring costs as much as looking at thirty requests.
+        const EVERY_US: u64 = 5;
+        /// A look is for one request: it does not do all the work of others.
+        const MOST: u32 = 64;
+        if !self.is_usable() {
+            return;
+        }
+        let help = Help { min: 0, max: MOST, unbounded: false };
+        if !self.engine.has_help_to_offer(self, help) {
+            let now = sys::ticks();
+            if now.wrapping_sub(self.looked.load(Ordering::Relaxed)) < EVERY_US * self.ticks_per_us
+            {
+                return;
+            }
+            self.looked.store(now, Ordering::Relaxed);
+            return self.engine.collect(self);
+        }
+        without_taker(|taker| self.engine.help(self, help, taker));
+    }
+
+    /// Reaps up to `max` completions as [`Cqe`]s, without sleeping. Gives how many.
+    #[inline]
+    pub fn reap(&self, max: u32, mut take: impl FnMut(Cqe)) -> u32 {
+        self.completions.reap(
+            max,
+            // SAFETY: `reap` passes places between head and tail.
+            |ring, at| take(unsafe { ring.read_cqe(at) }),
+            |slot| self.reaped(slot),
+        )
+    }
+
+    /// Reaps up to `max` completions as [`IoEvent`]s, without sleeping. Gives how many.
+    #[inline]
+    pub fn reap_events(&self, max: u32, mut take: impl FnMut(IoEvent)) -> u32 {
+        self.completions.reap(
+            max,
+            // SAFETY: `reap` passes places between head and tail.
+            |ring, at| take(unsafe { ring.read_event(at) }),
+            |slot| self.reaped(slot),
+        )
+    }
+
+    /// Completions that can be reaped.
+    #[inline]
+    pub fn available(&self) -> u32 {
+        self.completions.available()
+    }
+}
