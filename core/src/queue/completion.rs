@@ -5,13 +5,17 @@
 //! publisher takes the list along before it stops. README.md beside this file gives the argument.
 #![allow(unsafe_code)]
 
-use std::os::fd::RawFd;
-use std::time::Duration;
+mod sleepers;
 
+use std::os::fd::RawFd;
+
+pub(crate) use self::sleepers::Sleeper;
+use self::sleepers::Sleepers;
 use super::gate::Gate;
-use super::ring::{IoEvent, Ring};
+use super::ring::Ring;
+use super::sleep::Sleep;
 use crate::request::Completion;
-use crate::sync::{AtomicU32, Mutex, Ordering, UnsafeCell, fence, lock};
+use crate::sync::{AtomicU32, Mutex, Ordering, UnsafeCell};
 use crate::zeros::{Zero, Zeros};
 
 /// Nobody publishes.
@@ -55,34 +59,6 @@ unsafe impl Zero for Parked {
 struct Reaper {
     /// Slots of the places before this one were given back.
     released: u32,
-}
-
-#[derive(Debug)]
-struct Sleepers {
-    count: u32,
-    /// The smallest number of completions that any of them waits for.
-    need: u32,
-    /// Sleepers in ppoll: their eventfds.
-    eventfds: Vec<RawFd>,
-    /// Those of all these who wait for certain requests, and for no number of completions.
-    choosy: Vec<Choosy>,
-    /// The context is being destroyed: nobody sleeps any more.
-    closed: bool,
-}
-
-/// A sleeper that waits for certain requests. Both pointers are good until it has unregistered itself.
-#[derive(Clone, Copy)]
-struct Choosy {
-    concerns: *const (dyn Fn(&IoEvent) -> bool + 'static),
-    sleep: *const Sleep,
-    /// It sleeps elsewhere, and this ends it; else -1.
-    eventfd: RawFd,
-}
-
-impl std::fmt::Debug for Choosy {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Choosy").field("eventfd", &self.eventfd).finish_non_exhaustive()
-    }
 }
 
 // SAFETY: cells are touched under the rules above: `parked[slot]` by the slot's holder until it is
@@ -131,19 +107,6 @@ impl Posted {
     }
 }
 
-/// Why a sleep ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SleepEnd {
-    /// Completions, or nothing at all: look again.
-    Again,
-    /// The time is over.
-    TimedOut,
-    /// A signal handler ran.
-    Interrupted,
-    /// The context is being destroyed.
-    Closed,
-}
-
 impl Completions {
     /// The ring has room for every slot: `slots <= ring.room()`.
     pub(crate) fn new(ring: Ring, slots: usize) -> Self {
@@ -154,13 +117,7 @@ impl Completions {
             slots: Zeros::new(ring.places() as usize),
             reaper: Gate::new(Reaper { released: ring.head() }),
             ring,
-            sleepers: Mutex::new(Sleepers {
-                count: 0,
-                need: u32::MAX,
-                eventfds: Vec::new(),
-                choosy: Vec::new(),
-                closed: false,
-            }),
+            sleepers: Mutex::new(Sleepers::new()),
             wakes: Sleep::new(),
         }
     }
@@ -322,367 +279,14 @@ impl Completions {
             free(slot);
         }
     }
-
-    /// Registers a sleeper, unless it need not sleep. Gives the word to sleep on, of `own` if it is choosy.
-    fn register(
-        &self,
-        sleeper: &Sleeper<'_>,
-        own: &Sleep,
-        eventfd: Option<RawFd>,
-    ) -> Result<u32, SleepEnd> {
-        let need = sleeper.need;
-        let mut sleepers = lock(&self.sleepers);
-        if sleepers.closed && !sleeper.even_if_closed {
-            return Err(SleepEnd::Closed);
-        }
-        // Either the next publisher sees the flag in the exchange with which it stops, or this
-        // sees that publisher's tail: both change the same word. And either a submitter sees the
-        // flag after announcing its requests, or `stay_up` sees those.
-        self.state.fetch_or(SLEEPERS, Ordering::SeqCst);
-        // Pairs with the fence in `completed`: it sees the flag, or `stay_up` what it has written.
-        fence(Ordering::SeqCst);
-        if self.available() >= need || (sleeper.stay_up)() {
-            if sleepers.count == 0 {
-                self.state.fetch_and(!SLEEPERS, Ordering::Relaxed);
-            }
-            return Err(SleepEnd::Again);
-        }
-        sleepers.count += 1;
-        let Some(concerns) = sleeper.concerns else {
-            sleepers.need = sleepers.need.min(need);
-            sleepers.eventfds.extend(eventfd);
-            return Ok(self.wakes.ticket());
-        };
-        let concerns = std::ptr::from_ref(concerns);
-        // SAFETY: only the lifetime changes; `unregister` comes before its end.
-        let concerns = unsafe {
-            std::mem::transmute::<
-                *const (dyn Fn(&IoEvent) -> bool + '_),
-                *const (dyn Fn(&IoEvent) -> bool + 'static),
-            >(concerns)
-        };
-        let eventfd = eventfd.unwrap_or(-1);
-        sleepers.choosy.push(Choosy { concerns, sleep: std::ptr::from_ref(own), eventfd });
-        Ok(own.ticket())
-    }
-
-    fn unregister(&self, own: &Sleep, eventfd: Option<RawFd>) {
-        let mut sleepers = lock(&self.sleepers);
-        sleepers.count -= 1;
-        sleepers.choosy.retain(|other| !std::ptr::eq(other.sleep, own));
-        if let Some(fd) = eventfd {
-            sleepers.eventfds.retain(|&other| other != fd);
-        }
-        if sleepers.count == 0 {
-            sleepers.need = u32::MAX;
-            self.state.fetch_and(!SLEEPERS, Ordering::Relaxed);
-        }
-    }
-
-    /// Sleeps until there are enough completions, or those that it waits for, at most `timeout`. May
-    /// end for no reason.
-    pub(crate) fn sleep(&self, sleeper: &Sleeper<'_>, timeout: Option<Duration>) -> SleepEnd {
-        let own = Sleep::new();
-        match self.register(sleeper, &own, None) {
-            Err(end) => end,
-            Ok(ticket) => {
-                let choosy = sleeper.concerns.is_some();
-                // As aio_suspend(3), whose wait in the kernel goes on after a handler with SA_RESTART.
-                let word = if choosy { &own } else { &self.wakes };
-                let end = word.sleep(ticket, timeout, choosy);
-                self.unregister(&own, None);
-                end
-            }
-        }
-    }
-
-    /// As [`Completions::sleep`], with the thread's signal mask replaced meanwhile, atomically.
-    /// `Err` with the negative errno if no descriptor is left for it.
-    #[cfg(not(loom))]
-    pub(crate) fn sleep_masked(
-        &self,
-        sleeper: &Sleeper<'_>,
-        timeout: Option<Duration>,
-        mask: u64,
-    ) -> Result<SleepEnd, i32> {
-        let fd = crate::sys::eventfd();
-        if fd < 0 {
-            return Err(fd as i32);
-        }
-        let fd = fd as RawFd;
-        let own = Sleep::new();
-        let end = match self.register(sleeper, &own, Some(fd)) {
-            Err(end) => end,
-            Ok(_) => {
-                let mut poll = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
-                let ret = crate::sys::ppoll(&mut poll, timeout, Some(&mask));
-                self.unregister(&own, Some(fd));
-                match ret {
-                    0 => SleepEnd::TimedOut,
-                    ret if ret == -(libc::EINTR as isize) => SleepEnd::Interrupted,
-                    _ => SleepEnd::Again,
-                }
-            }
-        };
-        crate::sys::close(fd);
-        Ok(end)
-    }
-
-    /// As [`Completions::sleep`] or [`Completions::sleep_masked`].
-    #[cfg(not(loom))]
-    pub(crate) fn sleep_with(
-        &self,
-        sleeper: &Sleeper<'_>,
-        time: Option<Duration>,
-        mask: Option<u64>,
-    ) -> SleepEnd {
-        match mask.map(|mask| self.sleep_masked(sleeper, time, mask)) {
-            Some(Ok(end)) => end,
-            // No descriptor left: the mask cannot be in force, but time can pass.
-            None | Some(Err(_)) => self.sleep(sleeper, time),
-        }
-    }
-
-    /// Registers a sleeper that sleeps in `elsewhere`, which ends when `eventfd` is counted up.
-    #[cfg(not(loom))]
-    pub(crate) fn sleep_elsewhere(
-        &self,
-        sleeper: &Sleeper<'_>,
-        eventfd: RawFd,
-        elsewhere: impl FnOnce() -> SleepEnd,
-    ) -> SleepEnd {
-        let own = Sleep::new();
-        match self.register(sleeper, &own, Some(eventfd)) {
-            Err(end) => end,
-            Ok(_) => {
-                let end = elsewhere();
-                self.unregister(&own, Some(eventfd));
-                end
-            }
-        }
-    }
-
-    /// Wakes the sleepers if one of them has what it waits for. True if anybody was woken.
-    pub(crate) fn wake(&self) -> bool {
-        self.wake_if(|sleepers| sleepers.closed || self.available() >= sleepers.need)
-    }
-
-    /// Wakes the sleepers so that they look at what there is to execute.
-    pub(crate) fn wake_now(&self) -> bool {
-        self.wake_if(|_| true)
-    }
-
-    fn wake_if(&self, due: impl FnOnce(&Sleepers) -> bool) -> bool {
-        let mut sleepers = lock(&self.sleepers);
-        let due = sleepers.count > 0 && due(&sleepers);
-        let mut woken = Woken::default();
-        if due {
-            // All of them look again, and say anew what they need.
-            sleepers.need = u32::MAX;
-            self.wakes.change();
-            for &fd in &sleepers.eventfds {
-                crate::sys::eventfd_add(fd, 1);
-            }
-            sleepers.choosy.iter().for_each(|choosy| woken.add(choosy));
-        }
-        drop(sleepers);
-        if due {
-            self.wakes.wake_all();
-        }
-        woken.wake();
-        due
-    }
-
-    /// A request has completed that goes through no ring, and what tells those who wait for it is
-    /// written: wakes them.
-    #[inline]
-    pub(crate) fn completed(&self, event: &IoEvent) {
-        // Pairs with the fence in `register`.
-        fence(Ordering::SeqCst);
-        if self.state.load(Ordering::Relaxed) & SLEEPERS != 0 {
-            self.wake_concerned(event);
-        }
-    }
-
-    #[cold]
-    fn wake_concerned(&self, event: &IoEvent) {
-        let mut woken = Woken::default();
-        let sleepers = lock(&self.sleepers);
-        for choosy in &sleepers.choosy {
-            // SAFETY: registered, so its owner sleeps, or waits for this lock.
-            if unsafe { (*choosy.concerns)(event) } {
-                woken.add(choosy);
-            }
-        }
-        // The last ones of a context that is being closed are counted.
-        let closing = sleepers.closed;
-        drop(sleepers);
-        woken.wake();
-        if closing {
-            self.wake();
-        }
-    }
-
-    /// Wakes every sleeper, and lets nobody sleep any more.
-    pub(crate) fn close(&self) {
-        lock(&self.sleepers).closed = true;
-        self.wake();
-    }
-
-    /// Somebody sleeps, or is about to and has not looked for the last time.
-    #[inline]
-    pub(crate) fn has_sleepers(&self) -> bool {
-        self.state.load(Ordering::SeqCst) & SLEEPERS != 0
-    }
-}
-
-/// Sleepers whose words were changed under the lock, to be woken outside of it.
-#[derive(Default)]
-struct Woken {
-    words: [usize; 8],
-    count: usize,
-}
-
-impl Woken {
-    /// The caller holds the sleepers' lock.
-    fn add(&mut self, choosy: &Choosy) {
-        // SAFETY: registered, so the word is there.
-        let sleep = unsafe { &*choosy.sleep };
-        sleep.change();
-        if choosy.eventfd >= 0 {
-            crate::sys::eventfd_add(choosy.eventfd, 1);
-        } else if cfg!(loom) || self.count == self.words.len() {
-            sleep.wake_all();
-        } else {
-            self.words[self.count] = sleep.address();
-            self.count += 1;
-        }
-    }
-
-    fn wake(&self) {
-        // Their owners may have gone meanwhile: a wake at a word that is none any more hits nobody, or
-        // somebody who looks again.
-        self.words[..self.count].iter().for_each(|&word| Sleep::wake_at(word));
-    }
-}
-
-/// What a thread that wants to sleep waits for.
-pub(crate) struct Sleeper<'a> {
-    /// Completions in the ring.
-    pub(crate) need: u32,
-    /// Instead: completions for which this is true, of a context whose completions go through no ring.
-    /// Asked under a lock: it must not block.
-    pub(crate) concerns: Option<&'a dyn Fn(&IoEvent) -> bool>,
-    /// Asked once more when everybody can see that this thread is going to sleep: true if there
-    /// is something to do instead.
-    pub(crate) stay_up: &'a dyn Fn() -> bool,
-    /// It waits for the end of what was in flight when the context was closed.
-    pub(crate) even_if_closed: bool,
-}
-
-/// A word to sleep on: a futex.
-#[cfg(not(loom))]
-#[derive(Debug)]
-pub(crate) struct Sleep(AtomicU32);
-
-#[cfg(not(loom))]
-impl Sleep {
-    pub(crate) fn new() -> Self {
-        Self(AtomicU32::new(0))
-    }
-
-    /// The word now: a change after this ends a sleep with this ticket.
-    pub(crate) fn ticket(&self) -> u32 {
-        self.0.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn sleep(&self, ticket: u32, timeout: Option<Duration>, restarts: bool) -> SleepEnd {
-        use crate::sys::Woken;
-        match crate::sys::futex_wait(&self.0, ticket, timeout, restarts) {
-            Woken::Again => SleepEnd::Again,
-            Woken::TimedOut => SleepEnd::TimedOut,
-            Woken::Interrupted => SleepEnd::Interrupted,
-        }
-    }
-
-    /// Ends the sleep of everybody with an older ticket, together with [`Sleep::wake_all`].
-    pub(crate) fn change(&self) {
-        self.0.fetch_add(1, Ordering::Release);
-    }
-
-    pub(crate) fn wake_all(&self) {
-        Self::wake_at(self.address());
-    }
-
-    fn address(&self) -> usize {
-        self.0.as_ptr().addr()
-    }
-
-    fn wake_at(address: usize) {
-        crate::sys::futex_wake(address, i32::MAX);
-    }
-}
-
-/// The same from loom's parts.
-#[cfg(loom)]
-#[derive(Debug)]
-pub(crate) struct Sleep {
-    word: AtomicU32,
-    gate: Mutex<()>,
-    changed: loom::sync::Condvar,
-}
-
-#[cfg(loom)]
-impl Sleep {
-    pub(crate) fn new() -> Self {
-        Self { word: AtomicU32::new(0), gate: Mutex::new(()), changed: loom::sync::Condvar::new() }
-    }
-
-    pub(crate) fn ticket(&self) -> u32 {
-        self.word.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn sleep(
-        &self,
-        ticket: u32,
-        _timeout: Option<Duration>,
-        _restarts: bool,
-    ) -> SleepEnd {
-        let mut gate = lock(&self.gate);
-        while self.word.load(Ordering::Acquire) == ticket {
-            gate = self.changed.wait(gate).unwrap();
-        }
-        drop(gate);
-        SleepEnd::Again
-    }
-
-    pub(crate) fn change(&self) {
-        self.word.fetch_add(1, Ordering::Release);
-    }
-
-    pub(crate) fn wake_all(&self) {
-        drop(lock(&self.gate));
-        self.changed.notify_all();
-    }
-
-    fn address(&self) -> usize {
-        0
-    }
-
-    fn wake_at(_: usize) {}
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{Completions, SleepEnd, Sleeper};
+    use super::Completions;
     use crate::cqe::Cqe;
     use crate::queue::Ring;
     use crate::request::Completion;
-    use std::time::Duration;
-
-    fn sleeper(need: u32) -> Sleeper<'static> {
-        Sleeper { need, concerns: None, stay_up: &|| false, even_if_closed: false }
-    }
 
     fn completion(slot: u32, user_data: u64) -> Completion {
         Completion { cqe: Cqe { user_data, res: 0, flags: 0 }, data: 0, notify: -1, slot }
@@ -707,34 +311,21 @@ mod tests {
             assert_eq!(freed, [0, 1, 2]);
         }
     }
-
-    #[test]
-    #[cfg_attr(miri, ignore = "futex(2) is inline assembly here, which Miri does not execute")]
-    fn a_sleep_ends_by_time_or_by_closing() {
-        let queue = Completions::new(Ring::cqes(1), 1);
-        assert_eq!(queue.sleep(&sleeper(1), Some(Duration::from_millis(1))), SleepEnd::TimedOut);
-        queue.close();
-        assert_eq!(queue.sleep(&sleeper(1), None), SleepEnd::Closed);
-    }
 }
 
 #[cfg(all(test, loom))]
 mod loom_models {
-    //! Failure would look like: a completion missing or twice, a slot number that is not the
-    //! completion's, or a sleeper that sleeps on (loom reports a deadlock).
+    //! Failure would look like: a completion missing or twice, or a slot number that is not the
+    //! completion's.
 
-    use super::{AtomicU32, Completions, Ordering, Sleeper};
+    use super::Completions;
     use crate::cqe::Cqe;
-    use crate::queue::{IoEvent, Ring};
+    use crate::queue::Ring;
     use crate::request::Completion;
     use loom::sync::Arc;
     use loom::thread;
 
-    fn waits_for(need: u32) -> Sleeper<'static> {
-        Sleeper { need, concerns: None, stay_up: &|| false, even_if_closed: false }
-    }
-
-    fn post(queue: &Completions, slot: u32) {
+    pub(super) fn post(queue: &Completions, slot: u32) {
         let cqe = Cqe { user_data: u64::from(slot) + 10, res: 0, flags: 0 };
         let posted = queue.post(Completion { cqe, data: 0, notify: -1, slot });
         if posted.is_some_and(|posted| posted.wakes()) {
@@ -766,134 +357,6 @@ mod loom_models {
             reap(&queue, &mut seen);
             seen.sort_unstable();
             assert_eq!(seen, [(10, 0), (11, 1)]);
-        });
-    }
-
-    #[test]
-    fn loom_a_sleeper_is_woken_when_enough_is_there() {
-        loom::model(|| {
-            let queue = Arc::new(Completions::new(Ring::cqes(2), 2));
-            let other = Arc::clone(&queue);
-            let first = thread::spawn(move || post(&other, 0));
-            let other = Arc::clone(&queue);
-            let second = thread::spawn(move || post(&other, 1));
-            while queue.available() < 2 {
-                queue.sleep(&waits_for(2), None);
-            }
-            first.join().unwrap();
-            second.join().unwrap();
-        });
-    }
-
-    #[test]
-    fn loom_two_sleepers_are_both_woken() {
-        loom::model(|| {
-            let queue = Arc::new(Completions::new(Ring::cqes(1), 1));
-            let other = Arc::clone(&queue);
-            let sleeper = thread::spawn(move || {
-                while other.available() < 1 {
-                    other.sleep(&waits_for(1), None);
-                }
-            });
-            post(&queue, 0);
-            while queue.available() < 1 {
-                queue.sleep(&waits_for(1), None);
-            }
-            sleeper.join().unwrap();
-        });
-    }
-
-    fn event(obj: u64) -> IoEvent {
-        IoEvent { obj, ..IoEvent::default() }
-    }
-
-    /// Sleeps until the word for `obj` is written.
-    fn sleep_for(queue: &Completions, obj: u64, word: &AtomicU32) {
-        let is_written = || word.load(Ordering::Acquire) == 1;
-        let concerns = |event: &IoEvent| event.obj == obj;
-        while !is_written() {
-            let (concerns, stay_up) = (Some(&concerns as &dyn Fn(&IoEvent) -> bool), &is_written);
-            queue.sleep(&Sleeper { need: 1, concerns, stay_up, even_if_closed: false }, None);
-        }
-    }
-
-    #[test]
-    fn loom_a_choosy_sleeper_is_woken_by_its_completion() {
-        loom::model(|| {
-            let queue = Arc::new(Completions::without_ring());
-            let word = Arc::new(AtomicU32::new(0));
-            let (other, written) = (Arc::clone(&queue), Arc::clone(&word));
-            let worker = thread::spawn(move || {
-                written.store(1, Ordering::Release);
-                other.completed(&event(7));
-            });
-            sleep_for(&queue, 7, &word);
-            worker.join().unwrap();
-        });
-    }
-
-    #[test]
-    fn loom_each_choosy_sleeper_is_woken_by_its_own() {
-        loom::model(|| {
-            let queue = Arc::new(Completions::without_ring());
-            let words = Arc::new([AtomicU32::new(0), AtomicU32::new(0)]);
-            let (other, written) = (Arc::clone(&queue), Arc::clone(&words));
-            let sleeper = thread::spawn(move || sleep_for(&other, 1, &written[1]));
-            for obj in [1, 0] {
-                words[obj].store(1, Ordering::Release);
-                queue.completed(&event(obj as u64));
-            }
-            sleeper.join().unwrap();
-        });
-    }
-
-    /// Canary: who looks for sleepers before the word is written leaves one asleep.
-    #[test]
-    #[should_panic(expected = "sleeps for ever")]
-    fn loom_canary_looking_before_writing_leaves_a_sleeper() {
-        loom::model(|| {
-            let queue = Arc::new(Completions::without_ring());
-            let word = Arc::new(AtomicU32::new(0));
-            let (other, written) = (Arc::clone(&queue), Arc::clone(&word));
-            let worker = thread::spawn(move || {
-                other.completed(&event(7));
-                written.store(1, Ordering::Release);
-            });
-            let own = super::Sleep::new();
-            let is_written = || word.load(Ordering::Acquire) == 1;
-            let concerns: Option<&dyn Fn(&IoEvent) -> bool> = Some(&|event| event.obj == 7);
-            let sleeper =
-                Sleeper { need: 1, concerns, stay_up: &is_written, even_if_closed: false };
-            let registered = queue.register(&sleeper, &own, None);
-            worker.join().unwrap();
-            if let Ok(ticket) = registered {
-                queue.unregister(&own, None);
-                assert_ne!(own.ticket(), ticket, "sleeps for ever");
-            }
-        });
-    }
-
-    /// Canary: a sleeper that looks first and raises its flag afterwards is never woken.
-    #[test]
-    #[should_panic(expected = "sleeps for ever")]
-    fn loom_canary_flag_after_looking_sleeps_for_ever() {
-        loom::model(|| {
-            let queue = Arc::new(Completions::new(Ring::cqes(1), 1));
-            let other = Arc::clone(&queue);
-            let poster = thread::spawn(move || post(&other, 0));
-            if queue.available() < 1 {
-                let ticket = {
-                    let mut sleepers = super::lock(&queue.sleepers);
-                    sleepers.count += 1;
-                    sleepers.need = 1;
-                    queue.state.fetch_or(super::SLEEPERS, super::Ordering::Relaxed);
-                    queue.wakes.ticket()
-                };
-                poster.join().unwrap();
-                assert_ne!(queue.wakes.ticket(), ticket, "sleeps for ever");
-            } else {
-                poster.join().unwrap();
-            }
         });
     }
 }

@@ -3,9 +3,11 @@
 mod completion;
 mod gate;
 mod ring;
+mod sleep;
 mod submission;
 
-pub(crate) use completion::{Completions, Posted, Sleep, SleepEnd, Sleeper};
+pub(crate) use completion::{Completions, Posted, Sleeper};
 pub use ring::IoEvent;
 pub(crate) use ring::Ring;
+pub(crate) use sleep::{Sleep, SleepEnd};
 pub(crate) use submission::IndexRing;

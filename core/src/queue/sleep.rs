@@ -1,0 +1,112 @@
+//! A word to sleep on: a futex, or what loom has for one.
+
+use std::time::Duration;
+
+use crate::sync::{AtomicU32, Ordering};
+#[cfg(loom)]
+use crate::sync::{Mutex, lock};
+
+/// Why a sleep ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SleepEnd {
+    /// Completions, or nothing at all: look again.
+    Again,
+    /// The time is over.
+    TimedOut,
+    /// A signal handler ran.
+    Interrupted,
+    /// The context is being destroyed.
+    Closed,
+}
+
+/// A word to sleep on: a futex.
+#[cfg(not(loom))]
+#[derive(Debug)]
+pub(crate) struct Sleep(AtomicU32);
+
+#[cfg(not(loom))]
+impl Sleep {
+    pub(crate) fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// The word now: a change after this ends a sleep with this ticket.
+    pub(crate) fn ticket(&self) -> u32 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn sleep(&self, ticket: u32, timeout: Option<Duration>, restarts: bool) -> SleepEnd {
+        use crate::sys::Woken;
+        match crate::sys::futex_wait(&self.0, ticket, timeout, restarts) {
+            Woken::Again => SleepEnd::Again,
+            Woken::TimedOut => SleepEnd::TimedOut,
+            Woken::Interrupted => SleepEnd::Interrupted,
+        }
+    }
+
+    /// Ends the sleep of everybody with an older ticket, together with [`Sleep::wake_all`].
+    pub(crate) fn change(&self) {
+        self.0.fetch_add(1, Ordering::Release);
+    }
+
+    pub(crate) fn wake_all(&self) {
+        Self::wake_at(self.address());
+    }
+
+    pub(super) fn address(&self) -> usize {
+        self.0.as_ptr().addr()
+    }
+
+    pub(super) fn wake_at(address: usize) {
+        crate::sys::futex_wake(address, i32::MAX);
+    }
+}
+
+/// The same from loom's parts.
+#[cfg(loom)]
+#[derive(Debug)]
+pub(crate) struct Sleep {
+    word: AtomicU32,
+    gate: Mutex<()>,
+    changed: loom::sync::Condvar,
+}
+
+#[cfg(loom)]
+impl Sleep {
+    pub(crate) fn new() -> Self {
+        Self { word: AtomicU32::new(0), gate: Mutex::new(()), changed: loom::sync::Condvar::new() }
+    }
+
+    pub(crate) fn ticket(&self) -> u32 {
+        self.word.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn sleep(
+        &self,
+        ticket: u32,
+        _timeout: Option<Duration>,
+        _restarts: bool,
+    ) -> SleepEnd {
+        let mut gate = lock(&self.gate);
+        while self.word.load(Ordering::Acquire) == ticket {
+            gate = self.changed.wait(gate).unwrap();
+        }
+        drop(gate);
+        SleepEnd::Again
+    }
+
+    pub(crate) fn change(&self) {
+        self.word.fetch_add(1, Ordering::Release);
+    }
+
+    pub(crate) fn wake_all(&self) {
+        drop(lock(&self.gate));
+        self.changed.notify_all();
+    }
+
+    pub(super) fn address(&self) -> usize {
+        0
+    }
+
+    pub(super) fn wake_at(_: usize) {}
+}
