@@ -19,22 +19,22 @@ mod twins;
 /// A test, engines on which it means nothing, and why.
 pub const EXCEPTIONS: &[(&str, &[&str], &str)] = &[
     (
-        "promises::a_blocked_holder_holds_up_nobody_when_nobody_waits",
+        "promises::stuck::a_blocked_holder_holds_up_nobody_when_nobody_waits",
         &["io_uring", "linux_aio", "posix_aio"],
         "the baton is not used: requests of files are handed over, and what blocks inside that blocks its batch",
     ),
     (
-        "promises::a_blocked_waiter_or_worker_loses_the_baton",
+        "promises::stuck::a_blocked_waiter_or_worker_loses_the_baton",
         &["io_uring", "linux_aio", "posix_aio"],
         "the baton is not used: requests of files are handed over, and what blocks inside that blocks its batch",
     ),
     (
-        "promises::a_child_of_a_fork_gets_einval_and_can_make_its_own",
+        "promises::fork::a_child_of_a_fork_gets_einval_and_can_make_its_own",
         &["posix_aio"],
         "glibc's aio counts on threads that a child does not have: the engine is refused there",
     ),
     (
-        "promises::an_idle_context_uses_no_cpu",
+        "promises::threads::an_idle_context_uses_no_cpu",
         &["posix_aio"],
         "the C library's threads bear our names and end when idle for a second, which hides their time",
     ),

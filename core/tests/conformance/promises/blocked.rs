@@ -1,0 +1,186 @@
+//! Requests that block hold up nobody: reads of empty pipes, opens of FIFOs, and more of them than there are workers.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::{BLOCK, PIPES, Pipes, errno, files_among_pipes, push_reads};
+use crate::common::{
+    LONG, bounded, by_user_data, c_path, close_fd, context, file_with, isolated, make_fifo,
+    open_both_ends, our_threads, pattern, push, reap_all, sees_system_calls, skip, submit_all,
+    threads_opening, wait_for, wait_until,
+};
+use uringlet::{Context, Sqe};
+
+/// Workers that one context may have if no other needs any: never the last of 64.
+const SHARE: usize = 48;
+
+#[test]
+fn blocked_pipe_reads_hold_up_no_file_read_and_can_be_cancelled() {
+    let _bound = bounded(4 * LONG);
+    let mut pipes = Pipes::new(40);
+    let mut context = files_among_pipes(&mut pipes);
+    for at in 0..40 {
+        assert_eq!(errno(context.cancel(PIPES + at)), 0, "cancel {at}");
+        assert_eq!(errno(context.cancel(PIPES + at)), libc::ENOENT, "once is enough");
+    }
+    wait_for(&mut context, 40);
+    let results = by_user_data(&reap_all(&mut context));
+    assert!((0..40).all(|at| results[&(PIPES + at)] == -libc::ECANCELED));
+    for (reader, writer) in &mut pipes.ends {
+        writer.write_all(b"untouched").unwrap();
+        let mut buf = [0; 9];
+        reader.read_exact(&mut buf).unwrap();
+        assert_eq!(&buf, b"untouched", "a cancelled read takes nothing");
+    }
+    assert_eq!(context.destroy(), []);
+}
+
+#[test]
+fn blocked_pipe_reads_complete_when_data_arrives() {
+    let _bound = bounded(4 * LONG);
+    let mut pipes = Pipes::new(40);
+    let mut context = files_among_pipes(&mut pipes);
+    for (at, (_, writer)) in pipes.ends.iter_mut().enumerate() {
+        writer.write_all(&[at as u8; 10]).unwrap();
+    }
+    wait_for(&mut context, 40);
+    let results = by_user_data(&reap_all(&mut context));
+    assert!((0..40).all(|at| results[&(PIPES + at)] == 10));
+    for (at, buffer) in pipes.buffers.iter().enumerate() {
+        assert_eq!(buffer[..10], [at as u8; 10]);
+    }
+}
+
+#[test]
+fn blocked_opens_beyond_the_workers_stop_no_reads_and_are_all_released() {
+    isolated(|| {
+        if !sees_system_calls() {
+            return skip("/proc/self/syscall cannot be read: nobody sees the requests start");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let fifos: Vec<PathBuf> = (0..100).map(|at| dir.path().join(format!("{at}"))).collect();
+        let mut context = context(1024);
+        let paths: Vec<CString> = fifos.iter().map(|fifo| c_path(fifo)).collect();
+        for (at, (fifo, path)) in fifos.iter().zip(&paths).enumerate() {
+            make_fifo(fifo);
+            let open = Sqe::openat(libc::AT_FDCWD, path, libc::O_RDONLY, 0);
+            push(&mut context, open.user_data(PIPES + at as u64));
+        }
+        submit_all(&mut context);
+        assert!(wait_until(|| threads_opening() == SHARE), "{} started", threads_opening());
+        let file = file_with(&pattern(1, 64 * BLOCK));
+        let mut buffers = vec![[0u8; BLOCK]; 500];
+        push_reads(&mut context, &file, &mut buffers);
+        submit_all(&mut context);
+        wait_for(&mut context, 500);
+        let results = by_user_data(&reap_all(&mut context));
+        assert_eq!(results.len(), 500);
+        assert!((0..500).all(|at| results[&at] == BLOCK as i32));
+        assert_eq!(threads_opening(), SHARE);
+        // Half of the surplus is cancelled, the other half gets its turn.
+        let mut cancelled = 0;
+        for at in 0..100 {
+            if cancelled == 26 {
+                break;
+            }
+            match errno(context.cancel(PIPES + at)) {
+                0 => cancelled += 1,
+                error => assert_eq!(error, libc::EALREADY),
+            }
+        }
+        assert_eq!(cancelled, 26);
+        let _both: Vec<File> = fifos.iter().map(|fifo| open_both_ends(fifo)).collect();
+        wait_for(&mut context, 100);
+        let results = by_user_data(&reap_all(&mut context));
+        assert_eq!(results.len(), 100);
+        let (opened, others): (Vec<i32>, Vec<i32>) = results.values().partition(|&&res| res >= 0);
+        assert_eq!(others, [-libc::ECANCELED; 26]);
+        opened.into_iter().for_each(close_fd);
+        assert_eq!(context.destroy(), []);
+    });
+}
+
+#[test]
+fn contexts_whose_requests_never_end_leave_workers_for_others() {
+    isolated(|| {
+        let dir = tempfile::tempdir().unwrap();
+        let fifos: Vec<PathBuf> = (0..200).map(|at| dir.path().join(format!("{at}"))).collect();
+        fifos.iter().for_each(|fifo| make_fifo(fifo));
+        let paths: Vec<CString> = fifos.iter().map(|fifo| c_path(fifo)).collect();
+        let mut flooded = [context(128), context(128)];
+        for (at, path) in paths.iter().enumerate() {
+            let open = Sqe::openat(libc::AT_FDCWD, path, libc::O_RDONLY, 0);
+            push(&mut flooded[at % 2], open.user_data(PIPES + at as u64));
+        }
+        flooded.iter_mut().for_each(submit_all);
+        // With a deadline a waiter executes nothing that may sleep: each of these needs a worker.
+        let file = file_with(&pattern(1, BLOCK));
+        let mut quiet: Vec<Context> = (0..20).map(|_| context(4)).collect();
+        for _ in 0..5 {
+            for one in &mut quiet {
+                push(one, Sqe::fsync(file.as_raw_fd()).user_data(1));
+                submit_all(one);
+            }
+            for one in &mut quiet {
+                assert_eq!(one.wait(1, Some(LONG)).unwrap(), 1, "held up by the others");
+                assert_eq!(one.reap().map(|cqe| cqe.res), Some(0));
+            }
+        }
+        let workers = our_threads().into_iter().filter(|one| one.name == "uringlet-worker");
+        assert!(workers.count() <= 64);
+        let _both: Vec<File> = fifos.iter().map(|fifo| open_both_ends(fifo)).collect();
+        for one in &mut flooded {
+            wait_for(one, 100);
+            let results = by_user_data(&reap_all(one));
+            assert_eq!(results.len(), 100);
+            results.into_values().for_each(|fd| {
+                assert!(fd >= 0, "opened: {fd}");
+                close_fd(fd);
+            });
+        }
+    });
+}
+
+#[test]
+fn a_waiter_behind_blocked_opens_uses_no_cpu() {
+    isolated(|| {
+        if !sees_system_calls() {
+            return skip("/proc/self/syscall cannot be read: nobody sees the requests start");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("fifo");
+        make_fifo(&fifo);
+        let path = c_path(&fifo);
+        let mut context = context(128);
+        for at in 0..80 {
+            let open = Sqe::openat(libc::AT_FDCWD, &path, libc::O_RDONLY, 0);
+            push(&mut context, open.user_data(at));
+        }
+        submit_all(&mut context);
+        assert!(wait_until(|| threads_opening() == SHARE), "{} started", threads_opening());
+        let cpu_ms = || {
+            // SAFETY: fills a local structure.
+            unsafe {
+                let mut time = std::mem::zeroed::<libc::timespec>();
+                libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time);
+                time.tv_sec * 1000 + time.tv_nsec / 1_000_000
+            }
+        };
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| context.wait(80, None).unwrap());
+            // Time is the subject: CPU time in one second of waiting without a deadline.
+            std::thread::sleep(Duration::from_millis(200));
+            let before = cpu_ms();
+            std::thread::sleep(Duration::from_secs(1));
+            let used = cpu_ms() - before;
+            let _both = open_both_ends(&fifo);
+            assert_eq!(waiter.join().unwrap(), 80);
+            assert!(used < 100, "{used} ms of CPU time in a second of waiting");
+        });
+        reap_all(&mut context).iter().for_each(|cqe| close_fd(cqe.res));
+    });
+}

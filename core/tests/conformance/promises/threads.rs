@@ -1,0 +1,69 @@
+//! The library's threads: they take no signals, retire when idle, and use no CPU until then.
+
+use std::time::Duration;
+
+use super::{PIPES, Pipes, busy, errno};
+use crate::common::{context, excepted, isolated, our_threads, reap_all, wait_for, wait_until};
+
+#[test]
+fn our_threads_block_all_signals() {
+    isolated(|| {
+        let mut context = context(256);
+        let mut pipes = Pipes::new(1);
+        busy(&mut context, &mut pipes);
+        let threads = our_threads();
+        assert!(threads.iter().any(|thread| thread.name.starts_with("uringlet-work")));
+        assert!(threads.iter().any(|thread| thread.name.starts_with("uringlet-poll")));
+        // All but SIGKILL and SIGSTOP, and the two that belong to the C library.
+        let own = [libc::SIGKILL, libc::SIGSTOP, 32, 33];
+        let wanted = (1..=64).filter(|signal| !own.contains(signal));
+        let wanted = wanted.fold(0u64, |mask, signal| mask | 1 << (signal - 1));
+        for thread in threads {
+            let status = thread.read("status").unwrap_or_default();
+            let Some(line) = status.lines().find(|line| line.starts_with("SigBlk:")) else {
+                continue;
+            };
+            let blocked = u64::from_str_radix(line["SigBlk:".len()..].trim(), 16).unwrap();
+            assert_eq!(blocked & wanted, wanted, "{} blocks {blocked:x}", thread.name);
+        }
+        let mask = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        assert!(mask.contains("SigBlk:\t0000000000000000"), "the caller's mask is as it was");
+    });
+}
+
+#[test]
+fn idle_threads_retire_and_come_back() {
+    isolated(|| {
+        let mut context = context(256);
+        for round in 0..2 {
+            let mut pipes = Pipes::new(1);
+            busy(&mut context, &mut pipes);
+            assert!(!our_threads().is_empty());
+            assert_eq!(errno(context.cancel(PIPES)), 0);
+            wait_for(&mut context, 1);
+            assert_eq!(reap_all(&mut context).len(), 1);
+            let gone = wait_until(|| our_threads().is_empty());
+            assert!(gone, "round {round}: {:?}", our_threads());
+        }
+    });
+}
+
+#[test]
+fn an_idle_context_uses_no_cpu() {
+    if excepted(|| ()) {
+        return;
+    }
+    isolated(|| {
+        let mut context = context(256);
+        let mut pipes = Pipes::new(1);
+        busy(&mut context, &mut pipes);
+        // Time is the subject: the watchdog has ended its rounds by then, the workers have not retired.
+        std::thread::sleep(Duration::from_millis(300));
+        let ticks = || our_threads().iter().map(|thread| thread.cpu_ticks()).sum::<u64>();
+        let (count, before) = (our_threads().len(), ticks());
+        std::thread::sleep(Duration::from_secs(1));
+        assert_eq!(our_threads().len(), count, "none retired, whose time would be missed");
+        assert_eq!(ticks() - before, 0, "clock ticks in one idle second");
+        assert_eq!(errno(context.cancel(PIPES)), 0, "the read was waiting all the time");
+    });
+}
