@@ -49,6 +49,24 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     }
 }
 
+/// Lets others run who are about to be done: at first those that can run on this CPU, then, should one have been
+/// preempted by a thread of a higher class, whoever there is.
+#[derive(Debug, Default)]
+pub struct Patience(u32);
+
+impl Patience {
+    /// Yields the CPU, or, after having done so many times, sleeps for 50 µs.
+    #[cold]
+    pub fn wait(&mut self) {
+        #[cfg(not(loom))]
+        if self.0 >= 100 {
+            return std::thread::sleep(std::time::Duration::from_micros(50));
+        }
+        self.0 += 1;
+        yield_now();
+    }
+}
+
 /// A number other than 0 that is found out once, or by several threads at the same time: nobody waits for
 /// another, since after a fork that other may not exist in the child.
 #[cfg(not(loom))]

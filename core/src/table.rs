@@ -16,7 +16,7 @@ pub use self::entry::Pinned;
 use self::entry::{Entry, Pin, is_pinned};
 pub use self::hazard::Look;
 use crate::front::has_memory;
-use crate::sync::lock;
+use crate::sync::{Patience, lock};
 use crate::sys::Mapping;
 
 /// Bytes per entry: memory is handed out in pages.
@@ -49,6 +49,17 @@ struct Runs {
     used: Vec<bool>,
     /// No page before this one is free.
     hint: usize,
+}
+
+/// What became of a value that was to be taken out.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Removed<T> {
+    /// There was none.
+    Nothing,
+    /// Nobody looks at it any more.
+    Value(Box<T>),
+    /// The calling thread is a signal handler that has interrupted its own look at it: it stays for good.
+    Kept,
 }
 
 /// Pages that are in nobody's hands but the holder's: not in the table yet, or any more.
@@ -158,14 +169,14 @@ impl<T> Table<T> {
         self.entries[index].publish(handle, value);
     }
 
-    /// Calls `f` with every value.
+    /// Calls `f` with every value. Allocates nothing: close(2) comes here, also from signal handlers.
     pub fn each(&self, mut f: impl FnMut(&T)) {
         for page in 0..self.reached.load(Ordering::SeqCst) {
             let handle = self.memory.base() as usize + page * PAGE;
             if self.entries[self.index(handle)].handle() != handle {
                 continue;
             }
-            if let Some(value) = self.get(handle) {
+            if let Some(value) = self.get_counted(handle) {
                 f(&value);
             }
         }
@@ -192,33 +203,31 @@ impl<T> Table<T> {
         self.entry(handle).get(Pin::word(word, handle), handle, hazard::light_fence)
     }
 
-    /// As [`Table::get`], for a thread that is looking at a value already, or ends.
+    /// As [`Table::get`], for a thread that is looking at a value already, ends, or must not allocate.
     #[cold]
     fn get_counted(&self, handle: usize) -> Option<Pinned<'_, T>> {
         let pin = Pin::count(&self.pins[self.index(handle)]);
         self.entry(handle).get(pin, handle, hazard::light_fence)
     }
 
-    /// Takes a value out: from now on nobody finds it. `last` is called before waiting for the
-    /// threads that are still looking at it, to send them away.
-    pub fn remove(&self, handle: usize, last: impl FnOnce(&T)) -> Option<Box<T>> {
+    /// Takes a value out: from now on nobody finds it. `last` is called before waiting for the threads that are
+    /// still looking at it, to send them away.
+    pub fn remove(&self, handle: usize, last: impl FnOnce(&T)) -> Removed<T> {
         let index = self.index(handle);
-        let value = self.entries[index].take(handle)?;
+        let Some(value) = self.entries[index].take(handle) else { return Removed::Nothing };
         // SAFETY: from `publish_at`, and ours alone to free.
         last(unsafe { &*value });
         hazard::heavy_fence();
-        let mut rounds = 0;
-        while is_pinned(&self.pins[index], handle, hazard::words()) {
-            // They are on their way out: none of them sleeps any more.
-            rounds += 1;
-            if rounds < 100 {
-                std::thread::yield_now();
-            } else {
-                crate::sys::nap(std::time::Duration::from_micros(50));
-            }
+        // They are on their way out: none of them sleeps any more.
+        let mut patience = Patience::default();
+        while is_pinned(&self.pins[index], handle, hazard::words_of_others()) {
+            patience.wait();
+        }
+        if hazard::is_mine(handle) {
+            return Removed::Kept;
         }
         // SAFETY: as above, and no pin is left.
-        Some(unsafe { Box::from_raw(value) })
+        Removed::Value(unsafe { Box::from_raw(value) })
     }
 }
 
@@ -238,7 +247,7 @@ impl Runs {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{PAGE, Table};
+    use super::{PAGE, Removed, Table};
 
     #[test]
     fn only_a_live_handle_is_followed() {
@@ -251,12 +260,27 @@ mod tests {
         for forged in [0, 1, handle + 8, handle + PAGE, handle - PAGE, usize::MAX, !0 << 63] {
             assert!(table.get(forged).is_none(), "{forged:#x}");
         }
-        assert_eq!(table.remove(handle, |_| {}), Some(Box::new(7)));
-        assert!(table.get(handle).is_none() && table.remove(handle, |_| {}).is_none());
+        assert_eq!(table.remove(handle, |_| {}), Removed::Value(Box::new(7)));
+        assert!(table.get(handle).is_none());
+        assert_eq!(table.remove(handle, |_| {}), Removed::Nothing);
         table.free(pages);
         let again = table.allocate(1).unwrap();
         assert_eq!(again.address(), handle);
         table.free(again);
+    }
+
+    #[test]
+    fn removal_does_not_wait_for_the_look_that_it_has_interrupted() {
+        let table = Table::<u32>::new().unwrap();
+        let pages = table.allocate(1).unwrap();
+        table.publish_at(pages.address(), Box::new(1));
+        let pin = table.get(pages.address()).unwrap();
+        assert_eq!(table.remove(pages.address(), |_| {}), Removed::Kept);
+        assert_eq!(*pin, 1, "it stays, for the one who had it");
+        // SAFETY: left behind by `remove` for the pin, which goes here.
+        drop(unsafe { Box::from_raw(std::ptr::from_ref(&*pin).cast_mut()) });
+        drop(pin);
+        table.free(pages);
     }
 
     #[test]
@@ -273,7 +297,7 @@ mod tests {
             assert!(table.get(handle).is_none(), "gone for newcomers");
             assert_eq!(*pin, 1, "and there for those who had it");
             drop(pin);
-            assert_eq!(remover.join().unwrap(), Some(Box::new(1)));
+            assert_eq!(remover.join().unwrap(), Removed::Value(Box::new(1)));
         });
         table.free(pages);
     }

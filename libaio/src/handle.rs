@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use uringlet::front::{self, Instance, IoEvent, RingMemory};
-use uringlet::table::{PAGE, Pages, Pinned, Table};
+use uringlet::table::{PAGE, Pages, Pinned, Removed, Table};
 
 use crate::abi::{RING_MAGIC, RingHeader};
 
@@ -158,7 +158,7 @@ impl Drop for RingPages {
 /// False: no such context.
 pub(crate) fn destroy(handle: usize) -> bool {
     let Some(contexts) = contexts() else { return false };
-    contexts.table.remove(handle, |context| context.instance.close()).is_some()
+    !matches!(contexts.table.remove(handle, |context| context.instance.close()), Removed::Nothing)
 }
 
 /// The program is about to close descriptors: see [`Instance::before_close_range`].

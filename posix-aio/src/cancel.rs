@@ -4,7 +4,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
-use uringlet::front::Uncancelable;
+use uringlet::front::{Patience, Uncancelable};
 
 use crate::abi::{AIO_ALLDONE, AIO_CANCELED, AIO_NOTCANCELED, Aiocb};
 use crate::state::{self, Process};
@@ -75,6 +75,7 @@ fn cancel_all(process: &Process, fd: c_int) -> c_int {
 
 fn cancel_one(process: &Process, block: &Aiocb) -> c_int {
     let address = std::ptr::from_ref(block) as u64;
+    let mut patience = Patience::default();
     while is_in_progress(process, block) {
         let withdrawn = process.withdraw(|ready| ready.address() == address);
         if let Some(ready) = withdrawn.first() {
@@ -85,7 +86,7 @@ fn cancel_one(process: &Process, block: &Aiocb) -> c_int {
             Ok(()) => return AIO_CANCELED,
             Err(errno) if errno == -libc::EALREADY => return AIO_NOTCANCELED,
             // Another thread has it between two places, or is writing its result.
-            Err(_) => std::thread::yield_now(),
+            Err(_) => patience.wait(),
         }
     }
     AIO_ALLDONE

@@ -16,6 +16,7 @@ pub use crate::instance::{
     TOLD_OTHERWISE, Taker, Waited, Wish,
 };
 pub use crate::queue::IoEvent;
+pub use crate::sync::Patience;
 pub use crate::sys::Uncancelable;
 
 use crate::descriptor::Facts;

@@ -6,7 +6,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use crate::sync::{AtomicU32, Ordering, UnsafeCell, yield_now};
+use crate::sync::{AtomicU32, Ordering, Patience, UnsafeCell};
 
 #[derive(Debug)]
 pub(super) struct Gate<T> {
@@ -32,8 +32,9 @@ impl<T> Gate<T> {
     pub(super) fn enter(&self) -> Inside<'_, T> {
         // Acquire: what the last one inside has written.
         while self.closed.swap(1, Ordering::Acquire) != 0 {
+            let mut patience = Patience::default();
             while self.closed.load(Ordering::Relaxed) != 0 {
-                yield_now();
+                patience.wait();
             }
         }
         Inside(self)

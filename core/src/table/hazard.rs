@@ -26,6 +26,8 @@ pub(super) struct Hazard {
 static ALL: AtomicPtr<Hazard> = AtomicPtr::new(std::ptr::null_mut());
 /// Readers need a fence of their own: membarrier is not to be had.
 static FENCE: AtomicBool = AtomicBool::new(true);
+/// Readers may have gone without a fence. Once true, it stays.
+static LIGHT: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     static MINE: Cell<Option<&'static Hazard>> = const { Cell::new(None) };
@@ -57,7 +59,11 @@ fn claim() -> Option<&'static Hazard> {
     RETURN.try_with(|_| ()).ok()?;
     static REGISTERED: OnceNumber = OnceNumber::new();
     REGISTERED.get(|| {
-        FENCE.store(!sys::membarrier_register(), Ordering::SeqCst);
+        // Several threads may come here, and not all be allowed to.
+        if sys::membarrier_register() {
+            LIGHT.store(true, Ordering::SeqCst);
+            FENCE.store(false, Ordering::SeqCst);
+        }
         1
     });
     let mut at = ALL.load(Ordering::Acquire);
@@ -106,19 +112,31 @@ pub(super) fn light_fence() {
 /// Between taking a value away and looking for its readers.
 pub(super) fn heavy_fence() {
     fence(Ordering::SeqCst);
-    if !FENCE.load(Ordering::SeqCst) && !sys::membarrier() {
+    if LIGHT.load(Ordering::SeqCst) && !sys::membarrier() {
         // Registered, and refused since (a seccomp filter that came later): those who read
-        // without a fence have had time to be seen after this.
+        // without a fence have had time to be seen after this. Others may be at it again meanwhile, so it is
+        // waited for each time.
         FENCE.store(true, Ordering::SeqCst);
         sys::nap(std::time::Duration::from_millis(10));
     }
 }
 
-/// The words of all threads.
-pub(super) fn words() -> impl Iterator<Item = &'static AtomicUsize> {
+fn all() -> impl Iterator<Item = &'static Hazard> {
     // SAFETY: null, or a word that is never freed.
     let at = |at: &AtomicPtr<Hazard>| unsafe { at.load(Ordering::Acquire).as_ref() };
-    std::iter::successors(at(&ALL), move |hazard| at(&hazard.next)).map(|hazard| &*hazard.handle)
+    std::iter::successors(at(&ALL), move |hazard| at(&hazard.next))
+}
+
+/// The words of all other threads.
+pub(super) fn words_of_others() -> impl Iterator<Item = &'static AtomicUsize> {
+    let mine = MINE.get();
+    let is_mine = move |hazard: &&Hazard| mine.is_some_and(|mine| std::ptr::eq(mine, *hazard));
+    all().filter(move |hazard| !is_mine(hazard)).map(|hazard| &*hazard.handle)
+}
+
+/// Is this thread looking at a handle?
+pub(super) fn is_mine(handle: usize) -> bool {
+    MINE.get().is_some_and(|mine| mine.handle.load(Ordering::Relaxed) == handle)
 }
 
 /// Says, while it lives, that this thread looks at a handle: what [`Table::get`](super::Table::get)

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use uringlet::table::{Pages, Table};
+use uringlet::table::{Pages, Removed, Table};
 use uringlet::{Context, Sqe};
 
 use crate::common::{
@@ -59,7 +59,7 @@ impl World {
     /// Whoever comes first destroys it; the second finds nothing.
     fn destroy(&self, number: usize) {
         let taken = self.table.remove(self.pages[number].address(), |_| ());
-        if let Some(behind) = taken {
+        if let Removed::Value(behind) = taken {
             let left = behind.context.into_inner().unwrap().destroy();
             assert!(left.is_empty(), "everything was reaped: {left:?}");
             // Only now may another one stand under the handle.

@@ -11,6 +11,17 @@ static void handler(int signal)
     elsewhere |= gettid() != main_thread;
 }
 
+static io_context_t ended;
+static volatile long ended_how = 1;
+
+/* As programs clean up when they are told to end. */
+static void end(int signal)
+{
+    (void)signal;
+    if (ended_how == 1)
+        ended_how = io_destroy(ended);
+}
+
 static void ring_in(long milliseconds)
 {
     struct itimerval timer = {{0, 20000}, {0, milliseconds * 1000}};
@@ -109,6 +120,15 @@ int main(void)
     quiet();
     say("under a storm of signals", "%ld right", right);
     yes("no handler ran on another thread", !elsewhere);
+
+    struct sigaction action = {.sa_handler = end};
+    sigaction(SIGALRM, &action, NULL);
+    ended = setup(8);
+    ring_in(50);
+    long got = io_getevents(ended, 1, 4, events, NULL);
+    quiet();
+    say("destroyed by a handler", "%s", code(ended_how));
+    answer("io_getevents that it has interrupted", got);
     answer("destroy", io_destroy(ctx));
     return 0;
 }

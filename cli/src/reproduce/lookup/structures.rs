@@ -57,7 +57,7 @@ impl<T> Memory<T> {
 impl<T> Drop for Memory<T> {
     fn drop(&mut self) {
         for pages in self.pages.drain(..) {
-            drop(self.table.remove(pages.address(), |_| {}));
+            self.table.remove(pages.address(), |_| {});
             self.table.free(pages);
         }
     }
