@@ -13,14 +13,11 @@ use crate::abi::Iocb;
 use crate::memory::accessible;
 use crate::{EFAULT, EINVAL, enter, events, handle};
 
-/// The definition that calls are passed on to. Until the loader has come to [`INIT`], and where nobody
+/// The definition that calls are passed on to. Until the library has been loaded, and where nobody
 /// else has one, an instruction of our own: finding it may allocate, and an allocator may call.
 static NEXT: AtomicPtr<c_void> = AtomicPtr::new(plain as *const () as *mut c_void);
 
-/// Runs when the library has been loaded.
-#[used]
-#[unsafe(link_section = ".init_array")]
-static INIT: extern "C" fn() = find_next;
+uringlet::at_load!(find_next);
 
 extern "C" fn find_next() {
     // SAFETY: a NUL-terminated name.

@@ -135,14 +135,22 @@ pub unsafe extern "C-unwind" fn _aio_suspend(
     }
 }
 
+static PTHREAD_CANCEL: Next = Next::new(c"pthread_cancel");
+
+extern "C" fn find_next() {
+    PTHREAD_CANCEL.find();
+}
+
+uringlet::at_load!(find_next);
+
 /// # Safety
 /// As pthread_cancel(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_cancel(thread: libc::pthread_t) -> c_int {
     type Cancel = unsafe extern "C" fn(libc::pthread_t) -> c_int;
-    static NEXT: Next = Next::new(c"pthread_cancel");
     // SAFETY: the C library's pthread_cancel(3), called as its caller called us.
-    let answer = unsafe { std::mem::transmute::<*mut c_void, Cancel>(NEXT.get())(thread) };
+    let answer =
+        unsafe { std::mem::transmute::<*mut c_void, Cancel>(PTHREAD_CANCEL.get())(thread) };
     front::enter(state::disturb);
     answer
 }

@@ -16,14 +16,34 @@ use crate::{own, sys};
 /// What a drop-in does before numbers from 0 on are closed.
 pub type Before = fn(&RangeInclusive<c_int>);
 
-/// The next definition of a C function after this library's, found once.
+/// The next definition of a C function after this library's, found once: when the library is loaded
+/// ([`at_load!`](crate::at_load)), or else on first use. By then a thread of the parent of a forked child may
+/// have held the loader's lock.
 #[derive(Debug)]
 pub struct Next(AtomicPtr<c_void>, &'static CStr);
+
+static CLOSE: Next = Next::new(c"close");
+static DUP2: Next = Next::new(c"dup2");
+static DUP3: Next = Next::new(c"dup3");
+static CLOSE_RANGE: Next = Next::new(c"close_range");
+static CLOSEFROM: Next = Next::new(c"closefrom");
+
+/// Finds the definitions that the functions here pass on to.
+pub extern "C" fn find_next() {
+    for next in [&CLOSE, &DUP2, &DUP3, &CLOSE_RANGE, &CLOSEFROM] {
+        next.find();
+    }
+}
 
 impl Next {
     /// By name.
     pub const fn new(name: &'static CStr) -> Self {
         Self(AtomicPtr::new(std::ptr::null_mut()), name)
+    }
+
+    /// Looks for it now.
+    pub fn find(&self) {
+        self.look();
     }
 
     /// Null if there is none.
@@ -55,14 +75,13 @@ fn before_close(first: c_int, last: c_int, before: Before) {
 /// As close(2).
 pub unsafe fn close(fd: c_int, before: Before) -> c_int {
     type Close = unsafe extern "C" fn(c_int) -> c_int;
-    static NEXT: Next = Next::new(c"close");
     if own::is(fd) {
         // The program has not opened it.
         return refuse(libc::EBADF);
     }
     let next = enter(|| {
         before_close(fd, fd, before);
-        NEXT.get()
+        CLOSE.get()
     });
     // SAFETY: the C library's close(2), called as its caller called us. errno is its own.
     unsafe { std::mem::transmute::<*mut c_void, Close>(next)(fd) }
@@ -72,7 +91,6 @@ pub unsafe fn close(fd: c_int, before: Before) -> c_int {
 /// As dup2(2).
 pub unsafe fn dup2(fd: c_int, onto: c_int, before: Before) -> c_int {
     type Dup2 = unsafe extern "C" fn(c_int, c_int) -> c_int;
-    static NEXT: Next = Next::new(c"dup2");
     if own::is(onto) {
         return refuse(libc::EBUSY);
     }
@@ -80,7 +98,7 @@ pub unsafe fn dup2(fd: c_int, onto: c_int, before: Before) -> c_int {
         if fd != onto {
             before_close(onto, onto, before);
         }
-        NEXT.get()
+        DUP2.get()
     });
     // SAFETY: the C library's dup2(2), called as its caller called us.
     unsafe { std::mem::transmute::<*mut c_void, Dup2>(next)(fd, onto) }
@@ -90,13 +108,12 @@ pub unsafe fn dup2(fd: c_int, onto: c_int, before: Before) -> c_int {
 /// As dup3(2).
 pub unsafe fn dup3(fd: c_int, onto: c_int, flags: c_int, before: Before) -> c_int {
     type Dup3 = unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;
-    static NEXT: Next = Next::new(c"dup3");
     if own::is(onto) {
         return refuse(libc::EBUSY);
     }
     let next = enter(|| {
         before_close(onto, onto, before);
-        NEXT.get()
+        DUP3.get()
     });
     // SAFETY: the C library's dup3(2), called as its caller called us.
     unsafe { std::mem::transmute::<*mut c_void, Dup3>(next)(fd, onto, flags) }
@@ -108,13 +125,12 @@ pub unsafe fn dup3(fd: c_int, onto: c_int, flags: c_int, before: Before) -> c_in
 /// As close_range(2).
 pub unsafe fn close_range(first: c_uint, last: c_uint, flags: c_int, before: Before) -> c_int {
     type CloseRange = unsafe extern "C" fn(c_uint, c_uint, c_int) -> c_int;
-    static NEXT: Next = Next::new(c"close_range");
     let closes = first <= last && flags as c_uint & libc::CLOSE_RANGE_CLOEXEC == 0;
     let next = enter(|| {
         if closes {
             before_close(number(first), number(last), before);
         }
-        NEXT.look()
+        CLOSE_RANGE.look()
     });
     let call = |first, last| {
         if next.is_null() {
@@ -154,7 +170,6 @@ fn number(fd: c_uint) -> c_int {
 /// As closefrom(3).
 pub unsafe fn closefrom(first: c_int, before: Before) {
     type CloseFrom = unsafe extern "C" fn(c_int);
-    static NEXT: Next = Next::new(c"closefrom");
     let first = first.max(0);
     // SAFETY: as the caller called us.
     if unsafe { close_range(first as c_uint, c_uint::MAX, 0, before) } == 0 {
@@ -162,7 +177,7 @@ pub unsafe fn closefrom(first: c_int, before: Before) {
     }
     // Refused, or an old kernel.
     if own::first_in(first..=c_int::MAX).is_none() {
-        let next = enter(|| NEXT.get());
+        let next = enter(|| CLOSEFROM.get());
         // SAFETY: the C library's closefrom(3), called as its caller called us.
         unsafe { std::mem::transmute::<*mut c_void, CloseFrom>(next)(first) };
         return;
@@ -178,11 +193,25 @@ pub unsafe fn closefrom(first: c_int, before: Before) {
     }
 }
 
+/// Has an `extern "C" fn()` called when a drop-in has been loaded.
+#[macro_export]
+macro_rules! at_load {
+    ($function:expr) => {
+        const _: () = {
+            #[used]
+            #[unsafe(link_section = ".init_array")]
+            static INIT: extern "C" fn() = $function;
+        };
+    };
+}
+
 /// Exports close(2), dup2(2), dup3(2), close_range(2) and closefrom(3), which call a
 /// [`Before`](crate::front::descriptors::Before) first. For use once in a drop-in.
 #[macro_export]
 macro_rules! see_descriptors_end {
     ($before:path) => {
+        $crate::at_load!($crate::front::descriptors::find_next);
+
         /// # Safety
         /// As close(2).
         #[unsafe(no_mangle)]
