@@ -138,9 +138,14 @@ impl Watched {
         let waiting = view.has_work() || workers.has_inline_work();
         let mut look = Look::Fine;
         if waiting && view.is_held() {
-            if view.is_stuck_since(self.view) && workers.steal(instance, view) {
-                workers.seat.want_holder();
-                look = Look::NeedsWorker;
+            if view.is_stuck_since(self.view) {
+                // Watched by being on this list, whatever the mark said: `steal` may announce, and who finds no mark
+                // comes here to be put on it.
+                workers.baton.watch();
+                if workers.steal(instance, view) {
+                    workers.seat.want_holder();
+                    look = Look::NeedsWorker;
+                }
             }
         } else if waiting && taken.0 == self.taken.0 {
             workers.habit.nobody_came();
@@ -151,7 +156,7 @@ impl Watched {
         if !workers.next.is_empty() && next == self.next {
             workers.habit.nobody_came();
             if workers.next_to_ring(instance) {
-                // Watched by being on this list, whatever the mark said.
+                // As above.
                 workers.baton.watch();
                 workers.baton.announce();
             }
