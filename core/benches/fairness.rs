@@ -2,7 +2,8 @@
 //!
 //! A hundred threads with a context each read 4 KiB of cached data, or have an fsync done by a worker, a
 //! hundred times a second, one request at a time. Beside them, in every second window, a context
-//! with 4,096 requests that are slow: opens of a FIFO that nobody writes to, or reads of a file that is not cached.
+//! with 4,096 requests that are slow: opens of a FIFO that nobody writes to, or reads of a file that is not cached. What
+//! the latter costs by itself is shown by as many plain threads in a loop of pread(2) as uringlet has workers.
 //! Printed: the quiet requests' p50 and p99 (submit to reap) in both cases, medians of the rounds, and the ratio.
 #![allow(unsafe_code)]
 
@@ -11,6 +12,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,6 +40,8 @@ enum Quiet {
 enum Flood {
     HungOpens,
     ColdReads,
+    /// The same without uringlet.
+    PlainThreads,
 }
 
 struct Scratch {
@@ -75,27 +79,55 @@ impl Drop for Scratch {
     }
 }
 
-/// Keeps 4,096 slow requests in flight until told to stop. Gives how many ended.
-fn flood(scratch: &Scratch, kind: Flood, begun: &Barrier, stop: &AtomicBool) -> u64 {
+/// Offsets of blocks in the cold file.
+struct Offsets(u64);
+
+impl Offsets {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.0 >> 33) % (COLD_BYTES / BLOCK as u64) * BLOCK as u64
+    }
+}
+
+/// The pages of the file leave the cache, and there is no read-ahead.
+fn make_cold(file: &File) {
+    let fd = file.as_raw_fd();
+    // SAFETY: an open descriptor.
+    unsafe { libc::posix_fadvise(fd, 0, 0, libc::POSIX_FADV_DONTNEED) };
+    // SAFETY: as above.
+    unsafe { libc::posix_fadvise(fd, 0, 0, libc::POSIX_FADV_RANDOM) };
+}
+
+/// Reads the cold file with eight threads per CPU until told to stop.
+fn flood_plainly(scratch: &Scratch, begun: &Barrier, stop: &AtomicBool) {
+    make_cold(&scratch.cold);
+    let threads = 8 * std::thread::available_parallelism().map_or(1, usize::from) as u64;
+    std::thread::scope(|scope| {
+        for seed in 1..=threads {
+            scope.spawn(move || {
+                let (mut offsets, mut buffer) = (Offsets(seed), vec![0u8; BLOCK]);
+                while !stop.load(Ordering::Relaxed) {
+                    scratch.cold.read_exact_at(&mut buffer, offsets.next()).expect("the file");
+                }
+            });
+        }
+        begun.wait();
+    });
+}
+
+/// Keeps 4,096 slow requests in flight until told to stop.
+fn flood(scratch: &Scratch, kind: Flood, begun: &Barrier, stop: &AtomicBool) {
     let mut context =
         Context::builder().entries(FLOOD).engine(EngineKind::Workers).build().unwrap();
     let fd = scratch.cold.as_raw_fd();
     let mut buffers = vec![0u8; FLOOD as usize * BLOCK];
-    let mut random = 1u64;
+    let mut offsets = Offsets(1);
     let mut sqe = |at: u64| match kind {
         Flood::HungOpens => Sqe::openat(libc::AT_FDCWD, &scratch.fifo, libc::O_RDONLY, 0),
-        Flood::ColdReads => {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let offset = (random >> 33) % (COLD_BYTES / BLOCK as u64) * BLOCK as u64;
-            let buffer = &mut buffers[at as usize * BLOCK..][..BLOCK];
-            Sqe::read(fd, buffer, offset)
-        }
+        _ => Sqe::read(fd, &mut buffers[at as usize * BLOCK..][..BLOCK], offsets.next()),
     };
     if matches!(kind, Flood::ColdReads) {
-        // SAFETY: an open descriptor; the pages of the file leave the cache.
-        unsafe { libc::posix_fadvise(fd, 0, 0, libc::POSIX_FADV_DONTNEED) };
-        // SAFETY: as above; no read-ahead.
-        unsafe { libc::posix_fadvise(fd, 0, 0, libc::POSIX_FADV_RANDOM) };
+        make_cold(&scratch.cold);
     }
     for at in 0..u64::from(FLOOD) {
         // SAFETY: the buffers outlive the context's requests, which all end below.
@@ -103,11 +135,9 @@ fn flood(scratch: &Scratch, kind: Flood, begun: &Barrier, stop: &AtomicBool) -> 
     }
     context.submit().unwrap();
     begun.wait();
-    let mut ended = 0;
     while !stop.load(Ordering::Relaxed) {
         let _ = context.wait(1, Some(Duration::from_millis(20)));
         while let Some(cqe) = context.reap() {
-            ended += 1;
             // SAFETY: as above.
             unsafe { context.push(sqe(cqe.user_data).user_data(cqe.user_data)).unwrap() };
         }
@@ -128,7 +158,6 @@ fn flood(scratch: &Scratch, kind: Flood, begun: &Barrier, stop: &AtomicBool) -> 
     } else {
         drop(context);
     }
-    ended
 }
 
 /// One window: the latencies of all quiet requests, in nanoseconds, sorted.
@@ -138,7 +167,10 @@ fn window(scratch: &Scratch, quiet: Quiet, kind: Option<Flood>) -> Vec<u64> {
     std::thread::scope(|scope| {
         if let Some(kind) = kind {
             let (begun, stop) = (&begun, &stop);
-            scope.spawn(move || flood(scratch, kind, begun, stop));
+            scope.spawn(move || match kind {
+                Flood::PlainThreads => flood_plainly(scratch, begun, stop),
+                kind => flood(scratch, kind, begun, stop),
+            });
         }
         let threads: Vec<_> = (0..QUIET)
             .map(|number| {
@@ -188,11 +220,11 @@ fn main() {
     let scratch = Scratch::new(Path::new(&folder.unwrap_or_else(|| ".".to_owned())));
     println!("{QUIET} quiet contexts, {ROUNDS} rounds, microseconds");
     println!(
-        "{:<12} {:<10} {:>9} {:>9} {:>9} {:>9} {:>7}",
+        "{:<12} {:<13} {:>9} {:>9} {:>9} {:>9} {:>7}",
         "quiet", "flood", "p50", "p50+", "p99", "p99+", "ratio"
     );
     for quiet in [Quiet::CachedRead, Quiet::Fsync] {
-        for kind in [Flood::HungOpens, Flood::ColdReads] {
+        for kind in [Flood::HungOpens, Flood::ColdReads, Flood::PlainThreads] {
             let mut columns: [Vec<f64>; 4] = Default::default();
             for _ in 0..ROUNDS {
                 for (at, flooded) in [None, Some(kind)].into_iter().enumerate() {
@@ -204,7 +236,7 @@ fn main() {
             }
             let [p50, p50_flooded, p99, p99_flooded] = columns.each_mut().map(|c| median(c));
             println!(
-                "{:<12} {:<10} {p50:>9.1} {p50_flooded:>9.1} {p99:>9.1} {p99_flooded:>9.1} {:>7.2}",
+                "{:<12} {:<13} {p50:>9.1} {p50_flooded:>9.1} {p99:>9.1} {p99_flooded:>9.1} {:>7.2}",
                 format!("{quiet:?}"),
                 format!("{kind:?}"),
                 p99_flooded / p99
