@@ -466,8 +466,10 @@ mod tests {
 
     /// A process that has ended.
     fn ended() -> ProcessId {
-        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let mut cat = std::process::Command::new("cat");
+        let mut child = cat.stdin(std::process::Stdio::piped()).spawn().unwrap();
         let process = ProcessId::of(child.id()).unwrap();
+        drop(child.stdin.take());
         child.wait().unwrap();
         process
     }
