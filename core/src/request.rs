@@ -12,7 +12,7 @@ pub(crate) use self::free::{BATCH, Batch, CountSteps, FreeSlots};
 
 use crate::cqe::Cqe;
 use crate::sqe::Sqe;
-use crate::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell, fence};
 use crate::zeros::Zero;
 
 /// Where a request is on its way. The word counts uses above these bits, so that a stale view
@@ -84,6 +84,9 @@ pub(crate) enum Kind {
     /// Unknown or malformed.
     Invalid,
 }
+
+/// In place of a descriptor's number: closed.
+const FORGOTTEN: u32 = u32::MAX;
 
 /// One request.
 #[derive(Debug)]
@@ -224,9 +227,14 @@ impl Slot {
         self.set_phase(phase::KERNEL);
     }
 
-    /// Back from the kernel, not done: started again.
-    pub(crate) fn take_back(&self) {
+    /// Back from the kernel, not done: started again. False: the program has closed the descriptor meanwhile, and its
+    /// number, which may stand for another file, is not to be used.
+    #[must_use]
+    pub(crate) fn take_back(&self) -> bool {
         self.set_phase(phase::STARTED);
+        // Pairs with the fence in `forget_number`: either this sees the number gone, or that one the request back.
+        fence(Ordering::SeqCst);
+        self.fd.load(Ordering::Relaxed) != FORGOTTEN
     }
 
     #[inline]
@@ -288,13 +296,18 @@ impl Slot {
         FreeIt(before & phase::POPPED != 0)
     }
 
-    /// A request on one of these descriptors that is to be executed, or being executed; `handing_over`: those in
-    /// the kernel's phase may not have reached it.
-    pub(crate) fn is_waiting_for(&self, fds: &RangeInclusive<i32>, handing_over: bool) -> bool {
+    /// It is on one of these descriptors, and needs the number: it is not executed yet, or is, or is being handed to
+    /// the kernel.
+    pub(crate) fn is_waiting_for(
+        &self,
+        fds: &RangeInclusive<i32>,
+        handing_over: impl FnOnce() -> bool,
+    ) -> bool {
         self.names_one_of(fds)
             && match self.state.load(Ordering::Acquire) & phase::MASK {
                 phase::QUEUED | phase::STARTED | phase::NEXT => true,
-                phase::KERNEL => handing_over,
+                // Asked afterwards: who hands over says so before a request is in this phase.
+                phase::KERNEL => handing_over(),
                 _ => false,
             }
     }
@@ -328,13 +341,33 @@ impl Slot {
     }
 
     /// These descriptors are about to be closed: a request in the kernel's hands holds the file, and its
-    /// number is not to be used again.
-    pub(crate) fn forget_number(&self, fds: &RangeInclusive<i32>) {
-        if self.names_one_of(fds)
-            && self.state.load(Ordering::Acquire) & phase::MASK == phase::KERNEL
-        {
-            self.fd.store(u32::MAX, Ordering::SeqCst);
+    /// number is not to be used again. False: it needs the number, because the kernel has given it back.
+    pub(crate) fn forget_number(&self, fds: &RangeInclusive<i32>) -> bool {
+        let fd = self.fd.load(Ordering::SeqCst);
+        if !fds.contains(&(fd as i32)) {
+            return true;
         }
+        let is_back = |state: u32| {
+            matches!(state & phase::MASK, phase::QUEUED | phase::STARTED | phase::NEXT)
+        };
+        let state = self.state.load(Ordering::Acquire);
+        if state & phase::MASK != phase::KERNEL {
+            return !is_back(state);
+        }
+        let swap = |from, to| {
+            self.fd.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        };
+        if !swap(fd, FORGOTTEN) {
+            // Used again meanwhile.
+            return true;
+        }
+        // Pairs with the fence in `take_back`.
+        fence(Ordering::SeqCst);
+        if is_back(self.state.load(Ordering::Relaxed)) {
+            swap(FORGOTTEN, fd);
+            return false;
+        }
+        true
     }
 
     /// The eventfd to count up at completion, or -1.
@@ -412,12 +445,64 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod loom_models {
-    //! Failure would look like: a cancelled slot freed twice or never.
+    //! Failure would look like: a cancelled slot freed twice or never, or a request executed on a number that the program
+    //! has closed.
 
-    use super::{Cancel, Slot};
+    use super::{Cancel, Ordering, Slot};
+    use crate::sync::AtomicU32;
     use crate::zeros::Zero;
     use loom::sync::Arc;
     use loom::thread;
+
+    const FD: i32 = 5;
+    /// What becomes of the number.
+    const OPEN: u32 = 0;
+    const CLOSED: u32 = 1;
+
+    /// The kernel gives a request back while the program closes its descriptor. `careful`: the closer asks
+    /// [`Slot::forget_number`] whether it may go on.
+    fn given_back_while_closed(careful: bool) {
+        loom::model(move || {
+            let world = Arc::new((Slot::zero(), AtomicU32::new(OPEN)));
+            world.0.fill(1, FD, -1);
+            world.0.queue();
+            world.0.start().unwrap();
+            world.0.hand_over();
+            let other = Arc::clone(&world);
+            let reaper = thread::spawn(move || {
+                let (slot, number) = &*other;
+                if slot.take_back() {
+                    assert_eq!(number.load(Ordering::Relaxed), OPEN, "another file");
+                }
+                slot.done();
+            });
+            let (slot, number) = &*world;
+            let fds = FD..=FD;
+            loop {
+                if !slot.is_waiting_for(&fds, || false) {
+                    let may_close = slot.forget_number(&fds);
+                    if may_close || !careful {
+                        break;
+                    }
+                }
+                thread::yield_now();
+            }
+            number.store(CLOSED, Ordering::Relaxed);
+            reaper.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn loom_what_the_kernel_gives_back_meets_no_other_file() {
+        given_back_while_closed(true);
+    }
+
+    /// Canary: between the closer's two looks the request comes back.
+    #[test]
+    #[should_panic(expected = "another file")]
+    fn loom_canary_closing_without_a_second_look_is_found() {
+        given_back_while_closed(false);
+    }
 
     #[test]
     fn loom_start_cancel_and_reap_agree_on_who_frees() {

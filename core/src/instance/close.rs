@@ -27,32 +27,36 @@ impl Instance {
 
     /// As [`Instance::before_close`], for a range of descriptors that begins at 0 or above.
     pub fn before_close_range(self: &Arc<Self>, fds: &RangeInclusive<i32>) {
-        /// Naps before a request that is being executed counts as having begun its system call.
-        const NAPS: u32 = 1000;
+        /// Naps before a request that is being executed counts as having begun its system call: short ones, and then
+        /// longer ones.
+        const NAPS: [(u32, Duration); 2] =
+            [(1000, Duration::from_micros(20)), (1000, Duration::from_millis(1))];
         let all = Help { min: u32::MAX, max: u32::MAX, unbounded: true };
-        let mut naps = 0;
+        let mut naps = NAPS.into_iter().flat_map(|(n, nap)| (0..n).map(move |_| nap));
         let mut needed = false;
         self.free.each_held(|index| needed |= self.slot(index).needs_one_of(fds));
         if !needed || process::is_borrowed() {
             return;
         }
         self.keep_eventfds(fds);
-        while self.is_usable() && naps < NAPS {
+        while self.is_usable() {
             let mut waiting = false;
-            let handing_over = self.engine.is_handing_over();
             self.engine.keep_files(fds);
             self.free.each_held(|index| {
+                let handing_over = || self.engine.is_handing_over();
                 waiting |= self.slot(index).is_waiting_for(fds, handing_over);
             });
             if !waiting {
-                self.free.each_held(|index| self.slot(index).forget_number(fds));
+                self.free.each_held(|index| waiting |= !self.slot(index).forget_number(fds));
+            }
+            if !waiting {
                 return;
             }
             if !without_taker(|taker| self.engine.help(self, all, taker)) {
                 // Others execute them. Whether a system call has begun, and so holds the file,
                 // nobody can see; after this long it has, and may never end.
-                naps += 1;
-                sys::nap(Duration::from_micros(20));
+                let Some(nap) = naps.next() else { return };
+                sys::nap(nap);
             }
         }
     }

@@ -197,6 +197,14 @@ impl Backend for Uring {
         if pushed == 0 { (0, -libc::EAGAIN) } else { (pushed, 0) }
     }
 
+    fn keeps_back(&self) -> bool {
+        // Locked: somebody is at it.
+        self.submission.try_lock().map_or(true, |_writer| {
+            // SAFETY: as in `is_handed_over`.
+            !unsafe { self.ring.submission_shared() }.is_empty()
+        })
+    }
+
     fn harvest(&self, _: &Instance, done: &mut [Done]) -> usize {
         self.read_ring(done)
     }

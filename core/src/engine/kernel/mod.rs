@@ -57,6 +57,11 @@ pub(super) trait Backend: Send + Sync + fmt::Debug {
     /// [`Backend::events`] becomes readable when they complete.
     fn submit(&self, instance: &Instance, slots: &[u32], tell: bool) -> (usize, i32);
 
+    /// Some of what it took has not reached the kernel yet: the next call hands it over.
+    fn keeps_back(&self) -> bool {
+        false
+    }
+
     /// Completions that have come, without sleeping: how many were written to `done`. One
     /// thread at a time, the reaper.
     fn harvest(&self, instance: &Instance, done: &mut [Done]) -> usize;
@@ -389,7 +394,8 @@ impl KernelLane {
             if errno < 0 {
                 // Whatever the reason: executed by a thread it either works or says why not.
                 self.in_flight.fetch_sub(1, Ordering::SeqCst);
-                instance.slot(slots[done]).take_back();
+                // While it is handed over nobody closes the descriptor.
+                let _ = instance.slot(slots[done]).take_back();
                 refused(slots[done]);
                 done += 1;
             }
@@ -402,7 +408,9 @@ impl KernelLane {
 
     /// Somebody is handing requests over: those in the kernel's phase may not have reached it.
     pub(super) fn is_handing_over(&self) -> bool {
+        let keeps_back = |backend: &dyn Backend| backend.keeps_back();
         self.submitting.load(Ordering::SeqCst) > 0
+            || self.backend.get().and_then(Option::as_deref).is_some_and(keeps_back)
     }
 
     /// Batches that were handed over: grows.

@@ -280,15 +280,8 @@ impl Workers {
         result: i32,
         taker: &mut Taker<'_>,
     ) {
-        if retried(result) {
-            // Not possible there, or not now: a thread does it, or says why not. Unless the program has
-            // closed the descriptor meanwhile: its number may stand for another file.
-            // SAFETY: back from the kernel, so ours.
-            let fd = unsafe { instance.slot(slot).request() }.sqe.fd;
-            if !instance.slot(slot).names(fd) {
-                return instance.finish_for(slot, result, By::Kernel, taker);
-            }
-            instance.slot(slot).take_back();
+        // Not possible there, or not now: a thread does it, or says why not.
+        if retried(result) && instance.slot(slot).take_back() {
             return self.to_pool(instance, slot);
         }
         instance.finish_for(slot, result, By::Kernel, taker);
@@ -515,9 +508,8 @@ impl Contract for Workers {
 
     fn drain(&self, instance: &Instance) {
         self.kernel.harvest(instance, &mut |slot, result| {
-            if retried(result) {
+            if retried(result) && instance.slot(slot).take_back() {
                 // Ended below, as one that was not begun.
-                instance.slot(slot).take_back();
                 instance.slot(slot).requeue();
                 self.pool.push(&[slot]);
             } else {
