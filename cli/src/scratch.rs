@@ -40,19 +40,20 @@ pub struct Place {
     pub size: Option<u64>,
 }
 
-impl Place {
-    /// As the user has named it.
-    pub fn path(&self) -> Option<&Path> {
-        self.file.as_deref()
+impl AsRef<Path> for Place {
+    /// As the user has named it, or the folder that is worked in.
+    fn as_ref(&self) -> &Path {
+        self.file.as_deref().unwrap_or(Path::new("."))
     }
+}
 
+impl Place {
     /// Opens or makes the file.
     ///
     /// # Errors
     /// As [`Scratch::open`].
     pub fn open(&self) -> Result<Scratch> {
-        let path = self.file.as_deref().unwrap_or(Path::new("."));
-        Scratch::open(path, self.size, self.allow_writes)
+        Scratch::open(self.as_ref(), self.size, self.allow_writes)
     }
 }
 

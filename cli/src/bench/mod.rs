@@ -196,7 +196,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         eprintln!("uringlet bench: {contradiction}");
         return Ok(ExitCode::from(REFUSED));
     }
-    let mut session = Session::new(&arguments.outputs, arguments.place.path())?;
+    let mut session = Session::new(&arguments.outputs, Some(arguments.place.as_ref()))?;
     arguments.sandbox.enter()?;
     let machine = Machine::look();
     let mut scratch = arguments.place.open()?;

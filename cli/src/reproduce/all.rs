@@ -68,7 +68,7 @@ struct Report<'a> {
 /// # Errors
 /// An output cannot be made, or not be written to.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let mut session = Session::new(&arguments.options.outputs, arguments.place.path())?;
+    let mut session = Session::new(&arguments.options.outputs, Some(arguments.place.as_ref()))?;
     arguments.options.sandbox.enter()?;
     let machine = Machine::look();
     let header = arguments.header(&machine)?;
@@ -92,7 +92,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 impl Arguments {
     /// Of the folder that all work in.
     fn header(&self, machine: &Machine) -> Result<Header> {
-        let path = self.place.path().unwrap_or(Path::new("."));
+        let path = self.place.as_ref();
         let found = if path.exists() { path } else { path.parent().unwrap_or(path) };
         let found = if found.as_os_str().is_empty() { Path::new(".") } else { found };
         let storage = File::open(found).and_then(|file| Storage::behind(&file));
@@ -119,9 +119,8 @@ impl Arguments {
         if STOP.load(Ordering::Relaxed) {
             return Ok(run("not run", Some("interrupted before it began".into())));
         }
-        let mut experiment = defaults::<E>();
-        experiment.adopt(&self.place, &self.options);
-        let found = experiment.run(session);
+        let place = E::Place::from(self.place.clone());
+        let found = defaults::<E>().run(&place, &self.options, session);
         let run = match found {
             Ok(Outcome::Measured(mut measured)) => {
                 let report = std::mem::take(&mut measured.json);
@@ -139,9 +138,9 @@ impl Arguments {
 }
 
 /// As if nothing had been said on the command line.
-fn defaults<E: Experiment>() -> E {
-    let command = E::augment_args(Command::new(E::NAME).no_binary_name(true));
-    let matches = command.try_get_matches_from([""; 0]).and_then(|m| E::from_arg_matches(&m));
+fn defaults<A: Args>() -> A {
+    let command = A::augment_args(Command::new("").no_binary_name(true));
+    let matches = command.try_get_matches_from([""; 0]).and_then(|m| A::from_arg_matches(&m));
     matches.expect("no experiment has an argument without a default")
 }
 
@@ -224,14 +223,15 @@ impl Report<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Given;
     use super::*;
 
     #[test]
     fn every_experiment_has_defaults() {
         fn is_named<E: Experiment>() -> &'static str {
-            let experiment: E = defaults();
-            assert!(experiment.file().is_none(), "{}", E::NAME);
-            assert_eq!(experiment.options().rounds(), 3, "{}", E::NAME);
+            let given: Given<E> = defaults();
+            assert_eq!(given.place.as_ref(), Path::new("."), "{}", E::NAME);
+            assert_eq!(given.options.rounds(), 3, "{}", E::NAME);
             E::NAME
         }
         let names = [

@@ -6,9 +6,9 @@
 use super::options::Options;
 use super::published::FdPool;
 use super::report::{self, Shown};
-use super::{Experiment, Outcome, STATUS, only_writes};
+use super::{Experiment, Outcome, STATUS, Setup, only_writes};
 use crate::bench::{self, Engine, Figure, Load, Order, Trial, exclusion, interleaved, plots};
-use crate::machine::{Machine, Storage};
+use crate::machine::Storage;
 use crate::report::{
     Axis, Bar, Bars, Document, Figure as Plotted, Group, Header, Key, Plot, Record, Scale, Section,
     Series, Table as Lines,
@@ -19,7 +19,6 @@ use crate::size;
 use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
-use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -48,19 +47,12 @@ A ratio is MB/s divided by that of the table's baseline, on both sides: Linux AI
 cached ones, where none was published, POSIX AIO with a pool of 1. The published \
 baremetal was the disk without a virtual machine in front of it, with 74 in flight; nothing here corresponds to it.";
 
-/// POSIX AIO with 1, 16 and 64 duplicates of a descriptor, against Linux AIO and the others (QEMU, 2008).
 #[derive(Args)]
 #[command(after_help = session::help(&[EXAMPLES, METHOD, STATUS]))]
 pub struct Arguments {
-    #[command(flatten)]
-    place: Place,
-
     /// Seconds for each cell and round [default: 1; with --quick 0.2]
     #[arg(long, value_parser = bench::seconds, allow_hyphen_values = true)]
     seconds: Option<f64>,
-
-    #[command(flatten)]
-    options: Options,
 }
 
 /// One way to get the requests executed, and what it was called in the publication.
@@ -191,14 +183,10 @@ struct Settings {
 
 /// Everything that came out.
 #[derive(Serialize)]
-struct Report<'a> {
-    experiment: &'static str,
-    machine: &'a Machine,
-    storage: &'a Storage,
-    file: &'a str,
-    notices: Vec<String>,
+struct Report {
+    #[serde(flatten)]
+    setup: Setup,
     settings: Settings,
-    interrupted: bool,
     cells: Vec<Cell>,
     /// Lines of the publication that nothing here corresponds to.
     published_only: Vec<FdPool>,
@@ -211,46 +199,29 @@ impl Experiment for Arguments {
     const NAME: &str = "fd-pool";
     const CLAIM: &str = "a pool of 64 descriptors lets POSIX AIO keep up with Linux AIO";
 
-    fn options(&self) -> &Options {
-        &self.options
-    }
+    type Place = Place;
 
-    fn file(&self) -> Option<&Path> {
-        self.place.path()
-    }
-
-    fn adopt(&mut self, place: &Place, options: &Options) {
-        self.place = place.clone();
-        self.options = options.clone();
-    }
-
-    fn run(&self, session: &mut Session<'_>) -> Result<Outcome> {
-        let machine = Machine::look();
-        let scratch = self.place.open()?;
+    fn run(&self, place: &Place, options: &Options, session: &mut Session<'_>) -> Result<Outcome> {
+        let (setup, scratch) = Setup::open::<Self>(place, options)?;
         if !scratch.writable {
             return Ok(only_writes(&scratch));
         }
-        let storage = Storage::behind(&scratch.buffered)?;
-        let quick = self.options.quick;
+        let quick = options.quick;
         let settings = Settings {
             quick,
-            rounds: self.options.rounds(),
+            rounds: options.rounds(),
             seconds: self.seconds.unwrap_or(if quick { 0.2 } else { 1.0 }),
             depth: DEPTH,
             block: BLOCK,
             file_size: scratch.size,
         };
-        let mut cells = cells(&scratch, &storage);
-        let notices = self.options.notices(&machine, &storage, &scratch.notices);
+        let mut cells = cells(&scratch, &setup.storage);
         let steps = cells.iter().filter(|cell| cell.not_measured.is_none()).count() as u64
             * u64::from(settings.rounds);
         let takes = Duration::from_secs_f64(steps as f64 * (settings.seconds + OVERHEAD));
         let rounds = format!("{} of {} s per cell, interleaved", settings.rounds, settings.seconds);
         let more = [("rounds", rounds), ("takes", session::about(takes))];
-        let name = "reproduce fd-pool";
-        let header =
-            session::header(name, &machine, &storage, scratch.line(), &more, notices.clone());
-        session.begin(&header)?;
+        let header = setup.begin(session, &more)?;
         let before = scratch.descriptors().ok();
         if session::fill(&scratch)? {
             measure(&mut cells, &settings, &scratch, steps);
@@ -261,13 +232,8 @@ impl Experiment for Arguments {
         compare(&mut cells, &table);
         let published_only = table.into_iter().filter(|line| !has_counterpart(&cells, line));
         let report = Report {
-            experiment: Self::NAME,
-            machine: &machine,
-            storage: &storage,
-            file: &scratch.description,
-            notices,
+            setup: setup.end(),
             settings,
-            interrupted: STOP.load(Ordering::Relaxed),
             shown: shown(&cells),
             published_only: published_only.collect(),
             cells,
@@ -404,7 +370,7 @@ fn shown(cells: &[Cell]) -> Vec<Shown> {
     all
 }
 
-impl Report<'_> {
+impl Report {
     fn document(&self, header: Header) -> Document {
         let mut sections: Vec<Section> = TABLES.iter().map(|table| self.section(*table)).collect();
         if let Some(last) = sections.last_mut() {
@@ -422,14 +388,14 @@ impl Report<'_> {
         let left = format!("Descriptors of the file left open by the engines: {left}");
         let records = self.cells.iter().flat_map(|cell| {
             let pool = cell.pool.map_or_else(String::new, |pool| pool.to_string());
-            let record = Record::default().with("experiment", self.experiment);
+            let record = Record::default().with("experiment", self.setup.experiment);
             let record = record.with("workload", cell.table.workload);
             let record = record.with("cache", cell.table.cache).with("engine", cell.engine.name());
             record.with("pool", pool).rounds(&cell.figures, cell.not_measured.as_deref())
         });
         Document {
             header,
-            interrupted: self.interrupted,
+            interrupted: self.setup.interrupted,
             method: METHOD.into(),
             records: records.collect(),
             sections,

@@ -6,11 +6,11 @@
 use super::options::Options;
 use super::published::Uringlet;
 use super::report::{self, Goal, Ratio, Shown};
-use super::{Experiment, Outcome, STATUS, ascending, number, only_writes};
+use super::{Experiment, Outcome, STATUS, Setup, ascending, number, only_writes};
 use crate::bench::{
     self, Engine, Figure, Load, Order, Trial, exclusion, interleaved, median, plots,
 };
-use crate::machine::{Machine, Storage};
+use crate::machine::Storage;
 use crate::report::{Document, Figure as Plotted, Group, Header, Record, Section, Table};
 use crate::scratch::{Place, Scratch};
 use crate::session::{self, STOP, Session};
@@ -18,7 +18,6 @@ use crate::size;
 use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
-use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -50,13 +49,9 @@ and the latencies come from runs of their own: a run for the rate looks at no cl
 end of the submit call to the reap, by the caller's clock. Every figure is the median of the rounds. A ratio is the \
 rate divided by io_uring's at the same depth, on both sides.";
 
-/// Executing inline and handing over what blocks, against io_uring, at depths 1 to 32 (io_uring RFC, 2022).
 #[derive(Args)]
 #[command(after_help = session::help(&[EXAMPLES, METHOD, STATUS]))]
 pub struct Arguments {
-    #[command(flatten)]
-    place: Place,
-
     /// Requests in flight
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32",
           value_parser = number(DEPTH_MAX), allow_hyphen_values = true)]
@@ -65,9 +60,6 @@ pub struct Arguments {
     /// Seconds for each of the two runs of a cell and round [default: 0.5; with --quick 0.1]
     #[arg(long, value_parser = bench::seconds, allow_hyphen_values = true)]
     seconds: Option<f64>,
-
-    #[command(flatten)]
-    options: Options,
 }
 
 /// What both sides of a line consist of.
@@ -155,14 +147,10 @@ struct Settings {
 
 /// Everything that came out.
 #[derive(Serialize)]
-struct Report<'a> {
-    experiment: &'static str,
-    machine: &'a Machine,
-    storage: &'a Storage,
-    file: &'a str,
-    notices: Vec<String>,
+struct Report {
+    #[serde(flatten)]
+    setup: Setup,
     settings: Settings,
-    interrupted: bool,
     cells: Vec<Cell>,
     shown: Vec<Shown>,
     published: Vec<Uringlet>,
@@ -172,62 +160,35 @@ impl Experiment for Arguments {
     const NAME: &str = "uringlet";
     const CLAIM: &str = "executing inline and handing over what blocks beats io_uring";
 
-    fn options(&self) -> &Options {
-        &self.options
-    }
+    type Place = Place;
 
-    fn file(&self) -> Option<&Path> {
-        self.place.path()
-    }
-
-    fn adopt(&mut self, place: &Place, options: &Options) {
-        self.place = place.clone();
-        self.options = options.clone();
-    }
-
-    fn run(&self, session: &mut Session<'_>) -> Result<Outcome> {
-        let machine = Machine::look();
-        let scratch = self.place.open()?;
+    fn run(&self, place: &Place, options: &Options, session: &mut Session<'_>) -> Result<Outcome> {
+        let (setup, scratch) = Setup::open::<Self>(place, options)?;
         if !scratch.writable {
             return Ok(only_writes(&scratch));
         }
-        let storage = Storage::behind(&scratch.buffered)?;
-        let quick = self.options.quick;
+        let quick = options.quick;
         let settings = Settings {
             quick,
-            rounds: self.options.rounds(),
+            rounds: options.rounds(),
             seconds: self.seconds.unwrap_or(if quick { 0.1 } else { 0.5 }),
             depths: ascending(&self.depth),
             block: BLOCK,
             window: WINDOW.min(scratch.size),
         };
-        let mut cells = cells(&settings, &scratch, &storage);
-        let notices = self.options.notices(&machine, &storage, &scratch.notices);
+        let mut cells = cells(&settings, &scratch, &setup.storage);
         let runs = 2 * cells.len() as u32 * settings.rounds;
         let takes = Duration::from_secs_f64(f64::from(runs) * (settings.seconds + 0.1));
         let rounds = format!("{} of {} s per run, interleaved", settings.rounds, settings.seconds);
         let more = [("rounds", rounds), ("takes", session::about(takes))];
-        let name = "reproduce uringlet";
-        let header =
-            session::header(name, &machine, &storage, scratch.line(), &more, notices.clone());
-        session.begin(&header)?;
+        let header = setup.begin(session, &more)?;
         if session::fill(&scratch)? {
             measure(&settings, &mut cells, &scratch);
         }
         let published = Uringlet::table();
         compare(&mut cells, &published);
-        let report = Report {
-            experiment: Self::NAME,
-            interrupted: STOP.load(Ordering::Relaxed),
-            shown: shown(&cells),
-            machine: &machine,
-            storage: &storage,
-            file: &scratch.description,
-            notices,
-            settings,
-            cells,
-            published,
-        };
+        let report =
+            Report { shown: shown(&cells), setup: setup.end(), settings, cells, published };
         Outcome::measured(report.document(header), &report, report.shown.clone(), true)
     }
 }
@@ -329,7 +290,7 @@ fn shown(cells: &[Cell]) -> Vec<Shown> {
     all
 }
 
-impl Report<'_> {
+impl Report {
     fn document(&self, header: Header) -> Document {
         let heads = ["kIOPS", "min", "mean", "max", "deviation", "ratio"];
         let heads = ["depth", "engine"].into_iter().chain(heads).chain(heads);
@@ -343,7 +304,7 @@ impl Report<'_> {
         let missing = self.cells.iter().filter_map(|c| Some((c.name(), c.not_measured.as_ref()?)));
         let records = self.cells.iter().flat_map(|cell| {
             let record = |runs| {
-                let record = Record::default().with("experiment", self.experiment);
+                let record = Record::default().with("experiment", self.setup.experiment);
                 let record = record.with("depth", cell.depth).with("engine", cell.engine.name());
                 record.with("runs_for", runs)
             };
@@ -360,7 +321,7 @@ impl Report<'_> {
         ];
         Document {
             header,
-            interrupted: self.interrupted,
+            interrupted: self.setup.interrupted,
             method: METHOD.into(),
             summary: report::shown(&self.shown),
             sections,

@@ -12,9 +12,11 @@ mod lookup;
 mod options;
 mod published;
 mod report;
+mod setup;
 
 use self::options::Options;
 use self::report::Shown;
+use self::setup::Setup;
 use crate::REFUSED;
 use crate::report::Document;
 use crate::scratch::{Place, Scratch};
@@ -49,15 +51,20 @@ pub struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     All(all::Arguments),
-    Lookup(lookup::Arguments),
-    Batch(batch::Arguments),
-    FdPool(fd_pool::Arguments),
-    Affinity(affinity::Arguments),
+    /// From a handle to its context by list, radix tree and table: the lookup alone, and a whole job (Linux AIO, 2013).
+    Lookup(Given<lookup::Arguments>),
+    /// Request slots taken 32 at a time against one by one, for 1 to 8 submitting threads (Linux AIO, 2011).
+    Batch(Given<batch::Arguments>),
+    /// POSIX AIO with 1, 16 and 64 duplicates of a descriptor, against Linux AIO and the others (QEMU, 2008).
+    FdPool(Given<fd_pool::Arguments>),
+    /// Submissions and completions placed on CPUs apart from each other, proved by counters (Linux block layer, 2008).
+    Affinity(Given<affinity::Arguments>),
+    /// Executing inline and handing over what blocks, against io_uring, at depths 1 to 32 (io_uring RFC, 2022).
     #[command(name = "uringlet")]
-    Inline(inline::Arguments),
+    Inline(Given<inline::Arguments>),
 }
 
-/// A published experiment, with its arguments.
+/// A published experiment, with the arguments that no other has.
 trait Experiment: Args {
     /// On the command line.
     const NAME: &str;
@@ -65,20 +72,32 @@ trait Experiment: Args {
     /// What was to be shown, in a few words.
     const CLAIM: &str;
 
-    /// The options that all have.
-    fn options(&self) -> &Options;
+    /// Where it works; what was said for all experiments can be said for it.
+    type Place: Args + AsRef<Path> + From<Place>;
 
-    /// The file that it works on, if the user has named one.
-    fn file(&self) -> Option<&Path>;
-
-    /// Takes over what was said for all.
-    fn adopt(&mut self, place: &Place, options: &Options);
-
-    /// Measures, after [`Session::begin`].
+    /// Measures, after [`Setup::begin`].
     ///
     /// # Errors
     /// The scratch file cannot be made or filled; an output cannot be made.
-    fn run(&self, session: &mut Session<'_>) -> Result<Outcome>;
+    fn run(
+        &self,
+        place: &Self::Place,
+        options: &Options,
+        session: &mut Session<'_>,
+    ) -> Result<Outcome>;
+}
+
+/// All arguments of an experiment.
+#[derive(Args)]
+struct Given<E: Experiment> {
+    #[command(flatten)]
+    place: E::Place,
+
+    #[command(flatten)]
+    experiment: E,
+
+    #[command(flatten)]
+    options: Options,
 }
 
 /// How an experiment has ended.
@@ -117,19 +136,19 @@ impl Outcome {
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     match &arguments.command {
         Command::All(arguments) => all::run(arguments),
-        Command::Lookup(experiment) => run_one(experiment),
-        Command::Batch(experiment) => run_one(experiment),
-        Command::FdPool(experiment) => run_one(experiment),
-        Command::Affinity(experiment) => run_one(experiment),
-        Command::Inline(experiment) => run_one(experiment),
+        Command::Lookup(given) => run_one(given),
+        Command::Batch(given) => run_one(given),
+        Command::FdPool(given) => run_one(given),
+        Command::Affinity(given) => run_one(given),
+        Command::Inline(given) => run_one(given),
     }
 }
 
-fn run_one<E: Experiment>(experiment: &E) -> Result<ExitCode> {
-    let Options { outputs, sandbox, .. } = experiment.options();
-    let mut session = Session::new(outputs, experiment.file())?;
-    sandbox.enter()?;
-    match experiment.run(&mut session)? {
+fn run_one<E: Experiment>(given: &Given<E>) -> Result<ExitCode> {
+    let Given { place, experiment, options } = given;
+    let mut session = Session::new(&options.outputs, Some(place.as_ref()))?;
+    options.sandbox.enter()?;
+    match experiment.run(place, options, &mut session)? {
         Outcome::Refused(reason) => {
             eprintln!("uringlet reproduce {}: {reason}", E::NAME);
             Ok(ExitCode::from(REFUSED))

@@ -7,7 +7,7 @@ use crate::session;
 use clap::Args;
 
 /// How thoroughly, in which sandbox, and where the result goes.
-#[derive(Args, Clone)]
+#[derive(Args)]
 pub struct Options {
     /// One short round: a look, not a measurement
     #[arg(long)]

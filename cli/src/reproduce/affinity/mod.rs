@@ -11,9 +11,8 @@ mod report;
 mod sites;
 
 use super::options::Options;
-use super::{Experiment, Outcome, no_threads};
+use super::{Experiment, Outcome, Setup, no_threads};
 use crate::bench::{self, interleaved};
-use crate::machine::{Machine, Storage};
 use crate::scratch::{Place, Scratch};
 use crate::session::{self, STOP, Session};
 use crate::size;
@@ -25,7 +24,7 @@ use report::Report;
 use serde::Serialize;
 use sites::{Cpus, Letters, placements};
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use uringlet::affinity::{Affinity, CpuSet, Device, ListCost, Topology, compare_lists};
@@ -68,13 +67,9 @@ rq_affinity 0, on both sides.";
 const STATUS: &str = "\
 Exit status: 0; 1 if it failed, or a placement was not proved; 2 if it was refused; 130 after Ctrl-C.";
 
-/// Submissions and completions placed on CPUs apart from each other, proved by counters (Linux block layer, 2008).
 #[derive(Args)]
 #[command(after_help = session::help(&[EXAMPLES, METHOD, STATUS]))]
 pub struct Arguments {
-    #[command(flatten)]
-    place: Place,
-
     /// Seconds for each row and round [default: 1; with --quick 0.2]
     #[arg(long, value_parser = bench::seconds, allow_hyphen_values = true)]
     seconds: Option<f64>,
@@ -87,9 +82,6 @@ pub struct Arguments {
     /// File systems side by side; 0 leaves this part out
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(0..=8), allow_hyphen_values = true)]
     file_systems: u8,
-
-    #[command(flatten)]
-    options: Options,
 }
 
 /// What is measured in one table row.
@@ -139,28 +131,15 @@ impl Experiment for Arguments {
     const NAME: &str = "affinity";
     const CLAIM: &str = "submissions and completions run on the CPUs that they are placed on";
 
-    fn options(&self) -> &Options {
-        &self.options
-    }
+    type Place = Place;
 
-    fn file(&self) -> Option<&Path> {
-        self.place.path()
-    }
-
-    fn adopt(&mut self, place: &Place, options: &Options) {
-        self.place = place.clone();
-        self.options = options.clone();
-    }
-
-    fn run(&self, session: &mut Session<'_>) -> Result<Outcome> {
+    fn run(&self, place: &Place, options: &Options, session: &mut Session<'_>) -> Result<Outcome> {
         if let Some(reason) = no_threads() {
             return Ok(Outcome::Refused(reason));
         }
-        let machine = Machine::look();
-        let scratch = self.place.open()?;
-        let storage = Storage::behind(&scratch.buffered)?;
+        let (mut setup, scratch) = Setup::open::<Self>(place, options)?;
         let direct = match &scratch.direct {
-            Ok(direct) if !storage.is_memory() => direct,
+            Ok(direct) if !setup.storage.is_memory() => direct,
             other => {
                 let reason = other.as_ref().err().map_or("it is kept in memory", |reason| reason);
                 let file = &scratch.description;
@@ -178,12 +157,11 @@ impl Experiment for Arguments {
             topology.cells().iter().map(|cell| cell.and(topology.allowed())).collect();
         let cells_here: Vec<CpuSet> =
             cells_here.into_iter().filter(|cell| !cell.is_empty()).collect();
-        let mut notices = self.options.notices(&machine, &storage, &scratch.notices);
-        let interrupt = interrupt(&topology, &device, &mut notices);
-        let quick = self.options.quick;
+        let interrupt = interrupt(&topology, &device, &mut setup.notices);
+        let quick = options.quick;
         let settings = Settings {
             quick,
-            rounds: self.options.rounds(),
+            rounds: options.rounds(),
             seconds: self.seconds.unwrap_or(if quick { 0.2 } else { 1.0 }),
             file_size: scratch.size,
             cell: topology.cell_kind().to_string(),
@@ -199,10 +177,7 @@ impl Experiment for Arguments {
         let list = settings.cells.join(" | ");
         let here = format!("{list} ({}); interrupt on CPU {interrupt}", settings.cell);
         let more = [("cells", here), ("rounds", rounds), ("takes", session::about(takes))];
-        let name = "reproduce affinity";
-        let header =
-            session::header(name, &machine, &storage, scratch.line(), &more, notices.clone());
-        session.begin(&header)?;
+        let header = setup.begin(session, &more)?;
         if session::fill(&scratch)? {
             let switch = Switch::of(device.as_ref().ok());
             measure(&mut cells, &settings, &scratch, direct, &switch, steps);
@@ -216,19 +191,8 @@ impl Experiment for Arguments {
         }
         let file_systems =
             FileSystems::measure(self.file_systems.into(), &settings, &scratch, direct);
-        let interrupted = STOP.load(Ordering::Relaxed);
-        let report = Report::new(
-            &machine,
-            &storage,
-            &scratch,
-            notices,
-            settings,
-            interrupted,
-            placements,
-            cells,
-            &lists,
-            file_systems,
-        );
+        let setup = setup.end();
+        let report = Report::new(setup, settings, placements, cells, &lists, file_systems);
         let document = report.document(header, METHOD);
         Outcome::measured(document, &report, report.shown(), report.is_proved())
     }

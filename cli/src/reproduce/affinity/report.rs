@@ -3,14 +3,12 @@
 use super::load::{CpuTime, Run};
 use super::published::{self, Row, Small};
 use super::sites::{Letters, Placed, Site};
-use super::{Cell, FileSystems, Settings, What};
+use super::{Cell, FileSystems, Settings, Setup, What};
 use crate::bench;
-use crate::machine::{Machine, Storage};
 use crate::report::{
     Axis, Document, Figure, Header, Heat, Lines, Plot, Point, Record, Scale, Section, Series, Table,
 };
 use crate::reproduce::report::{self as reproduced, Goal, Shown};
-use crate::scratch::Scratch;
 use crate::size;
 use serde::Serialize;
 use uringlet::affinity::ListCost;
@@ -44,14 +42,10 @@ struct Summary {
 
 /// Everything that came out.
 #[derive(Serialize)]
-pub struct Report<'a> {
-    experiment: &'static str,
-    machine: &'a Machine,
-    storage: &'a Storage,
-    file: &'a str,
-    notices: Vec<String>,
+pub struct Report {
+    #[serde(flatten)]
+    setup: Setup,
     settings: Settings,
-    interrupted: bool,
     placements: Vec<Placed>,
     cells: Vec<Cell>,
     summaries: Vec<Option<Summary>>,
@@ -100,15 +94,10 @@ impl Summary {
     }
 }
 
-impl<'a> Report<'a> {
-    #[allow(clippy::too_many_arguments)]
+impl Report {
     pub fn new(
-        machine: &'a Machine,
-        storage: &'a Storage,
-        scratch: &'a Scratch,
-        notices: Vec<String>,
+        setup: Setup,
         settings: Settings,
-        interrupted: bool,
         placements: Vec<Placed>,
         cells: Vec<Cell>,
         lists: &[ListCost],
@@ -125,13 +114,8 @@ impl<'a> Report<'a> {
             mutex_per_item_ns: cost.mutex_per_item_ns,
         };
         Self {
-            experiment: "affinity",
-            machine,
-            storage,
-            file: &scratch.description,
-            notices,
+            setup,
             settings,
-            interrupted,
             placements,
             cells,
             summaries,
@@ -158,11 +142,11 @@ impl<'a> Report<'a> {
         let missing =
             self.cells.iter().filter_map(|c| Some((name(&c.what), c.not_measured.as_deref()?)));
         let records = self.cells.iter().flat_map(|cell| {
-            let record = Record::default().with("experiment", self.experiment);
+            let record = Record::default().with("experiment", self.setup.experiment);
             let record = record.with("row", name(&cell.what));
             record.rounds(&cell.runs, cell.not_measured.as_deref())
         });
-        let records = records.chain(self.file_systems.records(self.experiment));
+        let records = records.chain(self.file_systems.records(self.setup.experiment));
         let missing = missing.chain(self.file_systems.reasons());
         let summary = reproduced::shown(&self.shown());
         let sections = vec![
@@ -174,7 +158,7 @@ impl<'a> Report<'a> {
         ];
         Document {
             header,
-            interrupted: self.interrupted,
+            interrupted: self.setup.interrupted,
             method: method.into(),
             records: records.collect(),
             sections,

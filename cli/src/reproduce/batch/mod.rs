@@ -10,15 +10,16 @@ mod report;
 use self::job::{Job, Phase};
 use self::report::{Cell, JobCell, PathCell, Report};
 use super::options::Options;
-use super::{Experiment, Outcome, STATUS, ascending, errno, no_threads, number, only_writes};
+use super::{
+    Experiment, Outcome, STATUS, Setup, ascending, errno, no_threads, number, only_writes,
+};
 use crate::bench::{self, Load, Order, exclusion, interleaved};
-use crate::machine::{Machine, Storage};
+use crate::machine::Storage;
 use crate::scratch::{Place, Scratch};
 use crate::session::{self, STOP, Session};
 use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
-use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -52,13 +53,9 @@ in which a thread had no CPU is left out; the JSON has the mean too. CPU is the 
 time for all requests, both as part of the time of all CPUs. The published job was timed in the kernel: what was saved \
 there is percentage points of CPU time in the lock.";
 
-/// Request slots taken 32 at a time against one by one, for 1 to 8 submitting threads (Linux AIO, 2011).
 #[derive(Args)]
 #[command(after_help = session::help(&[EXAMPLES, METHOD, STATUS]))]
 pub struct Arguments {
-    #[command(flatten)]
-    place: Place,
-
     /// Threads that submit to the one context
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8",
           value_parser = number(THREADS_MAX), allow_hyphen_values = true)]
@@ -67,9 +64,6 @@ pub struct Arguments {
     /// Seconds of the path alone for each cell and round [default: 0.5; with --quick 0.05]
     #[arg(long, value_parser = bench::seconds, allow_hyphen_values = true)]
     seconds: Option<f64>,
-
-    #[command(flatten)]
-    options: Options,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -90,34 +84,21 @@ impl Experiment for Arguments {
     const NAME: &str = "batch";
     const CLAIM: &str = "32 request slots are taken with one contended step";
 
-    fn options(&self) -> &Options {
-        &self.options
-    }
+    type Place = Place;
 
-    fn file(&self) -> Option<&Path> {
-        self.place.path()
-    }
-
-    fn adopt(&mut self, place: &Place, options: &Options) {
-        self.place = place.clone();
-        self.options = options.clone();
-    }
-
-    fn run(&self, session: &mut Session<'_>) -> Result<Outcome> {
+    fn run(&self, place: &Place, options: &Options, session: &mut Session<'_>) -> Result<Outcome> {
         if let Some(reason) = no_threads() {
             return Ok(Outcome::Refused(reason));
         }
-        let machine = Machine::look();
-        let scratch = self.place.open()?;
+        let (setup, scratch) = Setup::open::<Self>(place, options)?;
         if !scratch.writable {
             return Ok(only_writes(&scratch));
         }
-        let storage = Storage::behind(&scratch.buffered)?;
-        let quick = self.options.quick;
+        let quick = options.quick;
         let most = if quick { 16 << 20 } else { u64::MAX };
         let settings = Settings {
             quick,
-            rounds: self.options.rounds(),
+            rounds: options.rounds(),
             seconds: self.seconds.unwrap_or(if quick { 0.05 } else { 0.5 }),
             threads: ascending(&self.threads),
             batches: BATCHES,
@@ -125,28 +106,19 @@ impl Experiment for Arguments {
             record: job::RECORD,
             job_size: scratch.size.min(most) / job::RECORD * job::RECORD,
         };
-        let notices = self.options.notices(&machine, &storage, &scratch.notices);
         let rounds =
             format!("{} of {} s of the path alone, interleaved", settings.rounds, settings.seconds);
         let more = [("rounds", rounds), ("takes", session::about(settings.takes()))];
-        let name = "reproduce batch";
-        let header =
-            session::header(name, &machine, &storage, scratch.line(), &more, notices.clone());
-        session.begin(&header)?;
+        let header = setup.begin(session, &more)?;
 
         let mut paths = settings.path_cells();
-        let mut jobs = settings.job_cells(&scratch, &storage);
-        settings.measure(&mut paths, &mut jobs, &scratch, machine.cpus);
+        let mut jobs = settings.job_cells(&scratch, &setup.storage);
+        settings.measure(&mut paths, &mut jobs, &scratch, setup.machine.cpus);
         let (count, room) = TOO_MANY;
         let too_many = BATCHES.map(|batch| report::TooMany::of(count, room, batch));
         let report = Report {
-            experiment: Self::NAME,
-            interrupted: STOP.load(Ordering::Relaxed),
             shown: report::shown(&paths, &jobs, &too_many),
-            machine: &machine,
-            storage: &storage,
-            file: &scratch.description,
-            notices,
+            setup: setup.end(),
             settings,
             paths,
             jobs,

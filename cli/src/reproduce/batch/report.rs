@@ -2,9 +2,8 @@
 
 use super::job::Phase;
 use super::path::{Figure, fill_up};
-use super::{BATCHES, PUBLISHED_POINTS, Settings};
+use super::{BATCHES, PUBLISHED_POINTS, Settings, Setup};
 use crate::bench::median;
-use crate::machine::{Machine, Storage};
 use crate::report::{
     Axis, Document, Figure as Plotted, Header, Lines, Plot, Point, Record, Scale, Section, Series,
     Table,
@@ -89,14 +88,10 @@ impl TooMany {
 
 /// Everything that came out.
 #[derive(Serialize)]
-pub struct Report<'a> {
-    pub experiment: &'static str,
-    pub machine: &'a Machine,
-    pub storage: &'a Storage,
-    pub file: &'a str,
-    pub notices: Vec<String>,
+pub struct Report {
+    #[serde(flatten)]
+    pub setup: Setup,
     pub settings: Settings,
-    pub interrupted: bool,
     pub paths: Vec<PathCell>,
     pub jobs: Vec<JobCell>,
     pub too_many: [TooMany; 2],
@@ -158,7 +153,7 @@ pub fn shown(paths: &[PathCell], jobs: &[JobCell], too_many: &[TooMany]) -> Vec<
     all
 }
 
-impl Report<'_> {
+impl Report {
     pub fn document(&self, header: Header, method: &str) -> Document {
         let paths = self.paths.iter().map(|cell| (cell.name(), cell.not_measured.as_ref()));
         let jobs = self.jobs.iter().map(|cell| (cell.name(), cell.not_measured.as_ref()));
@@ -183,7 +178,7 @@ impl Report<'_> {
         ];
         Document {
             header,
-            interrupted: self.interrupted,
+            interrupted: self.setup.interrupted,
             method: method.into(),
             summary: report::shown(&self.shown),
             sections,

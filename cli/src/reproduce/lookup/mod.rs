@@ -13,9 +13,9 @@ use self::job::{Files, Job};
 use self::report::{JobCell, LookupCell, Report};
 use super::options::Options;
 use super::published::ContextLookup;
-use super::{Experiment, Outcome, STATUS, ascending, errno, no_threads, number};
+use super::{Experiment, Outcome, STATUS, Setup, ascending, errno, no_threads, number};
 use crate::bench::{self, interleaved};
-use crate::machine::{Machine, Storage};
+use crate::machine::Storage;
 use crate::scratch::Place;
 use crate::session::{self, STOP, Session};
 use anyhow::{Context as _, Result};
@@ -50,14 +50,9 @@ one in flight. All threads together make 512 × 256 requests per loop, however m
 every wait looks the context up. libaio is the kernel's own, psync plain pread and pwrite. The ratio is elapsed time \
 divided by libaio's; what was published is the radix tree's time divided by the list's, which stands beside ours.";
 
-/// From a handle to its context by list, radix tree and table: the lookup alone, and a whole job (Linux AIO, 2013).
 #[derive(Args)]
 #[command(after_help = session::help(&[EXAMPLES, METHOD, STATUS]))]
 pub struct Arguments {
-    /// Where the files of the job are made; they have no names, and are gone afterwards
-    #[arg(long, value_name = "PATH", default_value = ".")]
-    folder: PathBuf,
-
     /// Contexts to look up one of
     #[arg(long, value_delimiter = ',', default_value = "1,8,64,512,4096",
           value_parser = number(CONTEXTS_MAX), allow_hyphen_values = true)]
@@ -75,9 +70,30 @@ pub struct Arguments {
     /// Loops of each of 512 jobs over its file; fewer jobs make as many requests in all [default: 10; with --quick 1]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=10_000), allow_hyphen_values = true)]
     loops: Option<u64>,
+}
 
-    #[command(flatten)]
-    options: Options,
+/// Where it works, on the command line.
+#[derive(Args)]
+pub struct Folder {
+    /// Where the files of the job are made; they have no names, and are gone afterwards
+    #[arg(long, value_name = "PATH", default_value = ".")]
+    folder: PathBuf,
+}
+
+impl AsRef<Path> for Folder {
+    fn as_ref(&self) -> &Path {
+        &self.folder
+    }
+}
+
+impl From<Place> for Folder {
+    /// Of a file, or a name that is still to be made, the folder that it is in.
+    fn from(place: Place) -> Self {
+        let path = place.as_ref();
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let folder = if path.is_dir() { path } else { parent.unwrap_or(Path::new(".")) };
+        Self { folder: folder.to_owned() }
+    }
 }
 
 /// What a handle is looked up in.
@@ -150,15 +166,15 @@ struct Settings {
 }
 
 impl Settings {
-    fn new(arguments: &Arguments, machine: &Machine) -> Self {
-        let quick = arguments.options.quick;
+    fn new(arguments: &Arguments, options: &Options, cpus: usize) -> Self {
+        let quick = options.quick;
         Self {
             quick,
-            rounds: arguments.options.rounds(),
+            rounds: options.rounds(),
             seconds: arguments.seconds.unwrap_or(if quick { 0.01 } else { 0.1 }),
             loops: arguments.loops.unwrap_or(if quick { 1 } else { 10 }),
             contexts: ascending(&arguments.contexts),
-            threads: vec![1, machine.cpus.max(2)],
+            threads: vec![1, cpus.max(2)],
             jobs: ascending(&arguments.jobs),
             file_size: job::FILE,
             block: job::BLOCK,
@@ -195,56 +211,38 @@ impl Experiment for Arguments {
     const NAME: &str = "lookup";
     const CLAIM: &str = "a context is found in the same time however many there are";
 
-    fn options(&self) -> &Options {
-        &self.options
-    }
+    type Place = Folder;
 
-    fn file(&self) -> Option<&Path> {
-        None
-    }
-
-    fn adopt(&mut self, place: &Place, options: &Options) {
-        // Of a file, or a name that is still to be made, the folder that it is in.
-        let path = place.path().unwrap_or(Path::new("."));
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let folder = if path.is_dir() { path } else { parent.unwrap_or(Path::new(".")) };
-        self.folder = folder.to_owned();
-        self.options = options.clone();
-    }
-
-    fn run(&self, session: &mut Session<'_>) -> Result<Outcome> {
+    fn run(
+        &self,
+        Folder { folder }: &Folder,
+        options: &Options,
+        session: &mut Session<'_>,
+    ) -> Result<Outcome> {
         if let Some(reason) = no_threads() {
             return Ok(Outcome::Refused(reason));
         }
-        let machine = Machine::look();
-        let settings = Settings::new(self, &machine);
-        let folder = &self.folder;
-        let most = settings.jobs.last().copied().unwrap_or(1);
-        let failed = || format!("cannot make {most} files of 256 KiB in {}", folder.display());
+        let most = self.jobs.iter().copied().max().unwrap_or(1);
+        let files = format!("{most} files of 256 KiB in {}", folder.display());
+        let failed = format!("cannot make {files}");
         let storage = File::open(folder).and_then(|folder| Storage::behind(&folder));
-        let storage = storage.with_context(failed)?;
-        let notices = self.options.notices(&machine, &storage, &[]);
+        let storage = storage.context(failed.clone())?;
+        let setup = Setup::new::<Self>(storage, files, &[], options);
+        let settings = Settings::new(self, options, setup.machine.cpus);
         let rounds = format!(
             "{} of {} s per lookup, {} loops per job, interleaved",
             settings.rounds, settings.seconds, settings.loops
         );
         let more = [("rounds", rounds), ("takes", session::about(settings.takes()))];
-        let file = format!("{most} files of 256 KiB in {}", folder.display());
-        let name = "reproduce lookup";
-        let header = session::header(name, &machine, &storage, file, &more, notices.clone());
-        session.begin(&header)?;
+        let header = setup.begin(session, &more)?;
 
         let (mut lookups, mut jobs) = (settings.lookup_cells(), settings.job_cells());
-        let files = Files::create(folder, most, &STOP).with_context(failed)?;
+        let files = Files::create(folder, most, &STOP).context(failed)?;
         measure(&settings, &mut lookups, &mut jobs, &files);
         let report = Report {
-            experiment: Self::NAME,
-            interrupted: STOP.load(Ordering::Relaxed),
-            shown: report::shown(&lookups, &jobs, machine.cpus),
+            shown: report::shown(&lookups, &jobs, setup.machine.cpus),
             published: ContextLookup::table(),
-            machine: &machine,
-            storage: &storage,
-            notices,
+            setup: setup.end(),
             settings,
             lookups,
             jobs,

@@ -1,9 +1,8 @@
 //! The tables of the experiment, and what they were to show.
 
 use super::job::Figure as Job;
-use super::{Road, Settings, Structure};
+use super::{Road, Settings, Setup, Structure};
 use crate::bench::median;
-use crate::machine::{Machine, Storage};
 use crate::report::{
     Axis, Document, Figure, Header, Lines, Plot, Point, Record, Scale, Section, Series, Table,
 };
@@ -67,13 +66,10 @@ struct Ns {
 
 /// Everything that came out.
 #[derive(Serialize)]
-pub struct Report<'a> {
-    pub experiment: &'static str,
-    pub machine: &'a Machine,
-    pub storage: &'a Storage,
-    pub notices: Vec<String>,
+pub struct Report {
+    #[serde(flatten)]
+    pub setup: Setup,
     pub settings: Settings,
-    pub interrupted: bool,
     pub lookups: Vec<LookupCell>,
     pub jobs: Vec<JobCell>,
     pub shown: Vec<Shown>,
@@ -160,7 +156,7 @@ fn ratio(ratio: Option<Ratio>) -> [String; 2] {
     }
 }
 
-impl Report<'_> {
+impl Report {
     pub fn document(&self, header: Header, method: &str) -> Document {
         let mut sections: Vec<Section> = Vec::new();
         for &threads in &self.settings.threads {
@@ -178,7 +174,7 @@ impl Report<'_> {
         sections.push(Section::not_measured(missing));
         Document {
             header,
-            interrupted: self.interrupted,
+            interrupted: self.setup.interrupted,
             method: method.into(),
             summary: report::shown(&self.shown),
             sections,
@@ -189,7 +185,7 @@ impl Report<'_> {
 
     fn records(&self) -> Vec<Record> {
         let record =
-            |part| Record::default().with("experiment", self.experiment).with("part", part);
+            |part| Record::default().with("experiment", self.setup.experiment).with("part", part);
         let lookups = self.lookups.iter().flat_map(|cell| {
             let record = record("lookup").with("threads", cell.threads);
             let record =
@@ -269,7 +265,7 @@ impl Report<'_> {
             let [to_libaio, spread] = ratio(Ratio::of(&own, &of(Road::Libaio)));
             let ours = matches!(cell.road, Road::Ours(_));
             let list = Ratio::of(&own, &of(Road::Ours(Structure::List))).filter(|_| ours);
-            let published = ContextLookup::radix_to_list(cell.jobs, self.machine.cpus)
+            let published = ContextLookup::radix_to_list(cell.jobs, self.setup.machine.cpus)
                 .filter(|_| cell.road == Road::Ours(Structure::Radix));
             out.row([
                 cell.jobs.to_string(),

@@ -1,0 +1,71 @@
+//! What an experiment begins with: the machine, what it works on, and what a reader should know about them.
+
+use super::Experiment;
+use super::options::Options;
+use crate::machine::{Machine, Storage};
+use crate::report::Header;
+use crate::scratch::{Place, Scratch};
+use crate::session::{self, STOP, Session};
+use anyhow::Result;
+use serde::Serialize;
+use std::sync::atomic::Ordering;
+
+/// The part of a report that all experiments have.
+#[derive(Serialize)]
+pub struct Setup {
+    pub experiment: &'static str,
+    pub machine: Machine,
+    pub storage: Storage,
+    /// The scratch file, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<String>,
+    pub notices: Vec<String>,
+    /// Ended by Ctrl-C: figures are of what was run.
+    pub interrupted: bool,
+    /// What it works on, for people.
+    #[serde(skip)]
+    line: String,
+}
+
+impl Setup {
+    /// On `storage`; `line` says on what there, and `own` what there is to know about that.
+    pub fn new<E: Experiment>(
+        storage: Storage,
+        line: String,
+        own: &[String],
+        options: &Options,
+    ) -> Self {
+        let machine = Machine::look();
+        let notices = options.notices(&machine, &storage, own);
+        let experiment = E::NAME;
+        Self { experiment, machine, storage, file: None, notices, interrupted: false, line }
+    }
+
+    /// In the file of `place`.
+    ///
+    /// # Errors
+    /// As [`Place::open`].
+    pub fn open<E: Experiment>(place: &Place, options: &Options) -> Result<(Self, Scratch)> {
+        let scratch = place.open()?;
+        let storage = Storage::behind(&scratch.buffered)?;
+        let setup = Self::new::<E>(storage, scratch.line(), &scratch.notices, options);
+        Ok((Self { file: Some(scratch.description.clone()), ..setup }, scratch))
+    }
+
+    /// Begins the session; `more` has lines of the experiment's own.
+    ///
+    /// # Errors
+    /// As [`Session::begin`].
+    pub fn begin(&self, session: &mut Session<'_>, more: &[(&str, String)]) -> Result<Header> {
+        let Self { experiment, machine, storage, line, notices, .. } = self;
+        let name = format!("reproduce {experiment}");
+        let header = session::header(&name, machine, storage, line.clone(), more, notices.clone());
+        session.begin(&header)?;
+        Ok(header)
+    }
+
+    /// After the measurement.
+    pub fn end(self) -> Self {
+        Self { interrupted: STOP.load(Ordering::Relaxed), ..self }
+    }
+}
