@@ -32,7 +32,7 @@ pub struct Place {
     pub file: Option<PathBuf>,
 
     /// Let the write workloads OVERWRITE DATA in an existing --file
-    #[arg(long)]
+    #[arg(long, requires = "file")]
     pub allow_writes: bool,
 
     /// Bytes of the scratch file, or of the existing file to be used [default: 256M, less if space is short]

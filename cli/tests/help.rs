@@ -167,7 +167,10 @@ fn wrong_values_are_refused_with_field_value_and_expectation() {
         .code(2)
         .stderr(contains("--bs 2M").and(contains("1M, the --size")));
     uringlet(&["bench", "--bs", "1M", "--depth", "4096"]).code(2).stderr(contains("at most 1G"));
-    uringlet(&["bench", "--allow-writes"]).code(2).stderr(contains("--file"));
+    let writers: [&[&str]; 3] = [&["bench"], &["reproduce", "all"], &["reproduce", "batch"]];
+    for command in writers {
+        uringlet(&[command, &["--allow-writes"]].concat()).code(2).stderr(contains("--file"));
+    }
     let cases = [
         ("--size", "64k", "at least 1M"),
         ("--seconds", "0", "from 0.001 to 3600"),

@@ -161,9 +161,6 @@ impl Arguments {
 
     /// What the parsers of single values cannot see.
     fn contradiction(&self) -> Option<String> {
-        if self.place.allow_writes && self.place.file.is_none() {
-            return Some("--allow-writes: expected a --file that it is about".into());
-        }
         let deepest = self.depth.iter().copied().max().unwrap_or(1) as u64;
         let bs = self.bs?;
         if bs * deepest > MOST_BUFFERS {
