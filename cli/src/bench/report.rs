@@ -8,8 +8,8 @@ use super::plots;
 use super::workload::Workload;
 use crate::machine::{Machine, Storage};
 use crate::report::{
-    Axis, Bar, Bars, Cell as TableCell, Document, Figure, Group, Header, Key, Plot, Record, Scale,
-    Section, Table, Tone,
+    Axis, Bar, Bars, Cell as TableCell, Document, Figure, Group, Header, Key, NotMeasured, Plot,
+    Record, Scale, Section, Table, Tone,
 };
 use crate::scratch::Scratch;
 use crate::{session, size};
@@ -62,33 +62,6 @@ struct Measured<'a> {
     iops_min: Option<f64>,
     iops_max: Option<f64>,
     cpu_us_per_request_median: Option<f64>,
-}
-
-/// A reason, and the cells that it is about.
-#[derive(Serialize)]
-pub struct NotMeasured {
-    what: Vec<String>,
-    reason: String,
-}
-
-impl NotMeasured {
-    /// For people.
-    pub fn line(&self) -> String {
-        format!("{}: {}", self.what.join("; "), self.reason)
-    }
-}
-
-/// Things and the reason for each, turned round: every reason once, in order.
-pub fn by_reason(all: impl Iterator<Item = (String, String)>) -> Vec<NotMeasured> {
-    let mut list: Vec<NotMeasured> = Vec::new();
-    for (name, reason) in all {
-        match list.iter_mut().find(|known| known.reason == reason) {
-            Some(known) if known.what.contains(&name) => {}
-            Some(known) => known.what.push(name),
-            None => list.push(NotMeasured { what: vec![name], reason }),
-        }
-    }
-    list
 }
 
 impl<'a> Report<'a> {
@@ -165,10 +138,7 @@ impl<'a> Report<'a> {
             let note = "* psync has one request in flight at any depth: its one figure again";
             sections[0].notes.push(note.into());
         }
-        sections.push(
-            Section::new("Not measured")
-                .with_notes(self.not_measured.iter().map(NotMeasured::line)),
-        );
+        sections.push(Section::not_measured(&self.not_measured));
         let choices = self.choices();
         let cells: usize = choices.iter().map(|(_, cells)| cells).sum();
         let choice =
@@ -400,38 +370,20 @@ pub fn ratio_cells(comparison: Option<Comparison>, rounds: u32) -> [TableCell; 3
 
 /// Reasons in the order of the table, each with everything that it is the reason for.
 fn not_measured(matrix: &Matrix) -> Vec<NotMeasured> {
-    let mut list: Vec<(String, Vec<&Cell>)> = Vec::new();
-    for cell in &matrix.cells {
-        let Some(reason) = &cell.not_measured else { continue };
-        match list.iter_mut().find(|(known, _)| known == reason) {
-            Some((_, cells)) => cells.push(cell),
-            None => list.push((reason.clone(), vec![cell])),
-        }
-    }
-    let name = |(reason, cells): (String, Vec<&Cell>)| {
-        let all = |same: &dyn Fn(&Cell) -> bool| {
-            matrix
-                .cells
-                .iter()
-                .filter(|cell| same(cell))
-                .all(|cell| cells.iter().any(|other| std::ptr::eq(*other, cell)))
+    let of = |cell: &Cell| {
+        let same = |other: &Cell| other.not_measured == cell.not_measured;
+        let mut of_engine = matrix.cells.iter().filter(|other| other.engine == cell.engine);
+        let mut of_workload = matrix.cells.iter().filter(|other| other.workload == cell.workload);
+        let name = if of_engine.all(same) {
+            cell.engine.name().to_owned()
+        } else if of_workload.all(same) {
+            cell.workload.label().to_owned()
+        } else {
+            format!("{}, depth {}, {}", cell.workload.label(), cell.depth, cell.engine.name())
         };
-        let mut what: Vec<String> = Vec::new();
-        for cell in &cells {
-            let name = if all(&|other| other.engine == cell.engine) {
-                cell.engine.name().to_owned()
-            } else if all(&|other| other.workload == cell.workload) {
-                cell.workload.label().to_owned()
-            } else {
-                format!("{}, depth {}, {}", cell.workload.label(), cell.depth, cell.engine.name())
-            };
-            if !what.contains(&name) {
-                what.push(name);
-            }
-        }
-        NotMeasured { what, reason }
+        Some((name, cell.not_measured.clone()?))
     };
-    list.into_iter().map(name).collect()
+    NotMeasured::by_reason(matrix.cells.iter().filter_map(of))
 }
 
 #[cfg(test)]

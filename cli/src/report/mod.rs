@@ -14,6 +14,7 @@ pub use outputs::{Files, Outputs};
 pub use records::Record;
 pub use scale::{Axis, Scale};
 
+use serde::Serialize;
 use std::ops::Range;
 
 /// What is known before the first measurement.
@@ -96,18 +97,35 @@ impl Section {
         self.figures.is_empty() && self.tables.is_empty() && self.notes.is_empty()
     }
 
-    /// The section `Not measured`, what has the same reason on one line. Empty if all was.
-    pub fn not_measured<R: AsRef<str>>(cells: impl Iterator<Item = (String, R)>) -> Self {
-        let mut reasons: Vec<(String, Vec<String>)> = Vec::new();
-        for (what, reason) in cells {
-            match reasons.iter_mut().find(|(known, _)| known == reason.as_ref()) {
-                Some((_, list)) => list.push(what),
-                None => reasons.push((reason.as_ref().to_owned(), vec![what])),
+    /// The section `Not measured`, with a line for each reason. Empty if all was.
+    pub fn not_measured(list: &[NotMeasured]) -> Self {
+        let lines = list
+            .iter()
+            .map(|NotMeasured { what, reason }| format!("{}: {reason}", what.join("; ")));
+        Self::new("Not measured").with_notes(lines)
+    }
+}
+
+/// A reason, and what was not measured for it.
+#[derive(Serialize)]
+pub struct NotMeasured {
+    what: Vec<String>,
+    reason: String,
+}
+
+impl NotMeasured {
+    /// Things and the reason for each, turned round: every reason once, in order.
+    pub fn by_reason<R: AsRef<str>>(all: impl Iterator<Item = (String, R)>) -> Vec<Self> {
+        let mut list: Vec<Self> = Vec::new();
+        for (name, reason) in all {
+            let reason = reason.as_ref();
+            match list.iter_mut().find(|known| known.reason == reason) {
+                Some(known) if known.what.contains(&name) => {}
+                Some(known) => known.what.push(name),
+                None => list.push(Self { what: vec![name], reason: reason.to_owned() }),
             }
         }
-        let lines =
-            reasons.into_iter().map(|(reason, what)| format!("{}: {reason}", what.join("; ")));
-        Self::new("Not measured").with_notes(lines)
+        list
     }
 }
 

@@ -10,8 +10,8 @@ use super::{Experiment, Outcome, STATUS, Setup, only_writes};
 use crate::bench::{self, Engine, Figure, Load, Order, Trial, exclusion, interleaved, plots};
 use crate::machine::Storage;
 use crate::report::{
-    Axis, Bar, Bars, Document, Figure as Plotted, Group, Header, Key, Plot, Record, Scale, Section,
-    Series, Table as Lines,
+    Axis, Bar, Bars, Document, Figure as Plotted, Group, Header, Key, NotMeasured, Plot, Record,
+    Scale, Section, Series, Table as Lines,
 };
 use crate::scratch::{Place, Scratch};
 use crate::session::{self, STOP, Session};
@@ -380,7 +380,7 @@ impl Report {
             let reason = cell.not_measured.as_ref()?;
             Some((format!("{}: {}", cell.table.label(), cell.name()), reason))
         });
-        sections.push(Section::not_measured(missing));
+        sections.push(Section::not_measured(&NotMeasured::by_reason(missing)));
         let left = match self.descriptors_left_open {
             Some(left) => left.to_string(),
             None => "unknown (no /proc)".into(),

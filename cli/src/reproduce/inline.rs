@@ -11,7 +11,9 @@ use crate::bench::{
     self, Engine, Figure, Load, Order, Trial, exclusion, interleaved, median, plots,
 };
 use crate::machine::Storage;
-use crate::report::{Document, Figure as Plotted, Group, Header, Record, Section, Table};
+use crate::report::{
+    Document, Figure as Plotted, Group, Header, NotMeasured, Record, Section, Table,
+};
 use crate::scratch::{Place, Scratch};
 use crate::session::{self, STOP, Session};
 use crate::size;
@@ -317,7 +319,7 @@ impl Report {
             Section::new("Random writes of 1k in 10 MiB, cached; latencies in µs")
                 .with_figures(self.figures())
                 .with_table(table),
-            Section::not_measured(missing),
+            Section::not_measured(&NotMeasured::by_reason(missing)),
         ];
         Document {
             header,

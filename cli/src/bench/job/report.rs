@@ -7,9 +7,9 @@ use crate::bench::drive::{Done, Figure, LatencyFigure};
 use crate::bench::engine::Engine;
 use crate::bench::fio_json::{Entry, Top};
 use crate::bench::matrix::{Comparison, subject};
-use crate::bench::report::{NotMeasured, by_reason, ratio_cells, submit_text};
+use crate::bench::report::{ratio_cells, submit_text};
 use crate::machine::{Machine, Storage};
-use crate::report::{Cell as TableCell, Document, Header, Record, Section, Table};
+use crate::report::{Cell as TableCell, Document, Header, NotMeasured, Record, Section, Table};
 use crate::{session, size};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -190,8 +190,7 @@ impl<'a> Report<'a> {
                 self.table(&submitting, false, |cell| submit_text(latency(cell)?)),
             ));
         }
-        let missing = self.not_measured.iter().map(NotMeasured::line);
-        sections.push(Section::new("Not measured").with_notes(missing));
+        sections.push(Section::not_measured(&self.not_measured));
         Document {
             header,
             interrupted: self.interrupted,
@@ -343,5 +342,5 @@ fn not_measured(runs: &Runs) -> Vec<NotMeasured> {
         };
         Some((name, cell.not_measured.clone()?))
     };
-    by_reason(runs.cells.iter().filter_map(of))
+    NotMeasured::by_reason(runs.cells.iter().filter_map(of))
 }

@@ -6,7 +6,8 @@ use super::sites::{Letters, Placed, Site};
 use super::{Cell, FileSystems, Settings, Setup, What};
 use crate::bench;
 use crate::report::{
-    Axis, Document, Figure, Header, Heat, Lines, Plot, Point, Record, Scale, Section, Series, Table,
+    Axis, Document, Figure, Header, Heat, Lines, NotMeasured, Plot, Point, Record, Scale, Section,
+    Series, Table,
 };
 use crate::reproduce::report::{self as reproduced, Goal, Shown};
 use crate::size;
@@ -154,7 +155,7 @@ impl Report {
             self.small(),
             self.file_systems.section(),
             self.lists(),
-            Section::not_measured(missing),
+            Section::not_measured(&NotMeasured::by_reason(missing)),
         ];
         Document {
             header,

@@ -5,8 +5,8 @@ use super::path::{Figure, fill_up};
 use super::{BATCHES, PUBLISHED_POINTS, Settings, Setup};
 use crate::bench::median;
 use crate::report::{
-    Axis, Document, Figure as Plotted, Header, Lines, Plot, Point, Record, Scale, Section, Series,
-    Table,
+    Axis, Document, Figure as Plotted, Header, Lines, NotMeasured, Plot, Point, Record, Scale,
+    Section, Series, Table,
 };
 use crate::reproduce::report::{self, Goal, Kind, Ratio, Shown, threads};
 use crate::size;
@@ -174,7 +174,7 @@ impl Report {
                 .with_figures(self.job_plots())
                 .with_table(self.job_table()),
             Section::new("Submits that are too large").with_notes(accepted),
-            Section::not_measured(missing),
+            Section::not_measured(&NotMeasured::by_reason(missing)),
         ];
         Document {
             header,

@@ -4,7 +4,8 @@ use super::job::Figure as Job;
 use super::{Road, Settings, Setup, Structure};
 use crate::bench::median;
 use crate::report::{
-    Axis, Document, Figure, Header, Lines, Plot, Point, Record, Scale, Section, Series, Table,
+    Axis, Document, Figure, Header, Lines, NotMeasured, Plot, Point, Record, Scale, Section,
+    Series, Table,
 };
 use crate::reproduce::published::ContextLookup;
 use crate::reproduce::report::{self, Goal, Ratio, Shown};
@@ -171,7 +172,7 @@ impl Report {
         let lookups = self.lookups.iter().map(|cell| (cell.name(), cell.not_measured.as_ref()));
         let jobs = self.jobs.iter().map(|cell| (cell.name(), cell.not_measured.as_ref()));
         let missing = lookups.chain(jobs).filter_map(|(name, reason)| Some((name, reason?)));
-        sections.push(Section::not_measured(missing));
+        sections.push(Section::not_measured(&NotMeasured::by_reason(missing)));
         Document {
             header,
             interrupted: self.setup.interrupted,
