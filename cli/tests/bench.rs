@@ -258,6 +258,54 @@ fn what_cannot_be_used_as_a_file_is_refused_by_name() {
     bench(folder.path()).args(["--size", "8192T"]).assert().code(1).stderr(contains("free space"));
 }
 
+#[test]
+fn an_output_that_does_not_fit_leaves_what_was_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    std::fs::write(path("data"), vec![7u8; 1 << 20]).unwrap();
+    std::fs::write(path("old"), "precious").unwrap();
+    // In place of a full disk, which takes root. Room for the lines, and for half of the others.
+    let script = "trap '' XFSZ; ulimit -f 4; exec \"$@\"";
+    let program = assert_cmd::cargo::cargo_bin!("uringlet");
+    Command::new("sh")
+        .current_dir(folder.path())
+        .args(["-c", script, "sh"])
+        .arg(program)
+        .args(["bench", "--seconds", "0.02", "--rounds", "1", "--depth", "1", "--file", "data"])
+        .args(["--engines", "psync", "--workloads", "cached-read"])
+        .args(["--json", "new", "--html", "old", "--csv", "small"])
+        .assert()
+        .code(1)
+        .stderr(contains("--json: cannot write new: File too large"));
+    assert!(!path("new").exists());
+    assert_eq!(std::fs::read(path("old")).unwrap(), b"precious");
+    assert!(path("small").metadata().unwrap().len() > 0);
+}
+
+#[test]
+fn standard_output_can_be_an_output_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |stdout: Stdio| {
+        let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin!("uringlet"));
+        let command = command.current_dir(folder.path()).stdout(stdout);
+        let arguments = ["bench", "--seconds", "0.02", "--rounds", "1", "--size", "1M"];
+        let chosen = ["--depth", "1", "--engines", "psync", "--workloads", "cached-read"];
+        let output = ["--json", "/dev/stdout", "--csv", "/dev/null"];
+        let output = command.args(arguments).args(chosen).args(output).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let is_complete = |text: &str| {
+        let at = text.find("\n{\n").unwrap_or_else(|| panic!("no JSON in {text}"));
+        assert!(text[..at].contains("Requests per second"), "{text}");
+        serde_json::from_str::<Value>(&text[at..]).unwrap();
+    };
+    is_complete(&run(Stdio::piped()));
+    let file = folder.path().join("redirected");
+    run(std::fs::File::create(&file).unwrap().into());
+    is_complete(&std::fs::read_to_string(&file).unwrap());
+}
+
 /// A benchmark of several minutes that has just printed its header.
 fn long_run(folder: &Path) -> Child {
     let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin!("uringlet"))

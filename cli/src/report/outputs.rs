@@ -5,8 +5,8 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use serde::Serialize;
 use std::fs::File;
-use std::io::{BufWriter, Write as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::io::Write as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 /// Where the result goes beside standard output.
@@ -25,11 +25,15 @@ pub struct Outputs {
     csv: Option<PathBuf>,
 }
 
-/// A file, and which one it is.
+/// An opened file. What was there before stays until the result is known.
 struct Target {
     option: &'static str,
     path: PathBuf,
     file: File,
+    /// What is there is to be replaced; to a device, a pipe, or where standard output goes, it is added.
+    replaces: bool,
+    /// Where it was made; it is removed unless it is written to.
+    made: Option<PathBuf>,
 }
 
 /// The opened files.
@@ -49,15 +53,14 @@ impl Outputs {
         taken.extend(worked_on.and_then(identity).map(|id| ("--file", id)));
         let mut open = |option, path: &Option<PathBuf>| {
             let Some(path) = path else { return Ok(None) };
-            // Before it is made, which would empty it.
             let same = identity(path).and_then(|id| taken.iter().find(|(_, other)| *other == id));
             if let Some((other, _)) = same {
                 bail!("{option} {}: expected another file than {other}", path.display());
             }
-            let file = File::create(path)
+            let target = Target::open(option, path)
                 .with_context(|| format!("{option}: cannot make {}", path.display()))?;
             taken.extend(identity(path).map(|id| (option, id)));
-            Ok(Some(Target { option, path: path.clone(), file }))
+            Ok(Some(target))
         };
         Ok(Files {
             json: open("--json", &self.json)?,
@@ -89,14 +92,58 @@ impl Files {
     }
 }
 
-fn write(
-    target: Option<Target>,
-    content: impl FnOnce(&mut BufWriter<File>) -> Result<()>,
-) -> Result<()> {
-    let Some(Target { option, path, file }) = target else { return Ok(()) };
-    let mut to = BufWriter::new(file);
-    let written = content(&mut to).and_then(|()| Ok(to.flush()?));
-    written.with_context(|| format!("{option}: cannot write {}", path.display()))
+fn write(target: Option<Target>, content: impl FnOnce(&mut Vec<u8>) -> Result<()>) -> Result<()> {
+    let Some(mut target) = target else { return Ok(()) };
+    let mut bytes = Vec::new();
+    let written = content(&mut bytes).and_then(|()| Ok(target.write(&bytes)?));
+    written.with_context(|| format!("{}: cannot write {}", target.option, target.path.display()))
+}
+
+impl Target {
+    fn open(option: &'static str, path: &Path) -> std::io::Result<Self> {
+        let found = identity(path);
+        let shown = ["/dev/stdout", "/dev/stderr"].map(|stream| identity(Path::new(stream)));
+        let is_shown = found.is_some() && shown.contains(&found);
+        let is_new = !path.exists();
+        let mut options = File::options();
+        options.write(true).append(is_shown).create(is_new).truncate(false);
+        let file = options.open(path)?;
+        let replaces = file.metadata()?.is_file() && !is_shown;
+        let made = if is_new { path.canonicalize().ok() } else { None };
+        Ok(Self { option, path: path.to_owned(), file, replaces, made })
+    }
+
+    fn write(&mut self, content: &[u8]) -> std::io::Result<()> {
+        if self.replaces {
+            replace(&self.file, content)?;
+        } else {
+            self.file.write_all(content)?;
+        }
+        self.made = None;
+        Ok(())
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        if let Some(path) = &self.made {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Puts `content` in place of what a file has, which it keeps if there is no room. Not by another file of this name: links,
+/// owner and permissions stay as the user has made them.
+fn replace(file: &File, content: &[u8]) -> std::io::Result<()> {
+    let before = file.metadata()?.len();
+    // First behind what it has. Some file systems say only when they sync that they are full.
+    let room = file.write_all_at(content, before).and_then(|()| file.sync_all());
+    if room.is_err() {
+        file.set_len(before)?;
+        return room;
+    }
+    file.write_all_at(content, 0)?;
+    file.set_len(content.len() as u64)
 }
 
 #[cfg(test)]
@@ -136,5 +183,23 @@ mod tests {
         let text = format!("{error:#}");
         assert!(text.contains("--json: cannot write /dev/full: No space left"), "{text}");
         assert_eq!(std::fs::read(csv).unwrap(), b"a\r\n1\r\n");
+    }
+
+    #[test]
+    fn what_is_there_stays_until_it_is_replaced_as_a_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for (before, link) in [("", "first"), ("a longer text than the result", "second")] {
+            std::fs::write(path("old"), before).unwrap();
+            std::os::unix::fs::symlink("old", path(link)).unwrap();
+            let outputs = Outputs { json: Some(path(link)), html: Some(path("new")), csv: None };
+            drop(outputs.open(None).unwrap());
+            assert_eq!(std::fs::read_to_string(path("old")).unwrap(), before);
+            assert!(!path("new").exists());
+            outputs.open(None).unwrap().write(&"result", &Document::default()).unwrap();
+            assert_eq!(std::fs::read_to_string(path("old")).unwrap(), "\"result\"");
+            assert!(path(link).is_symlink() && path("new").exists());
+            std::fs::remove_file(path("new")).unwrap();
+        }
     }
 }
