@@ -138,25 +138,14 @@ impl Experiment for Arguments {
             return Ok(Outcome::Refused(reason));
         }
         let (mut setup, scratch) = Setup::open::<Self>(place, options)?;
-        let direct = match &scratch.direct {
-            Ok(direct) if !setup.storage.is_memory() => direct,
-            other => {
-                let reason = other.as_ref().err().map_or("it is kept in memory", |reason| reason);
-                let file = &scratch.description;
-                return Ok(Outcome::Refused(format!("--file {file}: {reason}; expected a disk")));
-            }
+        let direct = match disk(&scratch, &setup) {
+            Ok(direct) => direct,
+            Err(reason) => return Ok(Outcome::Refused(reason)),
         };
-        let smallest = (LARGE.1 as u64).max(SMALL.2);
-        if scratch.size < smallest {
-            let smallest = size::short(smallest);
-            return Ok(Outcome::Refused(format!("--size: expected at least {smallest}")));
-        }
         let topology = Topology::look();
         let device = Device::behind(&scratch.buffered.metadata()?);
-        let cells_here: Vec<CpuSet> =
-            topology.cells().iter().map(|cell| cell.and(topology.allowed())).collect();
-        let cells_here: Vec<CpuSet> =
-            cells_here.into_iter().filter(|cell| !cell.is_empty()).collect();
+        let cells_here = topology.cells().iter().map(|cell| cell.and(topology.allowed()));
+        let cells_here: Vec<CpuSet> = cells_here.filter(|cell| !cell.is_empty()).collect();
         let interrupt = interrupt(&topology, &device, &mut setup.notices);
         let quick = options.quick;
         let settings = Settings {
@@ -182,13 +171,7 @@ impl Experiment for Arguments {
             let switch = Switch::of(device.as_ref().ok());
             measure(&mut cells, &settings, &scratch, direct, &switch, steps);
         }
-        let mut lists: Vec<ListCost> = Vec::new();
-        let each = Duration::from_secs_f64(settings.seconds.min(0.3));
-        for producers in [1, 2, 4] {
-            if !STOP.load(Ordering::Relaxed) {
-                lists.push(compare_lists(producers, each));
-            }
-        }
+        let lists = lists(Duration::from_secs_f64(settings.seconds.min(0.3)));
         let file_systems =
             FileSystems::measure(self.file_systems.into(), &settings, &scratch, direct);
         let setup = setup.end();
@@ -196,6 +179,27 @@ impl Experiment for Arguments {
         let document = report.document(header, METHOD);
         Outcome::measured(document, &report, report.shown(), report.is_proved())
     }
+}
+
+/// The file past the page cache, or why it is not one on a disk.
+fn disk<'a>(scratch: &'a Scratch, setup: &Setup) -> Result<&'a File, String> {
+    let direct = match &scratch.direct {
+        Ok(_) if setup.storage.is_memory() => Err("it is kept in memory"),
+        direct => direct.as_ref().map_err(String::as_str),
+    };
+    let file = &scratch.description;
+    let direct = direct.map_err(|reason| format!("--file {file}: {reason}; expected a disk"))?;
+    let smallest = (LARGE.1 as u64).max(SMALL.2);
+    if scratch.size < smallest {
+        return Err(format!("--size: expected at least {}", size::short(smallest)));
+    }
+    Ok(direct)
+}
+
+/// What completion lists cost, for 1, 2 and 4 producers.
+fn lists(each: Duration) -> Vec<ListCost> {
+    let go_on = |_: &usize| !STOP.load(Ordering::Relaxed);
+    [1, 2, 4].into_iter().filter(go_on).map(|producers| compare_lists(producers, each)).collect()
 }
 
 /// The CPU that stands for I.

@@ -86,12 +86,95 @@ impl Summary {
         })
     }
 
+    /// As cells of a table's row.
+    fn cells(&self, base: Option<f64>, expected: Option<(bool, bool)>) -> [String; 9] {
+        let percent = |count| percent(count, self.requests);
+        let proved = expected.map_or("", |sides| if self.proves(sides) { "yes" } else { "NO" });
+        [
+            size::digits(self.mb_per_s),
+            ratio(self.mb_per_s, base),
+            size::digits(self.avg_latency_ms),
+            size::digits(self.stddev_latency_ms),
+            percent(self.queue_local),
+            percent(self.queue_remote),
+            percent(self.completion_local),
+            percent(self.completion_remote),
+            proved.to_owned(),
+        ]
+    }
+
     /// All requests on the side that the placement says, and none on the other.
     fn proves(&self, (queue, completion): (bool, bool)) -> bool {
         let all = |local: bool| if local { (self.requests, 0) } else { (0, self.requests) };
         self.requests > 0
             && (self.queue_local, self.queue_remote) == all(queue)
             && (self.completion_local, self.completion_remote) == all(completion)
+    }
+}
+
+fn dashes<const N: usize>() -> [String; N] {
+    std::array::from_fn(|_| "-".into())
+}
+
+/// A rate, divided by another.
+fn ratio(rate: f64, base: Option<f64>) -> String {
+    base.map_or_else(|| "-".into(), |base| format!("{:.2}", rate / base))
+}
+
+/// `count` of `all`.
+fn percent(count: u64, all: u64) -> String {
+    format!("{:.0} %", count as f64 / all.max(1) as f64 * 100.0)
+}
+
+/// What was measured of small reads, as cells of a table's row: completions at home, rate, times.
+fn small_cells(runs: &[Run], summary: Option<Summary>, base: Option<f64>) -> [String; 7] {
+    let home = runs.iter().map(|run| run.completion_home).sum();
+    let [home, rate, ratio] = summary.map_or_else(dashes, |summary| {
+        let rate = summary.mb_per_s;
+        [percent(home, summary.requests), size::digits(rate), ratio(rate, base)]
+    });
+    let time = |of: fn(&CpuTime) -> f64| {
+        let times = runs.iter().filter_map(|run| run.time.as_ref().map(of));
+        bench::median(times.collect()).map_or_else(|| "-".into(), |share| format!("{share:.1}"))
+    };
+    let [user, sys] = [time(|time| time.user), time(|time| time.sys)];
+    [home, rate, ratio, user, sys, time(|time| time.iowait), time(|time| time.idle)]
+}
+
+/// The cycles of small reads, and how they were placed.
+fn small_notes(way: &str, runs: &[Run], published: Option<&Small>) -> Vec<String> {
+    let Some(run) = runs.first() else { return Vec::new() };
+    let known = runs.iter().filter_map(|run| run.cycles.as_ref().ok().copied());
+    let cycles = match (bench::median(known.collect()), &run.cycles) {
+        (Some(cycles), _) => format!("{} CPU cycles a request", size::grouped(cycles as u64)),
+        (None, Err(reason)) => format!("CPU cycles not counted ({reason})"),
+        (None, Ok(_)) => String::new(),
+    };
+    let theirs = published.map_or(0.0, |row| row.cpu_cycles as f64 / 1e12);
+    let mut notes = vec![format!("{way}: {cycles}; published: {theirs:.2}e12 in all")];
+    if !run.placement.is_empty() {
+        notes.push(format!("  {}", run.placement));
+    }
+    notes
+}
+
+impl Row {
+    /// As cells of a table's row.
+    fn cells(&self, base: Option<f64>) -> [String; 4] {
+        let ms = |seconds: f64| size::digits(seconds * 1e3);
+        let rate = self.mb_per_s;
+        let (average, deviation) = (ms(self.avg_latency_s), ms(self.stddev_latency_s));
+        [size::digits(rate), ratio(rate, base), average, deviation]
+    }
+}
+
+impl Small {
+    /// As cells of a table's row.
+    fn cells(&self, base: Option<f64>) -> [String; 6] {
+        let Self { mb_per_s: rate, user_percent, sys_percent, .. } = *self;
+        let times = [user_percent, sys_percent, self.iowait_percent, self.idle_percent];
+        let [user, sys, iowait, idle] = times.map(|percent| format!("{percent:.1}"));
+        [size::digits(rate), ratio(rate, base), user, sys, iowait, idle]
     }
 }
 
@@ -212,62 +295,22 @@ impl Report {
     }
 
     fn matrix(&self) -> Section {
-        let heads = [
-            "A Q C",
-            "CPUs",
-            "MB/s",
-            "ratio",
-            "avg ms",
-            "dev ms",
-            "Q local",
-            "Q remote",
-            "C local",
-            "C remote",
-            "proved",
-            "published MB/s",
-            "ratio",
-            "avg ms",
-            "dev ms",
-        ];
-        let mut out = Table::new("", heads, 2..15);
-        let measured = self.find(&What::Free { rq_affinity: 0 }).and_then(|(_, summary)| summary);
-        let published_base = self
-            .published_matrix
-            .iter()
-            .find(|row| row.rq_affinity == Some(0))
-            .map(|row| row.mb_per_s);
-        let theirs = |row: Option<&Row>| -> [String; 4] {
-            let Some(row) = row else { return [const { String::new() }; 4].map(|_| "-".into()) };
-            let ratio =
-                published_base.map_or("-".into(), |base| format!("{:.2}", row.mb_per_s / base));
-            let ms = |seconds: f64| size::digits(seconds * 1e3);
-            [size::digits(row.mb_per_s), ratio, ms(row.avg_latency_s), ms(row.stddev_latency_s)]
+        let sides = ["ratio", "avg ms", "dev ms"];
+        let counters = ["Q local", "Q remote", "C local", "C remote", "proved"];
+        let heads = ["A Q C", "CPUs", "MB/s"].into_iter().chain(sides).chain(counters);
+        let mut out = Table::new("", heads.chain(["published MB/s"]).chain(sides), 2..15);
+        let (base, published_base) = (self.rate(0), self.published_rate(0));
+        let ours = |summary: Option<Summary>, expected| {
+            summary.map_or_else(dashes, |summary| summary.cells(base, expected))
         };
-        let ours = |summary: Option<Summary>, expected: Option<(bool, bool)>| -> Vec<String> {
-            let Some(summary) = summary else { return vec!["-".into(); 9] };
-            let ratio = measured
-                .map_or("-".into(), |base| format!("{:.2}", summary.mb_per_s / base.mb_per_s));
-            let percent = |count: u64| {
-                format!("{:.0} %", count as f64 / summary.requests.max(1) as f64 * 100.0)
-            };
-            let proved = expected.map_or("", |e| if summary.proves(e) { "yes" } else { "NO" });
-            vec![
-                size::digits(summary.mb_per_s),
-                ratio,
-                size::digits(summary.avg_latency_ms),
-                size::digits(summary.stddev_latency_ms),
-                percent(summary.queue_local),
-                percent(summary.queue_remote),
-                percent(summary.completion_local),
-                percent(summary.completion_remote),
-                proved.to_owned(),
-            ]
+        let theirs = |is: &dyn Fn(&Row) -> bool| {
+            let row = self.published_matrix.iter().find(|row| is(row));
+            row.map_or_else(dashes, |row| row.cells(published_base))
         };
         for placed in &self.placements {
-            let row = theirs(self.published_matrix.iter().find(|row| row.is(placed.letters)));
             let (cpus, mine) = match (placed.cpus, placed.same_as) {
-                (None, _) => ("too few cells".to_owned(), ours(None, None)),
-                (Some(_), Some(same)) => (format!("as {same}"), ours(None, None)),
+                (None, _) => ("too few cells".to_owned(), dashes()),
+                (Some(_), Some(same)) => (format!("as {same}"), dashes()),
                 (Some(cpus), None) => {
                     let found = self.find(&What::Placed(placed.letters, cpus));
                     let (cell, summary) = found.expect("each distinct placement is run");
@@ -275,19 +318,17 @@ impl Report {
                     (list, ours(summary, cell.expected))
                 }
             };
-            out.row([placed.letters.to_string(), cpus].into_iter().chain(mine).chain(row));
+            let row = [placed.letters.to_string(), cpus].into_iter().chain(mine);
+            out.row(row.chain(theirs(&|row| row.is(placed.letters))));
         }
-        for cell in &self.cells {
+        for (cell, summary) in self.cells.iter().zip(&self.summaries) {
             let back = match cell.what {
                 What::Free { rq_affinity } => Some(rq_affinity),
                 What::Kernel { .. } => None,
                 _ => continue,
             };
-            let (_, summary) = self.find(&cell.what).expect("it is one of them");
-            let row =
-                self.published_matrix.iter().find(|row| back.is_some() && row.rq_affinity == back);
-            let heads = [name(&cell.what), "any".into()];
-            out.row(heads.into_iter().chain(ours(summary, None)).chain(theirs(row)));
+            let row = [name(&cell.what), "any".into()].into_iter().chain(ours(*summary, None));
+            out.row(row.chain(theirs(&|row| back.is_some() && row.rq_affinity == back)));
         }
         let note = format!(
             "Placements: 18 published, {} distinct on this machine, {} of them proved by their counters",
@@ -300,79 +341,21 @@ impl Report {
     }
 
     fn small(&self) -> Section {
-        let sides = ["MB/s", "ratio", "user %", "sys %", "iowait %", "idle %"];
-        let heads = ["", "C home"]
-            .into_iter()
-            .chain(sides)
-            .chain(["published MB/s"])
-            .chain(sides.into_iter().skip(1));
-        let mut out = Table::new("", heads, 1..14);
-        let free = self.find(&What::Small(SMALL_FREE)).and_then(|(_, summary)| summary);
-        let published_free = self.published_small.iter().find(|row| row.variant == "none");
+        let sides = ["ratio", "user %", "sys %", "iowait %", "idle %"];
+        let heads = ["", "C home", "MB/s"].into_iter().chain(sides);
+        let mut out = Table::new("", heads.chain(["published MB/s"]).chain(sides), 1..14);
+        let mut notes = Vec::new();
+        let base = self.find(&What::Small(SMALL_FREE)).and_then(|(_, summary)| summary);
+        let base = base.map(|summary| summary.mb_per_s);
+        let published = |back| self.published_small.iter().find(|row| row.rq_affinity == back);
+        let published_base = published(None).map(|row| row.mb_per_s);
         for (way, back) in [(SMALL_FREE, None), (SMALL_REMOTE, Some(0)), (SMALL_LOCAL, Some(1))] {
             let Some((cell, summary)) = self.find(&What::Small(way)) else { continue };
-            let dash = || "-".to_owned();
-            let mut row = vec![way.to_owned()];
-            let home: u64 = cell.runs.iter().map(|run| run.completion_home).sum();
-            row.push(summary.map_or_else(dash, |s| {
-                format!("{:.0} %", home as f64 / s.requests.max(1) as f64 * 100.0)
-            }));
-            row.push(summary.map_or_else(dash, |s| size::digits(s.mb_per_s)));
-            row.push(
-                summary
-                    .zip(free)
-                    .map_or_else(dash, |(s, f)| format!("{:.2}", s.mb_per_s / f.mb_per_s)),
-            );
-            let times: Vec<CpuTime> = cell.runs.iter().filter_map(|run| run.time).collect();
-            for of in [
-                |t: &CpuTime| t.user,
-                |t: &CpuTime| t.sys,
-                |t: &CpuTime| t.iowait,
-                |t: &CpuTime| t.idle,
-            ] {
-                row.push(
-                    bench::median(times.iter().map(of).collect())
-                        .map_or_else(dash, |v| format!("{v:.1}")),
-                );
-            }
-            let theirs = self.published_small.iter().find(|row| row.rq_affinity == back);
-            let ratio = theirs.zip(published_free).map(|(row, free)| row.mb_per_s / free.mb_per_s);
-            row.push(theirs.map_or_else(dash, |row| size::digits(row.mb_per_s)));
-            row.push(ratio.map_or_else(dash, |ratio| format!("{ratio:.2}")));
-            for of in [
-                |r: &Small| r.user_percent,
-                |r: &Small| r.sys_percent,
-                |r: &Small| r.iowait_percent,
-                |r: &Small| r.idle_percent,
-            ] {
-                row.push(theirs.map_or_else(dash, |row| format!("{:.1}", of(row))));
-            }
-            out.row(row);
-        }
-        let mut notes = Vec::new();
-        let runs = |way| self.find(&What::Small(way)).map_or(&[][..], |(cell, _)| &cell.runs[..]);
-        for (way, variant, back) in [
-            (SMALL_FREE, "none", None),
-            (SMALL_REMOTE, "kthreads", Some(0)),
-            (SMALL_LOCAL, "kthreads", Some(1)),
-        ] {
-            let Some(run) = runs(way).first() else { continue };
-            let known =
-                runs(way).iter().filter_map(|run| run.cycles.as_ref().ok().copied()).collect();
-            let mut rows = self.published_small.iter();
-            let theirs = rows.find(|row| row.variant == variant && row.rq_affinity == back);
-            let cycles = match (bench::median(known), &run.cycles) {
-                (Some(cycles), _) => {
-                    format!("{} CPU cycles a request", size::grouped(cycles as u64))
-                }
-                (None, Err(reason)) => format!("CPU cycles not counted ({reason})"),
-                (None, Ok(_)) => String::new(),
-            };
-            let theirs = theirs.map_or(0.0, |row| row.cpu_cycles as f64 / 1e12);
-            notes.push(format!("{way}: {cycles}; published: {theirs:.2}e12 in all"));
-            if !run.placement.is_empty() {
-                notes.push(format!("  {}", run.placement));
-            }
+            let theirs = published(back);
+            let row = std::iter::once(way.to_owned()).chain(small_cells(&cell.runs, summary, base));
+            let published = theirs.map_or_else(dashes, |row| row.cells(published_base));
+            out.row(row.chain(published));
+            notes.extend(small_notes(way, &cell.runs, theirs));
         }
         Section::new("Reads of 4 KiB one after the other in 2 MiB, direct, 8 in flight")
             .with_table(out)
