@@ -40,6 +40,11 @@ pub fn help(paragraphs: &[&str]) -> String {
     paragraphs.join("\n\n")
 }
 
+/// Somebody else's text, fit for a terminal: whatever would steer it is replaced.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
 /// To standard output, where somebody may have stopped reading.
 ///
 /// # Errors

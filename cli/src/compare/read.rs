@@ -1,6 +1,7 @@
 //! Results of a run, out of its JSON: cells by what they are, and what was measured in each.
 
 use crate::bench::{PERCENTILES, median};
+use crate::session::printable;
 use crate::size;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -128,12 +129,13 @@ impl Run {
     pub fn read(path: &Path) -> Result<Self, String> {
         let name = path.display();
         let text = std::fs::read(path).map_err(|error| format!("{name}: {error}"))?;
-        let whole: Value = serde_json::from_slice(&text).map_err(|error| {
+        let mut whole: Value = serde_json::from_slice(&text).map_err(|error| {
             let (line, column) = (error.line(), error.column());
             let what = error.to_string();
             let what = what.split(" at line ").next().unwrap_or_default();
             format!("{name}:{line}:{column}: expected JSON: {what}")
         })?;
+        make_printable(&mut whole);
         let expected =
             || format!("{name}: expected what --json of uringlet bench or reproduce writes");
         if !whole["machine"].is_object() || !whole["settings"].is_object() {
@@ -159,6 +161,20 @@ impl Run {
             return Err(expected());
         }
         Ok(Self { kind, whole, cells })
+    }
+}
+
+/// Has no text and no name in it that would steer a terminal: a file may be somebody else's.
+fn make_printable(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = printable(text),
+        Value::Array(values) => values.iter_mut().for_each(make_printable),
+        Value::Object(fields) => {
+            let steers = |name: &String| name.chars().any(char::is_control);
+            fields.retain(|name, _| !steers(name));
+            fields.values_mut().for_each(make_printable);
+        }
+        _ => {}
     }
 }
 
@@ -247,6 +263,13 @@ mod tests {
         assert_eq!(cell_name("", cell.as_object().unwrap()), "cold-read, 4k, depth 32, psync");
         let placed = json!({ "what": { "free": { "rq_affinity": 1 } }, "application": 3 });
         assert_eq!(cell_name("", placed.as_object().unwrap()), "free rq_affinity 1");
+    }
+
+    #[test]
+    fn a_file_of_somebody_elses_steers_no_terminal() {
+        let mut value = json!({ "a\u{1b}[2J": 1, "b": ["x\u{1b}]52;c\u{7}", { "c": "\u{9b}m" }] });
+        make_printable(&mut value);
+        assert_eq!(value, json!({ "b": ["x\u{fffd}]52;c\u{fffd}", { "c": "\u{fffd}m" }] }));
     }
 
     #[test]

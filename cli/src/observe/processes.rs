@@ -1,5 +1,6 @@
 //! What /proc says about the processes that are observed.
 
+use crate::session::printable;
 use std::path::Path;
 use uringlet::stats::{ContextNow, ProcessId};
 
@@ -10,7 +11,7 @@ const WORKER: &[u8] = b"uringlet-worker\n";
 pub fn name(pid: u32) -> String {
     let Ok(name) = std::fs::read(format!("/proc/{pid}/comm")) else { return "?".into() };
     let name = String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(&name));
-    name.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+    printable(&name)
 }
 
 /// How many workers these contexts' processes have.

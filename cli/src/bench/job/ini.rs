@@ -34,6 +34,9 @@ pub struct Section {
     pub entries: Vec<Entry>,
 }
 
+/// More sections, or lines in `[global]`, than anybody writes: each section has a copy of those lines.
+const MOST: usize = 1000;
+
 /// The jobs of a file, in order; `variable` knows the environment.
 ///
 /// # Errors
@@ -53,6 +56,15 @@ pub fn parse(
         let line = line.split(['#', ';']).next().unwrap_or_default().trim();
         if line.is_empty() {
             continue;
+        }
+        if line.chars().any(|c| c.is_control() && c != '\t') {
+            errors.push(format!("{at}: expected a line without control characters"));
+            continue;
+        }
+        if sections.len() > MOST || global.len() > MOST {
+            errors
+                .push(format!("{at}: expected at most {MOST} sections and {MOST} global options"));
+            break;
         }
         if let Some(rest) = line.strip_prefix('[') {
             match rest.strip_suffix(']').filter(|name| !name.is_empty()) {
@@ -142,6 +154,18 @@ mod tests {
                 ),
             ]
         );
+    }
+
+    #[test]
+    fn what_would_reach_a_terminal_or_fill_the_memory_is_refused() {
+        let errors = sections("[a]\nname=\u{1b}]52;x\n").unwrap_err();
+        assert_eq!(errors, ["job.fio:2: expected a line without control characters"]);
+        let errors = sections(&"[a]\nbs=4k\n".repeat(MOST + 2)).unwrap_err();
+        assert_eq!(
+            errors,
+            ["job.fio:2002: expected at most 1000 sections and 1000 global options"]
+        );
+        sections(&"[a]\nbs=4k\n".repeat(MOST)).unwrap();
     }
 
     #[test]

@@ -9,6 +9,9 @@ use std::fs::File;
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::path::{Path, PathBuf};
 
+/// Files of all threads, each named for itself: more than any process may open.
+const MOST_FILES: u64 = 1 << 20;
+
 /// A part of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Region {
@@ -72,8 +75,18 @@ impl Plan {
         let mut plan = Self { specs, rows: Vec::new(), stages: Vec::new(), files: BTreeMap::new() };
         let mut errors = Vec::new();
         let mut group = 0;
+        let mut files = 0;
         for index in 0..plan.specs.len() {
             let spec = plan.specs[index].clone();
+            files += spec.numjobs * spec.nrfiles;
+            if files > MOST_FILES {
+                let (at, name) = (&spec.at, &spec.name);
+                errors.push(format!(
+                    "{at}: [{name}]: numjobs={} nrfiles={}: expected at most {MOST_FILES} files in all jobs",
+                    spec.numjobs, spec.nrfiles
+                ));
+                break;
+            }
             let first = plan.stages.is_empty();
             if first || spec.stonewall {
                 let next = plan.rows.len();
