@@ -12,14 +12,20 @@ use super::threads::{Busy, cpus};
 const WINDOW: u64 = 256;
 /// Windows of each way in a trial.
 const SAMPLES: usize = 4;
-/// Windows between two trials: fewest, and most, to which it doubles while the answer stays.
-const STAY: (u32, u32) = (8, 1024);
+/// Windows before the first trial.
+const SETTLE: u32 = 8;
+/// Windows between two trials: fewest, several times as many as a trial has, and most, to which it doubles while the
+/// answer stays.
+const STAY: (u32, u32) = (64, 1024);
 /// A request that takes longer than this, its program's part included, leaves CPUs idle anyway.
 const SATURATED_US: u64 = 20;
 /// So many percent of the time that the waiter takes alone, another way has to stay below to be worth a second CPU.
 const WORTH: u64 = 92;
-/// Windows in a row that are worse than what the trial promised, before another trial.
-const WORSE: u32 = 4;
+/// Windows in a row that are worse than what the trial promised, before another trial: fewest, and which part of those
+/// between two trials. A disk that is busy for a while makes any way worse.
+const WORSE: (u32, u32) = (4, 8);
+/// The part of the windows between two trials that is left when the answer changes: it may have been a disturbed trial.
+const SHORTER: u32 = 4;
 
 /// Who executes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,7 +81,7 @@ impl Pipeline {
             trial: 0,
             answer: Way::Waiter,
             stay: STAY.0,
-            left: STAY.0,
+            left: SETTLE,
             limit: 0,
             worse: 0,
         };
@@ -128,7 +134,7 @@ impl Pipeline {
 impl State {
     fn give_up(&mut self) -> Way {
         (self.trial, self.answer) = (0, Way::Waiter);
-        (self.stay, self.left) = (STAY.0, STAY.0);
+        (self.stay, self.left) = (STAY.0, SETTLE);
         self.answer
     }
 
@@ -155,7 +161,7 @@ impl State {
             self.worse = 0;
         }
         self.left -= 1;
-        if self.left == 0 || self.worse == WORSE {
+        if self.left == 0 || self.worse >= WORSE.0.max(self.stay / WORSE.1) {
             self.trial = 1;
             return WAYS[Self::turn(1).0];
         }
@@ -172,7 +178,9 @@ impl State {
         let quickest = WAYS.into_iter().min_by_key(|&way| costs[way as usize]);
         let worth = |&way: &Way| costs[way as usize] * 100 < alone * WORTH;
         let answer = quickest.filter(worth).unwrap_or_default();
-        self.stay = if answer == self.answer { (self.stay * 2).min(STAY.1) } else { STAY.0 };
+        let same = answer == self.answer;
+        let stay = if same { self.stay * 2 } else { self.stay / SHORTER };
+        self.stay = stay.clamp(STAY.0, STAY.1);
         (self.trial, self.answer, self.left) = (0, answer, self.stay);
         (self.limit, self.worse) = (alone, 0);
     }
@@ -180,7 +188,7 @@ impl State {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{Pipeline, STAY, WINDOW, Way};
+    use super::{Pipeline, SETTLE, WINDOW, Way};
     use crate::engine::workers::threads::Busy;
 
     /// Runs windows with these costs per request by way, in ticks; gives how many were run `so`.
@@ -226,7 +234,7 @@ mod tests {
         }
         let pipeline = Pipeline::new(1000);
         let mut clock = (0, 1_000_000);
-        windows(&pipeline, &mut clock, STAY.0 + 16, [1000, 500, 800], Way::Waiter);
+        windows(&pipeline, &mut clock, SETTLE + 16, [1000, 500, 800], Way::Waiter);
         assert!(pipeline.is(Way::Pipelined));
         let busy = Busy::new();
         clock = (clock.0 + WINDOW, clock.1 + WINDOW * 500);
