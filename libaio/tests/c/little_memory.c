@@ -1,8 +1,8 @@
 /* Where there is hardly any memory to be had, calls are refused, and the process lives on. */
 #include "common.h"
-#include <sys/resource.h>
+#include "../support/little_memory.h"
 
-enum { STEPS = 72, KIB = 1024, MIB = KIB * KIB };
+enum { STEPS = 72 };
 
 static int fd;
 static _Alignas(PAGE) unsigned char buf[PAGE];
@@ -20,15 +20,6 @@ static long room(int step)
     if (step < 48)
         return step * 256L * KIB;
     return (step < 60 ? 64L : 256L) * MIB + step % 12 * 512L * KIB;
-}
-
-/* From here on at most `more` bytes of address space. */
-static void limit(long more)
-{
-    struct rlimit now = {0, 0};
-    now.rlim_cur = now.rlim_max = (rlim_t)(status("VmSize:") * KIB + more);
-    if (setrlimit(RLIMIT_AS, &now))
-        _exit(2);
 }
 
 /* Contexts as long as there is room for them, and reads with each. */
@@ -53,24 +44,9 @@ int main(void)
 {
     fd = temp_file(PAGE);
     for (int entries = 1; entries <= 4096; entries *= 4096) {
-        int well = 0, other = 0;
-        for (int step = 0; step < STEPS; step++) {
-            pid_t pid = fork();
-            if (pid == 0) {
-                limit(room(step));
-                _exit(use(entries));
-            }
-            int how;
-            if (pid < 0 || waitpid(pid, &how, 0) != pid)
-                die("fork");
-            if (how == 0)
-                well++;
-            else
-                other = how;
-        }
         char name[80];
         snprintf(name, sizeof name, "[io_setup ENOMEM] contexts for %d with little memory", entries);
-        say(name, "%d as they should be, else status %d", well, other);
+        with_little_memory(name, STEPS, room, use, entries);
     }
     return 0;
 }

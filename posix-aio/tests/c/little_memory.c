@@ -1,6 +1,6 @@
 /* Where there is hardly any memory to be had, requests are refused, or executed all the same, and the process lives on. */
 #include "common.h"
-#include <sys/resource.h>
+#include "../../../libaio/tests/support/little_memory.h"
 
 enum { STEPS = 48, N = 6000 };
 
@@ -8,13 +8,9 @@ static int fd;
 static unsigned char buf[N][16];
 static struct aiocb cbs[N];
 
-/* From here on at most `more` bytes of address space. */
-static void limit(long more)
+static long room(int step)
 {
-    struct rlimit now = {0, 0};
-    now.rlim_cur = now.rlim_max = (rlim_t)(status("VmSize:") * 1024 + more);
-    if (setrlimit(RLIMIT_AS, &now))
-        _exit(2);
+    return step * (step < STEPS / 2 ? 16L : 256L) * KIB;
 }
 
 /* Reads, and now and then a sync behind them; more than there are places for at a time. */
@@ -40,26 +36,9 @@ int main(void)
 {
     fd = temp_file(PAGE);
     for (int requests = 8; requests <= N; requests += N - 8) {
-        int well = 0, other = 0;
-        for (int step = 0; step < STEPS; step++) {
-            fflush(stdout);
-            pid_t pid = fork();
-            if (pid == 0) {
-                alarm(SECONDS_MAX);
-                limit(step < STEPS / 2 ? step * 16384L : step * 262144L);
-                _exit(use(requests));
-            }
-            int how;
-            if (pid < 0 || waitpid(pid, &how, 0) != pid)
-                die("fork");
-            if (how == 0)
-                well++;
-            else
-                other = how;
-        }
         char name[80];
         snprintf(name, sizeof name, "[aio_read EAGAIN; aio_fsync EAGAIN] %d requests with little memory", requests);
-        say(name, "%d as they should be, else status %d", well, other);
+        with_little_memory(name, STEPS, room, use, requests);
     }
     return 0;
 }
