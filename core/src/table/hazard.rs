@@ -102,7 +102,8 @@ pub(super) fn free() -> Option<&'static AtomicUsize> {
 /// Between a reader's store to its word and its look at the table.
 #[inline]
 pub(super) fn light_fence() {
-    if FENCE.load(Ordering::Relaxed) {
+    // Acquire: a look that goes without a fence comes after a removal that did not know of such looks yet.
+    if FENCE.load(Ordering::Acquire) {
         fence(Ordering::SeqCst);
     } else {
         compiler_fence(Ordering::SeqCst);
