@@ -43,7 +43,7 @@ Examples:
 
 const METHOD: &str = "\
 The submit path alone: threads submit 32 requests at a time to one context, whose engine completes them \
-at once without doing anything. Then the published job: a file written from beginning to end past the page \
+at once without doing anything, so that its time has the completions in it. Then the published job: a file written from beginning to end past the page \
 cache (into space that is allocated for it), read, and written again, 8 KiB at a time, 128 in flight (with more than 4 threads, 32 for each), submitted and \
 reaped 32 at a time, by one context with engine auto. With --quick, 16M of the file are.
 

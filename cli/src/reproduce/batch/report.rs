@@ -131,6 +131,11 @@ pub fn shown(paths: &[PathCell], jobs: &[JobCell], too_many: &[TooMany]) -> Vec<
         let goal = (cell.threads == 4).then_some(Goal::AtLeast(1.5));
         all.push(Shown { goal, ..Shown::goal(what, ratio, Goal::AtLeast(1.5)) });
     }
+    for (cell, ratio) in ratios(jobs, ns).filter(|(cell, _)| cell.threads == 4) {
+        let name = cell.phase.name();
+        let what = format!("{name}, {}: submit ns per request, 1 / 32", threads(cell.threads));
+        all.push(Shown::goal(what, ratio, Goal::AtLeast(1.5)));
+    }
     for pair in jobs.chunks(BATCHES.len()).filter(|pair| pair[0].threads == 1) {
         let points = |cell: &JobCell| median(cell.rounds(|figure| figure.submit_share * 100.0));
         all.push(Shown {
