@@ -79,8 +79,7 @@ impl Uring {
     }
 
     /// The kernel has taken all that the submission queue held.
-    fn is_handed_over(&self) -> bool {
-        let _writer = lock(&self.submission);
+    fn is_handed_over(&self, _writer: &MutexGuard<'_, ()>) -> bool {
         // SAFETY: the guard says that nobody else writes to the queue.
         unsafe { self.ring.submission_shared() }.is_empty()
     }
@@ -185,7 +184,7 @@ impl Backend for Uring {
         // Of a request that it finds bad the kernel makes a completion, and stops after it.
         for _ in 0..2 * ENTRIES_MAX {
             match self.ring.submit() {
-                Ok(_) if self.is_handed_over() => break,
+                Ok(_) if self.is_handed_over(&lock(&self.submission)) => break,
                 Ok(_) => {}
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EINTR) => {}
@@ -199,10 +198,7 @@ impl Backend for Uring {
 
     fn keeps_back(&self) -> bool {
         // Locked: somebody is at it.
-        self.submission.try_lock().map_or(true, |_writer| {
-            // SAFETY: as in `is_handed_over`.
-            !unsafe { self.ring.submission_shared() }.is_empty()
-        })
+        self.submission.try_lock().map_or(true, |writer| !self.is_handed_over(&writer))
     }
 
     fn harvest(&self, _: &Instance, done: &mut [Done]) -> usize {
