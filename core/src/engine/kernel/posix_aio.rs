@@ -1,11 +1,12 @@
 //! The C library's aio(7), with a pool of duplicated descriptors per file (published as "fd pool", 2008).
 //!
 //! glibc executes the requests of one descriptor one after the other. Each request here goes to an
-//! idle descriptor of its file: the program's own, or a duplicate, made when all others are busy. The
-//! duplicates are closed as soon as none of the file's requests is in flight.
+//! idle duplicate of its file's descriptor; one more is made when all are busy. They are closed as soon as
+//! none of the file's requests is in flight. glibc looks at the number when it comes to a request: the program's own may
+//! stand for another file by then.
 //!
 //! Closing any descriptor of a file releases the process's POSIX record locks on it (fcntl(2)), so
-//! no duplicate is made of, or closed on, a file that such a lock is held on.
+//! no duplicate is made of, or closed on, a file that such a lock is held on: there the program's own has to do.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -179,8 +180,9 @@ struct InFlight {
 struct File {
     number: u64,
     identity: Identity,
-    /// The program's descriptor, then the duplicates; with the requests in flight on each.
+    /// Duplicates, with the requests in flight on each. The first may be the program's own.
     descriptors: Vec<(RawFd, usize)>,
+    first_is_programs: bool,
     in_flight: usize,
 }
 
@@ -396,8 +398,14 @@ impl State {
             Some(at) => at,
             None => {
                 let number = self.files.iter().map(|file| file.number).max().unwrap_or(0) + 1;
-                let descriptors = vec![(fd, 0)];
-                self.files.push(File { number, identity, descriptors, in_flight: 0 });
+                let duplicate = duplicate(fd);
+                self.files.push(File {
+                    number,
+                    identity,
+                    descriptors: vec![(duplicate.unwrap_or(fd), 0)],
+                    first_is_programs: duplicate.is_none(),
+                    in_flight: 0,
+                });
                 self.files.len() - 1
             }
         };
@@ -409,13 +417,12 @@ impl State {
         let mut chosen = least(file);
         let all_busy = file.descriptors[chosen].1 > 0;
         let pool = pool.min(enough_threads(self.typical));
-        if all_busy && file.descriptors.len() < pool && !is_locked_by_us(fd) {
-            let duplicate = sys::duplicate(fd, 3);
-            if duplicate >= 0 {
-                own::note(duplicate as RawFd);
-                chosen = file.descriptors.len();
-                file.descriptors.push((duplicate as RawFd, 0));
-            }
+        if all_busy
+            && file.descriptors.len() < pool
+            && let Some(duplicate) = duplicate(fd)
+        {
+            chosen = file.descriptors.len();
+            file.descriptors.push((duplicate, 0));
         }
         Ok((file.number, chosen, file.descriptors[chosen].0))
     }
@@ -454,15 +461,26 @@ impl State {
     }
 }
 
+/// `None`: there can be none, or closing it would release a lock.
+fn duplicate(fd: RawFd) -> Option<RawFd> {
+    if is_locked_by_us(fd) {
+        return None;
+    }
+    let duplicate = RawFd::try_from(sys::duplicate(fd, 3)).ok().filter(|&fd| fd >= 0)?;
+    own::note(duplicate);
+    Some(duplicate)
+}
+
 impl File {
     /// Closes the duplicates, the program's own is its affair.
     fn close(self) {
+        let duplicates = &self.descriptors[usize::from(self.first_is_programs)..];
         // Taken since the duplicates were made: to close them would be to release it. They go
         // when the process does.
-        if self.descriptors.len() > 1 && is_locked_by_us(self.descriptors[1].0) {
+        if duplicates.first().is_some_and(|&(fd, _)| is_locked_by_us(fd)) {
             return;
         }
-        for &(fd, _) in &self.descriptors[1..] {
+        for &(fd, _) in duplicates {
             own::close(fd);
         }
     }
