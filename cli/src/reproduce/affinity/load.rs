@@ -42,6 +42,8 @@ pub struct Run {
     pub hand_overs: u64,
     /// The whole machine's, while it ran.
     pub time: Option<CpuTime>,
+    /// The CPU with the least time to spare.
+    pub busiest: Option<Busiest>,
     /// CPU cycles of the whole machine for each request, or why they are not known.
     pub cycles: Result<f64, String>,
     /// What has become of the placement, in words.
@@ -55,6 +57,13 @@ pub struct CpuTime {
     pub sys: f64,
     pub iowait: f64,
     pub idle: f64,
+}
+
+/// A CPU, and the share of its time in percent that was not idle.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Busiest {
+    pub cpu: usize,
+    pub busy: f64,
 }
 
 /// Runs on `cpu`, or anywhere.
@@ -157,12 +166,14 @@ fn measure(
     }
     let seconds = begin.elapsed().as_secs_f64();
     let cycles = cycles.and_then(|mut cycles| Ok(cycles.count()? as f64 / done.max(1) as f64));
-    let time = before.zip(cpu_times()).and_then(|(before, after)| share(&before, &after));
+    let times = before.zip(cpu_times());
+    let time = times.as_ref().and_then(|(before, after)| share(&before.0, &after.0));
+    let busiest = times.and_then(|(before, after)| busiest(&before, &after));
     if let Some(failed) = failed {
         return Err(failed);
     }
     let mb_per_s = (done * block as u64) as f64 / 1e6 / seconds;
-    Ok(Run { cycles, time, ..figure(&context, done, mb_per_s, &latency) })
+    Ok(Run { cycles, time, busiest, ..figure(&context, done, mb_per_s, &latency) })
 }
 
 fn figure(context: &Context, requests: u64, mb_per_s: f64, latency: &Latency) -> Run {
@@ -180,6 +191,7 @@ fn figure(context: &Context, requests: u64, mb_per_s: f64, latency: &Latency) ->
         completion_away: stats.completions_away,
         hand_overs: stats.cpu_handovers,
         time: None,
+        busiest: None,
         cycles: Err(String::new()),
         placement: context.placement().map_or_else(String::new, ToString::to_string),
     }
@@ -206,15 +218,31 @@ impl Latency {
     }
 }
 
-/// The first line of /proc/stat (proc_stat(5)), in ticks.
-fn cpu_times() -> Option<Vec<u64>> {
+/// The times of all CPUs together, and of each with its number.
+type Times = (Vec<u64>, Vec<(usize, Vec<u64>)>);
+
+/// From /proc/stat (proc_stat(5)), in ticks.
+fn cpu_times() -> Option<Times> {
     parse_times(&read_to_string("/proc/stat").ok()?)
 }
 
-fn parse_times(text: &str) -> Option<Vec<u64>> {
-    let line = text.lines().next()?.strip_prefix("cpu ")?;
-    let times: Vec<u64> = line.split_whitespace().map_while(|field| field.parse().ok()).collect();
-    (times.len() >= 8).then_some(times)
+fn parse_times(text: &str) -> Option<Times> {
+    let mut lines = text.lines().map_while(|line| {
+        let (name, times) = line.strip_prefix("cpu")?.split_once(' ')?;
+        let times = times.split_whitespace().map_while(|field| field.parse().ok());
+        Some((name, times.collect::<Vec<u64>>()))
+    });
+    let (_, all) = lines.next().filter(|(name, all)| name.is_empty() && all.len() >= 8)?;
+    let each = lines.filter_map(|(name, times)| Some((name.parse().ok()?, times)));
+    Some((all, each.collect()))
+}
+
+fn busiest((_, before): &Times, (_, after): &Times) -> Option<Busiest> {
+    let busy = before.iter().zip(after).filter_map(|((cpu, before), (_, after))| {
+        let time = share(before, after)?;
+        Some(Busiest { cpu: *cpu, busy: 100.0 - time.idle - time.iowait })
+    });
+    busy.max_by(|left, right| left.busy.total_cmp(&right.busy))
 }
 
 fn share(before: &[u64], after: &[u64]) -> Option<CpuTime> {
@@ -252,11 +280,15 @@ mod tests {
     #[test]
     fn shares_of_time_are_of_all_cpus_together() {
         let times = |text| parse_times(text).unwrap();
-        let before = times("cpu  10 0 10 100 10 0 0 0 5 0\ncpu0 1 2");
-        let after = times("cpu  20 10 20 140 30 5 5 0 9 0");
-        let time = share(&before, &after).unwrap();
+        let before = times(
+            "cpu  10 0 10 100 10 0 0 0 5 0\ncpu0 0 0 0 0 0 0 0 0\ncpu3 0 0 0 0 0 0 0 0\nintr 7",
+        );
+        let after =
+            times("cpu  20 10 20 140 30 5 5 0 9 0\ncpu0 1 0 1 2 0 0 0 0\ncpu3 2 0 1 1 0 0 0 0");
+        let time = share(&before.0, &after.0).unwrap();
         assert_eq!(time, CpuTime { user: 20.0, sys: 20.0, iowait: 20.0, idle: 40.0 });
-        assert_eq!(share(&before, &before), None);
+        assert_eq!(share(&before.0, &before.0), None);
+        assert_eq!(busiest(&before, &after), Some(Busiest { cpu: 3, busy: 75.0 }));
         assert!(parse_times("intr 1 2").is_none());
     }
 }

@@ -1,6 +1,6 @@
 //! The tables, with the published figures beside the measured ones.
 
-use super::load::{CpuTime, Run};
+use super::load::{Busiest, CpuTime, Run};
 use super::published::{self, Row, Small};
 use super::sites::{Letters, Placed, Site};
 use super::{Cell, FileSystems, Settings, Setup, What};
@@ -12,6 +12,7 @@ use crate::report::{
 use crate::reproduce::report::{self as reproduced, Goal, Shown};
 use crate::size;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use uringlet::affinity::ListCost;
 
 pub const SMALL_FREE: &str = "free placement";
@@ -41,6 +42,63 @@ struct Summary {
     hand_overs: u64,
 }
 
+/// Within so many percent of free placement's throughput a placement costs nothing.
+const ALIKE_PERCENT: f64 = 3.0;
+/// Of the rounds, so many percent have to say the same for it to be more than the disk's own ups and downs.
+const AGREE_PERCENT: f64 = 80.0;
+/// A CPU that is busy for so many percent of the time is what holds a run up.
+const BUSY_PERCENT: f64 = 90.0;
+
+/// A row's throughput divided by free placement's, round by round.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Against {
+    median: f64,
+    least: f64,
+    most: f64,
+    rounds: usize,
+    /// Rounds in which it was slower than free placement.
+    slower: usize,
+    /// The busiest CPU, by the median of its shares.
+    busiest: Option<Busiest>,
+}
+
+impl Against {
+    fn of(runs: &[Run], free: &[Run]) -> Option<Self> {
+        let ratio = |(run, free): (&Run, &Run)| run.mb_per_s / free.mb_per_s;
+        let ratios: Vec<f64> = runs.iter().zip(free).map(ratio).collect();
+        let mut busiest: Vec<Busiest> = runs.iter().filter_map(|run| run.busiest).collect();
+        busiest.sort_by(|left, right| left.busy.total_cmp(&right.busy));
+        Some(Self {
+            least: ratios.iter().copied().reduce(f64::min)?,
+            most: ratios.iter().copied().reduce(f64::max)?,
+            rounds: ratios.len(),
+            slower: ratios.iter().filter(|&&ratio| ratio < 1.0).count(),
+            median: bench::median(ratios)?,
+            busiest: busiest.get(busiest.len() / 2).copied(),
+        })
+    }
+
+    fn is_alike(&self) -> bool {
+        (self.median - 1.0).abs() * 100.0 <= ALIKE_PERCENT
+    }
+
+    /// What its rounds say.
+    fn spread(&self) -> String {
+        let Self { least, most, rounds, slower, .. } = *self;
+        format!("slower in {slower} of {rounds} rounds ({least:.2} to {most:.2})")
+    }
+
+    /// Why it is not like free placement, if that is known.
+    fn reason(&self) -> Option<String> {
+        if let Some(Busiest { cpu, busy }) = self.busiest.filter(|cpu| cpu.busy >= BUSY_PERCENT) {
+            return Some(format!("CPU {cpu} is busy for {busy:.0} % of the time"));
+        }
+        let agree = self.slower.max(self.rounds - self.slower);
+        let chance = (agree as f64) * 100.0 < self.rounds as f64 * AGREE_PERCENT;
+        chance.then(|| "the disk's own ups and downs".into())
+    }
+}
+
 /// Everything that came out.
 #[derive(Serialize)]
 pub struct Report {
@@ -50,6 +108,8 @@ pub struct Report {
     placements: Vec<Placed>,
     cells: Vec<Cell>,
     summaries: Vec<Option<Summary>>,
+    /// Throughput of the large reads' rows against free placement's, by name.
+    against_free: BTreeMap<String, Against>,
     /// Of the placements that were run.
     distinct: usize,
     proved: usize,
@@ -191,6 +251,12 @@ impl Report {
         let rows = cells.iter().zip(&summaries).filter_map(|(c, s)| Some((c.expected?, s)));
         let proved = rows.clone().filter(|(e, s)| s.is_some_and(|s| s.proves(*e))).count();
         let distinct = rows.count();
+        let free = cells.iter().find(|cell| cell.what == What::Free { rq_affinity: 0 });
+        let free = free.map_or(&[][..], |cell| &cell.runs);
+        let large =
+            |cell: &&Cell| !matches!(cell.what, What::Small(_) | What::Free { rq_affinity: 0 });
+        let against = |cell: &Cell| Some((name(&cell.what), Against::of(&cell.runs, free)?));
+        let against_free = cells.iter().filter(large).filter_map(against).collect();
         let list = |cost: &ListCost| List {
             producers: cost.producers,
             list_ns: cost.list_ns,
@@ -203,6 +269,7 @@ impl Report {
             placements,
             cells,
             summaries,
+            against_free,
             distinct,
             proved,
             lists: lists.iter().map(list).collect(),
@@ -334,10 +401,19 @@ impl Report {
             "Placements: 18 published, {} distinct on this machine, {} of them proved by their counters",
             self.distinct, self.proved
         );
+        let unlike = self.against_free.iter().filter(|(_, against)| !against.is_alike());
+        let reasons = unlike.map(|(row, against)| {
+            let reason = against.reason().unwrap_or("no CPU is short: no reason found".into());
+            format!(
+                "{row}: {:.2} of free placement, {}: {reason}",
+                against.median,
+                against.spread()
+            )
+        });
         Section::new("Reads of 256 KiB, direct, 128 in flight")
             .with_figures(self.heat_maps())
             .with_table(out)
-            .with_notes([note])
+            .with_notes(std::iter::once(note).chain(reasons))
     }
 
     fn small(&self) -> Section {
@@ -388,7 +464,20 @@ impl Report {
                 goal: Some(Goal::Exactly(1.0)),
                 ..Shown::default()
             },
+            Shown {
+                what: "placements within 3 % of free placement, or with a reason / all rows".into(),
+                measured: self.explained(),
+                goal: Some(Goal::Exactly(1.0)),
+                ..Shown::default()
+            },
         ]
+    }
+
+    fn explained(&self) -> Option<f64> {
+        let explained = |against: &&Against| against.is_alike() || against.reason().is_some();
+        let rows = self.against_free.len();
+        (rows > 0)
+            .then(|| self.against_free.values().filter(explained).count() as f64 / rows as f64)
     }
 
     fn lists(&self) -> Section {
