@@ -566,6 +566,9 @@ pub(crate) fn membarrier() -> bool {
     unsafe { call!(membarrier, MEMBARRIER_PRIVATE_EXPEDITED, 0, 0) == 0 }
 }
 
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+const CACHE_LINE: usize = 64;
+
 /// A clock for durations: the time-stamp counter where there is one, else nanoseconds.
 #[inline(always)]
 pub(crate) fn ticks() -> u64 {
@@ -576,6 +579,32 @@ pub(crate) fn ticks() -> u64 {
     }
     #[cfg(any(not(target_arch = "x86_64"), miri))]
     monotonic_ns()
+}
+
+/// Asks for the lines of something that this CPU is about to write to. A hint, which changes nothing.
+#[inline(always)]
+pub(crate) fn prefetch<T>(what: &T) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    for line in (0..size_of::<T>()).step_by(CACHE_LINE) {
+        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        // SAFETY: inside of `T`; and the instruction reads and writes nothing, wherever it points.
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(std::ptr::from_ref(what).byte_add(line).cast()) }
+    }
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
+    let _ = what;
+}
+
+/// As [`prefetch`], for `len` bytes of a program's that are at `address`, if they are anywhere.
+#[inline(always)]
+pub(crate) fn prefetch_buffer(address: u64, len: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    for line in (0..len).step_by(CACHE_LINE) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: the instruction reads and writes nothing, wherever it points.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.wrapping_add(line as u64) as *const i8) }
+    }
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
+    let _ = (address, len);
 }
 
 /// CLOCK_MONOTONIC in nanoseconds.

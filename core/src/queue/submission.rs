@@ -89,6 +89,14 @@ impl IndexRing {
         }
     }
 
+    /// The oldest entry, which stays: a hint under concurrency.
+    #[inline]
+    pub(crate) fn peek(&self) -> Option<u32> {
+        let head = self.head.load(Ordering::Relaxed);
+        let value = self.cell(head).load(Ordering::Relaxed);
+        (value >> 32 == self.lap(head)).then_some(value as u32)
+    }
+
     /// Entries in the ring, those being written included: a hint under concurrency.
     #[inline]
     pub(crate) fn len(&self) -> usize {

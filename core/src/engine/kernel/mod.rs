@@ -336,7 +336,7 @@ impl KernelLane {
             }
             match self.door.release(turn) {
                 // Announced meanwhile: taken note of, and looked at once more.
-                Release::Work(same) => match self.door.proceed(same) {
+                Release::Work(same) => match self.door.look_again(same) {
                     Some(next) => turn = next,
                     None => return,
                 },

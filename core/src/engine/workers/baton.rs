@@ -5,7 +5,7 @@
 //! with every request that a holder begins, so the same word seen twice means that the
 //! holder has been in one request in between.
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering, fence};
 
 const HELD: u64 = 1;
 const WORK: u64 = 2;
@@ -83,7 +83,14 @@ impl Baton {
     /// must see to it that somebody takes the baton.
     #[inline]
     pub(crate) fn announce(&self) -> View {
-        // Release: whoever clears WORK sees the pushed entries. In one order with the flag of
+        // Pairs with the fence in `look_again`: a holder that clears the mark seen here sees the pushed entries then. Its
+        // word is only read while it has more to do than this.
+        fence(Ordering::SeqCst);
+        let now = View(self.0.load(Ordering::Relaxed));
+        if now.is_held() && now.has_work() {
+            return now;
+        }
+        // Release: whoever takes the baton sees the pushed entries. In one order with the flag of
         // sleepers: either the submitter sees a sleeper, or that one sees the work.
         View(self.0.fetch_or(WORK, Ordering::SeqCst))
     }
@@ -108,6 +115,13 @@ impl Baton {
         None
     }
 
+    /// Has nobody taken it away since this turn began?
+    #[inline]
+    pub(crate) fn is_held_in(&self, turn: &Turn) -> bool {
+        let now = self.0.load(Ordering::Relaxed);
+        now / TURN == turn.0 && now & HELD != 0
+    }
+
     /// Changes the word of a holder, unless the baton was taken away.
     #[inline]
     fn update(&self, turn: &Turn, f: impl Fn(u64) -> Option<u64>) -> Result<u64, bool> {
@@ -124,13 +138,20 @@ impl Baton {
         }
     }
 
-    /// On to the next request: a new turn, with all announcements taken note of. `None` if the
-    /// baton was taken away.
+    /// On to the next request: a new turn. `None` if the baton was taken away.
     #[inline]
     pub(crate) fn proceed(&self, turn: Turn) -> Option<Turn> {
-        self.update(&turn, |now| Some((now & !WORK).wrapping_add(TURN)))
-            .ok()
-            .map(|now| Turn(now / TURN))
+        self.update(&turn, |now| Some(now.wrapping_add(TURN))).ok().map(|now| Turn(now / TURN))
+    }
+
+    /// Takes note of all announcements: a new turn, and whatever was announced before is found by looking into the queue
+    /// after this. `None` if the baton was taken away.
+    #[inline]
+    pub(crate) fn look_again(&self, turn: Turn) -> Option<Turn> {
+        let now = self.update(&turn, |now| Some((now & !WORK).wrapping_add(TURN))).ok()?;
+        // Pairs with the fence in `announce`.
+        fence(Ordering::SeqCst);
+        Some(Turn(now / TURN))
     }
 
     /// Gives the baton back after having found the queue empty.
@@ -206,8 +227,9 @@ mod tests {
         let baton = Baton::new();
         let turn = baton.take().unwrap();
         assert!(baton.announce().is_held());
-        let Release::Work(turn) = baton.release(turn) else { panic!("work was announced") };
         let turn = baton.proceed(turn).unwrap();
+        let Release::Work(turn) = baton.release(turn) else { panic!("work was announced") };
+        let turn = baton.look_again(turn).unwrap();
         assert_eq!(baton.release(turn), Release::Free);
         assert!(!baton.announce().is_held());
         assert!(!baton.unwatch(), "work is announced");
@@ -222,7 +244,7 @@ mod loom_models {
     //! Failure would look like: two threads that both believe to hold the same turn, or the baton
     //! free, with nothing announced, and a request left in the ring.
 
-    use super::{Baton, Release, Turn};
+    use super::{Baton, Release, Turn, View};
     use crate::queue::IndexRing;
     use crate::sync::{AtomicU32, Ordering};
     use loom::sync::Arc;
@@ -263,7 +285,7 @@ mod loom_models {
                     }
                 }
                 match self.baton.release(turn) {
-                    Release::Work(same) => match self.baton.proceed(same) {
+                    Release::Work(same) => match self.baton.look_again(same) {
                         Some(next) => turn = next,
                         None => return,
                     },
@@ -311,6 +333,41 @@ mod loom_models {
             assert!(still_holder ^ stolen, "exactly one wins");
             assert_eq!(model.executed.load(Ordering::Relaxed), 1);
             assert!(!model.baton.view().is_held());
+        });
+    }
+
+    /// What a submitter announces is seen, also where it finds it announced already and only reads the word.
+    fn submit_behind_a_holder(announce: impl Fn(&Baton) -> View + Send + Sync + 'static) {
+        loom::model(move || {
+            let model = Model::new();
+            let turn = model.baton.take().unwrap();
+            model.ring.push(&[0]);
+            model.baton.announce();
+            let other = Arc::clone(&model);
+            let holder = thread::spawn(move || other.hold(turn));
+            model.ring.push(&[1]);
+            if !announce(&model.baton).is_held()
+                && let Some(turn) = model.baton.take()
+            {
+                model.hold(turn);
+            }
+            holder.join().unwrap();
+            assert_eq!(model.executed.load(Ordering::Relaxed), 2, "left behind");
+        });
+    }
+
+    #[test]
+    fn loom_what_is_announced_already_is_seen_all_the_same() {
+        submit_behind_a_holder(Baton::announce);
+    }
+
+    /// Canary: without the fence, the word may be read before the push is seen.
+    #[test]
+    #[should_panic(expected = "left behind")]
+    fn loom_canary_announcing_by_a_mere_look_leaves_a_request_behind() {
+        submit_behind_a_holder(|baton| {
+            let now = View(baton.0.load(Ordering::Relaxed));
+            if now.is_held() && now.has_work() { now } else { baton.announce() }
         });
     }
 

@@ -10,7 +10,16 @@ use super::{SPIN_US_MAX, TIMED_EVERY, Workers, threads};
 use crate::descriptor;
 use crate::instance::{By, Instance, Taker};
 use crate::request::Kind;
+use crate::sync::lock;
 use crate::sys;
+
+/// What became of the oldest inline request.
+enum Next {
+    Nothing,
+    /// It is among the ordered ones now.
+    Moved,
+    Execute(u32),
+}
 
 impl Workers {
     /// Holds the baton until nothing is waiting, `enough` says so, or it is taken away.
@@ -26,9 +35,14 @@ impl Workers {
             if !self.ordered.is_empty() && self.hold_order(instance, by, taker, enough) {
                 return self.lay_down(instance, turn);
             }
-            if let Some(slot) = self.inline.pop() {
-                if self.is_overtaking() && self.defer_append(instance, slot) {
-                    continue;
+            let Ok(next) = self.take_inline(instance, &turn) else { return self.lost(instance) };
+            if let Next::Moved = next {
+                continue;
+            }
+            if let Next::Execute(slot) = next {
+                if let Some(next) = self.inline.peek() {
+                    // On its way from the submitter's CPU while this one is executed.
+                    sys::prefetch(instance.slot(next));
                 }
                 let timed = turn.number().is_multiple_of(TIMED_EVERY);
                 let ticks = self.run(instance, slot, by, timed, taker);
@@ -39,7 +53,7 @@ impl Workers {
                     }
                     return;
                 }
-                if self.inline.is_empty() {
+                if self.inline.peek().is_none() {
                     // Fall through to the release: it notices what was announced meanwhile.
                 } else if enough(ticks, taker.taken()) {
                     return self.lay_down(instance, turn);
@@ -57,7 +71,7 @@ impl Workers {
             match self.baton.release(turn) {
                 Release::Free => return,
                 Release::Lost => return self.lost(instance),
-                Release::Work(same) => match self.baton.proceed(same) {
+                Release::Work(same) => match self.baton.look_again(same) {
                     Some(next) => turn = next,
                     None => return self.lost(instance),
                 },
@@ -92,7 +106,9 @@ impl Workers {
                 }
             }
             match self.order.release(turn) {
-                Release::Work(same) => turn = self.order.proceed(same).expect("nobody steals it"),
+                Release::Work(same) => {
+                    turn = self.order.look_again(same).expect("nobody steals it");
+                }
                 Release::Free | Release::Lost => return false,
             }
         }
@@ -152,19 +168,41 @@ impl Workers {
             || self.order.view().is_held()
     }
 
-    /// An append that is in the inline lane, because its descriptor's number stood for another file
-    /// when it was last looked at, must not overtake: it goes behind the ordered ones. False: it is none.
-    #[cold]
-    pub(super) fn defer_append(&self, instance: &Instance, slot: u32) -> bool {
-        // SAFETY: popped by us, so not freed; only read, as whoever cancels it at this moment does.
-        let request = unsafe { instance.slot(slot).request() };
-        if request.kind != Kind::Write || !descriptor::Facts::appends_now(request.sqe.fd) {
-            return false;
+    /// Takes the oldest inline request. One at a time, and only as holder: a holder that was preempted between taking an
+    /// append and putting it behind the ordered ones, and lost the baton, would find later ones there. `Err`: the baton
+    /// was taken away.
+    #[inline]
+    fn take_inline(&self, instance: &Instance, turn: &Turn) -> Result<Next, ()> {
+        let _alone = lock(&self.taking);
+        if !self.baton.is_held_in(turn) {
+            return Err(());
         }
-        let _ = descriptor::Facts::fresh(request.sqe.fd);
+        let Some(slot) = self.inline.pop() else { return Ok(Next::Nothing) };
+        let behind = self.is_ordered(instance, slot)
+            || self.is_overtaking() && self.is_hidden_append(instance, slot);
+        if !behind {
+            return Ok(Next::Execute(slot));
+        }
         self.ordered.push(&[slot]);
         self.order.announce();
-        true
+        Ok(Next::Moved)
+    }
+
+    /// It came through the inline queue to stay behind what was there before it.
+    #[inline]
+    fn is_ordered(&self, instance: &Instance, slot: u32) -> bool {
+        // SAFETY: popped by us, so not freed; only read, as whoever cancels it at this moment does.
+        unsafe { instance.slot(slot).request() }.lane == Lane::Ordered as u8
+    }
+
+    /// Is it an append that is in the inline lane, because its descriptor's number stood for another file when it was
+    /// last looked at? It must not overtake: it goes behind the ordered ones. What is known of the number stays wrong:
+    /// others of its file are in the inline queue, too.
+    #[cold]
+    fn is_hidden_append(&self, instance: &Instance, slot: u32) -> bool {
+        // SAFETY: as in `is_ordered`.
+        let request = unsafe { instance.slot(slot).request() };
+        request.kind == Kind::Write && descriptor::Facts::appends_now(request.sqe.fd)
     }
 
     /// To the pool, once everything is done that it has to come after.

@@ -23,8 +23,8 @@ mod work;
 
 use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use self::baton::Baton;
@@ -55,6 +55,8 @@ const SLOW_SUBMIT_US: u64 = 60;
 const FRESH_EVERY: u32 = 64;
 /// One in so many inline requests is timed, to notice files that have become slow.
 const TIMED_EVERY: u64 = 8;
+/// Bytes of a buffer that are asked for before the call that uses them: as many lines as a CPU fetches at a time.
+const PREFETCH_MAX: usize = 1024;
 /// A waiter's first nap while another thread holds the baton, and the longest.
 const NAP_US: (u64, u64) = (50, 1000);
 
@@ -64,6 +66,8 @@ pub(crate) struct Workers {
     next: Next,
     baton: Baton,
     inline: IndexRing,
+    /// Taking one of these, and moving it behind the ordered ones.
+    taking: Mutex<()>,
     /// Requests whose order can be observed, and the right to execute them, which nobody takes away.
     ordered: IndexRing,
     order: Baton,
@@ -107,6 +111,7 @@ impl Workers {
             next: Next::new(),
             baton: Baton::new(),
             inline: IndexRing::new(slots),
+            taking: Mutex::new(()),
             ordered: IndexRing::new(slots),
             order: Baton::new(),
             losers: AtomicUsize::new(0),
@@ -223,6 +228,10 @@ impl Workers {
         let write = kind == Kind::Write;
         let transfer = write || kind == Kind::Read;
         let timed = transfer && (timed || descriptor::is_suspect(fd, write));
+        if transfer && by == By::Worker {
+            // The program's own CPU has it, and the kernel is a while on its way to it.
+            sys::prefetch_buffer(request.sqe.addr, (len as usize).min(PREFETCH_MAX));
+        }
         let before = if timed { sys::ticks() } else { 0 };
         let programs = by == By::Waiter || self.threads.pool.is_helpless();
         let result = if write && programs && instance.is_to_be_quiet(request.stream) {
@@ -418,10 +427,12 @@ impl Contract for Workers {
             return true;
         }
         if help.min > 0 {
-            let count = self.inline.taken() + self.copies.taken();
+            let copied = self.copies.taken();
+            let count = self.inline.taken() + copied;
             if self.pipeline.is_due(count) {
-                let queued = instance.free_slots().held_more_than(1);
-                self.pipeline.next_window(count, sys::ticks(), queued, &self.threads.busy);
+                let more_than = |n| instance.free_slots().held_more_than(n);
+                let (counts, now) = ((count, copied), sys::ticks());
+                self.pipeline.next_window(counts, now, more_than, &self.threads.busy);
             }
         }
         if !self.copies.is_empty() && self.help_copy(instance, help, taker) {

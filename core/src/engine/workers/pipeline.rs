@@ -1,7 +1,7 @@
 //! Who executes while a program keeps several requests queued and does nothing but submit and wait:
 //! its own waiting thread, a worker on another CPU while that thread prepares the next (pipelined),
 //! or, reads only, both side by side. What pays depends on the requests, the CPUs and the other
-//! threads, so it is tried: windows of each way take turns, the best stays for a while, and then it is tried again.
+//! threads, so it is tried: now and then another way gets its turn, and is compared with the windows next to it.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -10,22 +10,28 @@ use super::threads::{Busy, cpus};
 
 /// Requests of one window.
 const WINDOW: u64 = 256;
-/// Windows of each way in a trial.
-const SAMPLES: usize = 4;
-/// Windows before the first trial.
+/// Windows before the first probe.
 const SETTLE: u32 = 8;
-/// Windows between two trials: fewest, several times as many as a trial has, and most, to which it doubles while the
-/// answer stays.
-const STAY: (u32, u32) = (64, 1024);
+/// Windows between two probes: fewest, and most, to which it doubles while the answer stays.
+const GAP: (u32, u32) = (2, 64);
+/// A way is judged by the median of its last probes, and by no fewer than these: a probe can be disturbed.
+const PROBES: usize = 5;
+const ENOUGH: usize = 3;
 /// A request that takes longer than this, its program's part included, leaves CPUs idle anyway.
 const SATURATED_US: u64 = 20;
-/// So many percent of the time that the waiter takes alone, another way has to stay below to be worth a second CPU.
-const WORTH: u64 = 92;
-/// Windows in a row that are worse than what the trial promised, before another trial: fewest, and which part of those
-/// between two trials. A disk that is busy for a while makes any way worse.
-const WORSE: (u32, u32) = (4, 8);
-/// The part of the windows between two trials that is left when the answer changes: it may have been a disturbed trial.
-const SHORTER: u32 = 4;
+/// After so long with such requests only, or with one at a time, the waiter executes again.
+const IDLE_MS: u64 = 100;
+/// So many percent of the time that the waiter takes alone, another way has to stay below to be worth a second CPU: with
+/// a short queue, and with a long one, whose program wants throughput.
+const WORTH: [u64; 2] = [92, 105];
+/// The other way round, so many percent of the time of a way with two CPUs the waiter has to stay below to get back.
+const BACK: [u64; 2] = [104, 90];
+/// The same between two ways that take a second CPU.
+const BETTER: u64 = 95;
+/// More requests than this are a long queue.
+const LONG: usize = 8;
+/// Without reads the waiter's way is what side by side amounts to: one in so many of its probes is made all the same.
+const READS_EVERY: u32 = 16;
 
 /// Who executes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,6 +54,8 @@ pub(super) struct Pipeline {
     way: AtomicU8,
     /// The count of executed requests at which the window ends.
     window_end: AtomicU64,
+    /// Ticks per request in the last window.
+    per_request: AtomicU64,
     state: Mutex<State>,
     ticks_per_us: u64,
 }
@@ -56,19 +64,57 @@ pub(super) struct Pipeline {
 struct State {
     begin: u64,
     begin_count: u64,
+    /// Large and side-by-side reads at the begin of the window.
+    begin_copied: u64,
     /// When the context last said that it is busy.
     span: u64,
-    /// Ticks per request of a trial's windows, by way.
-    samples: [[u64; SAMPLES]; WAYS.len()],
-    /// Windows of the trial that have begun; 0 outside of trials.
-    trial: usize,
-    /// The answer of the last trial.
+    /// For how many ticks CPUs have had nothing to do.
+    idle: u64,
     answer: Way,
-    stay: u32,
+    step: Step,
+    /// Windows until the next probe, and between this one and the one after.
     left: u32,
-    /// Ticks per request that the answer must stay below, by the last trial.
-    limit: u64,
-    worse: u32,
+    gap: u32,
+    /// Probes made, for taking turns.
+    probes: u32,
+    /// The last probe of side by side found no reads.
+    no_reads: bool,
+    /// The queue is long.
+    long: bool,
+    shares: [Shares; WAYS.len()],
+}
+
+/// What goes on in the window at hand. A probe is two windows of another way, and two of the present one after it; the
+/// first of each does not count: threads are still on their way.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Stay,
+    Enter { way: Way, before: u64 },
+    Probe { way: Way, before: u64 },
+    Leave { way: Way, before: u64, cost: u64 },
+    Compare { way: Way, before: u64, cost: u64 },
+}
+
+/// How long a way took in its last probes, in percent of what the answer took before or after.
+#[derive(Clone, Copy, Debug, Default)]
+struct Shares {
+    last: [u64; PROBES],
+    count: usize,
+}
+
+impl Shares {
+    fn add(&mut self, share: u64) {
+        self.last[self.count % PROBES] = share;
+        self.count += 1;
+    }
+
+    /// `None`: too few to say.
+    fn median(&self) -> Option<u64> {
+        let count = self.count.min(PROBES);
+        let mut last = self.last;
+        last[..count].sort_unstable();
+        (count >= ENOUGH).then(|| last[count / 2])
+    }
 }
 
 impl Pipeline {
@@ -76,18 +122,22 @@ impl Pipeline {
         let state = State {
             begin: 0,
             begin_count: 0,
+            begin_copied: 0,
             span: 0,
-            samples: [[0; SAMPLES]; WAYS.len()],
-            trial: 0,
+            idle: 0,
             answer: Way::Waiter,
-            stay: STAY.0,
+            step: Step::Stay,
             left: SETTLE,
-            limit: 0,
-            worse: 0,
+            gap: GAP.0,
+            probes: 0,
+            no_reads: false,
+            long: false,
+            shares: Default::default(),
         };
         Self {
             way: AtomicU8::new(Way::Waiter as u8),
             window_end: AtomicU64::new(0),
+            per_request: AtomicU64::new(0),
             state: Mutex::new(state),
             ticks_per_us,
         }
@@ -98,15 +148,28 @@ impl Pipeline {
         self.way.load(Ordering::Relaxed) == way as u8
     }
 
+    /// How many ticks a request took in the last window.
+    #[inline]
+    pub(super) fn per_request(&self) -> u64 {
+        self.per_request.load(Ordering::Relaxed)
+    }
+
     /// Is a window over, now that so many requests have been executed?
     #[inline]
     pub(super) fn is_due(&self, count: u64) -> bool {
         count >= self.window_end.load(Ordering::Relaxed)
     }
 
-    /// A window is over. `queued`: the program keeps more than one request going.
+    /// A window is over: so many requests have been executed, `copied` of them as copies. Does the program keep
+    /// `more_than` so many going?
     #[cold]
-    pub(super) fn next_window(&self, count: u64, now: u64, queued: bool, busy: &Busy) {
+    pub(super) fn next_window(
+        &self,
+        (count, copied): (u64, u64),
+        now: u64,
+        more_than: impl Fn(usize) -> bool,
+        busy: &Busy,
+    ) {
         // Another waiter is at it.
         let Ok(mut state) = self.state.try_lock() else { return };
         if !self.is_due(count) {
@@ -114,17 +177,27 @@ impl Pipeline {
         }
         let requests = count.saturating_sub(state.begin_count).max(1);
         let per_request = now.saturating_sub(state.begin) / requests;
-        (state.begin, state.begin_count) = (now, count);
+        let reads = copied != state.begin_copied;
+        (state.begin, state.begin_count, state.begin_copied) = (now, count, copied);
+        self.per_request.store(per_request, Ordering::Relaxed);
         self.window_end.store(count + WINDOW, Ordering::Relaxed);
-        let saturated = queued && per_request < SATURATED_US * self.ticks_per_us;
+        let saturated = more_than(1) && per_request < SATURATED_US * self.ticks_per_us;
         let span = Busy::span(now / self.ticks_per_us);
         if saturated && state.span != span {
             state.span = span;
             busy.add(span);
         }
+        state.long = more_than(LONG);
+        state.idle = if saturated { 0 } else { state.idle + per_request * requests };
         // Each such context keeps one CPU busy by itself; another for each has to be there.
-        let possible = saturated && busy.count(span) * 2 <= cpus();
-        let way = if possible { state.next(per_request) } else { state.give_up() };
+        let possible = busy.count(span) * 2 <= cpus();
+        let idle = state.idle >= IDLE_MS * 1000 * self.ticks_per_us;
+        let way = match () {
+            () if !possible || idle => state.give_up(),
+            // It says nothing about who executes.
+            () if !saturated => state.answer_again(),
+            () => state.next(per_request, reads),
+        };
         if !self.is(way) {
             self.way.store(way as u8, Ordering::Relaxed);
         }
@@ -133,56 +206,83 @@ impl Pipeline {
 
 impl State {
     fn give_up(&mut self) -> Way {
-        (self.trial, self.answer) = (0, Way::Waiter);
-        (self.stay, self.left) = (STAY.0, SETTLE);
+        self.settle(Way::Waiter);
+        self.left = SETTLE;
         self.answer
     }
 
-    /// The way of a trial's window, from 1 on, and its number among those of this way.
-    fn turn(window: usize) -> (usize, usize) {
-        ((window - 1) % WAYS.len(), (window - 1) / WAYS.len())
+    /// Another answer, about which nothing is known yet.
+    fn settle(&mut self, answer: Way) {
+        self.answer = answer;
+        self.step = Step::Stay;
+        self.shares = Default::default();
+        (self.gap, self.left) = (GAP.0, GAP.0);
     }
 
-    /// Who executes in the next window? `per_request` is the time in the one before.
-    fn next(&mut self, per_request: u64) -> Way {
-        if self.trial > 0 {
-            let (way, sample) = Self::turn(self.trial);
-            self.samples[way][sample] = per_request;
-            self.trial += 1;
-            if self.trial <= WAYS.len() * SAMPLES {
-                return WAYS[Self::turn(self.trial).0];
+    /// A window does not count, and a probe that it was part of does not either.
+    fn answer_again(&mut self) -> Way {
+        if !matches!(self.step, Step::Stay) {
+            (self.step, self.left) = (Step::Stay, self.gap);
+        }
+        self.answer
+    }
+
+    /// Who executes in the next window? `per_request` is the time in the one before, `reads` says whether there were any
+    /// to execute side by side.
+    fn next(&mut self, per_request: u64, reads: bool) -> Way {
+        match self.step {
+            Step::Stay => {
+                self.left -= 1;
+                if self.left == 0 {
+                    self.step = Step::Enter { way: self.candidate(), before: per_request };
+                }
             }
-            self.conclude();
-            return self.answer;
+            Step::Enter { way, before } => self.step = Step::Probe { way, before },
+            Step::Probe { way, before } => {
+                self.no_reads = if way == Way::SideBySide { !reads } else { self.no_reads };
+                self.step = Step::Leave { way, before, cost: per_request };
+            }
+            Step::Leave { way, before, cost } => self.step = Step::Compare { way, before, cost },
+            Step::Compare { way, before, cost } => {
+                self.step = Step::Stay;
+                // A window that was disturbed took longer.
+                self.shares[way as usize].add(cost * 100 / before.min(per_request).max(1));
+                self.judge(way);
+            }
         }
-        if self.answer != Way::Waiter && per_request > self.limit {
-            self.worse += 1;
-        } else {
-            self.worse = 0;
+        match self.step {
+            Step::Enter { way, .. } | Step::Probe { way, .. } => way,
+            _ => self.answer,
         }
-        self.left -= 1;
-        if self.left == 0 || self.worse >= WORSE.0.max(self.stay / WORSE.1) {
-            self.trial = 1;
-            return WAYS[Self::turn(1).0];
-        }
-        self.answer
     }
 
-    fn conclude(&mut self) {
-        // The second best of each: what a preemption spoils does not count.
-        let costs = self.samples.map(|mut samples| {
-            samples.sort_unstable();
-            samples[1]
-        });
-        let alone = costs[Way::Waiter as usize];
-        let quickest = WAYS.into_iter().min_by_key(|&way| costs[way as usize]);
-        let worth = |&way: &Way| costs[way as usize] * 100 < alone * WORTH;
-        let answer = quickest.filter(worth).unwrap_or_default();
-        let same = answer == self.answer;
-        let stay = if same { self.stay * 2 } else { self.stay / SHORTER };
-        self.stay = stay.clamp(STAY.0, STAY.1);
-        (self.trial, self.answer, self.left) = (0, answer, self.stay);
-        (self.limit, self.worse) = (alone, 0);
+    /// The way to be probed next: the two others take turns.
+    fn candidate(&mut self) -> Way {
+        self.probes = self.probes.wrapping_add(1);
+        let mut others = WAYS.into_iter().filter(|&way| way != self.answer);
+        let (first, second) = (others.next(), others.next());
+        let useless = |way: &Way| {
+            *way == Way::SideBySide && self.no_reads && !self.probes.is_multiple_of(READS_EVERY)
+        };
+        let (turn, other) =
+            if self.probes.is_multiple_of(2) { (second, first) } else { (first, second) };
+        turn.filter(|way| !useless(way)).or(other).unwrap_or_default()
+    }
+
+    fn judge(&mut self, way: Way) {
+        let least = match (self.answer, way) {
+            (Way::Waiter, _) => WORTH[usize::from(self.long)],
+            (_, Way::Waiter) => BACK[usize::from(self.long)],
+            _ => BETTER,
+        };
+        match self.shares[way as usize].median() {
+            Some(share) if share < least => self.settle(way),
+            Some(_) => {
+                self.gap = (self.gap * 2).min(GAP.1);
+                self.left = self.gap;
+            }
+            None => self.left = self.gap,
+        }
     }
 }
 
@@ -191,12 +291,12 @@ mod tests {
     use super::{Pipeline, SETTLE, WINDOW, Way};
     use crate::engine::workers::threads::Busy;
 
-    /// Runs windows with these costs per request by way, in ticks; gives how many were run `so`.
+    /// Runs windows with these costs per request by way, in ticks, and so many requests going; gives how many were run `so`.
     fn windows(
         pipeline: &Pipeline,
         clock: &mut (u64, u64),
         n: u32,
-        costs: [u64; 3],
+        (costs, held): ([u64; 3], usize),
         so: Way,
     ) -> u32 {
         let busy = Busy::new();
@@ -205,7 +305,7 @@ mod tests {
             let before = u32::from(pipeline.is(so));
             *clock = (clock.0 + WINDOW, clock.1 + WINDOW * cost);
             assert!(pipeline.is_due(clock.0));
-            pipeline.next_window(clock.0, clock.1, true, &busy);
+            pipeline.next_window((clock.0, clock.0), clock.1, |n| held > n, &busy);
             on + before
         })
     }
@@ -217,28 +317,38 @@ mod tests {
         }
         let pipeline = Pipeline::new(1000);
         let mut clock = (0, 1_000_000);
-        for (costs, best) in [
-            ([1000, 700, 900], Way::Pipelined),
-            ([1000, 800, 600], Way::SideBySide),
-            ([1000, 950, 990], Way::Waiter),
+        for (costs, held, best) in [
+            ([1000, 700, 900], 4, Way::Pipelined),
+            ([1000, 800, 600], 4, Way::SideBySide),
+            ([1000, 950, 990], 4, Way::Waiter),
+            // With a long queue the second CPU need not save anything, but it must not cost anything either.
+            ([1000, 1000, 1100], 32, Way::Pipelined),
+            ([800, 1000, 1000], 32, Way::Waiter),
         ] {
-            let on = windows(&pipeline, &mut clock, 8000, costs, best);
+            let on = windows(&pipeline, &mut clock, 8000, (costs, held), best);
             assert!((6000..8000).contains(&on), "{best:?} in {on} of 8000 windows");
         }
     }
 
     #[test]
-    fn without_a_queue_or_spare_cpus_it_is_off_at_once() {
+    fn without_a_queue_it_is_off_soon() {
         if super::cpus() == 1 {
             return;
         }
         let pipeline = Pipeline::new(1000);
         let mut clock = (0, 1_000_000);
-        windows(&pipeline, &mut clock, SETTLE + 16, [1000, 500, 800], Way::Waiter);
+        windows(&pipeline, &mut clock, SETTLE + 64, ([1000, 500, 800], 4), Way::Waiter);
         assert!(pipeline.is(Way::Pipelined));
         let busy = Busy::new();
-        clock = (clock.0 + WINDOW, clock.1 + WINDOW * 500);
-        pipeline.next_window(clock.0, clock.1, false, &busy);
+        // 15 ms each, and one of them without a queue.
+        for window in 0..7 {
+            assert!(pipeline.is(Way::Pipelined), "given up after {window} slow windows");
+            let (queued, cost) = if window == 2 { (false, 1_000) } else { (true, 60_000) };
+            clock = (clock.0 + WINDOW, clock.1 + WINDOW * cost);
+            pipeline.next_window((clock.0, clock.0), clock.1, |_| queued, &busy);
+        }
+        clock = (clock.0 + WINDOW, clock.1 + WINDOW * 60_000);
+        pipeline.next_window((clock.0, clock.0), clock.1, |_| true, &busy);
         assert!(pipeline.is(Way::Waiter));
     }
 }

@@ -38,6 +38,7 @@ impl Workers {
         let (mut inline, mut pool, mut kernel) = (Batch::new(), Batch::new(), Batch::new());
         let mut copies = Batch::new();
         let (mut notifies, mut ordered, mut for_worker) = (false, false, false);
+        let mut behind_inline = None;
         for &slot in slots {
             // SAFETY: filled by the submitter, which has not passed it on yet.
             let request = unsafe { instance.slot(slot).request() };
@@ -47,6 +48,11 @@ impl Workers {
             instance.slot(slot).queue();
             match lane {
                 Lane::Inline | Lane::AfterInline | Lane::AfterOrdered => inline.push(slot),
+                Lane::Ordered
+                    if *behind_inline.get_or_insert_with(|| self.may_have_begun_inline()) =>
+                {
+                    inline.push(slot);
+                }
                 Lane::Ordered => {
                     self.ordered.push(&[slot]);
                     ordered = true;
@@ -102,6 +108,13 @@ impl Workers {
         if !helpers_come && self.threads.pool.is_helpless() {
             self.run_without_workers(instance);
         }
+    }
+
+    /// Are there, or may somebody have in hand, inline requests? Some may be appends that were not known as such, and one
+    /// that is known goes behind them.
+    fn may_have_begun_inline(&self) -> bool {
+        let losers = self.losers.load(Ordering::SeqCst) > 0;
+        losers || self.baton.view().is_held() || !self.inline.is_empty()
     }
 
     /// Leaves a single inline request to the wait that is expected to follow. False: not now.

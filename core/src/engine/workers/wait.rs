@@ -94,20 +94,33 @@ impl Workers {
         false
     }
 
-    /// A worker executes what this waiter waits for: looks out for it as long as a few requests take.
-    /// `None`: enough has come. Else the baton as it is then.
-    pub(super) fn wait_for_pipeline(&self, instance: &Instance, min: u32) -> Option<View> {
+    /// A worker executes what this waiter waits for: stays away from the lines that it writes for as long as half of
+    /// what is on its way is expected to take, and looks then. `None`: enough has come. Else the baton as it is then.
+    pub(super) fn wait_for_pipeline(&self, instance: &Instance, help: Help) -> Option<View> {
         let begin = sys::ticks();
+        let longest = SPIN_US_MAX * self.ticks_per_us;
+        let available = instance.completions().available();
+        let half = ((available as usize + self.inline.len()) / 2) as u32;
+        let wanted = half.clamp(help.min, help.max);
         loop {
-            if instance.completions().available() >= min {
+            let available = instance.completions().available();
+            if available >= wanted {
                 return None;
             }
             let view = self.baton.view();
-            let over = sys::ticks().wrapping_sub(begin) > SPIN_US_MAX * self.ticks_per_us;
+            let over = sys::ticks().wrapping_sub(begin) > longest;
             if !view.is_held() || over {
-                return Some(view);
+                return (available < help.min).then_some(view);
             }
-            std::hint::spin_loop();
+            // For one less, lest a wait that was too long makes the next one longer.
+            let stay_away = u64::from(wanted - available - 1) * self.pipeline.per_request();
+            let since = sys::ticks();
+            loop {
+                std::hint::spin_loop();
+                if sys::ticks().wrapping_sub(since) >= stay_away.min(longest) {
+                    break;
+                }
+            }
         }
     }
 
@@ -165,7 +178,7 @@ impl Workers {
             view = self.wait_for_holder(view);
         }
         if help.min > 0 && self.pipeline.is(Way::Pipelined) && view.is_held() {
-            match self.wait_for_pipeline(instance, help.min) {
+            match self.wait_for_pipeline(instance, help) {
                 None => return true,
                 Some(now) => view = now,
             }
