@@ -112,6 +112,8 @@ counters! {
     wakeups,
     /// Times that the baton was taken from a blocked holder.
     handovers,
+    /// Pages that a queued write only changes in part, and that were not in memory: read ahead of it.
+    pages_ahead,
     /// Of a placed context: requests executed, or handed to the kernel, in the submitter's cell.
     submissions_local,
     /// The same in another cell.

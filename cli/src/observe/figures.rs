@@ -103,7 +103,7 @@ pub struct Counter {
 }
 
 /// Every counter that only grows.
-pub fn counters(stats: &Snapshot) -> [Counter; 26] {
+pub fn counters(stats: &Snapshot) -> [Counter; 27] {
     let counter = |name, help, value| Counter { name, help, value };
     [
         counter("contexts", "Contexts made.", stats.contexts),
@@ -133,6 +133,7 @@ pub fn counters(stats: &Snapshot) -> [Counter; 26] {
             "Times that the baton was taken from a blocked holder.",
             stats.handovers,
         ),
+        counter("pages_ahead", "Pages read ahead of queued writes.", stats.pages_ahead),
         counter(
             "submissions_local",
             "Placed requests executed in the submitter's cell.",

@@ -43,6 +43,7 @@ pub fn text(stats: &Snapshot) -> String {
     row("of these after losing the baton", count(lost), share(lost, total));
     row("wake-ups", count(stats.wakeups), per_request(stats.wakeups, total));
     row("hand-overs", count(stats.handovers), per_request(stats.handovers, total));
+    row("pages read ahead of writes", count(stats.pages_ahead), String::new());
     row("workers at most", count(stats.workers_max), String::new());
     for (name, number) in [
         ("executed in the submitter's cell", stats.submissions_local),

@@ -97,6 +97,15 @@ impl IndexRing {
         (value >> 32 == self.lap(head)).then_some(value as u32)
     }
 
+    /// The entries from `position` on, as far as they are written, which all stay. For the only one who takes any.
+    pub(crate) fn peek_from(&self, position: u64) -> impl Iterator<Item = u32> {
+        (position..).map_while(|position| {
+            // As for `pop`.
+            let value = self.cell(position).load(Ordering::Acquire);
+            (value >> 32 == self.lap(position)).then_some(value as u32)
+        })
+    }
+
     /// Entries in the ring, those being written included: a hint under concurrency.
     #[inline]
     pub(crate) fn len(&self) -> usize {

@@ -35,6 +35,10 @@ impl Workers {
             if !self.ordered.is_empty() && self.hold_order(instance, by, taker, enough) {
                 return self.lay_down(instance, turn);
             }
+            let fetching = self.fetch.is_on();
+            if fetching {
+                self.fetch_pages(instance, &turn);
+            }
             let Ok(next) = self.take_inline(instance, &turn) else { return self.lost(instance) };
             if let Next::Moved = next {
                 continue;
@@ -44,8 +48,9 @@ impl Workers {
                     // On its way from the submitter's CPU while this one is executed.
                     sys::prefetch(instance.slot(next));
                 }
-                let timed = turn.number().is_multiple_of(TIMED_EVERY);
+                let timed = fetching || turn.number().is_multiple_of(TIMED_EVERY);
                 let ticks = self.run(instance, slot, by, timed, taker);
+                self.took(ticks);
                 if by == By::Worker && self.gives_way() {
                     self.lay_down(instance, turn);
                     if instance.completions().has_sleepers() {

@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 pub(super) mod baton;
+mod fetch;
 mod habit;
 mod hold;
 mod lane;
@@ -28,6 +29,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use self::baton::Baton;
+use self::fetch::Fetch;
 use self::habit::Habit;
 use self::lane::{Flags, Lane};
 use self::next::Next;
@@ -42,6 +44,7 @@ use crate::instance::{By, Instance, Taker, without_taker};
 use crate::queue::{IndexRing, SleepEnd, Sleeper};
 use crate::request::Kind;
 use crate::sqe::{FILE_POSITION, Sqe};
+use crate::sync::lock;
 use crate::sys;
 
 pub(crate) use self::threads::WORKERS_MAX;
@@ -66,8 +69,9 @@ pub(crate) struct Workers {
     next: Next,
     baton: Baton,
     inline: IndexRing,
-    /// Taking one of these, and moving it behind the ordered ones.
+    /// Taking one of these, moving it behind the ordered ones, and looking at those that stay.
     taking: Mutex<()>,
+    fetch: Fetch,
     /// Requests whose order can be observed, and the right to execute them, which nobody takes away.
     ordered: IndexRing,
     order: Baton,
@@ -112,6 +116,7 @@ impl Workers {
             baton: Baton::new(),
             inline: IndexRing::new(slots),
             taking: Mutex::new(()),
+            fetch: Fetch::default(),
             ordered: IndexRing::new(slots),
             order: Baton::new(),
             losers: AtomicUsize::new(0),
@@ -505,7 +510,9 @@ impl Contract for Workers {
         Self::purge_queue(instance, &self.copies);
         Self::purge_queue(instance, self.kernel.queue());
         if let Some(turn) = self.baton.take() {
+            let alone = lock(&self.taking);
             Self::purge_queue(instance, &self.inline);
+            drop(alone);
             self.lay_down(instance, turn);
         }
         // Here the order stays as it is: only what is in front goes.
@@ -537,8 +544,12 @@ impl Contract for Workers {
             passed_on.into_iter().for_each(|one| self.threads.poller.end(one));
         }
         let unordered = [&self.pool, &self.copies, self.kernel.queue()];
+        let pop = |queue: &IndexRing| {
+            let _alone = lock(&self.taking);
+            queue.pop()
+        };
         for queue in [&self.inline, &self.ordered].into_iter().chain(unordered) {
-            while let Some(slot) = queue.pop() {
+            while let Some(slot) = pop(queue) {
                 instance.end_popped(slot);
             }
         }

@@ -1,0 +1,206 @@
+//! Pages for queued writes: a write of part of a page that is not in memory has it read first, under the lock of its file.
+//! One after the other they would wait for the device; asked for ahead, they wait together.
+#![allow(unsafe_code)]
+
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::Workers;
+use super::baton::Turn;
+use super::lane::Lane;
+use crate::descriptor::Facts;
+use crate::instance::Instance;
+use crate::request::{Kind, Request};
+use crate::sqe::{FILE_POSITION, opcode};
+use crate::sync::lock;
+use crate::sys;
+
+const PAGE: u64 = 4096;
+/// A request that took longer than this may have waited for a page.
+const SLOW_US: u64 = 20;
+/// Asking for a page takes longer than this if it is not there.
+const ABSENT_US: u64 = 3;
+/// After a slow one, and after each page that was not there, so many more requests are looked at.
+const LOOK_AT: u32 = 64;
+/// At a time, so that the first of them need not wait long.
+const AT_A_TIME: usize = 32;
+
+/// What the holder of the baton knows. Only hints: it may lose the baton.
+#[derive(Debug, Default)]
+pub(super) struct Fetch {
+    /// Requests that are still to be looked at.
+    left: AtomicU32,
+    /// Up to here in the inline queue they were.
+    until: AtomicU64,
+}
+
+impl Fetch {
+    /// Is there a reason to look?
+    #[inline]
+    pub(super) fn is_on(&self) -> bool {
+        self.left.load(Ordering::Relaxed) > 0
+    }
+
+    fn looked_at_one(&self) {
+        let left = self.left.load(Ordering::Relaxed);
+        self.left.store(left.saturating_sub(1), Ordering::Relaxed);
+    }
+}
+
+/// The pages that a write only changes in part: their offsets.
+fn partial_pages(offset: u64, len: u64) -> impl Iterator<Item = u64> {
+    let end = offset.saturating_add(len);
+    let (first, last) = (offset / PAGE * PAGE, end / PAGE * PAGE);
+    let first_is_whole = offset == first && end >= first.saturating_add(PAGE);
+    let head = (len > 0 && !first_is_whole).then_some(first);
+    let tail = (len > 0 && end != last && last != first).then_some(last);
+    head.into_iter().chain(tail)
+}
+
+/// Does it write to the page cache at a place of its own, by [`Lane::Inline`]?
+fn is_cached_write(request: &Request) -> bool {
+    let sqe = &request.sqe;
+    request.kind == Kind::Write
+        && sqe.opcode == opcode::WRITE
+        && request.lane == Lane::Inline as u8
+        && !request.stream
+        && sqe.off != FILE_POSITION
+        && Facts::known(sqe.fd).is_ok_and(|facts| !facts.is_direct())
+}
+
+impl Workers {
+    /// Notes how long an inline request took.
+    #[inline]
+    pub(super) fn took(&self, ticks: u64) {
+        if ticks > SLOW_US * self.ticks_per_us {
+            self.fetch.left.store(LOOK_AT, Ordering::Relaxed);
+        }
+    }
+
+    /// Asks for the pages of the next writes, if that has been worth it lately.
+    #[cold]
+    pub(super) fn fetch_pages(&self, instance: &Instance, turn: &Turn) {
+        let mut writes = [(0, 0, 0); AT_A_TIME];
+        let mut found = 0;
+        if self.inline.len() < 2 {
+            // Alone, it waits no longer than it would for its page.
+            return self.fetch.looked_at_one();
+        }
+        {
+            // Nobody takes a request out of the queue meanwhile.
+            let _alone = lock(&self.taking);
+            if !self.baton.is_held_in(turn) {
+                return;
+            }
+            let left = self.fetch.left.load(Ordering::Relaxed) as usize;
+            let from = self.fetch.until.load(Ordering::Relaxed).max(self.inline.taken());
+            let ahead = (from..).zip(self.inline.peek_from(from)).take(AT_A_TIME.min(left));
+            for (position, slot) in ahead {
+                // SAFETY: filled before it was pushed, and stays in the queue while this lock is held; only read, as whoever
+                // cancels it does.
+                let request = unsafe { instance.slot(slot).request() };
+                if is_cached_write(request) {
+                    writes[found] = (request.sqe.fd, request.sqe.off, u64::from(request.sqe.len));
+                    found += 1;
+                }
+                self.fetch.until.store(position + 1, Ordering::Relaxed);
+                self.fetch.looked_at_one();
+            }
+        }
+        for &(fd, offset, len) in &writes[..found] {
+            for page in partial_pages(offset, len) {
+                self.fetch_page(instance, fd, page);
+            }
+        }
+    }
+
+    /// A hint: should the number stand for another file by now, that one's page is read.
+    fn fetch_page(&self, instance: &Instance, fd: RawFd, page: u64) {
+        let begin = sys::ticks();
+        let asked = sys::fadvise(fd, page, PAGE, libc::POSIX_FADV_WILLNEED as u32) == 0;
+        if asked && sys::ticks().wrapping_sub(begin) > ABSENT_US * self.ticks_per_us {
+            self.fetch.left.store(LOOK_AT, Ordering::Relaxed);
+            instance.count(|stats| &stats.pages_ahead);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::{LOOK_AT, PAGE, Workers, partial_pages};
+    use crate::front::Entry;
+    use crate::instance::Instance;
+    use crate::{Context, EngineKind, Sqe, sys};
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::FileExt;
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn pages_written_in_part_are_named_once_each() {
+        let pages = |offset, len| partial_pages(offset, len).collect::<Vec<_>>();
+        assert_eq!(pages(1024, 1024), [0]);
+        assert_eq!(pages(3072, 1024), [0]);
+        assert_eq!(pages(4096, 1), [4096]);
+        assert_eq!(pages(0, 4096), []);
+        assert_eq!(pages(8192, 8192), []);
+        assert_eq!(pages(1, 4096), [0, 4096]);
+        assert_eq!(pages(4095, 2), [0, 4096]);
+        assert_eq!(pages(4096, 5000), [8192]);
+        assert_eq!(pages(100, 3 * 4096 - 100), [0]);
+        assert_eq!(pages(512, 0), []);
+        assert_eq!(pages(u64::MAX - 1, 100), [u64::MAX / PAGE * PAGE]);
+    }
+
+    const WRITES: usize = 8;
+
+    /// Queues writes of part of a page each, and has the pages asked for. `None`: the watchdog took the baton away meanwhile.
+    fn ask_for_pages_of(instance: &Arc<Instance>, file: &std::fs::File) -> Option<()> {
+        let workers = Workers::of(instance);
+        let turn = workers.baton.take()?;
+        let data = [1; 512];
+        let sqe = |at| Sqe::write(file.as_raw_fd(), &raw const data[..], at as u64 * PAGE + 512);
+        let entries =
+            std::array::from_fn::<_, WRITES, _>(|at| Entry { sqe: sqe(at), data: 0, notify: -1 });
+        // SAFETY: `data` outlives the requests, which are waited for.
+        assert_eq!(unsafe { instance.submit(&entries) }.accepted, WRITES);
+        let before = workers.inline.taken();
+        workers.fetch.left.store(LOOK_AT, Ordering::Relaxed);
+        workers.fetch_pages(instance, &turn);
+        let looked_at = workers.fetch.until.load(Ordering::Relaxed) == before + WRITES as u64;
+        let held = workers.baton.leave(turn);
+        crate::instance::without_taker(|taker| {
+            instance.wait(WRITES as u32, WRITES as u32, None, None, taker);
+        });
+        assert_eq!(instance.reap(WRITES as u32, |cqe| assert_eq!(cqe.res, 512)), WRITES as u32);
+        (held && looked_at).then_some(())
+    }
+
+    #[test]
+    fn queued_writes_have_their_pages_asked_for() {
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&vec![7; (WRITES as u64 * PAGE) as usize], 0).unwrap();
+        let builder = Context::builder().entries(32).engine(EngineKind::Workers).stats(true);
+        let instance = Instance::new(&builder).unwrap();
+        let pages_ahead = || instance.stats().map_or(0, |stats| stats.pages_ahead);
+        for _ in 0..1000 {
+            file.sync_all().unwrap();
+            sys::fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED as u32);
+            if ask_for_pages_of(&instance, &file).is_some() && pages_ahead() > 0 {
+                let mut found = vec![0; (WRITES as u64 * PAGE) as usize];
+                file.read_exact_at(&mut found, 0).unwrap();
+                let right = |(at, &byte): (usize, &u8)| {
+                    byte == if (512..1024).contains(&(at % PAGE as usize)) { 1 } else { 7 }
+                };
+                assert!(found.iter().enumerate().all(right), "the writes, and what was there");
+                return;
+            }
+        }
+        // Where files are in memory anyway, no page is ever absent.
+        let _ = writeln!(
+            std::io::stderr(),
+            "\nSKIPPED queued_writes_have_their_pages_asked_for: pages cannot be dropped here"
+        );
+    }
+}
