@@ -211,7 +211,11 @@ fn small_notes(way: &str, runs: &[Run], published: Option<&Small>) -> Vec<String
         (None, Ok(_)) => String::new(),
     };
     let theirs = published.map_or(0.0, |row| row.cpu_cycles as f64 / 1e12);
-    let mut notes = vec![format!("{way}: {cycles}; published: {theirs:.2}e12 in all")];
+    let sum = |of: fn(&Run) -> u64| runs.iter().map(of).sum::<u64>();
+    let hand_overs = sum(|run| run.hand_overs) * 1000 / sum(|run| run.requests).max(1);
+    let hand_overs = format!("{hand_overs} hand-overs between CPUs in 1,000 requests");
+    let mut notes =
+        vec![format!("{way}: {hand_overs}; {cycles}; published: {theirs:.2}e12 cycles in all")];
     if !run.placement.is_empty() {
         notes.push(format!("  {}", run.placement));
     }
@@ -444,18 +448,32 @@ impl Report {
         Some(summary?.mb_per_s)
     }
 
+    /// A figure of free placement with `rq_affinity` 1 divided by that with 0, round by round: the median.
+    fn back_to_submitter(&self, of: impl Fn(&Run) -> Option<f64>) -> Option<f64> {
+        let runs = |back| self.find(&What::Free { rq_affinity: back }).map(|(cell, _)| &cell.runs);
+        let ratio = |(one, zero): (&Run, &Run)| Some(of(one)? / of(zero)?);
+        let ratios = runs(1)?.iter().zip(runs(0)?).filter_map(ratio);
+        bench::median(ratios.filter(|ratio| ratio.is_finite()).collect())
+    }
+
     fn published_rate(&self, back: u8) -> Option<f64> {
         let row = self.published_matrix.iter().find(|row| row.rq_affinity == Some(back))?;
         Some(row.mb_per_s)
     }
 
     pub fn shown(&self) -> Vec<Shown> {
-        let ratio = |of: &dyn Fn(u8) -> Option<f64>| Some(of(1)? / of(0)?);
+        let published = |of: &dyn Fn(u8) -> Option<f64>| Some(of(1)? / of(0)?);
+        let sys_per_mb = |run: &Run| Some(run.time?.sys / run.mb_per_s);
         vec![
             Shown {
                 what: "MB/s with rq_affinity 1 / with 0".into(),
-                measured: ratio(&|back| self.rate(back)),
-                published: ratio(&|back| self.published_rate(back)),
+                measured: self.back_to_submitter(|run| Some(run.mb_per_s)),
+                published: published(&|back| self.published_rate(back)),
+                ..Shown::default()
+            },
+            Shown {
+                what: "system time for each MB with rq_affinity 1 / with 0".into(),
+                measured: self.back_to_submitter(sys_per_mb),
                 ..Shown::default()
             },
             Shown {
