@@ -10,6 +10,8 @@ use uringlet::table::{PAGE, Pages, Pinned, Removed, Table};
 
 use crate::abi::{RING_MAGIC, RingHeader};
 
+uringlet::at_load!(uringlet::table::prepare_readers);
+
 /// A context as this library knows it.
 #[derive(Debug)]
 pub(crate) struct AioContext {

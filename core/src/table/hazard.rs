@@ -54,9 +54,10 @@ fn mine() -> Option<&'static Hazard> {
     }
 }
 
-#[cold]
-fn claim() -> Option<&'static Hazard> {
-    RETURN.try_with(|_| ()).ok()?;
+/// Has the process's readers do without a fence, if the kernel allows it. For a drop-in to call when it is loaded
+/// ([`at_load!`](crate::at_load)): at once while there is one thread, but some milliseconds later on, when the kernel waits until
+/// every CPU has switched (membarrier(2)); the first look of a reader waits for it otherwise.
+pub extern "C" fn prepare_readers() {
     static REGISTERED: OnceNumber = OnceNumber::new();
     REGISTERED.get(|| {
         // Several threads may come here, and not all be allowed to.
@@ -66,6 +67,12 @@ fn claim() -> Option<&'static Hazard> {
         }
         1
     });
+}
+
+#[cold]
+fn claim() -> Option<&'static Hazard> {
+    RETURN.try_with(|_| ()).ok()?;
+    prepare_readers();
     let mut at = ALL.load(Ordering::Acquire);
     // SAFETY: null, or a word that was leaked below.
     while let Some(hazard) = unsafe { at.as_ref() } {
