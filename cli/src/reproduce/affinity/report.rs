@@ -44,8 +44,8 @@ struct Summary {
 
 /// Within so many percent of free placement's throughput a placement costs nothing.
 const ALIKE_PERCENT: f64 = 3.0;
-/// Of the rounds, so many percent have to say the same for it to be more than the disk's own ups and downs.
-const AGREE_PERCENT: f64 = 80.0;
+/// Rounds that agree as much in less than this share of all reports, were it for chance alone, have a cause.
+const BY_CHANCE: f64 = 0.05;
 /// A CPU that is busy for so many percent of the time is what holds a run up.
 const BUSY_PERCENT: f64 = 90.0;
 
@@ -88,15 +88,36 @@ impl Against {
         format!("slower in {slower} of {rounds} rounds ({least:.2} to {most:.2})")
     }
 
-    /// Why it is not like free placement, if that is known.
-    fn reason(&self) -> Option<String> {
+    /// Why it is not like free placement, one of `rows` that were compared with it: `Err` if that is not known.
+    fn reason(&self, rows: usize) -> Result<String, &'static str> {
         if let Some(Busiest { cpu, busy }) = self.busiest.filter(|cpu| cpu.busy >= BUSY_PERCENT) {
-            return Some(format!("CPU {cpu} is busy for {busy:.0} % of the time"));
+            return Ok(format!("CPU {cpu} is busy for {busy:.0} % of the time"));
         }
-        let agree = self.slower.max(self.rounds - self.slower);
-        let chance = (agree as f64) * 100.0 < self.rounds as f64 * AGREE_PERCENT;
-        chance.then(|| "the disk's own ups and downs".into())
+        let by_chance = |agree| (sign_test(agree, self.rounds) * rows as f64).min(1.0);
+        if by_chance(self.rounds) >= BY_CHANCE {
+            return Err("too few rounds to tell a cause from the disk's own ups and downs");
+        }
+        let probability = by_chance(self.slower.max(self.rounds - self.slower));
+        if probability < BY_CHANCE {
+            return Err("no CPU is short: no reason found");
+        }
+        Ok(format!(
+            "the disk's own ups and downs; one of {rows} rows agrees as much by chance in {:.0} % of all cases",
+            probability * 100.0
+        ))
     }
+}
+
+/// How probable it is that at least `agree` of so many rounds say the same, either way, if they are tosses of a coin.
+fn sign_test(agree: usize, rounds: usize) -> f64 {
+    // Of the binomial distribution, from its end: each term from the one before.
+    let mut term = 0.5f64.powi(rounds as i32);
+    let mut tail = term;
+    for more in 1..=rounds - agree {
+        term *= (rounds - more + 1) as f64 / more as f64;
+        tail += term;
+    }
+    (2.0 * tail).min(1.0)
 }
 
 /// Everything that came out.
@@ -407,7 +428,7 @@ impl Report {
         );
         let unlike = self.against_free.iter().filter(|(_, against)| !against.is_alike());
         let reasons = unlike.map(|(row, against)| {
-            let reason = against.reason().unwrap_or("no CPU is short: no reason found".into());
+            let reason = against.reason(self.against_free.len()).unwrap_or_else(Into::into);
             format!(
                 "{row}: {:.2} of free placement, {}: {reason}",
                 against.median,
@@ -492,8 +513,8 @@ impl Report {
     }
 
     fn explained(&self) -> Option<f64> {
-        let explained = |against: &&Against| against.is_alike() || against.reason().is_some();
         let rows = self.against_free.len();
+        let explained = |against: &&Against| against.is_alike() || against.reason(rows).is_ok();
         (rows > 0)
             .then(|| self.against_free.values().filter(explained).count() as f64 / rows as f64)
     }
@@ -524,5 +545,36 @@ impl Report {
         let section =
             Section::new("Adding 32 to a completion list, ns each").with_figures([figure]);
         if self.lists.is_empty() { Section::default() } else { section.with_table(table) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Against, Busiest, sign_test};
+
+    #[test]
+    fn coins_agree_as_often_as_the_binomial_distribution_says() {
+        let near = |left: f64, right: f64| assert!((left - right).abs() < 1e-6, "{left}, {right}");
+        near(sign_test(3, 3), 0.25);
+        near(sign_test(2, 3), 1.0);
+        near(sign_test(12, 15), 2.0 * 576.0 / 32768.0);
+        near(sign_test(15, 15), 2.0 / 32768.0);
+    }
+
+    #[test]
+    fn a_row_is_explained_by_a_busy_cpu_or_by_rounds_that_disagree() {
+        let row = |rounds, slower, busy| Against {
+            median: 0.9,
+            least: 0.5,
+            most: 1.2,
+            rounds,
+            slower,
+            busiest: Some(Busiest { cpu: 3, busy }),
+        };
+        assert!(row(3, 3, 95.0).reason(10).unwrap().starts_with("CPU 3 is busy for 95 %"));
+        assert!(row(3, 2, 20.0).reason(10).unwrap_err().starts_with("too few rounds"));
+        assert!(row(15, 12, 20.0).reason(10).unwrap().contains("in 35 % of all cases"));
+        assert!(row(15, 14, 20.0).reason(10).unwrap_err().ends_with("no reason found"));
+        assert!(row(15, 1, 20.0).reason(10).is_err(), "quicker each time is no chance either");
     }
 }
