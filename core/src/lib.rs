@@ -86,6 +86,9 @@ mod next;
 #[cfg(loom)]
 #[path = "engine/kernel/reaper.rs"]
 mod reaper;
+#[cfg(loom)]
+#[path = "engine/workers/taking.rs"]
+mod taking;
 
 pub use cqe::Cqe;
 pub use sqe::{FILE_POSITION, FSYNC_DATASYNC, Sqe, opcode};

@@ -12,7 +12,6 @@ use crate::descriptor::Facts;
 use crate::instance::Instance;
 use crate::request::{Kind, Request};
 use crate::sqe::{FILE_POSITION, opcode};
-use crate::sync::lock;
 use crate::sys;
 
 const PAGE: u64 = 4096;
@@ -88,7 +87,7 @@ impl Workers {
         }
         {
             // Nobody takes a request out of the queue meanwhile.
-            let _alone = lock(&self.taking);
+            let _alone = self.taking.alone();
             if !self.baton.is_held_in(turn) {
                 return;
             }
@@ -96,8 +95,8 @@ impl Workers {
             let from = self.fetch.until.load(Ordering::Relaxed).max(self.inline.taken());
             let ahead = (from..).zip(self.inline.peek_from(from)).take(AT_A_TIME.min(left));
             for (position, slot) in ahead {
-                // SAFETY: filled before it was pushed, and stays in the queue while this lock is held; only read, as whoever
-                // cancels it does.
+                // SAFETY: filled before it was pushed, and stays in the queue meanwhile; only read, as whoever cancels it does. (A
+                // signal handler of this very thread may take it out: then another request is read, for a hint.)
                 let request = unsafe { instance.slot(slot).request() };
                 if is_cached_write(request) {
                     writes[found] = (request.sqe.fd, request.sqe.off, u64::from(request.sqe.len));

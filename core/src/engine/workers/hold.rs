@@ -10,7 +10,6 @@ use super::{SPIN_US_MAX, TIMED_EVERY, Workers, threads};
 use crate::descriptor;
 use crate::instance::{By, Instance, Taker};
 use crate::request::Kind;
-use crate::sync::lock;
 use crate::sys;
 
 /// What became of the oldest inline request.
@@ -178,7 +177,7 @@ impl Workers {
     /// was taken away.
     #[inline]
     fn take_inline(&self, instance: &Instance, turn: &Turn) -> Result<Next, ()> {
-        let _alone = lock(&self.taking);
+        let _alone = self.taking.alone();
         if !self.baton.is_held_in(turn) {
             return Err(());
         }

@@ -17,6 +17,7 @@ mod place;
 mod poller;
 pub(super) mod pool;
 mod submit;
+mod taking;
 pub(crate) mod threads;
 mod wait;
 mod watchdog;
@@ -24,8 +25,8 @@ mod work;
 
 use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use self::baton::Baton;
@@ -34,6 +35,7 @@ use self::habit::Habit;
 use self::lane::{Flags, Lane};
 use self::next::Next;
 use self::pipeline::{Pipeline, Way};
+use self::taking::Taking;
 use self::threads::{Threads, ThreadsOf};
 use super::kernel::{KernelLane, Reach};
 use super::{Choice, Contract, Help};
@@ -44,7 +46,6 @@ use crate::instance::{By, Instance, Taker, without_taker};
 use crate::queue::{IndexRing, SleepEnd, Sleeper};
 use crate::request::Kind;
 use crate::sqe::{FILE_POSITION, Sqe};
-use crate::sync::lock;
 use crate::sys;
 
 pub(crate) use self::threads::WORKERS_MAX;
@@ -70,7 +71,7 @@ pub(crate) struct Workers {
     baton: Baton,
     inline: IndexRing,
     /// Taking one of these, moving it behind the ordered ones, and looking at those that stay.
-    taking: Mutex<()>,
+    taking: Taking,
     fetch: Fetch,
     /// Requests whose order can be observed, and the right to execute them, which nobody takes away.
     ordered: IndexRing,
@@ -115,7 +116,7 @@ impl Workers {
             next: Next::new(),
             baton: Baton::new(),
             inline: IndexRing::new(slots),
-            taking: Mutex::new(()),
+            taking: Taking::new(),
             fetch: Fetch::default(),
             ordered: IndexRing::new(slots),
             order: Baton::new(),
@@ -510,7 +511,7 @@ impl Contract for Workers {
         Self::purge_queue(instance, &self.copies);
         Self::purge_queue(instance, self.kernel.queue());
         if let Some(turn) = self.baton.take() {
-            let alone = lock(&self.taking);
+            let alone = self.taking.alone();
             Self::purge_queue(instance, &self.inline);
             drop(alone);
             self.lay_down(instance, turn);
@@ -545,7 +546,7 @@ impl Contract for Workers {
         }
         let unordered = [&self.pool, &self.copies, self.kernel.queue()];
         let pop = |queue: &IndexRing| {
-            let _alone = lock(&self.taking);
+            let _alone = self.taking.alone();
             queue.pop()
         };
         for queue in [&self.inline, &self.ordered].into_iter().chain(unordered) {
