@@ -95,8 +95,8 @@ impl Workers {
             let from = self.fetch.until.load(Ordering::Relaxed).max(self.inline.taken());
             let ahead = (from..).zip(self.inline.peek_from(from)).take(AT_A_TIME.min(left));
             for (position, slot) in ahead {
-                // SAFETY: filled before it was pushed, and stays in the queue meanwhile; only read, as whoever cancels it does. (A
-                // signal handler of this very thread may take it out: then another request is read, for a hint.)
+                // SAFETY: filled before it was pushed, and stays in the queue meanwhile; only read, as whoever cancels it does. (If
+                // this thread is interrupted here for so long that the right is taken from it, another request may be read: for a hint.)
                 let request = unsafe { instance.slot(slot).request() };
                 if is_cached_write(request) {
                     writes[found] = (request.sqe.fd, request.sqe.off, u64::from(request.sqe.len));

@@ -1,10 +1,16 @@
 //! Who takes requests out of the inline queue: one thread at a time, for as long as it decides where one goes.
 //!
-//! Not a mutex: a signal handler of the program may interrupt the thread that has the right, wait for completions, and come
-//! to execute what is queued. It would wait for its own thread for ever.
+//! Not a mutex: a signal handler of the program may interrupt the thread that has the right, and wait for completions. It comes
+//! to execute what is queued, or waits for a worker that does: both would wait for the interrupted thread for ever. So a handler has the right of
+//! the thread that it has interrupted, and the right of a thread that stays away is taken from it.
 
 use crate::sync::{AtomicUsize, Ordering, Patience};
 use crate::sys;
+
+/// Looks, of about 60 µs all but the first hundred, before somebody has stayed away with the right: about 0.1 s. A thread that
+/// is only preempted is back by then, on all but the busiest machines; appends whose numbers were known as other files before may change
+/// places if it is not.
+const LOOKS: u32 = 1700;
 
 /// The thread that has the right, or 0.
 #[derive(Debug)]
@@ -12,7 +18,7 @@ pub(super) struct Taking(AtomicUsize);
 
 /// The right, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Alone<'a>(Option<&'a AtomicUsize>);
+pub(super) struct Alone<'a>(Option<(&'a AtomicUsize, usize)>);
 
 impl Taking {
     pub(super) fn new() -> Self {
@@ -27,13 +33,17 @@ impl Taking {
 
     #[inline]
     fn alone_as(&self, me: usize) -> Alone<'_> {
-        let mut patience = Patience::default();
+        let (mut patience, mut looks, mut whose) = (Patience::default(), 0, 0);
         loop {
-            match self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return Alone(Some(&self.0)),
+            match self.0.compare_exchange(whose, me, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Alone(Some((&self.0, me))),
                 // A handler that has interrupted it: nobody else is at it, and the thread goes on only after the handler.
                 Err(owner) if owner == me => return Alone(None),
-                Err(_) => patience.wait(),
+                Err(owner) => {
+                    looks += 1;
+                    whose = if looks < LOOKS { 0 } else { owner };
+                    patience.wait();
+                }
             }
         }
     }
@@ -42,8 +52,9 @@ impl Taking {
 impl Drop for Alone<'_> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(word) = self.0 {
-            word.store(0, Ordering::Release);
+        if let Some((word, me)) = self.0 {
+            // Unless somebody else has it by now.
+            let _ = word.compare_exchange(me, 0, Ordering::Release, Ordering::Relaxed);
         }
     }
 }
@@ -60,6 +71,18 @@ mod tests {
         assert!(outer.0.is_some() && taking.alone().0.is_none(), "the outer one still has it");
         drop(outer);
         assert!(taking.alone().0.is_some());
+    }
+
+    #[test]
+    fn who_stays_away_loses_it_and_takes_nothing_away_when_he_comes_back() {
+        let taking = Taking::new();
+        let away = taking.alone_as(1);
+        let thief = taking.alone_as(2);
+        assert!(thief.0.is_some());
+        drop(away);
+        assert!(taking.alone_as(2).0.is_none(), "the other one still has it");
+        drop(thief);
+        assert!(taking.alone_as(1).0.is_some());
     }
 }
 
