@@ -11,7 +11,6 @@ use crate::config::{Builder, ConfigError, EngineKind};
 use crate::cqe::Cqe;
 use crate::engine::Choice;
 use crate::instance::{Entry, Instance, Submitted, Taker, Waited};
-use crate::queue::IoEvent;
 use crate::sqe::Sqe;
 use crate::stats::Snapshot;
 
@@ -185,8 +184,8 @@ impl Context {
             return Ok(before as usize + self.instance.available() as usize);
         }
         let Self { instance, taken, .. } = self;
-        let mut take = |event: IoEvent| {
-            taken.push_back(Cqe { user_data: event.obj, res: event.res as i32, flags: 0 });
+        let mut take = |_, user_data, res| {
+            taken.push_back(Cqe { user_data, res: res as i32, flags: 0 });
         };
         let mut taker = Taker::new(TAKEN_MAX - before.min(TAKEN_MAX), &mut take);
         let waited = instance.wait(min.saturating_sub(before), u32::MAX, timeout, None, &mut taker);

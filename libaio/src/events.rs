@@ -53,10 +53,10 @@ pub(crate) unsafe fn get_events(
     let direct = max.min(DIRECT);
     let direct = if direct > 0 && writable(0, direct) { direct } else { 0 };
     let mut at = events;
-    let mut take = |event: IoEvent| {
+    let mut take = |data, obj, res| {
         // SAFETY: called for as many events at most as were found to be writable.
         unsafe {
-            at.write_unaligned(event);
+            at.write_unaligned(IoEvent { data, obj, res, res2: 0 });
             at = at.add(1);
         }
     };
@@ -76,7 +76,7 @@ pub(crate) unsafe fn get_events(
     if !writable(taken, ready) {
         return if taken > 0 { i64::from(taken) } else { i64::from(-libc::EFAULT) };
     }
-    let reaped = instance.reap_events(ready, take);
+    let reaped = instance.reap_events(ready, |event| take(event.data, event.obj, event.res));
     i64::from(taken + reaped)
 }
 

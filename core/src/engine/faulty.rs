@@ -284,7 +284,7 @@ impl Contract for Faulty {
         self.release_later(instance, &mut state);
     }
 
-    fn help(&self, instance: &Arc<Instance>, help: Help, taker: &mut Taker<'_>) -> bool {
+    fn help(&self, instance: &Arc<Instance>, help: &Help, taker: &mut Taker<'_>) -> bool {
         let mut released = false;
         {
             let mut state = lock(&self.state);
@@ -295,7 +295,7 @@ impl Contract for Faulty {
         self.below.help(instance, help, taker) || released
     }
 
-    fn has_help_to_offer(&self, instance: &Instance, help: Help) -> bool {
+    fn has_help_to_offer(&self, instance: &Instance, help: &Help) -> bool {
         self.below.has_help_to_offer(instance, help)
     }
 

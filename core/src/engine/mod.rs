@@ -38,11 +38,11 @@ pub(crate) trait Contract {
 
     /// Lets the calling thread, which is waiting, execute requests. What it completes it may have
     /// at once, through `taker`. True if it is worth looking at the completions again.
-    fn help(&self, instance: &Arc<Instance>, help: Help, taker: &mut Taker<'_>) -> bool;
+    fn help(&self, instance: &Arc<Instance>, help: &Help, taker: &mut Taker<'_>) -> bool;
 
     /// Would [`Contract::help`] find something to do? Asked once more on the way to sleep, and, with a
     /// minimum of 0, before a look.
-    fn has_help_to_offer(&self, instance: &Instance, help: Help) -> bool;
+    fn has_help_to_offer(&self, instance: &Instance, help: &Help) -> bool;
 
     /// Puts a waiter to sleep, wherever this engine's completions wake it, with the signal mask, if one
     /// is given, in force meanwhile. What completes may go to `taker`.
@@ -191,11 +191,11 @@ impl Contract for Engine {
     }
 
     #[inline]
-    fn help(&self, instance: &Arc<Instance>, help: Help, taker: &mut Taker<'_>) -> bool {
+    fn help(&self, instance: &Arc<Instance>, help: &Help, taker: &mut Taker<'_>) -> bool {
         dispatch!(self, engine => engine.help(instance, help, taker))
     }
 
-    fn has_help_to_offer(&self, instance: &Instance, help: Help) -> bool {
+    fn has_help_to_offer(&self, instance: &Instance, help: &Help) -> bool {
         dispatch!(self, engine => engine.has_help_to_offer(instance, help))
     }
 

@@ -22,12 +22,12 @@ impl Contract for Null {
         }
     }
 
-    fn help(&self, _: &Arc<Instance>, _: Help, _: &mut Taker<'_>) -> bool {
+    fn help(&self, _: &Arc<Instance>, _: &Help, _: &mut Taker<'_>) -> bool {
         // Nothing is ever waiting.
         false
     }
 
-    fn has_help_to_offer(&self, _: &Instance, _: Help) -> bool {
+    fn has_help_to_offer(&self, _: &Instance, _: &Help) -> bool {
         false
     }
 

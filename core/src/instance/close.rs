@@ -52,7 +52,7 @@ impl Instance {
             if !waiting {
                 return;
             }
-            if !without_taker(|taker| self.engine.help(self, all, taker)) {
+            if !without_taker(|taker| self.engine.help(self, &all, taker)) {
                 // Others execute them. Whether a system call has begun, and so holds the file,
                 // nobody can see; after this long it has, and may never end.
                 let Some(nap) = naps.next() else { return };

@@ -101,16 +101,11 @@ impl Instance {
         if let Some(counters) = self.counters() {
             self.count_finished(counters, index, result, by);
         }
-        let event = IoEvent {
-            data: request.data,
-            obj: request.sqe.user_data,
-            res: i64::from(result),
-            res2: 0,
-        };
+        let (data, obj) = (request.data, request.sqe.user_data);
         self.slot(index).done();
         self.free.give(index);
         taker.taken += 1;
-        (taker.sink)(event);
+        (taker.sink)(data, obj, i64::from(result));
     }
 
     /// Completes a started request. The caller lets go of the slot here.

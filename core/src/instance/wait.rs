@@ -47,14 +47,15 @@ pub enum Waited {
 /// Where a waiting thread takes completions of requests that it has executed itself: they need not
 /// go through the completion queue.
 pub struct Taker<'a> {
-    pub(super) sink: &'a mut dyn FnMut(IoEvent),
+    pub(super) sink: &'a mut dyn FnMut(u64, u64, i64),
     pub(super) room: u32,
     pub(super) taken: u32,
 }
 
 impl<'a> Taker<'a> {
-    /// Takes up to `room` completions.
-    pub fn new(room: u32, sink: &'a mut dyn FnMut(IoEvent)) -> Self {
+    /// Takes up to `room` completions: `data`, `obj` and `res` of an [`IoEvent`]. One by one, as they are in registers then: read
+    /// from memory as one right after they were written, the CPU would wait for the writes.
+    pub fn new(room: u32, sink: &'a mut dyn FnMut(u64, u64, i64)) -> Self {
         Self { sink, room, taken: 0 }
     }
 
@@ -72,7 +73,7 @@ impl std::fmt::Debug for Taker<'_> {
 
 /// Calls `f` with a taker that takes nothing.
 pub(crate) fn without_taker<R>(f: impl FnOnce(&mut Taker<'_>) -> R) -> R {
-    f(&mut Taker::new(0, &mut |_| {}))
+    f(&mut Taker::new(0, &mut |_, _, _| {}))
 }
 
 impl Instance {
@@ -98,11 +99,11 @@ impl Instance {
         }
         let help = Help { min, max: max.max(min), unbounded: timeout.is_none() && min > 0 };
         if min == 0 {
-            self.engine.help(self, help, taker);
+            self.engine.help(self, &help, taker);
             return Waited::Enough;
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let helped = self.engine.help(self, help, taker);
+        let helped = self.engine.help(self, &help, taker);
         if self.has_enough(min, taker) {
             return Waited::Enough;
         }
@@ -130,7 +131,7 @@ impl Instance {
         loop {
             let help = Help { min: min - taker.taken, ..help };
             if helped {
-                helped = self.engine.help(self, help, taker);
+                helped = self.engine.help(self, &help, taker);
                 if self.has_enough(min, taker) {
                     return Waited::Enough;
                 }
@@ -142,7 +143,7 @@ impl Instance {
             }
             let nap = self.engine.nap(naps);
             let time = [left, nap].into_iter().flatten().min();
-            let stay_up = || self.engine.has_help_to_offer(self, help);
+            let stay_up = || self.engine.has_help_to_offer(self, &help);
             let need = min - taker.taken;
             let sleeper =
                 Sleeper { need, concerns: None, stay_up: &stay_up, even_if_closed: false };
@@ -180,7 +181,7 @@ impl Instance {
                     return Waited::Gone;
                 }
                 let help = Help { min: missing, max: u32::MAX, unbounded: timeout.is_none() };
-                let helped = self.engine.help(self, help, taker);
+                let helped = self.engine.help(self, &help, taker);
                 if (wish.missing)() == 0 {
                     return Waited::Enough;
                 }
@@ -199,7 +200,7 @@ impl Instance {
                 let stay_up = || {
                     (wish.missing)() == 0
                         || (wish.gives_up)()
-                        || self.engine.has_help_to_offer(self, help)
+                        || self.engine.has_help_to_offer(self, &help)
                 };
                 let concerns = Some(wish.concerns);
                 let sleeper =
@@ -243,7 +244,7 @@ impl Instance {
             return;
         }
         let help = Help { min: 0, max: MOST, unbounded: false };
-        if !self.engine.has_help_to_offer(self, help) {
+        if !self.engine.has_help_to_offer(self, &help) {
             let now = sys::ticks();
             if now.wrapping_sub(self.looked.load(Ordering::Relaxed)) < EVERY_US * self.ticks_per_us
             {
@@ -252,7 +253,7 @@ impl Instance {
             self.looked.store(now, Ordering::Relaxed);
             return self.engine.collect(self);
         }
-        without_taker(|taker| self.engine.help(self, help, taker));
+        without_taker(|taker| self.engine.help(self, &help, taker));
     }
 
     /// Reaps up to `max` completions as [`Cqe`]s, without sleeping. Gives how many.

@@ -61,32 +61,44 @@ impl IndexRing {
     /// As [`IndexRing::pop`], if the oldest entry is one to be taken.
     #[inline]
     pub(crate) fn pop_if(&self, wanted: impl Fn(u32) -> bool) -> Option<u32> {
-        let mut head = self.head.load(Ordering::Relaxed);
+        loop {
+            let (position, slot) = self.front()?;
+            if !wanted(slot) {
+                return None;
+            }
+            // The value is read before the position is claimed: once the head has moved, the
+            // cell may be written for the next lap.
+            if self.pop_at(position) {
+                return Some(slot);
+            }
+        }
+    }
+
+    /// The oldest entry and its position, for [`IndexRing::pop_at`].
+    #[inline]
+    pub(crate) fn front(&self) -> Option<(u64, u32)> {
+        // Acquire: what was done before the entries in front were taken is seen, too (`Taking` needs it).
+        let mut head = self.head.load(Ordering::Acquire);
         loop {
             let value = self.cell(head).load(Ordering::Acquire);
             if value >> 32 == self.lap(head) {
-                if !wanted(value as u32) {
-                    return None;
-                }
-                // The value is read before the position is claimed: once the head has moved, the
-                // cell may be written for the next lap.
-                match self.head.compare_exchange_weak(
-                    head,
-                    head + 1,
-                    Ordering::Relaxed,
-                    Ordering::Relaxed,
-                ) {
-                    Ok(_) => return Some(value as u32),
-                    Err(moved) => head = moved,
-                }
-            } else {
-                let now = self.head.load(Ordering::Relaxed);
-                if now == head {
-                    return None;
-                }
-                head = now;
+                return Some((head, value as u32));
             }
+            let now = self.head.load(Ordering::Acquire);
+            if now == head {
+                return None;
+            }
+            head = now;
         }
+    }
+
+    /// Takes the entry that [`IndexRing::front`] has found at `position`, unless somebody else has by now.
+    #[inline]
+    pub(crate) fn pop_at(&self, position: u64) -> bool {
+        // A position is claimed once: nobody has taken what was read there.
+        self.head
+            .compare_exchange(position, position + 1, Ordering::Release, Ordering::Relaxed)
+            .is_ok()
     }
 
     /// The oldest entry, which stays: a hint under concurrency.

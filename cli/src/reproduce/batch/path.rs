@@ -102,7 +102,7 @@ impl Submits {
 pub fn take(instance: &Arc<Instance>, count: u32, mut each: impl FnMut(u64, i64)) -> bool {
     let mut taken = 0;
     while taken < count {
-        let mut sink = |event: uringlet::front::IoEvent| each(event.obj, event.res);
+        let mut sink = |_, user_data, res| each(user_data, res);
         let mut taker = Taker::new(count - taken, &mut sink);
         if instance.wait(count - taken, count - taken, None, None, &mut taker)
             == uringlet::front::Waited::Gone

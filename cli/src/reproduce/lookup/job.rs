@@ -234,7 +234,7 @@ impl<L: Lookup<Arc<Instance>>> Do for Ours<'_, L> {
         let mut result = None;
         loop {
             let wait = |context: &Arc<Instance>| {
-                let mut sink = |event: uringlet::front::IoEvent| result = Some(event.res);
+                let mut sink = |_, _, res| result = Some(res);
                 let waited = context.wait(1, 1, None, None, &mut Taker::new(1, &mut sink));
                 if result.is_none() {
                     context.reap(1, |cqe| result = Some(i64::from(cqe.res)));

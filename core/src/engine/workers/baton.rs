@@ -83,11 +83,11 @@ impl Baton {
     /// must see to it that somebody takes the baton.
     #[inline]
     pub(crate) fn announce(&self) -> View {
-        // Pairs with the fence in `look_again`: a holder that clears the mark seen here sees the pushed entries then. Its
-        // word is only read while it has more to do than this.
+        // Pairs with the fences in `take` and `look_again`: who clears the mark seen here sees the pushed entries then. The
+        // word is only read while its holder, or the next one, has more to do than this.
         fence(Ordering::SeqCst);
         let now = View(self.0.load(Ordering::Relaxed));
-        if now.is_held() && now.has_work() {
+        if now.has_work() {
             return now;
         }
         // Release: whoever takes the baton sees the pushed entries. In one order with the flag of
@@ -101,9 +101,17 @@ impl Baton {
         View(self.0.load(Ordering::SeqCst))
     }
 
-    /// Takes a free baton.
+    /// Takes a free baton. Whatever was announced before is found by looking into the queue after this.
     #[inline]
     pub(crate) fn take(&self) -> Option<Turn> {
+        let turn = self.take_unfenced()?;
+        // Pairs with the fence in `announce`.
+        fence(Ordering::SeqCst);
+        Some(turn)
+    }
+
+    #[inline]
+    fn take_unfenced(&self) -> Option<Turn> {
         let mut now = self.0.load(Ordering::Relaxed);
         while now & HELD == 0 {
             let held = (now & WATCHED) | ((now & !(TURN - 1)).wrapping_add(TURN)) | HELD;
@@ -369,6 +377,41 @@ mod loom_models {
             let now = View(baton.0.load(Ordering::Relaxed));
             if now.is_held() && now.has_work() { now } else { baton.announce() }
         });
+    }
+
+    /// A submitter finds announced already what another one has pushed, and nobody holds the baton yet.
+    fn submit_before_a_holder(take: impl Fn(&Baton) -> Option<Turn> + Send + Sync + 'static) {
+        loom::model(move || {
+            let model = Model::new();
+            model.ring.push(&[0]);
+            model.baton.announce();
+            let other = Arc::clone(&model);
+            // It was announced before: who sees that it is not held leaves it to whoever comes for that.
+            let submitter = thread::spawn(move || {
+                other.ring.push(&[1]);
+                other.baton.announce().has_work()
+            });
+            if let Some(turn) = take(&model.baton) {
+                model.hold(turn);
+            }
+            let was_announced = submitter.join().unwrap();
+            if !was_announced && let Some(turn) = model.baton.take() {
+                model.hold(turn);
+            }
+            assert_eq!(model.executed.load(Ordering::Relaxed), 2, "left behind");
+        });
+    }
+
+    #[test]
+    fn loom_what_is_announced_for_the_next_holder_is_seen_by_him() {
+        submit_before_a_holder(Baton::take);
+    }
+
+    /// Canary: a holder that takes the baton, and looks into the queue without a fence.
+    #[test]
+    #[should_panic(expected = "left behind")]
+    fn loom_canary_taking_without_a_fence_leaves_a_request_behind() {
+        submit_before_a_holder(Baton::take_unfenced);
     }
 
     /// Canary: a holder that releases with a plain store loses what was announced meanwhile.

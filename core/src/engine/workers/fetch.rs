@@ -86,13 +86,14 @@ impl Workers {
             return self.fetch.looked_at_one();
         }
         {
-            // Nobody takes a request out of the queue meanwhile.
+            // Nobody takes a request out of the queue meanwhile, but for the oldest one, which a thread that has lost the baton
+            // may have in hand, and which is executed next anyway.
             let _alone = self.taking.alone();
             if !self.baton.is_held_in(turn) {
                 return;
             }
             let left = self.fetch.left.load(Ordering::Relaxed) as usize;
-            let from = self.fetch.until.load(Ordering::Relaxed).max(self.inline.taken());
+            let from = self.fetch.until.load(Ordering::Relaxed).max(self.inline.taken() + 1);
             let ahead = (from..).zip(self.inline.peek_from(from)).take(AT_A_TIME.min(left));
             for (position, slot) in ahead {
                 // SAFETY: filled before it was pushed, and stays in the queue meanwhile; only read, as whoever cancels it does. (If

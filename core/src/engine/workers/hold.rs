@@ -6,18 +6,41 @@ use std::sync::atomic::{Ordering, fence};
 
 use super::baton::{Release, Turn, View};
 use super::lane::Lane;
+use super::taking::{Holder, Taken};
 use super::{SPIN_US_MAX, TIMED_EVERY, Workers, threads};
 use crate::descriptor;
 use crate::instance::{By, Instance, Taker};
 use crate::request::Kind;
 use crate::sys;
 
-/// What became of the oldest inline request.
-enum Next {
-    Nothing,
-    /// It is among the ordered ones now.
-    Moved,
-    Execute(u32),
+/// A holder of the baton at the inline queue.
+struct InTurn<'a> {
+    workers: &'a Workers,
+    instance: &'a Instance,
+    turn: &'a Turn,
+}
+
+impl Holder for InTurn<'_> {
+    #[inline]
+    fn holds(&self) -> bool {
+        self.workers.baton.is_held_in(self.turn)
+    }
+
+    #[inline]
+    fn overtakes(&self) -> bool {
+        self.workers.is_overtaking()
+    }
+
+    fn put_behind(&self, slot: u32) -> bool {
+        let Self { workers, instance, .. } = *self;
+        let is_in_order = workers.is_ordered(instance, slot)
+            || workers.is_overtaking() && workers.is_hidden_append(instance, slot);
+        if is_in_order {
+            workers.ordered.push(&[slot]);
+            workers.order.announce();
+        }
+        is_in_order
+    }
 }
 
 impl Workers {
@@ -38,11 +61,14 @@ impl Workers {
             if fetching {
                 self.fetch_pages(instance, &turn);
             }
-            let Ok(next) = self.take_inline(instance, &turn) else { return self.lost(instance) };
-            if let Next::Moved = next {
-                continue;
+            let holder = InTurn { workers: self, instance, turn: &turn };
+            let taken = self.taking.take(&self.inline, &holder);
+            match taken {
+                Taken::Lost => return self.lost(instance),
+                Taken::Moved => continue,
+                Taken::Nothing | Taken::Slot(_) => {}
             }
-            if let Next::Execute(slot) = next {
+            if let Taken::Slot(slot) = taken {
                 if let Some(next) = self.inline.peek() {
                     // On its way from the submitter's CPU while this one is executed.
                     sys::prefetch(instance.slot(next));
@@ -170,26 +196,6 @@ impl Workers {
         self.losers.load(Ordering::SeqCst) > 0
             || !self.ordered.is_empty()
             || self.order.view().is_held()
-    }
-
-    /// Takes the oldest inline request. One at a time, and only as holder: a holder that was preempted between taking an
-    /// append and putting it behind the ordered ones, and lost the baton, would find later ones there. `Err`: the baton
-    /// was taken away.
-    #[inline]
-    fn take_inline(&self, instance: &Instance, turn: &Turn) -> Result<Next, ()> {
-        let _alone = self.taking.alone();
-        if !self.baton.is_held_in(turn) {
-            return Err(());
-        }
-        let Some(slot) = self.inline.pop() else { return Ok(Next::Nothing) };
-        let behind = self.is_ordered(instance, slot)
-            || self.is_overtaking() && self.is_hidden_append(instance, slot);
-        if !behind {
-            return Ok(Next::Execute(slot));
-        }
-        self.ordered.push(&[slot]);
-        self.order.announce();
-        Ok(Next::Moved)
     }
 
     /// It came through the inline queue to stay behind what was there before it.

@@ -415,7 +415,7 @@ impl Contract for Workers {
     }
 
     #[inline]
-    fn help(&self, instance: &Arc<Instance>, help: Help, taker: &mut Taker<'_>) -> bool {
+    fn help(&self, instance: &Arc<Instance>, help: &Help, taker: &mut Taker<'_>) -> bool {
         if self.stands_by() {
             return self.look_on(help);
         }
@@ -453,7 +453,7 @@ impl Contract for Workers {
         self.help_more(instance, help, taker)
     }
 
-    fn has_help_to_offer(&self, instance: &Instance, help: Help) -> bool {
+    fn has_help_to_offer(&self, instance: &Instance, help: &Help) -> bool {
         if self.stands_by() {
             return false;
         }

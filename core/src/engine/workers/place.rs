@@ -52,7 +52,7 @@ impl Workers {
     }
 
     /// A poll that comes while another CPU executes what does not sleep: as if it had been executed here.
-    pub(super) fn look_on(&self, help: Help) -> bool {
+    pub(super) fn look_on(&self, help: &Help) -> bool {
         let begin = sys::ticks();
         let busy = || self.has_inline_work() || self.baton.view().is_held();
         while help.min == 0

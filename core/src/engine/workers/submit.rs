@@ -51,6 +51,7 @@ impl Workers {
                 Lane::Ordered
                     if *behind_inline.get_or_insert_with(|| self.may_have_begun_inline()) =>
                 {
+                    self.taking.in_order();
                     inline.push(slot);
                 }
                 Lane::Ordered => {

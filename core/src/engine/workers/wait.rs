@@ -25,7 +25,7 @@ impl Workers {
     pub(super) fn help_kernel(
         &self,
         instance: &Arc<Instance>,
-        help: Help,
+        help: &Help,
         taker: &mut Taker<'_>,
     ) -> bool {
         if self.kernel.queued() == 0 {
@@ -56,7 +56,7 @@ impl Workers {
     pub(super) fn help_copy(
         &self,
         instance: &Arc<Instance>,
-        help: Help,
+        help: &Help,
         taker: &mut Taker<'_>,
     ) -> bool {
         let (mut executed, before) = (0, taker.taken());
@@ -96,7 +96,7 @@ impl Workers {
 
     /// A worker executes what this waiter waits for: stays away from the lines that it writes for as long as half of
     /// what is on its way is expected to take, and looks then. `None`: enough has come. Else the baton as it is then.
-    pub(super) fn wait_for_pipeline(&self, instance: &Instance, help: Help) -> Option<View> {
+    pub(super) fn wait_for_pipeline(&self, instance: &Instance, help: &Help) -> Option<View> {
         let begin = sys::ticks();
         let longest = SPIN_US_MAX * self.ticks_per_us;
         let available = instance.completions().available();
@@ -158,7 +158,7 @@ impl Workers {
         view
     }
 
-    pub(super) fn may_take(&self, instance: &Instance, help: Help) -> bool {
+    pub(super) fn may_take(&self, instance: &Instance, help: &Help) -> bool {
         let helpless = self.threads.pool.is_helpless();
         !self.pool.is_empty()
             && (helpless || help.unbounded && self.must_wait_for_all(instance, help.min))
@@ -169,7 +169,7 @@ impl Workers {
     pub(super) fn help_more(
         &self,
         instance: &Arc<Instance>,
-        help: Help,
+        help: &Help,
         taker: &mut Taker<'_>,
     ) -> bool {
         let mut view = self.baton.view();
