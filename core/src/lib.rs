@@ -87,6 +87,9 @@ mod next;
 #[path = "engine/kernel/reaper.rs"]
 mod reaper;
 #[cfg(loom)]
+#[path = "engine/workers/syncs.rs"]
+mod syncs;
+#[cfg(loom)]
 #[path = "engine/workers/taking.rs"]
 mod taking;
 

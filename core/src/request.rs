@@ -98,6 +98,8 @@ pub(crate) struct Slot {
     fd: AtomicU32,
     /// [`Request::notify`] plus one, or another descriptor of that eventfd since the program has closed its own.
     notify: AtomicU32,
+    /// The engine's: another slot plus one, in a list of those that wait.
+    link: AtomicU32,
 }
 
 /// What a slot holds while it is held.
@@ -150,6 +152,7 @@ unsafe impl Zero for Slot {
             key: AtomicU64::new(0),
             fd: AtomicU32::new(0),
             notify: AtomicU32::new(0),
+            link: AtomicU32::new(0),
         }
     }
 }
@@ -246,6 +249,16 @@ impl Slot {
     /// From queued or started to the poller's list. Called with the poller's list locked.
     pub(crate) fn polling(&self) {
         self.set_phase(phase::POLLING);
+    }
+
+    /// Links another slot to this one, which the caller holds.
+    pub(crate) fn link(&self, other: Option<u32>) {
+        self.link.store(other.map_or(0, |slot| slot + 1), Ordering::Relaxed);
+    }
+
+    /// What is linked to it.
+    pub(crate) fn linked(&self) -> Option<u32> {
+        self.link.load(Ordering::Relaxed).checked_sub(1)
     }
 
     /// Out of the poller's list and executed. Called with the poller's list locked.

@@ -103,7 +103,7 @@ pub struct Counter {
 }
 
 /// Every counter that only grows.
-pub fn counters(stats: &Snapshot) -> [Counter; 27] {
+pub fn counters(stats: &Snapshot) -> [Counter; 28] {
     let counter = |name, help, value| Counter { name, help, value };
     [
         counter("contexts", "Contexts made.", stats.contexts),
@@ -134,6 +134,11 @@ pub fn counters(stats: &Snapshot) -> [Counter; 27] {
             stats.handovers,
         ),
         counter("pages_ahead", "Pages read ahead of queued writes.", stats.pages_ahead),
+        counter(
+            "syncs_together",
+            "Fsyncs done by one call with others of their descriptor.",
+            stats.syncs_together,
+        ),
         counter(
             "submissions_local",
             "Placed requests executed in the submitter's cell.",

@@ -8,6 +8,7 @@
 
 pub(super) mod baton;
 mod fetch;
+mod fsync;
 mod habit;
 mod hold;
 mod lane;
@@ -17,6 +18,7 @@ mod place;
 mod poller;
 pub(super) mod pool;
 mod submit;
+mod syncs;
 mod taking;
 pub(crate) mod threads;
 mod wait;
@@ -31,10 +33,12 @@ use std::time::Duration;
 
 use self::baton::Baton;
 use self::fetch::Fetch;
+use self::fsync::each_linked;
 use self::habit::Habit;
 use self::lane::{Flags, Lane};
 use self::next::Next;
 use self::pipeline::{Pipeline, Way};
+use self::syncs::Syncs;
 use self::taking::Taking;
 use self::threads::{Threads, ThreadsOf};
 use super::kernel::{KernelLane, Reach};
@@ -45,7 +49,7 @@ use crate::exec::{self, Mode};
 use crate::instance::{By, Instance, Taker, without_taker};
 use crate::queue::{IndexRing, SleepEnd, Sleeper};
 use crate::request::Kind;
-use crate::sqe::{FILE_POSITION, Sqe};
+use crate::sqe::{FILE_POSITION, Sqe, opcode};
 use crate::sys;
 
 pub(crate) use self::threads::WORKERS_MAX;
@@ -79,6 +83,8 @@ pub(crate) struct Workers {
     /// Holders that have lost the baton and are still inside their request.
     losers: AtomicUsize,
     pool: IndexRing,
+    /// Fsyncs under way, and those that wait for one.
+    syncs: Syncs,
     /// Requests that only a worker may execute.
     worker: IndexRing,
     /// Large copies, for any thread that comes.
@@ -122,6 +128,7 @@ impl Workers {
             order: Baton::new(),
             losers: AtomicUsize::new(0),
             pool: IndexRing::new(slots),
+            syncs: Syncs::new(),
             worker: IndexRing::new(slots),
             copies: IndexRing::new(slots),
             copying: AtomicUsize::new(0),
@@ -229,6 +236,9 @@ impl Workers {
         // SAFETY: started by the caller, and not passed on before the reference's last use.
         let request = unsafe { instance.slot(slot).request() };
         let kind = request.kind;
+        if kind == Kind::Sync && request.sqe.opcode == opcode::FSYNC && request.refused == 0 {
+            return self.sync(instance, slot, by, taker);
+        }
         let mode = if request.stream { Mode::Stream } else { Mode::Plain };
         let Sqe { fd, len, off, .. } = request.sqe;
         let write = kind == Kind::Write;
@@ -539,6 +549,8 @@ impl Contract for Workers {
             instance.slot(taken.slot).queue();
             instance.end_popped(taken.slot);
         }
+        self.syncs
+            .take_waiting(|newest| each_linked(instance, newest, |slot| instance.end_popped(slot)));
         while let Some(slot) = self.worker.pop() {
             let passed_on = self.threads.poller.find(instance, slot);
             instance.end_popped(slot);

@@ -1,0 +1,205 @@
+//! Executing fsyncs: one call for all that wait for the one under way (`syncs.rs`).
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use super::Workers;
+use super::syncs::Arrival;
+use crate::exec::{self, Mode};
+use crate::instance::{By, Instance, Taker};
+use crate::sqe::FSYNC_DATASYNC;
+use crate::sys;
+
+/// A worker looks so many times for others that came meanwhile.
+const ROUNDS: usize = 16;
+
+/// Calls `f` with each of a list of slots, which it may pass on.
+pub(super) fn each_linked(instance: &Instance, first: u32, mut f: impl FnMut(u32)) {
+    let mut rest = Some(first);
+    while let Some(slot) = rest {
+        // Read first: it is not ours afterwards.
+        rest = instance.slot(slot).linked();
+        f(slot);
+    }
+}
+
+/// Starts all of a list but those that were cancelled. Gives the list of them, the other way round.
+fn start_linked(instance: &Instance, newest: u32) -> Option<u32> {
+    let mut oldest = None;
+    each_linked(instance, newest, |slot| {
+        if instance.start(slot) {
+            instance.slot(slot).link(oldest);
+            oldest = Some(slot);
+        }
+    });
+    oldest
+}
+
+impl Workers {
+    /// Executes a started fsync, and those of its descriptor that come meanwhile; or leaves it to the thread that is at one
+    /// already. Gives the ticks that the first one took.
+    #[inline(never)]
+    pub(super) fn sync(
+        &self,
+        instance: &Arc<Instance>,
+        slot: u32,
+        by: By,
+        taker: &mut Taker<'_>,
+    ) -> u64 {
+        // SAFETY: started by the caller.
+        let fd = unsafe { instance.slot(slot).request() }.sqe.fd;
+        let mut waits = false;
+        let arrival = self.syncs.arrive(fd, slot, |below| {
+            instance.slot(slot).link(below);
+            if !waits {
+                // It can be cancelled while it waits.
+                instance.slot(slot).requeue();
+                waits = true;
+            }
+        });
+        if arrival == Arrival::Waits {
+            return 0;
+        }
+        let mut ticks = 0;
+        if !waits || instance.start(slot) {
+            instance.slot(slot).link(None);
+            let begin = sys::ticks();
+            self.sync_all(instance, slot, by, taker);
+            ticks = sys::ticks().wrapping_sub(begin);
+        }
+        if let Arrival::Leads(seat) = arrival {
+            self.sync_waiting(instance, seat, by, taker);
+        }
+        ticks
+    }
+
+    /// Executes those who wait at a seat that the caller has, and leaves it.
+    fn sync_waiting(&self, instance: &Arc<Instance>, seat: usize, by: By, taker: &mut Taker<'_>) {
+        // A thread of the program does not do this for others, and a worker not for ever.
+        for _ in 0..if by == By::Pool { ROUNDS } else { 0 } {
+            let Some(newest) = self.syncs.next(seat) else { return };
+            if let Some(oldest) = start_linked(instance, newest) {
+                self.sync_all(instance, oldest, by, taker);
+            }
+        }
+        if let Some(newest) = self.syncs.leave(seat) {
+            each_linked(instance, newest, |slot| self.pool.push(&[slot]));
+            self.call_worker_at_once(instance);
+        }
+    }
+
+    /// One call for all of a list of started fsyncs of one descriptor.
+    fn sync_all(&self, instance: &Instance, first: u32, by: By, taker: &mut Taker<'_>) {
+        let mut op_flags = FSYNC_DATASYNC;
+        each_linked(instance, first, |slot| {
+            // SAFETY: started by the caller.
+            op_flags &= unsafe { instance.slot(slot).request() }.sqe.op_flags;
+        });
+        // SAFETY: as above.
+        let request = unsafe { instance.slot(first).request() };
+        request.sqe.op_flags = op_flags;
+        // SAFETY: it has no buffers.
+        let result = unsafe { exec::execute(request, Mode::Plain) };
+        each_linked(instance, first, |slot| {
+            if slot != first {
+                instance.count(|stats| &stats.syncs_together);
+            }
+            instance.finish_for(slot, result, by, taker);
+        });
+    }
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::{Arrival, By, Instance, Workers, each_linked};
+    use crate::front::Entry;
+    use crate::instance::without_taker;
+    use crate::{Context, EngineKind, Sqe};
+    use std::os::fd::{AsRawFd, RawFd};
+    use std::sync::Arc;
+
+    const FSYNCS: u64 = 6;
+
+    /// A context with fsyncs that all wait at a seat, as if one were under way. Every second one is an fdatasync.
+    fn waiting(fd: RawFd) -> (Arc<Instance>, usize) {
+        let builder = Context::builder().entries(32).engine(EngineKind::Workers).stats(true);
+        let instance = Instance::new(&builder).unwrap();
+        let workers = Workers::of(&instance);
+        let Arrival::Leads(seat) = workers.syncs.arrive(fd, 0, |_| ()) else { panic!("not free") };
+        let entries = std::array::from_fn::<_, { FSYNCS as usize }, _>(|key| {
+            let sqe = if key % 2 == 0 { Sqe::fsync(fd) } else { Sqe::fdatasync(fd) };
+            Entry { sqe: sqe.user_data(key as u64), data: 0, notify: -1 }
+        });
+        // SAFETY: no buffers.
+        assert_eq!(unsafe { instance.submit(&entries) }.accepted, entries.len());
+        let mut linked = 0;
+        while linked < FSYNCS {
+            // The inline queue is passed through by whoever comes.
+            instance.poll();
+            std::thread::yield_now();
+            linked = 0;
+            if let Some(newest) = workers.syncs.newest_waiting(seat) {
+                each_linked(&instance, newest, |_| linked += 1);
+            }
+        }
+        (instance, seat)
+    }
+
+    /// Waits for all, and gives their results.
+    fn results(instance: &Arc<Instance>) -> [Option<i32>; FSYNCS as usize] {
+        let mut results = [None; FSYNCS as usize];
+        while results.contains(&None) {
+            without_taker(|taker| instance.wait(1, u32::MAX, None, None, taker));
+            instance.reap(u32::MAX, |cqe| {
+                let before = results[cqe.user_data as usize].replace(cqe.res);
+                assert_eq!(before, None, "completed twice");
+            });
+        }
+        results
+    }
+
+    fn together(instance: &Instance) -> u64 {
+        instance.stats().unwrap().syncs_together
+    }
+
+    #[test]
+    fn one_call_does_for_all_that_wait_and_a_cancelled_one_is_left_out() {
+        let file = tempfile::tempfile().unwrap();
+        let (instance, seat) = waiting(file.as_raw_fd());
+        assert!(instance.cancel(2).is_ok(), "it has not begun");
+        let workers = Workers::of(&instance);
+        without_taker(|taker| workers.sync_waiting(&instance, seat, By::Pool, taker));
+        let canceled = Some(-libc::ECANCELED);
+        assert_eq!(results(&instance), [Some(0), Some(0), canceled, Some(0), Some(0), Some(0)]);
+        assert_eq!(together(&instance), 4, "all but the first and the cancelled one");
+        assert_eq!(instance.free_slots().held(), 0);
+        assert_eq!(workers.syncs.arrive(1, 0, |_| ()), Arrival::Leads(seat), "free again");
+    }
+
+    #[test]
+    fn a_thread_of_the_program_passes_the_others_on() {
+        let file = tempfile::tempfile().unwrap();
+        let (instance, seat) = waiting(file.as_raw_fd());
+        let workers = Workers::of(&instance);
+        without_taker(|taker| workers.sync_waiting(&instance, seat, By::Waiter, taker));
+        assert_eq!(results(&instance), [Some(0); FSYNCS as usize]);
+        assert_eq!(instance.free_slots().held(), 0);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_to_each() {
+        let (reader, _writer) = std::io::pipe().unwrap();
+        let (instance, seat) = waiting(reader.as_raw_fd());
+        let workers = Workers::of(&instance);
+        without_taker(|taker| workers.sync_waiting(&instance, seat, By::Pool, taker));
+        assert_eq!(results(&instance), [Some(-libc::EINVAL); FSYNCS as usize]);
+    }
+
+    #[test]
+    fn closing_does_not_wait_for_one_that_hangs() {
+        let file = tempfile::tempfile().unwrap();
+        let (instance, _) = waiting(file.as_raw_fd());
+        instance.close();
+        assert_eq!(results(&instance), [Some(-libc::ECANCELED); FSYNCS as usize]);
+    }
+}
