@@ -220,6 +220,20 @@ pub(crate) fn is_suspect(fd: RawFd, write: bool) -> bool {
 /// in a row change the mind, and fifteen transfers without one change it back.
 #[inline]
 pub(crate) fn learn(fd: RawFd, write: bool, ticks: u64, rate: u64, bytes: u64) {
+    let slept = |word| slept(ticks, rate, bytes, write, word & DIRECT != 0);
+    update_score(fd, write, slept, 8);
+}
+
+/// Learns from a cached read that was tried without waiting, whether its pages were `present`. Where trying costs little,
+/// it takes about sixty of them that were to change the mind.
+#[inline]
+pub(crate) fn learn_tried(fd: RawFd, present: bool) {
+    update_score(fd, false, |_| !present, 32);
+}
+
+/// Moves the score up if it `slept`, and down by one part in `down` if not.
+#[inline]
+fn update_score(fd: RawFd, write: bool, slept: impl Fn(u64) -> bool, down: u64) {
     let entry = entry(fd);
     let word = entry.load(Ordering::Relaxed);
     if word & KNOWN == 0 || word >> NUMBER_SHIFT != u64::from(fd as u32) {
@@ -227,12 +241,8 @@ pub(crate) fn learn(fd: RawFd, write: bool, ticks: u64, rate: u64, bytes: u64) {
     }
     let which = usize::from(write);
     let score = word >> SCORE_SHIFT[which] & 0xff;
-    let next = if slept(ticks, rate, bytes, write, word & DIRECT != 0) {
-        score + (256 - score) / 4
-    } else {
-        score - score.div_ceil(8)
-    }
-    .min(255);
+    let next =
+        if slept(word) { score + (256 - score) / 4 } else { score - score.div_ceil(down) }.min(255);
     let mut new = word & !(0xff << SCORE_SHIFT[which]) | next << SCORE_SHIFT[which];
     if word & SLEEPS[which] == 0 && next >= 128 {
         new |= SLEEPS[which] | 0xff << SCORE_SHIFT[which];

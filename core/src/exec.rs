@@ -172,6 +172,33 @@ pub(crate) unsafe fn execute(request: &mut Request, mode: Mode) -> i32 {
     unsafe { execute_rest(request, mode) }
 }
 
+/// What a read did that was not to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tried {
+    /// All of it, or the file ends there.
+    Done(i32),
+    /// Not everything was in memory, or something is wrong: a read that waits says what.
+    WouldWait,
+    /// This file, or this kernel, cannot be asked not to wait.
+    Impossible,
+}
+
+/// Reads what is in memory, and starts reading what is not (since Linux 5.10).
+///
+/// # Safety
+/// As for [`execute`]; it is a read at an offset, without flags.
+pub(crate) unsafe fn try_read(sqe: &Sqe) -> Tried {
+    let len = (sqe.len as usize).min(MAX_RW_COUNT);
+    let iov = [Iovec { iov_base: sqe.addr as *mut _, iov_len: len }];
+    let flags = libc::RWF_NOWAIT as u32;
+    // SAFETY: the kernel checks the buffer, which is the request's.
+    match unsafe { sys::preadv2(sqe.fd, iov.as_ptr(), 1, sqe.off, flags) } {
+        n if n == len as Ret || n == 0 => Tried::Done(n as i32),
+        n if [libc::EOPNOTSUPP, libc::ENOSYS].contains(&(-n as i32)) => Tried::Impossible,
+        _ => Tried::WouldWait,
+    }
+}
+
 /// pread or pwrite until everything is transferred, nothing more comes, or an error ends it.
 #[inline(always)]
 unsafe fn positional(sqe: &Sqe, call: impl Fn(u64, usize, u64) -> Ret) -> i32 {

@@ -84,6 +84,9 @@ mod entry;
 #[path = "engine/workers/next.rs"]
 mod next;
 #[cfg(loom)]
+#[path = "engine/workers/readers.rs"]
+mod readers;
+#[cfg(loom)]
 #[path = "engine/kernel/reaper.rs"]
 mod reaper;
 #[cfg(loom)]

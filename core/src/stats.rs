@@ -114,6 +114,8 @@ counters! {
     handovers,
     /// Pages that a queued write only changes in part, and that were not in memory: read ahead of it.
     pages_ahead,
+    /// Cached reads that did not find their pages in memory, and had them asked for before a thread waited for them.
+    reads_ahead,
     /// Fsyncs that came while another one of their descriptor was under way, and were done with others by one call.
     syncs_together,
     /// Of a placed context: requests executed, or handed to the kernel, in the submitter's cell.

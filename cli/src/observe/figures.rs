@@ -103,7 +103,7 @@ pub struct Counter {
 }
 
 /// Every counter that only grows.
-pub fn counters(stats: &Snapshot) -> [Counter; 28] {
+pub fn counters(stats: &Snapshot) -> [Counter; 29] {
     let counter = |name, help, value| Counter { name, help, value };
     [
         counter("contexts", "Contexts made.", stats.contexts),
@@ -134,6 +134,11 @@ pub fn counters(stats: &Snapshot) -> [Counter; 28] {
             stats.handovers,
         ),
         counter("pages_ahead", "Pages read ahead of queued writes.", stats.pages_ahead),
+        counter(
+            "reads_ahead",
+            "Cached reads whose pages were asked for before a thread waited for them.",
+            stats.reads_ahead,
+        ),
         counter(
             "syncs_together",
             "Fsyncs done by one call with others of their descriptor.",

@@ -44,6 +44,7 @@ pub fn text(stats: &Snapshot) -> String {
     row("wake-ups", count(stats.wakeups), per_request(stats.wakeups, total));
     row("hand-overs", count(stats.handovers), per_request(stats.handovers, total));
     row("pages read ahead of writes", count(stats.pages_ahead), String::new());
+    row("reads of pages not in memory", count(stats.reads_ahead), share(stats.reads_ahead, total));
     row("fsyncs done with others", count(stats.syncs_together), String::new());
     row("workers at most", count(stats.workers_max), String::new());
     for (name, number) in [

@@ -15,6 +15,8 @@ pub(crate) enum Lane {
     Ordered,
     /// On a worker of its own, or on a waiter that has to wait for it anyway.
     Pool,
+    /// Cached reads that have lately slept: tried without waiting, and then one after the other as their pages come.
+    Cold,
     /// On a worker of its own: it may wait for ever, as opening a FIFO does.
     Worker,
     /// In the pool lane, after the inline requests that were submitted before it.
@@ -97,7 +99,14 @@ fn transfer(sqe: &Sqe, write: bool, reach: Reach, flags: &mut Flags) -> (Lane, b
             Reach::Everything if Facts::has_offsets_now(sqe.fd) => true,
             Reach::Everything => return uncommon(sqe, write),
         };
-        return (if kernel { Lane::Kernel } else { Lane::Pool }, false);
+        // Large ones are worth a thread each.
+        let cold = !write && !facts.is_direct() && sqe.opcode == opcode::READ && sqe.len < LARGE;
+        let lane = match () {
+            () if kernel => Lane::Kernel,
+            () if cold => Lane::Cold,
+            () => Lane::Pool,
+        };
+        return (lane, false);
     }
     uncommon(sqe, write)
 }

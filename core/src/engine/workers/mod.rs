@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 pub(super) mod baton;
+mod cold;
 mod fetch;
 mod fsync;
 mod habit;
@@ -17,6 +18,7 @@ mod pipeline;
 mod place;
 mod poller;
 pub(super) mod pool;
+mod readers;
 mod submit;
 mod syncs;
 mod taking;
@@ -31,7 +33,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use once_cell::race::OnceBox;
+
 use self::baton::Baton;
+use self::cold::Cold;
 use self::fetch::Fetch;
 use self::fsync::each_linked;
 use self::habit::Habit;
@@ -93,6 +98,8 @@ pub(crate) struct Workers {
     copying: AtomicUsize,
     /// None was taken for a tick of the watchdog.
     copies_stuck: AtomicBool,
+    /// Made with the first cold read: most contexts have none.
+    cold: OnceBox<Cold>,
     kernel: KernelLane,
     kind: EngineKind,
     habit: Habit,
@@ -133,6 +140,7 @@ impl Workers {
             copies: IndexRing::new(slots),
             copying: AtomicUsize::new(0),
             copies_stuck: AtomicBool::new(false),
+            cold: OnceBox::new(),
             kernel: KernelLane::new(builder, slots)?,
             kind: builder.engine,
             habit: Habit::new(),
@@ -243,7 +251,9 @@ impl Workers {
         let Sqe { fd, len, off, .. } = request.sqe;
         let write = kind == Kind::Write;
         let transfer = write || kind == Kind::Read;
-        let timed = transfer && (timed || descriptor::is_suspect(fd, write));
+        // Of those it was seen before, unless the caller wants to know.
+        let tried = request.lane == Lane::Cold as u8;
+        let timed = transfer && (timed || !tried && descriptor::is_suspect(fd, write));
         if transfer && by == By::Worker {
             // The program's own CPU has it, and the kernel is a while on its way to it.
             sys::prefetch_buffer(request.sqe.addr, (len as usize).min(PREFETCH_MAX));
@@ -432,6 +442,12 @@ impl Contract for Workers {
         if !self.kernel.is_idle() && self.help_kernel(instance, help, taker) {
             return true;
         }
+        if let Some(cold) = self.cold.get()
+            && !cold.is_empty()
+            && self.help_cold(cold, instance, help, taker)
+        {
+            return true;
+        }
         // It was left before anything else came into the queues: no request is overtaken.
         if self.copies.is_empty()
             && let Some(taken) = self.next.take()
@@ -472,6 +488,7 @@ impl Contract for Workers {
             || !self.next.is_empty()
             || self.kernel.has_help_to_offer(help.min > 0)
             || !self.copies.is_empty()
+            || self.cold.get().is_some_and(Cold::has_untried)
             || self.may_take(instance, help)
     }
 
@@ -519,6 +536,7 @@ impl Contract for Workers {
         Self::purge_queue(instance, &self.pool);
         self.purge_worker_queue(instance);
         Self::purge_queue(instance, &self.copies);
+        self.cold_queues().for_each(|queue| Self::purge_queue(instance, queue));
         Self::purge_queue(instance, self.kernel.queue());
         if let Some(turn) = self.baton.take() {
             let alone = self.taking.alone();
@@ -557,6 +575,7 @@ impl Contract for Workers {
             passed_on.into_iter().for_each(|one| self.threads.poller.end(one));
         }
         let unordered = [&self.pool, &self.copies, self.kernel.queue()];
+        let unordered = unordered.into_iter().chain(self.cold_queues());
         let pop = |queue: &IndexRing| {
             let _alone = self.taking.alone();
             queue.pop()

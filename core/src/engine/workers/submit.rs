@@ -15,6 +15,7 @@ impl Workers {
     #[inline]
     pub(super) fn choose_lane(&self, request: &Request, flags: &mut Flags) -> (Lane, bool) {
         match lane::choose(&request.sqe, request.kind, self.kernel.reach(), flags) {
+            (Lane::Cold, _) if !self.can_be_cold() => (Lane::Pool, false),
             // Not worth a call: it completes with its error.
             (Lane::Kernel, _) if request.refused != 0 => (Lane::Inline, false),
             (Lane::Inline, false)
@@ -36,7 +37,7 @@ impl Workers {
     ) {
         let moved = !self.next.is_empty() && self.next_to_ring(instance);
         let (mut inline, mut pool, mut kernel) = (Batch::new(), Batch::new(), Batch::new());
-        let mut copies = Batch::new();
+        let (mut copies, mut cold) = (Batch::new(), Batch::new());
         let (mut notifies, mut ordered, mut for_worker) = (false, false, false);
         let mut behind_inline = None;
         for &slot in slots {
@@ -61,6 +62,7 @@ impl Workers {
                 Lane::Pool => pool.push(slot),
                 Lane::Kernel => kernel.push(slot),
                 Lane::Copy => copies.push(slot),
+                Lane::Cold => cold.push(slot),
                 Lane::Worker => {
                     self.worker.push(&[slot]);
                     for_worker = true;
@@ -89,6 +91,9 @@ impl Workers {
         if !copies.as_slice().is_empty() {
             self.copies.push(copies.as_slice());
             self.call_for_copies(instance, helpers_come);
+        }
+        if !cold.as_slice().is_empty() {
+            self.queue_cold(instance, cold.as_slice(), helpers_come);
         }
         if !kernel.as_slice().is_empty() {
             self.queue_for_kernel(instance, kernel.as_slice(), helpers_come);

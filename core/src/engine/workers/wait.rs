@@ -13,7 +13,7 @@ use crate::sys;
 
 /// A waiter that has enough goes on for what it can still take: this many requests at most, and
 /// none after one that took this long.
-const FAVOURS: u32 = 32;
+pub(super) const FAVOURS: u32 = 32;
 const FAVOUR_US: u64 = 10;
 /// A poll waits this long for a request that another thread has begun and that is not expected to sleep.
 pub(super) const POLL_US: u64 = 500;

@@ -37,8 +37,8 @@ struct Watched {
     view: View,
     /// The right to hand over to the kernel, as of the last look.
     door: View,
-    /// Requests taken from the two queues, as of the last look.
-    taken: (u64, u64),
+    /// Requests taken from the queues, as of the last look.
+    taken: [u64; 3],
     /// The request left for its submitter's wait, then.
     next: u64,
     quiet: u32,
@@ -147,7 +147,7 @@ impl Watched {
                     look = Look::NeedsWorker;
                 }
             }
-        } else if waiting && taken.0 == self.taken.0 {
+        } else if waiting && taken[0] == self.taken[0] {
             workers.habit.nobody_came();
             workers.seat.want_holder();
             look = Look::NeedsWorker;
@@ -166,7 +166,7 @@ impl Watched {
         self.next = next;
         let kernel = &workers.kernel;
         let door = kernel.door().view();
-        if kernel.queued() > 0 && taken.1 == self.taken.1 {
+        if kernel.queued() > 0 && taken[1] == self.taken[1] {
             if door.is_stuck_since(self.door) {
                 kernel.door().steal(door);
             } else if !door.is_held() {
@@ -176,13 +176,16 @@ impl Watched {
             look = Look::NeedsWorker;
         }
         self.door = kernel.door().view();
-        if workers.for_workers() > 0 && taken.1 == self.taken.1 {
+        if workers.for_workers() > 0 && taken[1] == self.taken[1] {
             look = Look::NeedsWorker;
         }
         let before = self.taken;
         (self.view, self.taken) = (workers.baton.view(), taken);
-        if !workers.copies.is_empty() && taken.1 == before.1 {
+        if !workers.copies.is_empty() && taken[1] == before[1] {
             workers.copies_stuck.store(true, Ordering::Relaxed);
+            look = Look::NeedsWorker;
+        }
+        if taken[2] == before[2] && workers.cold_is_stuck() {
             look = Look::NeedsWorker;
         }
         let lying = look == Look::NeedsWorker;

@@ -6,6 +6,7 @@ use std::sync::atomic::{Ordering, fence};
 use super::pipeline::Way;
 use super::{SPIN_US_MAX, Workers, threads};
 use crate::instance::{By, Instance, without_taker};
+use crate::queue::IndexRing;
 use crate::sys;
 
 /// Workers that execute cached reads of one context side by side: more than this wait for memory.
@@ -15,6 +16,7 @@ impl Workers {
     /// What a worker does for a context that it was called for: one request of the pool lane, or
     /// else a turn with the baton.
     pub(super) fn serve(&self, instance: &Arc<Instance>) {
+        self.work_at_cold(instance);
         if self.seat.takes_hand_over() {
             self.hand_over(instance, By::Worker);
         } else if let Some(slot) = self.pool.pop() {
@@ -100,8 +102,8 @@ impl Workers {
                 self.hold(instance, turn, By::Waiter, taker, &mut |_, _| false);
             });
         }
-        let left =
-            || self.pool.pop().or_else(|| self.copies.pop()).or_else(|| self.kernel.queue().pop());
+        let queues = || [&self.pool, &self.copies, self.kernel.queue()].into_iter();
+        let left = || queues().chain(self.cold_queues()).find_map(IndexRing::pop);
         while let Some(slot) = left() {
             self.run_pooled(instance, slot);
         }
@@ -133,7 +135,7 @@ impl Workers {
 
     /// Requests that wait for a worker each.
     pub(super) fn for_workers(&self) -> usize {
-        self.pool.len() + self.worker.len() + self.copies_for_workers()
+        self.pool.len() + self.worker.len() + self.copies_for_workers() + self.cold_for_workers()
     }
 
     /// Large copies for which there are CPUs, this thread's own not counted.
@@ -151,18 +153,16 @@ impl Workers {
     /// Requests that neither the baton's word nor the next cell tells of.
     pub(super) fn has_more(&self) -> bool {
         let door = self.kernel.door().view().is_held();
-        self.for_workers() > 0 || !self.copies.is_empty() || !self.kernel.is_idle() || door
+        let reads = !self.copies.is_empty() || self.cold.get().is_some_and(|cold| !cold.is_empty());
+        self.for_workers() > 0 || reads || !self.kernel.is_idle() || door
     }
 
-    /// How many requests have been taken for execution, by holders and by workers of their own.
-    pub(super) fn taken(&self) -> (u64, u64) {
+    /// How many requests have been taken for execution: by holders, by workers of their own, and cold reads.
+    pub(super) fn taken(&self) -> [u64; 3] {
         let inline = self.inline.taken() + self.ordered.taken();
-        (
-            inline,
-            self.pool.taken()
-                + self.worker.taken()
-                + self.copies.taken()
-                + self.kernel.queue().taken(),
-        )
+        let own = [&self.pool, &self.worker, &self.copies, self.kernel.queue()];
+        let own = own.iter().map(|queue| queue.taken()).sum();
+        let cold = self.cold_queues().map(IndexRing::taken).sum();
+        [inline, own, cold]
     }
 }

@@ -4,6 +4,7 @@
 
 mod blocked;
 mod cancelling;
+mod cold;
 mod destroying;
 mod fork;
 mod order;

@@ -1,0 +1,158 @@
+//! How many workers read what is on its way from the device: one, and another for each that is stuck.
+
+use crate::sync::{AtomicUsize, Ordering, fence};
+
+#[derive(Debug)]
+pub(crate) struct Readers {
+    at_it: AtomicUsize,
+    /// One more than were found stuck.
+    most: AtomicUsize,
+}
+
+impl Readers {
+    pub(crate) fn new() -> Self {
+        Self { at_it: AtomicUsize::new(0), most: AtomicUsize::new(1) }
+    }
+
+    /// Asked after a push: is a reader to be called for it? No: one that is there sees it before it goes, or right after.
+    #[inline]
+    pub(crate) fn are_too_few(&self) -> bool {
+        // Pairs with the one in `leave`: either the push is seen there, or here that there is nobody.
+        fence(Ordering::SeqCst);
+        self.at_it.load(Ordering::Relaxed) < self.most.load(Ordering::Relaxed)
+    }
+
+    /// Becomes one of them, unless they are enough.
+    pub(crate) fn enter(&self) -> bool {
+        while self.are_too_few() {
+            let now = self.at_it.load(Ordering::Relaxed);
+            let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+            if self.at_it.compare_exchange(now, now + 1, order, failed).is_ok() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Is none any more. The caller looks afterwards whether there is something left, and whether they
+    /// [are too few](Self::are_too_few) for it.
+    pub(crate) fn leave(&self) {
+        let others = self.at_it.fetch_sub(1, Ordering::AcqRel) - 1;
+        // It is not stuck, whatever the others are.
+        let most = self.most.load(Ordering::Relaxed);
+        if most > others + 1 {
+            self.most.store(others + 1, Ordering::Relaxed);
+        }
+        fence(Ordering::SeqCst);
+    }
+
+    /// Requests wait, and none was taken for long: another one may come.
+    pub(crate) fn are_stuck(&self) {
+        self.most.store(self.at_it.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::Readers;
+
+    #[test]
+    fn one_reads_and_another_for_each_that_is_stuck() {
+        let readers = Readers::new();
+        assert!(readers.are_too_few() && readers.enter());
+        assert!(!readers.are_too_few() && !readers.enter());
+        readers.are_stuck();
+        assert!(readers.enter() && !readers.enter());
+        readers.leave();
+        assert!(readers.enter(), "the other one is still stuck");
+        readers.leave();
+        readers.leave();
+        assert!(readers.enter() && !readers.enter(), "none is stuck any more");
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_models {
+    //! Failure would look like: a request that was pushed, and neither read nor seen by who has to call a reader for it.
+
+    use super::Readers;
+    use crate::queue::IndexRing;
+    use loom::sync::Arc;
+    use loom::sync::atomic::{AtomicUsize, Ordering};
+    use loom::thread;
+
+    #[derive(Debug)]
+    struct Model {
+        readers: Readers,
+        coming: IndexRing,
+        read: AtomicUsize,
+    }
+
+    impl Model {
+        /// A worker's turns, until there is nothing that it would be called for.
+        fn work(&self, leave: impl Fn(&Readers)) {
+            while !self.coming.is_empty() && self.readers.enter() {
+                let before = self.read.load(Ordering::Relaxed);
+                while self.coming.pop().is_some() {
+                    self.read.fetch_add(1, Ordering::Relaxed);
+                }
+                leave(&self.readers);
+                if self.read.load(Ordering::Relaxed) == before {
+                    // Its cell is not written yet.
+                    thread::yield_now();
+                }
+            }
+        }
+    }
+
+    /// A reader is at its end while another request comes; who pushes it is the next reader if one is missing.
+    fn a_push_while_a_reader_leaves(leave: fn(&Readers)) {
+        loom::model(move || {
+            let coming = IndexRing::new(2);
+            coming.push(&[0]);
+            let (readers, read) = (Readers::new(), AtomicUsize::new(0));
+            let model = Arc::new(Model { readers, coming, read });
+            let other = Arc::clone(&model);
+            let reader = thread::spawn(move || other.work(leave));
+            model.coming.push(&[1]);
+            if model.readers.are_too_few() {
+                model.work(leave);
+            }
+            reader.join().unwrap();
+            assert_eq!(model.read.load(Ordering::Relaxed), 2, "forgotten");
+        });
+    }
+
+    #[test]
+    fn loom_what_is_pushed_while_a_reader_leaves_is_read() {
+        a_push_while_a_reader_leaves(Readers::leave);
+    }
+
+    /// Canary: a reader that looks without a fence.
+    #[test]
+    #[should_panic(expected = "forgotten")]
+    fn loom_canary_a_reader_that_leaves_without_a_fence_forgets_one() {
+        a_push_while_a_reader_leaves(|readers| {
+            readers.at_it.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+
+    /// Two workers that were called at the same time: whoever finds the other one there may go.
+    #[test]
+    fn loom_who_is_one_too_many_leaves_it_to_the_other() {
+        loom::model(|| {
+            let coming = IndexRing::new(2);
+            let (readers, read) = (Readers::new(), AtomicUsize::new(0));
+            let model = Arc::new(Model { readers, coming, read });
+            let workers = [0, 1].map(|slot| {
+                let model = Arc::clone(&model);
+                thread::spawn(move || {
+                    model.coming.push(&[slot]);
+                    model.work(Readers::leave);
+                })
+            });
+            workers.into_iter().for_each(|worker| worker.join().unwrap());
+            assert_eq!(model.read.load(Ordering::Relaxed), 2, "forgotten");
+        });
+    }
+}
