@@ -161,6 +161,16 @@ pub(crate) fn file_type(fd: RawFd) -> Ret {
     (unsafe { stat.assume_init() }.st_mode & libc::S_IFMT) as Ret
 }
 
+/// fstat(2): the size of a regular file; `None` of anything else.
+pub(crate) fn file_size(fd: RawFd) -> Option<u64> {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: `stat` is a writable struct stat.
+    let ret = unsafe { call!(fstat, fd, stat.as_mut_ptr()) };
+    // SAFETY: zeroed is a valid struct stat, and the kernel may have filled it.
+    let stat = unsafe { stat.assume_init() };
+    (ret == 0 && stat.st_mode & libc::S_IFMT == libc::S_IFREG).then_some(stat.st_size as u64)
+}
+
 /// Does lseek(2) know where it is?
 pub(crate) fn has_offsets(fd: RawFd) -> bool {
     // SAFETY: no memory is passed, and nothing moves.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use super::Workers;
+use super::lane::Lane;
 use super::readers::Readers;
 use super::wait::FAVOURS;
 use crate::descriptor;
@@ -19,6 +20,10 @@ use crate::sys;
 
 /// A try that took less has started nothing.
 const STARTED_US: u64 = 3;
+/// One that took longer has waited for something: no thread of the program goes on with them.
+const SLOW_US: u64 = 100;
+/// So many are on their way at most: what others ask of the device (an fsync) waits behind them.
+const COMING_MAX: usize = 64;
 /// A worker serves other contexts after so many.
 const TURN: usize = 64;
 
@@ -27,31 +32,47 @@ const TURN: usize = 64;
 pub(super) struct Cold {
     /// Those that are to be tried without waiting.
     untried: IndexRing,
-    /// None was taken for a tick of the watchdog.
-    stuck: AtomicBool,
+    /// By a worker, whether or not waiters come.
+    for_workers: AtomicBool,
     /// Those whose pages are on their way.
     coming: IndexRing,
     readers: Readers,
+}
+
+/// What a try has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// Read and completed.
+    Present,
+    Coming,
+    /// Cancelled, or passed on.
+    Gone,
 }
 
 impl Cold {
     fn new(slots: usize) -> Self {
         Self {
             untried: IndexRing::new(slots),
-            stuck: AtomicBool::new(false),
+            for_workers: AtomicBool::new(false),
             coming: IndexRing::new(slots),
             readers: Readers::new(),
         }
     }
 
     #[inline]
-    pub(super) fn has_untried(&self) -> bool {
-        !self.untried.is_empty()
-    }
-
-    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.untried.is_empty() && self.coming.is_empty()
+    }
+
+    /// Is there something to be tried, and room for what is not there?
+    #[inline]
+    fn may_try(&self) -> bool {
+        !self.untried.is_empty() && self.coming.len() < COMING_MAX
+    }
+
+    /// What is left is for a worker. After the push, so that who takes note of it sees what was pushed.
+    fn leave_to_workers(&self) {
+        self.for_workers.store(true, Ordering::Release);
     }
 
     /// Another worker is to come and read.
@@ -79,10 +100,11 @@ impl Workers {
     pub(super) fn queue_cold(&self, instance: &Arc<Instance>, slots: &[u32], helpers_come: bool) {
         let cold = self.cold.get().expect("made when the lane was chosen");
         cold.untried.push(slots);
-        fence(Ordering::SeqCst);
         if !helpers_come {
+            cold.leave_to_workers();
             return self.call_worker(instance);
         }
+        fence(Ordering::SeqCst);
         if instance.completions().has_sleepers() {
             instance.completions().wake_now();
         }
@@ -91,7 +113,7 @@ impl Workers {
         }
     }
 
-    /// A waiter tries what is queued, so that the device has work, and reads itself if it has to wait for all of it.
+    /// A waiter tries what is queued, so that the device has work.
     #[inline(never)]
     pub(super) fn help_cold(
         &self,
@@ -104,62 +126,130 @@ impl Workers {
             self.habit.waiter_came();
         }
         if help.unbounded
-            && cold.untried.len() + cold.coming.len() == 1
-            && self.must_wait_for_all(instance, help.min)
+            && self.must_wait_for_all(instance, 1)
             && let Some(slot) = cold.untried.pop()
         {
             // It would sleep for this one anyway.
             self.run(instance, slot, By::Waiter, true, taker);
             return true;
         }
-        let (mut present, before) = (0, taker.taken());
-        while let Some(slot) = cold.untried.pop() {
-            present += u32::from(self.try_cold(cold, instance, slot, By::Waiter, taker));
-            let enough = |wanted| taker.taken() - before >= wanted;
-            if present >= FAVOURS && help.min > 0 && enough(help.min) || enough(help.max) {
-                break;
-            }
-        }
-        if cold.coming.is_empty() {
-            return present > 0;
-        }
-        let in_order = help.unbounded && self.must_wait_for_all(instance, help.min);
-        if (in_order || self.threads.pool.is_helpless())
-            && let Some(slot) = cold.coming.pop()
-        {
-            self.run(instance, slot, By::Waiter, false, taker);
-            return true;
-        }
-        if cold.wants_reader() {
+        let before = taker.taken();
+        let present = self.try_some(cold, instance, By::Waiter, taker, |present, taker| {
+            let taken = taker.taken() - before;
+            let favour = present >= FAVOURS && help.min > 0 && taken >= help.min;
+            favour || taken >= help.max
+        });
+        if self.cold_for_workers() > 0 && !self.may_read(instance, help, taker.taken() - before) {
             self.call_worker(instance);
         }
         present > 0
     }
 
-    /// A worker tries what is queued, unless waiters do, and reads what is on its way, unless other workers do.
-    pub(super) fn work_at_cold(&self, instance: &Arc<Instance>) {
-        let Some(cold) = self.cold.get() else { return };
-        if self.is_to_try(cold) {
-            cold.stuck.store(false, Ordering::Relaxed);
-            for _ in 0..TURN {
-                let Some(slot) = cold.untried.pop() else { break };
-                without_taker(|taker| self.try_cold(cold, instance, slot, By::Pool, taker));
-            }
-        }
+    /// A waiter reads what is on its way, the oldest first, if it would sleep for it anyway.
+    pub(super) fn help_read(
+        &self,
+        instance: &Arc<Instance>,
+        help: &Help,
+        taker: &mut Taker<'_>,
+    ) -> bool {
+        let may_read = || self.may_read(instance, help, 0);
+        let Some(cold) = self.cold.get().filter(|cold| !cold.is_empty() && may_read()) else {
+            return false;
+        };
+        let untried = || if self.threads.pool.is_helpless() { cold.untried.pop() } else { None };
+        let Some(slot) = cold.coming.pop().or_else(untried) else { return false };
+        self.run(instance, slot, By::Waiter, false, taker);
+        true
+    }
+
+    /// Every read has to complete before this waiter, who has `taken` some, may return; or nobody else can do it.
+    fn may_read(&self, instance: &Instance, help: &Help, taken: u32) -> bool {
+        let missing = help.min.saturating_sub(taken);
+        let in_order = help.unbounded && missing > 0 && self.must_wait_for_all(instance, missing);
+        in_order || self.threads.pool.is_helpless()
+    }
+
+    /// A worker tries what is queued, unless waiters do, and reads what is on its way, unless other workers do. False: there
+    /// was nothing for it.
+    pub(super) fn work_at_cold(&self, instance: &Arc<Instance>) -> bool {
+        let Some(cold) = self.cold.get() else { return false };
+        let tried = self.work_at_untried(cold, instance);
         if cold.coming.is_empty() || !cold.readers.enter() {
-            return;
+            return tried;
         }
         for _ in 0..TURN {
             let Some(slot) = cold.coming.pop() else { break };
             without_taker(|taker| self.run(instance, slot, By::Pool, false, taker));
-            if self.is_to_try(cold) || self.others_wait() {
+            if cold.coming.len() < COMING_MAX / 2 {
+                self.work_at_untried(cold, instance);
+            }
+            if self.others_wait() {
                 break;
             }
         }
         cold.readers.leave();
+        if self.others_wait() && cold.wants_reader() {
+            // This worker goes to those.
+            self.call_worker(instance);
+        }
+        true
     }
 
-    /// Reads a page that is there, and starts the device for one that is not. True if the request is completed.
+    fn work_at_untried(&self, cold: &Cold, instance: &Arc<Instance>) -> bool {
+        if !self.is_to_try(cold) {
+            return false;
+        }
+        // Acquire: whoever has set it has pushed what it is about.
+        cold.for_workers.swap(false, Ordering::AcqRel);
+        without_taker(|taker| {
+            self.try_some(cold, instance, By::Pool, taker, |_, _| false);
+        });
+        true
+    }
+
+    /// Tries what is queued until there is nothing, too much is on its way, one takes long, or `enough` says so of how many were
+    /// present. Gives how many were.
+    fn try_some(
+        &self,
+        cold: &Cold,
+        instance: &Arc<Instance>,
+        by: By,
+        taker: &mut Taker<'_>,
+        mut enough: impl FnMut(u32, &Taker<'_>) -> bool,
+    ) -> u32 {
+        let (mut present, mut some_coming) = (0, false);
+        loop {
+            if cold.coming.len() >= COMING_MAX && !cold.untried.is_empty() {
+                // Those who read go on with it.
+                cold.leave_to_workers();
+                break;
+            }
+            let Some(slot) = cold.untried.pop() else { break };
+            let begin = sys::ticks();
+            match self.try_cold(cold, instance, slot, by, taker) {
+                Outcome::Present => present += 1,
+                Outcome::Coming => some_coming = true,
+                Outcome::Gone => {}
+            }
+            if sys::ticks().wrapping_sub(begin) > SLOW_US * self.ticks_per_us {
+                cold.leave_to_workers();
+                break;
+            }
+            if enough(present, taker) {
+                break;
+            }
+        }
+        if some_coming {
+            // Should there have been nothing in the queues while these were tried, the watch may have ended.
+            fence(Ordering::SeqCst);
+            if !self.baton.view().is_watched() {
+                self.watch_over(instance);
+            }
+        }
+        present
+    }
+
+    /// Reads a page that is there, and starts the device for one that is not.
     fn try_cold(
         &self,
         cold: &Cold,
@@ -167,41 +257,50 @@ impl Workers {
         slot: u32,
         by: By,
         taker: &mut Taker<'_>,
-    ) -> bool {
+    ) -> Outcome {
         if !instance.start(slot) {
-            return false;
+            return Outcome::Gone;
         }
         // SAFETY: started by us just now, and not passed on before the reference's last use.
-        let sqe = &unsafe { instance.slot(slot).request() }.sqe;
+        let request = unsafe { instance.slot(slot).request() };
+        let Sqe { fd, off, len, .. } = request.sqe;
         let begin = sys::ticks();
         // SAFETY: the buffer is the request's until its completion.
-        let tried = unsafe { exec::try_read(sqe) };
+        let tried = unsafe { exec::try_read(&request.sqe) };
         let ticks = sys::ticks().wrapping_sub(begin);
-        let &Sqe { fd, off, len, .. } = sqe;
         match tried {
             Tried::Done(result) => {
+                if ticks > SLOW_US * self.ticks_per_us {
+                    // O_DIRECT may have been switched on (fcntl(2)): it waits all the same then.
+                    let _ = descriptor::Facts::fresh(fd);
+                }
                 descriptor::learn_tried(fd, true);
                 instance.finish_for(slot, result, by, taker);
-                return true;
+                return Outcome::Present;
             }
-            Tried::Impossible => self.to_pool(instance, slot),
-            Tried::WouldWait => {
-                if ticks < STARTED_US * self.ticks_per_us {
-                    // On its way already, or this kernel leaves it to whoever waits.
-                    sys::fadvise(fd, off, len.into(), libc::POSIX_FADV_WILLNEED as u32);
-                }
-                descriptor::learn_tried(fd, false);
-                instance.count(|stats| &stats.reads_ahead);
+            Tried::Impossible => {
+                request.lane = Lane::Pool as u8;
                 instance.slot(slot).requeue();
-                cold.coming.push(&[slot]);
+                self.pool.push(&[slot]);
+                self.call_worker(instance);
+                return Outcome::Gone;
             }
+            Tried::WouldWait => {}
         }
-        false
+        if ticks < STARTED_US * self.ticks_per_us {
+            // On its way already, or this kernel leaves it to whoever waits.
+            sys::fadvise(fd, off, len.into(), libc::POSIX_FADV_WILLNEED as u32);
+        }
+        descriptor::learn_tried(fd, false);
+        instance.count(|stats| &stats.reads_ahead);
+        instance.slot(slot).requeue();
+        cold.coming.push(&[slot]);
+        Outcome::Coming
     }
 
     /// There is something to be tried, and by a worker.
     fn is_to_try(&self, cold: &Cold) -> bool {
-        cold.has_untried() && (!self.waiters_execute() || cold.stuck.load(Ordering::Relaxed))
+        cold.may_try() && (!self.waiters_execute() || cold.for_workers.load(Ordering::Relaxed))
     }
 
     /// What workers are to do for cold reads, as one request each.
@@ -211,27 +310,43 @@ impl Workers {
             .map_or(0, |cold| usize::from(self.is_to_try(cold)) + usize::from(cold.wants_reader()))
     }
 
-    /// The queues for cold reads, if there have been any.
+    /// Is there something for a waiter, before it sleeps?
+    #[inline]
+    pub(super) fn has_cold_help(&self) -> bool {
+        let helpless = || self.threads.pool.is_helpless();
+        self.cold.get().is_some_and(|cold| cold.may_try() || !cold.is_empty() && helpless())
+    }
+
+    /// The queues for cold reads, if there have been any: of those to be tried, and of those on their way.
     pub(super) fn cold_queues(&self) -> impl Iterator<Item = &IndexRing> {
         self.cold.get().into_iter().flat_map(|cold| [&cold.untried, &cold.coming])
     }
 
-    /// Nobody has taken one for a tick of the watchdog. False: there is none.
-    pub(super) fn cold_is_stuck(&self) -> bool {
-        let Some(cold) = self.cold.get().filter(|cold| !cold.is_empty()) else { return false };
-        if cold.has_untried() {
-            cold.stuck.store(true, Ordering::Relaxed);
+    /// Requests taken from these queues.
+    pub(super) fn cold_taken(&self) -> [u64; 2] {
+        self.cold.get().map_or([0; 2], |cold| [cold.untried.taken(), cold.coming.taken()])
+    }
+
+    /// The watchdog's look: `taken` as of the last one. True if nobody has taken one that lies there.
+    pub(super) fn cold_is_stuck(&self, taken: [u64; 2]) -> bool {
+        let Some(cold) = self.cold.get() else { return false };
+        let now = self.cold_taken();
+        let untried = cold.may_try() && now[0] == taken[0];
+        let coming = !cold.coming.is_empty() && now[1] == taken[1];
+        if untried {
+            cold.leave_to_workers();
             self.habit.nobody_came();
-        } else {
+        }
+        if coming {
             cold.readers.are_stuck();
         }
-        true
+        untried || coming
     }
 }
 
 #[cfg(all(test, not(loom), not(miri)))]
 mod tests {
-    use super::{Cold, Workers};
+    use super::{COMING_MAX, Cold, Workers};
     use crate::front::Entry;
     use crate::instance::{Instance, without_taker};
     use crate::{Context, EngineKind, Sqe, descriptor, sys};
@@ -242,15 +357,14 @@ mod tests {
     use std::sync::Arc;
     use std::time::{Duration, Instant};
 
-    const READS: usize = 16;
     const LEN: usize = 512;
     const STRIDE: usize = 64 << 10;
     const LONG: Duration = Duration::from_secs(30);
 
     /// A file whose pages are expected, and mostly will be found, not to be in memory.
-    fn cold_file() -> File {
+    fn cold_file(reads: usize) -> File {
         let file = tempfile::tempfile().unwrap();
-        for at in 0..READS {
+        for at in 0..reads {
             file.write_all_at(&[at as u8 + 1; LEN], (at * STRIDE) as u64).unwrap();
         }
         file.sync_all().unwrap();
@@ -263,27 +377,43 @@ mod tests {
     struct Reads {
         file: File,
         instance: Arc<Instance>,
-        buffers: Box<[[u8; LEN]; READS]>,
+        buffers: Vec<[u8; LEN]>,
     }
 
     impl Reads {
-        fn submit() -> Self {
-            let (file, mut buffers) = (cold_file(), Box::new([[0; LEN]; READS]));
-            let builder = Context::builder().entries(32).engine(EngineKind::Workers).stats(true);
+        fn new(count: usize) -> Self {
+            let builder = Context::builder().entries(256).engine(EngineKind::Workers).stats(true);
             let instance = Instance::new(&builder).unwrap();
-            let mut buffer = buffers.iter_mut();
-            let entries = std::array::from_fn::<_, READS, _>(|at| {
-                let (fd, offset) = (file.as_raw_fd(), (at * STRIDE) as u64);
-                let sqe = Sqe::read(fd, &mut buffer.next().unwrap()[..], offset);
+            Self { file: cold_file(count), instance, buffers: vec![[0; LEN]; count] }
+        }
+
+        fn submitted(count: usize) -> Self {
+            let mut reads = Self::new(count);
+            reads.submit();
+            reads
+        }
+
+        fn submit(&mut self) {
+            let fd = self.file.as_raw_fd();
+            let entries = self.buffers.iter_mut().enumerate().map(|(at, buffer)| {
+                let sqe = Sqe::read(fd, &mut buffer[..], (at * STRIDE) as u64);
                 Entry { sqe: sqe.user_data(at as u64), data: 0, notify: -1 }
             });
+            let entries: Vec<_> = entries.collect();
             // SAFETY: the buffers are kept until the requests have ended.
-            assert_eq!(unsafe { instance.submit(&entries) }.accepted, READS);
-            Self { file, instance, buffers }
+            assert_eq!(unsafe { self.instance.submit(&entries) }.accepted, entries.len());
         }
 
         fn cold(&self) -> &Cold {
             Workers::of(&self.instance).cold.get().expect("there were some")
+        }
+
+        fn stats(&self) -> crate::stats::Snapshot {
+            self.instance.stats().unwrap()
+        }
+
+        fn wait(&self, min: usize) {
+            without_taker(|taker| self.instance.wait(min as u32, u32::MAX, None, None, taker));
         }
 
         /// As if all had been tried, and none had been there.
@@ -296,15 +426,15 @@ mod tests {
         /// Until all have completed; nobody waits for them meanwhile.
         fn come_by_themselves(&self) {
             let deadline = Instant::now() + LONG;
-            while (self.instance.completions().available() as usize) < READS {
+            while (self.instance.completions().available() as usize) < self.buffers.len() {
                 assert!(Instant::now() < deadline, "some never came");
                 std::thread::yield_now();
             }
         }
 
         /// The results, once each.
-        fn results(&self) -> [Option<i32>; READS] {
-            let mut results = [None; READS];
+        fn results(&self) -> Vec<Option<i32>> {
+            let mut results = vec![None; self.buffers.len()];
             self.instance.reap(u32::MAX, |cqe| {
                 let before = results[cqe.user_data as usize].replace(cqe.res);
                 assert_eq!(before, None, "completed twice");
@@ -313,44 +443,97 @@ mod tests {
         }
 
         fn all_right(&self) {
-            assert_eq!(self.results(), [Some(LEN as i32); READS]);
-            assert!((0..READS).all(|at| self.buffers[at] == [at as u8 + 1; LEN]));
+            assert!(self.results().iter().all(|&result| result == Some(LEN as i32)));
+            let right = |(at, buffer): (usize, &[u8; LEN])| *buffer == [at as u8 + 1; LEN];
+            assert!(self.buffers.iter().enumerate().all(right));
             assert_eq!(self.instance.free_slots().held(), 0);
+        }
+    }
+
+    /// Tries until the test could say something. Where files are in memory anyway, no page is ever absent.
+    fn until_it_says_something(name: &str, mut test: impl FnMut() -> bool) {
+        if !(0..1000).any(|_| test()) {
+            let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: pages cannot be dropped here");
         }
     }
 
     #[test]
     fn reads_of_absent_pages_are_tried_and_then_read() {
-        let mut ahead = 0;
-        for _ in 0..1000 {
-            let reads = Reads::submit();
-            let all = READS as u32;
-            without_taker(|taker| reads.instance.wait(all, all, None, None, taker));
+        until_it_says_something("reads_of_absent_pages_are_tried_and_then_read", || {
+            let reads = Reads::submitted(16);
+            reads.wait(16);
             reads.all_right();
-            ahead = reads.instance.stats().unwrap().reads_ahead;
-            if ahead > 0 {
-                break;
+            reads.stats().reads_ahead > 0
+        });
+    }
+
+    #[test]
+    fn a_waiter_that_has_enough_does_not_read_what_is_missing() {
+        until_it_says_something("a_waiter_that_has_enough_does_not_read_what_is_missing", || {
+            let mut reads = Reads::new(2);
+            reads.file.read_exact_at(&mut [0; LEN], 0).unwrap();
+            reads.submit();
+            reads.wait(1);
+            let stats = reads.stats();
+            reads.wait(2);
+            reads.all_right();
+            assert!(stats.reads_ahead == 0 || stats.by_waiter < 2, "{stats:?}");
+            stats.reads_ahead == 1 && stats.by_waiter == 1
+        });
+    }
+
+    #[test]
+    fn no_more_than_the_bound_are_on_their_way() {
+        until_it_says_something("no_more_than_the_bound_are_on_their_way", || {
+            let reads = Reads::submitted(COMING_MAX + 32);
+            // A reader that has just come, and does not go on.
+            let alone = reads.cold().readers.enter();
+            reads.instance.poll();
+            let (coming, untried) = (reads.cold().coming.len(), reads.cold().untried.len());
+            if alone {
+                reads.cold().readers.leave();
             }
-        }
-        if ahead == 0 {
-            // Where files are in memory anyway, no page is ever absent.
-            let _ = writeln!(
-                std::io::stderr(),
-                "\nSKIPPED reads_of_absent_pages_are_tried_and_then_read: pages cannot be dropped here"
-            );
-        }
+            reads.come_by_themselves();
+            reads.all_right();
+            assert!(coming <= COMING_MAX + 1, "{coming} on their way, {untried} not tried");
+            alone && coming >= COMING_MAX && untried > 0
+        });
     }
 
     #[test]
     fn somebody_comes_where_nobody_waits() {
-        let reads = Reads::submit();
+        let reads = Reads::submitted(16);
         reads.come_by_themselves();
         reads.all_right();
     }
 
     #[test]
+    fn who_is_told_by_an_eventfd_is_served_while_another_thread_waits_now_and_then() {
+        let reads = Reads::new(1);
+        let (instance, fd) = (&reads.instance, reads.file.as_raw_fd());
+        let mut buffer = [0; LEN];
+        for _ in 0..100 {
+            // Waiters come, as far as can be seen.
+            (0..8).for_each(|_| Workers::of(instance).habit.waiter_came());
+            let sqe = Sqe::read(fd, &raw mut buffer, 0);
+            let notify = crate::instance::TOLD_OTHERWISE;
+            // SAFETY: the buffer outlives the request.
+            let submitted = unsafe { instance.submit(&[Entry { sqe, data: 0, notify }]) };
+            assert_eq!(submitted.accepted, 1);
+            let deadline = Instant::now() + LONG;
+            while instance.completions().available() == 0 {
+                assert!(Instant::now() < deadline, "it never came");
+                std::thread::yield_now();
+            }
+            assert_eq!(instance.reap(1, |cqe| assert_eq!(cqe.res, LEN as i32)), 1);
+            sys::fadvise(fd, 0, 0, libc::POSIX_FADV_DONTNEED as u32);
+            (0..8).for_each(|_| descriptor::learn_tried(fd, false));
+        }
+    }
+
+    #[test]
     fn another_reader_comes_for_one_that_is_stuck() {
-        let reads = Reads::submit();
+        let reads = Reads::submitted(16);
         let readers = &reads.cold().readers;
         for _ in 0..2 {
             // They never come back.
@@ -365,28 +548,27 @@ mod tests {
 
     #[test]
     fn what_is_on_its_way_can_be_cancelled_and_ends_with_the_context() {
-        let reads = Reads::submit();
-        // Nobody reads: the watchdog's helper would be one too many.
-        while !reads.cold().readers.enter() {
-            std::thread::yield_now();
-        }
-        reads.all_coming();
-        let canceled = reads.instance.cancel(READS as u64 - 1).is_ok();
-        reads.instance.close();
-        let results = reads.results();
-        assert!(
-            results.iter().all(
-                |&res| matches!(res, Some(res) if res == LEN as i32 || res == -libc::ECANCELED)
-            )
-        );
-        assert!(!canceled || results[READS - 1] == Some(-libc::ECANCELED));
-        assert!(reads.cold().is_empty());
-        drop(reads.file);
+        let canceled = |result| result == Some(-libc::ECANCELED);
+        let tried = (0..1000).any(|_| {
+            let reads = Reads::submitted(16);
+            // Nobody reads, for a tick of the watchdog.
+            let alone = reads.cold().readers.enter();
+            reads.all_coming();
+            let last = reads.instance.cancel(15).is_ok();
+            reads.instance.close();
+            let results = reads.results();
+            let right = |&result: &_| result == Some(LEN as i32) || canceled(result);
+            assert!(results.iter().all(right), "{results:?}");
+            assert!(!last || canceled(results[15]));
+            assert!(reads.cold().is_empty());
+            alone && last && results.iter().filter(|&&result| canceled(result)).count() > 1
+        });
+        assert!(tried, "never while they were on their way");
     }
 
     #[test]
     fn a_file_that_is_in_memory_again_leaves_the_lane_and_not_too_soon() {
-        let file = cold_file();
+        let file = cold_file(1);
         let sleeps = || descriptor::Facts::known(file.as_raw_fd()).unwrap().sleeps(false);
         assert!(sleeps());
         let mut present = 0;

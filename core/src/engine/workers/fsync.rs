@@ -187,6 +187,23 @@ mod tests {
     }
 
     #[test]
+    fn one_alone_is_executed_by_who_waits_for_it_and_wakes_nobody() {
+        let file = tempfile::tempfile().unwrap();
+        let builder = Context::builder().entries(1).engine(EngineKind::Workers).stats(true);
+        let instance = Instance::new(&builder).unwrap();
+        let entry = Entry { sqe: Sqe::fsync(file.as_raw_fd()), data: 0, notify: -1 };
+        for _ in 0..200 {
+            // SAFETY: no buffers.
+            assert_eq!(unsafe { instance.submit(&[entry]) }.accepted, 1);
+            without_taker(|taker| instance.wait(1, 1, None, None, taker));
+            assert_eq!(instance.reap(1, |cqe| assert_eq!(cqe.res, 0)), 1);
+        }
+        // Should this thread be away for long in between, the watchdog calls a worker.
+        let wakeups = instance.stats().unwrap().wakeups;
+        assert!(wakeups < 50, "{wakeups}");
+    }
+
+    #[test]
     fn what_is_wrong_is_said_to_each() {
         let (reader, _writer) = std::io::pipe().unwrap();
         let (instance, seat) = waiting(reader.as_raw_fd());

@@ -216,7 +216,7 @@ impl Workers {
     }
 
     /// To the pool, once everything is done that it has to come after.
-    pub(super) fn pass_on(&self, instance: &Arc<Instance>, slot: u32) {
+    pub(super) fn pass_on(&self, instance: &Arc<Instance>, slot: u32, by: By) {
         let started = instance.slot(slot);
         // SAFETY: started, and pushed only afterwards.
         let request = unsafe { started.request() };
@@ -228,6 +228,12 @@ impl Workers {
             self.ordered.push(&[slot]);
             self.order.announce();
             self.announce(instance, false);
+        } else if by == By::Waiter && request.notify == -1 && self.is_left_to_waiter(instance) {
+            // This one, when it looks for more.
+            request.lane = Lane::Pool as u8;
+            started.requeue();
+            self.pool.push(&[slot]);
+            self.watch_over(instance);
         } else {
             self.to_pool(instance, slot);
         }

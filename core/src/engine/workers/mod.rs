@@ -224,7 +224,7 @@ impl Workers {
         if by == By::Waiter || by == By::Worker {
             let lane = request.lane;
             if lane == Lane::AfterInline as u8 || lane == Lane::AfterOrdered as u8 {
-                self.pass_on(instance, slot);
+                self.pass_on(instance, slot, by);
                 return 0;
             }
         }
@@ -488,7 +488,7 @@ impl Contract for Workers {
             || !self.next.is_empty()
             || self.kernel.has_help_to_offer(help.min > 0)
             || !self.copies.is_empty()
-            || self.cold.get().is_some_and(Cold::has_untried)
+            || self.has_cold_help()
             || self.may_take(instance, help)
     }
 

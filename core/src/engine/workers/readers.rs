@@ -24,11 +24,17 @@ impl Readers {
 
     /// Becomes one of them, unless they are enough.
     pub(crate) fn enter(&self) -> bool {
-        while self.are_too_few() {
-            let now = self.at_it.load(Ordering::Relaxed);
+        // As in `are_too_few`: a reader that leaves meanwhile sees what the caller has seen.
+        fence(Ordering::SeqCst);
+        let mut now = self.at_it.load(Ordering::Relaxed);
+        while now < self.most.load(Ordering::Relaxed) {
             let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);
-            if self.at_it.compare_exchange(now, now + 1, order, failed).is_ok() {
-                return true;
+            match self.at_it.compare_exchange(now, now + 1, order, failed) {
+                Ok(_) => return true,
+                Err(changed) => {
+                    now = changed;
+                    fence(Ordering::SeqCst);
+                }
             }
         }
         false

@@ -100,12 +100,7 @@ impl Workers {
         }
         if !pool.as_slice().is_empty() {
             self.pool.push(pool.as_slice());
-            let left_to_waiter = helpers_come
-                && self.waits_are_unbounded.load(Ordering::Relaxed)
-                && pool.as_slice().len() == 1
-                && self.must_wait_for_all(instance, 1)
-                && !instance.completions().has_sleepers();
-            if left_to_waiter {
+            if helpers_come && self.is_left_to_waiter(instance) {
                 self.watch_over(instance);
             } else {
                 self.call_worker(instance);
@@ -114,6 +109,13 @@ impl Workers {
         if !helpers_come && self.threads.pool.is_helpless() {
             self.run_without_workers(instance);
         }
+    }
+
+    /// A request of the pool lane is the only one of its context, and the thread that comes to wait would sleep for it anyway.
+    pub(super) fn is_left_to_waiter(&self, instance: &Instance) -> bool {
+        self.waits_are_unbounded.load(Ordering::Relaxed)
+            && self.must_wait_for_all(instance, 1)
+            && !instance.completions().has_sleepers()
     }
 
     /// Are there, or may somebody have in hand, inline requests? Some may be appends that were not known as such, and one

@@ -226,6 +226,6 @@ impl Workers {
             // Left for a waiter, but not for one with a deadline.
             self.call_worker(instance);
         }
-        false
+        self.help_read(instance, help, taker)
     }
 }

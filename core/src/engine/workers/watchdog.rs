@@ -38,7 +38,9 @@ struct Watched {
     /// The right to hand over to the kernel, as of the last look.
     door: View,
     /// Requests taken from the queues, as of the last look.
-    taken: [u64; 3],
+    taken: [u64; 2],
+    /// Cold reads taken from theirs.
+    cold: [u64; 2],
     /// The request left for its submitter's wait, then.
     next: u64,
     quiet: u32,
@@ -62,6 +64,7 @@ impl Watchdog {
             view: workers.baton.view(),
             door: workers.kernel.door().view(),
             taken: workers.taken(),
+            cold: workers.cold_taken(),
             next: workers.next.word(),
             quiet: 0,
             starved: 0,
@@ -176,7 +179,7 @@ impl Watched {
             look = Look::NeedsWorker;
         }
         self.door = kernel.door().view();
-        if workers.for_workers() > 0 && taken[1] == self.taken[1] {
+        if workers.for_worker_each() > 0 && taken[1] == self.taken[1] {
             look = Look::NeedsWorker;
         }
         let before = self.taken;
@@ -185,9 +188,10 @@ impl Watched {
             workers.copies_stuck.store(true, Ordering::Relaxed);
             look = Look::NeedsWorker;
         }
-        if taken[2] == before[2] && workers.cold_is_stuck() {
+        if workers.cold_is_stuck(self.cold) {
             look = Look::NeedsWorker;
         }
+        self.cold = workers.cold_taken();
         let lying = look == Look::NeedsWorker;
         workers.look_for_starvation(instance, lying, &mut self.starved);
         let busy = workers.has_more();

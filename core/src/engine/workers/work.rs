@@ -16,7 +16,9 @@ impl Workers {
     /// What a worker does for a context that it was called for: one request of the pool lane, or
     /// else a turn with the baton.
     pub(super) fn serve(&self, instance: &Arc<Instance>) {
-        self.work_at_cold(instance);
+        if self.work_at_cold(instance) && !self.others_wait() {
+            return;
+        }
         if self.seat.takes_hand_over() {
             self.hand_over(instance, By::Worker);
         } else if let Some(slot) = self.pool.pop() {
@@ -133,9 +135,14 @@ impl Workers {
         !self.worker.is_empty() || self.seat.wants_holder() || self.seat.wants_hand_over()
     }
 
-    /// Requests that wait for a worker each.
+    /// What waits for workers: requests that need one each, and cold reads.
     pub(super) fn for_workers(&self) -> usize {
-        self.pool.len() + self.worker.len() + self.copies_for_workers() + self.cold_for_workers()
+        self.for_worker_each() + self.cold_for_workers()
+    }
+
+    /// Requests that wait for a worker each.
+    pub(super) fn for_worker_each(&self) -> usize {
+        self.pool.len() + self.worker.len() + self.copies_for_workers()
     }
 
     /// Large copies for which there are CPUs, this thread's own not counted.
@@ -157,12 +164,10 @@ impl Workers {
         self.for_workers() > 0 || reads || !self.kernel.is_idle() || door
     }
 
-    /// How many requests have been taken for execution: by holders, by workers of their own, and cold reads.
-    pub(super) fn taken(&self) -> [u64; 3] {
+    /// How many requests have been taken for execution: by holders, and by workers of their own.
+    pub(super) fn taken(&self) -> [u64; 2] {
         let inline = self.inline.taken() + self.ordered.taken();
         let own = [&self.pool, &self.worker, &self.copies, self.kernel.queue()];
-        let own = own.iter().map(|queue| queue.taken()).sum();
-        let cold = self.cold_queues().map(IndexRing::taken).sum();
-        [inline, own, cold]
+        [inline, own.iter().map(|queue| queue.taken()).sum()]
     }
 }

@@ -12,15 +12,15 @@ use uringlet::Sqe;
 
 /// Memory whose first access blocks until [`Blocker::release`]: a read into it is stuck inside the
 /// kernel for as long, whatever the file.
-pub(super) struct Blocker {
+struct Blocker {
     userfault: std::os::fd::OwnedFd,
     memory: *mut u8,
 }
 
-pub(super) const PAGE: usize = 4096;
+const PAGE: usize = 4096;
 
 impl Blocker {
-    pub(super) fn new() -> Option<Self> {
+    fn new() -> Option<Self> {
         use std::os::fd::FromRawFd as _;
         #[repr(C)]
         struct Api {
@@ -60,19 +60,19 @@ impl Blocker {
         }
     }
 
-    pub(super) fn buffer(&self) -> *mut [u8] {
+    fn buffer(&self) -> *mut [u8] {
         std::ptr::slice_from_raw_parts_mut(self.memory, BLOCK)
     }
 
     /// Waits until somebody is stuck.
-    pub(super) fn wait_for_a_victim(&self) -> bool {
+    fn wait_for_a_victim(&self) -> bool {
         let fd = self.userfault.as_raw_fd();
         let mut set = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         // SAFETY: one live pollfd.
         unsafe { libc::poll(&mut set, 1, LONG.as_millis() as i32) == 1 }
     }
 
-    pub(super) fn release(&self) {
+    fn release(&self) {
         #[repr(C)]
         struct Zero {
             start: u64,

@@ -13,7 +13,7 @@ use crate::common::{
 use uringlet::Sqe;
 
 /// Makes it impossible to start threads in this (helper) process.
-fn refuse_threads() -> bool {
+pub(super) fn refuse_threads() -> bool {
     // SAFETY: ids and limits of this helper process, which ends after the test.
     unsafe {
         if libc::getuid() == 0 {
