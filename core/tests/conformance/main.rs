@@ -29,6 +29,11 @@ pub const EXCEPTIONS: &[(&str, &[&str], &str)] = &[
         "the baton is not used: requests of files are handed over, and what blocks inside that blocks its batch",
     ),
     (
+        "promises::cold::a_cold_read_that_is_stuck_holds_up_no_other",
+        &["io_uring", "linux_aio", "posix_aio"],
+        "requests of files are handed over, and what blocks inside that blocks its batch",
+    ),
+    (
         "promises::fork::a_child_of_a_fork_gets_einval_and_can_make_its_own",
         &["posix_aio"],
         "glibc's aio counts on threads that a child does not have: the engine is refused there",

@@ -1,18 +1,19 @@
-//! Reads of pages that are not in memory: the right bytes, each once, whoever reads them.
+//! Reads of pages that are not in memory: the right bytes, each once, whoever reads them, and none behind one that is stuck.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::ErrorKind::Interrupted;
 use std::os::fd::AsRawFd as _;
 
+use super::stuck::{Blocker, PAGE};
 use super::without_threads::refuse_threads;
+use super::{BLOCK, PIPES, errno};
 use crate::common::{
-    LONG, Random, SEED, bounded, by_user_data, context, file_with, isolated, pattern, push,
-    reap_all, seed, skip, submit_all, wait_for,
+    LONG, Random, SEED, bounded, builder, by_user_data, context, excepted, file_with, finish,
+    isolated, pattern, push, reap_all, seed, skip, submit_all, wait_for, wait_until,
 };
 use uringlet::Sqe;
 
-const PAGE: usize = 4096;
 const PAGES: usize = 1024;
 const DEPTH: usize = 32;
 
@@ -85,6 +86,61 @@ fn cold_reads_find_what_is_there_while_the_cache_comes_and_goes() {
                 assert_eq!(&buffers[slot][..there.len()], there, "{len} bytes at {at}");
             }
         }
+    }
+}
+
+#[test]
+fn a_cold_read_that_is_stuck_holds_up_no_other() {
+    if excepted(|| ()) {
+        return;
+    }
+    let Some(blocker) = Blocker::new() else {
+        return skip("userfaultfd(2) is not permitted: nothing blocks a read at will");
+    };
+    let _bounded = bounded(4 * LONG);
+    let (file, content) = file();
+    let mut context = builder().entries(DEPTH as u32).stats(true).build().expect("a context");
+    let mut buffers = vec![vec![0u8; PAGE]; DEPTH - 1];
+    // Far from each other: none has its page read ahead for another.
+    let offset = |at: usize| (at * 61 % PAGES * PAGE) as u64;
+    drop_cache(&file);
+    for round in 0..4 {
+        // That it is slow has to be seen first.
+        for (at, buffer) in buffers.iter_mut().enumerate() {
+            let sqe = Sqe::read(file.as_raw_fd(), &mut buffer[..], offset(round * DEPTH + at));
+            push(&mut context, sqe.user_data(at as u64));
+        }
+        finish(&mut context);
+    }
+    if context.stats().is_none_or(|stats| stats.reads_ahead == 0) {
+        return skip("pages of temporary files stay in memory, or the disk is as quick as that");
+    }
+    drop_cache(&file);
+    let fd = file.as_raw_fd();
+    push(&mut context, Sqe::read(fd, blocker.buffer(), offset(0)).user_data(PIPES));
+    for (at, buffer) in buffers.iter_mut().enumerate() {
+        push(&mut context, Sqe::read(fd, &mut buffer[..], offset(at + 1)).user_data(at as u64));
+    }
+    submit_all(&mut context);
+    // Nobody waits: a thread of the program could be the one that is stuck, if the device answers while it tries.
+    let mut cqes = Vec::new();
+    let others_came = wait_until(|| {
+        cqes.extend(context.reap());
+        cqes.len() == DEPTH - 1
+    });
+    let somebody_reads = blocker.wait_for_a_victim();
+    let answer = errno(context.cancel(PIPES));
+    blocker.release();
+    assert!(others_came && somebody_reads, "{} came", cqes.len());
+    assert_eq!(answer, libc::EALREADY, "it is being executed");
+    wait_for(&mut context, 1);
+    assert_eq!(by_user_data(&reap_all(&mut context)), [(PIPES, BLOCK as i32)].into());
+    let results = by_user_data(&cqes);
+    assert_eq!(results.len(), DEPTH - 1);
+    for (at, buffer) in buffers.iter().enumerate() {
+        assert_eq!(results[&(at as u64)], PAGE as i32);
+        let there = offset(at + 1) as usize;
+        assert!(buffer[..] == content[there..there + PAGE]);
     }
 }
 

@@ -12,15 +12,15 @@ use uringlet::Sqe;
 
 /// Memory whose first access blocks until [`Blocker::release`]: a read into it is stuck inside the
 /// kernel for as long, whatever the file.
-struct Blocker {
+pub(super) struct Blocker {
     userfault: std::os::fd::OwnedFd,
     memory: *mut u8,
 }
 
-const PAGE: usize = 4096;
+pub(super) const PAGE: usize = 4096;
 
 impl Blocker {
-    fn new() -> Option<Self> {
+    pub(super) fn new() -> Option<Self> {
         use std::os::fd::FromRawFd as _;
         #[repr(C)]
         struct Api {
@@ -40,9 +40,11 @@ impl Blocker {
         const MISSING: u64 = 1;
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // poll(2) of one that blocks only says POLLERR.
         // SAFETY: a new descriptor and a new mapping of one page, both owned by the result.
         unsafe {
-            let fd = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) as i32;
+            let fd =
+                libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK) as i32;
             if fd < 0 {
                 return None;
             }
@@ -60,19 +62,20 @@ impl Blocker {
         }
     }
 
-    fn buffer(&self) -> *mut [u8] {
+    pub(super) fn buffer(&self) -> *mut [u8] {
         std::ptr::slice_from_raw_parts_mut(self.memory, BLOCK)
     }
 
     /// Waits until somebody is stuck.
-    fn wait_for_a_victim(&self) -> bool {
+    pub(super) fn wait_for_a_victim(&self) -> bool {
         let fd = self.userfault.as_raw_fd();
         let mut set = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         // SAFETY: one live pollfd.
-        unsafe { libc::poll(&mut set, 1, LONG.as_millis() as i32) == 1 }
+        let ready = unsafe { libc::poll(&mut set, 1, LONG.as_millis() as i32) };
+        ready == 1 && set.revents == libc::POLLIN
     }
 
-    fn release(&self) {
+    pub(super) fn release(&self) {
         #[repr(C)]
         struct Zero {
             start: u64,
