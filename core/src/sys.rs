@@ -149,26 +149,24 @@ pub(crate) fn status_flags(fd: RawFd) -> Ret {
     unsafe { call!(fcntl, fd, libc::F_GETFL, 0) }
 }
 
-/// fstat(2): the file type bits of `st_mode`, or `-EBADF`.
-pub(crate) fn file_type(fd: RawFd) -> Ret {
-    let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: `stat` is a writable struct stat.
-    let ret = unsafe { call!(fstat, fd, stat.as_mut_ptr()) };
-    if ret < 0 {
-        return ret;
-    }
-    // SAFETY: zeroed is a valid struct stat, and the kernel has filled it.
-    (unsafe { stat.assume_init() }.st_mode & libc::S_IFMT) as Ret
-}
-
-/// fstat(2): the size of a regular file; `None` of anything else.
-pub(crate) fn file_size(fd: RawFd) -> Option<u64> {
+/// fstat(2), or the negative errno.
+fn fstat(fd: RawFd) -> Result<libc::stat, Ret> {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: `stat` is a writable struct stat.
     let ret = unsafe { call!(fstat, fd, stat.as_mut_ptr()) };
     // SAFETY: zeroed is a valid struct stat, and the kernel may have filled it.
-    let stat = unsafe { stat.assume_init() };
-    (ret == 0 && stat.st_mode & libc::S_IFMT == libc::S_IFREG).then_some(stat.st_size as u64)
+    if ret < 0 { Err(ret) } else { Ok(unsafe { stat.assume_init() }) }
+}
+
+/// The file type bits of `st_mode`, or `-EBADF`.
+pub(crate) fn file_type(fd: RawFd) -> Ret {
+    fstat(fd).map_or_else(|errno| errno, |stat| (stat.st_mode & libc::S_IFMT) as Ret)
+}
+
+/// The size of a regular file; `None` of anything else.
+pub(crate) fn file_size(fd: RawFd) -> Option<u64> {
+    let stat = fstat(fd).ok()?;
+    (stat.st_mode & libc::S_IFMT == libc::S_IFREG).then_some(stat.st_size as u64)
 }
 
 /// Does lseek(2) know where it is?

@@ -501,6 +501,28 @@ mod tests {
     }
 
     #[test]
+    fn a_poll_sees_what_is_present_and_what_is_inline() {
+        let mut reads = Reads::new(1);
+        let (written, data) = (tempfile::tempfile().unwrap(), [1; LEN]);
+        let mut both = 0;
+        for _ in 0..100 {
+            (0..8).for_each(|_| descriptor::learn_tried(reads.file.as_raw_fd(), false));
+            reads.file.read_exact_at(&mut [0; LEN], 0).unwrap();
+            reads.submit();
+            let sqe = Sqe::write(written.as_raw_fd(), &raw const data[..], 0).user_data(1);
+            // SAFETY: `data` outlives the request.
+            let write = unsafe { reads.instance.submit(&[Entry { sqe, data: 0, notify: -1 }]) };
+            assert_eq!(write.accepted, 1);
+            reads.instance.poll();
+            // Not if this thread was away meanwhile, and a worker has one in hand.
+            both += u32::from(reads.instance.completions().available() == 2);
+            reads.wait(2);
+            assert_eq!(reads.instance.reap(2, |cqe| assert_eq!(cqe.res, LEN as i32)), 2);
+        }
+        assert!(both > 50, "{both} of 100");
+    }
+
+    #[test]
     fn somebody_comes_where_nobody_waits() {
         let reads = Reads::submitted(16);
         reads.come_by_themselves();

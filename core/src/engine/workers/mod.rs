@@ -439,13 +439,15 @@ impl Contract for Workers {
         if self.stands_by() {
             return self.look_on(help);
         }
-        if !self.kernel.is_idle() && self.help_kernel(instance, help, taker) {
-            return true;
-        }
+        let mut helped = !self.kernel.is_idle() && self.help_kernel(instance, help, taker);
         if let Some(cold) = self.cold.get()
+            && !(helped && help.min > 0)
             && !cold.is_empty()
-            && self.help_cold(cold, instance, help, taker)
         {
+            helped |= self.help_cold(cold, instance, help, taker);
+        }
+        // A poll is to see of every lane what does not sleep.
+        if helped && help.min > 0 {
             return true;
         }
         // It was left before anything else came into the queues: no request is overtaken.
@@ -468,7 +470,10 @@ impl Contract for Workers {
             }
         }
         if !self.copies.is_empty() && self.help_copy(instance, help, taker) {
-            return true;
+            if help.min > 0 {
+                return true;
+            }
+            helped = true;
         }
         if help.min > 0
             && self.pipeline.is(Way::SideBySide)
@@ -476,7 +481,7 @@ impl Contract for Workers {
         {
             return true;
         }
-        self.help_more(instance, help, taker)
+        self.help_more(instance, help, taker) || helped
     }
 
     fn has_help_to_offer(&self, instance: &Instance, help: &Help) -> bool {
