@@ -177,9 +177,11 @@ pub(crate) unsafe fn execute(request: &mut Request, mode: Mode) -> i32 {
 pub(crate) enum Tried {
     /// All of it, or the file ends there.
     Done(i32),
-    /// Not everything was in memory, or something is wrong: a read that waits says what.
+    /// Not everything was in memory.
     WouldWait,
-    /// This file, or this kernel, cannot be asked not to wait.
+    /// Something is wrong: a read that waits says what.
+    Failed,
+    /// This file, this kernel or this sandbox does not take the question; or the read is malformed.
     Impossible,
 }
 
@@ -201,8 +203,11 @@ pub(crate) unsafe fn try_read(sqe: &Sqe) -> Tried {
         {
             Tried::Done(n as i32)
         }
-        n if [libc::EOPNOTSUPP, libc::ENOSYS].contains(&(-n as i32)) => Tried::Impossible,
-        _ => Tried::WouldWait,
+        n if n >= 0 || n == -(libc::EAGAIN as Ret) => Tried::WouldWait,
+        n if [libc::EOPNOTSUPP, libc::ENOSYS, libc::EPERM, libc::EINVAL].contains(&(-n as i32)) => {
+            Tried::Impossible
+        }
+        _ => Tried::Failed,
     }
 }
 
@@ -416,10 +421,10 @@ mod tests {
         assert_eq!(read(fd, 4096, 1 << 40), Tried::Done(0));
         assert_eq!(read(fd, 0, 0), Tried::Done(0));
         // What is wrong is left to a read that says it.
-        assert_eq!(read(fd, 4096, u64::MAX - 1), Tried::WouldWait);
-        assert_eq!(read(-1, 4096, 0), Tried::WouldWait);
+        assert_eq!(read(fd, 4096, u64::MAX - 1), Tried::Impossible);
+        assert_eq!(read(-1, 4096, 0), Tried::Failed);
         let (reader, _writer) = std::io::pipe().unwrap();
-        assert_eq!(read(reader.as_raw_fd(), 1, 0), Tried::WouldWait);
+        assert_eq!(read(reader.as_raw_fd(), 1, 0), Tried::Failed);
         drop(file);
     }
 }

@@ -285,14 +285,16 @@ impl Workers {
                 self.call_worker(instance);
                 return Outcome::Gone;
             }
-            Tried::WouldWait => {}
+            Tried::WouldWait => {
+                if ticks < STARTED_US * self.ticks_per_us {
+                    // On its way already, or this kernel leaves it to whoever waits.
+                    sys::fadvise(fd, off, len.into(), libc::POSIX_FADV_WILLNEED as u32);
+                }
+                descriptor::learn_tried(fd, false);
+                instance.count(|stats| &stats.reads_ahead);
+            }
+            Tried::Failed => {}
         }
-        if ticks < STARTED_US * self.ticks_per_us {
-            // On its way already, or this kernel leaves it to whoever waits.
-            sys::fadvise(fd, off, len.into(), libc::POSIX_FADV_WILLNEED as u32);
-        }
-        descriptor::learn_tried(fd, false);
-        instance.count(|stats| &stats.reads_ahead);
         instance.slot(slot).requeue();
         cold.coming.push(&[slot]);
         Outcome::Coming
@@ -599,5 +601,40 @@ mod tests {
             present += 1;
         }
         assert!((40..100).contains(&present), "{present} reads");
+    }
+
+    /// Has a sandbox refuse preadv2(2) to this thread, for as long as it lives.
+    fn refuse_preadv2() -> Result<(), seccompiler::Error> {
+        use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+        let answer = SeccompAction::Errno(libc::EPERM as u32);
+        let arch = std::env::consts::ARCH.try_into().expect("an architecture with filters");
+        let rules = [(libc::SYS_preadv2, Vec::new())].into();
+        let filter = SeccompFilter::new(rules, SeccompAction::Allow, answer, arch).unwrap();
+        seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap())
+    }
+
+    #[test]
+    fn a_file_in_memory_leaves_the_lane_where_trying_is_refused() {
+        let test = || {
+            let mut reads = Reads::new(2);
+            reads.buffers.iter_mut().enumerate().for_each(|(at, buffer)| {
+                reads.file.read_exact_at(buffer, (at * STRIDE) as u64).unwrap();
+            });
+            if let Err(error) = refuse_preadv2() {
+                let name = "a_file_in_memory_leaves_the_lane_where_trying_is_refused";
+                let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: no filter: {error}");
+                return;
+            }
+            let fd = reads.file.as_raw_fd();
+            let left = (0..10_000).any(|_| {
+                reads.submit();
+                reads.wait(2);
+                reads.all_right();
+                !descriptor::Facts::known(fd).unwrap().sleeps(false)
+            });
+            assert!(left, "it is tried for ever");
+            assert_eq!(reads.stats().reads_ahead, 0);
+        };
+        std::thread::scope(|scope| scope.spawn(test).join().unwrap());
     }
 }
