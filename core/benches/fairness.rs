@@ -3,7 +3,7 @@
 //! A hundred threads with a context each read 4 KiB of cached data, or have an fsync done by a worker, a
 //! hundred times a second, one request at a time. Beside them, in every second window, a context
 //! with 4,096 requests that are slow: opens of a FIFO that nobody writes to, or reads of a file that is not cached. What
-//! the latter costs by itself is shown by as many plain threads in a loop of pread(2) as uringlet has workers.
+//! the latter costs by itself is shown by eight plain threads per CPU in a loop of pread(2).
 //! Printed: the quiet requests' p50 and p99 (submit to reap) in both cases, medians of the rounds, and the ratio.
 #![allow(unsafe_code)]
 

@@ -137,16 +137,19 @@ pub enum Lane {
     Inline,
     /// Each to a worker of its own.
     Pool,
+    /// Tried without waiting, and what is not in memory by one worker, in order.
+    Cold,
     /// To the kernel, through this engine.
     Kernel(EngineKind),
 }
 
 impl fmt::Display for Lane {
-    /// `inline`, `pool`, or the name of the kernel's engine.
+    /// `inline`, `pool`, `cold`, or the name of the kernel's engine.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Inline => f.write_str("inline"),
             Self::Pool => f.write_str("pool"),
+            Self::Cold => f.write_str("cold"),
             Self::Kernel(kind) => f.write_str(kind.name()),
         }
     }
@@ -167,7 +170,12 @@ pub struct Lanes {
 }
 
 impl Lanes {
-    fn choose(probe: &Probe, direct: &Answer, asynchrony: &Asynchrony) -> Self {
+    fn choose(
+        probe: &Probe,
+        nowait_read: &Answer,
+        direct: &Answer,
+        asynchrony: &Asynchrony,
+    ) -> Self {
         let threads = probe.allows(EngineKind::Workers);
         let pool = if threads { Lane::Pool } else { Lane::Inline };
         let kernel = KERNEL_ENGINES.into_iter().find(|&kind| probe.allows(kind));
@@ -188,7 +196,8 @@ impl Lanes {
             _ if threads => (Some(pool), "the kernel's asynchronous interfaces are refused"),
             _ => (Some(pool), "neither the kernel's interfaces nor threads are allowed"),
         };
-        Self { cached: Lane::Inline, cold: pool, direct, reason }
+        let cold = if threads && nowait_read.works() { Lane::Cold } else { pool };
+        Self { cached: Lane::Inline, cold, direct, reason }
     }
 }
 
@@ -251,15 +260,19 @@ mod tests {
             (&[], &untried, Lane::Inline),
         ];
         for (allowed, asynchrony, expected) in cases {
-            let lanes = Lanes::choose(&probe(allowed), &Answer::Works, asynchrony);
+            let lanes = Lanes::choose(&probe(allowed), &Answer::Works, &Answer::Works, asynchrony);
             assert_eq!(lanes.direct, Some(expected), "{allowed:?}, {asynchrony:?}");
             assert_eq!(lanes.cached, Lane::Inline);
+            let cold = if allowed.contains(&Workers) { Lane::Cold } else { Lane::Inline };
+            assert_eq!(lanes.cold, cold, "{allowed:?}");
         }
         let refusal = cause::find("open", libc::EINVAL, &Facts::default());
-        let lanes = Lanes::choose(&probe(&[Workers]), &Answer::Refused(refusal), &untried);
+        let refused = Answer::Refused(refusal);
+        let lanes = Lanes::choose(&probe(&[Workers]), &refused, &refused, &untried);
         assert_eq!((lanes.direct, lanes.cold), (None, Lane::Pool));
         // A folder that takes no scratch file may still hold files to be read directly.
-        let lanes = Lanes::choose(&probe(&[Workers]), &Answer::Untried("x"), &untried);
+        let unknown = Answer::Untried("x");
+        let lanes = Lanes::choose(&probe(&[Workers]), &unknown, &unknown, &untried);
         assert_eq!(lanes.direct, Some(Lane::Pool));
     }
 

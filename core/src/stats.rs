@@ -100,7 +100,7 @@ counters! {
     by_waiter,
     /// Requests executed by a worker that held the baton.
     by_worker,
-    /// Requests executed by a worker of their own.
+    /// Requests executed by a worker without the baton.
     by_pool,
     /// Requests completed by the poller.
     by_poller,

@@ -119,7 +119,7 @@ pub fn counters(stats: &Snapshot) -> [Counter; 29] {
         counter("written_bytes", "Bytes transferred by writes.", stats.bytes_written),
         counter("by_waiter", "Requests executed by a waiting thread.", stats.by_waiter),
         counter("by_worker", "Requests executed by a worker with the baton.", stats.by_worker),
-        counter("by_pool", "Requests executed by a worker of their own.", stats.by_pool),
+        counter("by_pool", "Requests executed by a worker without the baton.", stats.by_pool),
         counter("by_poller", "Requests completed by the poller.", stats.by_poller),
         counter("by_kernel", "Requests executed by the kernel.", stats.by_kernel),
         counter(

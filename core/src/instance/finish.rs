@@ -28,7 +28,7 @@ pub(crate) enum By {
     Waiter,
     /// A worker with the baton.
     Worker,
-    /// A worker, as one of its own.
+    /// A worker without the baton.
     Pool,
     /// The poller.
     Poller,

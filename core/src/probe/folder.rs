@@ -159,7 +159,7 @@ impl Folder {
             Answer::Works => direct(path, facts),
             _ => (Answer::Untried(SCRATCH), None, Asynchrony::Untried(SCRATCH)),
         };
-        let lanes = Lanes::choose(probe, &direct, &asynchrony);
+        let lanes = Lanes::choose(probe, &nowait_read, &direct, &asynchrony);
         Ok(Self {
             path: path.to_owned(),
             device: metadata.dev(),

@@ -2,8 +2,8 @@
 //!
 //! Requests that are expected not to sleep are executed one after the other by whoever holds the
 //! baton: a worker, or the application's own thread while it waits. Requests known
-//! to sleep go to a worker each; those that wait for a descriptor to the poller. README.md in
-//! this folder gives the states and the arguments.
+//! to sleep go to a worker each, but for small cached reads, which are tried first; those that wait for a descriptor to
+//! the poller. README.md in this folder gives the states and the arguments.
 #![allow(unsafe_code)]
 
 pub(super) mod baton;

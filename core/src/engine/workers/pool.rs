@@ -1,7 +1,7 @@
 //! The workers of this process: one bounded pool that serves the contexts in turn.
 //!
 //! A context that needs a worker stands in a queue, once. A worker takes the first, executes one
-//! request of its (or one turn with its baton), and puts it back at the end while it needs more,
+//! request of its (or some cold reads, or one turn with its baton), and puts it back at the end while it needs more,
 //! so a busy context does not keep the others waiting. The lock covers the queue and the list of idle
 //! workers only; it is never held across a system call.
 

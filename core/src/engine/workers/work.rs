@@ -13,8 +13,8 @@ use crate::sys;
 const COPIERS_MAX: usize = 4;
 
 impl Workers {
-    /// What a worker does for a context that it was called for: one request of the pool lane, or
-    /// else a turn with the baton.
+    /// What a worker does for a context that it was called for: some cold reads, a hand-over to the kernel, one request of the
+    /// pool lane, or else a turn with the baton.
     pub(super) fn serve(&self, instance: &Arc<Instance>) {
         if self.work_at_cold(instance) && !self.others_wait() {
             return;
