@@ -340,8 +340,12 @@ impl Contract for Faulty {
         self.below.drain(instance);
     }
 
-    fn keep_files(&self, fds: &std::ops::RangeInclusive<std::os::fd::RawFd>) {
-        self.below.keep_files(fds);
+    fn before_close(
+        &self,
+        instance: &Instance,
+        fds: &std::ops::RangeInclusive<std::os::fd::RawFd>,
+    ) {
+        self.below.before_close(instance, fds);
     }
 
     fn retract(&self, instance: &Instance, slot: u32, key: u64) -> bool {

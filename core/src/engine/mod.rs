@@ -81,8 +81,9 @@ pub(crate) trait Contract {
         false
     }
 
-    /// These descriptors are about to be closed: requests that wait until one is ready keep its file.
-    fn keep_files(&self, _fds: &RangeInclusive<RawFd>) {}
+    /// These descriptors are about to be closed: requests that wait until one is ready keep its file, and fsyncs that wait for another
+    /// one are executed.
+    fn before_close(&self, _: &Instance, _fds: &RangeInclusive<RawFd>) {}
 
     /// Takes a request back that was handed to a poller or kernel, if the slot is still `key`'s. True if it will not complete by itself any more.
     fn retract(&self, instance: &Instance, slot: u32, key: u64) -> bool;
@@ -238,8 +239,8 @@ impl Contract for Engine {
         dispatch!(self, engine => engine.closed());
     }
 
-    fn keep_files(&self, fds: &RangeInclusive<RawFd>) {
-        dispatch!(self, engine => engine.keep_files(fds));
+    fn before_close(&self, instance: &Instance, fds: &RangeInclusive<RawFd>) {
+        dispatch!(self, engine => engine.before_close(instance, fds));
     }
 
     fn retract(&self, instance: &Instance, slot: u32, key: u64) -> bool {

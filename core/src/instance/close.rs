@@ -41,7 +41,7 @@ impl Instance {
         self.keep_eventfds(fds);
         while self.is_usable() {
             let mut waiting = false;
-            self.engine.keep_files(fds);
+            self.engine.before_close(self, fds);
             self.free.each_held(|index| {
                 let handing_over = || self.engine.is_handing_over();
                 waiting |= self.slot(index).is_waiting_for(fds, handing_over);

@@ -79,6 +79,16 @@ impl IndexRing {
         }
     }
 
+    /// As [`IndexRing::pop`], if the oldest entry stands in front of `end` ([`IndexRing::end`]).
+    pub(crate) fn pop_before(&self, end: u64) -> Option<u32> {
+        loop {
+            let (position, slot) = self.front().filter(|&(position, _)| position < end)?;
+            if self.pop_at(position) {
+                return Some(slot);
+            }
+        }
+    }
+
     /// The oldest entry and its position, for [`IndexRing::pop_at`].
     #[inline]
     pub(crate) fn front(&self) -> Option<(u64, u32)> {
@@ -121,6 +131,11 @@ impl IndexRing {
             let value = self.cell(position).load(Ordering::Acquire);
             (value >> 32 == self.lap(position)).then_some(value as u32)
         })
+    }
+
+    /// The position behind the last entry.
+    pub(crate) fn end(&self) -> u64 {
+        self.tail.load(Ordering::Relaxed)
     }
 
     /// Entries in the ring, those being written included: a hint under concurrency.

@@ -86,7 +86,8 @@ impl Baton {
         // Pairs with the fences in `take` and `look_again`: who clears the mark seen here sees the pushed entries then. The
         // word is only read while its holder, or the next one, has more to do than this.
         fence(Ordering::SeqCst);
-        let now = View(self.0.load(Ordering::Relaxed));
+        // In one order with the flag of sleepers, as below.
+        let now = View(self.0.load(Ordering::SeqCst));
         if now.has_work() {
             return now;
         }

@@ -1,16 +1,18 @@
 //! Executing fsyncs: one call for all that wait for the one under way (`syncs.rs`).
 #![allow(unsafe_code)]
 
+use std::ops::RangeInclusive;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use super::Workers;
 use super::syncs::Arrival;
 use crate::exec::{self, Mode};
-use crate::instance::{By, Instance, Taker};
+use crate::instance::{By, Instance, Taker, without_taker};
 use crate::sqe::FSYNC_DATASYNC;
 use crate::sys;
 
-/// A worker looks so many times for others that came meanwhile.
+/// A worker looks so many times in a row for others that came meanwhile.
 const ROUNDS: usize = 16;
 
 /// Calls `f` with each of a list of slots, which it may pass on.
@@ -49,14 +51,20 @@ impl Workers {
         // SAFETY: started by the caller.
         let fd = unsafe { instance.slot(slot).request() }.sqe.fd;
         let mut waits = false;
-        let arrival = self.syncs.arrive(fd, slot, |below| {
+        let link = |below| {
             instance.slot(slot).link(below);
             if !waits {
                 // It can be cancelled while it waits.
                 instance.slot(slot).requeue();
                 waits = true;
             }
-        });
+        };
+        let arrival = if by == By::Pool {
+            self.syncs.arrive(fd, slot, link)
+        } else {
+            // A thread of the program does this for nobody else: it may have enough, be interrupted, or not come back.
+            self.syncs.join(fd, slot, link).map_or(Arrival::Alone, |()| Arrival::Waits)
+        };
         if arrival == Arrival::Waits {
             return 0;
         }
@@ -68,23 +76,55 @@ impl Workers {
             ticks = sys::ticks().wrapping_sub(begin);
         }
         if let Arrival::Leads(seat) = arrival {
-            self.sync_waiting(instance, seat, by, taker);
+            self.sync_waiting(instance, seat, taker);
         }
         ticks
     }
 
-    /// Executes those who wait at a seat that the caller has, and leaves it.
-    fn sync_waiting(&self, instance: &Arc<Instance>, seat: usize, by: By, taker: &mut Taker<'_>) {
-        // A thread of the program does not do this for others, and a worker not for ever.
-        for _ in 0..if by == By::Pool { ROUNDS } else { 0 } {
+    /// A worker executes those who wait at its seat, for a while, and leaves it.
+    fn sync_waiting(&self, instance: &Arc<Instance>, seat: usize, taker: &mut Taker<'_>) {
+        for _ in 0..ROUNDS {
             let Some(newest) = self.syncs.next(seat) else { return };
-            if let Some(oldest) = start_linked(instance, newest) {
-                self.sync_all(instance, oldest, by, taker);
-            }
+            self.sync_linked(instance, newest, By::Pool, taker);
         }
         if let Some(newest) = self.syncs.leave(seat) {
             each_linked(instance, newest, |slot| self.pool.push(&[slot]));
+            self.watch_over(instance);
             self.call_worker_at_once(instance);
+        }
+    }
+
+    /// Those that wait for their turn on one of these descriptors, which the program is about to close, have it here and now.
+    pub(super) fn sync_before_close(&self, instance: &Instance, fds: &RangeInclusive<RawFd>) {
+        let execute = |newest| {
+            without_taker(|taker| self.sync_linked(instance, newest, By::Waiter, taker));
+        };
+        self.syncs.take_waiting(|fd| fds.contains(&fd), execute);
+    }
+
+    /// Those that wait for their turn, and were cancelled, give their slots back.
+    pub(super) fn purge_syncs(&self, instance: &Arc<Instance>) {
+        let stay = |slot| {
+            let queued = instance.slot(slot);
+            if queued.is_canceled() {
+                instance.start(slot);
+                return;
+            }
+            // SAFETY: taken off its seat by us, so not freed; only read, as whoever cancels it at this moment does.
+            let fd = unsafe { queued.request() }.sqe.fd;
+            if self.syncs.join(fd, slot, |below| queued.link(below)).is_err() {
+                self.pool.push(&[slot]);
+                self.watch_over(instance);
+                self.call_worker_at_once(instance);
+            }
+        };
+        self.syncs.take_waiting(|_| true, |newest| each_linked(instance, newest, stay));
+    }
+
+    /// One call for all of a list but those that were cancelled.
+    fn sync_linked(&self, instance: &Instance, newest: u32, by: By, taker: &mut Taker<'_>) {
+        if let Some(oldest) = start_linked(instance, newest) {
+            self.sync_all(instance, oldest, by, taker);
         }
     }
 
@@ -112,8 +152,10 @@ impl Workers {
 #[cfg(all(test, not(loom), not(miri)))]
 mod tests {
     use super::{Arrival, By, Instance, Workers, each_linked};
+    use crate::engine::Contract;
     use crate::front::Entry;
     use crate::instance::without_taker;
+    use crate::request::Kind;
     use crate::{Context, EngineKind, Sqe};
     use std::os::fd::{AsRawFd, RawFd};
     use std::sync::Arc;
@@ -168,7 +210,7 @@ mod tests {
         let (instance, seat) = waiting(file.as_raw_fd());
         assert!(instance.cancel(2).is_ok(), "it has not begun");
         let workers = Workers::of(&instance);
-        without_taker(|taker| workers.sync_waiting(&instance, seat, By::Pool, taker));
+        without_taker(|taker| workers.sync_waiting(&instance, seat, taker));
         let canceled = Some(-libc::ECANCELED);
         assert_eq!(results(&instance), [Some(0), Some(0), canceled, Some(0), Some(0), Some(0)]);
         assert_eq!(together(&instance), 4, "all but the first and the cancelled one");
@@ -177,13 +219,53 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_of_the_program_passes_the_others_on() {
+    fn a_thread_of_the_program_does_its_own_only() {
+        let file = tempfile::tempfile().unwrap();
+        let builder = Context::builder().entries(2).engine(EngineKind::Workers);
+        let instance = Instance::new(&builder).unwrap();
+        let workers = Workers::of(&instance);
+        let slots = instance.free_slots().take_counted(2, &mut ());
+        for &slot in slots.as_slice() {
+            // SAFETY: just taken.
+            let request = unsafe { instance.slot(slot).request() };
+            (request.sqe, request.kind) = (Sqe::fsync(file.as_raw_fd()), Kind::Sync);
+            instance.slot(slot).fill(u64::from(slot), file.as_raw_fd(), -1);
+            instance.slot(slot).queue();
+            assert!(instance.start(slot));
+            without_taker(|taker| workers.sync(&instance, slot, By::Waiter, taker));
+            assert_eq!(workers.syncs.arrive(1, 0, |_| ()), Arrival::Leads(0), "it has no seat");
+            assert_eq!(workers.syncs.leave(0), None);
+        }
+        assert_eq!(instance.available(), 2);
+    }
+
+    #[test]
+    fn those_that_wait_are_executed_before_their_descriptor_is_closed() {
+        let file = tempfile::tempfile().unwrap();
+        let (instance, _) = waiting(file.as_raw_fd());
+        // The one that is under way never ends.
+        instance.before_close(file.as_raw_fd());
+        assert_eq!(instance.available(), FSYNCS as u32);
+        assert_eq!(together(&instance), FSYNCS - 1);
+        assert_eq!(results(&instance), [Some(0); FSYNCS as usize]);
+    }
+
+    #[test]
+    fn cancelled_ones_cost_no_room_and_the_others_stay() {
         let file = tempfile::tempfile().unwrap();
         let (instance, seat) = waiting(file.as_raw_fd());
-        let workers = Workers::of(&instance);
-        without_taker(|taker| workers.sync_waiting(&instance, seat, By::Waiter, taker));
-        assert_eq!(results(&instance), [Some(0); FSYNCS as usize]);
-        assert_eq!(instance.free_slots().held(), 0);
+        for key in [0, 2, 5] {
+            assert!(instance.cancel(key).is_ok());
+        }
+        assert_eq!(instance.reap(3, |cqe| assert_eq!(cqe.res, -libc::ECANCELED)), 3);
+        assert_eq!(instance.free_slots().held(), FSYNCS as usize, "they are in the list");
+        Workers::of(&instance).purge(&instance);
+        assert_eq!(instance.free_slots().held(), 3);
+        let mut left = 0;
+        let newest = Workers::of(&instance).syncs.newest_waiting(seat).expect("three");
+        each_linked(&instance, newest, |_| left += 1);
+        assert_eq!(left, 3);
+        instance.close();
     }
 
     #[test]
@@ -208,7 +290,7 @@ mod tests {
         let (reader, _writer) = std::io::pipe().unwrap();
         let (instance, seat) = waiting(reader.as_raw_fd());
         let workers = Workers::of(&instance);
-        without_taker(|taker| workers.sync_waiting(&instance, seat, By::Pool, taker));
+        without_taker(|taker| workers.sync_waiting(&instance, seat, taker));
         assert_eq!(results(&instance), [Some(-libc::EINVAL); FSYNCS as usize]);
     }
 

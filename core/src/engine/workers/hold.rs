@@ -230,9 +230,7 @@ impl Workers {
             self.announce(instance, false);
         } else if by == By::Waiter && request.notify == -1 && self.is_left_to_waiter(instance) {
             // This one, when it looks for more.
-            request.lane = Lane::Pool as u8;
-            started.requeue();
-            self.pool.push(&[slot]);
+            self.move_to(instance, slot, Lane::Pool, &self.pool);
             self.watch_over(instance);
         } else {
             self.to_pool(instance, slot);

@@ -199,8 +199,9 @@ impl Workers {
         }
     }
 
+    #[inline]
     fn watch_over(&self, instance: &Arc<Instance>) {
-        if self.baton.watch() {
+        if !self.baton.view().is_watched() && self.baton.watch() {
             self.threads.watchdog.add(instance);
         }
     }
@@ -325,20 +326,22 @@ impl Workers {
     /// From wherever it was to the pool's queue.
     fn to_pool(&self, instance: &Arc<Instance>, slot: u32) {
         self.move_to(instance, slot, Lane::Pool, &self.pool);
+        self.call_worker_at_once(instance);
     }
 
     /// From wherever it was to the queue of what only workers execute.
     fn to_worker(&self, instance: &Arc<Instance>, slot: u32) {
         self.move_to(instance, slot, Lane::Worker, &self.worker);
+        self.call_worker_at_once(instance);
     }
 
-    fn move_to(&self, instance: &Arc<Instance>, slot: u32, lane: Lane, queue: &IndexRing) {
+    /// The caller sees to it that somebody comes.
+    fn move_to(&self, instance: &Instance, slot: u32, lane: Lane, queue: &IndexRing) {
         let started = instance.slot(slot);
         // SAFETY: started, and pushed only afterwards.
         unsafe { started.request() }.lane = lane as u8;
         started.requeue();
         queue.push(&[slot]);
-        self.call_worker_at_once(instance);
     }
 
     /// A positional call found no offsets: the descriptor is a stream.
@@ -378,8 +381,9 @@ impl Workers {
     }
 
     fn purge_queue(instance: &Instance, queue: &IndexRing) {
-        for _ in 0..queue.len() {
-            let Some(slot) = queue.pop() else { return };
+        // Not those that are put back: where others take some meanwhile, their order would change.
+        let end = queue.end();
+        while let Some(slot) = queue.pop_before(end) {
             if instance.slot(slot).is_canceled() {
                 instance.start(slot);
             } else {
@@ -390,8 +394,8 @@ impl Workers {
 
     /// As [`Workers::purge_queue`], where others may wait for those that go.
     fn purge_worker_queue(&self, instance: &Instance) {
-        for _ in 0..self.worker.len() {
-            let Some(slot) = self.worker.pop() else { return };
+        let end = self.worker.end();
+        while let Some(slot) = self.worker.pop_before(end) {
             if !instance.slot(slot).is_canceled() {
                 self.worker.push(&[slot]);
                 continue;
@@ -540,6 +544,7 @@ impl Contract for Workers {
     fn purge(&self, instance: &Arc<Instance>) {
         Self::purge_queue(instance, &self.pool);
         self.purge_worker_queue(instance);
+        self.purge_syncs(instance);
         Self::purge_queue(instance, &self.copies);
         self.cold_queues().for_each(|queue| Self::purge_queue(instance, queue));
         Self::purge_queue(instance, self.kernel.queue());
@@ -556,6 +561,8 @@ impl Contract for Workers {
             }
             self.order.leave(turn);
         }
+        // Whoever looked into a queue meanwhile may have found it empty.
+        self.watch_over(instance);
     }
 
     fn drain(&self, instance: &Instance) {
@@ -572,8 +579,10 @@ impl Contract for Workers {
             instance.slot(taken.slot).queue();
             instance.end_popped(taken.slot);
         }
-        self.syncs
-            .take_waiting(|newest| each_linked(instance, newest, |slot| instance.end_popped(slot)));
+        self.syncs.take_waiting(
+            |_| true,
+            |newest| each_linked(instance, newest, |slot| instance.end_popped(slot)),
+        );
         while let Some(slot) = self.worker.pop() {
             let passed_on = self.threads.poller.find(instance, slot);
             instance.end_popped(slot);
@@ -600,8 +609,9 @@ impl Contract for Workers {
         self.kernel.is_handing_over()
     }
 
-    fn keep_files(&self, fds: &RangeInclusive<RawFd>) {
+    fn before_close(&self, instance: &Instance, fds: &RangeInclusive<RawFd>) {
         self.threads.poller.keep_files(fds);
+        self.sync_before_close(instance, fds);
     }
 
     fn retract(&self, instance: &Instance, slot: u32, key: u64) -> bool {

@@ -182,29 +182,21 @@ impl Workers {
                 instance.completions().wake_now();
             }
         }
-        if !self.baton.view().is_watched() {
-            self.watch_over(instance);
-        }
+        self.watch_over(instance);
     }
 
     /// Has workers come to the requests that any thread may execute, if there are too few.
     pub(super) fn call_for_copies(&self, instance: &Arc<Instance>, helpers_come: bool) {
         fence(Ordering::SeqCst);
         // The waiter takes one, and workers what it has no hands for.
-        if helpers_come && self.copies.len() == 1 && !instance.completions().has_sleepers() {
-            if !self.baton.view().is_watched() {
-                self.watch_over(instance);
-            }
-        } else {
+        if !helpers_come || self.copies.len() != 1 || instance.completions().has_sleepers() {
             if self.copies_for_workers() > 0 {
                 self.call_worker(instance);
             } else if instance.completions().has_sleepers() {
                 instance.completions().wake_now();
             }
-            if !self.baton.view().is_watched() {
-                self.watch_over(instance);
-            }
         }
+        self.watch_over(instance);
     }
 
     /// Says that requests were pushed, and sees to it that somebody executes them.

@@ -27,6 +27,11 @@ pub(crate) enum Arrival {
     Alone,
 }
 
+/// The word of a seat where nobody waits.
+fn taken_for(fd: i32) -> u64 {
+    u64::from(fd as u32) << FD_SHIFT | TAKEN
+}
+
 fn newest(word: u64) -> Option<u32> {
     ((word & SLOT) >> 1).checked_sub(1).map(|slot| slot as u32)
 }
@@ -36,33 +41,46 @@ impl Syncs {
         Self(std::array::from_fn(|_| AtomicU64::new(0)))
     }
 
-    /// An fsync of `fd` has come. `link` is told which slot waits already, to be found through this one, perhaps
-    /// more than once; from its first call on others may see `slot` waiting, whatever the answer is.
+    /// An fsync of `fd` has come, to a thread that stays with the seat if it gets one. `link` is told which slot waits already, to be
+    /// found through this one, perhaps more than once; from its first call on others may see `slot` waiting, whatever
+    /// the answer is.
     pub(crate) fn arrive(&self, fd: i32, slot: u32, mut link: impl FnMut(Option<u32>)) -> Arrival {
-        let taken = u64::from(fd as u32) << FD_SHIFT | TAKEN;
         loop {
-            let mut free = None;
-            for (at, seat) in self.0.iter().enumerate() {
-                let mut now = seat.load(Ordering::Relaxed);
-                if now == 0 {
-                    free.get_or_insert(at);
-                }
-                while now & !SLOT == taken {
-                    link(newest(now));
-                    let waiting = taken | (u64::from(slot) + 1) << 1;
-                    // Release: the link, and the request.
-                    match seat.compare_exchange(now, waiting, Ordering::AcqRel, Ordering::Relaxed) {
-                        Ok(_) => return Arrival::Waits,
-                        Err(changed) => now = changed,
-                    }
-                }
-            }
+            let Err(free) = self.join(fd, slot, &mut link) else { return Arrival::Waits };
             let Some(at) = free else { return Arrival::Alone };
+            let taken = taken_for(fd);
             let seat = self.0[at].compare_exchange(0, taken, Ordering::AcqRel, Ordering::Relaxed);
             if seat.is_ok() {
                 return Arrival::Leads(at);
             }
         }
+    }
+
+    /// As [`Syncs::arrive`], where another thread is at an fsync of this descriptor. Otherwise gives a free seat, if there is one.
+    pub(crate) fn join(
+        &self,
+        fd: i32,
+        slot: u32,
+        mut link: impl FnMut(Option<u32>),
+    ) -> Result<(), Option<usize>> {
+        let taken = taken_for(fd);
+        let mut free = None;
+        for (at, seat) in self.0.iter().enumerate() {
+            let mut now = seat.load(Ordering::Relaxed);
+            if now == 0 {
+                free.get_or_insert(at);
+            }
+            while now & !SLOT == taken {
+                link(newest(now));
+                let waiting = taken | (u64::from(slot) + 1) << 1;
+                // Release: the link, and the request.
+                match seat.compare_exchange(now, waiting, Ordering::AcqRel, Ordering::Relaxed) {
+                    Ok(_) => return Ok(()),
+                    Err(changed) => now = changed,
+                }
+            }
+        }
+        Err(free)
     }
 
     /// The newest of those who wait at this seat, who are the caller's now. `None`: nobody, and the seat is free. To be called by
@@ -91,11 +109,22 @@ impl Syncs {
         newest(self.0[seat].load(Ordering::Acquire))
     }
 
-    /// Calls `f` with the newest of those who wait at each seat, who are the caller's now. By whoever likes to.
-    pub(crate) fn take_waiting(&self, mut f: impl FnMut(u32)) {
+    /// Calls `f` with the newest of those who wait at each seat of a descriptor that is `wanted`, who are the caller's now. By
+    /// whoever likes to.
+    pub(crate) fn take_waiting(&self, wanted: impl Fn(i32) -> bool, mut f: impl FnMut(u32)) {
         for seat in &self.0 {
-            if let Some(slot) = newest(seat.fetch_and(!SLOT, Ordering::AcqRel)) {
-                f(slot);
+            let mut now = seat.load(Ordering::Relaxed);
+            while let Some(slot) = newest(now)
+                && wanted((now >> FD_SHIFT) as i32)
+            {
+                let none = now & !SLOT;
+                match seat.compare_exchange(now, none, Ordering::AcqRel, Ordering::Relaxed) {
+                    Ok(_) => {
+                        f(slot);
+                        break;
+                    }
+                    Err(changed) => now = changed,
+                }
             }
         }
     }
@@ -132,7 +161,9 @@ mod tests {
         assert_eq!(syncs.arrive(100, 100, |_| ()), Arrival::Alone);
         assert_eq!(syncs.arrive(3, 101, |_| ()), Arrival::Waits);
         let mut taken = Vec::new();
-        syncs.take_waiting(|slot| taken.push(slot));
+        syncs.take_waiting(|fd| fd != 3, |slot| taken.push(slot));
+        assert!(taken.is_empty());
+        syncs.take_waiting(|_| true, |slot| taken.push(slot));
         assert_eq!(taken, [101]);
         assert_eq!(syncs.next(3), None, "its thread finds nobody, and goes");
     }

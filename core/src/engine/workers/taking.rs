@@ -53,7 +53,7 @@ impl Taking {
         Self { owner: AtomicUsize::new(0), in_order: AtomicBool::new(false) }
     }
 
-    /// A request whose order matters comes through the queue: said before it is pushed.
+    /// A request whose order matters comes through the queue: said before it is pushed, and true for good.
     pub(crate) fn in_order(&self) {
         self.in_order.store(true, Ordering::Relaxed);
     }
