@@ -233,7 +233,8 @@ impl Instance {
     }
 
     /// Looks whether something can be brought to its end at once: executes what is known not to sleep,
-    /// and, now and then, collects what the kernel has done. Never sleeps.
+    /// and, now and then, collects what the kernel has done. Waits for nothing but, when it tries a cold read, file metadata that is
+    /// not in memory.
     #[inline]
     pub fn poll(self: &Arc<Self>) {
         /// Looking at the kernel's ring costs as much as looking at thirty requests.

@@ -20,7 +20,7 @@ use crate::sys;
 
 /// A try that took less has started nothing.
 const STARTED_US: u64 = 3;
-/// One that took longer has waited for something: no thread of the program goes on with them.
+/// One that took longer has waited for something: workers go on with the others.
 const SLOW_US: u64 = 100;
 /// So many are on their way at most: what others ask of the device (an fsync) waits behind them.
 const COMING_MAX: usize = 64;
@@ -108,24 +108,25 @@ impl Workers {
         if instance.completions().has_sleepers() {
             instance.completions().wake_now();
         }
-        if !self.baton.view().is_watched() {
-            self.watch_over(instance);
-        }
+        self.watch_over(instance);
     }
 
-    /// A waiter tries what is queued, so that the device has work.
+    /// A waiter tries what is queued, so that the device has work. It has taken some completions since `before`, and has `helped`
+    /// somewhere else or not.
     #[inline(never)]
     pub(super) fn help_cold(
         &self,
         cold: &Cold,
         instance: &Arc<Instance>,
         help: &Help,
-        taker: &mut Taker<'_>,
+        helped: bool,
+        (before, taker): (u32, &mut Taker<'_>),
     ) -> bool {
         if help.min > 0 {
             self.habit.waiter_came();
         }
         if help.unbounded
+            && !helped
             && self.must_wait_for_all(instance, 1)
             && let Some(slot) = cold.untried.pop()
         {
@@ -133,11 +134,12 @@ impl Workers {
             self.run(instance, slot, By::Waiter, true, taker);
             return true;
         }
-        let before = taker.taken();
-        let present = self.try_some(cold, instance, By::Waiter, taker, |present, taker| {
-            let taken = taker.taken() - before;
-            let favour = present >= FAVOURS && help.min > 0 && taken >= help.min;
-            favour || taken >= help.max
+        let mut tried = 0;
+        let present = self.try_some(cold, instance, By::Waiter, taker, |taker| {
+            tried += 1;
+            let come = taker.taken() - before + instance.completions().available();
+            let favour = tried >= FAVOURS && help.min > 0 && come >= help.min;
+            favour || come >= help.max
         });
         if self.cold_for_workers() > 0 && !self.may_read(instance, help, taker.taken() - before) {
             self.call_worker(instance);
@@ -202,20 +204,20 @@ impl Workers {
         // Acquire: whoever has set it has pushed what it is about.
         cold.for_workers.swap(false, Ordering::AcqRel);
         without_taker(|taker| {
-            self.try_some(cold, instance, By::Pool, taker, |_, _| false);
+            self.try_some(cold, instance, By::Pool, taker, |_| false);
         });
         true
     }
 
-    /// Tries what is queued until there is nothing, too much is on its way, one takes long, or `enough` says so of how many were
-    /// present. Gives how many were.
+    /// Tries what is queued until there is nothing, too much is on its way, one takes long, or `enough` says so after one. Gives how
+    /// many were present.
     fn try_some(
         &self,
         cold: &Cold,
         instance: &Arc<Instance>,
         by: By,
         taker: &mut Taker<'_>,
-        mut enough: impl FnMut(u32, &Taker<'_>) -> bool,
+        mut enough: impl FnMut(&Taker<'_>) -> bool,
     ) -> u32 {
         let (mut present, mut some_coming) = (0, false);
         loop {
@@ -225,31 +227,29 @@ impl Workers {
                 break;
             }
             let Some(slot) = cold.untried.pop() else { break };
-            let begin = sys::ticks();
-            match self.try_cold(cold, instance, slot, by, taker) {
+            let (outcome, ticks) = self.try_cold(cold, instance, slot, by, taker);
+            match outcome {
                 Outcome::Present => present += 1,
                 Outcome::Coming => some_coming = true,
                 Outcome::Gone => {}
             }
-            if sys::ticks().wrapping_sub(begin) > SLOW_US * self.ticks_per_us {
+            if ticks > SLOW_US * self.ticks_per_us {
                 cold.leave_to_workers();
                 break;
             }
-            if enough(present, taker) {
+            if enough(taker) {
                 break;
             }
         }
         if some_coming {
             // Should there have been nothing in the queues while these were tried, the watch may have ended.
             fence(Ordering::SeqCst);
-            if !self.baton.view().is_watched() {
-                self.watch_over(instance);
-            }
+            self.watch_over(instance);
         }
         present
     }
 
-    /// Reads a page that is there, and starts the device for one that is not.
+    /// Reads a page that is there, and starts the device for one that is not. Gives the ticks that it took, too.
     fn try_cold(
         &self,
         cold: &Cold,
@@ -257,9 +257,9 @@ impl Workers {
         slot: u32,
         by: By,
         taker: &mut Taker<'_>,
-    ) -> Outcome {
+    ) -> (Outcome, u64) {
         if !instance.start(slot) {
-            return Outcome::Gone;
+            return (Outcome::Gone, 0);
         }
         // SAFETY: started by us just now, and not passed on before the reference's last use.
         let request = unsafe { instance.slot(slot).request() };
@@ -276,14 +276,12 @@ impl Workers {
                 }
                 descriptor::learn_tried(fd, true);
                 instance.finish_for(slot, result, by, taker);
-                return Outcome::Present;
+                return (Outcome::Present, ticks);
             }
             Tried::Impossible => {
-                request.lane = Lane::Pool as u8;
-                instance.slot(slot).requeue();
-                self.pool.push(&[slot]);
+                self.move_to(instance, slot, Lane::Pool, &self.pool);
                 self.call_worker(instance);
-                return Outcome::Gone;
+                return (Outcome::Gone, ticks);
             }
             Tried::WouldWait => {
                 if ticks < STARTED_US * self.ticks_per_us {
@@ -297,7 +295,7 @@ impl Workers {
         }
         instance.slot(slot).requeue();
         cold.coming.push(&[slot]);
-        Outcome::Coming
+        (Outcome::Coming, ticks)
     }
 
     /// There is something to be tried, and by a worker.
@@ -502,8 +500,9 @@ mod tests {
         });
     }
 
-    #[test]
-    fn a_poll_sees_what_is_present_and_what_is_inline() {
+    /// So often of 100 times two completions are there after `poll`, where one of two requests is a cold read of a page that is present,
+    /// and the other one is inline.
+    fn both_seen_by(poll: impl Fn(&Arc<Instance>)) -> u32 {
         let mut reads = Reads::new(1);
         let (written, data) = (tempfile::tempfile().unwrap(), [1; LEN]);
         let mut both = 0;
@@ -515,13 +514,28 @@ mod tests {
             // SAFETY: `data` outlives the request.
             let write = unsafe { reads.instance.submit(&[Entry { sqe, data: 0, notify: -1 }]) };
             assert_eq!(write.accepted, 1);
-            reads.instance.poll();
+            poll(&reads.instance);
             // Not if this thread was away meanwhile, and a worker has one in hand.
             both += u32::from(reads.instance.completions().available() == 2);
             reads.wait(2);
             assert_eq!(reads.instance.reap(2, |cqe| assert_eq!(cqe.res, LEN as i32)), 2);
         }
+        both
+    }
+
+    #[test]
+    fn a_poll_sees_what_is_present_and_what_is_inline() {
+        let both = both_seen_by(|instance| instance.poll());
         assert!(both > 50, "{both} of 100");
+    }
+
+    #[test]
+    fn a_poll_executes_no_more_than_its_caller_can_take() {
+        let both = both_seen_by(|instance| {
+            without_taker(|taker| instance.wait(0, 1, None, None, taker));
+        });
+        // Unless a worker has come.
+        assert!(both < 50, "{both} of 100");
     }
 
     #[test]

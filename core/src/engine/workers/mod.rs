@@ -443,15 +443,19 @@ impl Contract for Workers {
         if self.stands_by() {
             return self.look_on(help);
         }
+        let before = taker.taken();
         let mut helped = !self.kernel.is_idle() && self.help_kernel(instance, help, taker);
         if let Some(cold) = self.cold.get()
-            && !(helped && help.min > 0)
             && !cold.is_empty()
         {
-            helped |= self.help_cold(cold, instance, help, taker);
+            helped |= self.help_cold(cold, instance, help, helped, (before, taker));
         }
-        // A poll is to see of every lane what does not sleep.
-        if helped && help.min > 0 {
+        // A poll is to see of every lane what does not sleep, as far as it can take that.
+        let is_enough = |taker: &Taker<'_>| {
+            let come = || taker.taken() - before + instance.completions().available();
+            help.min > 0 || come() >= help.max
+        };
+        if helped && is_enough(taker) {
             return true;
         }
         // It was left before anything else came into the queues: no request is overtaken.
@@ -474,7 +478,7 @@ impl Contract for Workers {
             }
         }
         if !self.copies.is_empty() && self.help_copy(instance, help, taker) {
-            if help.min > 0 {
+            if is_enough(taker) {
                 return true;
             }
             helped = true;
@@ -485,7 +489,7 @@ impl Contract for Workers {
         {
             return true;
         }
-        self.help_more(instance, help, taker) || helped
+        self.help_more(instance, help, helped, taker) || helped
     }
 
     fn has_help_to_offer(&self, instance: &Instance, help: &Help) -> bool {

@@ -165,15 +165,16 @@ impl Workers {
             || helpless && !self.worker.is_empty()
     }
 
-    /// Helps with all but a request left for its submitter's wait.
+    /// Helps with what is left when it has looked at the other lanes, and has `helped` there or not.
     pub(super) fn help_more(
         &self,
         instance: &Arc<Instance>,
         help: &Help,
+        helped: bool,
         taker: &mut Taker<'_>,
     ) -> bool {
         let mut view = self.baton.view();
-        if help.min == 0 && view.is_held() {
+        if help.min == 0 && !helped && view.is_held() {
             // A poll that comes while another thread executes: what it has begun is not to be missed.
             view = self.wait_for_holder(view);
         }
@@ -203,6 +204,10 @@ impl Workers {
                     let favour = help.min > 0 && available >= help.min;
                     available >= help.max || favour && (slow || executed >= FAVOURS)
                 });
+                if help.min == 0 && !self.pool.is_empty() {
+                    // What has been passed on there is left to a waiter, which a poll is not.
+                    self.call_worker(instance);
+                }
                 return true;
             }
         } else if help.min > 0 {
