@@ -1,9 +1,9 @@
 //! The baton: the right to execute a context's inline lane. One holder at a time; a holder that
 //! blocks loses it. README.md beside this file gives the states and why no wake-up is lost.
 //!
-//! One word: `turn << 3 | WATCHED | WORK | HELD`. The turn grows with every change of holder and
-//! with every request that a holder begins, so the same word seen twice means that the
-//! holder has been in one request in between.
+//! One word: `turn << 3 | WATCHED | WORK | HELD`. The turn grows with every change of holder, and the number of requests that were taken
+//! out of the queue with every one that a holder begins: their sum ([`View::at`]), seen twice, means that the holder has been in one
+//! request in between. Where a batch is begun, and not a request (the door of the kernel lane), the turn itself grows.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
@@ -19,13 +19,6 @@ pub(crate) struct Baton(AtomicU64);
 /// Proof of holding the baton, as long as nobody has taken it away.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Turn(u64);
-
-impl Turn {
-    /// Its number: grows by one with every request.
-    pub(crate) fn number(&self) -> u64 {
-        self.0
-    }
-}
 
 /// A look at the word, by somebody who does not hold it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +48,11 @@ impl View {
     /// The word itself, for keeping.
     pub(crate) fn word(self) -> u64 {
         self.0
+    }
+
+    /// With the number of requests that holders have taken out of their queue, which grows with every one that a holder begins.
+    pub(crate) fn at(self, taken: u64) -> Self {
+        Self(self.0.wrapping_add(taken.wrapping_mul(TURN)))
     }
 
     /// Held, and by the same turn as in `earlier`.
@@ -147,7 +145,7 @@ impl Baton {
         }
     }
 
-    /// On to the next request: a new turn. `None` if the baton was taken away.
+    /// On to the next batch: a new turn. `None` if the baton was taken away.
     #[inline]
     pub(crate) fn proceed(&self, turn: Turn) -> Option<Turn> {
         self.update(&turn, |now| Some(now.wrapping_add(TURN))).ok().map(|now| Turn(now / TURN))
@@ -180,11 +178,11 @@ impl Baton {
         self.update(&turn, |now| Some(now & !HELD | WORK)).is_ok()
     }
 
-    /// Takes the baton away from the holder seen in `stuck`. Exactly one of the two wins: the
-    /// holder's next step on its turn, or this. The baton is free then, with work announced.
-    pub(crate) fn steal(&self, stuck: View) -> bool {
+    /// Takes the baton away from the holder seen in `stuck`, if holders have not `taken` more by now. Exactly one of the two
+    /// wins: the holder's next step on its turn, or this. The baton is free then, with work announced.
+    pub(crate) fn steal(&self, stuck: View, taken: u64) -> bool {
         let mut now = self.0.load(Ordering::Relaxed);
-        while now & HELD != 0 && now / TURN == stuck.0 / TURN {
+        while now & HELD != 0 && View(now).at(taken).0 / TURN == stuck.0 / TURN {
             let free = now.wrapping_add(TURN) & !HELD | WORK;
             match self.0.compare_exchange_weak(now, free, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return true,
@@ -222,10 +220,15 @@ mod tests {
         let view = baton.view();
         let turn = baton.proceed(turn).unwrap();
         assert!(!baton.view().is_stuck_since(view));
-        assert!(!baton.steal(view), "an old view steals nothing");
-        let view = baton.view();
-        assert!(baton.steal(view));
-        assert!(baton.proceed(turn).is_none());
+        assert!(!baton.steal(view, 0), "an old view steals nothing");
+        let view = baton.view().at(7);
+        assert!(
+            !baton.view().at(8).is_stuck_since(view) && baton.view().at(7).is_stuck_since(view)
+        );
+        assert!(!baton.steal(view, 8), "its holder has begun another request");
+        assert!(baton.is_held_in(&turn));
+        assert!(baton.steal(view, 7));
+        assert!(!baton.is_held_in(&turn) && baton.proceed(turn).is_none());
         assert!(baton.view().has_work());
         let turn = baton.take().unwrap();
         assert_eq!(baton.release(turn), Release::Free);
@@ -263,6 +266,7 @@ mod loom_models {
         baton: Baton,
         ring: IndexRing,
         executed: AtomicU32,
+        losers: AtomicU32,
     }
 
     impl Model {
@@ -271,6 +275,7 @@ mod loom_models {
                 baton: Baton::new(),
                 ring: IndexRing::new(2),
                 executed: AtomicU32::new(0),
+                losers: AtomicU32::new(0),
             })
         }
 
@@ -285,20 +290,25 @@ mod loom_models {
         }
 
         fn hold(&self, mut turn: Turn) {
+            let lost = || {
+                self.losers.fetch_add(1, Ordering::Relaxed);
+            };
             loop {
-                while self.ring.pop().is_some() {
-                    self.executed.fetch_add(1, Ordering::Relaxed);
-                    match self.baton.proceed(turn) {
-                        Some(next) => turn = next,
-                        None => return,
+                while let Some((position, _)) = self.ring.front() {
+                    if !self.baton.is_held_in(&turn) {
+                        return lost();
+                    }
+                    if self.ring.pop_at(position) {
+                        self.executed.fetch_add(1, Ordering::Relaxed);
                     }
                 }
                 match self.baton.release(turn) {
                     Release::Work(same) => match self.baton.look_again(same) {
                         Some(next) => turn = next,
-                        None => return,
+                        None => return lost(),
                     },
-                    Release::Free | Release::Lost => return,
+                    Release::Free => return,
+                    Release::Lost => return lost(),
                 }
             }
         }
@@ -327,7 +337,7 @@ mod loom_models {
             let seen = model.baton.view();
             let other = Arc::clone(&model);
             let thief = thread::spawn(move || {
-                let won = other.baton.steal(seen);
+                let won = other.baton.steal(seen, 0);
                 if won && let Some(turn) = other.baton.take() {
                     other.hold(turn);
                 }
@@ -341,6 +351,30 @@ mod loom_models {
             let stolen = thief.join().unwrap();
             assert!(still_holder ^ stolen, "exactly one wins");
             assert_eq!(model.executed.load(Ordering::Relaxed), 1);
+            assert!(!model.baton.view().is_held());
+        });
+    }
+
+    #[test]
+    fn loom_who_loses_it_between_two_requests_finds_out_once() {
+        loom::model(|| {
+            let model = Model::new();
+            model.ring.push(&[0, 1]);
+            model.baton.announce();
+            let turn = model.baton.take().unwrap();
+            let seen = model.baton.view().at(model.ring.taken());
+            let other = Arc::clone(&model);
+            let thief = thread::spawn(move || {
+                let stolen = other.baton.steal(seen, other.ring.taken());
+                if stolen && let Some(turn) = other.baton.take() {
+                    other.hold(turn);
+                }
+                stolen
+            });
+            model.hold(turn);
+            let stolen = thief.join().unwrap();
+            assert_eq!(model.losers.load(Ordering::Relaxed), u32::from(stolen));
+            assert_eq!(model.executed.load(Ordering::Relaxed), 2);
             assert!(!model.baton.view().is_held());
         });
     }

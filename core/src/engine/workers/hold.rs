@@ -73,7 +73,7 @@ impl Workers {
                     // On its way from the submitter's CPU while this one is executed.
                     sys::prefetch(instance.slot(next));
                 }
-                let timed = fetching || turn.number().is_multiple_of(TIMED_EVERY);
+                let timed = fetching || self.inline.taken().is_multiple_of(TIMED_EVERY);
                 let ticks = self.run(instance, slot, by, timed, taker);
                 self.took(ticks);
                 if by == By::Worker && self.gives_way() {
@@ -88,10 +88,7 @@ impl Workers {
                 } else if enough(ticks, taker.taken()) {
                     return self.lay_down(instance, turn);
                 } else {
-                    match self.baton.proceed(turn) {
-                        Some(next) => turn = next,
-                        None => return self.lost(instance),
-                    }
+                    // Whether the baton was taken away is seen before the next one is taken.
                     continue;
                 }
             }
@@ -159,11 +156,16 @@ impl Workers {
         }
     }
 
+    /// The baton as it is now, for seeing whether its holder goes on.
+    pub(super) fn progress(&self) -> View {
+        self.baton.view().at(self.inline.taken())
+    }
+
     /// Takes the baton away from a holder that has been in one request for too long. False: it has gone on.
     pub(super) fn steal(&self, instance: &Arc<Instance>, view: View) -> bool {
         // Before the fact, so that whoever takes the baton next knows.
         self.losers.fetch_add(1, Ordering::SeqCst);
-        let stolen = self.baton.steal(view);
+        let stolen = self.baton.steal(view, self.inline.taken());
         if stolen {
             instance.count(|stats| &stats.handovers);
         } else {

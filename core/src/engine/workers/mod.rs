@@ -535,7 +535,7 @@ impl Contract for Workers {
     }
 
     fn watch(&self, instance: &Arc<Instance>) {
-        let view = self.baton.view();
+        let view = self.progress();
         if !view.is_held() || self.inline.is_empty() {
             return;
         }

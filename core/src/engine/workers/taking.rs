@@ -250,7 +250,7 @@ mod loom_models {
         }
 
         /// Takes until there is nothing, or the baton is lost.
-        fn hold(&self, mut turn: Turn, me: usize) {
+        fn hold(&self, turn: Turn, me: usize) {
             loop {
                 match self.taking.take_as(&self.queue, &InTurn(self, &turn), me) {
                     Taken::Nothing => break,
@@ -268,10 +268,6 @@ mod loom_models {
                         }
                     }
                 }
-                match self.baton.proceed(turn) {
-                    Some(next) => turn = next,
-                    None => return self.lost(),
-                }
             }
             if !self.baton.leave(turn) {
                 self.lost();
@@ -285,7 +281,7 @@ mod loom_models {
         /// As a thief that goes on in its place does.
         fn steal_and_hold(&self) {
             self.losers.fetch_add(1, Ordering::SeqCst);
-            if !self.baton.steal(self.baton.view()) {
+            if !self.baton.steal(self.baton.view(), 0) {
                 self.losers.fetch_sub(1, Ordering::SeqCst);
             }
             if let Some(turn) = self.baton.take() {

@@ -150,7 +150,7 @@ impl Workers {
         let begin = sys::ticks();
         while view.is_held() && sys::ticks().wrapping_sub(begin) < POLL_US * self.ticks_per_us {
             std::thread::yield_now();
-            view = self.baton.view();
+            view = self.progress();
         }
         if view.is_held() {
             self.given_up.store(view.word(), Ordering::Relaxed);
@@ -176,7 +176,7 @@ impl Workers {
         let mut view = self.baton.view();
         if help.min == 0 && !helped && view.is_held() {
             // A poll that comes while another thread executes: what it has begun is not to be missed.
-            view = self.wait_for_holder(view);
+            view = self.wait_for_holder(self.progress());
         }
         if help.min > 0 && self.pipeline.is(Way::Pipelined) && view.is_held() {
             match self.wait_for_pipeline(instance, help) {

@@ -61,7 +61,7 @@ impl Watchdog {
         let mut state = lock(&self.state);
         state.watched.push(Watched {
             instance: Arc::downgrade(instance),
-            view: workers.baton.view(),
+            view: workers.progress(),
             door: workers.kernel.door().view(),
             taken: workers.taken(),
             cold: workers.cold_taken(),
@@ -136,7 +136,7 @@ enum Look {
 impl Watched {
     fn look(&mut self, instance: &Arc<Instance>) -> Look {
         let workers = Workers::of(instance);
-        let view = workers.baton.view();
+        let view = workers.progress();
         let taken = workers.taken();
         let waiting = view.has_work() || workers.has_inline_work();
         let mut look = Look::Fine;
@@ -171,7 +171,7 @@ impl Watched {
         let door = kernel.door().view();
         if kernel.queued() > 0 && taken[1] == self.taken[1] {
             if door.is_stuck_since(self.door) {
-                kernel.door().steal(door);
+                kernel.door().steal(door, 0);
             } else if !door.is_held() {
                 workers.habit.nobody_came();
             }
@@ -183,7 +183,7 @@ impl Watched {
             look = Look::NeedsWorker;
         }
         let before = self.taken;
-        (self.view, self.taken) = (workers.baton.view(), taken);
+        (self.view, self.taken) = (workers.progress(), taken);
         if !workers.copies.is_empty() && taken[1] == before[1] {
             workers.copies_stuck.store(true, Ordering::Relaxed);
             look = Look::NeedsWorker;
