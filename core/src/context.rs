@@ -204,11 +204,12 @@ impl Context {
         if !self.instance.is_of_this_process() {
             return None;
         }
-        let mut taken = self.taken.pop_front();
-        if taken.is_none() {
-            self.instance.reap(1, |cqe| taken = Some(cqe));
+        let Self { instance, taken, .. } = self;
+        if taken.is_empty() && instance.available() > 0 {
+            // Several with one step.
+            instance.reap(TAKEN_MAX, |cqe| taken.push_back(cqe));
         }
-        taken
+        taken.pop_front()
     }
 
     /// Takes up to `cqes.len()` completions, without sleeping. Gives how many.

@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 
 mod free;
 
-pub(crate) use self::free::{BATCH, Batch, CountSteps, FreeSlots};
+pub(crate) use self::free::{BATCH, Batch, CountSteps, FreeSlots, Returned};
 
 use crate::cqe::Cqe;
 use crate::sqe::Sqe;

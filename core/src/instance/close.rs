@@ -52,7 +52,7 @@ impl Instance {
             if !waiting {
                 return;
             }
-            if !without_taker(|taker| self.engine.help(self, &all, taker)) {
+            if !without_taker(|taker| self.help(&all, taker)) {
                 // Others execute them. Whether a system call has begun, and so holds the file,
                 // nobody can see; after this long it has, and may never end.
                 let Some(nap) = naps.next() else { return };
@@ -107,7 +107,7 @@ impl Instance {
                     self.cancel_slot(index, self.slot(index).key());
                 }
             });
-            self.completions.collect(|slot| self.reaped(slot));
+            self.reaping(|reaped| self.completions.collect(reaped));
             // Every request that was accepted stands in the ring: nobody touches it any more.
             let available = self.completions.available();
             if self.free.held() == available as usize {

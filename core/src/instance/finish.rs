@@ -7,7 +7,7 @@ use super::{Instance, Taker};
 use crate::affinity::placed::How;
 use crate::cqe::Cqe;
 use crate::queue::{IoEvent, Posted};
-use crate::request::{Completion, FreeIt, Kind};
+use crate::request::{Completion, FreeIt, Kind, Returned};
 use crate::stats::Counters;
 use crate::sys;
 
@@ -103,7 +103,7 @@ impl Instance {
         }
         let (data, obj) = (request.data, request.sqe.user_data);
         self.slot(index).done();
-        self.free.give(index);
+        self.free.give_later(index, &mut taker.returned);
         taker.taken += 1;
         (taker.sink)(data, obj, i64::from(result));
     }
@@ -171,12 +171,28 @@ impl Instance {
 
     /// A completion was reaped: its slot is free, unless its number is still in a ring.
     #[inline]
-    pub(super) fn reaped(&self, index: u32) {
+    fn reaped(&self, index: u32) {
+        let mut returned = Returned::default();
+        self.reaped_with_others(index, &mut returned);
+        self.free.give_returned(&mut returned);
+    }
+
+    #[inline]
+    fn reaped_with_others(&self, index: u32, returned: &mut Returned) {
         if self.slot(index).reaped().0 {
-            self.free.give(index);
+            self.free.give_later(index, returned);
         } else {
             self.reaped_in_rings.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Calls `f` with what is to be called for each completion that was reaped.
+    #[inline]
+    pub(super) fn reaping<R>(&self, f: impl FnOnce(&mut dyn FnMut(u32)) -> R) -> R {
+        let mut returned = Returned::default();
+        let result = f(&mut |index| self.reaped_with_others(index, &mut returned));
+        self.free.give_returned(&mut returned);
+        result
     }
 
     #[inline(never)]

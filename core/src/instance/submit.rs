@@ -215,7 +215,7 @@ impl Instance {
     #[inline(never)]
     fn make_room(self: &Arc<Self>) {
         // Completions that the program reaped from the ring by itself still hold their slots.
-        self.completions.collect(|slot| self.reaped(slot));
+        self.reaping(|reaped| self.completions.collect(reaped));
         self.engine.purge(self);
         self.await_reaped();
     }

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use super::Instance;
 use crate::cqe::Cqe;
 use crate::engine::{Contract, Help};
-use crate::queue::{IoEvent, SleepEnd, Sleeper};
+use crate::queue::{IoEvent, Ring, SleepEnd, Sleeper};
+use crate::request::Returned;
 use crate::sys;
 
 /// What a thread waits for in [`Instance::wait_for`].
@@ -50,18 +51,26 @@ pub struct Taker<'a> {
     pub(super) sink: &'a mut dyn FnMut(u64, u64, i64),
     pub(super) room: u32,
     pub(super) taken: u32,
+    /// Their slots.
+    pub(super) returned: Returned,
 }
 
 impl<'a> Taker<'a> {
     /// Takes up to `room` completions: `data`, `obj` and `res` of an [`IoEvent`]. One by one, as they are in registers then: read
     /// from memory as one right after they were written, the CPU would wait for the writes.
     pub fn new(room: u32, sink: &'a mut dyn FnMut(u64, u64, i64)) -> Self {
-        Self { sink, room, taken: 0 }
+        Self { sink, room, taken: 0, returned: Returned::default() }
     }
 
     /// How many it has taken.
     pub fn taken(&self) -> u32 {
         self.taken
+    }
+
+    /// Frees the slots of what it has taken.
+    #[inline]
+    pub(crate) fn give_back(&mut self, instance: &Instance) {
+        instance.free.give_returned(&mut self.returned);
     }
 }
 
@@ -99,15 +108,23 @@ impl Instance {
         }
         let help = Help { min, max: max.max(min), unbounded: timeout.is_none() && min > 0 };
         if min == 0 {
-            self.engine.help(self, &help, taker);
+            self.help(&help, taker);
             return Waited::Enough;
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let helped = self.engine.help(self, &help, taker);
+        let helped = self.help(&help, taker);
         if self.has_enough(min, taker) {
             return Waited::Enough;
         }
         self.wait_on(help, helped, deadline, mask, taker)
+    }
+
+    /// A round of help. What it has taken is free afterwards.
+    #[inline]
+    pub(super) fn help(self: &Arc<Self>, help: &Help, taker: &mut Taker<'_>) -> bool {
+        let helped = self.engine.help(self, help, taker);
+        taker.give_back(self);
+        helped
     }
 
     /// As many as `min` were taken or can be reaped.
@@ -131,7 +148,7 @@ impl Instance {
         loop {
             let help = Help { min: min - taker.taken, ..help };
             if helped {
-                helped = self.engine.help(self, &help, taker);
+                helped = self.help(&help, taker);
                 if self.has_enough(min, taker) {
                     return Waited::Enough;
                 }
@@ -147,7 +164,9 @@ impl Instance {
             let need = min - taker.taken;
             let sleeper =
                 Sleeper { need, concerns: None, stay_up: &stay_up, even_if_closed: false };
-            match self.engine.sleep(self, &sleeper, time, mask, taker) {
+            let end = self.engine.sleep(self, &sleeper, time, mask, taker);
+            taker.give_back(self);
+            match end {
                 SleepEnd::Again => {}
                 SleepEnd::TimedOut => {
                     if nap.is_some() {
@@ -181,7 +200,7 @@ impl Instance {
                     return Waited::Gone;
                 }
                 let help = Help { min: missing, max: u32::MAX, unbounded: timeout.is_none() };
-                let helped = self.engine.help(self, &help, taker);
+                let helped = self.help(&help, taker);
                 if (wish.missing)() == 0 {
                     return Waited::Enough;
                 }
@@ -254,29 +273,23 @@ impl Instance {
             self.looked.store(now, Ordering::Relaxed);
             return self.engine.collect(self);
         }
-        without_taker(|taker| self.engine.help(self, &help, taker));
+        without_taker(|taker| self.help(&help, taker));
     }
 
     /// Reaps up to `max` completions as [`Cqe`]s, without sleeping. Gives how many.
     #[inline]
     pub fn reap(&self, max: u32, mut take: impl FnMut(Cqe)) -> u32 {
-        self.completions.reap(
-            max,
-            // SAFETY: `reap` passes places between head and tail.
-            |ring, at| take(unsafe { ring.read_cqe(at) }),
-            |slot| self.reaped(slot),
-        )
+        // SAFETY: `reap` passes places between head and tail.
+        let take = |ring: &Ring, at| take(unsafe { ring.read_cqe(at) });
+        self.reaping(|reaped| self.completions.reap(max, take, reaped))
     }
 
     /// Reaps up to `max` completions as [`IoEvent`]s, without sleeping. Gives how many.
     #[inline]
     pub fn reap_events(&self, max: u32, mut take: impl FnMut(IoEvent)) -> u32 {
-        self.completions.reap(
-            max,
-            // SAFETY: `reap` passes places between head and tail.
-            |ring, at| take(unsafe { ring.read_event(at) }),
-            |slot| self.reaped(slot),
-        )
+        // SAFETY: `reap` passes places between head and tail.
+        let take = |ring: &Ring, at| take(unsafe { ring.read_event(at) });
+        self.reaping(|reaped| self.completions.reap(max, take, reaped))
     }
 
     /// Completions that can be reaped.

@@ -27,6 +27,21 @@ pub(crate) struct Batch {
     len: usize,
 }
 
+/// Slots of one word that are to be given back together. They are held until then.
+#[derive(Debug, Default)]
+#[must_use]
+pub(crate) struct Returned {
+    word: u32,
+    bits: u64,
+}
+
+impl Drop for Returned {
+    #[inline]
+    fn drop(&mut self) {
+        debug_assert_eq!(self.bits, 0, "slots were never given back");
+    }
+}
+
 impl Batch {
     #[inline]
     pub(crate) fn new() -> Self {
@@ -196,10 +211,31 @@ impl FreeSlots {
     /// Gives one slot back.
     #[inline]
     pub(crate) fn give(&self, slot: u32) {
-        let at = slot / 64;
-        let bit = 1 << (slot % 64);
-        let before = self.words[at as usize].fetch_or(bit, Ordering::Release);
-        debug_assert_eq!(before & bit, 0, "slot {slot} given back twice");
+        self.give_bits(slot / 64, 1 << (slot % 64));
+    }
+
+    /// Gives one slot back, with the others of its word: at the latest with [`FreeSlots::give_returned`].
+    #[inline]
+    pub(crate) fn give_later(&self, slot: u32, returned: &mut Returned) {
+        if slot / 64 != returned.word {
+            self.give_returned(returned);
+            returned.word = slot / 64;
+        }
+        returned.bits |= 1 << (slot % 64);
+    }
+
+    /// Gives those back that were to be given later, with one contended step.
+    #[inline]
+    pub(crate) fn give_returned(&self, returned: &mut Returned) {
+        if returned.bits != 0 {
+            self.give_bits(returned.word, std::mem::take(&mut returned.bits));
+        }
+    }
+
+    #[inline]
+    fn give_bits(&self, at: u32, bits: u64) {
+        let before = self.words[at as usize].fetch_or(bits, Ordering::Release);
+        debug_assert_eq!(before & bits, 0, "slots of word {at} given back twice");
         if at < self.hint.load(Ordering::Relaxed) {
             self.hint.store(at, Ordering::Relaxed);
         }

@@ -141,6 +141,7 @@ impl Workers {
             let favour = tried >= FAVOURS && help.min > 0 && come >= help.min;
             favour || come >= help.max
         });
+        taker.give_back(instance);
         if self.cold_for_workers() > 0 && !self.may_read(instance, help, taker.taken() - before) {
             self.call_worker(instance);
         }
