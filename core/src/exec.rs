@@ -159,7 +159,7 @@ pub(crate) unsafe fn execute(request: &mut Request, mode: Mode) -> i32 {
         match sqe.opcode {
             opcode::READ => {
                 // SAFETY: the kernel checks the buffer, which is the request's.
-                return unsafe { positional(sqe, |a, n, o| sys::pread(sqe.fd, a, n, o)) };
+                return unsafe { read(sqe) };
             }
             opcode::WRITE => {
                 // SAFETY: as above.
@@ -170,6 +170,16 @@ pub(crate) unsafe fn execute(request: &mut Request, mode: Mode) -> i32 {
     }
     // SAFETY: as above.
     unsafe { execute_rest(request, mode) }
+}
+
+/// Reads at an offset.
+///
+/// # Safety
+/// As for [`execute`]; it is a read at an offset, without flags.
+#[inline(always)]
+pub(crate) unsafe fn read(sqe: &Sqe) -> i32 {
+    // SAFETY: the kernel checks the buffer.
+    unsafe { positional(sqe, |a, n, o| sys::pread(sqe.fd, a, n, o)) }
 }
 
 /// What a read did that was not to wait.

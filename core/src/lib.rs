@@ -90,6 +90,9 @@ mod readers;
 #[path = "engine/kernel/reaper.rs"]
 mod reaper;
 #[cfg(loom)]
+#[path = "engine/workers/split.rs"]
+mod split;
+#[cfg(loom)]
 #[path = "engine/workers/syncs.rs"]
 mod syncs;
 #[cfg(loom)]

@@ -103,7 +103,7 @@ pub struct Counter {
 }
 
 /// Every counter that only grows.
-pub fn counters(stats: &Snapshot) -> [Counter; 29] {
+pub fn counters(stats: &Snapshot) -> [Counter; 30] {
     let counter = |name, help, value| Counter { name, help, value };
     [
         counter("contexts", "Contexts made.", stats.contexts),
@@ -143,6 +143,11 @@ pub fn counters(stats: &Snapshot) -> [Counter; 29] {
             "syncs_together",
             "Fsyncs done by one call with others of their descriptor.",
             stats.syncs_together,
+        ),
+        counter(
+            "reads_in_parts",
+            "Large cached reads that several threads did in parts.",
+            stats.reads_in_parts,
         ),
         counter(
             "submissions_local",

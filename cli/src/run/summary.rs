@@ -45,6 +45,7 @@ pub fn text(stats: &Snapshot) -> String {
     row("hand-overs", count(stats.handovers), per_request(stats.handovers, total));
     row("pages read ahead of writes", count(stats.pages_ahead), String::new());
     row("reads of pages not in memory", count(stats.reads_ahead), share(stats.reads_ahead, total));
+    row("reads done in parts", count(stats.reads_in_parts), String::new());
     row("fsyncs done with others", count(stats.syncs_together), String::new());
     row("workers at most", count(stats.workers_max), String::new());
     for (name, number) in [

@@ -14,11 +14,13 @@ mod habit;
 mod hold;
 mod lane;
 mod next;
+mod parts;
 mod pipeline;
 mod place;
 mod poller;
 pub(super) mod pool;
 mod readers;
+mod split;
 mod submit;
 mod syncs;
 mod taking;
@@ -42,7 +44,9 @@ use self::fsync::each_linked;
 use self::habit::Habit;
 use self::lane::{Flags, Lane};
 use self::next::Next;
+use self::parts::Gain;
 use self::pipeline::{Pipeline, Way};
+use self::split::Split;
 use self::syncs::Syncs;
 use self::taking::Taking;
 use self::threads::{Threads, ThreadsOf};
@@ -98,6 +102,9 @@ pub(crate) struct Workers {
     copying: AtomicUsize,
     /// None was taken for a tick of the watchdog.
     copies_stuck: AtomicBool,
+    /// One of them that is done in parts, and whether that is quicker.
+    split: Split,
+    gain: Gain,
     /// Made with the first cold read: most contexts have none.
     cold: OnceBox<Cold>,
     kernel: KernelLane,
@@ -140,6 +147,8 @@ impl Workers {
             copies: IndexRing::new(slots),
             copying: AtomicUsize::new(0),
             copies_stuck: AtomicBool::new(false),
+            split: Split::new(),
+            gain: Gain::default(),
             cold: OnceBox::new(),
             kernel: KernelLane::new(builder, slots)?,
             kind: builder.engine,
@@ -373,6 +382,12 @@ impl Workers {
         !self.inline.is_empty() || self.has_ordered_work()
     }
 
+    /// Are there copies, or parts of one, for whoever comes?
+    #[inline]
+    fn has_copies(&self) -> bool {
+        !self.copies.is_empty() || self.split.left() > 0
+    }
+
     #[inline]
     fn has_ordered_work(&self) -> bool {
         !self.ordered.is_empty()
@@ -477,7 +492,7 @@ impl Contract for Workers {
                 self.pipeline.next_window(counts, now, more_than, &self.threads.busy);
             }
         }
-        if !self.copies.is_empty() && self.help_copy(instance, help, taker) {
+        if self.has_copies() && self.help_copy(instance, help, taker) {
             if is_enough(taker) {
                 return true;
             }
@@ -500,7 +515,7 @@ impl Contract for Workers {
         view.has_work() && !view.is_held()
             || !self.next.is_empty()
             || self.kernel.has_help_to_offer(help.min > 0)
-            || !self.copies.is_empty()
+            || self.has_copies()
             || self.has_cold_help()
             || self.may_take(instance, help)
     }

@@ -61,7 +61,11 @@ impl Workers {
     ) -> bool {
         let (mut executed, before) = (0, taker.taken());
         while let Some(slot) = self.copies.pop() {
-            let ticks = self.run(instance, slot, By::Waiter, true, taker);
+            let ticks = if help.min > 0 {
+                self.run_copy(instance, slot, By::Waiter, taker)
+            } else {
+                self.run(instance, slot, By::Waiter, true, taker)
+            };
             executed += 1;
             let taken = taker.taken() - before;
             let slow = ticks > FAVOUR_US * self.ticks_per_us;
@@ -71,6 +75,12 @@ impl Workers {
             if slow || executed >= FAVOURS || taken + available >= help.max {
                 break;
             }
+        }
+        if help.min > 0 && executed == 0 && self.read_part(instance, By::Waiter, taker) {
+            // A worker was quicker to begin with it.
+            while self.read_part(instance, By::Waiter, taker) {}
+            self.wait_for_last_parts();
+            executed += 1;
         }
         if executed > 0 && help.min > 0 {
             self.habit.waiter_came();

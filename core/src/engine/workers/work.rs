@@ -46,22 +46,25 @@ impl Workers {
             let mut idle_since = sys::ticks();
             loop {
                 if let Some(slot) = self.copies.pop() {
-                    without_taker(|taker| self.run(instance, slot, By::Pool, true, taker));
+                    without_taker(|taker| self.run_copy(instance, slot, By::Pool, taker));
                     idle_since = sys::ticks();
                     if self.others_wait() {
                         // Back to the queue of contexts, which serves them in turn.
                         self.copying.fetch_sub(1, Ordering::SeqCst);
                         return;
                     }
+                } else if without_taker(|taker| self.read_part(instance, By::Pool, taker)) {
+                    idle_since = sys::ticks();
                 } else if sys::ticks().wrapping_sub(idle_since) > self.copy_patience() {
                     break;
                 }
                 std::hint::spin_loop();
             }
+            self.gain.leaves();
             self.copying.fetch_sub(1, Ordering::SeqCst);
             // Pairs with the fence of a submitter: it sees that nobody is here, or this its requests.
             fence(Ordering::SeqCst);
-            if self.copies.is_empty() {
+            if !self.has_copies() {
                 return;
             }
             self.copying.fetch_add(1, Ordering::SeqCst);
@@ -70,7 +73,8 @@ impl Workers {
 
     /// How long a worker without work looks out for more, in ticks.
     pub(super) fn copy_patience(&self) -> u64 {
-        if self.pipeline.is(Way::SideBySide) { SPIN_US_MAX * self.ticks_per_us } else { 0 }
+        let between = if self.pipeline.is(Way::SideBySide) { SPIN_US_MAX } else { 0 };
+        self.gain.patience().max(between * self.ticks_per_us)
     }
 
     /// Requests of other lanes wait for a worker.
@@ -149,12 +153,13 @@ impl Workers {
     pub(super) fn copies_for_workers(&self) -> usize {
         let most = if self.waiters_execute() { threads::cpus() - 1 } else { threads::cpus() };
         let most = most.min(COPIERS_MAX);
+        let waiting = self.copies.len() + self.split.left();
         if self.copies_stuck.load(Ordering::Relaxed) {
             // Those at them sleep, which cached reads do not usually.
-            return self.copies.len().min(1);
+            return waiting.min(1);
         }
         let at_them = self.copying.load(Ordering::Relaxed);
-        self.copies.len().min(most.max(1).saturating_sub(at_them))
+        waiting.min(most.max(1).saturating_sub(at_them))
     }
 
     /// Requests that neither the baton's word nor the next cell tells of.
