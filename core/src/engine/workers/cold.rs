@@ -22,8 +22,9 @@ use crate::sys;
 const STARTED_US: u64 = 3;
 /// One that took longer has waited for something: workers go on with the others.
 const SLOW_US: u64 = 100;
-/// So many are on their way at most: what others ask of the device (an fsync) waits behind them.
+/// So many are on their way at most: what others ask of the device waits behind them. Fewer while fsyncs of this process are under way.
 const COMING_MAX: usize = 64;
+const COMING_BESIDE_SYNCS: usize = 16;
 /// A worker serves other contexts after so many.
 const TURN: usize = 64;
 
@@ -66,8 +67,8 @@ impl Cold {
 
     /// Is there something to be tried, and room for what is not there?
     #[inline]
-    fn may_try(&self) -> bool {
-        !self.untried.is_empty() && self.coming.len() < COMING_MAX
+    fn may_try(&self, coming_max: usize) -> bool {
+        !self.untried.is_empty() && self.coming.len() < coming_max
     }
 
     /// What is left is for a worker. After the push, so that who takes note of it sees what was pushed.
@@ -183,7 +184,7 @@ impl Workers {
         for _ in 0..TURN {
             let Some(slot) = cold.coming.pop() else { break };
             without_taker(|taker| self.run(instance, slot, By::Pool, false, taker));
-            if cold.coming.len() < COMING_MAX / 2 {
+            if cold.coming.len() < self.coming_max() / 2 {
                 self.work_at_untried(cold, instance);
             }
             if self.others_wait() {
@@ -222,7 +223,7 @@ impl Workers {
     ) -> u32 {
         let (mut present, mut some_coming) = (0, false);
         loop {
-            if cold.coming.len() >= COMING_MAX && !cold.untried.is_empty() {
+            if cold.coming.len() >= self.coming_max() && !cold.untried.is_empty() {
                 // Those who read go on with it.
                 cold.leave_to_workers();
                 break;
@@ -299,9 +300,17 @@ impl Workers {
         (Outcome::Coming, ticks)
     }
 
+    /// So many may be on their way now.
+    #[inline]
+    fn coming_max(&self) -> usize {
+        let syncing = self.threads.syncing.load(Ordering::Relaxed) > 0;
+        if syncing { COMING_BESIDE_SYNCS } else { COMING_MAX }
+    }
+
     /// There is something to be tried, and by a worker.
     fn is_to_try(&self, cold: &Cold) -> bool {
-        cold.may_try() && (!self.waiters_execute() || cold.for_workers.load(Ordering::Relaxed))
+        cold.may_try(self.coming_max())
+            && (!self.waiters_execute() || cold.for_workers.load(Ordering::Relaxed))
     }
 
     /// What workers are to do for cold reads, as one request each.
@@ -315,7 +324,8 @@ impl Workers {
     #[inline]
     pub(super) fn has_cold_help(&self) -> bool {
         let helpless = || self.threads.pool.is_helpless();
-        self.cold.get().is_some_and(|cold| cold.may_try() || !cold.is_empty() && helpless())
+        let may_try = |cold: &Cold| cold.may_try(self.coming_max());
+        self.cold.get().is_some_and(|cold| may_try(cold) || !cold.is_empty() && helpless())
     }
 
     /// The queues for cold reads, if there have been any: of those to be tried, and of those on their way.
@@ -332,7 +342,7 @@ impl Workers {
     pub(super) fn cold_is_stuck(&self, taken: [u64; 2]) -> bool {
         let Some(cold) = self.cold.get() else { return false };
         let now = self.cold_taken();
-        let untried = cold.may_try() && now[0] == taken[0];
+        let untried = cold.may_try(self.coming_max()) && now[0] == taken[0];
         let coming = !cold.coming.is_empty() && now[1] == taken[1];
         if untried {
             cold.leave_to_workers();

@@ -4,6 +4,7 @@
 use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::Workers;
 use super::syncs::Arrival;
@@ -138,8 +139,10 @@ impl Workers {
         // SAFETY: as above.
         let request = unsafe { instance.slot(first).request() };
         request.sqe.op_flags = op_flags;
+        self.threads.syncing.fetch_add(1, Ordering::Relaxed);
         // SAFETY: it has no buffers.
         let result = unsafe { exec::execute(request, Mode::Plain) };
+        self.threads.syncing.fetch_sub(1, Ordering::Relaxed);
         each_linked(instance, first, |slot| {
             if slot != first {
                 instance.count(|stats| &stats.syncs_together);

@@ -3,7 +3,7 @@
 
 use std::ops::Deref;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::poller::Poller;
@@ -36,6 +36,8 @@ pub(super) struct Threads {
     pub(super) poller: Poller,
     pub(super) watchdog: Watchdog,
     pub(super) busy: Busy,
+    /// Fsyncs under way.
+    pub(super) syncing: AtomicUsize,
 }
 
 static CURRENT: AtomicPtr<Threads> = AtomicPtr::new(std::ptr::null_mut());
@@ -76,6 +78,7 @@ impl Threads {
                 poller: Poller::new(),
                 watchdog: Watchdog::new(),
                 busy: Busy::new(),
+                syncing: AtomicUsize::new(0),
             }));
             match CURRENT.compare_exchange(first, new, Ordering::AcqRel, Ordering::Relaxed) {
                 // Leaked: threads and contexts refer to it as long as the process lives.
