@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the tests of queues and request slots under Miri, which finds undefined behaviour: ci/miri.sh [TEST…]
+# Runs the tests of queues, request slots and the small protocols under Miri, which finds undefined behaviour: ci/miri.sh [TEST…]
 #
 # Needs rustup; adds the components that it uses to the nightly toolchain.
 set -euo pipefail
@@ -7,7 +7,7 @@ set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 help_if_asked "$@"
 tests=("$@")
-((${#tests[@]})) || tests=(queue:: request:: zeros::)
+((${#tests[@]})) || tests=(queue:: request:: zeros:: baton:: next:: readers:: split:: syncs:: taking::)
 command -v rustup >/dev/null || die "rustup is missing"
 rustup component add --toolchain nightly miri rust-src
 cd -- "$root"

@@ -276,7 +276,7 @@ impl FreeSlots {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{BATCH, CountSteps, FreeSlots};
+    use super::{BATCH, CountSteps, FreeSlots, Returned};
 
     #[test]
     fn a_batch_is_trimmed_to_what_is_free() {
@@ -322,6 +322,26 @@ mod tests {
         }
 
         fn handed_over(&mut self) {}
+    }
+
+    #[test]
+    fn slots_given_back_together_are_all_free_afterwards() {
+        let free = FreeSlots::new(130);
+        let mut held = Vec::new();
+        while let Some(slot) = free.take_one(&mut ()) {
+            held.push(slot);
+        }
+        let mut returned = Returned::default();
+        // Of several words, also in turn.
+        for slot in [3, 64, 65, 4, 129, 128, 0] {
+            free.give_later(slot, &mut returned);
+        }
+        free.give_returned(&mut returned);
+        free.give_returned(&mut returned);
+        assert_eq!((held.len(), free.held()), (130, 123));
+        let mut again: Vec<u32> = std::iter::from_fn(|| free.take_one(&mut ())).collect();
+        again.sort_unstable();
+        assert_eq!(again, [0, 3, 4, 64, 65, 128, 129]);
     }
 
     #[test]
