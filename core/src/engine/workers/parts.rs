@@ -10,7 +10,7 @@ use super::threads::{Busy, cpus};
 use crate::descriptor;
 use crate::exec;
 use crate::instance::{By, Instance, Taker};
-use crate::sqe::Sqe;
+use crate::sqe::{Sqe, opcode};
 use crate::sys::{self, MAX_RW_COUNT};
 
 /// Reads before the first trial of the other way, and at most between two, to which the number doubles while the answer stays.
@@ -88,11 +88,11 @@ impl Trials {
 }
 
 impl Gain {
-    /// Is the next one to be done in parts? Where another thread is asked the same, it is not, and does not count.
-    fn chooses_parts(&self) -> bool {
-        let in_parts = self.trials.try_lock().is_ok_and(|mut trials| trials.next());
+    /// Is the next one to be done in parts? `None`: not now, and it does not count, as another thread is asking the same.
+    fn chooses_parts(&self) -> Option<bool> {
+        let in_parts = self.trials.try_lock().ok()?.next();
         self.in_parts.store(in_parts, Ordering::Relaxed);
-        in_parts
+        Some(in_parts)
     }
 
     fn took(&self, ticks: u64, len: u32) {
@@ -134,6 +134,13 @@ impl Gain {
     }
 }
 
+/// Can it be done in parts: is it a plain read of several parts, at offsets that a file can have?
+fn has_parts(sqe: &Sqe) -> bool {
+    let end = sqe.off.saturating_add(sqe.len.into());
+    let plain = sqe.opcode == opcode::READ && sqe.op_flags == 0;
+    plain && sqe.len >= 2 * PART_MIN && end <= i64::MAX as u64
+}
+
 impl Workers {
     /// Executes a copy, whose number the caller has popped. Gives the ticks that it took.
     pub(super) fn run_copy(
@@ -145,33 +152,39 @@ impl Workers {
     ) -> u64 {
         // SAFETY: popped by us, so not freed; only read, as whoever cancels it at this moment does.
         let sqe = unsafe { instance.slot(slot).request() }.sqe;
-        let alone = self.copies.is_empty() && sqe.len >= 2 * PART_MIN;
+        let alone = self.copies.is_empty() && has_parts(&sqe);
         let begin = sys::ticks();
         let possible = alone && self.gain.has_cpus(begin / self.ticks_per_us, &self.threads.busy);
-        let in_parts = possible && self.gain.chooses_parts();
-        let ticks = if in_parts {
-            self.run_in_parts(instance, slot, by, taker);
-            sys::ticks().wrapping_sub(begin)
+        let chosen = possible.then(|| self.gain.chooses_parts()).flatten();
+        let ticks = if chosen == Some(true) {
+            self.run_in_parts(instance, slot, by, taker)
         } else {
             self.run(instance, slot, by, true, taker)
         };
-        if possible {
+        if chosen.is_some() && ticks > 0 {
             self.gain.took(ticks, sqe.len);
         }
         ticks
     }
 
-    fn run_in_parts(&self, instance: &Arc<Instance>, slot: u32, by: By, taker: &mut Taker<'_>) {
+    /// Gives the ticks that it took; 0 if it was cancelled.
+    fn run_in_parts(
+        &self,
+        instance: &Arc<Instance>,
+        slot: u32,
+        by: By,
+        taker: &mut Taker<'_>,
+    ) -> u64 {
         if !instance.start(slot) {
-            return;
+            return 0;
         }
+        let begin = sys::ticks();
         // SAFETY: started by us just now, and not passed on before the reference's last use.
         let request = unsafe { instance.slot(slot).request() };
         let len = request.sqe.len.min(MAX_RW_COUNT as u32);
         let read = Sqe { len, ..request.sqe };
         if request.refused != 0 || !self.split.begin(slot, &read) {
-            self.execute(instance, slot, by, true, taker);
-            return;
+            return self.execute(instance, slot, by, true, taker);
         }
         // Pairs with the one of a worker that leaves (`work_at_copies`).
         fence(Ordering::SeqCst);
@@ -181,6 +194,7 @@ impl Workers {
         }
         while self.read_part(instance, by, taker) {}
         self.wait_for_last_parts();
+        sys::ticks().wrapping_sub(begin)
     }
 
     /// Others have the last parts of a read: looks out for its end as long as a few take.
@@ -224,10 +238,10 @@ impl Workers {
 
 #[cfg(all(test, not(loom), not(miri)))]
 mod tests {
-    use super::{By, GAP, Trials, Workers};
+    use super::{By, GAP, Trials, Workers, has_parts};
     use crate::front::Entry;
     use crate::instance::{Instance, without_taker};
-    use crate::{Context, EngineKind, Sqe};
+    use crate::{Context, EngineKind, Sqe, opcode};
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::FileExt;
 
@@ -252,6 +266,17 @@ mod tests {
                 return result.unwrap();
             }
         }
+    }
+
+    #[test]
+    fn only_plain_large_reads_at_offsets_have_parts() {
+        let read = |len, off| Sqe { opcode: opcode::READ, len, off, ..Sqe::default() };
+        assert!(has_parts(&read(1 << 20, 0)) && has_parts(&read(1 << 20, 1 << 62)));
+        assert!(!has_parts(&read(4096, 0)));
+        assert!(!has_parts(&read(1 << 20, crate::FILE_POSITION)));
+        assert!(!has_parts(&read(1 << 20, i64::MAX as u64)));
+        assert!(!has_parts(&Sqe { op_flags: libc::RWF_NOWAIT as u32, ..read(1 << 20, 0) }));
+        assert!(!has_parts(&Sqe { opcode: opcode::READV, ..read(1 << 20, 0) }));
     }
 
     #[test]

@@ -45,15 +45,19 @@ impl Workers {
         loop {
             let mut idle_since = sys::ticks();
             loop {
-                if let Some(slot) = self.copies.pop() {
-                    without_taker(|taker| self.run_copy(instance, slot, By::Pool, taker));
-                    idle_since = sys::ticks();
-                    if self.others_wait() {
-                        // Back to the queue of contexts, which serves them in turn.
-                        self.copying.fetch_sub(1, Ordering::SeqCst);
-                        return;
+                let worked = without_taker(|taker| match self.copies.pop() {
+                    Some(slot) => {
+                        self.run_copy(instance, slot, By::Pool, taker);
+                        true
                     }
-                } else if without_taker(|taker| self.read_part(instance, By::Pool, taker)) {
+                    None => self.read_part(instance, By::Pool, taker),
+                });
+                if self.others_wait() {
+                    // Back to the queue of contexts, which serves them in turn.
+                    self.copying.fetch_sub(1, Ordering::SeqCst);
+                    return;
+                }
+                if worked {
                     idle_since = sys::ticks();
                 } else if sys::ticks().wrapping_sub(idle_since) > self.copy_patience() {
                     break;
