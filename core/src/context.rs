@@ -147,7 +147,7 @@ impl Context {
         // What `wait` has taken is unreaped still, though its slots are free again.
         let room = match self.taken.len() {
             0 => self.entries(),
-            taken => self.entries().saturating_sub(taken + self.instance.free_slots().held()),
+            taken => self.entries().saturating_sub(taken + self.instance.unreaped()),
         };
         let batch = &self.pushed[..self.pushed.len().min(room)];
         if batch.is_empty() && !self.pushed.is_empty() && self.instance.is_usable() {

@@ -234,6 +234,12 @@ impl Instance {
         }
     }
 
+    /// Slots whose completions were not reaped: a hint under concurrency.
+    pub(crate) fn unreaped(&self) -> usize {
+        let reaped = self.reaped_in_rings.load(Ordering::Relaxed).max(0) as usize;
+        self.free.held().saturating_sub(reaped)
+    }
+
     /// A slot is free: a hint, unless no other thread submits.
     pub fn has_room(&self) -> bool {
         !self.free.held_more_than(self.room() - 1)

@@ -67,6 +67,26 @@ fn cancelled_requests_that_were_reaped_hold_no_room() {
 }
 
 #[test]
+fn one_that_was_cancelled_and_reaped_makes_room_for_one() {
+    let _bound = bounded(2 * LONG);
+    let file = file_with(&pattern(1, 64 * BLOCK));
+    let mut buffers = vec![[0u8; BLOCK]; 8];
+    for round in 0..200 {
+        let mut context = context(8);
+        let most = context.entries();
+        buffers.resize(most, [0; BLOCK]);
+        push_reads(&mut context, &file, &mut buffers);
+        submit_all(&mut context);
+        (0..most as u64).for_each(|at| drop(context.cancel(at)));
+        // Others have completed, and were not reaped.
+        assert!(wait_until(|| context.reap().is_some()));
+        push(&mut context, Sqe::nop());
+        assert_eq!(context.submit().ok(), Some(1), "round {round}: one was reaped");
+        assert_eq!(context.destroy().len(), most);
+    }
+}
+
+#[test]
 fn every_request_completes_once_while_another_thread_cancels() {
     const REQUESTS: u64 = 20_000;
     const DEPTH: usize = 64;
