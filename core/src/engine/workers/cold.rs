@@ -101,6 +101,10 @@ impl Workers {
     pub(super) fn queue_cold(&self, instance: &Arc<Instance>, slots: &[u32], helpers_come: bool) {
         let cold = self.cold.get().expect("made when the lane was chosen");
         cold.untried.push(slots);
+        if cold.coming.len() >= self.coming_max() {
+            // No waiter tries more now; who reads does later.
+            cold.leave_to_workers();
+        }
         if !helpers_come {
             cold.leave_to_workers();
             return self.call_worker(instance);

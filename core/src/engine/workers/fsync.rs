@@ -60,7 +60,7 @@ impl Workers {
                 waits = true;
             }
         };
-        let arrival = if by == By::Pool {
+        let arrival = if by == By::Pool && !self.threads.pool.is_helpless() {
             self.syncs.arrive(fd, slot, link)
         } else {
             // A thread of the program does this for nobody else: it may have enough, be interrupted, or not come back.
