@@ -151,18 +151,20 @@ impl Workers {
         taker: &mut Taker<'_>,
     ) -> u64 {
         // SAFETY: popped by us, so not freed; only read, as whoever cancels it at this moment does.
-        let sqe = unsafe { instance.slot(slot).request() }.sqe;
-        let alone = self.copies.is_empty() && has_parts(&sqe);
-        let begin = sys::ticks();
-        let possible = alone && self.gain.has_cpus(begin / self.ticks_per_us, &self.threads.busy);
-        let chosen = possible.then(|| self.gain.chooses_parts()).flatten();
+        let sqe = &unsafe { instance.slot(slot).request() }.sqe;
+        let (len, alone) = (sqe.len, has_parts(sqe) && self.copies.is_empty());
+        let now_us = || sys::ticks() / self.ticks_per_us;
+        if !alone || !self.gain.has_cpus(now_us(), &self.threads.busy) {
+            return self.run(instance, slot, by, true, taker);
+        }
+        let chosen = self.gain.chooses_parts();
         let ticks = if chosen == Some(true) {
             self.run_in_parts(instance, slot, by, taker)
         } else {
             self.run(instance, slot, by, true, taker)
         };
         if chosen.is_some() && ticks > 0 {
-            self.gain.took(ticks, sqe.len);
+            self.gain.took(ticks, len);
         }
         ticks
     }

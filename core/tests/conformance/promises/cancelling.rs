@@ -1,6 +1,7 @@
 //! A cancel hits what has not been started, once, and leaves nothing behind.
 
 use std::collections::{HashMap, HashSet};
+use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::sync::Mutex;
@@ -11,7 +12,7 @@ use crate::common::{
     LONG, Random, bounded, by_user_data, context, file_with, pattern, push, reap_all, submit_all,
     wait_for, wait_until,
 };
-use uringlet::Sqe;
+use uringlet::{Context, Sqe};
 
 #[test]
 fn a_waiting_poll_can_be_cancelled() {
@@ -37,17 +38,23 @@ impl Drop for SetAtEnd<'_> {
     }
 }
 
+/// A context without room, all of it submitted reads, with a buffer each.
+fn full_of_reads(file: &File, buffers: &mut Vec<[u8; BLOCK]>) -> Context {
+    let mut context = context(8);
+    buffers.resize(context.entries(), [0; BLOCK]);
+    push_reads(&mut context, file, buffers);
+    submit_all(&mut context);
+    context
+}
+
 #[test]
 fn cancelled_requests_that_were_reaped_hold_no_room() {
     let _bound = bounded(2 * LONG);
     let file = file_with(&pattern(1, 64 * BLOCK));
-    let mut buffers = vec![[0u8; BLOCK]; 8];
+    let mut buffers = Vec::new();
     for round in 0..200 {
-        let mut context = context(8);
+        let mut context = full_of_reads(&file, &mut buffers);
         let most = context.entries();
-        buffers.resize(most, [0; BLOCK]);
-        push_reads(&mut context, &file, &mut buffers);
-        submit_all(&mut context);
         for at in 0..most as u64 {
             let answer = errno(context.cancel(at));
             assert!([0, libc::EALREADY, libc::ENOENT].contains(&answer), "{answer}");
@@ -70,13 +77,10 @@ fn cancelled_requests_that_were_reaped_hold_no_room() {
 fn one_that_was_cancelled_and_reaped_makes_room_for_one() {
     let _bound = bounded(2 * LONG);
     let file = file_with(&pattern(1, 64 * BLOCK));
-    let mut buffers = vec![[0u8; BLOCK]; 8];
+    let mut buffers = Vec::new();
     for round in 0..200 {
-        let mut context = context(8);
+        let mut context = full_of_reads(&file, &mut buffers);
         let most = context.entries();
-        buffers.resize(most, [0; BLOCK]);
-        push_reads(&mut context, &file, &mut buffers);
-        submit_all(&mut context);
         (0..most as u64).for_each(|at| drop(context.cancel(at)));
         // Others have completed, and were not reaped.
         assert!(wait_until(|| context.reap().is_some()));
