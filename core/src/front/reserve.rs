@@ -14,9 +14,10 @@ use crate::sys::Mapping;
 const SIZE: usize = 128 * 1024;
 const PIECE: usize = 4096;
 
-/// The allocator. Its reserve is handed out in one direction, and is whole again when everything was given back.
+/// The allocator. Its reserve is handed out in one direction, and is whole again when everything was given back. Nothing in
+/// this crate is aligned to more than the reserve is (`CachePadded`).
 #[derive(Debug)]
-#[repr(C, align(64))]
+#[repr(C, align(128))]
 pub struct Reserve {
     memory: UnsafeCell<[u8; SIZE]>,
     /// Bytes handed out, and in the lower half pieces not given back.
@@ -135,7 +136,7 @@ mod tests {
     #[test]
     fn pieces_are_apart_aligned_and_whole_again_in_the_end() {
         let reserve = Reserve::new();
-        let layouts = [(1, 1), (100, 8), (3, 64), (4096, 16)];
+        let layouts = [(1, 1), (100, 8), (3, 64), (5, 128), (4096, 16)];
         let layouts = layouts.map(|(size, align)| Layout::from_size_align(size, align).unwrap());
         for _ in 0..3 {
             let mut end = 0;
