@@ -63,6 +63,9 @@ pub(crate) unsafe fn get_events(
     let mut taker = Taker::new(direct, &mut take);
     let waited = instance.wait(reachable, max, timeout, mask, &mut taker);
     let taken = taker.taken();
+    if taken > 0 && taken == max {
+        return i64::from(taken);
+    }
     if waited == Waited::Gone && taken == 0 {
         return invalid;
     }

@@ -15,8 +15,9 @@ const ENTRIES: usize = 4096;
 #[inline]
 pub(crate) fn accessible(address: usize, bytes: usize, write: bool) -> bool {
     let page = address / PAGE;
-    // The usual case: within one page, and asked about before.
-    bytes <= PAGE - address % PAGE && is_known(page, write)
+    let within = address % PAGE + bytes;
+    // The usual case: within one page or two, and asked about before.
+    within <= 2 * PAGE && is_known(page, write) && (within <= PAGE || is_known(page + 1, write))
         || accessible_pages(address, bytes, write)
 }
 

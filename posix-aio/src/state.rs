@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use uringlet::front::{self, InFlight, Instance, IoEvent, Submitted};
+use uringlet::front::{self, InFlight, Instance, IoEvent, Place, Submitted};
 
 use crate::complete::{self, Deliver};
 use crate::submit::Ready;
@@ -141,13 +141,16 @@ impl Process {
     /// False if there is no slot.
     #[inline]
     fn submit(&self, ready: &Ready) -> bool {
-        // SAFETY: the buffer belongs to the request by the contract of aio_read(3) and the like.
-        let submitted = unsafe {
-            self.instance.submit_with(1, |_, place| {
-                ready.fill(place);
-                Ok(())
-            })
+        let fill = |place: Place<'_>| {
+            ready.fill(place);
+            Ok(())
         };
+        // SAFETY: the buffer belongs to the request by the contract of aio_read(3) and the like.
+        let submitted = unsafe { self.instance.submit_single(fill) };
+        let submitted = submitted.unwrap_or_else(|| {
+            // SAFETY: as above.
+            unsafe { self.instance.submit_with(1, |_, place| fill(place)) }
+        });
         submitted == Submitted { accepted: 1, refused: 0 }
     }
 

@@ -36,6 +36,13 @@ pub(crate) trait Contract {
     /// Takes over requests whose slots are filled and queued. Never blocks.
     fn submit(&self, instance: &Arc<Instance>, slots: &[u32]);
 
+    /// Lets the calling thread, which is waiting, execute the only request that its context has. False: it has others, or none, or
+    /// is not to; [`Contract::help`] knows.
+    #[inline(always)]
+    fn help_alone(&self, _: &Arc<Instance>, _taker: &mut Taker<'_>) -> bool {
+        false
+    }
+
     /// Lets the calling thread, which is waiting, execute requests. What it completes it may have
     /// at once, through `taker`. True if it is worth looking at the completions again.
     fn help(&self, instance: &Arc<Instance>, help: &Help, taker: &mut Taker<'_>) -> bool;
@@ -186,9 +193,14 @@ macro_rules! dispatch {
 }
 
 impl Contract for Engine {
-    #[inline]
+    #[inline(always)]
     fn submit(&self, instance: &Arc<Instance>, slots: &[u32]) {
         dispatch!(self, engine => engine.submit(instance, slots));
+    }
+
+    #[inline(always)]
+    fn help_alone(&self, instance: &Arc<Instance>, taker: &mut Taker<'_>) -> bool {
+        dispatch!(self, engine => engine.help_alone(instance, taker))
     }
 
     #[inline]

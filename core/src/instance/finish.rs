@@ -86,7 +86,7 @@ impl Instance {
     }
 
     /// As [`Instance::finish`], by a thread that may want the completion for itself.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn finish_for(&self, index: u32, result: i32, by: By, taker: &mut Taker<'_>) {
         // SAFETY: started by the caller.
         let request = unsafe { self.slot(index).request() };

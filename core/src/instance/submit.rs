@@ -49,12 +49,14 @@ pub struct Submitted {
 /// Writes each of `entries` to its place.
 #[inline(always)]
 fn entries_to(entries: &[Entry]) -> impl FnMut(usize, Place<'_>) -> Result<(), i32> {
-    |at, place| {
-        let Entry { sqe, data, notify } = entries[at];
-        *place.sqe = sqe;
-        (*place.data, *place.notify) = (data, notify);
-        Ok(())
-    }
+    |at, place| entry_to(&entries[at], place)
+}
+
+#[inline(always)]
+fn entry_to(&Entry { sqe, data, notify }: &Entry, place: Place<'_>) -> Result<(), i32> {
+    *place.sqe = sqe;
+    (*place.data, *place.notify) = (data, notify);
+    Ok(())
 }
 
 /// What submits had to do with other submitters around: see [`Instance::submit_measured`].
@@ -87,7 +89,13 @@ impl Instance {
     /// As for [`Instance::submit_with`].
     #[inline]
     pub unsafe fn submit(self: &Arc<Self>, entries: &[Entry]) -> Submitted {
-        // SAFETY: the caller's contract.
+        if let [entry] = entries
+            // SAFETY: the caller's contract.
+            && let Some(submitted) = unsafe { self.submit_single(|place| entry_to(entry, place)) }
+        {
+            return submitted;
+        }
+        // SAFETY: as above.
         unsafe { self.submit_with(entries.len(), entries_to(entries)) }
     }
 
@@ -122,9 +130,38 @@ impl Instance {
         unsafe { self.submit_in_batches(entries.len(), batch.max(1), entries_to(entries), steps) }
     }
 
+    /// As [`Instance::submit_with`] for one request: the usual case of a program that submits one at a time, without what
+    /// batches need. `None`: there was no free slot, and `fill` was not called; the other one makes room.
+    ///
     /// # Safety
     /// As for [`Instance::submit_with`].
     #[inline(always)]
+    pub unsafe fn submit_single(
+        self: &Arc<Self>,
+        fill: impl FnOnce(Place<'_>) -> Result<(), i32>,
+    ) -> Option<Submitted> {
+        let begin = if self.counters.is_some() { sys::ticks() } else { 0 };
+        let slot = self.free.take_one(&mut ())?;
+        // Asked while the slot is held: who destroys it later waits for what is in the slot.
+        let gone = self.closed.load(Ordering::SeqCst) || !self.is_of_this_process();
+        let filled = if gone {
+            Err(-libc::EINVAL)
+        } else {
+            // SAFETY: just taken; the caller answers for the rest.
+            unsafe { self.fill_slot(slot, begin, fill) }
+        };
+        if let Err(refused) = filled {
+            self.free.give(slot);
+            return Some(Submitted { accepted: 0, refused });
+        }
+        self.hand_to_engine(&[slot]);
+        self.count_submitted(1, begin);
+        Some(Submitted { accepted: 1, refused: 0 })
+    }
+
+    /// # Safety
+    /// As for [`Instance::submit_with`].
+    #[inline(never)]
     unsafe fn submit_in_batches(
         self: &Arc<Self>,
         count: usize,
@@ -165,27 +202,13 @@ impl Instance {
             }
             let mut filled = 0;
             for &slot in slots {
-                let slot = self.slot(slot);
-                // SAFETY: just taken from the free slots, and not passed on yet.
-                let request = unsafe { slot.request() };
-                let Request { sqe, data, notify, .. } = &mut *request;
-                let place = Place { sqe, data, notify };
-                if let Err(errno) = fill(done.accepted + filled, place) {
+                let at = done.accepted + filled;
+                // SAFETY: just taken; the caller answers for the rest.
+                if let Err(errno) = unsafe { self.fill_slot(slot, begin, |place| fill(at, place)) }
+                {
                     done.refused = errno;
                     break;
                 }
-                // SAFETY: the caller answers for the addresses.
-                let refused = unsafe { exec::copy_in(request) }.err().unwrap_or(0);
-                if refused != 0 && self.strict {
-                    done.refused = refused;
-                    break;
-                }
-                request.kind = exec::kind(&request.sqe);
-                let malformed = request.kind == Kind::Invalid;
-                request.refused = if malformed { -libc::EINVAL } else { refused };
-                request.submitted = begin;
-                request.partial = 0;
-                slot.fill(request.sqe.user_data, request.sqe.fd, request.notify);
                 filled += 1;
             }
             for &slot in &slots[filled..] {
@@ -194,20 +217,60 @@ impl Instance {
             }
             if filled > 0 {
                 steps.handed_over();
-                if let Some(placed) = &self.placed {
-                    placed.submitted(self, &slots[..filled]);
-                }
-                self.engine.submit(self, &slots[..filled]);
+                self.hand_to_engine(&slots[..filled]);
                 done.accepted += filled;
             }
         }
+        self.count_submitted(done.accepted, begin);
+        done
+    }
+
+    /// Writes a request to its slot, or refuses it with a negative errno.
+    ///
+    /// # Safety
+    /// The slot was taken from the free ones and not passed on yet; as for [`Instance::submit_with`].
+    #[inline(always)]
+    unsafe fn fill_slot(
+        &self,
+        slot: u32,
+        begin: u64,
+        fill: impl FnOnce(Place<'_>) -> Result<(), i32>,
+    ) -> Result<(), i32> {
+        let slot = self.slot(slot);
+        // SAFETY: the caller's contract.
+        let request = unsafe { slot.request() };
+        let Request { sqe, data, notify, .. } = &mut *request;
+        fill(Place { sqe, data, notify })?;
+        // SAFETY: the caller answers for the addresses.
+        let refused = unsafe { exec::copy_in(request) }.err().unwrap_or(0);
+        if refused != 0 && self.strict {
+            return Err(refused);
+        }
+        request.kind = exec::kind(&request.sqe);
+        let malformed = request.kind == Kind::Invalid;
+        request.refused = if malformed { -libc::EINVAL } else { refused };
+        request.submitted = begin;
+        request.partial = 0;
+        slot.fill(request.sqe.user_data, request.sqe.fd, request.notify);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn hand_to_engine(self: &Arc<Self>, slots: &[u32]) {
+        if let Some(placed) = &self.placed {
+            placed.submitted(self, slots);
+        }
+        self.engine.submit(self, slots);
+    }
+
+    #[inline]
+    fn count_submitted(&self, accepted: usize, begin: u64) {
         if let Some(counters) = self.counters()
-            && done.accepted > 0
+            && accepted > 0
         {
-            counters.submitted.fetch_add(done.accepted as u64, Ordering::Relaxed);
+            counters.submitted.fetch_add(accepted as u64, Ordering::Relaxed);
             counters.submit.record(self.ns_since(begin));
         }
-        done
     }
 
     /// Gathers slots that are held for nobody.

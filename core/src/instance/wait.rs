@@ -102,6 +102,25 @@ impl Instance {
         if !self.is_usable() {
             return Waited::Gone;
         }
+        if min == 1 && self.engine.help_alone(self, taker) {
+            taker.give_back(self);
+            if self.has_enough(1, taker) {
+                return Waited::Enough;
+            }
+        }
+        self.wait_more(min, max, timeout, mask, taker)
+    }
+
+    /// A wait that is not for a request that is alone.
+    #[inline(never)]
+    fn wait_more(
+        self: &Arc<Self>,
+        min: u32,
+        max: u32,
+        timeout: Option<Duration>,
+        mask: Option<u64>,
+        taker: &mut Taker<'_>,
+    ) -> Waited {
         let available = self.completions.available();
         if available >= min && (min > 0 || available >= max) {
             return Waited::Enough;

@@ -17,6 +17,8 @@ pub(crate) struct FreeSlots {
     /// A word that probably has a free slot; lower slots are preferred, they are warm.
     hint: AtomicU32,
     count: usize,
+    /// The last word when all of its slots are free.
+    last: u64,
 }
 
 /// Up to [`BATCH`] slot numbers. Only the first `len` are initialised: three of these are made
@@ -80,13 +82,10 @@ impl CountSteps for () {
 impl FreeSlots {
     /// `count` free slots.
     pub(crate) fn new(count: usize) -> Self {
-        let words = (0..count.div_ceil(64))
-            .map(|word| {
-                let bits = (count - word * 64).min(64);
-                AtomicU64::new(u64::MAX >> (64 - bits))
-            })
-            .collect();
-        Self { words, hint: AtomicU32::new(0), count }
+        let free = |word: usize| u64::MAX >> (64 - (count - word * 64).min(64));
+        let words = (0..count.div_ceil(64)).map(|word| AtomicU64::new(free(word))).collect();
+        let last = count.div_ceil(64).checked_sub(1).map_or(0, free);
+        Self { words, hint: AtomicU32::new(0), count, last }
     }
 
     /// As [`FreeSlots::take_counted`], nothing counted.
@@ -241,6 +240,20 @@ impl FreeSlots {
         }
     }
 
+    /// Is this slot, which the caller holds, the only one that is? Exact when nobody else acts, a hint otherwise; where there
+    /// are more than two words of slots, the answer is no.
+    #[inline]
+    pub(crate) fn is_alone(&self, slot: u32) -> bool {
+        let held = |word: &AtomicU64, free: u64| word.load(Ordering::Relaxed) ^ free;
+        let (first, second) = match &*self.words {
+            [only] => (held(only, self.last), 0),
+            [first, last] => (held(first, u64::MAX), held(last, self.last)),
+            _ => return false,
+        };
+        let (own, other) = if slot < 64 { (first, second) } else { (second, first) };
+        other == 0 && own == 1 << (slot % 64)
+    }
+
     /// How many slots are held: exact when nobody else acts, a hint otherwise.
     pub(crate) fn held(&self) -> usize {
         let free: u32 = self.words.iter().map(|w| w.load(Ordering::Relaxed).count_ones()).sum();
@@ -297,6 +310,23 @@ mod tests {
         free.give(65);
         free.give(3);
         assert_eq!(free.take(2).as_slice().len(), 2);
+    }
+
+    #[test]
+    fn a_slot_is_alone_if_no_other_is_held() {
+        for count in [1, 64, 65, 128] {
+            let free = FreeSlots::new(count);
+            let slots: Vec<u32> = std::iter::from_fn(|| free.take_one(&mut ())).collect();
+            assert!(slots.iter().all(|&slot| free.is_alone(slot) == (count == 1)));
+            let (&last, others) = slots.split_last().unwrap();
+            others.iter().for_each(|&slot| free.give(slot));
+            assert!(free.is_alone(last));
+            free.give(last);
+            let first = free.take_one(&mut ()).unwrap();
+            assert!(free.is_alone(first));
+        }
+        let many = FreeSlots::new(129);
+        assert!(!many.is_alone(many.take_one(&mut ()).unwrap()));
     }
 
     #[test]

@@ -58,57 +58,69 @@ impl Flags {
 
 /// A lane, and whether the descriptor is a stream (the offset is ignored). `reach`: what the kernel
 /// lane takes.
-#[inline]
+#[inline(always)]
 pub(crate) fn choose(sqe: &Sqe, kind: Kind, reach: Reach, flags: &mut Flags) -> (Lane, bool) {
-    match kind {
-        Kind::Read | Kind::Write => transfer(sqe, kind == Kind::Write, reach, flags),
-        Kind::Quick | Kind::Invalid => (Lane::Inline, false),
-        Kind::Sync => (Lane::AfterInline, false),
-        // poll(2) passes negative descriptors over; the executor does not.
-        Kind::Poll if sqe.fd < 0 => (Lane::Inline, false),
-        Kind::Poll => (Lane::Poll, false),
-        Kind::Other => (Lane::Worker, false),
+    if kind == Kind::Read || kind == Kind::Write {
+        return transfer(sqe, kind == Kind::Write, reach, flags);
     }
+    no_transfer(sqe, kind)
 }
 
-#[inline]
+#[inline(never)]
+fn no_transfer(sqe: &Sqe, kind: Kind) -> (Lane, bool) {
+    let lane = match kind {
+        Kind::Sync => Lane::AfterInline,
+        // poll(2) passes negative descriptors over; the executor does not.
+        Kind::Poll if sqe.fd >= 0 => Lane::Poll,
+        Kind::Other => Lane::Worker,
+        _ => Lane::Inline,
+    };
+    (lane, false)
+}
+
+#[inline(always)]
 fn transfer(sqe: &Sqe, write: bool, reach: Reach, flags: &mut Flags) -> (Lane, bool) {
     let Ok(facts) = Facts::known(sqe.fd) else {
         return (Lane::Inline, false);
     };
     let special = sqe.op_flags != 0 || sqe.off == FILE_POSITION;
-    if facts.kind() == FileKind::Seekable && !special {
-        if write && facts.appends() {
-            return (Lane::Ordered, false);
-        }
-        if reach != Reach::Everything && !facts.sleeps(write) {
-            // Writes of one file wait for its lock, whatever the number of threads.
-            let copy = sqe.len >= LARGE && sqe.opcode == opcode::READ && !facts.is_direct();
-            return (if copy { Lane::Copy } else { Lane::Inline }, false);
-        }
-        // Requests that leave the inline lane lose their order, which appends must keep, and the
-        // kernel would wait inside its call for what is no file: what was known about the number is
-        // not enough for that.
-        if write && flags.of(sqe.fd) & libc::O_APPEND != 0 {
-            return (Lane::Ordered, false);
-        }
-        let kernel = match reach {
-            Reach::Nothing => false,
-            Reach::Direct if !facts.is_direct() || facts.submit_blocks(write) => false,
-            Reach::Direct => flags.of(sqe.fd) & libc::O_DIRECT != 0,
-            Reach::Everything if Facts::has_offsets_now(sqe.fd) => true,
-            Reach::Everything => return uncommon(sqe, write),
-        };
-        // Large ones are worth a thread each.
-        let cold = !write && !facts.is_direct() && sqe.opcode == opcode::READ && sqe.len < LARGE;
-        let lane = match () {
-            () if kernel => Lane::Kernel,
-            () if cold => Lane::Cold,
-            () => Lane::Pool,
-        };
-        return (lane, false);
+    if facts.kind() != FileKind::Seekable || special {
+        return uncommon(sqe, write);
     }
-    uncommon(sqe, write)
+    if write && facts.appends() {
+        return (Lane::Ordered, false);
+    }
+    if reach == Reach::Everything || facts.sleeps(write) {
+        return sleeping(sqe, write, facts, reach, flags);
+    }
+    // Writes of one file wait for its lock, whatever the number of threads.
+    let copy = sqe.len >= LARGE && sqe.opcode == opcode::READ && !facts.is_direct();
+    (if copy { Lane::Copy } else { Lane::Inline }, false)
+}
+
+/// One that leaves the inline lane.
+#[inline(never)]
+fn sleeping(sqe: &Sqe, write: bool, facts: Facts, reach: Reach, flags: &mut Flags) -> (Lane, bool) {
+    // It loses its order, which appends must keep, and the kernel would wait inside its call for what is no file: what was known
+    // about the number is not enough for that.
+    if write && flags.of(sqe.fd) & libc::O_APPEND != 0 {
+        return (Lane::Ordered, false);
+    }
+    let kernel = match reach {
+        Reach::Nothing => false,
+        Reach::Direct if !facts.is_direct() || facts.submit_blocks(write) => false,
+        Reach::Direct => flags.of(sqe.fd) & libc::O_DIRECT != 0,
+        Reach::Everything if Facts::has_offsets_now(sqe.fd) => true,
+        Reach::Everything => return uncommon(sqe, write),
+    };
+    // Large ones are worth a thread each.
+    let cold = !write && !facts.is_direct() && sqe.opcode == opcode::READ && sqe.len < LARGE;
+    let lane = match () {
+        () if kernel => Lane::Kernel,
+        () if cold => Lane::Cold,
+        () => Lane::Pool,
+    };
+    (lane, false)
 }
 
 /// The flags that a transfer on a stream may carry and still sleep: HIPRI, DSYNC, SYNC.

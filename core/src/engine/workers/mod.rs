@@ -32,7 +32,7 @@ mod work;
 use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use once_cell::race::OnceBox;
@@ -43,7 +43,7 @@ use self::fetch::Fetch;
 use self::fsync::each_linked;
 use self::habit::Habit;
 use self::lane::{Flags, Lane};
-use self::next::Next;
+use self::next::{Next, Taken};
 use self::parts::Gain;
 use self::pipeline::{Pipeline, Way};
 use self::split::Split;
@@ -81,6 +81,8 @@ const NAP_US: (u64, u64) = (50, 1000);
 #[derive(Debug)]
 pub(crate) struct Workers {
     next: Next,
+    /// So many single requests go to the ring at once: lately one that was left for a wait was in the way of another.
+    past_next: AtomicU32,
     baton: Baton,
     inline: IndexRing,
     /// Taking one of these, moving it behind the ordered ones, and looking at those that stay.
@@ -134,6 +136,7 @@ impl Workers {
     pub(super) fn new(builder: &Builder, slots: usize) -> Result<Self, ConfigError> {
         Ok(Self {
             next: Next::new(),
+            past_next: AtomicU32::new(0),
             baton: Baton::new(),
             inline: IndexRing::new(slots),
             taking: Taking::new(),
@@ -217,8 +220,21 @@ impl Workers {
 
     /// Executes one request that the caller popped from a ring. Gives the ticks that it took, 0 if it
     /// was not timed: a transfer is timed if `timed` says so or its descriptor is suspect.
-    #[inline]
+    #[inline(never)]
     fn run(
+        &self,
+        instance: &Arc<Instance>,
+        slot: u32,
+        by: By,
+        timed: bool,
+        taker: &mut Taker<'_>,
+    ) -> u64 {
+        self.run_here(instance, slot, by, timed, taker)
+    }
+
+    /// As [`Workers::run`], without a call.
+    #[inline(always)]
+    fn run_here(
         &self,
         instance: &Arc<Instance>,
         slot: u32,
@@ -241,8 +257,17 @@ impl Workers {
         self.execute(instance, slot, by, timed, taker)
     }
 
+    /// Executes a request that its submitter has left for a wait.
+    #[inline(always)]
+    fn run_next(&self, instance: &Arc<Instance>, next: Taken, taker: &mut Taker<'_>) {
+        instance.slot(next.slot).begin();
+        let timed = next.number.is_multiple_of(TIMED_EVERY);
+        self.execute(instance, next.slot, By::Waiter, timed, taker);
+        self.habit.waiter_came();
+    }
+
     /// Executes a started request.
-    #[inline]
+    #[inline(always)]
     fn execute(
         &self,
         instance: &Arc<Instance>,
@@ -436,7 +461,7 @@ fn retried(result: i32) -> bool {
 }
 
 impl Contract for Workers {
-    #[inline]
+    #[inline(always)]
     fn submit(&self, instance: &Arc<Instance>, slots: &[u32]) {
         let mut flags = Flags::new();
         let [slot] = *slots else {
@@ -451,6 +476,16 @@ impl Contract for Workers {
             return self.submit_one(instance, slot);
         }
         self.submit_batch(instance, slots, |_| chosen);
+    }
+
+    #[inline(always)]
+    fn help_alone(&self, instance: &Arc<Instance>, taker: &mut Taker<'_>) -> bool {
+        if self.stands_by() {
+            return false;
+        }
+        let Some(taken) = self.next.take_alone() else { return false };
+        self.run_next(instance, taken, taker);
+        true
     }
 
     #[inline]
@@ -477,10 +512,7 @@ impl Contract for Workers {
         if self.copies.is_empty()
             && let Some(taken) = self.next.take()
         {
-            instance.slot(taken.slot).begin();
-            let timed = taken.number.is_multiple_of(TIMED_EVERY);
-            self.execute(instance, taken.slot, By::Waiter, timed, taker);
-            self.habit.waiter_came();
+            self.run_next(instance, taken, taker);
             return true;
         }
         if help.min > 0 {

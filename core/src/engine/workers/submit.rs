@@ -10,9 +10,12 @@ use super::pipeline::Way;
 use crate::instance::Instance;
 use crate::request::{Batch, Kind, Request};
 
+/// A program that has submitted another one before its wait does so the next times, too.
+const PAST_NEXT: u32 = 31;
+
 impl Workers {
     /// Where a request goes, and whether its descriptor is a stream.
-    #[inline]
+    #[inline(always)]
     pub(super) fn choose_lane(&self, request: &Request, flags: &mut Flags) -> (Lane, bool) {
         match lane::choose(&request.sqe, request.kind, self.kernel.reach(), flags) {
             (Lane::Cold, _) if !self.can_be_cold() => (Lane::Pool, false),
@@ -126,14 +129,23 @@ impl Workers {
     }
 
     /// Leaves a single inline request to the wait that is expected to follow. False: not now.
-    #[inline]
+    #[inline(always)]
     pub(super) fn leave_to_wait(&self, instance: &Arc<Instance>, slot: u32) -> bool {
-        let not_alone = self.baton.view().is_held() || self.losers.load(Ordering::SeqCst) > 0;
-        if not_alone || !self.waiters_execute() || self.has_inline_work() {
+        let busy = self.baton.view().is_held() || self.losers.load(Ordering::SeqCst) > 0;
+        if busy || !self.waiters_execute() {
+            return false;
+        }
+        let past = self.past_next.load(Ordering::Relaxed);
+        if past > 0 {
+            self.past_next.store(past - 1, Ordering::Relaxed);
+            return false;
+        }
+        let alone = instance.free_slots().is_alone(slot);
+        if !alone && self.has_inline_work() {
             return false;
         }
         instance.slot(slot).leave();
-        let Some(watched) = self.next.put(slot) else { return false };
+        let Some(watched) = self.next.put(slot, alone) else { return false };
         if instance.completions().has_sleepers() {
             instance.completions().wake_now();
         }
@@ -144,7 +156,7 @@ impl Workers {
     }
 
     /// Submits a single inline request that nobody is told of by an eventfd.
-    #[inline]
+    #[inline(always)]
     pub(super) fn submit_one(&self, instance: &Arc<Instance>, slot: u32) {
         if self.leave_to_wait(instance, slot) {
             return;
@@ -161,6 +173,7 @@ impl Workers {
     /// there was something, which the caller announces.
     pub(super) fn next_to_ring(&self, instance: &Instance) -> bool {
         let Some(taken) = self.next.take() else { return false };
+        self.past_next.store(PAST_NEXT, Ordering::Relaxed);
         instance.slot(taken.slot).queue();
         self.inline.push(&[taken.slot]);
         true
