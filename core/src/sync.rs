@@ -41,6 +41,16 @@ mod imp {
 
 pub(crate) use imp::*;
 
+/// A full fence right behind an atomic exchange that has succeeded. On x86-64 that instruction has been one.
+#[inline(always)]
+pub(crate) fn fence_behind_exchange() {
+    if cfg!(all(target_arch = "x86_64", not(any(loom, miri)))) {
+        std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    } else {
+        fence(Ordering::SeqCst);
+    }
+}
+
 /// Locks a mutex whose critical sections cannot leave broken state behind: poison is ignored.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     match mutex.lock() {

@@ -5,7 +5,7 @@
 //! out of the queue with every one that a holder begins: their sum ([`View::at`]), seen twice, means that the holder has been in one
 //! request in between. Where a batch is begun, and not a request (the door of the kernel lane), the turn itself grows.
 
-use crate::sync::{AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU64, Ordering, fence, fence_behind_exchange};
 
 const HELD: u64 = 1;
 const WORK: u64 = 2;
@@ -81,13 +81,15 @@ impl Baton {
     /// must see to it that somebody takes the baton.
     #[inline]
     pub(crate) fn announce(&self) -> View {
-        // Pairs with the fences in `take` and `look_again`: who clears the mark seen here sees the pushed entries then. The
-        // word is only read while its holder, or the next one, has more to do than this.
-        fence(Ordering::SeqCst);
-        // In one order with the flag of sleepers, as below.
-        let now = View(self.0.load(Ordering::SeqCst));
-        if now.has_work() {
-            return now;
+        // The word is only read while its holder, or the next one, has more to do than this.
+        if View(self.0.load(Ordering::Relaxed)).has_work() {
+            // Pairs with the fences in `take` and `look_again`: who clears the mark seen here sees the pushed entries then.
+            fence(Ordering::SeqCst);
+            // In one order with the flag of sleepers, as below.
+            let now = View(self.0.load(Ordering::SeqCst));
+            if now.has_work() {
+                return now;
+            }
         }
         // Release: whoever takes the baton sees the pushed entries. In one order with the flag of
         // sleepers: either the submitter sees a sleeper, or that one sees the work.
@@ -105,7 +107,7 @@ impl Baton {
     pub(crate) fn take(&self) -> Option<Turn> {
         let turn = self.take_unfenced()?;
         // Pairs with the fence in `announce`.
-        fence(Ordering::SeqCst);
+        fence_behind_exchange();
         Some(turn)
     }
 
@@ -157,7 +159,7 @@ impl Baton {
     pub(crate) fn look_again(&self, turn: Turn) -> Option<Turn> {
         let now = self.update(&turn, |now| Some((now & !WORK).wrapping_add(TURN))).ok()?;
         // Pairs with the fence in `announce`.
-        fence(Ordering::SeqCst);
+        fence_behind_exchange();
         Some(Turn(now / TURN))
     }
 

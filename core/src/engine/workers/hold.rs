@@ -69,12 +69,13 @@ impl Workers {
                 Taken::Nothing | Taken::Slot(_) => {}
             }
             if let Taken::Slot(slot) = taken {
-                if let Some(next) = self.inline.peek() {
+                let next = self.inline.peek();
+                if let Some(next) = next {
                     // On its way from the submitter's CPU while this one is executed.
                     sys::prefetch(instance.slot(next));
                 }
                 let timed = fetching || self.inline.taken().is_multiple_of(TIMED_EVERY);
-                let ticks = self.run(instance, slot, by, timed, taker);
+                let ticks = self.run_here(instance, slot, by, timed, taker);
                 self.took(ticks);
                 if by == By::Worker && self.gives_way() {
                     self.lay_down(instance, turn);
@@ -83,7 +84,7 @@ impl Workers {
                     }
                     return;
                 }
-                if self.inline.peek().is_none() {
+                if next.is_none() && self.inline.peek().is_none() {
                     // Fall through to the release: it notices what was announced meanwhile.
                 } else if enough(ticks, taker.taken()) {
                     return self.lay_down(instance, turn);

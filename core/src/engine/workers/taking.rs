@@ -65,14 +65,14 @@ impl Taking {
     /// an append has begun before anything behind it is taken by somebody who sees that the baton was lost.
     #[inline]
     pub(crate) fn take(&self, queue: &IndexRing, holder: &impl Holder) -> Taken {
-        self.take_as(queue, holder, sys::thread())
+        self.take_as(queue, holder, sys::thread)
     }
 
     #[inline]
-    fn take_as(&self, queue: &IndexRing, holder: &impl Holder, me: usize) -> Taken {
+    fn take_as(&self, queue: &IndexRing, holder: &impl Holder, me: impl Fn() -> usize) -> Taken {
         while let Some((position, slot)) = queue.front() {
             if self.in_order.load(Ordering::Relaxed) || holder.overtakes() {
-                return self.take_alone(queue, holder, me);
+                return self.take_alone(queue, holder, me());
             }
             if !holder.holds() {
                 return Taken::Lost;
@@ -252,7 +252,7 @@ mod loom_models {
         /// Takes until there is nothing, or the baton is lost.
         fn hold(&self, turn: Turn, me: usize) {
             loop {
-                match self.taking.take_as(&self.queue, &InTurn(self, &turn), me) {
+                match self.taking.take_as(&self.queue, &InTurn(self, &turn), || me) {
                     Taken::Nothing => break,
                     Taken::Lost => return self.lost(),
                     Taken::Moved => continue,

@@ -15,6 +15,8 @@ use crate::sys;
 /// none after one that took this long.
 pub(super) const FAVOURS: u32 = 32;
 const FAVOUR_US: u64 = 10;
+/// It looks what other threads have completed before the first of so many requests.
+const LOOK_EVERY: u32 = 8;
 /// A poll waits this long for a request that another thread has begun and that is not expected to sleep.
 pub(super) const POLL_US: u64 = 500;
 /// A waiter waits this long for a worker to give it the baton.
@@ -205,14 +207,18 @@ impl Workers {
             if !view.is_held()
                 && let Some(turn) = self.baton.take()
             {
-                let (mut executed, before) = (0, taker.taken());
+                let (mut executed, before, mut others) = (0, taker.taken(), 0);
+                let (mut seen, slow) = (before, FAVOUR_US * self.ticks_per_us);
                 self.hold(instance, turn, By::Waiter, taker, &mut |ticks, taken| {
-                    executed += 1;
-                    let slow = ticks > FAVOUR_US * self.ticks_per_us;
-                    let available = instance.completions().available() + taken - before;
+                    if taken == seen || executed % LOOK_EVERY == 0 || ticks > slow {
+                        // What this thread could not take, or others have completed.
+                        others = instance.completions().available();
+                    }
+                    (executed, seen) = (executed + 1, taken);
+                    let available = others + taken - before;
                     // Who only looks expects to see everything that did not sleep.
                     let favour = help.min > 0 && available >= help.min;
-                    available >= help.max || favour && (slow || executed >= FAVOURS)
+                    available >= help.max || favour && (ticks > slow || executed >= FAVOURS)
                 });
                 if help.min == 0 && !self.pool.is_empty() {
                     // What has been passed on there is left to a waiter, which a poll is not.
