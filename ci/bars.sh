@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Measures with fio what the libaio drop-in is worth, against the bars set for it: ci/bars.sh depth|paced|cold|contexts DIR
 #
-#   depth DIR   buffered random writes of 1 KiB to 10 MB, depths 1 to 32: psync, libaio, io_uring and uringlet
+#   depth DIR   buffered random writes of 1 KiB to 10 MB, depths 1 to 32: psync, libaio, io_uring, uringlet, and the least that
+#               any drop-in can do on one CPU (ci/least.c)
 #   paced DIR   the same at 1000 per second, depths 1 and 8: CPU time of all threads, libaio and uringlet
 #   contexts DIR  mixed reads and writes of 1 KiB at depth 1, 256 KiB per job, 1 to 512 jobs with a thread and a context
 #               each (published: Linux AIO's lookup, 2013): elapsed time with libaio, psync and uringlet
@@ -31,9 +32,9 @@ need_space() {
     ((free > $1 * 1024)) || die "$folder has $((free / 1024)) MB free, $1 MB are needed"
 }
 
-# fio's arguments for an engine; ours is libaio with the drop-in in front.
+# fio's arguments for an engine; ours is libaio with a drop-in in front.
 engine_of() {
-    if [[ "$1" == uringlet ]]; then echo libaio; else echo "$1"; fi
+    if [[ "$1" == uringlet || "$1" == least ]]; then echo libaio; else echo "$1"; fi
 }
 
 # Runs fio on an engine; leaves the IOPS of reads and writes together in $iops and the CPU seconds in $cpu.
@@ -41,6 +42,7 @@ measure() {
     local engine="$1" front=() TIMEFORMAT='%3U %3S'
     shift
     [[ "$engine" != uringlet ]] || front=("$uringlet" run --)
+    [[ "$engine" != least ]] || front=(env "LD_PRELOAD=$scratch/least.so")
     local status=0
     {
         time "${front[@]}" fio --name=bars --filename="$data" --ioengine="$(engine_of "$engine")" \
@@ -116,6 +118,8 @@ depth() {
     rounds="${ROUNDS:-5}" runtime="${RUNTIME:-2}"
     local depths="${DEPTHS:-1 2 4 8 16 32}" round depth engine
     prepare 10
+    need cc
+    cc -O2 -shared -fPIC -o "$scratch/least.so" "$(dirname -- "${BASH_SOURCE[0]}")/least.c"
     for ((round = 0; round < rounds; round++)); do
         for depth in $depths; do
             while read -r engine; do
@@ -124,16 +128,17 @@ depth() {
                 progress "round $((round + 1)) of $rounds, depth $depth, $engine"
                 measure "$engine" "${job[@]}" --iodepth="$depth"
                 [[ -z "$iops" ]] || echo "$depth/$engine $iops" >>"$results"
-            done < <(rotated "$round" psync libaio io_uring uringlet)
+            done < <(rotated "$round" psync libaio io_uring uringlet least)
         done
     done
     progress ""
     local psync_bar ring_bar
-    printf '\n%-6s %9s %9s %9s %9s   %-26s %-26s %s\n' depth psync libaio io_uring uringlet 'to libaio' 'to io_uring' 'to psync'
+    printf '\n%-6s %9s %9s %9s %9s %9s   %-24s %-24s %-24s %-8s %s\n' depth psync libaio io_uring least uringlet 'to libaio' \
+        'to io_uring' 'to psync' 'to least' 'least to libaio'
     for depth in $depths; do
-        local psync libaio ring ours to_libaio to_ring to_psync
+        local psync libaio ring ours least to_libaio to_ring to_psync
         psync="$(median 1/psync)" libaio="$(median "$depth/libaio")"
-        ring="$(median "$depth/io_uring")" ours="$(median "$depth/uringlet")"
+        ring="$(median "$depth/io_uring")" ours="$(median "$depth/uringlet")" least="$(median "$depth/least")"
         psync_bar='' ring_bar=1.0
         if ((depth == 1)); then psync_bar=0.8; fi
         # The tenfold is ext4's: there io_uring hands each write to a kernel thread.
@@ -142,8 +147,9 @@ depth() {
         to_ring="$(verdict "$ours" "$ring" "$ring_bar")"
         to_psync="$(verdict "$ours" "$psync" "$psync_bar")"
         note "$to_libaio$to_ring$to_psync"
-        printf '%-6s %9s %9s %9s %9s   %-26s %-26s %s\n' "$depth" "$(thousands "$psync")" "$(thousands "$libaio")" \
-            "$(thousands "$ring")" "$(thousands "$ours")" "$to_libaio" "$to_ring" "$to_psync"
+        printf '%-6s %9s %9s %9s %9s %9s   %-24s %-24s %-24s %-8s %s\n' "$depth" "$(thousands "$psync")" \
+            "$(thousands "$libaio")" "$(thousands "$ring")" "$(thousands "$least")" "$(thousands "$ours")" "$to_libaio" "$to_ring" \
+            "$to_psync" "$(verdict "$ours" "$least")" "$(verdict "$least" "$libaio")"
     done
 }
 
