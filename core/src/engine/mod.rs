@@ -36,10 +36,10 @@ pub(crate) trait Contract {
     /// Takes over requests whose slots are filled and queued. Never blocks.
     fn submit(&self, instance: &Arc<Instance>, slots: &[u32]);
 
-    /// Lets the calling thread, which is waiting, execute the only request that its context has. False: it has others, or none, or
+    /// Lets the calling thread, which is waiting, execute the few requests that its context has. False: it has others, or none, or
     /// is not to; [`Contract::help`] knows.
     #[inline(always)]
-    fn help_alone(&self, _: &Arc<Instance>, _taker: &mut Taker<'_>) -> bool {
+    fn help_alone(&self, _: &Arc<Instance>, _: &Help, _taker: &mut Taker<'_>) -> bool {
         false
     }
 
@@ -199,8 +199,8 @@ impl Contract for Engine {
     }
 
     #[inline(always)]
-    fn help_alone(&self, instance: &Arc<Instance>, taker: &mut Taker<'_>) -> bool {
-        dispatch!(self, engine => engine.help_alone(instance, taker))
+    fn help_alone(&self, instance: &Arc<Instance>, help: &Help, taker: &mut Taker<'_>) -> bool {
+        dispatch!(self, engine => engine.help_alone(instance, help, taker))
     }
 
     #[inline]

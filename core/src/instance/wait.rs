@@ -102,36 +102,38 @@ impl Instance {
         if !self.is_usable() {
             return Waited::Gone;
         }
-        if min == 1 && self.engine.help_alone(self, taker) {
+        let help = Help { min, max: max.max(min), unbounded: timeout.is_none() && min > 0 };
+        // With a deadline, which is not known yet, for one only.
+        if (min == 1 || help.unbounded) && self.engine.help_alone(self, &help, taker) {
             taker.give_back(self);
-            if self.has_enough(1, taker) {
+            if self.has_enough(min, taker) {
                 return Waited::Enough;
             }
         }
-        self.wait_more(min, max, timeout, mask, taker)
+        self.wait_more(help, timeout, mask, taker)
     }
 
-    /// A wait that is not for a request that is alone.
+    /// A wait that is not just for the few requests that were left for it.
     #[inline(never)]
     fn wait_more(
         self: &Arc<Self>,
-        min: u32,
-        max: u32,
+        help: Help,
         timeout: Option<Duration>,
         mask: Option<u64>,
         taker: &mut Taker<'_>,
     ) -> Waited {
-        let available = self.completions.available();
-        if available >= min && (min > 0 || available >= max) {
+        let Help { min, max, .. } = help;
+        if min == 0 {
+            if self.completions.available() < max {
+                self.help(&help, taker);
+            }
             return Waited::Enough;
         }
-        let help = Help { min, max: max.max(min), unbounded: timeout.is_none() && min > 0 };
-        if min == 0 {
-            self.help(&help, taker);
+        if self.has_enough(min, taker) {
             return Waited::Enough;
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let helped = self.help(&help, taker);
+        let helped = self.help(&Help { min: min - taker.taken, ..help }, taker);
         if self.has_enough(min, taker) {
             return Waited::Enough;
         }

@@ -62,7 +62,7 @@ use crate::sqe::{FILE_POSITION, Sqe, opcode};
 use crate::sys;
 
 pub(crate) use self::threads::WORKERS_MAX;
-use self::wait::POLL_US;
+use self::wait::{FAVOUR_US, POLL_US};
 
 /// The longest that a worker spins for more before it gives the baton back.
 const SPIN_US_MAX: u64 = 20;
@@ -81,8 +81,12 @@ const NAP_US: (u64, u64) = (50, 1000);
 #[derive(Debug)]
 pub(crate) struct Workers {
     next: Next,
-    /// So many single requests go to the ring at once: lately one that was left for a wait was in the way of another.
+    /// So many single requests go to the ring at once: lately those that were left for a wait were in the way of others.
     past_next: AtomicU32,
+    /// A waiter executes one that was left for it, with others behind.
+    in_next: AtomicBool,
+    /// Requests that waiters have taken from there several at a time.
+    next_taken: AtomicU64,
     baton: Baton,
     inline: IndexRing,
     /// Taking one of these, moving it behind the ordered ones, and looking at those that stay.
@@ -137,6 +141,8 @@ impl Workers {
         Ok(Self {
             next: Next::new(),
             past_next: AtomicU32::new(0),
+            in_next: AtomicBool::new(false),
+            next_taken: AtomicU64::new(0),
             baton: Baton::new(),
             inline: IndexRing::new(slots),
             taking: Taking::new(),
@@ -259,11 +265,49 @@ impl Workers {
 
     /// Executes a request that its submitter has left for a wait.
     #[inline(always)]
-    fn run_next(&self, instance: &Arc<Instance>, next: Taken, taker: &mut Taker<'_>) {
+    fn run_next(&self, instance: &Arc<Instance>, next: Taken, taker: &mut Taker<'_>) -> u64 {
         instance.slot(next.slot).begin();
         let timed = next.number.is_multiple_of(TIMED_EVERY);
-        self.execute(instance, next.slot, By::Waiter, timed, taker);
-        self.habit.waiter_came();
+        self.execute(instance, next.slot, By::Waiter, timed, taker)
+    }
+
+    /// Executes requests that their submitter has left for a wait, the `first` of which is taken already, as far as the caller can take them.
+    #[inline(never)]
+    fn run_several(
+        &self,
+        instance: &Arc<Instance>,
+        first: Taken,
+        help: &Help,
+        taker: &mut Taker<'_>,
+    ) {
+        let (mut next, mut executed, before) = (Some(first), 0, taker.taken());
+        while let Some(one) = next {
+            self.in_next.store(one.more, Ordering::Relaxed);
+            let ticks = self.run_next(instance, one, taker);
+            executed += 1;
+            // As in `help_more`.
+            let come = taker.taken() - before + instance.completions().available();
+            let slow = help.min > 0 && ticks > FAVOUR_US * self.ticks_per_us;
+            let enough = !one.more || come >= help.max || slow && come >= help.min;
+            next = if enough { None } else { self.next.take() };
+        }
+        self.in_next.store(false, Ordering::Relaxed);
+        let count = self.next_taken.load(Ordering::Relaxed) + executed;
+        self.next_taken.store(count, Ordering::Relaxed);
+        if help.min > 0 {
+            self.look_for_other_ways(instance);
+        }
+    }
+
+    /// Who is to execute, now that so many more have been executed?
+    #[inline]
+    fn look_for_other_ways(&self, instance: &Instance) {
+        let copied = self.copies.taken();
+        let count = self.inline.taken() + copied + self.next_taken.load(Ordering::Relaxed);
+        if self.pipeline.is_due(count) {
+            let more_than = |n| instance.free_slots().held_more_than(n);
+            self.pipeline.next_window((count, copied), sys::ticks(), more_than, &self.threads.busy);
+        }
     }
 
     /// Executes a started request.
@@ -479,12 +523,17 @@ impl Contract for Workers {
     }
 
     #[inline(always)]
-    fn help_alone(&self, instance: &Arc<Instance>, taker: &mut Taker<'_>) -> bool {
+    fn help_alone(&self, instance: &Arc<Instance>, help: &Help, taker: &mut Taker<'_>) -> bool {
         if self.stands_by() {
             return false;
         }
         let Some(taken) = self.next.take_alone() else { return false };
-        self.run_next(instance, taken, taker);
+        if taken.more {
+            self.run_several(instance, taken, help, taker);
+        } else {
+            self.run_next(instance, taken, taker);
+        }
+        self.habit.waiter_came();
         true
     }
 
@@ -512,17 +561,12 @@ impl Contract for Workers {
         if self.copies.is_empty()
             && let Some(taken) = self.next.take()
         {
-            self.run_next(instance, taken, taker);
+            self.run_several(instance, taken, help, taker);
+            self.habit.waiter_came();
             return true;
         }
         if help.min > 0 {
-            let copied = self.copies.taken();
-            let count = self.inline.taken() + copied;
-            if self.pipeline.is_due(count) {
-                let more_than = |n| instance.free_slots().held_more_than(n);
-                let (counts, now) = ((count, copied), sys::ticks());
-                self.pipeline.next_window(counts, now, more_than, &self.threads.busy);
-            }
+            self.look_for_other_ways(instance);
         }
         if self.has_copies() && self.help_copy(instance, help, taker) {
             if is_enough(taker) {
@@ -626,9 +670,9 @@ impl Contract for Workers {
                 instance.finish(slot, result, By::Kernel);
             }
         });
-        if let Some(taken) = self.next.take() {
-            instance.slot(taken.slot).queue();
-            instance.end_popped(taken.slot);
+        for slot in self.next.take_all() {
+            instance.slot(slot).queue();
+            instance.end_popped(slot);
         }
         self.syncs.take_waiting(
             |_| true,

@@ -10,7 +10,7 @@ use super::pipeline::Way;
 use crate::instance::Instance;
 use crate::request::{Batch, Kind, Request};
 
-/// A program that has submitted another one before its wait does so the next times, too.
+/// A program that has submitted more than there is room for before its wait does so the next times, too.
 const PAST_NEXT: u32 = 31;
 
 impl Workers {
@@ -135,17 +135,23 @@ impl Workers {
         if busy || !self.waiters_execute() {
             return false;
         }
-        let past = self.past_next.load(Ordering::Relaxed);
-        if past > 0 {
-            self.past_next.store(past - 1, Ordering::Relaxed);
-            return false;
-        }
-        let alone = instance.free_slots().is_alone(slot);
-        if !alone && self.has_inline_work() {
-            return false;
-        }
-        instance.slot(slot).leave();
-        let Some(watched) = self.next.put(slot, alone) else { return false };
+        let left = if self.next.has_room_beside() {
+            instance.slot(slot).leave();
+            self.next.put_beside(slot)
+        } else {
+            let past = self.past_next.load(Ordering::Relaxed);
+            if past > 0 {
+                self.past_next.store(past - 1, Ordering::Relaxed);
+                return false;
+            }
+            let alone = instance.free_slots().is_alone(slot);
+            if !alone && self.has_inline_work() {
+                return false;
+            }
+            instance.slot(slot).leave();
+            self.next.put(slot, alone)
+        };
+        let Some(watched) = left else { return false };
         if instance.completions().has_sleepers() {
             instance.completions().wake_now();
         }
@@ -172,10 +178,16 @@ impl Workers {
     /// What was left for its submitter's wait goes into the ring, in front of what comes. True if
     /// there was something, which the caller announces.
     pub(super) fn next_to_ring(&self, instance: &Instance) -> bool {
-        let Some(taken) = self.next.take() else { return false };
+        let mut all = Batch::new();
+        for slot in self.next.take_all() {
+            instance.slot(slot).queue();
+            all.push(slot);
+        }
+        if all.as_slice().is_empty() {
+            return false;
+        }
         self.past_next.store(PAST_NEXT, Ordering::Relaxed);
-        instance.slot(taken.slot).queue();
-        self.inline.push(&[taken.slot]);
+        self.inline.push(all.as_slice());
         true
     }
 

@@ -14,7 +14,7 @@ use crate::sys;
 /// A waiter that has enough goes on for what it can still take: this many requests at most, and
 /// none after one that took this long.
 pub(super) const FAVOURS: u32 = 32;
-const FAVOUR_US: u64 = 10;
+pub(super) const FAVOUR_US: u64 = 10;
 /// It looks what other threads have completed before the first of so many requests.
 const LOOK_EVERY: u32 = 8;
 /// A poll waits this long for a request that another thread has begun and that is not expected to sleep.

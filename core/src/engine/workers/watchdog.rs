@@ -157,7 +157,9 @@ impl Watched {
         }
         let next = workers.next.word();
         if !workers.next.is_empty() && next == self.next {
-            workers.habit.nobody_came();
+            if !workers.in_next.load(Ordering::Relaxed) {
+                workers.habit.nobody_came();
+            }
             if workers.next_to_ring(instance) {
                 // As above.
                 workers.baton.watch();
