@@ -103,8 +103,11 @@ impl Instance {
             return Waited::Gone;
         }
         let help = Help { min, max: max.max(min), unbounded: timeout.is_none() && min > 0 };
-        // With a deadline, which is not known yet, for one only.
-        if (min == 1 || help.unbounded) && self.engine.help_alone(self, &help, taker) {
+        // With a deadline, which is not known yet, for one only; and not past a completion that is there already.
+        if (min == 1 || help.unbounded)
+            && self.completions.available() == 0
+            && self.engine.help_alone(self, &help, taker)
+        {
             taker.give_back(self);
             if self.has_enough(min, taker) {
                 return Waited::Enough;
@@ -317,5 +320,88 @@ impl Instance {
     #[inline]
     pub fn available(&self) -> u32 {
         self.completions.available()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::fs::File;
+    use std::io::Read as _;
+    use std::os::fd::AsRawFd as _;
+    use std::sync::Arc;
+
+    use super::{Taker, Waited};
+    use crate::config::Builder;
+    use crate::instance::{Entry, Instance};
+    use crate::sqe::Sqe;
+
+    fn submit(instance: &Arc<Instance>, user_data: u64) {
+        let entry = Entry { sqe: Sqe::nop().user_data(user_data), data: 0, notify: -1 };
+        // SAFETY: it has no buffers.
+        let submitted = unsafe { instance.submit(&[entry]) };
+        assert_eq!((submitted.accepted, submitted.refused), (1, 0));
+    }
+
+    /// Waits for one and takes one.
+    fn take_one(instance: &Arc<Instance>) -> u64 {
+        let mut found = Vec::new();
+        let mut take = |_, user_data, _| found.push(user_data);
+        let mut taker = Taker::new(1, &mut take);
+        assert_eq!(instance.wait(1, 1, None, None, &mut taker), Waited::Enough);
+        if taker.taken() == 0 {
+            instance.reap(1, |cqe| found.push(cqe.user_data));
+        }
+        let [one] = found[..] else { panic!("{found:?}") };
+        one
+    }
+
+    #[test]
+    fn a_completion_that_is_there_is_not_passed_over_while_requests_keep_coming() {
+        let instance = Instance::new(&Builder::default().entries(8)).unwrap();
+        (1..=3).for_each(|user_data| submit(&instance, user_data));
+        instance.cancel(2).unwrap();
+        // Two are always left behind.
+        let taken: Vec<u64> = (4..20)
+            .map(|user_data| {
+                submit(&instance, user_data);
+                take_one(&instance)
+            })
+            .collect();
+        assert!(taken.contains(&2), "{taken:?}");
+        let mut all: Vec<u64> =
+            taken.into_iter().chain((0..3).map(|_| take_one(&instance))).collect();
+        all.sort_unstable();
+        assert_eq!(all, (1..20).collect::<Vec<u64>>());
+        instance.close();
+    }
+
+    #[test]
+    fn a_poll_that_executes_a_large_read_executes_what_is_behind_it_too() {
+        const LARGE: usize = 1 << 20;
+        let instance = Instance::new(&Builder::default().entries(8)).unwrap();
+        let zeros = File::open("/dev/zero").unwrap();
+        let path = std::env::temp_dir().join(format!("uringlet-poll-{}", std::process::id()));
+        std::io::copy(&mut (&zeros).take(LARGE as u64), &mut File::create(&path).unwrap()).unwrap();
+        let file = File::open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let mut buffer = vec![1u8; LARGE];
+        for _ in 0..20 {
+            let sqe = Sqe::read(file.as_raw_fd(), &mut buffer[..], 0).user_data(1);
+            // SAFETY: the buffer outlives the requests, which `close` waits for.
+            let submitted = unsafe { instance.submit(&[Entry { sqe, data: 0, notify: -1 }]) };
+            assert_eq!(submitted.accepted, 1);
+            submit(&instance, 2);
+            let mut found = Vec::new();
+            let mut take = |_, user_data, _| found.push(user_data);
+            let mut taker = Taker::new(2, &mut take);
+            instance.wait(0, 2, None, None, &mut taker);
+            instance.reap(2, |cqe| found.push(cqe.user_data));
+            assert!(found.contains(&2), "{found:?}");
+            if !found.contains(&1) {
+                // By a worker, which no poll waits for.
+                assert_eq!(take_one(&instance), 1);
+            }
+        }
+        instance.close();
     }
 }

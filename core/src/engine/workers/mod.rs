@@ -62,7 +62,7 @@ use crate::sqe::{FILE_POSITION, Sqe, opcode};
 use crate::sys;
 
 pub(crate) use self::threads::WORKERS_MAX;
-use self::wait::{FAVOUR_US, POLL_US};
+use self::wait::{FAVOUR_US, FAVOURS, POLL_US};
 
 /// The longest that a worker spins for more before it gives the baton back.
 const SPIN_US_MAX: u64 = 20;
@@ -78,13 +78,18 @@ const PREFETCH_MAX: usize = 1024;
 const NAP_US: (u64, u64) = (50, 1000);
 
 /// The engine of one context. Its threads belong to the process.
+/// A waiter is at those that were left for it.
+const EXECUTING: u32 = 1;
+/// It is, and what it had not begun was put into the ring: it counts as one that has lost the baton.
+const ROBBED: u32 = 2;
+
 #[derive(Debug)]
 pub(crate) struct Workers {
     next: Next,
     /// So many single requests go to the ring at once: lately those that were left for a wait were in the way of others.
     past_next: AtomicU32,
-    /// A waiter executes one that was left for it, with others behind.
-    in_next: AtomicBool,
+    /// A waiter executes those that were left for it, which nobody else takes meanwhile: 0, [`EXECUTING`] or [`ROBBED`].
+    in_next: AtomicU32,
     /// Requests that waiters have taken from there several at a time.
     next_taken: AtomicU64,
     baton: Baton,
@@ -141,7 +146,7 @@ impl Workers {
         Ok(Self {
             next: Next::new(),
             past_next: AtomicU32::new(0),
-            in_next: AtomicBool::new(false),
+            in_next: AtomicU32::new(0),
             next_taken: AtomicU64::new(0),
             baton: Baton::new(),
             inline: IndexRing::new(slots),
@@ -271,32 +276,39 @@ impl Workers {
         self.execute(instance, next.slot, By::Waiter, timed, taker)
     }
 
-    /// Executes requests that their submitter has left for a wait, the `first` of which is taken already, as far as the caller can take them.
+    /// Executes requests that their submitter has left for a wait, in their order, as far as the caller can take them. False: another
+    /// waiter is at them, or they are gone.
     #[inline(never)]
-    fn run_several(
-        &self,
-        instance: &Arc<Instance>,
-        first: Taken,
-        help: &Help,
-        taker: &mut Taker<'_>,
-    ) {
-        let (mut next, mut executed, before) = (Some(first), 0, taker.taken());
-        while let Some(one) = next {
-            self.in_next.store(one.more, Ordering::Relaxed);
-            let ticks = self.run_next(instance, one, taker);
+    fn run_several(&self, instance: &Arc<Instance>, help: &Help, taker: &mut Taker<'_>) -> bool {
+        let (success, failure) = (Ordering::SeqCst, Ordering::Relaxed);
+        if self.in_next.compare_exchange(0, EXECUTING, success, failure).is_err() {
+            // Where that one blocks, they are not to wait for it.
+            if self.next_to_ring(instance) {
+                self.announce(instance, true);
+            }
+            return false;
+        }
+        let (mut executed, before) = (0, taker.taken());
+        while let Some(next) = self.next.take() {
+            let ticks = self.run_next(instance, next, taker);
             executed += 1;
             // As in `help_more`.
             let come = taker.taken() - before + instance.completions().available();
-            let slow = help.min > 0 && ticks > FAVOUR_US * self.ticks_per_us;
-            let enough = !one.more || come >= help.max || slow && come >= help.min;
-            next = if enough { None } else { self.next.take() };
+            let slow = ticks > FAVOUR_US * self.ticks_per_us;
+            let favour = help.min > 0 && come >= help.min;
+            if !next.more || come >= help.max || favour && (slow || executed >= FAVOURS) {
+                break;
+            }
         }
-        self.in_next.store(false, Ordering::Relaxed);
-        let count = self.next_taken.load(Ordering::Relaxed) + executed;
+        if self.in_next.swap(0, Ordering::SeqCst) == ROBBED {
+            self.one_loser_less(instance);
+        }
+        let count = self.next_taken.load(Ordering::Relaxed) + u64::from(executed);
         self.next_taken.store(count, Ordering::Relaxed);
         if help.min > 0 {
             self.look_for_other_ways(instance);
         }
+        executed > 0
     }
 
     /// Who is to execute, now that so many more have been executed?
@@ -527,14 +539,18 @@ impl Contract for Workers {
         if self.stands_by() {
             return false;
         }
-        let Some(taken) = self.next.take_alone() else { return false };
-        if taken.more {
-            self.run_several(instance, taken, help, taker);
-        } else {
-            self.run_next(instance, taken, taker);
+        // Not past another waiter that is at those before it.
+        let helped = match self.next.take_single(|| self.in_next.load(Ordering::Acquire) == 0) {
+            Some(taken) => {
+                self.run_next(instance, taken, taker);
+                true
+            }
+            None => self.next.has_several() && self.run_several(instance, help, taker),
+        };
+        if helped {
+            self.habit.waiter_came();
         }
-        self.habit.waiter_came();
-        true
+        helped
     }
 
     #[inline]
@@ -559,11 +575,14 @@ impl Contract for Workers {
         }
         // It was left before anything else came into the queues: no request is overtaken.
         if self.copies.is_empty()
-            && let Some(taken) = self.next.take()
+            && !self.next.is_empty()
+            && self.run_several(instance, help, taker)
         {
-            self.run_several(instance, taken, help, taker);
             self.habit.waiter_came();
-            return true;
+            if is_enough(taker) {
+                return true;
+            }
+            helped = true;
         }
         if help.min > 0 {
             self.look_for_other_ways(instance);

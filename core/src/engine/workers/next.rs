@@ -112,25 +112,32 @@ impl Next {
     /// Takes the oldest that is here.
     #[inline]
     pub(crate) fn take(&self) -> Option<Taken> {
-        self.take_if(0)
-    }
-
-    /// Takes the oldest that is here if the context has no requests elsewhere.
-    #[inline]
-    pub(crate) fn take_alone(&self) -> Option<Taken> {
-        self.take_if(ALONE)
-    }
-
-    #[inline]
-    fn take_if(&self, mark: u64) -> Option<Taken> {
         let mut now = self.0.load(Ordering::Relaxed);
         loop {
-            let (next, taken) = without_first(now).filter(|_| now & mark == mark)?;
+            let (next, taken) = without_first(now)?;
             match self.0.compare_exchange_weak(now, next, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return Some(taken),
                 Err(changed) => now = changed,
             }
         }
+    }
+
+    /// Takes the one that is here if the context has no other that waits to be executed, and `may` says so of who has taken from
+    /// here before.
+    #[inline]
+    pub(crate) fn take_single(&self, may: impl FnOnce() -> bool) -> Option<Taken> {
+        let now = self.0.load(Ordering::Acquire);
+        let (next, taken) =
+            without_first(now).filter(|(_, taken)| now & ALONE != 0 && !taken.more && may())?;
+        let swap = self.0.compare_exchange(now, next, Ordering::AcqRel, Ordering::Relaxed);
+        swap.is_ok().then_some(taken)
+    }
+
+    /// Are there several here, and nothing else of the context that waits to be executed? A hint.
+    #[inline]
+    pub(crate) fn has_several(&self) -> bool {
+        let now = self.0.load(Ordering::Relaxed);
+        now & ALONE != 0 && count(now) > 1
     }
 
     /// Takes everything that is here: the slots, from the oldest on.
@@ -180,7 +187,7 @@ mod tests {
         assert_eq!(next.put_beside(1), None);
         let word = next.word();
         assert!(next.watch() && !next.watch() && !next.unwatch());
-        assert_eq!(next.take_alone(), None);
+        assert_eq!(next.take_single(|| true), None);
         assert_eq!(next.take().map(|taken| taken.slot), Some(0));
         assert_eq!(next.take(), None);
         assert_eq!(next.put(0, false), Some(true));
@@ -191,13 +198,13 @@ mod tests {
         assert_eq!(next.put(too_large, true), None);
         assert_eq!(next.put(too_large - 1, true), Some(false));
         assert_eq!(next.put_beside(too_large), None);
-        assert_eq!(next.take_alone().map(|taken| taken.slot), Some(too_large - 1));
+        assert_eq!(next.take_single(|| true).map(|taken| taken.slot), Some(too_large - 1));
     }
 
     /// Takes all that is alone here, and checks that it is numbered.
     fn all(next: &Next) -> Vec<(u32, bool)> {
         let mut number = None;
-        std::iter::from_fn(|| next.take_alone())
+        std::iter::from_fn(|| next.take())
             .inspect(|taken| {
                 assert!(number.is_none_or(|before| taken.number == before + 1), "{taken:?}");
                 number = Some(taken.number);
@@ -216,6 +223,7 @@ mod tests {
                 assert!(next.has_room_beside() && next.put_beside(slot).is_some());
             }
             assert!(!next.has_room_beside() && next.put_beside(1).is_none());
+            assert!(next.has_several() && next.take_single(|| true).is_none());
             match round {
                 0 => assert_eq!(all(&next), [(7, true), (3, true), (9, true), (0, false)]),
                 1 => assert_eq!(next.take_all().collect::<Vec<_>>(), [7, 3, 9, 0]),
@@ -242,7 +250,7 @@ mod tests {
             assert_eq!(next.put(9, true), Some(false));
             assert!(take(&next));
             assert_eq!(next.put(9, false), Some(false));
-            assert_eq!(next.take_alone(), None);
+            assert_eq!(next.take_single(|| true), None);
             assert!(next.take().is_some());
         }
     }
@@ -266,7 +274,7 @@ mod loom_models {
             let waiter = thread::spawn(move || other.take().is_some());
             let other = Arc::clone(&next);
             let canceller = thread::spawn(move || other.remove(3, || true));
-            let here = next.take_alone().is_some();
+            let here = next.take_single(|| true).is_some();
             let takers = [here, waiter.join().unwrap(), canceller.join().unwrap()];
             assert_eq!(takers.iter().filter(|&&took| took).count(), 1);
         });
@@ -278,7 +286,7 @@ mod loom_models {
             let next = Arc::new(Next::new());
             assert!(next.put(3, true).is_some());
             let other = Arc::clone(&next);
-            let waiter = thread::spawn(move || other.take_alone().map(|taken| taken.slot));
+            let waiter = thread::spawn(move || other.take_single(|| true).map(|taken| taken.slot));
             let other = Arc::clone(&next);
             let canceller = thread::spawn(move || other.remove(3, || true).then_some(3));
             // Beside it, or, where it is gone, elsewhere.

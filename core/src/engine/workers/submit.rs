@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use super::Workers;
 use super::lane::{self, Flags, Lane};
 use super::pipeline::Way;
+use super::{EXECUTING, ROBBED, Workers};
 use crate::instance::Instance;
 use crate::request::{Batch, Kind, Request};
 
@@ -145,7 +145,8 @@ impl Workers {
                 return false;
             }
             let alone = instance.free_slots().is_alone(slot);
-            if !alone && self.has_inline_work() {
+            // A wait looks at copies first, and a poll is to find both.
+            if !alone && (self.has_inline_work() || self.has_copies()) {
                 return false;
             }
             instance.slot(slot).leave();
@@ -177,7 +178,8 @@ impl Workers {
 
     /// What was left for its submitter's wait goes into the ring, in front of what comes. True if
     /// there was something, which the caller announces.
-    pub(super) fn next_to_ring(&self, instance: &Instance) -> bool {
+    pub(super) fn next_to_ring(&self, instance: &Arc<Instance>) -> bool {
+        self.rob_next(instance);
         let mut all = Batch::new();
         for slot in self.next.take_all() {
             instance.slot(slot).queue();
@@ -189,6 +191,19 @@ impl Workers {
         self.past_next.store(PAST_NEXT, Ordering::Relaxed);
         self.inline.push(all.as_slice());
         true
+    }
+
+    /// What is in the word comes before what a waiter has taken from it, should that be in no hurry: as if it had lost the baton.
+    fn rob_next(&self, instance: &Arc<Instance>) {
+        if self.in_next.load(Ordering::Relaxed) != EXECUTING {
+            return;
+        }
+        // Before the fact, as in `steal`.
+        self.losers.fetch_add(1, Ordering::SeqCst);
+        let (success, failure) = (Ordering::SeqCst, Ordering::Relaxed);
+        if self.in_next.compare_exchange(EXECUTING, ROBBED, success, failure).is_err() {
+            self.one_loser_less(instance);
+        }
     }
 
     /// Queues requests for the kernel, and sees to it that somebody hands them over.

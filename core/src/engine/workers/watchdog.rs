@@ -157,7 +157,7 @@ impl Watched {
         }
         let next = workers.next.word();
         if !workers.next.is_empty() && next == self.next {
-            if !workers.in_next.load(Ordering::Relaxed) {
+            if workers.in_next.load(Ordering::Relaxed) == 0 {
                 workers.habit.nobody_came();
             }
             if workers.next_to_ring(instance) {
