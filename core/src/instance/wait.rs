@@ -359,7 +359,8 @@ mod tests {
     fn a_completion_that_is_there_is_not_passed_over_while_requests_keep_coming() {
         let instance = Instance::new(&Builder::default().entries(8)).unwrap();
         (1..=3).for_each(|user_data| submit(&instance, user_data));
-        instance.cancel(2).unwrap();
+        // Or a worker has executed it, should this thread have been away for a while.
+        let _ = instance.cancel(2);
         // Two are always left behind.
         let taken: Vec<u64> = (4..20)
             .map(|user_data| {

@@ -254,6 +254,10 @@ mod tests {
             // SAFETY: the caller keeps the buffer until the result is there, or it is none.
             let submitted = unsafe { instance.submit(&[Entry { sqe, data: 0, notify: -1 }]) };
             assert_eq!(submitted.accepted, 1);
+            // A worker that has ended the one before may still be about to leave it.
+            while workers.split.is_in_use() {
+                std::thread::yield_now();
+            }
             // Unless this thread was away, and a worker has it.
             let slot = workers.copies.pop();
             if let Some(slot) = slot {
