@@ -13,6 +13,7 @@ mod fsync;
 mod habit;
 mod hold;
 mod lane;
+mod left;
 mod next;
 mod parts;
 mod pipeline;
@@ -43,7 +44,7 @@ use self::fetch::Fetch;
 use self::fsync::each_linked;
 use self::habit::Habit;
 use self::lane::{Flags, Lane};
-use self::next::{Next, Taken};
+use self::next::Next;
 use self::parts::Gain;
 use self::pipeline::{Pipeline, Way};
 use self::split::Split;
@@ -62,7 +63,7 @@ use crate::sqe::{FILE_POSITION, Sqe, opcode};
 use crate::sys;
 
 pub(crate) use self::threads::WORKERS_MAX;
-use self::wait::{FAVOUR_US, FAVOURS, POLL_US};
+use self::wait::POLL_US;
 
 /// The longest that a worker spins for more before it gives the baton back.
 const SPIN_US_MAX: u64 = 20;
@@ -78,17 +79,12 @@ const PREFETCH_MAX: usize = 1024;
 const NAP_US: (u64, u64) = (50, 1000);
 
 /// The engine of one context. Its threads belong to the process.
-/// A waiter is at those that were left for it.
-const EXECUTING: u32 = 1;
-/// It is, and what it had not begun was put into the ring: it counts as one that has lost the baton.
-const ROBBED: u32 = 2;
-
 #[derive(Debug)]
 pub(crate) struct Workers {
     next: Next,
     /// So many single requests go to the ring at once: lately those that were left for a wait were in the way of others.
     past_next: AtomicU32,
-    /// A waiter executes those that were left for it, which nobody else takes meanwhile: 0, [`EXECUTING`] or [`ROBBED`].
+    /// A waiter executes those that were left for it, which nobody else takes meanwhile: see `left.rs`.
     in_next: AtomicU32,
     /// Requests that waiters have taken from there several at a time.
     next_taken: AtomicU64,
@@ -266,49 +262,6 @@ impl Workers {
             }
         }
         self.execute(instance, slot, by, timed, taker)
-    }
-
-    /// Executes a request that its submitter has left for a wait.
-    #[inline(always)]
-    fn run_next(&self, instance: &Arc<Instance>, next: Taken, taker: &mut Taker<'_>) -> u64 {
-        instance.slot(next.slot).begin();
-        let timed = next.number.is_multiple_of(TIMED_EVERY);
-        self.execute(instance, next.slot, By::Waiter, timed, taker)
-    }
-
-    /// Executes requests that their submitter has left for a wait, in their order, as far as the caller can take them. False: another
-    /// waiter is at them, or they are gone.
-    #[inline(never)]
-    fn run_several(&self, instance: &Arc<Instance>, help: &Help, taker: &mut Taker<'_>) -> bool {
-        let (success, failure) = (Ordering::SeqCst, Ordering::Relaxed);
-        if self.in_next.compare_exchange(0, EXECUTING, success, failure).is_err() {
-            // Where that one blocks, they are not to wait for it.
-            if self.next_to_ring(instance) {
-                self.announce(instance, true);
-            }
-            return false;
-        }
-        let (mut executed, before) = (0, taker.taken());
-        while let Some(next) = self.next.take() {
-            let ticks = self.run_next(instance, next, taker);
-            executed += 1;
-            // As in `help_more`.
-            let come = taker.taken() - before + instance.completions().available();
-            let slow = ticks > FAVOUR_US * self.ticks_per_us;
-            let favour = help.min > 0 && come >= help.min;
-            if !next.more || come >= help.max || favour && (slow || executed >= FAVOURS) {
-                break;
-            }
-        }
-        if self.in_next.swap(0, Ordering::SeqCst) == ROBBED {
-            self.one_loser_less(instance);
-        }
-        let count = self.next_taken.load(Ordering::Relaxed) + u64::from(executed);
-        self.next_taken.store(count, Ordering::Relaxed);
-        if help.min > 0 {
-            self.look_for_other_ways(instance);
-        }
-        executed > 0
     }
 
     /// Who is to execute, now that so many more have been executed?
@@ -539,18 +492,7 @@ impl Contract for Workers {
         if self.stands_by() {
             return false;
         }
-        // Not past another waiter that is at those before it.
-        let helped = match self.next.take_single(|| self.in_next.load(Ordering::Acquire) == 0) {
-            Some(taken) => {
-                self.run_next(instance, taken, taker);
-                true
-            }
-            None => self.next.has_several() && self.run_several(instance, help, taker),
-        };
-        if helped {
-            self.habit.waiter_came();
-        }
-        helped
+        self.run_left(instance, help, taker)
     }
 
     #[inline]

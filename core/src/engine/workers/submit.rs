@@ -4,14 +4,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
+use super::Workers;
 use super::lane::{self, Flags, Lane};
 use super::pipeline::Way;
-use super::{EXECUTING, ROBBED, Workers};
 use crate::instance::Instance;
 use crate::request::{Batch, Kind, Request};
-
-/// A program that has submitted more than there is room for before its wait does so the next times, too.
-const PAST_NEXT: u32 = 31;
 
 impl Workers {
     /// Where a request goes, and whether its descriptor is a stream.
@@ -128,40 +125,6 @@ impl Workers {
         losers || self.baton.view().is_held() || !self.inline.is_empty()
     }
 
-    /// Leaves a single inline request to the wait that is expected to follow. False: not now.
-    #[inline(always)]
-    pub(super) fn leave_to_wait(&self, instance: &Arc<Instance>, slot: u32) -> bool {
-        let busy = self.baton.view().is_held() || self.losers.load(Ordering::SeqCst) > 0;
-        if busy || !self.waiters_execute() {
-            return false;
-        }
-        let left = if self.next.has_room_beside() {
-            instance.slot(slot).leave();
-            self.next.put_beside(slot)
-        } else {
-            let past = self.past_next.load(Ordering::Relaxed);
-            if past > 0 {
-                self.past_next.store(past - 1, Ordering::Relaxed);
-                return false;
-            }
-            let alone = instance.free_slots().is_alone(slot);
-            // A wait looks at copies first, and a poll is to find both.
-            if !alone && (self.has_inline_work() || self.has_copies()) {
-                return false;
-            }
-            instance.slot(slot).leave();
-            self.next.put(slot, alone)
-        };
-        let Some(watched) = left else { return false };
-        if instance.completions().has_sleepers() {
-            instance.completions().wake_now();
-        }
-        if !watched && self.next.watch() {
-            self.threads.watchdog.add(instance);
-        }
-        true
-    }
-
     /// Submits a single inline request that nobody is told of by an eventfd.
     #[inline(always)]
     pub(super) fn submit_one(&self, instance: &Arc<Instance>, slot: u32) {
@@ -174,36 +137,6 @@ impl Workers {
         instance.slot(slot).queue();
         self.inline.push(&[slot]);
         self.announce(instance, self.waiters_execute());
-    }
-
-    /// What was left for its submitter's wait goes into the ring, in front of what comes. True if
-    /// there was something, which the caller announces.
-    pub(super) fn next_to_ring(&self, instance: &Arc<Instance>) -> bool {
-        self.rob_next(instance);
-        let mut all = Batch::new();
-        for slot in self.next.take_all() {
-            instance.slot(slot).queue();
-            all.push(slot);
-        }
-        if all.as_slice().is_empty() {
-            return false;
-        }
-        self.past_next.store(PAST_NEXT, Ordering::Relaxed);
-        self.inline.push(all.as_slice());
-        true
-    }
-
-    /// What is in the word comes before what a waiter has taken from it, should that be in no hurry: as if it had lost the baton.
-    fn rob_next(&self, instance: &Arc<Instance>) {
-        if self.in_next.load(Ordering::Relaxed) != EXECUTING {
-            return;
-        }
-        // Before the fact, as in `steal`.
-        self.losers.fetch_add(1, Ordering::SeqCst);
-        let (success, failure) = (Ordering::SeqCst, Ordering::Relaxed);
-        if self.in_next.compare_exchange(EXECUTING, ROBBED, success, failure).is_err() {
-            self.one_loser_less(instance);
-        }
     }
 
     /// Queues requests for the kernel, and sees to it that somebody hands them over.
