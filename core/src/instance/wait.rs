@@ -325,8 +325,6 @@ impl Instance {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::fs::File;
-    use std::io::Read as _;
     use std::os::fd::AsRawFd as _;
     use std::sync::Arc;
 
@@ -380,11 +378,8 @@ mod tests {
     fn a_poll_that_executes_a_large_read_executes_what_is_behind_it_too() {
         const LARGE: usize = 1 << 20;
         let instance = Instance::new(&Builder::default().entries(8)).unwrap();
-        let zeros = File::open("/dev/zero").unwrap();
-        let path = std::env::temp_dir().join(format!("uringlet-poll-{}", std::process::id()));
-        std::io::copy(&mut (&zeros).take(LARGE as u64), &mut File::create(&path).unwrap()).unwrap();
-        let file = File::open(&path).unwrap();
-        std::fs::remove_file(&path).unwrap();
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(LARGE as u64).unwrap();
         let mut buffer = vec![1u8; LARGE];
         for _ in 0..20 {
             let sqe = Sqe::read(file.as_raw_fd(), &mut buffer[..], 0).user_data(1);
