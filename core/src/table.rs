@@ -171,14 +171,20 @@ impl<T> Table<T> {
 
     /// Calls `f` with every value. Allocates nothing: close(2) comes here, also from signal handlers.
     pub fn each(&self, mut f: impl FnMut(&T)) {
-        for page in 0..self.reached.load(Ordering::SeqCst) {
-            let handle = self.memory.base() as usize + page * PAGE;
-            if self.entries[self.index(handle)].handle() != handle {
-                continue;
-            }
-            if let Some(value) = self.get_counted(handle) {
-                f(&value);
-            }
+        (0..self.reached.load(Ordering::SeqCst)).for_each(|page| self.at_page(page, &mut f));
+    }
+
+    /// Calls `f` with the value that was published at pages with this [id](Pages::id), if there is one. Allocates nothing either.
+    pub fn with_id(&self, id: u32, f: impl FnOnce(&T)) {
+        self.at_page(id as usize, f);
+    }
+
+    fn at_page(&self, page: usize, f: impl FnOnce(&T)) {
+        let handle = self.memory.base() as usize + page * PAGE;
+        if self.entries[self.index(handle)].handle() == handle
+            && let Some(value) = self.get_counted(handle)
+        {
+            f(&value);
         }
     }
 

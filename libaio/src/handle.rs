@@ -9,6 +9,7 @@ use uringlet::front::{self, Instance, IoEvent, RingMemory};
 use uringlet::table::{PAGE, Pages, Pinned, Removed, Table};
 
 use crate::abi::{RING_MAGIC, RingHeader};
+use crate::users::{self, User, Users};
 
 uringlet::at_load!(uringlet::table::prepare_readers);
 
@@ -18,6 +19,8 @@ pub(crate) struct AioContext {
     pub(crate) instance: Arc<Instance>,
     /// The descriptor last seen to be an eventfd, plus one.
     eventfd: AtomicUsize,
+    /// It, where it is said who has used a descriptor.
+    pub(crate) user: User,
 }
 
 impl AioContext {
@@ -111,7 +114,7 @@ pub(crate) fn create(entries: u32) -> Result<usize, i32> {
         return Err(-libc::ENOMEM);
     }
     let pages = table.allocate(size_of::<RingHeader>() + places as usize * size_of::<IoEvent>())?;
-    let handle = pages.address();
+    let (handle, user) = (pages.address(), User::new(pages.id()));
     let ring = handle as *mut RingHeader;
     let header = RingHeader {
         id: pages.id(),
@@ -133,7 +136,7 @@ pub(crate) fn create(entries: u32) -> Result<usize, i32> {
         Instance::with_aio_ring(&builder, memory, head, tail, events, places, room)
     }
     .map_err(|error| -error.errno())?;
-    let context = AioContext { instance, eventfd: AtomicUsize::new(0) };
+    let context = AioContext { instance, eventfd: AtomicUsize::new(0), user };
     table.publish_at(handle, Box::new(context));
     Ok(handle)
 }
@@ -166,9 +169,14 @@ pub(crate) fn destroy(handle: usize) -> bool {
 /// The program is about to close descriptors: see [`Instance::before_close_range`].
 pub(crate) fn before_close(fds: &RangeInclusive<i32>) {
     if let Some(contexts) = contexts() {
-        contexts.table.each(|context| {
+        let tell = |context: &AioContext| {
             context.instance.before_close_range(fds);
             context.forget_eventfd(fds);
+        };
+        users::before_close(fds, |users| match users {
+            Users::Nobody => {}
+            Users::One(id) => contexts.table.with_id(id, tell),
+            Users::Anybody => contexts.table.each(tell),
         });
         front::forget_descriptors(fds);
     }

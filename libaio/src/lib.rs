@@ -12,6 +12,7 @@ mod handle;
 mod memory;
 mod submit;
 mod syscall;
+mod users;
 
 use std::ffi::c_int;
 

@@ -60,6 +60,7 @@ fn translate(context: &AioContext, iocb: &Iocb, place: Place<'_>) -> Result<(), 
     }
     let fd = iocb.fildes as i32;
     let descriptor = Descriptor::known(fd)?;
+    context.user.uses(fd);
     let tells = iocb.flags & abi::FLAG_RESFD != 0;
     let notify = if tells { eventfd(context, iocb.resfd as i32)? } else { -1 };
     // The two usual ones, and everything else out of their way.
@@ -75,6 +76,7 @@ fn translate(context: &AioContext, iocb: &Iocb, place: Place<'_>) -> Result<(), 
 #[inline(never)]
 fn eventfd(context: &AioContext, fd: i32) -> Result<i32, i32> {
     Descriptor::known(fd)?;
+    context.user.uses(fd);
     if context.is_eventfd(fd) { Ok(fd) } else { Err(-libc::EINVAL) }
 }
 
