@@ -11,7 +11,7 @@ use super::threads::{Busy, cpus};
 /// Requests of one window.
 const WINDOW: u64 = 256;
 /// Windows before the first probe.
-const SETTLE: u32 = 8;
+const SETTLE: u32 = 64;
 /// Windows between two probes: fewest, and most, to which it doubles while the answer stays.
 const GAP: (u32, u32) = (2, 64);
 /// A way is judged by the median of its last probes, and by no fewer than these: a probe can be disturbed.
@@ -28,6 +28,11 @@ const WORTH: [u64; 2] = [92, 96];
 const BACK: [u64; 2] = [104, 100];
 /// The same between two ways that take a second CPU.
 const BETTER: u64 = 95;
+/// A way with two CPUs that was chosen is looked at again after so many windows: all of them, with those that were disturbed, which a
+/// probe hardly ever meets, took less than this percentage of what the waiter took before.
+const KEPT: (u32, [u64; 2]) = (64, [94, 98]);
+/// If not, no other way is tried for so many windows, and for twice as many each time that it happens again, so many times.
+const DOUBT: (u32, u32) = (128, 5);
 /// More requests than this are a long queue.
 const LONG: usize = 8;
 /// Without reads the waiter's way is what side by side amounts to: one in so many of its probes is made all the same.
@@ -82,6 +87,31 @@ struct State {
     /// The queue is long.
     long: bool,
     shares: [Shares; WAYS.len()],
+    /// The answer's own windows, and what the waiter's took before it was left.
+    stay: Stay,
+    waiters: Stay,
+    /// How often a way with two CPUs was chosen in vain lately.
+    doubt: u32,
+}
+
+/// Windows of one way, the later ones weighing more.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stay {
+    windows: u32,
+    cost: u64,
+}
+
+impl Stay {
+    fn add(&mut self, cost: u64) {
+        if self.windows == 2 * KEPT.0 {
+            *self = Self { windows: KEPT.0, cost: self.cost / 2 };
+        }
+        *self = Self { windows: self.windows + 1, cost: self.cost + cost };
+    }
+
+    fn mean(&self) -> u64 {
+        self.cost / u64::from(self.windows.max(1))
+    }
 }
 
 /// What goes on in the window at hand. A probe is two windows of another way, and two of the present one after it; the
@@ -133,6 +163,9 @@ impl Pipeline {
             no_reads: false,
             long: false,
             shares: Default::default(),
+            stay: Stay::default(),
+            waiters: Stay::default(),
+            doubt: 0,
         };
         Self {
             way: AtomicU8::new(Way::Waiter as u8),
@@ -206,13 +239,19 @@ impl Pipeline {
 
 impl State {
     fn give_up(&mut self) -> Way {
+        // What is in doubt stays so.
+        let left = if self.answer == Way::Waiter { self.left } else { 0 };
         self.settle(Way::Waiter);
-        self.left = SETTLE;
+        self.left = left.max(SETTLE);
         self.answer
     }
 
     /// Another answer, about which nothing is known yet.
     fn settle(&mut self, answer: Way) {
+        let stay = std::mem::take(&mut self.stay);
+        if self.answer == Way::Waiter && stay.windows >= SETTLE {
+            self.waiters = stay;
+        }
         self.answer = answer;
         self.step = Step::Stay;
         self.shares = Default::default();
@@ -233,7 +272,12 @@ impl State {
         match self.step {
             Step::Stay => {
                 self.left -= 1;
-                if self.left == 0 {
+                self.stay.add(per_request);
+                if self.is_due_to_pay() && !self.pays() {
+                    self.settle(Way::Waiter);
+                    self.left = DOUBT.0 << self.doubt;
+                    self.doubt = (self.doubt + 1).min(DOUBT.1);
+                } else if self.left == 0 {
                     self.step = Step::Enter { way: self.candidate(), before: per_request };
                 }
             }
@@ -254,6 +298,23 @@ impl State {
             Step::Enter { way, .. } | Step::Probe { way, .. } => way,
             _ => self.answer,
         }
+    }
+
+    fn is_due_to_pay(&self) -> bool {
+        self.answer != Way::Waiter && self.stay.windows.is_multiple_of(KEPT.0)
+    }
+
+    /// Was the second CPU worth it?
+    fn pays(&mut self) -> bool {
+        if self.waiters.windows < SETTLE {
+            return true;
+        }
+        let most = self.waiters.mean() * KEPT.1[usize::from(self.long)] / 100;
+        let pays = self.stay.mean() < most;
+        if pays {
+            self.doubt = self.doubt.saturating_sub(1);
+        }
+        pays
     }
 
     /// The way to be probed next: the two others take turns.
