@@ -53,11 +53,30 @@ impl Facts {
     /// if there is no such descriptor.
     #[inline]
     pub(crate) fn known(fd: RawFd) -> Result<Self, i32> {
-        let word = entry(fd).load(Ordering::Relaxed);
-        if word & KNOWN != 0 && word >> NUMBER_SHIFT == u64::from(fd as u32) {
-            return Ok(Self(word));
+        match Self::noted(fd) {
+            Some(facts) => Ok(facts),
+            None => Self::fresh(fd),
         }
-        Self::fresh(fd)
+    }
+
+    /// As [`Facts::known`], without looking anything up.
+    #[inline]
+    pub(crate) fn noted(fd: RawFd) -> Option<Self> {
+        let word = entry(fd).load(Ordering::Relaxed);
+        (word & KNOWN != 0 && word >> NUMBER_SHIFT == u64::from(fd as u32)).then_some(Self(word))
+    }
+
+    /// A file with offsets, of which nothing is known that would have a read (or write) done elsewhere than inline: not
+    /// direct, not known to sleep, and no write that appends. And it is open for that.
+    #[inline]
+    pub(crate) fn is_inline(self, write: bool) -> bool {
+        const EITHER: u64 = KNOWN | STREAM | DIRECT;
+        let not = if write {
+            EITHER | APPEND | NO_WRITE | SLEEPS[1]
+        } else {
+            EITHER | NO_READ | SLEEPS[0]
+        };
+        self.0 & not == KNOWN
     }
 
     /// Asks the kernel (fcntl, fstat), and keeps what was learned if nothing changed.

@@ -166,7 +166,7 @@ pub(crate) unsafe fn execute(request: &mut Request, mode: Mode) -> i32 {
             }
             opcode::WRITE => {
                 // SAFETY: as above.
-                return unsafe { positional(sqe, |a, n, o| sys::pwrite(sqe.fd, a, n, o)) };
+                return unsafe { write(sqe) };
             }
             _ => {}
         }
@@ -183,6 +183,16 @@ pub(crate) unsafe fn execute(request: &mut Request, mode: Mode) -> i32 {
 pub(crate) unsafe fn read(sqe: &Sqe) -> i32 {
     // SAFETY: the kernel checks the buffer.
     unsafe { positional(sqe, |a, n, o| sys::pread(sqe.fd, a, n, o)) }
+}
+
+/// Writes at an offset.
+///
+/// # Safety
+/// As for [`execute`]; it is a write at an offset, without flags.
+#[inline(always)]
+pub(crate) unsafe fn write(sqe: &Sqe) -> i32 {
+    // SAFETY: the kernel checks the buffer.
+    unsafe { positional(sqe, |a, n, o| sys::pwrite(sqe.fd, a, n, o)) }
 }
 
 /// What a read did that was not to wait.

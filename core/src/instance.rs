@@ -6,6 +6,7 @@
 
 mod cancel;
 mod close;
+mod fast;
 mod finish;
 mod submit;
 mod wait;
@@ -14,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 pub use self::cancel::{Canceled, InFlight};
+pub use self::fast::Transfer;
 pub(crate) use self::finish::By;
 pub use self::finish::Sink;
 pub use self::submit::{Entry, Place, SubmitSteps, Submitted, TOLD_OTHERWISE};
@@ -44,6 +46,8 @@ pub struct Instance {
     /// Slots of cancelled requests that are free once their numbers have left a ring.
     reaped_in_rings: AtomicIsize,
     strict: bool,
+    /// Requests may take the fast path.
+    fast: bool,
     counters: Option<Counting>,
     ticks_per_us: u64,
     /// Takes the completions, if a front end wants them at once.
@@ -122,6 +126,9 @@ impl Instance {
         let engine = Engine::new(builder, count)?;
         #[cfg(feature = "faulty")]
         let engine = engine.with_faults(builder.faults);
+        let counters = Counting::new(builder.stats);
+        let observed = counters.is_some() || machine.is_some();
+        let fast = engine.has_fast_path() && sink.is_none() && !observed;
         let instance = Arc::new_cyclic(|me| Self {
             slots: Zeros::new(count),
             free: FreeSlots::new(count),
@@ -131,7 +138,8 @@ impl Instance {
             closed: AtomicBool::new(false),
             reaped_in_rings: AtomicIsize::new(0),
             strict: builder.strict,
-            counters: Counting::new(builder.stats),
+            fast,
+            counters,
             ticks_per_us: ticks_per_us(),
             is_limited: sink.is_some() && sys::has_file_limit(),
             sink,
@@ -155,6 +163,12 @@ impl Instance {
     #[inline]
     pub fn is_of_this_process(&self) -> bool {
         self.generation == process::generation()
+    }
+
+    /// Destroyed. Asked with a slot in hand, the answer no means that who destroys it waits for the slot.
+    #[inline]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
     }
 
     /// Requests that can be in flight or unreaped at a time.

@@ -116,6 +116,8 @@ pub(crate) struct Request {
     pub(crate) lane: u8,
     /// The engine's: the descriptor is a stream, the offset is ignored.
     pub(crate) stream: bool,
+    /// It came by the [fast path](crate::instance::Transfer).
+    pub(crate) fast: bool,
     /// Bytes that went into a stream already, of a write that is not finished.
     pub(crate) partial: u32,
     /// A negative errno found at submit: the request completes with it; else 0.
@@ -141,6 +143,7 @@ unsafe impl Zero for Slot {
             kind: Kind::Read,
             lane: 0,
             stream: false,
+            fast: false,
             partial: 0,
             refused: 0,
             submitted: 0,

@@ -209,6 +209,14 @@ impl<T> Table<T> {
         self.entry(handle).get(Pin::word(word, handle), handle, hazard::light_fence)
     }
 
+    /// As [`Table::get`], for a thread that has looked before and looks at nothing now: with no call that changes errno. `None`
+    /// also of any other thread.
+    #[inline(always)]
+    pub fn get_again(&self, handle: usize) -> Option<Pinned<'_, T>> {
+        let word = hazard::free_again()?;
+        self.entry(handle).get(Pin::word(word, handle), handle, hazard::light_fence)
+    }
+
     /// As [`Table::get`], for a thread that is looking at a value already, ends, or must not allocate.
     #[cold]
     fn get_counted(&self, handle: usize) -> Option<Pinned<'_, T>> {

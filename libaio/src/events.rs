@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use uringlet::front::{IoEvent, Taker, Waited};
 
-use crate::handle::AioContext;
-use crate::memory::accessible;
+use crate::handle::{self, AioContext};
+use crate::memory::{accessible, is_known_to_be_accessible};
 
 /// As many events a thread may take past the ring, of requests that it executes itself.
 const DIRECT: u32 = 64;
@@ -81,6 +81,31 @@ pub(crate) unsafe fn get_events(
     }
     let reaped = instance.reap_events(ready, |event| take(event.data, event.obj, event.res));
     i64::from(taken + reaped)
+}
+
+/// As [`get_events`] for at least one event, where that is of a single request that took the fast path. False: nothing was done.
+/// errno stays.
+///
+/// # Safety
+/// As for [`get_events`], with room for an event.
+#[inline(always)]
+pub(crate) unsafe fn get_fast(
+    handle: usize,
+    events: *mut IoEvent,
+    timeout: *const libc::timespec,
+) -> bool {
+    let Some(context) = handle::get_again(handle) else { return false };
+    let readable =
+        |timeout| is_known_to_be_accessible(timeout as usize, size_of::<libc::timespec>(), false);
+    if !is_known_to_be_accessible(events as usize, size_of::<IoEvent>(), true)
+        || !(timeout.is_null() || readable(timeout))
+    {
+        return false;
+    }
+    context.instance.wait_fast(|data, obj, res| {
+        // SAFETY: found to be writable, and room for an event by the caller's contract.
+        unsafe { events.write_unaligned(IoEvent { data, obj, res, res2: 0 }) };
+    })
 }
 
 /// The original looks into the ring before anything else: with no time to wait and nothing

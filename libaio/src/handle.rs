@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-use uringlet::front::{self, Instance, IoEvent, RingMemory};
+use uringlet::front::{self, Ends, Instance, IoEvent, RingMemory};
 use uringlet::table::{PAGE, Pages, Pinned, Removed, Table};
 
 use crate::abi::{RING_MAGIC, RingHeader};
@@ -82,6 +82,12 @@ fn contexts_or_new() -> Result<&'static Contexts, i32> {
 #[inline]
 pub(crate) fn get(handle: usize) -> Option<Pinned<'static, AioContext>> {
     contexts()?.table.get(handle)
+}
+
+/// As [`get`], for the usual case: `None` may just mean that more has to be done first. With no call that changes errno.
+#[inline(always)]
+pub(crate) fn get_again(handle: usize) -> Option<Pinned<'static, AioContext>> {
+    contexts()?.table.get_again(handle)
 }
 
 /// The places that the kernel's ring has for `entries` requests, and how many requests it takes.
@@ -167,17 +173,22 @@ pub(crate) fn destroy(handle: usize) -> bool {
 }
 
 /// The program is about to close descriptors: see [`Instance::before_close_range`].
-pub(crate) fn before_close(fds: &RangeInclusive<i32>) {
-    if let Some(contexts) = contexts() {
-        let tell = |context: &AioContext| {
-            context.instance.before_close_range(fds);
-            context.forget_eventfd(fds);
-        };
-        users::before_close(fds, |users| match users {
-            Users::Nobody => {}
-            Users::One(id) => contexts.table.with_id(id, tell),
-            Users::Anybody => contexts.table.each(tell),
-        });
-        front::forget_descriptors(fds);
+pub(crate) fn before_close(fds: &RangeInclusive<i32>, ends: Ends) {
+    let Some(contexts) = contexts() else { return };
+    let users = users::of(fds);
+    if users != Users::Nobody && front::is_borrowed() {
+        // A child of vfork(2) closes its own.
+        return;
     }
+    let tell = |context: &AioContext| {
+        context.instance.before_close_range(fds);
+        context.forget_eventfd(fds);
+    };
+    match users {
+        Users::Nobody => {}
+        Users::One(id) => contexts.table.with_id(id, tell),
+        Users::Anybody => contexts.table.each(tell),
+    }
+    users::forget(fds, ends);
+    front::forget_descriptors(fds);
 }

@@ -74,6 +74,18 @@ pub unsafe extern "C" fn _io_submit(
     count: libc::c_long,
     iocbs: *const *const Iocb,
 ) -> c_int {
+    // SAFETY: the caller's contract.
+    if count == 1 && unsafe { submit::submit_fast(handle, iocbs) } {
+        return 1;
+    }
+    // SAFETY: as above.
+    unsafe { submit_any(handle, count, iocbs) }
+}
+
+/// # Safety
+/// As io_submit(2).
+#[inline(never)]
+unsafe fn submit_any(handle: usize, count: libc::c_long, iocbs: *const *const Iocb) -> c_int {
     enter(|| {
         let Some(context) = handle::get(handle) else { return EINVAL };
         let Ok(count) = usize::try_from(count) else { return EINVAL };
@@ -107,6 +119,24 @@ pub unsafe extern "C" fn _io_cancel(
 /// As io_getevents(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _io_getevents(
+    handle: usize,
+    min_nr: libc::c_long,
+    nr: libc::c_long,
+    events: *mut IoEvent,
+    timeout: *const libc::timespec,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    if min_nr == 1 && nr >= 1 && unsafe { events::get_fast(handle, events, timeout) } {
+        return 1;
+    }
+    // SAFETY: as above.
+    unsafe { get_any_events(handle, min_nr, nr, events, timeout) }
+}
+
+/// # Safety
+/// As io_getevents(2).
+#[inline(never)]
+unsafe fn get_any_events(
     handle: usize,
     min_nr: libc::c_long,
     nr: libc::c_long,

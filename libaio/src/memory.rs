@@ -14,11 +14,15 @@ const ENTRIES: usize = 4096;
 /// Can `bytes` at `address` be read (or written)? Asking changes nothing there.
 #[inline]
 pub(crate) fn accessible(address: usize, bytes: usize, write: bool) -> bool {
+    is_known_to_be_accessible(address, bytes, write) || accessible_pages(address, bytes, write)
+}
+
+/// As [`accessible`] in the usual case: within one page or two, and asked about before.
+#[inline]
+pub(crate) fn is_known_to_be_accessible(address: usize, bytes: usize, write: bool) -> bool {
     let page = address / PAGE;
     let within = address % PAGE + bytes;
-    // The usual case: within one page or two, and asked about before.
     within <= 2 * PAGE && is_known(page, write) && (within <= PAGE || is_known(page + 1, write))
-        || accessible_pages(address, bytes, write)
 }
 
 /// What stands in the table for a page: never 0.

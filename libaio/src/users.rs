@@ -2,15 +2,14 @@
 //! same with one context and with thousands.
 
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use uringlet::front::Ends;
 
 /// By number: 0 if none has since it was last closed, a [`User`], or `SEVERAL`. Anybody may have used those beyond.
 static USERS: [AtomicU32; NUMBERS] = [const { AtomicU32::new(0) }; NUMBERS];
 const NUMBERS: usize = 4096;
 const SEVERAL: u32 = u32::MAX;
-
-/// Threads that are about to close something.
-static CLOSERS: AtomicUsize = AtomicUsize::new(0);
 
 /// The id of a context, as it stands in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,89 +51,70 @@ pub(crate) enum Users {
     Anybody,
 }
 
-/// Calls `before` with those who have used numbers that are about to be closed, and forgets them.
-pub(crate) fn before_close(fds: &RangeInclusive<i32>, before: impl FnOnce(Users)) {
-    struct Closing;
-    impl Drop for Closing {
-        fn drop(&mut self) {
-            CLOSERS.fetch_sub(1, Ordering::SeqCst);
-        }
+/// Who has used numbers whose present life ends.
+pub(crate) fn of(fds: &RangeInclusive<i32>) -> Users {
+    let (first, last) = (*fds.start() as usize, *fds.end() as usize);
+    let Some(users) = USERS.get(first..=last) else { return Users::Anybody };
+    let mut found = Users::Nobody;
+    for user in users {
+        found = match (user.load(Ordering::SeqCst), found) {
+            (0, _) => found,
+            (SEVERAL, _) => return Users::Anybody,
+            (user, Users::Nobody) => Users::One(user - 1),
+            (user, Users::One(id)) if user - 1 == id => found,
+            _ => return Users::Anybody,
+        };
     }
-    CLOSERS.fetch_add(1, Ordering::SeqCst);
-    let _closing = Closing;
-    // First forgotten, then looked for: of one that comes meanwhile, as dup2(2) may put a file in the place of another, the next
-    // closing knows.
-    let users = take(fds);
-    // Who closes the same number may have forgotten them, and is still looking.
-    let shared = CLOSERS.load(Ordering::SeqCst) > 1;
-    before(if users == Users::Nobody && shared { Users::Anybody } else { users });
+    found
 }
 
-fn take(fds: &RangeInclusive<i32>) -> Users {
+/// Forgets who has used numbers that are about to be closed. Not where another file takes their place: a request that another thread
+/// submits meanwhile may be on either.
+pub(crate) fn forget(fds: &RangeInclusive<i32>, ends: Ends) {
     let (first, last) = (*fds.start() as usize, *fds.end() as usize);
-    if last >= NUMBERS {
-        (first..NUMBERS).for_each(|fd| USERS[fd].store(0, Ordering::SeqCst));
-        return Users::Anybody;
+    if ends == Ends::Closed && first < NUMBERS {
+        let used = |user: &&AtomicU32| user.load(Ordering::Relaxed) != 0;
+        USERS[first..=last.min(NUMBERS - 1)]
+            .iter()
+            .filter(used)
+            .for_each(|user| user.store(0, Ordering::SeqCst));
     }
-    let mut users = Users::Nobody;
-    for user in &USERS[first..=last] {
-        let user = match user.load(Ordering::SeqCst) {
-            0 => continue,
-            _ => user.swap(0, Ordering::SeqCst),
-        };
-        users = match (user, users) {
-            (0, _) => users,
-            (SEVERAL, _) => Users::Anybody,
-            (user, Users::Nobody) => Users::One(user - 1),
-            (user, Users::One(id)) if user - 1 == id => users,
-            _ => Users::Anybody,
-        };
-    }
-    users
 }
 
 #[cfg(test)]
 mod tests {
-    use std::ops::RangeInclusive;
+    use uringlet::front::Ends;
 
-    use super::{NUMBERS, User, Users, before_close};
-
-    fn users(fds: RangeInclusive<i32>) -> Users {
-        let mut found = None;
-        before_close(&fds, |users| found = Some(users));
-        found.unwrap()
-    }
+    use super::{NUMBERS, User, Users, forget, of};
 
     #[test]
-    fn who_has_used_a_number_is_told_when_it_is_closed() {
+    fn who_has_used_a_number_is_known_until_it_is_closed() {
         // Numbers that no other test has: there are no such descriptors.
         let at = NUMBERS as i32 - 100;
         let (one, other) = (User::new(3), User::new(4));
+        assert_eq!(of(&(at..=at + 2)), Users::Nobody);
         (0..2).for_each(|_| one.uses(at));
-        assert_eq!(users(at..=at), Users::One(3));
-        one.uses(at);
+        assert_eq!(of(&(at..=at)), Users::One(3));
         one.uses(at + 2);
-        assert_eq!(users(at..=at + 2), Users::One(3));
-        one.uses(at);
+        assert_eq!(of(&(at..=at + 2)), Users::One(3));
+        forget(&(at..=at + 2), Ends::Replaced);
         other.uses(at + 2);
-        assert_eq!(users(at..=at + 2), Users::Anybody);
-        one.uses(at);
+        assert_eq!(of(&(at..=at + 2)), Users::Anybody);
+        assert_eq!(of(&(at..=at + 1)), Users::One(3));
+        // One after the other.
         (0..2).for_each(|_| other.uses(at));
         one.uses(at);
-        assert_eq!(users(at..=at), Users::Anybody);
+        assert_eq!(of(&(at..=at)), Users::Anybody);
+        forget(&(at..=at), Ends::Closed);
+        assert_eq!(of(&(at..=at)), Users::Nobody);
         other.uses(at);
-        assert_eq!(users(at..=at), Users::One(4), "the first is forgotten");
-        one.uses(at);
-        // Numbers that nobody keeps a record of, and none at all.
+        assert_eq!(of(&(at..=at)), Users::One(4), "the first is forgotten");
+        // Numbers of which there is no record, and none at all.
         one.uses(NUMBERS as i32);
         one.uses(-1);
-        assert_eq!(users(at..=i32::MAX), Users::Anybody);
-        one.uses(at);
-        let mut inner = None;
-        before_close(&(at..=at), |outer| {
-            assert_eq!(outer, Users::One(3));
-            inner = Some(users(at..=at));
-        });
-        assert_eq!(inner, Some(Users::Anybody), "somebody is still looking");
+        assert_eq!(of(&(NUMBERS as i32..=NUMBERS as i32)), Users::Anybody);
+        assert_eq!(of(&(at..=i32::MAX)), Users::Anybody);
+        forget(&(at..=i32::MAX), Ends::Closed);
+        assert_eq!(of(&(at..=at + 2)), Users::Nobody);
     }
 }

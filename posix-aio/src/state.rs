@@ -317,7 +317,7 @@ pub(crate) fn cancels() -> usize {
 }
 
 /// The program is about to close descriptors: see [`Instance::before_close_range`].
-pub(crate) fn before_close(fds: &RangeInclusive<i32>) {
+pub(crate) fn before_close(fds: &RangeInclusive<i32>, _: front::Ends) {
     if let Some(process) = current() {
         process.instance.before_close_range(fds);
         front::forget_descriptors(fds);

@@ -129,6 +129,11 @@ impl Engine {
         }
     }
 
+    /// Is there a [fast path](crate::instance::Transfer)?
+    pub(crate) fn has_fast_path(&self) -> bool {
+        matches!(self, Self::Workers(workers) if workers.keeps_inline())
+    }
+
     /// Where requests run, before the first.
     pub(crate) fn place(&self, choice: &crate::affinity::Choice) {
         if let Self::Workers(workers) = self.inner() {

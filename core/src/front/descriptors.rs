@@ -14,7 +14,16 @@ use super::door::{enter, refuse};
 use crate::{own, sys};
 
 /// What a drop-in does before numbers from 0 on are closed.
-pub type Before = fn(&RangeInclusive<c_int>);
+pub type Before = fn(&RangeInclusive<c_int>, Ends);
+
+/// How a number ends to stand for a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// It stands for none then.
+    Closed,
+    /// Another file takes its place in the same moment (dup2(2)).
+    Replaced,
+}
 
 /// The next definition of a C function after this library's, found once: when the library is loaded
 /// ([`at_load!`](crate::at_load)), or else on first use. By then a thread of the parent of a forked child may
@@ -67,7 +76,13 @@ impl Next {
 
 fn before_close(first: c_int, last: c_int, before: Before) {
     if first >= 0 {
-        before(&(first..=last));
+        before(&(first..=last), Ends::Closed);
+    }
+}
+
+fn before_replace(fd: c_int, before: Before) {
+    if fd >= 0 {
+        before(&(fd..=fd), Ends::Replaced);
     }
 }
 
@@ -96,7 +111,7 @@ pub unsafe fn dup2(fd: c_int, onto: c_int, before: Before) -> c_int {
     }
     let next = enter(|| {
         if fd != onto {
-            before_close(onto, onto, before);
+            before_replace(onto, before);
         }
         DUP2.get()
     });
@@ -112,7 +127,7 @@ pub unsafe fn dup3(fd: c_int, onto: c_int, flags: c_int, before: Before) -> c_in
         return refuse(libc::EBUSY);
     }
     let next = enter(|| {
-        before_close(onto, onto, before);
+        before_replace(onto, before);
         DUP3.get()
     });
     // SAFETY: the C library's dup3(2), called as its caller called us.

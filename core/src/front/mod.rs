@@ -9,11 +9,12 @@ mod door;
 pub mod env;
 mod reserve;
 
+pub use self::descriptors::Ends;
 pub use self::door::{enter, refuse, set_errno};
 pub use self::reserve::{Reserve, has_memory};
 pub use crate::instance::{
     Canceled, Entry, InFlight, Instance, Place, RingMemory, Sink, SubmitSteps, Submitted,
-    TOLD_OTHERWISE, Taker, Waited, Wish,
+    TOLD_OTHERWISE, Taker, Transfer, Waited, Wish,
 };
 pub use crate::queue::IoEvent;
 pub use crate::sync::Patience;
@@ -68,6 +69,11 @@ impl Descriptor {
 /// Forgets what is known about descriptor numbers: they are about to stand for something else.
 pub fn forget_descriptors(fds: &RangeInclusive<i32>) {
     Facts::forget(fds);
+}
+
+/// Is this the child of a vfork(2), which works in its parent's memory? One system call.
+pub fn is_borrowed() -> bool {
+    process::is_borrowed()
 }
 
 /// Is this number a descriptor of the engine's own, which the program has not opened and is not to close?

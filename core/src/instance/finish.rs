@@ -93,7 +93,7 @@ impl Instance {
         if self.sends_away(index, result, How::Finished(by)) {
             return;
         }
-        if taker.taken >= taker.room || request.notify >= 0 {
+        if !taker.has_room() || request.notify >= 0 {
             // With a sink it has its completion at once, too.
             taker.taken += u32::from(self.sink.is_some());
             return self.finish_here(index, result, by);
@@ -101,11 +101,7 @@ impl Instance {
         if let Some(counters) = self.counters() {
             self.count_finished(counters, index, result, by);
         }
-        let (data, obj) = (request.data, request.sqe.user_data);
-        self.slot(index).done();
-        self.free.give_later(index, &mut taker.returned);
-        taker.taken += 1;
-        (taker.sink)(data, obj, i64::from(result));
+        taker.take(self, index, result);
     }
 
     /// Completes a started request. The caller lets go of the slot here.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::Instance;
+use super::{Instance, Transfer};
 use crate::engine::Contract;
 use crate::exec;
 use crate::request::{BATCH, CountSteps, Kind, Request};
@@ -89,14 +89,33 @@ impl Instance {
     /// As for [`Instance::submit_with`].
     #[inline]
     pub unsafe fn submit(self: &Arc<Self>, entries: &[Entry]) -> Submitted {
-        if let [entry] = entries
+        if let [entry] = entries {
             // SAFETY: the caller's contract.
-            && let Some(submitted) = unsafe { self.submit_single(|place| entry_to(entry, place)) }
-        {
-            return submitted;
+            if unsafe { self.submit_entry_fast(entry) } {
+                return Submitted { accepted: 1, refused: 0 };
+            }
+            // SAFETY: as above.
+            let single = unsafe { self.submit_single(|place| entry_to(entry, place)) };
+            if let Some(submitted) = single {
+                return submitted;
+            }
         }
         // SAFETY: as above.
         unsafe { self.submit_with(entries.len(), entries_to(entries)) }
+    }
+
+    /// # Safety
+    /// As for [`Instance::submit_with`].
+    #[inline(always)]
+    unsafe fn submit_entry_fast(self: &Arc<Self>, entry: &Entry) -> bool {
+        let &Entry { sqe, data, notify } = entry;
+        match Transfer::of(&sqe) {
+            Some(transfer) if notify == -1 && self.is_of_this_process() => {
+                // SAFETY: the caller's contract.
+                unsafe { self.submit_fast(&Transfer { data, ..transfer }) }
+            }
+            _ => false,
+        }
     }
 
     /// As [`Instance::submit`], with requests written to where they stay: `fill` gets the number
@@ -143,7 +162,7 @@ impl Instance {
         let begin = if self.counters.is_some() { sys::ticks() } else { 0 };
         let slot = self.free.take_one(&mut ())?;
         // Asked while the slot is held: who destroys it later waits for what is in the slot.
-        let gone = self.closed.load(Ordering::SeqCst) || !self.is_of_this_process();
+        let gone = self.is_closed() || !self.is_of_this_process();
         let filled = if gone {
             Err(-libc::EINVAL)
         } else {
@@ -185,7 +204,7 @@ impl Instance {
                 batch = self.free.take_counted(want, steps);
                 batch.as_slice()
             };
-            if self.closed.load(Ordering::SeqCst) {
+            if self.is_closed() {
                 // Destroyed meanwhile: nobody would collect it.
                 slots.iter().for_each(|&slot| self.free.give(slot));
                 done.refused = -libc::EINVAL;
@@ -251,6 +270,7 @@ impl Instance {
         request.refused = if malformed { -libc::EINVAL } else { refused };
         request.submitted = begin;
         request.partial = 0;
+        request.fast = false;
         slot.fill(request.sqe.user_data, request.sqe.fd, request.notify);
         Ok(())
     }

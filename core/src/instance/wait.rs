@@ -62,6 +62,23 @@ impl<'a> Taker<'a> {
         Self { sink, room, taken: 0, returned: Returned::default() }
     }
 
+    #[inline(always)]
+    pub(crate) fn has_room(&self) -> bool {
+        self.taken < self.room
+    }
+
+    /// Takes the completion of a request that the caller has executed, and which nobody else is told of.
+    #[inline(always)]
+    pub(crate) fn take(&mut self, instance: &Instance, slot: u32, result: i32) {
+        // SAFETY: started by the caller.
+        let request = unsafe { instance.slot(slot).request() };
+        let (data, user_data) = (request.data, request.sqe.user_data);
+        instance.slot(slot).done();
+        instance.free.give_later(slot, &mut self.returned);
+        self.taken += 1;
+        (self.sink)(data, user_data, i64::from(result));
+    }
+
     /// How many it has taken.
     pub fn taken(&self) -> u32 {
         self.taken

@@ -118,6 +118,29 @@ impl FreeSlots {
         }
     }
 
+    /// Takes one slot where there probably is one, and says whether it is the only one that is held: as [`FreeSlots::is_alone`] does.
+    /// `None`: it is not as easy as that.
+    #[inline(always)]
+    pub(crate) fn take_near(&self) -> Option<(u32, bool)> {
+        let at = self.hint.load(Ordering::Relaxed) as usize;
+        let (word, rest_is_free, all) = match &*self.words {
+            [only] => (only, true, self.last),
+            [first, last] if at == 0 => {
+                (first, last.load(Ordering::Relaxed) == self.last, u64::MAX)
+            }
+            [first, last] => (last, first.load(Ordering::Relaxed) == u64::MAX, self.last),
+            words => (words.get(at)?, false, 0),
+        };
+        let free = word.load(Ordering::Relaxed);
+        if free == 0 {
+            return None;
+        }
+        // Acquire: as in `take_from`.
+        let (success, failure) = (Ordering::Acquire, Ordering::Relaxed);
+        word.compare_exchange(free, free & (free - 1), success, failure).ok()?;
+        Some(((at * 64) as u32 + free.trailing_zeros(), rest_is_free && free == all))
+    }
+
     #[cold]
     fn take_one_elsewhere(&self, start: usize, steps: &mut impl CountSteps) -> Option<u32> {
         let others = (start + 1..self.words.len()).chain(0..start);

@@ -29,12 +29,12 @@ int main(int argc, char **argv)
 {
     if (argc > 1)
         return open_descriptors() == 3 ? 0 : 1;
-    int ends[2], status;
-    struct iocb poll, read_ahead, *list = &read_ahead;
+    int ends[2], others[2], status;
+    struct iocb poll, other_poll, read_ahead, *list = &read_ahead;
     struct io_event event;
     fd = temp_file(16 * PAGE);
     fcntl(fd, F_SETFD, FD_CLOEXEC);
-    if (pipe2(ends, O_CLOEXEC))
+    if (pipe2(ends, O_CLOEXEC) || pipe2(others, O_CLOEXEC))
         die("pipe");
     io_context_t ctx = setup(32);
     io_prep_poll(&poll, ends[0], POLLIN);
@@ -77,10 +77,18 @@ int main(int argc, char **argv)
     }
     say("and 50 by posix_spawn", "%d", ended);
     say("reads after", "%d", reads(ctx));
+    /* What the children have closed is in use here still. A second poll, which fires, has whoever waits for the first look again. */
+    close(ends[0]);
+    io_prep_poll(&other_poll, others[0], POLLIN);
+    answer("another poll", submit1(ctx, &other_poll));
+    if (write(others[1], "x", 1) != 1)
+        die("write");
+    reap(ctx, 1, &event);
+    yes("it fires", event.obj == &other_poll && (event.res & POLLIN));
     if (write(ends[1], "x", 1) != 1)
         die("write");
     reap(ctx, 1, &event);
-    yes("the poll fires", event.obj == &poll && (event.res & POLLIN));
+    yes("the poll fires, its descriptor closed", event.obj == &poll && (event.res & POLLIN));
     answer("destroy", io_destroy(ctx));
     return 0;
 }

@@ -585,6 +585,7 @@ mod tests {
             kind: Kind::Read,
             lane: 0,
             stream: false,
+            fast: false,
             partial: 0,
             refused: 0,
             submitted: 0,

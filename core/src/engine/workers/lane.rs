@@ -32,7 +32,7 @@ pub(crate) enum Lane {
 }
 
 /// Copies from this size on take long enough to be worth another thread.
-const LARGE: u32 = 256 << 10;
+pub(super) const LARGE: u32 = 256 << 10;
 
 /// The flags of the descriptor that a batch has last asked for: one system call for requests that
 /// follow each other on one.

@@ -7,6 +7,7 @@ use super::next::Taken;
 use super::wait::{FAVOUR_US, FAVOURS};
 use super::{TIMED_EVERY, Workers};
 use crate::engine::Help;
+use crate::front::enter;
 use crate::instance::{By, Instance, Taker};
 use crate::request::Batch;
 
@@ -19,11 +20,15 @@ const EXECUTING: u32 = 1;
 const ROBBED: u32 = 2;
 
 impl Workers {
-    /// Leaves a single inline request to the wait that is expected to follow. False: not now.
+    /// Leaves a single inline request, which may be `alone` in its context, to the wait that is expected to follow. False: not now.
     #[inline(always)]
-    pub(super) fn leave_to_wait(&self, instance: &Arc<Instance>, slot: u32) -> bool {
-        let busy = self.baton.view().is_held() || self.losers.load(Ordering::SeqCst) > 0;
-        if busy || !self.waiters_execute() {
+    pub(super) fn leave_to_wait(
+        &self,
+        instance: &Arc<Instance>,
+        slot: u32,
+        alone: impl FnOnce() -> bool,
+    ) -> bool {
+        if self.is_busy() || !self.waiters_execute() {
             return false;
         }
         let left = if self.next.has_room_beside() {
@@ -35,7 +40,7 @@ impl Workers {
                 self.past_next.store(past - 1, Ordering::Relaxed);
                 return false;
             }
-            let alone = instance.free_slots().is_alone(slot);
+            let alone = alone();
             // A wait looks at copies first, and a poll is to find both.
             if !alone && (self.has_inline_work() || self.has_copies()) {
                 return false;
@@ -44,13 +49,44 @@ impl Workers {
             self.next.put(slot, alone)
         };
         let Some(watched) = left else { return false };
-        if instance.completions().has_sleepers() {
-            instance.completions().wake_now();
-        }
-        if !watched && self.next.watch() {
-            self.threads.watchdog.add(instance);
-        }
+        self.see_to_left(instance, watched);
         true
+    }
+
+    /// Somebody is at requests that were submitted before.
+    #[inline(always)]
+    fn is_busy(&self) -> bool {
+        self.baton.view().is_held() || self.losers.load(Ordering::SeqCst) > 0
+    }
+
+    /// Sees to it that what was left is executed, should its submitter not come, or another thread wait already.
+    #[inline(always)]
+    fn see_to_left(&self, instance: &Arc<Instance>, watched: bool) {
+        if instance.completions().has_sleepers() {
+            Self::wake_for_left(instance);
+        }
+        if !watched {
+            self.watch_left(instance);
+        }
+    }
+
+    // The fast path, which comes here as well, keeps errno by itself: a lock that is waited for may change it, and so may making a thread.
+    #[cold]
+    fn wake_for_left(instance: &Instance) {
+        enter(|| instance.completions().wake_now());
+    }
+
+    #[cold]
+    fn watch_left(&self, instance: &Arc<Instance>) {
+        if self.next.watch() {
+            enter(|| self.threads.watchdog.add(instance));
+        }
+    }
+
+    /// Takes what is alone, but not past another waiter that is at those before it.
+    #[inline(always)]
+    pub(super) fn take_single(&self) -> Option<Taken> {
+        self.next.take_single(|| self.in_next.load(Ordering::Acquire) == 0)
     }
 
     /// What was left for its submitter's wait goes into the ring, in front of what comes. True if
@@ -91,8 +127,7 @@ impl Workers {
         help: &Help,
         taker: &mut Taker<'_>,
     ) -> bool {
-        // Not past another waiter that is at those before it.
-        let helped = match self.next.take_single(|| self.in_next.load(Ordering::Acquire) == 0) {
+        let helped = match self.take_single() {
             Some(taken) => {
                 self.run_next(instance, taken, taker);
                 true
@@ -108,9 +143,10 @@ impl Workers {
     /// Executes a request that its submitter has left for a wait.
     #[inline(always)]
     fn run_next(&self, instance: &Arc<Instance>, next: Taken, taker: &mut Taker<'_>) -> u64 {
-        instance.slot(next.slot).begin();
-        let timed = next.number.is_multiple_of(TIMED_EVERY);
-        self.execute(instance, next.slot, By::Waiter, timed, taker)
+        let Taken { slot, number, .. } = next;
+        instance.slot(slot).begin();
+        let timed = number.is_multiple_of(TIMED_EVERY);
+        self.execute(instance, slot, By::Waiter, timed, taker)
     }
 
     /// Executes requests that their submitter has left for a wait, in their order, as far as the caller can take them. False: another

@@ -8,6 +8,7 @@
 
 pub(super) mod baton;
 mod cold;
+mod fast;
 mod fetch;
 mod fsync;
 mod habit;
@@ -182,6 +183,11 @@ impl Workers {
         Choice { engine: self.kind, kernel, refusals: self.kernel.refusals() }
     }
 
+    /// What does not sleep is executed by threads of the process, and never handed to the kernel.
+    pub(super) fn keeps_inline(&self) -> bool {
+        matches!(self.kind, EngineKind::Auto | EngineKind::Workers)
+    }
+
     /// The engine of an instance that a thread of this engine serves.
     fn of(instance: &Instance) -> &Self {
         match instance.engine() {
@@ -287,6 +293,14 @@ impl Workers {
     ) -> u64 {
         // SAFETY: started by the caller, and not passed on before the reference's last use.
         let request = unsafe { instance.slot(slot).request() };
+        if by == By::Waiter
+            && !timed
+            && taker.has_room()
+            && let Some(result) = self.transfer_fast(request)
+        {
+            taker.take(instance, slot, result);
+            return 0;
+        }
         let kind = request.kind;
         if kind == Kind::Sync && request.sqe.opcode == opcode::FSYNC && request.refused == 0 {
             return self.sync(instance, slot, by, taker);

@@ -127,10 +127,14 @@ impl Next {
     #[inline]
     pub(crate) fn take_single(&self, may: impl FnOnce() -> bool) -> Option<Taken> {
         let now = self.0.load(Ordering::Acquire);
-        let (next, taken) =
-            without_first(now).filter(|(_, taken)| now & ALONE != 0 && !taken.more && may())?;
-        let swap = self.0.compare_exchange(now, next, Ordering::AcqRel, Ordering::Relaxed);
-        swap.is_ok().then_some(taken)
+        // The mark, one slot, and no other.
+        let slot = (now & (ALONE | SLOTS)).wrapping_sub(ALONE + 1);
+        if slot >= SLOT || !may() {
+            return None;
+        }
+        let next = now & !(ALONE | SLOTS);
+        self.0.compare_exchange(now, next, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+        Some(Taken { slot: slot as u32, number: now / USE, more: false })
     }
 
     /// Are there several here, and nothing else of the context that waits to be executed? A hint.

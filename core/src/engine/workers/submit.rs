@@ -128,9 +128,14 @@ impl Workers {
     /// Submits a single inline request that nobody is told of by an eventfd.
     #[inline(always)]
     pub(super) fn submit_one(&self, instance: &Arc<Instance>, slot: u32) {
-        if self.leave_to_wait(instance, slot) {
-            return;
+        let alone = || instance.free_slots().is_alone(slot);
+        if !self.leave_to_wait(instance, slot, alone) {
+            self.submit_to_ring(instance, slot);
         }
+    }
+
+    /// Submits a single inline request that is not left for a wait.
+    pub(super) fn submit_to_ring(&self, instance: &Arc<Instance>, slot: u32) {
         if !self.next.is_empty() {
             self.next_to_ring(instance);
         }

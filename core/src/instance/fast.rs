@@ -1,0 +1,292 @@
+//! The fast path: a plain read or write of a file that does not sleep, submitted by itself and, if it stays alone, executed by the wait
+//! that follows. It is what `submit.rs` and `wait.rs` do with such a request, without what it cannot need; they do
+//! whatever is out of the ordinary.
+#![allow(unsafe_code)]
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::Instance;
+use crate::descriptor::Facts;
+use crate::engine::Engine;
+use crate::engine::workers::Workers;
+#[cfg(doc)]
+use crate::queue::IoEvent;
+use crate::request::Kind;
+use crate::sqe::{FILE_POSITION, Sqe, opcode};
+
+/// A read or write of one buffer at an offset, without flags, of whose end no eventfd tells.
+#[derive(Clone, Copy, Debug)]
+pub struct Transfer {
+    /// The descriptor.
+    pub fd: RawFd,
+    /// Or a read.
+    pub is_write: bool,
+    /// Where the buffer begins.
+    pub address: u64,
+    /// Its bytes.
+    pub length: u32,
+    /// In the file; not [`FILE_POSITION`].
+    pub offset: u64,
+    /// [`Sqe::user_data`].
+    pub user_data: u64,
+    /// [`Entry::data`](super::Entry::data).
+    pub data: u64,
+}
+
+impl Transfer {
+    /// What an entry asks for, if it is no more than this.
+    #[inline]
+    pub(crate) fn of(sqe: &Sqe) -> Option<Self> {
+        let unused = u64::from(sqe.flags | sqe.opcode & !1 ^ opcode::READ) | sqe.addr3 | sqe.pad;
+        let unregistered =
+            u32::from(sqe.buf_index | sqe.personality | sqe.ioprio) | sqe.file_index as u32;
+        if unused | u64::from(unregistered | sqe.op_flags) != 0 || sqe.off == FILE_POSITION {
+            return None;
+        }
+        let &Sqe { fd, addr: address, len: length, off: offset, user_data, .. } = sqe;
+        let is_write = sqe.opcode == opcode::WRITE;
+        Some(Self { fd, is_write, address, length, offset, user_data, data: 0 })
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        if self.is_write { Kind::Write } else { Kind::Read }
+    }
+
+    /// As the entry that it is short for.
+    #[inline(always)]
+    pub(crate) fn sqe(&self) -> Sqe {
+        let &Self { fd, is_write, address, length, offset, user_data, .. } = self;
+        let opcode = if is_write { opcode::WRITE } else { opcode::READ };
+        Sqe { opcode, fd, off: offset, addr: address, len: length, user_data, ..Sqe::default() }
+    }
+}
+
+const _: () = assert!(opcode::READ & 1 == 0 && opcode::WRITE == opcode::READ | 1);
+
+impl Instance {
+    /// The engine, if requests may take the fast path.
+    #[inline(always)]
+    fn fast_engine(&self) -> Option<&Workers> {
+        match &self.engine {
+            Engine::Workers(workers) if self.fast => Some(workers),
+            _ => None,
+        }
+    }
+
+    /// Submits a transfer that is known to be inline. False: nothing was done, and [`Instance::submit`] knows why. Makes no
+    /// call that changes errno. For a thread of the process that has made the context.
+    ///
+    /// # Safety
+    /// As for [`Instance::submit_with`].
+    #[inline(always)]
+    pub unsafe fn submit_fast(self: &Arc<Self>, transfer: &Transfer) -> bool {
+        let Some(workers) = self.fast_engine() else { return false };
+        match Facts::noted(transfer.fd) {
+            Some(facts) if facts.is_inline(transfer.is_write) => {}
+            _ => return false,
+        }
+        workers.submit_fast(self, transfer)
+    }
+
+    /// Executes the request that was left for this wait, if it is a single one and nothing has completed before it, and has `take`
+    /// take its completion: `data`, `obj` and `res` of an [`IoEvent`]. False: [`Instance::wait`] is to be called instead.
+    /// errno and process as for [`Instance::submit_fast`].
+    #[inline(always)]
+    pub fn wait_fast(self: &Arc<Self>, take: impl FnOnce(u64, u64, i64)) -> bool {
+        let Some(workers) = self.fast_engine() else { return false };
+        if self.closed.load(Ordering::Relaxed) || self.completions.available() != 0 {
+            return false;
+        }
+        workers.run_fast(self, take)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::fs::File;
+    use std::io::Write as _;
+    use std::os::fd::AsRawFd as _;
+    use std::sync::Arc;
+
+    use super::Transfer;
+    use crate::config::Builder;
+    use crate::descriptor::Facts;
+    use crate::instance::{Instance, without_taker};
+    use crate::sqe::{FILE_POSITION, Sqe};
+
+    const TEXT: &[u8] = b"what stands in the file";
+
+    fn file() -> File {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(TEXT).unwrap();
+        look_up(file.as_raw_fd());
+        file
+    }
+
+    /// What was learned about the number is of a file of another test.
+    fn look_up(fd: i32) {
+        Facts::forget(&(fd..=fd));
+        Facts::fresh(fd).unwrap();
+    }
+
+    fn instance() -> Arc<Instance> {
+        Instance::new(&Builder::default().entries(4)).unwrap()
+    }
+
+    /// Submits a read of as much as `buffer` holds, as number `user_data`.
+    fn submits(instance: &Arc<Instance>, fd: i32, buffer: &mut [u8], user_data: u64) -> bool {
+        let transfer = Transfer::of(&Sqe::read(fd, buffer, 0).user_data(user_data)).unwrap();
+        // SAFETY: every test ends the request while the buffer is there.
+        unsafe { instance.submit_fast(&transfer) }
+    }
+
+    /// Waits on the fast path: the number and the result.
+    fn ends(instance: &Arc<Instance>) -> Option<(u64, i64)> {
+        let mut ended = None;
+        let taken = instance.wait_fast(|_, user_data, result| ended = Some((user_data, result)));
+        assert_eq!(taken, ended.is_some());
+        ended
+    }
+
+    /// Waits as anybody does: the results, by number.
+    fn all(instance: &Arc<Instance>, count: u32) -> Vec<(u64, i64)> {
+        without_taker(|taker| instance.wait(count, count, None, None, taker));
+        let mut all = Vec::new();
+        instance.reap(count, |cqe| all.push((cqe.user_data, i64::from(cqe.res))));
+        all.sort_unstable();
+        all
+    }
+
+    /// Calls `f` until it says true. It may not the first time, if this thread is away for so long that a worker executes for it.
+    fn until(mut f: impl FnMut() -> bool) {
+        assert!((0..10_000).any(|_| f()));
+    }
+
+    #[test]
+    fn a_transfer_that_stays_alone_is_executed_by_the_wait() {
+        const LENGTH: i64 = TEXT.len() as i64;
+        let (instance, file, mut buffer) = (instance(), file(), [0; TEXT.len()]);
+        let fd = file.as_raw_fd();
+        assert_eq!(ends(&instance), None, "nothing was submitted");
+        // More often than there are slots, and some of them timed.
+        let mut fast = 0;
+        for user_data in 0..10_000 {
+            buffer.fill(0);
+            if !submits(&instance, fd, &mut buffer, user_data) {
+                look_up(fd);
+                continue;
+            }
+            match ends(&instance) {
+                Some(ended) => {
+                    assert_eq!(ended, (user_data, LENGTH));
+                    fast += 1;
+                }
+                None => assert_eq!(all(&instance, 1), [(user_data, LENGTH)]),
+            }
+            assert_eq!((&buffer[..], instance.unreaped()), (TEXT, 0));
+            if fast == 20 {
+                break;
+            }
+        }
+        assert_eq!(fast, 20);
+        look_up(fd);
+        let mut long = [0; 2 * TEXT.len()];
+        assert!(submits(&instance, fd, &mut long, 1));
+        let ended = ends(&instance).unwrap_or_else(|| all(&instance, 1)[0]);
+        assert_eq!(ended, (1, LENGTH), "up to the end of the file");
+        instance.close();
+        assert!(!submits(&instance, fd, &mut buffer, 1));
+        assert_eq!((ends(&instance), instance.unreaped()), (None, 0));
+    }
+
+    #[test]
+    fn several_are_left_to_the_general_wait_and_slots_are_not_exceeded() {
+        let (instance, file, mut buffers) = (instance(), file(), [[0; TEXT.len()]; 4]);
+        let fd = file.as_raw_fd();
+        for (user_data, buffer) in buffers.iter_mut().enumerate() {
+            assert!(submits(&instance, fd, buffer, user_data as u64));
+        }
+        assert!(!submits(&instance, fd, &mut [0; 1], 9), "there is no slot for it");
+        assert_eq!(ends(&instance), None, "there are several");
+        let length = TEXT.len() as i64;
+        assert_eq!(all(&instance, 4), (0..4).map(|at| (at, length)).collect::<Vec<_>>());
+        assert!(buffers.iter().all(|buffer| buffer == TEXT));
+        instance.close();
+    }
+
+    #[test]
+    fn a_completion_that_is_there_comes_first() {
+        let (instance, file, mut buffer) = (instance(), file(), [0; TEXT.len()]);
+        let (fd, length) = (file.as_raw_fd(), TEXT.len() as i64);
+        until(|| {
+            assert!(submits(&instance, fd, &mut buffer, 1));
+            let canceled = instance.cancel(1).is_ok();
+            assert!(submits(&instance, fd, &mut buffer, 2));
+            let first = if canceled { i64::from(-libc::ECANCELED) } else { length };
+            assert!(!canceled || ends(&instance).is_none());
+            assert_eq!(all(&instance, 2), [(1, first), (2, length)]);
+            canceled
+        });
+        instance.close();
+    }
+
+    #[test]
+    fn what_is_out_of_the_ordinary_goes_the_general_way() {
+        let (file, mut buffer) = (file(), [0; TEXT.len()]);
+        let fd = file.as_raw_fd();
+        let observed = Instance::new(&Builder::default().stats(true)).unwrap();
+        assert!(!submits(&observed, fd, &mut buffer, 1));
+        observed.close();
+        let instance = instance();
+        let (reader, writer) = std::io::pipe().unwrap();
+        look_up(reader.as_raw_fd());
+        assert!(!submits(&instance, reader.as_raw_fd(), &mut buffer, 1), "a stream");
+        for never in [-1, 1 << 20] {
+            assert!(!submits(&instance, never, &mut buffer, 1));
+        }
+        let only_written = File::options().write(true).open("/dev/null").unwrap();
+        look_up(only_written.as_raw_fd());
+        assert!(!submits(&instance, only_written.as_raw_fd(), &mut buffer, 1));
+        // A number that stands for a stream since it was looked up.
+        (&writer).write_all(TEXT).unwrap();
+        let number = file.try_clone().unwrap();
+        look_up(number.as_raw_fd());
+        // SAFETY: both are open.
+        let replaced = unsafe { libc::dup2(reader.as_raw_fd(), number.as_raw_fd()) };
+        assert_eq!(replaced, number.as_raw_fd());
+        assert!(submits(&instance, number.as_raw_fd(), &mut buffer, 7));
+        assert_eq!(ends(&instance), None);
+        assert_eq!((all(&instance, 1), &buffer[..]), (vec![(7, TEXT.len() as i64)], TEXT));
+        instance.close();
+    }
+
+    #[test]
+    fn only_a_plain_transfer_is_one() {
+        let mut buffer = [0u8; 8];
+        let read = Sqe::read(3, &mut buffer[..], 5).user_data(7);
+        let write = Sqe::write(4, &buffer[..], 6).user_data(8);
+        for sqe in [read, write] {
+            let transfer = Transfer::of(&sqe).unwrap();
+            assert_eq!(format!("{:?}", transfer.sqe()), format!("{sqe:?}"));
+        }
+        assert!(!Transfer::of(&read).unwrap().is_write && Transfer::of(&write).unwrap().is_write);
+        let others = [
+            Sqe::nop(),
+            Sqe::fsync(3),
+            Sqe::readv(3, &[], 0),
+            Sqe::writev(3, &[], 0),
+            Sqe { off: FILE_POSITION, ..read },
+            Sqe { op_flags: 1, ..read },
+            Sqe { flags: 1, ..write },
+            Sqe { buf_index: 1, ..write },
+            Sqe { personality: 1, ..write },
+            Sqe { ioprio: 1, ..write },
+            Sqe { file_index: -1, ..write },
+            Sqe { addr3: 1, ..write },
+            Sqe { pad: 1, ..write },
+        ];
+        assert!(others.iter().all(|sqe| Transfer::of(sqe).is_none()));
+    }
+}
