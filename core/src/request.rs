@@ -116,7 +116,7 @@ pub(crate) struct Request {
     pub(crate) lane: u8,
     /// The engine's: the descriptor is a stream, the offset is ignored.
     pub(crate) stream: bool,
-    /// It came by the [fast path](crate::instance::Transfer).
+    /// It came by the [fast path](crate::instance::Transfer), or could have.
     pub(crate) fast: bool,
     /// Bytes that went into a stream already, of a write that is not finished.
     pub(crate) partial: u32,

@@ -13,7 +13,7 @@ use crate::engine::Engine;
 use crate::engine::workers::Workers;
 #[cfg(doc)]
 use crate::queue::IoEvent;
-use crate::request::Kind;
+use crate::request::{Kind, Request};
 use crate::sqe::{FILE_POSITION, Sqe, opcode};
 
 /// A read or write of one buffer at an offset, without flags, of whose end no eventfd tells.
@@ -73,6 +73,13 @@ impl Instance {
             Engine::Workers(workers) if self.fast => Some(workers),
             _ => None,
         }
+    }
+
+    /// Can an inline request that was submitted on the general way be executed as one that came by this?
+    #[inline]
+    pub(crate) fn executes_fast(&self, request: &Request) -> bool {
+        let plain = request.notify == -1 && request.refused == 0;
+        self.fast && plain && Transfer::of(&request.sqe).is_some()
     }
 
     /// Submits a transfer that is known to be inline. False: nothing was done, and [`Instance::submit`] knows why. Makes no

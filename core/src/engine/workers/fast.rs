@@ -43,7 +43,7 @@ impl Workers {
         true
     }
 
-    /// Executes a request that was submitted so, which the caller, a waiter, has started, and gives the result. `None`: it has to be
+    /// Executes a request that was submitted so, or could have been, which the caller, a waiter, has started, and gives the result. `None`: it has to be
     /// executed as any other.
     #[inline(always)]
     pub(super) fn transfer_fast(&self, request: &Request) -> Option<i32> {

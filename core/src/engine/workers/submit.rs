@@ -46,6 +46,7 @@ impl Workers {
             let (lane, stream) = choose(request);
             (request.lane, request.stream) = (lane as u8, stream);
             notifies |= request.notify != -1;
+            request.fast = lane == Lane::Inline && !stream && instance.executes_fast(request);
             instance.slot(slot).queue();
             match lane {
                 Lane::Inline | Lane::AfterInline | Lane::AfterOrdered => inline.push(slot),
