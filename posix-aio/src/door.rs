@@ -10,15 +10,24 @@ use uringlet::front;
 
 use crate::abi::Aiocb;
 
-/// Requests that signal handlers have submitted while their thread was inside.
+/// As many requests that signal handlers have submitted while their thread was inside may wait at a time.
 const DEFERRED_MAX: usize = 64;
 
 /// What one thread is at.
 struct Thread {
     inside: Cell<bool>,
     deferred: [Cell<*mut Aiocb>; DEFERRED_MAX],
-    /// Changed in single steps: handlers interrupt this thread, and each other.
-    count: AtomicUsize,
+    /// How many were ever put there, each behind the last, and taken out. Changed in single steps: handlers interrupt this thread, and each other.
+    put: AtomicUsize,
+    taken: AtomicUsize,
+}
+
+impl Thread {
+    /// Whatever was put there is there: a handler comes to its end before the code that it has interrupted goes on.
+    #[inline]
+    fn has_deferred(&self) -> bool {
+        self.put.load(Ordering::Relaxed) != self.taken.load(Ordering::Relaxed)
+    }
 }
 
 thread_local! {
@@ -26,7 +35,8 @@ thread_local! {
         Thread {
             inside: Cell::new(false),
             deferred: [const { Cell::new(std::ptr::null_mut()) }; DEFERRED_MAX],
-            count: AtomicUsize::new(0),
+            put: AtomicUsize::new(0),
+            taken: AtomicUsize::new(0),
         }
     };
 }
@@ -34,12 +44,14 @@ thread_local! {
 /// Has a request submitted as soon as this thread is out. False: too many are waiting for that.
 pub(crate) fn defer(block: *mut Aiocb) -> bool {
     THREAD.with(|thread| {
-        let at = thread.count.fetch_add(1, Ordering::Relaxed);
-        match thread.deferred.get(at) {
-            Some(place) => place.set(block),
-            None => drop(thread.count.fetch_sub(1, Ordering::Relaxed)),
+        let at = thread.put.fetch_add(1, Ordering::Relaxed);
+        let has_room = at.wrapping_sub(thread.taken.load(Ordering::Relaxed)) < DEFERRED_MAX;
+        if has_room {
+            thread.deferred[at % DEFERRED_MAX].set(block);
+        } else {
+            thread.put.fetch_sub(1, Ordering::Relaxed);
         }
-        at < DEFERRED_MAX
+        has_room
     })
 }
 
@@ -64,7 +76,7 @@ fn leave() {
     THREAD.with(|thread| {
         thread.inside.set(false);
         // A handler that comes from here on is not inside: it submits by itself.
-        while thread.count.load(Ordering::Relaxed) > 0 {
+        while thread.has_deferred() {
             submit_deferred(thread);
         }
     });
@@ -73,13 +85,13 @@ fn leave() {
 #[cold]
 fn submit_deferred(thread: &Thread) {
     thread.inside.set(true);
-    let mut at = 0;
-    // Handlers may add to them meanwhile.
-    while thread.count.compare_exchange(at, 0, Ordering::Relaxed, Ordering::Relaxed).is_err() {
-        let block = thread.deferred[at].get();
+    // Handlers may add to them meanwhile, also one that is told of the end of a request that was just submitted.
+    while thread.has_deferred() {
+        let at = thread.taken.load(Ordering::Relaxed);
+        let block = thread.deferred[at % DEFERRED_MAX].get();
+        thread.taken.store(at.wrapping_add(1), Ordering::Relaxed);
         // SAFETY: aio_read(3) or the like was called with it, and it has not completed.
         unsafe { crate::submit::start_deferred(block) };
-        at += 1;
     }
     thread.inside.set(false);
 }
