@@ -23,36 +23,54 @@ struct Thread {
 }
 
 impl Thread {
-    /// Whatever was put there is there: a handler comes to its end before the code that it has interrupted goes on.
-    #[inline]
-    fn has_deferred(&self) -> bool {
-        self.put.load(Ordering::Relaxed) != self.taken.load(Ordering::Relaxed)
-    }
-}
-
-thread_local! {
-    static THREAD: Thread = const {
-        Thread {
+    const fn new() -> Self {
+        Self {
             inside: Cell::new(false),
             deferred: [const { Cell::new(std::ptr::null_mut()) }; DEFERRED_MAX],
             put: AtomicUsize::new(0),
             taken: AtomicUsize::new(0),
         }
-    };
+    }
+
+    /// Whatever was put there is there: a handler comes to its end before the code that it has interrupted goes on.
+    #[inline]
+    fn has_deferred(&self) -> bool {
+        self.put.load(Ordering::Relaxed) != self.taken.load(Ordering::Relaxed)
+    }
+
+    fn defer(&self, block: *mut Aiocb) -> bool {
+        let at = self.put.fetch_add(1, Ordering::Relaxed);
+        let has_room = at.wrapping_sub(self.taken.load(Ordering::Relaxed)) < DEFERRED_MAX;
+        if has_room {
+            self.deferred[at % DEFERRED_MAX].set(block);
+        } else {
+            self.put.fetch_sub(1, Ordering::Relaxed);
+        }
+        has_room
+    }
+
+    /// Has `start` start all of them. Handlers may add to them meanwhile, also one that is told of the end of a request that was
+    /// just started.
+    #[cold]
+    fn start_deferred(&self, start: impl Fn(*mut Aiocb)) {
+        self.inside.set(true);
+        while self.has_deferred() {
+            let at = self.taken.load(Ordering::Relaxed);
+            let block = self.deferred[at % DEFERRED_MAX].get();
+            self.taken.store(at.wrapping_add(1), Ordering::Relaxed);
+            start(block);
+        }
+        self.inside.set(false);
+    }
+}
+
+thread_local! {
+    static THREAD: Thread = const { Thread::new() };
 }
 
 /// Has a request submitted as soon as this thread is out. False: too many are waiting for that.
 pub(crate) fn defer(block: *mut Aiocb) -> bool {
-    THREAD.with(|thread| {
-        let at = thread.put.fetch_add(1, Ordering::Relaxed);
-        let has_room = at.wrapping_sub(thread.taken.load(Ordering::Relaxed)) < DEFERRED_MAX;
-        if has_room {
-            thread.deferred[at % DEFERRED_MAX].set(block);
-        } else {
-            thread.put.fetch_sub(1, Ordering::Relaxed);
-        }
-        has_room
-    })
+    THREAD.with(|thread| thread.defer(block))
 }
 
 /// Runs `body` inside, with whether the thread was inside before (a signal handler of the program has
@@ -77,21 +95,41 @@ fn leave() {
         thread.inside.set(false);
         // A handler that comes from here on is not inside: it submits by itself.
         while thread.has_deferred() {
-            submit_deferred(thread);
+            // SAFETY: aio_read(3) or the like was called with each, and it has not completed.
+            thread.start_deferred(|block| unsafe { crate::submit::start_deferred(block) });
         }
     });
 }
 
-#[cold]
-fn submit_deferred(thread: &Thread) {
-    thread.inside.set(true);
-    // Handlers may add to them meanwhile, also one that is told of the end of a request that was just submitted.
-    while thread.has_deferred() {
-        let at = thread.taken.load(Ordering::Relaxed);
-        let block = thread.deferred[at % DEFERRED_MAX].get();
-        thread.taken.store(at.wrapping_add(1), Ordering::Relaxed);
-        // SAFETY: aio_read(3) or the like was called with it, and it has not completed.
-        unsafe { crate::submit::start_deferred(block) };
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::{DEFERRED_MAX, Thread};
+    use crate::abi::Aiocb;
+
+    /// Not followed by anything here.
+    fn block(number: usize) -> *mut Aiocb {
+        std::ptr::without_provenance_mut(number)
     }
-    thread.inside.set(false);
+
+    #[test]
+    fn as_many_as_there_is_room_for_wait_at_a_time_and_any_number_one_after_the_other() {
+        const ALL: usize = 3 * DEFERRED_MAX;
+        let thread = Thread::new();
+        for number in 1..=DEFERRED_MAX {
+            assert!(thread.defer(block(number)));
+        }
+        assert!(!thread.defer(block(ALL)), "there is no room");
+        let started = RefCell::new(Vec::new());
+        thread.start_deferred(|one| {
+            assert!(thread.inside.get());
+            started.borrow_mut().push(one.addr());
+            // A handler that submits the next each time that one has ended.
+            let next = one.addr() + DEFERRED_MAX;
+            assert!(next > ALL || thread.defer(block(next)));
+        });
+        assert!(!thread.inside.get() && !thread.has_deferred());
+        assert_eq!(*started.borrow(), (1..=ALL).collect::<Vec<_>>());
+    }
 }

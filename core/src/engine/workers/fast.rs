@@ -4,11 +4,10 @@
 
 use std::sync::Arc;
 
-use super::TIMED_EVERY;
-use super::Workers;
 use super::lane::{LARGE, Lane};
 use super::next::Taken;
 use super::pipeline::Way;
+use super::{TIMED_EVERY, Workers};
 use crate::descriptor;
 use crate::exec;
 use crate::front::enter;
@@ -43,8 +42,8 @@ impl Workers {
         true
     }
 
-    /// Executes a request that was submitted so, or could have been, which the caller, a waiter, has started, and gives the result. `None`: it has to be
-    /// executed as any other.
+    /// Executes a request that was submitted so, or could have been, and which the caller, a waiter, has started. Gives the result, or
+    /// `None`: it has to be executed as any other.
     #[inline(always)]
     pub(super) fn transfer_fast(&self, request: &Request) -> Option<i32> {
         let (sqe, write) = (&request.sqe, request.kind == Kind::Write);
