@@ -168,9 +168,14 @@ impl Workers {
 
     /// Requests that neither the baton's word nor the next cell tells of.
     pub(super) fn has_more(&self) -> bool {
-        let door = self.kernel.door().view().is_held();
+        self.has_queued() || !self.kernel.is_idle()
+    }
+
+    /// Those of them that are not in the kernel's hands.
+    pub(super) fn has_queued(&self) -> bool {
+        let kernel = self.kernel.queued() > 0 || self.kernel.door().view().is_held();
         let reads = !self.copies.is_empty() || self.cold.get().is_some_and(|cold| !cold.is_empty());
-        self.for_workers() > 0 || reads || !self.kernel.is_idle() || door
+        self.for_workers() > 0 || reads || kernel
     }
 
     /// How many requests have been taken for execution: by holders, and by workers of their own.
