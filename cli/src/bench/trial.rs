@@ -150,14 +150,19 @@ pub fn exclusion(load: &Load, scratch: &Scratch, storage: &Storage) -> Option<St
     None
 }
 
-/// Rounds over groups of neighbours, `lengths` members each: round, and index of the member. In each round a
-/// group begins with another one of its members.
+/// Rounds over groups of neighbours, `lengths` members each: round, and index of the member. Each second round goes through a group
+/// in the opposite order, and the next two begin with another member: none is always run after the same one, whose load may have
+/// left the machine warm or cold.
 pub fn interleaved(lengths: &[usize], rounds: u32) -> Vec<(u32, usize)> {
     let mut turns = Vec::new();
     for round in 0..rounds {
+        let (first, backwards) = (round as usize / 2, round % 2 == 1);
         let mut start = 0;
         for &length in lengths {
-            turns.extend((0..length).map(|at| (round, start + (at + round as usize) % length)));
+            turns.extend((0..length).map(|at| {
+                let at = if backwards { length - 1 - at } else { at };
+                (round, start + (at + first) % length)
+            }));
             start += length;
         }
     }
@@ -169,12 +174,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_round_has_everybody_and_begins_with_another() {
-        let turns = interleaved(&[2, 3], 2);
+    fn every_round_has_everybody_and_nobody_always_follows_the_same() {
+        let turns = interleaved(&[2, 3], 4);
         let members = |round| -> Vec<usize> {
             turns.iter().filter(|(of, _)| *of == round).map(|(_, member)| *member).collect()
         };
         assert_eq!(members(0), [0, 1, 2, 3, 4]);
-        assert_eq!(members(1), [1, 0, 3, 4, 2]);
+        assert_eq!(members(1), [1, 0, 4, 3, 2]);
+        assert_eq!(members(2), [1, 0, 3, 4, 2]);
+        assert_eq!(members(3), [0, 1, 2, 4, 3]);
     }
 }
