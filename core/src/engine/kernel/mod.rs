@@ -147,13 +147,13 @@ fn make(
 const TOGETHER: usize = 4;
 
 /// How many of the first of these go to the kernel with one call: all that lie next to each other in one file, which the block
-/// layer merges, or else some: the more, the longer the `in_kernel` that were handed over before keep the device busy.
+/// layer merges, or else as many again as the `in_kernel` that were handed over before, which keep the device busy meanwhile.
 fn together(instance: &Instance, slots: &[u32], in_kernel: usize) -> usize {
     // SAFETY: started by the caller, and not handed over yet.
     let request = |slot: u32| unsafe { &*instance.slot(slot).request() };
     let follows = |pair: &&[u32]| follows(request(pair[0]), request(pair[1]));
     let adjacent = 1 + slots.windows(2).take_while(follows).count();
-    adjacent.max(TOGETHER.max(in_kernel / 2).min(slots.len()))
+    adjacent.max(TOGETHER.max(in_kernel).min(slots.len()))
 }
 
 fn follows(one: &Request, next: &Request) -> bool {

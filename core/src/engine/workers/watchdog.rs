@@ -139,7 +139,7 @@ impl Watchdog {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Look {
     Fine,
-    /// Fine, and nothing waits in a queue.
+    /// Fine, and nothing waits in a queue but for the kernel, which takes what is there.
     Calm,
     NeedsWorker,
     /// It needs no watch any more.
@@ -213,8 +213,10 @@ impl Watched {
             self.quiet = 0;
             return look;
         }
-        let calm = if look == Look::Fine { Look::Calm } else { look };
-        if !workers.kernel.is_idle() {
+        let (queued, door) = (kernel.queued() > 0, kernel.door().view().is_held());
+        let moves = taken[1] != before[1] || !queued && !door;
+        let calm = if look == Look::Fine && moves { Look::Calm } else { look };
+        if door || !kernel.is_idle() {
             self.quiet = 0;
             return calm;
         }

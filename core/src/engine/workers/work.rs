@@ -168,16 +168,14 @@ impl Workers {
 
     /// Requests that neither the baton's word nor the next cell tells of.
     pub(super) fn has_more(&self) -> bool {
-        self.has_queued() || !self.kernel.is_idle()
+        self.has_queued() || !self.kernel.is_idle() || self.kernel.door().view().is_held()
     }
 
-    /// Those of them that are not in the kernel's hands.
+    /// Those of them that are not for the kernel.
     pub(super) fn has_queued(&self) -> bool {
-        let kernel = self.kernel.queued() > 0 || self.kernel.door().view().is_held();
-        let reads = !self.copies.is_empty() || self.cold.get().is_some_and(|cold| !cold.is_empty());
-        self.for_workers() > 0 || reads || kernel
+        let cold = self.cold.get().is_some_and(|cold| !cold.is_empty());
+        self.for_workers() > 0 || !self.copies.is_empty() || cold
     }
-
     /// How many requests have been taken for execution: by holders, and by workers of their own.
     pub(super) fn taken(&self) -> [u64; 2] {
         let inline = self.inline.taken() + self.ordered.taken();
