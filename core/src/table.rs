@@ -182,7 +182,8 @@ impl<T> Table<T> {
     fn at_page(&self, page: usize, f: impl FnOnce(&T)) {
         let handle = self.memory.base() as usize + page * PAGE;
         if self.entries[self.index(handle)].handle() == handle
-            && let Some(value) = self.get_counted(handle)
+            && let Some(value) =
+                self.entry(handle).get(self.count(handle), handle, hazard::light_fence)
         {
             f(&value);
         }
@@ -205,8 +206,12 @@ impl<T> Table<T> {
     /// The value under a handle. `None`: there is none, or none any more.
     #[inline]
     pub fn get(&self, handle: usize) -> Option<Pinned<'_, T>> {
-        let Some(word) = hazard::free() else { return self.get_counted(handle) };
-        self.entry(handle).get(Pin::word(word, handle), handle, hazard::light_fence)
+        // Not a whole look of its own for the other case: its result would come through memory, and this one's go there too.
+        let pin = match hazard::free() {
+            Some(word) => Pin::word(word, handle),
+            None => self.count(handle),
+        };
+        self.entry(handle).get(pin, handle, hazard::light_fence)
     }
 
     /// As [`Table::get`], for a thread that has looked before and looks at nothing now: with no call that changes errno. `None`
@@ -217,11 +222,10 @@ impl<T> Table<T> {
         self.entry(handle).get(Pin::word(word, handle), handle, hazard::light_fence)
     }
 
-    /// As [`Table::get`], for a thread that is looking at a value already, ends, or must not allocate.
+    /// For a thread that is looking at a value already, ends, or must not allocate.
     #[cold]
-    fn get_counted(&self, handle: usize) -> Option<Pinned<'_, T>> {
-        let pin = Pin::count(&self.pins[self.index(handle)]);
-        self.entry(handle).get(pin, handle, hazard::light_fence)
+    fn count(&self, handle: usize) -> Pin<'_> {
+        Pin::count(&self.pins[self.index(handle)])
     }
 
     /// Takes a value out: from now on nobody finds it. `last` is called before waiting for the threads that are

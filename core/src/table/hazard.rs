@@ -117,10 +117,15 @@ pub(super) fn free_again() -> Option<&'static AtomicUsize> {
 pub(super) fn light_fence() {
     // Acquire: a look that goes without a fence comes after a removal that did not know of such looks yet.
     if FENCE.load(Ordering::Acquire) {
-        fence(Ordering::SeqCst);
-    } else {
-        compiler_fence(Ordering::SeqCst);
+        full_fence();
     }
+    compiler_fence(Ordering::SeqCst);
+}
+
+/// Out of the way of the usual case, which jumps nowhere then.
+#[cold]
+fn full_fence() {
+    fence(Ordering::SeqCst);
 }
 
 /// Between taking a value away and looking for its readers.
