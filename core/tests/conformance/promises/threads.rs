@@ -11,9 +11,11 @@ fn our_threads_block_all_signals() {
         let mut context = context(256);
         let mut pipes = Pipes::new(1);
         busy(&mut context, &mut pipes);
+        // A thread gives itself its name, once it has a CPU.
+        let is_there =
+            |name: &str| our_threads().iter().any(|thread| thread.name.starts_with(name));
+        assert!(wait_until(|| is_there("uringlet-work") && is_there("uringlet-poll")));
         let threads = our_threads();
-        assert!(threads.iter().any(|thread| thread.name.starts_with("uringlet-work")));
-        assert!(threads.iter().any(|thread| thread.name.starts_with("uringlet-poll")));
         // All but SIGKILL and SIGSTOP, and the two that belong to the C library.
         let own = [libc::SIGKILL, libc::SIGSTOP, 32, 33];
         let wanted = (1..=64).filter(|signal| !own.contains(signal));
