@@ -81,8 +81,8 @@ int main(void)
     if (read(ends[0], &byte, 1) != 1)
         die("read");
 
-    /* A request holds its file: closing the number changes nothing. */
-    int copy = dup(ends[0]);
+    /* A request holds its file: closing the number changes nothing. What holds it meanwhile may go later than its answer comes. */
+    int before = open_descriptors(), copy = dup(ends[0]);
     io_prep_poll(&iocb, copy, POLLIN);
     answer("on a copy of the descriptor", submit1(ctx, &iocb));
     close(copy);
@@ -94,7 +94,7 @@ int main(void)
         die("read");
 
     /* Nor does another file under it, which is ready. */
-    int before = open_descriptors(), loud = eventfd(1, EFD_NONBLOCK), numbers[3];
+    int loud = eventfd(1, EFD_NONBLOCK), numbers[3];
     static struct iocb several[3];
     struct iocb *list[3];
     for (int i = 0; i < 3; i++) {
