@@ -98,6 +98,10 @@ impl Watchdog {
         loop {
             let ticket = self.wake.ticket();
             let mut state = lock(&self.state);
+            if !state.resting && calm_looks >= CALM_LOOKS {
+                // Woken for a context that has come.
+                calm_looks = 0;
+            }
             state.watched.retain_mut(|watched| {
                 let Some(instance) = watched.instance.upgrade() else { return false };
                 let look = watched.look(&instance);
@@ -108,8 +112,7 @@ impl Watchdog {
             let idle = state.watched.is_empty();
             let calm = looks.iter().all(|(_, look)| matches!(look, Look::Calm | Look::Quiet));
             calm_looks = if calm { calm_looks + 1 } else { 0 };
-            let is_calm = calm_looks >= CALM_LOOKS;
-            state.resting = idle || is_calm;
+            state.resting = idle || calm_looks >= CALM_LOOKS;
             drop(state);
             for (instance, look) in looks.drain(..) {
                 let workers = Workers::of(&instance);
@@ -122,7 +125,7 @@ impl Watchdog {
                     workers.call_worker_at_once(&instance);
                 }
             }
-            let tick = if is_calm { CALM_TICK } else { TICK };
+            let tick = if calm_looks >= CALM_LOOKS { CALM_TICK } else { TICK };
             self.wake.sleep(ticket, Some(if idle { RETIRE_AFTER } else { tick }), false);
             if idle {
                 let mut state = lock(&self.state);

@@ -176,6 +176,7 @@ impl Workers {
         let cold = self.cold.get().is_some_and(|cold| !cold.is_empty());
         self.for_workers() > 0 || !self.copies.is_empty() || cold
     }
+
     /// How many requests have been taken for execution: by holders, and by workers of their own.
     pub(super) fn taken(&self) -> [u64; 2] {
         let inline = self.inline.taken() + self.ordered.taken();
