@@ -39,6 +39,8 @@ const SCORE_SHIFT: [u32; 2] = [8, 16];
 const SLEEPS: [u64; 2] = [1 << 24, 1 << 25];
 /// Two bits that count slow submissions to the kernel, for reads and for writes.
 const SLOW_SHIFT: [u32; 2] = [26, 28];
+/// Two bits that count fsyncs in a row that took no longer than a system call does.
+const QUICK_SHIFT: u32 = 30;
 const NUMBER_SHIFT: u32 = 32;
 
 const ENTRIES: usize = 4096;
@@ -177,6 +179,12 @@ impl Facts {
         self.0 >> SLOW_SHIFT[usize::from(write)] & 3 == 3 && !sys::ticks().is_multiple_of(256)
     }
 
+    /// The last fsyncs waited for nothing: the file system keeps the file in memory only, or there is never anything to write.
+    #[inline]
+    pub(crate) fn syncs_quickly(self) -> bool {
+        self.0 >> QUICK_SHIFT & 3 == 3
+    }
+
     pub(crate) fn may_read(self) -> bool {
         self.0 & NO_READ == 0
     }
@@ -277,13 +285,29 @@ fn update_score(fd: RawFd, write: bool, slept: impl Fn(u64) -> bool, down: u64) 
 /// Learns how long it took to hand a read (or write) to the kernel.
 #[inline]
 pub(crate) fn learn_submit(fd: RawFd, write: bool, slow: bool) {
-    let (entry, shift) = (entry(fd), SLOW_SHIFT[usize::from(write)]);
+    let next = |count: u64| if slow { count + 1 } else { count.saturating_sub(1) };
+    update_count(fd, SLOW_SHIFT[usize::from(write)], next);
+}
+
+/// Learns how many ticks an fsync took.
+#[inline]
+pub(crate) fn learn_sync(fd: RawFd, ticks: u64, rate: u64) {
+    /// What waits for a device takes ten times as long.
+    const QUICK_US: u64 = 5;
+    let quick = ticks <= QUICK_US * rate;
+    update_count(fd, QUICK_SHIFT, |count| if quick { count + 1 } else { 0 });
+}
+
+/// Changes a count of two bits, which stays at three.
+#[inline]
+fn update_count(fd: RawFd, shift: u32, next: impl Fn(u64) -> u64) {
+    let entry = entry(fd);
     let word = entry.load(Ordering::Relaxed);
     if word & KNOWN == 0 || word >> NUMBER_SHIFT != u64::from(fd as u32) {
         return;
     }
     let count = word >> shift & 3;
-    let next = if slow { (count + 1).min(3) } else { count.saturating_sub(1) };
+    let next = next(count).min(3);
     if next != count {
         entry.store(word & !(3 << shift) | next << shift, Ordering::Relaxed);
     }

@@ -8,9 +8,11 @@ use std::sync::atomic::Ordering;
 
 use super::Workers;
 use super::syncs::Arrival;
+use crate::descriptor;
 use crate::exec::{self, Mode};
 use crate::instance::{By, Instance, Taker, without_taker};
-use crate::sqe::FSYNC_DATASYNC;
+use crate::request::{Kind, Request};
+use crate::sqe::{FSYNC_DATASYNC, opcode};
 use crate::sys;
 
 /// A worker looks so many times in a row for others that came meanwhile.
@@ -39,6 +41,16 @@ fn start_linked(instance: &Instance, newest: u32) -> Option<u32> {
 }
 
 impl Workers {
+    /// Is this an fsync that waits for nothing by all that is known, and that nothing has to come before? Then it is executed
+    /// like any inline request: telling another thread of it takes longer.
+    #[inline]
+    pub(super) fn is_quick_sync(&self, request: &Request) -> bool {
+        let (kind, opcode) = (request.kind, request.sqe.opcode);
+        (kind, opcode) == (Kind::Sync, opcode::FSYNC)
+            && descriptor::Facts::noted(request.sqe.fd).is_some_and(|facts| facts.syncs_quickly())
+            && !self.is_overtaking()
+    }
+
     /// Executes a started fsync, and those of its descriptor that come meanwhile; or leaves it to the thread that is at one
     /// already. Gives the ticks that the first one took.
     #[inline(never)]
@@ -139,9 +151,12 @@ impl Workers {
         // SAFETY: as above.
         let request = unsafe { instance.slot(first).request() };
         request.sqe.op_flags = op_flags;
+        let fd = request.sqe.fd;
         self.threads.syncing.fetch_add(1, Ordering::Relaxed);
+        let begin = sys::ticks();
         // SAFETY: it has no buffers.
         let result = unsafe { exec::execute(request, Mode::Plain) };
+        descriptor::learn_sync(fd, sys::ticks().wrapping_sub(begin), self.ticks_per_us);
         self.threads.syncing.fetch_sub(1, Ordering::Relaxed);
         each_linked(instance, first, |slot| {
             if slot != first {
@@ -155,12 +170,14 @@ impl Workers {
 #[cfg(all(test, not(loom), not(miri)))]
 mod tests {
     use super::{Arrival, By, Instance, Workers, each_linked};
+    use crate::descriptor;
     use crate::engine::Contract;
     use crate::front::Entry;
     use crate::instance::without_taker;
     use crate::request::Kind;
     use crate::{Context, EngineKind, Sqe};
-    use std::os::fd::{AsRawFd, RawFd};
+    use std::fs::File;
+    use std::os::fd::{AsRawFd, FromRawFd, RawFd};
     use std::sync::Arc;
 
     const FSYNCS: u64 = 6;
@@ -286,6 +303,41 @@ mod tests {
         // Should this thread be away for long in between, the watchdog calls a worker.
         let wakeups = instance.stats().unwrap().wakeups;
         assert!(wakeups < 50, "{wakeups}");
+    }
+
+    #[test]
+    fn one_that_waits_for_nothing_is_executed_with_the_inline_requests() {
+        // SAFETY: the name is a string.
+        let fd = unsafe { libc::memfd_create(c"fsync".as_ptr(), libc::MFD_CLOEXEC) };
+        assert!(fd >= 0);
+        // SAFETY: just made, and nobody else's.
+        let file = unsafe { File::from_raw_fd(fd) };
+        let builder = Context::builder().entries(32).engine(EngineKind::Workers).stats(true);
+        let instance = Instance::new(&builder).unwrap();
+        let fsyncs = |n: u32| {
+            let entry = Entry { sqe: Sqe::fsync(file.as_raw_fd()), data: 0, notify: -1 };
+            for _ in 0..n {
+                // SAFETY: no buffers.
+                assert_eq!(unsafe { instance.submit(&[entry]) }.accepted, 1);
+            }
+            let before = instance.stats().unwrap().by_pool;
+            without_taker(|taker| instance.wait(n, n, None, None, taker));
+            assert_eq!(instance.reap(n, |cqe| assert_eq!(cqe.res, 0)), n);
+            instance.stats().unwrap().by_pool - before
+        };
+        let facts = || descriptor::Facts::known(fd).unwrap();
+        // An earlier file of this number may have been as quick.
+        descriptor::Facts::forget(&(fd..=fd));
+        assert!(!facts().syncs_quickly());
+        // Threads may be away at any time: sooner or later it is seen to be quick, and one round is not disturbed.
+        let rounds = (0..1000).take_while(|_| fsyncs(8) > 0).count();
+        assert!(rounds < 1000, "always by workers");
+        assert!(facts().syncs_quickly());
+        // It would wait for the device now.
+        descriptor::learn_sync(fd, u64::MAX, 1);
+        assert!(!facts().syncs_quickly());
+        (0..3).for_each(|_| descriptor::learn_sync(fd, 1, 1));
+        assert!(facts().syncs_quickly());
     }
 
     #[test]

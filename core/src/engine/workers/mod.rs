@@ -262,7 +262,8 @@ impl Workers {
         let request = unsafe { instance.slot(slot).request() };
         if by == By::Waiter || by == By::Worker {
             let lane = request.lane;
-            if lane == Lane::AfterInline as u8 || lane == Lane::AfterOrdered as u8 {
+            let passes = lane == Lane::AfterInline as u8 || lane == Lane::AfterOrdered as u8;
+            if passes && !self.is_quick_sync(request) {
                 self.pass_on(instance, slot, by);
                 return 0;
             }
