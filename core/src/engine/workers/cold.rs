@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use super::Workers;
 use super::lane::Lane;
+use super::lone::Sort;
 use super::readers::Readers;
 use super::wait::FAVOURS;
 use crate::descriptor;
@@ -133,6 +134,8 @@ impl Workers {
         if help.unbounded
             && !helped
             && self.must_wait_for_all(instance, 1)
+            && !cold.untried.is_empty()
+            && !self.lone.in_two_calls(Sort::Cold, sys::ticks())
             && let Some(slot) = cold.untried.pop()
         {
             // It would sleep for this one anyway.

@@ -15,6 +15,7 @@ mod habit;
 mod hold;
 mod lane;
 mod left;
+mod lone;
 mod next;
 mod parts;
 mod pipeline;
@@ -45,6 +46,7 @@ use self::fetch::Fetch;
 use self::fsync::each_linked;
 use self::habit::Habit;
 use self::lane::{Flags, Lane};
+use self::lone::Lone;
 use self::next::Next;
 use self::parts::Gain;
 use self::pipeline::{Pipeline, Way};
@@ -116,6 +118,7 @@ pub(crate) struct Workers {
     /// Made with the first cold read: most contexts have none.
     cold: OnceBox<Cold>,
     kernel: KernelLane,
+    lone: Lone,
     kind: EngineKind,
     habit: Habit,
     pipeline: Pipeline,
@@ -162,6 +165,7 @@ impl Workers {
             gain: Gain::default(),
             cold: OnceBox::new(),
             kernel: KernelLane::new(builder, slots)?,
+            lone: Lone::new(ticks_per_us()),
             kind: builder.engine,
             habit: Habit::new(),
             pipeline: Pipeline::new(ticks_per_us()),

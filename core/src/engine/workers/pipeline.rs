@@ -127,19 +127,19 @@ enum Step {
 
 /// How long a way took in its last probes, in percent of what the answer took before or after.
 #[derive(Clone, Copy, Debug, Default)]
-struct Shares {
+pub(super) struct Shares {
     last: [u64; PROBES],
     count: usize,
 }
 
 impl Shares {
-    fn add(&mut self, share: u64) {
+    pub(super) fn add(&mut self, share: u64) {
         self.last[self.count % PROBES] = share;
         self.count += 1;
     }
 
     /// `None`: too few to say.
-    fn median(&self) -> Option<u64> {
+    pub(super) fn median(&self) -> Option<u64> {
         let count = self.count.min(PROBES);
         let mut last = self.last;
         last[..count].sort_unstable();
