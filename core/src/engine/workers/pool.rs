@@ -20,9 +20,11 @@ use crate::sys;
 /// Workers on their way to work before another one is woken.
 const ON_THE_WAY_MAX: usize = 2;
 
-/// Workers per CPU that are enough for requests that do not take long: with more, each finds its
-/// queue empty when it is done, and has to sleep and be woken for the next.
+/// Workers per CPU that are enough for requests that do not take long and do not wait in large numbers: with more, each finds
+/// its queue empty when it is done, and has to sleep and be woken for the next.
 const ENOUGH_PER_CPU: usize = 8;
+/// More of them as long as one request waits for each so many that are at work.
+const FOR_EACH_WAITING: usize = 3;
 /// A context may have so many workers for each that is free: 48 of 64 if it is alone.
 const SHARE_OF_FREE: usize = 3;
 /// Requests that take this long get as many workers as there may be.
@@ -121,7 +123,7 @@ enum Wake {
 impl State {
     /// Wakes or makes a worker if there is need for one and fewer than `enough` are at work.
     fn wake_one(&mut self, enough: usize) -> Wake {
-        let at_work = self.alive - self.idle.len();
+        let at_work = self.at_work();
         if self.queue.is_empty() || self.on_the_way >= ON_THE_WAY_MAX || at_work >= enough {
             return Wake::Nobody;
         }
@@ -137,6 +139,10 @@ impl State {
         Wake::Nobody
     }
 
+    fn at_work(&self) -> usize {
+        self.alive - self.idle.len()
+    }
+
     fn enqueue(&mut self, instance: &Arc<Instance>, seat: &Seat, workers_max: usize) {
         if self.may_have_another(seat.active.load(Ordering::Relaxed), workers_max)
             && !seat.queued.swap(true, Ordering::Relaxed)
@@ -149,7 +155,7 @@ impl State {
     /// has that may never end, and less where others have theirs (dynamic thresholds, Choudhury and
     /// Hahne, 1998). One worker it may always wait for.
     fn may_have_another(&self, active: usize, workers_max: usize) -> bool {
-        let free = WORKERS_MAX - (self.alive - self.idle.len()).min(WORKERS_MAX);
+        let free = WORKERS_MAX - self.at_work().min(WORKERS_MAX);
         active == 0 || active < workers_max.min(SHARE_OF_FREE * free)
     }
 }
@@ -172,9 +178,11 @@ impl Pool {
         }
     }
 
-    /// How many workers are enough for requests of the pool lane, which end by themselves.
-    fn enough(&self) -> usize {
-        enough_threads(self.typical.load(Ordering::Relaxed)).min(WORKERS_MAX)
+    /// How many workers are enough for requests that end by themselves, of which so many of a context wait for one.
+    fn enough(&self, at_work: usize, waiting: usize) -> usize {
+        let one_more = if waiting * FOR_EACH_WAITING > at_work { at_work + 1 } else { 0 };
+        let typical = self.typical.load(Ordering::Relaxed);
+        enough_threads(typical).max(one_more).min(WORKERS_MAX)
     }
 
     /// Takes note of how long a request of the pool lane took.
@@ -186,10 +194,13 @@ impl Pool {
     /// Calls a worker for a context. True if one was woken or made. None is if enough are at work
     /// already, unless the request is one that they must not be waited for.
     pub(super) fn call(&self, instance: &Arc<Instance>, seat: &Seat, urgent: bool) -> bool {
+        let workers = Workers::of(instance);
+        let waiting = workers.for_workers();
         let mut state = lock(&self.state);
-        state.enqueue(instance, seat, Workers::of(instance).workers_max);
+        state.enqueue(instance, seat, workers.workers_max);
         self.queued.store(state.queue.len(), Ordering::Relaxed);
-        let wake = state.wake_one(if urgent { WORKERS_MAX } else { self.enough() });
+        let enough = if urgent { WORKERS_MAX } else { self.enough(state.at_work(), waiting) };
+        let wake = state.wake_one(enough);
         drop(state);
         self.wake(wake, instance)
     }
@@ -280,7 +291,8 @@ impl Pool {
             }
             self.queued.store(state.queue.len(), Ordering::Relaxed);
             let urgent = workers.needs_worker_at_once();
-            let wake = state.wake_one(if urgent { WORKERS_MAX } else { self.enough() });
+            let enough = if urgent { WORKERS_MAX } else { self.enough(state.at_work(), waiting) };
+            let wake = state.wake_one(enough);
             drop(state);
             if self.wake(wake, &instance) {
                 instance.count(|stats| &stats.wakeups);
@@ -351,5 +363,21 @@ impl Pool {
             }
             std::thread::park_timeout(left);
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{ENOUGH_PER_CPU, FOR_EACH_WAITING, LONG_US, Pool, WORKERS_MAX, cpus, ticks_per_us};
+
+    #[test]
+    fn more_workers_come_while_many_requests_wait_or_take_long() {
+        let pool = Pool::new();
+        let few = (ENOUGH_PER_CPU * cpus()).min(WORKERS_MAX);
+        assert_eq!(pool.enough(few, few / FOR_EACH_WAITING), few);
+        assert_eq!(pool.enough(few, few), (few + 1).min(WORKERS_MAX));
+        assert_eq!(pool.enough(WORKERS_MAX, 1000), WORKERS_MAX);
+        (0..100).for_each(|_| pool.took(2 * LONG_US * ticks_per_us()));
+        assert_eq!(pool.enough(few, 0), WORKERS_MAX);
     }
 }
