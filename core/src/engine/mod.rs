@@ -7,6 +7,7 @@
 pub(crate) mod faulty;
 pub(crate) mod kernel;
 pub(crate) mod null;
+mod trial;
 pub(crate) mod workers;
 
 use std::fmt;

@@ -20,7 +20,9 @@ use libc::{aiocb, timespec};
 
 use super::{Backend, Done, Eventfds, LOOK_AGAIN};
 use crate::config::{EngineKind, FD_POOL_MAX};
-use crate::engine::workers::pool::enough_threads;
+use crate::descriptor::ticks_per_us;
+use crate::engine::trial::Trial;
+use crate::engine::workers::threads::cpus;
 use crate::engine::workers::threads::{self, RETIRE_AFTER};
 use crate::instance::Instance;
 use crate::own;
@@ -112,6 +114,13 @@ fn functions() -> Option<&'static Functions> {
     FUNCTIONS.get_or_init(find).as_ref()
 }
 
+/// A pool of more descriptors than this for each CPU is worth it for slow devices only: a thread of the C library that has to be woken
+/// for each quick request, under its one lock, costs more than it gives.
+const FEW_PER_CPU: usize = 8;
+/// Both are tried, so many requests at a time, if they do not come further apart than this.
+const WINDOW: u32 = 256;
+const LONGEST_US: u64 = 50_000;
+
 /// A sleep waits for so many requests, the oldest.
 const OLDEST: usize = 8;
 
@@ -138,9 +147,8 @@ pub(super) struct PosixAio {
 struct State {
     files: Vec<File>,
     in_flight: Vec<InFlight>,
-    /// How long a request takes that had its descriptor for itself, in ticks: a moving average. Threads
-    /// that have to be woken for each quick request cost more than they are worth.
-    typical: u64,
+    /// Is the whole pool quicker than a few descriptors?
+    pool: Trial,
     /// The reaper sleeps, and waits for some of what was in flight when it began.
     asleep: bool,
     teller: Teller,
@@ -169,8 +177,6 @@ struct InFlight {
     block: u32,
     file: u64,
     descriptor: usize,
-    /// When it began, in ticks, if its descriptor was idle; else 0.
-    begin: u64,
     /// Its completion is to be told of.
     tell: bool,
 }
@@ -257,7 +263,7 @@ impl PosixAio {
             state: Mutex::new(State {
                 files: Vec::new(),
                 in_flight: Vec::new(),
-                typical: 0,
+                pool: Trial::new(WINDOW, WINDOW / 2, LONGEST_US * ticks_per_us()),
                 asleep: false,
                 teller: Teller::Absent,
                 free: (0..blocks as u32).collect(),
@@ -409,14 +415,13 @@ impl State {
                 self.files.len() - 1
             }
         };
+        let few = FEW_PER_CPU * cpus();
+        let pool = if pool > few && !self.pool.next(sys::ticks()) { few } else { pool };
         let file = &mut self.files[at];
-        let least = |file: &File| {
-            let busy = file.descriptors.iter().enumerate().min_by_key(|(_, (_, busy))| *busy);
-            busy.map_or(0, |(at, _)| at)
-        };
-        let mut chosen = least(file);
+        let busy =
+            file.descriptors.iter().take(pool).enumerate().min_by_key(|(_, (_, busy))| *busy);
+        let mut chosen = busy.map_or(0, |(at, _)| at);
         let all_busy = file.descriptors[chosen].1 > 0;
-        let pool = pool.min(enough_threads(self.typical));
         if all_busy
             && file.descriptors.len() < pool
             && let Some(duplicate) = duplicate(fd)
@@ -429,26 +434,18 @@ impl State {
 
     /// Gives the number of the request's block.
     fn begin(&mut self, slot: u32, number: u64, descriptor: usize, tell: bool) -> u32 {
-        let mut begin = 0;
         if let Some(file) = self.files.iter_mut().find(|file| file.number == number) {
             file.in_flight += 1;
             file.descriptors[descriptor].1 += 1;
-            if file.descriptors[descriptor].1 == 1 {
-                begin = sys::ticks();
-            }
         }
         let block = self.free.pop().expect("there are more blocks than slots");
-        self.in_flight.push(InFlight { slot, block, file: number, descriptor, begin, tell });
+        self.in_flight.push(InFlight { slot, block, file: number, descriptor, tell });
         block
     }
 
-    fn end(&mut self, InFlight { file: number, descriptor, begin, block, .. }: InFlight) {
+    fn end(&mut self, InFlight { file: number, descriptor, block, .. }: InFlight) {
         if !self.watched.contains(&block) {
             self.free.push(block);
-        }
-        if begin > 0 {
-            let took = sys::ticks().wrapping_sub(begin);
-            self.typical = self.typical - self.typical / 8 + took / 8;
         }
         let Some(at) = self.files.iter().position(|file| file.number == number) else { return };
         let file = &mut self.files[at];

@@ -21,7 +21,7 @@ mod parts;
 mod pipeline;
 mod place;
 mod poller;
-pub(super) mod pool;
+mod pool;
 mod readers;
 mod split;
 mod submit;

@@ -7,6 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::threads::{Busy, cpus};
+use crate::engine::trial::Shares;
 
 /// Requests of one window.
 const WINDOW: u64 = 256;
@@ -14,9 +15,6 @@ const WINDOW: u64 = 256;
 const SETTLE: u32 = 64;
 /// Windows between two probes: fewest, and most, to which it doubles while the answer stays.
 const GAP: (u32, u32) = (2, 64);
-/// A way is judged by the median of its last probes, and by no fewer than these: a probe can be disturbed.
-const PROBES: usize = 5;
-const ENOUGH: usize = 3;
 /// A request that takes longer than this, its program's part included, leaves CPUs idle anyway.
 const SATURATED_US: u64 = 20;
 /// After so long with such requests only, or with one at a time, the waiter executes again.
@@ -123,28 +121,6 @@ enum Step {
     Probe { way: Way, before: u64 },
     Leave { way: Way, before: u64, cost: u64 },
     Compare { way: Way, before: u64, cost: u64 },
-}
-
-/// How long a way took in its last probes, in percent of what the answer took before or after.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Shares {
-    last: [u64; PROBES],
-    count: usize,
-}
-
-impl Shares {
-    pub(super) fn add(&mut self, share: u64) {
-        self.last[self.count % PROBES] = share;
-        self.count += 1;
-    }
-
-    /// `None`: too few to say.
-    pub(super) fn median(&self) -> Option<u64> {
-        let count = self.count.min(PROBES);
-        let mut last = self.last;
-        last[..count].sort_unstable();
-        (count >= ENOUGH).then(|| last[count / 2])
-    }
 }
 
 impl Pipeline {

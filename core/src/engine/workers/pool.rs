@@ -34,7 +34,7 @@ const LONG_US: u64 = 400;
 const SPIN_US_MAX: u64 = 40;
 
 /// How many threads are enough for blocking requests that typically take so many ticks.
-pub(in crate::engine) fn enough_threads(typical: u64) -> usize {
+fn enough_threads(typical: u64) -> usize {
     if typical < LONG_US * ticks_per_us() { ENOUGH_PER_CPU * cpus() } else { usize::MAX }
 }
 

@@ -217,7 +217,7 @@ pub(crate) fn spawn_on(
 }
 
 /// CPUs that this process may use.
-pub(super) fn cpus() -> usize {
+pub(in crate::engine) fn cpus() -> usize {
     static CPUS: OnceNumber = OnceNumber::new();
     let count = || {
         let _whole = sys::Uncancelable::new();
