@@ -39,7 +39,7 @@ const SCORE_SHIFT: [u32; 2] = [8, 16];
 const SLEEPS: [u64; 2] = [1 << 24, 1 << 25];
 /// Two bits that count slow submissions to the kernel, for reads and for writes.
 const SLOW_SHIFT: [u32; 2] = [26, 28];
-/// Two bits that count fsyncs in a row that took no longer than a system call does.
+/// Two bits that count fsyncs in a row that took no longer than a system call does; three are of a file in memory.
 const QUICK_SHIFT: u32 = 30;
 const NUMBER_SHIFT: u32 = 32;
 
@@ -179,7 +179,7 @@ impl Facts {
         self.0 >> SLOW_SHIFT[usize::from(write)] & 3 == 3 && !sys::ticks().is_multiple_of(256)
     }
 
-    /// The last fsyncs waited for nothing: the file system keeps the file in memory only, or there is never anything to write.
+    /// The last fsyncs waited for nothing, and the file system keeps the file in memory only.
     #[inline]
     pub(crate) fn syncs_quickly(self) -> bool {
         self.0 >> QUICK_SHIFT & 3 == 3
@@ -295,7 +295,13 @@ pub(crate) fn learn_sync(fd: RawFd, ticks: u64, rate: u64) {
     /// What waits for a device takes ten times as long.
     const QUICK_US: u64 = 5;
     let quick = ticks <= QUICK_US * rate;
-    update_count(fd, QUICK_SHIFT, |count| if quick { count + 1 } else { 0 });
+    // With others there may only have been nothing to write, and the next one waits.
+    let in_memory = |count| count != 2 || sys::lives_in_memory(fd);
+    update_count(fd, QUICK_SHIFT, |count| match quick {
+        true if in_memory(count) => count + 1,
+        true => count,
+        false => 0,
+    });
 }
 
 /// Changes a count of two bits, which stays at three.

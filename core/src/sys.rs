@@ -169,6 +169,16 @@ pub(crate) fn file_size(fd: RawFd) -> Option<u64> {
     (stat.st_mode & libc::S_IFMT == libc::S_IFREG).then_some(stat.st_size as u64)
 }
 
+/// Is it a file of a file system that keeps files in memory only, so that fsync(2) does nothing?
+pub(crate) fn lives_in_memory(fd: RawFd) -> bool {
+    const RAMFS_MAGIC: u32 = 0x8584_58f6;
+    // SAFETY: plain old data.
+    let mut found: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: `found` is as large as the call writes.
+    let told = unsafe { call!(fstatfs, fd, &raw mut found) } == 0;
+    told && [libc::TMPFS_MAGIC as u32, RAMFS_MAGIC].contains(&(found.f_type as u32))
+}
+
 /// Does lseek(2) know where it is?
 pub(crate) fn has_offsets(fd: RawFd) -> bool {
     // SAFETY: no memory is passed, and nothing moves.

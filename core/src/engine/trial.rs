@@ -6,8 +6,10 @@ const PROBES: usize = 5;
 const ENOUGH: usize = 3;
 /// Windows between two probes: fewest, and most, to which it doubles while the answer stays.
 const GAP: (u32, u32) = (2, 64);
-/// So many percent of the time that the present way takes, the other one has to stay below.
-const WORTH: u64 = 92;
+/// So many percent of the time that the first way takes, the second one has to stay below in as many probes as are looked at: it is to be
+/// no accident. And so many percent of the time of the second one are enough for the first to come back.
+const WORTH: u64 = 87;
+const BACK: u64 = 98;
 
 /// Which of two ways requests are done.
 #[derive(Debug)]
@@ -88,8 +90,10 @@ impl Trial {
             Step::Compare { before, cost: other } => {
                 self.step = Step::Stay;
                 self.shares.add(other * 200 / (before + cost).max(1));
+                let most = if self.answer { BACK } else { WORTH };
+                let sure = self.answer || self.shares.count >= PROBES;
                 match self.shares.median() {
-                    Some(share) if share < WORTH => {
+                    Some(share) if sure && share < most => {
                         (self.answer, self.gap) = (!self.answer, GAP.0);
                         self.shares = Shares::default();
                     }
@@ -144,12 +148,20 @@ mod tests {
         let (mut trial, mut clock) = (Trial::new(WINDOW, 2, 1_000_000), 1 << 40);
         let n = 1000 * WINDOW;
         for (cost, second) in
-            [([50_000, 30_000], true), ([50_000, 51_000], true), ([50_000, 60_000], false)]
+            [([50_000, 30_000], true), ([50_000, 47_000], true), ([50_000, 60_000], false)]
         {
             let in_second = requests(&mut trial, &mut clock, n, cost);
             let right = if second { in_second } else { n - in_second };
             assert!((n * 3 / 4..n).contains(&right), "{in_second} of {n} with {cost:?}");
         }
+    }
+
+    #[test]
+    fn a_little_quicker_is_not_worth_a_change() {
+        let (mut trial, mut clock) = (Trial::new(WINDOW, 2, 1_000_000), 1 << 40);
+        let n = 1000 * WINDOW;
+        let in_second = requests(&mut trial, &mut clock, n, [50_000, 45_000]);
+        assert!(in_second < n / 8, "{in_second}");
     }
 
     #[test]

@@ -33,11 +33,6 @@ const LONG_US: u64 = 400;
 /// The longest that an idle worker looks for work before it sleeps.
 const SPIN_US_MAX: u64 = 40;
 
-/// How many threads are enough for blocking requests that typically take so many ticks.
-fn enough_threads(typical: u64) -> usize {
-    if typical < LONG_US * ticks_per_us() { ENOUGH_PER_CPU * cpus() } else { usize::MAX }
-}
-
 /// The pool.
 #[derive(Debug)]
 pub(super) struct Pool {
@@ -181,8 +176,9 @@ impl Pool {
     /// How many workers are enough for requests that end by themselves, of which so many of a context wait for one.
     fn enough(&self, at_work: usize, waiting: usize) -> usize {
         let one_more = if waiting * FOR_EACH_WAITING > at_work { at_work + 1 } else { 0 };
-        let typical = self.typical.load(Ordering::Relaxed);
-        enough_threads(typical).max(one_more).min(WORKERS_MAX)
+        let are_long = self.typical.load(Ordering::Relaxed) >= LONG_US * ticks_per_us();
+        let enough = if are_long { WORKERS_MAX } else { ENOUGH_PER_CPU * cpus() };
+        enough.max(one_more).min(WORKERS_MAX)
     }
 
     /// Takes note of how long a request of the pool lane took.
