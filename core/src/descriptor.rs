@@ -295,13 +295,12 @@ pub(crate) fn learn_sync(fd: RawFd, ticks: u64, rate: u64) {
     /// What waits for a device takes ten times as long.
     const QUICK_US: u64 = 5;
     let quick = ticks <= QUICK_US * rate;
-    // With others there may only have been nothing to write, and the next one waits.
-    let in_memory = |count| count != 2 || sys::lives_in_memory(fd);
-    update_count(fd, QUICK_SHIFT, |count| match quick {
-        true if in_memory(count) => count + 1,
-        true => count,
-        false => 0,
-    });
+    let count = entry(fd).load(Ordering::Relaxed) >> QUICK_SHIFT & 3;
+    if quick && count == 2 && !sys::lives_in_memory(fd) {
+        // There may only have been nothing to write, and the next one waits.
+        return;
+    }
+    update_count(fd, QUICK_SHIFT, |count| if quick { count + 1 } else { 0 });
 }
 
 /// Changes a count of two bits, which stays at three.
