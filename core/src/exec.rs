@@ -385,21 +385,12 @@ unsafe fn vectored(fd: RawFd, write: bool, iov: &mut [Iovec], sqe: &Sqe, mode: M
     let total: usize = iov.iter().map(|part| part.iov_len).sum::<usize>().min(MAX_RW_COUNT);
     let mut done = 0;
     loop {
-        let ret = if offset == FILE_POSITION && flags == 0 && iov.len() == 1 {
-            let (address, len) = (iov[0].iov_base as u64, iov[0].iov_len);
-            // The simple calls exist where preadv2 is not known.
-            // SAFETY: the kernel checks the buffer, which is the request's.
-            unsafe {
-                if write { sys::write(fd, address, len) } else { sys::read(fd, address, len) }
-            }
-        } else {
-            // SAFETY: as above.
-            unsafe {
-                if write {
-                    sys::pwritev2(fd, iov.as_ptr(), iov.len(), offset, flags)
-                } else {
-                    sys::preadv2(fd, iov.as_ptr(), iov.len(), offset, flags)
-                }
+        // SAFETY: the kernel checks the buffers, which are the request's.
+        let ret = unsafe {
+            if write {
+                sys::pwritev(fd, iov.as_ptr(), iov.len(), offset, flags)
+            } else {
+                sys::preadv(fd, iov.as_ptr(), iov.len(), offset, flags)
             }
         };
         match ret {

@@ -37,16 +37,6 @@ pub(crate) unsafe fn pwrite(fd: RawFd, buf: u64, len: usize, offset: u64) -> Ret
     unsafe { call!(pwrite64, fd, buf, len, offset) }
 }
 
-pub(crate) unsafe fn read(fd: RawFd, buf: u64, len: usize) -> Ret {
-    // SAFETY: as for pread.
-    unsafe { call!(read, fd, buf, len) }
-}
-
-pub(crate) unsafe fn write(fd: RawFd, buf: u64, len: usize) -> Ret {
-    // SAFETY: as for pread.
-    unsafe { call!(write, fd, buf, len) }
-}
-
 /// preadv2(2): `offset` `u64::MAX` is the file position.
 pub(crate) unsafe fn preadv2(
     fd: RawFd,
@@ -70,6 +60,42 @@ pub(crate) unsafe fn pwritev2(
 ) -> Ret {
     // SAFETY: as for preadv2.
     unsafe { call!(pwritev2, fd, iov, n, offset, 0, flags) }
+}
+
+/// As [`preadv2`], without flags by the calls before it, which exist, and are allowed, in more places.
+pub(crate) unsafe fn preadv(
+    fd: RawFd,
+    iov: *const libc::iovec,
+    n: usize,
+    offset: u64,
+    flags: u32,
+) -> Ret {
+    // SAFETY: as for preadv2.
+    unsafe {
+        match (flags, offset) {
+            (0, u64::MAX) => call!(readv, fd, iov, n),
+            (0, _) => call!(preadv, fd, iov, n, offset, 0),
+            _ => preadv2(fd, iov, n, offset, flags),
+        }
+    }
+}
+
+/// As [`pwritev2`], without flags by the calls before it.
+pub(crate) unsafe fn pwritev(
+    fd: RawFd,
+    iov: *const libc::iovec,
+    n: usize,
+    offset: u64,
+    flags: u32,
+) -> Ret {
+    // SAFETY: as for preadv2.
+    unsafe {
+        match (flags, offset) {
+            (0, u64::MAX) => call!(writev, fd, iov, n),
+            (0, _) => call!(pwritev, fd, iov, n, offset, 0),
+            _ => pwritev2(fd, iov, n, offset, flags),
+        }
+    }
 }
 
 pub(crate) fn fsync(fd: RawFd) -> Ret {

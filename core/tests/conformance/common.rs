@@ -1,6 +1,6 @@
 //! What the integration tests share: bounded waits, a scratch folder, helper processes, a look at our threads.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io::{Seek as _, Write as _};
@@ -11,6 +11,7 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use uringlet::affinity::Placement;
 use uringlet::{Builder, Context, Cqe, EngineKind, Sqe};
 
@@ -285,6 +286,15 @@ pub fn isolated<F: FnOnce()>(body: F) {
     }
     assert!(output.status.success(), "{test}: {}\n{out}\n{err}", output.status);
     assert!(out.contains("1 passed"), "{test} is not the name of this test:\n{out}");
+}
+
+/// The filter of a sandbox that answers these system calls with `errno`.
+pub fn refusing(calls: &[i64], errno: i32) -> BpfProgram {
+    let rules: BTreeMap<i64, _> = calls.iter().map(|&call| (call, Vec::new())).collect();
+    let answer = SeccompAction::Errno(errno as u32);
+    let arch = std::env::consts::ARCH.try_into().expect("an architecture with filters");
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, answer, arch);
+    filter.expect("a filter").try_into().expect("a program")
 }
 
 /// One thread of this library in this process.

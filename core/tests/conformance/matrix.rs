@@ -4,7 +4,6 @@
 //! `URINGLET_TEST_MATRIX=full` (`ci/conformance.sh`). The cell of `auto` without a sandbox is the run that this test
 //! is part of. Results go to standard error as the harness words them, so that who counts tests counts these.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
@@ -13,9 +12,11 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+use seccompiler::BpfProgram;
 
-use crate::common::{ENGINE, SEED, builder_for, engine_name, seed, skip, test_making, this_binary};
+use crate::common::{
+    ENGINE, SEED, builder_for, engine_name, refusing, seed, skip, test_making, this_binary,
+};
 
 const ENGINES: [&str; 6] = ["auto", "workers", "io_uring", "linux_aio", "posix_aio", "faulty"];
 
@@ -103,14 +104,7 @@ impl Sandbox {
 
     /// One filter for each errno.
     fn programs(&self) -> Vec<BpfProgram> {
-        let program = |&(calls, errno): &(&[i64], i32)| {
-            let rules: BTreeMap<i64, _> = calls.iter().map(|&call| (call, Vec::new())).collect();
-            let answer = SeccompAction::Errno(errno as u32);
-            let arch = std::env::consts::ARCH.try_into().expect("an architecture with filters");
-            let filter = SeccompFilter::new(rules, SeccompAction::Allow, answer, arch);
-            filter.expect("a filter").try_into().expect("a program")
-        };
-        self.denials.iter().map(program).collect()
+        self.denials.iter().map(|&(calls, errno)| refusing(calls, errno)).collect()
     }
 
     /// Has the command run in here.

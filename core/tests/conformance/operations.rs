@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 
 use crate::common::{
     LONG, bounded, by_user_data, context, create, file_with, finish, isolated, pattern, plain,
-    push, reap_all, run, skip, submit_all, wait_for, wait_until,
+    push, reap_all, refusing, run, skip, submit_all, wait_for, wait_until,
 };
 use uringlet::{Context, FILE_POSITION, Sqe};
 
@@ -238,6 +238,49 @@ fn rwf_nowait_on_an_empty_pipe_is_eagain() {
     assert_eq!(&buf[..4], b"data");
     drop(writer);
     assert_eq!(reader.read(&mut buf).unwrap(), 0);
+}
+
+#[test]
+fn what_has_no_flags_needs_no_preadv2() {
+    isolated(|| {
+        let refused = refusing(&[libc::SYS_preadv2, libc::SYS_pwritev2], libc::EPERM);
+        if let Err(error) = seccompiler::apply_filter(&refused) {
+            return skip(&format!("no filter can be installed: {error}"));
+        }
+        let mut context = context(64);
+        let content = pattern(5, 8192);
+        let file = file_with(&content);
+        let fd = file.as_raw_fd();
+        let mut buf = vec![0; 4096];
+        // More often than it takes to learn that reads sleep.
+        for round in 0..20 {
+            file.sync_all().unwrap();
+            // SAFETY: a call on a descriptor.
+            unsafe { libc::posix_fadvise(fd, 0, 0, libc::POSIX_FADV_DONTNEED) };
+            buf.fill(0);
+            let (first, last) = buf.split_at_mut(1000);
+            let parts = [iovec(first), iovec(last)];
+            assert_eq!(run(&mut context, Sqe::readv(fd, &parts[..], 4000)), 4096);
+            assert!(buf == content[4000..8096], "round {round}");
+            assert_eq!(run(&mut context, Sqe::writev(fd, &parts[..], 4000)), 4096);
+            // From a pipe, before there is anything to read.
+            let (reader, writer) = std::io::pipe().unwrap();
+            let mut text = [0; 8];
+            let part = [iovec(&mut text)];
+            let read = match round % 2 {
+                0 => Sqe::read(reader.as_raw_fd(), &raw mut text[..], 0),
+                _ => Sqe::readv(reader.as_raw_fd(), &part[..], 0),
+            };
+            push(&mut context, read.user_data(1));
+            submit_all(&mut context);
+            push(&mut context, Sqe::write(writer.as_raw_fd(), &content[..8], 0).user_data(2));
+            submit_all(&mut context);
+            wait_for(&mut context, 2);
+            let results = by_user_data(&reap_all(&mut context));
+            assert_eq!((results[&1], results[&2]), (8, 8));
+            assert_eq!(text, content[..8]);
+        }
+    });
 }
 
 #[test]

@@ -370,8 +370,10 @@ impl Poller {
         match -result {
             // Somebody else was quicker: wait again.
             libc::EAGAIN => self.put_back(waiting),
-            // No way to ask for "do not sleep" here: a worker of its own.
-            libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS if request.sqe.op_flags == 0 => {
+            // No way to ask for "do not sleep" here, or a sandbox that refuses the question: a worker of its own.
+            libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS | libc::EPERM
+                if request.sqe.op_flags == 0 =>
+            {
                 self.pass_on(waiting);
             }
             _ if kind == Kind::Write && exec::advance(request, result) => self.put_back(waiting),
