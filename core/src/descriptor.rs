@@ -155,6 +155,13 @@ impl Facts {
         if self.0 & STREAM != 0 { FileKind::Stream } else { FileKind::Seekable }
     }
 
+    /// What is known of another file, it seems, if reads (or writes) were executed with success: it is not open for them, or
+    /// direct and nothing sleeps. Or what is rare and makes them slower: O_APPEND.
+    fn is_doubtful(self, write: bool) -> bool {
+        let refused = if write { NO_WRITE | APPEND } else { NO_READ };
+        self.0 & refused != 0 || self.is_direct() && !self.sleeps(write)
+    }
+
     /// O_APPEND: writes take place in the order in which they are made.
     pub(crate) fn appends(self) -> bool {
         self.0 & APPEND != 0
@@ -244,11 +251,17 @@ pub(crate) fn is_suspect(fd: RawFd, write: bool) -> bool {
 }
 
 /// Learns from a finished read or write: a moving average with hysteresis, so that three sleeps
-/// in a row change the mind, and fifteen transfers without one change it back.
+/// in a row change the mind, and fifteen transfers without one change it back. The kernel is asked again when the mind changes, and
+/// now and then where what is known does not go with a transfer that was executed: the number may stand for another file.
 #[inline]
 pub(crate) fn learn(fd: RawFd, write: bool, ticks: u64, rate: u64, bytes: u64) {
+    const DOUBTED_EVERY: u64 = 8;
     let slept = |word| slept(ticks, rate, bytes, write, word & DIRECT != 0);
-    update_score(fd, write, slept, 8);
+    let changed = update_score(fd, write, slept, 8);
+    let doubtful = || Facts(entry(fd).load(Ordering::Relaxed)).is_doubtful(write);
+    if changed || ticks.is_multiple_of(DOUBTED_EVERY) && doubtful() {
+        let _ = Facts::fresh(fd);
+    }
 }
 
 /// Learns from a cached read that was tried without waiting, whether its pages were `present`. Where trying costs little,
@@ -258,13 +271,13 @@ pub(crate) fn learn_tried(fd: RawFd, present: bool) {
     update_score(fd, false, |_| !present, 32);
 }
 
-/// Moves the score up if it `slept`, and down by one part in `down` if not.
+/// Moves the score up if it `slept`, and down by one part in `down` if not. Has that changed the mind?
 #[inline]
-fn update_score(fd: RawFd, write: bool, slept: impl Fn(u64) -> bool, down: u64) {
+fn update_score(fd: RawFd, write: bool, slept: impl Fn(u64) -> bool, down: u64) -> bool {
     let entry = entry(fd);
     let word = entry.load(Ordering::Relaxed);
     if word & KNOWN == 0 || word >> NUMBER_SHIFT != u64::from(fd as u32) {
-        return;
+        return false;
     }
     let which = usize::from(write);
     let score = word >> SCORE_SHIFT[which] & 0xff;
@@ -280,6 +293,7 @@ fn update_score(fd: RawFd, write: bool, slept: impl Fn(u64) -> bool, down: u64) 
         // A lost update costs a little learning.
         entry.store(new, Ordering::Relaxed);
     }
+    (new ^ word) & SLEEPS[which] != 0
 }
 
 /// Learns how long it took to hand a read (or write) to the kernel.
@@ -320,8 +334,12 @@ fn update_count(fd: RawFd, shift: u32, next: impl Fn(u64) -> u64) {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    #![allow(unsafe_code)]
+
     use super::{Facts, FileKind, learn};
+    use std::fs::File;
     use std::os::fd::AsRawFd;
+    use std::os::unix::fs::OpenOptionsExt;
 
     #[test]
     fn a_file_and_a_pipe_are_told_apart() {
@@ -356,5 +374,46 @@ mod tests {
         }
         assert!((8..30).contains(&steps), "{steps} transfers without a sleep");
         assert!(!Facts::known(fd).unwrap().sleeps(false), "reads are learned apart");
+    }
+
+    /// A number that stands for a file of these flags, and then for another one, without a word to us. It is high: nobody else
+    /// in this process gets or uses it.
+    fn becomes(number: i32, flags: i32, other: i32) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let file = File::create(&path).unwrap();
+        let opened = |flags| File::options().read(true).write(true).custom_flags(flags).open(&path);
+        let (file, other) = (opened(flags).unwrap_or(file), opened(other).unwrap());
+        // SAFETY: calls on descriptors; nobody has the number.
+        unsafe {
+            assert_eq!(libc::dup2(file.as_raw_fd(), number), number);
+            Facts::fresh(number).unwrap();
+            assert_eq!(libc::dup2(other.as_raw_fd(), number), number);
+        }
+    }
+
+    #[test]
+    fn a_number_that_stands_for_another_file_is_looked_up_again() {
+        const NUMBER: i32 = 900;
+        // Of 4 KiB, from the page cache, and not always in as many ticks.
+        let quick = |write, times: u64| {
+            (0..times).for_each(|time| learn(NUMBER, write, 500 + time, 1000, 4096));
+        };
+        let facts = || Facts::noted(NUMBER).unwrap();
+        becomes(NUMBER, libc::O_DIRECT, 0);
+        // Whether or not it is direct here.
+        quick(true, 100);
+        assert!(!facts().is_direct() && !facts().sleeps(true));
+        becomes(NUMBER, libc::O_APPEND, 0);
+        assert!(facts().appends());
+        quick(true, 16);
+        assert!(!facts().appends());
+        becomes(NUMBER, 0, libc::O_APPEND);
+        (0..6).for_each(|_| learn(NUMBER, true, 2_000_000, 1000, 4096));
+        assert!(facts().appends(), "it is looked at when the mind changes");
+        // SAFETY: it was made above.
+        assert_eq!(unsafe { libc::close(NUMBER) }, 0);
+        quick(true, 16);
+        assert_eq!(Facts::noted(NUMBER), None, "it is closed");
     }
 }
