@@ -176,7 +176,11 @@ impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.engine)?;
         match self.kernel {
-            Some(kernel) if kernel != self.engine => write!(f, ", direct I/O through {kernel}")?,
+            Some(kernel) if kernel == self.engine => {}
+            Some(EngineKind::IoUring) => {
+                write!(f, ", direct I/O, and cold reads where that is quicker, through io_uring")?;
+            }
+            Some(kernel) => write!(f, ", direct I/O through {kernel}")?,
             None if !self.refusals.is_empty() => write!(f, ", everything on threads")?,
             _ => {}
         }

@@ -196,6 +196,13 @@ impl Backend for Uring {
         if pushed == 0 { (0, -libc::EAGAIN) } else { (pushed, 0) }
     }
 
+    fn untell(&self) {
+        // The poller would be woken for every completion that a waiter collects.
+        if self.told.load(Ordering::Relaxed) && self.told.swap(false, Ordering::AcqRel) {
+            let _ = self.ring.submitter().unregister_eventfd();
+        }
+    }
+
     fn keeps_back(&self) -> bool {
         // Locked: somebody is at it.
         self.submission.try_lock().map_or(true, |writer| !self.is_handed_over(&writer))

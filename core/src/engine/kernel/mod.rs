@@ -57,6 +57,9 @@ pub(super) trait Backend: Send + Sync + fmt::Debug {
     /// [`Backend::events`] becomes readable when they complete.
     fn submit(&self, instance: &Instance, slots: &[u32], tell: bool) -> (usize, i32);
 
+    /// [`Backend::events`] need not tell of completions any more, if it does so by itself once it was asked to.
+    fn untell(&self) {}
+
     /// Some of what it took has not reached the kernel yet: the next call hands it over.
     fn keeps_back(&self) -> bool {
         false
@@ -104,6 +107,10 @@ fn nap() -> SleepEnd {
     SleepEnd::TimedOut
 }
 
+/// Contexts of this process whose cold reads go through an io_uring, which takes descriptors of the program's: now, and at most.
+static RINGS: AtomicUsize = AtomicUsize::new(0);
+const RINGS_MAX: usize = 64;
+
 /// The kernel lane of one context.
 #[derive(Debug)]
 pub(super) struct KernelLane {
@@ -113,11 +120,17 @@ pub(super) struct KernelLane {
     door: Baton,
     backend: OnceLock<Option<Box<dyn Backend>>>,
     refusals: Mutex<Vec<(EngineKind, Refusal)>>,
+    /// Made for the sake of cold reads, and counted in [`RINGS`].
+    is_counted: AtomicBool,
+    /// io_uring is not to be had for cold reads.
+    no_ring: AtomicBool,
     slots: usize,
     room: usize,
     in_flight: AtomicUsize,
     reaper: Reaper,
     handed: AtomicU32,
+    /// Grows with each time that completions were collected.
+    collected: AtomicU32,
     /// Threads that are handing over right now.
     submitting: AtomicU32,
     /// The poller looks at [`Backend::events`].
@@ -204,11 +217,14 @@ impl KernelLane {
             door: Baton::new(),
             backend,
             refusals: Mutex::default(),
+            is_counted: AtomicBool::new(false),
+            no_ring: AtomicBool::new(false),
             slots,
             room,
             in_flight: AtomicUsize::new(0),
             reaper: Reaper::new(),
             handed: AtomicU32::new(0),
+            collected: AtomicU32::new(0),
             submitting: AtomicU32::new(0),
             told: AtomicBool::new(false),
             notifies: AtomicBool::new(false),
@@ -251,6 +267,37 @@ impl KernelLane {
             instance.note_choice();
         }
         made.as_deref()
+    }
+
+    /// Is the interface io_uring, or can it be? If not, cold reads cannot be handed to it.
+    #[inline]
+    pub(super) fn can_be_ring(&self) -> bool {
+        match self.backend.get() {
+            Some(backend) => backend.as_ref().is_some_and(|b| b.kind() == EngineKind::IoUring),
+            None => self.reach == Reach::Direct && !self.no_ring.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Makes it io_uring, unless an interface is in use already. Is it?
+    pub(super) fn use_ring(&self, instance: &Instance) -> bool {
+        if self.backend.get().is_none() {
+            self.make_ring(instance);
+        }
+        self.can_be_ring()
+    }
+
+    #[cold]
+    fn make_ring(&self, instance: &Instance) {
+        let _whole = sys::Uncancelable::new();
+        let is_one_of_few = RINGS.fetch_add(1, Ordering::Relaxed) < RINGS_MAX;
+        let ring = || make(EngineKind::IoUring, self.slots, self.room, 1).ok();
+        let ring = if is_one_of_few { ring() } else { None };
+        if ring.is_some_and(|ring| self.backend.set(Some(ring)).is_ok()) {
+            self.is_counted.store(true, Ordering::Relaxed);
+            return instance.note_choice();
+        }
+        RINGS.fetch_sub(1, Ordering::Relaxed);
+        self.no_ring.store(true, Ordering::Relaxed);
     }
 
     /// Queues requests. Gives the door as it was: if nobody is at it, the caller sees to it that
@@ -379,6 +426,9 @@ impl KernelLane {
             self.notifies.store(true, Ordering::Relaxed);
         }
         let tell = nobody_comes || notifies;
+        if !tell && !self.notifies.load(Ordering::Relaxed) {
+            backend.untell();
+        }
         self.submitting.fetch_add(1, Ordering::SeqCst);
         if backend.holds_files() {
             slots.iter().for_each(|&slot| instance.slot(slot).hand_over());
@@ -416,6 +466,11 @@ impl KernelLane {
     /// Batches that were handed over: grows.
     pub(super) fn batches(&self) -> u32 {
         self.handed.load(Ordering::Relaxed)
+    }
+
+    /// Changes whenever somebody has collected completions.
+    pub(super) fn collections(&self) -> u32 {
+        self.collected.load(Ordering::Relaxed)
     }
 
     /// The eventfd that tells of completions, for whoever makes the poller look at it, which does not yet.
@@ -465,6 +520,8 @@ impl KernelLane {
 
     fn finish(&self, instance: &Instance, done: &[Done], finish: &mut dyn FnMut(u32, i32)) {
         if !done.is_empty() {
+            // Of two at a time one may be lost: it has changed all the same.
+            self.collected.store(self.collections().wrapping_add(1), Ordering::Relaxed);
             self.in_flight.fetch_sub(done.len(), Ordering::SeqCst);
             instance.together(|| done.iter().for_each(|&(slot, result)| finish(slot, result)));
         }
@@ -513,6 +570,27 @@ impl KernelLane {
         self.finish(instance, &done[..n], finish);
         self.pass_on_the_right(instance);
         Some(end)
+    }
+}
+
+/// Nobody gets a ring for cold reads until this is dropped.
+#[cfg(test)]
+pub(super) fn hold_rings() -> impl Drop {
+    struct Held;
+    impl Drop for Held {
+        fn drop(&mut self) {
+            RINGS.fetch_sub(RINGS_MAX, Ordering::Relaxed);
+        }
+    }
+    RINGS.fetch_add(RINGS_MAX, Ordering::Relaxed);
+    Held
+}
+
+impl Drop for KernelLane {
+    fn drop(&mut self) {
+        if *self.is_counted.get_mut() {
+            RINGS.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 

@@ -294,15 +294,18 @@ mod tests {
         let builder = Context::builder().entries(1).engine(EngineKind::Workers).stats(true);
         let instance = Instance::new(&builder).unwrap();
         let entry = Entry { sqe: Sqe::fsync(file.as_raw_fd()), data: 0, notify: -1 };
-        for _ in 0..200 {
-            // SAFETY: no buffers.
-            assert_eq!(unsafe { instance.submit(&[entry]) }.accepted, 1);
-            without_taker(|taker| instance.wait(1, 1, None, None, taker));
-            assert_eq!(instance.reap(1, |cqe| assert_eq!(cqe.res, 0)), 1);
-        }
+        let wakes_nobody = || {
+            let before = instance.stats().unwrap().wakeups;
+            for _ in 0..4 {
+                // SAFETY: no buffers.
+                assert_eq!(unsafe { instance.submit(&[entry]) }.accepted, 1);
+                without_taker(|taker| instance.wait(1, 1, None, None, taker));
+                assert_eq!(instance.reap(1, |cqe| assert_eq!(cqe.res, 0)), 1);
+            }
+            instance.stats().unwrap().wakeups == before
+        };
         // Should this thread be away for long in between, the watchdog calls a worker.
-        let wakeups = instance.stats().unwrap().wakeups;
-        assert!(wakeups < 50, "{wakeups}");
+        assert!((0..1000).any(|_| wakes_nobody()));
     }
 
     #[test]

@@ -34,25 +34,35 @@ pub(crate) enum Lane {
 /// Copies from this size on take long enough to be worth another thread.
 pub(super) const LARGE: u32 = 256 << 10;
 
-/// The flags of the descriptor that a batch has last asked for: one system call for requests that
+/// What the kernel has said about the descriptor that a batch has last asked for: one system call for requests that
 /// follow each other on one.
 #[derive(Debug)]
 pub(crate) struct Flags {
     fd: i32,
     flags: i32,
+    /// Another one, and whether it has offsets.
+    offsets: (i32, bool),
 }
 
 impl Flags {
     pub(crate) fn new() -> Self {
-        Self { fd: -1, flags: 0 }
+        Self { fd: -1, flags: 0, offsets: (-1, false) }
     }
 
     /// F_GETFL, 0 if there is no such descriptor.
     fn of(&mut self, fd: i32) -> i32 {
         if self.fd != fd {
-            *self = Self { fd, flags: Facts::flags_now(fd) };
+            (self.fd, self.flags) = (fd, Facts::flags_now(fd));
         }
         self.flags
+    }
+
+    /// Has it offsets right now? No, if there is no such descriptor.
+    pub(super) fn have_offsets(&mut self, fd: i32) -> bool {
+        if self.offsets.0 != fd {
+            self.offsets = (fd, Facts::has_offsets_now(fd));
+        }
+        self.offsets.1
     }
 }
 
@@ -110,7 +120,7 @@ fn sleeping(sqe: &Sqe, write: bool, facts: Facts, reach: Reach, flags: &mut Flag
         Reach::Nothing => false,
         Reach::Direct if !facts.is_direct() || facts.submit_blocks(write) => false,
         Reach::Direct => flags.of(sqe.fd) & libc::O_DIRECT != 0,
-        Reach::Everything if Facts::has_offsets_now(sqe.fd) => true,
+        Reach::Everything if flags.have_offsets(sqe.fd) => true,
         Reach::Everything => return uncommon(sqe, write),
     };
     // Large ones are worth a thread each.
@@ -129,7 +139,7 @@ const RWF_ON_STREAMS: u32 = 0x7;
 /// Here a system call more is cheap, and the answer must not rest on what an earlier file of this
 /// number was: whether the offset counts, and whether the order does.
 #[inline(never)]
-fn uncommon(sqe: &Sqe, write: bool) -> (Lane, bool) {
+pub(super) fn uncommon(sqe: &Sqe, write: bool) -> (Lane, bool) {
     let Ok(facts) = Facts::fresh(sqe.fd) else {
         return (Lane::Inline, false);
     };

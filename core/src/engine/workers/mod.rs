@@ -23,6 +23,7 @@ mod place;
 mod poller;
 mod pool;
 mod readers;
+mod ring;
 mod split;
 mod submit;
 mod syncs;
@@ -50,6 +51,7 @@ use self::lone::Lone;
 use self::next::Next;
 use self::parts::Gain;
 use self::pipeline::{Pipeline, Way};
+use self::ring::ByRing;
 use self::split::Split;
 use self::syncs::Syncs;
 use self::taking::Taking;
@@ -119,6 +121,7 @@ pub(crate) struct Workers {
     cold: OnceBox<Cold>,
     kernel: KernelLane,
     lone: Lone,
+    ring: ByRing,
     kind: EngineKind,
     habit: Habit,
     pipeline: Pipeline,
@@ -166,6 +169,7 @@ impl Workers {
             cold: OnceBox::new(),
             kernel: KernelLane::new(builder, slots)?,
             lone: Lone::new(ticks_per_us()),
+            ring: ByRing::new(ticks_per_us()),
             kind: builder.engine,
             habit: Habit::new(),
             pipeline: Pipeline::new(ticks_per_us()),
@@ -412,8 +416,7 @@ impl Workers {
         // SAFETY: started by the caller.
         let request = unsafe { instance.slot(slot).request() };
         let kind = request.kind;
-        let _ = descriptor::Facts::fresh(request.sqe.fd);
-        let (lane, stream) = lane::choose(&request.sqe, kind, Reach::Nothing, &mut Flags::new());
+        let (lane, stream) = lane::uncommon(&request.sqe, kind == Kind::Write);
         (request.lane, request.stream) = (lane as u8, stream);
         match (lane, stream) {
             (_, false) => instance.finish(slot, -libc::ESPIPE, By::Worker),
@@ -493,12 +496,13 @@ impl Contract for Workers {
     fn submit(&self, instance: &Arc<Instance>, slots: &[u32]) {
         let mut flags = Flags::new();
         let [slot] = *slots else {
-            return self
-                .submit_batch(instance, slots, |request| self.choose_lane(request, &mut flags));
+            return self.submit_batch(instance, slots, |request| {
+                self.choose_lane(instance, request, &mut flags)
+            });
         };
         // SAFETY: filled by the submitter, which has not passed it on yet.
         let request = unsafe { instance.slot(slot).request() };
-        let chosen = self.choose_lane(request, &mut flags);
+        let chosen = self.choose_lane(instance, request, &mut flags);
         if chosen.0 == Lane::Inline && request.notify == -1 {
             (request.lane, request.stream) = (Lane::Inline as u8, chosen.1);
             return self.submit_one(instance, slot);

@@ -13,8 +13,14 @@ use crate::request::{Batch, Kind, Request};
 impl Workers {
     /// Where a request goes, and whether its descriptor is a stream.
     #[inline(always)]
-    pub(super) fn choose_lane(&self, request: &Request, flags: &mut Flags) -> (Lane, bool) {
+    pub(super) fn choose_lane(
+        &self,
+        instance: &Instance,
+        request: &Request,
+        flags: &mut Flags,
+    ) -> (Lane, bool) {
         match lane::choose(&request.sqe, request.kind, self.kernel.reach(), flags) {
+            (Lane::Cold, _) if self.is_for_ring(instance, request, flags) => (Lane::Kernel, false),
             (Lane::Cold, _) if !self.can_be_cold() => (Lane::Pool, false),
             // Not worth a call: it completes with its error.
             (Lane::Kernel, _) if request.refused != 0 => (Lane::Inline, false),

@@ -44,6 +44,8 @@ struct Watched {
     door: View,
     /// Requests taken from the queues, as of the last look.
     taken: [u64; 2],
+    /// What the kernel has completed was collected, as of the last look.
+    collected: u32,
     /// Cold reads taken from theirs.
     cold: [u64; 2],
     /// The request left for its submitter's wait, then.
@@ -69,6 +71,7 @@ impl Watchdog {
             view: workers.progress(),
             door: workers.kernel.door().view(),
             taken: workers.taken(),
+            collected: workers.kernel.collections(),
             cold: workers.cold_taken(),
             next: workers.next.word(),
             quiet: 0,
@@ -104,19 +107,19 @@ impl Watchdog {
             }
             state.watched.retain_mut(|watched| {
                 let Some(instance) = watched.instance.upgrade() else { return false };
-                let look = watched.look(&instance);
+                let (look, left) = (watched.look(&instance), watched.is_left(&instance));
                 // Each is let go outside of the lock: it may be the last to have it.
-                looks.push((instance, look));
+                looks.push((instance, look, left));
                 look != Look::Quiet
             });
             let idle = state.watched.is_empty();
-            let calm = looks.iter().all(|(_, look)| matches!(look, Look::Calm | Look::Quiet));
+            let calm = looks.iter().all(|(_, look, _)| matches!(look, Look::Calm | Look::Quiet));
             calm_looks = if calm { calm_looks + 1 } else { 0 };
             state.resting = idle || calm_looks >= CALM_LOOKS;
             drop(state);
-            for (instance, look) in looks.drain(..) {
+            for (instance, look, left) in looks.drain(..) {
                 let workers = Workers::of(&instance);
-                if workers.kernel.in_flight() > 0 && workers.collect(&instance) {
+                if left && workers.collect(&instance) {
                     // Nobody had come for them.
                     workers.habit.nobody_came();
                     calm_looks = 0;
@@ -150,6 +153,13 @@ enum Look {
 }
 
 impl Watched {
+    /// Requests are in the kernel's hands, and nobody has collected any since the last look.
+    fn is_left(&mut self, instance: &Instance) -> bool {
+        let kernel = &Workers::of(instance).kernel;
+        let before = std::mem::replace(&mut self.collected, kernel.collections());
+        kernel.in_flight() > 0 && self.collected == before
+    }
+
     fn look(&mut self, instance: &Arc<Instance>) -> Look {
         let workers = Workers::of(instance);
         let view = workers.progress();
