@@ -3,7 +3,8 @@
 //! A hundred threads with a context each read 4 KiB of cached data, or have an fsync done by a worker, a
 //! hundred times a second, one request at a time. Beside them, in every second window, a context
 //! with 4,096 requests that are slow: opens of a FIFO that nobody writes to, or reads of a file that is not cached. What
-//! the latter costs by itself is shown by eight plain threads per CPU in a loop of pread(2).
+//! the latter costs by itself is shown by eight plain threads per CPU in a loop of pread(2). Beside cold reads the quiet threads
+//! are also kept on one CPU after the other: one of them may be where the disk interrupts, which no thread's priority changes.
 //! Printed: the quiet requests' p50 and p99 (submit to reap) in both cases, medians of the rounds, and the ratio.
 #![allow(unsafe_code)]
 
@@ -18,6 +19,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use uringlet::affinity::Topology;
 use uringlet::{Context, EngineKind, Sqe};
 
 const ROUNDS: usize = 5;
@@ -28,6 +30,8 @@ const REQUESTS: usize = 100;
 const PERIOD: Duration = Duration::from_millis(10);
 const BLOCK: usize = 4096;
 const COLD_BYTES: u64 = 1 << 30;
+/// CPUs on which the quiet threads are kept in turn.
+const CPUS: usize = 4;
 
 #[derive(Clone, Copy, Debug)]
 enum Quiet {
@@ -160,8 +164,19 @@ fn flood(scratch: &Scratch, kind: Flood, begun: &Barrier, stop: &AtomicBool) {
     }
 }
 
-/// One window: the latencies of all quiet requests, in nanoseconds, sorted.
-fn window(scratch: &Scratch, quiet: Quiet, kind: Option<Flood>) -> Vec<u64> {
+fn stay_on(cpu: usize) {
+    // SAFETY: an array of bits is valid when zeroed, and CPU_SET keeps to its length.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        set
+    };
+    // SAFETY: the set outlives the call.
+    assert_eq!(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) }, 0);
+}
+
+/// One window: the latencies of all quiet requests, in nanoseconds, sorted. Their threads stay on `cpu`, if given.
+fn window(scratch: &Scratch, quiet: Quiet, kind: Option<Flood>, cpu: Option<usize>) -> Vec<u64> {
     let stop = AtomicBool::new(false);
     let begun = Barrier::new(if kind.is_some() { QUIET + 1 } else { QUIET });
     std::thread::scope(|scope| {
@@ -176,6 +191,7 @@ fn window(scratch: &Scratch, quiet: Quiet, kind: Option<Flood>) -> Vec<u64> {
             .map(|number| {
                 let begun = &begun;
                 scope.spawn(move || {
+                    cpu.into_iter().for_each(stay_on);
                     let mut context = Context::new(4).unwrap();
                     let mut buffer = vec![0u8; BLOCK];
                     let fd = scratch.warm.as_raw_fd();
@@ -220,27 +236,34 @@ fn main() {
     let scratch = Scratch::new(Path::new(&folder.unwrap_or_else(|| ".".to_owned())));
     println!("{QUIET} quiet contexts, {ROUNDS} rounds, microseconds");
     println!(
-        "{:<12} {:<13} {:>9} {:>9} {:>9} {:>9} {:>7}",
-        "quiet", "flood", "p50", "p50+", "p99", "p99+", "ratio"
+        "{:<12} {:<13} {:<6} {:>9} {:>9} {:>9} {:>9} {:>7}",
+        "quiet", "flood", "on", "p50", "p50+", "p99", "p99+", "ratio"
     );
+    let row = |quiet, kind, cpu: Option<usize>| {
+        let mut columns: [Vec<f64>; 4] = Default::default();
+        for _ in 0..ROUNDS {
+            for (at, flooded) in [None, Some(kind)].into_iter().enumerate() {
+                let took = window(&scratch, quiet, flooded, cpu);
+                let percentile = |p: usize| took[took.len() * p / 100] as f64 / 1000.0;
+                columns[at].push(percentile(50));
+                columns[2 + at].push(percentile(99));
+            }
+        }
+        let [p50, p50_flooded, p99, p99_flooded] = columns.each_mut().map(|c| median(c));
+        println!(
+            "{:<12} {:<13} {:<6} {p50:>9.1} {p50_flooded:>9.1} {p99:>9.1} {p99_flooded:>9.1} {:>7.2}",
+            format!("{quiet:?}"),
+            format!("{kind:?}"),
+            cpu.map_or_else(|| "any".to_owned(), |cpu| format!("CPU {cpu}")),
+            p99_flooded / p99
+        );
+    };
     for quiet in [Quiet::CachedRead, Quiet::Fsync] {
         for kind in [Flood::HungOpens, Flood::ColdReads, Flood::PlainThreads] {
-            let mut columns: [Vec<f64>; 4] = Default::default();
-            for _ in 0..ROUNDS {
-                for (at, flooded) in [None, Some(kind)].into_iter().enumerate() {
-                    let took = window(&scratch, quiet, flooded);
-                    let percentile = |p: usize| took[took.len() * p / 100] as f64 / 1000.0;
-                    columns[at].push(percentile(50));
-                    columns[2 + at].push(percentile(99));
-                }
-            }
-            let [p50, p50_flooded, p99, p99_flooded] = columns.each_mut().map(|c| median(c));
-            println!(
-                "{:<12} {:<13} {p50:>9.1} {p50_flooded:>9.1} {p99:>9.1} {p99_flooded:>9.1} {:>7.2}",
-                format!("{quiet:?}"),
-                format!("{kind:?}"),
-                p99_flooded / p99
-            );
+            row(quiet, kind, None);
         }
+    }
+    for cpu in Topology::look().allowed().iter().take(CPUS) {
+        row(Quiet::CachedRead, Flood::ColdReads, Some(cpu));
     }
 }
