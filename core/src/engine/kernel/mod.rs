@@ -159,14 +159,22 @@ fn make(
 /// a call and a notification of the device each. ARCHITECTURE.md has the figures.
 const TOGETHER: usize = 4;
 
-/// How many of the first of these go to the kernel with one call: all that lie next to each other in one file, which the block
-/// layer merges, or else as many again as the `in_kernel` that were handed over before, which keep the device busy meanwhile.
-fn together(instance: &Instance, slots: &[u32], in_kernel: usize) -> usize {
+/// How many of the first of these go to the kernel with one call, `in_kernel` having been handed over before and `queued` being left.
+/// The block layer merges those that lie next to each other in one file: half of all that there is, so that the device has one half
+/// while the program gets the other one. Of others as many again as the kernel has, which keep the device busy meanwhile.
+fn together(instance: &Instance, slots: &[u32], in_kernel: usize, queued: usize) -> usize {
     // SAFETY: started by the caller, and not handed over yet.
     let request = |slot: u32| unsafe { &*instance.slot(slot).request() };
     let follows = |pair: &&[u32]| follows(request(pair[0]), request(pair[1]));
     let adjacent = 1 + slots.windows(2).take_while(follows).count();
-    adjacent.max(TOGETHER.max(in_kernel).min(slots.len()))
+    at_once(adjacent, slots.len(), in_kernel, queued)
+}
+
+/// The number that [`together`] speaks of, if the first `adjacent` of `len` lie next to each other.
+fn at_once(adjacent: usize, len: usize, in_kernel: usize, queued: usize) -> usize {
+    let apart = TOGETHER.max(in_kernel).min(len);
+    let half = (in_kernel + len + queued).div_ceil(2);
+    if adjacent < apart { apart } else { adjacent.min(half.max(2)) }
 }
 
 fn follows(one: &Request, next: &Request) -> bool {
@@ -438,7 +446,7 @@ impl KernelLane {
         let begin = sys::ticks();
         let mut done = 0;
         while done < slots.len() {
-            let together = together(instance, &slots[done..], before + done);
+            let together = together(instance, &slots[done..], before + done, self.queued());
             let (taken, errno) = backend.submit(instance, &slots[done..done + together], tell);
             done += taken;
             if errno < 0 {
@@ -669,6 +677,37 @@ mod tests {
             submitted: 0,
             copied: Some(Box::new(Copied { iov, ..Copied::default() })),
         }
+    }
+
+    /// The sizes of the calls by which `depth` requests that are queued go to an idle kernel, and of those after.
+    fn calls(depth: usize, are_adjacent: bool) -> Vec<usize> {
+        let (mut sizes, mut in_kernel) = (Vec::new(), 0);
+        while in_kernel < depth {
+            let len = (depth - in_kernel).min(BATCH);
+            let adjacent = if are_adjacent { len } else { 1 };
+            let taken = at_once(adjacent, len, in_kernel, depth - in_kernel - len);
+            assert!((1..=len).contains(&taken));
+            in_kernel += taken;
+            sizes.push(taken);
+        }
+        sizes
+    }
+
+    #[test]
+    fn what_lies_next_to_each_other_goes_in_two_halves() {
+        assert_eq!(
+            [1, 2, 4, 8, 32].map(|depth| calls(depth, true)).concat(),
+            [1, 2, 2, 2, 4, 4, 16, 16]
+        );
+        assert_eq!(calls(74, true), [32, 32, 10]);
+        assert_eq!(
+            [1, 2, 4, 8, 32].map(|depth| calls(depth, false)).concat(),
+            [1, 2, 4, 4, 4, 4, 4, 8, 16]
+        );
+        // The half that has come back, while the kernel has the other.
+        assert_eq!(at_once(16, 16, 16, 0), 16);
+        // A pair among others.
+        assert_eq!(at_once(2, 16, 0, 0), TOGETHER);
     }
 
     #[test]
