@@ -1,18 +1,19 @@
 //! io_uring(7), through the `io-uring` crate.
 //!
-//! Any thread may submit and another may sleep, so the ring is neither bound to one issuer nor are
-//! completions put off until the submitter enters the kernel again: that thread may be computing.
+//! Any thread may hand over and another may sleep, so the ring is not bound to one issuer. The kernel finishes a request in the thread that has
+//! handed it over. To interrupt that thread for each of them costs as much as the rest (`IORING_SETUP_COOP_TASKRUN` keeps the kernel from it), and mostly it
+//! is the one that sleeps for them. While it computes instead, others who look for completions interrupt it.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode as op, squeue, types};
 
-use super::{Backend, Done, Eventfds};
+use super::{Backend, Done, Eventfds, LOOK_AGAIN};
 use crate::config::EngineKind;
 use crate::instance::Instance;
 use crate::own;
@@ -24,6 +25,9 @@ use crate::sys;
 
 /// The most entries of a submission queue of ours; more are submitted in several steps.
 const ENTRIES_MAX: usize = 1024;
+
+/// `IORING_ENTER_GETEVENTS` of the kernel's header.
+const GETEVENTS: u32 = 1;
 
 /// The completion of the poll that ends a sleep.
 const WAKE: u64 = u64::MAX;
@@ -37,6 +41,22 @@ pub(super) struct Uring {
     fds: Eventfds,
     /// Completions are told of by an eventfd.
     told: AtomicBool,
+    /// The kernel does not interrupt who has handed over, so that others have to.
+    cooperates: bool,
+    /// The thread that was the last to hand over, as [`this_thread`], or [`SEVERAL`].
+    issuer: AtomicUsize,
+}
+
+/// No thread has handed over yet; more than one have.
+const NOBODY: usize = 0;
+const SEVERAL: usize = 1;
+
+/// A number of the calling thread's own.
+fn this_thread() -> usize {
+    thread_local! {
+        static PLACE: u64 = const { 0 };
+    }
+    PLACE.with(|place| std::ptr::from_ref(place).addr())
 }
 
 impl std::fmt::Debug for Uring {
@@ -58,16 +78,30 @@ impl Uring {
         // One more completion for the poll that ends a sleep.
         let completions =
             (slots as u32 + 1).next_power_of_two().max(2 * entries.next_power_of_two());
-        let mut builder = IoUring::builder();
-        builder.setup_cqsize(completions).setup_clamp();
-        let ring = builder.build(entries).map_err(|error| errno(&error))?;
+        let make = |cooperates| {
+            let mut builder = IoUring::builder();
+            builder.setup_cqsize(completions).setup_clamp();
+            if cooperates {
+                builder.setup_coop_taskrun().setup_taskrun_flag();
+            }
+            builder.build(entries).map_err(|error| errno(&error))
+        };
+        let mut cooperates = sys::membarrier_register();
+        let mut made = make(cooperates);
+        if cooperates && made.as_ref().is_err_and(|&errno| errno == -libc::EINVAL) {
+            // Older than Linux 5.19.
+            cooperates = false;
+            made = make(false);
+        }
+        let ring = made?;
         if !ring.params().is_feature_ext_arg() {
             // Older than Linux 5.11: no timeout in the wait.
             return Err(-libc::ENOSYS);
         }
         own::note(ring.as_raw_fd());
         let room = slots.min(ring.params().cq_entries() as usize - 1);
-        Ok(Self { ring, submission: Mutex::new(()), room, fds, told: AtomicBool::new(false) })
+        let (told, issuer) = (AtomicBool::new(false), AtomicUsize::new(NOBODY));
+        Ok(Self { ring, submission: Mutex::new(()), room, fds, told, cooperates, issuer })
     }
 
     /// Puts one entry into the submission queue. False: no room.
@@ -88,6 +122,9 @@ impl Uring {
         if self.fds.armed.swap(true, Ordering::Relaxed) {
             return;
         }
+        if self.cooperates {
+            self.issue();
+        }
         let entry = op::PollAdd::new(types::Fd(self.fds.wake), libc::POLLIN as u32).build();
         let writer = lock(&self.submission);
         let pushed = self.push(&writer, &entry.user_data(WAKE));
@@ -106,6 +143,37 @@ impl Uring {
                 self.told.store(false, Ordering::Release);
             }
         }
+    }
+
+    /// The calling thread hands over.
+    fn issue(&self) {
+        let (before, now) = (self.issuer.load(Ordering::Relaxed), this_thread());
+        if before != now && before != SEVERAL {
+            self.issuer.store(if before == NOBODY { now } else { SEVERAL }, Ordering::Relaxed);
+        }
+    }
+
+    /// Everything was handed over by the calling thread, which finishes it when it enters the kernel.
+    fn is_issuer(&self) -> bool {
+        self.issuer.load(Ordering::Relaxed) == this_thread()
+    }
+
+    /// Requests of which nothing is left but to be finished are so now.
+    fn finish_issued(&self) {
+        if self.is_issuer() {
+            // SAFETY: no argument, and nothing is waited for.
+            let _ = unsafe { self.ring.submitter().enter::<()>(0, 0, GETEVENTS, None) };
+        } else {
+            // Interrupts all that run, which finish it before they go on.
+            sys::membarrier();
+        }
+    }
+
+    /// Such requests are there, as far as is known: where several threads hand over, one may take back the flag of another.
+    fn has_unfinished(&self) -> bool {
+        let writer = self.submission.try_lock();
+        // SAFETY: the guard says that nobody else writes to the queue.
+        writer.is_ok_and(|_writer| unsafe { self.ring.submission_shared() }.taskrun())
     }
 
     fn read_ring(&self, done: &mut [Done]) -> usize {
@@ -166,6 +234,9 @@ impl Backend for Uring {
         if tell {
             self.tell();
         }
+        if self.cooperates {
+            self.issue();
+        }
         let mut pushed = 0;
         let writer = lock(&self.submission);
         for &slot in slots {
@@ -209,6 +280,11 @@ impl Backend for Uring {
     }
 
     fn harvest(&self, _: &Instance, done: &mut [Done]) -> usize {
+        let n = self.read_ring(done);
+        if n > 0 || !self.cooperates || !self.has_unfinished() {
+            return n;
+        }
+        self.finish_issued();
         self.read_ring(done)
     }
 
@@ -221,6 +297,13 @@ impl Backend for Uring {
         done: &mut [Done],
     ) -> (usize, SleepEnd) {
         self.arm();
+        // Who has handed over may be computing.
+        let looks_again = self.cooperates && !self.is_issuer();
+        let timeout = if looks_again {
+            Some(timeout.map_or(LOOK_AGAIN, |t| t.min(LOOK_AGAIN)))
+        } else {
+            timeout
+        };
         let time = timeout.map(Timespec::from);
         // SAFETY: an empty set is valid; the kernel's part of it is the first eight bytes.
         let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
@@ -241,6 +324,9 @@ impl Backend for Uring {
                 _ => super::nap(),
             },
         };
+        if looks_again && end == SleepEnd::TimedOut {
+            self.finish_issued();
+        }
         (self.read_ring(done), end)
     }
 
