@@ -43,7 +43,7 @@ pub(super) struct Uring {
     told: AtomicBool,
     /// The kernel does not interrupt who has handed over, so that others have to.
     cooperates: bool,
-    /// The thread that was the last to hand over, as [`this_thread`], or [`SEVERAL`].
+    /// The thread that hands over, as [`this_thread`], [`NOBODY`] or [`SEVERAL`].
     issuer: AtomicUsize,
 }
 
@@ -145,11 +145,17 @@ impl Uring {
         }
     }
 
-    /// The calling thread hands over.
+    /// The calling thread hands over. If it is not the first to do so, a thread that sleeps because it was looks again, and sleeps on for
+    /// shorter times: what the kernel does not interrupt may not even have a tick.
     fn issue(&self) {
-        let (before, now) = (self.issuer.load(Ordering::Relaxed), this_thread());
-        if before != now && before != SEVERAL {
-            self.issuer.store(if before == NOBODY { now } else { SEVERAL }, Ordering::Relaxed);
+        let now = this_thread();
+        let before = self.issuer.load(Ordering::Relaxed);
+        if before == now || before == SEVERAL {
+            return;
+        }
+        let first = self.issuer.compare_exchange(NOBODY, now, Ordering::Relaxed, Ordering::Relaxed);
+        if first.is_err() && self.issuer.swap(SEVERAL, Ordering::Relaxed) != SEVERAL {
+            sys::eventfd_add(self.fds.wake, 1);
         }
     }
 
@@ -348,6 +354,9 @@ impl Drop for Uring {
 
 #[cfg(all(test, not(any(loom, miri))))]
 mod tests {
+    #![allow(unsafe_code)]
+
+    use super::Uring;
     use crate::front::Entry;
     use crate::instance::{Instance, without_taker};
     use crate::{Context, EngineKind, Sqe, sys};
@@ -359,6 +368,31 @@ mod tests {
 
     const PAGE: usize = 4096;
     const ROUNDS: u8 = 100;
+
+    #[test]
+    fn a_second_issuer_has_the_first_one_look_again_once() {
+        let Ok(uring) = Uring::new(4) else {
+            let name = "a_second_issuer_has_the_first_one_look_again_once";
+            let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: io_uring is refused here");
+            return;
+        };
+        let told = || {
+            let mut count = 0u64;
+            // SAFETY: an eventfd of this test, which does not block, and eight bytes.
+            let n = unsafe { libc::read(uring.fds.wake, (&raw mut count).cast(), 8) };
+            if n == 8 { count } else { 0 }
+        };
+        (0..2).for_each(|_| uring.issue());
+        assert!(uring.is_issuer());
+        assert_eq!(told(), 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..2).for_each(|_| uring.issue()));
+        });
+        assert_eq!(told(), 1);
+        uring.issue();
+        assert!(!uring.is_issuer());
+        assert_eq!(told(), 0);
+    }
 
     /// The kernel finishes requests in the thread that has handed them over, which does nothing but compute until another thread has them.
     #[test]
