@@ -354,8 +354,6 @@ impl Drop for Uring {
 
 #[cfg(all(test, not(any(loom, miri))))]
 mod tests {
-    #![allow(unsafe_code)]
-
     use super::Uring;
     use crate::front::Entry;
     use crate::instance::{Instance, without_taker};
