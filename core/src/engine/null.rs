@@ -13,13 +13,11 @@ pub(crate) struct Null;
 
 impl Contract for Null {
     fn submit(&self, instance: &Arc<Instance>, slots: &[u32]) {
-        for &slot in slots {
-            // Started at once. An engine that lets it wait calls `queue` here: from then on it can be cancelled, so
-            // it is executed only if `Instance::start` says so.
-            instance.slot(slot).begin();
-            // And finished once, with a count or a negative errno.
-            instance.finish(slot, 0, By::Worker);
-        }
+        // Started at once. An engine that lets them wait calls `queue` here: from then on each can be cancelled, so
+        // it is executed only if `Instance::start` says so.
+        slots.iter().for_each(|&slot| instance.slot(slot).begin());
+        // And each finished once, with a count or a negative errno.
+        instance.finish_all(slots.iter().map(|&slot| (slot, 0)), By::Worker);
     }
 
     fn help(&self, _: &Arc<Instance>, _: &Help, _: &mut Taker<'_>) -> bool {

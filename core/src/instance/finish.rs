@@ -75,33 +75,42 @@ impl Instance {
         }
         match how {
             How::Finished(by) => self.finish_here(index, result, by),
-            How::Posted => self.post(index, result),
+            How::Posted => self.post(std::iter::once((index, result))),
         }
     }
 
     pub(super) fn post_placed(&self, index: u32, result: i32) {
         if !self.sends_away(index, result, How::Posted) {
-            self.post(index, result);
+            self.post(std::iter::once((index, result)));
         }
     }
 
     /// As [`Instance::finish`], by a thread that may want the completion for itself.
     #[inline(always)]
     pub(crate) fn finish_for(&self, index: u32, result: i32, by: By, taker: &mut Taker<'_>) {
+        if !self.is_taken(index, result, by, taker) {
+            self.finish_here(index, result, by);
+        }
+    }
+
+    /// Completes a started request if it belongs to another CPU, or the caller wants the completion for itself. False: it is to be posted.
+    #[inline(always)]
+    pub(crate) fn is_taken(&self, index: u32, result: i32, by: By, taker: &mut Taker<'_>) -> bool {
         // SAFETY: started by the caller.
         let request = unsafe { self.slot(index).request() };
         if self.sends_away(index, result, How::Finished(by)) {
-            return;
+            return true;
         }
         if !taker.has_room() || request.notify >= 0 {
             // With a sink it has its completion at once, too.
             taker.taken += u32::from(self.sink.is_some());
-            return self.finish_here(index, result, by);
+            return false;
         }
         if let Some(counters) = self.counters() {
             self.count_finished(counters, index, result, by);
         }
         taker.take(self, index, result);
+        true
     }
 
     /// Completes a started request. The caller lets go of the slot here.
@@ -112,30 +121,49 @@ impl Instance {
         }
     }
 
+    /// As [`Instance::finish`], for requests that have ended together, at least one: whoever waits is told once.
+    #[inline]
+    pub(crate) fn finish_all(&self, done: impl Iterator<Item = (u32, i32)> + Clone, by: By) {
+        if self.placed.is_none() {
+            return self.finish_all_here(done, by);
+        }
+        done.for_each(|(index, result)| self.finish(index, result, by));
+    }
+
     /// As [`Instance::finish`], on this very CPU.
     #[inline]
     fn finish_here(&self, index: u32, result: i32, by: By) {
-        if let Some(counters) = self.counters() {
-            self.count_finished(counters, index, result, by);
+        self.finish_all_here(std::iter::once((index, result)), by);
+    }
+
+    /// As [`Instance::finish_all`], on this very CPU.
+    #[inline]
+    pub(crate) fn finish_all_here(&self, done: impl Iterator<Item = (u32, i32)> + Clone, by: By) {
+        for (index, result) in done.clone() {
+            if let Some(counters) = self.counters() {
+                self.count_finished(counters, index, result, by);
+            }
+            self.slot(index).done();
         }
-        self.slot(index).done();
-        self.post(index, result);
+        self.post(done);
     }
 
     #[inline]
-    fn post(&self, index: u32, result: i32) {
+    fn post(&self, done: impl Iterator<Item = (u32, i32)> + Clone) {
         if let Some(sink) = &self.sink {
-            return self.deliver(&**sink, index, result);
+            return done.for_each(|(index, result)| self.deliver(&**sink, index, result));
         }
-        // SAFETY: the caller holds the slot: it executed, cancelled or retracted the request.
-        let request = unsafe { self.slot(index).request() };
-        let completion = Completion {
-            cqe: Cqe { user_data: request.sqe.user_data, res: result, flags: 0 },
-            data: request.data,
-            notify: self.slot(index).notify(),
-            slot: index,
-        };
-        if let Some(posted) = self.completions.post(completion)
+        let completions = done.map(|(index, result)| {
+            // SAFETY: the caller holds the slot: it executed, cancelled or retracted the request.
+            let request = unsafe { self.slot(index).request() };
+            Completion {
+                cqe: Cqe { user_data: request.sqe.user_data, res: result, flags: 0 },
+                data: request.data,
+                notify: self.slot(index).notify(),
+                slot: index,
+            }
+        });
+        if let Some(posted) = self.completions.post(completions)
             && (posted.wakes() || !posted.notifies().is_empty())
         {
             self.tell(&posted);

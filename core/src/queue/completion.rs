@@ -133,41 +133,59 @@ impl Completions {
         self.ring.available()
     }
 
-    /// Posts a completion. `None`: another thread publishes it, and does what is to be done then.
-    /// The caller holds the slot, and stops holding it here.
+    /// Posts completions with one step, in their order. `None`: another thread publishes them, and does what is to be done
+    /// then. The caller holds their slots, and stops holding them here.
     #[inline]
-    pub(crate) fn post(&self, completion: Completion) -> Option<Posted> {
+    pub(crate) fn post(
+        &self,
+        completions: impl Iterator<Item = Completion> + Clone,
+    ) -> Option<Posted> {
+        let mut left = None;
         let mut state = self.state.load(Ordering::Relaxed);
         loop {
             let below = state & !SLEEPERS;
             let next = if below == IDLE {
                 BUSY
             } else {
-                let parked = &self.parked[completion.slot as usize];
-                // SAFETY: the slot is the caller's until the exchange below puts it on the list.
-                parked.completion.with_mut(|at| unsafe { *at = completion });
-                parked.below.store(below, Ordering::Relaxed);
-                FIRST + completion.slot
+                let &mut (bottom, top) =
+                    left.get_or_insert_with(|| self.leave(completions.clone()));
+                self.parked[bottom as usize].below.store(below, Ordering::Relaxed);
+                FIRST + top
             };
             let flag = state & SLEEPERS;
-            // Acquire: the last publisher's tail. Release: the parked completion.
+            // Acquire: the last publisher's tail. Release: the parked completions.
             match self.state.compare_exchange_weak(
                 state,
                 flag | next,
                 Ordering::AcqRel,
                 Ordering::Relaxed,
             ) {
-                Ok(_) if next == BUSY => return Some(self.publish(completion)),
+                Ok(_) if next == BUSY => return Some(self.publish(completions)),
                 Ok(_) => return None,
                 Err(now) => state = now,
             }
         }
     }
 
+    /// Puts completions on top of each other, at least one, for a list. Gives the slots of the first and the last.
+    fn leave(&self, completions: impl Iterator<Item = Completion>) -> (u32, u32) {
+        let mut ends = None;
+        for completion in completions {
+            let slot = completion.slot;
+            let parked = &self.parked[slot as usize];
+            // SAFETY: the slot is the caller's until it is on the list.
+            parked.completion.with_mut(|at| unsafe { *at = completion });
+            let (bottom, below) = ends.map_or((slot, BUSY), |(bottom, top)| (bottom, FIRST + top));
+            parked.below.store(below, Ordering::Relaxed);
+            ends = Some((bottom, slot));
+        }
+        ends.expect("there is a completion")
+    }
+
     /// Writes `first` and whatever is left on the list meanwhile; stops being the publisher.
-    fn publish(&self, first: Completion) -> Posted {
+    fn publish(&self, first: impl Iterator<Item = Completion>) -> Posted {
         let mut posted = Posted::default();
-        self.append(&first, &mut posted);
+        first.for_each(|completion| self.append(&completion, &mut posted));
         loop {
             let state = self.state.load(Ordering::Relaxed);
             let list = state & !SLEEPERS;
@@ -295,9 +313,14 @@ mod tests {
     #[test]
     fn completions_are_reaped_in_order_over_many_laps() {
         let queue = Completions::new(Ring::cqes(3), 3);
+        // One by one, and several at a time.
+        let parts = [[0..1, 1..2, 2..3], [0..3, 3..3, 3..3], [0..1, 1..3, 3..3]];
         for lap in 0..20u64 {
-            for slot in 0..3 {
-                let posted = queue.post(completion(slot, lap * 3 + u64::from(slot))).unwrap();
+            for slots in parts[lap as usize % parts.len()].iter().filter(|slots| !slots.is_empty())
+            {
+                let completions =
+                    slots.clone().map(|slot| completion(slot, lap * 3 + u64::from(slot)));
+                let posted = queue.post(completions).unwrap();
                 assert!(!posted.wakes() && posted.notifies().is_empty());
             }
             assert_eq!(queue.available(), 3);
@@ -326,8 +349,14 @@ mod loom_models {
     use loom::thread;
 
     pub(super) fn post(queue: &Completions, slot: u32) {
-        let cqe = Cqe { user_data: u64::from(slot) + 10, res: 0, flags: 0 };
-        let posted = queue.post(Completion { cqe, data: 0, notify: -1, slot });
+        post_all(queue, slot..=slot);
+    }
+
+    fn post_all(queue: &Completions, slots: std::ops::RangeInclusive<u32>) {
+        let posted = queue.post(slots.map(|slot| {
+            let cqe = Cqe { user_data: u64::from(slot) + 10, res: 0, flags: 0 };
+            Completion { cqe, data: 0, notify: -1, slot }
+        }));
         if posted.is_some_and(|posted| posted.wakes()) {
             queue.wake();
         }
@@ -357,6 +386,26 @@ mod loom_models {
             reap(&queue, &mut seen);
             seen.sort_unstable();
             assert_eq!(seen, [(10, 0), (11, 1)]);
+        });
+    }
+
+    #[test]
+    fn loom_completions_posted_together_stay_in_their_order() {
+        loom::model(|| {
+            let queue = Arc::new(Completions::new(Ring::cqes(4), 4));
+            let other = Arc::clone(&queue);
+            let first = thread::spawn(move || post_all(&other, 0..=1));
+            let other = Arc::clone(&queue);
+            let second = thread::spawn(move || post_all(&other, 2..=3));
+            let mut seen = Vec::new();
+            reap(&queue, &mut seen);
+            first.join().unwrap();
+            second.join().unwrap();
+            reap(&queue, &mut seen);
+            let place = |slot| seen.iter().position(|&(_, other)| other == slot).unwrap();
+            assert!(place(0) < place(1) && place(2) < place(3), "{seen:?}");
+            seen.sort_unstable();
+            assert_eq!(seen, [(10, 0), (11, 1), (12, 2), (13, 3)]);
         });
     }
 }

@@ -20,7 +20,7 @@ use std::time::Duration;
 use self::reaper::{Reaper, Reaping};
 use super::workers::baton::{Baton, Release, View};
 use crate::config::{Builder, ConfigError, EngineKind};
-use crate::instance::Instance;
+use crate::instance::{By, Instance};
 use crate::own;
 use crate::probe::{self, KERNEL_ENGINES, Refusal};
 use crate::queue::{IndexRing, SleepEnd, Sleeper};
@@ -31,6 +31,9 @@ use crate::sys;
 
 /// A completion as the kernel gives it: the slot, and a count or a negative errno.
 pub(super) type Done = (u32, i32);
+
+/// Gets each completion: true if it has seen to it. The others are posted together.
+type Finish<'a> = &'a mut dyn FnMut(u32, i32) -> bool;
 
 /// The longest sleep for more than one completion.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
@@ -506,7 +509,7 @@ impl KernelLane {
     }
 
     /// Collects what has completed. True if anything was.
-    pub(super) fn harvest(&self, instance: &Instance, finish: &mut dyn FnMut(u32, i32)) -> bool {
+    pub(super) fn harvest(&self, instance: &Instance, finish: Finish<'_>) -> bool {
         if self.in_flight.load(Ordering::Relaxed) == 0 {
             return false;
         }
@@ -515,7 +518,7 @@ impl KernelLane {
         loop {
             let mut done = [(0, 0); HARVEST];
             let n = backend.harvest(instance, &mut done);
-            self.finish(instance, &done[..n], finish);
+            self.finish(instance, &mut done[..n], finish);
             any |= n > 0;
             if n < HARVEST {
                 break;
@@ -526,12 +529,24 @@ impl KernelLane {
         any
     }
 
-    fn finish(&self, instance: &Instance, done: &[Done], finish: &mut dyn FnMut(u32, i32)) {
+    fn finish(&self, instance: &Instance, done: &mut [Done], finish: Finish<'_>) {
         if !done.is_empty() {
             // Of two at a time one may be lost: it has changed all the same.
             self.collected.store(self.collections().wrapping_add(1), Ordering::Relaxed);
             self.in_flight.fetch_sub(done.len(), Ordering::SeqCst);
-            instance.together(|| done.iter().for_each(|&(slot, result)| finish(slot, result)));
+            let mut left = 0;
+            instance.together(|| {
+                for at in 0..done.len() {
+                    let (slot, result) = done[at];
+                    if !finish(slot, result) {
+                        done[left] = done[at];
+                        left += 1;
+                    }
+                }
+            });
+            if left > 0 {
+                instance.finish_all_here(done[..left].iter().copied(), By::Kernel);
+            }
         }
     }
 
@@ -548,7 +563,7 @@ impl KernelLane {
         sleeper: &Sleeper<'_>,
         timeout: Option<Duration>,
         mask: Option<u64>,
-        finish: &mut dyn FnMut(u32, i32),
+        finish: Finish<'_>,
     ) -> Option<SleepEnd> {
         let in_flight = self.in_flight();
         if in_flight == 0 {
@@ -575,7 +590,7 @@ impl KernelLane {
             if n > 0 && end != SleepEnd::Interrupted { SleepEnd::Again } else { end }
         });
         drop(reaping);
-        self.finish(instance, &done[..n], finish);
+        self.finish(instance, &mut done[..n], finish);
         self.pass_on_the_right(instance);
         Some(end)
     }

@@ -374,19 +374,20 @@ impl Workers {
         }
     }
 
-    /// A request has come back from the kernel.
+    /// A request has come back from the kernel. False: it is to be posted.
     fn finish_kernel(
         &self,
         instance: &Arc<Instance>,
         slot: u32,
         result: i32,
         taker: &mut Taker<'_>,
-    ) {
+    ) -> bool {
         // Not possible there, or not now: a thread does it, or says why not.
         if retried(result) && instance.slot(slot).take_back() {
-            return self.to_pool(instance, slot);
+            self.to_pool(instance, slot);
+            return true;
         }
-        instance.finish_for(slot, result, By::Kernel, taker);
+        instance.is_taken(slot, result, By::Kernel, taker)
     }
 
     /// From wherever it was to the pool's queue.
@@ -653,6 +654,7 @@ impl Contract for Workers {
             } else {
                 instance.finish(slot, result, By::Kernel);
             }
+            true
         });
         for slot in self.next.take_all() {
             instance.slot(slot).queue();
