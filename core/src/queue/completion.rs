@@ -334,6 +334,34 @@ mod tests {
             assert_eq!(freed, [0, 1, 2]);
         }
     }
+
+    #[test]
+    fn threads_that_post_several_at_a_time_lose_none() {
+        const THREADS: u32 = 3;
+        const EACH: u32 = 4;
+        let laps = if cfg!(miri) { 20 } else { 2000 };
+        let all = THREADS * EACH;
+        let queue = Completions::new(Ring::cqes(all), all as usize);
+        for lap in 0..laps {
+            std::thread::scope(|scope| {
+                let post = |thread: u32| {
+                    let slots = thread * EACH..(thread + 1) * EACH;
+                    // Nobody sleeps, so nobody is to be woken.
+                    let _ = queue.post(slots.map(|slot| completion(slot, lap)));
+                };
+                (1..THREADS).for_each(|thread| drop(scope.spawn(move || post(thread))));
+                post(0);
+            });
+            let mut freed = Vec::new();
+            // SAFETY: `reap` passes places between head and tail.
+            let take = |ring: &Ring, at| assert_eq!(unsafe { ring.read_cqe(at) }.user_data, lap);
+            assert_eq!(queue.reap(all, take, |slot| freed.push(slot)), all);
+            for slots in (0..THREADS).map(|thread| thread * EACH..(thread + 1) * EACH) {
+                let mine = freed.iter().copied().filter(|slot| slots.contains(slot));
+                assert!(mine.eq(slots.clone()), "{freed:?}");
+            }
+        }
+    }
 }
 
 #[cfg(all(test, loom))]
