@@ -127,16 +127,10 @@ pub(crate) struct Request {
     pub(crate) copied: Option<Box<Copied>>,
 }
 
-// SAFETY: a slot's request is touched only by whoever holds it at the moment (submitter, then the
-// executor that popped its number); raw pointers inside are addresses that the kernel checks.
-unsafe impl Send for Slot {}
-// SAFETY: as above; state and key are atomics.
-unsafe impl Sync for Slot {}
-
-// SAFETY: numbers, atomics, a `Kind` that has 0, and no box, which is a null pointer.
-unsafe impl Zero for Slot {
-    fn zero() -> Self {
-        let request = Request {
+impl Request {
+    /// Of a slot that was never used.
+    pub(crate) fn zero() -> Self {
+        Self {
             sqe: Sqe::default(),
             data: 0,
             notify: 0,
@@ -148,9 +142,21 @@ unsafe impl Zero for Slot {
             refused: 0,
             submitted: 0,
             copied: None,
-        };
+        }
+    }
+}
+
+// SAFETY: a slot's request is touched only by whoever holds it at the moment (submitter, then the
+// executor that popped its number); raw pointers inside are addresses that the kernel checks.
+unsafe impl Send for Slot {}
+// SAFETY: as above; state and key are atomics.
+unsafe impl Sync for Slot {}
+
+// SAFETY: numbers, atomics, a `Kind` that has 0, and no box, which is a null pointer.
+unsafe impl Zero for Slot {
+    fn zero() -> Self {
         Self {
-            request: UnsafeCell::new(request),
+            request: UnsafeCell::new(Request::zero()),
             state: AtomicU32::new(0),
             key: AtomicU64::new(0),
             fd: AtomicU32::new(0),

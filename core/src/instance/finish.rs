@@ -139,12 +139,20 @@ impl Instance {
     /// As [`Instance::finish_all`], on this very CPU.
     #[inline]
     pub(crate) fn finish_all_here(&self, done: impl Iterator<Item = (u32, i32)> + Clone, by: By) {
-        for (index, result) in done.clone() {
+        let ended = |(index, result): (u32, i32)| {
             if let Some(counters) = self.counters() {
                 self.count_finished(counters, index, result, by);
             }
             self.slot(index).done();
+        };
+        if self.has_sink() {
+            // One by one: whoever finds that a request is over is to find its completion.
+            return done.for_each(|one| {
+                ended(one);
+                self.post(std::iter::once(one));
+            });
         }
+        done.clone().for_each(ended);
         self.post(done);
     }
 

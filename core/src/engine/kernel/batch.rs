@@ -53,7 +53,7 @@ fn transfer_len(request: &Request) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::{TOGETHER, at_once, follows};
-    use crate::request::{BATCH, Copied, Iovec, Kind, Request};
+    use crate::request::{BATCH, Copied, Iovec, Request};
     use crate::sqe::Sqe;
 
     fn reads(lengths: &[usize], offset: u64) -> Request {
@@ -63,19 +63,8 @@ mod tests {
             [len] => Sqe { len: *len as u32, off: offset, ..Sqe::read(3, &mut [], 0) },
             _ => Sqe::readv(3, &raw const iov[..], offset),
         };
-        Request {
-            sqe,
-            data: 0,
-            notify: -1,
-            kind: Kind::Read,
-            lane: 0,
-            stream: false,
-            fast: false,
-            partial: 0,
-            refused: 0,
-            submitted: 0,
-            copied: Some(Box::new(Copied { iov, ..Copied::default() })),
-        }
+        let copied = Some(Box::new(Copied { iov, ..Copied::default() }));
+        Request { sqe, copied, ..Request::zero() }
     }
 
     /// The sizes of the calls by which `depth` requests that are queued go to an idle kernel, and of those after.

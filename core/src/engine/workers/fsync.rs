@@ -333,9 +333,8 @@ mod tests {
         descriptor::Facts::forget(&(fd..=fd));
         assert!(!facts().syncs_quickly());
         // Threads may be away at any time: sooner or later it is seen to be quick, and one round is not disturbed.
-        let rounds = (0..1000).take_while(|_| fsyncs(8) > 0).count();
-        assert!(rounds < 1000, "always by workers");
-        assert!(facts().syncs_quickly());
+        let rounds = (0..1000).take_while(|_| fsyncs(8) > 0 || !facts().syncs_quickly()).count();
+        assert!(rounds < 1000, "always by workers, or slow");
         // It would wait for the device now.
         descriptor::learn_sync(fd, u64::MAX, 1);
         assert!(!facts().syncs_quickly());
