@@ -180,6 +180,38 @@ impl Slot {
         self.request.with_mut(|at| unsafe { &mut *at })
     }
 
+    /// The request of a slot whose number the caller has in hand, while a thread that cancels it may read it, too.
+    ///
+    /// # Safety
+    /// The caller has popped the number, or holds the slot, so it is not filled anew; and nobody writes to
+    /// the request while the reference lives: whoever has started it may, and nobody else.
+    #[inline]
+    pub(crate) unsafe fn shared(&self) -> &Request {
+        // SAFETY: only read, by the caller's contract.
+        self.request.with(|at| unsafe { &*at })
+    }
+
+    /// A copy of what the request of a slot asks for that another thread may be taking at this moment: for a
+    /// hint. `None`: it is not queued, or was used again meanwhile.
+    #[cfg(not(loom))]
+    pub(crate) fn hint(&self) -> Option<(Sqe, Kind, u8)> {
+        let before = self.state.load(Ordering::Acquire);
+        if before & phase::MASK != phase::QUEUED {
+            return None;
+        }
+        // SAFETY: plain numbers of a live slot, read as such, whatever they are by now: a `Kind` is believed
+        // only if nobody has taken the request meanwhile, as only who has taken it writes.
+        let (sqe, kind, lane) = self.request.with(|at| unsafe {
+            let kind = (&raw const (*at).kind).cast::<std::mem::MaybeUninit<Kind>>();
+            let (sqe, lane) = (&raw const (*at).sqe, &raw const (*at).lane);
+            (sqe.read_volatile(), kind.read_volatile(), lane.read_volatile())
+        });
+        fence(Ordering::Acquire);
+        let same = self.state.load(Ordering::Relaxed) == before;
+        // SAFETY: queued all the time, so what was read is what its submitter has written.
+        same.then(|| (sqe, unsafe { kind.assume_init() }, lane))
+    }
+
     /// Begins a use under `key`, for `fd`, with an eventfd `notify` or -1. It cannot be cancelled until the engine has put it somewhere.
     #[inline]
     pub(crate) fn fill(&self, key: u64, fd: i32, notify: i32) {
@@ -461,6 +493,27 @@ mod tests {
             let (first, second) =
                 if popped_first { (pop(), slot.reaped()) } else { (slot.reaped(), pop()) };
             assert_eq!((first, second), (FreeIt(false), FreeIt(true)));
+        }
+    }
+
+    /// Under Miri: two exclusive references to one request would be undefined.
+    #[test]
+    fn who_pops_a_request_and_who_cancels_it_may_both_read_it() {
+        for _ in 0..20 {
+            let slot = Slot::zero();
+            slot.fill(5, 3, -1);
+            slot.queue();
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    // SAFETY: the number is popped, and the request not started.
+                    let (popped, hint) = (unsafe { slot.shared() }, slot.hint());
+                    assert!(hint.is_none_or(|(sqe, ..)| sqe.fd == popped.sqe.fd));
+                });
+                if slot.cancel_queued(5) == Cancel::Done {
+                    // SAFETY: cancelled by this thread.
+                    assert_eq!(unsafe { slot.shared() }.partial, 0);
+                }
+            });
         }
     }
 }

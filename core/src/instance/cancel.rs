@@ -99,8 +99,8 @@ impl Instance {
     /// Completes a cancelled request, which is the caller's alone.
     pub(super) fn post_canceled(&self, index: u32) {
         self.count(|counters| &counters.canceled);
-        // SAFETY: the caller has cancelled it: nobody executes it.
-        let request = unsafe { self.slot(index).request() };
+        // SAFETY: the caller has cancelled it: nobody executes it, but who pops its number may look at it.
+        let request = unsafe { self.slot(index).shared() };
         let result = match request.kind {
             // Bytes that went into a stream are not taken back.
             _ if request.partial > 0 => request.partial as i32,

@@ -70,7 +70,7 @@ impl Instance {
     pub(crate) fn complete_placed(&self, index: u32, result: i32, how: How) {
         if let Some(placed) = &self.placed {
             // SAFETY: who executed or cancelled it has passed it on to this thread.
-            let user_data = unsafe { self.slot(index).request() }.sqe.user_data;
+            let user_data = unsafe { self.slot(index).shared() }.sqe.user_data;
             placed.handle(Cqe { user_data, res: result, flags: 0 });
         }
         match how {
@@ -163,7 +163,7 @@ impl Instance {
         }
         let completions = done.map(|(index, result)| {
             // SAFETY: the caller holds the slot: it executed, cancelled or retracted the request.
-            let request = unsafe { self.slot(index).request() };
+            let request = unsafe { self.slot(index).shared() };
             Completion {
                 cqe: Cqe { user_data: request.sqe.user_data, res: result, flags: 0 },
                 data: request.data,
@@ -181,7 +181,7 @@ impl Instance {
     #[inline(never)]
     fn deliver(&self, sink: &dyn Sink, index: u32, result: i32) {
         // SAFETY: as in `post`.
-        let request = unsafe { self.slot(index).request() };
+        let request = unsafe { self.slot(index).shared() };
         let (data, obj) = (request.data, request.sqe.user_data);
         let event = IoEvent { data, obj, res: i64::from(result), res2: 0 };
         sink.complete(&event);

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::Workers;
 use super::baton::Turn;
 use super::lane::Lane;
-use crate::descriptor::Facts;
+use crate::descriptor::{Facts, FileKind};
 use crate::instance::Instance;
-use crate::request::{Kind, Request};
-use crate::sqe::{FILE_POSITION, opcode};
+use crate::request::Kind;
+use crate::sqe::{FILE_POSITION, Sqe, opcode};
 use crate::sys;
 
 const PAGE: u64 = 4096;
@@ -57,14 +57,12 @@ fn partial_pages(offset: u64, len: u64) -> impl Iterator<Item = u64> {
 }
 
 /// Does it write to the page cache at a place of its own, by [`Lane::Inline`]?
-fn is_cached_write(request: &Request) -> bool {
-    let sqe = &request.sqe;
-    request.kind == Kind::Write
+fn is_cached_write(sqe: &Sqe, kind: Kind, lane: u8) -> bool {
+    kind == Kind::Write
         && sqe.opcode == opcode::WRITE
-        && request.lane == Lane::Inline as u8
-        && !request.stream
+        && lane == Lane::Inline as u8
         && sqe.off != FILE_POSITION
-        && Facts::known(sqe.fd).is_ok_and(|facts| !facts.is_direct())
+        && Facts::known(sqe.fd).is_ok_and(|facts| !facts.is_direct() && facts.kind() == FileKind::Seekable)
 }
 
 impl Workers {
@@ -96,11 +94,11 @@ impl Workers {
             let from = self.fetch.until.load(Ordering::Relaxed).max(self.inline.taken() + 1);
             let ahead = (from..).zip(self.inline.peek_from(from)).take(AT_A_TIME.min(left));
             for (position, slot) in ahead {
-                // SAFETY: filled before it was pushed, and stays in the queue meanwhile; only read, as whoever cancels it does. (If
-                // this thread is interrupted here for so long that the right is taken from it, another request may be read: for a hint.)
-                let request = unsafe { instance.slot(slot).request() };
-                if is_cached_write(request) {
-                    writes[found] = (request.sqe.fd, request.sqe.off, u64::from(request.sqe.len));
+                // Should the right be taken from this thread, another one may take the request meanwhile.
+                if let Some((sqe, kind, lane)) = instance.slot(slot).hint()
+                    && is_cached_write(&sqe, kind, lane)
+                {
+                    writes[found] = (sqe.fd, sqe.off, u64::from(sqe.len));
                     found += 1;
                 }
                 self.fetch.until.store(position + 1, Ordering::Relaxed);

@@ -124,7 +124,7 @@ impl Workers {
                 return;
             }
             // SAFETY: taken off its seat by us, so not freed; only read, as whoever cancels it at this moment does.
-            let fd = unsafe { queued.request() }.sqe.fd;
+            let fd = unsafe { queued.shared() }.sqe.fd;
             if self.syncs.join(fd, slot, |below| queued.link(below)).is_err() {
                 self.pool.push(&[slot]);
                 self.watch_over(instance);

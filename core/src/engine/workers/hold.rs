@@ -205,7 +205,7 @@ impl Workers {
     #[inline]
     fn is_ordered(&self, instance: &Instance, slot: u32) -> bool {
         // SAFETY: popped by us, so not freed; only read, as whoever cancels it at this moment does.
-        unsafe { instance.slot(slot).request() }.lane == Lane::Ordered as u8
+        unsafe { instance.slot(slot).shared() }.lane == Lane::Ordered as u8
     }
 
     /// Is it an append that is in the inline lane, because its descriptor's number stood for another file when it was
@@ -214,7 +214,7 @@ impl Workers {
     #[cold]
     fn is_hidden_append(&self, instance: &Instance, slot: u32) -> bool {
         // SAFETY: as in `is_ordered`.
-        let request = unsafe { instance.slot(slot).request() };
+        let request = unsafe { instance.slot(slot).shared() };
         request.kind == Kind::Write && descriptor::Facts::appends_now(request.sqe.fd)
     }
 

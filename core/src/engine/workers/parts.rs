@@ -151,7 +151,7 @@ impl Workers {
         taker: &mut Taker<'_>,
     ) -> u64 {
         // SAFETY: popped by us, so not freed; only read, as whoever cancels it at this moment does.
-        let sqe = &unsafe { instance.slot(slot).request() }.sqe;
+        let sqe = &unsafe { instance.slot(slot).shared() }.sqe;
         let (len, alone) = (sqe.len, has_parts(sqe) && self.copies.is_empty());
         let now_us = || sys::ticks() / self.ticks_per_us;
         if !alone || !self.gain.has_cpus(now_us(), &self.threads.busy) {

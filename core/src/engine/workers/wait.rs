@@ -63,7 +63,7 @@ impl Workers {
     /// Is this direct request, popped by the caller, to be handed to the kernel although it is alone?
     fn is_for_two_calls(&self, instance: &Instance, slot: u32) -> bool {
         // SAFETY: popped by the caller, so not freed; only read, as whoever cancels it at this moment does.
-        let kind = unsafe { instance.slot(slot).request() }.kind;
+        let kind = unsafe { instance.slot(slot).shared() }.kind;
         let sort = if kind == Kind::Write { Sort::DirectWrite } else { Sort::DirectRead };
         self.lone.in_two_calls(sort, sys::ticks())
     }
