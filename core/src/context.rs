@@ -187,7 +187,10 @@ impl Context {
         let mut take = |_, user_data, res| {
             taken.push_back(Cqe { user_data, res: res as i32, flags: 0 });
         };
-        if min == 1 && before == 0 && instance.is_of_this_process() && instance.wait_fast(&mut take)
+        if min == 1
+            && before == 0
+            && instance.is_of_this_process()
+            && instance.wait_fast(timeout.is_some(), &mut take)
         {
             return Ok(1 + instance.available() as usize);
         }

@@ -41,13 +41,66 @@ const SLEEPS: [u64; 2] = [1 << 24, 1 << 25];
 const SLOW_SHIFT: [u32; 2] = [26, 28];
 /// Two bits that count fsyncs in a row that took no longer than a system call does; three are of a file in memory.
 const QUICK_SHIFT: u32 = 30;
-const NUMBER_SHIFT: u32 = 32;
+/// Two bits: which file systems can hold up whoever asks them.
+const CLASS: u64 = 3 << 32;
+/// Not known yet is 0.
+const LOCAL: u64 = 1 << 32;
+const REMOTE: u64 = 2 << 32;
+/// A read has ended without a sleep, or has had one and the score says so.
+const READ: u64 = 1 << 34;
+/// The number's upper bits: the lower ones are the place in the table.
+const NUMBER_SHIFT: u32 = 44;
 
 const ENTRIES: usize = 4096;
 static TABLE: [AtomicU64; ENTRIES] = [const { AtomicU64::new(0) }; ENTRIES];
 
 fn entry(fd: RawFd) -> &'static AtomicU64 {
     &TABLE[fd as usize % ENTRIES]
+}
+
+/// What of the word says which number it is about.
+#[inline]
+fn number(fd: RawFd) -> u64 {
+    u64::from(fd as u32 / ENTRIES as u32)
+}
+
+/// Is the word about this number?
+#[inline]
+fn is_about(word: u64, fd: RawFd) -> bool {
+    word & KNOWN != 0 && word >> NUMBER_SHIFT == number(fd)
+}
+
+/// Mounted file systems by their numbers ([`sys::FileStat::mount`]): `number << 1`, and 1 if it is local.
+static MOUNTS: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+
+fn mount_entry(mount: u64) -> &'static AtomicU64 {
+    &MOUNTS[(mount.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize]
+}
+
+fn note_mount(mount: u64, local: bool) {
+    if mount != 0 {
+        mount_entry(mount).store(mount << 1 | u64::from(local), Ordering::Relaxed);
+    }
+}
+
+/// What is known of the file system with this number, as in [`CLASS`].
+fn class_of(mount: u64) -> u64 {
+    let found = mount_entry(mount).load(Ordering::Relaxed);
+    match found & 1 {
+        _ if mount == 0 || found >> 1 != mount => 0,
+        0 => REMOTE,
+        _ => LOCAL,
+    }
+}
+
+/// lseek(2) would know, but waits for who is inside a read(2) of the same file.
+fn has_offsets(fd: RawFd, file_type: u32) -> bool {
+    match file_type {
+        libc::S_IFREG | libc::S_IFBLK | libc::S_IFDIR => true,
+        // Some have, terminals do not.
+        libc::S_IFCHR => sys::has_offsets(fd),
+        _ => false,
+    }
 }
 
 impl Facts {
@@ -65,43 +118,63 @@ impl Facts {
     #[inline]
     pub(crate) fn noted(fd: RawFd) -> Option<Self> {
         let word = entry(fd).load(Ordering::Relaxed);
-        (word & KNOWN != 0 && word >> NUMBER_SHIFT == u64::from(fd as u32)).then_some(Self(word))
+        is_about(word, fd).then_some(Self(word))
     }
 
     /// A file with offsets, of which nothing is known that would have a read (or write) done elsewhere than inline: not
-    /// direct, not known to sleep, and no write that appends. And it is open for that.
+    /// direct, not known to sleep, and no write that appends. And it is open for that, and [trusted](Self::is_trusted).
     #[inline]
     pub(crate) fn is_inline(self, write: bool) -> bool {
-        const EITHER: u64 = KNOWN | STREAM | DIRECT;
-        let not = if write {
-            EITHER | APPEND | NO_WRITE | SLEEPS[1]
+        const EITHER: u64 = KNOWN | STREAM | DIRECT | CLASS;
+        let (not, is) = if write {
+            (EITHER | APPEND | NO_WRITE | SLEEPS[1], KNOWN | LOCAL)
         } else {
-            EITHER | NO_READ | SLEEPS[0]
+            (EITHER | NO_READ | SLEEPS[0] | READ, KNOWN | LOCAL | READ)
         };
-        self.0 & not == KNOWN
+        self.0 & not == is
     }
 
-    /// Asks the kernel (fcntl, fstat), and keeps what was learned if nothing changed.
+    /// Whoever has a deadline, or only looks, may execute a read (or write) of this file that is not expected to sleep: its
+    /// file system is a local one, and a read of it was seen.
+    #[inline]
+    pub(crate) fn is_trusted(self, write: bool) -> bool {
+        self.is_local() && (write || self.0 & READ != 0)
+    }
+
+    /// Its file system is the kernel's own: no server can hold up whoever asks it.
+    #[inline]
+    pub(crate) fn is_local(self) -> bool {
+        self.0 & CLASS == LOCAL
+    }
+
+    /// Asks the kernel (fcntl, statx), and keeps what was learned if nothing changed. The file system is not asked.
     #[cold]
     pub(crate) fn fresh(fd: RawFd) -> Result<Self, i32> {
         if fd < 0 {
             return Err(-libc::EBADF);
         }
         let flags = sys::status_flags(fd);
-        let file_type = if flags < 0 { flags } else { sys::file_type(fd) };
-        if file_type < 0 {
-            entry(fd).store(0, Ordering::Relaxed);
-            return Err(file_type as i32);
-        }
-        let (flags, file_type) = (flags as i32, file_type as u32);
+        let stat = if flags < 0 { Err(flags) } else { sys::stat(fd) };
+        let stat = match stat {
+            Ok(stat) => stat,
+            Err(errno) => {
+                entry(fd).store(0, Ordering::Relaxed);
+                return Err(errno as i32);
+            }
+        };
+        let (flags, file_type) = (flags as i32, stat.kind);
         if flags & libc::O_PATH != 0 {
             // Names a file, and cannot be used for I/O (open(2)).
             return Err(-libc::EBADF);
         }
-        // Some character devices have offsets, terminals do not.
-        let device = file_type == libc::S_IFCHR && sys::has_offsets(fd);
-        let seekable = matches!(file_type, libc::S_IFREG | libc::S_IFBLK | libc::S_IFDIR) || device;
-        let mut word = KNOWN | u64::from(fd as u32) << NUMBER_SHIFT;
+        let seekable = has_offsets(fd, file_type);
+        let device = seekable && file_type == libc::S_IFCHR;
+        let mut class = class_of(stat.mount);
+        if class == 0 && file_type == libc::S_IFREG && sys::takes_nowait(fd) {
+            note_mount(stat.mount, true);
+            class = LOCAL;
+        }
+        let mut word = KNOWN | number(fd) << NUMBER_SHIFT | class;
         let mut set = |bit, on| word |= if on { bit } else { 0 };
         set(STREAM, !seekable);
         set(DIRECT, flags & libc::O_DIRECT != 0);
@@ -122,7 +195,8 @@ impl Facts {
         let identity = |word: u64| word >> NUMBER_SHIFT << 8 | word & 0xff;
         let old = entry(fd).load(Ordering::Relaxed);
         if identity(old) == identity(word) {
-            return Ok(Self(old));
+            // Where the kernel has no numbers for file systems, it may be another file's.
+            word = old & !CLASS | word & CLASS;
         }
         entry(fd).store(word, Ordering::Relaxed);
         Ok(Self(word))
@@ -138,9 +212,9 @@ impl Facts {
         Self::flags_now(fd) & libc::O_APPEND != 0
     }
 
-    /// Does it have offsets right now? One system call.
+    /// Does it have offsets right now? One system call, two for a character device.
     pub(crate) fn has_offsets_now(fd: RawFd) -> bool {
-        sys::has_offsets(fd)
+        sys::stat(fd).is_ok_and(|stat| has_offsets(fd, stat.kind))
     }
 
     /// The numbers are about to stand for something else.
@@ -244,10 +318,65 @@ fn slept(ticks: u64, rate: u64, bytes: u64, write: bool, direct: bool) -> bool {
     ticks > rate * (base + bytes / 2048)
 }
 
+/// A read (or write) by a thread that may wait has ended: the next ones are [trusted](Facts::is_trusted), if the file is on a
+/// local file system. Asks it which it is, if that is not known, and so may wait for it.
+#[inline(never)]
+pub(crate) fn prove(fd: RawFd, write: bool) {
+    let word = entry(fd).load(Ordering::Relaxed);
+    if !is_about(word, fd) {
+        return;
+    }
+    if word & CLASS == 0 {
+        classify(fd);
+    }
+    if !write {
+        change(fd, |word| word | READ);
+    }
+}
+
+/// A read that was not to wait has found its pages: of the file systems that take the question all are local ones.
+pub(crate) fn prove_by_try(fd: RawFd) {
+    change(fd, |word| word & !CLASS | LOCAL | READ);
+}
+
+/// As if the file were on a file system whose server can hang.
+#[cfg(test)]
+pub(crate) fn distrust(fd: RawFd) {
+    change(fd, |word| word & !CLASS & !READ | REMOTE);
+}
+
+#[cold]
+fn classify(fd: RawFd) {
+    // The number may stand for another file meanwhile: then nothing is learned.
+    let Ok(before) = sys::stat(fd) else { return };
+    let local = sys::is_local(fd);
+    if sys::stat(fd).ok().map(|after| after.identity) != Some(before.identity) {
+        return;
+    }
+    note_mount(before.mount, local);
+    let class = if local { LOCAL } else { REMOTE };
+    change(fd, |word| word & !CLASS | class);
+}
+
+/// Changes the word if it is about this number.
+fn change(fd: RawFd, to: impl Fn(u64) -> u64) {
+    let relaxed = Ordering::Relaxed;
+    let _ = entry(fd).fetch_update(relaxed, relaxed, |word| is_about(word, fd).then(|| to(word)));
+}
+
 /// Has a read (or write) through this number lately slept, so that the next one is worth timing?
 #[inline]
 pub(crate) fn is_suspect(fd: RawFd, write: bool) -> bool {
     entry(fd).load(Ordering::Relaxed) >> SCORE_SHIFT[usize::from(write)] & 0xff != 0
+}
+
+/// Is a cached read (or write) through this number one that could change the mind, if it sleeps? A thread that was preempted has
+/// not slept: it takes a look at [`sys::sleeps_of_this_thread`] to tell.
+#[inline]
+pub(crate) fn is_on_the_brink(fd: RawFd, write: bool) -> bool {
+    let word = entry(fd).load(Ordering::Relaxed);
+    let which = usize::from(write);
+    word >> SCORE_SHIFT[which] & 0xff != 0 && word & (SLEEPS[which] | DIRECT) == 0
 }
 
 /// Learns from a finished read or write: a moving average with hysteresis, so that three sleeps
@@ -276,7 +405,7 @@ pub(crate) fn learn_tried(fd: RawFd, present: bool) {
 fn update_score(fd: RawFd, write: bool, slept: impl Fn(u64) -> bool, down: u64) -> bool {
     let entry = entry(fd);
     let word = entry.load(Ordering::Relaxed);
-    if word & KNOWN == 0 || word >> NUMBER_SHIFT != u64::from(fd as u32) {
+    if !is_about(word, fd) {
         return false;
     }
     let which = usize::from(write);
@@ -290,8 +419,8 @@ fn update_score(fd: RawFd, write: bool, slept: impl Fn(u64) -> bool, down: u64) 
         new &= !(SLEEPS[which] | 0xff << SCORE_SHIFT[which]);
     }
     if new != word {
-        // A lost update costs a little learning.
-        entry.store(new, Ordering::Relaxed);
+        // A lost one costs a little learning.
+        let _ = entry.compare_exchange(word, new, Ordering::Relaxed, Ordering::Relaxed);
     }
     (new ^ word) & SLEEPS[which] != 0
 }
@@ -322,13 +451,14 @@ pub(crate) fn learn_sync(fd: RawFd, ticks: u64, rate: u64) {
 fn update_count(fd: RawFd, shift: u32, next: impl Fn(u64) -> u64) {
     let entry = entry(fd);
     let word = entry.load(Ordering::Relaxed);
-    if word & KNOWN == 0 || word >> NUMBER_SHIFT != u64::from(fd as u32) {
+    if !is_about(word, fd) {
         return;
     }
     let count = word >> shift & 3;
     let next = next(count).min(3);
     if next != count {
-        entry.store(word & !(3 << shift) | next << shift, Ordering::Relaxed);
+        let new = word & !(3 << shift) | next << shift;
+        let _ = entry.compare_exchange(word, new, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 

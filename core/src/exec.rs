@@ -156,7 +156,7 @@ pub(crate) enum Mode {
 pub(crate) unsafe fn execute(request: &mut Request, mode: Mode) -> i32 {
     let sqe = &request.sqe;
     if request.refused != 0 {
-        return request.refused;
+        return request.refused.into();
     }
     if mode == Mode::Plain && sqe.op_flags == 0 && sqe.off != FILE_POSITION {
         match sqe.opcode {

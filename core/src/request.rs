@@ -33,6 +33,8 @@ mod phase {
     pub(super) const NEXT: u32 = 6;
     /// Completed.
     pub(super) const DONE: u32 = 5;
+    /// Completed, and whoever executed it has the completion: none is posted.
+    pub(super) const TAKEN: u32 = 9;
     /// In the kernel's hands.
     pub(super) const KERNEL: u32 = 8;
     /// Of a cancelled request: its number left the ring.
@@ -98,8 +100,21 @@ pub(crate) struct Slot {
     fd: AtomicU32,
     /// [`Request::notify`] plus one, or another descriptor of that eventfd since the program has closed its own.
     notify: AtomicU32,
-    /// The engine's: another slot plus one, in a list of those that wait.
+    /// The engine's: another slot plus one, in a list of those that wait; or, of those in no list, what a poll
+    /// may [expect](Expect).
     link: AtomicU32,
+}
+
+/// What a poll that comes after a request was submitted may expect of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Expect {
+    /// It sleeps, or waits for something: nothing.
+    Nothing = 0,
+    /// It is for workers, and ends soon unless its file system hangs.
+    Perhaps = 1 << 30,
+    /// It is known not to sleep.
+    Soon = 1 << 31,
 }
 
 /// What a slot holds while it is held.
@@ -118,10 +133,13 @@ pub(crate) struct Request {
     pub(crate) stream: bool,
     /// It came by the [fast path](crate::instance::Transfer), or could have.
     pub(crate) fast: bool,
+    /// The engine's: it may wait for a server for ever, for all that is known. A thread with a deadline does not
+    /// execute it.
+    pub(crate) wary: bool,
     /// Bytes that went into a stream already, of a write that is not finished.
     pub(crate) partial: u32,
     /// A negative errno found at submit: the request completes with it; else 0.
-    pub(crate) refused: i32,
+    pub(crate) refused: i16,
     /// [`ticks`](crate::sys::ticks) at submit; only kept while statistics are.
     pub(crate) submitted: u64,
     pub(crate) copied: Option<Box<Copied>>,
@@ -138,6 +156,7 @@ impl Request {
             lane: 0,
             stream: false,
             fast: false,
+            wary: false,
             partial: 0,
             refused: 0,
             submitted: 0,
@@ -240,6 +259,41 @@ impl Slot {
         Err(FreeIt(before & phase::REAPED != 0))
     }
 
+    /// Says what a poll may expect of it, by whoever holds it.
+    #[inline]
+    pub(crate) fn expect(&self, what: Expect) {
+        self.link.store(what as u32, Ordering::Relaxed);
+    }
+
+    /// Its state, if it is submitted and has not ended, and a poll may expect its end; and whether that is certain.
+    pub(crate) fn expected(&self) -> Option<(u32, bool)> {
+        let state = self.state.load(Ordering::Acquire);
+        let expect = self.link.load(Ordering::Relaxed);
+        let begun = matches!(
+            state & phase::MASK,
+            phase::QUEUED | phase::STARTED | phase::NEXT | phase::KERNEL
+        );
+        let soon = expect == Expect::Soon as u32;
+        (begun && (soon || expect == Expect::Perhaps as u32)).then_some((state, soon))
+    }
+
+    /// A poll has waited for its end in vain: no other one does.
+    pub(crate) fn expect_no_more(&self, state: u32) {
+        if !self.is_over(state) {
+            let now = self.link.load(Ordering::Relaxed);
+            if now == Expect::Soon as u32 || now == Expect::Perhaps as u32 {
+                // Should it be another request by now, that one's poll may miss it, once.
+                let _ = self.link.compare_exchange(now, 0, Ordering::Relaxed, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// It has ended, and its completion is to be found in the queue, or on the way to it.
+    pub(crate) fn is_posted(&self) -> bool {
+        let state = self.state.load(Ordering::Acquire);
+        matches!(state & phase::MASK, phase::DONE | phase::CANCELED) && state & phase::REAPED == 0
+    }
+
     /// Puts a started request back: its number goes into a ring next.
     pub(crate) fn requeue(&self) {
         let now = self.state.load(Ordering::Relaxed);
@@ -314,6 +368,13 @@ impl Slot {
         self.state.store(now & !phase::MASK | phase::DONE, Ordering::Relaxed);
     }
 
+    /// As [`Slot::done`], by a thread that keeps the completion to itself.
+    #[inline]
+    pub(crate) fn taken(&self) {
+        let now = self.state.load(Ordering::Relaxed);
+        self.state.store(now & !phase::MASK | phase::TAKEN, Ordering::Relaxed);
+    }
+
     /// Cancels the request if it is `key`'s and still queued. The caller does not own the slot.
     pub(crate) fn cancel_queued(&self, key: u64) -> Cancel {
         let now = self.state.load(Ordering::Acquire);
@@ -369,7 +430,7 @@ impl Slot {
     /// Its state, if it is on this descriptor and was submitted and has not ended.
     pub(crate) fn in_flight_on(&self, fd: i32) -> Option<u32> {
         let state = self.state.load(Ordering::Acquire);
-        let over = matches!(state & phase::MASK, phase::DONE | phase::CANCELED | 0);
+        let over = matches!(state & phase::MASK, phase::DONE | phase::TAKEN | phase::CANCELED | 0);
         (!over && self.names(fd)).then_some(state)
     }
 
@@ -377,7 +438,7 @@ impl Slot {
     pub(crate) fn is_over(&self, before: u32) -> bool {
         let now = self.state.load(Ordering::SeqCst);
         let used_again = now / phase::USE != before / phase::USE;
-        used_again || matches!(now & phase::MASK, phase::DONE | phase::CANCELED)
+        used_again || matches!(now & phase::MASK, phase::DONE | phase::TAKEN | phase::CANCELED)
     }
 
     /// It is on this descriptor, which was not closed since.

@@ -175,34 +175,127 @@ pub(crate) fn status_flags(fd: RawFd) -> Ret {
     unsafe { call!(fcntl, fd, libc::F_GETFL, 0) }
 }
 
-/// fstat(2), or the negative errno.
-fn fstat(fd: RawFd) -> Result<libc::stat, Ret> {
+/// What the kernel has in memory of an open file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileStat {
+    /// The file type bits of `st_mode`.
+    pub(crate) kind: u32,
+    pub(crate) size: u64,
+    /// Device and inode.
+    pub(crate) identity: (u64, u64),
+    /// A number of the mounted file system that no other one gets: other than 0, if the kernel has one.
+    pub(crate) mount: u64,
+}
+
+/// statx(2) of an open file as the kernel has it in memory (`AT_STATX_DONT_SYNC`): the server of a file system that
+/// hangs is not asked. Where statx(2) is refused or not known (before 4.11), fstat(2), which may ask it.
+///
+/// # Errors
+/// The negative errno.
+pub(crate) fn stat(fd: RawFd) -> Result<FileStat, Ret> {
+    /// Linux 6.8. A mount's older number is used again.
+    const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
+    let mut found = std::mem::MaybeUninit::<libc::statx>::zeroed();
+    let mask = libc::STATX_TYPE | libc::STATX_SIZE | libc::STATX_INO | STATX_MNT_ID_UNIQUE;
+    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+    // SAFETY: an empty path, and a writable struct statx.
+    let ret = unsafe { call!(statx, fd, c"".as_ptr(), flags, mask, found.as_mut_ptr()) };
+    if ret == -(libc::EBADF as Ret) {
+        return Err(ret);
+    }
+    if ret < 0 {
+        return fstat(fd);
+    }
+    // SAFETY: integers, zeroed, and the kernel has filled them in.
+    let found = unsafe { found.assume_init() };
+    let device = libc::makedev(found.stx_dev_major, found.stx_dev_minor);
+    let mount = match found.stx_mask & STATX_MNT_ID_UNIQUE {
+        0 if found.stx_dev_major != 0 => 1 << 62 | device,
+        // The number of a file system without a device, which another one gets after it.
+        0 => 0,
+        _ => found.stx_mnt_id,
+    };
+    Ok(FileStat {
+        kind: u32::from(found.stx_mode) & libc::S_IFMT,
+        size: found.stx_size,
+        identity: (device, found.stx_ino),
+        mount,
+    })
+}
+
+#[cold]
+fn fstat(fd: RawFd) -> Result<FileStat, Ret> {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: `stat` is a writable struct stat.
     let ret = unsafe { call!(fstat, fd, stat.as_mut_ptr()) };
-    // SAFETY: zeroed is a valid struct stat, and the kernel may have filled it.
-    if ret < 0 { Err(ret) } else { Ok(unsafe { stat.assume_init() }) }
-}
-
-/// The file type bits of `st_mode`, or `-EBADF`.
-pub(crate) fn file_type(fd: RawFd) -> Ret {
-    fstat(fd).map_or_else(|errno| errno, |stat| (stat.st_mode & libc::S_IFMT) as Ret)
+    if ret < 0 {
+        return Err(ret);
+    }
+    // SAFETY: zeroed is a valid struct stat, and the kernel has filled it in.
+    let stat = unsafe { stat.assume_init() };
+    let (kind, size) = (stat.st_mode & libc::S_IFMT, stat.st_size as u64);
+    Ok(FileStat { kind, size, identity: (stat.st_dev, stat.st_ino), mount: 0 })
 }
 
 /// The size of a regular file; `None` of anything else.
 pub(crate) fn file_size(fd: RawFd) -> Option<u64> {
-    let stat = fstat(fd).ok()?;
-    (stat.st_mode & libc::S_IFMT == libc::S_IFREG).then_some(stat.st_size as u64)
+    stat(fd).ok().filter(|stat| stat.kind == libc::S_IFREG).map(|stat| stat.size)
+}
+
+/// Does the file take reads that are not to wait (`RWF_NOWAIT`)? Asked with one far behind its end, which has nothing to
+/// read: the answer is the kernel's, and no file system of the network or of user space takes them.
+pub(crate) fn takes_nowait(fd: RawFd) -> bool {
+    /// No file system has larger files.
+    const FAR: u64 = i64::MAX as u64 - 4096;
+    let mut byte = 0u8;
+    let iov = [libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 }];
+    // SAFETY: one iovec of one byte, both live across the call.
+    unsafe { preadv2(fd, iov.as_ptr(), 1, FAR, libc::RWF_NOWAIT as u32) == 0 }
+}
+
+/// `f_type` of the file's file system, which is asked for it, and may have to wait for a server (fstatfs(2)).
+fn file_system(fd: RawFd) -> Option<u32> {
+    // SAFETY: plain old data.
+    let mut found: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: `found` is as large as the call writes.
+    let told = unsafe { call!(fstatfs, fd, &raw mut found) } == 0;
+    told.then_some(found.f_type as u32)
+}
+
+/// Is it on one of the kernel's own file systems, on a device or in memory, which no server can hold up? May have to
+/// wait for that server. Not those of the network or of user space, nor any that is not known here.
+pub(crate) fn is_local(fd: RawFd) -> bool {
+    /// ext2 to 4, XFS, Btrfs, F2FS, tmpfs and devtmpfs, ramfs, hugetlbfs, overlayfs (whose upper layer is one of
+    /// these), SquashFS, EROFS, ZFS, bcachefs, JFS, NILFS, FAT, exFAT, NTFS3, ISO 9660, UDF: linux/magic.h and the
+    /// file systems' own headers.
+    const LOCAL: [u32; 19] = [
+        0xef53,
+        0x5846_5342,
+        0x9123_683e,
+        0xf2f5_2010,
+        0x0102_1994,
+        0x8584_58f6,
+        0x9584_58f6,
+        0x794c_7630,
+        0x7371_7368,
+        0xe0f5_e1e2,
+        0x2fc1_2fc1,
+        0xca45_1a4e,
+        0x3153_464a,
+        0x3434,
+        0x4d44,
+        0x2011_bab0,
+        0x7366_746e,
+        0x9660,
+        0x1501_3346,
+    ];
+    file_system(fd).is_some_and(|kind| LOCAL.contains(&kind))
 }
 
 /// Is it a file of a file system that keeps files in memory only, so that fsync(2) does nothing?
 pub(crate) fn lives_in_memory(fd: RawFd) -> bool {
     const RAMFS_MAGIC: u32 = 0x8584_58f6;
-    // SAFETY: plain old data.
-    let mut found: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: `found` is as large as the call writes.
-    let told = unsafe { call!(fstatfs, fd, &raw mut found) } == 0;
-    told && [libc::TMPFS_MAGIC as u32, RAMFS_MAGIC].contains(&(found.f_type as u32))
+    file_system(fd).is_some_and(|kind| [libc::TMPFS_MAGIC as u32, RAMFS_MAGIC].contains(&kind))
 }
 
 /// Does lseek(2) know where it is?
@@ -408,6 +501,15 @@ impl Drop for Uncancelable {
     }
 }
 
+/// How often the calling thread has slept (getrusage(2), voluntary switches), and not been preempted. `None` if that is refused.
+pub(crate) fn sleeps_of_this_thread() -> Option<i64> {
+    // SAFETY: plain old data.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` is as large as the call writes.
+    let ret = unsafe { call!(getrusage, libc::RUSAGE_THREAD, &raw mut usage) };
+    (ret == 0).then_some(usage.ru_nvcsw)
+}
+
 /// getpid(2).
 pub(crate) fn getpid() -> i32 {
     // SAFETY: no memory is passed.
@@ -523,15 +625,7 @@ pub(crate) fn duplicate(fd: RawFd, from: RawFd) -> Ret {
 
 /// Device and inode of an open file, or the negative errno of fstat(2).
 pub(crate) fn file_identity(fd: RawFd) -> Result<(u64, u64), i32> {
-    let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: room for one stat.
-    let ret = unsafe { call!(fstat, fd, stat.as_mut_ptr()) };
-    if ret < 0 {
-        return Err(ret as i32);
-    }
-    // SAFETY: zeroed is a valid stat (integers), and the kernel filled it in.
-    let stat = unsafe { stat.assume_init() };
-    Ok((stat.st_dev, stat.st_ino))
+    stat(fd).map(|stat| stat.identity).map_err(|errno| errno as i32)
 }
 
 /// The aligned words with the first and the last of the eight bytes at `address`: a page has all of a word. `None` if

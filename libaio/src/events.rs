@@ -102,7 +102,7 @@ pub(crate) unsafe fn get_fast(
     {
         return false;
     }
-    context.instance.wait_fast(|data, obj, res| {
+    context.instance.wait_fast(!timeout.is_null(), |data, obj, res| {
         // SAFETY: found to be writable, and room for an event by the caller's contract.
         unsafe { events.write_unaligned(IoEvent { data, obj, res, res2: 0 }) };
     })

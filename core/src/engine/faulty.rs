@@ -226,7 +226,9 @@ fn may_be_overtaken(request: &Request) -> bool {
     let sqe = &request.sqe;
     let appends = request.kind == Kind::Write
         && (has_flag(sqe.fd, libc::O_APPEND) || sqe.op_flags & libc::RWF_APPEND as u32 != 0);
-    sys::file_type(sqe.fd) == libc::S_IFREG as sys::Ret && sqe.off != FILE_POSITION && !appends
+    sys::stat(sqe.fd).is_ok_and(|stat| stat.kind == libc::S_IFREG)
+        && sqe.off != FILE_POSITION
+        && !appends
 }
 
 /// Takes something off a transfer, and leaves something to transfer.

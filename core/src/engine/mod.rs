@@ -65,6 +65,10 @@ pub(crate) trait Contract {
         instance.completions().sleep_with(sleeper, time, mask)
     }
 
+    /// Has a thread that only looks, and has helped, see what was submitted before and does not sleep, also where other threads
+    /// are at it. Bounded.
+    fn settle(&self, _: &Arc<Instance>, _: &Help, _taker: &mut Taker<'_>) {}
+
     /// Collects what has completed elsewhere, without executing anything.
     fn collect(&self, _: &Arc<Instance>) {}
 
@@ -231,6 +235,10 @@ impl Contract for Engine {
         taker: &mut Taker<'_>,
     ) -> SleepEnd {
         dispatch!(self, engine => engine.sleep(instance, sleeper, time, mask, taker))
+    }
+
+    fn settle(&self, instance: &Arc<Instance>, help: &Help, taker: &mut Taker<'_>) {
+        dispatch!(self, engine => engine.settle(instance, help, taker));
     }
 
     fn collect(&self, instance: &Arc<Instance>) {

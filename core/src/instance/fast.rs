@@ -99,14 +99,14 @@ impl Instance {
 
     /// Executes the request that was left for this wait, if it is a single one and nothing has completed before it, and has `take`
     /// take its completion: `data`, `obj` and `res` of an [`IoEvent`]. False: [`Instance::wait`] is to be called instead.
-    /// errno and process as for [`Instance::submit_fast`].
+    /// errno and process as for [`Instance::submit_fast`]. `bounded`: the caller has a deadline.
     #[inline(always)]
-    pub fn wait_fast(self: &Arc<Self>, take: impl FnOnce(u64, u64, i64)) -> bool {
+    pub fn wait_fast(self: &Arc<Self>, bounded: bool, take: impl FnOnce(u64, u64, i64)) -> bool {
         let Some(workers) = self.fast_engine() else { return false };
         if self.closed.load(Ordering::Relaxed) || self.completions.available() != 0 {
             return false;
         }
-        workers.run_fast(self, take)
+        workers.run_fast(self, bounded, take)
     }
 }
 
@@ -119,7 +119,7 @@ mod tests {
 
     use super::Transfer;
     use crate::config::Builder;
-    use crate::descriptor::Facts;
+    use crate::descriptor::{self, Facts};
     use crate::instance::{Instance, without_taker};
     use crate::sqe::{FILE_POSITION, Sqe};
 
@@ -136,6 +136,8 @@ mod tests {
     fn look_up(fd: i32) {
         Facts::forget(&(fd..=fd));
         Facts::fresh(fd).unwrap();
+        // A read of it was seen.
+        descriptor::prove(fd, false);
     }
 
     fn instance() -> Arc<Instance> {
@@ -152,7 +154,8 @@ mod tests {
     /// Waits on the fast path: the number and the result.
     fn ends(instance: &Arc<Instance>) -> Option<(u64, i64)> {
         let mut ended = None;
-        let taken = instance.wait_fast(|_, user_data, result| ended = Some((user_data, result)));
+        let taken =
+            instance.wait_fast(false, |_, user_data, result| ended = Some((user_data, result)));
         assert_eq!(taken, ended.is_some());
         ended
     }

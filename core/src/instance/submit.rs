@@ -267,10 +267,10 @@ impl Instance {
         }
         request.kind = exec::kind(&request.sqe);
         let malformed = request.kind == Kind::Invalid;
-        request.refused = if malformed { -libc::EINVAL } else { refused };
+        request.refused = if malformed { -libc::EINVAL as i16 } else { refused as i16 };
         request.submitted = begin;
         request.partial = 0;
-        request.fast = false;
+        (request.fast, request.wary) = (false, false);
         slot.fill(request.sqe.user_data, request.sqe.fd, request.notify);
         Ok(())
     }
@@ -293,12 +293,16 @@ impl Instance {
         }
     }
 
+    /// Frees the slots of completions that the program has reaped from the ring by itself.
+    pub(crate) fn collect_reaped(&self) {
+        self.reaping(|reaped| self.completions.collect(reaped));
+    }
+
     /// Gathers slots that are held for nobody.
     #[cold]
     #[inline(never)]
     fn make_room(self: &Arc<Self>) {
-        // Completions that the program reaped from the ring by itself still hold their slots.
-        self.reaping(|reaped| self.completions.collect(reaped));
+        self.collect_reaped();
         self.engine.purge(self);
         self.await_reaped();
     }

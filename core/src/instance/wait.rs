@@ -51,6 +51,8 @@ pub struct Taker<'a> {
     pub(super) sink: &'a mut dyn FnMut(u64, u64, i64),
     pub(super) room: u32,
     pub(super) taken: u32,
+    /// This thread has a deadline, or only looks: it waits for no server.
+    pub(super) bounded: bool,
     /// Their slots.
     pub(super) returned: Returned,
 }
@@ -59,7 +61,7 @@ impl<'a> Taker<'a> {
     /// Takes up to `room` completions: `data`, `obj` and `res` of an [`IoEvent`]. One by one, as they are in registers then: read
     /// from memory as one right after they were written, the CPU would wait for the writes.
     pub fn new(room: u32, sink: &'a mut dyn FnMut(u64, u64, i64)) -> Self {
-        Self { sink, room, taken: 0, returned: Returned::default() }
+        Self { sink, room, taken: 0, bounded: false, returned: Returned::default() }
     }
 
     #[inline(always)]
@@ -73,10 +75,22 @@ impl<'a> Taker<'a> {
         // SAFETY: started by the caller.
         let request = unsafe { instance.slot(slot).request() };
         let (data, user_data) = (request.data, request.sqe.user_data);
-        instance.slot(slot).done();
+        instance.slot(slot).taken();
         instance.free.give_later(slot, &mut self.returned);
         self.taken += 1;
         (self.sink)(data, user_data, i64::from(result));
+    }
+
+    /// Says whether the thread has a deadline, or only looks.
+    #[inline(always)]
+    pub(crate) fn bound(&mut self, bounded: bool) {
+        self.bounded = bounded;
+    }
+
+    /// The thread may execute nothing that may wait for a server.
+    #[inline(always)]
+    pub(crate) fn is_bounded(&self) -> bool {
+        self.bounded
     }
 
     /// How many it has taken.
@@ -120,6 +134,7 @@ impl Instance {
             return Waited::Gone;
         }
         let help = Help { min, max: max.max(min), unbounded: timeout.is_none() && min > 0 };
+        taker.bounded = !help.unbounded;
         // With a deadline, which is not known yet, for one only; and not past a completion that is there already.
         if (min == 1 || help.unbounded)
             && self.completions.available() == 0
@@ -146,6 +161,7 @@ impl Instance {
         if min == 0 {
             if self.completions.available() < max {
                 self.help(&help, taker);
+                self.settle(&help, taker);
             }
             return Waited::Enough;
         }
@@ -163,9 +179,18 @@ impl Instance {
     /// A round of help. What it has taken is free afterwards.
     #[inline]
     pub(super) fn help(self: &Arc<Self>, help: &Help, taker: &mut Taker<'_>) -> bool {
+        taker.bounded = !help.unbounded;
         let helped = self.engine.help(self, help, taker);
         taker.give_back(self);
         helped
+    }
+
+    /// The time is over, or there was none: what was submitted before and does not sleep is to be seen all the
+    /// same, as where the kernel executes it inside of its submit.
+    fn settle(self: &Arc<Self>, help: &Help, taker: &mut Taker<'_>) {
+        let help = Help { min: 0, unbounded: false, ..*help };
+        self.engine.settle(self, &help, taker);
+        taker.give_back(self);
     }
 
     /// As many as `min` were taken or can be reaped.
@@ -197,7 +222,9 @@ impl Instance {
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
-                return Waited::TimedOut;
+                self.settle(&help, taker);
+                let enough = self.has_enough(min, taker);
+                return if enough { Waited::Enough } else { Waited::TimedOut };
             }
             let nap = self.engine.nap(naps);
             let time = [left, nap].into_iter().flatten().min();

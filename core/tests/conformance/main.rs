@@ -19,6 +19,11 @@ mod twins;
 /// A test, engines on which it means nothing, and why.
 pub const EXCEPTIONS: &[(&str, &[&str], &str)] = &[
     (
+        "promises::polls::a_poll_sees_each_buffered_write_that_was_submitted_before_it",
+        &["io_uring", "posix_aio", "faulty"],
+        "they are executed by threads of the kernel's or the C library's, or held back as a fault",
+    ),
+    (
         "promises::stuck::a_blocked_holder_holds_up_nobody_when_nobody_waits",
         &["io_uring", "linux_aio", "posix_aio"],
         "the baton is not used: requests of files are handed over, and what blocks inside that blocks its batch",

@@ -40,11 +40,6 @@ impl View {
         self.0 & WATCHED != 0
     }
 
-    /// From [`View::word`].
-    pub(crate) fn from_word(word: u64) -> Self {
-        Self(word)
-    }
-
     /// The word itself, for keeping.
     pub(crate) fn word(self) -> u64 {
         self.0

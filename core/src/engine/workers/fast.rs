@@ -12,7 +12,7 @@ use crate::descriptor;
 use crate::exec;
 use crate::front::enter;
 use crate::instance::{By, Instance, Taker, Transfer};
-use crate::request::{Kind, Request};
+use crate::request::{Expect, Kind, Request};
 
 impl Workers {
     /// Submits a transfer whose file is such that it is inline. False: nothing was done.
@@ -34,11 +34,13 @@ impl Workers {
         request.sqe = transfer.sqe();
         (request.data, request.notify, request.kind) = (transfer.data, -1, transfer.kind());
         (request.lane, request.stream, request.fast) = (Lane::Inline as u8, false, true);
-        (request.partial, request.refused) = (0, 0);
+        (request.partial, request.refused, request.wary) = (0, 0, false);
+        place.expect(Expect::Soon);
         place.fill(transfer.user_data, transfer.fd, -1);
         if !self.leave_to_wait(instance, slot, || alone) {
             enter(|| self.submit_to_ring(instance, slot));
         }
+        self.expects_one();
         true
     }
 
@@ -62,6 +64,7 @@ impl Workers {
     pub(crate) fn run_fast(
         &self,
         instance: &Arc<Instance>,
+        bounded: bool,
         take: impl FnOnce(u64, u64, i64),
     ) -> bool {
         let Some(Taken { slot, number, .. }) = self.take_single() else { return false };
@@ -78,7 +81,7 @@ impl Workers {
             take(data, user_data, i64::from(result));
             return true;
         }
-        let ended = self.run_slowly(instance, slot, timed);
+        let ended = self.run_slowly(instance, slot, timed, bounded);
         ended.map(|(data, user_data, result)| take(data, user_data, result)).is_some()
     }
 
@@ -89,10 +92,12 @@ impl Workers {
         instance: &Arc<Instance>,
         slot: u32,
         timed: bool,
+        bounded: bool,
     ) -> Option<(u64, u64, i64)> {
         let mut ended = None;
         let mut take = |data, user_data, result| ended = Some((data, user_data, result));
         let mut taker = Taker::new(1, &mut take);
+        taker.bound(bounded);
         enter(|| self.execute(instance, slot, By::Waiter, timed, &mut taker));
         taker.give_back(instance);
         ended

@@ -62,7 +62,8 @@ fn is_cached_write(sqe: &Sqe, kind: Kind, lane: u8) -> bool {
         && sqe.opcode == opcode::WRITE
         && lane == Lane::Inline as u8
         && sqe.off != FILE_POSITION
-        && Facts::known(sqe.fd).is_ok_and(|facts| !facts.is_direct() && facts.kind() == FileKind::Seekable)
+        && Facts::known(sqe.fd)
+            .is_ok_and(|facts| !facts.is_direct() && facts.kind() == FileKind::Seekable)
 }
 
 impl Workers {

@@ -36,7 +36,9 @@ impl Holder for InTurn<'_> {
         let is_in_order = workers.is_ordered(instance, slot)
             || workers.is_overtaking() && workers.is_hidden_append(instance, slot);
         if is_in_order {
-            workers.ordered.push(&[slot]);
+            // SAFETY: popped by us.
+            let wary = unsafe { instance.slot(slot).shared() }.wary;
+            workers.push_ordered(slot, wary);
             workers.order.announce();
         }
         is_in_order
@@ -117,6 +119,13 @@ impl Workers {
         taker: &mut Taker<'_>,
         enough: &mut dyn FnMut(u64, u32) -> bool,
     ) -> bool {
+        if taker.is_bounded() && self.wary_ordered.load(Ordering::SeqCst) > 0 {
+            // In their order, or not at all: workers may wait for the file of any of them.
+            if !self.seat.wants_holder() {
+                self.call_holder(instance);
+            }
+            return false;
+        }
         fence(Ordering::SeqCst);
         if self.losers.load(Ordering::SeqCst) > 0 {
             // One of them may be at an append; it announces these when it is through.
@@ -125,6 +134,10 @@ impl Workers {
         let Some(mut turn) = self.order.take() else { return false };
         loop {
             while let Some(slot) = self.ordered.pop() {
+                // SAFETY: popped by us.
+                if unsafe { instance.slot(slot).shared() }.wary {
+                    self.wary_ordered.fetch_sub(1, Ordering::SeqCst);
+                }
                 let ticks = self.run(instance, slot, by, true, taker);
                 if enough(ticks, taker.taken()) && !self.ordered.is_empty() {
                     self.order.leave(turn);

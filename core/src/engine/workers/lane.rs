@@ -2,7 +2,7 @@
 
 use crate::descriptor::{Facts, FileKind};
 use crate::engine::kernel::Reach;
-use crate::request::Kind;
+use crate::request::{Expect, Kind, Request};
 use crate::sqe::{FILE_POSITION, Sqe, opcode};
 
 /// Where a request is executed.
@@ -95,7 +95,7 @@ fn transfer(sqe: &Sqe, write: bool, reach: Reach, flags: &mut Flags) -> (Lane, b
     };
     let special = sqe.op_flags != 0 || sqe.off == FILE_POSITION;
     if facts.kind() != FileKind::Seekable || special {
-        return uncommon(sqe, write);
+        return uncommon(sqe, write, reach);
     }
     if write && facts.appends() {
         return (Lane::Ordered, false);
@@ -121,7 +121,7 @@ fn sleeping(sqe: &Sqe, write: bool, facts: Facts, reach: Reach, flags: &mut Flag
         Reach::Direct if !facts.is_direct() || facts.submit_blocks(write) => false,
         Reach::Direct => flags.of(sqe.fd) & libc::O_DIRECT != 0,
         Reach::Everything if flags.have_offsets(sqe.fd) => true,
-        Reach::Everything => return uncommon(sqe, write),
+        Reach::Everything => return uncommon(sqe, write, Reach::Nothing),
     };
     // Large ones are worth a thread each.
     let cold = !write && !facts.is_direct() && sqe.opcode == opcode::READ && sqe.len < LARGE;
@@ -133,13 +133,55 @@ fn sleeping(sqe: &Sqe, write: bool, facts: Facts, reach: Reach, flags: &mut Flag
     (lane, false)
 }
 
+/// May a thread with a deadline not execute the request of this lane, because a file system's server may hold it up? And what may
+/// a poll expect of it? `kernel_executes`: the kernel executes cached requests inside of the call that hands them over.
+#[inline]
+pub(super) fn patience(
+    request: &Request,
+    lane: Lane,
+    stream: bool,
+    kernel_executes: bool,
+) -> (bool, Expect) {
+    let fd = request.sqe.fd;
+    let noted = || Facts::noted(fd);
+    let write = request.kind == Kind::Write;
+    let harmless = match (lane, request.kind) {
+        _ if stream || request.refused != 0 => true,
+        (Lane::Inline | Lane::Ordered | Lane::Copy, Kind::Read | Kind::Write) => {
+            noted().is_some_and(|facts| facts.is_trusted(write))
+        }
+        (Lane::Inline, Kind::Quick) => {
+            request.sqe.opcode == opcode::NOP || noted().is_some_and(Facts::is_local)
+        }
+        (Lane::Inline, _) => true,
+        // It may only have waited for a thread that was preempted and holds the file's lock; and where the kernel executes it,
+        // the submit has waited for it.
+        (Lane::Pool, Kind::Write) if request.sqe.op_flags == 0 => {
+            let soon = noted().is_some_and(|facts| facts.is_local() && !facts.is_direct());
+            return (false, if soon { Expect::Soon } else { Expect::Nothing });
+        }
+        (Lane::Kernel, _) => {
+            let (local, direct) =
+                noted().map_or((false, true), |facts| (facts.is_local(), facts.is_direct()));
+            let soon = kernel_executes && local && !direct;
+            return (!local, if soon { Expect::Soon } else { Expect::Nothing });
+        }
+        _ => return (false, Expect::Nothing),
+    };
+    match lane {
+        Lane::Inline | Lane::Ordered | Lane::Copy if harmless => (false, Expect::Soon),
+        Lane::Inline | Lane::Ordered | Lane::Copy => (true, Expect::Perhaps),
+        _ => (false, Expect::Nothing),
+    }
+}
+
 /// The flags that a transfer on a stream may carry and still sleep: HIPRI, DSYNC, SYNC.
 const RWF_ON_STREAMS: u32 = 0x7;
 
 /// Here a system call more is cheap, and the answer must not rest on what an earlier file of this
 /// number was: whether the offset counts, and whether the order does.
 #[inline(never)]
-pub(super) fn uncommon(sqe: &Sqe, write: bool) -> (Lane, bool) {
+pub(super) fn uncommon(sqe: &Sqe, write: bool, reach: Reach) -> (Lane, bool) {
     let Ok(facts) = Facts::fresh(sqe.fd) else {
         return (Lane::Inline, false);
     };
@@ -154,9 +196,12 @@ pub(super) fn uncommon(sqe: &Sqe, write: bool) -> (Lane, bool) {
     // Appends, and whatever moves the file position, take place in the order of submission.
     let ordered = sqe.off == FILE_POSITION || write && (facts.appends() || flag(libc::RWF_APPEND));
     let waits = facts.sleeps(write) || flag(libc::RWF_DSYNC) || flag(libc::RWF_SYNC);
+    // A direct one waits for its device all the same.
+    let waits = waits && (facts.is_direct() || !flag(libc::RWF_NOWAIT));
     let lane = match () {
         () if ordered => Lane::Ordered,
-        () if waits && !flag(libc::RWF_NOWAIT) => Lane::Pool,
+        () if waits && facts.is_direct() && reach != Reach::Nothing => Lane::Kernel,
+        () if waits => Lane::Pool,
         () => Lane::Inline,
     };
     (lane, false)

@@ -24,6 +24,7 @@ mod poller;
 mod pool;
 mod readers;
 mod ring;
+mod settle;
 mod split;
 mod submit;
 mod syncs;
@@ -63,12 +64,11 @@ use crate::descriptor::{self, ticks_per_us};
 use crate::exec::{self, Mode};
 use crate::instance::{By, Instance, Taker, without_taker};
 use crate::queue::{IndexRing, SleepEnd, Sleeper};
-use crate::request::Kind;
+use crate::request::{Expect, Kind};
 use crate::sqe::{FILE_POSITION, Sqe, opcode};
 use crate::sys;
 
 pub(crate) use self::threads::WORKERS_MAX;
-use self::wait::POLL_US;
 
 /// The longest that a worker spins for more before it gives the baton back.
 const SPIN_US_MAX: u64 = 20;
@@ -127,8 +127,10 @@ pub(crate) struct Workers {
     pipeline: Pipeline,
     /// The last waiter had no deadline, so the next may take what has to be waited for.
     waits_are_unbounded: AtomicBool,
-    /// The holder that a poll has waited for in vain.
-    given_up: AtomicU64,
+    /// Ordered requests that threads with a deadline do not execute.
+    wary_ordered: AtomicUsize,
+    /// Requests may be there whose end a poll may expect.
+    expected: AtomicU32,
     /// How long a holder of ours last found it worth to spin, in ticks.
     spin: AtomicU64,
     /// As many of our workers may execute requests of this context at a time.
@@ -174,7 +176,8 @@ impl Workers {
             habit: Habit::new(),
             pipeline: Pipeline::new(ticks_per_us()),
             waits_are_unbounded: AtomicBool::new(true),
-            given_up: AtomicU64::new(0),
+            wary_ordered: AtomicUsize::new(0),
+            expected: AtomicU32::new(0),
             spin: AtomicU64::new(0),
             workers_max: builder.workers_max,
             seat: pool::Seat::default(),
@@ -302,6 +305,9 @@ impl Workers {
     ) -> u64 {
         // SAFETY: started by the caller, and not passed on before the reference's last use.
         let request = unsafe { instance.slot(slot).request() };
+        if request.wary && taker.is_bounded() && !self.threads.pool.is_helpless() {
+            return self.try_or_leave(instance, slot, by, taker);
+        }
         if by == By::Waiter
             && !timed
             && taker.has_room()
@@ -320,11 +326,14 @@ impl Workers {
         let transfer = write || kind == Kind::Read;
         // Of those it was seen before, unless the caller wants to know.
         let tried = request.lane == Lane::Cold as u8;
+        let wary = request.wary;
         let timed = transfer && (timed || !tried && descriptor::is_suspect(fd, write));
         if transfer && by == By::Worker {
             // The program's own CPU has it, and the kernel is a while on its way to it.
             sys::prefetch_buffer(request.sqe.addr, (len as usize).min(PREFETCH_MAX));
         }
+        let doubted = timed && descriptor::is_on_the_brink(fd, write);
+        let slept = if doubted { sys::sleeps_of_this_thread() } else { None };
         let before = if timed { sys::ticks() } else { 0 };
         let programs = by == By::Waiter || self.threads.pool.is_helpless();
         let result = if write && programs && instance.is_to_be_quiet(request.stream) {
@@ -340,7 +349,13 @@ impl Workers {
         }
         let ticks = if timed { sys::ticks().wrapping_sub(before) } else { 0 };
         if timed {
+            // As long as it took, it was preempted at most.
+            let awake = slept.is_some() && sys::sleeps_of_this_thread() == slept;
+            let ticks = if awake { ticks.min(self.ticks_per_us) } else { ticks };
             descriptor::learn(fd, write, ticks, self.ticks_per_us, u64::from(len));
+        }
+        if wary && transfer {
+            descriptor::prove(fd, write);
         }
         instance.finish_for(slot, result, by, taker);
         ticks
@@ -352,7 +367,7 @@ impl Workers {
         let alone = self.kernel.in_flight() == 0 && self.kernel.queued() == 1;
         if by == By::Worker && nobody_comes && alone && self.kernel.reach() == Reach::Direct {
             // One at a time: this thread is as quick as the way through the kernel and the poller.
-            if let Some(slot) = self.kernel.queue().pop() {
+            if let Some(slot) = self.kernel.pop(instance) {
                 return self.run_pooled(instance, slot);
             }
         }
@@ -361,7 +376,11 @@ impl Workers {
             instance,
             nobody_comes,
             &mut |slot| self.to_pool(instance, slot),
-            &mut |fd, write, ticks| {
+            &mut |first, ticks| {
+                let (fd, write) = (first.sqe.fd, first.kind == Kind::Write);
+                if first.wary {
+                    descriptor::prove(fd, true);
+                }
                 descriptor::learn_submit(fd, write, ticks > slow);
                 if self.kernel.batches().is_multiple_of(FRESH_EVERY) {
                     // O_DIRECT may have been switched off (fcntl(2)).
@@ -404,9 +423,21 @@ impl Workers {
 
     /// The caller sees to it that somebody comes.
     fn move_to(&self, instance: &Instance, slot: u32, lane: Lane, queue: &IndexRing) {
+        self.move_expected(instance, slot, lane, queue, Expect::Nothing);
+    }
+
+    fn move_expected(
+        &self,
+        instance: &Instance,
+        slot: u32,
+        lane: Lane,
+        queue: &IndexRing,
+        expect: Expect,
+    ) {
         let started = instance.slot(slot);
         // SAFETY: started, and pushed only afterwards.
         unsafe { started.request() }.lane = lane as u8;
+        started.expect(expect);
         started.requeue();
         queue.push(&[slot]);
     }
@@ -417,7 +448,8 @@ impl Workers {
         // SAFETY: started by the caller.
         let request = unsafe { instance.slot(slot).request() };
         let kind = request.kind;
-        let (lane, stream) = lane::uncommon(&request.sqe, kind == Kind::Write);
+        let write = kind == Kind::Write;
+        let (lane, stream) = lane::uncommon(&request.sqe, write, Reach::Nothing);
         (request.lane, request.stream) = (lane as u8, stream);
         match (lane, stream) {
             (_, false) => instance.finish(slot, -libc::ESPIPE, By::Worker),
@@ -443,6 +475,20 @@ impl Workers {
     #[inline]
     fn has_copies(&self) -> bool {
         !self.copies.is_empty() || self.split.left() > 0
+    }
+
+    /// As [`Workers::has_inline_work`], for a thread that waits.
+    #[inline]
+    fn has_inline_work_for(&self, help: &Help) -> bool {
+        !self.inline.is_empty()
+            || self.has_ordered_work()
+                && (help.unbounded || self.wary_ordered.load(Ordering::SeqCst) == 0)
+    }
+
+    /// May a thread that waits so hand over what is queued for the kernel?
+    #[inline]
+    fn may_hand_over(&self, help: &Help) -> bool {
+        help.unbounded || !self.kernel.is_wary() || self.threads.pool.is_helpless()
     }
 
     #[inline]
@@ -506,7 +552,11 @@ impl Contract for Workers {
         let chosen = self.choose_lane(instance, request, &mut flags);
         if chosen.0 == Lane::Inline && request.notify == -1 {
             (request.lane, request.stream) = (Lane::Inline as u8, chosen.1);
-            return self.submit_one(instance, slot);
+            let (wary, expect) = lane::patience(request, Lane::Inline, chosen.1, false);
+            request.wary = wary;
+            instance.slot(slot).expect(expect);
+            self.submit_one(instance, slot);
+            return self.expects_one();
         }
         self.submit_batch(instance, slots, |_| chosen);
     }
@@ -565,7 +615,7 @@ impl Contract for Workers {
         {
             return true;
         }
-        self.help_more(instance, help, helped, taker) || helped
+        self.help_more(instance, help, taker) || helped
     }
 
     fn has_help_to_offer(&self, instance: &Instance, help: &Help) -> bool {
@@ -575,7 +625,7 @@ impl Contract for Workers {
         let view = self.baton.view();
         view.has_work() && !view.is_held()
             || !self.next.is_empty()
-            || self.kernel.has_help_to_offer(help.min > 0)
+            || self.may_hand_over(help) && self.kernel.has_help_to_offer(help.min > 0)
             || self.has_copies()
             || self.has_cold_help()
             || self.may_take(instance, help)
@@ -596,6 +646,10 @@ impl Contract for Workers {
         self.kernel
             .sleep(instance, sleeper, time, mask, &mut finish)
             .unwrap_or_else(|| instance.completions().sleep_with(sleeper, time, mask))
+    }
+
+    fn settle(&self, instance: &Arc<Instance>, help: &Help, taker: &mut Taker<'_>) {
+        self.see_what_others_have(instance, help, taker);
     }
 
     fn collect(&self, instance: &Arc<Instance>) {

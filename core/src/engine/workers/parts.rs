@@ -151,8 +151,9 @@ impl Workers {
         taker: &mut Taker<'_>,
     ) -> u64 {
         // SAFETY: popped by us, so not freed; only read, as whoever cancels it at this moment does.
-        let sqe = &unsafe { instance.slot(slot).shared() }.sqe;
-        let (len, alone) = (sqe.len, has_parts(sqe) && self.copies.is_empty());
+        let request = unsafe { instance.slot(slot).shared() };
+        let (sqe, wary) = (&request.sqe, request.wary);
+        let (len, alone) = (sqe.len, !wary && has_parts(sqe) && self.copies.is_empty());
         let now_us = || sys::ticks() / self.ticks_per_us;
         if !alone || !self.gain.has_cpus(now_us(), &self.threads.busy) {
             return self.run(instance, slot, by, true, taker);

@@ -2,12 +2,15 @@
 
 use std::sync::atomic::Ordering;
 
+use super::Workers;
 use super::threads::Threads;
-use super::{POLL_US, Workers};
 use crate::affinity::Choice;
 use crate::engine::Help;
 use crate::instance::Instance;
 use crate::sys;
+
+/// A poll waits so long for what another CPU executes.
+const POLL_US: u64 = 500;
 
 /// Ticks of the watchdog for which every worker of a pool is inside a request, and none takes another: a
 /// slow disk completes one of 64 more often than that.

@@ -8,7 +8,7 @@ use super::Workers;
 use super::lane::{self, Flags, Lane};
 use super::pipeline::Way;
 use crate::instance::Instance;
-use crate::request::{Batch, Kind, Request};
+use crate::request::{Batch, Expect, Kind, Request};
 
 impl Workers {
     /// Where a request goes, and whether its descriptor is a stream.
@@ -45,6 +45,7 @@ impl Workers {
         let (mut inline, mut pool, mut kernel) = (Batch::new(), Batch::new(), Batch::new());
         let (mut copies, mut cold) = (Batch::new(), Batch::new());
         let (mut notifies, mut ordered, mut for_worker) = (false, false, false);
+        let mut expected = false;
         let mut behind_inline = None;
         for &slot in slots {
             // SAFETY: filled by the submitter, which has not passed it on yet.
@@ -52,7 +53,16 @@ impl Workers {
             let (lane, stream) = choose(request);
             (request.lane, request.stream) = (lane as u8, stream);
             notifies |= request.notify != -1;
-            request.fast = lane == Lane::Inline && !stream && instance.executes_fast(request);
+            let (wary, expect) =
+                lane::patience(request, lane, stream, self.kernel.executes_what_is_cached());
+            request.wary = wary;
+            instance.slot(slot).expect(expect);
+            expected |= expect != Expect::Nothing;
+            request.fast =
+                lane == Lane::Inline && !stream && !wary && instance.executes_fast(request);
+            if wary && lane == Lane::Kernel {
+                self.kernel.will_be_wary();
+            }
             instance.slot(slot).queue();
             match lane {
                 Lane::Inline | Lane::AfterInline | Lane::AfterOrdered => inline.push(slot),
@@ -63,7 +73,7 @@ impl Workers {
                     inline.push(slot);
                 }
                 Lane::Ordered => {
-                    self.ordered.push(&[slot]);
+                    self.push_ordered(slot, wary);
                     ordered = true;
                 }
                 Lane::Pool => pool.push(slot),
@@ -80,6 +90,9 @@ impl Workers {
                     }
                 }
             }
+        }
+        if expected {
+            self.expects_one();
         }
         // Whoever is told of completions is not inside `wait`.
         let helpers_come = !notifies && self.waiters_execute();
@@ -116,6 +129,14 @@ impl Workers {
         if !helpers_come && self.threads.pool.is_helpless() {
             self.run_without_workers(instance);
         }
+    }
+
+    /// Puts a request, which the caller has in hand, behind the ordered ones.
+    pub(super) fn push_ordered(&self, slot: u32, wary: bool) {
+        if wary {
+            self.wary_ordered.fetch_add(1, Ordering::SeqCst);
+        }
+        self.ordered.push(&[slot]);
     }
 
     /// A request of the pool lane is the only one of its context, and the thread that comes to wait would sleep for it anyway.

@@ -20,8 +20,6 @@ pub(super) const FAVOURS: u32 = 32;
 pub(super) const FAVOUR_US: u64 = 10;
 /// It looks what other threads have completed before the first of so many requests.
 const LOOK_EVERY: u32 = 8;
-/// A poll waits this long for a request that another thread has begun and that is not expected to sleep.
-pub(super) const POLL_US: u64 = 500;
 /// A waiter waits this long for a worker to give it the baton.
 const ASK_US: u64 = 5;
 
@@ -46,16 +44,25 @@ impl Workers {
             && self.must_wait_for_all(instance, help.min)
         {
             // It would sleep for this one request anyway: one system call instead of two, unless those are quicker.
-            if let Some(slot) = self.kernel.queue().pop() {
+            if let Some(slot) = self.kernel.pop(instance) {
                 if !self.is_for_two_calls(instance, slot) {
                     self.run(instance, slot, By::Waiter, true, taker);
                     return true;
                 }
+                // SAFETY: popped by us.
+                if unsafe { instance.slot(slot).shared() }.wary {
+                    self.kernel.will_be_wary();
+                }
                 let _ = self.kernel.push(&[slot]);
             }
         }
-        // First, so that the device has work while this thread collects.
-        self.hand_over(instance, By::Waiter);
+        if self.may_hand_over(help) {
+            // First, so that the device has work while this thread collects.
+            self.hand_over(instance, By::Waiter);
+        } else if !self.seat.wants_hand_over() {
+            self.seat.want_hand_over();
+            self.call_worker_at_once(instance);
+        }
         let mut finish = |slot, result| self.finish_kernel(instance, slot, result, taker);
         self.kernel.harvest(instance, &mut finish)
     }
@@ -166,24 +173,6 @@ impl Workers {
         }
     }
 
-    /// Waits for the holder of the baton to finish what it executes, unless that takes long.
-    #[cold]
-    pub(super) fn wait_for_holder(&self, mut view: View) -> View {
-        let before = View::from_word(self.given_up.load(Ordering::Relaxed));
-        if view.is_stuck_since(before) {
-            return view;
-        }
-        let begin = sys::ticks();
-        while view.is_held() && sys::ticks().wrapping_sub(begin) < POLL_US * self.ticks_per_us {
-            std::thread::yield_now();
-            view = self.progress();
-        }
-        if view.is_held() {
-            self.given_up.store(view.word(), Ordering::Relaxed);
-        }
-        view
-    }
-
     pub(super) fn may_take(&self, instance: &Instance, help: &Help) -> bool {
         let helpless = self.threads.pool.is_helpless();
         !self.pool.is_empty()
@@ -191,31 +180,26 @@ impl Workers {
             || helpless && !self.worker.is_empty()
     }
 
-    /// Helps with what is left when it has looked at the other lanes, and has `helped` there or not.
+    /// Helps with what is left when it has looked at the other lanes.
     pub(super) fn help_more(
         &self,
         instance: &Arc<Instance>,
         help: &Help,
-        helped: bool,
         taker: &mut Taker<'_>,
     ) -> bool {
         let mut view = self.baton.view();
-        if help.min == 0 && !helped && view.is_held() {
-            // A poll that comes while another thread executes: what it has begun is not to be missed.
-            view = self.wait_for_holder(self.progress());
-        }
         if help.min > 0 && self.pipeline.is(Way::Pipelined) && view.is_held() {
             match self.wait_for_pipeline(instance, help) {
                 None => return true,
                 Some(now) => view = now,
             }
         }
-        if view.has_work() || self.has_inline_work() {
+        if view.has_work() || self.has_inline_work_for(help) {
             if help.min > 0 || view.has_work() {
                 self.habit.waiter_came();
             }
             let ask = view.is_held() && help.min > 0 && !self.pipeline.is(Way::Pipelined);
-            if ask && self.has_inline_work() {
+            if ask && self.has_inline_work_for(help) {
                 view = self.ask_for_baton();
             }
             if !view.is_held()

@@ -8,6 +8,7 @@ mod cold;
 mod destroying;
 mod fork;
 mod order;
+mod polls;
 mod stuck;
 mod threads;
 mod without_threads;
