@@ -2,9 +2,10 @@
 //! through it have lately slept.
 //!
 //! One word per number, written without locks. Numbers are reused, and flags change behind our
-//! back: what stands here may be about another file. It decides where a request is executed,
-//! never what it does: a positional call on what turns out to be a pipe fails with `ESPIPE` and
-//! is sent on, and whatever would be wrong for another file is looked up afresh.
+//! back: what stands here may be about another file. So [`Facts`] are hints, which decide where a
+//! request is executed, never what it does or answers: a positional call on what turns out to be a
+//! pipe fails with `ESPIPE` and is sent on. What decides an answer is a [`Fresh`], which only the
+//! kernel's answer makes.
 
 use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
@@ -22,9 +23,17 @@ pub(crate) enum FileKind {
     Stream,
 }
 
-/// The facts about one descriptor, as they were when looked up.
+/// What is remembered of a descriptor number: hints, since the number may stand for another file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Facts(u64);
+
+/// What the kernel has just said about a descriptor. Only [`Facts::fresh`] makes one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fresh {
+    word: u64,
+    /// The hints that were kept.
+    facts: Facts,
+}
 
 const KNOWN: u64 = 1;
 const STREAM: u64 = 1 << 1;
@@ -104,13 +113,13 @@ fn has_offsets(fd: RawFd, file_type: u32) -> bool {
 }
 
 impl Facts {
-    /// The facts about `fd`, looked up if they are not known yet. `Err` with the negative errno
-    /// if there is no such descriptor.
+    /// The hints about `fd`, looked up if there are none. `Err` with the negative errno: the kernel
+    /// was asked, and there is no such descriptor.
     #[inline]
     pub(crate) fn known(fd: RawFd) -> Result<Self, i32> {
         match Self::noted(fd) {
             Some(facts) => Ok(facts),
-            None => Self::fresh(fd),
+            None => Self::fresh(fd).map(|fresh| fresh.facts),
         }
     }
 
@@ -149,7 +158,7 @@ impl Facts {
 
     /// Asks the kernel (fcntl, statx), and keeps what was learned if nothing changed. The file system is not asked.
     #[cold]
-    pub(crate) fn fresh(fd: RawFd) -> Result<Self, i32> {
+    pub(crate) fn fresh(fd: RawFd) -> Result<Fresh, i32> {
         if fd < 0 {
             return Err(-libc::EBADF);
         }
@@ -199,7 +208,7 @@ impl Facts {
             word = old & !CLASS | word & CLASS;
         }
         entry(fd).store(word, Ordering::Relaxed);
-        Ok(Self(word))
+        Ok(Fresh { word, facts: Self(word) })
     }
 
     /// Its flags right now, 0 if there is no such descriptor. One system call.
@@ -225,8 +234,22 @@ impl Facts {
         (first..=last).for_each(|fd| entry(fd).store(0, Ordering::Relaxed));
     }
 
-    pub(crate) fn kind(self) -> FileKind {
-        if self.0 & STREAM != 0 { FileKind::Stream } else { FileKind::Seekable }
+    /// It had offsets.
+    #[inline]
+    pub(crate) fn seems_seekable(self) -> bool {
+        self.0 & STREAM == 0
+    }
+
+    /// It was open for reads (or writes).
+    #[inline]
+    pub(crate) fn seems_open_for(self, write: bool) -> bool {
+        self.0 & if write { NO_WRITE } else { NO_READ } == 0
+    }
+
+    /// fsync(2) knew its kind of file.
+    #[inline]
+    pub(crate) fn seems_to_sync(self) -> bool {
+        self.0 & NO_SYNC == 0
     }
 
     /// What is known of another file, it seems, if reads (or writes) were executed with success: it is not open for them, or
@@ -236,17 +259,13 @@ impl Facts {
         self.0 & refused != 0 || self.is_direct() && !self.sleeps(write)
     }
 
-    /// O_APPEND: writes take place in the order in which they are made.
-    pub(crate) fn appends(self) -> bool {
+    /// It had O_APPEND.
+    #[inline]
+    pub(crate) fn seems_to_append(self) -> bool {
         self.0 & APPEND != 0
     }
 
-    /// O_NONBLOCK: nothing sleeps.
-    pub(crate) fn is_nonblocking(self) -> bool {
-        self.0 & NONBLOCK != 0
-    }
-
-    /// O_DIRECT.
+    /// It had O_DIRECT.
     #[inline]
     pub(crate) fn is_direct(self) -> bool {
         self.0 & DIRECT != 0
@@ -266,23 +285,41 @@ impl Facts {
         self.0 >> QUICK_SHIFT & 3 == 3
     }
 
-    pub(crate) fn may_read(self) -> bool {
-        self.0 & NO_READ == 0
-    }
-
-    pub(crate) fn may_write(self) -> bool {
-        self.0 & NO_WRITE == 0
-    }
-
-    /// fsync(2) knows this kind of file.
-    pub(crate) fn may_sync(self) -> bool {
-        self.0 & NO_SYNC == 0
-    }
-
     /// Reads (or writes) through this descriptor usually sleep.
     #[inline]
     pub(crate) fn sleeps(self, write: bool) -> bool {
         self.0 & SLEEPS[usize::from(write)] != 0
+    }
+}
+
+impl Fresh {
+    /// What is remembered of it from now on.
+    pub(crate) fn facts(self) -> Facts {
+        self.facts
+    }
+
+    pub(crate) fn kind(self) -> FileKind {
+        if self.word & STREAM != 0 { FileKind::Stream } else { FileKind::Seekable }
+    }
+
+    /// Open for reads (or writes).
+    pub(crate) fn is_open_for(self, write: bool) -> bool {
+        self.word & if write { NO_WRITE } else { NO_READ } == 0
+    }
+
+    /// fsync(2) knows this kind of file.
+    pub(crate) fn may_sync(self) -> bool {
+        self.word & NO_SYNC == 0
+    }
+
+    /// O_APPEND: writes take place in the order in which they are made.
+    pub(crate) fn appends(self) -> bool {
+        self.word & APPEND != 0
+    }
+
+    /// O_NONBLOCK: nothing sleeps.
+    pub(crate) fn is_nonblocking(self) -> bool {
+        self.word & NONBLOCK != 0
     }
 }
 
@@ -476,11 +513,13 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         let facts = Facts::fresh(file.as_raw_fd()).unwrap();
         assert_eq!(facts.kind(), FileKind::Seekable);
-        assert!(facts.may_read() && facts.may_write() && !facts.sleeps(false));
+        assert!(
+            facts.is_open_for(false) && facts.is_open_for(true) && !facts.facts().sleeps(false)
+        );
         let (reader, _writer) = std::io::pipe().unwrap();
         let facts = Facts::fresh(reader.as_raw_fd()).unwrap();
         assert_eq!(facts.kind(), FileKind::Stream);
-        assert!(facts.may_read() && !facts.may_write());
+        assert!(facts.is_open_for(false) && !facts.is_open_for(true));
         assert_eq!(Facts::known(-1), Err(-libc::EBADF));
     }
 
@@ -535,12 +574,12 @@ mod tests {
         quick(true, 100);
         assert!(!facts().is_direct() && !facts().sleeps(true));
         becomes(NUMBER, libc::O_APPEND, 0);
-        assert!(facts().appends());
+        assert!(facts().seems_to_append());
         quick(true, 16);
-        assert!(!facts().appends());
+        assert!(!facts().seems_to_append());
         becomes(NUMBER, 0, libc::O_APPEND);
         (0..6).for_each(|_| learn(NUMBER, true, 2_000_000, 1000, 4096));
-        assert!(facts().appends(), "it is looked at when the mind changes");
+        assert!(facts().seems_to_append(), "it is looked at when the mind changes");
         // SAFETY: it was made above.
         assert_eq!(unsafe { libc::close(NUMBER) }, 0);
         quick(true, 16);

@@ -429,7 +429,7 @@ pub(crate) fn io_pgetevents(
     unsafe { call!(io_pgetevents, context, min, n, events, time, &raw const set) }
 }
 
-/// Is there an eventfd behind this descriptor? Costs a readlink; asked once per descriptor seen.
+/// Is there an eventfd behind this descriptor, a file without a name? Costs a readlink.
 pub(crate) fn is_eventfd(fd: RawFd) -> bool {
     const NAME: &[u8] = b"anon_inode:[eventfd]";
     let mut path = *b"/proc/self/fd/0000000000\0";

@@ -17,7 +17,7 @@ uringlet::at_load!(uringlet::table::prepare_readers);
 #[derive(Debug)]
 pub(crate) struct AioContext {
     pub(crate) instance: Arc<Instance>,
-    /// The descriptor last seen to be an eventfd, plus one.
+    /// The descriptor last seen to be an eventfd, plus one: a hint.
     eventfd: AtomicUsize,
     /// It, where it is said who has used a descriptor.
     pub(crate) user: User,
@@ -31,17 +31,17 @@ impl AioContext {
         }
     }
 
-    /// Is there an eventfd behind `fd`? Asked once for the one that a program usually has.
-    pub(crate) fn is_eventfd(&self, fd: i32) -> bool {
-        let known = fd as usize + 1;
-        if self.eventfd.load(Ordering::Relaxed) == known {
-            return true;
+    /// Refuses what is no eventfd now: `-EINVAL`, or `-EBADF` for no descriptor.
+    pub(crate) fn check_eventfd(&self, fd: i32) -> Result<(), i32> {
+        let number = fd as u32 as usize + 1;
+        let was_one = self.eventfd.load(Ordering::Relaxed) == number;
+        if !front::is_eventfd(fd, was_one)? {
+            return Err(-libc::EINVAL);
         }
-        let is = front::is_eventfd(fd);
-        if is {
-            self.eventfd.store(known, Ordering::Relaxed);
+        if !was_one {
+            self.eventfd.store(number, Ordering::Relaxed);
         }
-        is
+        Ok(())
     }
 }
 

@@ -1,8 +1,10 @@
 //! From iocb to Sqe, with the checks that io_submit makes before it accepts a request.
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
+
 use uringlet::Sqe;
-use uringlet::front::{self, Descriptor, Place, Transfer};
+use uringlet::front::{self, Descriptor, Hints, Place, Transfer};
 
 use crate::abi::{self, Iocb};
 use crate::handle::{self, AioContext};
@@ -15,15 +17,16 @@ use crate::memory::{accessible, is_known_to_be_accessible};
 #[inline]
 pub(crate) unsafe fn submit(context: &AioContext, count: usize, iocbs: *const *const Iocb) -> i64 {
     let instance = &context.instance;
+    let eventfd = Cell::new(-1);
     let single = match count {
         // SAFETY: the caller's contract.
-        1 => unsafe { instance.submit_single(|place| fill(context, iocbs, place)) },
+        1 => unsafe { instance.submit_single(|place| fill(context, iocbs, place, &eventfd)) },
         _ => None,
     };
     let submitted = single.unwrap_or_else(|| {
         let fill = |at, place: Place<'_>| {
             // SAFETY: the caller's contract.
-            unsafe { fill(context, iocbs.wrapping_add(at), place) }
+            unsafe { fill(context, iocbs.wrapping_add(at), place, &eventfd) }
         };
         // SAFETY: as above.
         unsafe { instance.submit_with(count, fill) }
@@ -73,7 +76,7 @@ pub(crate) unsafe fn submit_fast(handle: usize, iocbs: *const *const Iocb) -> bo
     unsafe { context.instance.submit_fast(&transfer) }
 }
 
-/// Writes the request that `pointer` points to a pointer of.
+/// Writes the request that `pointer` points to a pointer of. `eventfd`: the number that this call has found to be one.
 ///
 /// # Safety
 /// As for [`submit`].
@@ -82,6 +85,7 @@ unsafe fn fill(
     context: &AioContext,
     pointer: *const *const Iocb,
     place: Place<'_>,
+    eventfd: &Cell<i32>,
 ) -> Result<(), i32> {
     if !accessible(pointer as usize, size_of::<usize>(), false) {
         return Err(-libc::EFAULT);
@@ -92,43 +96,52 @@ unsafe fn fill(
         return Err(-libc::EFAULT);
     }
     // SAFETY: readable, an iocb by the caller's contract, and packed: at any address.
-    translate(context, unsafe { &*iocb }, place)
+    translate(context, unsafe { &*iocb }, place, eventfd)
 }
 
 #[inline(always)]
-fn translate(context: &AioContext, iocb: &Iocb, place: Place<'_>) -> Result<(), i32> {
+fn translate(
+    context: &AioContext,
+    iocb: &Iocb,
+    place: Place<'_>,
+    eventfd: &Cell<i32>,
+) -> Result<(), i32> {
     if iocb.reserved2 != 0 || iocb.nbytes > isize::MAX as u64 {
         return Err(-libc::EINVAL);
     }
     let fd = iocb.fildes as i32;
-    let descriptor = Descriptor::known(fd)?;
+    let hints = Hints::known(fd)?;
     context.user.uses(fd);
     let tells = iocb.flags & abi::FLAG_RESFD != 0;
-    let notify = if tells { eventfd(context, iocb.resfd as i32)? } else { -1 };
+    let notify = if tells { check_eventfd(context, iocb.resfd as i32, eventfd)? } else { -1 };
     // The two usual ones, and everything else out of their way.
     let sqe = match iocb.opcode {
-        abi::CMD_PREAD | abi::CMD_PWRITE => plain(iocb, fd, descriptor)?,
-        _ => other(iocb, fd, descriptor)?,
+        abi::CMD_PREAD | abi::CMD_PWRITE => plain(iocb, fd, hints)?,
+        _ => other(iocb, fd, hints)?,
     };
     *place.sqe = sqe.user_data(std::ptr::from_ref(iocb) as u64);
     (*place.data, *place.notify) = (iocb.data, notify);
     Ok(())
 }
 
+/// Asks the kernel once in a call of io_submit(2): eight bytes are written to it later.
 #[inline(never)]
-fn eventfd(context: &AioContext, fd: i32) -> Result<i32, i32> {
-    Descriptor::known(fd)?;
-    context.user.uses(fd);
-    if context.is_eventfd(fd) { Ok(fd) } else { Err(-libc::EINVAL) }
+fn check_eventfd(context: &AioContext, fd: i32, found: &Cell<i32>) -> Result<i32, i32> {
+    if found.get() != fd || fd < 0 {
+        context.check_eventfd(fd)?;
+        context.user.uses(fd);
+        found.set(fd);
+    }
+    Ok(fd)
 }
 
 /// One buffer.
 #[inline(always)]
-fn plain(iocb: &Iocb, fd: i32, descriptor: Descriptor) -> Result<Sqe, i32> {
+fn plain(iocb: &Iocb, fd: i32, hints: Hints) -> Result<Sqe, i32> {
     // Transfers are cut to this before anything else is looked at (read(2)).
     const MAX_RW_COUNT: u64 = 0x7fff_f000;
     let write = iocb.opcode == abi::CMD_PWRITE;
-    let offset = offset(iocb, descriptor, write, iocb.nbytes.min(MAX_RW_COUNT))?;
+    let offset = offset(iocb, hints, write, iocb.nbytes.min(MAX_RW_COUNT))?;
     if !in_user_space(iocb.buf, iocb.nbytes) {
         return Err(-libc::EFAULT);
     }
@@ -143,12 +156,13 @@ fn plain(iocb: &Iocb, fd: i32, descriptor: Descriptor) -> Result<Sqe, i32> {
 }
 
 #[inline(never)]
-fn other(iocb: &Iocb, fd: i32, descriptor: Descriptor) -> Result<Sqe, i32> {
+fn other(iocb: &Iocb, fd: i32, hints: Hints) -> Result<Sqe, i32> {
     match iocb.opcode {
-        abi::CMD_PREADV | abi::CMD_PWRITEV => vectored(iocb, fd, descriptor),
+        abi::CMD_PREADV | abi::CMD_PWRITEV => vectored(iocb, fd, hints),
         abi::CMD_FSYNC | abi::CMD_FDSYNC => {
             let unused = iocb.buf | iocb.nbytes | iocb.offset as u64 | u64::from(iocb.rw_flags);
-            if unused != 0 || !descriptor.may_sync() {
+            let may_sync = || Descriptor::fresh(fd).map(Descriptor::may_sync);
+            if unused != 0 || !hints.seems_to_sync() && !may_sync()? {
                 return Err(-libc::EINVAL);
             }
             Ok(if iocb.opcode == abi::CMD_FSYNC { Sqe::fsync(fd) } else { Sqe::fdatasync(fd) })
@@ -164,9 +178,9 @@ fn other(iocb: &Iocb, fd: i32, descriptor: Descriptor) -> Result<Sqe, i32> {
     }
 }
 
-fn vectored(iocb: &Iocb, fd: i32, descriptor: Descriptor) -> Result<Sqe, i32> {
+fn vectored(iocb: &Iocb, fd: i32, hints: Hints) -> Result<Sqe, i32> {
     let write = iocb.opcode == abi::CMD_PWRITEV;
-    let offset = offset(iocb, descriptor, write, 0)?;
+    let offset = offset(iocb, hints, write, 0)?;
     let length = usize::try_from(iocb.nbytes).map_err(|_| -libc::EINVAL)?;
     if length > 1024 {
         return Err(-libc::EINVAL);
@@ -191,23 +205,32 @@ fn vectored(iocb: &Iocb, fd: i32, descriptor: Descriptor) -> Result<Sqe, i32> {
 /// What every transfer is asked before its memory is. The offset of one of so many `bytes`: a stream has none, and any is
 /// accepted.
 #[inline(always)]
-fn offset(iocb: &Iocb, descriptor: Descriptor, write: bool, bytes: u64) -> Result<u64, i32> {
+fn offset(iocb: &Iocb, hints: Hints, write: bool, bytes: u64) -> Result<u64, i32> {
     if iocb.rw_flags != 0 {
         check_flags(iocb.rw_flags)?;
     }
     if iocb.flags & abi::FLAG_IOPRIO != 0 {
         check_priority(iocb.reqprio)?;
     }
-    if !(if write { descriptor.may_write() } else { descriptor.may_read() }) {
-        return Err(-libc::EBADF);
+    let is_usual = hints.seems_open_for(write) && in_range(iocb, bytes);
+    if is_usual { Ok(iocb.offset as u64) } else { unusual_offset(iocb, write, bytes) }
+}
+
+#[inline(always)]
+fn in_range(iocb: &Iocb, bytes: u64) -> bool {
+    iocb.offset >= 0 && iocb.offset.checked_add(bytes as i64).is_some()
+}
+
+/// Whatever refuses, or ignores the offset, is about the file that the number stands for now.
+#[cold]
+fn unusual_offset(iocb: &Iocb, write: bool, bytes: u64) -> Result<u64, i32> {
+    let descriptor = Descriptor::fresh(iocb.fildes as i32)?;
+    match () {
+        () if !descriptor.is_open_for(write) => Err(-libc::EBADF),
+        () if !descriptor.is_seekable() => Ok(0),
+        () if !in_range(iocb, bytes) => Err(-libc::EINVAL),
+        () => Ok(iocb.offset as u64),
     }
-    if !descriptor.is_seekable() {
-        return Ok(0);
-    }
-    if iocb.offset < 0 || iocb.offset.checked_add(bytes as i64).is_none() {
-        return Err(-libc::EINVAL);
-    }
-    Ok(iocb.offset as u64)
 }
 
 #[cold]

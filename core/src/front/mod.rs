@@ -20,23 +20,43 @@ pub use crate::queue::IoEvent;
 pub use crate::sync::Patience;
 pub use crate::sys::Uncancelable;
 
-use crate::descriptor::Facts;
+use crate::descriptor::{Facts, FileKind, Fresh};
 use crate::{own, process, sys};
 
-/// What a front end checks a descriptor for at submit.
+/// What is remembered of a descriptor number, which may stand for another file by now: hints. Where
+/// they say that a request is a usual one, the call that executes it answers. Whatever else would be
+/// answered needs a [`Descriptor`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Descriptor(Facts);
+pub struct Hints(Facts);
 
-impl Descriptor {
-    /// What is known about a descriptor; asks the kernel only if nothing is.
+impl Hints {
+    /// The hints about a descriptor; asks the kernel if there are none.
     ///
     /// # Errors
-    /// `-EBADF`.
+    /// `-EBADF`: there were none, and there is no such descriptor.
     #[inline]
     pub fn known(fd: i32) -> Result<Self, i32> {
         Facts::known(fd).map(Self)
     }
 
+    /// It was open for reads (or writes).
+    #[inline]
+    pub fn seems_open_for(self, write: bool) -> bool {
+        self.0.seems_open_for(write)
+    }
+
+    /// fsync(2) knew its kind of file.
+    #[inline]
+    pub fn seems_to_sync(self) -> bool {
+        self.0.seems_to_sync()
+    }
+}
+
+/// What the kernel has just said about a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descriptor(Fresh);
+
+impl Descriptor {
     /// Asks the kernel.
     ///
     /// # Errors
@@ -45,14 +65,9 @@ impl Descriptor {
         Facts::fresh(fd).map(Self)
     }
 
-    /// Open for reading.
-    pub fn may_read(self) -> bool {
-        self.0.may_read()
-    }
-
-    /// Open for writing.
-    pub fn may_write(self) -> bool {
-        self.0.may_write()
+    /// Open for reads (or writes).
+    pub fn is_open_for(self, write: bool) -> bool {
+        self.0.is_open_for(write)
     }
 
     /// fsync(2) knows this kind of file.
@@ -62,7 +77,7 @@ impl Descriptor {
 
     /// Has offsets.
     pub fn is_seekable(self) -> bool {
-        self.0.kind() == crate::descriptor::FileKind::Seekable
+        self.0.kind() == FileKind::Seekable
     }
 }
 
@@ -87,9 +102,15 @@ pub fn own_descriptor_in(numbers: RangeInclusive<i32>) -> Option<i32> {
     own::first_in(numbers)
 }
 
-/// Is there an eventfd behind this descriptor? One system call.
-pub fn is_eventfd(fd: i32) -> bool {
-    sys::is_eventfd(fd)
+/// Is there an eventfd behind this descriptor? One system call, if it `was_one` when last asked; else two. One that was
+/// an eventfd may be another file without a name by now (timerfd, epoll): eight bytes written to that are refused.
+///
+/// # Errors
+/// `-EBADF`.
+pub fn is_eventfd(fd: i32, was_one: bool) -> Result<bool, i32> {
+    let stat = sys::stat(fd).map_err(|errno| errno as i32)?;
+    // Files without a name have no type.
+    Ok(stat.kind == 0 && (was_one || sys::is_eventfd(fd)))
 }
 
 /// Can eight bytes be read at this address? Two system calls; nothing is touched here.

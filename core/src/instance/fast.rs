@@ -14,7 +14,9 @@ use crate::engine::workers::Workers;
 #[cfg(doc)]
 use crate::queue::IoEvent;
 use crate::request::{Kind, Request};
-use crate::sqe::{FILE_POSITION, Sqe, opcode};
+#[cfg(doc)]
+use crate::sqe::FILE_POSITION;
+use crate::sqe::{Sqe, opcode};
 
 /// A read or write of one buffer at an offset, without flags, of whose end no eventfd tells.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +29,7 @@ pub struct Transfer {
     pub address: u64,
     /// Its bytes.
     pub length: u32,
-    /// In the file; not [`FILE_POSITION`].
+    /// In the file: less than 2^63, unlike [`FILE_POSITION`].
     pub offset: u64,
     /// [`Sqe::user_data`].
     pub user_data: u64,
@@ -42,7 +44,7 @@ impl Transfer {
         let unused = u64::from(sqe.flags | sqe.opcode & !1 ^ opcode::READ) | sqe.addr3 | sqe.pad;
         let unregistered =
             u32::from(sqe.buf_index | sqe.personality | sqe.ioprio) | sqe.file_index as u32;
-        if unused | u64::from(unregistered | sqe.op_flags) != 0 || sqe.off == FILE_POSITION {
+        if unused | u64::from(unregistered | sqe.op_flags) != 0 || (sqe.off as i64) < 0 {
             return None;
         }
         let &Sqe { fd, addr: address, len: length, off: offset, user_data, .. } = sqe;

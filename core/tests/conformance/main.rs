@@ -12,6 +12,7 @@ mod matrix;
 mod operations;
 mod promises;
 mod random_programs;
+mod reused;
 mod room;
 mod stress;
 mod twins;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::Workers;
 use super::baton::Turn;
 use super::lane::Lane;
-use crate::descriptor::{Facts, FileKind};
+use crate::descriptor::Facts;
 use crate::instance::Instance;
 use crate::request::Kind;
 use crate::sqe::{FILE_POSITION, Sqe, opcode};
@@ -63,7 +63,7 @@ fn is_cached_write(sqe: &Sqe, kind: Kind, lane: u8) -> bool {
         && lane == Lane::Inline as u8
         && sqe.off != FILE_POSITION
         && Facts::known(sqe.fd)
-            .is_ok_and(|facts| !facts.is_direct() && facts.kind() == FileKind::Seekable)
+            .is_ok_and(|facts| !facts.is_direct() && facts.seems_seekable())
 }
 
 impl Workers {

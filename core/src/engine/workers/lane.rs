@@ -34,6 +34,12 @@ pub(crate) enum Lane {
 /// Copies from this size on take long enough to be worth another thread.
 pub(super) const LARGE: u32 = 256 << 10;
 
+/// The kernel's flag. The C library's is 0 where all files may be large.
+#[cfg(target_arch = "aarch64")]
+const O_LARGEFILE: i32 = 0o400_000;
+#[cfg(not(target_arch = "aarch64"))]
+const O_LARGEFILE: i32 = 0o100_000;
+
 /// What the kernel has said about the descriptor that a batch has last asked for: one system call for requests that
 /// follow each other on one.
 #[derive(Debug)]
@@ -55,6 +61,13 @@ impl Flags {
             (self.fd, self.flags) = (fd, Facts::flags_now(fd));
         }
         self.flags
+    }
+
+    /// Is O_DIRECT set, and is it a file? A pipe may have that flag as well (pipe2(2)), and the kernel would wait inside
+    /// its call for that. But unlike a file that was opened by its name, a pipe does not have O_LARGEFILE.
+    fn are_of_direct_file(&mut self, fd: i32) -> bool {
+        let flags = self.of(fd);
+        flags & libc::O_DIRECT != 0 && (flags & O_LARGEFILE != 0 || self.have_offsets(fd))
     }
 
     /// Has it offsets right now? No, if there is no such descriptor.
@@ -93,11 +106,12 @@ fn transfer(sqe: &Sqe, write: bool, reach: Reach, flags: &mut Flags) -> (Lane, b
     let Ok(facts) = Facts::known(sqe.fd) else {
         return (Lane::Inline, false);
     };
-    let special = sqe.op_flags != 0 || sqe.off == FILE_POSITION;
-    if facts.kind() != FileKind::Seekable || special {
+    // The file position, or an offset that only a stream does not mind.
+    let special = sqe.op_flags != 0 || (sqe.off as i64) < 0;
+    if !facts.seems_seekable() || special {
         return uncommon(sqe, write, reach);
     }
-    if write && facts.appends() {
+    if write && facts.seems_to_append() {
         return (Lane::Ordered, false);
     }
     if reach == Reach::Everything || facts.sleeps(write) {
@@ -119,7 +133,7 @@ fn sleeping(sqe: &Sqe, write: bool, facts: Facts, reach: Reach, flags: &mut Flag
     let kernel = match reach {
         Reach::Nothing => false,
         Reach::Direct if !facts.is_direct() || facts.submit_blocks(write) => false,
-        Reach::Direct => flags.of(sqe.fd) & libc::O_DIRECT != 0,
+        Reach::Direct => flags.are_of_direct_file(sqe.fd),
         Reach::Everything if flags.have_offsets(sqe.fd) => true,
         Reach::Everything => return uncommon(sqe, write, Reach::Nothing),
     };
@@ -182,27 +196,76 @@ const RWF_ON_STREAMS: u32 = 0x7;
 /// number was: whether the offset counts, and whether the order does.
 #[inline(never)]
 pub(super) fn uncommon(sqe: &Sqe, write: bool, reach: Reach) -> (Lane, bool) {
-    let Ok(facts) = Facts::fresh(sqe.fd) else {
+    let Ok(fresh) = Facts::fresh(sqe.fd) else {
         return (Lane::Inline, false);
     };
     let flag = |flag: i32| sqe.op_flags & flag as u32 != 0;
-    if facts.kind() == FileKind::Stream {
+    if fresh.kind() == FileKind::Stream {
         // What the call answers at once needs no waiting for the descriptor.
-        let possible = if write { facts.may_write() } else { facts.may_read() };
+        let possible = fresh.is_open_for(write);
         let waits = possible && sqe.len > 0 && sqe.op_flags & !RWF_ON_STREAMS == 0;
-        let waits = waits && !facts.is_nonblocking();
+        let waits = waits && !fresh.is_nonblocking();
         return (if waits { Lane::Poll } else { Lane::Inline }, true);
     }
     // Appends, and whatever moves the file position, take place in the order of submission.
-    let ordered = sqe.off == FILE_POSITION || write && (facts.appends() || flag(libc::RWF_APPEND));
-    let waits = facts.sleeps(write) || flag(libc::RWF_DSYNC) || flag(libc::RWF_SYNC);
+    let ordered = sqe.off == FILE_POSITION || write && (fresh.appends() || flag(libc::RWF_APPEND));
+    let waits = fresh.facts().sleeps(write) || flag(libc::RWF_DSYNC) || flag(libc::RWF_SYNC);
+    let direct = fresh.facts().is_direct();
     // A direct one waits for its device all the same.
-    let waits = waits && (facts.is_direct() || !flag(libc::RWF_NOWAIT));
+    let waits = waits && (direct || !flag(libc::RWF_NOWAIT));
     let lane = match () {
         () if ordered => Lane::Ordered,
-        () if waits && facts.is_direct() && reach != Reach::Nothing => Lane::Kernel,
+        () if waits && direct && reach != Reach::Nothing => Lane::Kernel,
         () if waits => Lane::Pool,
         () => Lane::Inline,
     };
     (lane, false)
+}
+
+#[cfg(all(test, not(any(loom, miri))))]
+mod tests {
+    #![allow(unsafe_code)]
+
+    use super::{Flags, Lane, choose};
+    use crate::Sqe;
+    use crate::descriptor::Facts;
+    use crate::engine::kernel::Reach;
+    use crate::request::Kind;
+    use std::io::Write;
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+    use std::os::unix::fs::OpenOptionsExt;
+
+    #[test]
+    fn a_direct_file_whose_number_stands_for_a_pipe_of_packets_is_not_handed_to_the_kernel() {
+        // Nobody else in this process gets or uses it.
+        const NUMBER: i32 = 901;
+        let folder = tempfile::tempdir().unwrap();
+        let mut options = std::fs::File::options();
+        options.read(true).write(true).create(true).custom_flags(libc::O_DIRECT);
+        let Ok(file) = options.open(folder.path().join("file")) else {
+            let name = "a_direct_file_whose_number_stands_for_a_pipe_of_packets_is_not_handed_to_the_kernel";
+            let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: no O_DIRECT here");
+            return;
+        };
+        let lane = || {
+            let sqe = Sqe::write(NUMBER, &[0; 512], 0);
+            choose(&sqe, Kind::Write, Reach::Direct, &mut Flags::new())
+        };
+        // SAFETY: nobody has the number.
+        assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), NUMBER) }, NUMBER);
+        Facts::fresh(NUMBER).unwrap();
+        assert_eq!(lane(), (Lane::Kernel, false));
+        let mut ends = [0; 2];
+        // SAFETY: room for two descriptors, which nobody else owns; nobody else has the number.
+        let [_reader, writer] = unsafe {
+            assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_DIRECT), 0);
+            ends.map(|fd| OwnedFd::from_raw_fd(fd))
+        };
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::dup2(writer.as_raw_fd(), NUMBER) }, NUMBER);
+        assert_eq!(lane(), (Lane::Pool, false));
+        // SAFETY: it was made above.
+        assert_eq!(unsafe { libc::close(NUMBER) }, 0);
+        Facts::forget(&(NUMBER..=NUMBER));
+    }
 }

@@ -1,0 +1,11 @@
+//! What is remembered of a descriptor's number may cost time, and changes no answer and no byte.
+
+mod support;
+
+#[path = "support/reused.rs"]
+mod reused;
+
+#[test]
+fn numbers_that_are_reused_unseen_answer_as_plain_calls_do() {
+    reused::check(&support::library(), &["-laio"], "LIBAIO_EXPECTED");
+}
