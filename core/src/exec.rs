@@ -373,6 +373,11 @@ fn skip(iov: &mut [Iovec], mut bytes: usize) {
     }
 }
 
+/// Does this kernel, or a sandbox, not take the question whether a call would wait?
+fn is_not_taken(ret: Ret) -> bool {
+    [libc::EOPNOTSUPP, libc::EINVAL, libc::ENOSYS, libc::EPERM].contains(&(-ret as i32))
+}
+
 /// preadv2 or pwritev2, with the same rules as [`positional`]; streams are never repeated.
 unsafe fn vectored(fd: RawFd, write: bool, iov: &mut [Iovec], sqe: &Sqe, mode: Mode) -> i32 {
     let stream = mode != Mode::Plain;
@@ -395,6 +400,14 @@ unsafe fn vectored(fd: RawFd, write: bool, iov: &mut [Iovec], sqe: &Sqe, mode: M
         };
         match ret {
             n if n == -(libc::EINTR as Ret) => {}
+            n if nowait != 0 && sqe.op_flags == 0 && is_not_taken(n) => {
+                // SAFETY: as above.
+                match unsafe { sys::transfer_now(fd, write, iov) } {
+                    other if other == -(libc::EINTR as Ret) => {}
+                    other if other == -(libc::ENOTSOCK as Ret) => return n as i32,
+                    other => return other as i32,
+                }
+            }
             n if n > 0 && repeat && done + (n as usize) < total => {
                 done += n as usize;
                 offset = offset.wrapping_add(n as u64);

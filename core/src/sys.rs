@@ -62,6 +62,24 @@ pub(crate) unsafe fn pwritev2(
     unsafe { call!(pwritev2, fd, iov, n, offset, 0, flags) }
 }
 
+/// A read from a socket, or a write to it, that does not wait (recvmsg(2), sendmsg(2)): older than `RWF_NOWAIT`, and
+/// allowed in more places. `-ENOTSOCK` for anything else.
+///
+/// # Safety
+/// As for [`preadv2`].
+pub(crate) unsafe fn transfer_now(fd: RawFd, write: bool, iov: &mut [libc::iovec]) -> Ret {
+    // SAFETY: integers and null pointers.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (iov.as_mut_ptr(), iov.len() as _);
+    // SAFETY: the message lives across the call; the rest is the caller's.
+    unsafe {
+        match write {
+            true => call!(sendmsg, fd, &raw mut message, libc::MSG_DONTWAIT),
+            false => call!(recvmsg, fd, &raw mut message, libc::MSG_DONTWAIT),
+        }
+    }
+}
+
 /// As [`preadv2`], without flags by the calls before it, which exist, and are allowed, in more places.
 pub(crate) unsafe fn preadv(
     fd: RawFd,

@@ -152,6 +152,7 @@ programs! {
     ring,
     rw_flags,
     setup_destroy,
+    stream_writes,
     submit_errors,
     syscall,
     threads,

@@ -132,6 +132,7 @@ programs! {
     read_write,
     resources,
     state,
+    stream_writes,
     suspend,
     suspend_threads,
 }

@@ -59,6 +59,9 @@ struct Waiting {
     passed_on: u64,
     /// The thread looks at this file under this number: what it finds there is about it.
     watched: bool,
+    /// It would have waited, so poll(2) says when to try again. What poll says before that is no answer: a socket
+    /// that is not writable by its measure, or a full pipe whose last page is not, take some bytes all the same.
+    tried: bool,
     /// What keeps the file open, since the program has closed its descriptor.
     kept: Option<Arc<Copied>>,
 }
@@ -75,8 +78,8 @@ impl Waiting {
 }
 
 impl State {
-    /// Every descriptor that is waited for, once.
-    fn collect(&mut self, set: &mut Vec<libc::pollfd>) {
+    /// Every descriptor that is waited for, once. Is there one to be tried without waiting?
+    fn collect(&mut self, set: &mut Vec<libc::pollfd>) -> bool {
         self.kernels.retain(|(instance, _)| instance.strong_count() > 0);
         let kernel = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         set.extend(self.kernels.iter().map(|&(_, fd)| kernel(fd)));
@@ -96,6 +99,13 @@ impl State {
                 None => set.push(libc::pollfd { fd, events, revents: 0 }),
             }
         }
+        let is_first = |at: usize| !self.is_behind(at);
+        (0..self.waiting.len()).any(|at| !self.waiting[at].tried && is_first(at))
+    }
+
+    /// Is it one of a stream's reads, or writes, and not the first?
+    fn is_behind(&self, at: usize) -> bool {
+        self.waiting[..at].iter().any(|other| other.goes_with(&self.waiting[at]))
     }
 
     /// Where a new one is to stand.
@@ -121,21 +131,20 @@ impl State {
         });
     }
 
-    /// Takes those off the list whose descriptor is ready: every poll, and of the reads and writes
-    /// of a descriptor the one that has waited longest, which may leave nothing for the next.
+    /// Takes those off the list whose descriptor is ready, or that were not tried yet: every poll, and of the reads and
+    /// writes of a descriptor the one that has waited longest, which may leave nothing for the next.
     fn take_ready(&mut self, set: &[libc::pollfd]) -> Vec<(Waiting, i16)> {
         const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
         let mut ready: Vec<(Waiting, i16)> = Vec::new();
         let mut at = 0;
         while at < self.waiting.len() {
-            let (before, rest) = self.waiting.split_at(at);
-            let one = &rest[0];
-            let polled = set.iter().find(|polled| polled.fd == one.fd);
+            let one = &self.waiting[at];
+            let polled = set.iter().find(|polled| one.watched && polled.fd == one.fd);
             let revents = polled.map_or(0, |polled| polled.revents & (one.events | ALWAYS));
-            let waits = !one.watched
-                || before.iter().any(|other| other.passed_on != 0 && other.goes_with(one))
-                || ready.iter().any(|(other, _)| other.goes_with(one));
-            if revents == 0 || waits {
+            if revents == 0 && one.tried
+                || self.is_behind(at)
+                || ready.iter().any(|(other, _)| other.goes_with(one))
+            {
                 at += 1;
                 continue;
             }
@@ -185,6 +194,7 @@ impl Poller {
             passed_on: 0,
             kept: None,
             watched: false,
+            tried: kind == Kind::Poll,
         };
         let mut state = lock(&self.state);
         started.polling();
@@ -309,11 +319,15 @@ impl Poller {
         loop {
             set.clear();
             set.push(libc::pollfd { fd: eventfd, events: libc::POLLIN, revents: 0 });
-            lock(&self.state).collect(&mut set);
+            let at_once = lock(&self.state).collect(&mut set);
             let idle = lock(&self.state).waiting.is_empty();
-            let timeout = if eventfd < 0 { Some(BLIND) } else { idle.then_some(RETIRE_AFTER) };
+            let timeout = match () {
+                () if at_once => Some(Duration::ZERO),
+                () if eventfd < 0 => Some(BLIND),
+                () => idle.then_some(RETIRE_AFTER),
+            };
             let ret = sys::ppoll(&mut set, timeout, None);
-            if ret == 0 {
+            if ret == 0 && !at_once {
                 let mut state = lock(&self.state);
                 state.let_go_of_idle_kernels();
                 if state.waiting.is_empty() && state.kernels.is_empty() {
@@ -368,13 +382,17 @@ impl Poller {
         // SAFETY: copied in at submit; the buffers are the request's until its completion.
         let result = unsafe { exec::execute(request, Mode::StreamNoWait) };
         match -result {
-            // Somebody else was quicker: wait again.
+            // Nothing yet, or somebody else was quicker.
             libc::EAGAIN => self.put_back(waiting),
             // No way to ask for "do not sleep" here, or a sandbox that refuses the question: a worker of its own.
             libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS | libc::EPERM
                 if request.sqe.op_flags == 0 =>
             {
-                self.pass_on(waiting);
+                if waiting.tried {
+                    self.pass_on(waiting)
+                } else {
+                    self.put_back(waiting)
+                }
             }
             _ if kind == Kind::Write && exec::advance(request, result) => self.put_back(waiting),
             _ => {
@@ -387,7 +405,8 @@ impl Poller {
     }
 
     /// Back to the list, in front: those that have waited less long stay behind.
-    fn put_back(&self, waiting: Waiting) {
+    fn put_back(&self, mut waiting: Waiting) {
+        waiting.tried = true;
         let mut state = lock(&self.state);
         waiting.instance.slot(waiting.slot).polling();
         state.waiting.insert(0, waiting);

@@ -9,6 +9,7 @@ mod destroying;
 mod fork;
 mod order;
 mod polls;
+mod streams;
 mod stuck;
 mod threads;
 mod without_threads;
