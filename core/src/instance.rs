@@ -43,6 +43,8 @@ pub struct Instance {
     /// The process that made it.
     generation: u64,
     closed: AtomicBool,
+    /// Requests that were submitted while others were in flight.
+    numbered: AtomicU64,
     /// Slots of cancelled requests that are free once their numbers have left a ring.
     reaped_in_rings: AtomicIsize,
     strict: bool,
@@ -136,6 +138,7 @@ impl Instance {
             engine,
             generation,
             closed: AtomicBool::new(false),
+            numbered: AtomicU64::new(0),
             reaped_in_rings: AtomicIsize::new(0),
             strict: builder.strict,
             fast,
@@ -201,6 +204,12 @@ impl Instance {
 
     pub(crate) fn completions(&self) -> &Completions {
         &self.completions
+    }
+
+    /// A place in the order of submission: for one that is `alone`, the first.
+    #[inline]
+    pub(crate) fn next_number(&self, alone: bool) -> u64 {
+        if alone { 0 } else { self.numbered.fetch_add(1, Ordering::Relaxed) + 1 }
     }
 
     pub(crate) fn free_slots(&self) -> &FreeSlots {

@@ -87,6 +87,11 @@ pub(crate) enum Kind {
     Invalid,
 }
 
+/// Of [`Slot::order`], for the kind: reads and writes can be told from each other, and from all else.
+const DIRECTION_BITS: u32 = 3;
+const DIRECTION: u64 = (1 << DIRECTION_BITS) - 1;
+const _: () = assert!((Kind::Invalid as u64) < 1 << DIRECTION_BITS);
+
 /// In place of a descriptor's number: closed.
 const FORGOTTEN: u32 = u32::MAX;
 
@@ -103,6 +108,8 @@ pub(crate) struct Slot {
     /// The engine's: another slot plus one, in a list of those that wait; or, of those in no list, what a poll
     /// may [expect](Expect).
     link: AtomicU32,
+    /// Of a read or write, where it stands among all that were submitted, and below that which of the two it is.
+    order: AtomicU64,
 }
 
 /// What a poll that comes after a request was submitted may expect of it.
@@ -181,6 +188,7 @@ unsafe impl Zero for Slot {
             fd: AtomicU32::new(0),
             notify: AtomicU32::new(0),
             link: AtomicU32::new(0),
+            order: AtomicU64::new(0),
         }
     }
 }
@@ -239,6 +247,31 @@ impl Slot {
         self.notify.store(notify.wrapping_add(1) as u32, Ordering::Relaxed);
         let used = self.state.load(Ordering::Relaxed) & !(phase::USE - 1);
         self.state.store(used.wrapping_add(phase::USE) | phase::FILLED, Ordering::Relaxed);
+    }
+
+    /// Notes the request's place among those that were submitted.
+    #[inline]
+    pub(crate) fn submitted_as(&self, number: u64, kind: Kind) {
+        self.order.store(number << DIRECTION_BITS | kind as u64 & DIRECTION, Ordering::Relaxed);
+    }
+
+    /// Was it submitted before `other`, for the same direction?
+    pub(crate) fn comes_before(&self, other: &Self) -> bool {
+        let (this, other) =
+            (self.order.load(Ordering::Relaxed), other.order.load(Ordering::Relaxed));
+        this < other && (this ^ other) & DIRECTION == 0
+    }
+
+    /// Is it, where the poller does not see it, a transfer on the descriptor of one on the poller's list, in the same
+    /// direction, and submitted before that?
+    pub(crate) fn strays_before(&self, polled: &Self) -> bool {
+        let is_astray = |state: u32| {
+            let phase = state & phase::MASK;
+            matches!(phase, phase::QUEUED | phase::STARTED | phase::NEXT | phase::KERNEL)
+        };
+        self.fd.load(Ordering::Relaxed) == polled.fd.load(Ordering::Relaxed)
+            && self.comes_before(polled)
+            && is_astray(self.state.load(Ordering::Acquire))
     }
 
     /// Popped from a ring: may it be executed? If not, it was cancelled; `free` says whether the

@@ -255,6 +255,7 @@ impl Instance {
         begin: u64,
         fill: impl FnOnce(Place<'_>) -> Result<(), i32>,
     ) -> Result<(), i32> {
+        let number = self.next_number(self.free.is_alone(slot));
         let slot = self.slot(slot);
         // SAFETY: the caller's contract.
         let request = unsafe { slot.request() };
@@ -272,6 +273,7 @@ impl Instance {
         request.partial = 0;
         (request.fast, request.wary) = (false, false);
         slot.fill(request.sqe.user_data, request.sqe.fd, request.notify);
+        slot.submitted_as(number, request.kind);
         Ok(())
     }
 

@@ -319,7 +319,7 @@ static void use(int at)
     struct op ops[BATCH];
     struct stat stat;
     int direct = kind == FILE_DIRECT && below(5), what = below(60) ? below(4) : SYNC;
-    int stream = is_stream(TWIN + at), n = stream || below(3) ? 1 : 1 + below(BATCH);
+    int stream = is_stream(TWIN + at), n = below(3) ? 1 : 1 + below(BATCH);
     int write = what == WRITE || what == WRITEV;
 #ifdef POSIX
     what = what == READV ? READ : what == WRITEV ? WRITE : what;

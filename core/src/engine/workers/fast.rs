@@ -37,6 +37,7 @@ impl Workers {
         (request.partial, request.refused, request.wary) = (0, 0, false);
         place.expect(Expect::Soon);
         place.fill(transfer.user_data, transfer.fd, -1);
+        place.submitted_as(instance.next_number(alone), transfer.kind());
         if !self.leave_to_wait(instance, slot, || alone) {
             enter(|| self.submit_to_ring(instance, slot));
         }

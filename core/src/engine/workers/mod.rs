@@ -453,7 +453,10 @@ impl Workers {
         (request.lane, request.stream) = (lane as u8, stream);
         match (lane, stream) {
             (_, false) => instance.finish(slot, -libc::ESPIPE, By::Worker),
-            (Lane::Poll, true) => self.threads.poller.add(instance, slot),
+            // Others were submitted before it, which other threads may have found out about, or not yet.
+            (_, true) if lane == Lane::Poll || has_strays_before(instance, slot) => {
+                self.threads.poller.add(instance, slot);
+            }
             (_, true) => {
                 // On whatever thread this is.
                 // SAFETY: as for `run`.
@@ -529,6 +532,14 @@ impl Workers {
     fn must_wait_for_all(&self, instance: &Instance, min: u32) -> bool {
         !instance.free_slots().held_more_than(min as usize)
     }
+}
+
+/// Is there a transfer that was submitted before this one, for the same direction of the same descriptor, and is neither
+/// done nor on the poller's list? Its descriptor was not known to be a stream's.
+fn has_strays_before(instance: &Instance, slot: u32) -> bool {
+    let (this, mut found) = (instance.slot(slot), false);
+    instance.free_slots().each_held(|other| found |= instance.slot(other).strays_before(this));
+    found
 }
 
 /// Answers of the kernel lane that say nothing about the request. Cancelled by nobody here: io_uring

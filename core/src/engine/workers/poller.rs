@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use super::Workers;
+use super::lane::Lane;
 use super::threads::RETIRE_AFTER;
+use super::{Workers, has_strays_before};
 use crate::exec::{self, Mode};
 use crate::instance::{By, Instance};
 use crate::own::{self, Copied, Copies};
@@ -17,6 +18,8 @@ use crate::request::{Kind, Request};
 use crate::sync::lock;
 use crate::sys;
 
+/// Between two looks for those that are yet to come here, and may have ended elsewhere.
+const STRAYS: Duration = Duration::from_millis(1);
 /// Between two tries when poll itself fails.
 const BLIND: Duration = Duration::from_millis(10);
 
@@ -62,6 +65,8 @@ struct Waiting {
     /// It would have waited, so poll(2) says when to try again. What poll says before that is no answer: a socket
     /// that is not writable by its measure, or a full pipe whose last page is not, take some bytes all the same.
     tried: bool,
+    /// Some that were submitted before it were not known to be of a stream, and are yet to come here.
+    held: bool,
     /// What keeps the file open, since the program has closed its descriptor.
     kept: Option<Arc<Copied>>,
 }
@@ -75,11 +80,21 @@ impl Waiting {
     fn goes_with(&self, other: &Self) -> bool {
         self.transfer && other.transfer && self.fd == other.fd && self.events == other.events
     }
+
+    /// Of one context, and submitted before that.
+    fn comes_before(&self, other: &Self) -> bool {
+        let of_one = Arc::ptr_eq(&self.instance, &other.instance);
+        of_one && self.instance.slot(self.slot).comes_before(other.instance.slot(other.slot))
+    }
+
+    fn has_strays_before(&self) -> bool {
+        self.transfer && has_strays_before(&self.instance, self.slot)
+    }
 }
 
 impl State {
-    /// Every descriptor that is waited for, once. Is there one to be tried without waiting?
-    fn collect(&mut self, set: &mut Vec<libc::pollfd>) -> bool {
+    /// Every descriptor that is waited for, once. The longest to wait for them, if there are requests that are not for poll.
+    fn collect(&mut self, set: &mut Vec<libc::pollfd>) -> Option<Duration> {
         self.kernels.retain(|(instance, _)| instance.strong_count() > 0);
         let kernel = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         set.extend(self.kernels.iter().map(|&(_, fd)| kernel(fd)));
@@ -90,7 +105,8 @@ impl State {
             let (fd, events) = (one.fd, one.events);
             // What waits for a worker is not to find its descriptor ready all the time.
             let waits = one.transfer && executed.contains(&(fd, events));
-            one.watched = one.passed_on == 0 && !waits;
+            one.held = one.held && one.has_strays_before();
+            one.watched = one.passed_on == 0 && !waits && !one.held;
             if !one.watched {
                 continue;
             }
@@ -99,8 +115,11 @@ impl State {
                 None => set.push(libc::pollfd { fd, events, revents: 0 }),
             }
         }
-        let is_first = |at: usize| !self.is_behind(at);
-        (0..self.waiting.len()).any(|at| !self.waiting[at].tried && is_first(at))
+        let mut all = self.waiting.iter().enumerate();
+        if all.any(|(at, one)| !one.tried && !one.held && !self.is_behind(at)) {
+            return Some(Duration::ZERO);
+        }
+        self.waiting.iter().any(|one| one.held).then_some(STRAYS)
     }
 
     /// Is it one of a stream's reads, or writes, and not the first?
@@ -111,8 +130,13 @@ impl State {
     /// Where a new one is to stand.
     fn place_of(&self, new: &Waiting) -> usize {
         let mut others = self.waiting.iter().enumerate().filter(|(_, other)| other.goes_with(new));
-        others.next();
-        let place = others.find(|(_, other)| other.priority > new.priority);
+        // Not known to be of this stream before: it goes in front of those that were submitted after it.
+        let first = others.next().filter(|(_, first)| new.comes_before(first));
+        let behind = |other: &Waiting| {
+            other.priority > new.priority
+                || other.priority == new.priority && new.comes_before(other)
+        };
+        let place = first.or_else(|| others.find(|(_, other)| behind(other)));
         place.map_or(self.waiting.len(), |(at, _)| at)
     }
 
@@ -142,9 +166,15 @@ impl State {
             let polled = set.iter().find(|polled| one.watched && polled.fd == one.fd);
             let revents = polled.map_or(0, |polled| polled.revents & (one.events | ALWAYS));
             if revents == 0 && one.tried
+                || one.held
                 || self.is_behind(at)
                 || ready.iter().any(|(other, _)| other.goes_with(one))
             {
+                at += 1;
+                continue;
+            }
+            if one.has_strays_before() {
+                self.waiting[at].held = true;
                 at += 1;
                 continue;
             }
@@ -195,6 +225,7 @@ impl Poller {
             kept: None,
             watched: false,
             tried: kind == Kind::Poll,
+            held: false,
         };
         let mut state = lock(&self.state);
         started.polling();
@@ -319,15 +350,15 @@ impl Poller {
         loop {
             set.clear();
             set.push(libc::pollfd { fd: eventfd, events: libc::POLLIN, revents: 0 });
-            let at_once = lock(&self.state).collect(&mut set);
+            let soon = lock(&self.state).collect(&mut set);
             let idle = lock(&self.state).waiting.is_empty();
             let timeout = match () {
-                () if at_once => Some(Duration::ZERO),
+                () if soon.is_some() => soon,
                 () if eventfd < 0 => Some(BLIND),
                 () => idle.then_some(RETIRE_AFTER),
             };
             let ret = sys::ppoll(&mut set, timeout, None);
-            if ret == 0 && !at_once {
+            if ret == 0 && soon.is_none() {
                 let mut state = lock(&self.state);
                 state.let_go_of_idle_kernels();
                 if state.waiting.is_empty() && state.kernels.is_empty() {
@@ -379,7 +410,13 @@ impl Poller {
             let result = if bad { -libc::EBADF } else { i32::from(revents) };
             return instance.finish(*slot, result, By::Poller);
         }
-        // SAFETY: copied in at submit; the buffers are the request's until its completion.
+        if request.lane == Lane::Inline as u8 {
+            // It does not wait, and is here for its turn only.
+            // SAFETY: copied in at submit; the buffers are the request's until its completion.
+            let result = unsafe { exec::execute(request, Mode::Stream) };
+            return instance.finish(*slot, result, By::Poller);
+        }
+        // SAFETY: as above.
         let result = unsafe { exec::execute(request, Mode::StreamNoWait) };
         match -result {
             // Nothing yet, or somebody else was quicker.
@@ -443,5 +480,74 @@ impl Poller {
         let eventfd = state.eventfd;
         drop(state);
         sys::eventfd_add(eventfd, 1);
+    }
+}
+
+#[cfg(all(test, not(any(loom, miri))))]
+mod tests {
+    #![allow(unsafe_code)]
+
+    use super::Workers;
+    use crate::instance::{Instance, without_taker};
+    use crate::request::Kind;
+    use crate::sync::lock;
+    use crate::{Context, EngineKind, Sqe};
+    use std::io::Write as _;
+    use std::os::fd::AsRawFd as _;
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+
+    /// A read that was submitted as one of a file, and that a thread has started.
+    fn started(instance: &Arc<Instance>, fd: i32, buffer: &mut [u8; 1], number: u64) -> u32 {
+        let slot = instance.free_slots().take_one(&mut ()).unwrap();
+        let place = instance.slot(slot);
+        // SAFETY: just taken.
+        let request = unsafe { place.request() };
+        request.sqe = Sqe::read(fd, &mut buffer[..], 0).user_data(number);
+        (request.kind, request.notify) = (Kind::Read, -1);
+        place.fill(number, fd, -1);
+        place.submitted_as(number, Kind::Read);
+        place.begin();
+        slot
+    }
+
+    /// Two reads of one pipe, of which the second one is the first to be found to be of a stream: `after` is what
+    /// happens before the first one is, too.
+    fn reads_in_order(nonblocking: bool, after: impl FnOnce(&Workers)) {
+        let builder = Context::builder().entries(4).engine(EngineKind::Workers);
+        let instance = Instance::new(&builder).unwrap();
+        let workers = Workers::of(&instance);
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let fd = reader.as_raw_fd();
+        let flags = if nonblocking { libc::O_NONBLOCK } else { 0 };
+        // SAFETY: no memory is passed.
+        assert_eq!(unsafe { libc::fcntl(fd, libc::F_SETFL, flags) }, 0);
+        writer.write_all(b"ab").unwrap();
+        let mut buffers = [[0; 1]; 2];
+        let [first, second] = buffers.each_mut();
+        let (first, second) = (started(&instance, fd, first, 1), started(&instance, fd, second, 2));
+        workers.reroute(&instance, second);
+        after(workers);
+        workers.reroute(&instance, first);
+        without_taker(|taker| instance.wait(2, 2, None, None, taker));
+        assert_eq!(instance.reap(2, |cqe| assert_eq!(cqe.res, 1)), 2);
+        assert_eq!(buffers.concat(), b"ab", "O_NONBLOCK: {nonblocking}");
+    }
+
+    #[test]
+    fn reads_that_turn_out_to_be_of_a_pipe_in_the_wrong_order_are_done_in_that_of_submission() {
+        for nonblocking in [false, true] {
+            reads_in_order(nonblocking, |_| {});
+            // The thread has seen that there is data for the second one.
+            reads_in_order(nonblocking, |workers| {
+                let deadline = Instant::now() + Duration::from_secs(60);
+                let is_held =
+                    || lock(&workers.threads.poller.state).waiting.iter().any(|one| one.held);
+                while !is_held() {
+                    assert!(Instant::now() < deadline, "it is not held back");
+                    std::thread::yield_now();
+                }
+            });
+        }
     }
 }
