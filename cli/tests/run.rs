@@ -93,16 +93,20 @@ fn a_missing_library_is_named_with_the_cure() {
 #[test]
 fn the_program_gets_preload_engine_arguments_and_its_own_name() {
     let installation = Installation::new();
-    let script = r#"echo "$LD_PRELOAD|$URINGLET_ENGINE|$URINGLET_STATS|$0|$1|$2""#;
+    let script =
+        r#"echo "$LD_PRELOAD|$URINGLET_ENGINE|$URINGLET_NULL_MEANT|$URINGLET_STATS|$0|$1|$2""#;
     let folder = installation.0.path().canonicalize().unwrap();
     let [libaio, posix_aio] = DROP_INS.map(|name| folder.join(name).display().to_string());
-    let expected = format!("{libaio}:{posix_aio}|null||name|--stats|b c\n");
+    let expected = format!("{libaio}:{posix_aio}|null|1||name|--stats|b c\n");
     installation
         .run(&["--engine", "null", "--", "sh", "-c", script, "name", "--stats", "b c"])
         .success()
         .stdout(expected);
     let own = ["--observe", "--", "sh", "-c", "echo $URINGLET_STATS"];
     installation.run(&own).success().stdout("auto\n");
+    let inherited = ["run", "--", "sh", "-c", "echo [$URINGLET_NULL_MEANT]"];
+    let mut auto = Command::new(installation.executable());
+    auto.env("URINGLET_NULL_MEANT", "1").args(inherited).assert().success().stdout("[]\n");
     let other = installation.0.path().join("other.so");
     std::fs::copy(&libaio, &other).unwrap();
     let cases = [
@@ -119,6 +123,24 @@ fn the_program_gets_preload_engine_arguments_and_its_own_name() {
             .success()
             .stdout(format!("{ours}:{}\n", other.display()));
     }
+}
+
+/// With the drop-ins themselves: they warn where somebody else has set the variable.
+#[test]
+fn an_engine_that_moves_no_data_is_warned_of_unless_it_was_asked_for() {
+    const SOURCE: &str = "#include <sys/syscall.h>\n#include <unistd.h>\n\
+        int main(void) { long ctx = 0; return syscall(SYS_io_setup, 8, &ctx); }";
+    let folder = tempfile::tempdir().unwrap();
+    compile(folder.path(), SOURCE, &[], "setup");
+    let setup = folder.path().join("setup");
+    let run = |engine: &str, words: &[&str]| {
+        let mut uringlet = uringlet();
+        uringlet.args(["run", "--engine", engine, "--"]).args(words).arg(&setup).assert().success()
+    };
+    run("null", &[]).stderr("");
+    run("auto", &[]).stderr("");
+    let warning = contains("no data").and(contains("unset URINGLET_ENGINE"));
+    run("auto", &["env", "URINGLET_ENGINE=null"]).stderr(warning);
 }
 
 #[test]

@@ -164,6 +164,31 @@ fn every_descriptor_closed_on_every_engine() {
     assert!(text.starts_with(before), "{text}");
 }
 
+/// Nobody on the command line asked for an engine that moves no data.
+#[test]
+fn an_engine_that_moves_no_data_is_warned_of_once() {
+    let folder = folder();
+    let program = compile("house/null.c", folder.path(), &["-laio"]);
+    let library = support::library();
+    let mut variables =
+        vec![("LD_PRELOAD", library.as_path()), ("URINGLET_ENGINE", Path::new("null"))];
+    let output = command(&program, &variables).output().expect("timeout(1)");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(told.lines().count(), 1, "{told}");
+    assert!(told.contains("no data") && told.contains("unset URINGLET_ENGINE"), "{told}");
+    let unwritten = "first: 0\nsecond: 0\nchild: 0\n";
+    assert_eq!(String::from_utf8_lossy(&output.stdout), unwritten);
+    assert!(output.status.success());
+    // Nobody reads standard error any more: no signal ends the program.
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let output = command(&program, &variables).stderr(writer).output().expect("timeout(1)");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), unwritten);
+    // As `uringlet run --engine null` says it.
+    variables.push(("URINGLET_NULL_MEANT", Path::new("1")));
+    assert_eq!(answers(&command(&program, &variables).output().expect("timeout(1)")), unwritten);
+}
+
 /// An allocator that checks itself.
 #[test]
 fn under_malloc_check() {

@@ -79,3 +79,39 @@ fn stress_ng_verifies_its_requests() {
     assert!(stats.requests() >= 2000, "{stats:?}");
     assert!(stats.contexts >= 2, "one for each of its processes: {stats:?}");
 }
+
+/// Two writes that write nothing.
+const WRITES: &str = "
+#include <aio.h>
+#include <errno.h>
+int main(void) {
+    struct aiocb block = {.aio_fildes = 1, .aio_buf = \"data\", .aio_nbytes = 4};
+    const struct aiocb *list[] = {&block};
+    for (int i = 0; i < 2; i++) {
+        if (aio_write(&block) != 0) return 1;
+        while (aio_error(&block) == EINPROGRESS) aio_suspend(list, 1, 0);
+        if (aio_return(&block) != 0) return 1;
+    }
+    return 0;
+}
+";
+
+#[test]
+fn an_engine_that_moves_no_data_is_warned_of_once() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (source, program) = (folder.path().join("writes.c"), folder.path().join("writes"));
+    std::fs::write(&source, WRITES).unwrap();
+    let made = Command::new("cc").arg("-o").arg(&program).arg(&source).status();
+    assert!(made.expect("a C compiler: run ci/setup.sh").success());
+    let run = |meant: &[(&str, &str)]| {
+        let mut command = Command::new(&program);
+        command.env("LD_PRELOAD", library::path()).env("URINGLET_ENGINE", "null");
+        let output = command.envs(meant.iter().copied()).output().unwrap();
+        assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let told = run(&[]);
+    assert_eq!(told.lines().count(), 1, "{told}");
+    assert!(told.contains("unset URINGLET_ENGINE"), "{told}");
+    assert_eq!(run(&[("URINGLET_NULL_MEANT", "1")]), "");
+}

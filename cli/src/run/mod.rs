@@ -26,6 +26,8 @@ use uringlet::stats::{ProcessId, Region};
 
 /// Read by the drop-ins: the engine of every context.
 const ENGINE: &str = "URINGLET_ENGINE";
+/// Read by the drop-ins: the engine null was asked for, so they do not warn of it.
+const NULL_MEANT: &str = "URINGLET_NULL_MEANT";
 /// Read by the drop-ins: where to find the memory to count into, shared by the program and its children.
 const STATS: &str = "URINGLET_STATS";
 /// Its value for memory of the process's own, which `uringlet top` finds.
@@ -119,6 +121,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         .args(rest)
         .env("LD_PRELOAD", library::preload(&libraries, std::env::var_os("LD_PRELOAD")))
         .env(ENGINE, &arguments.engine);
+    if arguments.engine == EngineKind::Null.name() {
+        command.env(NULL_MEANT, "1");
+    } else {
+        command.env_remove(NULL_MEANT);
+    }
     arguments.placement.set(&mut command);
     arguments.sandbox.lock_in(&mut command)?;
     if arguments.stats || arguments.live.any() {
