@@ -16,6 +16,9 @@ mod sandbox;
 mod scratch;
 mod session;
 mod size;
+#[cfg(test)]
+#[path = "../tests/skip/mod.rs"]
+mod skip;
 mod top;
 
 use clap::{Parser, Subcommand};

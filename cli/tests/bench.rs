@@ -1,5 +1,7 @@
 //! `uringlet bench` on tiny files: complete results, honest reasons, and nothing left behind.
 
+mod skip;
+
 use assert_cmd::Command;
 use predicates::prelude::*;
 use predicates::str::contains;
@@ -189,7 +191,8 @@ fn full_says_how_long_it_takes_and_gives_way_to_what_is_said() {
 #[test]
 fn tmpfs_is_named_and_has_neither_cold_nor_direct_cells() {
     let Ok(folder) = tempfile::tempdir_in("/dev/shm") else {
-        eprintln!("SKIP: no /dev/shm to write to");
+        let name = "tmpfs_is_named_and_has_neither_cold_nor_direct_cells";
+        skip::skipped(name, "no /dev/shm to write to");
         return;
     };
     bench(folder.path()).args(["--size", "1M", "--depth", "1"]).assert().success().stdout(

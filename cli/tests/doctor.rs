@@ -1,5 +1,7 @@
 //! `uringlet doctor`, and `--forbid`: what is refused, by whom, and that nothing is left behind.
 
+mod skip;
+
 use assert_cmd::Command;
 use predicates::prelude::*;
 use predicates::str::contains;
@@ -29,7 +31,7 @@ fn keys(value: &Value) -> Vec<&str> {
 fn has_seccomp(test: &str) -> bool {
     let there = Path::new("/proc/sys/kernel/seccomp").exists();
     if !there {
-        eprintln!("SKIPPED {test}: the kernel has no seccomp filters");
+        skip::skipped(test, "the kernel has no seccomp filters");
     }
     there
 }

@@ -1,6 +1,7 @@
 //! `--html` and `--csv`: the pages are looked at in a browser, in every size and colour scheme.
 
 mod browser;
+mod skip;
 
 use assert_cmd::Command;
 use browser::{Browser, View};
@@ -48,7 +49,7 @@ fn value<'a>(record: &'a [(String, String)], column: &str) -> &'a str {
 /// Looks at a page from everywhere; gives the titles of its plots. `None` without a browser.
 fn plots(page: &Path, test: &str) -> Option<Vec<String>> {
     let Some(mut browser) = Browser::start() else {
-        println!("SKIPPED {test}, in a browser: chromium is missing (ci/setup.sh)");
+        skip::skipped(&format!("{test}, in a browser"), "chromium is missing (ci/setup.sh)");
         return None;
     };
     let mut backgrounds = Vec::new();
@@ -192,7 +193,7 @@ fn a_page_of_affinity_has_its_matrix_measured_and_published() {
     let run = uringlet(folder.path(), &quick).arg(&html).output().unwrap();
     let errors = String::from_utf8_lossy(&run.stderr);
     if run.status.code() == Some(2) {
-        println!("SKIPPED {test}: {}", errors.trim());
+        skip::skipped(test, errors.trim());
         return;
     }
     assert!(run.status.success(), "{errors}");
@@ -219,9 +220,8 @@ fn one_that_cannot_be_run_is_named_and_the_others_go_on() {
 #[test]
 fn the_check_of_pages_finds_what_is_wrong() {
     let Some(mut browser) = Browser::start() else {
-        println!(
-            "SKIPPED the_check_of_pages_finds_what_is_wrong: chromium is missing (ci/setup.sh)"
-        );
+        let name = "the_check_of_pages_finds_what_is_wrong";
+        skip::skipped(name, "chromium is missing (ci/setup.sh)");
         return;
     };
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,7 @@
 //! `uringlet reproduce` on tiny files: the tables are complete, and nothing is left behind.
 
+mod skip;
+
 use assert_cmd::Command;
 use predicates::prelude::*;
 use predicates::str::contains;
@@ -126,7 +128,8 @@ fn fd_pool_has_every_engine_in_every_table_beside_the_published_figures() {
 #[test]
 fn without_a_disk_the_direct_tables_are_not_measured_and_say_why() {
     let Ok(folder) = tempfile::tempdir_in("/dev/shm") else {
-        eprintln!("SKIP: no /dev/shm to write to");
+        let name = "without_a_disk_the_direct_tables_are_not_measured_and_say_why";
+        skip::skipped(name, "no /dev/shm to write to");
         return;
     };
     fd_pool(folder.path()).args(TINY).assert().success().stdout(

@@ -1,5 +1,7 @@
 //! `uringlet reproduce affinity` on a tiny file: every placement of this machine is run and proved.
 
+mod skip;
+
 use assert_cmd::Command;
 use predicates::prelude::*;
 use predicates::str::contains;
@@ -23,7 +25,7 @@ fn each_distinct_placement_is_proved_by_its_counters() {
     let run = affinity(folder.path()).args(["--size", "4M", "--json"]).arg(&json).output().unwrap();
     let errors = String::from_utf8_lossy(&run.stderr);
     if run.status.code() == Some(2) {
-        println!("SKIPPED each_distinct_placement_is_proved_by_its_counters: {}", errors.trim());
+        skip::skipped("each_distinct_placement_is_proved_by_its_counters", errors.trim());
         return;
     }
     let text = String::from_utf8_lossy(&run.stdout);
@@ -94,7 +96,7 @@ fn file_systems(test: &str, programs: &[(&str, &str)]) -> Option<FileSystems> {
     let ended = child.wait_with_output().unwrap();
     let errors = String::from_utf8_lossy(&ended.stderr).into_owned();
     if ended.status.code() == Some(2) {
-        println!("SKIPPED {test}: {}", errors.trim());
+        skip::skipped(test, errors.trim());
         return None;
     }
     assert_eq!(loop_devices_of(process), [""; 0], "{errors}");
@@ -103,7 +105,7 @@ fn file_systems(test: &str, programs: &[(&str, &str)]) -> Option<FileSystems> {
     let reason = report["file_systems"]["rows"][0]["not_measured"].as_str().unwrap_or_default();
     let refused = ["mounts of its own", "/dev/fuse", "cannot mount", "/dev/loop", "no free loop"];
     if refused.iter().any(|refused| reason.starts_with(refused)) {
-        println!("SKIPPED {test}: {reason}");
+        skip::skipped(test, reason);
         return None;
     }
     Some(FileSystems { status: ended.status.code(), errors, report })

@@ -2,6 +2,8 @@
 //!
 //! What the drop-ins do is tested with the drop-ins; here empty libraries stand in for them.
 
+mod skip;
+
 use assert_cmd::Command;
 use predicates::prelude::*;
 use predicates::str::contains;
@@ -74,7 +76,8 @@ fn what_cannot_work_is_refused_before_it_starts() {
             .code(2)
             .stderr(contains("/static: statically linked"));
     } else {
-        eprintln!("SKIP: cc -static does not work here");
+        let name = "what_cannot_work_is_refused_before_it_starts";
+        skip::skipped(name, "cc -static does not work here");
     }
 }
 
@@ -187,9 +190,8 @@ fn without_requests_the_summary_says_so_and_the_counters_are_gone() {
 #[test]
 fn what_is_forbidden_is_refused_to_the_program() {
     if !Path::new("/proc/sys/kernel/seccomp").exists() {
-        eprintln!(
-            "SKIPPED what_is_forbidden_is_refused_to_the_program: the kernel has no seccomp filters"
-        );
+        let name = "what_is_forbidden_is_refused_to_the_program";
+        skip::skipped(name, "the kernel has no seccomp filters");
         return;
     }
     let installation = Installation::new();

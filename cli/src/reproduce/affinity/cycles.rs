@@ -89,7 +89,7 @@ mod tests {
         });
         match counts {
             Ok((before, after, _)) => assert!(after > before),
-            Err(reason) => println!("SKIPPED cycles_grow_or_there_is_a_reason: {reason}"),
+            Err(reason) => crate::skip::skipped("cycles_grow_or_there_is_a_reason", reason),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Small programs, made on the spot, that must be refused or let through.
 
 use super::*;
+use crate::skip::skipped;
 use std::process::Command;
 
 /// An executable file with this content.
@@ -45,7 +46,7 @@ fn static_programs_are_refused() {
         let out = folder.path().join(flag);
         let made = Command::new("cc").arg(flag).arg(&source).arg("-o").arg(&out).output();
         if !made.is_ok_and(|made| made.status.success()) {
-            eprintln!("SKIP: cc cannot link with {flag} here");
+            skipped("static_programs_are_refused", format!("cc cannot link with {flag} here"));
             continue;
         }
         let refusal = refusal(&out);
@@ -74,7 +75,7 @@ fn another_c_library_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let mut bytes = own_elf();
     let Some(at) = bytes.windows(9).position(|window| window == b"ld-linux-") else {
-        eprintln!("SKIP: this test program does not use glibc's loader");
+        skipped("another_c_library_is_refused", "this program does not use glibc's loader");
         return;
     };
     bytes[at..at + 9].copy_from_slice(b"ld-musl--");
@@ -136,7 +137,7 @@ fn programs_with_file_capabilities_are_refused() {
         libc::setxattr(name.as_ptr(), attribute, value.as_ptr().cast(), value.len(), 0)
     };
     if set != 0 {
-        eprintln!("SKIP: file capabilities cannot be set: {}", std::io::Error::last_os_error());
+        skipped("programs_with_file_capabilities_are_refused", std::io::Error::last_os_error());
         return;
     }
     assert!(refusal(&path).contains("file capabilities"));
