@@ -1,4 +1,6 @@
 //! The `uringlet` command.
+// They panic where nobody reads any more: `session::say` and `session::tell` do not.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod bench;
 mod compare;
@@ -71,7 +73,11 @@ fn main() -> ExitCode {
         Command::Top(arguments) => ("top", top::run(&arguments)),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("uringlet {name}: {error:#}");
+        // SIGPIPE stays ignored: a command undoes what it has set up, and a program is waited for.
+        if session::is_broken_pipe(&error) {
+            return ExitCode::from(session::BROKEN_PIPE);
+        }
+        session::tell(format_args!("uringlet {name}: {error:#}"));
         ExitCode::FAILURE
     })
 }

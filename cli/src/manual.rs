@@ -1,6 +1,6 @@
 //! `uringlet man`: manual pages, made of the same definitions as `--help`.
 
-use crate::{Cli, REFUSED, machine};
+use crate::{Cli, REFUSED, machine, session};
 use anyhow::{Context as _, Result};
 use clap::{Args, Command, CommandFactory as _};
 use clap_mangen::Man;
@@ -50,7 +50,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             let expected =
                 if names.is_empty() { "nothing after it".into() } else { names.join(", ") };
             let of = command.get_bin_name().unwrap_or_else(|| command.get_name());
-            eprintln!("uringlet man: COMMAND is {name}, expected of {of}: {expected}");
+            session::tell(format_args!(
+                "uringlet man: COMMAND is {name}, expected of {of}: {expected}"
+            ));
             return Ok(ExitCode::from(REFUSED));
         };
         command = found;

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use comfy_table::{Attribute, Cell, CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
@@ -52,6 +52,19 @@ pub fn printable(text: &str) -> String {
 pub fn say(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write the result")
+}
+
+/// To standard error. It is no failure if nobody reads it any more.
+pub fn tell(text: impl Display) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// Exit status where nobody reads standard output any more, as a shell has it for SIGPIPE.
+pub const BROKEN_PIPE: u8 = 128 + libc::SIGPIPE as u8;
+
+pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let error = error.root_cause().downcast_ref::<std::io::Error>();
+    error.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
 /// What was measured, on its way to standard output and to the files.
@@ -101,7 +114,7 @@ impl<'a> Session<'a> {
         }
         if document.interrupted {
             let command = &document.header.command;
-            eprintln!("uringlet {command}: interrupted; the figures are of what was run");
+            tell(format_args!("uringlet {command}: interrupted; the figures are of what was run"));
             return Ok(ExitCode::from(INTERRUPTED));
         }
         Ok(ExitCode::SUCCESS)

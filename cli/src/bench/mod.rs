@@ -190,7 +190,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         return job::run(arguments);
     }
     if let Some(contradiction) = arguments.contradiction() {
-        eprintln!("uringlet bench: {contradiction}");
+        session::tell(format_args!("uringlet bench: {contradiction}"));
         return Ok(ExitCode::from(REFUSED));
     }
     let mut session = Session::new(&arguments.outputs, Some(arguments.place.as_ref()))?;

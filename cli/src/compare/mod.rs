@@ -131,7 +131,7 @@ struct Report {
 /// The output cannot be written.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let refused = |error: String| {
-        eprintln!("uringlet compare: {error}");
+        session::tell(format_args!("uringlet compare: {error}"));
         Ok(ExitCode::from(REFUSED))
     };
     let (a, b) = match (Run::read(&arguments.a), Run::read(&arguments.b)) {

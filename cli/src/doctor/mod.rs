@@ -5,6 +5,7 @@ mod report;
 use crate::REFUSED;
 use crate::machine::Storage;
 use crate::sandbox::Sandbox;
+use crate::session;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use report::{FileSystem, Report};
@@ -61,7 +62,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             match tried {
                 Ok(found) => found,
                 Err(error) => {
-                    eprintln!("uringlet doctor: {error:#}");
+                    session::tell(format_args!("uringlet doctor: {error:#}"));
                     return Ok(ExitCode::from(REFUSED));
                 }
             }

@@ -150,7 +150,7 @@ fn run_one<E: Experiment>(given: &Given<E>) -> Result<ExitCode> {
     options.sandbox.enter()?;
     match experiment.run(place, options, &mut session)? {
         Outcome::Refused(reason) => {
-            eprintln!("uringlet reproduce {}: {reason}", E::NAME);
+            session::tell(format_args!("uringlet reproduce {}: {reason}", E::NAME));
             Ok(ExitCode::from(REFUSED))
         }
         Outcome::Measured(measured) => {

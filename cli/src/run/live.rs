@@ -9,7 +9,7 @@ use anyhow::{Context as _, Error, Result, bail};
 use clap::{Args, ValueHint};
 use serde::Serialize;
 use std::fs::{File, Permissions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -152,7 +152,10 @@ impl<'a> Live<'a> {
             let text = serde_json::to_string(&line).expect("plain data") + "\n";
             let written = json.write_all(text.as_bytes()).and_then(|()| json.flush());
             if let Err(error) = written {
-                self.problems.push(Error::new(error).context("--stats-json: cannot write"));
+                // Who does not read any more does not want to be told.
+                if error.kind() != ErrorKind::BrokenPipe {
+                    self.problems.push(Error::new(error).context("--stats-json: cannot write"));
+                }
                 self.json = None;
             }
         }

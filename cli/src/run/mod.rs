@@ -12,6 +12,7 @@ use self::library::DropIn;
 use self::live::Live;
 use crate::REFUSED;
 use crate::sandbox::Sandbox;
+use crate::session;
 use anyhow::{Context as _, Result};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueHint};
@@ -104,12 +105,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let file = match checked {
         Ok(file) => file,
         Err(refusal) => {
-            eprintln!("uringlet run: {refusal}");
+            session::tell(format_args!("uringlet run: {refusal}"));
             return Ok(ExitCode::from(REFUSED));
         }
     };
     if let Err(refusal) = arguments.placement.check() {
-        eprintln!("uringlet run: {refusal}");
+        session::tell(format_args!("uringlet run: {refusal}"));
         return Ok(ExitCode::from(REFUSED));
     }
     let served =
@@ -158,7 +159,7 @@ fn with_stats(mut command: Command, arguments: &Arguments) -> Result<ExitCode> {
         // Nobody may be listening any more; the program's exit status matters more.
         let _ = std::io::stderr().write_all(summary::text(&region.snapshot()).as_bytes());
     }
-    problems.iter().for_each(|problem| eprintln!("uringlet run: {problem:#}"));
+    problems.iter().for_each(|problem| session::tell(format_args!("uringlet run: {problem:#}")));
     Ok(if status.success() && !problems.is_empty() { ExitCode::FAILURE } else { exit_code(status) })
 }
 

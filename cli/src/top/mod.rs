@@ -14,7 +14,7 @@ use crate::observe;
 use crate::{REFUSED, session};
 use anyhow::{Context as _, Result};
 use clap::Args;
-use std::io::{ErrorKind, IsTerminal as _};
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -77,14 +77,19 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let is_plain = arguments.once || arguments.batch.is_some() || arguments.json;
     let has_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
     if !is_plain && !has_terminal {
-        eprintln!("uringlet top: this is not a terminal; --once, --batch N and --json need none");
+        session::tell(format_args!(
+            "uringlet top: this is not a terminal; --once, --batch N and --json need none"
+        ));
         return Ok(ExitCode::from(REFUSED));
     }
     let finder = Finder::new(arguments.all || arguments.pid.is_some());
     let mut programs = Programs::new(finder, arguments.pid);
     let first = programs.look().context("cannot read /proc")?;
     if let Some(pid) = arguments.pid.filter(|_| first.is_empty()) {
-        eprintln!("uringlet top: {}", refusal(pid, programs.finder().why_not(pid)));
+        session::tell(format_args!(
+            "uringlet top: {}",
+            refusal(pid, programs.finder().why_not(pid))
+        ));
         return Ok(ExitCode::from(REFUSED));
     }
     if is_plain {
@@ -129,11 +134,7 @@ fn lines(arguments: &Arguments, programs: &mut Programs) -> Result<ExitCode> {
         sort(&mut now, columns::BUSIEST);
         let text =
             if arguments.json { plain::json(&now) } else { plain::text(&now, arguments.interval) };
-        match session::say(&text) {
-            // Nobody wants more.
-            Err(error) if is_broken_pipe(&error) => break,
-            other => other?,
-        }
+        session::say(&text)?;
         look += 1;
     }
     Ok(ExitCode::SUCCESS)
@@ -143,11 +144,6 @@ fn lines(arguments: &Arguments, programs: &mut Programs) -> Result<ExitCode> {
 fn sort(programs: &mut [Program], by: &Column) {
     columns::sort(programs, by);
     programs.iter_mut().for_each(|program| columns::sort(&mut program.contexts, by));
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let error = error.root_cause().downcast_ref::<std::io::Error>();
-    error.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
 /// False if it was interrupted.

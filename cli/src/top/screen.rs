@@ -5,7 +5,7 @@ use super::keys;
 use super::programs::{Context, Program, Programs};
 use super::{find::Key, plain};
 use crate::observe;
-use crate::session::{INTERRUPTED, STOP};
+use crate::session::{self, INTERRUPTED, STOP};
 use anyhow::{Context as _, Result};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -67,7 +67,7 @@ pub fn run(
         Ended::Quit => ExitCode::SUCCESS,
         Ended::Signal => ExitCode::from(INTERRUPTED),
         Ended::Program(name) => {
-            println!("uringlet top: {name} has ended");
+            session::say(&format!("uringlet top: {name} has ended\n"))?;
             ExitCode::SUCCESS
         }
     })

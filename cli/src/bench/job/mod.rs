@@ -396,7 +396,7 @@ fn differences(plan: &Plan, seconds: Option<f64>) -> Vec<String> {
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let refused = |errors: Vec<String>| {
         for error in errors {
-            eprintln!("uringlet bench: {error}");
+            session::tell(format_args!("uringlet bench: {error}"));
         }
         Ok(ExitCode::from(REFUSED))
     };
@@ -425,7 +425,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     notices.extend(arguments.sandbox.notice());
     let machine = Machine::look();
     let Some(laid) = layout::lay_out(&plan)? else {
-        eprintln!("uringlet bench: interrupted");
+        session::tell(format_args!("uringlet bench: interrupted"));
         return Ok(ExitCode::from(INTERRUPTED));
     };
     let storage = plan.files.keys().next().map(File::open).transpose()?;

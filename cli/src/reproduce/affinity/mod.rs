@@ -361,11 +361,11 @@ impl Drop for Before<'_> {
     fn drop(&mut self) {
         for (path, value) in &self.0 {
             if let Err(error) = std::fs::write(path, value.trim()) {
-                eprintln!(
+                session::tell(format_args!(
                     "uringlet reproduce affinity: {} is not back at {}: {error}",
                     path.display(),
                     value.trim()
-                );
+                ));
             }
         }
     }
