@@ -52,13 +52,19 @@ fn set_affinity(cpus: &CpuSet) {
     }
 }
 
+/// Past the capturing of a passed test's output: skipped must not look like passed.
+fn skipped(test: &str, reason: impl std::fmt::Display) {
+    // On a line of its own: the harness may be in the middle of one.
+    let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {reason}");
+}
+
 /// Two CPUs in different cells, or the reason why there are none.
 fn two_cells(test: &str) -> Option<(usize, usize)> {
     let topology = Topology::look();
     let mut cells = topology.cells().iter().filter_map(|cell| cell.and(topology.allowed()).first());
     let pair = cells.next().zip(cells.next());
     if pair.is_none() {
-        println!("SKIPPED {test}: one cell only on this machine");
+        skipped(test, "one cell only on this machine");
     }
     pair
 }
@@ -90,7 +96,7 @@ fn each_engine(test: &str, mut check: impl FnMut(Builder)) {
         }
         match builder.clone().build() {
             Ok(_) => check(builder),
-            Err(error) => println!("SKIPPED {test} with {engine}: {error}"),
+            Err(error) => skipped(&format!("{test} with {engine}"), error),
         }
     }
 }

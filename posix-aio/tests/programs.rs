@@ -57,8 +57,8 @@ fn fio_verifies_what_it_has_written() {
         for job in jobs {
             let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
             let Some(stats) = run(engine, folder.path(), "fio", &[FIO, job].concat()) else {
-                eprintln!("SKIPPED fio_verifies_what_it_has_written: no fio (ci/setup.sh)");
-                return;
+                let name = "fio_verifies_what_it_has_written";
+                return library::skipped(name, "no fio (ci/setup.sh)");
             };
             assert_eq!((stats.bytes_written, stats.bytes_read), (8 << 20, 8 << 20), "{job:?}");
             assert_eq!((stats.contexts, stats.errors), (1, 0), "{job:?}: {stats:?}");
@@ -73,8 +73,7 @@ fn stress_ng_verifies_its_requests() {
     let arguments =
         ["--aio", "2", "--aio-requests", "16", "--aio-ops", "2000", "--verify", "--timeout", "60"];
     let Some(stats) = run("auto", folder.path(), "stress-ng", &arguments) else {
-        eprintln!("SKIPPED stress_ng_verifies_its_requests: no stress-ng");
-        return;
+        return library::skipped("stress_ng_verifies_its_requests", "no stress-ng");
     };
     assert!(stats.requests() >= 2000, "{stats:?}");
     assert!(stats.contexts >= 2, "one for each of its processes: {stats:?}");

@@ -278,8 +278,7 @@ mod tests {
         let mut facts = Facts::look();
         facts.count_processes();
         if !Path::new("/proc/self/status").exists() {
-            eprintln!("SKIPPED this_process_has_descriptors_and_threads: no /proc");
-            return;
+            return crate::skipped("this_process_has_descriptors_and_threads", "no /proc");
         }
         assert!(facts.version.is_some(), "{}", facts.release);
         assert!(facts.nofile.used >= Some(1) && facts.nofile.used <= facts.nofile.limit);

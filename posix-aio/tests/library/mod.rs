@@ -3,3 +3,5 @@
 #[path = "../../../libaio/tests/support/mod.rs"]
 mod support;
 pub use support::library as path;
+#[allow(unused_imports, reason = "not every test file skips")]
+pub use support::skipped;

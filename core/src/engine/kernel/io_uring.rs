@@ -358,7 +358,6 @@ mod tests {
     use crate::front::Entry;
     use crate::instance::{Instance, without_taker};
     use crate::{Context, EngineKind, Sqe, sys};
-    use std::io::Write;
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::FileExt;
     use std::sync::atomic::{AtomicU8, Ordering};
@@ -371,8 +370,7 @@ mod tests {
     fn a_second_issuer_has_the_first_one_look_again_once() {
         let Ok(uring) = Uring::new(4) else {
             let name = "a_second_issuer_has_the_first_one_look_again_once";
-            let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: io_uring is refused here");
-            return;
+            return crate::skipped(name, "io_uring is refused here");
         };
         let told = || {
             let mut count = 0u64;
@@ -398,8 +396,7 @@ mod tests {
         let builder = Context::builder().entries(4).engine(EngineKind::IoUring);
         let Ok(instance) = Instance::new(&builder) else {
             let name = "requests_of_a_thread_that_computes_are_collected_by_others";
-            let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: io_uring is refused here");
-            return;
+            return crate::skipped(name, "io_uring is refused here");
         };
         // Beside this program: where temporary files belong there is often no disk below.
         let program = std::env::current_exe().unwrap();

@@ -350,7 +350,8 @@ mod tests {
     #[test]
     fn what_is_faster_stays_and_the_other_way_is_tried_now_and_then() {
         if super::cpus() == 1 {
-            return;
+            let name = "what_is_faster_stays_and_the_other_way_is_tried_now_and_then";
+            return crate::skipped(name, "one CPU only");
         }
         let pipeline = Pipeline::new(1000);
         let mut clock = (0, 1_000_000);
@@ -370,7 +371,7 @@ mod tests {
     #[test]
     fn without_a_queue_it_is_off_soon() {
         if super::cpus() == 1 {
-            return;
+            return crate::skipped("without_a_queue_it_is_off_soon", "one CPU only");
         }
         let pipeline = Pipeline::new(1000);
         let mut clock = (0, 1_000_000);

@@ -161,8 +161,7 @@ mod tests {
         let by_kernel = read(&ring, &file);
         if Workers::of(&ring).kernel.kind().is_none() {
             let name = "cold_reads_go_through_the_ring_where_that_is_quicker_and_there_is_one";
-            let _ = writeln!(std::io::stderr(), "\\nSKIPPED {name}: io_uring is refused here");
-            return;
+            return crate::skipped(name, "io_uring is refused here");
         }
         assert_eq!(by_kernel, COUNT as u64);
         assert_eq!(Workers::of(&ring).kernel.kind(), Some(EngineKind::IoUring));
