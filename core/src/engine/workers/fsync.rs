@@ -172,6 +172,7 @@ mod tests {
     use super::{Arrival, By, Instance, Workers, each_linked};
     use crate::descriptor;
     use crate::engine::Contract;
+    use crate::engine::workers::threads::leave_alone;
     use crate::front::Entry;
     use crate::instance::without_taker;
     use crate::request::Kind;
@@ -179,6 +180,7 @@ mod tests {
     use std::fs::File;
     use std::os::fd::{AsRawFd, FromRawFd, RawFd};
     use std::sync::Arc;
+    use std::time::{Duration, Instant};
 
     const FSYNCS: u64 = 6;
 
@@ -293,19 +295,16 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         let builder = Context::builder().entries(1).engine(EngineKind::Workers).stats(true);
         let instance = Instance::new(&builder).unwrap();
+        leave_alone(&instance);
         let entry = Entry { sqe: Sqe::fsync(file.as_raw_fd()), data: 0, notify: -1 };
-        let wakes_nobody = || {
-            let before = instance.stats().unwrap().wakeups;
-            for _ in 0..4 {
-                // SAFETY: no buffers.
-                assert_eq!(unsafe { instance.submit(&[entry]) }.accepted, 1);
-                without_taker(|taker| instance.wait(1, 1, None, None, taker));
-                assert_eq!(instance.reap(1, |cqe| assert_eq!(cqe.res, 0)), 1);
-            }
-            instance.stats().unwrap().wakeups == before
-        };
-        // Should this thread be away for long in between, the watchdog calls a worker.
-        assert!((0..1000).any(|_| wakes_nobody()));
+        for _ in 0..4 {
+            // SAFETY: no buffers.
+            assert_eq!(unsafe { instance.submit(&[entry]) }.accepted, 1);
+            without_taker(|taker| instance.wait(1, 1, None, None, taker));
+            assert_eq!(instance.reap(1, |cqe| assert_eq!(cqe.res, 0)), 1);
+        }
+        let stats = instance.stats().unwrap();
+        assert_eq!((stats.by_waiter, stats.wakeups), (4, 0));
     }
 
     #[test]
@@ -317,29 +316,46 @@ mod tests {
         let file = unsafe { File::from_raw_fd(fd) };
         let builder = Context::builder().entries(32).engine(EngineKind::Workers).stats(true);
         let instance = Instance::new(&builder).unwrap();
+        leave_alone(&instance);
         let fsyncs = |n: u32| {
             let entry = Entry { sqe: Sqe::fsync(file.as_raw_fd()), data: 0, notify: -1 };
             for _ in 0..n {
                 // SAFETY: no buffers.
                 assert_eq!(unsafe { instance.submit(&[entry]) }.accepted, 1);
             }
-            let before = instance.stats().unwrap().by_pool;
             without_taker(|taker| instance.wait(n, n, None, None, taker));
             assert_eq!(instance.reap(n, |cqe| assert_eq!(cqe.res, 0)), n);
-            instance.stats().unwrap().by_pool - before
         };
         let facts = || descriptor::Facts::known(fd).unwrap();
         // An earlier file of this number may have been as quick.
         descriptor::Facts::forget(&(fd..=fd));
         assert!(!facts().syncs_quickly());
-        // Threads may be away at any time: sooner or later it is seen to be quick, and one round is not disturbed.
-        let rounds = (0..1000).take_while(|_| fsyncs(8) > 0 || !facts().syncs_quickly()).count();
-        assert!(rounds < 1000, "always by workers, or slow");
+        let quick = |n: u32| (0..n).for_each(|_| descriptor::learn_sync(fd, 1, 1));
+        quick(2);
+        assert!(!facts().syncs_quickly());
+        // Each is timed: it is the third quick one, or it is slow and the next two are not enough.
+        fsyncs(1);
+        if !facts().syncs_quickly() {
+            quick(2);
+            assert!(!facts().syncs_quickly(), "nothing was learned");
+        }
+        descriptor::Facts::forget(&(fd..=fd));
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !facts().syncs_quickly() {
+            assert!(Instant::now() < deadline, "always slow");
+            fsyncs(1);
+        }
+        let passed_on = || Workers::of(&instance).pool.taken();
+        // One of them may be slow: what comes is chosen before.
+        quick(3);
+        let before = passed_on();
+        fsyncs(1);
+        assert_eq!(passed_on(), before, "executed as any inline request");
         // It would wait for the device now.
         descriptor::learn_sync(fd, u64::MAX, 1);
         assert!(!facts().syncs_quickly());
-        (0..3).for_each(|_| descriptor::learn_sync(fd, 1, 1));
-        assert!(facts().syncs_quickly());
+        fsyncs(1);
+        assert_eq!(passed_on(), before + 1);
     }
 
     #[test]

@@ -14,6 +14,8 @@ use crate::front::has_memory;
 use crate::process;
 use crate::sync::OnceNumber;
 use crate::sys;
+#[cfg(all(test, not(loom)))]
+use {super::Workers, crate::instance::Instance};
 
 /// The most workers of a process.
 pub(crate) const WORKERS_MAX: usize = 64;
@@ -38,6 +40,9 @@ pub(super) struct Threads {
     pub(super) busy: Busy,
     /// Fsyncs under way.
     pub(super) syncing: AtomicUsize,
+    /// Those that it makes never get a CPU.
+    #[cfg(test)]
+    still: bool,
 }
 
 static CURRENT: AtomicPtr<Threads> = AtomicPtr::new(std::ptr::null_mut());
@@ -79,6 +84,8 @@ impl Threads {
                 watchdog: Watchdog::new(),
                 busy: Busy::new(),
                 syncing: AtomicUsize::new(0),
+                #[cfg(test)]
+                still: false,
             }));
             match CURRENT.compare_exchange(first, new, Ordering::AcqRel, Ordering::Relaxed) {
                 // Leaked: threads and contexts refer to it as long as the process lives.
@@ -95,8 +102,32 @@ impl Threads {
         name: &str,
         body: impl FnOnce() + Send + 'static,
     ) -> std::io::Result<()> {
+        #[cfg(test)]
+        if self.still {
+            return Ok(());
+        }
         spawn_on(name, self.cpus.as_ref(), body)
     }
+}
+
+/// For tests, of a context without requests: no worker, poller or watchdog comes to it, as if they never got a CPU. What
+/// happens is what the threads of the test do.
+#[cfg(all(test, not(loom)))]
+pub(crate) fn leave_alone(instance: &Instance) {
+    let workers = Workers::of(instance);
+    let threads = Box::leak(Box::new(Threads {
+        generation: process::enter(),
+        cpus: None,
+        next: std::ptr::null(),
+        pool: Pool::new(),
+        poller: Poller::new(),
+        watchdog: Watchdog::new(),
+        busy: Busy::new(),
+        syncing: AtomicUsize::new(0),
+        still: true,
+    }));
+    workers.threads.set(threads);
+    workers.harvesters.set(threads);
 }
 
 // SAFETY: `next` points to a set that is never freed and can itself be shared; the rest is atomics and locks.
