@@ -374,6 +374,8 @@ mod tests {
 
     use super::{Taker, Waited};
     use crate::config::Builder;
+    use crate::descriptor::Facts;
+    use crate::engine::workers::threads::leave_alone;
     use crate::instance::{Entry, Instance};
     use crate::sqe::Sqe;
 
@@ -400,9 +402,9 @@ mod tests {
     #[test]
     fn a_completion_that_is_there_is_not_passed_over_while_requests_keep_coming() {
         let instance = Instance::new(&Builder::default().entries(8)).unwrap();
+        leave_alone(&instance);
         (1..=3).for_each(|user_data| submit(&instance, user_data));
-        // Or a worker has executed it, should this thread have been away for a while.
-        let _ = instance.cancel(2);
+        assert!(instance.cancel(2).is_ok());
         // Two are always left behind.
         let taken: Vec<u64> = (4..20)
             .map(|user_data| {
@@ -422,11 +424,13 @@ mod tests {
     fn a_poll_that_executes_a_large_read_executes_what_is_behind_it_too() {
         const LARGE: usize = 1 << 20;
         let instance = Instance::new(&Builder::default().entries(8)).unwrap();
+        leave_alone(&instance);
         let file = tempfile::tempfile().unwrap();
         file.set_len(LARGE as u64).unwrap();
         let mut buffer = vec![1u8; LARGE];
-        let mut both = 0;
         for _ in 0..20 {
+            // One that took long, should this thread have been away in the midst of it, says nothing about the next.
+            Facts::forget(&(file.as_raw_fd()..=file.as_raw_fd()));
             let sqe = Sqe::read(file.as_raw_fd(), &mut buffer[..], 0).user_data(1);
             // SAFETY: the buffer outlives the requests, which `close` waits for.
             let submitted = unsafe { instance.submit(&[Entry { sqe, data: 0, notify: -1 }]) };
@@ -437,15 +441,9 @@ mod tests {
             let mut taker = Taker::new(2, &mut take);
             instance.wait(0, 2, None, None, &mut taker);
             instance.reap(2, |cqe| found.push(cqe.user_data));
-            // Not the large one if a worker has it, which no poll waits for; nor the other one, should this thread be away for a while.
-            both += u32::from(found.contains(&2));
-            while found.len() < 2 {
-                found.push(take_one(&instance));
-            }
             found.sort_unstable();
             assert_eq!(found, [1, 2]);
         }
-        assert!(both > 10, "{both} of 20");
         instance.close();
     }
 }
