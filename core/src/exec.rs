@@ -217,7 +217,10 @@ pub(crate) unsafe fn try_read(sqe: &Sqe) -> Tried {
     let iov = [Iovec { iov_base: sqe.addr as *mut _, iov_len: len }];
     let flags = libc::RWF_NOWAIT as u32;
     // SAFETY: the kernel checks the buffer, which is the request's.
-    match unsafe { sys::preadv2(sqe.fd, iov.as_ptr(), 1, sqe.off, flags) } {
+    let result = unsafe { sys::preadv2(sqe.fd, iov.as_ptr(), 1, sqe.off, flags) };
+    #[cfg(test)]
+    let result = if sqe.off < ABSENT_FROM.get() { result } else { -(libc::EAGAIN as Ret) };
+    match result {
         n if n == len as Ret => Tried::Done(n as i32),
         // That the rest is not in memory yet looks the same as the end of the file (a 0 does with Linux 5.9 and 5.10, too).
         n if n >= 0
@@ -232,6 +235,12 @@ pub(crate) unsafe fn try_read(sqe: &Sqe) -> Tried {
         }
         _ => Tried::Failed,
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// For tests: pages from this offset on are not in memory, as far as this thread can see by trying.
+    pub(crate) static ABSENT_FROM: std::cell::Cell<u64> = const { std::cell::Cell::new(u64::MAX) };
 }
 
 /// pread or pwrite until everything is transferred, nothing more comes, or an error ends it.
