@@ -42,13 +42,13 @@ impl Lone {
 
 #[cfg(all(test, not(any(loom, miri))))]
 mod tests {
-    use super::{Sort, WINDOW};
+    use super::{SKIPPED, Sort, Trial, WINDOW};
     use crate::descriptor::Facts;
     use crate::engine::workers::Workers;
+    use crate::engine::workers::threads::leave_alone;
     use crate::front::Entry;
     use crate::instance::{Instance, without_taker};
-    use crate::{Context, Sqe, sys};
-    use std::io::Write;
+    use crate::{Context, Sqe};
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::FileExt;
 
@@ -61,7 +61,7 @@ mod tests {
     fn a_direct_request_that_is_quicker_in_two_calls_goes_to_the_kernel() {
         let skip = |reason| {
             let name = "a_direct_request_that_is_quicker_in_two_calls_goes_to_the_kernel";
-            let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: {reason}");
+            crate::skipped(name, reason);
         };
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(&[7; LEN], 0).unwrap();
@@ -70,19 +70,16 @@ mod tests {
             return skip("no O_DIRECT here");
         }
         let instance = Instance::new(&Context::builder().entries(4).stats(true)).unwrap();
+        leave_alone(&instance);
         let workers = Workers::of(&instance);
-        let (us, mut clock) = (workers.ticks_per_us, sys::ticks());
         for sort in [Sort::DirectRead, Sort::DirectWrite] {
-            for _ in 0..100 * WINDOW {
-                let in_two_calls = workers.lone.in_two_calls(sort, clock);
-                clock += if in_two_calls { 30 * us } else { 50 * us };
-            }
+            // It is quicker, and not doubted before so many requests have come.
+            let trial = Trial::new(WINDOW, SKIPPED, u64::MAX).beginning_with(true);
+            *workers.lone.0[sort as usize].lock().unwrap() = trial;
         }
-        let by_kernel = || instance.stats().unwrap().by_kernel;
-        // Should this thread be away for long, a worker comes for it.
-        let enough = || by_kernel() >= 20 || workers.kernel.kind().is_none();
-        for round in (0..200u8).take_while(|&round| round < 20 || !enough()) {
-            // What was learned about the number is of a file of another test; or that handing over is slow, as it is beside other tests.
+        const ROUNDS: u8 = 20;
+        for round in 0..ROUNDS {
+            // What was learned about the number is of a file of another test; or that handing over is slow, as it may be beside other tests.
             Facts::forget(&(file.as_raw_fd()..=file.as_raw_fd()));
             let mut page = Page([round; LEN]);
             let write = Sqe::write(file.as_raw_fd(), &raw const page.0[..], 0);
@@ -98,7 +95,7 @@ mod tests {
         }
         match workers.kernel.kind() {
             None => skip("no kernel interface here"),
-            Some(_) => assert!(by_kernel() >= 20, "{} of 400", by_kernel()),
+            Some(_) => assert_eq!(instance.stats().unwrap().by_kernel, 2 * u64::from(ROUNDS)),
         }
     }
 }
