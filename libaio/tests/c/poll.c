@@ -12,7 +12,7 @@ static void mask(const char *name, const struct io_event *event, short asked)
 
 static void *write_later(void *fd)
 {
-    usleep(50000);
+    until_asleep(getpid());
     if (write(*(int *)fd, "x", 1) != 1)
         die("write");
     return NULL;
