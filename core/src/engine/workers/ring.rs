@@ -91,6 +91,7 @@ mod tests {
 
     use super::{FIRST, LONGEST_US, SKIPPED, Trial, WINDOW, Workers};
     use crate::engine::kernel::hold_rings;
+    use crate::engine::workers::threads::leave_alone;
     use crate::front::Entry;
     use crate::instance::{Instance, without_taker};
     use crate::{Context, EngineKind, Sqe, descriptor};
@@ -156,8 +157,10 @@ mod tests {
     fn cold_reads_go_through_the_ring_where_that_is_quicker_and_there_is_one() {
         let file = file();
         let threads = instance(EngineKind::Auto, false);
+        leave_alone(&threads);
         assert_eq!((read(&threads, &file), Workers::of(&threads).kernel.kind()), (0, None));
         let ring = instance(EngineKind::Auto, true);
+        leave_alone(&ring);
         let by_kernel = read(&ring, &file);
         if Workers::of(&ring).kernel.kind().is_none() {
             let name = "cold_reads_go_through_the_ring_where_that_is_quicker_and_there_is_one";
@@ -167,6 +170,7 @@ mod tests {
         assert_eq!(Workers::of(&ring).kernel.kind(), Some(EngineKind::IoUring));
         // No more than so many contexts have one.
         let without = instance(EngineKind::Auto, true);
+        leave_alone(&without);
         let held = hold_rings();
         assert_eq!(read(&without, &file), 0);
         drop(held);
