@@ -45,6 +45,8 @@ mod descriptor;
 #[cfg(not(loom))]
 mod engine;
 #[cfg(not(loom))]
+mod eventfd;
+#[cfg(not(loom))]
 mod exec;
 #[cfg(not(loom))]
 pub mod front;

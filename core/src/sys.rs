@@ -391,10 +391,10 @@ pub(crate) fn eventfd() -> Ret {
     unsafe { call!(eventfd2, 0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }
 }
 
-/// Adds `n` to an eventfd. A closed or foreign descriptor is the owner's affair: the result is dropped.
-pub(crate) fn eventfd_add(fd: RawFd, n: u64) {
+/// Adds `n` to an eventfd: 8, or a negative errno.
+pub(crate) fn eventfd_add(fd: RawFd, n: u64) -> Ret {
     // SAFETY: the eight bytes live across the call.
-    unsafe { call!(write, fd, &raw const n, 8) };
+    unsafe { call!(write, fd, &raw const n, 8) }
 }
 
 /// Takes what an eventfd of ours has counted.

@@ -12,6 +12,8 @@ mod support;
 
 const KEY: &str = "requests are not written to: aio_key stays what it was";
 const NUMBER_REUSED: &str = "what is known about a descriptor is not asked for again per request: the call itself finds out";
+const SATURATES: &str =
+    "the kernel's signal reaches 2^64 - 1, and poll tells of an error; a write reaches one less";
 const QUEUED: &str = "a request that has not been started can be cancelled; natively there is none";
 
 const ADDRESS: &str = "the address is the handle";
@@ -49,6 +51,18 @@ const DIFFERENCES: &[Difference] = &[
         ("submit -EBADF", "res -EBADF"),
         Occurs::May,
         NUMBER_REUSED,
+    ),
+    differs(
+        ("eventfd_full", "blocking, no room, the very count"),
+        ("ffffffffffffffff", "fffffffffffffffe"),
+        Occurs::Always,
+        SATURATES,
+    ),
+    differs(
+        ("eventfd_full", "non-blocking, no room, the very count"),
+        ("ffffffffffffffff", "fffffffffffffffe"),
+        Occurs::Always,
+        SATURATES,
     ),
     differs(
         ("cancel", "cancel the last of them"),
@@ -130,6 +144,7 @@ programs! {
     eintr,
     enospc,
     eventfd,
+    eventfd_full,
     faults,
     fork,
     fork_threads,
@@ -163,7 +178,7 @@ programs! {
 /// Requests that nobody waits for are told of by a thread of ours.
 #[test]
 fn on_the_engine_posix_aio() {
-    for name in ["eventfd", "ring", "read_write"] {
+    for name in ["eventfd", "eventfd_full", "ring", "read_write"] {
         SUITE.check_on("posix_aio", name);
     }
 }

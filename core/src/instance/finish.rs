@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::{Instance, Taker};
 use crate::affinity::placed::How;
 use crate::cqe::Cqe;
+use crate::eventfd;
 use crate::queue::{IoEvent, Posted};
 use crate::request::{Completion, FreeIt, Kind, Returned};
 use crate::stats::Counters;
-use crate::sys;
 
 /// Takes completions as they happen, in place of a completion queue: called by whichever thread
 /// has ended the request, with no lock held.
@@ -193,8 +193,9 @@ impl Instance {
 
     #[inline(never)]
     fn tell(&self, posted: &Posted) {
+        // As the kernel does: who is woken finds the count. It cannot block.
         for &(fd, count) in posted.notifies() {
-            sys::eventfd_add(fd, u64::from(count));
+            eventfd::count_up(fd, count);
         }
         if posted.wakes() {
             self.completions.wake();

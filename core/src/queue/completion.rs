@@ -241,7 +241,8 @@ impl Completions {
         self.ring.set_tail(self.ring.after(at));
         if completion.notify >= 0 && !posted.add(completion.notify) {
             // More eventfds than the list holds: this one is counted up at once.
-            crate::sys::eventfd_add(completion.notify, 1);
+            #[cfg(not(loom))]
+            crate::eventfd::count_up(completion.notify, 1);
         }
     }
 

@@ -1,0 +1,123 @@
+//! Counting up an eventfd of the program's without blocking: a write that does not fit would wait
+//! for a reader.
+//!
+//! The kernel's own signal reaches the counter's last value, 2^64 - 1, which poll(2) reports as
+//! POLLERR. A write reaches the one before it.
+
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::descriptor::Facts;
+use crate::process;
+use crate::sync::Patience;
+use crate::sys;
+
+/// Adds `n` to an eventfd, or as much as it takes.
+pub(crate) fn count_up(fd: RawFd, n: u32) {
+    let blocks = match Facts::noted(fd) {
+        Some(facts) => !facts.is_nonblocking(),
+        None => sys::status_flags(fd) as i32 & libc::O_NONBLOCK == 0,
+    };
+    if blocks {
+        let _turn = Turn::take();
+        // What one write may add cannot be asked; that 1 fits can.
+        (0..n).take_while(|_| is_writable(fd)).for_each(|_| _ = sys::eventfd_add(fd, 1));
+    } else if sys::eventfd_add(fd, u64::from(n)) == -(libc::EAGAIN as sys::Ret) {
+        let _fitted = (1..n).take_while(|_| sys::eventfd_add(fd, 1) > 0).count();
+    }
+}
+
+/// A write of 1 to this eventfd would not block.
+fn is_writable(fd: RawFd) -> bool {
+    let mut poll = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
+    sys::ppoll(&mut poll, Some(Duration::ZERO), None) == 1 && poll[0].revents == libc::POLLOUT
+}
+
+/// The process of which a thread has the turn, or 0. The child of a fork does not wait for a thread
+/// of its parent.
+static TURN: AtomicU64 = AtomicU64::new(0);
+
+/// The right to look at an eventfd and write to it: without it, two threads could find that 1 fits,
+/// and one of them would block.
+#[derive(Debug)]
+struct Turn;
+
+impl Turn {
+    fn take() -> Self {
+        let me = process::generation();
+        let mut patience = Patience::default();
+        loop {
+            let now = TURN.load(Ordering::Relaxed);
+            let swap = || TURN.compare_exchange(now, me, Ordering::Acquire, Ordering::Relaxed);
+            if now != me && swap().is_ok() {
+                return Self;
+            }
+            patience.wait();
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        TURN.store(0, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(unsafe_code)]
+
+    use super::count_up;
+    use crate::sys;
+
+    /// The largest count that a write gets to.
+    const FULL: u64 = u64::MAX - 1;
+
+    /// The counter after `n` were added to one that had `before`.
+    fn counted(flags: i32, before: u64, n: u32) -> u64 {
+        // SAFETY: no memory is passed.
+        let fd = unsafe { libc::eventfd(0, flags) };
+        assert!(sys::eventfd_add(fd, before) > 0);
+        count_up(fd, n);
+        let mut value = 0u64;
+        // SAFETY: the eight bytes live across the call.
+        assert_eq!(unsafe { libc::read(fd, (&raw mut value).cast(), 8) }, 8);
+        sys::close(fd);
+        value
+    }
+
+    #[test]
+    fn an_eventfd_counts_as_far_as_it_goes_and_never_blocks() {
+        for flags in [0, libc::EFD_NONBLOCK] {
+            assert_eq!(counted(flags, 1, 1), 2);
+            assert_eq!(counted(flags, 1, 70), 71);
+            assert_eq!(counted(flags, FULL - 3, 3), FULL);
+            assert_eq!(counted(flags, FULL - 3, 4), FULL);
+            assert_eq!(counted(flags, FULL - 1, 40), FULL);
+            assert_eq!(counted(flags, FULL, 1), FULL);
+        }
+        // Nobody's, and what is no eventfd.
+        count_up(-1, 1);
+        count_up(900_000, 3);
+    }
+
+    #[test]
+    fn threads_that_share_the_last_place_do_not_block() {
+        // SAFETY: no memory is passed.
+        let fd = unsafe { libc::eventfd(0, 0) };
+        for _ in 0..500 {
+            assert!(sys::eventfd_add(fd, FULL - 1) > 0);
+            std::thread::scope(|scope| {
+                for _ in 0..3 {
+                    scope.spawn(|| count_up(fd, 1));
+                }
+            });
+            let mut value = 0u64;
+            // SAFETY: the eight bytes live across the call.
+            assert_eq!(unsafe { libc::read(fd, (&raw mut value).cast(), 8) }, 8);
+            assert_eq!(value, FULL);
+        }
+        sys::close(fd);
+    }
+}
