@@ -13,7 +13,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 pub use self::entry::Pinned;
-use self::entry::{Entry, Pin, is_pinned};
+use self::entry::{Entry, OTHER, Pin, is_pinned};
 pub use self::hazard::{Look, prepare_readers};
 use crate::front::has_memory;
 use crate::sync::{Patience, lock};
@@ -21,6 +21,9 @@ use crate::sys::Mapping;
 
 /// Bytes per entry: memory is handed out in pages.
 pub const PAGE: usize = 4096;
+
+// To another entry, whatever the size of the table.
+const _: () = assert!(OTHER == PAGE);
 
 /// Pages reserved, powers of two, largest first: address space can be limited (RLIMIT_AS).
 const PAGES: [usize; 3] = [1 << 16, 1 << 14, 1 << 11];
@@ -106,21 +109,13 @@ impl<T> Table<T> {
                     let reached = AtomicUsize::new(0);
                     let mask = (pages - 1) * size_of::<Entry<T>>();
                     let table = Self { memory, entries, mask, pins, runs, reached };
-                    table.refuse_null();
+                    table.entries[table.index(0)].refuse_null();
                     return Ok(table);
                 }
                 Err(errno) => error = errno,
             }
         }
         Err(error)
-    }
-
-    /// Gives the entry that a null handle leads to a handle that leads to another, for good: so it needs no
-    /// question of its own.
-    fn refuse_null(&self) {
-        self.entries[self.index(0)].reserve(PAGE);
-        let first = self.memory.base() as usize / PAGE;
-        lock(&self.runs).used[first.wrapping_neg() & (self.entries.len() - 1)] = true;
     }
 
     /// Takes `bytes` of zeroed memory, at a page.
@@ -285,6 +280,29 @@ mod tests {
         let again = table.allocate(1).unwrap();
         assert_eq!(again.address(), handle);
         table.free(again);
+    }
+
+    #[test]
+    fn every_page_has_a_handle_of_its_own() {
+        let table = Table::<usize>::new().unwrap();
+        let pages: Vec<_> = std::iter::from_fn(|| table.allocate(1).ok()).collect();
+        assert_eq!(pages.len(), table.entries.len());
+        for pages in &pages {
+            table.publish_at(pages.address(), Box::new(pages.address()));
+        }
+        assert!(pages.iter().all(|pages| *table.get(pages.address()).unwrap() == pages.address()));
+        assert!(table.get(0).is_none(), "a null handle with all entries in use");
+        for pages in &pages {
+            let value = Box::new(pages.address());
+            assert_eq!(table.remove(pages.address(), |_| {}), Removed::Value(value));
+            assert!(
+                table.get(pages.address() ^ PAGE).is_none_or(|value| *value != pages.address())
+            );
+        }
+        assert!(pages.iter().all(|pages| table.get(pages.address()).is_none()));
+        assert!(table.get(0).is_none() && table.get(PAGE).is_none(), "null, all entries empty");
+        assert_eq!(table.allocate(1).err(), Some(-libc::EAGAIN));
+        pages.into_iter().for_each(|pages| table.free(pages));
     }
 
     #[test]

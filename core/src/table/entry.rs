@@ -5,10 +5,14 @@ use std::ops::Deref;
 
 use crate::sync::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
+/// A handle that differs in this bit leads to another entry.
+pub(super) const OTHER: usize = 4096;
+
 /// An entry: a value and the handle that it is to be found under, or nothing.
 #[derive(Debug)]
 pub(super) struct Entry<T> {
-    /// 0: none. A reader believes the value only while this is the handle that it came with.
+    /// Of an empty one 0, or a handle that leads to another entry. A reader believes the value only
+    /// while this is the handle that it came with.
     handle: AtomicUsize,
     value: AtomicPtr<T>,
 }
@@ -68,14 +72,14 @@ impl<T> Entry<T> {
         Self { handle: AtomicUsize::new(0), value: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    /// The handle that a value can be found under here; 0: none.
+    /// The handle that a value can be found under here, if it is one that leads here.
     pub(super) fn handle(&self) -> usize {
         self.handle.load(Ordering::Relaxed)
     }
 
-    /// Keeps the entry from ever having a value under another handle than this one.
-    pub(super) fn reserve(&self, handle: usize) {
-        self.handle.store(handle, Ordering::Relaxed);
+    /// Makes it empty for the null handle, too, which leads here.
+    pub(super) fn refuse_null(&self) {
+        self.handle.store(OTHER, Ordering::Relaxed);
     }
 
     /// From now on `value` can be found under `handle`, which is not 0. The entry is empty, and nobody else
@@ -110,7 +114,7 @@ impl<T> Entry<T> {
     pub(super) fn take(&self, handle: usize) -> Option<*mut T> {
         // The value is read only by who has taken the handle: nothing replaces it before that.
         let (success, failure) = (Ordering::SeqCst, Ordering::Relaxed);
-        self.handle.compare_exchange(handle, 0, success, failure).ok()?;
+        self.handle.compare_exchange(handle, handle ^ OTHER, success, failure).ok()?;
         Some(self.value.load(Ordering::Relaxed))
     }
 }
