@@ -1,6 +1,7 @@
 //! Getting events: io_getevents and io_pgetevents, with libaio's rules.
 #![allow(unsafe_code)]
 
+use std::ffi::c_int;
 use std::time::Duration;
 
 use uringlet::front::{IoEvent, Taker, Waited};
@@ -106,6 +107,20 @@ pub(crate) unsafe fn get_fast(
         // SAFETY: found to be writable, and room for an event by the caller's contract.
         unsafe { events.write_unaligned(IoEvent { data, obj, res, res2: 0 }) };
     })
+}
+
+/// As [`get_events`] where this process has no such context. In the child of a fork the original
+/// still finds the parent's ring: with no time to wait and an empty ring, it does not ask the kernel.
+///
+/// # Safety
+/// `timeout` is null or a timespec, which is checked to be accessible.
+#[cold]
+pub(crate) unsafe fn without_context(handle: usize, timeout: *const libc::timespec) -> c_int {
+    let polls = !timeout.is_null()
+        && accessible(timeout as usize, size_of::<libc::timespec>(), false)
+        // SAFETY: readable, and a timespec by the caller's contract.
+        && duration(unsafe { timeout.read_unaligned() }) == Some(Duration::ZERO);
+    if polls && handle::is_inherited_and_empty(handle) { 0 } else { -libc::EINVAL }
 }
 
 /// The original looks into the ring before anything else: with no time to wait and nothing

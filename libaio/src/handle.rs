@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::ops::RangeInclusive;
+use std::ptr::{from_ref, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
@@ -50,26 +51,35 @@ impl AioContext {
 struct Contexts {
     generation: u64,
     table: Table<AioContext>,
+    /// Those that the process inherited when it was forked.
+    inherited: Option<&'static Contexts>,
 }
 
-static CONTEXTS: AtomicPtr<Contexts> = AtomicPtr::new(std::ptr::null_mut());
+/// The newest ones: of this process, or still of a parent.
+static CONTEXTS: AtomicPtr<Contexts> = AtomicPtr::new(null_mut());
+
+#[inline]
+fn newest() -> Option<&'static Contexts> {
+    // SAFETY: null, or leaked by `contexts_or_new`.
+    unsafe { CONTEXTS.load(Ordering::Acquire).as_ref() }
+}
 
 /// Those of this process, if it has any. The child of a fork has none of its parent's.
 #[inline]
 fn contexts() -> Option<&'static Contexts> {
-    // SAFETY: null, or leaked by `contexts_or_new`.
-    let contexts = unsafe { CONTEXTS.load(Ordering::Acquire).as_ref() };
-    contexts.filter(|contexts| contexts.generation == front::generation())
+    newest().filter(|contexts| contexts.generation == front::generation())
 }
 
 fn contexts_or_new() -> Result<&'static Contexts, i32> {
     let generation = front::enter_process();
     loop {
-        let current = CONTEXTS.load(Ordering::Acquire);
+        let inherited = newest();
         if let Some(contexts) = contexts() {
             return Ok(contexts);
         }
-        let new = Box::into_raw(Box::new(Contexts { generation, table: Table::new()? }));
+        let (current, table) =
+            (inherited.map_or(null_mut(), |at| from_ref(at).cast_mut()), Table::new()?);
+        let new = Box::into_raw(Box::new(Contexts { generation, table, inherited }));
         let swap = CONTEXTS.compare_exchange(current, new, Ordering::AcqRel, Ordering::Relaxed);
         if swap.is_err() {
             // SAFETY: made above and seen by nobody.
@@ -82,6 +92,16 @@ fn contexts_or_new() -> Result<&'static Contexts, i32> {
 #[inline]
 pub(crate) fn get(handle: usize) -> Option<Pinned<'static, AioContext>> {
     contexts()?.table.get(handle)
+}
+
+/// Is this a context that the process inherited, with an empty ring when it was forked?
+#[cold]
+pub(crate) fn is_inherited_and_empty(handle: usize) -> bool {
+    let ours = contexts();
+    let first = if let Some(ours) = ours { ours.inherited } else { newest() };
+    let mut tables = std::iter::successors(first, |contexts| contexts.inherited);
+    let context = tables.find_map(|contexts| contexts.table.get(handle));
+    context.is_some_and(|context| context.instance.available() == 0)
 }
 
 /// As [`get`], for the usual case: `None` may just mean that more has to be done first. With no call that changes errno.

@@ -144,7 +144,9 @@ unsafe fn get_any_events(
     timeout: *const libc::timespec,
 ) -> c_int {
     enter(|| {
-        let Some(context) = handle::get(handle) else { return EINVAL };
+        // SAFETY: the caller's contract.
+        let without = || unsafe { events::without_context(handle, timeout) };
+        let Some(context) = handle::get(handle) else { return without() };
         // SAFETY: the caller's contract.
         unsafe { events::get_events(&context, min_nr, nr, events, timeout, None) as c_int }
     })
@@ -162,7 +164,9 @@ pub unsafe extern "C" fn _io_pgetevents(
     sigmask: *const u64,
 ) -> c_int {
     enter(|| {
-        let Some(context) = handle::get(handle) else { return EINVAL };
+        // SAFETY: the caller's contract.
+        let without = || unsafe { events::without_context(handle, timeout) };
+        let Some(context) = handle::get(handle) else { return without() };
         let mask = if sigmask.is_null() {
             None
         } else if accessible(sigmask as usize, 8, false) {

@@ -2,6 +2,7 @@
 #include "common.h"
 
 static int fd, ends[2];
+static const char *whose;
 
 static void in_child(const char *what, void (*body)(io_context_t), io_context_t ctx)
 {
@@ -34,6 +35,57 @@ static void inherited(io_context_t ctx)
     answer("child, cancel", io_cancel(ctx, &iocb, &event));
     answer("child, destroy", io_destroy(ctx));
     answer("child, destroy again", io_destroy(ctx));
+}
+
+/* libaio looks into the ring before it asks the kernel, which alone knows whose the context is. */
+static void in_words(const char *what, long value)
+{
+    char name[128];
+    snprintf(name, sizeof name, "[io_getevents in a child] %s, %s", whose, what);
+    answer(name, value);
+}
+
+static void poll_inherited(io_context_t ctx)
+{
+    struct io_event event;
+    struct timespec none = {0, 0}, tenth = {0, 100000000};
+    in_words("getevents, no time", io_getevents(ctx, 1, 1, &event, &none));
+    in_words("getevents, min 0, no time", io_getevents(ctx, 0, 1, &event, &none));
+    in_words("getevents, min over nr, no time", io_getevents(ctx, 2, 1, &event, &none));
+    in_words("getevents, min -1, no time", io_getevents(ctx, -1, 1, &event, &none));
+    in_words("getevents, nowhere to write, no time", io_getevents(ctx, 1, 1, NULL, &none));
+    in_words("pgetevents, no time", io_pgetevents(ctx, 0, 1, &event, &none, NULL));
+    in_words("pgetevents, some time", io_pgetevents(ctx, 0, 1, &event, &tenth, NULL));
+    in_words("getevents, any time", io_getevents(ctx, 0, 1, &event, NULL));
+    in_words("queue_run", io_queue_run(ctx));
+    int got = (int)syscall(SYS_io_getevents, ctx, 0, 1, &event, &none);
+    in_words("getevents by number, no time", got < 0 ? -errno : got);
+    in_words("destroy", io_destroy(ctx));
+    in_words("getevents after that, no time", io_getevents(ctx, 0, 1, &event, &none));
+}
+
+static void poll_empty(io_context_t ctx)
+{
+    whose = "child, empty ring";
+    poll_inherited(ctx);
+    whose = "child with contexts of its own, empty ring";
+    io_context_t mine = setup(4);
+    poll_inherited(ctx);
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        whose = "child of a child, empty ring";
+        poll_inherited(ctx);
+        _exit(0);
+    }
+    waitpid(pid, NULL, 0);
+    io_destroy(mine);
+}
+
+static void poll_event(io_context_t ctx)
+{
+    whose = "child, an event in the ring";
+    poll_inherited(ctx);
 }
 
 static void own(io_context_t inherited)
@@ -104,6 +156,8 @@ int main(void)
     answer("parent, submit a poll", submit1(ctx, &waiting));
     in_child("child with its own context", own, ctx);
     request(ctx, "parent, read after a child", &iocb);
+    in_child("child that polls", poll_empty, ctx);
+    request(ctx, "parent, read after polls in a child", &iocb);
     in_child("child that exits", leave, ctx);
     request(ctx, "parent, read after a child's exit", &iocb);
     in_child("child with a child", grandchild, ctx);
@@ -111,6 +165,9 @@ int main(void)
     say("a child through system", "%d", system("exit 5") >> 8);
     if (write(ends[1], "x", 1) != 1)
         die("write");
+    for (int i = 0; !ready(ctx) && i < 20000; i++)
+        usleep(1000);
+    in_child("child that polls where an event is", poll_event, ctx);
     reap(ctx, 1, &event);
     yes("parent, the poll fires after all that", event.obj == &waiting && (event.res & POLLIN));
 
