@@ -122,7 +122,7 @@ pub struct Builder {
     pub(crate) fd_pool: usize,
     /// Malformed requests are refused at submit, as io_submit does.
     pub(crate) strict: bool,
-    /// As many requests at a time are handed to the kernel.
+    /// As many requests the kernel is asked for.
     pub(crate) kernel_room: u32,
     pub(crate) placement: Placement,
     pub(crate) cell_stats: bool,
@@ -256,8 +256,9 @@ impl Builder {
         self
     }
 
-    /// Hands at most this many requests to the kernel at a time (with `auto`, `linux_aio` and `io_uring`);
-    /// for front ends with many entries, since Linux AIO's are scarce on some hosts.
+    /// Asks the kernel for room for this many requests at a time (with `auto`, `linux_aio` and
+    /// `io_uring`), and hands over no more than it has got; for front ends with more entries, since
+    /// Linux AIO's are scarce on some hosts.
     #[must_use]
     pub fn kernel_room(mut self, requests: u32) -> Self {
         self.kernel_room = requests.max(1);

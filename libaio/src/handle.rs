@@ -133,7 +133,7 @@ pub(crate) fn create(entries: u32) -> Result<usize, i32> {
     /// What a context takes beside its slots, and for each of them, at most.
     const CONTEXT_BYTES: usize = 512 * 1024;
     const SLOT_BYTES: usize = 640;
-    let builder = front::env::builder()?.strict(true);
+    let builder = front::env::builder()?.strict(true).kernel_room(entries);
     let table = &contexts_or_new()?.table;
     let (places, room) = ring_size(entries);
     if !front::has_memory(CONTEXT_BYTES + places as usize * SLOT_BYTES) {

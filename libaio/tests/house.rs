@@ -189,6 +189,37 @@ fn an_engine_that_moves_no_data_is_warned_of_once() {
     assert_eq!(answers(&command(&program, &variables).output().expect("timeout(1)")), unwritten);
 }
 
+/// The host has fs.aio-max-nr requests for all its processes: a context takes what it was asked for.
+#[test]
+fn contexts_take_what_they_ask_for() {
+    let folder = folder();
+    let program = compile("house/aio_nr.c", folder.path(), &["-laio"]);
+    let library = support::library();
+    let run = |variables: &[(&str, &Path)]| {
+        let output = command(&program, variables).output().expect("timeout(1)");
+        match String::from_utf8_lossy(&output.stderr).split_once("SKIPPED: ") {
+            Some((_, reason)) => Err(reason.trim().to_owned()),
+            None => Ok(answers(&output)),
+        }
+    };
+    let here = ("TMPDIR", folder.path());
+    let original = run(&[here]);
+    for engine in ["linux_aio", "auto"] {
+        let preload = ("LD_PRELOAD", library.as_path());
+        let ours = run(&[here, preload, ("URINGLET_ENGINE", Path::new(engine))]);
+        let name = format!("contexts_take_what_they_ask_for/{engine}");
+        match (&original, ours) {
+            // Where direct reads do not sleep, it takes nothing.
+            (Ok(_), Ok(ours)) if engine == "auto" && !ours.contains("takes: 1\n") => {
+                assert_eq!(ours.matches("takes: 0\n").count(), 3, "{ours}");
+            }
+            (Ok(original), Ok(ours)) => assert_eq!(*original, ours, "{engine}"),
+            (Err(reason), _) => support::skipped(&name, reason),
+            (_, Err(reason)) => support::skipped(&name, &reason),
+        }
+    }
+}
+
 /// An allocator that checks itself.
 #[test]
 fn under_malloc_check() {

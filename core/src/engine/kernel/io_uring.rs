@@ -73,7 +73,6 @@ impl Uring {
     /// # Errors
     /// The negative errno of io_uring_setup(2) or eventfd(2).
     pub(super) fn new(slots: usize) -> Result<Self, i32> {
-        let fds = Eventfds::new()?;
         let entries = (slots + 1).min(ENTRIES_MAX) as u32;
         // One more completion for the poll that ends a sleep.
         let completions =
@@ -101,7 +100,8 @@ impl Uring {
         own::note(ring.as_raw_fd());
         let room = slots.min(ring.params().cq_entries() as usize - 1);
         let (told, issuer) = (AtomicBool::new(false), AtomicUsize::new(NOBODY));
-        Ok(Self { ring, submission: Mutex::new(()), room, fds, told, cooperates, issuer })
+        let (submission, fds) = (Mutex::new(()), Eventfds::new());
+        Ok(Self { ring, submission, room, fds, told, cooperates, issuer })
     }
 
     /// Puts one entry into the submission queue. False: no room.
@@ -119,13 +119,14 @@ impl Uring {
     }
 
     fn arm(&self) {
-        if self.fds.armed.swap(true, Ordering::Relaxed) {
+        let wake = self.fds.wake();
+        if wake < 0 || self.fds.armed.swap(true, Ordering::Relaxed) {
             return;
         }
         if self.cooperates {
             self.issue();
         }
-        let entry = op::PollAdd::new(types::Fd(self.fds.wake), libc::POLLIN as u32).build();
+        let entry = op::PollAdd::new(types::Fd(wake), libc::POLLIN as u32).build();
         let writer = lock(&self.submission);
         let pushed = self.push(&writer, &entry.user_data(WAKE));
         drop(writer);
@@ -155,7 +156,7 @@ impl Uring {
         }
         let first = self.issuer.compare_exchange(NOBODY, now, Ordering::Relaxed, Ordering::Relaxed);
         if first.is_err() && self.issuer.swap(SEVERAL, Ordering::Relaxed) != SEVERAL {
-            sys::eventfd_add(self.fds.wake, 1);
+            sys::eventfd_add(self.fds.wake(), 1);
         }
     }
 
@@ -190,7 +191,7 @@ impl Uring {
             && let Some(entry) = queue.next()
         {
             if entry.user_data() == WAKE {
-                sys::eventfd_drain(self.fds.wake);
+                sys::eventfd_drain(self.fds.wake());
                 self.fds.armed.store(false, Ordering::Relaxed);
                 continue;
             }
@@ -337,7 +338,7 @@ impl Backend for Uring {
     }
 
     fn wake_fd(&self) -> RawFd {
-        self.fds.wake
+        self.fds.wake()
     }
 
     fn events(&self) -> RawFd {
@@ -375,7 +376,7 @@ mod tests {
         let told = || {
             let mut count = 0u64;
             // SAFETY: an eventfd of this test, which does not block, and eight bytes.
-            let n = unsafe { libc::read(uring.fds.wake, (&raw mut count).cast(), 8) };
+            let n = unsafe { libc::read(uring.fds.wake(), (&raw mut count).cast(), 8) };
             if n == 8 { count } else { 0 }
         };
         (0..2).for_each(|_| uring.issue());

@@ -94,15 +94,16 @@ unsafe impl Sync for LinuxAio {}
 unsafe impl Send for LinuxAio {}
 
 impl LinuxAio {
+    /// Asks for `wanted` requests of the host's fs.aio-max-nr, or fewer where it leaves no more.
+    ///
     /// # Errors
-    /// The negative errno of io_setup(2) or eventfd(2).
-    pub(super) fn new(slots: usize, mut room: usize) -> Result<Self, i32> {
-        let fds = Eventfds::new()?;
-        // Fewer will do where the host's fs.aio-max-nr leaves no more.
+    /// The negative errno of io_setup(2).
+    pub(super) fn new(slots: usize, mut wanted: usize) -> Result<Self, i32> {
         let context = loop {
-            // One more for the poll that ends a sleep.
-            match sys::io_setup(room + 1) {
-                Err(errno) if errno == -libc::EAGAIN && room > 32 => room = (room / 4).max(32),
+            match sys::io_setup(wanted) {
+                Err(errno) if errno == -libc::EAGAIN && wanted > 32 => {
+                    wanted = (wanted / 4).max(32);
+                }
                 made => break made?,
             }
         };
@@ -110,9 +111,12 @@ impl LinuxAio {
         let header = unsafe { &*(context as *const RingHeader) };
         let known = header.magic == MAGIC && header.incompat_features == 0;
         let mapped = known && header.header_length as usize == size_of::<RingHeader>();
+        // The ring has more than twice the places that were asked for. CPUs hold back fewer than half
+        // of them (fs/aio.c, get_reqs_available), and the poll that ends a sleep needs one.
+        let room = if known { slots.min(header.places as usize / 2 - 1) } else { wanted };
         // SAFETY: all zeroes are an iocb; only those in use are touched.
         let iocbs = unsafe { Box::new_zeroed_slice(slots).assume_init() };
-        Ok(Self { context: AtomicU64::new(context), room, iocbs, mapped, fds })
+        Ok(Self { context: AtomicU64::new(context), room, iocbs, mapped, fds: Eventfds::new() })
     }
 
     fn context(&self) -> u64 {
@@ -151,7 +155,7 @@ impl LinuxAio {
     /// Notes one event; 0 if it was the poll's.
     fn take(&self, event: IoEvent, done: &mut Done) -> usize {
         if event.data == WAKE {
-            sys::eventfd_drain(self.fds.wake);
+            sys::eventfd_drain(self.fds.wake());
             self.fds.armed.store(false, Ordering::Relaxed);
             return 0;
         }
@@ -188,13 +192,14 @@ impl LinuxAio {
     }
 
     fn arm(&self) {
-        if self.fds.armed.swap(true, Ordering::Relaxed) {
+        let wake = self.fds.wake();
+        if wake < 0 || self.fds.armed.swap(true, Ordering::Relaxed) {
             return;
         }
         let poll = Iocb {
             data: WAKE,
             opcode: command::POLL,
-            fd: self.fds.wake as u32,
+            fd: wake as u32,
             buf: libc::POLLIN as u64,
             ..Iocb::default()
         };
@@ -299,7 +304,7 @@ impl Backend for LinuxAio {
     }
 
     fn wake_fd(&self) -> RawFd {
-        self.fds.wake
+        self.fds.wake()
     }
 
     fn events(&self) -> RawFd {

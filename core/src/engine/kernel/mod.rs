@@ -87,10 +87,10 @@ pub(super) trait Backend: Send + Sync + fmt::Debug {
     /// Nothing is in flight, and nothing will be: gives back what the host has little of. Called once, by the reaper.
     fn close(&self) {}
 
-    /// The eventfd(2) that ends a sleep.
+    /// The eventfd(2) that ends a sleep, made on first use; negative if there is none to be had.
     fn wake_fd(&self) -> RawFd;
 
-    /// The eventfd(2) that tells of completions, made on first use; -1 if there is none to be had.
+    /// The eventfd(2) that tells of completions, as [`Backend::wake_fd`].
     fn events(&self) -> RawFd;
 }
 
@@ -114,6 +114,9 @@ fn nap() -> SleepEnd {
 /// Contexts of this process whose cold reads go through an io_uring, which takes descriptors of the program's: now, and at most.
 static RINGS: AtomicUsize = AtomicUsize::new(0);
 const RINGS_MAX: usize = 64;
+
+/// An io_uring has room for so many even if fewer are wanted: it takes no more of the host.
+const RING_LEAST: usize = 128;
 
 /// The kernel lane of one context.
 #[derive(Debug)]
@@ -154,7 +157,7 @@ fn make(
 ) -> Result<Box<dyn Backend>, i32> {
     match kind {
         EngineKind::LinuxAio => Ok(Box::new(linux_aio::LinuxAio::new(slots, room)?)),
-        EngineKind::IoUring => Ok(Box::new(io_uring::Uring::new(room)?)),
+        EngineKind::IoUring => Ok(Box::new(io_uring::Uring::new(slots.min(room.max(RING_LEAST)))?)),
         EngineKind::PosixAio => Ok(Box::new(Arc::new(posix_aio::PosixAio::new(slots, fd_pool)?))),
         other => unreachable!("{other} is not a kernel interface"),
     }
@@ -562,9 +565,6 @@ impl KernelLane {
         }
         let (reaping, backend) = self.try_reap()?;
         let fd = backend.wake_fd();
-        if fd < 0 {
-            return None;
-        }
         // What other threads complete comes one by one.
         let alone = instance.free_slots().held() == in_flight;
         let min = if alone { (sleeper.need as usize).clamp(1, in_flight) } else { 1 };
@@ -573,9 +573,10 @@ impl KernelLane {
         let end = instance.completions().sleep_elsewhere(sleeper, fd, || {
             let min = min.min(HARVEST);
             // A wake-up counts as one completion only, and fewer may come than were in flight
-            // (refused at submit): it looks again.
-            let timeout =
-                if min > 1 { Some(timeout.unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN)) } else { timeout };
+            // (refused at submit): it looks again. So does who cannot be woken.
+            let looks_again = min > 1 || fd < 0;
+            let shorter = timeout.unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN);
+            let timeout = if looks_again { Some(shorter) } else { timeout };
             let (harvested, end) = backend.sleep(instance, min, timeout, mask, &mut done);
             n = harvested;
             if n > 0 && end != SleepEnd::Interrupted { SleepEnd::Again } else { end }
@@ -608,10 +609,11 @@ impl Drop for KernelLane {
     }
 }
 
-/// Two eventfds of a backend: one to be woken by, and, on first use, one that tells of completions.
+/// Two eventfds of a backend, each made on first use: one to be woken by, and one that tells of
+/// completions.
 #[derive(Debug)]
 pub(super) struct Eventfds {
-    pub(super) wake: RawFd,
+    wake: OnceLock<RawFd>,
     events: OnceLock<RawFd>,
     /// The kernel is told to end a sleep when `wake` is counted up.
     pub(super) armed: AtomicBool,
@@ -621,14 +623,9 @@ pub(super) struct Eventfds {
 }
 
 impl Eventfds {
-    fn new() -> Result<Self, i32> {
-        let wake = own::eventfd();
-        if wake < 0 {
-            return Err(wake as i32);
-        }
-        let armed = AtomicBool::new(false);
-        let (events, read) = (OnceLock::new(), AtomicU32::new(0));
-        Ok(Self { wake: wake as RawFd, events, armed, read })
+    fn new() -> Self {
+        let (wake, events) = (OnceLock::new(), OnceLock::new());
+        Self { wake, events, armed: AtomicBool::new(false), read: AtomicU32::new(0) }
     }
 
     /// The requests were read; the kernel may complete them from now on.
@@ -641,18 +638,32 @@ impl Eventfds {
         self.read.load(Ordering::Acquire);
     }
 
+    fn wake(&self) -> RawFd {
+        Self::made(&self.wake)
+    }
+
     fn events(&self) -> RawFd {
-        *self.events.get_or_init(|| own::eventfd() as RawFd)
+        Self::made(&self.events)
+    }
+
+    /// A negative number if there is none to be had now.
+    fn made(place: &OnceLock<RawFd>) -> RawFd {
+        if let Some(&fd) = place.get() {
+            return fd;
+        }
+        let fd = own::eventfd() as RawFd;
+        if fd < 0 {
+            return fd;
+        }
+        // Another thread may have been first.
+        place.set(fd).err().inspect(|&fd| own::close(fd));
+        *place.get().expect("set")
     }
 }
 
 impl Drop for Eventfds {
     fn drop(&mut self) {
-        own::close(self.wake);
-        if let Some(&fd) = self.events.get()
-            && fd >= 0
-        {
-            own::close(fd);
-        }
+        let made = [self.wake.get(), self.events.get()].into_iter().flatten();
+        made.for_each(|&fd| own::close(fd));
     }
 }

@@ -253,10 +253,10 @@ impl PosixAio {
             return Err(-libc::EOPNOTSUPP);
         }
         let functions = functions().ok_or(-libc::ENOSYS)?;
-        let fds = Eventfds::new()?;
+        let fds = Eventfds::new();
         let blocks = slots + OLDEST;
         // Read by a thread of the C library, which is to sleep in that.
-        sys::set_blocking(fds.wake);
+        sys::set_blocking(fds.wake());
         Ok(Self {
             functions,
             blocks: (0..blocks).map(|_| UnsafeCell::new(zeroed())).collect(),
@@ -285,7 +285,7 @@ impl PosixAio {
             return;
         }
         let mut block = zeroed();
-        block.aio_fildes = self.fds.wake;
+        block.aio_fildes = self.fds.wake();
         block.aio_buf = self.woken.get().cast();
         block.aio_nbytes = size_of::<u64>();
         // SAFETY: no read is in flight, so block and buffer are ours; both live until it is done.
@@ -530,7 +530,7 @@ impl Backend for Arc<PosixAio> {
             }
             if std::mem::replace(&mut state.asleep, false) {
                 // So that it waits for this one too.
-                sys::eventfd_add(self.fds.wake, 1);
+                sys::eventfd_add(self.fds.wake(), 1);
             }
             if tell {
                 self.call_teller(&mut state);
@@ -607,7 +607,7 @@ impl Backend for Arc<PosixAio> {
     }
 
     fn wake_fd(&self) -> RawFd {
-        self.fds.wake
+        self.fds.wake()
     }
 
     fn events(&self) -> RawFd {
@@ -624,7 +624,7 @@ impl Drop for PosixAio {
             return;
         }
         let _whole = sys::Uncancelable::new();
-        sys::eventfd_add(self.fds.wake, 1);
+        sys::eventfd_add(self.fds.wake(), 1);
         let list = [self.wake.get().cast_const()];
         // SAFETY: the block and its buffer must outlive the read, which ends now.
         unsafe {

@@ -1,0 +1,89 @@
+/* What contexts take of the host's fs.aio-max-nr, once they have handed direct reads to the kernel,
+ * and how many there can be with few descriptors. Others make contexts at the same time: what most
+ * of many looks say counts. */
+#include "../c/common.h"
+#include <sys/resource.h>
+
+enum { LOOKS = 15, READS = 8, MANY = 1000 };
+
+static int fd;
+
+static long figure(const char *path)
+{
+    char text[32] = "";
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0 || read(file, text, sizeof text - 1) <= 0) {
+        fprintf(stderr, "SKIPPED: %s cannot be read\n", path);
+        exit(0);
+    }
+    close(file);
+    return atol(text);
+}
+
+static int by_size(const void *one, const void *other)
+{
+    long a = *(const long *)one, b = *(const long *)other;
+    return (a > b) - (a < b);
+}
+
+/* A context for `n` requests that has read. */
+static io_context_t used(int n)
+{
+    static unsigned char buf[READS * PAGE] __attribute__((aligned(PAGE)));
+    static struct iocb iocbs[READS];
+    struct io_event events[READS];
+    io_context_t ctx = setup(n);
+    for (int round = 0; round < 4; round++) {
+        for (int i = 0; i < READS; i++) {
+            struct iocb *list = &iocbs[i];
+            io_prep_pread(list, fd, buf + i * PAGE, PAGE, (long long)i * PAGE);
+            if (io_submit(ctx, 1, &list) != 1)
+                die("submit");
+        }
+        reap(ctx, READS, events);
+        for (int i = 0; i < READS; i++)
+            if (events[i].res != PAGE)
+                die("read: %s", code((long)events[i].res));
+    }
+    return ctx;
+}
+
+static void taken_by(int n)
+{
+    long taken[LOOKS];
+    char name[64];
+    for (int i = 0; i < LOOKS; i++) {
+        long before = figure("/proc/sys/fs/aio-nr");
+        io_context_t ctx = used(n);
+        taken[i] = figure("/proc/sys/fs/aio-nr") - before;
+        io_destroy(ctx);
+    }
+    qsort(taken, LOOKS, sizeof taken[0], by_size);
+    snprintf(name, sizeof name, "a context for %d takes", n);
+    answer(name, taken[LOOKS / 2]);
+}
+
+int main(void)
+{
+    static io_context_t many[MANY];
+    int plain = temp_file(READS * PAGE), made = 0, got = 0;
+    fd = reopen(plain, O_RDONLY | O_DIRECT);
+    if (fd < 0) {
+        fprintf(stderr, "SKIPPED: no direct reads here\n");
+        return 0;
+    }
+    if (figure("/proc/sys/fs/aio-max-nr") - figure("/proc/sys/fs/aio-nr") < 8 * MANY) {
+        fprintf(stderr, "SKIPPED: little is left of fs.aio-max-nr\n");
+        return 0;
+    }
+    taken_by(1);
+    taken_by(8);
+    taken_by(200);
+    struct rlimit few = {128, 128};
+    if (setrlimit(RLIMIT_NOFILE, &few))
+        die("setrlimit");
+    while (made < MANY && !(got = io_setup(1, &many[made])))
+        made++;
+    say("contexts with few descriptors", "%d, then %s", made, code(got));
+    return 0;
+}
