@@ -462,9 +462,13 @@ pub(crate) fn is_eventfd(fd: RawFd) -> bool {
     ret < 0 || &link[..ret as usize] == NAME
 }
 
-/// Blocks every signal of the calling thread and returns the old mask.
+/// The C library's own signals: SIGCANCEL, and SIGSETXID, with which setuid(2) and its like reach every
+/// thread. A thread that blocks the second one keeps such a call from returning.
+const C_LIBRARYS_SIGNALS: u64 = 1 << (32 - 1) | 1 << (33 - 1);
+
+/// Blocks every signal of the calling thread that programs may use, and returns the old mask.
 pub(crate) fn block_signals() -> u64 {
-    let (all, mut old) = (u64::MAX, 0u64);
+    let (all, mut old) = (!C_LIBRARYS_SIGNALS, 0u64);
     // SAFETY: both masks are eight bytes, the kernel's sigset size.
     unsafe { call!(rt_sigprocmask, libc::SIG_SETMASK, &raw const all, &raw mut old, 8) };
     old

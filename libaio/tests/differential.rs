@@ -162,6 +162,7 @@ programs! {
     pgetevents,
     poll,
     poll_visible,
+    privileges,
     queue_legacy,
     read_write,
     ring,

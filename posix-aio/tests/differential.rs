@@ -129,6 +129,7 @@ programs! {
     old_versions,
     order,
     own_malloc,
+    privileges,
     read_write,
     resources,
     state,

@@ -367,6 +367,10 @@ impl Poller {
                 }
                 continue;
             }
+            if ret == -(libc::EINTR as sys::Ret) {
+                // A handler of the C library's (setuid(2)).
+                continue;
+            }
             if ret < 0 {
                 // More descriptors than poll takes (RLIMIT_NOFILE was lowered): try them all,
                 // now and then.

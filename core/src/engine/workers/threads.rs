@@ -199,7 +199,7 @@ impl Busy {
     }
 }
 
-/// Starts a thread of ours: all signals blocked, a small stack, named `uringlet-…`. A panic in it
+/// Starts a thread of ours: the program's signals blocked, a small stack, named `uringlet-…`. A panic in it
 /// ends the process with a message: requests would be lost otherwise.
 pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     // The C library ends the process if a thread cannot have what it needs at its beginning.

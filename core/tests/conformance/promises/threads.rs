@@ -1,9 +1,12 @@
 //! The library's threads: they take no signals, retire when idle, and use no CPU until then.
 
+use std::io::Write as _;
 use std::time::Duration;
 
 use super::{PIPES, Pipes, busy, errno};
-use crate::common::{context, excepted, isolated, our_threads, reap_all, wait_for, wait_until};
+use crate::common::{
+    by_user_data, context, excepted, isolated, our_threads, reap_all, wait_for, wait_until,
+};
 
 #[test]
 fn our_threads_block_all_signals() {
@@ -27,9 +30,50 @@ fn our_threads_block_all_signals() {
             };
             let blocked = u64::from_str_radix(line["SigBlk:".len()..].trim(), 16).unwrap();
             assert_eq!(blocked & wanted, wanted, "{} blocks {blocked:x}", thread.name);
+            let librarys = 1u64 << (32 - 1) | 1 << (33 - 1);
+            assert_eq!(blocked & librarys, 0, "{} blocks {blocked:x}", thread.name);
         }
         let mask = std::fs::read_to_string("/proc/thread-self/status").unwrap();
         assert!(mask.contains("SigBlk:\t0000000000000000"), "the caller's mask is as it was");
+    });
+}
+
+/// The ids that a thread of this process has, of users and of groups; none of the kernel's own threads for io_uring.
+fn ids(task: &std::path::Path) -> Option<String> {
+    let status = std::fs::read_to_string(task.join("status")).ok()?;
+    let lines = status.lines().filter(|line| line.starts_with("Uid:") || line.starts_with("Gid:"));
+    (!status.starts_with("Name:\tiou-")).then(|| lines.collect::<Vec<_>>().join(" "))
+}
+
+#[test]
+fn a_change_of_the_user_reaches_all_threads() {
+    // SAFETY: passes nothing.
+    if unsafe { libc::geteuid() } != 0 {
+        return crate::common::skip("changing the user needs root");
+    }
+    isolated(|| {
+        const NOBODY: u32 = 65534;
+        // SAFETY: no handler is installed: the signal ends a process that hangs.
+        unsafe { libc::alarm(30) };
+        let mut context = context(256);
+        let mut pipes = Pipes::new(1);
+        busy(&mut context, &mut pipes);
+        assert!(!our_threads().is_empty());
+        // SAFETY: passes numbers. This process is the test's own.
+        unsafe {
+            assert_eq!(libc::setresgid(NOBODY, NOBODY, NOBODY), 0);
+            assert_eq!(libc::setresuid(NOBODY, NOBODY, NOBODY), 0);
+        }
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let ids: Vec<String> = tasks.filter_map(|task| ids(&task.path())).collect();
+        assert!(ids.len() > 1, "{ids:?}");
+        for line in ids {
+            assert_eq!(line.matches("65534").count(), 8, "{line}");
+        }
+        // What was in flight is, and what comes next works.
+        pipes.ends[0].1.write_all(b"later").unwrap();
+        wait_for(&mut context, 1);
+        assert_eq!(by_user_data(&reap_all(&mut context))[&PIPES], 5);
     });
 }
 
