@@ -25,6 +25,8 @@ use crate::memory::accessible;
 #[global_allocator]
 static MEMORY: front::Reserve = front::Reserve::new();
 
+uringlet::at_load!(front::env::read);
+
 /// The door for calls that may open files and sleep: the thread is not cancelled in the midst of it.
 fn enter_whole<T>(body: impl FnOnce() -> T) -> T {
     enter(|| {

@@ -33,6 +33,8 @@ uringlet::see_descriptors_end!(crate::state::before_close);
 #[global_allocator]
 static MEMORY: front::Reserve = front::Reserve::new();
 
+uringlet::at_load!(front::env::read);
+
 /// # Safety
 /// As aio_read(3).
 #[unsafe(no_mangle)]

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use super::{CpuSet, Device, Topology};
 use crate::config::ConfigError;
+use crate::front::env::variable;
 
 /// CPUs, by number or by what happens on them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -108,12 +109,13 @@ pub const COMPLETION_VARIABLE: &str = "URINGLET_COMPLETION_AFFINITY";
 pub const RQ_VARIABLE: &str = "URINGLET_RQ_AFFINITY";
 
 impl Placement {
-    /// What the environment asks for, as `uringlet run` sets it for the program that it starts.
+    /// What the environment asks for, as `uringlet run` sets it for the program that it starts: nothing in a
+    /// program that gains privileges (AT_SECURE, getauxval(3)).
     ///
     /// # Errors
     /// [`ConfigError`] names the field: it is no list and none of the words, or no number.
     pub fn from_environment() -> Result<Self, ConfigError> {
-        let text = |name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+        let text = |name| variable(name).map(|value| value.to_string_lossy().into_owned());
         let cpus = |name, field| match text(name) {
             Some(text) => text.parse().map_err(|error| ConfigError { field, ..error }),
             None => Ok(Affinity::Any),

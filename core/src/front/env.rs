@@ -1,6 +1,8 @@
-//! What the environment says to a drop-in: read once, when it makes its first context.
+//! What the environment says to a drop-in: read once, when the drop-in is loaded. Programs may clear or
+//! overwrite their environment before they make a context.
 #![allow(unsafe_code)]
 
+use std::ffi::{OsStr, OsString};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use crate::{Builder, Context, EngineKind, sys};
@@ -10,7 +12,7 @@ const ENGINE: &str = "URINGLET_ENGINE";
 /// `URINGLET_NULL_MEANT`: `uringlet run --engine null` was asked for, so nobody has to be warned.
 const NULL_MEANT: &str = "URINGLET_NULL_MEANT";
 /// `URINGLET_STATS`: where `uringlet run --stats` has the program count, or [`STATS_OWN`].
-pub(crate) const STATS: &str = "URINGLET_STATS";
+const STATS: &str = "URINGLET_STATS";
 /// Each process counts into memory of its own, for `uringlet top`.
 pub(crate) const STATS_OWN: &str = "auto";
 
@@ -20,21 +22,70 @@ static UNWARNED: AtomicBool = AtomicBool::new(false);
 const WARNING: &str = "uringlet: warning: no data is read or written, because URINGLET_ENGINE is \
                        null (unset URINGLET_ENGINE)\n";
 
+/// What it says.
+struct Told {
+    /// `None`: something that cannot be used.
+    builder: Option<Builder>,
+    stats: Option<OsString>,
+}
+
+/// A variable of uringlet's. A program that gains privileges when it is started (AT_SECURE, getauxval(3)) has none:
+/// who starts it is not to say what it does.
+pub(crate) fn variable(name: &str) -> Option<OsString> {
+    // SAFETY: asks for a number.
+    let gains_privileges = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    if gains_privileges { None } else { std::env::var_os(name) }
+}
+
+/// Reads the environment, for [`at_load!`](crate::at_load).
+pub extern "C" fn read() {
+    told();
+}
+
+/// What the environment said when it was read, which is now if it was not read before. The child of a fork has
+/// what its parent has.
+fn told() -> &'static Told {
+    // No lock: a thread that the child of a fork does not have may hold it for ever.
+    static TOLD: AtomicPtr<Told> = AtomicPtr::new(std::ptr::null_mut());
+    let mut known = TOLD.load(Ordering::Acquire);
+    if known.is_null() {
+        known = Box::into_raw(Box::new(Told { builder: told_builder(), stats: variable(STATS) }));
+        TOLD.store(known, Ordering::Release);
+    }
+    // SAFETY: leaked above, now or earlier.
+    unsafe { &*known }
+}
+
+fn told_builder() -> Option<Builder> {
+    let engine = match variable(ENGINE).as_deref().map(OsStr::to_str) {
+        Some(name) => name?.parse().ok()?,
+        None => EngineKind::default(),
+    };
+    if engine == EngineKind::Null && variable(NULL_MEANT).is_none() {
+        UNWARNED.store(true, Ordering::Relaxed);
+    }
+    let placement = crate::affinity::Placement::from_environment().ok()?;
+    Some(Context::builder().engine(engine).placement(placement))
+}
+
+/// What `URINGLET_STATS` says.
+pub(crate) fn stats() -> Option<&'static OsStr> {
+    told().stats.as_deref()
+}
+
 /// How contexts are to be made. Where they will move no data, the first call warns of it.
 ///
 /// # Errors
 /// `-EINVAL` for a value that cannot be used: the program was started to run on something that it
 /// would not run on.
 pub fn builder() -> Result<Builder, i32> {
-    // No lock: a thread that the child of a fork does not have may hold it for ever.
-    static BUILDER: AtomicPtr<Option<Builder>> = AtomicPtr::new(std::ptr::null_mut());
-    let mut known = BUILDER.load(Ordering::Acquire);
-    if known.is_null() {
-        known = Box::into_raw(Box::new(read()));
-        BUILDER.store(known, Ordering::Release);
+    static IS_OBSERVED: AtomicBool = AtomicBool::new(false);
+    if stats().is_some() && !IS_OBSERVED.load(Ordering::Acquire) {
+        // Statistics that cannot be written are no reason to stop a program.
+        let _ = crate::stats::observe();
+        IS_OBSERVED.store(true, Ordering::Release);
     }
-    // SAFETY: leaked above, now or earlier.
-    let builder = unsafe { &*known }.clone().ok_or(-libc::EINVAL)?;
+    let builder = told().builder.clone().ok_or(-libc::EINVAL)?;
     if UNWARNED.swap(false, Ordering::Relaxed) {
         warn();
     }
@@ -46,20 +97,4 @@ fn warn() {
     let line = libc::iovec { iov_base: WARNING.as_ptr() as *mut _, iov_len: WARNING.len() };
     // SAFETY: one vector, whose bytes are constant, and are only read.
     sys::without_write_signals(|| unsafe { sys::pwritev(2, &line, 1, u64::MAX, 0) });
-}
-
-fn read() -> Option<Builder> {
-    let engine = match std::env::var(ENGINE) {
-        Ok(name) => name.parse().ok()?,
-        Err(_) => EngineKind::default(),
-    };
-    if std::env::var_os(STATS).is_some() {
-        // Statistics that cannot be written are no reason to stop a program.
-        let _ = crate::stats::observe();
-    }
-    if engine == EngineKind::Null && std::env::var_os(NULL_MEANT).is_none() {
-        UNWARNED.store(true, Ordering::Relaxed);
-    }
-    let placement = crate::affinity::Placement::from_environment().ok()?;
-    Some(Context::builder().engine(engine).placement(placement))
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use super::{Counters, Snapshot};
-use crate::front::env::{STATS, STATS_OWN};
+use crate::front::env::{self, STATS_OWN};
 use crate::own::Copied;
 use crate::{process, sys};
 
@@ -408,8 +408,8 @@ pub fn publish_to(path: &Path) -> io::Result<()> {
 /// # Errors
 /// As [`Region::create`] and [`publish_to`].
 pub fn observe() -> io::Result<()> {
-    match std::env::var_os(STATS) {
-        Some(path) if path != STATS_OWN => publish_to(Path::new(&path)),
+    match env::stats() {
+        Some(path) if path != STATS_OWN => publish_to(Path::new(path)),
         _ => observe_alone(),
     }
 }

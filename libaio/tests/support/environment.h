@@ -1,0 +1,26 @@
+/* What the programs about the environment share: what the loader says, and an environment that is gone. */
+#ifndef ENVIRONMENT_H
+#define ENVIRONMENT_H
+
+#include "answers.h"
+#include <sys/auxv.h>
+
+extern char **environ;
+
+/* As a program does that takes the memory for a longer name of its process. */
+static void clear_the_environment(void)
+{
+    for (char **at = environ; *at; at++)
+        memset(*at, 'x', strlen(*at));
+    if (clearenv())
+        die("clearenv");
+}
+
+static void begin(int argc, char **argv)
+{
+    say("gains privileges", "%s", getauxval(AT_SECURE) ? "yes" : "no");
+    if (argc > 1 && !strcmp(argv[1], "clear"))
+        clear_the_environment();
+}
+
+#endif

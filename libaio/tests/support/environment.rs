@@ -1,0 +1,82 @@
+//! What a drop-in makes of `URINGLET_*` in programs that are linked to it.
+
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use uringlet::stats::Region;
+
+/// A user without rights, and a group.
+const NOBODY: u32 = 65534;
+
+/// A program that is linked to a drop-in, in a folder that everybody may enter.
+pub struct Program {
+    folder: tempfile::TempDir,
+    path: PathBuf,
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("its owner's");
+}
+
+impl Program {
+    /// `house/environment.c` of the drop-in in `manifest`, linked to a copy of `library` by its name `soname`.
+    pub fn new(manifest: &str, library: &Path, soname: &str) -> Self {
+        // Not in the target folder, which may be in somebody's home.
+        let folder = tempfile::tempdir().expect("a folder");
+        set_mode(folder.path(), 0o755);
+        let copy = folder.path().join(soname);
+        std::fs::copy(library, &copy).expect("the library");
+        set_mode(&copy, 0o755);
+        let path = folder.path().join("environment");
+        let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+        let output = Command::new(compiler)
+            .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Werror", "-o"])
+            .arg(&path)
+            .arg(Path::new(manifest).join("tests/house/environment.c"))
+            .arg(copy)
+            .arg(format!("-Wl,-rpath,{}", folder.path().display()))
+            .output()
+            .expect("a C compiler: run ci/setup.sh");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{text} (run ci/setup.sh)");
+        Self { folder, path }
+    }
+
+    /// What it prints when it is told to do nothing of what it is asked for, and to count; and how many contexts it counted.
+    fn run(&self, arguments: &[&str], as_nobody: bool) -> (String, u64) {
+        let region = Region::create().expect("memory");
+        let mut command = Command::new(&self.path);
+        command.args(arguments).env("URINGLET_ENGINE", "null").env("URINGLET_STATS", region.path());
+        command.env_remove("LD_LIBRARY_PATH").env_remove("LD_PRELOAD");
+        if as_nobody {
+            command.uid(NOBODY).gid(NOBODY).current_dir(self.folder.path());
+        }
+        let output = command.output().expect("the program");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && error.is_empty(), "{}: {error}", output.status);
+        (String::from_utf8(output.stdout).expect("text"), region.snapshot().contexts)
+    }
+
+    pub fn keeps_what_it_was_told_at_its_start(&self) {
+        let told = ("gains privileges: no\na read: 0\n".to_owned(), 1);
+        assert_eq!(self.run(&[], false), told);
+        assert_eq!(self.run(&["clear"], false), told, "the environment is gone by then");
+    }
+
+    /// The reason why that cannot be seen here, if so.
+    pub fn is_told_nothing_where_it_gains_privileges(&self) -> Option<&'static str> {
+        if std::fs::metadata("/proc/self").expect("/proc").uid() != 0 {
+            return Some("a program that is root's needs root");
+        }
+        set_mode(&self.path, 0o4755);
+        let (printed, counted) = self.run(&[], true);
+        set_mode(&self.path, 0o755);
+        if printed.starts_with("gains privileges: no\n") {
+            return Some("set-user-ID is ignored here (mount(8), nosuid)");
+        }
+        assert_eq!((&printed[..], counted), ("gains privileges: yes\na read: 64\n", 0));
+        None
+    }
+}

@@ -1,0 +1,18 @@
+/* One read, so that it can be seen from its result what the library was told. */
+#include "../../../libaio/tests/support/environment.h"
+#include <aio.h>
+
+int main(int argc, char **argv)
+{
+    static char bytes[64];
+    struct aiocb cb = {.aio_buf = bytes, .aio_nbytes = sizeof bytes, .aio_sigevent.sigev_notify = SIGEV_NONE};
+    const struct aiocb *list[] = {&cb};
+    cb.aio_fildes = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    begin(argc, argv);
+    if (cb.aio_fildes < 0 || aio_read(&cb))
+        die("aio_read");
+    while (aio_error(&cb) == EINPROGRESS)
+        aio_suspend(list, 1, NULL);
+    answer("a read", aio_error(&cb) ? -aio_error(&cb) : aio_return(&cb));
+    return 0;
+}
