@@ -10,6 +10,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
+use crate::process;
 use crate::sys::{self, Mapping, Ret};
 
 /// Numbers from here on are not noted.
@@ -73,8 +74,12 @@ pub(crate) fn is(fd: RawFd) -> bool {
     first_in(fd..=fd).is_some()
 }
 
-/// The lowest number in a range that is one of the engine's own descriptors, in this process.
+/// The lowest number in a range that is one of the engine's own descriptors, in this process. A thread with a table
+/// of its own has none of them.
 pub(crate) fn first_in(numbers: RangeInclusive<RawFd>) -> Option<RawFd> {
+    if process::has_parted() {
+        return None;
+    }
     let (from, to) =
         (usize::try_from(*numbers.start()).ok()?, usize::try_from(*numbers.end()).ok()?);
     let words = bits().iter().enumerate().skip(from / 64);

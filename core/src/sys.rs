@@ -639,6 +639,25 @@ pub(crate) fn set_blocking(fd: RawFd) {
     unsafe { call!(fcntl, fd, libc::F_SETFL, flags) };
 }
 
+/// The two ends of a pipe(2), for reading and for writing; or the negative errno.
+pub(crate) fn pipe() -> Result<[RawFd; 2], i32> {
+    let mut ends = [-1; 2];
+    // SAFETY: room for two descriptors.
+    let ret = unsafe { call!(pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) };
+    if ret < 0 { Err(ret as i32) } else { Ok(ends) }
+}
+
+/// How many threads this process has, if /proc says so.
+pub(crate) fn threads() -> Option<u32> {
+    // SAFETY: integers.
+    let mut found: libc::statx = unsafe { std::mem::zeroed() };
+    let (path, mask) = (c"/proc/self/task".as_ptr().cast(), libc::STATX_NLINK);
+    // SAFETY: a path that ends in NUL, and room for what is found.
+    let ret = unsafe { statx(libc::AT_FDCWD, path, 0, mask, (&raw mut found).addr() as u64) };
+    // One link from above, one from itself, and one from each thread.
+    if ret == 0 { found.stx_nlink.checked_sub(2).filter(|&threads| threads > 0) } else { None }
+}
+
 /// Another descriptor for the same open file, close-on-exec, with the lowest free number not below `from`.
 pub(crate) fn duplicate(fd: RawFd, from: RawFd) -> Ret {
     // SAFETY: passes no address.

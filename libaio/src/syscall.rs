@@ -45,12 +45,15 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "je 2f",
         "cmp edi, {close_range}",
         "je 2f",
+        "cmp edi, {unshare}",
+        "je 2f",
         "jmp qword ptr [rip + {next}]",
         "2: jmp {ours}",
         first = const libc::SYS_io_setup,
         last = const libc::SYS_io_cancel,
         pgetevents = const PGETEVENTS,
         close_range = const libc::SYS_close_range,
+        unshare = const libc::SYS_unshare,
         next = sym NEXT,
         ours = sym ours,
     )
@@ -94,6 +97,8 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "b.eq 2f",
         "cmp w0, #{close_range}",
         "b.eq 2f",
+        "cmp w0, #{unshare}",
+        "b.eq 2f",
         "adrp x16, {next}",
         "ldr x16, [x16, :lo12:{next}]",
         "br x16",
@@ -102,6 +107,7 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         last = const libc::SYS_io_getevents,
         pgetevents = const PGETEVENTS,
         close_range = const libc::SYS_close_range,
+        unshare = const libc::SYS_unshare,
         next = sym NEXT,
         ours = sym ours,
     )
@@ -152,6 +158,10 @@ unsafe extern "C" fn ours(
     if c_long::from(number as u32) == libc::SYS_close_range {
         // SAFETY: the caller's contract. errno is its own affair.
         return unsafe { crate::descriptors::close_range(a as u32, b as u32, c as c_int) }.into();
+    }
+    if c_long::from(number as u32) == libc::SYS_unshare {
+        // SAFETY: as above.
+        return unsafe { crate::descriptors::unshare(a as c_int) }.into();
     }
     // SAFETY: the caller's contract: as the call of that number.
     let answer = unsafe {

@@ -158,6 +158,7 @@ programs! {
     moved_ring,
     old_versions,
     own_malloc,
+    own_table,
     partial_submit,
     pgetevents,
     poll,

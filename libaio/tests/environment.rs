@@ -5,7 +5,8 @@ mod environment;
 mod support;
 
 fn program() -> environment::Program {
-    environment::Program::new(env!("CARGO_MANIFEST_DIR"), &support::library(), "libaio.so.1")
+    let manifest = env!("CARGO_MANIFEST_DIR");
+    environment::Program::new("environment", manifest, &support::library(), "libaio.so.1")
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
-use uringlet::front::{Patience, Uncancelable};
+use uringlet::front::{self, Patience, Uncancelable};
 
 use crate::abi::{AIO_ALLDONE, AIO_CANCELED, AIO_NOTCANCELED, Aiocb};
 use crate::state::{self, Process};
@@ -17,6 +17,10 @@ pub(crate) unsafe fn cancel(fd: c_int, block: *const Aiocb, nested: bool) -> Res
     // SAFETY: no memory is passed.
     if unsafe { libc::fcntl(fd, libc::F_GETFL) } < 0 {
         return Err(libc::EBADF);
+    }
+    if front::has_parted() {
+        // The number is another file's for whoever executes.
+        return Err(libc::EINVAL);
     }
     // SAFETY: null, or a control block by the caller's contract.
     if unsafe { block.as_ref() }.is_some_and(|block| block.fildes != fd) {

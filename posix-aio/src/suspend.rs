@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use uringlet::front::{IoEvent, Uncancelable, Waited, Wish};
+use uringlet::front::{self, IoEvent, Uncancelable, Waited, Wish};
 
 use crate::abi::Aiocb;
 use crate::signals;
@@ -82,7 +82,9 @@ pub(crate) unsafe fn suspend(
 ) -> Ended {
     let Ok(count) = usize::try_from(count) else { return Ended::Answer(Err(libc::EINVAL)) };
     let blocks = Blocks(list, count);
-    let Some(process) = state::current() else { return Ended::Answer(Ok(0)) };
+    let Some(process) = state::current() else {
+        return Ended::Answer(if front::has_parted() { Err(libc::EINVAL) } else { Ok(0) });
+    };
     if blocks.is_over(process) {
         return Ended::Answer(Ok(0));
     }

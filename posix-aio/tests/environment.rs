@@ -6,7 +6,8 @@ mod environment;
 mod support;
 
 fn program() -> environment::Program {
-    environment::Program::new(env!("CARGO_MANIFEST_DIR"), &support::library(), "libposix_aio.so")
+    let manifest = env!("CARGO_MANIFEST_DIR");
+    environment::Program::new("environment", manifest, &support::library(), "libposix_aio.so")
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //! still wait for it come first.
 //!
 //! The kernel's AIO holds the file for its requests; here a number is all there is. And the engine has
-//! descriptors of its own, which a program that closes all there are is not to meet.
+//! descriptors of its own, which a program that closes all there are is not to meet. A thread that gets a table of
+//! its own is noticed too: its numbers stand for other files than the engine's threads would meet.
 //! `see_descriptors_end` makes the functions.
 #![allow(unsafe_code)]
 
@@ -11,7 +12,7 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::door::{enter, refuse};
-use crate::{own, sys};
+use crate::{own, process, sys};
 
 /// What a drop-in does before numbers from 0 on are closed.
 pub type Before = fn(&RangeInclusive<c_int>, Ends);
@@ -36,10 +37,11 @@ static DUP2: Next = Next::new(c"dup2");
 static DUP3: Next = Next::new(c"dup3");
 static CLOSE_RANGE: Next = Next::new(c"close_range");
 static CLOSEFROM: Next = Next::new(c"closefrom");
+static UNSHARE: Next = Next::new(c"unshare");
 
 /// Finds the definitions that the functions here pass on to.
 pub extern "C" fn find_next() {
-    for next in [&CLOSE, &DUP2, &DUP3, &CLOSE_RANGE, &CLOSEFROM] {
+    for next in [&CLOSE, &DUP2, &DUP3, &CLOSE_RANGE, &CLOSEFROM, &UNSHARE] {
         next.find();
     }
 }
@@ -140,7 +142,9 @@ pub unsafe fn dup3(fd: c_int, onto: c_int, flags: c_int, before: Before) -> c_in
 /// As close_range(2).
 pub unsafe fn close_range(first: c_uint, last: c_uint, flags: c_int, before: Before) -> c_int {
     type CloseRange = unsafe extern "C" fn(c_uint, c_uint, c_int) -> c_int;
-    let closes = first <= last && flags as c_uint & libc::CLOSE_RANGE_CLOEXEC == 0;
+    let unshares = flags as c_uint & libc::CLOSE_RANGE_UNSHARE != 0 && process::can_part();
+    // Where the table is left to the engine's threads, nothing in it is closed.
+    let closes = first <= last && flags as c_uint & libc::CLOSE_RANGE_CLOEXEC == 0 && !unshares;
     let next = enter(|| {
         if closes {
             before_close(number(first), number(last), before);
@@ -156,6 +160,9 @@ pub unsafe fn close_range(first: c_uint, last: c_uint, flags: c_int, before: Bef
         // SAFETY: the C library's close_range(2).
         unsafe { std::mem::transmute::<*mut c_void, CloseRange>(next)(first, last, flags) }
     };
+    if unshares {
+        return process::part(|| call(first, last));
+    }
     let mut from = first;
     while closes
         && from <= last
@@ -179,6 +186,19 @@ pub unsafe fn close_range(first: c_uint, last: c_uint, flags: c_int, before: Bef
 /// A number beyond those that descriptors can have is the last of them.
 fn number(fd: c_uint) -> c_int {
     c_int::try_from(fd).unwrap_or(c_int::MAX)
+}
+
+/// A thread that parts from the table of descriptors is noticed.
+///
+/// # Safety
+/// As unshare(2).
+pub unsafe fn unshare(flags: c_int) -> c_int {
+    type Unshare = unsafe extern "C" fn(c_int) -> c_int;
+    let next = enter(|| UNSHARE.get());
+    // SAFETY: the C library's unshare(2), called as its caller called us. errno is its own.
+    let call = || unsafe { std::mem::transmute::<*mut c_void, Unshare>(next)(flags) };
+    let parts = flags & libc::CLONE_FILES != 0 && process::can_part();
+    if parts { process::part(call) } else { call() }
 }
 
 /// # Safety
@@ -221,7 +241,7 @@ macro_rules! at_load {
 }
 
 /// Exports close(2), dup2(2), dup3(2), close_range(2) and closefrom(3), which call a
-/// [`Before`](crate::front::descriptors::Before) first. For use once in a drop-in.
+/// [`Before`](crate::front::descriptors::Before) first, and unshare(2). For use once in a drop-in.
 #[macro_export]
 macro_rules! see_descriptors_end {
     ($before:path) => {
@@ -276,6 +296,14 @@ macro_rules! see_descriptors_end {
         pub unsafe extern "C" fn closefrom(first: ::std::ffi::c_int) {
             // SAFETY: as the caller called us.
             unsafe { $crate::front::descriptors::closefrom(first, $before) }
+        }
+
+        /// # Safety
+        /// As unshare(2).
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn unshare(flags: ::std::ffi::c_int) -> ::std::ffi::c_int {
+            // SAFETY: as the caller called us.
+            unsafe { $crate::front::descriptors::unshare(flags) }
         }
     };
 }

@@ -5,7 +5,7 @@
 use std::ffi::{OsStr, OsString};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use crate::{Builder, Context, EngineKind, sys};
+use crate::{Builder, Context, EngineKind, process, sys};
 
 /// `URINGLET_ENGINE`: which engine executes the requests (default `auto`).
 const ENGINE: &str = "URINGLET_ENGINE";
@@ -77,8 +77,11 @@ pub(crate) fn stats() -> Option<&'static OsStr> {
 ///
 /// # Errors
 /// `-EINVAL` for a value that cannot be used: the program was started to run on something that it
-/// would not run on.
+/// would not run on. And for a thread that has a table of descriptors of its own.
 pub fn builder() -> Result<Builder, i32> {
+    if process::has_parted() {
+        return Err(-libc::EINVAL);
+    }
     static IS_OBSERVED: AtomicBool = AtomicBool::new(false);
     if stats().is_some() && !IS_OBSERVED.load(Ordering::Acquire) {
         // Statistics that cannot be written are no reason to stop a program.

@@ -91,6 +91,11 @@ pub fn is_borrowed() -> bool {
     process::is_borrowed()
 }
 
+/// Has the calling thread a table of descriptors of its own (unshare(2)), which the engine's threads do not have?
+pub fn has_parted() -> bool {
+    process::has_parted()
+}
+
 /// Is this number a descriptor of the engine's own, which the program has not opened and is not to close?
 /// No system call.
 pub fn is_own_descriptor(fd: i32) -> bool {

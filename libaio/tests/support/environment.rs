@@ -1,4 +1,4 @@
-//! What a drop-in makes of `URINGLET_*` in programs that are linked to it.
+//! Programs that are linked to a drop-in, and what it makes of `URINGLET_*` in them.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
@@ -21,20 +21,20 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 impl Program {
-    /// `house/environment.c` of the drop-in in `manifest`, linked to a copy of `library` by its name `soname`.
-    pub fn new(manifest: &str, library: &Path, soname: &str) -> Self {
+    /// `house/NAME.c` of the drop-in in `manifest`, linked to a copy of `library` by its name `soname`.
+    pub fn new(name: &str, manifest: &str, library: &Path, soname: &str) -> Self {
         // Not in the target folder, which may be in somebody's home.
         let folder = tempfile::tempdir().expect("a folder");
         set_mode(folder.path(), 0o755);
         let copy = folder.path().join(soname);
         std::fs::copy(library, &copy).expect("the library");
         set_mode(&copy, 0o755);
-        let path = folder.path().join("environment");
+        let path = folder.path().join(name);
         let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
         let output = Command::new(compiler)
-            .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Werror", "-o"])
+            .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Werror", "-pthread", "-o"])
             .arg(&path)
-            .arg(Path::new(manifest).join("tests/house/environment.c"))
+            .arg(Path::new(manifest).join("tests/house").join(name).with_extension("c"))
             .arg(copy)
             .arg(format!("-Wl,-rpath,{}", folder.path().display()))
             .output()
@@ -44,7 +44,22 @@ impl Program {
         Self { folder, path }
     }
 
+    /// What it prints, under a time limit, and without being told anything.
+    #[allow(dead_code, reason = "not every test file asks")]
+    pub fn answers(&self) -> String {
+        let mut command = Command::new("timeout");
+        command.args(["--kill-after=5", "100"]).arg(&self.path).env("TMPDIR", self.folder.path());
+        for name in ["LD_LIBRARY_PATH", "LD_PRELOAD", "URINGLET_ENGINE"] {
+            command.env_remove(name);
+        }
+        let output = command.output().expect("timeout(1)");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && error.is_empty(), "{}: {error}", output.status);
+        String::from_utf8(output.stdout).expect("text")
+    }
+
     /// What it prints when it is told to do nothing of what it is asked for, and to count; and how many contexts it counted.
+    #[allow(dead_code, reason = "as above")]
     fn run(&self, arguments: &[&str], as_nobody: bool) -> (String, u64) {
         let region = Region::create().expect("memory");
         let mut command = Command::new(&self.path);
@@ -59,6 +74,7 @@ impl Program {
         (String::from_utf8(output.stdout).expect("text"), region.snapshot().contexts)
     }
 
+    #[allow(dead_code, reason = "as above")]
     pub fn keeps_what_it_was_told_at_its_start(&self) {
         let told = ("gains privileges: no\na read: 0\n".to_owned(), 1);
         assert_eq!(self.run(&[], false), told);
@@ -66,6 +82,7 @@ impl Program {
     }
 
     /// The reason why that cannot be seen here, if so.
+    #[allow(dead_code, reason = "as above")]
     pub fn is_told_nothing_where_it_gains_privileges(&self) -> Option<&'static str> {
         if std::fs::metadata("/proc/self").expect("/proc").uid() != 0 {
             return Some("a program that is root's needs root");
