@@ -801,7 +801,30 @@ pub(crate) fn monotonic_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// An anonymous private mapping, zeroed, given back on drop.
+/// Addresses far below those that the kernel chooses, for mappings of ours. A program may unmap the buffer of a
+/// request that is under way. The next mapping of that size would lie there, and be written to.
+mod far {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Where they begin; 0 as long as that is not known.
+    static FIRST: AtomicUsize = AtomicUsize::new(0);
+    static GIVEN_OUT: AtomicUsize = AtomicUsize::new(0);
+
+    /// Addresses, unless somebody else has them. Each is given out once before the first comes again.
+    pub(super) fn addresses(len: usize, choose: impl FnOnce() -> Option<usize>) -> usize {
+        let mut first = FIRST.load(Ordering::Relaxed);
+        if first == 0 {
+            // As far as there is room for on this machine: a terabyte where addresses have 47 bits.
+            let Some(usual) = choose() else { return 0 };
+            first = (usual - usual / 128) & !0xffff;
+            FIRST.store(first, Ordering::Relaxed);
+        }
+        let given_out = GIVEN_OUT.fetch_add(len.next_multiple_of(4096), Ordering::Relaxed);
+        first + given_out % (first / 256) / 4096 * 4096
+    }
+}
+
+/// An anonymous private mapping, zeroed, given back on drop. It does not lie where the program has, or had, memory.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: *mut u8,
@@ -817,12 +840,35 @@ impl Mapping {
     /// Maps `len` bytes, or gives the negative errno.
     pub(crate) fn new(len: usize, prot: i32) -> Result<Self, i32> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new anonymous mapping at an address that the kernel chooses.
-        let ret = unsafe { call!(mmap, 0, len, prot, flags, -1isize, 0) };
-        if (-4095..0).contains(&ret) {
-            return Err(ret as i32);
+        // SAFETY: a new anonymous mapping, near an address or where the kernel chooses, over nothing that is there.
+        let map = |near: usize| unsafe { call!(mmap, near, len, prot, flags, -1isize, 0) };
+        let at = |ret: Ret| (!(-4095..0).contains(&ret)).then_some(ret as *mut u8);
+        let usual = || Some(Self { base: at(map(0))?, len }.base.addr());
+        let mut tries = 4;
+        loop {
+            let near = far::addresses(len, usual);
+            let ret = map(near);
+            let Some(base) = at(ret) else { return Err(ret as i32) };
+            let mapping = Self { base, len };
+            tries -= 1;
+            // Somebody else has that. The kernel rounds up to its pages.
+            if tries == 0 || base.addr().wrapping_sub(near) < 1 << 16 {
+                return Ok(mapping);
+            }
         }
-        Ok(Self { base: ret as *mut u8, len })
+    }
+
+    /// Where it begins; it stays.
+    pub(crate) fn leak(self) -> *mut u8 {
+        std::mem::ManuallyDrop::new(self).base
+    }
+
+    /// One that was leaked.
+    ///
+    /// # Safety
+    /// It has this length, and nobody else takes it back.
+    pub(crate) unsafe fn of(base: *mut u8, len: usize) -> Self {
+        Self { base, len }
     }
 
     pub(crate) fn base(&self) -> *mut u8 {

@@ -1,7 +1,8 @@
 //! An allocator for drop-ins: the C library's, with a reserve for small things where that has nothing left.
 //!
 //! Rust ends the process when there is no memory, which is not a library's to do in somebody else's program. What needs
-//! much is asked for beforehand ([`has_memory`]); what is small, or comes late, is taken from here.
+//! much is asked for beforehand ([`has_memory`]); what is small, or comes late, is taken from here. What is large
+//! has a mapping of its own, which lies apart from the program's ([`Mapping`]).
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -13,6 +14,17 @@ use crate::sys::Mapping;
 /// Bytes of the reserve, and of its largest piece: who can do without memory (`try_reserve`) asks for more.
 const SIZE: usize = 128 * 1024;
 const PIECE: usize = 4096;
+/// From this size on the C library maps memory, too.
+const LARGE: usize = 128 * 1024;
+
+fn is_large(layout: Layout) -> bool {
+    layout.size() >= LARGE && layout.align() <= 4096
+}
+
+fn map(layout: Layout) -> *mut u8 {
+    let mapping = Mapping::new(layout.size(), libc::PROT_READ | libc::PROT_WRITE);
+    mapping.map_or(std::ptr::null_mut(), Mapping::leak)
+}
 
 /// The allocator. Its reserve is handed out in one direction, and is whole again when everything was given back. Nothing in
 /// this crate is aligned to more than the reserve is (`CachePadded`).
@@ -75,12 +87,18 @@ impl Reserve {
 // SAFETY: memory of the C library's, or a piece of the reserve that nobody else has, as long and aligned as asked for.
 unsafe impl GlobalAlloc for Reserve {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if is_large(layout) {
+            return map(layout);
+        }
         // SAFETY: the caller's contract.
         let found = unsafe { System.alloc(layout) };
         if found.is_null() { self.take(layout) } else { found }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if is_large(layout) {
+            return map(layout);
+        }
         // SAFETY: the caller's contract.
         let found = unsafe { System.alloc_zeroed(layout) };
         if !found.is_null() {
@@ -95,7 +113,10 @@ unsafe impl GlobalAlloc for Reserve {
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        if self.owns(at) {
+        if is_large(layout) {
+            // SAFETY: from `map`, with this size, and its owner is through with it.
+            drop(unsafe { Mapping::of(at, layout.size()) });
+        } else if self.owns(at) {
             self.give_back();
         } else {
             // SAFETY: the caller's contract; it is not from here, so it is from there.
@@ -104,7 +125,7 @@ unsafe impl GlobalAlloc for Reserve {
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        if !self.owns(at) {
+        if !self.owns(at) && !is_large(layout) && size < LARGE {
             // SAFETY: the caller's contract.
             let found = unsafe { System.realloc(at, layout, size) };
             if !found.is_null() {

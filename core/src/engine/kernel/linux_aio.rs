@@ -83,6 +83,8 @@ pub(super) struct LinuxAio {
     room: usize,
     /// By slot; the kernel copies them at submit.
     iocbs: Box<[UnsafeCell<Iocb>]>,
+    /// Of the ring. The header has it too, where anybody can write to it.
+    places: u32,
     /// The ring has the known layout.
     mapped: bool,
     fds: Eventfds,
@@ -116,7 +118,14 @@ impl LinuxAio {
         let room = if known { slots.min(header.places as usize / 2 - 1) } else { wanted };
         // SAFETY: all zeroes are an iocb; only those in use are touched.
         let iocbs = unsafe { Box::new_zeroed_slice(slots).assume_init() };
-        Ok(Self { context: AtomicU64::new(context), room, iocbs, mapped, fds: Eventfds::new() })
+        Ok(Self {
+            context: AtomicU64::new(context),
+            room,
+            iocbs,
+            places: header.places,
+            mapped,
+            fds: Eventfds::new(),
+        })
     }
 
     fn context(&self) -> u64 {
@@ -132,10 +141,11 @@ impl LinuxAio {
     /// Reads completions from the shared ring.
     fn read_ring(&self, done: &mut [Done]) -> usize {
         let header = self.header();
-        let places = header.places;
-        let mut head = header.head.load(Ordering::Relaxed);
+        let places = self.places;
+        let within = |place: u32| if place < places { place } else { place % places };
+        let mut head = within(header.head.load(Ordering::Relaxed));
         // Acquire: the events before the tail.
-        let tail = header.tail.load(Ordering::Acquire);
+        let tail = within(header.tail.load(Ordering::Acquire));
         let mut n = 0;
         while head != tail && n < done.len() {
             // SAFETY: between head and tail lie valid events, which the kernel does not write to
@@ -157,6 +167,11 @@ impl LinuxAio {
         if event.data == WAKE {
             sys::eventfd_drain(self.fds.wake());
             self.fds.armed.store(false, Ordering::Relaxed);
+            return 0;
+        }
+        // Anybody can write to the ring: an event that is about none of these requests is no completion.
+        let iocb = self.iocbs.get(event.data as usize);
+        if iocb.is_none_or(|iocb| iocb.get().addr() as u64 != event.obj) {
             return 0;
         }
         *done = (event.data as u32, event.res as i32);

@@ -26,6 +26,7 @@ mod readers;
 mod ring;
 mod settle;
 mod split;
+mod stacks;
 mod submit;
 mod syncs;
 mod taking;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::poller::Poller;
 use super::pool::Pool;
+use super::stacks;
 use super::watchdog::Watchdog;
 use crate::affinity::CpuSet;
 use crate::front::has_memory;
@@ -207,14 +208,19 @@ pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io
         return Err(std::io::ErrorKind::OutOfMemory.into());
     }
     let mask = sys::block_signals();
-    let builder = std::thread::Builder::new().name(format!("uringlet-{name}"));
-    let thread = builder.stack_size(STACK_BYTES).spawn(move || {
-        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {
-            std::process::abort();
-        }
+    let name = format!("uringlet-{name}");
+    let thread = stacks::start(name.clone(), Box::new(body), STACK_BYTES).or_else(|body| {
+        // The thread-locals of the program take more than this stack has, or no thread can be had.
+        let builder = std::thread::Builder::new().name(name).stack_size(STACK_BYTES);
+        let whole = || {
+            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {
+                std::process::abort();
+            }
+        };
+        builder.spawn(whole).map(drop)
     });
     sys::restore_signals(mask);
-    thread.map(drop)
+    thread
 }
 
 /// The CPUs of threads that are not placed, once there are some that are.

@@ -1,0 +1,111 @@
+//! Threads whose stacks lie apart from the program's memory ([`Mapping`]): the C library would take the hole that an
+//! unmapped buffer of a request has left, into which the request still writes.
+#![allow(unsafe_code)]
+
+use std::ffi::{CString, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::process;
+use crate::sys::Mapping;
+
+/// At its end, a page that nobody may touch.
+const GUARD_BYTES: usize = 64 * 1024;
+
+type Body = Box<dyn FnOnce() + Send>;
+
+struct Thread {
+    name: CString,
+    body: Option<Body>,
+    stack: Mapping,
+    /// The process that has made it.
+    generation: u64,
+    id: libc::pthread_t,
+    next: *mut Self,
+}
+
+/// Threads that are ending, or have ended. Their stacks go, or serve again, when the next one is made.
+static ENDED: AtomicPtr<Thread> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Makes a thread with a stack of so many bytes. Gives `body` back if that cannot be.
+pub(super) fn start(name: String, body: Body, bytes: usize) -> Result<(), Body> {
+    let Some(stack) = ended().or_else(|| new_stack(bytes)) else { return Err(body) };
+    // SAFETY: inside the mapping.
+    let lowest = unsafe { stack.base().add(GUARD_BYTES) }.cast::<c_void>();
+    let generation = process::enter();
+    let name = CString::new(name).unwrap_or_default();
+    let (body, next) = (Some(body), std::ptr::null_mut());
+    let thread = Box::into_raw(Box::new(Thread { name, body, stack, generation, id: 0, next }));
+    let mut id = 0;
+    // SAFETY: attributes that are initialised first; `run` takes the thread, whose stack lives until it has ended.
+    let made = unsafe {
+        let mut attributes = std::mem::zeroed();
+        libc::pthread_attr_init(&raw mut attributes);
+        libc::pthread_attr_setstack(&raw mut attributes, lowest, bytes);
+        let made = libc::pthread_create(&raw mut id, &raw const attributes, run, thread.cast());
+        libc::pthread_attr_destroy(&raw mut attributes);
+        made
+    };
+    if made == 0 {
+        return Ok(());
+    }
+    // SAFETY: from above; there is no thread that has it.
+    Err(unsafe { Box::from_raw(thread) }.body.expect("not started"))
+}
+
+fn new_stack(bytes: usize) -> Option<Mapping> {
+    let stack = Mapping::new(GUARD_BYTES + bytes, libc::PROT_READ | libc::PROT_WRITE).ok()?;
+    (stack.protect(0, GUARD_BYTES, libc::PROT_NONE) == 0).then_some(stack)
+}
+
+extern "C" fn run(thread: *mut c_void) -> *mut c_void {
+    let thread = thread.cast::<Thread>();
+    // SAFETY: from `start`, and nobody else's until it is put on the list below.
+    let fields = unsafe { &mut *thread };
+    // SAFETY: a name that ends in NUL; the kernel cuts it short.
+    unsafe { libc::prctl(libc::PR_SET_NAME, fields.name.as_ptr()) };
+    if let Some(body) = fields.body.take()
+        && std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err()
+    {
+        std::process::abort();
+    }
+    // SAFETY: a number.
+    fields.id = unsafe { libc::pthread_self() };
+    put(thread);
+    std::ptr::null_mut()
+}
+
+/// On the list; it is not the caller's any more.
+fn put(thread: *mut Thread) {
+    let mut first = ENDED.load(Ordering::Relaxed);
+    loop {
+        // SAFETY: the caller's until the exchange.
+        unsafe { (*thread).next = first };
+        match ENDED.compare_exchange_weak(first, thread, Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => return,
+            Err(now) => first = now,
+        }
+    }
+}
+
+/// A stack of one that has ended, if there is one. The other ones' go.
+fn ended() -> Option<Mapping> {
+    let mut stack = None;
+    let mut at = ENDED.swap(std::ptr::null_mut(), Ordering::Acquire);
+    while !at.is_null() {
+        // SAFETY: taken from the list, and so the caller's.
+        let fields = unsafe { &*at };
+        let next = fields.next;
+        // In the child of a fork the thread does not exist. Here it may be about to leave its stack.
+        // SAFETY: a thread of this process that was not joined.
+        let is_over = fields.generation != process::enter()
+            || unsafe { libc::pthread_tryjoin_np(fields.id, std::ptr::null_mut()) } == 0;
+        if is_over {
+            // SAFETY: from `start`; the thread has ended.
+            stack = Some(unsafe { Box::from_raw(at) }.stack);
+        } else {
+            put(at);
+        }
+        at = next;
+    }
+    stack
+}
