@@ -8,6 +8,7 @@ mod cancel;
 mod close;
 mod fast;
 mod finish;
+mod polls;
 mod submit;
 mod wait;
 
@@ -59,6 +60,7 @@ pub struct Instance {
     is_limited: bool,
     /// When [`Instance::poll`] last looked at what the kernel has, in ticks.
     looked: AtomicU64,
+    polls: polls::Polls,
     /// Where its requests run, if anywhere in particular.
     placed: Option<Box<Placed>>,
     /// Of descriptors that the program has closed.
@@ -147,6 +149,7 @@ impl Instance {
             is_limited: sink.is_some() && sys::has_file_limit(),
             sink,
             looked: AtomicU64::new(0),
+            polls: polls::Polls::default(),
             placed: machine.map(|machine| Box::new(Placed::new(builder, machine, count, me))),
             kept: Mutex::default(),
             _memory: memory,

@@ -730,6 +730,20 @@ pub(crate) fn set_affinity(words: &[u64]) -> Ret {
     unsafe { call!(sched_setaffinity, 0, words.len() * 8, words.as_ptr()) }
 }
 
+/// Has the calling thread a real-time policy (sched(7))?
+pub(crate) fn is_real_time() -> bool {
+    // SAFETY: no memory is passed.
+    let policy = unsafe { call!(sched_getscheduler, 0) } as i32 & !libc::SCHED_RESET_ON_FORK;
+    [libc::SCHED_FIFO, libc::SCHED_RR, libc::SCHED_DEADLINE].contains(&policy)
+}
+
+/// Gives the calling thread the usual policy, SCHED_OTHER.
+pub(crate) fn leave_real_time() {
+    let priority = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the parameters live across the call.
+    unsafe { call!(sched_setscheduler, 0, libc::SCHED_OTHER, &raw const priority) };
+}
+
 const MEMBARRIER_PRIVATE_EXPEDITED: i32 = 1 << 3;
 const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
 

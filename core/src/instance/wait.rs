@@ -163,6 +163,7 @@ impl Instance {
                 self.help(&help, taker);
                 self.settle(&help, taker);
             }
+            self.polled(self.has_enough(1, taker));
             return Waited::Enough;
         }
         if self.has_enough(min, taker) {
@@ -173,7 +174,11 @@ impl Instance {
         if self.has_enough(min, taker) {
             return Waited::Enough;
         }
-        self.wait_on(help, helped, deadline, mask, taker)
+        let waited = self.wait_on(help, helped, deadline, mask, taker);
+        if timeout == Some(Duration::ZERO) {
+            self.polled(waited != Waited::TimedOut);
+        }
+        waited
     }
 
     /// A round of help. What it has taken is free afterwards.
@@ -339,7 +344,8 @@ impl Instance {
                 return;
             }
             self.looked.store(now, Ordering::Relaxed);
-            return self.engine.collect(self);
+            self.engine.collect(self);
+            return self.polled(false);
         }
         without_taker(|taker| self.help(&help, taker));
     }

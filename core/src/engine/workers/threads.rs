@@ -200,13 +200,20 @@ impl Busy {
     }
 }
 
-/// Starts a thread of ours: the program's signals blocked, a small stack, named `uringlet-…`. A panic in it
-/// ends the process with a message: requests would be lost otherwise.
+/// Starts a thread of ours: the program's signals blocked, no real-time policy, a small stack, named `uringlet-…`. A
+/// panic in it ends the process with a message: requests would be lost otherwise.
 pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     // The C library ends the process if a thread cannot have what it needs at its beginning.
     if !has_memory(STACK_BYTES + THREAD_BYTES) {
         return Err(std::io::ErrorKind::OutOfMemory.into());
     }
+    let body = || {
+        if sys::is_real_time() {
+            // Inherited from the thread that makes it. It serves all threads of the program, and may run for long.
+            sys::leave_real_time();
+        }
+        body();
+    };
     let mask = sys::block_signals();
     let name = format!("uringlet-{name}");
     let thread = stacks::start(name.clone(), Box::new(body), STACK_BYTES).or_else(|body| {

@@ -9,6 +9,7 @@ mod destroying;
 mod fork;
 mod order;
 mod polls;
+mod real_time;
 mod streams;
 mod stuck;
 mod threads;

@@ -1,0 +1,77 @@
+//! Threads that poll in a loop. One with a real-time policy (sched(7)) keeps a CPU from threads of ours, which have none,
+//! and sched_yield(2) does not let them run either.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::Instance;
+use crate::sys;
+
+/// Who polls in vain for this long sleeps for a moment if its policy is a real-time one. Who polls less often than
+/// this does something else meanwhile.
+const LONG_US: u64 = 1000;
+/// Enough for a few requests.
+const MOMENT: Duration = Duration::from_micros(200);
+
+/// When polls were in vain, in ticks.
+#[derive(Debug, Default)]
+pub(super) struct Polls {
+    /// The first one after one that was not; 0 for none.
+    since: AtomicU64,
+    last: AtomicU64,
+}
+
+impl Polls {
+    /// Another one, at this time. True once in so many ticks of polls that follow each other.
+    fn is_long(&self, now: u64, long: u64) -> bool {
+        let (since, last) = (self.since.load(Ordering::Relaxed), self.last.load(Ordering::Relaxed));
+        self.last.store(now, Ordering::Relaxed);
+        let begins = since == 0 || now.wrapping_sub(last) > long;
+        let is_long = !begins && now.wrapping_sub(since) > long;
+        if begins || is_long {
+            self.since.store(now, Ordering::Relaxed);
+        }
+        is_long
+    }
+}
+
+impl Instance {
+    /// The calling thread has polled, and found something or not.
+    #[inline]
+    pub(super) fn polled(&self, found: bool) {
+        if !found {
+            self.polled_in_vain();
+        } else if self.polls.since.load(Ordering::Relaxed) != 0 {
+            self.polls.since.store(0, Ordering::Relaxed);
+        }
+    }
+
+    #[inline(never)]
+    fn polled_in_vain(&self) {
+        let long = LONG_US * self.ticks_per_us;
+        if self.polls.is_long(sys::ticks(), long)
+            && self.free.held_more_than(0)
+            && sys::is_real_time()
+        {
+            sys::nap(MOMENT);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::Polls;
+
+    #[test]
+    fn only_polls_that_follow_each_other_for_long_count() {
+        let polls = Polls::default();
+        let long = |now| polls.is_long(now, 1000);
+        assert!(!long(5000));
+        assert!(!long(5500) && !long(6000));
+        assert!(long(6001));
+        assert!(!long(6002), "once in so many ticks");
+        assert!(!long(7000) && long(7002));
+        // With something else in between.
+        assert!(!long(8003) && !long(9004) && !long(10_005));
+    }
+}
