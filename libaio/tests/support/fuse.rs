@@ -1,0 +1,482 @@
+//! A file system that stops answering when a test says so: a FUSE server (fuse(4)) in a process of
+//! its own.
+//!
+//! The process is this test binary once more. It mounts in a namespace of its own, which ends with
+//! the process. The process ends with the test, also with one that panics or is killed. Then the
+//! kernel ends every held request with an error.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Error, Read as _, Write as _};
+use std::os::fd::{AsRawFd as _, RawFd};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Bytes in each file.
+pub const SIZE: usize = 16 << 20;
+
+/// Longer than anything takes that is not held.
+const LONG: Duration = Duration::from_secs(30);
+
+/// In the server: the name of the test that it is.
+const CHILD: &str = "URINGLET_TEST_CHILD";
+/// What lines of the server begin with. The test harness prints beside them.
+const MARK: &str = "= ";
+
+const LOOKUP: u32 = 1;
+const FORGET: u32 = 2;
+const GETATTR: u32 = 3;
+const OPEN: u32 = 14;
+const READ: u32 = 15;
+const WRITE: u32 = 16;
+const STATFS: u32 = 17;
+const RELEASE: u32 = 18;
+const FSYNC: u32 = 20;
+const FLUSH: u32 = 25;
+const INIT: u32 = 26;
+const OPENDIR: u32 = 27;
+const READDIR: u32 = 28;
+const RELEASEDIR: u32 = 29;
+const INTERRUPT: u32 = 36;
+const BATCH_FORGET: u32 = 42;
+
+/// The version of the protocol that is spoken here; the kernel goes down to it.
+const VERSION: (u32, u32) = (7, 31);
+/// Flags of INIT: several reads at a time, several direct transfers, writes larger than a page.
+const INIT_FLAGS: u32 = 1 | 1 << 15 | 1 << 5;
+/// Requests of asynchronous transfers that the kernel passes on at a time.
+const BACKGROUND: u16 = 512;
+const WRITE_MAX: u32 = 128 << 10;
+
+/// Of OPEN: no request when a descriptor is closed.
+const NO_FLUSH: u32 = 1 << 5;
+
+const ROOT: u64 = 1;
+/// Two names of the same content. Closing a descriptor of the second asks the server nothing, so
+/// that a process can end while nobody answers.
+const FILE: u64 = 2;
+const UNFLUSHED: u64 = 3;
+
+/// Requests that are held, a bit for each opcode.
+pub const ALL: u64 = u64::MAX;
+/// Reads, writes and fsyncs. Whoever asks for attributes, or closes, is answered.
+pub const TRANSFERS: u64 = 1 << READ | 1 << WRITE | 1 << FSYNC;
+pub const READS: u64 = 1 << READ;
+
+/// The byte at this place of a file, until somebody writes: as `holds` in answers.h has it.
+pub fn byte(at: usize) -> u8 {
+    (at / 4096 * 7 + at % 4096 % 251) as u8
+}
+
+/// The file system, until it is dropped.
+#[derive(Debug)]
+pub struct Disk {
+    server: Child,
+    commands: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    folder: PathBuf,
+}
+
+impl Disk {
+    /// # Errors
+    /// In words, why this cannot be tested here.
+    pub fn start() -> Result<Self, String> {
+        let binary = std::env::current_exe().expect("this binary");
+        let test = name();
+        let mut server = Command::new(binary)
+            .args(["--exact", test, "--nocapture", "--test-threads=1"])
+            .env(CHILD, test)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("a server");
+        let commands = server.stdin.take().expect("piped");
+        let answers = BufReader::new(server.stdout.take().expect("piped"));
+        let mut disk = Self { server, commands, answers, folder: PathBuf::new() };
+        let answer = disk.answer();
+        match answer.split_once(' ') {
+            Some(("ready", path)) => disk.folder = path.into(),
+            _ => return Err(answer),
+        }
+        Ok(disk)
+    }
+
+    /// A file. The path goes through the server's view of the mounts, and ends with the server.
+    pub fn file(&self) -> PathBuf {
+        self.folder.join("file")
+    }
+
+    /// The same content, in a file whose descriptors are closed without a request to the server.
+    pub fn unflushed(&self) -> PathBuf {
+        self.folder.join("unflushed")
+    }
+
+    /// From now on, requests of these kinds are taken and not answered.
+    pub fn hold(&mut self, kinds: u64) {
+        assert_eq!(self.ask(&format!("hold {kinds}")), "done");
+    }
+
+    /// From now on no requests are taken, as by a server that was stopped with a signal.
+    pub fn stop(&mut self) {
+        assert_eq!(self.ask("stop"), "done");
+    }
+
+    /// Answers what was held, and everything from now on.
+    pub fn go_on(&mut self) {
+        assert_eq!(self.ask("go"), "done");
+    }
+
+    /// How many requests of these kinds are held. After [`Disk::stop`]: 1 if there is one of any kind.
+    pub fn held(&mut self, kinds: u64) -> usize {
+        self.ask(&format!("held {kinds}")).parse().expect("a number")
+    }
+
+    /// Waits until so many are held. False if that takes too long.
+    pub fn holds(&mut self, count: usize, kinds: u64) -> bool {
+        let begin = Instant::now();
+        while self.held(kinds) < count {
+            if begin.elapsed() > LONG {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
+    }
+
+    fn ask(&mut self, command: &str) -> String {
+        self.commands.write_all(format!("{command}\n").as_bytes()).expect("a server");
+        self.answer()
+    }
+
+    /// The next line that is the server's own.
+    fn answer(&mut self) -> String {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            if self.answers.read_line(&mut line).expect("text") == 0 {
+                return "the server has ended".to_owned();
+            }
+            if let Some(answer) = line.trim_end().strip_prefix(MARK) {
+                return answer.to_owned();
+            }
+        }
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+/// The path of the test below, as the harness names it.
+fn name() -> &'static str {
+    fn of<F: FnOnce()>(_: F) -> &'static str {
+        std::any::type_name::<F>()
+    }
+    let here = of(|| ()).strip_suffix("name::{{closure}}").expect("a closure of this function");
+    let here = here.split_once("::").expect("a path in this crate").1;
+    static NAME: std::sync::OnceLock<String> = std::sync::OnceLock::new();
+    NAME.get_or_init(|| format!("{here}what_is_held_is_answered_when_the_server_goes_on"))
+}
+
+/// Serves, if this process is the server.
+fn serve_if_asked() {
+    if std::env::var(CHILD).is_ok_and(|child| child == name()) {
+        let ended = Server::mount().and_then(Server::serve);
+        say(&ended.expect_err("it serves until it is told to end"));
+        // Not back to the harness, which says how the test went.
+        std::process::exit(0);
+    }
+}
+
+/// On a line of its own: the harness may be in the middle of one.
+fn say(answer: &str) {
+    println!("\n{MARK}{answer}");
+}
+
+/// A request as the kernel has written it.
+struct Request {
+    bytes: Vec<u8>,
+}
+
+impl Request {
+    const HEAD: usize = 40;
+    /// `struct fuse_write_in`, which precedes the data.
+    const TRANSFER: usize = 40;
+
+    fn u32(&self, at: usize) -> u32 {
+        u32::from_ne_bytes(self.bytes[at..][..4].try_into().expect("four bytes"))
+    }
+
+    fn u64(&self, at: usize) -> u64 {
+        u64::from_ne_bytes(self.bytes[at..][..8].try_into().expect("eight bytes"))
+    }
+
+    fn opcode(&self) -> u32 {
+        self.u32(4)
+    }
+
+    fn unique(&self) -> u64 {
+        self.u64(8)
+    }
+
+    fn node(&self) -> u64 {
+        self.u64(16)
+    }
+
+    /// The part of the file that a transfer is about.
+    fn range(&self) -> std::ops::Range<usize> {
+        let begin = (self.u64(Self::HEAD + 8) as usize).min(SIZE);
+        begin..(begin + self.u32(Self::HEAD + 16) as usize).min(SIZE)
+    }
+
+    fn is_of(&self, kinds: u64) -> bool {
+        kinds & 1 << (self.opcode() % u64::BITS) != 0
+    }
+}
+
+/// A body of fields of four and eight bytes.
+#[derive(Default)]
+struct Body(Vec<u8>);
+
+impl Body {
+    fn long(mut self, values: &[u64]) -> Self {
+        values.iter().for_each(|value| self.0.extend(value.to_ne_bytes()));
+        self
+    }
+
+    fn int(mut self, values: &[u32]) -> Self {
+        values.iter().for_each(|value| self.0.extend(value.to_ne_bytes()));
+        self
+    }
+
+    /// `struct fuse_attr`.
+    fn attributes(self, node: u64) -> Self {
+        let (size, mode) = match node {
+            ROOT => (0, libc::S_IFDIR | 0o700),
+            _ => (SIZE as u64, libc::S_IFREG | 0o600),
+        };
+        // Number, size and blocks, three times; their nanoseconds; mode, links, owner, device,
+        // block size, flags.
+        self.long(&[node, size, size / 512, 0, 0, 0])
+            .int(&[0, 0, 0])
+            .int(&[mode, 1, 0, 0, 0, 4096, 0])
+    }
+}
+
+struct Server {
+    channel: File,
+    content: Vec<u8>,
+    held: Vec<Request>,
+    /// What is to be held.
+    kinds: u64,
+    /// Are requests taken?
+    taking: bool,
+}
+
+impl Server {
+    /// Mounts it where only this thread, and who goes through `/proc`, sees it.
+    fn mount() -> Result<Self, String> {
+        let failed = |what: &str, error: Error| format!("{what}: {error}");
+        let channel = File::options().read(true).write(true).open("/dev/fuse");
+        let channel = channel.map_err(|error| failed("/dev/fuse", error))?;
+        let done = |what: &str, ret: i32| match ret {
+            0 => Ok(()),
+            _ => Err(failed(what, Error::last_os_error())),
+        };
+        // SAFETY: a number.
+        done("mounts of its own", unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
+        let none = std::ptr::null();
+        // SAFETY: a path that ends in NUL; the other strings may be none.
+        done("private mounts", unsafe {
+            libc::mount(none, c"/".as_ptr(), none, libc::MS_REC | libc::MS_PRIVATE, none.cast())
+        })?;
+        let folder =
+            std::env::temp_dir().canonicalize().map_err(|error| failed("TMPDIR", error))?;
+        let folder = folder.to_str().ok_or("the path of TMPDIR is no text")?;
+        let text = |text: String| std::ffi::CString::new(text).expect("no NUL in it");
+        let at = text(folder.to_owned());
+        let fd = channel.as_raw_fd();
+        let options = text(format!("fd={fd},rootmode=40000,user_id=0,group_id=0"));
+        let (source, kind) = (c"uringlet-test", c"fuse");
+        let flags = libc::MS_NODEV | libc::MS_NOSUID;
+        // SAFETY: four strings that end in NUL.
+        done("mount", unsafe {
+            let options = options.as_ptr().cast();
+            libc::mount(source.as_ptr(), at.as_ptr(), kind.as_ptr(), flags, options)
+        })?;
+        // SAFETY: no arguments.
+        let thread = unsafe { libc::gettid() };
+        let process = std::process::id();
+        say(&format!("ready /proc/{process}/task/{thread}/root{folder}"));
+        let content = (0..SIZE).map(byte).collect();
+        Ok(Self { channel, content, held: Vec::new(), kinds: 0, taking: true })
+    }
+
+    /// Serves until the test has closed its end of the pipe. What goes wrong in words.
+    fn serve(mut self) -> Result<(), String> {
+        let mut commands = std::io::stdin().lock();
+        loop {
+            let channel = self.channel.as_raw_fd();
+            let [asked, requested] = readable([0, if self.taking { channel } else { -1 }], -1);
+            if asked {
+                let mut line = String::new();
+                commands.read_line(&mut line).map_err(|error| error.to_string())?;
+                let (command, kinds) =
+                    line.trim_end().split_once(' ').unwrap_or((line.trim_end(), "0"));
+                let kinds: u64 = kinds.parse().map_err(|_| format!("no number: {line}"))?;
+                match command {
+                    "" => return Err("ended".to_owned()),
+                    "hold" => self.kinds = kinds,
+                    "stop" => self.taking = false,
+                    "go" => self.go_on(),
+                    "held" => {
+                        let held = self.held.iter().filter(|request| request.is_of(kinds)).count();
+                        let [waiting] = readable([channel], 0);
+                        say(&(held + usize::from(waiting && !self.taking)).to_string());
+                        continue;
+                    }
+                    other => return Err(format!("no command: {other}")),
+                }
+                say("done");
+            } else if requested {
+                self.take()?;
+            }
+        }
+    }
+
+    fn go_on(&mut self) {
+        (self.kinds, self.taking) = (0, true);
+        for request in std::mem::take(&mut self.held) {
+            self.answer(&request);
+        }
+    }
+
+    fn take(&mut self) -> Result<(), String> {
+        let mut bytes = vec![0; Request::HEAD + Request::TRANSFER + WRITE_MAX as usize];
+        let len = match self.channel.read(&mut bytes) {
+            Ok(len) => len,
+            Err(error) => match error.raw_os_error() {
+                // Interrupted, or who has asked has gone meanwhile.
+                Some(libc::EINTR | libc::ENOENT | libc::EAGAIN) => return Ok(()),
+                _ => return Err(format!("/dev/fuse: {error}")),
+            },
+        };
+        bytes.truncate(len);
+        let request = Request { bytes };
+        match request.opcode() {
+            // Nobody waits for an answer to these. What is interrupted stays held.
+            FORGET | BATCH_FORGET | INTERRUPT => {}
+            _ if request.is_of(self.kinds) => self.held.push(request),
+            _ => self.answer(&request),
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, request: &Request) {
+        let body = Body::default();
+        let body = match request.opcode() {
+            INIT => {
+                let background = u32::from(BACKGROUND) << 16 | u32::from(BACKGROUND);
+                let more = [background, WRITE_MAX, 1, 0];
+                let head = [VERSION.0, VERSION.1, WRITE_MAX, INIT_FLAGS];
+                body.int(&head).int(&more).int(&[0; 8])
+            }
+            LOOKUP => {
+                let node = match &request.bytes[Request::HEAD..] {
+                    b"file\0" => FILE,
+                    b"unflushed\0" => UNFLUSHED,
+                    _ => return self.send(request, libc::ENOENT, &[]),
+                };
+                // Valid for no time, as the attributes below: the kernel asks each time.
+                body.long(&[node, 0, 0, 0]).int(&[0, 0]).attributes(node)
+            }
+            GETATTR => body.long(&[0, 0]).attributes(request.node()),
+            OPEN if request.node() == UNFLUSHED => body.long(&[0]).int(&[NO_FLUSH, 0]),
+            OPEN | OPENDIR => body.long(&[0, 0]),
+            READ => Body(self.content[request.range()].to_vec()),
+            WRITE => {
+                let range = request.range();
+                let data = &request.bytes[Request::HEAD + Request::TRANSFER..];
+                self.content[range.clone()].copy_from_slice(&data[..range.len()]);
+                body.int(&[range.len() as u32, 0])
+            }
+            STATFS => body.long(&[0; 5]).int(&[4096, 255, 4096, 0]).int(&[0; 6]),
+            READDIR | FLUSH | FSYNC | RELEASE | RELEASEDIR => body,
+            _ => return self.send(request, libc::ENOSYS, &[]),
+        };
+        self.send(request, 0, &body.0);
+    }
+
+    /// What cannot be sent was asked by somebody who has gone.
+    fn send(&self, request: &Request, errno: i32, body: &[u8]) {
+        let len = (16 + body.len()) as u32;
+        let head = Body::default().int(&[len, -errno as u32]).long(&[request.unique()]);
+        let message = [&head.0, body].concat();
+        let _ = (&self.channel).write(&message);
+    }
+}
+
+/// Which of these can be read, after a while (in milliseconds) at the latest.
+fn readable<const N: usize>(fds: [RawFd; N], milliseconds: i32) -> [bool; N] {
+    let mut polled = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    // SAFETY: as many of them.
+    unsafe { libc::poll(polled.as_mut_ptr(), N as libc::nfds_t, milliseconds) };
+    polled.map(|one| one.revents != 0)
+}
+
+/// The server itself. It is this test in another process, too.
+#[test]
+fn what_is_held_is_answered_when_the_server_goes_on() {
+    serve_if_asked();
+    let mut disk = match Disk::start() {
+        Ok(disk) => disk,
+        Err(reason) => {
+            let text = format!("\nSKIPPED {}: {reason}\n", name());
+            return std::io::stderr().write_all(text.as_bytes()).expect("standard error");
+        }
+    };
+    let open = |disk: &Disk| File::options().read(true).write(true).open(disk.file());
+    let file = std::sync::Arc::new(open(&disk).expect("the file"));
+    let read_at = |at: usize| {
+        let file = std::sync::Arc::clone(&file);
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            let count = std::os::unix::fs::FileExt::read_at(&*file, &mut buffer, at as u64)?;
+            let right = buffer.iter().zip(at..).all(|(&found, at)| found == byte(at));
+            Ok::<_, Error>((count, right))
+        })
+    };
+    let size = |file: &File| file.metadata().map(|data| data.len());
+    assert_eq!(size(&file).expect("attributes"), SIZE as u64);
+
+    disk.hold(TRANSFERS);
+    let reader = read_at(1 << 20);
+    assert!(disk.holds(1, READS), "the read reaches the server");
+    assert_eq!(size(&file).expect("attributes are answered"), SIZE as u64);
+    assert!(!reader.is_finished(), "nobody has answered the read");
+    disk.go_on();
+    assert_eq!(reader.join().expect("no panic").expect("a read"), (4096, true));
+
+    // As of a process that was stopped.
+    disk.stop();
+    let reader = read_at(4 << 20);
+    assert!(disk.holds(1, ALL), "the read waits to be taken");
+    assert!(!reader.is_finished(), "nobody has taken the read");
+    disk.go_on();
+    assert_eq!(reader.join().expect("no panic").expect("a read"), (4096, true));
+
+    // The end of the server is the end of what it holds.
+    disk.hold(ALL);
+    let reader = read_at(8 << 20);
+    assert!(disk.holds(1, READS), "the read reaches the server");
+    drop(disk);
+    let error = reader.join().expect("no panic").expect_err("nobody is left to answer");
+    // Of a request that is held, or of one that could no longer be sent.
+    let expected = [libc::ECONNABORTED, libc::ENOTCONN];
+    assert!(error.raw_os_error().is_some_and(|errno| expected.contains(&errno)), "{error}");
+}

@@ -1,0 +1,57 @@
+/* What the programs share whose file has stopped answering.
+ *
+ * A program says on standard output which of its steps begins and which has ended. It waits for a
+ * line on standard input where whoever runs it changes what the file's server does. */
+#ifndef HUNG_H
+#define HUNG_H
+
+#include "answers.h"
+
+/* Reads have nothing in common with each other, nor with what is read ahead for them. */
+#define APART (64 * PAGE)
+/* Where reads while nobody answers begin, and writes. What lies before has been read. */
+#define READS_BEGIN (1 << 20)
+#define WRITES_BEGIN (8 << 20)
+
+UNUSED static void begin(const char *step)
+{
+    printf("begin %s\n", step);
+    fflush(stdout);
+}
+
+UNUSED static void end(const char *step, long result)
+{
+    printf("end %s: %s\n", step, code(result));
+    fflush(stdout);
+}
+
+/* Says so, and waits until it is told to go on. */
+UNUSED static void wait_to_be_told(void)
+{
+    char line[8];
+    puts("ready");
+    fflush(stdout);
+    if (!fgets(line, sizeof line, stdin))
+        die("nobody is there");
+}
+
+UNUSED static int open_hung(const char *path, const char *mode)
+{
+    int fd = open(path, O_RDWR | O_CLOEXEC | (strcmp(mode, "direct") ? 0 : O_DIRECT));
+    if (fd < 0)
+        die("open %s", path);
+    return fd;
+}
+
+/* The number of a write is its content. */
+UNUSED static int written(int fd, int number, size_t offset)
+{
+    unsigned char *found = pages(PAGE);
+    int right = pread(fd, found, PAGE, (off_t)offset) == PAGE;
+    for (int i = 0; i < PAGE; i++)
+        right = right && found[i] == (unsigned char)number;
+    munmap(found, PAGE);
+    return right;
+}
+
+#endif
