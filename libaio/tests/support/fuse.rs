@@ -128,7 +128,7 @@ impl Disk {
         assert_eq!(self.ask("go"), "done");
     }
 
-    /// How many requests of these kinds are held. After [`Disk::stop`]: 1 if there is one of any kind.
+    /// How many requests of these kinds are held. After [`Disk::stop`], 1 if any request waits.
     pub fn held(&mut self, kinds: u64) -> usize {
         self.ask(&format!("held {kinds}")).parse().expect("a number")
     }
