@@ -109,6 +109,7 @@ impl Disk {
     }
 
     /// The same content, in a file whose descriptors are closed without a request to the server.
+    #[allow(dead_code, reason = "only a process that ends needs it")]
     pub fn unflushed(&self) -> PathBuf {
         self.folder.join("unflushed")
     }

@@ -7,6 +7,7 @@ mod cancelling;
 mod cold;
 mod destroying;
 mod fork;
+mod hung;
 mod order;
 mod polls;
 mod real_time;

@@ -1,0 +1,404 @@
+//! A file whose server does not answer holds up nobody but who waits without a deadline.
+//!
+//! A thread goes through steps that must not wait. A step passes if its end was seen before the
+//! server was told to go on.
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use super::errno;
+use crate::common::{
+    LONG, context, file_with, isolated, pattern, push, reap_all, run, skip, submit_all, wait_until,
+};
+use uringlet::{Context, Sqe};
+
+#[path = "../../../../libaio/tests/support/fuse.rs"]
+mod fuse;
+use fuse::{ALL, Disk, READS, TRANSFERS};
+
+/// Who takes longer than this waits for the server: nothing else here takes a tenth of it.
+const LIMIT: Duration = Duration::from_secs(5);
+
+const PAGE: usize = 4096;
+/// Reads have nothing in common with each other, nor with what is read ahead for them.
+const APART: usize = 64 * PAGE;
+/// What lies before has been read.
+const READS_BEGIN: usize = 1 << 20;
+const WRITES_BEGIN: usize = 8 << 20;
+
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    direct: bool,
+    /// Have requests been made on the descriptor?
+    known: bool,
+    kinds: u64,
+}
+
+/// Every case in which requests of these kinds are held.
+fn cases(kinds: u64) -> impl Iterator<Item = Case> {
+    let known = move |direct| [false, true].map(|known| Case { direct, known, kinds });
+    [false, true].into_iter().flat_map(known)
+}
+
+#[derive(Debug, PartialEq)]
+enum Said {
+    /// The kernel's number of the thread, before its first step.
+    Ready(i32),
+    Begin(&'static str),
+    End,
+    /// It waits to be told to go on.
+    Waiting,
+}
+
+#[repr(C, align(4096))]
+struct Page([u8; PAGE]);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Read,
+    Write,
+    Sync,
+}
+
+struct Request {
+    kind: Kind,
+    offset: usize,
+    buffer: Box<Page>,
+    ended: Option<i32>,
+    may_be_cancelled: bool,
+}
+
+impl Request {
+    fn check_data(&self, number: usize, file: &File) {
+        let bytes = || self.offset..self.offset + PAGE;
+        match self.kind {
+            Kind::Read => {
+                let right =
+                    self.buffer.0.iter().zip(bytes()).all(|(&one, at)| one == fuse::byte(at));
+                assert!(right, "request {number} has read something else");
+            }
+            Kind::Write => {
+                let mut found = Box::new(Page([0; PAGE]));
+                let count = file.read_at(&mut found.0, self.offset as u64);
+                assert_eq!(count.expect("a read"), PAGE);
+                assert!(found.0[..] == self.buffer.0[..], "request {number} wrote something else");
+            }
+            Kind::Sync => {}
+        }
+    }
+}
+
+/// What the thread has in hand. The requests outlive the context.
+struct Hung {
+    context: Context,
+    file: File,
+    requests: Vec<Request>,
+    said: Sender<Said>,
+    told: Receiver<()>,
+}
+
+impl Hung {
+    fn new(path: PathBuf, case: Case, said: Sender<Said>, told: Receiver<()>) -> Self {
+        let flags = if case.direct { libc::O_DIRECT } else { 0 };
+        let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
+        let (context, file) = (context(64), file.expect("the file"));
+        let mut hung = Self { context, file, requests: Vec::new(), said, told };
+        if case.known {
+            hung.get_known();
+        }
+        // SAFETY: no arguments.
+        hung.say(Said::Ready(unsafe { libc::gettid() }));
+        hung.told.recv().expect("the test");
+        hung
+    }
+
+    fn say(&self, what: Said) {
+        // The test may have failed already.
+        let _ = self.said.send(what);
+    }
+
+    fn step<T>(&mut self, name: &'static str, step: impl FnOnce(&mut Self) -> T) -> T {
+        self.say(Said::Begin(name));
+        let result = step(self);
+        self.say(Said::End);
+        result
+    }
+
+    /// Reads, writes and fsyncs that are answered.
+    fn get_known(&mut self) {
+        let (fd, mut page) = (self.file.as_raw_fd(), Box::new(Page([0; PAGE])));
+        for round in 0..12 {
+            let read = Sqe::read(fd, &mut page.0[..], round % 4 * PAGE as u64);
+            assert_eq!(run(&mut self.context, read), PAGE as i32);
+            let write = Sqe::write(fd, &page.0[..], (WRITES_BEGIN - PAGE) as u64);
+            assert_eq!(run(&mut self.context, write), PAGE as i32);
+            assert_eq!(run(&mut self.context, Sqe::fsync(fd)), 0);
+        }
+    }
+
+    fn push(&mut self, fd: i32, kind: Kind, offset: usize) {
+        let number = self.requests.len();
+        let fill = if kind == Kind::Write { number as u8 } else { 0 };
+        let mut buffer = Box::new(Page([fill; PAGE]));
+        let sqe = match kind {
+            Kind::Read => Sqe::read(fd, &mut buffer.0[..], offset as u64),
+            Kind::Write => Sqe::write(fd, &buffer.0[..], offset as u64),
+            Kind::Sync => Sqe::fsync(fd),
+        };
+        push(&mut self.context, sqe.user_data(number as u64));
+        let request = Request { kind, offset, buffer, ended: None, may_be_cancelled: false };
+        self.requests.push(request);
+    }
+
+    /// Two reads, a write and an fsync, of nothing that was asked for before.
+    fn submit(&mut self) {
+        let fd = self.file.as_raw_fd();
+        for kind in [Kind::Read, Kind::Read, Kind::Write, Kind::Sync] {
+            let begin = if kind == Kind::Write { WRITES_BEGIN } else { READS_BEGIN };
+            self.push(fd, kind, begin + self.requests.len() * APART);
+        }
+        self.step("submit", |hung| submit_all(&mut hung.context));
+    }
+
+    fn reap(&mut self) {
+        for cqe in reap_all(&mut self.context) {
+            let ended = &mut self.requests[cqe.user_data as usize].ended;
+            assert_eq!(ended.replace(cqe.res), None, "{} has ended before", cqe.user_data);
+        }
+    }
+
+    /// A read of a local file, by the context or another one.
+    fn read_local(&mut self, other: bool) {
+        let content = pattern(5, 4 * PAGE);
+        let file = file_with(&content);
+        let mut page = Box::new(Page([0; PAGE]));
+        let sqe = Sqe::read(file.as_raw_fd(), &mut page.0[..], PAGE as u64);
+        if other {
+            assert_eq!(run(&mut context(8), sqe), PAGE as i32);
+        } else {
+            const LOCAL: u64 = 1 << 32;
+            push(&mut self.context, sqe.user_data(LOCAL));
+            submit_all(&mut self.context);
+            loop {
+                assert!(self.context.wait(1, Some(LONG)).expect("a wait") > 0, "not read");
+                let cqe = self.context.reap().expect("it waits");
+                if cqe.user_data == LOCAL {
+                    break assert_eq!(cqe.res, PAGE as i32);
+                }
+                let ended = &mut self.requests[cqe.user_data as usize].ended;
+                assert_eq!(ended.replace(cqe.res), None, "{} has ended before", cqe.user_data);
+            }
+        }
+        assert!(page.0[..] == content[PAGE..2 * PAGE]);
+    }
+
+    fn steps(&mut self) {
+        self.submit();
+        self.step("poll", |hung| hung.context.wait(0, None)).expect("a look");
+        self.submit();
+        let none = Some(Duration::ZERO);
+        self.step("poll with a timeout", |hung| hung.context.wait(32, none)).expect("a look");
+        self.submit();
+        let short = Some(Duration::from_millis(200));
+        self.step("timed wait", |hung| hung.context.wait(32, short)).expect("a wait");
+        self.submit();
+        self.step("reap", Self::reap);
+        let number = self.requests.len() - 4;
+        self.requests[number].may_be_cancelled = true;
+        let cancelled = self.step("cancel", |hung| hung.context.cancel(number as u64));
+        // Cancelled, begun, or ended if the server has gone on.
+        assert!([0, libc::EALREADY, libc::ENOENT].contains(&errno(cancelled)));
+        self.submit();
+        self.step("another file", |hung| hung.read_local(false));
+        self.submit();
+        self.step("another context", |hung| hung.read_local(true));
+        self.say(Said::Waiting);
+        self.told.recv().expect("the test");
+        loop {
+            self.reap();
+            let left = self.requests.iter().filter(|request| request.ended.is_none()).count();
+            if left == 0 {
+                break;
+            }
+            self.context.wait(left, None).expect("a wait");
+        }
+        assert_eq!(self.context.wait(0, None).expect("a look"), 0, "more than was submitted");
+        self.check();
+    }
+
+    /// Everything has ended well, or was cancelled where that was asked for.
+    fn check(&self) {
+        for (number, request) in self.requests.iter().enumerate() {
+            let result = request.ended.expect("ended");
+            if result == -libc::ECANCELED && request.may_be_cancelled {
+                continue;
+            }
+            let expected = if request.kind == Kind::Sync { 0 } else { PAGE as i32 };
+            assert_eq!(result, expected, "request {number}");
+            request.check_data(number, &self.file);
+        }
+    }
+
+    /// Ends the context while its requests are held: it waits for those that were started.
+    fn end(mut self, dropped: bool) {
+        self.submit();
+        self.submit();
+        self.say(Said::Waiting);
+        // What has not begun is cancelled.
+        self.told.recv().expect("the test");
+        let Self { context, file, mut requests, said, told } = self;
+        let _ = said.send(Said::Begin("end"));
+        let cqes = if dropped {
+            drop(context);
+            Vec::new()
+        } else {
+            context.destroy()
+        };
+        let then: Vec<[u8; PAGE]> = requests.iter().map(|request| request.buffer.0).collect();
+        let _ = said.send(Said::End);
+        told.recv().expect("the test");
+        for cqe in &cqes {
+            let ended = &mut requests[cqe.user_data as usize].ended;
+            assert_eq!(ended.replace(cqe.res), None, "{} has ended before", cqe.user_data);
+        }
+        for (number, (request, then)) in requests.iter().zip(then).enumerate() {
+            assert!(request.buffer.0 == then, "{number} went on when the context had ended");
+            let done = if dropped {
+                request.kind == Kind::Read && then.iter().any(|&byte| byte != 0)
+            } else {
+                let result = request.ended.expect("a completion for each");
+                assert!([0, PAGE as i32, -libc::ECANCELED].contains(&result), "{number}: {result}");
+                result > 0
+            };
+            if done {
+                request.check_data(number, &file);
+            }
+        }
+    }
+}
+
+/// The thread that goes through the steps.
+struct Thread {
+    handle: std::thread::JoinHandle<()>,
+    said: Receiver<Said>,
+    tell: Sender<()>,
+}
+
+impl Thread {
+    fn start(disk: &Disk, case: Case, part: impl FnOnce(Hung) + Send + 'static) -> Self {
+        let ((sender, said), (tell, told), path) = (channel(), channel(), disk.file());
+        let body = move || part(Hung::new(path, case, sender, told));
+        Self { handle: std::thread::spawn(body), said, tell }
+    }
+
+    /// What it says next; nothing if it says nothing in the limit.
+    fn next(&self) -> Option<Said> {
+        match self.said.recv_timeout(LIMIT) {
+            Ok(said) => Some(said),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => panic!("the thread has panicked"),
+        }
+    }
+
+    fn tell(&self) {
+        self.tell.send(()).expect("the thread");
+    }
+}
+
+/// The steps that had not come to their end while the server held requests.
+fn late_steps(disk: &mut Disk, case: Case) -> Vec<&'static str> {
+    let thread = Thread::start(disk, case, |mut hung| hung.steps());
+    assert!(matches!(thread.next(), Some(Said::Ready(_))), "nothing is held yet");
+    disk.hold(case.kinds);
+    thread.tell();
+    let (mut late, mut step) = (Vec::new(), "nothing");
+    loop {
+        match thread.next() {
+            Some(Said::Begin(name)) => step = name,
+            Some(Said::Waiting) => break,
+            Some(_) => {}
+            None => {
+                // Only now may it go on; the next step begins while the server holds again.
+                disk.go_on();
+                assert_eq!(thread.next(), Some(Said::End), "{step} does not end at all");
+                late.push(step);
+                disk.hold(case.kinds);
+            }
+        }
+    }
+    disk.go_on();
+    thread.tell();
+    thread.handle.join().expect("no panic");
+    late
+}
+
+fn steps_wait_for_no_server(kinds: u64) {
+    let mut disk = match Disk::start() {
+        Ok(disk) => disk,
+        Err(reason) => return skip(&reason),
+    };
+    let late: Vec<_> = cases(kinds).map(|case| (case, late_steps(&mut disk, case))).collect();
+    let late: Vec<_> = late
+        .iter()
+        .filter(|(_, steps)| !steps.is_empty())
+        .map(|(Case { direct, known, .. }, steps)| {
+            format!("direct {direct}, known {known}: {}", steps.join(", "))
+        })
+        .collect();
+    assert!(late.is_empty(), "these wait for the server:\n{}", late.join("\n"));
+}
+
+#[test]
+fn submits_polls_and_timed_waits_do_not_wait_for_a_server_that_answers_nothing() {
+    isolated(|| steps_wait_for_no_server(ALL));
+}
+
+#[test]
+fn submits_polls_and_timed_waits_do_not_wait_for_a_server_that_answers_no_transfers() {
+    isolated(|| steps_wait_for_no_server(TRANSFERS));
+}
+
+/// Does this thread of the process sleep?
+fn sleeps(thread: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
+    let stat = stat.expect("/proc");
+    let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
+    matches!(state, Some('S' | 'D'))
+}
+
+fn the_end_waits(dropped: bool) {
+    let mut disk = match Disk::start() {
+        Ok(disk) => disk,
+        Err(reason) => return skip(&reason),
+    };
+    for case in cases(TRANSFERS) {
+        let thread = Thread::start(&disk, case, move |hung| hung.end(dropped));
+        let Some(Said::Ready(number)) = thread.next() else { panic!("nothing is held yet") };
+        disk.hold(case.kinds);
+        thread.tell();
+        while thread.next().expect("submits") != Said::Waiting {}
+        assert!(disk.holds(1, READS), "a read reaches the server");
+        thread.tell();
+        assert_eq!(thread.next(), Some(Said::Begin("end")));
+        assert!(wait_until(|| sleeps(number)), "it waits for what was started");
+        assert!(thread.said.try_recv().is_err(), "its reads are held");
+        disk.go_on();
+        assert_eq!(thread.next(), Some(Said::End));
+        thread.tell();
+        thread.handle.join().expect("no panic");
+    }
+}
+
+#[test]
+fn drop_waits_for_the_server_and_ends_with_it() {
+    isolated(|| the_end_waits(true));
+}
+
+#[test]
+fn destroy_waits_for_the_server_and_ends_with_it() {
+    isolated(|| the_end_waits(false));
+}
