@@ -234,6 +234,11 @@ impl Facts {
         (first..=last).for_each(|fd| entry(fd).store(0, Ordering::Relaxed));
     }
 
+    /// O_NONBLOCK, it seems.
+    pub(crate) fn seems_nonblocking(self) -> bool {
+        self.0 & NONBLOCK != 0
+    }
+
     /// It had offsets.
     #[inline]
     pub(crate) fn seems_seekable(self) -> bool {

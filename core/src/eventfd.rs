@@ -16,7 +16,7 @@ use crate::sys;
 /// Adds `n` to an eventfd, or as much as it takes.
 pub(crate) fn count_up(fd: RawFd, n: u32) {
     let blocks = match Facts::noted(fd) {
-        Some(facts) => !facts.is_nonblocking(),
+        Some(facts) => !facts.seems_nonblocking(),
         None => sys::status_flags(fd) as i32 & libc::O_NONBLOCK == 0,
     };
     if blocks {

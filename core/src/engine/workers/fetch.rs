@@ -62,8 +62,7 @@ fn is_cached_write(sqe: &Sqe, kind: Kind, lane: u8) -> bool {
         && sqe.opcode == opcode::WRITE
         && lane == Lane::Inline as u8
         && sqe.off != FILE_POSITION
-        && Facts::known(sqe.fd)
-            .is_ok_and(|facts| !facts.is_direct() && facts.seems_seekable())
+        && Facts::known(sqe.fd).is_ok_and(|facts| !facts.is_direct() && facts.seems_seekable())
 }
 
 impl Workers {
