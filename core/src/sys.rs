@@ -474,14 +474,6 @@ pub(crate) fn block_signals() -> u64 {
     old
 }
 
-/// Replaces the calling thread's signal mask and returns the old one.
-pub(crate) fn replace_signals(mask: u64) -> u64 {
-    let mut old = 0u64;
-    // SAFETY: both masks are eight bytes, the kernel's sigset size.
-    unsafe { call!(rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, &raw mut old, 8) };
-    old
-}
-
 /// Puts a mask from [`block_signals`] back.
 pub(crate) fn restore_signals(mask: u64) {
     // SAFETY: the mask is eight bytes.
@@ -630,13 +622,6 @@ pub(crate) fn has_file_limit() -> bool {
     // SAFETY: room for the two numbers of a rlimit64.
     unsafe { call!(prlimit64, 0, libc::RLIMIT_FSIZE, 0, limit.as_mut_ptr()) };
     limit[0] != u64::MAX
-}
-
-/// Clears O_NONBLOCK.
-pub(crate) fn set_blocking(fd: RawFd) {
-    let flags = status_flags(fd) as i32 & !libc::O_NONBLOCK;
-    // SAFETY: passes no address.
-    unsafe { call!(fcntl, fd, libc::F_SETFL, flags) };
 }
 
 /// The two ends of a pipe(2), for reading and for writing; or the negative errno.

@@ -220,6 +220,25 @@ fn contexts_take_what_they_ask_for() {
     }
 }
 
+/// Contexts of this engine share the C library's threads, which are few.
+#[test]
+fn a_thousand_contexts_on_the_engine_posix_aio() {
+    let folder = folder();
+    let program = compile("house/many_contexts.c", folder.path(), &["-laio"]);
+    let library = support::library();
+    let variables = [
+        ("LD_PRELOAD", library.as_path()),
+        ("TMPDIR", folder.path()),
+        ("URINGLET_ENGINE", Path::new("posix_aio")),
+    ];
+    let output = command(&program, &variables).output().expect("timeout(1)");
+    if let Some((_, reason)) = String::from_utf8_lossy(&output.stderr).split_once("SKIPPED: ") {
+        let name = "a_thousand_contexts_on_the_engine_posix_aio";
+        return support::skipped(name, reason.trim());
+    }
+    assert!(answers(&output).ends_with("few threads: yes\n"));
+}
+
 /// An allocator that checks itself.
 #[test]
 fn under_malloc_check() {

@@ -12,7 +12,7 @@
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -82,10 +82,9 @@ fn functions() -> Option<&'static Functions> {
     static FUNCTIONS: OnceLock<Option<Functions>> = OnceLock::new();
     let find = || {
         if let Some(init) = next(c"aio_init") {
-            // A thread per descriptor of a pool, and one for the descriptor that wakes us. No
-            // effect if the program has used aio before.
+            // A thread per descriptor of a pool. No effect if the program has used aio before.
             let sizes = AioInit {
-                threads: FD_POOL_MAX as c_int + 1,
+                threads: FD_POOL_MAX as c_int,
                 num: 4096,
                 locks: 0,
                 usedba: 0,
@@ -121,7 +120,7 @@ const FEW_PER_CPU: usize = 8;
 const WINDOW: u32 = 256;
 const LONGEST_US: u64 = 50_000;
 
-/// A sleep waits for so many requests, the oldest.
+/// The teller waits for so many requests at a time, the oldest.
 const OLDEST: usize = 8;
 
 /// The C library's aio for one context.
@@ -131,16 +130,8 @@ pub(super) struct PosixAio {
     /// One for each slot, and as many as the teller can have in hand.
     blocks: Box<[UnsafeCell<aiocb>]>,
     state: Mutex<State>,
-    /// There is something to be told of, or never will be.
-    to_tell: Condvar,
     pool: usize,
     fds: Eventfds,
-    /// The read of [`Eventfds::wake`] that ends a sleep, and what it reads.
-    wake: UnsafeCell<aiocb>,
-    woken: UnsafeCell<u64>,
-    is_reading: AtomicBool,
-    /// The process that made it.
-    generation: u64,
 }
 
 #[derive(Debug)]
@@ -149,9 +140,10 @@ struct State {
     in_flight: Vec<InFlight>,
     /// Is the whole pool quicker than a few descriptors?
     pool: Trial,
-    /// The reaper sleeps, and waits for some of what was in flight when it began.
+    /// The reaper sleeps, and is to be woken by the first completion.
     asleep: bool,
-    teller: Teller,
+    /// The teller looks after it.
+    is_watched: bool,
     /// Blocks that nobody has.
     free: Vec<u32>,
     /// Blocks that the teller waits for. While it does, they are not used again: what aio_suspend(3) leaves behind of a
@@ -159,16 +151,81 @@ struct State {
     watched: Vec<u32>,
 }
 
-/// The thread that tells of completions, for requests that nobody waits for. The C library's own way of telling by
-/// a thread (SIGEV_THREAD) is not for us: such a thread takes the program's signals.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Teller {
-    /// There is none.
-    Absent,
-    /// It waits for completions, or for requests.
-    There,
-    /// Nothing will be in flight any more: there is to be none.
-    Over,
+/// The thread that tells of completions, one for all contexts of the process: who sleeps for them in
+/// aio_suspend(3) could only be woken by another request, which would take a thread of the C library
+/// for each context. The C library's own way of telling by a thread (SIGEV_THREAD) is not for us:
+/// such a thread takes the program's signals.
+#[derive(Debug)]
+struct Teller {
+    state: Mutex<TellerState>,
+    called: Condvar,
+}
+
+#[derive(Debug)]
+struct TellerState {
+    is_there: bool,
+    /// Contexts that it is to look after from now on.
+    new: Vec<Arc<PosixAio>>,
+}
+
+static TELLER: Teller = Teller {
+    state: Mutex::new(TellerState { is_there: false, new: Vec::new() }),
+    called: Condvar::new(),
+};
+
+impl Teller {
+    /// Has it look after a context. False: there can be no thread.
+    fn call(&'static self, context: &Arc<PosixAio>) -> bool {
+        let mut state = lock(&self.state);
+        if !state.is_there && threads::spawn_on("aio", None, || self.run()).is_err() {
+            return false;
+        }
+        state.is_there = true;
+        state.new.push(Arc::clone(context));
+        drop(state);
+        self.called.notify_one();
+        true
+    }
+
+    fn run(&self) {
+        let mut contexts: Vec<Arc<PosixAio>> = Vec::new();
+        loop {
+            let mut state = lock(&self.state);
+            while contexts.is_empty() && state.new.is_empty() {
+                let waited = self.called.wait_timeout(state, RETIRE_AFTER);
+                let (after, time) = waited.unwrap_or_else(PoisonError::into_inner);
+                state = after;
+                if time.timed_out() && state.new.is_empty() {
+                    state.is_there = false;
+                    return;
+                }
+            }
+            contexts.append(&mut state.new);
+            drop(state);
+            let mut list = List { functions: None, blocks: [std::ptr::null(); OLDEST], len: 0 };
+            contexts.retain(|context| context.tell(&mut list));
+            list.sleep();
+        }
+    }
+}
+
+/// Requests that the teller waits for.
+struct List {
+    functions: Option<&'static Functions>,
+    blocks: [*const aiocb; OLDEST],
+    len: usize,
+}
+
+impl List {
+    /// Sleeps until one of them is done, at most [`LOOK_AGAIN`]: others may be done before these.
+    fn sleep(&self) {
+        let Some(functions) = self.functions else { return };
+        let time = sys::timespec(LOOK_AGAIN);
+        // SAFETY: blocks of contexts that the teller holds, in flight or done all the time.
+        unsafe {
+            (functions.suspend)(self.blocks.as_ptr(), self.len as c_int, &raw const time);
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -200,7 +257,7 @@ struct Identity {
     flags: i32,
 }
 
-// SAFETY: a block is touched under the state's lock, and by the C library while it is in flight; `wake` and `woken` by the one reaper and the C library.
+// SAFETY: a block is touched under the state's lock, and by the C library while it is in flight.
 unsafe impl Sync for PosixAio {}
 // SAFETY: as above.
 unsafe impl Send for PosixAio {}
@@ -243,7 +300,7 @@ fn is_locked_by_us(fd: RawFd) -> bool {
 
 impl PosixAio {
     /// # Errors
-    /// `-ENOSYS`: no aio in the C library. Those of eventfd(2).
+    /// `-ENOSYS`: no aio in the C library.
     /// `-EOPNOTSUPP`: the parent of a fork has used it, whose threads glibc counts on in the child.
     pub(super) fn new(slots: usize, pool: usize) -> Result<Self, i32> {
         static USED_BY: AtomicU64 = AtomicU64::new(0);
@@ -253,10 +310,7 @@ impl PosixAio {
             return Err(-libc::EOPNOTSUPP);
         }
         let functions = functions().ok_or(-libc::ENOSYS)?;
-        let fds = Eventfds::new();
         let blocks = slots + OLDEST;
-        // Read by a thread of the C library, which is to sleep in that.
-        sys::set_blocking(fds.wake());
         Ok(Self {
             functions,
             blocks: (0..blocks).map(|_| UnsafeCell::new(zeroed())).collect(),
@@ -265,111 +319,53 @@ impl PosixAio {
                 in_flight: Vec::new(),
                 pool: Trial::new(WINDOW, WINDOW / 2, LONGEST_US * ticks_per_us()),
                 asleep: false,
-                teller: Teller::Absent,
+                is_watched: false,
                 free: (0..blocks as u32).collect(),
                 watched: Vec::with_capacity(OLDEST),
             }),
-            to_tell: Condvar::new(),
             pool,
-            fds,
-            wake: UnsafeCell::new(zeroed()),
-            woken: UnsafeCell::new(0),
-            is_reading: AtomicBool::new(false),
-            generation,
+            fds: Eventfds::new(),
         })
     }
 
-    /// Has the C library read the eventfd that ends a sleep.
-    fn read_wake(&self) {
-        if self.is_reading.load(Ordering::Relaxed) {
-            return;
-        }
-        let mut block = zeroed();
-        block.aio_fildes = self.fds.wake();
-        block.aio_buf = self.woken.get().cast();
-        block.aio_nbytes = size_of::<u64>();
-        // SAFETY: no read is in flight, so block and buffer are ours; both live until it is done.
-        let ret = unsafe {
-            *self.wake.get() = block;
-            (self.functions.read)(self.wake.get())
-        };
-        self.is_reading.store(ret == 0, Ordering::Relaxed);
+    /// Has the teller look after it. False: there can be no thread.
+    fn call_teller(self: &Arc<Self>, state: &mut State) -> bool {
+        state.is_watched = state.is_watched || TELLER.call(self);
+        state.is_watched
     }
 
-    /// Notes the end of that read.
-    fn harvest_wake(&self) {
-        if self.is_reading.load(Ordering::Relaxed) {
-            // SAFETY: a block that is in flight, or done and not yet taken.
-            unsafe {
-                if (self.functions.error)(self.wake.get()) != libc::EINPROGRESS {
-                    (self.functions.take)(self.wake.get());
-                    self.is_reading.store(false, Ordering::Relaxed);
-                }
-            }
-        }
-    }
-
-    /// Puts the blocks of the first of these on a list for aio_suspend(3).
-    fn list<'a>(&self, of: impl Iterator<Item = &'a InFlight>, list: &mut [*const aiocb]) {
-        for (place, one) in list.iter_mut().zip(of) {
-            *place = self.block(one.block);
-        }
-    }
-
-    /// Has the teller look after a new request. Where there can be no thread, the watchdog finds its completion.
-    fn call_teller(self: &Arc<Self>, state: &mut State) {
-        match state.teller {
-            Teller::There => self.to_tell.notify_one(),
-            Teller::Over => {}
-            Teller::Absent => {
-                let this = Arc::clone(self);
-                if threads::spawn_on("aio", None, move || this.tell()).is_ok() {
-                    state.teller = Teller::There;
-                }
-            }
-        }
-    }
-
-    /// The teller's thread: counts up the eventfd whenever a request is done that is to be told of.
-    fn tell(&self) {
+    /// For the teller, which waits for nothing now: tells of what is done, and puts the oldest of the
+    /// rest on the list. False: nothing is left to be told of.
+    fn tell(&self, list: &mut List) -> bool {
         let mut state = lock(&self.state);
-        while state.teller == Teller::There {
-            let mut list = [std::ptr::null(); OLDEST];
-            let State { in_flight, watched, .. } = &mut *state;
-            let to_tell = in_flight.iter().filter(|one| one.tell);
-            self.list(to_tell.clone(), &mut list);
-            watched.extend(to_tell.map(|one| one.block).take(OLDEST));
-            if list[0].is_null() {
-                let waited = self.to_tell.wait_timeout(state, RETIRE_AFTER);
-                let (after, time) = waited.unwrap_or_else(PoisonError::into_inner);
-                state = after;
-                if time.timed_out() && !state.in_flight.iter().any(|one| one.tell) {
-                    state.teller = Teller::Absent;
-                    return;
-                }
+        let State { in_flight, watched, free, asleep, .. } = &mut *state;
+        let is_over = |block: &u32| !in_flight.iter().any(|one| one.block == *block);
+        free.extend(watched.drain(..).filter(is_over));
+        let (mut any, mut is_to_tell, mut wakes) = (false, false, false);
+        for one in in_flight.iter_mut().filter(|one| one.tell || *asleep) {
+            let block = self.block(one.block);
+            // SAFETY: in flight, or done and not yet taken.
+            if unsafe { self.error(block) } != libc::EINPROGRESS {
+                (is_to_tell, wakes) = (is_to_tell || one.tell, true);
+                one.tell = false;
                 continue;
             }
-            drop(state);
-            // Those that have come meanwhile, or are quicker than the oldest, are found after that time.
-            let time = sys::timespec(LOOK_AGAIN);
-            // SAFETY: blocks that live as long as this, and that are in flight or done all the time.
-            unsafe { (self.functions.suspend)(list.as_ptr(), OLDEST as c_int, &raw const time) };
-            state = lock(&self.state);
-            let State { in_flight, watched, free, .. } = &mut *state;
-            let is_over = |block: &u32| !in_flight.iter().any(|one| one.block == *block);
-            free.extend(watched.drain(..).filter(is_over));
-            let mut any = false;
-            for one in state.in_flight.iter_mut().filter(|one| one.tell) {
-                let block = self.block(one.block);
-                // SAFETY: in flight, or done and not yet taken: that takes the lock.
-                if unsafe { self.error(block) } != libc::EINPROGRESS {
-                    (one.tell, any) = (false, true);
-                }
-            }
-            if any {
-                sys::eventfd_add(self.fds.events(), 1);
+            any = true;
+            if list.len < OLDEST {
+                list.functions = Some(self.functions);
+                list.blocks[list.len] = block;
+                list.len += 1;
+                watched.push(one.block);
             }
         }
+        if is_to_tell {
+            sys::eventfd_add(self.fds.events(), 1);
+        }
+        if wakes && std::mem::replace(asleep, false) {
+            sys::eventfd_add(self.fds.wake(), 1);
+        }
+        state.is_watched = any;
+        any
     }
 
     fn block(&self, number: u32) -> *mut aiocb {
@@ -528,11 +524,8 @@ impl Backend for Arc<PosixAio> {
                 state.end(begun);
                 return (at, errno);
             }
-            if std::mem::replace(&mut state.asleep, false) {
-                // So that it waits for this one too.
-                sys::eventfd_add(self.fds.wake(), 1);
-            }
-            if tell {
+            if tell || state.asleep {
+                // Where there can be no thread, the watchdog finds its completion.
                 self.call_teller(&mut state);
             }
         }
@@ -540,7 +533,6 @@ impl Backend for Arc<PosixAio> {
     }
 
     fn harvest(&self, _: &Instance, done: &mut [Done]) -> usize {
-        self.harvest_wake();
         let mut state = lock(&self.state);
         let (mut at, mut n) = (0, 0);
         while at < state.in_flight.len() && n < done.len() {
@@ -573,37 +565,23 @@ impl Backend for Arc<PosixAio> {
         if n > 0 {
             return (n, SleepEnd::Again);
         }
-        self.read_wake();
-        let mut list: [*const aiocb; OLDEST + 1] = [std::ptr::null(); _];
-        list[OLDEST] = self.wake.get();
         let mut state = lock(&self.state);
-        // aio_suspend(3) goes through its list twice under the lock that all threads of the C library
-        // need. The oldest are likely to be done first, and others that are done are found with them.
-        self.list(state.in_flight.iter(), &mut list[..OLDEST]);
         state.asleep = true;
+        let timeout = match self.call_teller(&mut state) {
+            true => timeout,
+            false => Some(timeout.map_or(LOOK_AGAIN, |time| time.min(LOOK_AGAIN))),
+        };
         drop(state);
-        let time = timeout.map(sys::timespec);
-        let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        let _whole = sys::Uncancelable::new();
-        let before = mask.map(sys::replace_signals);
-        // SAFETY: pointers to blocks that live as long as the context.
-        let ret = unsafe { (self.functions.suspend)(list.as_ptr(), list.len() as c_int, time) };
-        let errno = if ret == 0 { 0 } else { PosixAio::errno() };
-        lock(&self.state).asleep = false;
-        if let Some(mask) = before {
-            sys::restore_signals(mask);
-        }
-        let end = match -errno {
-            libc::EAGAIN => SleepEnd::TimedOut,
-            libc::EINTR => SleepEnd::Interrupted,
+        let wake = self.fds.wake();
+        let mut poll = [libc::pollfd { fd: wake, events: libc::POLLIN, revents: 0 }];
+        let end = match sys::ppoll(&mut poll, timeout, mask.as_ref()) {
+            0 => SleepEnd::TimedOut,
+            ret if ret == -(libc::EINTR as isize) => SleepEnd::Interrupted,
             _ => SleepEnd::Again,
         };
+        lock(&self.state).asleep = false;
+        sys::eventfd_drain(wake);
         (self.harvest(instance, done), end)
-    }
-
-    fn close(&self) {
-        lock(&self.state).teller = Teller::Over;
-        self.to_tell.notify_one();
     }
 
     fn wake_fd(&self) -> RawFd {
@@ -612,26 +590,5 @@ impl Backend for Arc<PosixAio> {
 
     fn events(&self) -> RawFd {
         self.fds.events()
-    }
-}
-
-impl Drop for PosixAio {
-    fn drop(&mut self) {
-        // The child of a fork has none of the C library's threads.
-        if !self.is_reading.load(Ordering::Relaxed)
-            || self.generation != crate::process::generation()
-        {
-            return;
-        }
-        let _whole = sys::Uncancelable::new();
-        sys::eventfd_add(self.fds.wake(), 1);
-        let list = [self.wake.get().cast_const()];
-        // SAFETY: the block and its buffer must outlive the read, which ends now.
-        unsafe {
-            while (self.functions.error)(self.wake.get()) == libc::EINPROGRESS {
-                (self.functions.suspend)(list.as_ptr(), 1, std::ptr::null());
-            }
-            (self.functions.take)(self.wake.get());
-        }
     }
 }
