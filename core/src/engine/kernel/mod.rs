@@ -26,7 +26,7 @@ use crate::instance::{By, Instance};
 use crate::own;
 use crate::probe::{self, KERNEL_ENGINES, Refusal};
 use crate::queue::{IndexRing, SleepEnd, Sleeper};
-use crate::request::{BATCH, Batch, Request};
+use crate::request::{BATCH, Batch};
 use crate::sync::lock;
 use crate::sys;
 
@@ -123,8 +123,6 @@ const RING_LEAST: usize = 128;
 pub(super) struct KernelLane {
     reach: Reach,
     queue: IndexRing,
-    /// Those of them that threads with a deadline do not hand over.
-    wary: AtomicUsize,
     /// The right to hand over what is queued.
     door: Baton,
     backend: OnceLock<Option<Box<dyn Backend>>>,
@@ -191,7 +189,6 @@ impl KernelLane {
         Ok(Self {
             reach,
             queue: IndexRing::new(queued),
-            wary: AtomicUsize::new(0),
             door: Baton::new(),
             backend,
             refusals: Mutex::default(),
@@ -291,27 +288,6 @@ impl KernelLane {
         self.door.announce()
     }
 
-    /// Takes the oldest that is queued.
-    pub(super) fn pop(&self, instance: &Instance) -> Option<u32> {
-        let slot = self.queue.pop()?;
-        // SAFETY: popped by us.
-        if unsafe { instance.slot(slot).shared() }.wary {
-            self.wary.fetch_sub(1, Ordering::SeqCst);
-        }
-        Some(slot)
-    }
-
-    /// One that is about to be queued is on a file system whose server may hold up the call that hands it over.
-    pub(super) fn will_be_wary(&self) {
-        self.wary.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// There are such in the queue.
-    #[inline]
-    pub(super) fn is_wary(&self) -> bool {
-        self.wary.load(Ordering::SeqCst) > 0
-    }
-
     /// Nothing queued and nothing in flight: a hint.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
@@ -362,7 +338,7 @@ impl KernelLane {
         instance: &Instance,
         nobody_comes: bool,
         refused: &mut dyn FnMut(u32),
-        took: &mut dyn FnMut(&Request, u64),
+        took: &mut dyn FnMut(i32, bool, u64),
     ) {
         let Some(mut turn) = self.door.take() else { return };
         loop {
@@ -402,7 +378,7 @@ impl KernelLane {
         let most = room.saturating_sub(self.in_flight()).min(BATCH);
         let mut batch = Batch::new();
         while batch.as_slice().len() < most
-            && let Some(slot) = self.pop(instance)
+            && let Some(slot) = self.queue.pop()
         {
             if instance.start(slot) {
                 batch.push(slot);
@@ -418,12 +394,11 @@ impl KernelLane {
         slots: &[u32],
         nobody_comes: bool,
         refused: &mut dyn FnMut(u32),
-        took: &mut dyn FnMut(&Request, u64),
+        took: &mut dyn FnMut(i32, bool, u64),
     ) {
         // SAFETY: started by us, and not handed over yet.
         let first = unsafe { instance.slot(slots[0]).request() };
-        let first =
-            Request { sqe: first.sqe, kind: first.kind, wary: first.wary, ..Request::zero() };
+        let (fd, write) = (first.sqe.fd, first.kind == crate::request::Kind::Write);
         // SAFETY: as above.
         let notify = |&slot: &u32| unsafe { instance.slot(slot).request() }.notify;
         let notifies = slots.iter().any(|slot| notify(slot) != -1);
@@ -458,7 +433,7 @@ impl KernelLane {
         self.submitting.fetch_sub(1, Ordering::SeqCst);
         let ticks = sys::ticks().wrapping_sub(begin) / slots.len() as u64;
         self.handed.fetch_add(1, Ordering::Relaxed);
-        took(&first, ticks);
+        took(fd, write, ticks);
     }
 
     /// Somebody is handing requests over: those in the kernel's phase may not have reached it.

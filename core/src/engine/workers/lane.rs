@@ -131,11 +131,15 @@ fn sleeping(sqe: &Sqe, write: bool, facts: Facts, reach: Reach, flags: &mut Flag
         return (Lane::Ordered, false);
     }
     let kernel = match reach {
+        // A server that does not answer would hold up the call that hands it over, and all others of the context.
+        Reach::Everything if !flags.have_offsets(sqe.fd) => {
+            return uncommon(sqe, write, Reach::Nothing);
+        }
+        _ if !facts.is_local() => false,
         Reach::Nothing => false,
         Reach::Direct if !facts.is_direct() || facts.submit_blocks(write) => false,
         Reach::Direct => flags.are_of_direct_file(sqe.fd),
-        Reach::Everything if flags.have_offsets(sqe.fd) => true,
-        Reach::Everything => return uncommon(sqe, write, Reach::Nothing),
+        Reach::Everything => true,
     };
     // Large ones are worth a thread each.
     let cold = !write && !facts.is_direct() && sqe.opcode == opcode::READ && sqe.len < LARGE;
@@ -171,14 +175,16 @@ pub(super) fn patience(
         // It may only have waited for a thread that was preempted and holds the file's lock; and where the kernel executes it,
         // the submit has waited for it.
         (Lane::Pool, Kind::Write) if request.sqe.op_flags == 0 => {
-            let soon = noted().is_some_and(|facts| facts.is_local() && !facts.is_direct());
+            let soon = noted().is_some_and(|facts| !facts.is_direct());
             return (false, if soon { Expect::Soon } else { Expect::Nothing });
         }
         (Lane::Kernel, _) => {
-            let (local, direct) =
-                noted().map_or((false, true), |facts| (facts.is_local(), facts.is_direct()));
-            let soon = kernel_executes && local && !direct;
-            return (!local, if soon { Expect::Soon } else { Expect::Nothing });
+            let soon = kernel_executes && noted().is_some_and(|facts| !facts.is_direct());
+            return (false, if soon { Expect::Soon } else { Expect::Nothing });
+        }
+        (Lane::Pool, Kind::Read | Kind::Write) if !noted().is_some_and(Facts::is_local) => {
+            // Whoever executes it finds out what file system it is on.
+            return (true, Expect::Nothing);
         }
         _ => return (false, Expect::Nothing),
     };
@@ -215,7 +221,9 @@ pub(super) fn uncommon(sqe: &Sqe, write: bool, reach: Reach) -> (Lane, bool) {
     let waits = waits && (direct || !flag(libc::RWF_NOWAIT));
     let lane = match () {
         () if ordered => Lane::Ordered,
-        () if waits && direct && reach != Reach::Nothing => Lane::Kernel,
+        () if waits && direct && fresh.facts().is_local() && reach != Reach::Nothing => {
+            Lane::Kernel
+        }
         () if waits => Lane::Pool,
         () => Lane::Inline,
     };

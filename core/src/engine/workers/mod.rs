@@ -368,7 +368,7 @@ impl Workers {
         let alone = self.kernel.in_flight() == 0 && self.kernel.queued() == 1;
         if by == By::Worker && nobody_comes && alone && self.kernel.reach() == Reach::Direct {
             // One at a time: this thread is as quick as the way through the kernel and the poller.
-            if let Some(slot) = self.kernel.pop(instance) {
+            if let Some(slot) = self.kernel.queue().pop() {
                 return self.run_pooled(instance, slot);
             }
         }
@@ -377,11 +377,7 @@ impl Workers {
             instance,
             nobody_comes,
             &mut |slot| self.to_pool(instance, slot),
-            &mut |first, ticks| {
-                let (fd, write) = (first.sqe.fd, first.kind == Kind::Write);
-                if first.wary {
-                    descriptor::prove(fd, true);
-                }
+            &mut |fd, write, ticks| {
                 descriptor::learn_submit(fd, write, ticks > slow);
                 if self.kernel.batches().is_multiple_of(FRESH_EVERY) {
                     // O_DIRECT may have been switched off (fcntl(2)).
@@ -487,12 +483,6 @@ impl Workers {
         !self.inline.is_empty()
             || self.has_ordered_work()
                 && (help.unbounded || self.wary_ordered.load(Ordering::SeqCst) == 0)
-    }
-
-    /// May a thread that waits so hand over what is queued for the kernel?
-    #[inline]
-    fn may_hand_over(&self, help: &Help) -> bool {
-        help.unbounded || !self.kernel.is_wary() || self.threads.pool.is_helpless()
     }
 
     #[inline]
@@ -637,7 +627,7 @@ impl Contract for Workers {
         let view = self.baton.view();
         view.has_work() && !view.is_held()
             || !self.next.is_empty()
-            || self.may_hand_over(help) && self.kernel.has_help_to_offer(help.min > 0)
+            || self.kernel.has_help_to_offer(help.min > 0)
             || self.has_copies()
             || self.has_cold_help()
             || self.may_take(instance, help)

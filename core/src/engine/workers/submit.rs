@@ -60,9 +60,6 @@ impl Workers {
             expected |= expect != Expect::Nothing;
             request.fast =
                 lane == Lane::Inline && !stream && !wary && instance.executes_fast(request);
-            if wary && lane == Lane::Kernel {
-                self.kernel.will_be_wary();
-            }
             instance.slot(slot).queue();
             match lane {
                 Lane::Inline | Lane::AfterInline | Lane::AfterOrdered => inline.push(slot),

@@ -44,25 +44,16 @@ impl Workers {
             && self.must_wait_for_all(instance, help.min)
         {
             // It would sleep for this one request anyway: one system call instead of two, unless those are quicker.
-            if let Some(slot) = self.kernel.pop(instance) {
+            if let Some(slot) = self.kernel.queue().pop() {
                 if !self.is_for_two_calls(instance, slot) {
                     self.run(instance, slot, By::Waiter, true, taker);
                     return true;
                 }
-                // SAFETY: popped by us.
-                if unsafe { instance.slot(slot).shared() }.wary {
-                    self.kernel.will_be_wary();
-                }
                 let _ = self.kernel.push(&[slot]);
             }
         }
-        if self.may_hand_over(help) {
-            // First, so that the device has work while this thread collects.
-            self.hand_over(instance, By::Waiter);
-        } else if !self.seat.wants_hand_over() {
-            self.seat.want_hand_over();
-            self.call_worker_at_once(instance);
-        }
+        // First, so that the device has work while this thread collects.
+        self.hand_over(instance, By::Waiter);
         let mut finish = |slot, result| self.finish_kernel(instance, slot, result, taker);
         self.kernel.harvest(instance, &mut finish)
     }
