@@ -24,10 +24,11 @@ use crate::stats::Snapshot;
 ///
 /// After a fork it belongs to the parent: in the child every call answers `EINVAL`.
 ///
-/// The threads that execute requests share the table of descriptors of the thread that made the first context. A
-/// thread that gets a table of its own beside others (unshare(2) with `CLONE_FILES`, close_range(2) with
-/// `CLOSE_RANGE_UNSHARE`) must neither submit nor wait: its descriptors could stand for other files there, and
-/// nothing notices. The drop-ins see such calls, and refuse what the thread asks for.
+/// The threads that execute requests share the table of descriptors of the thread that made the
+/// first context. A thread that gets a table of its own beside others (unshare(2) with
+/// `CLONE_FILES`, close_range(2) with `CLOSE_RANGE_UNSHARE`) must neither submit nor wait: its
+/// descriptors could stand for other files there, and nothing notices. The drop-ins see such calls,
+/// and refuse what the thread asks for.
 #[derive(Debug)]
 pub struct Context {
     instance: Arc<Instance>,

@@ -74,8 +74,8 @@ pub(crate) fn is(fd: RawFd) -> bool {
     first_in(fd..=fd).is_some()
 }
 
-/// The lowest number in a range that is one of the engine's own descriptors, in this process. A thread with a table
-/// of its own has none of them.
+/// The lowest number in a range that is one of the engine's own descriptors, in this process. A
+/// thread with a table of its own has none of them.
 pub(crate) fn first_in(numbers: RangeInclusive<RawFd>) -> Option<RawFd> {
     if process::has_parted() {
         return None;

@@ -1,5 +1,6 @@
-//! Which process this is: notices a fork without a system call per request, and threads that have parted from the
-//! table of descriptors that the engine's threads share with the rest of the process (unshare(2)).
+//! Which process this is: notices a fork without a system call per request, and threads that have
+//! parted from the table of descriptors that the engine's threads share with the rest of the
+//! process (unshare(2)).
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -51,11 +52,12 @@ fn make_word() -> &'static AtomicU64 {
     unsafe { &*WORD.load(Ordering::Acquire) }
 }
 
-/// In the word beside the number: some thread of this process has a table of descriptors of its own.
+/// In the word beside the number: some thread of this process has a table of descriptors of its
+/// own.
 const PARTED: u64 = 1 << 63;
 
-/// A number for this process: another one after a fork. 0 until [`enter`] was called in it. For a thread that has
-/// a table of descriptors of its own, a number that nothing has.
+/// A number for this process: another one after a fork. 0 until [`enter`] was called in it. For a
+/// thread that has a table of descriptors of its own, a number that nothing has.
 #[inline(always)]
 pub(crate) fn generation() -> u64 {
     let word = word().load(Ordering::Relaxed);
@@ -82,8 +84,9 @@ thread_local! {
     static TABLE: Cell<(u64, bool)> = const { Cell::new((0, false)) };
 }
 
-/// A descriptor that is open in the table which the engine's threads share, and closed in those that threads have
-/// for themselves: their threads in turn have the same, and call nothing that could be seen.
+/// A descriptor that is open in the table which the engine's threads share, and closed in those
+/// that threads have for themselves: their threads in turn have the same, and call nothing that
+/// could be seen.
 #[derive(Debug)]
 struct Witness {
     generation: u64,
@@ -127,14 +130,16 @@ fn witness_or_new(generation: u64) -> Option<&'static Witness> {
     }
 }
 
-/// Would a table of its own part the calling thread from others? A single thread takes the table along, for the
-/// threads that it makes later. Asks the kernel; where it does not tell, there are others.
+/// Would a table of its own part the calling thread from others? A single thread takes the table
+/// along, for the threads that it makes later. Asks the kernel; where it does not tell, there are
+/// others.
 pub(crate) fn can_part() -> bool {
     !has_parted() && sys::threads() != Some(1)
 }
 
-/// Makes `call`, which gives the calling thread a table of descriptors of its own unless it fails. The engine's
-/// threads keep the other one: from then on the thread is a stranger here, as is the child of a fork.
+/// Makes `call`, which gives the calling thread a table of descriptors of its own unless it fails.
+/// The engine's threads keep the other one: from then on the thread is a stranger here, as is the
+/// child of a fork.
 pub(crate) fn part(call: impl FnOnce() -> c_int) -> c_int {
     let generation = enter();
     let witness = witness_or_new(generation);

@@ -462,8 +462,8 @@ pub(crate) fn is_eventfd(fd: RawFd) -> bool {
     ret < 0 || &link[..ret as usize] == NAME
 }
 
-/// The C library's own signals: SIGCANCEL, and SIGSETXID, with which setuid(2) and its like reach every
-/// thread. A thread that blocks the second one keeps such a call from returning.
+/// The C library's own signals: SIGCANCEL, and SIGSETXID, with which setuid(2) and its like reach
+/// every thread. A thread that blocks the second one keeps such a call from returning.
 const C_LIBRARYS_SIGNALS: u64 = 1 << (32 - 1) | 1 << (33 - 1);
 
 /// Blocks every signal of the calling thread that programs may use, and returns the old mask.
@@ -800,8 +800,9 @@ pub(crate) fn monotonic_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Addresses far below those that the kernel chooses, for mappings of ours. A program may unmap the buffer of a
-/// request that is under way. The next mapping of that size would lie there, and be written to.
+/// Addresses far below those that the kernel chooses, for mappings of ours. A program may unmap the
+/// buffer of a request that is under way. The next mapping of that size would lie there, and be
+/// written to.
 mod far {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -809,7 +810,8 @@ mod far {
     static FIRST: AtomicUsize = AtomicUsize::new(0);
     static GIVEN_OUT: AtomicUsize = AtomicUsize::new(0);
 
-    /// Addresses, unless somebody else has them. Each is given out once before the first comes again.
+    /// Addresses, unless somebody else has them. Each is given out once before the first comes
+    /// again.
     pub(super) fn addresses(len: usize, choose: impl FnOnce() -> Option<usize>) -> usize {
         let mut first = FIRST.load(Ordering::Relaxed);
         if first == 0 {
@@ -823,7 +825,8 @@ mod far {
     }
 }
 
-/// An anonymous private mapping, zeroed, given back on drop. It does not lie where the program has, or had, memory.
+/// An anonymous private mapping, zeroed, given back on drop. It does not lie where the program has,
+/// or had, memory.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: *mut u8,
@@ -839,7 +842,8 @@ impl Mapping {
     /// Maps `len` bytes, or gives the negative errno.
     pub(crate) fn new(len: usize, prot: i32) -> Result<Self, i32> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new anonymous mapping, near an address or where the kernel chooses, over nothing that is there.
+        // SAFETY: a new anonymous mapping, near an address or where the kernel chooses, over
+        // nothing that is there.
         let map = |near: usize| unsafe { call!(mmap, near, len, prot, flags, -1isize, 0) };
         let at = |ret: Ret| (!(-4095..0).contains(&ret)).then_some(ret as *mut u8);
         let usual = || Some(Self { base: at(map(0))?, len }.base.addr());

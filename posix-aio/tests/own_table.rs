@@ -1,4 +1,5 @@
-//! Threads that have a table of descriptors of their own. The C library reads other files for them than they mean.
+//! Threads that have a table of descriptors of their own. The C library reads other files for them
+//! than they mean.
 
 #[path = "../../libaio/tests/support/environment.rs"]
 mod environment;

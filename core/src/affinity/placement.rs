@@ -109,8 +109,8 @@ pub const COMPLETION_VARIABLE: &str = "URINGLET_COMPLETION_AFFINITY";
 pub const RQ_VARIABLE: &str = "URINGLET_RQ_AFFINITY";
 
 impl Placement {
-    /// What the environment asks for, as `uringlet run` sets it for the program that it starts: nothing in a
-    /// program that gains privileges (AT_SECURE, getauxval(3)).
+    /// What the environment asks for, as `uringlet run` sets it for the program that it starts:
+    /// nothing in a program that gains privileges (AT_SECURE, getauxval(3)).
     ///
     /// # Errors
     /// [`ConfigError`] names the field: it is no list and none of the words, or no number.

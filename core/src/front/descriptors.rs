@@ -2,9 +2,9 @@
 //! still wait for it come first.
 //!
 //! The kernel's AIO holds the file for its requests; here a number is all there is. And the engine has
-//! descriptors of its own, which a program that closes all there are is not to meet. A thread that gets a table of
-//! its own is noticed too: its numbers stand for other files than the engine's threads would meet.
-//! `see_descriptors_end` makes the functions.
+//! descriptors of its own, which a program that closes all there are is not to meet. A thread that
+//! gets a table of its own is noticed too: its numbers stand for other files than the engine's
+//! threads would meet. `see_descriptors_end` makes the functions.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_int, c_uint, c_void};

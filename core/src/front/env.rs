@@ -1,5 +1,5 @@
-//! What the environment says to a drop-in: read once, when the drop-in is loaded. Programs may clear or
-//! overwrite their environment before they make a context.
+//! What the environment says to a drop-in: read once, when the drop-in is loaded. Programs may
+//! clear or overwrite their environment before they make a context.
 #![allow(unsafe_code)]
 
 use std::ffi::{OsStr, OsString};
@@ -29,8 +29,8 @@ struct Told {
     stats: Option<OsString>,
 }
 
-/// A variable of uringlet's. A program that gains privileges when it is started (AT_SECURE, getauxval(3)) has none:
-/// who starts it is not to say what it does.
+/// A variable of uringlet's. A program that gains privileges when it is started (AT_SECURE,
+/// getauxval(3)) has none: who starts it is not to say what it does.
 pub(crate) fn variable(name: &str) -> Option<OsString> {
     // SAFETY: asks for a number.
     let gains_privileges = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
@@ -42,8 +42,8 @@ pub extern "C" fn read() {
     told();
 }
 
-/// What the environment said when it was read, which is now if it was not read before. The child of a fork has
-/// what its parent has.
+/// What the environment said when it was read, which is now if it was not read before. The child of
+/// a fork has what its parent has.
 fn told() -> &'static Told {
     // No lock: a thread that the child of a fork does not have may hold it for ever.
     static TOLD: AtomicPtr<Told> = AtomicPtr::new(std::ptr::null_mut());

@@ -91,7 +91,8 @@ pub fn is_borrowed() -> bool {
     process::is_borrowed()
 }
 
-/// Has the calling thread a table of descriptors of its own (unshare(2)), which the engine's threads do not have?
+/// Has the calling thread a table of descriptors of its own (unshare(2)), which the engine's
+/// threads do not have?
 pub fn has_parted() -> bool {
     process::has_parted()
 }

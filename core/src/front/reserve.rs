@@ -1,8 +1,8 @@
 //! An allocator for drop-ins: the C library's, with a reserve for small things where that has nothing left.
 //!
 //! Rust ends the process when there is no memory, which is not a library's to do in somebody else's program. What needs
-//! much is asked for beforehand ([`has_memory`]); what is small, or comes late, is taken from here. What is large
-//! has a mapping of its own, which lies apart from the program's ([`Mapping`]).
+//! much is asked for beforehand ([`has_memory`]); what is small, or comes late, is taken from here.
+//! What is large has a mapping of its own, which lies apart from the program's ([`Mapping`]).
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};

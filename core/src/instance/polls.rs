@@ -1,5 +1,5 @@
-//! Threads that poll in a loop. One with a real-time policy (sched(7)) keeps a CPU from threads of ours, which have none,
-//! and sched_yield(2) does not let them run either.
+//! Threads that poll in a loop. One with a real-time policy (sched(7)) keeps a CPU from threads of
+//! ours, which have none, and sched_yield(2) does not let them run either.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::Instance;
 use crate::sys;
 
-/// Who polls in vain for this long sleeps for a moment if its policy is a real-time one. Who polls less often than
-/// this does something else meanwhile.
+/// Who polls in vain for this long sleeps for a moment if its policy is a real-time one. Who polls
+/// less often than this does something else meanwhile.
 const LONG_US: u64 = 1000;
 /// Enough for a few requests.
 const MOMENT: Duration = Duration::from_micros(200);

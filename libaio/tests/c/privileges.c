@@ -1,4 +1,4 @@
-/* A daemon that changes its user while requests are in flight: the calls return, for every thread. */
+/* A daemon that changes its user while requests are in flight: the calls return. */
 #include "common.h"
 #include "../support/privileges.h"
 

@@ -1,4 +1,5 @@
-/* Buffers that are unmapped while their requests are in flight: what is mapped afterwards is not written to. */
+/* Buffers that are unmapped while their requests are in flight: what is mapped afterwards is not
+ * written to. */
 #include "../support/answers.h"
 #include <libaio.h>
 
@@ -6,7 +7,9 @@
 #define CONTEXTS 96
 
 /* As long as things that the library could map: threads' stacks, requests, rings. */
-static const size_t sizes[] = {1 << 20, 264 << 10, 256 << 10, 320 << 10, 260 << 10, 128 << 10, 64 << 10, 16 << 10};
+static const size_t sizes[] = {
+    1 << 20, 264 << 10, 256 << 10, 320 << 10, 260 << 10, 128 << 10, 64 << 10, 16 << 10,
+};
 
 static io_context_t contexts[CONTEXTS];
 static unsigned char blocks[4][PAGE], noise[1 << 20];
@@ -64,7 +67,8 @@ int main(void)
     for (int i = 0; i < HOLES; i++)
         if (write(ends[i][1], noise, sizes[i % COUNT(sizes)]) <= 0)
             die("write");
-    while (ended < HOLES && (got = io_getevents(ctx, 1, HOLES, events, &(struct timespec){20, 0})) > 0)
+    struct timespec long_enough = {20, 0};
+    while (ended < HOLES && (got = io_getevents(ctx, 1, HOLES, events, &long_enough)) > 0)
         for (int i = 0; i < got; i++)
             ended += (long)events[i].res == -EFAULT;
     say("requests that end with EFAULT", "%d of %d", ended, HOLES);

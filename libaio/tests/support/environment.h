@@ -1,4 +1,5 @@
-/* What the programs about the environment share: what the loader says, and an environment that is gone. */
+/* What the programs about the environment share: what the loader says, and an environment that is
+ * gone. */
 #ifndef ENVIRONMENT_H
 #define ENVIRONMENT_H
 

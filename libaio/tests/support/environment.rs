@@ -21,7 +21,8 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 impl Program {
-    /// `house/NAME.c` of the drop-in in `manifest`, linked to a copy of `library` by its name `soname`.
+    /// `house/NAME.c` of the drop-in in `manifest`, linked to a copy of `library` by its name
+    /// `soname`.
     pub fn new(name: &str, manifest: &str, library: &Path, soname: &str) -> Self {
         // Not in the target folder, which may be in somebody's home.
         let folder = tempfile::tempdir().expect("a folder");
@@ -58,7 +59,8 @@ impl Program {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// What it prints when it is told to do nothing of what it is asked for, and to count; and how many contexts it counted.
+    /// What it prints when it is told to do nothing of what it is asked for, and to count; and how
+    /// many contexts it counted.
     #[allow(dead_code, reason = "as above")]
     fn run(&self, arguments: &[&str], as_nobody: bool) -> (String, u64) {
         let region = Region::create().expect("memory");

@@ -1,4 +1,5 @@
-/* What the programs about tables of descriptors share: threads that have one of their own, in which a number stands for another file. */
+/* What the programs about tables of descriptors share: threads that have one of their own, in which
+ * a number stands for another file. */
 #ifndef OWN_TABLE_H
 #define OWN_TABLE_H
 
@@ -32,7 +33,8 @@ UNUSED static int by_close_range_number(void)
 static int shared, other;
 static int stop;
 
-/* Gives a request's result, or -EINVAL if it is refused. Ends when the buffer is not the request's any more. */
+/* Gives a request's result, or -EINVAL if it is refused. Ends when the buffer is not the request's
+ * any more. */
 static long read_once(unsigned char *buf, long long offset);
 
 /* What one thread sees. */
@@ -48,7 +50,8 @@ static void look(struct seen *seen, int expects_other)
     for (int i = 0; i < BLOCKS; i++) {
         memset(buf, 0, PAGE);
         long got = read_once(buf, (long long)i * PAGE);
-        int right = expects_other ? buf[0] == OTHER_BYTE && !memcmp(buf, buf + 1, PAGE - 1) : holds(buf, PAGE, i * PAGE);
+        int all_other = buf[0] == OTHER_BYTE && !memcmp(buf, buf + 1, PAGE - 1);
+        int right = expects_other ? all_other : holds(buf, PAGE, i * PAGE);
         if (got == -EINVAL)
             seen->refused++;
         else if (got != PAGE)

@@ -1,4 +1,5 @@
-/* What the programs about setuid(2) and its like share. The C library changes the ids of every thread by a signal of its own. */
+/* What the programs about setuid(2) and its like share. The C library changes the ids of every
+ * thread by a signal of its own. */
 #ifndef PRIVILEGES_H
 #define PRIVILEGES_H
 
@@ -9,7 +10,8 @@
 #define NOBODY 65534
 #define ROUNDS 100
 
-/* Threads of this process whose names begin so (any, for ""), and that have another user or group than `id`. */
+/* Threads of this process whose names begin so (any, for ""), and that have another user or group
+ * than `id`. */
 static int threads(const char *name, unsigned id, int *other)
 {
     DIR *tasks = opendir("/proc/self/task");
@@ -40,7 +42,8 @@ static int threads(const char *name, unsigned id, int *other)
     return found;
 }
 
-/* Changes the effective user again and again while `work` goes on, then drops all rights for good. `variable` says whose library this is. */
+/* Changes the effective user again and again while `work` goes on, then drops all rights for good.
+ * `variable` says whose library this is. */
 static void drop_privileges(const char *variable, void (*work)(void))
 {
     const char *library = getenv(variable);
@@ -51,7 +54,8 @@ static void drop_privileges(const char *variable, void (*work)(void))
         work();
         failed += seteuid(0) != 0;
     }
-    say("seteuid there and back while requests are in flight", "%d of %d failed", failed, 2 * ROUNDS);
+    say("seteuid there and back while requests are in flight", "%d of %d failed", failed,
+        2 * ROUNDS);
     if (library && strcmp(library, "original") && !threads("uringlet-", 0, &other))
         die("there are no threads of the library's");
     answer("setgroups", setgroups(0, NULL));
@@ -83,7 +87,8 @@ static void in_time(void (*body)(void))
     }
     if (pid < 0 || waitpid(pid, &status, 0) != pid)
         die("fork");
-    say("it ends", "%s %d", WIFEXITED(status) ? "exit" : "signal", WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
+    say("it ends", "%s %d", WIFEXITED(status) ? "exit" : "signal",
+        WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
 }
 
 #endif

@@ -5,8 +5,9 @@
 int main(int argc, char **argv)
 {
     static char bytes[64];
-    struct aiocb cb = {.aio_buf = bytes, .aio_nbytes = sizeof bytes, .aio_sigevent.sigev_notify = SIGEV_NONE};
+    struct aiocb cb = {.aio_buf = bytes, .aio_nbytes = sizeof bytes};
     const struct aiocb *list[] = {&cb};
+    cb.aio_sigevent.sigev_notify = SIGEV_NONE;
     cb.aio_fildes = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
     begin(argc, argv);
     if (cb.aio_fildes < 0 || aio_read(&cb))

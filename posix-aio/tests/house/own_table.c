@@ -1,11 +1,13 @@
-/* Threads with a table of descriptors of their own: by a number they read what it stands for there, or they are refused. */
+/* Threads with a table of descriptors of their own: by a number they read what it stands for there,
+ * or they are refused. */
 #include "../../../libaio/tests/support/own_table.h"
 #include <aio.h>
 
 static long read_once(unsigned char *buf, long long offset)
 {
-    struct aiocb cb = {.aio_fildes = shared, .aio_buf = buf, .aio_nbytes = PAGE, .aio_offset = offset};
+    struct aiocb cb = {.aio_fildes = shared, .aio_buf = buf, .aio_nbytes = PAGE};
     const struct aiocb *list[] = {&cb};
+    cb.aio_offset = offset;
     /* With a notification, a thread of the library's executes it. This signal is ignored. */
     cb.aio_sigevent.sigev_notify = SIGEV_SIGNAL;
     cb.aio_sigevent.sigev_signo = SIGURG;
@@ -28,7 +30,8 @@ static int later(void)
     int got;
     if (pipe(ends))
         die("pipe");
-    waiting = (struct aiocb){.aio_fildes = ends[0], .aio_buf = &byte, .aio_nbytes = 1, .aio_sigevent.sigev_notify = SIGEV_NONE};
+    waiting = (struct aiocb){.aio_fildes = ends[0], .aio_buf = &byte, .aio_nbytes = 1};
+    waiting.aio_sigevent.sigev_notify = SIGEV_NONE;
     if (aio_read(&waiting) || unshare(CLONE_FILES))
         return -1;
     got = aio_suspend(list, 1, NULL) ? -errno : 0;

@@ -1,4 +1,5 @@
-/* Buffers that are unmapped while their requests are in flight: what is mapped afterwards is not written to. */
+/* Buffers that are unmapped while their requests are in flight: what is mapped afterwards is not
+ * written to. */
 #include "../../../libaio/tests/support/answers.h"
 #include <aio.h>
 
@@ -17,7 +18,8 @@ static int right_reads(int fd)
     int right = 0;
     memset(blocks, 0, sizeof blocks);
     for (int i = 0; i < READS; i++) {
-        cbs[i] = (struct aiocb){.aio_fildes = fd, .aio_buf = blocks[i], .aio_nbytes = PAGE, .aio_offset = i * PAGE};
+        cbs[i] = (struct aiocb){.aio_fildes = fd, .aio_buf = blocks[i], .aio_nbytes = PAGE};
+        cbs[i].aio_offset = i * PAGE;
         cbs[i].aio_sigevent.sigev_notify = SIGEV_SIGNAL;
         cbs[i].aio_sigevent.sigev_signo = SIGURG;
         if (aio_read(&cbs[i]))
@@ -46,7 +48,8 @@ int main(void)
         buffers[i] = pages(size);
         /* Not beside the next one. */
         pages(PAGE);
-        cbs[i] = (struct aiocb){.aio_fildes = ends[i][0], .aio_buf = buffers[i], .aio_nbytes = size};
+        cbs[i] = (struct aiocb){.aio_fildes = ends[i][0], .aio_buf = buffers[i]};
+        cbs[i].aio_nbytes = size;
         cbs[i].aio_sigevent.sigev_notify = SIGEV_NONE;
         if (aio_read(&cbs[i]))
             die("aio_read");

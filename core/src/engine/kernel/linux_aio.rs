@@ -169,7 +169,8 @@ impl LinuxAio {
             self.fds.armed.store(false, Ordering::Relaxed);
             return 0;
         }
-        // Anybody can write to the ring: an event that is about none of these requests is no completion.
+        // Anybody can write to the ring: an event that is about none of these requests is no
+        // completion.
         let iocb = self.iocbs.get(event.data as usize);
         if iocb.is_none_or(|iocb| iocb.get().addr() as u64 != event.obj) {
             return 0;

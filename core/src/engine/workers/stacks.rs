@@ -1,5 +1,5 @@
-//! Threads whose stacks lie apart from the program's memory ([`Mapping`]): the C library would take the hole that an
-//! unmapped buffer of a request has left, into which the request still writes.
+//! Threads whose stacks lie apart from the program's memory ([`Mapping`]): the C library would take
+//! the hole that an unmapped buffer of a request has left, into which the request still writes.
 #![allow(unsafe_code)]
 
 use std::ffi::{CString, c_void};
@@ -23,7 +23,8 @@ struct Thread {
     next: *mut Self,
 }
 
-/// Threads that are ending, or have ended. Their stacks go, or serve again, when the next one is made.
+/// Threads that are ending, or have ended. Their stacks go, or serve again, when the next one is
+/// made.
 static ENDED: AtomicPtr<Thread> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Makes a thread with a stack of so many bytes. Gives `body` back if that cannot be.
@@ -36,7 +37,8 @@ pub(super) fn start(name: String, body: Body, bytes: usize) -> Result<(), Body> 
     let (body, next) = (Some(body), std::ptr::null_mut());
     let thread = Box::into_raw(Box::new(Thread { name, body, stack, generation, id: 0, next }));
     let mut id = 0;
-    // SAFETY: attributes that are initialised first; `run` takes the thread, whose stack lives until it has ended.
+    // SAFETY: attributes that are initialised first; `run` takes the thread, whose stack lives
+    // until it has ended.
     let made = unsafe {
         let mut attributes = std::mem::zeroed();
         libc::pthread_attr_init(&raw mut attributes);
@@ -95,7 +97,8 @@ fn ended() -> Option<Mapping> {
         // SAFETY: taken from the list, and so the caller's.
         let fields = unsafe { &*at };
         let next = fields.next;
-        // In the child of a fork the thread does not exist. Here it may be about to leave its stack.
+        // In the child of a fork the thread does not exist. Here it may be about to leave its
+        // stack.
         // SAFETY: a thread of this process that was not joined.
         let is_over = fields.generation != process::enter()
             || unsafe { libc::pthread_tryjoin_np(fields.id, std::ptr::null_mut()) } == 0;

@@ -200,8 +200,9 @@ impl Busy {
     }
 }
 
-/// Starts a thread of ours: the program's signals blocked, no real-time policy, a small stack, named `uringlet-…`. A
-/// panic in it ends the process with a message: requests would be lost otherwise.
+/// Starts a thread of ours: the program's signals blocked, no real-time policy, a small stack,
+/// named `uringlet-…`. A panic in it ends the process with a message: requests would be lost
+/// otherwise.
 pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     // The C library ends the process if a thread cannot have what it needs at its beginning.
     if !has_memory(STACK_BYTES + THREAD_BYTES) {
@@ -209,7 +210,8 @@ pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io
     }
     let body = || {
         if sys::is_real_time() {
-            // Inherited from the thread that makes it. It serves all threads of the program, and may run for long.
+            // Inherited from the thread that makes it. It serves all threads of the program, and
+            // may run for long.
             sys::leave_real_time();
         }
         body();

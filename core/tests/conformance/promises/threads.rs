@@ -38,7 +38,8 @@ fn our_threads_block_all_signals() {
     });
 }
 
-/// The ids that a thread of this process has, of users and of groups; none of the kernel's own threads for io_uring.
+/// The ids that a thread of this process has, of users and of groups; none of the kernel's own
+/// threads for io_uring.
 fn ids(task: &std::path::Path) -> Option<String> {
     let status = std::fs::read_to_string(task.join("status")).ok()?;
     let lines = status.lines().filter(|line| line.starts_with("Uid:") || line.starts_with("Gid:"));
