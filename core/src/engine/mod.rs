@@ -30,6 +30,9 @@ pub(crate) struct Help {
     pub(crate) max: u32,
     /// It has no deadline, so it may execute what it would have to wait for anyway.
     pub(crate) unbounded: bool,
+    /// It may also execute what a file system's server may hold up for ever: it waits for all of its context, and
+    /// without a deadline.
+    pub(crate) wary: bool,
 }
 
 /// What an engine does for a context. Everything gets the instance that it belongs to.

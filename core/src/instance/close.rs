@@ -31,7 +31,7 @@ impl Instance {
         /// longer ones.
         const NAPS: [(u32, Duration); 2] =
             [(1000, Duration::from_micros(20)), (1000, Duration::from_millis(1))];
-        let all = Help { min: u32::MAX, max: u32::MAX, unbounded: true };
+        let all = Help { min: u32::MAX, max: u32::MAX, unbounded: true, wary: false };
         let mut naps = NAPS.into_iter().flat_map(|(n, nap)| (0..n).map(move |_| nap));
         let mut needed = false;
         self.free.each_held(|index| needed |= self.slot(index).needs_one_of(fds));

@@ -133,8 +133,9 @@ impl Instance {
         if !self.is_usable() {
             return Waited::Gone;
         }
-        let help = Help { min, max: max.max(min), unbounded: timeout.is_none() && min > 0 };
-        taker.bounded = !help.unbounded;
+        let unbounded = timeout.is_none() && min > 0;
+        let help = Help { min, max: max.max(min), unbounded, wary: unbounded };
+        taker.bounded = !help.wary;
         // With a deadline, which is not known yet, for one only; and not past a completion that is there already.
         if (min == 1 || help.unbounded)
             && self.completions.available() == 0
@@ -184,7 +185,7 @@ impl Instance {
     /// A round of help. What it has taken is free afterwards.
     #[inline]
     pub(super) fn help(self: &Arc<Self>, help: &Help, taker: &mut Taker<'_>) -> bool {
-        taker.bounded = !help.unbounded;
+        taker.bounded = !help.wary;
         let helped = self.engine.help(self, help, taker);
         taker.give_back(self);
         helped
@@ -193,7 +194,7 @@ impl Instance {
     /// The time is over, or there was none: what was submitted before and does not sleep is to be seen all the
     /// same, as where the kernel executes it inside of its submit.
     fn settle(self: &Arc<Self>, help: &Help, taker: &mut Taker<'_>) {
-        let help = Help { min: 0, unbounded: false, ..*help };
+        let help = Help { min: 0, unbounded: false, wary: false, ..*help };
         self.engine.settle(self, &help, taker);
         taker.give_back(self);
     }
@@ -272,7 +273,9 @@ impl Instance {
                 if !self.is_usable() {
                     return Waited::Gone;
                 }
-                let help = Help { min: missing, max: u32::MAX, unbounded: timeout.is_none() };
+                // What a server may hold up need not be what this thread waits for.
+                let unbounded = timeout.is_none();
+                let help = Help { min: missing, max: u32::MAX, unbounded, wary: false };
                 let helped = self.help(&help, taker);
                 if (wish.missing)() == 0 {
                     return Waited::Enough;
@@ -336,7 +339,7 @@ impl Instance {
         if !self.is_usable() {
             return;
         }
-        let help = Help { min: 0, max: MOST, unbounded: false };
+        let help = Help { min: 0, max: MOST, unbounded: false, wary: false };
         if !self.engine.has_help_to_offer(self, &help) {
             let now = sys::ticks();
             if now.wrapping_sub(self.looked.load(Ordering::Relaxed)) < EVERY_US * self.ticks_per_us

@@ -65,7 +65,11 @@ impl Program {
     fn run(&self, arguments: &[&str], as_nobody: bool) -> (String, u64) {
         let region = Region::create().expect("memory");
         let mut command = Command::new(&self.path);
-        command.args(arguments).env("URINGLET_ENGINE", "null").env("URINGLET_STATS", region.path());
+        command
+            .args(arguments)
+            .env("URINGLET_ENGINE", "null")
+            .env("URINGLET_NULL_MEANT", "1")
+            .env("URINGLET_STATS", region.path());
         command.env_remove("LD_LIBRARY_PATH").env_remove("LD_PRELOAD");
         if as_nobody {
             command.uid(NOBODY).gid(NOBODY).current_dir(self.folder.path());

@@ -135,7 +135,7 @@ fn sleeping(sqe: &Sqe, write: bool, facts: Facts, reach: Reach, flags: &mut Flag
         Reach::Everything if !flags.have_offsets(sqe.fd) => {
             return uncommon(sqe, write, Reach::Nothing);
         }
-        _ if !facts.is_local() => false,
+        _ if !facts.is_local() => return (Lane::Worker, false),
         Reach::Nothing => false,
         Reach::Direct if !facts.is_direct() || facts.submit_blocks(write) => false,
         Reach::Direct => flags.are_of_direct_file(sqe.fd),
@@ -182,7 +182,7 @@ pub(super) fn patience(
             let soon = kernel_executes && noted().is_some_and(|facts| !facts.is_direct());
             return (false, if soon { Expect::Soon } else { Expect::Nothing });
         }
-        (Lane::Pool, Kind::Read | Kind::Write) if !noted().is_some_and(Facts::is_local) => {
+        (Lane::Worker, Kind::Read | Kind::Write) => {
             // Whoever executes it finds out what file system it is on.
             return (true, Expect::Nothing);
         }
@@ -224,6 +224,7 @@ pub(super) fn uncommon(sqe: &Sqe, write: bool, reach: Reach) -> (Lane, bool) {
         () if waits && direct && fresh.facts().is_local() && reach != Reach::Nothing => {
             Lane::Kernel
         }
+        () if waits && !fresh.facts().is_local() => Lane::Worker,
         () if waits => Lane::Pool,
         () => Lane::Inline,
     };

@@ -482,7 +482,7 @@ impl Workers {
     fn has_inline_work_for(&self, help: &Help) -> bool {
         !self.inline.is_empty()
             || self.has_ordered_work()
-                && (help.unbounded || self.wary_ordered.load(Ordering::SeqCst) == 0)
+                && (help.wary || self.wary_ordered.load(Ordering::SeqCst) == 0)
     }
 
     #[inline]

@@ -175,7 +175,7 @@ impl Workers {
                 Tried::Failed | Tried::Impossible => {}
             }
         }
-        self.move_expected(instance, slot, Lane::Pool, &self.pool, Expect::Perhaps);
+        self.move_expected(instance, slot, Lane::Worker, &self.worker, Expect::Perhaps);
         self.expects_one();
         self.call_worker_at_once(instance);
         0
