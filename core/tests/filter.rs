@@ -59,7 +59,7 @@ fn work(context: &mut Context, file: &File) -> Result<(), String> {
     let fd = file.as_raw_fd();
     // Not freed: after an error some requests are still in flight.
     let pages = Vec::leak((0..PAGES).map(|_| Page([0; PAGE])).collect());
-    for round in 0..4 {
+    for round in 0..2 {
         for write in [true, false] {
             if !write {
                 // Cold, so that reads wait for the device: only what is written back can go.
@@ -392,7 +392,8 @@ impl Check<'_> {
                 let kills = |cell: Cell| {
                     run(cell, &all_but(cell.0, group), &[], 0) == End::Killed(libc::SIGSYS)
                 };
-                let is_needed = row.cells().any(kills);
+                // Some are made in most runs only.
+                let is_needed = (0..TRIES).any(|_| row.cells().any(kills));
                 let complaint = || format!("{}: nobody calls {group:?}", row.names);
                 (!is_needed).then(complaint).into_iter().collect()
             }
@@ -414,6 +415,9 @@ impl Check<'_> {
         }
     }
 }
+
+/// Runs of each cell in which a call is looked for.
+const TRIES: usize = 3;
 
 const ERRNOS: [i32; 2] = [libc::EPERM, libc::ENOSYS];
 
