@@ -478,9 +478,11 @@ impl Poller {
 
     /// It was executed: the next one may go.
     pub(super) fn end(&self, PassedOn(number): PassedOn) {
-        self.passed_on.fetch_sub(1, Ordering::Relaxed);
         let mut state = lock(&self.state);
-        state.waiting.retain(|one| one.passed_on != number);
+        // Once only: a worker that has taken the next request of the same slot may have found this one, too.
+        let Some(at) = state.waiting.iter().position(|one| one.passed_on == number) else { return };
+        state.waiting.remove(at);
+        self.passed_on.fetch_sub(1, Ordering::Relaxed);
         let eventfd = state.eventfd;
         drop(state);
         sys::eventfd_add(eventfd, 1);
