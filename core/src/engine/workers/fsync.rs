@@ -158,6 +158,8 @@ impl Workers {
         let result = unsafe { exec::execute(request, Mode::Plain) };
         descriptor::learn_sync(fd, sys::ticks().wrapping_sub(begin), self.ticks_per_us);
         self.threads.syncing.fetch_sub(1, Ordering::Relaxed);
+        // Which file system it is on may not be known yet.
+        descriptor::prove(fd, true);
         each_linked(instance, first, |slot| {
             if slot != first {
                 instance.count(|stats| &stats.syncs_together);
@@ -329,6 +331,9 @@ mod tests {
         let facts = || descriptor::Facts::known(fd).unwrap();
         // An earlier file of this number may have been as quick.
         descriptor::Facts::forget(&(fd..=fd));
+        // And its file system is known.
+        facts();
+        descriptor::prove(fd, true);
         assert!(!facts().syncs_quickly());
         let quick = |n: u32| (0..n).for_each(|_| descriptor::learn_sync(fd, 1, 1));
         quick(2);

@@ -244,6 +244,9 @@ impl Workers {
             self.ordered.push(&[slot]);
             self.order.announce();
             self.announce(instance, false);
+        } else if !descriptor::Facts::noted(request.sqe.fd).is_some_and(|facts| facts.is_local()) {
+            // A server may hold it up: no thread of the program takes it by the way.
+            self.to_worker(instance, slot);
         } else if by == By::Waiter && request.notify == -1 && self.is_left_to_waiter(instance) {
             // This one, when it looks for more.
             self.move_to(instance, slot, Lane::Pool, &self.pool);
