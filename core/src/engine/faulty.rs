@@ -13,7 +13,7 @@ use super::{Contract, Engine, Help};
 use crate::config::ConfigError;
 use crate::instance::{By, Instance, Taker};
 use crate::queue::{SleepEnd, Sleeper};
-use crate::request::{BATCH, Kind, Request};
+use crate::request::{BATCH, Kind, Request, Slot};
 use crate::sqe::{FILE_POSITION, opcode};
 use crate::sync::lock;
 use crate::sys;
@@ -295,6 +295,10 @@ impl Contract for Faulty {
             }
         }
         self.below.help(instance, help, taker) || released
+    }
+
+    fn is_trying(&self, slot: &Slot) -> bool {
+        self.below.is_trying(slot)
     }
 
     fn has_help_to_offer(&self, instance: &Instance, help: &Help) -> bool {

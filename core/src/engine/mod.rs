@@ -20,6 +20,7 @@ use crate::config::{Builder, ConfigError, EngineKind};
 use crate::instance::{Instance, Taker};
 use crate::probe::Refusal;
 use crate::queue::{SleepEnd, Sleeper};
+use crate::request::Slot;
 
 /// A waiting thread's offer to execute requests.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +72,11 @@ pub(crate) trait Contract {
     /// Has a thread that only looks, and has helped, see what was submitted before and does not sleep, also where other threads
     /// are at it. Bounded.
     fn settle(&self, _: &Arc<Instance>, _: &Help, _taker: &mut Taker<'_>) {}
+
+    /// Is a request of this slot's descriptor being tried without waiting, and may go back to waiting for it?
+    fn is_trying(&self, _: &Slot) -> bool {
+        false
+    }
 
     /// Collects what has completed elsewhere, without executing anything.
     fn collect(&self, _: &Arc<Instance>) {}
@@ -242,6 +248,10 @@ impl Contract for Engine {
 
     fn settle(&self, instance: &Arc<Instance>, help: &Help, taker: &mut Taker<'_>) {
         dispatch!(self, engine => engine.settle(instance, help, taker));
+    }
+
+    fn is_trying(&self, slot: &Slot) -> bool {
+        dispatch!(self, engine => engine.is_trying(slot))
     }
 
     fn collect(&self, instance: &Arc<Instance>) {

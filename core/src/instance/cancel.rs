@@ -4,6 +4,7 @@
 use super::Instance;
 use crate::engine::Contract;
 use crate::request::{Cancel, Kind};
+use crate::sync::Patience;
 
 /// One use of a slot: what [`Instance::in_flight_on`] gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,10 +91,28 @@ impl Instance {
                 self.post_canceled(index);
                 Cancel::Done
             }
-            // The poller has just taken it off: it is being executed.
+            // The poller has just taken it off, and tries it.
+            Cancel::Polling | Cancel::Started if self.outlasts_try(index) => {
+                self.cancel_slot(index, key)
+            }
             Cancel::Polling => Cancel::Started,
             other => other,
         }
+    }
+
+    /// Is the poller trying it, without waiting? Then it is through with that when this comes back.
+    fn outlasts_try(&self, index: u32) -> bool {
+        /// More than a thread that is preempted in such a try takes to come back.
+        const LOOKS: u32 = 10_000;
+        let is_tried = || !self.has_sink() && self.engine.is_trying(self.slot(index));
+        if !is_tried() {
+            return false;
+        }
+        let mut patience = Patience::default();
+        (0..LOOKS).any(|_| {
+            patience.wait();
+            !is_tried()
+        })
     }
 
     /// Completes a cancelled request, which is the caller's alone.

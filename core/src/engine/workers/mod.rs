@@ -65,7 +65,7 @@ use crate::descriptor::{self, ticks_per_us};
 use crate::exec::{self, Mode};
 use crate::instance::{By, Instance, Taker, without_taker};
 use crate::queue::{IndexRing, SleepEnd, Sleeper};
-use crate::request::{Expect, Kind};
+use crate::request::{Expect, Kind, Slot};
 use crate::sqe::{FILE_POSITION, Sqe, opcode};
 use crate::sys;
 
@@ -648,6 +648,10 @@ impl Contract for Workers {
         self.kernel
             .sleep(instance, sleeper, time, mask, &mut finish)
             .unwrap_or_else(|| instance.completions().sleep_with(sleeper, time, mask))
+    }
+
+    fn is_trying(&self, slot: &Slot) -> bool {
+        self.threads.poller.is_trying(slot)
     }
 
     fn settle(&self, instance: &Arc<Instance>, help: &Help, taker: &mut Taker<'_>) {

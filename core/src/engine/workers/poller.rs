@@ -14,7 +14,7 @@ use super::{Workers, has_strays_before};
 use crate::exec::{self, Mode};
 use crate::instance::{By, Instance};
 use crate::own::{self, Copied, Copies};
-use crate::request::{Kind, Request};
+use crate::request::{Kind, Request, Slot};
 use crate::sync::lock;
 use crate::sys;
 
@@ -282,6 +282,11 @@ impl Poller {
             sys::eventfd_add(state.eventfd, 1);
         }
         (!make, state.eventfd)
+    }
+
+    /// Is the thread at a transfer on this slot's descriptor?
+    pub(super) fn is_trying(&self, slot: &Slot) -> bool {
+        lock(&self.state).served.iter().any(|&(fd, _)| slot.names(fd))
     }
 
     /// Takes a request off the list: the caller completes it. False if it is not there (any more).
