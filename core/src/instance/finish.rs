@@ -196,6 +196,7 @@ impl Instance {
         // As the kernel does: who is woken finds the count. It cannot block.
         for &(fd, count) in posted.notifies() {
             eventfd::count_up(fd, count);
+            self.completions.told(count);
         }
         if posted.wakes() {
             self.completions.wake();

@@ -15,7 +15,7 @@ use super::gate::Gate;
 use super::ring::Ring;
 use super::sleep::Sleep;
 use crate::request::Completion;
-use crate::sync::{AtomicU32, Mutex, Ordering, UnsafeCell};
+use crate::sync::{AtomicU32, Mutex, Ordering, Patience, UnsafeCell};
 use crate::zeros::{Zero, Zeros};
 
 /// Nobody publishes.
@@ -39,6 +39,8 @@ pub(crate) struct Completions {
     reaper: Gate<Reaper>,
     sleepers: Mutex<Sleepers>,
     wakes: Sleep,
+    /// Completions that can be reaped while their eventfds are still to be counted up.
+    untold: AtomicU32,
 }
 
 #[derive(Debug)]
@@ -119,6 +121,7 @@ impl Completions {
             ring,
             sleepers: Mutex::new(Sleepers::new()),
             wakes: Sleep::new(),
+            untold: AtomicU32::new(0),
         }
     }
 
@@ -238,11 +241,37 @@ impl Completions {
         unsafe { self.ring.write(at, completion) };
         // SAFETY: as above.
         self.slots[at as usize].with_mut(|slot| unsafe { *slot = completion.slot });
+        if completion.notify >= 0 {
+            // Before the tail: who finds the completion finds this, too.
+            self.untold.fetch_add(1, Ordering::Relaxed);
+        }
         self.ring.set_tail(self.ring.after(at));
         if completion.notify >= 0 && !posted.add(completion.notify) {
             // More eventfds than the list holds: this one is counted up at once.
             #[cfg(not(loom))]
             crate::eventfd::count_up(completion.notify, 1);
+            self.told(1);
+        }
+    }
+
+    /// So many completions' eventfds have been counted up.
+    pub(crate) fn told(&self, completions: u32) {
+        self.untold.fetch_sub(completions, Ordering::Release);
+    }
+
+    /// Waits until the eventfds of all completions that can be reaped have been counted up. The kernel holds the file of
+    /// an eventfd until then; here a number stands for it, which the program may close once it has the completion.
+    #[cold]
+    fn outlast_tellers(&self) {
+        /// About 0.1 s, for a thread that is preempted between the completion and the eventfd. It is in vain where a
+        /// signal handler has interrupted that very thread.
+        const LOOKS: u32 = if cfg!(test) { u32::MAX } else { 2000 };
+        let mut patience = Patience::default();
+        for _ in 0..LOOKS {
+            if self.untold.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            patience.wait();
         }
     }
 
@@ -269,6 +298,10 @@ impl Completions {
         if count > 0 {
             self.ring.set_head(at);
             self.release(&mut reaper, at, &mut free);
+            drop(reaper);
+            if self.untold.load(Ordering::Acquire) > 0 {
+                self.outlast_tellers();
+            }
         }
         count
     }
@@ -302,6 +335,8 @@ impl Completions {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::Completions;
     use crate::cqe::Cqe;
     use crate::queue::Ring;
@@ -362,6 +397,34 @@ mod tests {
                 assert!(mine.eq(slots.clone()), "{freed:?}");
             }
         }
+    }
+
+    #[test]
+    fn who_reaps_a_completion_finds_its_eventfd_counted_up() {
+        let queue = Completions::new(Ring::cqes(1), 1);
+        let (counted, reaped) = (AtomicBool::new(false), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while queue.reap(1, |_, _| {}, |_| {}) == 0 {
+                    std::thread::yield_now();
+                }
+                reaped.store(true, Ordering::Relaxed);
+                assert!(counted.load(Ordering::Relaxed));
+            });
+            let cqe = Cqe { user_data: 0, res: 0, flags: 0 };
+            let completion = Completion { cqe, data: 0, notify: 900_000, slot: 0 };
+            let posted = queue.post(std::iter::once(completion)).unwrap();
+            assert_eq!(posted.notifies(), [(900_000, 1)]);
+            // The other thread has it, and is not back before it was told. Yields let it go wrong, and do not end it.
+            while queue.available() > 0 {
+                std::thread::yield_now();
+            }
+            (0..50).for_each(|_| std::thread::yield_now());
+            assert!(!reaped.load(Ordering::Relaxed));
+            counted.store(true, Ordering::Relaxed);
+            queue.told(1);
+        });
+        assert!(reaped.into_inner());
     }
 }
 

@@ -210,8 +210,10 @@ impl Suite {
     }
 
     fn compile(&self, name: &str, build: &Build) -> PathBuf {
+        // The suite of the other drop-in has programs of the same names, and may run at the same time.
+        let suite = Path::new(self.manifest).file_name().unwrap_or_default().to_string_lossy();
         let program =
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}{}", build.suffix));
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{suite}-{name}{}", build.suffix));
         let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
         let output = Command::new(&compiler)
             .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-pthread"])
