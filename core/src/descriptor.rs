@@ -216,11 +216,6 @@ impl Facts {
         sys::status_flags(fd).max(0) as i32
     }
 
-    /// Is O_APPEND set right now? One system call.
-    pub(crate) fn appends_now(fd: RawFd) -> bool {
-        Self::flags_now(fd) & libc::O_APPEND != 0
-    }
-
     /// Does it have offsets right now? One system call, two for a character device.
     pub(crate) fn has_offsets_now(fd: RawFd) -> bool {
         sys::stat(fd).is_ok_and(|stat| has_offsets(fd, stat.kind))

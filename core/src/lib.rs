@@ -105,9 +105,6 @@ mod split;
 #[cfg(loom)]
 #[path = "engine/workers/syncs.rs"]
 mod syncs;
-#[cfg(loom)]
-#[path = "engine/workers/taking.rs"]
-mod taking;
 
 pub use cqe::Cqe;
 pub use sqe::{FILE_POSITION, FSYNC_DATASYNC, Sqe, opcode};

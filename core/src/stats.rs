@@ -112,8 +112,6 @@ counters! {
     wakeups,
     /// Times that the baton was taken from a blocked holder.
     handovers,
-    /// Pages that a queued write only changes in part, and that were not in memory: read ahead of it.
-    pages_ahead,
     /// Cached reads that did not find their pages in memory, and had them asked for before a thread waited for them.
     reads_ahead,
     /// Fsyncs that came while another one of their descriptor was under way, and were done with others by one call.

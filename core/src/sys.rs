@@ -759,13 +759,6 @@ pub(crate) fn ticks() -> u64 {
     monotonic_ns()
 }
 
-/// A number for the calling thread, other than 0, that no other thread has while it lives.
-#[inline(always)]
-pub(crate) fn thread() -> usize {
-    // SAFETY: the thread's errno is always there; only its address is taken.
-    unsafe { libc::__errno_location() as usize }
-}
-
 /// Asks for the lines of something that this CPU is about to write to. A hint, which changes nothing.
 #[inline(always)]
 pub(crate) fn prefetch<T>(what: &T) {

@@ -103,7 +103,7 @@ pub struct Counter {
 }
 
 /// Every counter that only grows.
-pub fn counters(stats: &Snapshot) -> [Counter; 30] {
+pub fn counters(stats: &Snapshot) -> [Counter; 29] {
     let counter = |name, help, value| Counter { name, help, value };
     [
         counter("contexts", "Contexts made.", stats.contexts),
@@ -133,7 +133,6 @@ pub fn counters(stats: &Snapshot) -> [Counter; 30] {
             "Times that the baton was taken from a blocked holder.",
             stats.handovers,
         ),
-        counter("pages_ahead", "Pages read ahead of queued writes.", stats.pages_ahead),
         counter(
             "reads_ahead",
             "Cached reads whose pages were asked for before a thread waited for them.",

@@ -92,14 +92,13 @@ impl IndexRing {
     /// The oldest entry and its position, for [`IndexRing::pop_at`].
     #[inline]
     pub(crate) fn front(&self) -> Option<(u64, u32)> {
-        // Acquire: what was done before the entries in front were taken is seen, too (`Taking` needs it).
-        let mut head = self.head.load(Ordering::Acquire);
+        let mut head = self.head.load(Ordering::Relaxed);
         loop {
             let value = self.cell(head).load(Ordering::Acquire);
             if value >> 32 == self.lap(head) {
                 return Some((head, value as u32));
             }
-            let now = self.head.load(Ordering::Acquire);
+            let now = self.head.load(Ordering::Relaxed);
             if now == head {
                 return None;
             }
@@ -112,7 +111,7 @@ impl IndexRing {
     pub(crate) fn pop_at(&self, position: u64) -> bool {
         // A position is claimed once: nobody has taken what was read there.
         self.head
-            .compare_exchange(position, position + 1, Ordering::Release, Ordering::Relaxed)
+            .compare_exchange(position, position + 1, Ordering::Relaxed, Ordering::Relaxed)
             .is_ok()
     }
 
@@ -122,15 +121,6 @@ impl IndexRing {
         let head = self.head.load(Ordering::Relaxed);
         let value = self.cell(head).load(Ordering::Relaxed);
         (value >> 32 == self.lap(head)).then_some(value as u32)
-    }
-
-    /// The entries from `position` on, as far as they are written, which all stay. For the only one who takes any.
-    pub(crate) fn peek_from(&self, position: u64) -> impl Iterator<Item = u32> {
-        (position..).map_while(|position| {
-            // As for `pop`.
-            let value = self.cell(position).load(Ordering::Acquire);
-            (value >> 32 == self.lap(position)).then_some(value as u32)
-        })
     }
 
     /// The position behind the last entry.

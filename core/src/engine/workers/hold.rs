@@ -6,43 +6,17 @@ use std::sync::atomic::{Ordering, fence};
 
 use super::baton::{Release, Turn, View};
 use super::lane::Lane;
-use super::taking::{Holder, Taken};
 use super::{SPIN_US_MAX, TIMED_EVERY, Workers, threads};
 use crate::descriptor;
 use crate::instance::{By, Instance, Taker};
-use crate::request::Kind;
 use crate::sys;
 
-/// A holder of the baton at the inline queue.
-struct InTurn<'a> {
-    workers: &'a Workers,
-    instance: &'a Instance,
-    turn: &'a Turn,
-}
-
-impl Holder for InTurn<'_> {
-    #[inline]
-    fn holds(&self) -> bool {
-        self.workers.baton.is_held_in(self.turn)
-    }
-
-    #[inline]
-    fn overtakes(&self) -> bool {
-        self.workers.is_overtaking()
-    }
-
-    fn put_behind(&self, slot: u32) -> bool {
-        let Self { workers, instance, .. } = *self;
-        let is_in_order = workers.is_ordered(instance, slot)
-            || workers.is_overtaking() && workers.is_hidden_append(instance, slot);
-        if is_in_order {
-            // SAFETY: popped by us.
-            let wary = unsafe { instance.slot(slot).shared() }.wary;
-            workers.push_ordered(slot, wary);
-            workers.order.announce();
-        }
-        is_in_order
-    }
+/// What a holder of the baton found in the inline queue.
+enum Next {
+    Nothing,
+    Slot(u32),
+    /// The baton has been taken away.
+    Lost,
 }
 
 impl Workers {
@@ -56,29 +30,25 @@ impl Workers {
         enough: &mut dyn FnMut(u64, u32) -> bool,
     ) {
         loop {
-            if !self.ordered.is_empty() && self.hold_order(instance, by, taker, enough) {
+            let due = self.is_ordered_due(instance);
+            if due && self.hold_order(instance, by, taker, enough) {
                 return self.lay_down(instance, turn);
             }
-            let fetching = self.fetch.is_on();
-            if fetching {
-                self.fetch_pages(instance, &turn);
+            let next = self.take_inline(&turn);
+            match next {
+                Next::Lost => return self.lost(instance),
+                // The last inline one that was before it has been taken by another thread.
+                Next::Nothing if !due && !self.ordered.is_empty() => continue,
+                Next::Nothing | Next::Slot(_) => {}
             }
-            let holder = InTurn { workers: self, instance, turn: &turn };
-            let taken = self.taking.take(&self.inline, &holder);
-            match taken {
-                Taken::Lost => return self.lost(instance),
-                Taken::Moved => continue,
-                Taken::Nothing | Taken::Slot(_) => {}
-            }
-            if let Taken::Slot(slot) = taken {
+            if let Next::Slot(slot) = next {
                 let next = self.inline.peek();
                 if let Some(next) = next {
                     // On its way from the submitter's CPU while this one is executed.
                     sys::prefetch(instance.slot(next));
                 }
-                let timed = fetching || self.inline.taken().is_multiple_of(TIMED_EVERY);
+                let timed = self.inline.taken().is_multiple_of(TIMED_EVERY);
                 let ticks = self.run_here(instance, slot, by, timed, taker);
-                self.took(ticks);
                 if by == By::Worker && self.gives_way() {
                     self.lay_down(instance, turn);
                     if instance.completions().has_sleepers() {
@@ -86,7 +56,8 @@ impl Workers {
                     }
                     return;
                 }
-                if next.is_none() && self.inline.peek().is_none() {
+                let emptied = next.is_none() && self.inline.peek().is_none();
+                if emptied && self.ordered.is_empty() {
                     // Fall through to the release: it notices what was announced meanwhile.
                 } else if enough(ticks, taker.taken()) {
                     return self.lay_down(instance, turn);
@@ -109,7 +80,31 @@ impl Workers {
         }
     }
 
-    /// Executes ordered requests until there are none, or `enough` says so (true). Whoever blocks
+    /// Takes the oldest inline request. A holder that loses the baton after its last look takes one more at most, which is
+    /// executed beside the others as if the holder had lost the baton inside of it.
+    #[inline]
+    fn take_inline(&self, turn: &Turn) -> Next {
+        while let Some((position, slot)) = self.inline.front() {
+            if !self.baton.is_held_in(turn) {
+                return Next::Lost;
+            }
+            if self.inline.pop_at(position) {
+                return Next::Slot(slot);
+            }
+        }
+        Next::Nothing
+    }
+
+    /// Was the oldest ordered request submitted before the oldest inline one? Positional writes that were submitted
+    /// before an append may change where it goes.
+    #[inline]
+    fn is_ordered_due(&self, instance: &Instance) -> bool {
+        let Some(ordered) = self.ordered.peek() else { return false };
+        let number = |slot| instance.slot(slot).number();
+        self.inline.peek().is_none_or(|inline| number(ordered) <= number(inline))
+    }
+
+    /// Executes ordered requests that are due until there are none, or `enough` says so (true). Whoever blocks
     /// here may lose the baton, and the ordered requests wait for him all the same.
     #[cold]
     pub(super) fn hold_order(
@@ -128,12 +123,14 @@ impl Workers {
         }
         fence(Ordering::SeqCst);
         if self.losers.load(Ordering::SeqCst) > 0 {
-            // One of them may be at an append; it announces these when it is through.
+            // An fsync among these may be for its write; the loser announces these when it is through.
             return false;
         }
         let Some(mut turn) = self.order.take() else { return false };
         loop {
-            while let Some(slot) = self.ordered.pop() {
+            while self.is_ordered_due(instance)
+                && let Some(slot) = self.ordered.pop()
+            {
                 // SAFETY: popped by us.
                 if unsafe { instance.slot(slot).shared() }.wary {
                     self.wary_ordered.fetch_sub(1, Ordering::SeqCst);
@@ -206,7 +203,7 @@ impl Workers {
         }
     }
 
-    /// Would an inline request overtake one that was submitted before it?
+    /// Is a request under way, or ordered, that an fsync has to come after?
     #[inline]
     pub(super) fn is_overtaking(&self) -> bool {
         self.losers.load(Ordering::SeqCst) > 0
@@ -214,31 +211,14 @@ impl Workers {
             || self.order.view().is_held()
     }
 
-    /// It came through the inline queue to stay behind what was there before it.
-    #[inline]
-    fn is_ordered(&self, instance: &Instance, slot: u32) -> bool {
-        // SAFETY: popped by us, so not freed; only read, as whoever cancels it at this moment does.
-        unsafe { instance.slot(slot).shared() }.lane == Lane::Ordered as u8
-    }
-
-    /// Is it an append that is in the inline lane, because its descriptor's number stood for another file when it was
-    /// last looked at? It must not overtake: it goes behind the ordered ones. What is known of the number stays wrong:
-    /// others of its file are in the inline queue, too.
-    #[cold]
-    fn is_hidden_append(&self, instance: &Instance, slot: u32) -> bool {
-        // SAFETY: as in `is_ordered`.
-        let request = unsafe { instance.slot(slot).shared() };
-        request.kind == Kind::Write && descriptor::Facts::appends_now(request.sqe.fd)
-    }
-
     /// To the pool, once everything is done that it has to come after.
     pub(super) fn pass_on(&self, instance: &Arc<Instance>, slot: u32, by: By) {
         let started = instance.slot(slot);
         // SAFETY: started, and pushed only afterwards.
         let request = unsafe { started.request() };
-        let others_first = !self.ordered.is_empty() || self.order.view().is_held();
-        if request.lane == Lane::AfterInline as u8 && others_first {
-            // Behind the ordered ones that came before it; it is passed on again from there.
+        if request.lane == Lane::AfterInline as u8 && self.is_overtaking() {
+            // Behind the ordered ones that came before it, and behind those whose holders have lost the baton; it is
+            // passed on again from there.
             request.lane = Lane::AfterOrdered as u8;
             started.requeue();
             self.ordered.push(&[slot]);
@@ -282,6 +262,55 @@ impl Workers {
         if threads::cpus() > 1 {
             let least = 2 * self.ticks_per_us;
             self.spin.fetch_max(least, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::io::Read as _;
+    use std::os::fd::AsRawFd as _;
+
+    use crate::config::Builder;
+    use crate::engine::workers::threads::leave_alone;
+    use crate::instance::{Entry, Instance, without_taker};
+    use crate::sqe::{FILE_POSITION, Sqe};
+
+    const AT_START: &[u8] = b"ffff";
+    const APPENDED: &[u8] = b"aaa";
+
+    /// What stands in a file after these were submitted, `together` or one by one, before the thread waited.
+    fn written(appends: &[bool], together: bool) -> Vec<u8> {
+        let instance = Instance::new(&Builder::default().entries(8)).unwrap();
+        leave_alone(&instance);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let append = std::fs::File::options().append(true).open(file.path()).unwrap();
+        let entry = |&appends: &bool| {
+            let at_start = Sqe::write(file.as_file().as_raw_fd(), AT_START, 0);
+            let append = Sqe::write(append.as_raw_fd(), APPENDED, FILE_POSITION);
+            Entry { sqe: if appends { append } else { at_start }, data: 0, notify: -1 }
+        };
+        let entries: Vec<_> = appends.iter().map(entry).collect();
+        for some in entries.chunks(if together { entries.len() } else { 1 }) {
+            // SAFETY: the buffers are there for good.
+            assert_eq!(unsafe { instance.submit(some) }.accepted, some.len());
+        }
+        let count = entries.len() as u32;
+        without_taker(|taker| instance.wait(count, count, None, None, taker));
+        assert_eq!(instance.reap(count, |cqe| assert!(cqe.res > 0)), count);
+        instance.close();
+        let mut found = Vec::new();
+        file.reopen().unwrap().read_to_end(&mut found).unwrap();
+        found
+    }
+
+    #[test]
+    fn a_write_at_an_offset_and_an_append_behind_it_are_executed_in_this_order() {
+        for together in [false, true] {
+            assert_eq!(written(&[false, true], together), b"ffffaaa");
+            assert_eq!(written(&[true, false], together), b"ffff");
+            assert_eq!(written(&[false, true, false, true, true], together), b"ffffaaaaaaaaa");
+            assert_eq!(written(&[true, true, false], together), b"ffffaa");
         }
     }
 }

@@ -9,7 +9,6 @@
 pub(super) mod baton;
 mod cold;
 mod fast;
-mod fetch;
 mod fsync;
 mod habit;
 mod hold;
@@ -29,7 +28,6 @@ mod split;
 mod stacks;
 mod submit;
 mod syncs;
-mod taking;
 pub(crate) mod threads;
 mod wait;
 mod watchdog;
@@ -45,7 +43,6 @@ use once_cell::race::OnceBox;
 
 use self::baton::Baton;
 use self::cold::Cold;
-use self::fetch::Fetch;
 use self::fsync::each_linked;
 use self::habit::Habit;
 use self::lane::{Flags, Lane};
@@ -56,7 +53,6 @@ use self::pipeline::{Pipeline, Way};
 use self::ring::ByRing;
 use self::split::Split;
 use self::syncs::Syncs;
-use self::taking::Taking;
 use self::threads::{Threads, ThreadsOf};
 use super::kernel::{KernelLane, Reach};
 use super::{Choice, Contract, Help};
@@ -96,9 +92,6 @@ pub(crate) struct Workers {
     next_taken: AtomicU64,
     baton: Baton,
     inline: IndexRing,
-    /// Taking one of these, moving it behind the ordered ones, and looking at those that stay.
-    taking: Taking,
-    fetch: Fetch,
     /// Requests whose order can be observed, and the right to execute them, which nobody takes away.
     ordered: IndexRing,
     order: Baton,
@@ -156,8 +149,6 @@ impl Workers {
             next_taken: AtomicU64::new(0),
             baton: Baton::new(),
             inline: IndexRing::new(slots),
-            taking: Taking::new(),
-            fetch: Fetch::default(),
             ordered: IndexRing::new(slots),
             order: Baton::new(),
             losers: AtomicUsize::new(0),
@@ -689,9 +680,7 @@ impl Contract for Workers {
         self.cold_queues().for_each(|queue| Self::purge_queue(instance, queue));
         Self::purge_queue(instance, self.kernel.queue());
         if let Some(turn) = self.baton.take() {
-            let alone = self.taking.alone();
             Self::purge_queue(instance, &self.inline);
-            drop(alone);
             self.lay_down(instance, turn);
         }
         // Here the order stays as it is: only what is in front goes.
@@ -731,12 +720,8 @@ impl Contract for Workers {
         }
         let unordered = [&self.pool, &self.copies, self.kernel.queue()];
         let unordered = unordered.into_iter().chain(self.cold_queues());
-        let pop = |queue: &IndexRing| {
-            let _alone = self.taking.alone();
-            queue.pop()
-        };
         for queue in [&self.inline, &self.ordered].into_iter().chain(unordered) {
-            while let Some(slot) = pop(queue) {
+            while let Some(slot) = queue.pop() {
                 instance.end_popped(slot);
             }
         }

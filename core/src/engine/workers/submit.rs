@@ -44,9 +44,9 @@ impl Workers {
         let moved = !self.next.is_empty() && self.next_to_ring(instance);
         let (mut inline, mut pool, mut kernel) = (Batch::new(), Batch::new(), Batch::new());
         let (mut copies, mut cold) = (Batch::new(), Batch::new());
-        let (mut notifies, mut ordered, mut for_worker) = (false, false, false);
+        let (mut notifies, mut for_worker) = (false, false);
+        let mut ordered = Batch::new();
         let mut expected = false;
-        let mut behind_inline = None;
         for &slot in slots {
             // SAFETY: filled by the submitter, which has not passed it on yet.
             let request = unsafe { instance.slot(slot).request() };
@@ -63,16 +63,7 @@ impl Workers {
             instance.slot(slot).queue();
             match lane {
                 Lane::Inline | Lane::AfterInline | Lane::AfterOrdered => inline.push(slot),
-                Lane::Ordered
-                    if *behind_inline.get_or_insert_with(|| self.may_have_begun_inline()) =>
-                {
-                    self.taking.in_order();
-                    inline.push(slot);
-                }
-                Lane::Ordered => {
-                    self.push_ordered(slot, wary);
-                    ordered = true;
-                }
+                Lane::Ordered => ordered.push(slot),
                 Lane::Pool => pool.push(slot),
                 Lane::Kernel => kernel.push(slot),
                 Lane::Copy => copies.push(slot),
@@ -96,10 +87,17 @@ impl Workers {
         if !inline.as_slice().is_empty() {
             self.inline.push(inline.as_slice());
         }
-        if ordered {
+        // Behind the inline ones: a holder that finds these finds those that were submitted before them.
+        for &slot in ordered.as_slice() {
+            // SAFETY: filled by the submitter, which has not passed it on yet.
+            let wary = unsafe { instance.slot(slot).shared() }.wary;
+            self.push_ordered(slot, wary);
+        }
+        let any_ordered = !ordered.as_slice().is_empty();
+        if any_ordered {
             self.order.announce();
         }
-        if moved || ordered || !inline.as_slice().is_empty() {
+        if moved || any_ordered || !inline.as_slice().is_empty() {
             self.announce(instance, helpers_come);
         }
         if for_worker {
@@ -141,13 +139,6 @@ impl Workers {
         self.waits_are_unbounded.load(Ordering::Relaxed)
             && self.must_wait_for_all(instance, 1)
             && !instance.completions().has_sleepers()
-    }
-
-    /// Are there, or may somebody have in hand, inline requests? Some may be appends that were not known as such, and one
-    /// that is known goes behind them.
-    fn may_have_begun_inline(&self) -> bool {
-        let losers = self.losers.load(Ordering::SeqCst) > 0;
-        losers || self.baton.view().is_held() || !self.inline.is_empty()
     }
 
     /// Submits a single inline request that nobody is told of by an eventfd.
