@@ -41,12 +41,6 @@ const DIFFERENCES: &[Difference] = &[
         NUMBER_REUSED,
     ),
     differs(
-        ("append_order", "set later, 8 per submit, in order"),
-        ("yes", "no"),
-        Occurs::May,
-        NUMBER_REUSED,
-    ),
-    differs(
         ("faults", "read, number is a folder since"),
         ("submit -EINVAL", "res -EISDIR"),
         Occurs::May,

@@ -324,8 +324,7 @@ static void use(int at)
 #ifdef POSIX
     what = what == READV ? READ : what == WRITEV ? WRITE : what;
 #endif
-    /* Appends through a number whose old file is all that is known of it have no order among themselves. */
-    if (what == SYNC || kind == EVENTFD || kind == PACKETS_OUT || kind == PACKETS_IN || kind == FILE_APPEND)
+    if (what == SYNC || kind == EVENTFD || kind == PACKETS_OUT || kind == PACKETS_IN)
         n = 1;
     fstat(TWIN + at, &stat);
     if (kind == FILE_APPEND && write && stat.st_size > 2 * SIZE)

@@ -24,7 +24,9 @@ impl Workers {
         }
         let Some((slot, alone)) = instance.free_slots().take_near() else { return false };
         // Asked while the slot is held: who destroys it later waits for what is in the slot.
-        if instance.is_closed() {
+        // And a write beside others may be an append by now, whose order counts: the general way asks.
+        let beside_others = || transfer.is_write && !alone && self.has_inline_in_flight();
+        if instance.is_closed() || beside_others() {
             instance.free_slots().give(slot);
             return false;
         }

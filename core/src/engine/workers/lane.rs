@@ -63,6 +63,15 @@ impl Flags {
         self.flags
     }
 
+    /// Is O_APPEND set? If so, this is noted.
+    fn append(&mut self, fd: i32) -> bool {
+        let appends = self.of(fd) & libc::O_APPEND != 0;
+        if appends && !Facts::noted(fd).is_some_and(Facts::seems_to_append) {
+            let _ = Facts::fresh(fd);
+        }
+        appends
+    }
+
     /// Is O_DIRECT set, and is it a file? A pipe may have that flag as well (pipe2(2)), and the kernel would wait inside
     /// its call for that. But unlike a file that was opened by its name, a pipe does not have O_LARGEFILE.
     fn are_of_direct_file(&mut self, fd: i32) -> bool {
@@ -79,12 +88,18 @@ impl Flags {
     }
 }
 
-/// A lane, and whether the descriptor is a stream (the offset is ignored). `reach`: what the kernel
-/// lane takes.
+/// A lane, and whether the descriptor is a stream (the offset is ignored). `beside_others`: others are
+/// queued, which may be writes to the same file. `reach`: what the kernel lane takes.
 #[inline(always)]
-pub(crate) fn choose(sqe: &Sqe, kind: Kind, reach: Reach, flags: &mut Flags) -> (Lane, bool) {
+pub(crate) fn choose(
+    sqe: &Sqe,
+    kind: Kind,
+    beside_others: impl FnOnce() -> bool,
+    reach: Reach,
+    flags: &mut Flags,
+) -> (Lane, bool) {
     if kind == Kind::Read || kind == Kind::Write {
-        return transfer(sqe, kind == Kind::Write, reach, flags);
+        return transfer(sqe, kind == Kind::Write, beside_others, reach, flags);
     }
     no_transfer(sqe, kind)
 }
@@ -102,7 +117,13 @@ fn no_transfer(sqe: &Sqe, kind: Kind) -> (Lane, bool) {
 }
 
 #[inline(always)]
-fn transfer(sqe: &Sqe, write: bool, reach: Reach, flags: &mut Flags) -> (Lane, bool) {
+fn transfer(
+    sqe: &Sqe,
+    write: bool,
+    beside_others: impl FnOnce() -> bool,
+    reach: Reach,
+    flags: &mut Flags,
+) -> (Lane, bool) {
     let Ok(facts) = Facts::known(sqe.fd) else {
         return (Lane::Inline, false);
     };
@@ -111,7 +132,8 @@ fn transfer(sqe: &Sqe, write: bool, reach: Reach, flags: &mut Flags) -> (Lane, b
     if !facts.seems_seekable() || special {
         return uncommon(sqe, write, reach);
     }
-    if write && facts.seems_to_append() {
+    // Beside others its order counts, and the number may stand for another file since it was looked up.
+    if write && (facts.seems_to_append() || beside_others() && flags.append(sqe.fd)) {
         return (Lane::Ordered, false);
     }
     if reach == Reach::Everything || facts.sleeps(write) {
@@ -127,7 +149,7 @@ fn transfer(sqe: &Sqe, write: bool, reach: Reach, flags: &mut Flags) -> (Lane, b
 fn sleeping(sqe: &Sqe, write: bool, facts: Facts, reach: Reach, flags: &mut Flags) -> (Lane, bool) {
     // It loses its order, which appends must keep, and the kernel would wait inside its call for what is no file: what was known
     // about the number is not enough for that.
-    if write && flags.of(sqe.fd) & libc::O_APPEND != 0 {
+    if write && flags.append(sqe.fd) {
         return (Lane::Ordered, false);
     }
     let kernel = match reach {
@@ -245,6 +267,30 @@ mod tests {
     use std::os::unix::fs::OpenOptionsExt;
 
     #[test]
+    fn a_write_beside_others_is_an_append_if_the_kernel_says_so() {
+        // Nobody else in this process gets or uses it.
+        const NUMBER: i32 = 902;
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let append = std::fs::File::options().append(true).open(file.path()).unwrap();
+        let lane = |beside_others| {
+            let sqe = Sqe::write(NUMBER, &[0; 512], 0);
+            let flags = &mut Flags::new();
+            choose(&sqe, Kind::Write, || beside_others, Reach::Nothing, flags).0
+        };
+        // SAFETY: nobody has the number.
+        assert_eq!(unsafe { libc::dup2(file.as_file().as_raw_fd(), NUMBER) }, NUMBER);
+        Facts::fresh(NUMBER).unwrap();
+        assert_eq!((lane(false), lane(true)), (Lane::Inline, Lane::Inline));
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::dup2(append.as_raw_fd(), NUMBER) }, NUMBER);
+        assert_eq!((lane(false), lane(true)), (Lane::Inline, Lane::Ordered));
+        assert_eq!(lane(false), Lane::Ordered, "it is remembered");
+        // SAFETY: it was made above.
+        assert_eq!(unsafe { libc::close(NUMBER) }, 0);
+        Facts::forget(&(NUMBER..=NUMBER));
+    }
+
+    #[test]
     fn a_direct_file_whose_number_stands_for_a_pipe_of_packets_is_not_handed_to_the_kernel() {
         // Nobody else in this process gets or uses it.
         const NUMBER: i32 = 901;
@@ -258,7 +304,7 @@ mod tests {
         };
         let lane = || {
             let sqe = Sqe::write(NUMBER, &[0; 512], 0);
-            choose(&sqe, Kind::Write, Reach::Direct, &mut Flags::new())
+            choose(&sqe, Kind::Write, || false, Reach::Direct, &mut Flags::new())
         };
         // SAFETY: nobody has the number.
         assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), NUMBER) }, NUMBER);

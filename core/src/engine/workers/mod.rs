@@ -537,12 +537,12 @@ impl Contract for Workers {
         let mut flags = Flags::new();
         let [slot] = *slots else {
             return self.submit_batch(instance, slots, |request| {
-                self.choose_lane(instance, request, &mut flags)
+                self.choose_lane(instance, request, false, &mut flags)
             });
         };
         // SAFETY: filled by the submitter, which has not passed it on yet.
         let request = unsafe { instance.slot(slot).request() };
-        let chosen = self.choose_lane(instance, request, &mut flags);
+        let chosen = self.choose_lane(instance, request, true, &mut flags);
         if chosen.0 == Lane::Inline && request.notify == -1 {
             (request.lane, request.stream) = (Lane::Inline as u8, chosen.1);
             let (wary, expect) = lane::patience(request, Lane::Inline, chosen.1, false);

@@ -17,9 +17,12 @@ impl Workers {
         &self,
         instance: &Instance,
         request: &Request,
+        single: bool,
         flags: &mut Flags,
     ) -> (Lane, bool) {
-        match lane::choose(&request.sqe, request.kind, self.kernel.reach(), flags) {
+        let beside_others = || !single || self.has_inline_in_flight();
+        let reach = self.kernel.reach();
+        match lane::choose(&request.sqe, request.kind, beside_others, reach, flags) {
             (Lane::Cold, _) if self.is_for_ring(instance, request, flags) => (Lane::Kernel, false),
             (Lane::Cold, _) if !self.can_be_cold() => (Lane::Pool, false),
             // Not worth a call: it completes with its error.
@@ -31,6 +34,13 @@ impl Workers {
             }
             chosen => chosen,
         }
+    }
+
+    /// Inline or ordered requests wait, or somebody is at one: a hint.
+    #[inline]
+    pub(super) fn has_inline_in_flight(&self) -> bool {
+        let view = self.baton.view();
+        view.is_held() || view.has_work() || !self.next.is_empty() || self.is_overtaking()
     }
 
     /// Submits requests of any lane, as `choose` says. Kept out of the way of a single one.
