@@ -469,7 +469,7 @@ impl Slot {
         self.names_one_of(fds) || fds.contains(&self.notify())
     }
 
-    fn names_one_of(&self, fds: &RangeInclusive<i32>) -> bool {
+    pub(crate) fn names_one_of(&self, fds: &RangeInclusive<i32>) -> bool {
         fds.contains(&(self.fd.load(Ordering::SeqCst) as i32))
     }
 

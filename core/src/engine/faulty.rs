@@ -348,7 +348,7 @@ impl Contract for Faulty {
 
     fn before_close(
         &self,
-        instance: &Instance,
+        instance: &Arc<Instance>,
         fds: &std::ops::RangeInclusive<std::os::fd::RawFd>,
     ) {
         self.below.before_close(instance, fds);

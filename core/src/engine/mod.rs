@@ -104,7 +104,7 @@ pub(crate) trait Contract {
 
     /// These descriptors are about to be closed: requests that wait until one is ready keep its file, and fsyncs that wait for another
     /// one are executed.
-    fn before_close(&self, _: &Instance, _fds: &RangeInclusive<RawFd>) {}
+    fn before_close(&self, _: &Arc<Instance>, _fds: &RangeInclusive<RawFd>) {}
 
     /// Takes a request back that was handed to a poller or kernel, if the slot is still `key`'s. True if it will not complete by itself any more.
     fn retract(&self, instance: &Instance, slot: u32, key: u64) -> bool;
@@ -282,7 +282,7 @@ impl Contract for Engine {
         dispatch!(self, engine => engine.closed());
     }
 
-    fn before_close(&self, instance: &Instance, fds: &RangeInclusive<RawFd>) {
+    fn before_close(&self, instance: &Arc<Instance>, fds: &RangeInclusive<RawFd>) {
         dispatch!(self, engine => engine.before_close(instance, fds));
     }
 

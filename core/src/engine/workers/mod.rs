@@ -35,8 +35,8 @@ mod work;
 
 use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use once_cell::race::OnceBox;
@@ -60,9 +60,11 @@ use crate::config::{Builder, ConfigError, EngineKind};
 use crate::descriptor::{self, ticks_per_us};
 use crate::exec::{self, Mode};
 use crate::instance::{By, Instance, Taker, without_taker};
+use crate::own::{Copied, Copies};
 use crate::queue::{IndexRing, SleepEnd, Sleeper};
 use crate::request::{Expect, Kind, Slot};
 use crate::sqe::{FILE_POSITION, Sqe, opcode};
+use crate::sync::lock;
 use crate::sys;
 
 pub(crate) use self::threads::WORKERS_MAX;
@@ -102,6 +104,8 @@ pub(crate) struct Workers {
     syncs: Syncs,
     /// Requests that only a worker may execute.
     worker: IndexRing,
+    /// Other descriptors of files that the program has closed, for those of these requests that were on them.
+    kept: Mutex<Vec<(u32, Arc<Copied>)>>,
     /// Large copies, for any thread that comes.
     copies: IndexRing,
     /// Workers at them.
@@ -155,6 +159,7 @@ impl Workers {
             pool: IndexRing::new(slots),
             syncs: Syncs::new(),
             worker: IndexRing::new(slots),
+            kept: Mutex::default(),
             copies: IndexRing::new(slots),
             copying: AtomicUsize::new(0),
             copies_stuck: AtomicBool::new(false),
@@ -504,9 +509,53 @@ impl Workers {
                 continue;
             }
             let passed_on = self.threads.poller.find(instance, slot);
+            let _kept = self.kept_for(slot);
             instance.start(slot);
             passed_on.into_iter().for_each(|one| self.threads.poller.end(one));
         }
+    }
+
+    /// These descriptors are about to be closed: requests that wait for a worker get others of the same files, as the
+    /// closing thread cannot execute them.
+    fn keep_files(&self, instance: &Arc<Instance>, fds: &RangeInclusive<RawFd>) {
+        let (mut copies, mut any) = (Copies::default(), false);
+        let end = self.worker.end();
+        while let Some(slot) = self.worker.pop_before(end) {
+            any = true;
+            let place = instance.slot(slot);
+            if !place.names_one_of(fds) {
+                self.worker.push(&[slot]);
+                continue;
+            }
+            let passed_on = self.threads.poller.find(instance, slot);
+            if !instance.start(slot) {
+                passed_on.into_iter().for_each(|one| self.threads.poller.end(one));
+                continue;
+            }
+            // SAFETY: started by us just now, and pushed only afterwards.
+            let request = unsafe { place.request() };
+            // Where there is no descriptor to be had, it finds its own closed.
+            if request.sqe.opcode != opcode::CLOSE
+                && let Some(copy) = copies.of(request.sqe.fd)
+            {
+                request.sqe.fd = copy.fd();
+                place.moved_to(copy.fd());
+                lock(&self.kept).push((slot, copy));
+            }
+            place.requeue();
+            self.worker.push(&[slot]);
+        }
+        if any {
+            // A worker that looked meanwhile may have found nothing.
+            self.call_worker_at_once(instance);
+        }
+    }
+
+    /// What was kept open for this request, which the caller has popped.
+    fn kept_for(&self, slot: u32) -> Option<Arc<Copied>> {
+        let mut kept = lock(&self.kept);
+        let at = kept.iter().position(|&(of, _)| of == slot)?;
+        Some(kept.swap_remove(at).1)
     }
 
     /// Every request of this context that is neither completed nor reaped would have to be waited
@@ -715,6 +764,7 @@ impl Contract for Workers {
         );
         while let Some(slot) = self.worker.pop() {
             let passed_on = self.threads.poller.find(instance, slot);
+            let _kept = self.kept_for(slot);
             instance.end_popped(slot);
             passed_on.into_iter().for_each(|one| self.threads.poller.end(one));
         }
@@ -735,8 +785,9 @@ impl Contract for Workers {
         self.kernel.is_handing_over()
     }
 
-    fn before_close(&self, instance: &Instance, fds: &RangeInclusive<RawFd>) {
+    fn before_close(&self, instance: &Arc<Instance>, fds: &RangeInclusive<RawFd>) {
         self.threads.poller.keep_files(fds);
+        self.keep_files(instance, fds);
         self.sync_before_close(instance, fds);
     }
 

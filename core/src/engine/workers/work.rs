@@ -97,6 +97,7 @@ impl Workers {
     /// A request that only a worker may execute: one of a stream keeps later ones waiting.
     pub(super) fn run_for_poller(&self, instance: &Arc<Instance>, slot: u32) {
         let passed_on = self.threads.poller.find(instance, slot);
+        let _kept = self.kept_for(slot);
         self.run_pooled(instance, slot);
         if let Some(passed_on) = passed_on {
             self.threads.poller.end(passed_on);
@@ -182,5 +183,43 @@ impl Workers {
         let inline = self.inline.taken() + self.ordered.taken();
         let own = [&self.pool, &self.worker, &self.copies, self.kernel.queue()];
         [inline, own.iter().map(|queue| queue.taken()).sum()]
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::os::fd::{AsRawFd as _, RawFd};
+
+    use crate::config::Builder;
+    use crate::engine::workers::Workers;
+    use crate::engine::workers::threads::leave_alone;
+    use crate::instance::{Entry, Instance};
+    use crate::sqe::Sqe;
+    use crate::sys;
+
+    #[test]
+    fn what_waits_for_a_worker_has_its_file_after_the_program_has_closed_it() {
+        let instance = Instance::new(&Builder::default().entries(4)).unwrap();
+        leave_alone(&instance);
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("file"), "text").unwrap();
+        let opened = std::fs::File::open(folder.path()).unwrap();
+        // Its entry is a copy: the path is read at submit.
+        let sqe = Sqe::openat(opened.as_raw_fd(), c"file", libc::O_RDONLY | libc::O_CLOEXEC, 0);
+        // SAFETY: the path is there for good.
+        let submitted = unsafe { instance.submit(&[Entry { sqe, data: 0, notify: -1 }]) };
+        assert_eq!(submitted.accepted, 1);
+        instance.before_close(opened.as_raw_fd());
+        drop(opened);
+        let workers = Workers::of(&instance);
+        let slot = workers.worker.pop().expect("nobody has executed it");
+        workers.run_for_poller(&instance, slot);
+        let mut result = None;
+        instance.reap(1, |cqe| result = Some(cqe.res));
+        let file: RawFd = result.unwrap();
+        assert!(file >= 0, "{file}");
+        sys::close(file);
+        assert!(workers.kept.lock().unwrap().is_empty(), "the other descriptor is closed");
+        instance.close();
     }
 }
