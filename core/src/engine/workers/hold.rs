@@ -123,7 +123,7 @@ impl Workers {
         }
         fence(Ordering::SeqCst);
         if self.losers.load(Ordering::SeqCst) > 0 {
-            // An fsync among these may be for its write; the loser announces these when it is through.
+            // One of them may be at an append that was not known as one; it announces these when it is through.
             return false;
         }
         let Some(mut turn) = self.order.take() else { return false };
@@ -203,7 +203,7 @@ impl Workers {
         }
     }
 
-    /// Is a request under way, or ordered, that an fsync has to come after?
+    /// Ordered requests wait, or are under way, or holders have lost the baton inside of their requests.
     #[inline]
     pub(super) fn is_overtaking(&self) -> bool {
         self.losers.load(Ordering::SeqCst) > 0
@@ -216,9 +216,9 @@ impl Workers {
         let started = instance.slot(slot);
         // SAFETY: started, and pushed only afterwards.
         let request = unsafe { started.request() };
-        if request.lane == Lane::AfterInline as u8 && self.is_overtaking() {
-            // Behind the ordered ones that came before it, and behind those whose holders have lost the baton; it is
-            // passed on again from there.
+        let others_first = !self.ordered.is_empty() || self.order.view().is_held();
+        if request.lane == Lane::AfterInline as u8 && others_first {
+            // Behind the ordered ones that came before it; it is passed on again from there.
             request.lane = Lane::AfterOrdered as u8;
             started.requeue();
             self.ordered.push(&[slot]);
