@@ -82,13 +82,17 @@ fn measure(producers: usize, each: Duration, add: &Add<'_>, drain: &mut Drain<'_
                 let batch = [[producer as u64, 1, 2]; BATCH];
                 let (mut spent, mut added) = (Duration::ZERO, 0);
                 start.wait();
-                while !stop.load(Ordering::Relaxed) {
+                // Once at least, however late it gets a CPU.
+                loop {
                     let begin = Instant::now();
                     nodes.chunks(BATCH).for_each(|nodes| add(nodes, &batch));
                     spent += begin.elapsed();
                     added += (ROUND * BATCH) as u64;
                     while drained.load(Ordering::Acquire) < added {
                         std::thread::yield_now();
+                    }
+                    if stop.load(Ordering::Relaxed) {
+                        break;
                     }
                 }
                 ns.fetch_add(spent.as_nanos() as u64, Ordering::Relaxed);
