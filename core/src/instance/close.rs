@@ -4,7 +4,7 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{By, Instance, without_taker};
 use crate::engine::{Contract, Help};
@@ -27,12 +27,13 @@ impl Instance {
 
     /// As [`Instance::before_close`], for a range of descriptors that begins at 0 or above.
     pub fn before_close_range(self: &Arc<Self>, fds: &RangeInclusive<i32>) {
-        /// Naps before a request that is being executed counts as having begun its system call: short ones, and then
-        /// longer ones.
-        const NAPS: [(u32, Duration); 2] =
-            [(1000, Duration::from_micros(20)), (1000, Duration::from_millis(1))];
+        /// After this long a request that is being executed counts as having begun its system call.
+        const BEGUN: Duration = Duration::from_secs(1);
+        /// Naps meanwhile: so many short ones, and then longer ones.
+        const SHORT: (u32, Duration) = (1000, Duration::from_micros(20));
+        const LONG: Duration = Duration::from_millis(1);
         let all = Help { min: u32::MAX, max: u32::MAX, unbounded: true, wary: false };
-        let mut naps = NAPS.into_iter().flat_map(|(n, nap)| (0..n).map(move |_| nap));
+        let (mut naps, mut since) = (0, None);
         let mut needed = false;
         self.free.each_held(|index| needed |= self.slot(index).needs_one_of(fds));
         if !needed || process::is_borrowed() {
@@ -55,8 +56,11 @@ impl Instance {
             if !without_taker(|taker| self.help(&all, taker)) {
                 // Others execute them. Whether a system call has begun, and so holds the file,
                 // nobody can see; after this long it has, and may never end.
-                let Some(nap) = naps.next() else { return };
-                sys::nap(nap);
+                if since.get_or_insert_with(Instant::now).elapsed() > BEGUN {
+                    return;
+                }
+                sys::nap(if naps < SHORT.0 { SHORT.1 } else { LONG });
+                naps += 1;
             }
         }
     }

@@ -20,8 +20,9 @@ use crate::sqe::{FILE_POSITION, opcode};
 use crate::sync::fence_behind_exchange;
 use crate::sys;
 
-/// A poll waits so long, in all, for requests that are known not to sleep: their threads may be preempted.
-const SOON_US: u64 = 100_000;
+/// A poll waits so long, in all, for requests that are known not to sleep: their threads may be preempted, on a busy machine
+/// for longer than 0.1 s.
+const SOON_US: u64 = 1_000_000;
 /// The same for those that a hung file system may hold up.
 const PERHAPS_US: u64 = 2_000;
 /// A holder of the baton that is in one request for so long loses it to a poll.

@@ -297,7 +297,11 @@ impl Thread {
 
     /// What it says next; nothing if it says nothing in the limit.
     fn next(&self) -> Option<Said> {
-        match self.said.recv_timeout(LIMIT) {
+        self.next_in(LIMIT)
+    }
+
+    fn next_in(&self, limit: Duration) -> Option<Said> {
+        match self.said.recv_timeout(limit) {
             Ok(said) => Some(said),
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => panic!("the thread has panicked"),
@@ -312,7 +316,7 @@ impl Thread {
 /// The steps that had not come to their end while the server held requests.
 fn late_steps(disk: &mut Disk, case: Case) -> Vec<&'static str> {
     let thread = Thread::start(disk, case, |mut hung| hung.steps());
-    assert!(matches!(thread.next(), Some(Said::Ready(_))), "nothing is held yet");
+    assert!(matches!(thread.next_in(LONG), Some(Said::Ready(_))), "nothing is held yet");
     disk.hold(case.kinds);
     thread.tell();
     let (mut late, mut step) = (Vec::new(), "nothing");
@@ -324,7 +328,7 @@ fn late_steps(disk: &mut Disk, case: Case) -> Vec<&'static str> {
             None => {
                 // Only now may it go on; the next step begins while the server holds again.
                 disk.go_on();
-                assert_eq!(thread.next(), Some(Said::End), "{step} does not end at all");
+                assert_eq!(thread.next_in(LONG), Some(Said::End), "{step} does not end at all");
                 late.push(step);
                 disk.hold(case.kinds);
             }
@@ -377,7 +381,7 @@ fn the_end_waits(dropped: bool) {
     };
     for case in cases(TRANSFERS) {
         let thread = Thread::start(&disk, case, move |hung| hung.end(dropped));
-        let Some(Said::Ready(number)) = thread.next() else { panic!("nothing is held yet") };
+        let Some(Said::Ready(number)) = thread.next_in(LONG) else { panic!("nothing is held yet") };
         disk.hold(case.kinds);
         thread.tell();
         while thread.next().expect("submits") != Said::Waiting {}
