@@ -267,6 +267,32 @@ mod tests {
     use std::os::unix::fs::OpenOptionsExt;
 
     #[test]
+    fn a_direct_request_that_is_not_to_wait_goes_to_the_kernel_and_a_cached_one_does_not() {
+        let name =
+            "a_direct_request_that_is_not_to_wait_goes_to_the_kernel_and_a_cached_one_does_not";
+        let folder = tempfile::tempdir().unwrap();
+        let open = |flags| {
+            let mut options = std::fs::File::options();
+            options.read(true).write(true).create(true).truncate(false).custom_flags(flags);
+            options.open(folder.path().join("file"))
+        };
+        let lane = |file: &std::fs::File| {
+            let fd = file.as_raw_fd();
+            Facts::forget(&(fd..=fd));
+            let mut buffer = [0; 512];
+            let sqe = Sqe::read(fd, &mut buffer[..], 0).rw_flags(libc::RWF_NOWAIT);
+            choose(&sqe, Kind::Read, || false, Reach::Direct, &mut Flags::new())
+        };
+        assert_eq!(lane(&open(0).unwrap()), (Lane::Inline, false));
+        match open(libc::O_DIRECT) {
+            Ok(file) if Facts::known(file.as_raw_fd()).unwrap().is_local() => {
+                assert_eq!(lane(&file), (Lane::Kernel, false));
+            }
+            _ => crate::skipped(name, "no O_DIRECT on a local file system here"),
+        }
+    }
+
+    #[test]
     fn a_write_beside_others_is_an_append_if_the_kernel_says_so() {
         // Nobody else in this process gets or uses it.
         const NUMBER: i32 = 902;
