@@ -8,16 +8,9 @@ mod completions;
 mod doctor;
 #[cfg(test)]
 mod documents;
-mod machine;
 mod manual;
 mod observe;
-mod report;
-mod reproduce;
 mod run;
-mod sandbox;
-mod scratch;
-mod session;
-mod size;
 #[cfg(test)]
 #[path = "../tests/skip/mod.rs"]
 mod skip;
@@ -25,9 +18,8 @@ mod top;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
-
-/// Exit status of a refused request; clap uses the same for wrong usage.
-const REFUSED: u8 = 2;
+use uringlet_lab::session::REFUSED;
+use uringlet_lab::{machine, report, reproduce, sandbox, scratch, session, size};
 
 const HELP: &str = "\
 Examples:
@@ -72,12 +64,5 @@ fn main() -> ExitCode {
         Command::Completions(arguments) => ("completions", completions::run(&arguments)),
         Command::Top(arguments) => ("top", top::run(&arguments)),
     };
-    result.unwrap_or_else(|error| {
-        // SIGPIPE stays ignored: a command undoes what it has set up, and a program is waited for.
-        if session::is_broken_pipe(&error) {
-            return ExitCode::from(session::BROKEN_PIPE);
-        }
-        session::tell(format_args!("uringlet {name}: {error:#}"));
-        ExitCode::FAILURE
-    })
+    session::exit(name, result)
 }

@@ -1,21 +1,17 @@
 //! Results in the shape of fio's JSON, so that what reads fio's reads ours.
 //!
-//! The keys and units are fio's. One entry of `jobs` is one engine under one job (of `uringlet bench` alone: under one workload
-//! at one depth): counts, rates and CPU shares are those of the median round, latencies those of the run that is made for
+//! The keys and units are fio's. One entry of `jobs` is one engine under one workload at one depth: counts, rates and CPU shares are those of the median round, latencies those of the run that is made for
 //! them. What fio samples twice a second (`bw_min`, `iops_mean` and so on) is taken over the rounds. What fio's shape has no
 //! place for is under `uringlet`.
 
 #![allow(unsafe_code)]
 
-use super::drive::{BOUNDS_NS, Done, Figure, LatencyFigure, PERCENTILES, SubmitFigure};
-use super::engine::Engine;
 use super::matrix::{Cell, Matrix};
-use super::workload::Order;
 use crate::size;
-use clap::ValueEnum as _;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::time::{SystemTime, UNIX_EPOCH};
+use uringlet_lab::bench::{BOUNDS_NS, Figure, LatencyFigure, Order, PERCENTILES, SubmitFigure};
 
 /// What stands at the top, beside the command's own keys.
 #[derive(Serialize)]
@@ -32,47 +28,42 @@ pub struct Top {
 
 impl Top {
     /// With this second as its time.
-    pub fn new(global_options: Map<String, Value>, jobs: Vec<Value>) -> Self {
+    pub fn new(jobs: Vec<Value>) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
             version: format!("uringlet-{}", crate::machine::VERSION),
             timestamp: now.as_secs(),
             timestamp_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
             time: local_time(now.as_secs()),
-            global_options,
+            global_options: Map::new(),
             jobs,
         }
     }
 }
 
 /// One entry of `jobs`.
-pub struct Entry<'a> {
-    pub name: &'a str,
-    pub group: usize,
-    pub engine: Engine,
-    pub options: Map<String, Value>,
-    pub block: u64,
-    pub threads: u64,
-    pub depth: usize,
-    /// At least one.
-    pub figures: &'a [Figure],
-    /// Reads and writes of each of them.
-    pub done: &'a [Done],
-    /// Of reads and of writes.
-    pub latency: [Option<LatencyFigure>; 2],
+struct Entry<'a> {
+    name: &'a str,
+    group: usize,
+    cell: &'a Cell,
+    options: Map<String, Value>,
+    write: bool,
 }
 
 impl Entry<'_> {
     /// In fio's shape.
-    pub fn value(&self) -> Value {
-        let figure = &self.figures[self.median()];
+    fn value(&self) -> Value {
+        let Self { cell, write, .. } = self;
+        let figure = &cell.figures[self.median()];
         let milliseconds = (figure.seconds * 1e3).round().max(1.0) as u64;
-        let seconds = figure.seconds * self.threads as f64;
-        let percent = |us: f64| us * figure.requests as f64 / 1e6 / seconds * 100.0;
+        let percent = |us: f64| us * figure.requests as f64 / 1e6 / figure.seconds * 100.0;
         let system = (figure.cpu_us_per_request - figure.user_us_per_request).max(0.0);
-        let [reads, writes] = [|done: &Done| done.reads, |done: &Done| done.writes];
+        let (read, written) = match write {
+            true => (Side::default(), self.side()),
+            false => (self.side(), Side::default()),
+        };
         let mut options = self.options.clone();
-        options.insert("ioengine".into(), self.engine.name().into());
+        options.insert("ioengine".into(), cell.engine.name().into());
         options.insert("name".into(), self.name.into());
         json!({
             "jobname": self.name,
@@ -81,43 +72,40 @@ impl Entry<'_> {
             "eta": 0,
             "elapsed": figure.seconds.ceil() as u64,
             "job options": options,
-            "read": self.side(0, reads),
-            "write": self.side(1, writes),
+            "read": read,
+            "write": written,
             "trim": Side::default(),
             "sync": { "total_ios": 0, "lat_ns": Nanoseconds::default() },
-            "job_runtime": milliseconds * self.threads,
+            "job_runtime": milliseconds,
             "usr_cpu": percent(figure.user_us_per_request),
             "sys_cpu": percent(system),
             "latency_ns": self.shares(0),
             "latency_us": self.shares(1),
             "latency_ms": self.shares(2),
-            "latency_depth": self.depth,
+            "latency_depth": cell.depth,
             "latency_target": 0,
             "latency_percentile": 100.0,
             "latency_window": 0,
             "uringlet": {
-                "engine": self.engine,
+                "engine": cell.engine,
                 "executed_by": figure.executed_by,
-                "rounds": self.figures,
+                "rounds": cell.figures,
             },
         })
     }
 
     /// The round with the median rate; of an even number the slower one in the middle.
     fn median(&self) -> usize {
-        let mut order: Vec<usize> = (0..self.figures.len()).collect();
-        order.sort_by(|&left, &right| self.figures[left].iops.total_cmp(&self.figures[right].iops));
+        let figures = &self.cell.figures;
+        let mut order: Vec<usize> = (0..figures.len()).collect();
+        order.sort_by(|&left, &right| figures[left].iops.total_cmp(&figures[right].iops));
         order[(order.len() - 1) / 2]
     }
 
     /// Percent of all requests up to each bound of one unit: ns, µs or ms.
     fn shares(&self, unit: usize) -> Map<String, Value> {
-        let sides = self.latency.iter().flatten();
-        let all: u64 = sides.clone().map(|side| side.samples).sum();
-        let percent = |at: usize| -> f64 {
-            let requests = sides.clone().map(|side| side.total_shares[at] * side.samples as f64);
-            requests.sum::<f64>() / all.max(1) as f64 * 100.0
-        };
+        let percent =
+            |at: usize| self.cell.latency.map_or(0.0, |found| found.total_shares[at] * 100.0);
         let scale = 1000u64.pow(unit as u32);
         let last = if unit == 2 { BOUNDS_NS.len() } else { 10 * (unit + 1) };
         let mut found: Map<String, Value> = (10 * unit..last)
@@ -129,44 +117,35 @@ impl Entry<'_> {
         found
     }
 
-    fn side(&self, which: usize, count: impl Fn(&Done) -> u64) -> Side {
-        let at = self.median();
-        let ios = count(&self.done[at]);
-        if ios == 0 {
-            return Side::default();
-        }
-        let seconds = self.figures[at].seconds;
-        let bytes = ios * self.block;
-        let rates: Vec<f64> = self
-            .figures
-            .iter()
-            .zip(self.done)
-            .map(|(figure, done)| count(done) as f64 / figure.seconds)
-            .collect();
-        let iops = Samples::of(&rates);
-        let kib = self.block as f64 / 1024.0;
+    fn side(&self) -> Side {
+        let Figure { requests, seconds, iops, .. } = self.cell.figures[self.median()];
+        let block = self.cell.block;
+        let bytes = requests * block;
+        let rates: Vec<f64> = self.cell.figures.iter().map(|figure| figure.iops).collect();
+        let all = Samples::of(&rates);
+        let kib = block as f64 / 1024.0;
         let mut side = Side {
             io_bytes: bytes,
             io_kbytes: bytes >> 10,
             bw_bytes: (bytes as f64 / seconds) as u64,
             bw: (bytes as f64 / 1024.0 / seconds) as u64,
-            iops: ios as f64 / seconds,
+            iops,
             runtime: (seconds * 1e3).round().max(1.0) as u64,
-            total_ios: ios,
-            bw_min: (iops.min * kib) as u64,
-            bw_max: (iops.max * kib) as u64,
+            total_ios: requests,
+            bw_min: (all.min * kib) as u64,
+            bw_max: (all.max * kib) as u64,
             bw_agg: 100.0,
-            bw_mean: iops.mean * kib,
-            bw_dev: iops.deviation * kib,
+            bw_mean: all.mean * kib,
+            bw_dev: all.deviation * kib,
             bw_samples: rates.len(),
-            iops_min: iops.min as u64,
-            iops_max: iops.max as u64,
-            iops_mean: iops.mean,
-            iops_stddev: iops.deviation,
+            iops_min: all.min as u64,
+            iops_max: all.max as u64,
+            iops_mean: all.mean,
+            iops_stddev: all.deviation,
             iops_samples: rates.len(),
             ..Side::default()
         };
-        if let Some(latency) = &self.latency[which] {
+        if let Some(latency) = &self.cell.latency {
             let submit = latency.submit.map(|submit| Nanoseconds::submit(&submit, latency.samples));
             side.slat_ns = submit.unwrap_or_default();
             side.clat_ns = Nanoseconds::complete(latency);
@@ -185,10 +164,6 @@ impl Matrix {
 
     fn entry(&self, cell: &Cell) -> Value {
         let load = self.settings.load(cell.workload);
-        let done = cell.figures.iter().map(|figure| match load.write {
-            true => Done { reads: 0, writes: figure.requests },
-            false => Done { reads: figure.requests, writes: 0 },
-        });
         let rw = match (load.order, load.write) {
             (Order::Sequential, true) => "write",
             (Order::Sequential, false) => "read",
@@ -206,23 +181,10 @@ impl Matrix {
             ("time_based", "1".to_owned()),
             ("runtime", format!("{}ms", self.settings.seconds * 1e3)),
         ];
-        let name = cell.workload.to_possible_value().expect("no workload is hidden");
-        let entry = Entry {
-            name: name.get_name(),
-            group: self.settings.workloads.iter().position(|w| *w == cell.workload).unwrap_or(0),
-            engine: cell.engine,
-            options: options
-                .map(|(name, value)| (name.to_owned(), value.into()))
-                .into_iter()
-                .collect(),
-            block: load.block,
-            threads: 1,
-            depth: cell.depth,
-            figures: &cell.figures,
-            done: &done.collect::<Vec<_>>(),
-            latency: if load.write { [None, cell.latency] } else { [cell.latency, None] },
-        };
-        entry.value()
+        let group = self.settings.workloads.iter().position(|w| *w == cell.workload).unwrap_or(0);
+        let options =
+            options.map(|(name, value)| (name.to_owned(), value.into())).into_iter().collect();
+        Entry { name: &cell.workload.name(), group, cell, options, write: load.write }.value()
     }
 }
 

@@ -1,15 +1,14 @@
 //! Every cell of the table: what can be measured, in which order, and what came out.
 
-use super::drive::{Figure, LatencyFigure};
-use super::engine::Engine;
-use super::trial::{Trial, exclusion, interleaved};
-use super::workload::{Load, Workload};
 use crate::machine::Storage;
 use crate::scratch::Scratch;
 use crate::size;
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use uringlet_lab::bench::{
+    Engine, Figure, LatencyFigure, Load, Trial, Workload, exclusion, interleaved, median,
+};
 
 /// What preparing and ending a run takes beside its seconds, on a quick disk.
 const OVERHEAD: f64 = 0.05;
@@ -79,9 +78,10 @@ impl Cell {
     }
 
     /// For a comparison; none if any round failed.
-    fn side(&self) -> Option<Side<'_>> {
-        let side = Side { engine: self.engine, figures: &self.figures };
-        self.not_measured.is_none().then_some(side)
+    fn side(&self) -> Option<Side<Engine>> {
+        let of = |value: fn(&Figure) -> f64| self.figures.iter().map(value).collect();
+        let (iops, cpu_us) = (of(|figure| figure.iops), of(|figure| figure.cpu_us_per_request));
+        self.not_measured.is_none().then_some(Side { engine: self.engine, iops, cpu_us })
     }
 
     /// What uringlet had chosen at the end of the last round.
@@ -91,46 +91,33 @@ impl Cell {
 }
 
 /// What one engine did, in the order of the rounds.
-#[derive(Clone, Copy)]
-pub struct Side<'a> {
-    pub engine: Engine,
-    pub figures: &'a [Figure],
+pub struct Side<E> {
+    pub engine: E,
+    /// Requests per second.
+    pub iops: Vec<f64>,
+    /// CPU time per request.
+    pub cpu_us: Vec<f64>,
 }
 
-impl Side<'_> {
+impl<E> Side<E> {
     /// Median of the rounds' requests per second.
     pub fn iops(&self) -> Option<f64> {
-        self.median(|figure| figure.iops)
+        median(self.iops.clone())
     }
 
     /// Median of the rounds' CPU time per request.
     pub fn cpu_us(&self) -> Option<f64> {
-        self.median(|figure| figure.cpu_us_per_request)
-    }
-
-    fn median(&self, of: impl Fn(&Figure) -> f64) -> Option<f64> {
-        median(self.figures.iter().map(of).collect())
-    }
-}
-
-/// The middle value, or the mean of the two in the middle.
-pub fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => None,
-        odd if odd % 2 == 1 => Some(values[middle]),
-        _ => Some((values[middle - 1] + values[middle]) / 2.0),
+        median(self.cpu_us.clone())
     }
 }
 
 /// uringlet against the best native engine of one line.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Comparison {
+pub struct Comparison<E> {
     /// uringlet's side.
-    pub engine: Engine,
+    pub engine: E,
     /// The best native one by its median.
-    pub best_native: Engine,
+    pub best_native: E,
     /// Median divided by median.
     pub ratio: f64,
     /// Lowest ratio of a single round.
@@ -141,34 +128,34 @@ pub struct Comparison {
     pub cpu_ratio: f64,
 }
 
-impl Comparison {
+impl<E> Comparison<E> {
     /// If there are natives, and figures on both sides.
-    pub fn of<'a>(ours: Side<'_>, natives: impl Iterator<Item = Side<'a>>) -> Option<Self> {
+    pub fn of(ours: Side<E>, natives: impl Iterator<Item = Side<E>>) -> Option<Self> {
         let (best, theirs) = natives
-            .filter_map(|side| Some((side, side.iops()?)))
+            .filter_map(|side| side.iops().map(|iops| (side, iops)))
             .max_by(|(_, left), (_, right)| left.total_cmp(right))?;
-        let rounds =
-            ours.figures.iter().zip(best.figures).map(|(our, their)| our.iops / their.iops);
+        let rounds = ours.iops.iter().zip(&best.iops).map(|(our, their)| our / their);
         Some(Self {
-            engine: ours.engine,
-            best_native: best.engine,
             ratio: ours.iops()? / theirs,
             ratio_min: rounds.clone().fold(f64::INFINITY, f64::min),
             ratio_max: rounds.fold(0.0, f64::max),
             cpu_ratio: ours.cpu_us()? / best.cpu_us()?,
+            engine: ours.engine,
+            best_native: best.engine,
         })
+    }
+
+    /// The same with other words for the engines.
+    pub fn named<N>(self, name: impl Fn(E) -> N) -> Comparison<N> {
+        let Self { engine, best_native, ratio, ratio_min, ratio_max, cpu_ratio } = self;
+        let (engine, best_native) = (name(engine), name(best_native));
+        Comparison { engine, best_native, ratio, ratio_min, ratio_max, cpu_ratio }
     }
 
     /// The ratio as it is printed, to two decimals, is at least 1.00.
     pub fn is_first(&self) -> bool {
         (self.ratio * 100.0).round() >= 100.0
     }
-}
-
-/// uringlet's side of a comparison: `auto`, or else the first of its engines that was chosen.
-pub fn subject(engines: &[Engine]) -> Option<Engine> {
-    let auto = engines.iter().find(|&&engine| engine == Engine::OursAuto);
-    auto.or_else(|| engines.iter().find(|engine| !engine.is_native())).copied()
 }
 
 /// All cells.
@@ -238,13 +225,15 @@ impl Matrix {
         })
     }
 
-    /// uringlet's side of the comparison.
+    /// uringlet's side of the comparison: `auto`, or else the first of its engines that was chosen.
     pub fn subject(&self) -> Option<Engine> {
-        subject(&self.settings.engines)
+        let engines = &self.settings.engines;
+        let auto = engines.iter().find(|&&engine| engine == Engine::OursAuto);
+        auto.or_else(|| engines.iter().find(|engine| !engine.is_native())).copied()
     }
 
     /// uringlet against the best native engine, if both sides have figures.
-    pub fn comparison(&self, workload: Workload, depth: usize) -> Option<Comparison> {
+    pub fn comparison(&self, workload: Workload, depth: usize) -> Option<Comparison<Engine>> {
         let ours = self.cell(workload, depth, self.subject()?)?;
         let natives = self.settings.engines.iter().filter(|engine| engine.is_native());
         let natives = natives.filter_map(|&engine| self.cell(workload, depth, engine)?.side());
@@ -339,10 +328,11 @@ impl Matrix {
                 found.extend(self.comparison(workload, depth).map(|c| (workload, depth, c)));
             }
         }
-        let extreme = |of: fn(&Comparison) -> f64,
-                       &(workload, depth, ref c): &(_, _, Comparison)| {
-            Extreme { ratio: of(c), workload, depth, against: c.best_native }
-        };
+        let extreme =
+            |of: fn(&Comparison<Engine>) -> f64,
+             &(workload, depth, ref c): &(_, _, Comparison<Engine>)| {
+                Extreme { ratio: of(c), workload, depth, against: c.best_native }
+            };
         let ratios = || found.iter().map(|line| extreme(|c| c.ratio, line));
         let direct = found.iter().filter(|(workload, ..)| self.settings.load(*workload).direct);
         let by_ratio = |left: &Extreme, right: &Extreme| left.ratio.total_cmp(&right.ratio);
@@ -394,14 +384,6 @@ mod tests {
             workloads: vec![Workload::DirectRead],
         };
         Matrix { settings, cells }
-    }
-
-    #[test]
-    fn medians() {
-        assert_eq!(median(vec![]), None);
-        assert_eq!(median(vec![3.0]), Some(3.0));
-        assert_eq!(median(vec![9.0, 1.0, 3.0]), Some(3.0));
-        assert_eq!(median(vec![4.0, 1.0, 3.0, 2.0]), Some(2.5));
     }
 
     #[test]

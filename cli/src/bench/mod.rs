@@ -1,26 +1,9 @@
 //! `uringlet bench`: uringlet's engines against the native interfaces, on the user's own disk.
 
-mod drive;
-mod engine;
+mod fio;
 mod fio_json;
-mod gate;
-mod job;
 mod matrix;
-mod native;
-mod ours;
-pub mod plots;
 mod report;
-mod stream;
-mod trial;
-mod workload;
-
-pub use drive::{Figure, LatencyFigure, PERCENTILES, Queue, Request, cpu_time};
-pub use engine::Engine;
-pub use matrix::median;
-pub use native::Libaio;
-pub use stream::Random;
-pub use trial::{Trial, exclusion, interleaved};
-pub use workload::{Buffers, Load, Operation, Order};
 
 use crate::machine::{Machine, Storage};
 use crate::report::Outputs;
@@ -33,7 +16,7 @@ use matrix::{MOST_BUFFERS, Matrix, Settings};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
-use workload::Workload;
+use uringlet_lab::bench::{Engine, Workload, seconds};
 
 /// More in flight than this says nothing about anybody's program.
 const DEEPEST: usize = 4096;
@@ -50,7 +33,7 @@ Examples:
   uringlet bench --workloads cold-read --depth 1,8,64 --seconds 2 --rounds 5
   uringlet bench --engines libaio,uringlet:linux_aio,uringlet:workers --bs 64k --size 1G
   uringlet bench --forbid io_uring                what is left where io_uring is refused
-  uringlet bench jobs/uringlet.fio                a job file of fio's, done by each engine in turn
+  uringlet bench jobs/uringlet.fio                a job file, run by fio with each engine in turn
   uringlet bench a.fio --section read --seconds 2 one of its jobs, cut off after 2 seconds";
 
 const METHOD: &str = "\
@@ -64,7 +47,11 @@ is a request like the others, but is not counted. CPU time is that of this proce
 kernel does elsewhere (write-back, libaio's fsync) is not in it.";
 
 const JOBS: &str = "\
-A job file says what is done, in fio's words and with fio's meaning: sections run together until one has stonewall, sizes, loops and runtimes count as there. Its files are laid out, and kept, as fio does, but always filled. A file that filename= names is not written to if it exists, unless --allow-writes says so. CPU time of jobs that run together is that of all of them. --json writes what fio's JSON has where fio has it, and more beside it: one entry of jobs for each engine and job.";
+A job file is run by fio itself, which has to be installed: by each native engine, the one that the job names included, \
+and by libaio and posixaio with uringlet's drop-in in their place. They take turns within each round, and the figures are \
+medians over the rounds of what fio says. ioengine= is replaced, and with --seconds runtime=; overwrite=1 has files made \
+before the clock starts. A file that filename= names is not written to if it exists, unless --allow-writes says so. CPU time \
+is what fio counts, of jobs with thread=1 only that of its own threads. --json has fio's own entries in jobs, too.";
 
 const STATUS: &str = "\
 Exit status: 0; 1 if the benchmark failed; 2 if it was refused; 130 after Ctrl-C.";
@@ -73,17 +60,13 @@ Exit status: 0; 1 if the benchmark failed; 2 if it was refused; 130 after Ctrl-C
 #[derive(Args)]
 #[command(after_help = session::help(&[EXAMPLES, METHOD, JOBS, STATUS]))]
 pub struct Arguments {
-    /// fio's job files, to be done by each engine instead of the workloads
+    /// fio's job files, which fio runs with each engine instead of the workloads
     #[arg(value_name = "JOB.fio", conflicts_with_all = ["file", "size", "bs", "depth", "workloads"])]
     jobs: Vec<PathBuf>,
 
     /// Only the jobs of this name
     #[arg(long, value_name = "NAME", requires = "jobs")]
     section: Vec<String>,
-
-    /// Leave out options of job files that are not understood
-    #[arg(long, requires = "jobs")]
-    lenient: bool,
 
     #[command(flatten)]
     place: Place,
@@ -133,15 +116,6 @@ fn depth(text: &str) -> Result<usize, String> {
     depth.ok_or_else(|| format!("expected a number from 1 to {DEEPEST}"))
 }
 
-/// Seconds of one run, on the command line.
-///
-/// # Errors
-/// What was expected.
-pub fn seconds(text: &str) -> Result<f64, String> {
-    let seconds = text.parse().ok().filter(|seconds| (0.001..=3600.0).contains(seconds));
-    seconds.ok_or_else(|| "expected seconds from 0.001 to 3600".into())
-}
-
 impl Arguments {
     fn settings(&self, file_size: u64) -> Settings {
         let (depths, engines, seconds) = match self.full {
@@ -187,7 +161,7 @@ impl Arguments {
 /// The scratch file cannot be made or filled, or the JSON file not be written.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if !arguments.jobs.is_empty() {
-        return job::run(arguments);
+        return fio::run(arguments);
     }
     if let Some(contradiction) = arguments.contradiction() {
         session::tell(format_args!("uringlet bench: {contradiction}"));

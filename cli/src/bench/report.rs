@@ -1,11 +1,7 @@
 //! What the user gets: tables, what could not be measured, a summary, and the same as JSON.
 
-use super::drive::{LatencyFigure, PERCENTILES};
-use super::engine::Engine;
 use super::fio_json::Top;
 use super::matrix::{Cell, Comparison, Extreme, Matrix, Settings, Summary};
-use super::plots;
-use super::workload::Workload;
 use crate::machine::{Machine, Storage};
 use crate::report::{
     Axis, Bar, Bars, Cell as TableCell, Document, Figure, Group, Header, Key, NotMeasured, Plot,
@@ -14,6 +10,7 @@ use crate::report::{
 use crate::scratch::Scratch;
 use crate::{session, size};
 use serde::Serialize;
+use uringlet_lab::bench::{Engine, LatencyFigure, PERCENTILES, Workload, plots};
 
 /// What is known before the first measurement.
 pub fn header(machine: &Machine, storage: &Storage, scratch: &Scratch, matrix: &Matrix) -> Header {
@@ -50,7 +47,7 @@ struct Line {
     workload: Workload,
     depth: usize,
     /// None if uringlet or every native engine has no figure.
-    comparison: Option<Comparison>,
+    comparison: Option<Comparison<Engine>>,
 }
 
 /// A cell with its medians.
@@ -92,7 +89,7 @@ impl<'a> Report<'a> {
             }
         });
         Self {
-            fio: Top::new(serde_json::Map::new(), matrix.entries()),
+            fio: Top::new(matrix.entries()),
             machine,
             storage,
             file: scratch.description.clone(),
@@ -343,7 +340,8 @@ impl<'a> Report<'a> {
                 }));
             }
             if with_ratio {
-                row.extend(ratio_cells(line.comparison, self.settings.rounds));
+                let found = line.comparison.as_ref().map(|found| (found, found.best_native.name()));
+                row.extend(ratio_cells(found, self.settings.rounds));
             }
             table.row(row);
         }
@@ -351,21 +349,25 @@ impl<'a> Report<'a> {
     }
 }
 
-pub fn submit_text(latency: LatencyFigure) -> Option<String> {
+fn submit_text(latency: LatencyFigure) -> Option<String> {
     let submit = latency.submit?;
     let (mean, p999) = (submit.us_per_request_mean, submit.us_per_call_p999);
     Some(format!("{} / {}", size::digits(mean), size::digits(p999)))
 }
 
-pub fn ratio_cells(comparison: Option<Comparison>, rounds: u32) -> [TableCell; 3] {
-    let Some(found) = comparison else { return ["-", "", ""].map(TableCell::from) };
+/// Of a comparison with the engine of this name: ratio, lowest and highest of a round, and that name.
+pub fn ratio_cells<E>(
+    found: Option<(&Comparison<E>, impl Into<String>)>,
+    rounds: u32,
+) -> [TableCell; 3] {
+    let Some((found, against)) = found else { return ["-", "", ""].map(TableCell::from) };
     let ratio =
         TableCell { text: format!("{:.2}×", found.ratio), tone: Tone::of_ratio(found.ratio) };
     let rounds = match rounds {
         1 => String::new(),
         _ => format!("{:.2}–{:.2}", found.ratio_min, found.ratio_max),
     };
-    [ratio, rounds.into(), found.best_native.name().into()]
+    [ratio, rounds.into(), TableCell::from(against)]
 }
 
 /// Reasons in the order of the table, each with everything that it is the reason for.
@@ -397,13 +399,13 @@ mod tests {
             let (engine, best_native) = (Engine::OursAuto, Engine::Libaio);
             let found =
                 Comparison { engine, best_native, ratio, ratio_min, ratio_max, cpu_ratio: 1.0 };
-            ratio_cells(Some(found), rounds)
+            ratio_cells(Some((&found, best_native.name())), rounds)
         };
         let cell = |text: &str, tone| TableCell { text: text.into(), tone };
         let loss = [cell("0.93×", Tone::Loss), "0.83–1.03".into(), "libaio".into()];
         assert_eq!(cells(0.934, 3), loss);
         assert_eq!(cells(1.412, 3)[0], cell("1.41×", Tone::Win));
         assert_eq!(cells(1.0, 1)[..2], [cell("1.00×", Tone::Plain), "".into()]);
-        assert_eq!(ratio_cells(None, 3)[0], "-".into());
+        assert_eq!(ratio_cells::<Engine>(None::<(_, &str)>, 3)[0], "-".into());
     }
 }

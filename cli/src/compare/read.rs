@@ -1,11 +1,11 @@
 //! Results of a run, out of its JSON: cells by what they are, and what was measured in each.
 
-use crate::bench::{PERCENTILES, median};
 use crate::session::printable;
 use crate::size;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::path::Path;
+use uringlet_lab::bench::{PERCENTILES, median};
 
 /// Something that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -64,11 +64,15 @@ impl Metric {
             Self::RequestsPerSecond => &round["iops"],
             Self::MbPerSecond => &round["mb_per_s"],
             Self::CpuUsPerRequest => &round["cpu_us_per_request"],
+            Self::P99Us if round["p99_us"].is_number() => &round["p99_us"],
             Self::P99Us => {
                 let at = PERCENTILES.iter().position(|percentile| *percentile == 99.0)?;
                 &latency["complete_us_percentiles"][at]
             }
             Self::P999Us => &latency["complete_us_p999"],
+            Self::MeanLatencyMs if round["mean_us"].is_number() => {
+                return round["mean_us"].as_f64().map(|us| us / 1e3);
+            }
             Self::MeanLatencyMs => &round["avg_latency_ms"],
             Self::ElapsedMs => &round["elapsed_ms"],
             Self::NsPerLookup => round,

@@ -1,9 +1,9 @@
 //! `uringlet run`: starts a program with the drop-ins preloaded.
 
-mod library;
+pub mod library;
 mod live;
 mod placement;
-mod program;
+pub mod program;
 mod prometheus;
 mod signals;
 mod summary;
@@ -20,7 +20,7 @@ use std::cell::RefCell;
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 use uringlet::EngineKind;
 use uringlet::stats::{ProcessId, Region};
@@ -117,11 +117,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         DropIn::ALL.into_iter().filter(|&one| arguments.only.is_none_or(|only| only == one));
     let libraries = served.map(library::find).collect::<Result<Vec<_>>>()?;
     let mut command = Command::new(&file);
-    command
-        .arg0(name)
-        .args(rest)
-        .env("LD_PRELOAD", library::preload(&libraries, std::env::var_os("LD_PRELOAD")))
-        .env(ENGINE, &arguments.engine);
+    command.arg0(name).args(rest);
+    preload(&mut command, &libraries, &arguments.engine);
     if arguments.engine == EngineKind::Null.name() {
         command.env(NULL_MEANT, "1");
     } else {
@@ -139,6 +136,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         let error = command.exec();
         Err(error).with_context(|| format!("cannot start {}", file.display()))
     }
+}
+
+/// Has a program served by these drop-ins, with this engine.
+pub fn preload(command: &mut Command, libraries: &[PathBuf], engine: &str) {
+    let existing = std::env::var_os("LD_PRELOAD");
+    command.env("LD_PRELOAD", library::preload(libraries, existing)).env(ENGINE, engine);
 }
 
 fn with_stats(mut command: Command, arguments: &Arguments) -> Result<ExitCode> {

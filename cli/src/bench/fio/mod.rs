@@ -1,0 +1,318 @@
+//! `uringlet bench JOB.fio`: fio does what its job file says, with each engine in turn.
+//!
+//! A native engine is one of fio's. uringlet takes the place of two of them, libaio and posixaio, by its drop-ins.
+
+mod file;
+mod output;
+mod report;
+
+use self::file::JobFile;
+use self::output::{Figure, Job};
+use super::matrix::{Comparison, Side};
+use super::{Arguments, without_repeats};
+use crate::REFUSED;
+use crate::machine::{Machine, Storage};
+use crate::run::library::{self, DropIn};
+use crate::run::program;
+use crate::session::{self, STOP, Session};
+use anyhow::{Context as _, Result};
+use serde::{Serialize, Serializer};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::Ordering;
+use uringlet_lab::bench::{Engine, interleaved};
+
+const INSTALL: &str = "expected fio, which runs job files; install it with your system's package manager \
+                       (apt install fio, dnf install fio, pacman -S fio)";
+
+/// What the user chose, with the defaults filled in.
+#[derive(Serialize)]
+struct Settings {
+    /// Job files.
+    files: Vec<String>,
+    /// Those sections only.
+    sections: Vec<String>,
+    /// At most so long for each job.
+    seconds: Option<f64>,
+    rounds: u32,
+    engines: Vec<String>,
+}
+
+/// A way to run a job file.
+#[derive(Clone, Debug, PartialEq)]
+struct Way {
+    /// fio's engine.
+    ioengine: String,
+    /// The drop-in that takes its place, and the engine behind it.
+    ours: Option<(DropIn, Engine)>,
+}
+
+impl Way {
+    /// Those of the engines that the user chose; of the job files' own engines, if nothing was chosen.
+    fn all(chosen: &[Engine], own: Vec<String>) -> Vec<Self> {
+        let mut ways = Vec::new();
+        for &engine in chosen {
+            ways.extend(match engine.is_native() {
+                true => vec![Self { ioengine: engine.name().into(), ours: None }],
+                false => DropIn::ALL.map(|drop_in| Self::of(drop_in, engine)).to_vec(),
+            });
+        }
+        let natives = ways.iter().filter(|way| way.ours.is_none()).count();
+        for ioengine in own {
+            let way = Self { ioengine, ours: None };
+            if !ways.contains(&way) {
+                ways.insert(natives, way);
+            }
+        }
+        ways
+    }
+
+    fn of(drop_in: DropIn, engine: Engine) -> Self {
+        let ioengine = match drop_in {
+            DropIn::Libaio => "libaio",
+            DropIn::PosixAio => "posixaio",
+        };
+        Self { ioengine: ioengine.into(), ours: Some((drop_in, engine)) }
+    }
+
+    /// `libaio`, `uringlet:auto (libaio)`.
+    fn name(&self) -> String {
+        match self.ours {
+            None => self.ioengine.clone(),
+            Some((_, engine)) => format!("{} ({})", engine.name(), self.ioengine),
+        }
+    }
+}
+
+impl Serialize for Way {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.name())
+    }
+}
+
+/// A line of the tables.
+#[derive(Debug, PartialEq)]
+struct Row {
+    file: usize,
+    name: String,
+    group: u64,
+}
+
+/// One job with one engine.
+struct Cell {
+    row: usize,
+    way: usize,
+    /// In the order of the rounds.
+    jobs: Vec<Job>,
+    not_measured: Option<String>,
+}
+
+impl Cell {
+    fn figures(&self) -> impl Iterator<Item = &Figure> {
+        self.jobs.iter().map(|job| &job.figure)
+    }
+
+    fn side(&self) -> Option<Side<usize>> {
+        let of = |value: fn(&Figure) -> f64| self.figures().map(value).collect();
+        let (iops, cpu_us) = (of(|figure| figure.iops), of(|figure| figure.cpu_us_per_request));
+        self.not_measured.is_none().then_some(Side { engine: self.way, iops, cpu_us })
+    }
+}
+
+/// All of them, and what was refused as a whole.
+struct Runs {
+    fio: PathBuf,
+    settings: Settings,
+    files: Vec<JobFile>,
+    ways: Vec<Way>,
+    rows: Vec<Row>,
+    cells: Vec<Cell>,
+    /// File, way and reason.
+    refused: Vec<(usize, usize, String)>,
+    /// What fio calls itself.
+    version: String,
+}
+
+impl Runs {
+    fn cell(&self, row: usize, way: usize) -> Option<&Cell> {
+        self.cells.iter().find(|cell| cell.row == row && cell.way == way)
+    }
+
+    /// One of uringlet's ways against the best native one.
+    fn comparison(&self, row: usize, way: usize) -> Option<Comparison<usize>> {
+        let natives = (0..self.ways.len()).filter(|&way| self.ways[way].ours.is_none());
+        let natives = natives.filter_map(|way| self.cell(row, way)?.side());
+        Comparison::of(self.cell(row, way)?.side()?, natives)
+    }
+
+    /// Runs all rounds. `progress` hears of every run before it is begun.
+    fn measure(&mut self, mut progress: impl FnMut(String)) {
+        let (rounds, ways) = (self.settings.rounds, self.ways.len());
+        for (round, index) in interleaved(&vec![ways; self.files.len()], rounds) {
+            let (file, way) = (index / ways, index % ways);
+            let (name, path) = (self.ways[way].name(), &self.settings.files[file]);
+            progress(format!("round {} of {rounds} · {path} · {name}", round + 1));
+            if self.refused.iter().any(|(f, w, _)| (*f, *w) == (file, way)) {
+                continue;
+            }
+            let result = self.run(file, way);
+            if STOP.load(Ordering::Relaxed) {
+                return;
+            }
+            match result {
+                Ok(jobs) => jobs.into_iter().for_each(|job| self.take(file, way, job)),
+                Err(reason) => self.refused.push((file, way, reason)),
+            }
+        }
+    }
+
+    /// Has fio do one file in one way.
+    fn run(&mut self, file: usize, way: usize) -> Result<Vec<Job>, String> {
+        let Way { ioengine, ours } = &self.ways[way];
+        let mut command = Command::new(&self.fio);
+        command.args(["--output-format=json+", "--eta=never"]);
+        command.args(self.settings.sections.iter().map(|name| format!("--section={name}")));
+        if let Some((drop_in, engine)) = ours {
+            let kind = engine.kind().expect("it is one of uringlet's");
+            let library = library::find(*drop_in).map_err(|error| format!("{error:#}"))?;
+            crate::run::preload(&mut command, &[library], kind.name());
+        }
+        let text = self.files[file].with(ioengine, self.settings.seconds);
+        let failed = |error| format!("cannot run fio: {error}");
+        let streams = command.arg("-").stdin(Stdio::piped());
+        let mut child =
+            streams.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(failed)?;
+        let mut input = child.stdin.take().expect("it is a pipe");
+        // fio may end before it has read all; what it says tells why.
+        let _ = input.write_all(text.as_bytes());
+        drop(input);
+        let found = output::read(&child.wait_with_output().map_err(failed)?)?;
+        self.version = found.version;
+        Ok(found.jobs)
+    }
+
+    fn take(&mut self, file: usize, way: usize, job: Job) {
+        let row = Row { file, name: job.name.clone(), group: job.group };
+        let at = self.rows.iter().position(|known| *known == row).unwrap_or_else(|| {
+            self.rows.push(row);
+            self.rows.len() - 1
+        });
+        let known = self.cells.iter().position(|cell| cell.row == at && cell.way == way);
+        let known = known.unwrap_or_else(|| {
+            self.cells.push(Cell { row: at, way, jobs: Vec::new(), not_measured: None });
+            self.cells.len() - 1
+        });
+        let cell = &mut self.cells[known];
+        match &job.failure {
+            Some(failure) => cell.not_measured = Some(failure.clone()),
+            None => cell.jobs.push(job),
+        }
+    }
+}
+
+/// What a reader should know beside the general notices.
+fn differences(files: &[JobFile]) -> Vec<String> {
+    let mut notices = Vec::new();
+    if files.iter().any(|file| file.says("thread")) {
+        notices.push(
+            "of jobs with thread=1, fio counts the CPU time of its own threads only, and not that of the C \
+             library's or uringlet's; compare CPU time without it"
+                .into(),
+        );
+    }
+    notices
+}
+
+/// Runs the command with job files.
+///
+/// # Errors
+/// An output cannot be made or written to.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let refused = |errors: Vec<String>| {
+        errors.iter().for_each(|error| session::tell(format_args!("uringlet bench: {error}")));
+        Ok(ExitCode::from(REFUSED))
+    };
+    let path = std::env::var_os("PATH");
+    let fio = match program::resolve(OsStr::new("fio"), path.as_deref()) {
+        Ok(fio) => fio,
+        Err(refusal) => return refused(vec![format!("{refusal}: {INSTALL}")]),
+    };
+    if let Err(refusal) = program::check(&fio) {
+        return refused(vec![refusal.to_string()]);
+    }
+    let files: Result<Vec<_>, String> =
+        arguments.jobs.iter().map(|path| JobFile::read(path, &arguments.section)).collect();
+    let files = match files {
+        Ok(files) => files,
+        Err(error) => return refused(vec![error]),
+    };
+    for section in &arguments.section {
+        if !files.iter().any(|file| file.has(section)) {
+            return refused(vec![format!("--section {section}: expected the name of a section")]);
+        }
+    }
+    if !arguments.place.allow_writes {
+        let errors: Vec<String> = files.iter().flat_map(JobFile::harms).collect();
+        if !errors.is_empty() {
+            return refused(errors);
+        }
+    }
+    let mut session = Session::new(&arguments.outputs, None)?;
+    arguments.sandbox.enter()?;
+    let machine = Machine::look();
+    let folder = files[0].folder();
+    let storage = File::open(&folder).and_then(|folder| Storage::behind(&folder));
+    let storage = storage.with_context(|| folder.display().to_string())?;
+    let defaults = if arguments.full { &Engine::ALL[..] } else { &Engine::DEFAULT[..] };
+    let own = match arguments.engines.is_empty() {
+        true => files.iter().flat_map(JobFile::engines).collect(),
+        false => Vec::new(),
+    };
+    let ways = Way::all(&without_repeats(&arguments.engines, defaults), own);
+    let settings = Settings {
+        files: arguments.jobs.iter().map(|path| path.display().to_string()).collect(),
+        sections: arguments.section.clone(),
+        seconds: arguments.seconds,
+        rounds: arguments.rounds,
+        engines: ways.iter().map(Way::name).collect(),
+    };
+    let mut notices = differences(&files);
+    notices.extend(arguments.sandbox.notice());
+    let notices = session::notices(&machine, &storage, &notices);
+    let (rows, cells, refused) = Default::default();
+    let version = String::new();
+    let mut runs = Runs { fio, settings, files, ways, rows, cells, refused, version };
+    let header = report::header(&machine, &storage, &runs, &folder, notices.clone());
+    session.begin(&header)?;
+
+    let steps = runs.files.len() * runs.ways.len() * arguments.rounds as usize;
+    let bar = session::progress(steps as u64);
+    runs.measure(|what| {
+        bar.set_message(what);
+        bar.inc(1);
+    });
+    bar.finish_and_clear();
+
+    let interrupted = STOP.load(Ordering::Relaxed);
+    let report = report::Report::new(&machine, &storage, &runs, notices, interrupted);
+    let document = report.document(header, super::JOBS);
+    session::say(&document.text())?;
+    session.end(&report, &document)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_engine_of_a_job_is_one_more_native_one() {
+        let own = vec!["sync".to_owned(), "libaio".to_owned()];
+        let ways = Way::all(&[Engine::Libaio, Engine::OursAuto], own);
+        let names: Vec<_> = ways.iter().map(Way::name).collect();
+        let expected = ["libaio", "sync", "uringlet:auto (libaio)", "uringlet:auto (posixaio)"];
+        assert_eq!(names, expected);
+    }
+}

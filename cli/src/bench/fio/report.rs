@@ -1,0 +1,294 @@
+//! What the user gets of a run of job files: tables, what could not be measured, and JSON.
+
+use super::output::{Figure, Job};
+use super::{Cell, Runs, Settings, Way};
+use crate::bench::matrix::Comparison;
+use crate::bench::report::ratio_cells;
+use crate::machine::{Machine, Storage};
+use crate::report::{Cell as TableCell, Document, Header, NotMeasured, Record, Section, Table};
+use crate::{session, size};
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::path::Path;
+use uringlet_lab::bench::median;
+
+/// What is known before the first measurement.
+pub fn header(
+    machine: &Machine,
+    storage: &Storage,
+    runs: &Runs,
+    folder: &Path,
+    notices: Vec<String>,
+) -> Header {
+    let seconds =
+        runs.settings.seconds.map_or_else(String::new, |s| format!(", at most {s} s a job"));
+    let rounds = format!("{}, interleaved{seconds}", runs.settings.rounds);
+    let fio = runs.fio.display().to_string();
+    let more = [("jobs", runs.settings.files.join(", ")), ("fio", fio), ("rounds", rounds)];
+    let file = format!("those of the jobs, in {}", folder.display());
+    session::header("bench", machine, storage, file, &more, notices)
+}
+
+/// Everything that came out.
+#[derive(Serialize)]
+pub struct Report<'a> {
+    #[serde(rename = "fio version")]
+    version: &'a str,
+    /// As fio has it: those of the median round.
+    jobs: Vec<Value>,
+    machine: &'a Machine,
+    storage: &'a Storage,
+    notices: Vec<String>,
+    settings: &'a Settings,
+    interrupted: bool,
+    lines: Vec<Line<'a>>,
+    cells: Vec<Measured<'a>>,
+    not_measured: Vec<NotMeasured>,
+    #[serde(skip)]
+    runs: &'a Runs,
+}
+
+/// uringlet beside the best native engine, in one job.
+#[derive(Serialize)]
+struct Line<'a> {
+    job: &'a str,
+    group: u64,
+    engine: &'a Way,
+    /// None if uringlet or every native engine has no figure.
+    comparison: Option<Comparison<&'a Way>>,
+}
+
+/// A cell with its medians.
+#[derive(Serialize)]
+struct Measured<'a> {
+    job: &'a str,
+    group: u64,
+    rw: String,
+    block: Value,
+    depth: u64,
+    threads: u64,
+    engine: &'a Way,
+    figures: Vec<&'a Figure>,
+    not_measured: Option<&'a str>,
+    iops_median: Option<f64>,
+    cpu_us_per_request_median: Option<f64>,
+}
+
+impl Cell {
+    fn median(&self, of: fn(&Figure) -> Option<f64>) -> Option<f64> {
+        let values: Option<Vec<f64>> = self.figures().map(of).collect();
+        median(values.filter(|_| self.not_measured.is_none())?)
+    }
+
+    /// The round with the median rate; of an even number the slower one in the middle.
+    fn middle(&self) -> Option<&Job> {
+        let mut order: Vec<&Job> = self.jobs.iter().collect();
+        order.sort_by(|left, right| left.figure.iops.total_cmp(&right.figure.iops));
+        order.get(order.len().checked_sub(1)? / 2).copied()
+    }
+}
+
+/// What a job is asked to do.
+struct Load {
+    rw: String,
+    bs: String,
+    depth: u64,
+    threads: u64,
+}
+
+impl Load {
+    fn of(job: Option<&Job>) -> Self {
+        let option = |name: &str| Some(job?.options.get(name)?.as_str()?.to_owned());
+        let number = |name: &str| option(name)?.parse().ok();
+        Self {
+            rw: option("rw").unwrap_or_else(|| "read".into()),
+            bs: option("bs").unwrap_or_else(|| "4k".into()),
+            depth: number("iodepth").unwrap_or(1),
+            threads: number("numjobs").unwrap_or(1),
+        }
+    }
+
+    /// Bytes, or fio's words where there are several sizes.
+    fn block(&self) -> Value {
+        size::parse(&self.bs).map_or_else(|_| self.bs.clone().into(), Value::from)
+    }
+
+    /// `randrw 4k, depth 8 × 4`.
+    fn text(&self) -> String {
+        let Self { rw, bs, depth, threads } = self;
+        let threads = if *threads == 1 { String::new() } else { format!(" × {threads}") };
+        format!("{rw} {bs}, depth {depth}{threads}")
+    }
+}
+
+impl Runs {
+    fn load(&self, row: usize) -> Load {
+        Load::of(
+            self.cells.iter().filter(|cell| cell.row == row).find_map(|cell| cell.jobs.first()),
+        )
+    }
+
+    /// Numbers of uringlet's ways.
+    fn ours(&self) -> impl Iterator<Item = usize> {
+        (0..self.ways.len()).filter(|&way| self.ways[way].ours.is_some())
+    }
+
+    /// Reasons, and what each is the reason for.
+    fn not_measured(&self) -> Vec<NotMeasured> {
+        let refused = self.refused.iter().map(|(file, way, reason)| {
+            let (name, path) = (self.ways[*way].name(), &self.settings.files[*file]);
+            let name = if self.files.len() == 1 { name } else { format!("{path}, {name}") };
+            (name, reason.as_str())
+        });
+        let failed = self.cells.iter().filter_map(|cell| {
+            let (job, way) = (&self.rows[cell.row].name, self.ways[cell.way].name());
+            Some((format!("{job}, {way}"), cell.not_measured.as_deref()?))
+        });
+        NotMeasured::by_reason(refused.chain(failed))
+    }
+}
+
+impl<'a> Report<'a> {
+    /// Gathers it.
+    pub fn new(
+        machine: &'a Machine,
+        storage: &'a Storage,
+        runs: &'a Runs,
+        notices: Vec<String>,
+        interrupted: bool,
+    ) -> Self {
+        let way = |way: usize| &runs.ways[way];
+        let line = |(row, ours): (usize, usize)| Line {
+            job: &runs.rows[row].name,
+            group: runs.rows[row].group,
+            engine: way(ours),
+            comparison: runs.comparison(row, ours).map(|found| found.named(way)),
+        };
+        let crossings = (0..runs.rows.len()).flat_map(|row| runs.ours().map(move |way| (row, way)));
+        let measured = |cell: &'a Cell| {
+            let load = runs.load(cell.row);
+            Measured {
+                job: &runs.rows[cell.row].name,
+                group: runs.rows[cell.row].group,
+                block: load.block(),
+                rw: load.rw,
+                depth: load.depth,
+                threads: load.threads,
+                engine: way(cell.way),
+                figures: cell.figures().collect(),
+                not_measured: cell.not_measured.as_deref(),
+                iops_median: cell.median(|figure| Some(figure.iops)),
+                cpu_us_per_request_median: cell.median(|figure| Some(figure.cpu_us_per_request)),
+            }
+        };
+        let entries = runs.cells.iter().flat_map(|cell| {
+            let entries = cell.middle().map(|job| job.entries.as_slice()).unwrap_or_default();
+            entries.iter().map(|entry| {
+                let mut entry = entry.clone();
+                entry["uringlet"] = json!({ "engine": way(cell.way) });
+                entry
+            })
+        });
+        Self {
+            version: &runs.version,
+            jobs: entries.collect(),
+            machine,
+            storage,
+            notices,
+            settings: &runs.settings,
+            interrupted,
+            lines: crossings.map(line).collect(),
+            cells: runs.cells.iter().map(measured).collect(),
+            not_measured: runs.not_measured(),
+            runs,
+        }
+    }
+
+    /// For people.
+    pub fn document(&self, header: Header, method: &str) -> Document {
+        let section = |heading: &str, value: &dyn Fn(&Cell) -> Option<String>| {
+            Section::new(heading).with_table(self.table(value))
+        };
+        let digits = |value: Option<f64>| value.map(size::digits);
+        let latency = |cell: &Cell| {
+            let mean = size::digits(cell.median(|figure| Some(figure.mean_us))?);
+            let p99 = digits(cell.median(|figure| figure.p99_us));
+            Some(format!("{mean} / {}", p99.unwrap_or_else(|| "-".into())))
+        };
+        let mib = |cell: &Cell| {
+            digits(cell.median(|figure| Some(figure.bytes_per_second / f64::from(1 << 20))))
+        };
+        let mut sections = vec![
+            section("Requests per second", &|cell| {
+                cell.median(|figure| Some(figure.iops)).map(size::rate)
+            }),
+            section("Throughput, MiB/s", &mib),
+            section("CPU time per request, µs (user and system, as fio counts it)", &|cell| {
+                digits(cell.median(|figure| Some(figure.cpu_us_per_request)))
+            }),
+            section("Latency from the submit on, µs: mean / 99th percentile", &latency),
+        ];
+        if self.runs.cells.iter().flat_map(Cell::figures).any(|figure| figure.errors > 0) {
+            sections.push(section("Failed requests, all rounds", &|cell| {
+                Some(cell.figures().map(|figure| figure.errors).sum::<u64>().to_string())
+            }));
+        }
+        sections.push(Section::not_measured(&self.not_measured));
+        Document {
+            header,
+            interrupted: self.interrupted,
+            method: method.into(),
+            sections,
+            summary: self.summary(),
+            parts: Vec::new(),
+            records: self.records(),
+        }
+    }
+
+    fn summary(&self) -> Section {
+        let heads = ["job", "engine", "ratio", "rounds", "against", "CPU"];
+        let mut table = Table::new("", heads, 2..4);
+        for line in self.lines.iter() {
+            let cpu = line.comparison.as_ref().map(|found| found.cpu_ratio);
+            // fio counts in milliseconds, of which there may be none.
+            let cpu = cpu.filter(|ratio| ratio.is_finite()).map(|ratio| format!("{ratio:.2}×"));
+            let found = line.comparison.as_ref().map(|found| (found, found.best_native.name()));
+            let mut row = vec![TableCell::from(line.job), line.engine.name().into()];
+            row.extend(ratio_cells(found, self.settings.rounds));
+            row.push(cpu.unwrap_or_default().into());
+            table.row(row);
+        }
+        let section = Section::new("uringlet against the best native engine of each job");
+        if self.lines.is_empty() { Section::default() } else { section.with_table(table) }
+    }
+
+    /// A line for each cell and round.
+    fn records(&self) -> Vec<Record> {
+        let of = |cell: &Measured<'_>| {
+            let record = Record::default()
+                .with("job", cell.job)
+                .with("rw", &cell.rw)
+                .with("block", &cell.block)
+                .with("depth", cell.depth)
+                .with("threads", cell.threads)
+                .with("engine", cell.engine.name());
+            record.rounds(&cell.figures, cell.not_measured)
+        };
+        self.cells.iter().flat_map(of).collect()
+    }
+
+    fn table(&self, value: &dyn Fn(&Cell) -> Option<String>) -> Table {
+        let names = self.runs.ways.iter().map(Way::name);
+        let heads = ["job", "load"].map(str::to_owned).into_iter().chain(names);
+        let mut table = Table::new("", heads, 2..2 + self.runs.ways.len());
+        for (at, row) in self.runs.rows.iter().enumerate() {
+            let cells = (0..self.runs.ways.len()).map(|way| {
+                let found = self.runs.cell(at, way).and_then(value);
+                TableCell::from(found.unwrap_or_else(|| "-".into()))
+            });
+            let names = [TableCell::from(row.name.as_str()), self.runs.load(at).text().into()];
+            table.row(names.into_iter().chain(cells));
+        }
+        table
+    }
+}

@@ -1,0 +1,523 @@
+//! The one loop that every asynchronous engine runs, and its clocks.
+//!
+//! They share it so that no side has a better one: keep `depth` requests in flight, sleep until at
+//! least one is complete, take all that are, put new ones in their place.
+//!
+//! Throughput and latency are measured in different runs: a run for throughput looks at no clock per request and hands
+//! over and waits in one call where the interface has such a call (io_uring); a timed one hands over, looks
+//! at the clock, and waits.
+
+#![allow(unsafe_code)]
+
+use super::stream::Next;
+use super::workload::{Job, Operation};
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use std::io::Error;
+use std::mem::MaybeUninit;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// One request, as narrow as the loop needs it.
+#[derive(Clone, Copy)]
+pub struct Request {
+    /// The file.
+    pub fd: RawFd,
+    /// What to do.
+    pub operation: Operation,
+    /// Where the data goes to or comes from; not used by an fsync.
+    pub buffer: *mut [u8],
+    /// Where in the file.
+    pub offset: u64,
+    /// Comes back with the completion; below the depth.
+    pub slot: usize,
+}
+
+/// An asynchronous interface, as narrow as the loop needs it.
+///
+/// Dropping it waits for what is in flight: the buffers are freed afterwards.
+pub trait Queue {
+    /// Puts a request together for the next submission.
+    ///
+    /// # Safety
+    /// The buffer stays valid and untouched until the slot was reaped or the queue dropped.
+    unsafe fn prepare(&mut self, request: Request);
+
+    /// Hands over what was prepared.
+    ///
+    /// # Errors
+    /// Those of the call.
+    fn submit(&mut self) -> std::io::Result<()>;
+
+    /// Sleeps until a request is complete. May come back without one after a signal.
+    ///
+    /// # Errors
+    /// Those of the call.
+    fn wait(&mut self) -> std::io::Result<()>;
+
+    /// Both, in one call where there is one.
+    ///
+    /// # Errors
+    /// Those of the calls.
+    #[inline]
+    fn submit_and_wait(&mut self) -> std::io::Result<()> {
+        self.submit()?;
+        self.wait()
+    }
+
+    /// Takes all completions: slot, and count or negative errno.
+    fn reap(&mut self, take: impl FnMut(usize, i64));
+}
+
+/// A signal (Ctrl-C, for one) is no error: the loop comes back.
+pub fn unless_interrupted<T>(result: std::io::Result<T>) -> std::io::Result<()> {
+    match result {
+        Err(error) if error.raw_os_error() == Some(libc::EINTR) => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+/// Runs a job.
+///
+/// # Errors
+/// What failed first.
+pub fn keep_in_flight<Q: Queue>(queue: &mut Q, job: &mut Job<'_>) -> Result<Figure, String> {
+    let failed = |error| format!("submitting or waiting failed: {error}");
+    let mut free: Vec<usize> = (0..job.depth).collect();
+    let mut latency = job.timed.then(|| Latency::new(job.depth));
+    let mut going = true;
+    let mut failure = None;
+    let mut done = 0;
+    let mut meter = job.meter();
+    loop {
+        while going && let Some(slot) = free.pop() {
+            let Some(Next { operation, offset }) = job.next(slot) else {
+                free.push(slot);
+                going = false;
+                break;
+            };
+            let (fd, buffer) = (job.fd, job.buffer(slot));
+            // SAFETY: a slot is in `free` only while no request uses its buffer; the loop ends
+            // when all are, and on the early return the caller drops the queue before the job.
+            unsafe { queue.prepare(Request { fd, operation, buffer, offset, slot }) };
+            if let Some(latency) = &mut latency {
+                latency.prepared.push(slot);
+            }
+        }
+        if free.len() == job.depth {
+            break;
+        }
+        if latency.is_none() {
+            queue.submit_and_wait().map_err(failed)?;
+        } else {
+            submit(queue, &mut latency).map_err(failed)?;
+            queue.wait().map_err(failed)?;
+        }
+        let reaped = latency.is_some().then(Instant::now);
+        queue.reap(|slot, result| {
+            free.push(slot);
+            match job.check(slot, result) {
+                Ok(Operation::Fsync) => {}
+                Ok(Operation::Read | Operation::Write) => {
+                    done += 1;
+                    if let (Some(latency), Some(reaped)) = (&mut latency, reaped) {
+                        latency.reaped(slot, reaped);
+                    }
+                }
+                Err(error) => failure = Some(error),
+            }
+        });
+        going = going && failure.is_none() && meter.goes_on(done);
+    }
+    failure.map_or_else(|| Ok(meter.stop(done, latency.as_ref())), Err)
+}
+
+/// Hands over what was prepared, if that is anything, and looks at the clock if that is wanted.
+#[inline]
+fn submit<Q: Queue>(queue: &mut Q, latency: &mut Option<Latency>) -> std::io::Result<()> {
+    match latency {
+        None => queue.submit(),
+        Some(latency) if latency.prepared.is_empty() => Ok(()),
+        Some(latency) => {
+            let begun = Instant::now();
+            queue.submit()?;
+            latency.submitted(begun);
+            Ok(())
+        }
+    }
+}
+
+/// A negative errno, in words.
+pub fn request_failed(errno: i64) -> String {
+    let error = Error::from_raw_os_error(i32::try_from(-errno).unwrap_or(libc::EIO));
+    let hint = match error.raw_os_error() {
+        Some(libc::EINVAL) => "; the device may need larger blocks for direct I/O",
+        _ => "",
+    };
+    format!("a request failed: {error}{hint}")
+}
+
+/// What one engine did in one run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Figure {
+    /// Reads and writes that completed in full.
+    pub requests: u64,
+    /// Wall-clock seconds.
+    pub seconds: f64,
+    /// Requests per second.
+    pub iops: f64,
+    /// CPU time of all threads, user and system, kernel workers of this process included.
+    pub cpu_us_per_request: f64,
+    /// The part of it that is user time.
+    pub user_us_per_request: f64,
+    /// Only of a timed run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency: Option<LatencyFigure>,
+    /// What uringlet has chosen, and what it was refused; none of a native engine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub executed_by: Option<String>,
+}
+
+/// The percentiles that are kept of every latency: those that fio prints.
+pub const PERCENTILES: [f64; 17] = [
+    1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95,
+    99.99,
+];
+
+/// Latencies by the caller's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct LatencyFigure {
+    /// Requests that were measured.
+    pub samples: u64,
+    /// None for an engine that has no submit.
+    pub submit: Option<SubmitFigure>,
+    /// From the end of the submit (of a synchronous engine: the beginning of the call) to the reap, mean.
+    pub complete_us_mean: f64,
+    /// The same, 99.9th percentile.
+    pub complete_us_p999: f64,
+    /// The same, the shortest.
+    pub complete_us_min: f64,
+    /// The same, the longest.
+    pub complete_us_max: f64,
+    /// The same, standard deviation.
+    pub complete_us_stdev: f64,
+    /// The same, at each of [`PERCENTILES`].
+    pub complete_us_percentiles: [f64; PERCENTILES.len()],
+    /// From the beginning of the submit (of a synchronous engine: of the call) to the reap.
+    pub total_us: Spread,
+    /// Of that, the part of the requests up to each of [`BOUNDS_NS`] and above the one before it; the last: above all.
+    #[serde(skip)]
+    pub total_shares: [f64; BOUNDS_NS.len() + 1],
+}
+
+/// Latencies between which fio counts, in nanoseconds.
+pub const BOUNDS_NS: [u64; 31] = {
+    let steps = [2, 4, 10, 20, 50, 100, 250, 500, 750, 1000];
+    let units = [1, 1_000, 1_000_000];
+    let mut bounds = [2_000_000_000; 31];
+    let mut at = 0;
+    while at < 30 {
+        bounds[at] = steps[at % 10] * units[at / 10];
+        at += 1;
+    }
+    bounds
+};
+
+/// Many times, summed up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Spread {
+    pub min: f64,
+    pub mean: f64,
+    pub max: f64,
+    pub stdev: f64,
+}
+
+/// The time that the caller spends in submit calls.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct SubmitFigure {
+    /// All that time, divided by the requests.
+    pub us_per_request_mean: f64,
+    /// Mean of a call.
+    pub us_per_call_mean: f64,
+    /// 99.9th percentile of the calls, whatever number of requests each handed over.
+    pub us_per_call_p999: f64,
+    /// The shortest call.
+    pub us_per_call_min: f64,
+    /// The longest call.
+    pub us_per_call_max: f64,
+    /// Standard deviation of the calls.
+    pub us_per_call_stdev: f64,
+    /// Of the calls, at each of [`PERCENTILES`].
+    pub us_per_call_percentiles: [f64; PERCENTILES.len()],
+    /// Requests per call.
+    pub requests_per_call: f64,
+}
+
+/// Times of submit calls and completions. Nothing is allocated while it runs.
+pub struct Latency {
+    calls: Times,
+    completions: Times,
+    /// From the beginning of the submit calls on.
+    total: Sums,
+    requests: u64,
+    /// Slots to be handed over with the next submit.
+    prepared: Vec<usize>,
+    /// When the submit call of each slot began, and when it ended.
+    since: Vec<(Instant, Instant)>,
+}
+
+impl Latency {
+    /// For `depth` slots.
+    pub fn new(depth: usize) -> Self {
+        let now = Instant::now();
+        Self {
+            calls: Times::new(),
+            completions: Times::new(),
+            total: Sums::default(),
+            requests: 0,
+            prepared: Vec::with_capacity(depth),
+            since: vec![(now, now); depth],
+        }
+    }
+
+    /// The submit call that began at `begun` has just returned.
+    #[inline]
+    fn submitted(&mut self, begun: Instant) {
+        let ended = Instant::now();
+        self.calls.record(ended - begun);
+        self.requests += self.prepared.len() as u64;
+        for slot in self.prepared.drain(..) {
+            self.since[slot] = (begun, ended);
+        }
+    }
+
+    #[inline]
+    fn reaped(&mut self, slot: usize, at: Instant) {
+        let (begun, ended) = self.since[slot];
+        self.completed(at - ended, at - begun);
+    }
+
+    /// A request took so long after its submit, and so long in all.
+    #[inline]
+    pub fn completed(&mut self, after: Duration, total: Duration) {
+        self.completions.record(after);
+        self.total.record(total);
+    }
+
+    /// What came out.
+    fn figure(&self) -> LatencyFigure {
+        let completions = &self.completions;
+        let submit = (self.requests > 0).then(|| SubmitFigure {
+            us_per_request_mean: self.calls.sum.as_secs_f64() * 1e6 / self.requests as f64,
+            us_per_call_mean: self.calls.mean(),
+            us_per_call_p999: self.calls.at(99.9),
+            us_per_call_min: self.calls.histogram.min() as f64 / 1e3,
+            us_per_call_max: self.calls.histogram.max() as f64 / 1e3,
+            us_per_call_stdev: self.calls.histogram.stdev() / 1e3,
+            us_per_call_percentiles: self.calls.percentiles(),
+            requests_per_call: self.requests as f64 / self.calls.histogram.len() as f64,
+        });
+        LatencyFigure {
+            samples: self.total.count,
+            submit,
+            complete_us_mean: completions.mean(),
+            complete_us_p999: completions.at(99.9),
+            complete_us_min: completions.histogram.min() as f64 / 1e3,
+            complete_us_max: completions.histogram.max() as f64 / 1e3,
+            complete_us_stdev: completions.histogram.stdev() / 1e3,
+            complete_us_percentiles: completions.percentiles(),
+            total_us: self.total.summary(),
+            total_shares: self.total.shares(),
+        }
+    }
+}
+
+/// A histogram in nanoseconds with three digits, and the exact sum.
+struct Times {
+    histogram: Histogram<u32>,
+    sum: Duration,
+}
+
+impl Times {
+    fn new() -> Self {
+        let hour = 3_600_000_000_000;
+        let histogram = Histogram::new_with_bounds(1, hour, 3).expect("the bounds are constants");
+        Self { histogram, sum: Duration::ZERO }
+    }
+
+    #[inline]
+    fn record(&mut self, time: Duration) {
+        self.histogram.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1));
+        self.sum += time;
+    }
+
+    fn mean(&self) -> f64 {
+        self.sum.as_secs_f64() * 1e6 / self.histogram.len().max(1) as f64
+    }
+
+    fn at(&self, percentile: f64) -> f64 {
+        self.histogram.value_at_percentile(percentile) as f64 / 1e3
+    }
+
+    fn percentiles(&self) -> [f64; PERCENTILES.len()] {
+        PERCENTILES.map(|percentile| self.at(percentile))
+    }
+}
+
+/// Enough for a mean and a standard deviation, in microseconds, and how many there were of each size.
+#[derive(Default)]
+struct Sums {
+    count: u64,
+    min: f64,
+    max: f64,
+    sum: f64,
+    squares: f64,
+    counts: [u64; BOUNDS_NS.len() + 1],
+}
+
+impl Sums {
+    #[inline]
+    fn record(&mut self, time: Duration) {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let us = ns as f64 / 1e3;
+        self.min = if self.count == 0 { us } else { self.min.min(us) };
+        self.max = self.max.max(us);
+        self.count += 1;
+        self.sum += us;
+        self.squares += us * us;
+        self.counts[BOUNDS_NS.partition_point(|bound| *bound < ns)] += 1;
+    }
+
+    fn shares(&self) -> [f64; BOUNDS_NS.len() + 1] {
+        self.counts.map(|count| count as f64 / self.count.max(1) as f64)
+    }
+
+    fn summary(&self) -> Spread {
+        let count = self.count.max(1) as f64;
+        let mean = self.sum / count;
+        let stdev = (self.squares / count - mean * mean).max(0.0).sqrt();
+        Spread { min: self.min, mean, max: self.max, stdev }
+    }
+}
+
+/// Clock and CPU time of one run; looks at the clock about once per millisecond.
+pub struct Meter<'a> {
+    start: Instant,
+    cpu: CpuTime,
+    duration: Duration,
+    stop: &'a AtomicBool,
+    next_look: u64,
+}
+
+impl<'a> Meter<'a> {
+    /// Starts now.
+    pub fn start(duration: Duration, stop: &'a AtomicBool) -> Self {
+        Self { cpu: cpu_times(), start: Instant::now(), duration, stop, next_look: 1 }
+    }
+
+    /// False when the time is over, or the user wants us to stop.
+    #[inline]
+    pub fn goes_on(&mut self, done: u64) -> bool {
+        done < self.next_look || self.look(done)
+    }
+
+    #[cold]
+    fn look(&mut self, done: u64) -> bool {
+        let elapsed = self.start.elapsed();
+        let per_millisecond = done as f64 / (elapsed.as_secs_f64() * 1e3 + 1e-9);
+        self.next_look = done + (per_millisecond as u64).clamp(1, 64);
+        elapsed < self.duration && !self.stop.load(Ordering::Relaxed)
+    }
+
+    /// What came out, with everything that is complete.
+    pub fn stop(self, requests: u64, latency: Option<&Latency>) -> Figure {
+        let seconds = self.start.elapsed().as_secs_f64();
+        let cpu = cpu_times() - self.cpu;
+        let per_request = |time: Duration| time.as_secs_f64() * 1e6 / requests.max(1) as f64;
+        Figure {
+            requests,
+            seconds,
+            iops: requests as f64 / seconds,
+            cpu_us_per_request: per_request(cpu.user + cpu.system),
+            user_us_per_request: per_request(cpu.user),
+            latency: latency.map(Latency::figure),
+            executed_by: None,
+        }
+    }
+}
+
+/// CPU time of all threads.
+#[derive(Clone, Copy)]
+struct CpuTime {
+    user: Duration,
+    system: Duration,
+}
+
+impl std::ops::Sub for CpuTime {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            user: self.user.saturating_sub(earlier.user),
+            system: self.system.saturating_sub(earlier.system),
+        }
+    }
+}
+
+/// CPU time of this process, user and system, all threads.
+pub fn cpu_time() -> Duration {
+    let CpuTime { user, system } = cpu_times();
+    user + system
+}
+
+fn cpu_times() -> CpuTime {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: `usage` is room for one rusage; RUSAGE_SELF covers all threads of the process.
+    unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
+    // SAFETY: zeroed is a valid rusage (integers), and getrusage fills it in.
+    let usage = unsafe { usage.assume_init() };
+    let time = |t: libc::timeval| {
+        Duration::from_micros(t.tv_sec.cast_unsigned() * 1_000_000 + t.tv_usec.cast_unsigned())
+    };
+    CpuTime { user: time(usage.ru_utime), system: time(usage.ru_stime) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn submit_time_is_shared_by_the_requests_of_a_call() {
+        let mut latency = Latency::new(4);
+        for slots in [&[0][..], &[1, 2, 3]] {
+            latency.prepared.extend(slots);
+            latency.submitted(Instant::now());
+        }
+        let us = Duration::from_micros;
+        latency.completed(us(7), us(10));
+        latency.completed(us(9), us(14));
+        let figure = latency.figure();
+        let total = Spread { min: 10.0, mean: 12.0, max: 14.0, stdev: 2.0 };
+        assert_eq!(figure.total_us, total);
+        let shares: Vec<f64> =
+            figure.total_shares.into_iter().filter(|share| *share > 0.0).collect();
+        assert_eq!((shares, figure.total_shares[12]), (vec![0.5, 0.5], 0.5), "10 µs and 14 µs");
+        let submit = figure.submit.unwrap();
+        assert_eq!((submit.requests_per_call, figure.complete_us_mean), (2.0, 8.0));
+        assert!((submit.us_per_request_mean * 2.0 - submit.us_per_call_mean).abs() < 1e-9);
+        assert!(submit.us_per_call_p999 <= submit.us_per_call_max);
+        assert!((figure.complete_us_p999 - 9.0).abs() < 0.02, "{figure:?}");
+        let others = [figure.complete_us_min, figure.complete_us_max, figure.complete_us_stdev];
+        for (found, expected) in others.into_iter().zip([7.0, 9.0, 1.0]) {
+            assert!((found - expected).abs() < 0.02, "{figure:?}");
+        }
+    }
+
+    #[test]
+    fn without_a_submit_there_is_no_submit_time() {
+        let mut latency = Latency::new(1);
+        latency.completed(Duration::from_micros(1), Duration::from_micros(1));
+        assert!(latency.figure().submit.is_none());
+    }
+}

@@ -1,0 +1,52 @@
+//! Loads, and the engines that execute them: uringlet's and the native interfaces, all in one loop.
+
+mod drive;
+mod engine;
+mod native;
+mod ours;
+pub mod plots;
+mod stream;
+mod trial;
+mod workload;
+
+pub use drive::{
+    BOUNDS_NS, Figure, LatencyFigure, PERCENTILES, Queue, Request, SubmitFigure, cpu_time,
+};
+pub use engine::Engine;
+pub use native::Libaio;
+pub use stream::Random;
+pub use trial::{Trial, exclusion, interleaved};
+pub use workload::{Buffers, Load, Operation, Order, Workload};
+
+/// Seconds of one run, on the command line.
+///
+/// # Errors
+/// What was expected.
+pub fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.001..=3600.0).contains(seconds));
+    seconds.ok_or_else(|| "expected seconds from 0.001 to 3600".into())
+}
+
+/// The middle value, or the mean of the two in the middle.
+pub fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        odd if odd % 2 == 1 => Some(values[middle]),
+        _ => Some((values[middle - 1] + values[middle]) / 2.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(vec![]), None);
+        assert_eq!(median(vec![3.0]), Some(3.0));
+        assert_eq!(median(vec![9.0, 1.0, 3.0]), Some(3.0));
+        assert_eq!(median(vec![4.0, 1.0, 3.0, 2.0]), Some(2.5));
+    }
+}

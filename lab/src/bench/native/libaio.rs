@@ -1,0 +1,182 @@
+//! Linux AIO by its raw system calls.
+
+#![allow(unsafe_code)]
+
+use super::last_errno;
+use crate::bench::drive::{Queue, Request};
+use crate::bench::workload::Operation;
+use crate::machine::sysctl;
+use std::io::Error;
+use std::ptr;
+
+/// `struct iocb` of linux/aio_abi.h. The order of its second and third field depends on the byte order.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Iocb {
+    data: u64,
+    #[cfg(target_endian = "little")]
+    key: u32,
+    rw_flags: i32,
+    #[cfg(target_endian = "big")]
+    key: u32,
+    opcode: u16,
+    reqprio: i16,
+    fd: u32,
+    buf: u64,
+    nbytes: u64,
+    offset: i64,
+    reserved: u64,
+    flags: u32,
+    resfd: u32,
+}
+
+const IOCB_CMD_PREAD: u16 = 0;
+const IOCB_CMD_PWRITE: u16 = 1;
+const IOCB_CMD_FSYNC: u16 = 2;
+
+/// `struct io_event` of linux/aio_abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct IoEvent {
+    data: u64,
+    obj: u64,
+    res: i64,
+    res2: i64,
+}
+
+/// A context.
+pub struct Libaio {
+    context: libc::c_ulong,
+    iocbs: Vec<Iocb>,
+    prepared: Vec<*mut Iocb>,
+    events: Vec<IoEvent>,
+    ready: usize,
+}
+
+// SAFETY: the pointers are into its own vector, and the kernel lets any thread use a context.
+unsafe impl Send for Libaio {}
+
+impl Libaio {
+    /// # Errors
+    /// Why the kernel refuses.
+    pub fn new(depth: usize) -> Result<Self, String> {
+        let mut context: libc::c_ulong = 0;
+        // SAFETY: `context` is 0 as io_setup(2) demands, and lives through the call.
+        if unsafe { libc::syscall(libc::SYS_io_setup, depth, &raw mut context) } < 0 {
+            let error = Error::last_os_error();
+            let cause = match error.raw_os_error() {
+                Some(libc::EAGAIN) => {
+                    let of = |name| sysctl(name).unwrap_or_default();
+                    let (used, most) = (of("fs/aio-nr"), of("fs/aio-max-nr"));
+                    format!(
+                        " (fs.aio-max-nr is one number for the whole host: {used} of {most} used)"
+                    )
+                }
+                Some(libc::ENOSYS | libc::EPERM) => " (no AIO in this kernel, or a sandbox)".into(),
+                _ => String::new(),
+            };
+            return Err(format!("io_setup refused: {error}{cause}"));
+        }
+        Ok(Self {
+            context,
+            iocbs: vec![Iocb::default(); depth],
+            prepared: Vec::with_capacity(depth),
+            events: vec![IoEvent::default(); depth],
+            ready: 0,
+        })
+    }
+}
+
+impl Queue for Libaio {
+    #[inline]
+    unsafe fn prepare(&mut self, request: Request) {
+        let Request { fd, operation, buffer, offset, slot } = request;
+        let iocb = &raw mut self.iocbs[slot];
+        let whole_file = Iocb {
+            data: slot as u64,
+            opcode: IOCB_CMD_FSYNC,
+            fd: fd.cast_unsigned(),
+            ..Iocb::default()
+        };
+        let part = |opcode| Iocb {
+            opcode,
+            buf: buffer.cast::<u8>() as u64,
+            nbytes: buffer.len() as u64,
+            offset: offset.cast_signed(),
+            ..whole_file
+        };
+        let filled = match operation {
+            Operation::Read => part(IOCB_CMD_PREAD),
+            Operation::Write => part(IOCB_CMD_PWRITE),
+            // The kernel refuses one with a buffer or an offset.
+            Operation::Fsync => whole_file,
+        };
+        // SAFETY: the pointer was just made from a place in the vector.
+        unsafe { iocb.write(filled) };
+        self.prepared.push(iocb);
+    }
+
+    #[inline]
+    fn submit(&mut self) -> std::io::Result<()> {
+        let mut rest = self.prepared.as_mut_slice();
+        while !rest.is_empty() {
+            // SAFETY: `rest` points to pointers to filled iocbs, which the kernel copies; the buffers in
+            // them are promised by `prepare`.
+            let accepted = unsafe {
+                libc::syscall(libc::SYS_io_submit, self.context, rest.len(), rest.as_mut_ptr())
+            };
+            match usize::try_from(accepted) {
+                Ok(accepted) => rest = &mut rest[accepted..],
+                Err(_) => return Err(Error::last_os_error()),
+            }
+        }
+        self.prepared.clear();
+        Ok(())
+    }
+
+    #[inline]
+    fn wait(&mut self) -> std::io::Result<()> {
+        let most = self.events.len();
+        let events = self.events.as_mut_ptr();
+        let none = ptr::null_mut::<libc::timespec>();
+        // SAFETY: `events` has room for `most` events.
+        let got =
+            unsafe { libc::syscall(libc::SYS_io_getevents, self.context, 1, most, events, none) };
+        match usize::try_from(got) {
+            Ok(got) => self.ready = got,
+            // A signal (Ctrl-C, for one): the loop comes back.
+            Err(_) if last_errno() == i64::from(libc::EINTR) => {}
+            Err(_) => return Err(Error::last_os_error()),
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn reap(&mut self, mut take: impl FnMut(usize, i64)) {
+        for event in &self.events[..self.ready] {
+            take(event.data as usize, event.res);
+        }
+        self.ready = 0;
+    }
+}
+
+impl Drop for Libaio {
+    fn drop(&mut self) {
+        // SAFETY: made by io_setup and destroyed once. The call waits for what is in flight.
+        unsafe { libc::syscall(libc::SYS_io_destroy, self.context) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::{offset_of, size_of};
+
+    #[test]
+    fn layouts_are_those_of_aio_abi() {
+        assert_eq!((size_of::<Iocb>(), size_of::<IoEvent>()), (64, 32));
+        assert_eq!((offset_of!(Iocb, opcode), offset_of!(Iocb, fd)), (16, 20));
+        assert_eq!((offset_of!(Iocb, buf), offset_of!(Iocb, offset)), (24, 40));
+        assert_eq!((offset_of!(Iocb, flags), offset_of!(Iocb, resfd)), (56, 60));
+    }
+}

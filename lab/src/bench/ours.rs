@@ -1,0 +1,62 @@
+//! uringlet's side: a `Context` used as any application would.
+
+#![allow(unsafe_code)]
+
+use super::drive::{Queue, Request, unless_interrupted};
+use super::workload::Operation;
+use uringlet::{Context, EngineKind, Sqe};
+
+/// A context with room for `depth` requests.
+pub struct Ours(Context);
+
+impl Ours {
+    /// # Errors
+    /// Why the context could not be made.
+    pub fn new(kind: EngineKind, pool: Option<usize>, depth: usize) -> Result<Self, String> {
+        let entries = u32::try_from(depth).map_err(|error| error.to_string())?;
+        let builder = Context::builder().entries(entries).engine(kind);
+        let builder = match pool {
+            Some(pool) => builder.fd_pool(pool),
+            None => builder,
+        };
+        builder.build().map(Self).map_err(|error| format!("no context: {error}"))
+    }
+
+    /// What has executed its requests, and what was refused, in uringlet's own words.
+    pub fn choice(&self) -> String {
+        self.0.choice().to_string()
+    }
+}
+
+impl Queue for Ours {
+    #[inline]
+    unsafe fn prepare(&mut self, request: Request) {
+        let Request { fd, operation, buffer, offset, slot } = request;
+        let sqe = match operation {
+            Operation::Read => Sqe::read(fd, buffer, offset),
+            Operation::Write => Sqe::write(fd, buffer, offset),
+            Operation::Fsync => Sqe::fsync(fd),
+        };
+        // SAFETY: the caller keeps the buffer until the slot comes back; dropping the context
+        // waits for what is in flight.
+        let pushed = unsafe { self.0.push(sqe.user_data(slot as u64)) };
+        assert!(pushed.is_ok(), "a context of `depth` entries refused one of `depth` requests");
+    }
+
+    #[inline]
+    fn submit(&mut self) -> std::io::Result<()> {
+        self.0.submit().map(drop)
+    }
+
+    #[inline]
+    fn wait(&mut self) -> std::io::Result<()> {
+        unless_interrupted(self.0.wait(1, None))
+    }
+
+    #[inline]
+    fn reap(&mut self, mut take: impl FnMut(usize, i64)) {
+        while let Some(cqe) = self.0.reap() {
+            take(cqe.user_data as usize, i64::from(cqe.res));
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Plots of what engines have done, the same for every command.
+
+use super::drive::{Figure as Run, PERCENTILES};
+use super::engine::Engine;
+use super::median;
+use crate::report::{Axis, Bar, Bars, Figure, Group, Key, Lines, Plot, Point, Scale, Series};
+
+impl Engine {
+    /// Its colour and marker in every plot.
+    pub fn style(self) -> usize {
+        Self::ALL.iter().position(|engine| *engine == self).unwrap_or(Self::ALL.len())
+    }
+}
+
+/// A line of medians over depths, with the rounds as points.
+pub fn rates<'a>(engine: Engine, depths: impl IntoIterator<Item = (usize, &'a [Run])>) -> Series {
+    let point = |(depth, runs): (usize, &[Run])| {
+        let rounds: Vec<f64> = runs.iter().map(|run| run.iops).collect();
+        Some(Point { x: depth as f64, y: median(rounds.clone())?, rounds })
+    };
+    let points = depths.into_iter().filter_map(point).collect();
+    Series { name: engine.name().into(), style: engine.style(), points }
+}
+
+/// Requests per second over depth.
+pub fn rate_plot(title: impl Into<String>, series: Vec<Series>) -> Figure {
+    let x = Axis::new("in flight", "requests", Scale::Log);
+    let y = Axis::new("rate", "requests/s", Scale::Linear);
+    let about = "Requests per second over requests in flight, higher is better. Lines join the medians, small dots \
+                 are single rounds.";
+    Figure::new(title, about, Plot::Lines(Lines { x, y, series }))
+}
+
+/// A latency curve, from the values at [`PERCENTILES`] of some runs: the median of each.
+pub fn percentiles<'a>(
+    engine: Engine,
+    runs: impl Iterator<Item = &'a [f64; PERCENTILES.len()]> + Clone,
+) -> Series {
+    let point = |(at, percentile): (usize, &f64)| {
+        let y = median(runs.clone().map(|run| run[at]).collect())?;
+        Some(Point { x: *percentile, y, rounds: Vec::new() })
+    };
+    let points = PERCENTILES.iter().enumerate().filter_map(point).collect();
+    Series { name: engine.name().into(), style: engine.style(), points }
+}
+
+/// Latency curves; `of` says of what.
+pub fn percentile_plot(title: impl Into<String>, of: &str, series: Vec<Series>) -> Figure {
+    let x = Axis::new("percentile", "%, each further nine equally far", Scale::Percentile);
+    let y = Axis::new(of, "µs, log scale", Scale::Log);
+    let about = "That part of the requests or calls took no longer than this; lower is better.";
+    Figure::new(title, about, Plot::Lines(Lines { x, y, series }))
+}
+
+/// User and system time per request; none without a run.
+pub fn cpu_bar(engine: Engine, runs: &[Run]) -> Bar {
+    let of = |value: fn(&Run) -> f64| median(runs.iter().map(value).collect());
+    let user = of(|run| run.user_us_per_request);
+    let system = of(|run| (run.cpu_us_per_request - run.user_us_per_request).max(0.0));
+    let parts =
+        user.zip(system).map_or_else(Vec::new, |(user, system)| vec![(0, user), (1, system)]);
+    Bar { label: engine.name().into(), parts, ..Bar::default() }
+}
+
+/// Bars of user and system time.
+pub fn cpu_plot(title: impl Into<String>, groups: Vec<Group>) -> Figure {
+    let key = |name: &str, style, striped| Key { name: name.into(), style, striped };
+    let bars = Bars {
+        value: Axis::new("CPU time per request", "µs", Scale::Linear),
+        category: "engines, by requests in flight".into(),
+        origin: 0.0,
+        keys: vec![key("user", 2, false), key("system", 1, true)],
+        groups,
+    };
+    let about = "CPU time of all threads for one request, user and system time one after the other; less is better.";
+    Figure::new(title, about, Plot::Bars(bars))
+}

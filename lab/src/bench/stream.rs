@@ -1,0 +1,119 @@
+//! Which requests a job makes, and in which order.
+
+use super::workload::{Load, Operation};
+
+/// One request, without its buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct Next {
+    pub operation: Operation,
+    pub offset: u64,
+}
+
+/// The requests of one job.
+pub struct Stream {
+    operation: Operation,
+    offsets: Offsets,
+    /// An fsync after so many writes.
+    fsync_every: Option<u32>,
+    /// Writes since the last one.
+    unsynced: u32,
+}
+
+impl Stream {
+    /// Those of a load, as long as somebody asks and there are offsets.
+    pub fn new(load: &Load, seed: u64) -> Self {
+        let operation = if load.write { Operation::Write } else { Operation::Read };
+        let (offsets, fsync_every) = (load.offsets(seed), load.fsync_every);
+        Self { operation, offsets, fsync_every, unsynced: 0 }
+    }
+
+    /// The next one, if there is one.
+    #[inline]
+    pub fn next(&mut self) -> Option<Next> {
+        if self.fsync_every == Some(self.unsynced) {
+            self.unsynced = 0;
+            return Some(Next { operation: Operation::Fsync, offset: 0 });
+        }
+        self.unsynced += u32::from(self.fsync_every.is_some());
+        Some(Next { operation: self.operation, offset: self.offsets.next()? })
+    }
+}
+
+/// The offsets of a cell's requests, multiples of the block size.
+pub enum Offsets {
+    /// Uniformly random, without end.
+    Random {
+        /// The source.
+        random: Random,
+        /// Number of blocks to choose from.
+        blocks: u64,
+        /// Bytes per block.
+        block: u64,
+    },
+    /// One after the other, without end.
+    Sequential {
+        /// Number of the next block.
+        next: u64,
+        /// Number of blocks.
+        blocks: u64,
+        /// Bytes per block.
+        block: u64,
+    },
+    /// Each at most once.
+    Once(std::vec::IntoIter<u64>),
+}
+
+impl Offsets {
+    /// All blocks in random order; of more than `most`, one random block out of each of `most` equal parts.
+    pub fn once(blocks: u64, block: u64, most: u64, random: &mut Random) -> Self {
+        let count = blocks.min(most);
+        let start = |part: u64| (u128::from(part) * u128::from(blocks) / u128::from(count)) as u64;
+        let mut list: Vec<u64> = (0..count)
+            .map(|part| (start(part) + random.below(start(part + 1) - start(part))) * block)
+            .collect();
+        for last in (1..list.len()).rev() {
+            list.swap(last, random.below(last as u64 + 1) as usize);
+        }
+        Self::Once(list.into_iter())
+    }
+
+    /// The next one, if there is one.
+    #[inline]
+    pub fn next(&mut self) -> Option<u64> {
+        match self {
+            Self::Random { random, blocks, block } => Some(random.below(*blocks) * *block),
+            Self::Sequential { next, blocks, block } => {
+                let this = *next;
+                *next = if this + 1 == *blocks { 0 } else { this + 1 };
+                Some(this * *block)
+            }
+            Self::Once(list) => list.next(),
+        }
+    }
+}
+
+/// Steele's SplitMix64: small, quick, and good enough to choose blocks.
+pub struct Random(u64);
+
+impl Random {
+    /// The same seed gives the same sequence.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// 64 random bits.
+    #[inline]
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `bound`, which is not 0.
+    #[inline]
+    pub fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
+    }
+}

@@ -1,0 +1,399 @@
+//! What is measured: the workloads, where their requests go, and what one cell needs to run.
+
+#![allow(unsafe_code)]
+
+use super::drive::{Meter, request_failed};
+use super::stream::{Next, Offsets, Random, Stream};
+use crate::scratch::page_size;
+use clap::ValueEnum;
+use serde::Serialize;
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::os::fd::RawFd;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// The window of the write workload that stays in the page cache, as in the job that uringlet is judged by.
+const WRITE_WINDOW: u64 = 10 << 20;
+/// The window of the cached reads: larger than the CPU's caches, quick to read in.
+const CACHED_WINDOW: u64 = 128 << 20;
+/// A cold cell reads each of at most so many blocks once: enough for two million IOPS over half a second.
+const COLD_BLOCKS: u64 = 1 << 20;
+
+/// Writes between two fsyncs of the workload that has some.
+const FSYNC_EVERY: u32 = 32;
+
+/// One kind of load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Workload {
+    /// Buffered random writes (1k) in a 10 MiB window
+    BufferedWrite,
+    /// Buffered random reads (4k) that find their page in the cache
+    CachedRead,
+    /// Buffered random reads (4k) after the file's cache was dropped; no block twice
+    ColdRead,
+    /// Buffered random reads (1M) that find their pages in the cache
+    LargeCachedRead,
+    /// Random reads (16k) past the page cache
+    DirectRead,
+    /// Random writes (16k) past the page cache
+    DirectWrite,
+    /// Writes (16k) past the page cache, one after the other from the beginning on
+    SequentialDirectWrite,
+    /// Buffered random writes (4k) in a 10 MiB window, an fsync after every 32
+    FsyncWrite,
+}
+
+impl Workload {
+    /// Bytes per request, unless the user says otherwise.
+    pub fn default_block(self) -> u64 {
+        match self {
+            Self::BufferedWrite => 1 << 10,
+            Self::CachedRead | Self::ColdRead | Self::FsyncWrite => 4 << 10,
+            Self::LargeCachedRead => 1 << 20,
+            Self::DirectRead | Self::DirectWrite | Self::SequentialDirectWrite => 16 << 10,
+        }
+    }
+
+    /// On the command line: `cold-read`.
+    pub fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    /// In the table: `cold read`.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::BufferedWrite => "buffered write",
+            Self::CachedRead => "cached read",
+            Self::ColdRead => "cold read",
+            Self::LargeCachedRead => "large cached read",
+            Self::DirectRead => "direct read",
+            Self::DirectWrite => "direct write",
+            Self::SequentialDirectWrite => "seq. direct write",
+            Self::FsyncWrite => "write with fsync",
+        }
+    }
+
+    /// What its requests are, in the first `size` bytes of a file.
+    pub fn load(self, size: u64, block: u64) -> Load {
+        let load = Load {
+            write: false,
+            direct: false,
+            order: Order::Random,
+            window: size,
+            block,
+            fsync_every: None,
+        };
+        match self {
+            Self::BufferedWrite => Load { write: true, window: size.min(WRITE_WINDOW), ..load },
+            Self::CachedRead | Self::LargeCachedRead => {
+                Load { window: size.min(CACHED_WINDOW), ..load }
+            }
+            Self::ColdRead => Load { order: Order::Once, ..load },
+            Self::DirectRead => Load { direct: true, ..load },
+            Self::DirectWrite => Load { direct: true, write: true, ..load },
+            Self::SequentialDirectWrite => {
+                Load { direct: true, write: true, order: Order::Sequential, ..load }
+            }
+            Self::FsyncWrite => Load {
+                write: true,
+                window: size.min(WRITE_WINDOW),
+                fsync_every: Some(FSYNC_EVERY),
+                ..load
+            },
+        }
+    }
+}
+
+/// What the requests of a cell have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// Writes, not reads.
+    pub write: bool,
+    /// Past the page cache.
+    pub direct: bool,
+    /// The order of their offsets.
+    pub order: Order,
+    /// Bytes from the beginning of the file within which they fall.
+    pub window: u64,
+    /// Bytes per request.
+    pub block: u64,
+    /// An fsync after so many writes.
+    pub fsync_every: Option<u32>,
+}
+
+/// The order of offsets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Uniformly random.
+    Random,
+    /// From the beginning to the end, again and again.
+    Sequential,
+    /// Random, and each at most once; of a file that is not in the cache.
+    Once,
+}
+
+impl Load {
+    /// Where the requests of one cell go, in order.
+    pub fn offsets(&self, seed: u64) -> Offsets {
+        let block = self.block;
+        // A block larger than the window, which the command line allows, is still one block.
+        let blocks = (self.window / block).max(1);
+        let mut random = Random::new(seed);
+        match self.order {
+            Order::Random => Offsets::Random { random, blocks, block },
+            Order::Sequential => Offsets::Sequential { next: 0, blocks, block },
+            Order::Once => Offsets::once(blocks, block, COLD_BLOCKS, &mut random),
+        }
+    }
+}
+
+/// Page-aligned memory, one block for each slot.
+pub struct Buffers {
+    memory: NonNull<u8>,
+    layout: Layout,
+    block: usize,
+    stride: usize,
+}
+
+// SAFETY: the memory is its own, and not tied to a thread.
+unsafe impl Send for Buffers {}
+// SAFETY: shared, it gives addresses only; who uses them answers for that.
+unsafe impl Sync for Buffers {}
+
+impl Buffers {
+    /// `slots` blocks, all filled with the same random bytes.
+    pub fn new(slots: usize, block: usize, seed: u64) -> Self {
+        let stride = block.next_multiple_of(page_size());
+        let layout =
+            Layout::from_size_align(stride * slots, page_size()).expect("sizes are bounded");
+        // SAFETY: the arguments are checked to be non-zero, so the layout is.
+        let memory = unsafe { alloc_zeroed(layout) };
+        let Some(memory) = NonNull::new(memory) else { handle_alloc_error(layout) };
+        let mut buffers = Self { memory, layout, block, stride };
+        for slot in 0..slots {
+            let mut random = Random::new(seed);
+            for part in buffers.slot_mut(slot).chunks_mut(8) {
+                part.copy_from_slice(&random.bits().to_ne_bytes()[..part.len()]);
+            }
+        }
+        buffers
+    }
+
+    /// The block of a slot, for the kernel.
+    #[inline]
+    pub fn slot(&self, slot: usize) -> *mut [u8] {
+        assert!(slot < self.layout.size() / self.stride);
+        // SAFETY: the slot lies inside the allocation, as just checked.
+        let start = unsafe { self.memory.as_ptr().add(slot * self.stride) };
+        std::ptr::slice_from_raw_parts_mut(start, self.block)
+    }
+
+    /// The block of a slot while no request uses it.
+    pub fn slot_mut(&mut self, slot: usize) -> &mut [u8] {
+        // SAFETY: initialised (zeroed) memory inside our allocation; `&mut self` keeps others of
+        // this process away, and a cell ends with nothing in flight.
+        unsafe { &mut *self.slot(slot) }
+    }
+}
+
+impl Drop for Buffers {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout.
+        unsafe { dealloc(self.memory.as_ptr(), self.layout) }
+    }
+}
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// pread(2).
+    Read,
+    /// pwrite(2).
+    Write,
+    /// fsync(2).
+    Fsync,
+}
+
+/// One run of one engine under one load: everything that the engine needs.
+pub struct Job<'a> {
+    /// The file.
+    pub fd: RawFd,
+    /// Bytes per request.
+    pub block: usize,
+    /// Requests in flight.
+    pub depth: usize,
+    /// How long.
+    pub duration: Duration,
+    /// Measure latencies too.
+    pub timed: bool,
+    /// The user wants us to stop.
+    pub stop: &'a AtomicBool,
+    stream: Stream,
+    buffers: Buffers,
+    /// Of each slot: what its request does.
+    operations: Vec<Operation>,
+    /// Of each slot: where its buffer was last read from or written to.
+    last: Vec<Option<u64>>,
+}
+
+impl<'a> Job<'a> {
+    /// `depth` requests in flight under `load`. The same `seed` gives the same offsets, another
+    /// `pattern` other data.
+    pub fn new(
+        fd: RawFd,
+        load: &Load,
+        depth: usize,
+        (seed, pattern): (u64, u64),
+        (duration, timed): (Duration, bool),
+        stop: &'a AtomicBool,
+    ) -> Self {
+        let block = usize::try_from(load.block).expect("a block size is at most 16M");
+        Self {
+            fd,
+            block,
+            depth,
+            duration,
+            timed,
+            stop,
+            stream: Stream::new(load, seed),
+            buffers: Buffers::new(depth, block, pattern),
+            operations: vec![Operation::Read; depth],
+            last: vec![None; depth],
+        }
+    }
+
+    /// Starts the clock.
+    pub fn meter(&self) -> Meter<'a> {
+        Meter::start(self.duration, self.stop)
+    }
+
+    /// The next request, which is going to use `slot`; none if there are no more.
+    #[inline]
+    pub fn next(&mut self, slot: usize) -> Option<Next> {
+        let next = self.stream.next()?;
+        self.operations[slot] = next.operation;
+        if next.operation != Operation::Fsync {
+            self.last[slot] = Some(next.offset);
+        }
+        Some(next)
+    }
+
+    /// Where the data of a slot's request is.
+    #[inline]
+    pub fn buffer(&self, slot: usize) -> *mut [u8] {
+        self.buffers.slot(slot)
+    }
+
+    /// A slot's result: bytes, or a negative errno. Gives back what the request was.
+    ///
+    /// # Errors
+    /// The request failed or was short, in words.
+    #[inline]
+    pub fn check(&self, slot: usize, result: i64) -> Result<Operation, String> {
+        let operation = self.operations[slot];
+        let expected = match operation {
+            Operation::Read | Operation::Write => self.block,
+            Operation::Fsync => 0,
+        };
+        match result {
+            _ if result == expected as i64 => Ok(operation),
+            0.. => Err(format!("short: {result} of {expected} bytes")),
+            errno => Err(request_failed(errno)),
+        }
+    }
+
+    /// The file must hold what the buffers hold: what was last read into each, or written from it.
+    ///
+    /// # Errors
+    /// Which block differs.
+    pub fn compare_with_the_file(&mut self) -> Result<(), String> {
+        let mut expected = Buffers::new(1, self.block, 0);
+        for slot in 0..self.depth {
+            let Some(offset) = self.last[slot] else { continue };
+            let into = expected.slot_mut(0);
+            // SAFETY: `into` is exclusively ours and as long as given.
+            let count = unsafe {
+                libc::pread(self.fd, into.as_mut_ptr().cast(), into.len(), offset.cast_signed())
+            };
+            if count != self.block.cast_signed() || self.buffers.slot_mut(slot) != into {
+                return Err(format!(
+                    "wrong data: the block at offset {offset} differs from the file's"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    fn all(mut offsets: Offsets) -> Vec<u64> {
+        std::iter::from_fn(|| offsets.next()).collect()
+    }
+
+    #[test]
+    fn cold_offsets_touch_every_block_once_and_in_random_order() {
+        let list = all(Workload::ColdRead.load(1 << 20, 4096).offsets(3));
+        assert_eq!(list.len(), 256);
+        assert_eq!(list.iter().collect::<HashSet<_>>().len(), 256);
+        assert!(list.iter().all(|offset| offset.is_multiple_of(4096) && *offset < 1 << 20));
+        assert!(!list.is_sorted());
+        assert_ne!(list, all(Workload::ColdRead.load(1 << 20, 4096).offsets(4)));
+    }
+
+    #[test]
+    fn cold_offsets_of_a_huge_file_are_spread_and_not_repeated() {
+        let list = all(Offsets::once(1000 << 30, 4096, 1000, &mut Random::new(5)));
+        assert_eq!(list.iter().collect::<HashSet<_>>().len(), 1000);
+        let parts: HashSet<u64> = list.iter().map(|offset| offset / 4096 / (1 << 30)).collect();
+        assert_eq!(parts.len(), 1000);
+    }
+
+    #[test]
+    fn endless_offsets_stay_in_the_window() {
+        let mut offsets = Workload::BufferedWrite.load(1 << 30, 1024).offsets(3);
+        for _ in 0..10_000 {
+            let offset = offsets.next().unwrap();
+            assert!(offset + 1024 <= WRITE_WINDOW && offset.is_multiple_of(1024));
+        }
+    }
+
+    #[test]
+    fn sequential_offsets_begin_again_at_the_end() {
+        let load = Workload::SequentialDirectWrite.load(40 << 10, 16 << 10);
+        let mut offsets = load.offsets(3);
+        let found: Vec<_> = (0..4).map(|_| offsets.next().unwrap() >> 10).collect();
+        assert_eq!(found, [0, 16, 0, 16]);
+    }
+
+    #[test]
+    fn an_fsync_follows_every_32_writes_and_does_not_count() {
+        let stop = AtomicBool::new(false);
+        let load = Workload::FsyncWrite.load(1 << 20, 4096);
+        let mut job = Job::new(0, &load, 1, (1, 2), (Duration::ZERO, false), &stop);
+        for at in 1..=99 {
+            let operation = job.next(0).unwrap().operation;
+            let (expected, result) =
+                if at % 33 == 0 { (Operation::Fsync, 0) } else { (Operation::Write, 4096) };
+            assert_eq!(operation, expected, "{at}");
+            assert_eq!(job.check(0, result), Ok(expected));
+            assert!(job.check(0, -5).is_err() && job.check(0, 7).is_err());
+        }
+    }
+
+    #[test]
+    fn buffers_are_page_aligned_and_apart() {
+        let mut buffers = Buffers::new(3, 1000, 1);
+        assert_eq!(buffers.slot(1).cast::<u8>() as usize % page_size(), 0);
+        buffers.slot_mut(0).fill(1);
+        buffers.slot_mut(1).fill(2);
+        assert!(buffers.slot_mut(0).iter().all(|&byte| byte == 1));
+        let third = buffers.slot_mut(2).to_vec();
+        assert_eq!(Buffers::new(1, 1000, 1).slot_mut(0), third);
+    }
+}

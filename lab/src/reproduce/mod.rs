@@ -1,0 +1,197 @@
+//! `uringlet reproduce`: published experiments, run here, beside the published figures.
+//!
+//! An absolute figure says something about one machine. What travels is a ratio, so both sides of each comparison
+//! come from one run, and the ratio is printed beside the published one.
+
+mod affinity;
+mod all;
+mod batch;
+mod fd_pool;
+mod inline;
+mod lookup;
+mod options;
+mod published;
+mod report;
+mod setup;
+
+use self::options::Options;
+use self::report::Shown;
+use self::setup::Setup;
+use crate::report::Document;
+use crate::scratch::{Place, Scratch};
+use crate::session::{self, REFUSED, Session};
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use serde_json::Value;
+use std::path::Path;
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Examples:
+  uringlet reproduce all --quick                  all five, in less than three minutes
+  uringlet reproduce all --html report.html       with plots, as a page
+  uringlet reproduce lookup --quick               a look, in some seconds
+  uringlet reproduce batch --threads 1,4          with these numbers of threads only
+  uringlet reproduce fd-pool --csv rounds.csv     medians of three rounds, in about two minutes
+  uringlet reproduce affinity --quick             placements, on as many CPUs as there are
+  uringlet reproduce uringlet --forbid io_uring   what is left where io_uring is refused";
+
+const STATUS: &str = "Exit status: 0; 1 if it failed; 2 if it was refused; 130 after Ctrl-C.";
+
+/// Runs a published experiment on your machine, and prints its figures beside the published ones.
+#[derive(Args)]
+#[command(after_help = session::help(&[EXAMPLES, STATUS]), arg_required_else_help = true)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    All(all::Arguments),
+    /// From a handle to its context by list, radix tree and table: the lookup alone, and a whole job (Linux AIO, 2013).
+    Lookup(Given<lookup::Arguments>),
+    /// Request slots taken 32 at a time against one by one, for 1 to 8 submitting threads (Linux AIO, 2011).
+    Batch(Given<batch::Arguments>),
+    /// POSIX AIO with 1, 16 and 64 duplicates of a descriptor, against Linux AIO and the others (QEMU, 2008).
+    FdPool(Given<fd_pool::Arguments>),
+    /// Submissions and completions placed on CPUs apart from each other, proved by counters (Linux block layer, 2008).
+    Affinity(Given<affinity::Arguments>),
+    /// Executing inline and handing over what blocks, against io_uring, at depths 1 to 32 (io_uring RFC, 2022).
+    #[command(name = "uringlet")]
+    Inline(Given<inline::Arguments>),
+}
+
+/// A published experiment, with the arguments that no other has.
+trait Experiment: Args {
+    /// On the command line.
+    const NAME: &str;
+
+    /// What was to be shown, in a few words.
+    const CLAIM: &str;
+
+    /// Where it works; what was said for all experiments can be said for it.
+    type Place: Args + AsRef<Path> + From<Place>;
+
+    /// Measures, after [`Setup::begin`].
+    ///
+    /// # Errors
+    /// The scratch file cannot be made or filled; an output cannot be made.
+    fn run(
+        &self,
+        place: &Self::Place,
+        options: &Options,
+        session: &mut Session<'_>,
+    ) -> Result<Outcome>;
+}
+
+/// All arguments of an experiment.
+#[derive(Args)]
+struct Given<E: Experiment> {
+    #[command(flatten)]
+    place: E::Place,
+
+    #[command(flatten)]
+    experiment: E,
+
+    #[command(flatten)]
+    options: Options,
+}
+
+/// How an experiment has ended.
+enum Outcome {
+    /// It has no meaning here, or must not be run.
+    Refused(String),
+    Measured(Box<Measured>),
+}
+
+/// What came out.
+struct Measured {
+    document: Document,
+    /// Everything, for programs.
+    json: Value,
+    shown: Vec<Shown>,
+    /// What must be so on any machine is so.
+    proved: bool,
+}
+
+impl Outcome {
+    fn measured(
+        document: Document,
+        report: &impl Serialize,
+        shown: Vec<Shown>,
+        proved: bool,
+    ) -> Result<Self> {
+        let json = serde_json::to_value(report)?;
+        Ok(Self::Measured(Box::new(Measured { document, json, shown, proved })))
+    }
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// As [`Experiment::run`]; an output cannot be written to.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    match &arguments.command {
+        Command::All(arguments) => all::run(arguments),
+        Command::Lookup(given) => run_one(given),
+        Command::Batch(given) => run_one(given),
+        Command::FdPool(given) => run_one(given),
+        Command::Affinity(given) => run_one(given),
+        Command::Inline(given) => run_one(given),
+    }
+}
+
+fn run_one<E: Experiment>(given: &Given<E>) -> Result<ExitCode> {
+    let Given { place, experiment, options } = given;
+    let mut session = Session::new(&options.outputs, Some(place.as_ref()))?;
+    options.sandbox.enter()?;
+    match experiment.run(place, options, &mut session)? {
+        Outcome::Refused(reason) => {
+            session::tell(format_args!("uringlet reproduce {}: {reason}", E::NAME));
+            Ok(ExitCode::from(REFUSED))
+        }
+        Outcome::Measured(measured) => {
+            let Measured { document, json, proved, .. } = *measured;
+            session::say(&document.text())?;
+            let status = session.end(&json, &document)?;
+            let failed = !proved && !document.interrupted;
+            Ok(if failed { ExitCode::FAILURE } else { status })
+        }
+    }
+}
+
+/// Of an experiment that must not write to the user's file.
+fn only_writes(scratch: &Scratch) -> Outcome {
+    Outcome::Refused(format!(
+        "--file {}: this experiment writes; expected a folder, or an existing file with --allow-writes",
+        scratch.description
+    ))
+}
+
+/// Why threads cannot be started, if they cannot.
+fn no_threads() -> Option<String> {
+    let error = std::thread::Builder::new().spawn(|| {}).err()?;
+    Some(format!("no thread can be started here: {error}"))
+}
+
+/// A parser of numbers from 1 to `most`.
+fn number(most: usize) -> impl Fn(&str) -> Result<usize, String> + Clone + Send + Sync {
+    move |text| {
+        let number = text.trim().parse().ok().filter(|number| (1..=most).contains(number));
+        number.ok_or_else(|| format!("expected a number from 1 to {most}"))
+    }
+}
+
+fn ascending(given: &[usize]) -> Vec<usize> {
+    let mut list = given.to_vec();
+    list.sort_unstable();
+    list.dedup();
+    list
+}
+
+/// A negative errno, in words.
+fn errno(errno: i32) -> String {
+    std::io::Error::from_raw_os_error(-errno).to_string()
+}

@@ -1,0 +1,278 @@
+//! What every measurement has around it: Ctrl-C, the scratch file filled, a progress bar, the header, its files.
+
+use crate::machine::{Machine, Storage};
+use crate::report::{Document, Files, Header, Outputs};
+use crate::scratch::Scratch;
+use crate::size;
+use anyhow::{Context as _, Result};
+use comfy_table::{Attribute, Cell, CellAlignment, Table, presets};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use std::fmt::{Display, Write as _};
+use std::io::{ErrorKind, IsTerminal as _, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Set by Ctrl-C; every loop looks at it.
+pub static STOP: AtomicBool = AtomicBool::new(false);
+
+/// Exit status of a refused request; clap uses the same for wrong usage.
+pub const REFUSED: u8 = 2;
+
+/// Exit status after Ctrl-C, as a shell has it.
+pub const INTERRUPTED: u8 = 130;
+
+/// The first signal ends the measurement in order, the second one ends the process: the scratch file has no
+/// name any more, so the kernel frees it either way.
+///
+/// # Errors
+/// The handler cannot be installed.
+pub fn stop_on_ctrl_c() -> Result<()> {
+    ctrlc::set_handler(|| {
+        if STOP.swap(true, Ordering::Relaxed) {
+            std::process::exit(i32::from(INTERRUPTED));
+        }
+    })
+    .context("cannot handle Ctrl-C")
+}
+
+/// The end of a help text: paragraphs.
+pub fn help(paragraphs: &[&str]) -> String {
+    paragraphs.join("\n\n")
+}
+
+/// Somebody else's text, fit for a terminal: whatever would steer it is replaced.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+/// To standard output, where somebody may have stopped reading.
+///
+/// # Errors
+/// It cannot be written to.
+pub fn say(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write the result")
+}
+
+/// To standard error. It is no failure if nobody reads it any more.
+pub fn tell(text: impl Display) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// Exit status where nobody reads standard output any more, as a shell has it for SIGPIPE.
+const BROKEN_PIPE: u8 = 128 + libc::SIGPIPE as u8;
+
+/// The exit status of a command; a failure is told.
+pub fn exit(command: &str, result: Result<ExitCode>) -> ExitCode {
+    result.unwrap_or_else(|error| {
+        // SIGPIPE stays ignored: a command undoes what it has set up, and a program is waited for.
+        if is_broken_pipe(&error) {
+            return ExitCode::from(BROKEN_PIPE);
+        }
+        tell(format_args!("uringlet {command}: {error:#}"));
+        ExitCode::FAILURE
+    })
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let error = error.root_cause().downcast_ref::<std::io::Error>();
+    error.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+}
+
+/// What was measured, on its way to standard output and to the files.
+pub struct Session<'a> {
+    outputs: &'a Outputs,
+    /// What the measurement works on.
+    file: Option<&'a Path>,
+    files: Option<Files>,
+    /// What was said when it began.
+    first: Option<Header>,
+}
+
+impl<'a> Session<'a> {
+    /// Has the first Ctrl-C end the measurement in order.
+    ///
+    /// # Errors
+    /// The handler cannot be installed.
+    pub fn new(outputs: &'a Outputs, file: Option<&'a Path>) -> Result<Self> {
+        stop_on_ctrl_c()?;
+        Ok(Self { outputs, file, files: None, first: None })
+    }
+
+    /// Makes the files, unless they are, and says what is going to be measured; what it has said before is not repeated.
+    ///
+    /// # Errors
+    /// As [`Outputs::open`]; standard output cannot be written to.
+    pub fn begin(&mut self, header: &Header) -> Result<()> {
+        if self.files.is_none() {
+            self.files = Some(self.outputs.open(self.file)?);
+        }
+        match &self.first {
+            Some(first) => say(&header.beyond(first).text()),
+            None => {
+                self.first = Some(header.clone());
+                say(&header.text())
+            }
+        }
+    }
+
+    /// Writes the files, and gives the exit status.
+    ///
+    /// # Errors
+    /// One cannot be written to.
+    pub fn end(self, json: &impl Serialize, document: &Document) -> Result<ExitCode> {
+        if let Some(files) = self.files {
+            files.write(json, document)?;
+        }
+        if document.interrupted {
+            let command = &document.header.command;
+            tell(format_args!("uringlet {command}: interrupted; the figures are of what was run"));
+            return Ok(ExitCode::from(INTERRUPTED));
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Fills a scratch file, and leaves an existing one alone. False if it was interrupted.
+///
+/// # Errors
+/// The file system is full, or fails.
+pub fn fill(scratch: &Scratch) -> Result<bool> {
+    if scratch.existing {
+        return Ok(true);
+    }
+    let bar = bytes(scratch.size, "writing the scratch file");
+    let result = scratch.fill(|done| {
+        bar.set_position(done);
+        !STOP.load(Ordering::Relaxed)
+    });
+    bar.finish_and_clear();
+    match result {
+        Err(error) if error.kind() == ErrorKind::Interrupted => Ok(false),
+        other => other.map(|()| true).context("cannot fill the scratch file"),
+    }
+}
+
+/// A bar for so many bytes.
+pub fn bytes(total: u64, what: &'static str) -> ProgressBar {
+    let bar = ProgressBar::new(total).with_message(what);
+    bar.set_style(style("{msg} {wide_bar} {bytes}/{total_bytes}"));
+    bar
+}
+
+/// A bar for so many runs, with a message.
+pub fn progress(steps: u64) -> ProgressBar {
+    let bar = ProgressBar::new(steps);
+    bar.set_style(style("{pos}/{len} {wide_bar} {eta} left · {msg}"));
+    bar
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).expect("the templates are constants")
+}
+
+/// What is known before the first measurement: `file` says what is worked on; `more` has lines of the
+/// command's own.
+pub fn header(
+    command: &str,
+    machine: &Machine,
+    storage: &Storage,
+    file: String,
+    more: &[(&str, String)],
+    notices: Vec<String>,
+) -> Header {
+    let mut facts = Vec::new();
+    let mut fact = |name: &str, value: String| facts.push((name.to_owned(), value));
+    fact("kernel", machine.kernel.clone());
+    let kind = if machine.virtual_machine { ", virtual machine" } else { "" };
+    fact("CPU", format!("{} × {}{kind}; load {:.2}", machine.cpus, machine.cpu, machine.load));
+    let (memory, available) = (size::long(machine.memory), size::long(machine.memory_available));
+    fact("memory", format!("{memory}, {available} available"));
+    fact("file", file);
+    let mut device = storage.device.clone();
+    if !storage.device_facts.is_empty() {
+        let _ = write!(device, " ({})", storage.device_facts.join(", "));
+    }
+    fact("storage", format!("{} on {device}", storage.file_system));
+    if !storage.options.is_empty() {
+        fact("options", storage.options.clone());
+    }
+    for (name, value) in more {
+        fact(name, value.clone());
+    }
+    Header { command: command.into(), version: machine.version.into(), facts, notices }
+}
+
+/// What a reader should know before believing a figure; `own` is of the files that are worked on.
+pub fn notices(machine: &Machine, storage: &Storage, own: &[String]) -> Vec<String> {
+    let mut notices = own.to_vec();
+    if machine.debug_build {
+        notices
+            .push("this is a debug build; its figures mean nothing (cargo run --release)".into());
+    }
+    if storage.is_memory() {
+        notices.push(format!(
+            "{} keeps files in memory: this says nothing about a disk (--file FOLDER for another place)",
+            storage.file_system
+        ));
+    }
+    if machine.load > machine.cpus as f64 * 0.5 {
+        notices.push("the machine is busy with something else; expect noise".into());
+    }
+    notices
+}
+
+/// An empty table with bold heads, if there are any; coloured only on a terminal.
+pub fn table(heads: impl IntoIterator<Item = String>) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    let coloured = std::io::stdout().is_terminal()
+        && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    if coloured {
+        table.enforce_styling()
+    } else {
+        table.force_no_tty()
+    };
+    let heads = heads.into_iter().map(|head| Cell::new(head).add_attribute(Attribute::Bold));
+    let heads: Vec<_> = heads.collect();
+    if !heads.is_empty() {
+        table.add_row(heads);
+    }
+    table
+}
+
+/// The table's lines, the columns in `right` aligned to the right.
+pub fn lines(table: &mut Table, right: std::ops::Range<usize>) -> String {
+    for (at, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((if at == 0 { 2 } else { 0 }, 2));
+        if right.contains(&at) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+/// `about 40 s`, `about 9 min`.
+pub fn about(time: Duration) -> String {
+    match time.as_secs_f64() {
+        s if s < 100.0 => format!("about {:.0} s", s.max(1.0)),
+        s if s < 6000.0 => format!("about {:.0} min", (s / 60.0).ceil()),
+        s => format!("about {:.1} h", s / 3600.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_told_as_people_do() {
+        assert_eq!(about(Duration::from_millis(10)), "about 1 s");
+        assert_eq!(about(Duration::from_secs(89)), "about 89 s");
+        assert_eq!(about(Duration::from_secs(541)), "about 10 min");
+        assert_eq!(about(Duration::from_secs(9000)), "about 2.5 h");
+    }
+}
