@@ -6,6 +6,7 @@ use assert_cmd::Command;
 use predicates::prelude::*;
 use predicates::str::contains;
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -344,4 +345,72 @@ fn even_sigkill_leaves_nothing() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(names(folder.path()).is_empty());
+}
+
+/// Paths of all keys, but for those of options, which are the user's.
+fn keys(value: &Value, path: &str, into: &mut BTreeSet<String>) {
+    for (name, value) in value.as_object().into_iter().flatten() {
+        let path = format!("{path}/{name}");
+        if name != "job options" && name != "uringlet" {
+            keys(value, &path, into);
+        }
+        into.insert(path);
+    }
+}
+
+#[test]
+fn the_json_has_what_fio_has() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let fio = std::process::Command::new("fio")
+        .current_dir(folder.path())
+        .args(["--output-format=json", "--name=a", "--size=512k", "--ioengine=libaio", "--thread"])
+        .output();
+    let theirs: Value = match fio {
+        Ok(found) => serde_json::from_slice(&found.stdout).unwrap(),
+        Err(error) => {
+            return skip::skipped("the_json_has_what_fio_has", format_args!("fio: {error}"));
+        }
+    };
+    let workloads = "cached-read,buffered-write";
+    let ours = ["--workloads", workloads, "--engines", "workers", "--depth", "4", "--size", "1M"];
+    Command::new(assert_cmd::cargo::cargo_bin!("uringlet"))
+        .current_dir(folder.path())
+        .args(["bench", "--rounds", "2", "--seconds", "0.01", "--json", "ours.json"])
+        .args(ours)
+        .assert()
+        .success();
+    let ours = std::fs::read(folder.path().join("ours.json")).unwrap();
+    let ours: Value = serde_json::from_slice(&ours).unwrap();
+    let of = |entry: &Value| {
+        let mut found = BTreeSet::new();
+        keys(entry, "", &mut found);
+        found
+    };
+    let theirs = of(&theirs["jobs"][0]);
+    let entries = ours["jobs"].as_array().unwrap();
+    for (entry, name, other) in [(&entries[0], "read", "write"), (&entries[1], "write", "read")] {
+        let mut all = of(entry);
+        assert!(all.remove("/uringlet"));
+        // fio has percentiles where there were requests, and that was reads.
+        all.retain(|key| !key.contains("/percentile"));
+        assert!(all.is_subset(&theirs), "{:?}", all.difference(&theirs).collect::<Vec<_>>());
+        let missing = |key: &&String| {
+            let few = ["/ctx", "/majf", "/minf"].contains(&key.as_str());
+            !few && !key.contains("/iodepth_") && !key.contains("/percentile")
+        };
+        let missing: Vec<_> = theirs.difference(&all).filter(missing).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+        let side = &entry[name];
+        let ios = side["total_ios"].as_u64().unwrap();
+        assert!(ios > 0 && entry[other]["total_ios"] == 0, "{entry}");
+        let block = side["io_bytes"].as_u64().unwrap() / ios;
+        assert_eq!(side["io_bytes"].as_u64(), Some(ios * block));
+        assert!(side["clat_ns"]["N"].as_u64() > Some(0), "{entry}");
+        assert!(side["lat_ns"]["mean"].as_f64() >= side["clat_ns"]["mean"].as_f64(), "{entry}");
+        let at = |percentile: &str| side["clat_ns"]["percentile"][percentile].as_u64().unwrap();
+        assert!(at("1.000000") <= at("50.000000") && at("50.000000") <= at("99.990000"));
+        let shares = ["latency_ns", "latency_us", "latency_ms"].map(|unit| &entry[unit]);
+        let shares = shares.iter().flat_map(|unit| unit.as_object().unwrap().values());
+        assert!((shares.filter_map(Value::as_f64).sum::<f64>() - 100.0).abs() < 1e-6, "{entry}");
+    }
 }

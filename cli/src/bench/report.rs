@@ -1,6 +1,6 @@
 //! What the user gets: tables, what could not be measured, a summary, and the same as JSON.
 
-use super::fio_json::Top;
+use super::fio_json;
 use super::matrix::{Cell, Comparison, Extreme, Matrix, Settings, Summary};
 use crate::machine::{Machine, Storage};
 use crate::report::{
@@ -26,7 +26,7 @@ pub fn header(machine: &Machine, storage: &Storage, scratch: &Scratch, matrix: &
 #[derive(Serialize)]
 pub struct Report<'a> {
     #[serde(flatten)]
-    fio: Top,
+    fio: serde_json::Value,
     machine: &'a Machine,
     storage: &'a Storage,
     file: String,
@@ -89,7 +89,7 @@ impl<'a> Report<'a> {
             }
         });
         Self {
-            fio: Top::new(matrix.entries()),
+            fio: fio_json::top(matrix.entries()),
             machine,
             storage,
             file: scratch.description.clone(),
