@@ -1,12 +1,8 @@
 //! Facts about the machine, the kernel, and what lies behind a file.
 
-#![allow(unsafe_code)]
-
 use serde::Serialize;
 use std::ffi::CStr;
 use std::fs::{File, read_to_string};
-use std::mem::MaybeUninit;
-use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
@@ -111,16 +107,9 @@ pub fn sysctl(name: &str) -> Option<String> {
 
 /// `Linux 6.18.1 x86_64`.
 pub fn kernel() -> String {
-    let mut names = MaybeUninit::<libc::utsname>::zeroed();
-    // SAFETY: `names` is room for one utsname.
-    unsafe { libc::uname(names.as_mut_ptr()) };
-    // SAFETY: zeroed is a valid utsname (arrays of bytes), and uname fills it in.
-    let names = unsafe { names.assume_init() };
-    let text = |field: &[libc::c_char]| {
-        // SAFETY: uname ends each field with NUL, and a zeroed one is empty.
-        unsafe { CStr::from_ptr(field.as_ptr()) }.to_string_lossy().into_owned()
-    };
-    format!("{} {} {}", text(&names.sysname), text(&names.release), text(&names.machine))
+    let names = rustix::system::uname();
+    let text = |field: &CStr| field.to_string_lossy().into_owned();
+    format!("{} {} {}", text(names.sysname()), text(names.release()), text(names.machine()))
 }
 
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
@@ -157,12 +146,7 @@ fn parse_mount(line: &str, id: &str) -> Option<Storage> {
 }
 
 fn by_magic(file: &File) -> String {
-    let mut buf = MaybeUninit::<libc::statfs>::zeroed();
-    // SAFETY: the descriptor is open, `buf` is room for one statfs.
-    unsafe { libc::fstatfs(file.as_raw_fd(), buf.as_mut_ptr()) };
-    // SAFETY: zeroed is a valid statfs (integers), whatever fstatfs did.
-    let magic = unsafe { buf.assume_init() }.f_type;
-    match magic {
+    match rustix::fs::fstatfs(file).map_or(0, |found| found.f_type) {
         libc::TMPFS_MAGIC => "tmpfs".into(),
         libc::BTRFS_SUPER_MAGIC => "btrfs".into(),
         libc::OVERLAYFS_SUPER_MAGIC => "overlay".into(),

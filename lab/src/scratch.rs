@@ -8,9 +8,9 @@
 use crate::size;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
+use rustix::fs::Advice;
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Seek as _, SeekFrom};
-use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -194,13 +194,27 @@ impl Scratch {
         Ok(std::fs::read_dir("/proc/self/fd")?.map(same).filter(|same| *same).count())
     }
 
-    /// Fills a scratch file with data that no file system can compress away, and brings it to the
-    /// device. `go_on` gets the bytes written so far and may stop it.
+    /// Fills a scratch file with data that no file system can compress away, and brings it to the device. `go_on` gets
+    /// the bytes written so far and may stop it.
     ///
     /// # Errors
-    /// As [`fill`].
-    pub fn fill(&self, go_on: impl FnMut(u64) -> bool) -> std::io::Result<()> {
-        fill(&self.buffered, 0..self.size, go_on)
+    /// The file system is full, or fails; `Interrupted` if `go_on` said so.
+    pub fn fill(&self, mut go_on: impl FnMut(u64) -> bool) -> std::io::Result<()> {
+        let mut random = crate::bench::Random::new(1);
+        let mut chunk = vec![0u8; 1 << 20];
+        let mut at = 0;
+        while at < self.size {
+            if !go_on(at) {
+                return Err(ErrorKind::Interrupted.into());
+            }
+            for word in chunk.chunks_exact_mut(8) {
+                word.copy_from_slice(&random.bits().to_ne_bytes());
+            }
+            let len = chunk.len().min(usize::try_from(self.size - at).unwrap_or(usize::MAX));
+            self.buffered.write_all_at(&chunk[..len], at)?;
+            at += len as u64;
+        }
+        self.buffered.sync_all()
     }
 
     /// Throws the content away, and allocates space for `size` bytes in which nothing was written.
@@ -222,15 +236,17 @@ impl Scratch {
     /// The device failed, or the kernel refuses the advice.
     pub fn drop_cache(&self) -> std::io::Result<()> {
         self.buffered.sync_all()?;
-        self.advise(libc::POSIX_FADV_DONTNEED)
+        self.advise(Advice::DontNeed)
     }
 
     /// posix_fadvise(2) for the whole file.
-    ///
-    /// # Errors
-    /// The kernel refuses the advice.
-    pub fn advise(&self, advice: libc::c_int) -> std::io::Result<()> {
-        advise(&self.buffered, advice)
+    fn advise(&self, advice: Advice) -> std::io::Result<()> {
+        Ok(rustix::fs::fadvise(&self.buffered, 0, None, advice)?)
+    }
+
+    /// Has random reads not turned into many by read-ahead. A hint: without it, figures are only lower.
+    pub fn expect_random_reads(&self) {
+        let _ = self.advise(Advice::Random);
     }
 
     /// The part of the first `len` bytes, at least 1, that lies in the page cache: 0 to 1 (mincore(2)).
@@ -259,45 +275,6 @@ impl Scratch {
         let cached = pages.iter().filter(|&&page| page & 1 == 1).count();
         Ok(cached as f64 / pages.len() as f64)
     }
-}
-
-/// posix_fadvise(2) for a whole file.
-///
-/// # Errors
-/// The kernel refuses the advice.
-fn advise(file: &File, advice: libc::c_int) -> std::io::Result<()> {
-    // SAFETY: no memory is involved; the descriptor is open.
-    match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, advice) } {
-        0 => Ok(()),
-        errno => Err(Error::from_raw_os_error(errno)),
-    }
-}
-
-/// Fills a part of a file with data that no file system can compress away, and brings it to the device. `go_on` gets
-/// the position and may stop it.
-///
-/// # Errors
-/// The file system is full, or fails; `Interrupted` if `go_on` said so.
-pub fn fill(
-    file: &File,
-    part: std::ops::Range<u64>,
-    mut go_on: impl FnMut(u64) -> bool,
-) -> std::io::Result<()> {
-    let mut random = crate::bench::Random::new(1);
-    let mut chunk = vec![0u8; 1 << 20];
-    let mut at = part.start;
-    while at < part.end {
-        if !go_on(at) {
-            return Err(ErrorKind::Interrupted.into());
-        }
-        for word in chunk.chunks_exact_mut(8) {
-            word.copy_from_slice(&random.bits().to_ne_bytes());
-        }
-        let len = chunk.len().min(usize::try_from(part.end - at).unwrap_or(usize::MAX));
-        file.write_all_at(&chunk[..len], at)?;
-        at += len as u64;
-    }
-    file.sync_all()
 }
 
 /// A size that fits into the free space: the wish as it is, the default made smaller.
@@ -333,14 +310,7 @@ fn fit(wish: Option<u64>, free: u64, notices: &mut Vec<String>) -> Result<u64> {
 /// # Errors
 /// The folder is not there.
 pub fn free_bytes(folder: &Path) -> Result<u64> {
-    let name = std::ffi::CString::new(folder.as_os_str().as_encoded_bytes())?;
-    let mut buf = MaybeUninit::<libc::statvfs>::zeroed();
-    // SAFETY: the name ends in NUL, `buf` is room for one statvfs.
-    if unsafe { libc::statvfs(name.as_ptr(), buf.as_mut_ptr()) } != 0 {
-        return Err(Error::last_os_error()).with_context(|| folder.display().to_string());
-    }
-    // SAFETY: statvfs succeeded, so it filled the structure.
-    let found = unsafe { buf.assume_init() };
+    let found = rustix::fs::statvfs(folder).with_context(|| folder.display().to_string())?;
     Ok(found.f_bavail * found.f_frsize)
 }
 
@@ -357,8 +327,7 @@ fn absolute(path: &Path) -> PathBuf {
 
 /// Bytes in a page of memory.
 pub fn page_size() -> usize {
-    // SAFETY: no memory is involved.
-    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+    rustix::param::page_size()
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use super::matrix::{Cell, Matrix};
 use crate::size;
 use serde_json::{Map, Value, json};
 use std::time::{SystemTime, UNIX_EPOCH};
-use uringlet_lab::bench::{BOUNDS_NS, Figure, Order, PERCENTILES, SubmitFigure};
+use uringlet_lab::bench::{BOUNDS_NS, Figure, Order, PERCENTILES, Spread, SubmitFigure};
 
 /// What stands at the top, beside the command's own keys; with this second as its time.
 pub fn top(jobs: Vec<Value>) -> Value {
@@ -49,25 +49,27 @@ impl Cell {
 
     /// What it has done; `does` is false of the side that it has nothing of.
     fn fio_side(&self, does: bool) -> Value {
-        let none = nanoseconds([0.0; 4], 0);
+        let none = nanoseconds(Spread::default(), 0);
         let mut side = json!({ "slat_ns": none, "clat_ns": none, "lat_ns": none });
         if let Some(found) = self.latency.as_ref().filter(|_| does) {
             let of = |values| nanoseconds(values, found.samples);
             if let Some(submit) = found.submit {
                 // Each request has waited for its submit call as long as that took.
                 let SubmitFigure { us_per_call_min: min, us_per_call_max: max, .. } = submit;
-                side["slat_ns"] = of([min, max, submit.us_per_call_mean, submit.us_per_call_stdev]);
+                let (mean, stdev) = (submit.us_per_call_mean, submit.us_per_call_stdev);
+                side["slat_ns"] = of(Spread { min, max, mean, stdev });
             }
             let (min, max) = (found.complete_us_min, found.complete_us_max);
-            side["clat_ns"] = of([min, max, found.complete_us_mean, found.complete_us_stdev]);
+            let (mean, stdev) = (found.complete_us_mean, found.complete_us_stdev);
+            side["clat_ns"] = of(Spread { min, max, mean, stdev });
             let percentiles = PERCENTILES.iter().zip(found.complete_us_percentiles);
             let percentiles = percentiles.map(|(at, us)| (format!("{at:.6}"), whole(us * 1e3)));
             side["clat_ns"]["percentile"] = Value::Object(percentiles.collect());
-            let total = found.total_us;
-            side["lat_ns"] = of([total.min, total.max, total.mean, total.stdev]);
+            side["lat_ns"] = of(found.total_us);
         }
         let rates: Vec<f64> = self.figures.iter().map(|figure| figure.iops).collect();
-        let [min, max, mean, deviation] = if does { spread(&rates) } else { [0.0; 4] };
+        let Spread { min, max, mean, stdev } =
+            Spread::of(&rates).filter(|_| does).unwrap_or_default();
         let (iops, seconds, ios) = match self.middle() {
             figure if does => (figure.iops, figure.seconds, figure.requests),
             _ => (0.0, 0.0, 0),
@@ -88,12 +90,12 @@ impl Cell {
             "bw_max": whole(max * kib),
             "bw_agg": if does { 100.0 } else { 0.0 },
             "bw_mean": mean * kib,
-            "bw_dev": deviation * kib,
+            "bw_dev": stdev * kib,
             "bw_samples": samples,
             "iops_min": whole(min),
             "iops_max": whole(max),
             "iops_mean": mean,
-            "iops_stddev": deviation,
+            "iops_stddev": stdev,
             "iops_samples": samples,
         });
         let fields = side.as_object_mut().expect("it was made as one");
@@ -144,7 +146,7 @@ impl Matrix {
             "read": cell.fio_side(!load.write),
             "write": cell.fio_side(load.write),
             "trim": cell.fio_side(false),
-            "sync": { "total_ios": 0, "lat_ns": nanoseconds([0.0; 4], 0) },
+            "sync": { "total_ios": 0, "lat_ns": nanoseconds(Spread::default(), 0) },
             "job_runtime": milliseconds(figure.seconds),
             "usr_cpu": percent(figure.user_us_per_request),
             "sys_cpu": percent(system),
@@ -164,9 +166,9 @@ impl Matrix {
     }
 }
 
-/// Lowest, highest, mean and deviation, given in microseconds.
-fn nanoseconds(us: [f64; 4], samples: u64) -> Value {
-    let [min, max, mean, deviation] = us.map(|us| us * 1e3);
+/// What was given in microseconds.
+fn nanoseconds(us: Spread, samples: u64) -> Value {
+    let [min, max, mean, deviation] = [us.min, us.max, us.mean, us.stdev].map(|us| us * 1e3);
     json!({ "min": whole(min), "max": whole(max), "mean": mean, "stddev": deviation, "N": samples })
 }
 
@@ -176,16 +178,6 @@ fn whole(value: f64) -> Value {
 
 fn milliseconds(seconds: f64) -> u64 {
     (seconds * 1e3).round().max(1.0) as u64
-}
-
-/// Lowest, highest, mean and standard deviation.
-fn spread(values: &[f64]) -> [f64; 4] {
-    let count = values.len() as f64;
-    let mean = values.iter().sum::<f64>() / count;
-    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-    let deviation = if values.len() > 1 { (squares / (count - 1.0)).sqrt() } else { 0.0 };
-    let lowest = values.iter().copied().fold(f64::INFINITY, f64::min);
-    [lowest, values.iter().copied().fold(0.0, f64::max), mean, deviation]
 }
 
 /// `Sat Nov 21 17:48:12 2026`.

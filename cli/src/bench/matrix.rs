@@ -247,8 +247,7 @@ impl Matrix {
         stop: &AtomicBool,
         mut progress: impl FnMut(String),
     ) {
-        // Without the advice, read-ahead turns a random read into many.
-        let _ = scratch.advise(libc::POSIX_FADV_RANDOM);
+        scratch.expect_random_reads();
         let rounds = self.settings.rounds;
         let lines = self
             .cells

@@ -253,8 +253,7 @@ impl<'a> Report<'a> {
             return None;
         }
         let subject = self.matrix.subject()?;
-        let keys =
-            vec![Key { name: subject.name().into(), style: subject.style(), striped: false }];
+        let keys = vec![Key::new(subject.name(), subject.style(), false)];
         let bars = Bars {
             value: Axis::new(
                 "ratio to the best native engine",
@@ -372,7 +371,7 @@ pub fn ratio_cells<E>(
 
 /// Reasons in the order of the table, each with everything that it is the reason for.
 fn not_measured(matrix: &Matrix) -> Vec<NotMeasured> {
-    let of = |cell: &Cell| {
+    NotMeasured::by_reason(matrix.cells.iter().map(|cell| {
         let same = |other: &Cell| other.not_measured == cell.not_measured;
         let mut of_engine = matrix.cells.iter().filter(|other| other.engine == cell.engine);
         let mut of_workload = matrix.cells.iter().filter(|other| other.workload == cell.workload);
@@ -383,9 +382,8 @@ fn not_measured(matrix: &Matrix) -> Vec<NotMeasured> {
         } else {
             format!("{}, depth {}, {}", cell.workload.label(), cell.depth, cell.engine.name())
         };
-        Some((name, cell.not_measured.clone()?))
-    };
-    NotMeasured::by_reason(matrix.cells.iter().filter_map(of))
+        (name, cell.not_measured.as_ref())
+    }))
 }
 
 #[cfg(test)]

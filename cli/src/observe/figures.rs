@@ -102,88 +102,46 @@ pub struct Counter {
     pub value: u64,
 }
 
-/// Every counter that only grows.
-pub fn counters(stats: &Snapshot) -> [Counter; 29] {
-    let counter = |name, help, value| Counter { name, help, value };
-    [
-        counter("contexts", "Contexts made.", stats.contexts),
-        counter("submitted", "Requests accepted by a submit.", stats.submitted),
-        counter("reads", "Completed reads.", stats.reads),
-        counter("writes", "Completed writes.", stats.writes),
-        counter("fsyncs", "Completed fsyncs, fdatasyncs and sync_file_ranges.", stats.fsyncs),
-        counter("polls", "Completed polls.", stats.polls),
-        counter("others", "Completed requests of any other kind.", stats.others),
-        counter("canceled", "Requests cancelled before they were executed.", stats.canceled),
-        counter("errors", "Requests completed with an error.", stats.errors),
-        counter("read_bytes", "Bytes transferred by reads.", stats.bytes_read),
-        counter("written_bytes", "Bytes transferred by writes.", stats.bytes_written),
-        counter("by_waiter", "Requests executed by a waiting thread.", stats.by_waiter),
-        counter("by_worker", "Requests executed by a worker with the baton.", stats.by_worker),
-        counter("by_pool", "Requests executed by a worker without the baton.", stats.by_pool),
-        counter("by_poller", "Requests completed by the poller.", stats.by_poller),
-        counter("by_kernel", "Requests executed by the kernel.", stats.by_kernel),
-        counter(
-            "after_losing_baton",
-            "Requests whose executor had lost the baton.",
-            stats.after_losing_baton,
-        ),
-        counter("wake_ups", "Times that a worker was woken or made.", stats.wakeups),
-        counter(
-            "hand_overs",
-            "Times that the baton was taken from a blocked holder.",
-            stats.handovers,
-        ),
-        counter(
-            "reads_ahead",
-            "Cached reads whose pages were asked for before a thread waited for them.",
-            stats.reads_ahead,
-        ),
-        counter(
-            "syncs_together",
-            "Fsyncs done by one call with others of their descriptor.",
-            stats.syncs_together,
-        ),
-        counter(
-            "reads_in_parts",
-            "Large cached reads that several threads did in parts.",
-            stats.reads_in_parts,
-        ),
-        counter(
-            "submissions_local",
-            "Placed requests executed in the submitter's cell.",
-            stats.submissions_local,
-        ),
-        counter(
-            "submissions_remote",
-            "Placed requests executed in another cell.",
-            stats.submissions_remote,
-        ),
-        counter(
-            "completions_local",
-            "Placed requests completed in the interrupt's cell.",
-            stats.completions_local,
-        ),
-        counter(
-            "completions_remote",
-            "Placed requests completed in another cell than the interrupt's.",
-            stats.completions_remote,
-        ),
-        counter(
-            "completions_home",
-            "Placed requests completed in the submitter's cell.",
-            stats.completions_home,
-        ),
-        counter(
-            "completions_away",
-            "Placed requests completed in another cell than the submitter's.",
-            stats.completions_away,
-        ),
-        counter(
-            "cpu_hand_overs",
-            "Times that a placed request went from one CPU to another.",
-            stats.cpu_handovers,
-        ),
-    ]
+/// Has a list of every counter: its name, the field of a snapshot, and what it counts.
+macro_rules! counters {
+    ($($name:ident $field:ident $help:literal,)*) => {
+        /// Every counter that only grows.
+        pub fn counters(stats: &Snapshot) -> Vec<Counter> {
+            vec![$(Counter { name: stringify!($name), help: $help, value: stats.$field }),*]
+        }
+    };
+}
+
+counters! {
+    contexts contexts "Contexts made.",
+    submitted submitted "Requests accepted by a submit.",
+    reads reads "Completed reads.",
+    writes writes "Completed writes.",
+    fsyncs fsyncs "Completed fsyncs, fdatasyncs and sync_file_ranges.",
+    polls polls "Completed polls.",
+    others others "Completed requests of any other kind.",
+    canceled canceled "Requests cancelled before they were executed.",
+    errors errors "Requests completed with an error.",
+    read_bytes bytes_read "Bytes transferred by reads.",
+    written_bytes bytes_written "Bytes transferred by writes.",
+    by_waiter by_waiter "Requests executed by a waiting thread.",
+    by_worker by_worker "Requests executed by a worker with the baton.",
+    by_pool by_pool "Requests executed by a worker without the baton.",
+    by_poller by_poller "Requests completed by the poller.",
+    by_kernel by_kernel "Requests executed by the kernel.",
+    after_losing_baton after_losing_baton "Requests whose executor had lost the baton.",
+    wake_ups wakeups "Times that a worker was woken or made.",
+    hand_overs handovers "Times that the baton was taken from a blocked holder.",
+    reads_ahead reads_ahead "Cached reads whose pages were asked for before a thread waited for them.",
+    syncs_together syncs_together "Fsyncs done by one call with others of their descriptor.",
+    reads_in_parts reads_in_parts "Large cached reads that several threads did in parts.",
+    submissions_local submissions_local "Placed requests executed in the submitter's cell.",
+    submissions_remote submissions_remote "Placed requests executed in another cell.",
+    completions_local completions_local "Placed requests completed in the interrupt's cell.",
+    completions_remote completions_remote "Placed requests completed in another cell than the interrupt's.",
+    completions_home completions_home "Placed requests completed in the submitter's cell.",
+    completions_away completions_away "Placed requests completed in another cell than the submitter's.",
+    cpu_hand_overs cpu_handovers "Times that a placed request went from one CPU to another.",
 }
 
 /// All counters and distributions since the program's start, as JSON.

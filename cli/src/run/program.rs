@@ -1,10 +1,9 @@
 //! Finds a program as execvp(3) does, and refuses what a preloaded library cannot reach.
 
-#![allow(unsafe_code)]
-
 use object::elf;
 use object::read::elf::{FileHeader as _, ProgramHeader as _};
-use std::ffi::{CString, OsStr, OsString};
+use rustix::fs::{Access, AtFlags, CWD};
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
 use std::io::Read as _;
@@ -184,20 +183,12 @@ fn check_privileges(program: &Path) -> Result<(), Refusal> {
 }
 
 fn has_capabilities(program: &Path) -> bool {
-    let Ok(path) = CString::new(program.as_os_str().as_bytes()) else { return false };
-    // SAFETY: both strings end in NUL and outlive the call; size 0 lets the kernel write nothing.
-    let size = unsafe {
-        libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0)
-    };
-    size > 0
+    rustix::fs::getxattr_query(program, "security.capability").is_ok_and(|size| size > 0)
 }
 
 fn is_executable(path: &Path) -> bool {
-    let Ok(name) = CString::new(path.as_os_str().as_bytes()) else { return false };
-    // SAFETY: the string ends in NUL and outlives the call.
-    let allowed =
-        unsafe { libc::faccessat(libc::AT_FDCWD, name.as_ptr(), libc::X_OK, libc::AT_EACCESS) };
-    allowed == 0 && path.is_file()
+    let allowed = rustix::fs::accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS);
+    allowed.is_ok() && path.is_file()
 }
 
 /// The headers lie at the beginning of every file that a linker makes; the rest may be gigabytes.

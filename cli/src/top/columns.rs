@@ -70,59 +70,43 @@ const fn column(
     Column { head, width, rank, cell, key }
 }
 
+/// Of a figure: its text, and the number that lines are sorted by.
+macro_rules! figure {
+    ($head:literal, $width:literal, $rank:literal, $text:path, $($field:ident).+) => {
+        column(
+            $head,
+            $width,
+            $rank,
+            |l| $text(l.figures.$($field).+),
+            Some(|l| l.figures.$($field).+ as f64),
+        )
+    };
+    ($head:literal, $width:literal, $rank:literal, latency $which:ident $field:ident) => {
+        column(
+            $head,
+            $width,
+            $rank,
+            |l| l.figures.$which.text(l.figures.$which.$field),
+            Some(|l| l.figures.$which.$field as f64),
+        )
+    };
+}
+
+fn bytes(rate: f64) -> String {
+    size::long(rate as u64)
+}
+
 const PID: Column = column("PID", 7, 0, |l| l.pid.to_string(), Some(|l| -f64::from(l.pid)));
 const NAME: Column = column("PROGRAM", 15, 1, |l| l.name.to_owned(), None);
-const REQUESTS: Column = column(
-    "REQ/S",
-    6,
-    2,
-    |l| size::rate(l.figures.requests_per_s),
-    Some(|l| l.figures.requests_per_s),
-);
-const READ: Column = column(
-    "READ/S",
-    8,
-    5,
-    |l| size::long(l.figures.bytes_read_per_s as u64),
-    Some(|l| l.figures.bytes_read_per_s),
-);
-const WRITTEN: Column = column(
-    "WRITE/S",
-    8,
-    6,
-    |l| size::long(l.figures.bytes_written_per_s as u64),
-    Some(|l| l.figures.bytes_written_per_s),
-);
+const REQUESTS: Column = figure!("REQ/S", 6, 2, size::rate, requests_per_s);
+const READ: Column = figure!("READ/S", 8, 5, bytes, bytes_read_per_s);
+const WRITTEN: Column = figure!("WRITE/S", 8, 6, bytes, bytes_written_per_s);
 const IN_FLIGHT: Column =
     column("INFL", 5, 3, |l| l.in_flight.to_string(), Some(|l| l.in_flight as f64));
-const COMPLETION_99: Column = column(
-    "CPL 99%",
-    8,
-    4,
-    |l| l.figures.completion.text(l.figures.completion.p99_ns),
-    Some(|l| l.figures.completion.p99_ns as f64),
-);
-const COMPLETION_50: Column = column(
-    "CPL 50%",
-    8,
-    9,
-    |l| l.figures.completion.text(l.figures.completion.p50_ns),
-    Some(|l| l.figures.completion.p50_ns as f64),
-);
-const SUBMIT_50: Column = column(
-    "SUB 50%",
-    8,
-    12,
-    |l| l.figures.submit.text(l.figures.submit.p50_ns),
-    Some(|l| l.figures.submit.p50_ns as f64),
-);
-const SUBMIT_99: Column = column(
-    "SUB 99%",
-    8,
-    11,
-    |l| l.figures.submit.text(l.figures.submit.p99_ns),
-    Some(|l| l.figures.submit.p99_ns as f64),
-);
+const COMPLETION_99: Column = figure!("CPL 99%", 8, 4, latency completion p99_ns);
+const COMPLETION_50: Column = figure!("CPL 50%", 8, 9, latency completion p50_ns);
+const SUBMIT_50: Column = figure!("SUB 50%", 8, 12, latency submit p50_ns);
+const SUBMIT_99: Column = figure!("SUB 99%", 8, 11, latency submit p99_ns);
 
 /// Those of programs.
 pub const PROGRAM: [Column; 14] = [
@@ -133,13 +117,7 @@ pub const PROGRAM: [Column; 14] = [
     READ,
     WRITTEN,
     IN_FLIGHT,
-    column(
-        "HAND/S",
-        6,
-        7,
-        |l| size::rate(l.figures.hand_overs_per_s),
-        Some(|l| l.figures.hand_overs_per_s),
-    ),
+    figure!("HAND/S", 6, 7, size::rate, hand_overs_per_s),
     column("WORK", 4, 8, |l| l.workers.to_string(), Some(|l| l.workers as f64)),
     SUBMIT_50,
     SUBMIT_99,

@@ -15,6 +15,8 @@
 //! or the doze fails. Nothing is taken off but all at once, so a node cannot be gone and back while an
 //! add is on its way.
 #![allow(unsafe_code)]
+// As in the rest of the crate: nothing is made by default.
+#![allow(clippy::new_without_default)]
 
 use std::ptr::{null_mut, without_provenance_mut};
 use std::time::Duration;
@@ -24,7 +26,7 @@ use crate::sync::{AtomicPtr, Ordering, UnsafeCell};
 
 /// A place on a list.
 #[derive(Debug)]
-pub(crate) struct Node<T> {
+pub struct Node<T> {
     /// What was added before it.
     below: UnsafeCell<*mut Node<T>>,
     item: UnsafeCell<Option<T>>,
@@ -36,20 +38,22 @@ unsafe impl<T: Send> Send for Node<T> {}
 unsafe impl<T: Send> Sync for Node<T> {}
 
 impl<T> Node<T> {
-    pub(crate) fn new() -> Self {
+    /// On no list.
+    pub fn new() -> Self {
         Self { below: UnsafeCell::new(null_mut()), item: UnsafeCell::new(None) }
     }
 }
 
 /// Nodes that are added to a list together.
 #[derive(Debug)]
-pub(crate) struct Chain<T> {
+pub struct Chain<T> {
     newest: *mut Node<T>,
     oldest: *mut Node<T>,
 }
 
 impl<T> Chain<T> {
-    pub(crate) fn new() -> Self {
+    /// Empty.
+    pub fn new() -> Self {
         Self { newest: null_mut(), oldest: null_mut() }
     }
 
@@ -63,7 +67,7 @@ impl<T> Chain<T> {
     /// The node is the caller's alone: on no list and no other chain. It stays where it is until the list that
     /// the chain is added to has given its item out.
     #[inline]
-    pub(crate) unsafe fn add(&mut self, node: &Node<T>, item: T) {
+    pub unsafe fn add(&mut self, node: &Node<T>, item: T) {
         // SAFETY: the caller's alone.
         node.item.with_mut(|at| unsafe { *at = Some(item) });
         // SAFETY: as above.
@@ -77,7 +81,7 @@ impl<T> Chain<T> {
 
 /// What the owner of a list does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Owner {
+pub enum Owner {
     /// It looks at the list before it sleeps.
     Awake,
     /// It is to be woken: [`List::wake`].
@@ -88,7 +92,7 @@ pub(crate) enum Owner {
 
 /// The list.
 #[derive(Debug)]
-pub(crate) struct List<T> {
+pub struct List<T> {
     head: AtomicPtr<Node<T>>,
     sleep: Sleep,
 }
@@ -112,14 +116,14 @@ fn is_node<T>(head: *mut Node<T>) -> bool {
 
 impl<T> List<T> {
     /// An empty list without an owner.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self { head: AtomicPtr::new(gone()), sleep: Sleep::new() }
     }
 
     /// Adds a chain that is not empty, with one atomic step. What is to be done then is the caller's.
     #[inline]
     #[must_use]
-    pub(crate) fn add(&self, chain: Chain<T>) -> Owner {
+    pub fn add(&self, chain: Chain<T>) -> Owner {
         debug_assert!(!chain.is_empty());
         // SAFETY: what is on the chain is the adder's until the exchange below.
         let oldest = unsafe { &(*chain.oldest).below };
@@ -146,7 +150,7 @@ impl<T> List<T> {
 
     /// The owner takes all there is, oldest first; each node is free again when its item is given
     /// out. Gives how many. The owner is awake after it.
-    pub(crate) fn drain(&self, mut take: impl FnMut(T)) -> usize {
+    pub fn drain(&self, mut take: impl FnMut(T)) -> usize {
         // Acquire: the nodes.
         let mut top = self.head.swap(awake(), Ordering::Acquire);
         if !is_node(top) {

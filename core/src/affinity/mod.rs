@@ -4,7 +4,6 @@
 //! application's, `queue_affinity`, `completion_affinity`), and `rq_affinity`, which sends completions
 //! back to where they were submitted.
 
-mod compare;
 mod completers;
 pub(crate) mod completion;
 mod cpus;
@@ -13,7 +12,12 @@ pub(crate) mod placed;
 mod placement;
 mod topology;
 
-pub use compare::{ListCost, compare_lists};
+/// The list of completions, for the experiment that measures what adding to it costs.
+#[doc(hidden)]
+pub mod list {
+    pub use super::completion::{Chain, List, Node, Owner};
+}
+
 pub use cpus::{BadList, CpuSet};
 pub use device::{Device, Queue};
 pub use placement::{

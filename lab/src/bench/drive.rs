@@ -233,6 +233,21 @@ pub struct Spread {
     pub stdev: f64,
 }
 
+impl Spread {
+    /// Of a sample; none of nothing.
+    pub fn of(values: &[f64]) -> Option<Self> {
+        let count = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / count;
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        Some(Self {
+            min: values.iter().copied().reduce(f64::min)?,
+            mean,
+            max: values.iter().copied().reduce(f64::max)?,
+            stdev: if values.len() > 1 { (squares / (count - 1.0)).sqrt() } else { 0.0 },
+        })
+    }
+}
+
 /// The time that the caller spends in submit calls.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SubmitFigure {
@@ -512,6 +527,14 @@ mod tests {
         for (found, expected) in others.into_iter().zip([7.0, 9.0, 1.0]) {
             assert!((found - expected).abs() < 0.02, "{figure:?}");
         }
+    }
+
+    #[test]
+    fn a_spread_is_that_of_a_sample() {
+        let found = Spread::of(&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]).unwrap();
+        assert_eq!((found.min, found.mean, found.max), (2.0, 5.0, 9.0));
+        assert!((found.stdev - (32.0f64 / 7.0).sqrt()).abs() < 1e-9);
+        assert_eq!((Spread::of(&[]), Spread::of(&[3.0]).unwrap().stdev), (None, 0.0));
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod trial;
 mod workload;
 
 pub use drive::{
-    BOUNDS_NS, Figure, LatencyFigure, PERCENTILES, Queue, Request, SubmitFigure, cpu_time,
+    BOUNDS_NS, Figure, LatencyFigure, PERCENTILES, Queue, Request, Spread, SubmitFigure, cpu_time,
 };
 pub use engine::Engine;
 pub use native::Libaio;

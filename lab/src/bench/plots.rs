@@ -15,8 +15,7 @@ impl Engine {
 /// A line of medians over depths, with the rounds as points.
 pub fn rates<'a>(engine: Engine, depths: impl IntoIterator<Item = (usize, &'a [Run])>) -> Series {
     let point = |(depth, runs): (usize, &[Run])| {
-        let rounds: Vec<f64> = runs.iter().map(|run| run.iops).collect();
-        Some(Point { x: depth as f64, y: median(rounds.clone())?, rounds })
+        Point::of(depth, runs.iter().map(|run| run.iops).collect())
     };
     let points = depths.into_iter().filter_map(point).collect();
     Series { name: engine.name().into(), style: engine.style(), points }
@@ -64,12 +63,11 @@ pub fn cpu_bar(engine: Engine, runs: &[Run]) -> Bar {
 
 /// Bars of user and system time.
 pub fn cpu_plot(title: impl Into<String>, groups: Vec<Group>) -> Figure {
-    let key = |name: &str, style, striped| Key { name: name.into(), style, striped };
     let bars = Bars {
         value: Axis::new("CPU time per request", "µs", Scale::Linear),
         category: "engines, by requests in flight".into(),
         origin: 0.0,
-        keys: vec![key("user", 2, false), key("system", 1, true)],
+        keys: vec![Key::new("user", 2, false), Key::new("system", 1, true)],
         groups,
     };
     let about = "CPU time of all threads for one request, user and system time one after the other; less is better.";

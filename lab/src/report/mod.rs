@@ -114,15 +114,15 @@ pub struct NotMeasured {
 }
 
 impl NotMeasured {
-    /// Things and the reason for each, turned round: every reason once, in order.
-    pub fn by_reason<R: AsRef<str>>(all: impl Iterator<Item = (String, R)>) -> Vec<Self> {
+    /// Things and the reason for each that has one, turned round: every reason once, in order.
+    pub fn by_reason<'a>(all: impl Iterator<Item = (String, Option<&'a String>)>) -> Vec<Self> {
         let mut list: Vec<Self> = Vec::new();
         for (name, reason) in all {
-            let reason = reason.as_ref();
-            match list.iter_mut().find(|known| known.reason == reason) {
+            let Some(reason) = reason else { continue };
+            match list.iter_mut().find(|known| known.reason == *reason) {
                 Some(known) if known.what.contains(&name) => {}
                 Some(known) => known.what.push(name),
-                None => list.push(Self { what: vec![name], reason: reason.to_owned() }),
+                None => list.push(Self { what: vec![name], reason: reason.clone() }),
             }
         }
         list
@@ -252,6 +252,13 @@ pub struct Point {
     pub rounds: Vec<f64>,
 }
 
+impl Point {
+    /// The median of some rounds; none without a round.
+    pub fn of(x: usize, rounds: Vec<f64>) -> Option<Self> {
+        Some(Self { x: x as f64, y: crate::bench::median(rounds.clone())?, rounds })
+    }
+}
+
 /// Values of things that have names.
 #[derive(Clone, Debug)]
 pub struct Bars {
@@ -272,6 +279,17 @@ pub struct Key {
     pub striped: bool,
 }
 
+impl Key {
+    pub fn new(name: impl Into<String>, style: usize, striped: bool) -> Self {
+        Self { name: name.into(), style, striped }
+    }
+
+    /// What was measured here, and what was published.
+    pub fn measured_and_published() -> Vec<Self> {
+        vec![Self::new("measured", 2, false), Self::new("published", 1, true)]
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Group {
     pub label: String,
@@ -286,6 +304,14 @@ pub struct Bar {
     /// Lowest and highest of the rounds.
     pub spread: Option<(f64, f64)>,
     pub tone: Tone,
+}
+
+impl Bar {
+    /// Of one part; empty without a value.
+    pub fn one(label: impl Into<String>, key: usize, value: Option<f64>) -> Self {
+        let parts = value.map(|value| (key, value)).into_iter().collect();
+        Self { label: label.into(), parts, ..Self::default() }
+    }
 }
 
 /// Ratios at crossings of two lists.

@@ -3,11 +3,12 @@
 //! The C library executes the requests of one descriptor one after the other. With a request on
 //! each of a number of duplicates it has a thread for each of them.
 
+use super::cells::{self, keeps};
 use super::options::Options;
 use super::published::FdPool;
 use super::report::{self, Shown};
 use super::{Experiment, Outcome, STATUS, Setup, only_writes};
-use crate::bench::{self, Engine, Figure, Load, Order, Trial, exclusion, interleaved, plots};
+use crate::bench::{self, Engine, Figure, Load, Order, Trial, exclusion, plots};
 use crate::machine::Storage;
 use crate::report::{
     Axis, Bar, Bars, Document, Figure as Plotted, Group, Header, Key, NotMeasured, Plot, Record,
@@ -19,7 +20,6 @@ use crate::size;
 use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Requests in flight, as published.
@@ -146,8 +146,10 @@ struct Cell {
     published: Option<Values>,
 }
 
+keeps!(Cell, figures: Figure, |cell| format!("{} · {}", cell.table.label(), cell.road()));
+
 impl Cell {
-    fn name(&self) -> String {
+    fn road(&self) -> String {
         match self.pool {
             Some(pool) => format!("{}, pool of {pool}", self.engine.name()),
             None => self.engine.name().to_owned(),
@@ -215,9 +217,8 @@ impl Experiment for Arguments {
             block: BLOCK,
             file_size: scratch.size,
         };
-        let mut cells = cells(&scratch, &setup.storage);
-        let steps = cells.iter().filter(|cell| cell.not_measured.is_none()).count() as u64
-            * u64::from(settings.rounds);
+        let mut cells = all_cells(&scratch, &setup.storage);
+        let steps = cells.len() as u64 * u64::from(settings.rounds);
         let takes = Duration::from_secs_f64(steps as f64 * (settings.seconds + OVERHEAD));
         let rounds = format!("{} of {} s per cell, interleaved", settings.rounds, settings.seconds);
         let more = [("rounds", rounds), ("takes", session::about(takes))];
@@ -246,7 +247,7 @@ impl Experiment for Arguments {
 }
 
 /// Every combination, those that cannot work already marked with the reason.
-fn cells(scratch: &Scratch, storage: &Storage) -> Vec<Cell> {
+fn all_cells(scratch: &Scratch, storage: &Storage) -> Vec<Cell> {
     let refusals = ROADS.map(|road| road.engine.probe(DEPTH, road.pool).err());
     let mut cells = Vec::new();
     for table in TABLES {
@@ -269,15 +270,8 @@ fn cells(scratch: &Scratch, storage: &Storage) -> Vec<Cell> {
 
 fn measure(cells: &mut [Cell], settings: &Settings, scratch: &Scratch, steps: u64) {
     let bar = session::progress(steps);
-    let rounds = settings.rounds;
-    for (round, index) in interleaved(&[ROADS.len(); TABLES.len()], rounds) {
-        let cell = &mut cells[index];
-        if cell.not_measured.is_some() {
-            continue;
-        }
-        let (label, name) = (cell.table.label(), cell.name());
-        bar.set_message(format!("round {} of {rounds} · {label} · {name}", round + 1));
-        bar.inc(1);
+    let groups = [ROADS.len(); TABLES.len()];
+    cells::measure(cells, &groups, settings.rounds, &bar, |cell, round, index| {
         // One for a table and round: all engines get the same offsets.
         let seed = u64::from(round) << 8 | (index / ROADS.len()) as u64;
         let trial = Trial {
@@ -290,15 +284,8 @@ fn measure(cells: &mut [Cell], settings: &Settings, scratch: &Scratch, steps: u6
             duration: Duration::from_secs_f64(settings.seconds),
             timed: true,
         };
-        let result = trial.run(scratch, &STOP);
-        if STOP.load(Ordering::Relaxed) {
-            break;
-        }
-        match result {
-            Ok(figure) => cell.figures.push(figure),
-            Err(reason) => cell.not_measured = Some(reason),
-        }
-    }
+        trial.run(scratch, &STOP)
+    });
     bar.finish_and_clear();
 }
 
@@ -376,9 +363,9 @@ impl Report {
         if let Some(last) = sections.last_mut() {
             last.notes.push("In parentheses: published only.".into());
         }
-        let missing = self.cells.iter().filter_map(|cell| {
-            let reason = cell.not_measured.as_ref()?;
-            Some((format!("{}: {}", cell.table.label(), cell.name()), reason))
+        let missing = self.cells.iter().map(|cell| {
+            let name = format!("{}: {}", cell.table.label(), cell.road());
+            (name, cell.not_measured.as_ref())
         });
         sections.push(Section::not_measured(&NotMeasured::by_reason(missing)));
         let left = match self.descriptors_left_open {
@@ -393,28 +380,21 @@ impl Report {
             let record = record.with("cache", cell.table.cache).with("engine", cell.engine.name());
             record.with("pool", pool).rounds(&cell.figures, cell.not_measured.as_deref())
         });
-        Document {
-            header,
-            interrupted: self.setup.interrupted,
-            method: METHOD.into(),
-            records: records.collect(),
-            sections,
-            summary: report::shown(&self.shown).with_notes([left]),
-            parts: Vec::new(),
-        }
+        let summary = report::shown(&self.shown).with_notes([left]);
+        self.setup.document(header, METHOD, sections, summary, records)
     }
 
     fn section(&self, table: Table) -> Section {
         let mine = || self.cells.iter().filter(|cell| cell.table == table);
         let baseline = mine().find(|cell| cell.is_baseline);
-        let name = baseline.map_or_else(String::new, Cell::name);
+        let name = baseline.map_or_else(String::new, Cell::road);
         let heads = ["MB/s", "submit µs", "complete ms", "ratio"];
         let heads = ["engine"].into_iter().chain(heads).chain(heads);
         let mut out =
             Lines::new("", heads, 1..9).grouped(&[("", 1), ("measured", 4), ("published", 4)]);
         for cell in mine() {
             let sides = [cell.measured, cell.published].into_iter().flat_map(texts);
-            out.row(std::iter::once(cell.name()).chain(sides));
+            out.row(std::iter::once(cell.road()).chain(sides));
         }
         for line in &self.published_only {
             if (&*line.workload, &*line.cache) != (table.workload, table.cache) {
@@ -441,31 +421,24 @@ impl Report {
             return Vec::new();
         }
         let label = table.label();
-        let key = |name: &str, style, striped| Key { name: name.into(), style, striped };
         let bars = |value, origin, keys, groups| {
             let category = "engines, 74 in flight (psync: 1)".into();
             Plot::Bars(Bars { value, category, origin, keys, groups })
         };
-        let bar = |label: &str, key, value: Option<f64>| Bar {
-            label: label.into(),
-            parts: value.map(|value| (key, value)).into_iter().collect(),
-            ..Bar::default()
-        };
         let pairs = mine().map(|cell| {
             let ratio = |values: Option<Values>| values.and_then(|values| values.ratio);
-            let mut bars = vec![bar("measured", 0, ratio(cell.measured))];
-            bars.extend(ratio(cell.published).map(|ratio| bar("published", 1, Some(ratio))));
-            Group { label: cell.name(), bars }
+            let mut bars = vec![Bar::one("measured", 0, ratio(cell.measured))];
+            bars.extend(ratio(cell.published).map(|ratio| Bar::one("published", 1, Some(ratio))));
+            Group { label: cell.road(), bars }
         });
         let one = |of: fn(&Values) -> Option<f64>| {
             let group = |cell: &Cell| {
                 let value = cell.measured.as_ref().and_then(of);
-                Group { label: cell.name(), bars: vec![bar("", 0, value)] }
+                Group { label: cell.road(), bars: vec![Bar::one("", 0, value)] }
             };
             mine().map(group).collect::<Vec<_>>()
         };
         let ratio = Axis::new("ratio of MB/s to the baseline", "1 is equal, log scale", Scale::Log);
-        let both = vec![key("measured", 2, false), key("published", 1, true)];
         let submit = Axis::new("submit time per request", "µs", Scale::Linear);
         let rate = Axis::new("throughput", "MB/s", Scale::Linear);
         let curves =
@@ -475,23 +448,23 @@ impl Report {
                     cell.engine,
                     latencies.map(|latency| &latency.complete_us_percentiles),
                 );
-                Series { name: cell.name(), style, ..curve }
+                Series { name: cell.road(), style, ..curve }
             });
         vec![
             Plotted::new(
                 format!("{label}: throughput"),
                 "Medians of the rounds; more is better.",
-                bars(rate, 0.0, vec![key("measured", 2, false)], one(|v| Some(v.mb_per_s))),
+                bars(rate, 0.0, vec![Key::new("measured", 2, false)], one(|v| Some(v.mb_per_s))),
             ),
             Plotted::new(
                 format!("{label}: measured and published"),
                 "Throughput divided by that of the baseline of the same side.",
-                bars(ratio, 1.0, both, pairs.collect()),
+                bars(ratio, 1.0, Key::measured_and_published(), pairs.collect()),
             ),
             Plotted::new(
                 format!("{label}: submit"),
                 "Time in submit calls by the caller's clock, divided by the requests; less is better.",
-                bars(submit, 0.0, vec![key("measured", 2, false)], one(|v| v.submit_us)),
+                bars(submit, 0.0, vec![Key::new("measured", 2, false)], one(|v| v.submit_us)),
             ),
             plots::percentile_plot(
                 format!("{label}: completion latency"),

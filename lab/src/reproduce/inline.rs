@@ -3,13 +3,12 @@
 //! io_uring tries a request and has a worker redo it if it would block; uringlet executes it, and if it
 //! blocks, another thread goes on with the rest.
 
+use super::cells::{self, Cell as _};
 use super::options::Options;
 use super::published::Uringlet;
 use super::report::{self, Goal, Ratio, Shown};
 use super::{Experiment, Outcome, STATUS, Setup, ascending, number, only_writes};
-use crate::bench::{
-    self, Engine, Figure, Load, Order, Trial, exclusion, interleaved, median, plots,
-};
+use crate::bench::{self, Engine, Figure, Load, Order, Trial, exclusion, median, plots};
 use crate::machine::Storage;
 use crate::report::{
     Document, Figure as Plotted, Group, Header, NotMeasured, Record, Section, Table,
@@ -20,7 +19,6 @@ use crate::size;
 use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Bytes of the file that are written to, as published.
@@ -90,11 +88,25 @@ struct Cell {
     published: Option<Values>,
 }
 
-impl Cell {
+impl cells::Cell for Cell {
+    /// For the rate, and for the latencies.
+    type Figure = [Figure; 2];
+
     fn name(&self) -> String {
         format!("depth {}, {}", self.depth, self.engine.name())
     }
 
+    fn not_measured(&mut self) -> &mut Option<String> {
+        &mut self.not_measured
+    }
+
+    fn push(&mut self, [rate, timed]: [Figure; 2]) {
+        self.rates.push(rate);
+        self.timed.push(timed);
+    }
+}
+
+impl Cell {
     fn iops(&self) -> Vec<f64> {
         self.rates.iter().map(|figure| figure.iops).collect()
     }
@@ -178,7 +190,7 @@ impl Experiment for Arguments {
             block: BLOCK,
             window: WINDOW.min(scratch.size),
         };
-        let mut cells = cells(&settings, &scratch, &setup.storage);
+        let mut cells = all_cells(&settings, &scratch, &setup.storage);
         let runs = 2 * cells.len() as u32 * settings.rounds;
         let takes = Duration::from_secs_f64(f64::from(runs) * (settings.seconds + 0.1));
         let rounds = format!("{} of {} s per run, interleaved", settings.rounds, settings.seconds);
@@ -200,7 +212,7 @@ fn load(window: u64) -> Load {
     Load { write: true, direct: false, order, window, block: BLOCK, fsync_every: None }
 }
 
-fn cells(settings: &Settings, scratch: &Scratch, storage: &Storage) -> Vec<Cell> {
+fn all_cells(settings: &Settings, scratch: &Scratch, storage: &Storage) -> Vec<Cell> {
     let excluded = exclusion(&load(settings.window), scratch, storage);
     let mut cells = Vec::new();
     for &depth in &settings.depths {
@@ -218,18 +230,12 @@ fn cells(settings: &Settings, scratch: &Scratch, storage: &Storage) -> Vec<Cell>
 }
 
 fn measure(settings: &Settings, cells: &mut [Cell], scratch: &Scratch) {
-    let rounds = settings.rounds;
-    let bar = session::progress(cells.len() as u64 * u64::from(rounds));
-    for (round, index) in interleaved(&vec![ROADS.len(); settings.depths.len()], rounds) {
-        let cell = &mut cells[index];
-        bar.set_message(format!("round {} of {rounds} · {}", round + 1, cell.name()));
-        bar.inc(1);
-        for timed in [false, true] {
-            if cell.not_measured.is_some() {
-                continue;
-            }
-            // One for a depth and round: all engines get the same offsets.
-            let seed = u64::from(round) << 8 | (index / ROADS.len()) as u64;
+    let bar = session::progress(cells.len() as u64 * u64::from(settings.rounds));
+    let groups = vec![ROADS.len(); settings.depths.len()];
+    cells::measure(cells, &groups, settings.rounds, &bar, |cell, round, index| {
+        // One for a depth and round: all engines get the same offsets.
+        let seed = u64::from(round) << 8 | (index / ROADS.len()) as u64;
+        let run = |timed| {
             let trial = Trial {
                 engine: cell.engine,
                 pool: None,
@@ -240,17 +246,10 @@ fn measure(settings: &Settings, cells: &mut [Cell], scratch: &Scratch) {
                 duration: Duration::from_secs_f64(settings.seconds),
                 timed,
             };
-            let result = trial.run(scratch, &STOP);
-            if STOP.load(Ordering::Relaxed) {
-                return bar.finish_and_clear();
-            }
-            match result {
-                Ok(figure) if timed => cell.timed.push(figure),
-                Ok(figure) => cell.rates.push(figure),
-                Err(reason) => cell.not_measured = Some(reason),
-            }
-        }
-    }
+            trial.run(scratch, &STOP)
+        };
+        Ok([run(false)?, run(true)?])
+    });
     bar.finish_and_clear();
 }
 
@@ -303,7 +302,7 @@ impl Report {
             let row = [cell.depth.to_string(), cell.engine.name().to_owned()];
             table.row(row.into_iter().chain(sides));
         }
-        let missing = self.cells.iter().filter_map(|c| Some((c.name(), c.not_measured.as_ref()?)));
+        let missing = self.cells.iter().map(|cell| (cell.name(), cell.not_measured.as_ref()));
         let records = self.cells.iter().flat_map(|cell| {
             let record = |runs| {
                 let record = Record::default().with("experiment", self.setup.experiment);
@@ -321,15 +320,7 @@ impl Report {
                 .with_table(table),
             Section::not_measured(&NotMeasured::by_reason(missing)),
         ];
-        Document {
-            header,
-            interrupted: self.setup.interrupted,
-            method: METHOD.into(),
-            summary: report::shown(&self.shown),
-            sections,
-            parts: Vec::new(),
-            records: records.collect(),
-        }
+        self.setup.document(header, METHOD, sections, report::shown(&self.shown), records)
     }
 
     fn figures(&self) -> Vec<Plotted> {

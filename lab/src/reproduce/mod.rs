@@ -6,6 +6,7 @@
 mod affinity;
 mod all;
 mod batch;
+mod cells;
 mod fd_pool;
 mod inline;
 mod lookup;

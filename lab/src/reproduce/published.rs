@@ -74,7 +74,8 @@ impl Uringlet {
     }
 }
 
-fn read<T: serde::de::DeserializeOwned>(table: &str) -> Vec<T> {
+/// The lines of a table.
+pub fn read<T: serde::de::DeserializeOwned>(table: &str) -> Vec<T> {
     let lines: Result<_, _> =
         csv::Reader::from_reader(table.as_bytes()).into_deserialize().collect();
     lines.expect("the tables are part of the program, and read by tests")

@@ -174,24 +174,17 @@ fn pairs(title: &str, all: &[Shown], kind: Kind) -> Option<Figure> {
         .iter()
         .filter(|shown| shown.kind == kind && shown.published.is_some())
         .map(|shown| {
-            let bar = |label: &str, key, value: Option<f64>, spread| Bar {
-                label: label.into(),
-                parts: value.map(|value| (key, value)).into_iter().collect(),
-                spread,
-                ..Bar::default()
-            };
-            let measured =
-                Bar { tone: shown.tone(), ..bar("measured", 0, shown.measured, shown.spread) };
-            let bars = vec![measured, bar("published", 1, shown.published, None)];
+            let measured = Bar::one("measured", 0, shown.measured);
+            let measured = Bar { tone: shown.tone(), spread: shown.spread, ..measured };
+            let bars = vec![measured, Bar::one("published", 1, shown.published)];
             Group { label: shown.what.clone(), bars }
         })
         .collect();
-    let key = |name: &str, style, striped| Key { name: name.into(), style, striped };
     let (value, origin) = match kind {
         Kind::Ratio => (Axis::new("ratio", "1 is equal, log scale", Scale::Log), 1.0),
         Kind::Points => (Axis::new("CPU time saved", "percentage points", Scale::Linear), 0.0),
     };
-    let keys = vec![key("measured", 2, false), key("published", 1, true)];
+    let keys = Key::measured_and_published();
     let category = "what was compared".into();
     let about = "Each comparison as measured here and as published. Whiskers reach from the lowest to the highest \
                  single round.";

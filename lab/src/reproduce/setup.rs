@@ -3,7 +3,7 @@
 use super::Experiment;
 use super::options::Options;
 use crate::machine::{Machine, Storage};
-use crate::report::Header;
+use crate::report::{Document, Header, Record, Section};
 use crate::scratch::{Place, Scratch};
 use crate::session::{self, STOP, Session};
 use anyhow::Result;
@@ -62,6 +62,20 @@ impl Setup {
         let header = session::header(&name, machine, storage, line.clone(), more, notices.clone());
         session.begin(&header)?;
         Ok(header)
+    }
+
+    /// What an experiment has to say: its sections, what was to be shown, and the records.
+    pub fn document(
+        &self,
+        header: Header,
+        method: &str,
+        sections: Vec<Section>,
+        summary: Section,
+        records: impl IntoIterator<Item = Record>,
+    ) -> Document {
+        let (interrupted, method) = (self.interrupted, method.to_owned());
+        let records = records.into_iter().collect();
+        Document { header, interrupted, method, sections, summary, records, parts: Vec::new() }
     }
 
     /// After the measurement.

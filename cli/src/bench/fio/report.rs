@@ -138,11 +138,11 @@ impl Runs {
         let refused = self.refused.iter().map(|(file, way, reason)| {
             let (name, path) = (self.ways[*way].name(), &self.settings.files[*file]);
             let name = if self.files.len() == 1 { name } else { format!("{path}, {name}") };
-            (name, reason.as_str())
+            (name, Some(reason))
         });
-        let failed = self.cells.iter().filter_map(|cell| {
+        let failed = self.cells.iter().map(|cell| {
             let (job, way) = (&self.rows[cell.row].name, self.ways[cell.way].name());
-            Some((format!("{job}, {way}"), cell.not_measured.as_deref()?))
+            (format!("{job}, {way}"), cell.not_measured.as_ref())
         });
         NotMeasured::by_reason(refused.chain(failed))
     }

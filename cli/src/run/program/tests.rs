@@ -1,7 +1,10 @@
 //! Small programs, made on the spot, that must be refused or let through.
 
+#![allow(unsafe_code)]
+
 use super::*;
 use crate::skip::skipped;
+use std::ffi::CString;
 use std::process::Command;
 
 /// An executable file with this content.

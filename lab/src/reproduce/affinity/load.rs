@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::cycles::Cycles;
+use crate::bench::Spread;
 use serde::Serialize;
 use std::fs::{File, read_to_string};
 use std::os::fd::AsRawFd as _;
@@ -90,14 +91,10 @@ pub fn run(
 
 /// Has the calling thread run on one CPU only.
 fn confine(cpu: usize) -> Result<(), String> {
-    // SAFETY: zeroes are an empty set, and CPU_SET looks at its bounds.
-    let done = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu, &mut set);
-        libc::sched_setaffinity(0, size_of_val(&set), &raw const set)
-    };
-    let error = std::io::Error::last_os_error();
-    if done == 0 { Ok(()) } else { Err(format!("cannot run on CPU {cpu}: {error}")) }
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(cpu);
+    let done = rustix::thread::sched_setaffinity(None, &set);
+    done.map_err(|error| format!("cannot run on CPU {cpu}: {error}"))
 }
 
 fn measure(
@@ -118,7 +115,7 @@ fn measure(
     let blocks = window / block as u64;
     let mut submitted = vec![Instant::now(); depth];
     let (mut next, mut in_flight) = (0u64, 0usize);
-    let mut latency = Latency::default();
+    let mut latencies = Vec::new();
     let mut failed = None;
     let mut free: Vec<usize> = (0..depth).collect();
     let online = Topology::read(std::path::Path::new("/")).online().clone();
@@ -157,7 +154,7 @@ fn measure(
             match cqe.result() {
                 Ok(count) if count as usize == block => {
                     done += 1;
-                    latency.add((now - submitted[slot]).as_secs_f64() * 1e3);
+                    latencies.push((now - submitted[slot]).as_secs_f64() * 1e3);
                 }
                 Ok(count) => failed = Some(format!("a read of {block} bytes gave {count}")),
                 Err(error) => failed = Some(format!("a read failed: {error}")),
@@ -173,16 +170,17 @@ fn measure(
         return Err(failed);
     }
     let mb_per_s = (done * block as u64) as f64 / 1e6 / seconds;
-    Ok(Run { cycles, time, busiest, ..figure(&context, done, mb_per_s, &latency) })
+    Ok(Run { cycles, time, busiest, ..figure(&context, done, mb_per_s, &latencies) })
 }
 
-fn figure(context: &Context, requests: u64, mb_per_s: f64, latency: &Latency) -> Run {
+fn figure(context: &Context, requests: u64, mb_per_s: f64, latencies: &[f64]) -> Run {
+    let latency = Spread::of(latencies).unwrap_or_default();
     let stats: Snapshot = context.stats().unwrap_or_default();
     Run {
         requests,
         mb_per_s,
         avg_latency_ms: latency.mean,
-        stddev_latency_ms: latency.deviation(),
+        stddev_latency_ms: latency.stdev,
         queue_local: stats.submissions_local,
         queue_remote: stats.submissions_remote,
         completion_local: stats.completions_local,
@@ -194,27 +192,6 @@ fn figure(context: &Context, requests: u64, mb_per_s: f64, latency: &Latency) ->
         busiest: None,
         cycles: Err(String::new()),
         placement: context.placement().map_or_else(String::new, ToString::to_string),
-    }
-}
-
-/// Mean and deviation in one pass (Welford, 1962).
-#[derive(Default)]
-struct Latency {
-    count: f64,
-    mean: f64,
-    squares: f64,
-}
-
-impl Latency {
-    fn add(&mut self, value: f64) {
-        self.count += 1.0;
-        let off = value - self.mean;
-        self.mean += off / self.count;
-        self.squares += off * (value - self.mean);
-    }
-
-    fn deviation(&self) -> f64 {
-        if self.count < 2.0 { 0.0 } else { (self.squares / (self.count - 1.0)).sqrt() }
     }
 }
 
@@ -268,14 +245,6 @@ fn share(before: &[u64], after: &[u64]) -> Option<CpuTime> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn mean_and_deviation_are_those_of_all_values() {
-        let mut latency = Latency::default();
-        [2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0].into_iter().for_each(|value| latency.add(value));
-        assert!((latency.mean - 5.0).abs() < 1e-9);
-        assert!((latency.deviation() - (32.0f64 / 7.0).sqrt()).abs() < 1e-9);
-    }
 
     #[test]
     fn shares_of_time_are_of_all_cpus_together() {

@@ -5,20 +5,23 @@
 
 mod cycles;
 mod filesystem;
+mod lists;
 mod load;
 mod published;
 mod report;
 mod sites;
 
+use super::cells::{self, keeps};
 use super::options::Options;
 use super::{Experiment, Outcome, Setup, no_threads};
-use crate::bench::{self, interleaved};
+use crate::bench;
 use crate::scratch::{Place, Scratch};
 use crate::session::{self, STOP, Session};
 use crate::size;
 use anyhow::Result;
 use clap::Args;
 use filesystem::FileSystems;
+use lists::{ListCost, compare_lists};
 use load::{Reads, Run};
 use report::Report;
 use serde::Serialize;
@@ -27,7 +30,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use uringlet::affinity::{Affinity, CpuSet, Device, ListCost, Topology, compare_lists};
+use uringlet::affinity::{Affinity, CpuSet, Device, Topology};
 use uringlet::{Builder, Context};
 
 /// In flight in the matrix, as published, and bytes of each.
@@ -114,6 +117,8 @@ struct Cell {
     not_measured: Option<String>,
 }
 
+keeps!(Cell, runs: Run, |cell| report::name(&cell.what));
+
 #[derive(Serialize)]
 struct Settings {
     quick: bool,
@@ -158,7 +163,7 @@ impl Experiment for Arguments {
             interrupt,
         };
         let placements = placements(&cells_here, interrupt);
-        let mut cells = cells(&placements, scratch.size, self.kernel_switch);
+        let mut cells = all_cells(&placements, scratch.size, self.kernel_switch);
         let steps = cells.len() as u64 * u64::from(settings.rounds);
         let takes = Duration::from_secs_f64(steps as f64 * (settings.seconds + OVERHEAD));
         let takes = takes + filesystem::estimate(self.file_systems.into(), &settings);
@@ -175,7 +180,7 @@ impl Experiment for Arguments {
         let file_systems =
             FileSystems::measure(self.file_systems.into(), &settings, &scratch, direct);
         let setup = setup.end();
-        let report = Report::new(setup, settings, placements, cells, &lists, file_systems);
+        let report = Report::new(setup, settings, placements, cells, lists, file_systems);
         let document = report.document(header, METHOD);
         Outcome::measured(document, &report, report.shown(), report.is_proved())
     }
@@ -243,7 +248,7 @@ fn one(cpu: usize) -> Affinity {
 }
 
 /// Everything that is to be run: each distinct placement once.
-fn cells(placements: &[sites::Placed], size: u64, kernel: bool) -> Vec<Cell> {
+fn all_cells(placements: &[sites::Placed], size: u64, kernel: bool) -> Vec<Cell> {
     let large =
         Reads { block: LARGE.1, window: size / LARGE.1 as u64 * LARGE.1 as u64, depth: LARGE.0 };
     let small = Reads { block: SMALL.1, window: SMALL.2, depth: SMALL.0 };
@@ -296,37 +301,20 @@ fn measure(
     steps: u64,
 ) {
     let bar = session::progress(steps);
-    for (round, index) in interleaved(&[cells.len()], settings.rounds) {
-        let cell = &mut cells[index];
-        if cell.not_measured.is_some() {
-            continue;
-        }
-        bar.set_message(format!(
-            "round {} of {} · {}",
-            round + 1,
-            settings.rounds,
-            report::name(&cell.what)
-        ));
-        bar.inc(1);
-        let duration = Duration::from_secs_f64(settings.seconds);
+    let duration = Duration::from_secs_f64(settings.seconds);
+    let groups = [cells.len()];
+    cells::measure(cells, &groups, settings.rounds, &bar, |cell, _, _| {
         let run = || {
             scratch
                 .drop_cache()
                 .map_err(|error| format!("dropping the file's cache failed: {error}"))?;
             load::run(&cell.builder, direct, cell.reads, cell.application, duration, &STOP)
         };
-        let result = match cell.what {
+        match cell.what {
             What::Kernel { rq_affinity } => switch.set(rq_affinity).and_then(|_before| run()),
             _ => run(),
-        };
-        if STOP.load(Ordering::Relaxed) {
-            break;
         }
-        match result {
-            Ok(run) => cell.runs.push(run),
-            Err(reason) => cell.not_measured = Some(reason),
-        }
-    }
+    });
     bar.finish_and_clear();
 }
 

@@ -1,6 +1,7 @@
 //! Figures as they were published, from the tables in `data/published`.
 
 use super::sites::Letters;
+use crate::reproduce::published::read as table;
 use serde::{Deserialize, Serialize};
 
 const MATRIX: &str = include_str!("../../../data/published/affinity_matrix.csv");
@@ -57,12 +58,6 @@ pub struct FileSystem {
     pub avg_s: f64,
     pub max_s: f64,
     pub stddev_s: f64,
-}
-
-fn table<T: for<'de> Deserialize<'de>>(text: &str) -> Vec<T> {
-    let lines: Result<_, _> =
-        csv::Reader::from_reader(text.as_bytes()).into_deserialize().collect();
-    lines.expect("the table is part of the program, and read by a test")
 }
 
 /// The matrix of the machine that is compared with.

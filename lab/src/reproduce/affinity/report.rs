@@ -1,5 +1,6 @@
 //! The tables, with the published figures beside the measured ones.
 
+use super::lists::ListCost;
 use super::load::{Busiest, CpuTime, Run};
 use super::published::{self, Row, Small};
 use super::sites::{Letters, Placed, Site};
@@ -13,20 +14,10 @@ use crate::reproduce::report::{self as reproduced, Goal, Shown};
 use crate::size;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use uringlet::affinity::ListCost;
 
 pub const SMALL_FREE: &str = "free placement";
 pub const SMALL_REMOTE: &str = "completion thread in another cell";
 pub const SMALL_LOCAL: &str = "completion thread in the application's";
-
-/// A completion list's cost, in nanoseconds an item.
-#[derive(Serialize)]
-struct List {
-    producers: usize,
-    list_ns: f64,
-    mutex_ns: f64,
-    mutex_per_item_ns: f64,
-}
 
 /// Medians and sums of a row's rounds.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -134,7 +125,7 @@ pub struct Report {
     /// Of the placements that were run.
     distinct: usize,
     proved: usize,
-    lists: Vec<List>,
+    lists: Vec<ListCost>,
     file_systems: FileSystems,
     published_matrix: Vec<Row>,
     published_small: Vec<Small>,
@@ -269,7 +260,7 @@ impl Report {
         settings: Settings,
         placements: Vec<Placed>,
         cells: Vec<Cell>,
-        lists: &[ListCost],
+        lists: Vec<ListCost>,
         file_systems: FileSystems,
     ) -> Self {
         let summaries: Vec<_> = cells.iter().map(|cell| Summary::of(&cell.runs)).collect();
@@ -282,12 +273,6 @@ impl Report {
             |cell: &&Cell| !matches!(cell.what, What::Small(_) | What::Free { rq_affinity: 0 });
         let against = |cell: &Cell| Some((name(&cell.what), Against::of(&cell.runs, free)?));
         let against_free = cells.iter().filter(large).filter_map(against).collect();
-        let list = |cost: &ListCost| List {
-            producers: cost.producers,
-            list_ns: cost.list_ns,
-            mutex_ns: cost.mutex_ns,
-            mutex_per_item_ns: cost.mutex_per_item_ns,
-        };
         Self {
             setup,
             settings,
@@ -297,7 +282,7 @@ impl Report {
             against_free,
             distinct,
             proved,
-            lists: lists.iter().map(list).collect(),
+            lists,
             file_systems,
             published_matrix: published::matrix(),
             published_small: published::small(),
@@ -315,8 +300,7 @@ impl Report {
     }
 
     pub fn document(&self, header: Header, method: &str) -> Document {
-        let missing =
-            self.cells.iter().filter_map(|c| Some((name(&c.what), c.not_measured.as_deref()?)));
+        let missing = self.cells.iter().map(|cell| (name(&cell.what), cell.not_measured.as_ref()));
         let records = self.cells.iter().flat_map(|cell| {
             let record = Record::default().with("experiment", self.setup.experiment);
             let record = record.with("row", name(&cell.what));
@@ -332,15 +316,7 @@ impl Report {
             self.lists(),
             Section::not_measured(&NotMeasured::by_reason(missing)),
         ];
-        Document {
-            header,
-            interrupted: self.setup.interrupted,
-            method: method.into(),
-            records: records.collect(),
-            sections,
-            summary,
-            parts: Vec::new(),
-        }
+        self.setup.document(header, method, sections, summary, records)
     }
 
     /// MB/s of the 18 placements, divided by those of free placement.
@@ -520,7 +496,7 @@ impl Report {
     }
 
     fn lists(&self) -> Section {
-        type Way = (&'static str, fn(&List) -> f64);
+        type Way = (&'static str, fn(&ListCost) -> f64);
         let ways: [Way; 3] = [
             ("completion list", |list| list.list_ns),
             ("behind a mutex, taken for each, as published", |list| list.mutex_per_item_ns),
@@ -534,7 +510,7 @@ impl Report {
         }
         let series = ways.iter().zip([4, 1, 3]).map(|((name, of), style)| {
             let point =
-                |list: &List| Point { x: list.producers as f64, y: of(list), rounds: vec![] };
+                |list: &ListCost| Point { x: list.producers as f64, y: of(list), rounds: vec![] };
             Series { name: (*name).into(), style, points: self.lists.iter().map(point).collect() }
         });
         let x = Axis::new("producers", "threads, log scale", Scale::Log);

@@ -9,6 +9,7 @@ mod report;
 
 use self::job::{Job, Phase};
 use self::report::{Cell, JobCell, PathCell, Report};
+use super::cells::{self, Cell as _};
 use super::options::Options;
 use super::{
     Experiment, Outcome, STATUS, Setup, ascending, errno, no_threads, number, only_writes,
@@ -177,16 +178,9 @@ impl Settings {
         let groups = vec![BATCHES.len(); self.threads.len()];
         let bar = session::progress(2 * paths.len() as u64 * u64::from(rounds));
         let duration = Duration::from_secs_f64(self.seconds);
-        for (round, index) in interleaved(&groups, rounds) {
-            let cell = &mut paths[index];
-            bar.set_message(format!("round {} of {rounds} · path · {}", round + 1, cell.name()));
-            bar.inc(1);
-            let result = path::alone((cell.threads, cell.batch), duration, cpus, &STOP);
-            if STOP.load(Ordering::Relaxed) {
-                break;
-            }
-            cell.push(result);
-        }
+        cells::measure(paths, &groups, rounds, &bar, |cell, _, _| {
+            path::alone((cell.threads, cell.batch), duration, cpus, &STOP)
+        });
         // All phases of one batch size, then those of the other.
         for (round, index) in interleaved(&groups, rounds) {
             let (threads, batch) =
@@ -210,8 +204,10 @@ impl Settings {
                 let result = emptied
                     .map_err(|error| format!("cannot allocate the file's space: {error}"))
                     .and_then(|()| job.run(cpus, &STOP));
-                if !STOP.load(Ordering::Relaxed) {
-                    cell.push(result);
+                match result {
+                    _ if STOP.load(Ordering::Relaxed) => {}
+                    Ok(figure) => cell.push(figure),
+                    Err(reason) => cell.not_measured = Some(reason),
                 }
             }
         }

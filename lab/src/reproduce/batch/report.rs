@@ -8,6 +8,7 @@ use crate::report::{
     Axis, Document, Figure as Plotted, Header, Lines, NotMeasured, Plot, Point, Record, Scale,
     Section, Series, Table,
 };
+use crate::reproduce::cells::{Cell as _, keeps};
 use crate::reproduce::report::{self, Goal, Kind, Ratio, Shown, threads};
 use crate::size;
 use serde::Serialize;
@@ -33,13 +34,6 @@ impl<P> Cell<P> {
         Self { phase, threads, batch, figures: Vec::new(), not_measured }
     }
 
-    pub fn push(&mut self, result: Result<Figure, String>) {
-        match result {
-            Ok(figure) => self.figures.push(figure),
-            Err(reason) => self.not_measured = Some(reason),
-        }
-    }
-
     fn rounds(&self, of: impl Fn(&Figure) -> f64) -> Vec<f64> {
         self.figures.iter().map(of).collect()
     }
@@ -53,17 +47,8 @@ impl<P> Cell<P> {
     }
 }
 
-impl PathCell {
-    pub fn name(&self) -> String {
-        format!("path alone, {}", self.sizes())
-    }
-}
-
-impl JobCell {
-    pub fn name(&self) -> String {
-        format!("{}, {}", self.phase.name(), self.sizes())
-    }
-}
+keeps!(PathCell, figures: Figure, |cell| format!("path alone, {}", cell.sizes()));
+keeps!(JobCell, figures: Figure, |cell| format!("{}, {}", cell.phase.name(), cell.sizes()));
 
 /// A submit of more requests than there is room for.
 #[derive(Debug, Serialize)]
@@ -167,7 +152,6 @@ impl Report {
             .iter()
             .map(|cell| (format!("a submit of {}", cell.requests), cell.not_measured.as_ref()));
         let missing = paths.chain(jobs).chain(too_many);
-        let missing = missing.filter_map(|(name, reason)| Some((name, reason?)));
         let accepted = self.too_many.iter().map(|TooMany { requests, room, batch, accepted, .. }| {
             format!("{requests} requests, room for {room}, batch {batch}: submits took over {accepted:?}")
         });
@@ -181,15 +165,8 @@ impl Report {
             Section::new("Submits that are too large").with_notes(accepted),
             Section::not_measured(&NotMeasured::by_reason(missing)),
         ];
-        Document {
-            header,
-            interrupted: self.setup.interrupted,
-            method: method.into(),
-            summary: report::shown(&self.shown),
-            sections,
-            parts: Vec::new(),
-            records: self.records(),
-        }
+        let shown = report::shown(&self.shown);
+        self.setup.document(header, method, sections, shown, self.records())
     }
 
     fn records(&self) -> Vec<Record> {
@@ -303,11 +280,7 @@ fn points<'a, P: 'a>(
     of: fn(&Figure) -> f64,
 ) -> Vec<Point> {
     let mine = cells.into_iter().filter(|cell| cell.batch == batch);
-    let point = |cell: &Cell<P>| {
-        let rounds = cell.rounds(of);
-        Some(Point { x: cell.threads as f64, y: median(rounds.clone())?, rounds })
-    };
-    mine.filter_map(point).collect()
+    mine.filter_map(|cell| Point::of(cell.threads, cell.rounds(of))).collect()
 }
 
 /// A ratio stands on the second line of its pair.

@@ -11,10 +11,11 @@ mod structures;
 use self::alone::Alone;
 use self::job::{Files, Job};
 use self::report::{JobCell, LookupCell, Report};
+use super::cells;
 use super::options::Options;
 use super::published::ContextLookup;
 use super::{Experiment, Outcome, STATUS, Setup, ascending, errno, no_threads, number};
-use crate::bench::{self, interleaved};
+use crate::bench;
 use crate::machine::Storage;
 use crate::scratch::Place;
 use crate::session::{self, STOP, Session};
@@ -256,38 +257,17 @@ fn measure(settings: &Settings, lookups: &mut [LookupCell], jobs: &mut [JobCell]
     let bar = session::progress((lookups.len() + jobs.len()) as u64 * u64::from(rounds));
     let duration = Duration::from_secs_f64(settings.seconds);
     let groups = vec![Structure::ALL.len(); lookups.len() / Structure::ALL.len()];
-    for (round, index) in interleaved(&groups, rounds) {
-        let cell = &mut lookups[index];
-        bar.set_message(format!("round {} of {rounds} · lookups · {}", round + 1, cell.name()));
-        bar.inc(1);
+    cells::measure(lookups, &groups, rounds, &bar, |cell, round, _| {
         let LookupCell { threads, contexts, structure, .. } = *cell;
-        let seed = u64::from(round);
-        let result = Alone { structure, contexts, threads, duration, seed }.run(&STOP);
-        if STOP.load(Ordering::Relaxed) {
-            break;
-        }
-        match result {
-            Ok(ns) => cell.ns.push(ns),
-            Err(reason) => cell.not_measured = Some(reason),
-        }
+        Alone { structure, contexts, threads, duration, seed: round.into() }.run(&STOP)
+    });
+    if STOP.load(Ordering::Relaxed) {
+        return bar.finish_and_clear();
     }
     let groups = vec![Road::ALL.len(); jobs.len() / Road::ALL.len()];
-    for (round, index) in interleaved(&groups, rounds) {
-        if STOP.load(Ordering::Relaxed) {
-            break;
-        }
-        let cell = &mut jobs[index];
-        bar.set_message(format!("round {} of {rounds} · job · {}", round + 1, cell.name()));
-        bar.inc(1);
+    cells::measure(jobs, &groups, rounds, &bar, |cell, round, _| {
         let JobCell { road, jobs, requests, .. } = *cell;
-        let result = Job { road, jobs, requests, seed: u64::from(round), files }.run(&STOP);
-        if STOP.load(Ordering::Relaxed) {
-            break;
-        }
-        match result {
-            Ok(figure) => cell.figures.push(figure),
-            Err(reason) => cell.not_measured = Some(reason),
-        }
-    }
+        Job { road, jobs, requests, seed: round.into(), files }.run(&STOP)
+    });
     bar.finish_and_clear();
 }

@@ -7,6 +7,7 @@ use crate::report::{
     Axis, Document, Figure, Header, Lines, NotMeasured, Plot, Point, Record, Scale, Section,
     Series, Table,
 };
+use crate::reproduce::cells::{Cell as _, keeps};
 use crate::reproduce::published::ContextLookup;
 use crate::reproduce::report::{self, Goal, Ratio, Shown};
 use crate::size;
@@ -27,12 +28,12 @@ impl LookupCell {
     pub fn new(threads: usize, contexts: usize, structure: Structure) -> Self {
         Self { threads, contexts, structure, ns: Vec::new(), not_measured: None }
     }
-
-    pub fn name(&self) -> String {
-        let structure = Road::Ours(self.structure).name();
-        format!("{structure}, {} contexts, {}", self.contexts, report::threads(self.threads))
-    }
 }
+
+keeps!(LookupCell, ns: f64, |cell| {
+    let structure = Road::Ours(cell.structure).name();
+    format!("{structure}, {} contexts, {}", cell.contexts, report::threads(cell.threads))
+});
 
 /// The whole job, on one road.
 #[derive(Debug, Serialize)]
@@ -50,14 +51,14 @@ impl JobCell {
         Self { jobs, road, requests, figures: Vec::new(), not_measured: None }
     }
 
-    pub fn name(&self) -> String {
-        format!("{}, {}", report::threads(self.jobs), self.road.name())
-    }
-
     fn elapsed(&self) -> Vec<f64> {
         self.figures.iter().map(|figure| figure.elapsed_ms).collect()
     }
 }
+
+keeps!(JobCell, figures: Job, |cell| {
+    format!("{}, {}", report::threads(cell.jobs), cell.road.name())
+});
 
 /// A round, in a spreadsheet.
 #[derive(Serialize)]
@@ -141,11 +142,6 @@ pub fn shown(lookups: &[LookupCell], jobs: &[JobCell], cpus: usize) -> Vec<Shown
     all
 }
 
-/// The median over a number, if there is one.
-fn point(x: usize, rounds: Vec<f64>) -> Option<Point> {
-    Some(Point { x: x as f64, y: median(rounds.clone())?, rounds })
-}
-
 fn figure(value: Option<f64>) -> String {
     value.map_or_else(|| "-".into(), size::digits)
 }
@@ -171,17 +167,10 @@ impl Report {
             .push(Section::new(job).with_figures(self.job_plots()).with_table(self.job_table()));
         let lookups = self.lookups.iter().map(|cell| (cell.name(), cell.not_measured.as_ref()));
         let jobs = self.jobs.iter().map(|cell| (cell.name(), cell.not_measured.as_ref()));
-        let missing = lookups.chain(jobs).filter_map(|(name, reason)| Some((name, reason?)));
+        let missing = lookups.chain(jobs);
         sections.push(Section::not_measured(&NotMeasured::by_reason(missing)));
-        Document {
-            header,
-            interrupted: self.setup.interrupted,
-            method: method.into(),
-            summary: report::shown(&self.shown),
-            sections,
-            parts: Vec::new(),
-            records: self.records(),
-        }
+        let shown = report::shown(&self.shown);
+        self.setup.document(header, method, sections, shown, self.records())
     }
 
     fn records(&self) -> Vec<Record> {
@@ -205,7 +194,7 @@ impl Report {
         let series = Structure::ALL.into_iter().zip([1, 2, 4]).map(|(structure, style)| {
             let cells = self.lookups.iter();
             let mine = cells.filter(|cell| (cell.threads, cell.structure) == (threads, structure));
-            let point = |cell: &LookupCell| point(cell.contexts, cell.ns.clone());
+            let point = |cell: &LookupCell| Point::of(cell.contexts, cell.ns.clone());
             Series {
                 name: structure.name().into(),
                 style,
@@ -224,7 +213,7 @@ impl Report {
             let one = |(road, style): (Road, usize)| {
                 let mine = self.jobs.iter().filter(move |cell| cell.road == road);
                 let point =
-                    |cell: &JobCell| point(cell.jobs, cell.figures.iter().map(of).collect());
+                    |cell: &JobCell| Point::of(cell.jobs, cell.figures.iter().map(of).collect());
                 Series { name: road.name().into(), style, points: mine.filter_map(point).collect() }
             };
             Road::ALL.into_iter().zip([0, 3, 1, 2, 4]).map(one).collect::<Vec<_>>()

@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code)]
 
+use rustix::mount::UnmountFlags;
 use serde::Serialize;
 use std::cell::UnsafeCell;
 use std::fs::File;
@@ -203,7 +204,7 @@ impl Image {
         let fd = shared.channel.as_raw_fd();
         let options = format!("fd={fd},rootmode=100600,user_id=0,group_id=0");
         // Ended by force: nobody is left then who would have to be answered.
-        let mount = Mount::new("uringlet", at, "fuse", &options, libc::MNT_FORCE)?;
+        let mount = Mount::new("uringlet", at, "fuse", &options, UnmountFlags::FORCE)?;
         let thread = std::thread::spawn(move || serve(&shared, context));
         Ok(Self { work: Some((mount, thread)), path: at.into() })
     }

@@ -12,14 +12,13 @@ mod tree;
 
 use super::published::FileSystem as Published;
 use super::{Settings, one, published};
-use crate::bench::interleaved;
+use crate::reproduce::cells::{self, keeps};
 use crate::scratch::Scratch;
-use crate::session::{self, STOP};
+use crate::session;
 use crate::size;
 use image::{Part, Served};
 use serde::Serialize;
 use std::fs::File;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use steps::Step;
 use tree::Shape;
@@ -49,6 +48,8 @@ struct Row {
     runs: Vec<Run>,
     not_measured: Option<String>,
 }
+
+keeps!(Row, runs: Run, |row| format!("file systems, {}", row.title()));
 
 /// Everything that came out.
 #[derive(Serialize)]
@@ -113,31 +114,13 @@ impl FileSystems {
             .map(|at| Part { offset: at * self.bytes_each, length: self.bytes_each })
             .collect();
         let bar = session::progress(self.rows.len() as u64 * u64::from(self.rounds));
-        for (round, index) in interleaved(&[self.rows.len()], self.rounds) {
-            if STOP.load(Ordering::Relaxed) {
-                break;
-            }
-            let row = &mut self.rows[index];
-            bar.set_message(format!(
-                "round {} of {} · file systems, {}",
-                round + 1,
-                self.rounds,
-                row.name()
-            ));
-            bar.inc(1);
-            if row.not_measured.is_some() {
-                continue;
-            }
-            let run = tar.clone().and_then(|tar| run(&row.builder, direct, &parts, tar));
-            match run {
-                Ok(run) => row.runs.push(run),
-                Err(_) if STOP.load(Ordering::Relaxed) => break,
-                Err(reason) => {
-                    row.runs.clear();
-                    row.not_measured = Some(reason);
-                }
-            }
-        }
+        let groups = [self.rows.len()];
+        cells::measure(&mut self.rows, &groups, self.rounds, &bar, |row, _, _| {
+            tar.clone().and_then(|tar| run(&row.builder, direct, &parts, tar))
+        });
+        // Of a step that failed the others say nothing.
+        let failed = self.rows.iter_mut().filter(|row| row.not_measured.is_some());
+        failed.for_each(|row| row.runs.clear());
         bar.finish_and_clear();
         for row in self.rows.iter_mut().filter(|row| row.runs.is_empty()) {
             row.not_measured.get_or_insert_with(|| "interrupted".into());

@@ -2,6 +2,10 @@
 
 #![allow(unsafe_code)]
 
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount,
+};
+use rustix::thread::UnshareFlags;
 use std::ffi::CString;
 use std::fs::File;
 use std::io::Error;
@@ -17,29 +21,20 @@ const AT: &str = "/mnt";
 /// # Errors
 /// In words: it takes the right to administer the system.
 pub fn own_namespace() -> Result<Mount, String> {
-    // SAFETY: a number.
-    if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
-        return Err(format!(
-            "mounts of its own are refused (unshare(2): {}); it takes root",
-            Error::last_os_error()
-        ));
-    }
-    // SAFETY: ends in NUL; what else would be strings is none.
-    let private = unsafe {
-        let flags = libc::MS_REC | libc::MS_PRIVATE;
-        let none = std::ptr::null();
-        libc::mount(none, c"/".as_ptr(), none, flags, none.cast())
-    };
-    if private != 0 {
-        return Err(format!("/ cannot be made private: {}", Error::last_os_error()));
-    }
-    Mount::new("tmpfs", Path::new(AT), "tmpfs", "mode=700", 0)
+    // SAFETY: a thread that has mounts of its own keeps its memory and descriptors.
+    let own = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) };
+    own.map_err(|error| {
+        format!("mounts of its own are refused (unshare(2): {error}); it takes root")
+    })?;
+    let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
+    mount_change("/", private).map_err(|error| format!("/ cannot be made private: {error}"))?;
+    Mount::new("tmpfs", Path::new(AT), "tmpfs", "mode=700", UnmountFlags::empty())
 }
 
 /// A mount, until it is dropped.
 pub struct Mount {
     pub at: PathBuf,
-    flags: i32,
+    flags: UnmountFlags,
 }
 
 impl Mount {
@@ -52,39 +47,24 @@ impl Mount {
         at: &Path,
         kind: &str,
         options: &str,
-        flags: i32,
+        flags: UnmountFlags,
     ) -> Result<Self, String> {
-        let text = |text: &str| CString::new(text).expect("numbers, and names of ours");
-        let [from, kind_c, options] = [source, kind, options].map(text);
-        let to = path(at);
-        // SAFETY: four strings that end in NUL.
-        let done = unsafe {
-            let set = libc::MS_NODEV | libc::MS_NOSUID;
-            let options = options.as_ptr().cast();
-            libc::mount(from.as_ptr(), to.as_ptr(), kind_c.as_ptr(), set, options)
-        };
-        let error = Error::last_os_error();
-        match done {
-            0 => Ok(Self { at: at.into(), flags }),
-            _ => Err(format!("cannot mount {source} as {kind} on {}: {error}", at.display())),
-        }
+        let options = CString::new(options).expect("numbers, and names of ours");
+        let set = MountFlags::NODEV | MountFlags::NOSUID;
+        let done = mount(source, at, kind, set, &*options);
+        let failed =
+            |error| format!("cannot mount {source} as {kind} on {}: {error}", at.display());
+        done.map(|()| Self { at: at.into(), flags }).map_err(failed)
     }
 }
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        let at = path(&self.at);
-        // SAFETY: a string that ends in NUL. What is still in use goes as soon as it no longer is.
-        unsafe {
-            if libc::umount2(at.as_ptr(), self.flags) != 0 {
-                libc::umount2(at.as_ptr(), self.flags | libc::MNT_DETACH);
-            }
+        // What is still in use goes as soon as it no longer is.
+        if unmount(&self.at, self.flags).is_err() {
+            let _ = unmount(&self.at, self.flags | UnmountFlags::DETACH);
         }
     }
-}
-
-fn path(path: &Path) -> CString {
-    CString::new(path.as_os_str().as_encoded_bytes()).expect("a path of ours")
 }
 
 /// `struct loop_config` (loop(4)).

@@ -3,38 +3,22 @@
 use super::image::Served;
 use super::steps::Step;
 use super::{FileSystems, Row, Run};
+use crate::bench::Spread;
 use crate::report::{Axis, Bar, Bars, Figure, Group, Key, Plot, Record, Scale, Section, Table};
 use crate::reproduce::affinity::published::FileSystem as Published;
 use crate::size;
 use std::collections::BTreeMap;
 
-/// Seconds over file systems and rounds.
-struct Times {
-    min: f64,
-    avg: f64,
-    max: f64,
-    stddev: f64,
-}
-
-impl Times {
-    fn of(row: &Row, step: Step) -> Option<Self> {
-        let at = Step::ALL.iter().position(|other| *other == step)?;
-        let all: Vec<f64> = row.runs.iter().flat_map(|run| run.seconds[at].clone()).collect();
-        let count = all.len() as f64;
-        let avg = all.iter().sum::<f64>() / count;
-        let squares: f64 = all.iter().map(|seconds| (seconds - avg).powi(2)).sum();
-        Some(Self {
-            min: all.iter().copied().reduce(f64::min)?,
-            avg,
-            max: all.iter().copied().reduce(f64::max)?,
-            stddev: if all.len() > 1 { (squares / (count - 1.0)).sqrt() } else { 0.0 },
-        })
-    }
+/// Seconds of a step, over file systems and rounds.
+fn times(row: &Row, step: Step) -> Option<Spread> {
+    let at = Step::ALL.iter().position(|other| *other == step)?;
+    let all: Vec<f64> = row.runs.iter().flat_map(|run| run.seconds[at].clone()).collect();
+    Spread::of(&all)
 }
 
 impl Row {
     /// In words.
-    pub fn name(&self) -> String {
+    pub fn title(&self) -> String {
         format!("Q C rq {}", self.digits())
     }
 
@@ -74,7 +58,7 @@ impl FileSystems {
             };
             section.notes.push(format!(
                 "{}: {} reads, {} writes, {} fsyncs; {} handed over, {} completed locally; {}",
-                row.name(),
+                row.title(),
                 sum(|s| s.reads),
                 sum(|s| s.writes),
                 sum(|s| s.fsyncs),
@@ -90,7 +74,7 @@ impl FileSystems {
     pub fn records(&self, experiment: &'static str) -> impl Iterator<Item = Record> {
         self.rows.iter().flat_map(move |row| {
             let record = Record::default().with("experiment", experiment);
-            let record = record.with("row", format!("file systems, {}", row.name()));
+            let record = record.with("row", format!("file systems, {}", row.title()));
             let round = |run: &Run| -> BTreeMap<String, f64> {
                 let mean = |all: &Vec<f64>| all.iter().sum::<f64>() / all.len().max(1) as f64;
                 let steps = Step::ALL.iter().zip(&run.seconds);
@@ -103,23 +87,17 @@ impl FileSystems {
     /// Of each step, how its time compares with that of free placement, here and there.
     fn figures(&self) -> Vec<Figure> {
         let figure = |step: &Step| {
-            let base = self.rows.first().and_then(|row| Times::of(row, *step));
+            let base = self.rows.first().and_then(|row| times(row, *step));
             let lines = || self.published.iter().filter(|line| line.phase == step.name());
             let published_base = lines().next().map(|line| line.avg_s);
             let groups = self.rows.iter().map(|row| {
-                let bar = |label: &str, key, ratio: Option<f64>| Bar {
-                    label: label.into(),
-                    parts: ratio.map(|ratio| (key, ratio)).into_iter().collect(),
-                    ..Bar::default()
-                };
-                let own = Times::of(row, *step);
-                let own = own.zip(base.as_ref()).map(|(own, base)| own.avg / base.avg);
+                let own = times(row, *step);
+                let own = own.zip(base.as_ref()).map(|(own, base)| own.mean / base.mean);
                 let line = lines().find(|line| row.is(line));
                 let there = line.zip(published_base).map(|(line, base)| line.avg_s / base);
-                let bars = vec![bar("measured", 0, own), bar("published", 1, there)];
-                Group { label: row.name(), bars }
+                let bars = vec![Bar::one("measured", 0, own), Bar::one("published", 1, there)];
+                Group { label: row.title(), bars }
             });
-            let key = |name: &str, style, striped| Key { name: name.into(), style, striped };
             let bars = Bars {
                 value: Axis::new(
                     "time ÷ that of the first row",
@@ -128,7 +106,7 @@ impl FileSystems {
                 ),
                 category: "placements".into(),
                 origin: 1.0,
-                keys: vec![key("measured", 2, false), key("published", 1, true)],
+                keys: Key::measured_and_published(),
                 groups: groups.collect(),
             };
             let about = "Mean time of a step divided by that with the placement of the first row; less is better.";
@@ -138,10 +116,9 @@ impl FileSystems {
     }
 
     /// What was not measured, and why.
-    pub fn reasons(&self) -> impl Iterator<Item = (String, &str)> {
-        let named = |row: &Row| format!("file systems, {}", row.name());
-        let rows = self.rows.iter();
-        rows.filter_map(move |row| Some((named(row), row.not_measured.as_deref()?)))
+    pub fn reasons(&self) -> impl Iterator<Item = (String, Option<&String>)> {
+        let named = |row: &Row| format!("file systems, {}", row.title());
+        self.rows.iter().map(move |row| (named(row), row.not_measured.as_ref()))
     }
 
     fn table(&self) -> Table {
@@ -150,16 +127,16 @@ impl FileSystems {
         let heads = heads.chain(["published min"]).chain(sides.into_iter().skip(1));
         let mut out = Table::new("", heads, 2..12);
         for step in Step::ALL {
-            let base = self.rows.first().and_then(|row| Times::of(row, step));
+            let base = self.rows.first().and_then(|row| times(row, step));
             let lines = || self.published.iter().filter(|line| line.phase == step.name());
             let published_base = lines().next().map_or(f64::NAN, |line| line.avg_s);
             for row in &self.rows {
                 let mut cells = vec![step.name().to_owned(), row.digits()];
-                match Times::of(row, step) {
-                    Some(Times { min, avg, max, stddev }) => {
-                        cells.extend([min, avg, max, stddev].map(size::digits));
+                match times(row, step) {
+                    Some(Spread { min, mean: avg, max, stdev }) => {
+                        cells.extend([min, avg, max, stdev].map(size::digits));
                         cells.push(
-                            base.as_ref().map_or("-".into(), |b| format!("{:.2}", avg / b.avg)),
+                            base.as_ref().map_or("-".into(), |b| format!("{:.2}", avg / b.mean)),
                         );
                     }
                     None => cells.extend([const { String::new() }; 5].map(|_| "-".into())),

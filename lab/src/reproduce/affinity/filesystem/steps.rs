@@ -5,10 +5,17 @@
 use super::image::{Image, Part, Served};
 use super::mount::{Loop, Mount};
 use crate::session::STOP;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::MemfdFlags;
+use rustix::mount::UnmountFlags;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, set_parent_process_death_signal,
+    test_kill_process_group,
+};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read as _, Seek as _, Write as _};
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -66,11 +73,7 @@ impl Step {
         path.push(":/usr/sbin:/sbin");
         command.env("PATH", path).env_remove("MAKEFLAGS").env("LC_ALL", "C").process_group(0);
         // Should this process be killed, the mounts are to go with it.
-        let die_with_us = || {
-            // SAFETY: numbers.
-            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-            Ok(())
-        };
+        let die_with_us = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
         // SAFETY: one system call, between fork and exec.
         unsafe { command.pre_exec(die_with_us) };
         Ok(command)
@@ -112,7 +115,7 @@ impl Stage {
     pub fn mount(&mut self) -> Result<(), String> {
         drop(self.mount.take());
         let device = self.device.path.to_string_lossy();
-        self.mount = Some(Mount::new(&device, &self.tree, "ext4", "", 0)?);
+        self.mount = Some(Mount::new(&device, &self.tree, "ext4", "", UnmountFlags::empty())?);
         Ok(())
     }
 
@@ -143,10 +146,8 @@ impl Stage {
         if self.mount.is_some() {
             let failed = |error| format!("{}: {error}", self.tree.display());
             let folder = File::open(&self.tree).map_err(failed)?;
-            // SAFETY: takes a number.
-            if unsafe { libc::syncfs(folder.as_raw_fd()) } != 0 {
-                return Err(format!("syncfs after {program}: {}", Error::last_os_error()));
-            }
+            let synced = rustix::fs::syncfs(&folder);
+            synced.map_err(|error| format!("syncfs after {program}: {error}"))?;
         }
         Ok(begin.elapsed().as_secs_f64())
     }
@@ -168,40 +169,29 @@ pub fn side_by_side(step: Step, stages: &[Stage], tar: &File) -> Result<Vec<f64>
 
 /// Waits for a program, and ends it, and what it has started, after Ctrl-C.
 fn wait(mut child: Child) -> Result<ExitStatus, Error> {
-    /// How often Ctrl-C is looked for, in ms. Not at all where the kernel has no descriptors of processes.
-    const LOOK: i32 = 100;
-    let group = child.id().cast_signed();
-    // SAFETY: two numbers; then a new descriptor, and nobody else's.
-    let process = unsafe {
-        match libc::syscall(libc::SYS_pidfd_open, group, 0) as i32 {
-            fd if fd >= 0 => Ok(OwnedFd::from_raw_fd(fd)),
-            _ => Err(Error::last_os_error()),
-        }
-    };
-    let mut event = libc::pollfd {
-        fd: process.as_ref().map_or(-1, |process| process.as_raw_fd()),
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    // SAFETY: one structure.
-    while process.is_ok() && unsafe { libc::poll(&raw mut event, 1, LOOK) } <= 0 {
-        if STOP.load(Ordering::Relaxed) {
-            end_group(&mut child, group);
-            return Err(ErrorKind::Interrupted.into());
+    /// How often Ctrl-C is looked for. Not at all where the kernel has no descriptors of processes.
+    const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+    let process = Pid::from_child(&child);
+    if let Ok(descriptor) = pidfd_open(process, PidfdFlags::empty()) {
+        let ended = || poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&LOOK));
+        while !ended().is_ok_and(|ended| ended > 0) {
+            if STOP.load(Ordering::Relaxed) {
+                end_group(&mut child, process);
+                return Err(ErrorKind::Interrupted.into());
+            }
         }
     }
     child.wait()
 }
 
 /// Ends a program and what it has started, so that nobody uses its file system any longer.
-fn end_group(child: &mut Child, group: i32) {
-    // SAFETY: numbers; the group is that of a child of ours that was not waited for, so it is still the same.
-    unsafe { libc::kill(-group, libc::SIGKILL) };
+fn end_group(child: &mut Child, group: Pid) {
+    // It was not waited for, so the group is still its own.
+    let _ = kill_process_group(group, Signal::KILL);
     let _ = child.wait();
     // Its own children are somebody else's now; they are as good as gone.
     for _ in 0..1000 {
-        // SAFETY: numbers; no signal is sent.
-        if unsafe { libc::kill(-group, 0) } != 0 {
+        if test_kill_process_group(group).is_err() {
             return;
         }
         std::thread::sleep(Duration::from_millis(1));
@@ -213,14 +203,9 @@ fn end_group(child: &mut Child, group: i32) {
 /// # Errors
 /// In words.
 pub fn in_memory(content: &[u8]) -> Result<File, String> {
-    // SAFETY: a string that ends in NUL; then a new descriptor, and nobody else's.
-    let file = unsafe {
-        match libc::memfd_create(c"uringlet".as_ptr(), libc::MFD_CLOEXEC) {
-            fd if fd >= 0 => Ok(File::from_raw_fd(fd)),
-            _ => Err(Error::last_os_error()),
-        }
-    };
-    let filled = file.and_then(|mut file| file.write_all(content).map(|()| file));
+    let file = rustix::fs::memfd_create("uringlet", MemfdFlags::CLOEXEC).map(File::from);
+    let filled = file.map_err(Error::from);
+    let filled = filled.and_then(|mut file| file.write_all(content).map(|()| file));
     filled.map_err(|error| format!("no file in memory: {error}"))
 }
 

@@ -2,18 +2,18 @@
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Barrier, Mutex};
+use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::completion::{Chain, List, Node, Owner};
-use crate::sync::lock;
+use serde::Serialize;
+use uringlet::affinity::list::{Chain, List, Node, Owner};
 
 /// Completions that are added together, as they are harvested.
 const BATCH: usize = 32;
 
 /// Nanoseconds for each item that the adding threads have taken, their waits for each other included and
 /// for the drain excluded.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Serialize)]
 pub struct ListCost {
     /// Threads that added.
     pub producers: usize,
@@ -59,6 +59,10 @@ pub fn compare_lists(producers: usize, each: Duration) -> ListCost {
         mutex_ns: measure(producers, each, &add_batch, &mut drain_queue),
         mutex_per_item_ns: measure(producers, each, &add_each, &mut drain_queue),
     }
+}
+
+fn lock<T>(queue: &Mutex<T>) -> MutexGuard<'_, T> {
+    queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 type Add<'a> = dyn Fn(&[Node<Item>], &[Item]) + Sync + 'a;
@@ -128,14 +132,5 @@ mod tests {
     fn every_way_of_adding_is_measured() {
         let cost = compare_lists(2, Duration::from_millis(5));
         assert!(cost.list_ns > 0.0 && cost.mutex_ns > 0.0 && cost.mutex_per_item_ns > 0.0);
-    }
-
-    /// For a look: cargo test --release -p uringlet --lib compare -- --ignored --nocapture
-    #[test]
-    #[ignore = "a measurement"]
-    fn costs_of_one_to_four_producers() {
-        for producers in 1..=4 {
-            println!("{:.1?}", compare_lists(producers, Duration::from_millis(300)));
-        }
     }
 }

@@ -1,0 +1,69 @@
+//! Cells of tables, measured in turns.
+
+use crate::bench::interleaved;
+use crate::session::STOP;
+use indicatif::ProgressBar;
+use std::sync::atomic::Ordering;
+
+/// A cell of a table: what it is called, and what came out.
+pub trait Cell {
+    /// Of one round.
+    type Figure;
+
+    fn name(&self) -> String;
+
+    /// Why there are no (more) figures.
+    fn not_measured(&mut self) -> &mut Option<String>;
+
+    fn push(&mut self, figure: Self::Figure);
+}
+
+/// Measures every cell once in each round, those of a group in turns, until Ctrl-C. What fails is not tried again.
+/// `run` gets the round and the number of the cell.
+pub fn measure<C: Cell>(
+    cells: &mut [C],
+    groups: &[usize],
+    rounds: u32,
+    bar: &ProgressBar,
+    mut run: impl FnMut(&C, u32, usize) -> Result<C::Figure, String>,
+) {
+    for (round, index) in interleaved(groups, rounds) {
+        bar.inc(1);
+        let cell = &mut cells[index];
+        if cell.not_measured().is_some() {
+            continue;
+        }
+        bar.set_message(format!("round {} of {rounds} · {}", round + 1, cell.name()));
+        let result = run(cell, round, index);
+        if STOP.load(Ordering::Relaxed) {
+            return;
+        }
+        match result {
+            Ok(figure) => cell.push(figure),
+            Err(reason) => *cell.not_measured() = Some(reason),
+        }
+    }
+}
+
+/// Has cells of such types keep their figures in such fields.
+macro_rules! keeps {
+    ($cell:ty, $figures:ident: $figure:ty, |$this:ident| $name:expr) => {
+        impl $crate::reproduce::cells::Cell for $cell {
+            type Figure = $figure;
+
+            fn name(&self) -> String {
+                let $this = self;
+                $name
+            }
+
+            fn not_measured(&mut self) -> &mut Option<String> {
+                &mut self.not_measured
+            }
+
+            fn push(&mut self, figure: $figure) {
+                self.$figures.push(figure);
+            }
+        }
+    };
+}
+pub(crate) use keeps;
