@@ -6,7 +6,9 @@ use assert_cmd::Command;
 use predicates::prelude::*;
 use predicates::str::contains;
 use serde_json::Value;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 /// A folder for a job; none, and said so, without fio. Not in a place that is often kept in memory.
 fn folder(test: &str) -> Option<tempfile::TempDir> {
@@ -223,4 +225,24 @@ fn what_is_chosen_is_run_and_nothing_else() {
         .success()
         .stdout(contains("read 4k, depth 1").and(contains("\n  b ").not()));
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "the job's files are gone");
+}
+
+#[test]
+fn ctrl_c_ends_fio_too() {
+    let Some(folder) = folder("ctrl_c_ends_fio_too") else { return };
+    let job = "[a]\nsize=64k\ntime_based\nruntime=600\nunlink=1\n";
+    std::fs::write(folder.path().join("job.fio"), job).unwrap();
+    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin!("uringlet"))
+        .current_dir(folder.path())
+        .args(["bench", "job.fio", "--engines", "psync"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.by_ref().any(|line| line.unwrap().starts_with("  rounds ")));
+    let status =
+        std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(status.unwrap().success());
+    // Its end is that of fio, too: that was waited for.
+    assert_eq!(child.wait().unwrap().code(), Some(130));
 }

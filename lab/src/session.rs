@@ -7,11 +7,13 @@ use crate::size;
 use anyhow::{Context as _, Result};
 use comfy_table::{Attribute, Cell, CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
 use std::fmt::{Display, Write as _};
 use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Child, ExitCode};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -36,6 +38,24 @@ pub fn stop_on_ctrl_c() -> Result<()> {
         }
     })
     .context("cannot handle Ctrl-C")
+}
+
+/// Waits until a child has ended, and meanwhile tells it once if there was a Ctrl-C. Does not wait where the kernel
+/// has no descriptors of processes.
+pub fn until_ended(child: &Child, stop: impl FnOnce(Pid)) {
+    /// How often Ctrl-C is looked for.
+    const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+    let id = Pid::from_child(child);
+    let Ok(process) = pidfd_open(id, PidfdFlags::empty()) else { return };
+    let ended = || poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&LOOK));
+    let mut stop = Some(stop);
+    while !ended().is_ok_and(|ended| ended > 0) {
+        if STOP.load(Ordering::Relaxed)
+            && let Some(stop) = stop.take()
+        {
+            stop(id);
+        }
+    }
 }
 
 /// The end of a help text: paragraphs.

@@ -84,7 +84,7 @@ impl<T> Chain<T> {
 pub enum Owner {
     /// It looks at the list before it sleeps.
     Awake,
-    /// It is to be woken: [`List::wake`].
+    /// It is to be woken, with `List::wake`.
     Asleep,
     /// There is none: whoever gets this answer is it, or makes it.
     Gone,

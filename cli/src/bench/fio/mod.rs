@@ -16,12 +16,13 @@ use crate::run::library::{self, DropIn};
 use crate::run::program;
 use crate::session::{self, STOP, Session};
 use anyhow::{Context as _, Result};
+use rustix::process::{Signal, kill_process};
 use serde::{Serialize, Serializer};
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::Write as _;
+use std::io::{Read, Write as _};
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, Output, Stdio};
 use std::sync::atomic::Ordering;
 use uringlet_lab::bench::{Engine, interleaved};
 
@@ -189,7 +190,19 @@ impl Runs {
         // fio may end before it has read all; what it says tells why.
         let _ = input.write_all(text.as_bytes());
         drop(input);
-        let found = output::read(&child.wait_with_output().map_err(failed)?)?;
+        let interrupt = |process| {
+            // fio ends in order then, and removes what it is to remove.
+            let _ = kill_process(process, Signal::INT);
+        };
+        let outputs = (child.stdout.take(), child.stderr.take());
+        let said = std::thread::scope(|scope| {
+            let (stdout, stderr) = (scope.spawn(|| all(outputs.0)), scope.spawn(|| all(outputs.1)));
+            session::until_ended(&child, interrupt);
+            [stdout, stderr].map(|thread| thread.join().expect("it does not panic"))
+        });
+        let [stdout, stderr] = said;
+        let status = child.wait().map_err(failed)?;
+        let found = output::read(&Output { status, stdout, stderr })?;
         self.version = found.version;
         Ok(found.jobs)
     }
@@ -211,6 +224,13 @@ impl Runs {
             None => cell.jobs.push(job),
         }
     }
+}
+
+/// What comes out of a pipe, as far as it can be read.
+fn all(pipe: Option<impl Read>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
+    bytes
 }
 
 /// What a reader should know beside the general notices.

@@ -4,13 +4,11 @@
 
 use super::image::{Image, Part, Served};
 use super::mount::{Loop, Mount};
-use crate::session::STOP;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use crate::session;
 use rustix::fs::MemfdFlags;
 use rustix::mount::UnmountFlags;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, set_parent_process_death_signal,
-    test_kill_process_group,
+    Pid, Signal, kill_process_group, set_parent_process_death_signal, test_kill_process_group,
 };
 use serde::Serialize;
 use std::fs::File;
@@ -19,7 +17,6 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use uringlet::Builder;
 
@@ -169,25 +166,22 @@ pub fn side_by_side(step: Step, stages: &[Stage], tar: &File) -> Result<Vec<f64>
 
 /// Waits for a program, and ends it, and what it has started, after Ctrl-C.
 fn wait(mut child: Child) -> Result<ExitStatus, Error> {
-    /// How often Ctrl-C is looked for. Not at all where the kernel has no descriptors of processes.
-    const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-    let process = Pid::from_child(&child);
-    if let Ok(descriptor) = pidfd_open(process, PidfdFlags::empty()) {
-        let ended = || poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&LOOK));
-        while !ended().is_ok_and(|ended| ended > 0) {
-            if STOP.load(Ordering::Relaxed) {
-                end_group(&mut child, process);
-                return Err(ErrorKind::Interrupted.into());
-            }
-        }
+    let mut interrupted = false;
+    session::until_ended(&child, |group| {
+        // It was not waited for, so the group is still its own.
+        let _ = kill_process_group(group, Signal::KILL);
+        interrupted = true;
+    });
+    if interrupted {
+        end_group(&mut child);
+        return Err(ErrorKind::Interrupted.into());
     }
     child.wait()
 }
 
-/// Ends a program and what it has started, so that nobody uses its file system any longer.
-fn end_group(child: &mut Child, group: Pid) {
-    // It was not waited for, so the group is still its own.
-    let _ = kill_process_group(group, Signal::KILL);
+/// Waits for what an ended program has started, so that nobody uses its file system any longer.
+fn end_group(child: &mut Child) {
+    let group = Pid::from_child(child);
     let _ = child.wait();
     // Its own children are somebody else's now; they are as good as gone.
     for _ in 0..1000 {
