@@ -1,7 +1,7 @@
 //! What a measurement has to say, as figures and tables, and the forms in which it is written.
 //!
-//! A command makes a [`Document`]; what that looks like on a terminal ([`text`]), as a page ([`html`], with plots from
-//! [`svg`]) or as lines for a spreadsheet ([`records`]) is none of its business.
+//! A command makes a [`Document`]; what that looks like on a terminal (`text`), as a page (`html`, with plots from
+//! `svg`) or as lines for a spreadsheet (`records`) is none of its business.
 
 mod html;
 mod outputs;

@@ -132,7 +132,7 @@ impl Outcome {
 /// Runs the command.
 ///
 /// # Errors
-/// As [`Experiment::run`]; an output cannot be written to.
+/// A scratch file cannot be made or filled; an output cannot be made or written to.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     match &arguments.command {
         Command::All(arguments) => all::run(arguments),
