@@ -1,4 +1,5 @@
-//! `uringlet bench JOB.fio`: fio runs the jobs with every engine, and what it says is tabulated; what is refused is named.
+//! `uringlet bench JOB.fio`: fio runs the jobs with every engine, and what it says is tabulated;
+//! what is refused is named.
 
 mod skip;
 

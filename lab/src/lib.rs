@@ -1,9 +1,11 @@
 //! The laboratory: published experiments, and the instruments that measure them.
 //!
-//! The instruments (`bench`, `report`, `session`, `scratch`, `machine`, `size`, `sandbox`) also serve
-//! the commands of `uringlet`. The crate is not published, so it promises no interface to anybody.
+//! The instruments (`bench`, `report`, `session`, `scratch`, `machine`, `size`, `sandbox`) also
+//! serve the commands of `uringlet`. The crate is not published, so it promises no interface to
+//! anybody.
 
-// A field of a result is named after what it counts; a comment stands where the name does not say it.
+// A field of a result is named after what it counts; a comment stands where the name does not say
+// it.
 #![allow(missing_docs)]
 // They panic where nobody reads any more: `session::say` and `session::tell` do not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]

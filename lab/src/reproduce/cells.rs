@@ -18,8 +18,8 @@ pub trait Cell {
     fn push(&mut self, figure: Self::Figure);
 }
 
-/// Measures every cell once in each round, those of a group in turns, until Ctrl-C. What fails is not tried again.
-/// `run` gets the round and the number of the cell.
+/// Measures every cell once in each round, those of a group in turns, until Ctrl-C. What fails is
+/// not tried again. `run` gets the round and the number of the cell.
 pub fn measure<C: Cell>(
     cells: &mut [C],
     groups: &[usize],

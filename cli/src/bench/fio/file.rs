@@ -177,8 +177,8 @@ impl JobFile {
         self.jobs().iter().filter_map(Section::harm).collect()
     }
 
-    /// Its text with another engine, and a limit to the runtime of every job. Files are made before the clock starts, and
-    /// percentiles are of the whole latency.
+    /// Its text with another engine, and a limit to the runtime of every job. Files are made before
+    /// the clock starts, and percentiles are of the whole latency.
     pub fn with(&self, ioengine: &str, seconds: Option<f64>) -> String {
         let mut own = format!("{ENGINE}={ioengine}\nlat_percentiles=1\n");
         if let Some(seconds) = seconds {

@@ -1,6 +1,7 @@
 //! `uringlet bench JOB.fio`: fio does what its job file says, with each engine in turn.
 //!
-//! A native engine is one of fio's. uringlet takes the place of two of them, libaio and posixaio, by its drop-ins.
+//! A native engine is one of fio's. uringlet takes the place of two of them, libaio and posixaio,
+//! by its drop-ins.
 
 mod file;
 mod output;
@@ -52,7 +53,8 @@ struct Way {
 }
 
 impl Way {
-    /// Those of the engines that the user chose; of the job files' own engines, if nothing was chosen.
+    /// Those of the engines that the user chose; of the job files' own engines, if nothing was
+    /// chosen.
     fn all(chosen: &[Engine], own: Vec<String>) -> Vec<Self> {
         let mut ways = Vec::new();
         for &engine in chosen {
