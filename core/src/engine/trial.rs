@@ -6,8 +6,6 @@ const PROBES: usize = 5;
 const ENOUGH: usize = 3;
 /// Windows between two probes: fewest, and most, to which it doubles while the answer stays.
 const GAP: (u32, u32) = (2, 64);
-/// The gap at the begin of a trial that knows what another one has found.
-const KNOWN_GAP: u32 = 16;
 /// So many percent of the time that the first way takes, the second one has to stay below in as many probes as are looked at: it is to be
 /// no accident. And so many percent of the time of the second one are enough for the first to come back.
 const WORTH: u64 = 87;
@@ -23,7 +21,6 @@ pub(super) struct Trial {
     longest: u64,
     /// The way that is taken when nothing is tried: the second one?
     answer: bool,
-    found: bool,
     step: Step,
     /// Windows until the next probe, and between this one and the one after.
     left: u32,
@@ -49,7 +46,6 @@ impl Trial {
             skipped,
             longest,
             answer: false,
-            found: false,
             step: Step::Stay,
             left: GAP.0,
             gap: GAP.0,
@@ -58,16 +54,6 @@ impl Trial {
             count: 0,
             sum: 0,
         }
-    }
-
-    /// Begins with what another trial of the same has found: the second way?
-    pub(super) fn beginning_with(self, answer: bool) -> Self {
-        Self { answer, left: KNOWN_GAP, gap: KNOWN_GAP, ..self }
-    }
-
-    /// The answer, once there have been enough probes for one: the second way?
-    pub(super) fn found(&self) -> Option<bool> {
-        self.found.then_some(self.answer)
     }
 
     /// A request has come, `now` in ticks. Is it to be done in the second way?
@@ -111,11 +97,9 @@ impl Trial {
                     Some(share) if sure && share < most => {
                         (self.answer, self.gap) = (!self.answer, GAP.0);
                         self.shares = Shares::default();
-                        self.found = true;
                     }
                     Some(_) => {
                         self.gap = (self.gap * 2).min(GAP.1);
-                        self.found |= sure;
                     }
                     None => {}
                 }
@@ -186,22 +170,6 @@ mod tests {
         let n = 1000 * WINDOW;
         let in_second = requests(&mut trial, &mut clock, n, [50_000, 45_000]);
         assert!(in_second < n / 8, "{in_second}");
-    }
-
-    #[test]
-    fn what_another_trial_has_found_is_begun_with_and_doubted_less_often() {
-        let n = 1000 * WINDOW;
-        let (mut trial, mut clock) = (Trial::new(WINDOW, 2, 1_000_000), 1 << 40);
-        assert_eq!(trial.found(), None);
-        requests(&mut trial, &mut clock, n, [50_000, 30_000]);
-        assert_eq!(trial.found(), Some(true));
-        let new = || Trial::new(WINDOW, 2, 1_000_000).beginning_with(true);
-        let (mut trial, few) = (new(), 16 * WINDOW);
-        assert_eq!(requests(&mut trial, &mut clock, few, [50_000, 30_000]), few);
-        let mut trial = new();
-        let in_second = requests(&mut trial, &mut clock, n, [30_000, 50_000]);
-        assert!(in_second < n / 4, "{in_second}");
-        assert_eq!(trial.found(), Some(false));
     }
 
     #[test]

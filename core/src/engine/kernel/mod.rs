@@ -111,10 +111,6 @@ fn nap() -> SleepEnd {
     SleepEnd::TimedOut
 }
 
-/// Contexts of this process whose cold reads go through an io_uring, which takes descriptors of the program's: now, and at most.
-static RINGS: AtomicUsize = AtomicUsize::new(0);
-const RINGS_MAX: usize = 64;
-
 /// An io_uring has room for so many even if fewer are wanted: it takes no more of the host.
 const RING_LEAST: usize = 128;
 
@@ -127,10 +123,6 @@ pub(super) struct KernelLane {
     door: Baton,
     backend: OnceLock<Option<Box<dyn Backend>>>,
     refusals: Mutex<Vec<(EngineKind, Refusal)>>,
-    /// Made for the sake of cold reads, and counted in [`RINGS`].
-    is_counted: AtomicBool,
-    /// io_uring is not to be had for cold reads.
-    no_ring: AtomicBool,
     slots: usize,
     room: usize,
     in_flight: AtomicUsize,
@@ -192,8 +184,6 @@ impl KernelLane {
             door: Baton::new(),
             backend,
             refusals: Mutex::default(),
-            is_counted: AtomicBool::new(false),
-            no_ring: AtomicBool::new(false),
             slots,
             room,
             in_flight: AtomicUsize::new(0),
@@ -247,37 +237,6 @@ impl KernelLane {
             instance.note_choice();
         }
         made.as_deref()
-    }
-
-    /// Is the interface io_uring, or can it be? If not, cold reads cannot be handed to it.
-    #[inline]
-    pub(super) fn can_be_ring(&self) -> bool {
-        match self.backend.get() {
-            Some(backend) => backend.as_ref().is_some_and(|b| b.kind() == EngineKind::IoUring),
-            None => self.reach == Reach::Direct && !self.no_ring.load(Ordering::Relaxed),
-        }
-    }
-
-    /// Makes it io_uring, unless an interface is in use already. Is it?
-    pub(super) fn use_ring(&self, instance: &Instance) -> bool {
-        if self.backend.get().is_none() {
-            self.make_ring(instance);
-        }
-        self.can_be_ring()
-    }
-
-    #[cold]
-    fn make_ring(&self, instance: &Instance) {
-        let _whole = sys::Uncancelable::new();
-        let is_one_of_few = RINGS.fetch_add(1, Ordering::Relaxed) < RINGS_MAX;
-        let ring = || make(EngineKind::IoUring, self.slots, self.room, 1).ok();
-        let ring = if is_one_of_few { ring() } else { None };
-        if ring.is_some_and(|ring| self.backend.set(Some(ring)).is_ok()) {
-            self.is_counted.store(true, Ordering::Relaxed);
-            return instance.note_choice();
-        }
-        RINGS.fetch_sub(1, Ordering::Relaxed);
-        self.no_ring.store(true, Ordering::Relaxed);
     }
 
     /// Queues requests. Gives the door as it was: if nobody is at it, the caller sees to it that
@@ -560,27 +519,6 @@ impl KernelLane {
         self.finish(instance, &mut done[..n], finish);
         self.pass_on_the_right(instance);
         Some(end)
-    }
-}
-
-/// Nobody gets a ring for cold reads until this is dropped.
-#[cfg(test)]
-pub(super) fn hold_rings() -> impl Drop {
-    struct Held;
-    impl Drop for Held {
-        fn drop(&mut self) {
-            RINGS.fetch_sub(RINGS_MAX, Ordering::Relaxed);
-        }
-    }
-    RINGS.fetch_add(RINGS_MAX, Ordering::Relaxed);
-    Held
-}
-
-impl Drop for KernelLane {
-    fn drop(&mut self) {
-        if *self.is_counted.get_mut() {
-            RINGS.fetch_sub(1, Ordering::Relaxed);
-        }
     }
 }
 

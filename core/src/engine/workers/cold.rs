@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use super::Workers;
 use super::lane::Lane;
-use super::lone::Sort;
 use super::readers::Readers;
 use super::wait::FAVOURS;
 use crate::descriptor;
@@ -135,7 +134,6 @@ impl Workers {
             && !helped
             && self.must_wait_for_all(instance, 1)
             && !cold.untried.is_empty()
-            && !self.lone.in_two_calls(Sort::Cold, sys::ticks())
             && let Some(slot) = cold.untried.pop()
         {
             // It would sleep for this one anyway.

@@ -14,7 +14,6 @@ mod habit;
 mod hold;
 mod lane;
 mod left;
-mod lone;
 mod next;
 mod parts;
 mod pipeline;
@@ -22,7 +21,6 @@ mod place;
 mod poller;
 mod pool;
 mod readers;
-mod ring;
 mod settle;
 mod split;
 mod stacks;
@@ -46,11 +44,9 @@ use self::cold::Cold;
 use self::fsync::each_linked;
 use self::habit::Habit;
 use self::lane::{Flags, Lane};
-use self::lone::Lone;
 use self::next::Next;
 use self::parts::Gain;
 use self::pipeline::{Pipeline, Way};
-use self::ring::ByRing;
 use self::split::Split;
 use self::syncs::Syncs;
 use self::threads::{Threads, ThreadsOf};
@@ -118,8 +114,6 @@ pub(crate) struct Workers {
     /// Made with the first cold read: most contexts have none.
     cold: OnceBox<Cold>,
     kernel: KernelLane,
-    lone: Lone,
-    ring: ByRing,
     kind: EngineKind,
     habit: Habit,
     pipeline: Pipeline,
@@ -167,8 +161,6 @@ impl Workers {
             gain: Gain::default(),
             cold: OnceBox::new(),
             kernel: KernelLane::new(builder, slots)?,
-            lone: Lone::new(ticks_per_us()),
-            ring: ByRing::new(ticks_per_us()),
             kind: builder.engine,
             habit: Habit::new(),
             pipeline: Pipeline::new(ticks_per_us()),
@@ -586,12 +578,12 @@ impl Contract for Workers {
         let mut flags = Flags::new();
         let [slot] = *slots else {
             return self.submit_batch(instance, slots, |request| {
-                self.choose_lane(instance, request, false, &mut flags)
+                self.choose_lane(request, false, &mut flags)
             });
         };
         // SAFETY: filled by the submitter, which has not passed it on yet.
         let request = unsafe { instance.slot(slot).request() };
-        let chosen = self.choose_lane(instance, request, true, &mut flags);
+        let chosen = self.choose_lane(request, true, &mut flags);
         if chosen.0 == Lane::Inline && request.notify == -1 {
             (request.lane, request.stream) = (Lane::Inline as u8, chosen.1);
             let (wary, expect) = lane::patience(request, Lane::Inline, chosen.1, false);

@@ -15,7 +15,6 @@ impl Workers {
     #[inline(always)]
     pub(super) fn choose_lane(
         &self,
-        instance: &Instance,
         request: &Request,
         single: bool,
         flags: &mut Flags,
@@ -23,7 +22,6 @@ impl Workers {
         let beside_others = || !single || self.has_inline_in_flight();
         let reach = self.kernel.reach();
         match lane::choose(&request.sqe, request.kind, beside_others, reach, flags) {
-            (Lane::Cold, _) if self.is_for_ring(instance, request, flags) => (Lane::Kernel, false),
             (Lane::Cold, _) if !self.can_be_cold() => (Lane::Pool, false),
             // Not worth a call: it completes with its error.
             (Lane::Kernel, _) if request.refused != 0 => (Lane::Inline, false),

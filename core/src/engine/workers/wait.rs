@@ -5,13 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::baton::View;
-use super::lone::Sort;
 use super::pipeline::Way;
 use super::{SPIN_US_MAX, Workers, threads};
 use crate::engine::Help;
 use crate::engine::kernel::Reach;
 use crate::instance::{By, Instance, Taker};
-use crate::request::Kind;
 use crate::sys;
 
 /// A waiter that has enough goes on for what it can still take: this many requests at most, and
@@ -43,27 +41,16 @@ impl Workers {
             && self.kernel.reach() == Reach::Direct
             && self.must_wait_for_all(instance, help.min)
         {
-            // It would sleep for this one request anyway: one system call instead of two, unless those are quicker.
+            // It would sleep for this one request anyway: one system call instead of two.
             if let Some(slot) = self.kernel.queue().pop() {
-                if !self.is_for_two_calls(instance, slot) {
-                    self.run(instance, slot, By::Waiter, true, taker);
-                    return true;
-                }
-                let _ = self.kernel.push(&[slot]);
+                self.run(instance, slot, By::Waiter, true, taker);
+                return true;
             }
         }
         // First, so that the device has work while this thread collects.
         self.hand_over(instance, By::Waiter);
         let mut finish = |slot, result| self.finish_kernel(instance, slot, result, taker);
         self.kernel.harvest(instance, &mut finish)
-    }
-
-    /// Is this direct request, popped by the caller, to be handed to the kernel although it is alone?
-    fn is_for_two_calls(&self, instance: &Instance, slot: u32) -> bool {
-        // SAFETY: popped by the caller, so not freed; only read, as whoever cancels it at this moment does.
-        let kind = unsafe { instance.slot(slot).shared() }.kind;
-        let sort = if kind == Kind::Write { Sort::DirectWrite } else { Sort::DirectRead };
-        self.lone.in_two_calls(sort, sys::ticks())
     }
 
     /// Executes requests that any thread may, as long as it pays to stay.
