@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use super::lane::{LARGE, Lane};
 use super::next::Taken;
-use super::pipeline::Way;
 use super::{TIMED_EVERY, Workers};
 use crate::descriptor;
 use crate::exec;
@@ -18,8 +17,7 @@ impl Workers {
     /// Submits a transfer whose file is such that it is inline. False: nothing was done.
     #[inline(always)]
     pub(crate) fn submit_fast(&self, instance: &Arc<Instance>, transfer: &Transfer) -> bool {
-        let copies = || transfer.length >= LARGE || self.pipeline.is(Way::SideBySide);
-        if !transfer.is_write && copies() {
+        if !transfer.is_write && transfer.length >= LARGE {
             return false;
         }
         let Some((slot, alone)) = instance.free_slots().take_near() else { return false };

@@ -181,11 +181,6 @@ impl Workers {
         if self.in_next.swap(0, Ordering::SeqCst) == ROBBED {
             self.one_loser_less(instance);
         }
-        let count = self.next_taken.load(Ordering::Relaxed) + u64::from(executed);
-        self.next_taken.store(count, Ordering::Relaxed);
-        if help.min > 0 {
-            self.look_for_other_ways(instance);
-        }
         executed > 0
     }
 }

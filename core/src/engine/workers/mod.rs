@@ -16,7 +16,6 @@ mod lane;
 mod left;
 mod next;
 mod parts;
-mod pipeline;
 mod place;
 mod poller;
 mod pool;
@@ -46,7 +45,6 @@ use self::habit::Habit;
 use self::lane::{Flags, Lane};
 use self::next::Next;
 use self::parts::Gain;
-use self::pipeline::{Pipeline, Way};
 use self::split::Split;
 use self::syncs::Syncs;
 use self::threads::{Threads, ThreadsOf};
@@ -86,8 +84,6 @@ pub(crate) struct Workers {
     past_next: AtomicU32,
     /// A waiter executes those that were left for it, which nobody else takes meanwhile: see `left.rs`.
     in_next: AtomicU32,
-    /// Requests that waiters have taken from there several at a time.
-    next_taken: AtomicU64,
     baton: Baton,
     inline: IndexRing,
     /// Requests whose order can be observed, and the right to execute them, which nobody takes away.
@@ -116,7 +112,6 @@ pub(crate) struct Workers {
     kernel: KernelLane,
     kind: EngineKind,
     habit: Habit,
-    pipeline: Pipeline,
     /// The last waiter had no deadline, so the next may take what has to be waited for.
     waits_are_unbounded: AtomicBool,
     /// Ordered requests that threads with a deadline do not execute.
@@ -144,7 +139,6 @@ impl Workers {
             next: Next::new(),
             past_next: AtomicU32::new(0),
             in_next: AtomicU32::new(0),
-            next_taken: AtomicU64::new(0),
             baton: Baton::new(),
             inline: IndexRing::new(slots),
             ordered: IndexRing::new(slots),
@@ -163,7 +157,6 @@ impl Workers {
             kernel: KernelLane::new(builder, slots)?,
             kind: builder.engine,
             habit: Habit::new(),
-            pipeline: Pipeline::new(ticks_per_us()),
             waits_are_unbounded: AtomicBool::new(true),
             wary_ordered: AtomicUsize::new(0),
             expected: AtomicU32::new(0),
@@ -199,7 +192,7 @@ impl Workers {
     /// A thread of the program is expected to come and execute what is submitted.
     #[inline]
     fn waiters_execute(&self) -> bool {
-        self.habit.waiters_come() && !self.pipeline.is(Way::Pipelined)
+        self.habit.waiters_come()
     }
 
     /// Gets a worker to take the baton.
@@ -269,17 +262,6 @@ impl Workers {
             }
         }
         self.execute(instance, slot, by, timed, taker)
-    }
-
-    /// Who is to execute, now that so many more have been executed?
-    #[inline]
-    fn look_for_other_ways(&self, instance: &Instance) {
-        let copied = self.copies.taken();
-        let count = self.inline.taken() + copied + self.next_taken.load(Ordering::Relaxed);
-        if self.pipeline.is_due(count) {
-            let more_than = |n| instance.free_slots().held_more_than(n);
-            self.pipeline.next_window((count, copied), sys::ticks(), more_than, &self.threads.busy);
-        }
     }
 
     /// Executes a started request.
@@ -634,20 +616,11 @@ impl Contract for Workers {
             }
             helped = true;
         }
-        if help.min > 0 {
-            self.look_for_other_ways(instance);
-        }
         if self.has_copies() && self.help_copy(instance, help, taker) {
             if is_enough(taker) {
                 return true;
             }
             helped = true;
-        }
-        if help.min > 0
-            && self.pipeline.is(Way::SideBySide)
-            && self.wait_for_copiers(instance, help.min)
-        {
-            return true;
         }
         self.help_more(instance, help, taker) || helped
     }

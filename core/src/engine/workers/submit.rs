@@ -6,9 +6,8 @@ use std::sync::atomic::{Ordering, fence};
 
 use super::Workers;
 use super::lane::{self, Flags, Lane};
-use super::pipeline::Way;
 use crate::instance::Instance;
-use crate::request::{Batch, Expect, Kind, Request};
+use crate::request::{Batch, Expect, Request};
 
 impl Workers {
     /// Where a request goes, and whether its descriptor is a stream.
@@ -25,11 +24,6 @@ impl Workers {
             (Lane::Cold, _) if !self.can_be_cold() => (Lane::Pool, false),
             // Not worth a call: it completes with its error.
             (Lane::Kernel, _) if request.refused != 0 => (Lane::Inline, false),
-            (Lane::Inline, false)
-                if request.kind == Kind::Read && self.pipeline.is(Way::SideBySide) =>
-            {
-                (Lane::Copy, false)
-            }
             chosen => chosen,
         }
     }

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::baton::View;
-use super::pipeline::Way;
-use super::{SPIN_US_MAX, Workers, threads};
+use super::{Workers, threads};
 use crate::engine::Help;
 use crate::engine::kernel::Reach;
 use crate::instance::{By, Instance, Taker};
@@ -89,52 +88,6 @@ impl Workers {
         executed > 0
     }
 
-    /// Workers are at the last of the requests that this waiter waits for: looks out for them as
-    /// long as a few take. True if enough has come, or more to execute.
-    pub(super) fn wait_for_copiers(&self, instance: &Instance, min: u32) -> bool {
-        let begin = sys::ticks();
-        while self.copying.load(Ordering::Relaxed) > 0 {
-            if instance.completions().available() >= min || !self.copies.is_empty() {
-                return true;
-            }
-            if sys::ticks().wrapping_sub(begin) > SPIN_US_MAX * self.ticks_per_us {
-                return false;
-            }
-            std::hint::spin_loop();
-        }
-        false
-    }
-
-    /// A worker executes what this waiter waits for: stays away from the lines that it writes for as long as half of
-    /// what is on its way is expected to take, and looks then. `None`: enough has come. Else the baton as it is then.
-    pub(super) fn wait_for_pipeline(&self, instance: &Instance, help: &Help) -> Option<View> {
-        let begin = sys::ticks();
-        let longest = SPIN_US_MAX * self.ticks_per_us;
-        let available = instance.completions().available();
-        let half = ((available as usize + self.inline.len()) / 2) as u32;
-        let wanted = half.clamp(help.min, help.max);
-        loop {
-            let available = instance.completions().available();
-            if available >= wanted {
-                return None;
-            }
-            let view = self.baton.view();
-            let over = sys::ticks().wrapping_sub(begin) > longest;
-            if !view.is_held() || over {
-                return (available < help.min).then_some(view);
-            }
-            // For one less, lest a wait that was too long makes the next one longer.
-            let stay_away = u64::from(wanted - available - 1) * self.pipeline.per_request();
-            let since = sys::ticks();
-            loop {
-                std::hint::spin_loop();
-                if sys::ticks().wrapping_sub(since) >= stay_away.min(longest) {
-                    break;
-                }
-            }
-        }
-    }
-
     /// Asks the worker that holds the baton for it, and waits for as long as a request that does
     /// not sleep takes. Gives the baton as it is then.
     #[cold]
@@ -166,17 +119,11 @@ impl Workers {
         taker: &mut Taker<'_>,
     ) -> bool {
         let mut view = self.baton.view();
-        if help.min > 0 && self.pipeline.is(Way::Pipelined) && view.is_held() {
-            match self.wait_for_pipeline(instance, help) {
-                None => return true,
-                Some(now) => view = now,
-            }
-        }
         if view.has_work() || self.has_inline_work_for(help) {
             if help.min > 0 || view.has_work() {
                 self.habit.waiter_came();
             }
-            let ask = view.is_held() && help.min > 0 && !self.pipeline.is(Way::Pipelined);
+            let ask = view.is_held() && help.min > 0;
             if ask && self.has_inline_work_for(help) {
                 view = self.ask_for_baton();
             }

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use super::pipeline::Way;
-use super::{SPIN_US_MAX, Workers, threads};
+use super::{Workers, threads};
 use crate::instance::{By, Instance, without_taker};
 use crate::queue::IndexRing;
 use crate::sys;
@@ -37,8 +36,7 @@ impl Workers {
         }
     }
 
-    /// A worker executes requests that any thread may until there are none, and looks out for more
-    /// for a while: submitters need not call it then.
+    /// A worker executes requests that any thread may until there are none.
     pub(super) fn work_at_copies(&self, instance: &Arc<Instance>) {
         self.copies_stuck.store(false, Ordering::Relaxed);
         self.copying.fetch_add(1, Ordering::SeqCst);
@@ -76,9 +74,8 @@ impl Workers {
     }
 
     /// How long a worker without work looks out for more, in ticks.
-    pub(super) fn copy_patience(&self) -> u64 {
-        let between = if self.pipeline.is(Way::SideBySide) { SPIN_US_MAX } else { 0 };
-        self.gain.patience().max(between * self.ticks_per_us)
+    fn copy_patience(&self) -> u64 {
+        self.gain.patience()
     }
 
     /// Requests of other lanes wait for a worker.
