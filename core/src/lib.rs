@@ -91,8 +91,8 @@ mod baton;
 #[path = "table/entry.rs"]
 mod entry;
 #[cfg(loom)]
-#[path = "engine/workers/next.rs"]
-mod next;
+#[path = "engine/workers/mailbox.rs"]
+mod mailbox;
 #[cfg(loom)]
 #[path = "engine/workers/readers.rs"]
 mod readers;

@@ -44,7 +44,7 @@ pub(crate) trait Contract {
     /// Lets the calling thread, which is waiting, execute the few requests that its context has. False: it has others, or none, or
     /// is not to; [`Contract::help`] knows.
     #[inline(always)]
-    fn help_alone(&self, _: &Arc<Instance>, _: &Help, _taker: &mut Taker<'_>) -> bool {
+    fn help_alone(&self, _: &Arc<Instance>, _taker: &mut Taker<'_>) -> bool {
         false
     }
 
@@ -222,8 +222,8 @@ impl Contract for Engine {
     }
 
     #[inline(always)]
-    fn help_alone(&self, instance: &Arc<Instance>, help: &Help, taker: &mut Taker<'_>) -> bool {
-        dispatch!(self, engine => engine.help_alone(instance, help, taker))
+    fn help_alone(&self, instance: &Arc<Instance>, taker: &mut Taker<'_>) -> bool {
+        dispatch!(self, engine => engine.help_alone(instance, taker))
     }
 
     #[inline]

@@ -139,7 +139,7 @@ impl Instance {
         // With a deadline, which is not known yet, for one only; and not past a completion that is there already.
         if (min == 1 || help.unbounded)
             && self.completions.available() == 0
-            && self.engine.help_alone(self, &help, taker)
+            && self.engine.help_alone(self, taker)
         {
             taker.give_back(self);
             if self.has_enough(min, taker) {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::lane::{LARGE, Lane};
-use super::next::Taken;
+use super::mailbox::Taken;
 use super::{TIMED_EVERY, Workers};
 use crate::descriptor;
 use crate::exec;
@@ -68,7 +68,7 @@ impl Workers {
         bounded: bool,
         take: impl FnOnce(u64, u64, i64),
     ) -> bool {
-        let Some(Taken { slot, number, .. }) = self.take_single() else { return false };
+        let Some(Taken { slot, number }) = self.mailbox.take_alone() else { return false };
         let place = instance.slot(slot);
         place.begin();
         self.habit.waiter_came();

@@ -14,7 +14,7 @@ mod habit;
 mod hold;
 mod lane;
 mod left;
-mod next;
+mod mailbox;
 mod parts;
 mod place;
 mod poller;
@@ -43,7 +43,7 @@ use self::cold::Cold;
 use self::fsync::each_linked;
 use self::habit::Habit;
 use self::lane::{Flags, Lane};
-use self::next::Next;
+use self::mailbox::{Mailbox, Taken};
 use self::parts::Gain;
 use self::split::Split;
 use self::syncs::Syncs;
@@ -79,11 +79,7 @@ const NAP_US: (u64, u64) = (50, 1000);
 /// The engine of one context. Its threads belong to the process.
 #[derive(Debug)]
 pub(crate) struct Workers {
-    next: Next,
-    /// So many single requests go to the ring at once: lately those that were left for a wait were in the way of others.
-    past_next: AtomicU32,
-    /// A waiter executes those that were left for it, which nobody else takes meanwhile: see `left.rs`.
-    in_next: AtomicU32,
+    mailbox: Mailbox,
     baton: Baton,
     inline: IndexRing,
     /// Requests whose order can be observed, and the right to execute them, which nobody takes away.
@@ -136,9 +132,7 @@ pub(crate) struct Workers {
 impl Workers {
     pub(super) fn new(builder: &Builder, slots: usize) -> Result<Self, ConfigError> {
         Ok(Self {
-            next: Next::new(),
-            past_next: AtomicU32::new(0),
-            in_next: AtomicU32::new(0),
+            mailbox: Mailbox::new(),
             baton: Baton::new(),
             inline: IndexRing::new(slots),
             ordered: IndexRing::new(slots),
@@ -578,11 +572,11 @@ impl Contract for Workers {
     }
 
     #[inline(always)]
-    fn help_alone(&self, instance: &Arc<Instance>, help: &Help, taker: &mut Taker<'_>) -> bool {
+    fn help_alone(&self, instance: &Arc<Instance>, taker: &mut Taker<'_>) -> bool {
         if self.stands_by() {
             return false;
         }
-        self.run_left(instance, help, taker)
+        self.run_alone(instance, taker)
     }
 
     #[inline]
@@ -606,11 +600,7 @@ impl Contract for Workers {
             return true;
         }
         // It was left before anything else came into the queues: no request is overtaken.
-        if self.copies.is_empty()
-            && !self.next.is_empty()
-            && self.run_several(instance, help, taker)
-        {
-            self.habit.waiter_came();
+        if self.copies.is_empty() && self.run_beside_others(instance, taker) {
             if is_enough(taker) {
                 return true;
             }
@@ -631,7 +621,7 @@ impl Contract for Workers {
         }
         let view = self.baton.view();
         view.has_work() && !view.is_held()
-            || !self.next.is_empty()
+            || !self.mailbox.is_empty()
             || self.kernel.has_help_to_offer(help.min > 0)
             || self.has_copies()
             || self.has_cold_help()
@@ -719,7 +709,7 @@ impl Contract for Workers {
             }
             true
         });
-        for slot in self.next.take_all() {
+        if let Some(Taken { slot, .. }) = self.mailbox.take() {
             instance.slot(slot).queue();
             instance.end_popped(slot);
         }
@@ -757,7 +747,7 @@ impl Contract for Workers {
     }
 
     fn retract(&self, instance: &Instance, slot: u32, key: u64) -> bool {
-        self.next.remove(slot, || instance.slot(slot).key() == key)
+        self.mailbox.remove(slot, || instance.slot(slot).key() == key)
             || self.threads.poller.remove(instance, slot, key)
     }
 }

@@ -32,7 +32,7 @@ impl Workers {
     #[inline]
     pub(super) fn has_inline_in_flight(&self) -> bool {
         let view = self.baton.view();
-        view.is_held() || view.has_work() || !self.next.is_empty() || self.is_overtaking()
+        view.is_held() || view.has_work() || !self.mailbox.is_empty() || self.is_overtaking()
     }
 
     /// Submits requests of any lane, as `choose` says. Kept out of the way of a single one.
@@ -43,7 +43,7 @@ impl Workers {
         slots: &[u32],
         mut choose: impl FnMut(&Request) -> (Lane, bool),
     ) {
-        let moved = !self.next.is_empty() && self.next_to_ring(instance);
+        let moved = self.left_to_ring(instance);
         let (mut inline, mut pool, mut kernel) = (Batch::new(), Batch::new(), Batch::new());
         let (mut copies, mut cold) = (Batch::new(), Batch::new());
         let (mut notifies, mut for_worker) = (false, false);
@@ -154,9 +154,7 @@ impl Workers {
 
     /// Submits a single inline request that is not left for a wait.
     pub(super) fn submit_to_ring(&self, instance: &Arc<Instance>, slot: u32) {
-        if !self.next.is_empty() {
-            self.next_to_ring(instance);
-        }
+        self.left_to_ring(instance);
         instance.slot(slot).queue();
         self.inline.push(&[slot]);
         self.announce(instance, self.waiters_execute());

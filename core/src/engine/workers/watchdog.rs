@@ -49,7 +49,7 @@ struct Watched {
     /// Cold reads taken from theirs.
     cold: [u64; 2],
     /// The request left for its submitter's wait, then.
-    next: u64,
+    left: u64,
     quiet: u32,
     /// Of a placed context: ticks in which no worker was to be had.
     starved: u32,
@@ -73,7 +73,7 @@ impl Watchdog {
             taken: workers.taken(),
             collected: workers.kernel.collections(),
             cold: workers.cold_taken(),
-            next: workers.next.word(),
+            left: workers.mailbox.word(),
             quiet: 0,
             starved: 0,
         });
@@ -181,12 +181,10 @@ impl Watched {
             workers.seat.want_holder();
             look = Look::NeedsWorker;
         }
-        let next = workers.next.word();
-        if !workers.next.is_empty() && next == self.next {
-            if workers.in_next.load(Ordering::Relaxed) == 0 {
-                workers.habit.nobody_came();
-            }
-            if workers.next_to_ring(instance) {
+        let left = workers.mailbox.word();
+        if !workers.mailbox.is_empty() && left == self.left {
+            workers.habit.nobody_came();
+            if workers.left_to_ring(instance) {
                 // As above.
                 workers.baton.watch();
                 workers.baton.announce();
@@ -194,7 +192,7 @@ impl Watched {
             workers.seat.want_holder();
             look = Look::NeedsWorker;
         }
-        self.next = next;
+        self.left = left;
         let kernel = &workers.kernel;
         let door = kernel.door().view();
         if kernel.queued() > 0 && taken[1] == self.taken[1] {
@@ -222,7 +220,7 @@ impl Watched {
         self.cold = workers.cold_taken();
         let lying = look == Look::NeedsWorker;
         workers.look_for_starvation(instance, lying, &mut self.starved);
-        if waiting || workers.has_queued() || !workers.next.is_empty() {
+        if waiting || workers.has_queued() || !workers.mailbox.is_empty() {
             self.quiet = 0;
             return look;
         }
@@ -234,7 +232,7 @@ impl Watched {
             return calm;
         }
         self.quiet += 1;
-        if self.quiet >= QUIET_TICKS && workers.next.unwatch() {
+        if self.quiet >= QUIET_TICKS && workers.mailbox.unwatch() {
             if workers.baton.unwatch() {
                 // A submitter that saw the mark has not told anybody: what it pushed is seen here.
                 fence(Ordering::SeqCst);
@@ -244,7 +242,7 @@ impl Watched {
             }
             // Requests have come: stay. If somebody else has marked it meanwhile, it is on the list
             // twice for a while.
-            workers.next.watch();
+            workers.mailbox.watch();
         }
         calm
     }
