@@ -190,9 +190,6 @@ impl fmt::Display for Choice {
         write!(f, "{}", self.engine)?;
         match self.kernel {
             Some(kernel) if kernel == self.engine => {}
-            Some(EngineKind::IoUring) => {
-                write!(f, ", direct I/O, and cold reads where that is quicker, through io_uring")?;
-            }
             Some(kernel) => write!(f, ", direct I/O through {kernel}")?,
             None if !self.refusals.is_empty() => write!(f, ", everything on threads")?,
             _ => {}
