@@ -69,4 +69,9 @@ pub const EXCEPTIONS: &[(&str, &[&str], &str)] = &[
         &["posix_aio"],
         "the C library keeps a thread of its own for each",
     ),
+    (
+        "coming_and_going::four_thousand_contexts_live_at_a_time",
+        &["faulty"],
+        "a thread for each context lets go of the requests that are held back as a fault",
+    ),
 ];
