@@ -37,8 +37,8 @@ impl Workers {
             let next = self.take_inline(&turn);
             match next {
                 Next::Lost => return self.lost(instance),
-                // The last inline one that was before it has been taken by another thread.
-                Next::Nothing if !due && !self.ordered.is_empty() => continue,
+                // Another thread has taken the last inline request that an ordered one had to wait for.
+                Next::Nothing if !due && self.is_ordered_due(instance) => continue,
                 Next::Nothing | Next::Slot(_) => {}
             }
             if let Next::Slot(slot) = next {
@@ -80,8 +80,8 @@ impl Workers {
         }
     }
 
-    /// Takes the oldest inline request. A holder that loses the baton after its last look takes one more at most, which is
-    /// executed beside the others as if the holder had lost the baton inside of it.
+    /// Takes the oldest inline request. A holder that loses the baton after its last look takes one more at most. The
+    /// request is executed as if the holder had lost the baton inside of it.
     #[inline]
     fn take_inline(&self, turn: &Turn) -> Next {
         while let Some((position, slot)) = self.inline.front() {

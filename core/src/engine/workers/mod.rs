@@ -486,7 +486,11 @@ impl Workers {
     /// These descriptors are about to be closed: requests that wait for a worker get others of the same files, as the
     /// closing thread cannot execute them.
     fn keep_files(&self, instance: &Arc<Instance>, fds: &RangeInclusive<RawFd>) {
-        let (mut copies, mut any) = (Copies::default(), false);
+        let (mut copies, mut any, mut needed) = (Copies::default(), false, false);
+        instance.free_slots().each_held(|slot| needed |= instance.slot(slot).names_one_of(fds));
+        if !needed {
+            return;
+        }
         let end = self.worker.end();
         while let Some(slot) = self.worker.pop_before(end) {
             any = true;

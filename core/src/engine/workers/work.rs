@@ -57,7 +57,7 @@ impl Workers {
                 }
                 if worked {
                     idle_since = sys::ticks();
-                } else if sys::ticks().wrapping_sub(idle_since) > self.copy_patience() {
+                } else if sys::ticks().wrapping_sub(idle_since) > self.gain.patience() {
                     break;
                 }
                 std::hint::spin_loop();
@@ -71,11 +71,6 @@ impl Workers {
             }
             self.copying.fetch_add(1, Ordering::SeqCst);
         }
-    }
-
-    /// How long a worker without work looks out for more, in ticks.
-    fn copy_patience(&self) -> u64 {
-        self.gain.patience()
     }
 
     /// Requests of other lanes wait for a worker.
