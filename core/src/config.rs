@@ -128,14 +128,14 @@ pub struct Builder {
     pub(crate) cell_stats: bool,
     pub(crate) handler: Option<Handler>,
     #[cfg(feature = "faulty")]
-    pub(crate) faults: Option<crate::engine::faulty::Faults>,
+    pub(crate) faults: Option<crate::lane::faulty::Faults>,
 }
 
 impl Default for Builder {
     fn default() -> Self {
         Self {
             entries: 128,
-            workers_max: crate::engine::workers::WORKERS_MAX,
+            workers_max: crate::router::tuning::WORKERS_MAX,
             engine: EngineKind::default(),
             stats: false,
             fd_pool: FD_POOL_MAX,
@@ -268,7 +268,7 @@ impl Builder {
     /// Has requests delayed, reordered, shortened and failed before they get to the engine; for tests.
     #[cfg(feature = "faulty")]
     #[must_use]
-    pub fn faulty(mut self, faults: crate::engine::faulty::Faults) -> Self {
+    pub fn faulty(mut self, faults: crate::lane::faulty::Faults) -> Self {
         self.faults = Some(faults);
         self
     }
@@ -282,11 +282,11 @@ impl Builder {
             Err(ConfigError { field, value: value.to_string(), expected, errno: libc::EINVAL })
         };
         range("entries", u64::from(self.entries), u64::from(ENTRIES_MAX))?;
-        let workers_max = crate::engine::workers::WORKERS_MAX as u64;
+        let workers_max = crate::router::tuning::WORKERS_MAX as u64;
         range("workers_max", self.workers_max as u64, workers_max)?;
         range("fd_pool", self.fd_pool as u64, FD_POOL_MAX as u64)?;
         #[cfg(feature = "faulty")]
-        self.faults.map_or(Ok(()), crate::engine::faulty::Faults::check)?;
+        self.faults.map_or(Ok(()), crate::lane::faulty::Faults::check)?;
         Ok(())
     }
 }

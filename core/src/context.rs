@@ -7,10 +7,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::board::Taker;
 use crate::config::{Builder, ConfigError, EngineKind};
 use crate::cqe::Cqe;
-use crate::engine::Choice;
-use crate::instance::{Entry, Instance, Submitted, Taker, Waited};
+use crate::instance::{Choice, Entry, Instance, Submitted, Waited};
 use crate::sqe::Sqe;
 use crate::stats::Snapshot;
 
@@ -103,7 +103,7 @@ impl Context {
     /// The engine, the kernel's interface that it uses, and what was tried and refused; as text, a
     /// line for a log.
     pub fn choice(&self) -> Choice {
-        self.instance.engine().choice()
+        self.instance.choice()
     }
 
     /// Where its requests run, and where that is not what was asked for and why; none before the first

@@ -8,8 +8,8 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::descriptor::Facts;
 use crate::process;
+use crate::router::facts::Facts;
 use crate::sync::Patience;
 use crate::sys;
 
@@ -45,7 +45,8 @@ struct Turn;
 
 impl Turn {
     fn take() -> Self {
-        let me = process::generation();
+        // Never 0, also where no context was made yet.
+        let me = process::enter();
         let mut patience = Patience::default();
         loop {
             let now = TURN.load(Ordering::Relaxed);

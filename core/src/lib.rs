@@ -37,13 +37,15 @@ mod zeros;
 #[cfg(not(loom))]
 pub mod affinity;
 #[cfg(not(loom))]
+mod board;
+#[cfg(not(loom))]
 mod config;
 #[cfg(not(loom))]
 mod context;
 #[cfg(not(loom))]
 mod descriptor;
 #[cfg(not(loom))]
-mod engine;
+mod errno;
 #[cfg(not(loom))]
 mod eventfd;
 #[cfg(not(loom))]
@@ -53,25 +55,34 @@ pub mod front;
 #[cfg(not(loom))]
 mod instance;
 #[cfg(not(loom))]
+mod lane;
+#[cfg(not(loom))]
 mod own;
 #[cfg(not(loom))]
 pub mod probe;
 #[cfg(not(loom))]
 mod process;
 #[cfg(not(loom))]
+mod reserve;
+#[cfg(not(loom))]
+mod router;
+#[cfg(not(loom))]
 pub mod stats;
 #[cfg(not(loom))]
 pub mod table;
+#[cfg(not(loom))]
+mod threads;
+mod word;
 
 #[cfg(not(loom))]
 pub use config::{Builder, ConfigError, ENTRIES_MAX, EngineKind, FD_POOL_MAX};
 #[cfg(not(loom))]
 pub use context::{Canceller, Context, Full};
 #[cfg(not(loom))]
-pub use engine::Choice;
+pub use instance::Choice;
 #[cfg(not(loom))]
 #[cfg(feature = "faulty")]
-pub use engine::faulty::Faults;
+pub use lane::faulty::Faults;
 
 /// Past the capturing of a passed test's output: skipped must not look like passed.
 #[cfg(all(test, not(loom)))]
@@ -85,26 +96,8 @@ fn skipped(name: &str, reason: impl std::fmt::Display) {
 #[path = "affinity/completion.rs"]
 mod affinity_completion;
 #[cfg(loom)]
-#[path = "engine/workers/baton.rs"]
-mod baton;
-#[cfg(loom)]
 #[path = "table/entry.rs"]
 mod entry;
-#[cfg(loom)]
-#[path = "engine/workers/mailbox.rs"]
-mod mailbox;
-#[cfg(loom)]
-#[path = "engine/workers/readers.rs"]
-mod readers;
-#[cfg(loom)]
-#[path = "engine/kernel/reaper.rs"]
-mod reaper;
-#[cfg(loom)]
-#[path = "engine/workers/split.rs"]
-mod split;
-#[cfg(loom)]
-#[path = "engine/workers/syncs.rs"]
-mod syncs;
 
 pub use cqe::Cqe;
 pub use sqe::{FILE_POSITION, FSYNC_DATASYNC, Sqe, opcode};

@@ -87,6 +87,34 @@ pub(crate) enum Kind {
     Invalid,
 }
 
+/// Where a request is executed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Route {
+    /// One after the other, by whoever holds the baton.
+    #[default]
+    Inline = 0,
+    /// As inline, and never before another of these is done that was submitted earlier.
+    Ordered,
+    /// On a worker of its own, or on a waiter that has to wait for it anyway.
+    Pool,
+    /// Cached reads that have lately slept: tried without waiting, and then executed one after the
+    /// other as their pages come.
+    Cold,
+    /// On a worker of its own: it may wait for ever, as opening a FIFO does.
+    Worker,
+    /// An fsync: on a worker, after the inline and ordered requests that were submitted before it.
+    Sync,
+    /// When its descriptor is ready.
+    Stream,
+    /// Handed to the kernel.
+    Kernel,
+    /// Large copies out of the page cache: side by side on as many threads as there are CPUs.
+    Copy,
+    /// Completed undone: the engine `null`.
+    Null,
+}
+
 /// Of [`Slot::order`], for the kind: reads and writes can be told from each other, and from all else.
 const DIRECTION_BITS: u32 = 3;
 const DIRECTION: u64 = (1 << DIRECTION_BITS) - 1;
@@ -134,15 +162,19 @@ pub(crate) struct Request {
     /// [`TOLD_OTHERWISE`](crate::instance::TOLD_OTHERWISE).
     pub(crate) notify: i32,
     pub(crate) kind: Kind,
-    /// The engine's: where it is executed.
-    pub(crate) lane: u8,
-    /// The engine's: the descriptor is a stream, the offset is ignored.
+    /// Where it is executed.
+    pub(crate) route: Route,
+    /// It has passed the inline requests before it, and waits for the ordered ones.
+    pub(crate) passed_inline: bool,
+    /// The descriptor is a stream, the offset is ignored.
     pub(crate) stream: bool,
     /// It came by the [fast path](crate::instance::Transfer), or could have.
     pub(crate) fast: bool,
-    /// The engine's: it may wait for a server for ever, for all that is known. A thread with a deadline does not
+    /// It may wait for a server for ever, for all that is known. A thread with a deadline does not
     /// execute it.
     pub(crate) wary: bool,
+    /// Not 0: the poller keeps its place in the list of its stream under this number, while a worker executes it.
+    pub(crate) passed_on: u32,
     /// Bytes that went into a stream already, of a write that is not finished.
     pub(crate) partial: u32,
     /// A negative errno found at submit: the request completes with it; else 0.
@@ -160,10 +192,12 @@ impl Request {
             data: 0,
             notify: 0,
             kind: Kind::Read,
-            lane: 0,
+            route: Route::Inline,
+            passed_inline: false,
             stream: false,
             fast: false,
             wary: false,
+            passed_on: 0,
             partial: 0,
             refused: 0,
             submitted: 0,
@@ -194,26 +228,33 @@ unsafe impl Zero for Slot {
 }
 
 impl Slot {
-    /// The request of a slot that the caller holds alone.
+    /// The request, for the one thread that has it in hand.
     ///
     /// # Safety
-    /// The caller took the slot from [`FreeSlots`] and has not pushed it yet, or popped its number
-    /// (or got it from the poller's list), or started it; and lets go of the reference before it
-    /// passes the slot on.
-    #[allow(clippy::mut_from_ref)]
+    /// The caller is its submitter, which has not queued it yet, or the thread that executes it; and
+    /// it makes no second one of these, nor a [`Queued`], until this one was given away.
     #[inline]
-    pub(crate) unsafe fn request(&self) -> &mut Request {
-        // SAFETY: exclusive by the caller's contract.
-        self.request.with_mut(|at| unsafe { &mut *at })
+    pub(crate) unsafe fn in_hand(&self, index: u32) -> Started<'_> {
+        Started { slot: self, index }
     }
 
-    /// The request of a slot whose number the caller has in hand, while a thread that cancels it may read it, too.
+    /// The request, for the thread that has its number.
     ///
     /// # Safety
-    /// The caller has popped the number, or holds the slot, so it is not filled anew; and nobody writes to
-    /// the request while the reference lives: whoever has started it may, and nobody else.
+    /// The caller has taken the number out of a queue that holds each number once, so the slot is not
+    /// filled anew until the number was started or put back; and the request is not started.
     #[inline]
-    pub(crate) unsafe fn shared(&self) -> &Request {
+    pub(crate) unsafe fn popped(&self, index: u32) -> Queued<'_> {
+        Queued { slot: self, index }
+    }
+
+    /// What was asked for, for whoever ends the request without executing it.
+    ///
+    /// # Safety
+    /// The caller has cancelled or ended it, or was given it for that, and nobody starts it; others that
+    /// have its number may read it.
+    #[inline]
+    pub(crate) unsafe fn ended(&self) -> &Request {
         // SAFETY: only read, by the caller's contract.
         self.request.with(|at| unsafe { &*at })
     }
@@ -312,13 +353,6 @@ impl Slot {
         matches!(state & phase::MASK, phase::DONE | phase::CANCELED) && state & phase::REAPED == 0
     }
 
-    /// Puts a started request back: its number goes into a ring next.
-    pub(crate) fn requeue(&self) {
-        let now = self.state.load(Ordering::Relaxed);
-        debug_assert_eq!(now & phase::MASK, phase::STARTED);
-        self.state.store(now - phase::STARTED + phase::QUEUED, Ordering::Release);
-    }
-
     /// Left for the submitter's own wait, by the submitter.
     #[inline]
     pub(crate) fn leave(&self) {
@@ -359,7 +393,7 @@ impl Slot {
         self.state.store(now | phase, Ordering::Release);
     }
 
-    /// From queued or started to the poller's list. Called with the poller's list locked.
+    /// To the poller's list. Called with the list locked.
     pub(crate) fn polling(&self) {
         self.set_phase(phase::POLLING);
     }
@@ -372,11 +406,6 @@ impl Slot {
     /// What is linked to it.
     pub(crate) fn linked(&self) -> Option<u32> {
         self.link.load(Ordering::Relaxed).checked_sub(1)
-    }
-
-    /// Out of the poller's list and executed. Called with the poller's list locked.
-    pub(crate) fn polled(&self) {
-        self.set_phase(phase::STARTED);
     }
 
     /// Its completion is about to be posted by the thread that executed it.
@@ -540,6 +569,103 @@ impl Slot {
     }
 }
 
+/// A request whose number was popped from a queue, and which nobody has started. Whoever cancels it
+/// at this moment reads it too, so it can only be read.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Queued<'a> {
+    slot: &'a Slot,
+    index: u32,
+}
+
+/// A request that one thread has in hand alone: its submitter, before it is queued, or the thread that
+/// executes it. It is given away by queueing or finishing it; dropping it would lose the request.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Started<'a> {
+    slot: &'a Slot,
+    index: u32,
+}
+
+impl<'a> Queued<'a> {
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+
+    pub(crate) fn slot(&self) -> &'a Slot {
+        self.slot
+    }
+
+    /// May it be executed? `Err`: it was cancelled, and this says whether its slot is to be given back.
+    #[inline]
+    pub(crate) fn start(self) -> Result<Started<'a>, FreeIt> {
+        self.slot.start()?;
+        Ok(Started { slot: self.slot, index: self.index })
+    }
+}
+
+impl std::ops::Deref for Queued<'_> {
+    type Target = Request;
+
+    #[inline(always)]
+    fn deref(&self) -> &Request {
+        // SAFETY: `Slot::popped`: nobody has started it, and nobody writes to it before that.
+        self.slot.request.with(|at| unsafe { &*at })
+    }
+}
+
+impl<'a> Started<'a> {
+    #[inline(always)]
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+
+    #[inline(always)]
+    pub(crate) fn slot(&self) -> &'a Slot {
+        self.slot
+    }
+
+    /// Its number, for whoever has it from now on.
+    #[inline(always)]
+    pub(crate) fn into_index(self) -> u32 {
+        let index = self.index;
+        std::mem::forget(self);
+        index
+    }
+
+    /// Its number, which goes to a queue next: from then on it can be cancelled.
+    #[inline(always)]
+    pub(crate) fn queue(self) -> u32 {
+        self.slot.queue();
+        self.into_index()
+    }
+}
+
+impl std::ops::Deref for Started<'_> {
+    type Target = Request;
+
+    #[inline(always)]
+    fn deref(&self) -> &Request {
+        // SAFETY: `Slot::in_hand`: it is this thread's alone.
+        self.slot.request.with(|at| unsafe { &*at })
+    }
+}
+
+impl std::ops::DerefMut for Started<'_> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Request {
+        // SAFETY: `Slot::in_hand`: it is this thread's alone, and this borrows the one token of it.
+        self.slot.request.with_mut(|at| unsafe { &mut *at })
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Drop for Started<'_> {
+    fn drop(&mut self) {
+        assert!(std::thread::panicking(), "request {} was lost", self.index);
+    }
+}
+
 /// Is the slot to be given back by whoever holds this?
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -585,11 +711,11 @@ mod tests {
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     // SAFETY: the number is popped, and the request not started.
-                    assert_eq!(unsafe { slot.shared() }.partial, 0);
+                    assert_eq!(unsafe { slot.popped(0) }.partial, 0);
                 });
                 if slot.cancel_queued(5) == Cancel::Done {
                     // SAFETY: cancelled by this thread.
-                    assert_eq!(unsafe { slot.shared() }.partial, 0);
+                    assert_eq!(unsafe { slot.ended() }.partial, 0);
                 }
             });
         }

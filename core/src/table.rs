@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 pub use self::entry::Pinned;
 use self::entry::{Entry, OTHER, Pin, is_pinned};
 pub use self::hazard::{Look, prepare_readers};
-use crate::front::has_memory;
+use crate::reserve::has_memory;
 use crate::sync::{Patience, lock};
 use crate::sys::Mapping;
 

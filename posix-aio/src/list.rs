@@ -4,7 +4,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use uringlet::front::{IoEvent, Uncancelable, Waited, Wish};
+use uringlet::front::{IoEvent, Uncancelable, WaitCondition, Waited};
 
 use crate::abi::{self, Aiocb, Sigevent};
 use crate::submit::{self, Operation};
@@ -175,7 +175,7 @@ fn wait(list: *const List) -> Waited {
     let missing = || list.remaining.load(Ordering::Acquire);
     let is_member = |event: &IoEvent| std::ptr::eq(Member::from_word(event.data).list(), list);
     let concerns = |event: &IoEvent| is_member(event) && missing() == 0;
-    let wish = Wish { missing: &missing, concerns: &concerns, gives_up: &|| false };
+    let wish = WaitCondition { missing: &missing, concerns: &concerns, gives_up: &|| false };
     loop {
         match process.instance.wait_for(&wish, None) {
             Waited::Interrupted if signals::all_restart() => {}

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use uringlet::front::{self, IoEvent, Uncancelable, Waited, Wish};
+use uringlet::front::{self, IoEvent, Uncancelable, WaitCondition, Waited};
 
 use crate::abi::Aiocb;
 use crate::signals;
@@ -93,7 +93,7 @@ pub(crate) unsafe fn suspend(
     }
     let _whole = Uncancelable::new();
     let timeout = || deadline.map(|end| end.saturating_duration_since(Instant::now()));
-    let wish = Wish {
+    let wish = WaitCondition {
         missing: &|| u32::from(!blocks.is_over(process)),
         concerns: &|event: &IoEvent| blocks.iter().any(|block| block as u64 == event.obj),
         gives_up: &|| state::cancels() != cancels,

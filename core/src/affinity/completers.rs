@@ -7,23 +7,24 @@ use std::sync::{Arc, OnceLock};
 use super::CPUS_MAX;
 use super::completion::{Chain, List, Owner};
 use super::placed::How;
-use crate::engine::workers::threads;
-use crate::instance::Instance;
+use crate::board::{Board, Dispatcher};
 use crate::process;
+use crate::router::tuning::RETIRE_AFTER;
+use crate::threads;
 
 /// A completion on its way to the CPU where it is wanted.
 #[derive(Debug)]
 pub(super) struct Done {
     /// Alive as long as one of its slots is held, or whoever holds the newest of a chain.
-    pub(super) instance: *const Instance,
+    pub(super) board: *const Board,
     /// The newest of a chain keeps the context for all of them.
-    pub(super) keep: Option<Arc<Instance>>,
+    pub(super) keep: Option<Arc<dyn Dispatcher>>,
     pub(super) slot: u32,
     pub(super) result: i32,
     pub(super) how: How,
 }
 
-// SAFETY: the instance can be used from any thread.
+// SAFETY: a board can be used from any thread.
 unsafe impl Send for Done {}
 
 /// A CPU's list, and its thread if it has one.
@@ -83,7 +84,7 @@ impl Completer {
     fn make(&'static self) {
         let cpus = [self.cpu].into_iter().collect();
         let made = threads::spawn_on("complete", Some(&cpus), move || {
-            self.serve(|| self.list.rest(Some(threads::RETIRE_AFTER)));
+            self.serve(|| self.list.rest(Some(RETIRE_AFTER)));
         });
         if made.is_err() {
             // No thread is to be had: completed on whatever CPU this is.
@@ -96,8 +97,8 @@ impl Completer {
             let drained = self.list.drain(|done| {
                 // SAFETY: its slot is held until it was completed, which keeps the context from being
                 // destroyed, and the chain's last one, not given out yet or this, keeps the memory.
-                let instance = unsafe { &*done.instance };
-                instance.complete_placed(done.slot, done.result, done.how);
+                let board = unsafe { &*done.board };
+                board.complete_placed(done.slot, done.result, done.how);
             });
             if drained == 0 && !stay() {
                 return;

@@ -7,14 +7,14 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{FromRawFd as _, RawFd};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{OnceLock, Weak};
 
 use super::completers::{Completers, Done};
 use super::completion::{Chain, Node};
 use super::{Choice, CpuSet, Device, Placement, Topology, thread_affinity};
+use crate::board::{Board, By, Dispatcher};
 use crate::config::{Builder, ConfigError, Handler};
 use crate::cqe::Cqe;
-use crate::instance::{By, Instance};
 use crate::stats::Counters;
 use crate::sys;
 
@@ -38,7 +38,7 @@ pub(crate) struct Placed {
     placement: Placement,
     handler: Option<Handler>,
     topology: Topology,
-    me: Weak<Instance>,
+    owner: Weak<dyn Dispatcher>,
     completers: &'static Completers,
     found: OnceLock<Found>,
     requests: Box<[Whereabouts]>,
@@ -73,7 +73,7 @@ struct Gathering {
 
 /// Completions for other CPUs that one thread has come by at the same time.
 struct Gathered {
-    instance: *const Instance,
+    board: *const Board,
     chains: [Option<Gathering>; GATHERED],
 }
 
@@ -99,7 +99,7 @@ impl Placed {
         builder: &Builder,
         topology: Topology,
         slots: usize,
-        me: &Weak<Instance>,
+        owner: Weak<dyn Dispatcher>,
     ) -> Self {
         let nowhere = || AtomicU32::new(NOWHERE);
         let whereabouts = |_| Whereabouts { home: nowhere(), ran: nowhere(), node: Node::new() };
@@ -107,7 +107,7 @@ impl Placed {
             placement: builder.placement.clone(),
             handler: builder.handler.clone(),
             topology,
-            me: Weak::clone(me),
+            owner,
             completers: Completers::of_this_process(),
             found: OnceLock::new(),
             requests: (0..slots).map(whereabouts).collect(),
@@ -120,13 +120,15 @@ impl Placed {
     }
 
     /// Requests are about to be handed to the engine by the calling thread.
-    pub(crate) fn submitted(&self, instance: &Instance, slots: &[u32]) {
+    pub(crate) fn submitted(&self, board: &Board, slots: &[u32]) {
         let cpu = sys::cpu();
         self.found.get_or_init(|| {
             // SAFETY: filled by the submitter, which has not passed it on yet.
-            let fd = unsafe { instance.slot(slots[0]).request() }.sqe.fd;
+            let fd = unsafe { board.slot(slots[0]).ended() }.sqe.fd;
             let found = self.find(cpu, fd);
-            instance.engine().place(&found.choice);
+            if let Some(owner) = board.dispatcher() {
+                owner.place(&found.choice);
+            }
             found
         });
         for &slot in slots {
@@ -200,13 +202,13 @@ impl Placed {
         if self.handler.is_none() && target == here {
             return false;
         }
-        let Some(me) = self.me.upgrade() else { return false };
-        let instance = Arc::as_ptr(&me);
-        let mut done = Done { instance, keep: None, slot: index, result, how };
+        let Some(owner) = self.owner.upgrade() else { return false };
+        let board = std::ptr::from_ref(owner.board());
+        let mut done = Done { board, keep: None, slot: index, result, how };
         let gathered = GATHERING.get();
         // SAFETY: null, or on this very thread's stack, below this call, and used by nobody else.
         if let Some(gathered) = unsafe { gathered.as_mut() }
-            && gathered.instance == instance
+            && gathered.board == board
         {
             for place in &mut gathered.chains {
                 let new = || Gathering { cpu: target, chain: Chain::new(), last: None };
@@ -222,7 +224,7 @@ impl Placed {
                 }
             }
         }
-        done.keep = Some(me);
+        done.keep = Some(owner);
         let mut chain = Chain::new();
         // SAFETY: as above.
         unsafe { chain.add(&request.node, done) };
@@ -231,9 +233,9 @@ impl Placed {
     }
 
     /// What `f` completes for other CPUs is sent to each of them at once.
-    pub(crate) fn together(&self, instance: &Instance, f: impl FnOnce()) {
+    pub(crate) fn together(&self, board: &Board, f: impl FnOnce()) {
         let chains = [const { None }; GATHERED];
-        let mut gathered = Gathered { instance: std::ptr::from_ref(instance), chains };
+        let mut gathered = Gathered { board: std::ptr::from_ref(board), chains };
         /// Puts back what was there, also past a panic.
         struct Before(*mut Gathered);
         impl Drop for Before {
@@ -246,7 +248,7 @@ impl Placed {
         drop(before);
         for Gathering { cpu, mut chain, last } in gathered.chains.into_iter().flatten() {
             let Some(mut last) = last else { continue };
-            last.keep = self.me.upgrade();
+            last.keep = self.owner.upgrade();
             let node = &self.requests[last.slot as usize].node;
             // SAFETY: as in `sends_away`.
             unsafe { chain.add(node, last) };

@@ -11,7 +11,7 @@ use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use super::door::{enter, refuse};
+use crate::errno::{kept as enter, refuse};
 use crate::{own, process, sys};
 
 /// What a drop-in does before numbers from 0 on are closed.

@@ -5,22 +5,22 @@
 use std::ops::RangeInclusive;
 
 pub mod descriptors;
-mod door;
 pub mod env;
-mod reserve;
 
 pub use self::descriptors::Ends;
-pub use self::door::{enter, refuse, set_errno};
-pub use self::reserve::{Reserve, has_memory};
+pub use crate::board::{Sink, Taker};
+pub use crate::errno::{kept as enter, refuse, set_errno};
 pub use crate::instance::{
-    Canceled, Entry, InFlight, Instance, Place, RingMemory, Sink, SubmitSteps, Submitted,
-    TOLD_OTHERWISE, Taker, Transfer, Waited, Wish,
+    Canceled, Entry, InFlight, Instance, Place, RingMemory, SubmitSteps, Submitted, TOLD_OTHERWISE,
+    Transfer, WaitCondition, Waited,
 };
 pub use crate::queue::IoEvent;
+pub use crate::reserve::{Reserve, has_memory};
 pub use crate::sync::Patience;
 pub use crate::sys::Uncancelable;
 
-use crate::descriptor::{Facts, FileKind, Fresh};
+use crate::descriptor;
+use crate::router::facts::{Facts, FileKind, Fresh};
 use crate::{own, process, sys};
 
 /// What is remembered of a descriptor number, which may stand for another file by now: hints. Where
@@ -36,7 +36,7 @@ impl Hints {
     /// `-EBADF`: there were none, and there is no such descriptor.
     #[inline]
     pub fn known(fd: i32) -> Result<Self, i32> {
-        Facts::known(fd).map(Self)
+        descriptor::known(fd).map(Self)
     }
 
     /// It was open for reads (or writes).
@@ -62,7 +62,7 @@ impl Descriptor {
     /// # Errors
     /// `-EBADF`.
     pub fn fresh(fd: i32) -> Result<Self, i32> {
-        Facts::fresh(fd).map(Self)
+        descriptor::fresh(fd).map(Self)
     }
 
     /// Open for reads (or writes).

@@ -1,9 +1,7 @@
 //! Cancelling: what has not been started completes undone, and what has is told apart from it.
-#![allow(unsafe_code)]
 
 use super::Instance;
-use crate::engine::Contract;
-use crate::request::{Cancel, Kind};
+use crate::request::Cancel;
 use crate::sync::Patience;
 
 /// One use of a slot: what [`Instance::in_flight_on`] gives.
@@ -30,7 +28,7 @@ impl Instance {
             return Err(-libc::EINVAL);
         }
         let mut answer = Err(-libc::ENOENT);
-        self.free.each_held(|slot| {
+        self.board.free_slots().each_held(|slot| {
             if answer.is_ok() {
                 return;
             }
@@ -49,8 +47,8 @@ impl Instance {
         if !self.is_usable() {
             return found;
         }
-        self.free.each_held(|index| {
-            let slot = self.slot(index);
+        self.board.free_slots().each_held(|index| {
+            let slot = self.board.slot(index);
             // Once cancelled or completed, the slot may be another's.
             if let Some(state) = slot.in_flight_on(fd) {
                 match self.cancel_slot(index, slot.key()) {
@@ -67,8 +65,8 @@ impl Instance {
     /// know of them.
     pub fn in_flight_on(&self, fd: i32) -> Vec<InFlight> {
         let mut found = Vec::new();
-        self.free.each_held(|index| {
-            if let Some(state) = self.slot(index).in_flight_on(fd) {
+        self.board.free_slots().each_held(|index| {
+            if let Some(state) = self.board.slot(index).in_flight_on(fd) {
                 found.push(InFlight { slot: index, state });
             }
         });
@@ -77,18 +75,18 @@ impl Instance {
 
     /// A request that was in flight has ended: executed or cancelled.
     pub fn is_over(&self, request: InFlight) -> bool {
-        self.slot(request.slot).is_over(request.state)
+        self.board.slot(request.slot).is_over(request.state)
     }
 
     pub(super) fn cancel_slot(&self, index: u32, key: u64) -> Cancel {
-        match self.slot(index).cancel_queued(key) {
+        match self.board.slot(index).cancel_queued(key) {
             Cancel::Done => {
-                self.post_canceled(index);
+                self.board.post_canceled(index);
                 Cancel::Done
             }
-            Cancel::Polling if self.engine.retract(self, index, key) => {
-                self.slot(index).done();
-                self.post_canceled(index);
+            Cancel::Polling if self.retract(index, key) => {
+                self.board.slot(index).done();
+                self.board.post_canceled(index);
                 Cancel::Done
             }
             // The poller has just taken it off, and tries it.
@@ -104,7 +102,8 @@ impl Instance {
     fn outlasts_try(&self, index: u32) -> bool {
         /// More than a thread that is preempted in such a try takes to come back.
         const LOOKS: u32 = 10_000;
-        let is_tried = || !self.has_sink() && self.engine.is_trying(self.slot(index));
+        let is_tried =
+            || !self.board.has_sink() && self.threads.poller.is_trying(self.board.slot(index));
         if !is_tried() {
             return false;
         }
@@ -115,18 +114,9 @@ impl Instance {
         })
     }
 
-    /// Completes a cancelled request, which is the caller's alone.
-    pub(super) fn post_canceled(&self, index: u32) {
-        self.count(|counters| &counters.canceled);
-        // SAFETY: the caller has cancelled it: nobody executes it, but who pops its number may look at it.
-        let request = unsafe { self.slot(index).shared() };
-        let result = match request.kind {
-            // Bytes that went into a stream are not taken back.
-            _ if request.partial > 0 => request.partial as i32,
-            // As io_cancel has it.
-            Kind::Poll if self.strict => 0,
-            _ => -libc::ECANCELED,
-        };
-        self.post_placed(index, result);
+    /// Takes a request back that waits for its submitter or for its descriptor, if the slot is still `key`'s.
+    fn retract(&self, slot: u32, key: u64) -> bool {
+        self.lanes.inline.retract(&self.board, slot, key)
+            || self.threads.poller.remove(&self.board, slot, key)
     }
 }

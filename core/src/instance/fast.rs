@@ -4,16 +4,15 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::Instance;
-use crate::descriptor::Facts;
-use crate::engine::Engine;
-use crate::engine::workers::Workers;
+use crate::board::Taker;
+use crate::errno;
 #[cfg(doc)]
 use crate::queue::IoEvent;
-use crate::request::{Kind, Request};
+use crate::request::{Expect, Kind, Request, Route, Started};
+use crate::router::facts::Facts;
+use crate::router::tuning::{LARGE, TIMED_EVERY};
 #[cfg(doc)]
 use crate::sqe::FILE_POSITION;
 use crate::sqe::{Sqe, opcode};
@@ -68,15 +67,6 @@ impl Transfer {
 const _: () = assert!(opcode::READ & 1 == 0 && opcode::WRITE == opcode::READ | 1);
 
 impl Instance {
-    /// The engine, if requests may take the fast path.
-    #[inline(always)]
-    fn fast_engine(&self) -> Option<&Workers> {
-        match &self.engine {
-            Engine::Workers(workers) if self.fast => Some(workers),
-            _ => None,
-        }
-    }
-
     /// Can an inline request that was submitted on the general way be executed as one that came by this?
     #[inline]
     pub(crate) fn executes_fast(&self, request: &Request) -> bool {
@@ -90,25 +80,78 @@ impl Instance {
     /// # Safety
     /// As for [`Instance::submit_with`].
     #[inline(always)]
-    pub unsafe fn submit_fast(self: &Arc<Self>, transfer: &Transfer) -> bool {
-        let Some(workers) = self.fast_engine() else { return false };
-        match Facts::noted(transfer.fd) {
-            Some(facts) if facts.is_inline(transfer.is_write) => {}
-            _ => return false,
+    pub unsafe fn submit_fast(&self, transfer: &Transfer) -> bool {
+        let &Transfer { fd, is_write, length, .. } = transfer;
+        let inline = Facts::noted(fd).is_some_and(|facts| facts.is_inline(is_write));
+        if !self.fast || !inline || !is_write && length >= LARGE {
+            return false;
         }
-        workers.submit_fast(self, transfer)
+        let free = self.board.free_slots();
+        let Some((slot, alone)) = free.take_near() else { return false };
+        // Asked while the slot is held: who destroys it later waits for what is in the slot.
+        // And a write beside others may be an append by now, whose order counts: the general way asks.
+        let beside_others = || is_write && !alone && self.lanes.inline.is_in_use();
+        if self.board.is_closed() || beside_others() {
+            free.give(slot);
+            return false;
+        }
+        // SAFETY: just taken.
+        let mut request = unsafe { self.board.in_hand(slot) };
+        request.sqe = transfer.sqe();
+        (request.data, request.notify, request.kind) = (transfer.data, -1, transfer.kind());
+        (request.route, request.stream, request.fast) = (Route::Inline, false, true);
+        (request.partial, request.refused, request.passed_on) = (0, 0, 0);
+        (request.wary, request.passed_inline) = (false, false);
+        let place = request.slot();
+        place.expect(Expect::Soon);
+        place.fill(transfer.user_data, fd, -1);
+        place.submitted_as(self.board.next_number(alone), transfer.kind());
+        if let Err(request) = self.leave_to_wait(request, || alone) {
+            errno::kept(|| self.push_inline(request));
+        }
+        self.expects_one();
+        true
     }
 
     /// Executes the request that was left for this wait, if it is a single one and nothing has completed before it, and has `take`
     /// take its completion: `data`, `obj` and `res` of an [`IoEvent`]. False: [`Instance::wait`] is to be called instead.
     /// errno and process as for [`Instance::submit_fast`]. `bounded`: the caller has a deadline.
     #[inline(always)]
-    pub fn wait_fast(self: &Arc<Self>, bounded: bool, take: impl FnOnce(u64, u64, i64)) -> bool {
-        let Some(workers) = self.fast_engine() else { return false };
-        if self.closed.load(Ordering::Relaxed) || self.completions.available() != 0 {
+    pub fn wait_fast(&self, bounded: bool, take: impl FnOnce(u64, u64, i64)) -> bool {
+        if !self.fast || self.board.seems_closed() || self.board.completions().available() != 0 {
             return false;
         }
-        workers.run_fast(self, bounded, take)
+        let Some((request, number)) = self.lanes.inline.take_alone(&self.board) else {
+            return false;
+        };
+        self.router.waiters.one_came();
+        let timed = number.is_multiple_of(TIMED_EVERY);
+        if !timed && let Some(result) = self.lanes.transfer_fast(&request) {
+            let (data, user_data) = (request.data, request.sqe.user_data);
+            request.slot().done();
+            self.board.free_slots().give(request.into_index());
+            take(data, user_data, i64::from(result));
+            return true;
+        }
+        let ended = self.run_slowly(request, timed, bounded);
+        ended.map(|(data, user_data, result)| take(data, user_data, result)).is_some()
+    }
+
+    /// Executes a request of any kind, or one that is timed. Its completion, if it has ended here.
+    #[inline(never)]
+    fn run_slowly(
+        &self,
+        request: Started<'_>,
+        timed: bool,
+        bounded: bool,
+    ) -> Option<(u64, u64, i64)> {
+        let mut ended = None;
+        let mut take = |data, user_data, result| ended = Some((data, user_data, result));
+        let mut taker = Taker::new(1, &mut take);
+        taker.bound(bounded && !self.is_helpless());
+        errno::kept(|| self.lanes.execute_left(&self.board, request, timed, &mut taker));
+        taker.give_back(&self.board);
+        ended
     }
 }
 
@@ -120,10 +163,11 @@ mod tests {
     use std::sync::Arc;
 
     use super::Transfer;
+    use crate::board::without_taker;
     use crate::config::Builder;
-    use crate::descriptor::{self, Facts};
-    use crate::engine::workers::threads::leave_alone;
-    use crate::instance::{Instance, without_taker};
+    use crate::descriptor;
+    use crate::instance::Instance;
+    use crate::router::facts::Facts;
     use crate::sqe::{FILE_POSITION, Sqe};
 
     const TEXT: &[u8] = b"what stands in the file";
@@ -138,7 +182,7 @@ mod tests {
     /// What was learned about the number is of a file of another test.
     fn look_up(fd: i32) {
         Facts::forget(&(fd..=fd));
-        Facts::fresh(fd).unwrap();
+        descriptor::fresh(fd).unwrap();
         // A read of it was seen.
         descriptor::prove(fd, false);
     }
@@ -146,7 +190,7 @@ mod tests {
     /// Only the thread of the test executes.
     fn instance() -> Arc<Instance> {
         let instance = Instance::new(&Builder::default().entries(4)).unwrap();
-        leave_alone(&instance);
+        instance.leave_alone();
         instance
     }
 

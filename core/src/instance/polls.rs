@@ -2,16 +2,10 @@
 //! ours, which have none, and sched_yield(2) does not let them run either.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use super::Instance;
+use crate::router::tuning::{MOMENT, POLLED_LONG_US};
 use crate::sys;
-
-/// Who polls in vain for this long sleeps for a moment if its policy is a real-time one. Who polls
-/// less often than this does something else meanwhile.
-const LONG_US: u64 = 1000;
-/// Enough for a few requests.
-const MOMENT: Duration = Duration::from_micros(200);
 
 /// When polls were in vain, in ticks.
 #[derive(Debug, Default)]
@@ -48,9 +42,9 @@ impl Instance {
 
     #[inline(never)]
     fn polled_in_vain(&self) {
-        let long = LONG_US * self.ticks_per_us;
+        let long = POLLED_LONG_US * self.board.ticks_per_us();
         if self.polls.is_long(sys::ticks(), long)
-            && self.free.held_more_than(0)
+            && self.board.free_slots().held_more_than(0)
             && sys::is_real_time()
         {
             sys::nap(MOMENT);

@@ -1,13 +1,18 @@
-//! Submitting: slots are taken, requests are written to them, and the engine gets them, in batches.
+//! Submitting: slots are taken, requests are written to them, and their lanes get them, in batches;
+//! the router says which lane, and who is to come.
 #![allow(unsafe_code)]
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 use super::{Instance, Transfer};
-use crate::engine::Contract;
+use crate::board::{By, without_taker};
+use crate::config::EngineKind;
+use crate::descriptor::Asked;
 use crate::exec;
-use crate::request::{BATCH, CountSteps, Kind, Request};
+use crate::lane::Which;
+use crate::request::{BATCH, Batch, CountSteps, Expect, Kind, Request, Route, Started};
+use crate::router::tuning::POP_US;
+use crate::router::{self, Call, Situation};
 use crate::sqe::Sqe;
 use crate::sys;
 
@@ -88,7 +93,7 @@ impl Instance {
     /// # Safety
     /// As for [`Instance::submit_with`].
     #[inline]
-    pub unsafe fn submit(self: &Arc<Self>, entries: &[Entry]) -> Submitted {
+    pub unsafe fn submit(&self, entries: &[Entry]) -> Submitted {
         if let [entry] = entries {
             // SAFETY: the caller's contract.
             if unsafe { self.submit_entry_fast(entry) } {
@@ -107,7 +112,7 @@ impl Instance {
     /// # Safety
     /// As for [`Instance::submit_with`].
     #[inline(always)]
-    unsafe fn submit_entry_fast(self: &Arc<Self>, entry: &Entry) -> bool {
+    unsafe fn submit_entry_fast(&self, entry: &Entry) -> bool {
         let &Entry { sqe, data, notify } = entry;
         // Cheapest first: many contexts have no fast path, as those of POSIX AIO.
         if !self.fast || notify != -1 || !self.is_of_this_process() {
@@ -126,7 +131,7 @@ impl Instance {
     /// other addresses in it can be read now.
     #[inline(always)]
     pub unsafe fn submit_with(
-        self: &Arc<Self>,
+        &self,
         count: usize,
         fill: impl FnMut(usize, Place<'_>) -> Result<(), i32>,
     ) -> Submitted {
@@ -140,7 +145,7 @@ impl Instance {
     /// # Safety
     /// As for [`Instance::submit_with`].
     pub unsafe fn submit_measured(
-        self: &Arc<Self>,
+        &self,
         entries: &[Entry],
         batch: usize,
         steps: &mut SubmitSteps,
@@ -156,13 +161,13 @@ impl Instance {
     /// As for [`Instance::submit_with`].
     #[inline(always)]
     pub unsafe fn submit_single(
-        self: &Arc<Self>,
+        &self,
         fill: impl FnOnce(Place<'_>) -> Result<(), i32>,
     ) -> Option<Submitted> {
-        let begin = if self.counters.is_some() { sys::ticks() } else { 0 };
-        let slot = self.free.take_one(&mut ())?;
+        let begin = if self.board.counters().is_some() { sys::ticks() } else { 0 };
+        let slot = self.board.free_slots().take_one(&mut ())?;
         // Asked while the slot is held: who destroys it later waits for what is in the slot.
-        let gone = self.is_closed() || !self.is_of_this_process();
+        let gone = self.board.is_closed() || !self.is_of_this_process();
         let filled = if gone {
             Err(-libc::EINVAL)
         } else {
@@ -170,10 +175,10 @@ impl Instance {
             unsafe { self.fill_slot(slot, begin, fill) }
         };
         if let Err(refused) = filled {
-            self.free.give(slot);
+            self.board.free_slots().give(slot);
             return Some(Submitted { accepted: 0, refused });
         }
-        self.hand_to_engine(&[slot]);
+        self.hand_to_lanes(&[slot]);
         self.count_submitted(1, begin);
         Some(Submitted { accepted: 1, refused: 0 })
     }
@@ -182,7 +187,7 @@ impl Instance {
     /// As for [`Instance::submit_with`].
     #[inline(never)]
     unsafe fn submit_in_batches(
-        self: &Arc<Self>,
+        &self,
         count: usize,
         batch_max: usize,
         mut fill: impl FnMut(usize, Place<'_>) -> Result<(), i32>,
@@ -191,22 +196,22 @@ impl Instance {
         if !self.is_usable() {
             return Submitted { accepted: 0, refused: -libc::EINVAL };
         }
-        let begin = if self.counters.is_some() { sys::ticks() } else { 0 };
+        let begin = if self.board.counters().is_some() { sys::ticks() } else { 0 };
         let mut done = Submitted { accepted: 0, refused: 0 };
         let mut collected = false;
         while done.accepted < count && done.refused == 0 {
             let want = (count - done.accepted).min(batch_max);
             let (one, batch);
             let slots = if want == 1 {
-                one = self.free.take_one(steps);
+                one = self.board.free_slots().take_one(steps);
                 one.as_slice()
             } else {
-                batch = self.free.take_counted(want, steps);
+                batch = self.board.free_slots().take_counted(want, steps);
                 batch.as_slice()
             };
-            if self.is_closed() {
+            if self.board.is_closed() {
                 // Destroyed meanwhile: nobody would collect it.
-                slots.iter().for_each(|&slot| self.free.give(slot));
+                slots.iter().for_each(|&slot| self.board.free_slots().give(slot));
                 done.refused = -libc::EINVAL;
                 break;
             }
@@ -232,11 +237,11 @@ impl Instance {
             }
             for &slot in &slots[filled..] {
                 steps.step();
-                self.free.give(slot);
+                self.board.free_slots().give(slot);
             }
             if filled > 0 {
                 steps.handed_over();
-                self.hand_to_engine(&slots[..filled]);
+                self.hand_to_lanes(&slots[..filled]);
                 done.accepted += filled;
             }
         }
@@ -255,57 +260,242 @@ impl Instance {
         begin: u64,
         fill: impl FnOnce(Place<'_>) -> Result<(), i32>,
     ) -> Result<(), i32> {
-        let number = self.next_number(self.free.is_alone(slot));
-        let slot = self.slot(slot);
+        let number = self.board.next_number(self.board.free_slots().is_alone(slot));
         // SAFETY: the caller's contract.
-        let request = unsafe { slot.request() };
+        let mut request = unsafe { self.board.in_hand(slot) };
+        // SAFETY: the caller answers for the addresses.
+        let filled = unsafe { self.fill_request(&mut request, begin, fill) };
+        if filled.is_ok() {
+            request.slot().fill(request.sqe.user_data, request.sqe.fd, request.notify);
+            request.slot().submitted_as(number, request.kind);
+        }
+        request.into_index();
+        filled
+    }
+
+    /// # Safety
+    /// As for [`Instance::submit_with`].
+    #[inline(always)]
+    unsafe fn fill_request(
+        &self,
+        request: &mut Request,
+        begin: u64,
+        fill: impl FnOnce(Place<'_>) -> Result<(), i32>,
+    ) -> Result<(), i32> {
         let Request { sqe, data, notify, .. } = &mut *request;
         fill(Place { sqe, data, notify })?;
         // SAFETY: the caller answers for the addresses.
         let refused = unsafe { exec::copy_in(request) }.err().unwrap_or(0);
-        if refused != 0 && self.strict {
+        if refused != 0 && self.board.is_strict() {
             return Err(refused);
         }
         request.kind = exec::kind(&request.sqe);
         let malformed = request.kind == Kind::Invalid;
         request.refused = if malformed { -libc::EINVAL as i16 } else { refused as i16 };
         request.submitted = begin;
-        request.partial = 0;
-        (request.fast, request.wary) = (false, false);
-        slot.fill(request.sqe.user_data, request.sqe.fd, request.notify);
-        slot.submitted_as(number, request.kind);
+        (request.partial, request.passed_on) = (0, 0);
+        (request.fast, request.wary, request.passed_inline) = (false, false, false);
         Ok(())
     }
 
     #[inline(always)]
-    fn hand_to_engine(self: &Arc<Self>, slots: &[u32]) {
-        if let Some(placed) = &self.placed {
-            placed.submitted(self, slots);
+    fn hand_to_lanes(&self, slots: &[u32]) {
+        if let Some(placed) = self.board.placed() {
+            placed.submitted(&self.board, slots);
         }
-        self.engine.submit(self, slots);
+        #[cfg(feature = "faulty")]
+        if let Some(faulty) = &self.faulty {
+            return faulty.submit(&self.board, slots);
+        }
+        self.push(slots);
+    }
+
+    /// Pushes requests, which are filled and the caller's, to their lanes. Never blocks.
+    #[inline(always)]
+    pub(super) fn push(&self, slots: &[u32]) {
+        let mut asked = Asked::new();
+        let [slot] = *slots else {
+            return self.push_batch(slots, |request| self.route(request, false, &mut asked));
+        };
+        // SAFETY: filled by the submitter, which has not passed it on yet.
+        let mut request = unsafe { self.board.in_hand(slot) };
+        let chosen = self.route(&request, true, &mut asked);
+        if chosen.0 == Route::Inline && request.notify == -1 {
+            (request.route, request.stream) = chosen;
+            let (wary, expect) = router::patience(&request, Route::Inline, chosen.1, false);
+            request.wary = wary;
+            request.slot().expect(expect);
+            self.push_one(request);
+            return self.expects_one();
+        }
+        request.into_index();
+        self.push_batch(slots, |_| chosen);
+    }
+
+    /// Where a request goes, and whether its descriptor is a stream.
+    #[inline(always)]
+    fn route(&self, request: &Request, single: bool, asked: &mut Asked) -> (Route, bool) {
+        if self.engine == EngineKind::Null {
+            return (Route::Null, false);
+        }
+        let beside_others = || !single || self.lanes.inline.is_in_use();
+        let scope = self.lanes.kernel.scope();
+        match router::route(&request.sqe, request.kind, beside_others, scope, asked) {
+            (Route::Cold, _) if !self.lanes.cold.is_possible() => (Route::Pool, false),
+            // Not worth a call: it completes with its error.
+            (Route::Kernel, _) if request.refused != 0 => (Route::Inline, false),
+            chosen => chosen,
+        }
+    }
+
+    /// Pushes a single inline request that nobody is told of by an eventfd: it is left for the wait that is expected to
+    /// follow, or queued.
+    #[inline(always)]
+    fn push_one(&self, request: Started<'_>) {
+        let index = request.index();
+        let alone = || self.board.free_slots().is_alone(index);
+        if let Err(request) = self.leave_to_wait(request, alone) {
+            self.push_inline(request);
+        }
+    }
+
+    /// Leaves an inline request to the wait that is expected to follow, or gives it back.
+    #[inline(always)]
+    pub(super) fn leave_to_wait<'a>(
+        &self,
+        request: Started<'a>,
+        alone: impl FnOnce() -> bool,
+    ) -> Result<(), Started<'a>> {
+        if !self.router.waiters.come() {
+            return Err(request);
+        }
+        let others = || !self.lanes.copy.is_empty();
+        self.lanes.inline.leave(&self.board, request, alone, others)
+    }
+
+    /// Pushes a single inline request that is not left for a wait.
+    pub(super) fn push_inline(&self, request: Started<'_>) {
+        self.lanes.inline.left_to_queue(&self.board);
+        self.lanes.inline.push(&[request.queue()]);
+        self.lanes.inline.announce(&self.board, self.router.waiters.come());
+    }
+
+    /// Pushes requests of any lane, as `choose` says. Kept out of the way of a single one.
+    #[inline(never)]
+    fn push_batch(&self, slots: &[u32], mut choose: impl FnMut(&Request) -> (Route, bool)) {
+        /// Whose requests go into the inline queue, where an fsync keeps its place behind earlier writes.
+        const INLINE: usize = Route::Inline as usize;
+        let board = &self.board;
+        let moved = self.lanes.inline.left_to_queue(board);
+        let kernel_executes = self.lanes.kernel.executes_what_is_cached();
+        let mut batches = [const { Batch::new() }; Route::Null as usize + 1];
+        let (mut notifies, mut expected) = (false, false);
+        for &slot in slots {
+            // SAFETY: filled by the submitter, which has not passed it on yet.
+            let mut request = unsafe { board.in_hand(slot) };
+            let (route, stream) = choose(&request);
+            (request.route, request.stream) = (route, stream);
+            notifies |= request.notify != -1;
+            let (wary, expect) = router::patience(&request, route, stream, kernel_executes);
+            request.wary = wary;
+            request.slot().expect(expect);
+            expected |= expect != Expect::Nothing;
+            request.fast =
+                route == Route::Inline && !stream && !wary && self.executes_fast(&request);
+            match route {
+                Route::Stream => self.wait_for_descriptor(request),
+                Route::Null => batches[Route::Null as usize].push(request.into_index()),
+                Route::Sync => batches[INLINE].push(request.queue()),
+                _ => batches[route as usize].push(request.queue()),
+            }
+        }
+        if expected {
+            self.expects_one();
+        }
+        // Whoever is told of completions is not inside `wait`.
+        let waiters_come = !notifies && self.router.waiters.come();
+        let (inline, ordered) = (&batches[INLINE], &batches[Route::Ordered as usize]);
+        if !inline.is_empty() {
+            self.lanes.push(board, Route::Inline, inline.as_slice(), waiters_come);
+        }
+        // Behind the inline ones: a holder that finds these finds those that were submitted before them.
+        if !ordered.is_empty() {
+            self.lanes.push(board, Route::Ordered, ordered.as_slice(), waiters_come);
+        }
+        if moved || !inline.is_empty() || !ordered.is_empty() {
+            self.lanes.inline.announce(board, waiters_come);
+        }
+        const OTHERS: [Route; 6] =
+            [Route::Null, Route::Worker, Route::Copy, Route::Cold, Route::Kernel, Route::Pool];
+        for route in OTHERS {
+            let batch = &batches[route as usize];
+            if !batch.is_empty() {
+                self.push_to(route, batch.as_slice(), waiters_come);
+            }
+        }
+        if !waiters_come && self.is_helpless() {
+            self.run_without_workers();
+        }
+    }
+
+    /// Pushes requests to a lane other than the inline one, and gets somebody to come.
+    fn push_to(&self, route: Route, slots: &[u32], waiters_come: bool) {
+        let held = self.lanes.push(&self.board, route, slots, waiters_come);
+        if route == Route::Null {
+            return;
+        }
+        // Either this sees a thread that sleeps, or that one, which looks once more on its way to sleep, the requests;
+        // and so it is with workers that leave.
+        fence(Ordering::SeqCst);
+        let now = Situation {
+            waiters_come,
+            held,
+            sleeps: self.board.completions().has_sleepers(),
+            alone: route == Route::Pool && self.is_left_to_waiter(),
+            queued: if route == Route::Copy { self.lanes.copy.len() } else { 0 },
+            room: if route == Route::Copy { self.lanes.copy.for_workers(waiters_come) } else { 0 },
+        };
+        self.call(router::who(route, &now));
+    }
+
+    /// A request of the pool lane is the only one of its context, and the thread that comes to wait would sleep for it anyway.
+    pub(super) fn is_left_to_waiter(&self) -> bool {
+        self.router.waiters.are_unbounded()
+            && self.board.must_wait_for_all(1)
+            && !self.board.completions().has_sleepers()
+    }
+
+    /// No worker exists and none can be made, and the program may not come to wait: the submitter
+    /// executes its own requests, as the kernel's AIO does with buffered ones.
+    #[cold]
+    fn run_without_workers(&self) {
+        if let Some(turn) = self.lanes.inline.take_baton() {
+            without_taker(|taker| {
+                let enough = &mut |_, _| false;
+                self.lanes.inline.hold(&self.board, &self.router, turn, By::Waiter, taker, enough);
+            });
+        }
+        self.lanes.run_without_workers(&self.board);
     }
 
     #[inline]
     fn count_submitted(&self, accepted: usize, begin: u64) {
-        if let Some(counters) = self.counters()
+        if let Some(counters) = self.board.counters()
             && accepted > 0
         {
             counters.submitted.fetch_add(accepted as u64, Ordering::Relaxed);
-            counters.submit.record(self.ns_since(begin));
+            counters.submit.record(self.board.ns_since(begin));
         }
-    }
-
-    /// Frees the slots of completions that the program has reaped from the ring by itself.
-    pub(crate) fn collect_reaped(&self) {
-        self.reaping(|reaped| self.completions.collect(reaped));
     }
 
     /// Gathers slots that are held for nobody.
     #[cold]
     #[inline(never)]
-    fn make_room(self: &Arc<Self>) {
-        self.collect_reaped();
-        self.engine.purge(self);
+    fn make_room(&self) {
+        self.board.collect_reaped();
+        self.withdraw(&Which::Canceled);
+        // Whoever looked into a queue meanwhile may have found it empty.
+        self.call(Call::Nobody);
         self.await_reaped();
     }
 
@@ -313,24 +503,22 @@ impl Instance {
     /// hands of a thread that is executing: it is not to cost a program its room.
     #[cold]
     fn await_reaped(&self) {
-        /// As long as a thread takes to pop them, even if it is preempted meanwhile.
-        const POP_US: u64 = 2000;
+        // As long as a thread takes to pop them, even if it is preempted meanwhile.
         let begin = sys::ticks();
-        while self.reaped_in_rings.load(Ordering::Relaxed) > 0
-            && sys::ticks().wrapping_sub(begin) < POP_US * self.ticks_per_us
-        {
+        let longest = POP_US * self.board.ticks_per_us();
+        while self.board.reaped_in_rings() > 0 && sys::ticks().wrapping_sub(begin) < longest {
             std::thread::yield_now();
         }
     }
 
     /// Slots whose completions were not reaped: a hint under concurrency.
     pub(crate) fn unreaped(&self) -> usize {
-        let reaped = self.reaped_in_rings.load(Ordering::Relaxed).max(0) as usize;
-        self.free.held().saturating_sub(reaped)
+        let reaped = self.board.reaped_in_rings().max(0) as usize;
+        self.board.free_slots().held().saturating_sub(reaped)
     }
 
     /// A slot is free: a hint, unless no other thread submits.
     pub fn has_room(&self) -> bool {
-        !self.free.held_more_than(self.room() - 1)
+        !self.board.free_slots().held_more_than(self.room() - 1)
     }
 }

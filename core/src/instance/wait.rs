@@ -2,20 +2,20 @@
 //! takes what has completed.
 #![allow(unsafe_code)]
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::Instance;
+use crate::board::{Taker, without_taker};
 use crate::cqe::Cqe;
-use crate::engine::{Contract, Help};
+use crate::lane::Help;
 use crate::queue::{IoEvent, Ring, SleepEnd, Sleeper};
-use crate::request::Returned;
+use crate::router::tuning::{COLLECT_EVERY_US, POLLED_MOST};
 use crate::sys;
 
 /// What a thread waits for in [`Instance::wait_for`].
 #[derive(Clone, Copy)]
-pub struct Wish<'a> {
+pub struct WaitCondition<'a> {
     /// How many requests are still to end; 0 ends the wait.
     pub missing: &'a dyn Fn() -> u32,
     /// Is this one of them? A thread that sleeps is woken for those only. Must not block.
@@ -24,9 +24,9 @@ pub struct Wish<'a> {
     pub gives_up: &'a dyn Fn() -> bool,
 }
 
-impl std::fmt::Debug for Wish<'_> {
+impl std::fmt::Debug for WaitCondition<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Wish").finish_non_exhaustive()
+        f.debug_struct("WaitCondition").finish_non_exhaustive()
     }
 }
 
@@ -41,79 +41,8 @@ pub enum Waited {
     Interrupted,
     /// The context is being destroyed, or belongs to another process: `EINVAL`.
     Gone,
-    /// [`Wish::gives_up`] was true.
+    /// [`WaitCondition::gives_up`] was true.
     GaveUp,
-}
-
-/// Where a waiting thread takes completions of requests that it has executed itself: they need not
-/// go through the completion queue.
-pub struct Taker<'a> {
-    pub(super) sink: &'a mut dyn FnMut(u64, u64, i64),
-    pub(super) room: u32,
-    pub(super) taken: u32,
-    /// This thread has a deadline, or only looks: it waits for no server.
-    pub(super) bounded: bool,
-    /// Their slots.
-    pub(super) returned: Returned,
-}
-
-impl<'a> Taker<'a> {
-    /// Takes up to `room` completions: `data`, `obj` and `res` of an [`IoEvent`]. One by one, as they are in registers then: read
-    /// from memory as one right after they were written, the CPU would wait for the writes.
-    pub fn new(room: u32, sink: &'a mut dyn FnMut(u64, u64, i64)) -> Self {
-        Self { sink, room, taken: 0, bounded: false, returned: Returned::default() }
-    }
-
-    #[inline(always)]
-    pub(crate) fn has_room(&self) -> bool {
-        self.taken < self.room
-    }
-
-    /// Takes the completion of a request that the caller has executed, and which nobody else is told of.
-    #[inline(always)]
-    pub(crate) fn take(&mut self, instance: &Instance, slot: u32, result: i32) {
-        // SAFETY: started by the caller.
-        let request = unsafe { instance.slot(slot).request() };
-        let (data, user_data) = (request.data, request.sqe.user_data);
-        instance.slot(slot).taken();
-        instance.free.give_later(slot, &mut self.returned);
-        self.taken += 1;
-        (self.sink)(data, user_data, i64::from(result));
-    }
-
-    /// Says whether the thread has a deadline, or only looks.
-    #[inline(always)]
-    pub(crate) fn bound(&mut self, bounded: bool) {
-        self.bounded = bounded;
-    }
-
-    /// The thread may execute nothing that may wait for a server.
-    #[inline(always)]
-    pub(crate) fn is_bounded(&self) -> bool {
-        self.bounded
-    }
-
-    /// How many it has taken.
-    pub fn taken(&self) -> u32 {
-        self.taken
-    }
-
-    /// Frees the slots of what it has taken.
-    #[inline]
-    pub(crate) fn give_back(&mut self, instance: &Instance) {
-        instance.free.give_returned(&mut self.returned);
-    }
-}
-
-impl std::fmt::Debug for Taker<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Taker").field("room", &self.room).field("taken", &self.taken).finish()
-    }
-}
-
-/// Calls `f` with a taker that takes nothing.
-pub(crate) fn without_taker<R>(f: impl FnOnce(&mut Taker<'_>) -> R) -> R {
-    f(&mut Taker::new(0, &mut |_, _, _| {}))
 }
 
 impl Instance {
@@ -123,7 +52,7 @@ impl Instance {
     /// force while the thread sleeps.
     #[inline]
     pub fn wait(
-        self: &Arc<Self>,
+        &self,
         min: u32,
         max: u32,
         timeout: Option<Duration>,
@@ -134,25 +63,24 @@ impl Instance {
             return Waited::Gone;
         }
         let unbounded = timeout.is_none() && min > 0;
-        let help = Help { min, max: max.max(min), unbounded, wary: unbounded };
-        taker.bounded = !help.wary;
         // With a deadline, which is not known yet, for one only; and not past a completion that is there already.
-        if (min == 1 || help.unbounded)
-            && self.completions.available() == 0
-            && self.engine.help_alone(self, taker)
+        if (min == 1 || unbounded)
+            && self.board.completions().available() == 0
+            && self.help_alone(!unbounded, taker)
         {
-            taker.give_back(self);
+            taker.give_back(&self.board);
             if self.has_enough(min, taker) {
                 return Waited::Enough;
             }
         }
+        let help = self.offer(min, max.max(min), unbounded, unbounded);
         self.wait_more(help, timeout, mask, taker)
     }
 
     /// A wait that is not just for the few requests that were left for it.
     #[inline(never)]
     fn wait_more(
-        self: &Arc<Self>,
+        &self,
         help: Help,
         timeout: Option<Duration>,
         mask: Option<u64>,
@@ -160,7 +88,7 @@ impl Instance {
     ) -> Waited {
         let Help { min, max, .. } = help;
         if min == 0 {
-            if self.completions.available() < max {
+            if self.board.completions().available() < max {
                 self.help(&help, taker);
                 self.settle(&help, taker);
             }
@@ -171,7 +99,7 @@ impl Instance {
             return Waited::Enough;
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let helped = self.help(&Help { min: min - taker.taken, ..help }, taker);
+        let helped = self.help(&Help { min: min - taker.taken(), ..help }, taker);
         if self.has_enough(min, taker) {
             return Waited::Enough;
         }
@@ -184,31 +112,52 @@ impl Instance {
 
     /// A round of help. What it has taken is free afterwards.
     #[inline]
-    pub(super) fn help(self: &Arc<Self>, help: &Help, taker: &mut Taker<'_>) -> bool {
-        taker.bounded = !help.wary;
-        let helped = self.engine.help(self, help, taker);
-        taker.give_back(self);
-        helped
+    pub(super) fn help(&self, help: &Help, taker: &mut Taker<'_>) -> bool {
+        taker.bound(!help.wary && !help.helpless);
+        #[cfg(feature = "faulty")]
+        let released = self.faulty.as_ref().is_some_and(|faulty| faulty.help(&self.board));
+        #[cfg(not(feature = "faulty"))]
+        let released = false;
+        let helped = self.help_lanes(help, taker);
+        taker.give_back(&self.board);
+        helped || released
     }
 
     /// The time is over, or there was none: what was submitted before and does not sleep is to be seen all the
     /// same, as where the kernel executes it inside of its submit.
-    fn settle(self: &Arc<Self>, help: &Help, taker: &mut Taker<'_>) {
+    fn settle(&self, help: &Help, taker: &mut Taker<'_>) {
         let help = Help { min: 0, unbounded: false, wary: false, ..*help };
-        self.engine.settle(self, &help, taker);
-        taker.give_back(self);
+        self.see_what_others_have(&help, taker);
+        taker.give_back(&self.board);
+    }
+
+    /// Sleeps wherever completions wake it, with the signal mask, if one is given, in force meanwhile. What completes
+    /// may go to `taker`.
+    pub(super) fn sleep(
+        &self,
+        sleeper: &Sleeper<'_>,
+        time: Option<Duration>,
+        mask: Option<u64>,
+        taker: &mut Taker<'_>,
+    ) -> SleepEnd {
+        let elsewhere = || self.board.completions().sleep_with(sleeper, time, mask);
+        if self.stands_by() {
+            return elsewhere();
+        }
+        let in_kernel = self.lanes.kernel.sleep(&self.board, sleeper, time, mask, taker);
+        in_kernel.unwrap_or_else(elsewhere)
     }
 
     /// As many as `min` were taken or can be reaped.
     #[inline]
     fn has_enough(&self, min: u32, taker: &Taker<'_>) -> bool {
-        taker.taken >= min || self.completions.available() >= min - taker.taken
+        taker.taken() >= min || self.board.completions().available() >= min - taker.taken()
     }
 
     /// The rest of a wait that one round of help, which `helped` or did not, has not ended.
     #[inline(never)]
     fn wait_on(
-        self: &Arc<Self>,
+        &self,
         help: Help,
         mut helped: bool,
         deadline: Option<Instant>,
@@ -218,7 +167,7 @@ impl Instance {
         let min = help.min;
         let mut naps = 0;
         loop {
-            let help = Help { min: min - taker.taken, ..help };
+            let help = Help { min: min - taker.taken(), ..help };
             if helped {
                 helped = self.help(&help, taker);
                 if self.has_enough(min, taker) {
@@ -232,27 +181,27 @@ impl Instance {
                 let enough = self.has_enough(min, taker);
                 return if enough { Waited::Enough } else { Waited::TimedOut };
             }
-            let nap = self.engine.nap(naps);
+            let nap = self.nap(naps);
             let time = [left, nap].into_iter().flatten().min();
-            let stay_up = || self.engine.has_help_to_offer(self, &help);
-            let need = min - taker.taken;
+            let stay_up = || self.has_help_to_offer(&help);
+            let need = min - taker.taken();
             let sleeper =
                 Sleeper { need, concerns: None, stay_up: &stay_up, even_if_closed: false };
-            let end = self.engine.sleep(self, &sleeper, time, mask, taker);
-            taker.give_back(self);
+            let end = self.sleep(&sleeper, time, mask, taker);
+            taker.give_back(&self.board);
             match end {
                 SleepEnd::Again => {}
                 SleepEnd::TimedOut => {
                     if nap.is_some() {
                         naps += 1;
-                        self.engine.watch(self);
+                        self.look_at_holder();
                     }
                 }
                 SleepEnd::Interrupted => return Waited::Interrupted,
                 SleepEnd::Closed => return Waited::Gone,
             }
             // A sleep in the kernel's own wait takes what has come.
-            if taker.taken >= min {
+            if taker.taken() >= min {
                 return Waited::Enough;
             }
             helped = true;
@@ -261,12 +210,12 @@ impl Instance {
 
     /// Waits until nothing is missing any more, executing requests on the way, where completions go to a
     /// [`Sink`](super::Sink).
-    pub fn wait_for(self: &Arc<Self>, wish: &Wish<'_>, timeout: Option<Duration>) -> Waited {
+    pub fn wait_for(&self, condition: &WaitCondition<'_>, timeout: Option<Duration>) -> Waited {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         without_taker(|taker| {
             let mut naps = 0;
             loop {
-                let missing = (wish.missing)();
+                let missing = (condition.missing)();
                 if missing == 0 {
                     return Waited::Enough;
                 }
@@ -275,39 +224,39 @@ impl Instance {
                 }
                 // What a server may hold up need not be what this thread waits for.
                 let unbounded = timeout.is_none();
-                let help = Help { min: missing, max: u32::MAX, unbounded, wary: false };
+                let help = self.offer(missing, u32::MAX, unbounded, false);
                 let helped = self.help(&help, taker);
-                if (wish.missing)() == 0 {
+                if (condition.missing)() == 0 {
                     return Waited::Enough;
                 }
                 let left = deadline.map(|end| end.saturating_duration_since(Instant::now()));
                 if left.is_some_and(|left| left.is_zero()) {
                     return Waited::TimedOut;
                 }
-                if (wish.gives_up)() {
+                if (condition.gives_up)() {
                     return Waited::GaveUp;
                 }
                 if helped {
                     continue;
                 }
-                let nap = self.engine.nap(naps);
+                let nap = self.nap(naps);
                 let time = [left, nap].into_iter().flatten().min();
                 let stay_up = || {
-                    (wish.missing)() == 0
-                        || (wish.gives_up)()
-                        || self.engine.has_help_to_offer(self, &help)
+                    (condition.missing)() == 0
+                        || (condition.gives_up)()
+                        || self.has_help_to_offer(&help)
                 };
-                let concerns = Some(wish.concerns);
+                let concerns = Some(condition.concerns);
                 let sleeper =
                     Sleeper { need: missing, concerns, stay_up: &stay_up, even_if_closed: false };
-                match self.engine.sleep(self, &sleeper, time, None, taker) {
+                match self.sleep(&sleeper, time, None, taker) {
                     SleepEnd::Again => {}
                     SleepEnd::TimedOut if nap.is_some() => {
                         naps += 1;
-                        self.engine.watch(self);
+                        self.look_at_holder();
                     }
                     SleepEnd::TimedOut => {}
-                    SleepEnd::Interrupted if (wish.missing)() == 0 => return Waited::Enough,
+                    SleepEnd::Interrupted if (condition.missing)() == 0 => return Waited::Enough,
                     SleepEnd::Interrupted => return Waited::Interrupted,
                     SleepEnd::Closed => return Waited::Gone,
                 }
@@ -317,37 +266,33 @@ impl Instance {
 
     /// Has every thread that sleeps in [`Instance::wait_for`] look again.
     pub fn disturb(&self) {
-        if self.completions.has_sleepers() {
-            self.completions.wake_now();
+        if self.board.completions().has_sleepers() {
+            self.board.completions().wake_now();
         }
     }
 
     /// Wakes those who wait for a request that the front end has completed by itself.
     pub fn wake_for(&self, event: &IoEvent) {
-        self.completions.completed(event);
+        self.board.completions().completed(event);
     }
 
     /// Looks whether something can be brought to its end at once: executes what is known not to sleep,
     /// and, now and then, collects what the kernel has done. Waits for nothing but, when it tries a cold read, file metadata that is
     /// not in memory.
     #[inline]
-    pub fn poll(self: &Arc<Self>) {
-        /// Looking at the kernel's ring costs as much as looking at thirty requests.
-        const EVERY_US: u64 = 5;
-        /// A look is for one request: it does not do all the work of others.
-        const MOST: u32 = 64;
+    pub fn poll(&self) {
         if !self.is_usable() {
             return;
         }
-        let help = Help { min: 0, max: MOST, unbounded: false, wary: false };
-        if !self.engine.has_help_to_offer(self, &help) {
+        let help = self.offer(0, POLLED_MOST, false, false);
+        if !self.has_help_to_offer(&help) {
             let now = sys::ticks();
-            if now.wrapping_sub(self.looked.load(Ordering::Relaxed)) < EVERY_US * self.ticks_per_us
-            {
+            let every = COLLECT_EVERY_US * self.board.ticks_per_us();
+            if now.wrapping_sub(self.looked.load(Ordering::Relaxed)) < every {
                 return;
             }
             self.looked.store(now, Ordering::Relaxed);
-            self.engine.collect(self);
+            without_taker(|taker| self.lanes.kernel.harvest(&self.board, taker));
             return self.polled(false);
         }
         without_taker(|taker| self.help(&help, taker));
@@ -358,7 +303,7 @@ impl Instance {
     pub fn reap(&self, max: u32, mut take: impl FnMut(Cqe)) -> u32 {
         // SAFETY: `reap` passes places between head and tail.
         let take = |ring: &Ring, at| take(unsafe { ring.read_cqe(at) });
-        self.reaping(|reaped| self.completions.reap(max, take, reaped))
+        self.board.reaping(|reaped| self.board.completions().reap(max, take, reaped))
     }
 
     /// Reaps up to `max` completions as [`IoEvent`]s, without sleeping. Gives how many.
@@ -366,13 +311,13 @@ impl Instance {
     pub fn reap_events(&self, max: u32, mut take: impl FnMut(IoEvent)) -> u32 {
         // SAFETY: `reap` passes places between head and tail.
         let take = |ring: &Ring, at| take(unsafe { ring.read_event(at) });
-        self.reaping(|reaped| self.completions.reap(max, take, reaped))
+        self.board.reaping(|reaped| self.board.completions().reap(max, take, reaped))
     }
 
     /// Completions that can be reaped.
     #[inline]
     pub fn available(&self) -> u32 {
-        self.completions.available()
+        self.board.completions().available()
     }
 }
 
@@ -383,9 +328,8 @@ mod tests {
 
     use super::{Taker, Waited};
     use crate::config::Builder;
-    use crate::descriptor::Facts;
-    use crate::engine::workers::threads::leave_alone;
     use crate::instance::{Entry, Instance};
+    use crate::router::facts::Facts;
     use crate::sqe::Sqe;
 
     fn submit(instance: &Arc<Instance>, user_data: u64) {
@@ -411,7 +355,7 @@ mod tests {
     #[test]
     fn a_completion_that_is_there_is_not_passed_over_while_requests_keep_coming() {
         let instance = Instance::new(&Builder::default().entries(8)).unwrap();
-        leave_alone(&instance);
+        instance.leave_alone();
         (1..=3).for_each(|user_data| submit(&instance, user_data));
         assert!(instance.cancel(2).is_ok());
         // Two are always left behind.
@@ -433,7 +377,7 @@ mod tests {
     fn a_poll_that_executes_a_large_read_executes_what_is_behind_it_too() {
         const LARGE: usize = 1 << 20;
         let instance = Instance::new(&Builder::default().entries(8)).unwrap();
-        leave_alone(&instance);
+        instance.leave_alone();
         let file = tempfile::tempfile().unwrap();
         file.set_len(LARGE as u64).unwrap();
         let mut buffer = vec![1u8; LARGE];

@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 
 use syscalls::Sysno;
 
-use crate::engine::kernel::linux_aio::Iocb;
+use crate::lane::kernel::linux_aio::Iocb;
 use crate::queue::IoEvent;
 use crate::sys::{self, Ret, call};
 

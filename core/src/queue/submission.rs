@@ -29,11 +29,6 @@ impl IndexRing {
         }
     }
 
-    /// As many entries fit.
-    pub(crate) fn capacity(&self) -> usize {
-        self.cells.len()
-    }
-
     #[inline]
     fn cell(&self, position: u64) -> &AtomicU64 {
         &self.cells[(position & (self.cells.len() as u64 - 1)) as usize]

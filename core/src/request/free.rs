@@ -23,7 +23,7 @@ pub(crate) struct FreeSlots {
 
 /// Up to [`BATCH`] slot numbers. Only the first `len` are initialised: three of these are made
 /// for every submit.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Batch {
     slots: [MaybeUninit<u32>; BATCH],
     len: usize,
@@ -46,7 +46,7 @@ impl Drop for Returned {
 
 impl Batch {
     #[inline]
-    pub(crate) fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { slots: [const { MaybeUninit::uninit() }; BATCH], len: 0 }
     }
 
@@ -54,6 +54,16 @@ impl Batch {
     pub(crate) fn as_slice(&self) -> &[u32] {
         // SAFETY: `push` has initialised the first `len`.
         unsafe { std::slice::from_raw_parts(self.slots.as_ptr().cast(), self.len) }
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.len
     }
 
     #[inline]

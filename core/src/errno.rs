@@ -1,0 +1,40 @@
+//! The door of a drop-in's functions.
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+
+/// Runs `body` with the program's `errno` kept. A panic ends here too, by aborting with its
+/// message, as Rust has it for every `extern "C"` function: going on could lose or repeat a completion.
+#[inline(always)]
+pub fn kept<T>(body: impl FnOnce() -> T) -> T {
+    struct Errno {
+        at: *mut c_int,
+        was: c_int,
+    }
+    impl Drop for Errno {
+        #[inline(always)]
+        fn drop(&mut self) {
+            // SAFETY: as below, on the same thread.
+            unsafe { *self.at = self.was };
+        }
+    }
+    // SAFETY: the thread's errno is always there, and stays where it is.
+    let _errno = unsafe {
+        let at = libc::__errno_location();
+        Errno { at, was: *at }
+    };
+    body()
+}
+
+/// Sets the thread's `errno`.
+#[inline]
+pub fn set_errno(errno: c_int) {
+    // SAFETY: the thread's errno is always there.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// The C library's way to say no.
+pub fn refuse(errno: c_int) -> c_int {
+    set_errno(errno);
+    -1
+}

@@ -1,0 +1,239 @@
+//! What a thread of the program does while it waits: it executes requests of its context's lanes.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::Instance;
+use crate::board::{By, Taker};
+use crate::lane::Help;
+use crate::request::Started;
+use crate::router::tuning::{
+    ASK_US, FAVOUR_US, FAVOURS, LOOK_EVERY, LOOK_ON_US, NAP_US, TIMED_EVERY,
+};
+use crate::router::{Call, KernelScope};
+use crate::sys;
+use crate::word::baton::View;
+
+impl Instance {
+    /// Lets the calling thread, which is waiting, execute the one request that its context has. False: it has others, or none,
+    /// or is not to; [`Instance::help_lanes`] knows. `bounded`: it has a deadline.
+    #[inline(always)]
+    pub(super) fn help_alone(&self, bounded: bool, taker: &mut Taker<'_>) -> bool {
+        #[cfg(feature = "faulty")]
+        if self.faulty.is_some() {
+            return false;
+        }
+        if self.stands_by() {
+            return false;
+        }
+        let Some((request, number)) = self.lanes.inline.take_alone(&self.board) else {
+            return false;
+        };
+        taker.bound(bounded && !self.is_helpless());
+        let timed = number.is_multiple_of(TIMED_EVERY);
+        self.lanes.execute_left(&self.board, request, timed, taker);
+        self.router.waiters.one_came();
+        true
+    }
+
+    /// Lets the calling thread, which is waiting, execute requests. What it completes it may have at once, through
+    /// `taker`. True if it is worth looking at the completions again.
+    pub(super) fn help_lanes(&self, help: &Help, taker: &mut Taker<'_>) -> bool {
+        if self.stands_by() {
+            return self.look_on(help);
+        }
+        let Self { board, lanes, .. } = self;
+        let before = taker.taken();
+        let mut helped = !lanes.kernel.is_idle() && self.help_kernel(help, taker);
+        if !lanes.cold.is_empty() {
+            self.one_came(help);
+            helped |= lanes.cold.help(board, help, helped, (before, taker));
+        }
+        // A poll is to see of every lane what does not sleep, as far as it can take that.
+        let is_enough = |taker: &Taker<'_>| {
+            let come = || taker.taken() - before + board.completions().available();
+            help.min > 0 || come() >= help.max
+        };
+        if helped && is_enough(taker) {
+            return true;
+        }
+        // It was left before anything else came into the queues: no request is overtaken.
+        if lanes.copy.is_empty()
+            && let Some((request, number)) = lanes.inline.take_left(board)
+        {
+            let timed = number.is_multiple_of(TIMED_EVERY);
+            lanes.execute_left(board, request, timed, taker);
+            self.router.waiters.one_came();
+            if is_enough(taker) {
+                return true;
+            }
+            helped = true;
+        }
+        if !lanes.copy.is_empty() && lanes.copy.help(board, help, taker) {
+            self.one_came(help);
+            if is_enough(taker) {
+                return true;
+            }
+            helped = true;
+        }
+        self.help_more(help, taker) || helped
+    }
+
+    /// A thread has come that waits for completions.
+    fn one_came(&self, help: &Help) {
+        if help.min > 0 {
+            self.router.waiters.one_came();
+        }
+    }
+
+    /// A poll that comes while another CPU executes what does not sleep: as if it had been executed here.
+    fn look_on(&self, help: &Help) -> bool {
+        let begin = sys::ticks();
+        let inline = &self.lanes.inline;
+        let busy = || inline.has_work() || inline.baton().view().is_held();
+        let longest = LOOK_ON_US * self.board.ticks_per_us();
+        while help.min == 0 && busy() && sys::ticks().wrapping_sub(begin) < longest {
+            std::thread::yield_now();
+        }
+        false
+    }
+
+    /// A waiter collects what the kernel has completed, and hands over what is queued.
+    pub(super) fn help_kernel(&self, help: &Help, taker: &mut Taker<'_>) -> bool {
+        let kernel = &self.lanes.kernel;
+        if kernel.queued() == 0 {
+            return kernel.harvest(&self.board, taker);
+        }
+        self.one_came(help);
+        let alone = kernel.queued() == 1 && help.unbounded;
+        if alone
+            && kernel.scope() == KernelScope::Direct
+            && self.board.must_wait_for_all(help.min)
+            && let Some(request) = kernel.pop(&self.board)
+        {
+            // It would sleep for this one request anyway: one system call instead of two.
+            self.lanes.execute(&self.board, request, By::Waiter, taker);
+            return true;
+        }
+        // First, so that the device has work while this thread collects.
+        self.hand_over(By::Waiter);
+        kernel.harvest(&self.board, taker)
+    }
+
+    /// Asks the worker that holds the baton for it, and waits for as long as a request that does
+    /// not sleep takes. Gives the baton as it is then.
+    #[cold]
+    fn ask_for_baton(&self) -> View {
+        self.router.waiters.ask_for_baton();
+        let begin = sys::ticks();
+        loop {
+            let view = self.lanes.inline.baton().view();
+            let over = sys::ticks().wrapping_sub(begin) > ASK_US * self.board.ticks_per_us();
+            if !view.is_held() || over || sys::cpus() == 1 {
+                return view;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// May a waiter take requests that sleep?
+    fn may_take(&self, help: &Help) -> bool {
+        let own = help.unbounded && self.board.must_wait_for_all(help.min);
+        !self.lanes.pool.is_empty() && (help.helpless || own)
+            || help.helpless && !self.lanes.worker.is_empty()
+    }
+
+    /// Helps with what is left when it has looked at the other lanes.
+    pub(super) fn help_more(&self, help: &Help, taker: &mut Taker<'_>) -> bool {
+        let Self { board, lanes, router, .. } = self;
+        let inline = &lanes.inline;
+        let mut view = inline.baton().view();
+        if view.has_work() || inline.has_work_for(help.wary) {
+            if help.min > 0 || view.has_work() {
+                router.waiters.one_came();
+            }
+            let ask = view.is_held() && help.min > 0;
+            if ask && inline.has_work_for(help.wary) {
+                view = self.ask_for_baton();
+            }
+            if !view.is_held()
+                && let Some(turn) = inline.take_baton()
+            {
+                let (mut executed, before, mut others) = (0, taker.taken(), 0);
+                let (mut seen, slow) = (before, FAVOUR_US * board.ticks_per_us());
+                inline.hold(board, router, turn, By::Waiter, taker, &mut |ticks, taken| {
+                    if taken == seen || executed % LOOK_EVERY == 0 || ticks > slow {
+                        // What this thread could not take, or others have completed.
+                        others = board.completions().available();
+                    }
+                    (executed, seen) = (executed + 1, taken);
+                    let available = others + taken - before;
+                    // Who only looks expects to see everything that did not sleep.
+                    let favour = help.min > 0 && available >= help.min;
+                    available >= help.max || favour && (ticks > slow || executed >= FAVOURS)
+                });
+                if help.min == 0 && !lanes.pool.is_empty() {
+                    // What has been passed on there is left to a waiter, which a poll is not.
+                    self.call(Call::Worker);
+                }
+                return true;
+            }
+        } else {
+            self.one_came(help);
+        }
+        if help.min > 0 {
+            router.waiters.one_waits(help.unbounded);
+        }
+        if self.may_take(help) {
+            if let Some(request) = lanes.pool.pop(board) {
+                lanes.execute(board, request, By::Waiter, taker);
+                return true;
+            }
+            if help.helpless {
+                let execute = |request: Started<'_>| {
+                    lanes.execute(board, request, By::Waiter, taker);
+                };
+                if lanes.worker.take(board, execute) {
+                    return true;
+                }
+            }
+        } else if !lanes.pool.is_empty() {
+            // Left for a waiter, but not for one with a deadline.
+            self.call(Call::Worker);
+        }
+        lanes.cold.help_read(board, help, taker)
+    }
+
+    /// Would [`Instance::help_lanes`] find something to do? Asked once more on the way to sleep, and, with a
+    /// minimum of 0, before a look.
+    pub(super) fn has_help_to_offer(&self, help: &Help) -> bool {
+        let lanes = &self.lanes;
+        !self.stands_by()
+            && (lanes.inline.has_help_to_offer()
+                || lanes.kernel.has_help_to_offer(help.min > 0)
+                || !lanes.copy.is_empty()
+                || lanes.cold.has_help_to_offer(help.helpless)
+                || self.may_take(help))
+    }
+
+    /// How long a waiter may sleep before it looks after the holder of the baton; `nap` counts its sleeps. Only while a
+    /// holder has requests behind it.
+    pub(super) fn nap(&self, nap: u32) -> Option<Duration> {
+        let us = (NAP_US.0 << (nap / 2).min(5)).min(NAP_US.1);
+        self.lanes.inline.waits_for_holder().then(|| Duration::from_micros(us))
+    }
+
+    /// A waiter has slept for a nap: a holder that is in the same request as after the last one loses the baton.
+    pub(super) fn look_at_holder(&self) {
+        let inline = &self.lanes.inline;
+        if !inline.waits_for_holder() {
+            return;
+        }
+        let (view, come) = (inline.view(), self.router.waiters.come());
+        let last = self.last_view.swap(view.word(), Ordering::Relaxed);
+        if last == view.word() && inline.steal(&self.board, come, view) && !come {
+            self.call(Call::Holder);
+        }
+    }
+}

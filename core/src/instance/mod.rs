@@ -1,0 +1,271 @@
+//! The inside of a context: its board, its lanes and its router, for any number of threads.
+//!
+//! [`Context`](crate::Context) is its single-owner face; front ends hold it directly. What it is made
+//! of stands here, what can be done with it in the files beside: submit, wait (with `help` and
+//! `settle`), cancel, close, and `serve` for our own threads.
+#![allow(unsafe_code)]
+
+mod cancel;
+mod choice;
+mod close;
+mod fast;
+mod help;
+mod polls;
+mod serve;
+mod settle;
+mod submit;
+mod wait;
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+pub use self::cancel::{Canceled, InFlight};
+pub use self::choice::Choice;
+pub use self::fast::Transfer;
+pub use self::submit::{Entry, Place, SubmitSteps, Submitted, TOLD_OTHERWISE};
+pub use self::wait::{WaitCondition, Waited};
+use crate::affinity::placed::Placed;
+use crate::board::{Board, Dispatcher, Parts, Sink};
+use crate::config::{Builder, ConfigError, EngineKind};
+#[cfg(feature = "faulty")]
+use crate::lane::faulty::Faulty;
+use crate::lane::{Help, Lanes};
+use crate::process;
+use crate::queue::{Completions, IoEvent, Ring};
+use crate::router::Router;
+use crate::stats::{Counting, Snapshot};
+use crate::sys;
+use crate::threads::pool::PoolEntry;
+use crate::threads::{Threads, ThreadsOf};
+
+/// One asynchronous I/O instance. All methods can be called from any thread.
+#[derive(Debug)]
+pub struct Instance {
+    board: Board,
+    lanes: Lanes,
+    router: Router,
+    engine: EngineKind,
+    #[cfg(feature = "faulty")]
+    faulty: Option<Faulty>,
+    me: Weak<Self>,
+    /// Requests may take the fast path.
+    fast: bool,
+    /// As many of our workers may execute its requests at a time.
+    workers_max: usize,
+    entry: PoolEntry,
+    wishes: Wishes,
+    threads: ThreadsOf,
+    /// Those that collect what the kernel has completed, for a program that does not come.
+    harvesters: ThreadsOf,
+    /// Requests and completions have CPUs of their own: threads of the program only sleep.
+    is_placed: AtomicBool,
+    /// Unless all workers there are stuck.
+    starved: AtomicBool,
+    /// Requests may be there whose end a poll may expect (`settle.rs`).
+    expected: AtomicU32,
+    /// When [`Instance::poll`] last looked at what the kernel has, in ticks.
+    looked: AtomicU64,
+    /// What a napping waiter saw of the baton.
+    last_view: AtomicU64,
+    polls: polls::Polls,
+    /// What the ring lies in, if a front end gave it: goes last.
+    _memory: Option<Box<dyn RingMemory>>,
+}
+
+/// What a worker is to do beside requests that wait for one.
+#[derive(Debug, Default)]
+struct Wishes {
+    holder: AtomicBool,
+    hand_over: AtomicBool,
+}
+
+/// Memory of a front end's that an aio ring lies in, kept until nobody looks at the ring any more.
+pub trait RingMemory: Send + Sync + std::fmt::Debug {}
+
+impl Instance {
+    /// With a completion queue of [`Cqe`](crate::Cqe)s of its own.
+    ///
+    /// # Errors
+    /// As [`Builder::build`].
+    pub fn new(builder: &Builder) -> Result<Arc<Self>, ConfigError> {
+        builder.check()?;
+        let completions = Completions::new(Ring::cqes(builder.entries), builder.entries as usize);
+        Self::with(builder, completions, builder.entries, None, None)
+    }
+
+    /// With a front end that takes completions as they happen. For [`Instance::wait_for`], not
+    /// [`Instance::wait`]; there is nothing to reap.
+    ///
+    /// # Errors
+    /// As [`Builder::build`].
+    pub fn with_sink(builder: &Builder, sink: Box<dyn Sink>) -> Result<Arc<Self>, ConfigError> {
+        builder.check()?;
+        Self::with(builder, Completions::without_ring(), builder.entries, None, Some(sink))
+    }
+
+    /// With a completion queue in an aio ring of the front end's, for `room` requests, whatever
+    /// the builder says.
+    ///
+    /// # Errors
+    /// As [`Builder::build`].
+    ///
+    /// # Safety
+    /// `room` is less than `places`; `head`, `tail` and `places` events are valid until `memory` is dropped, and nobody else
+    /// uses them but as a reader of an aio ring does.
+    pub unsafe fn with_aio_ring(
+        builder: &Builder,
+        memory: Box<dyn RingMemory>,
+        head: *const std::sync::atomic::AtomicU32,
+        tail: *const std::sync::atomic::AtomicU32,
+        events: *mut IoEvent,
+        places: u32,
+        room: u32,
+    ) -> Result<Arc<Self>, ConfigError> {
+        // SAFETY: the caller's contract, which is the ring's.
+        let ring = unsafe { Ring::events(head, tail, events, places) };
+        let completions = Completions::new(ring, room as usize);
+        Self::with(builder, completions, room, Some(memory), None)
+    }
+
+    fn with(
+        builder: &Builder,
+        completions: Completions,
+        room: u32,
+        memory: Option<Box<dyn RingMemory>>,
+        sink: Option<Box<dyn Sink>>,
+    ) -> Result<Arc<Self>, ConfigError> {
+        let generation = process::enter();
+        let slots = room as usize;
+        let machine = Placed::look(builder)?;
+        let lanes = Lanes::new(builder, slots)?;
+        let counters = Counting::new(builder.stats);
+        let observed = counters.is_some() || machine.is_some();
+        let keeps_inline = matches!(builder.engine, EngineKind::Auto | EngineKind::Workers);
+        let fast = keeps_inline && sink.is_none() && !observed;
+        #[cfg(feature = "faulty")]
+        let faulty = builder.faults.map(Faulty::new);
+        #[cfg(feature = "faulty")]
+        let fast = fast && faulty.is_none();
+        let instance = Arc::new_cyclic(|me: &Weak<Self>| {
+            let dispatcher = || Weak::clone(me) as Weak<dyn Dispatcher>;
+            let placed = |machine| Box::new(Placed::new(builder, machine, slots, dispatcher()));
+            let board = Board::new(Parts {
+                slots,
+                completions,
+                dispatcher: dispatcher(),
+                generation,
+                strict: builder.strict,
+                counters,
+                ticks_per_us: sys::ticks_per_us(),
+                sink,
+                placed: machine.map(placed),
+            });
+            Self {
+                board,
+                lanes,
+                router: Router::new(),
+                engine: builder.engine,
+                #[cfg(feature = "faulty")]
+                faulty,
+                me: Weak::clone(me),
+                fast,
+                workers_max: builder.workers_max,
+                entry: PoolEntry::default(),
+                wishes: Wishes::default(),
+                threads: ThreadsOf::new(Threads::of_this_process()),
+                harvesters: ThreadsOf::new(Threads::of_this_process()),
+                is_placed: AtomicBool::new(false),
+                starved: AtomicBool::new(false),
+                expected: AtomicU32::new(0),
+                looked: AtomicU64::new(0),
+                last_view: AtomicU64::new(0),
+                polls: polls::Polls::default(),
+                _memory: memory,
+            }
+        });
+        instance.board.count(|counters| &counters.contexts);
+        Dispatcher::note_choice(&*instance);
+        Ok(instance)
+    }
+
+    /// Can it be used at all: not closed, and made by this very process?
+    #[inline]
+    pub fn is_usable(&self) -> bool {
+        self.board.is_usable()
+    }
+
+    /// Made by this process, not by the parent of a fork.
+    #[inline]
+    pub fn is_of_this_process(&self) -> bool {
+        self.board.is_of_this_process()
+    }
+
+    /// Requests that can be in flight or unreaped at a time.
+    pub fn room(&self) -> usize {
+        self.board.room()
+    }
+
+    /// What was counted, if [`Builder::stats`] asked for it.
+    pub fn stats(&self) -> Option<Snapshot> {
+        self.board.counting()?.read()
+    }
+
+    /// What executes, and what was tried and refused.
+    pub fn choice(&self) -> Choice {
+        let kernel = self.lanes.kernel.kind();
+        Choice { engine: self.engine, kernel, refusals: self.lanes.kernel.refusals() }
+    }
+
+    /// Where requests run, if that was asked for and one was submitted yet.
+    pub fn placement(&self) -> Option<&crate::affinity::Choice> {
+        self.board.placed()?.choice()
+    }
+
+    /// There is no worker, and none can be made.
+    #[inline]
+    fn is_helpless(&self) -> bool {
+        self.threads.pool.is_helpless()
+    }
+
+    /// A thread's offer of help: it waits for `min` completions, and can take `max`.
+    #[inline]
+    fn offer(&self, min: u32, max: u32, unbounded: bool, wary: bool) -> Help {
+        let waiters_come = self.router.waiters.come();
+        Help { min, max, unbounded, wary, helpless: self.is_helpless(), waiters_come }
+    }
+
+    /// Threads of the program execute and collect nothing. Unless there is nobody else to.
+    #[inline]
+    fn stands_by(&self) -> bool {
+        self.is_placed.load(Ordering::Relaxed)
+            && !self.is_helpless()
+            && !self.starved.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+impl Instance {
+    pub(crate) fn board(&self) -> &Board {
+        &self.board
+    }
+
+    pub(crate) fn lanes(&self) -> &Lanes {
+        &self.lanes
+    }
+
+    pub(crate) fn router(&self) -> &Router {
+        &self.router
+    }
+
+    pub(crate) fn poller(&self) -> &'static crate::threads::poller::Poller {
+        &self.threads.get().poller
+    }
+
+    /// Of a context without requests: no worker, poller or watchdog comes to it, as if they never got a CPU. What
+    /// happens is what the threads of the test do.
+    pub(crate) fn leave_alone(&self) {
+        let still = Threads::still();
+        self.threads.set(still);
+        self.harvesters.set(still);
+    }
+}

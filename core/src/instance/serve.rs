@@ -1,0 +1,330 @@
+//! What a context does for threads of ours, and what its lanes ask of it: a worker's turn, a look of the
+//! watchdog, sending a request on, and calling somebody.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::Instance;
+use crate::affinity;
+use crate::board::{Board, By, Dispatcher, without_taker};
+use crate::descriptor::Asked;
+use crate::exec::{self, Mode};
+use crate::lane::{LANES, PARTS, Which};
+use crate::request::{Expect, Kind, Route, Started};
+use crate::router::facts::Facts;
+use crate::router::tuning::{HOLDER_SPIN_US, QUIET_TICKS, STARVED_TICKS};
+use crate::router::{self, Call, KernelScope};
+use crate::sys;
+use crate::threads::pool::PoolEntry;
+use crate::threads::watchdog::Watched;
+use crate::threads::{Tenant, Threads};
+
+impl Instance {
+    /// Gets somebody to come, and sees to it that the watchdog looks whether one does.
+    #[inline]
+    pub(super) fn call(&self, who: Call) {
+        match who {
+            Call::Nobody => {}
+            Call::Waiter => self.board.wake_waiter(),
+            Call::Worker => self.call_worker(false),
+            Call::WorkerNow => self.call_worker(true),
+            Call::Holder => {
+                self.wishes.holder.store(true, Ordering::Release);
+                self.call_worker(true);
+            }
+            Call::HandOver => {
+                self.wishes.hand_over.store(true, Ordering::Release);
+                self.call_worker(true);
+            }
+        }
+        let baton = self.lanes.inline.baton();
+        if !baton.view().is_watched() && baton.watch() {
+            self.watch();
+        }
+    }
+
+    #[cold]
+    fn watch(&self) {
+        if let Some(me) = self.me.upgrade() {
+            let tenant: Arc<dyn Tenant> = me;
+            self.threads.watchdog.add(self.threads.get(), &tenant);
+        }
+    }
+
+    #[inline(never)]
+    fn call_worker(&self, urgent: bool) {
+        if let Some(me) = self.me.upgrade() {
+            let tenant: Arc<dyn Tenant> = me;
+            if self.threads.pool.call(&tenant, urgent) {
+                self.board.count(|stats| &stats.wakeups);
+            }
+        }
+    }
+
+    /// Hands a started request to the poller, which waits for its descriptor.
+    pub(super) fn wait_for_descriptor(&self, request: Started<'_>) {
+        let owner = self.me.upgrade().expect("a context lives as long as its requests");
+        request.slot().begin();
+        self.threads.poller.add(self.threads.get(), owner, request);
+    }
+
+    /// Withdraws requests from every lane.
+    pub(super) fn withdraw(&self, which: &Which<'_>) {
+        #[cfg(feature = "faulty")]
+        if let Some(faulty) = &self.faulty {
+            faulty.withdraw(&self.board, which);
+        }
+        self.lanes.each().iter().for_each(|lane| lane.withdraw(&self.board, which));
+    }
+
+    /// Requests of other lanes wait for a worker.
+    fn others_wait(&self) -> bool {
+        !self.lanes.pool.is_empty() || self.is_urgent()
+    }
+
+    /// A worker executes a request of the pool lane.
+    fn run_pooled(&self, request: Started<'_>) {
+        let ticks =
+            without_taker(|taker| self.lanes.execute(&self.board, request, By::Pool, taker));
+        if ticks > 0 {
+            self.threads.pool.took(ticks);
+        }
+    }
+
+    /// Hands over what is queued for the kernel.
+    pub(super) fn hand_over(&self, by: By) {
+        let kernel = &self.lanes.kernel;
+        let nobody_comes = !self.router.waiters.come();
+        let alone = kernel.in_flight() == 0 && kernel.queued() == 1;
+        let direct = kernel.scope() == KernelScope::Direct;
+        if by == By::Worker && nobody_comes && alone && direct {
+            // One at a time: this thread is as quick as the way through the kernel and the poller.
+            if let Some(request) = kernel.pop(&self.board) {
+                return self.run_pooled(request);
+            }
+        }
+        kernel.hand_over(&self.board, nobody_comes);
+        if let Some(events) = kernel.events_to_watch(nobody_comes)
+            && let Some(me) = self.me.upgrade()
+        {
+            let owner: Arc<dyn Dispatcher> = me;
+            self.harvesters.poller.watch(self.harvesters.get(), &owner, events);
+        }
+    }
+
+    /// The watchdog looks whether requests of a placed context lie about, and every worker of its CPUs is
+    /// stuck: then its waiters execute them after all.
+    fn look_for_starvation(&self, lying: bool, looks: &mut u32) {
+        if !self.is_placed.load(Ordering::Relaxed) {
+            return;
+        }
+        let starved = self.starved.load(Ordering::Relaxed);
+        let exhausted = (lying || starved) && self.threads.pool.is_exhausted();
+        *looks = if exhausted { *looks + 1 } else { 0 };
+        if starved != (*looks >= STARVED_TICKS) {
+            self.starved.store(!starved, Ordering::SeqCst);
+            self.board.completions().wake_now();
+        }
+    }
+}
+
+impl Tenant for Instance {
+    fn board(&self) -> &Board {
+        &self.board
+    }
+
+    fn entry(&self) -> &PoolEntry {
+        &self.entry
+    }
+
+    fn threads(&self) -> &'static Threads {
+        self.threads.get()
+    }
+
+    fn workers_max(&self) -> usize {
+        self.workers_max
+    }
+
+    fn waiting(&self) -> usize {
+        let waiters_come = self.router.waiters.come();
+        self.lanes.for_worker_each(waiters_come) + self.lanes.cold.for_workers(waiters_come)
+    }
+
+    fn has_wishes(&self) -> bool {
+        let wished = |wish: &std::sync::atomic::AtomicBool| wish.load(Ordering::Relaxed);
+        wished(&self.wishes.holder) || wished(&self.wishes.hand_over)
+    }
+
+    fn is_urgent(&self) -> bool {
+        !self.lanes.worker.is_empty() || self.has_wishes()
+    }
+
+    fn needs_worker(&self) -> bool {
+        self.waiting() > 0 || self.has_wishes()
+    }
+
+    /// Some cold reads, a hand-over to the kernel, one request that needs a worker, or else a turn with the baton.
+    fn serve(&self) {
+        let Self { board, lanes, router, .. } = self;
+        let others_wait = || self.others_wait();
+        if lanes.cold.work(board, || router.waiters.come(), others_wait) && !others_wait() {
+            return;
+        }
+        // The load first: the word is the submitters' to write.
+        let takes = |wish: &std::sync::atomic::AtomicBool| {
+            wish.load(Ordering::Relaxed) && wish.swap(false, Ordering::AcqRel)
+        };
+        if takes(&self.wishes.hand_over) {
+            self.hand_over(By::Worker);
+        } else if let Some(request) = lanes.pool.pop(board) {
+            self.run_pooled(request);
+        } else if lanes.worker.take(board, |request| self.run_pooled(request)) {
+        } else if lanes.copy.for_workers(router.waiters.come()) > 0 {
+            lanes.copy.work(board, others_wait);
+        } else if takes(&self.wishes.holder)
+            && let Some(turn) = lanes.inline.take_baton()
+        {
+            if sys::cpus() > 1 {
+                // This worker had to be called: a short spin before would have been cheaper.
+                router.holder_spin.would_have_paid(HOLDER_SPIN_US.0 * board.ticks_per_us());
+            }
+            without_taker(|taker| {
+                lanes.inline.hold(board, router, turn, By::Worker, taker, &mut |_, _| false);
+            });
+        }
+    }
+
+    fn words(&self) -> Vec<u64> {
+        let lanes = self.lanes.each();
+        lanes.iter().flat_map(|lane| lane.progress()).map(|part| part.word).collect()
+    }
+
+    fn look(&self, watched: &mut Watched) -> bool {
+        debug_assert_eq!(watched.words.len(), LANES * PARTS);
+        let waiters = &self.router.waiters;
+        let (mut lying, mut busy) = (false, false);
+        for (lane, before) in self.lanes.each().iter().zip(watched.words.chunks_mut(PARTS)) {
+            for (part, now) in lane.progress().into_iter().enumerate() {
+                busy |= now.queued || now.in_hand;
+                if now.queued && now.word == before[part] {
+                    let stuck = lane.unstick(&self.board, part, waiters.come());
+                    if stuck.nobody_came {
+                        waiters.nobody_came();
+                    }
+                    if let Some(call) = stuck.call {
+                        lying = true;
+                        self.call(call);
+                    }
+                }
+                before[part] = now.word;
+            }
+        }
+        self.look_for_starvation(lying, &mut watched.starved);
+        watched.quiet = if busy { 0 } else { watched.quiet + 1 };
+        let ends = || self.lanes.inline.ends_watch(|| !self.lanes.are_empty());
+        watched.quiet < QUIET_TICKS || !ends()
+    }
+
+    fn is_unwatched(&self) {
+        self.router.waiters.nobody_came();
+        self.call(Call::Holder);
+    }
+}
+
+impl Dispatcher for Instance {
+    fn board(&self) -> &Board {
+        &self.board
+    }
+
+    fn forward(&self, mut request: Started<'_>, to: Route, by: By) {
+        let fd = request.sqe.fd;
+        // A server may hold it up: no thread of the program takes it by the way.
+        let remote = || !Facts::noted(fd).is_some_and(Facts::is_local);
+        let to = match to {
+            Route::Sync if remote() => Route::Worker,
+            Route::Sync => Route::Pool,
+            other => other,
+        };
+        request.route = to;
+        if to == Route::Stream {
+            return self.wait_for_descriptor(request);
+        }
+        // This waiter executes it, when it looks for more.
+        let left = by == By::Waiter && request.notify == -1 && self.is_left_to_waiter();
+        let perhaps = to == Route::Worker && request.wary;
+        request.slot().expect(if perhaps { Expect::Perhaps } else { Expect::Nothing });
+        self.lanes.push(&self.board, to, &[request.queue()], true);
+        if perhaps {
+            self.expects_one();
+        }
+        let call = if left && to == Route::Pool { Call::Nobody } else { Call::WorkerNow };
+        self.call(call);
+    }
+
+    #[cold]
+    fn reroute(&self, mut request: Started<'_>) {
+        let write = request.kind == Kind::Write;
+        let nothing = KernelScope::Nothing;
+        let (route, stream) = router::uncommon(&request.sqe, write, nothing, &mut Asked::new());
+        (request.route, request.stream) = (route, stream);
+        if !stream {
+            return self.board.finish(request, -libc::ESPIPE, By::Worker);
+        }
+        // Others were submitted before it, which other threads may have found out about, or not yet.
+        if route == Route::Stream || self.board.has_strays_before(request.index()) {
+            return self.wait_for_descriptor(request);
+        }
+        // On whatever thread this is.
+        // SAFETY: copied in at submit; the buffers are the request's until its completion.
+        let mut execute = || unsafe { exec::execute(&mut request, Mode::Stream) };
+        let quiet = write && self.board.is_to_be_quiet(true);
+        let result = if quiet { sys::without_write_signals(execute) } else { execute() };
+        self.board.finish(request, result, By::Worker);
+    }
+
+    #[inline]
+    fn call(&self, who: Call) {
+        Self::call(self, who);
+    }
+
+    fn note_choice(&self) {
+        if let Some(counting) = self.board.counting() {
+            counting.note(&self.choice());
+        }
+    }
+
+    #[cfg(feature = "faulty")]
+    fn submit(&self, slots: &[u32]) {
+        self.push(slots);
+    }
+
+    fn place(&self, choice: &affinity::Choice) {
+        if let Some(cpus) = &choice.queue {
+            self.threads.set(Threads::on(cpus));
+        }
+        if let Some(cpus) = &choice.completion {
+            self.harvesters.set(Threads::on(cpus));
+        }
+        if choice.queue.is_some() || choice.completion.is_some() {
+            self.router.waiters.leave_all_to_workers();
+            self.is_placed.store(true, Ordering::Release);
+        }
+    }
+
+    fn passed_on_ended(&self, number: u32) {
+        self.threads.poller.end(number);
+    }
+
+    fn collect(&self) {
+        let any = without_taker(|taker| self.lanes.kernel.harvest(&self.board, taker));
+        if any && self.lanes.kernel.queued() > 0 {
+            // There is room again.
+            self.call(Call::HandOver);
+        }
+    }
+
+    fn stays_watched(&self) -> bool {
+        self.lanes.kernel.stays_watched()
+    }
+}

@@ -1,0 +1,298 @@
+//! What a poll sees of requests that other threads have in hand, and what it leaves to them.
+//!
+//! Where the kernel executes a buffered request, it does so inside of the submit, and a poll that follows finds its
+//! completion. So a poll here executes what is queued and does not sleep, takes back what a holder of the baton has
+//! not begun, and waits, within bounds, for what others have begun.
+
+use std::sync::atomic::{Ordering, fence};
+
+use super::Instance;
+use crate::board::Taker;
+use crate::lane::Help;
+use crate::router::tuning::{LOOKS, PERHAPS_US, SETTLE_NAP, SOON_US, STUCK_US, WORKERS_MAX};
+use crate::sync::fence_behind_exchange;
+use crate::sys;
+
+/// Whether there are requests whose end a poll may expect: none, perhaps, or a poll looks whether there are.
+const NOTHING: u32 = 0;
+const EXPECTED: u32 = 1;
+const LOOKING: u32 = 2;
+/// Requests that a poll waits for: more cannot be in the hands of others, as the rest is taken from the queues.
+const AT_A_TIME: usize = WORKERS_MAX;
+
+impl Instance {
+    /// Said after a request was queued that a poll may expect.
+    #[inline]
+    pub(super) fn expects_one(&self) {
+        // Either this sees that a poll is about to clear the mark, or that one sees the request.
+        fence_behind_exchange();
+        if self.expected.load(Ordering::Relaxed) != EXPECTED {
+            self.expected.store(EXPECTED, Ordering::Release);
+        }
+    }
+
+    /// For a poll that has helped: takes what others have not begun, and waits for what they have, as far as it can be
+    /// expected to end soon.
+    #[inline]
+    pub(super) fn see_what_others_have(&self, help: &Help, taker: &mut Taker<'_>) {
+        if self.expected.load(Ordering::Relaxed) != NOTHING
+            && self.board.free_slots().held_more_than(0)
+            && !self.stands_by()
+        {
+            self.settle_slowly(help, taker);
+        }
+    }
+
+    #[inline(never)]
+    fn settle_slowly(&self, help: &Help, taker: &mut Taker<'_>) {
+        let (board, inline) = (&self.board, &self.lanes.inline);
+        let begin = sys::ticks();
+        let passed = |us| sys::ticks().wrapping_sub(begin) > us * board.ticks_per_us();
+        board.collect_reaped();
+        let change = |from, to| {
+            let (success, failure) = (Ordering::SeqCst, Ordering::Relaxed);
+            let _ = self.expected.compare_exchange(from, to, success, failure);
+        };
+        change(EXPECTED, LOOKING);
+        fence(Ordering::SeqCst);
+        let mut expected = [(0, 0, false); AT_A_TIME];
+        let mut count = 0;
+        board.free_slots().each_held(|index| {
+            if count < AT_A_TIME
+                && let Some((state, soon)) = board.slot(index).expected()
+            {
+                expected[count] = (index, state, soon);
+                count += 1;
+            }
+        });
+        // Nobody has queued one since, or the mark is there again.
+        change(LOOKING, if count == 0 { NOTHING } else { EXPECTED });
+        let (mut waits, mut seen) = (0u32, inline.view());
+        let mut since = begin;
+        let is_enough = |taker: &Taker<'_>| {
+            taker.taken() >= help.max || board.completions().available() >= help.max - taker.taken()
+        };
+        let mut at = 0;
+        while at < count && !is_enough(taker) {
+            let (index, state, soon) = expected[at];
+            let slot = board.slot(index);
+            if slot.is_over(state) {
+                at += 1;
+                continue;
+            }
+            if passed(if soon { SOON_US } else { PERHAPS_US }) {
+                slot.expect_no_more(state);
+                at += 1;
+                continue;
+            }
+            let now = inline.view();
+            if !now.is_stuck_since(seen) {
+                (seen, since) = (now, sys::ticks());
+            } else if inline.has_work_for(help.wary)
+                && sys::ticks().wrapping_sub(since) > STUCK_US * board.ticks_per_us()
+            {
+                inline.steal(board, self.router.waiters.come(), now);
+            }
+            if !self.lanes.kernel.is_idle() && self.help_kernel(help, taker) {
+                continue;
+            }
+            if !inline.baton().view().is_held()
+                && inline.has_work_for(help.wary)
+                && self.help_more(help, taker)
+            {
+                continue;
+            }
+            Self::give_others_time(&mut waits);
+        }
+        // Those that have ended are on their way to the queue.
+        while !is_enough(taker) && !passed(SOON_US) {
+            let mut posted = 0;
+            board
+                .free_slots()
+                .each_held(|index| posted += u32::from(board.slot(index).is_posted()));
+            // Afterwards: those that another thread reaps meanwhile are waited for once more.
+            if board.completions().available() >= posted {
+                break;
+            }
+            Self::give_others_time(&mut waits);
+        }
+    }
+
+    fn give_others_time(waits: &mut u32) {
+        *waits += 1;
+        if sys::cpus() > 1 && *waits < LOOKS {
+            std::hint::spin_loop();
+        } else {
+            // Yielding would leave the CPU to anybody but a thread of a lower class.
+            sys::nap(SETTLE_NAP);
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, miri))))]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    use crate::board::{By, without_taker};
+    use crate::instance::{Entry, Instance};
+    use crate::router::facts::{self, Facts};
+    use crate::{Context, EngineKind, Sqe, descriptor};
+
+    const DATA: &[u8] = b"what is written";
+    const LEN: i32 = DATA.len() as i32;
+
+    /// A context, and a file of which is known that writing to it does not sleep.
+    fn instance() -> (Arc<Instance>, File) {
+        let builder = Context::builder().entries(8).engine(EngineKind::Workers).stats(true);
+        let file = tempfile::tempfile().unwrap();
+        Facts::forget(&(file.as_raw_fd()..=file.as_raw_fd()));
+        descriptor::fresh(file.as_raw_fd()).unwrap();
+        descriptor::prove(file.as_raw_fd(), true);
+        (Instance::new(&builder).unwrap(), file)
+    }
+
+    fn submit(instance: &Arc<Instance>, file: &File) {
+        let sqe = Sqe::write(file.as_raw_fd(), DATA, 0);
+        // SAFETY: the data is a constant.
+        let submitted = unsafe { instance.submit(&[Entry { sqe, data: 0, notify: -1 }]) };
+        assert_eq!((submitted.accepted, submitted.refused), (1, 0));
+    }
+
+    /// Polls, and gives how many completions are there.
+    fn poll(instance: &Arc<Instance>) -> u32 {
+        without_taker(|taker| instance.wait(0, 8, None, None, taker));
+        instance.available()
+    }
+
+    fn reap(instance: &Arc<Instance>) -> u32 {
+        instance.reap(8, |cqe| assert_eq!(cqe.res, LEN))
+    }
+
+    /// Submits a write that this thread begins, as a holder of the baton does, and does not end.
+    fn begun(instance: &Arc<Instance>, file: &File) -> u32 {
+        let inline = &instance.lanes().inline;
+        loop {
+            // Never given back: it is lost to a poll or the watchdog.
+            inline.take_baton();
+            submit(instance, file);
+            match inline.pop_started(instance.board()) {
+                Some(request) => return request.into_index(),
+                // This thread was away, and a worker has it.
+                _ => while poll(instance) == 0 {},
+            }
+            reap(instance);
+        }
+    }
+
+    /// Ends what was begun.
+    #[allow(unsafe_code)]
+    fn finish(instance: &Instance, slot: u32) {
+        // SAFETY: begun by the caller.
+        instance.board().finish(unsafe { instance.board().in_hand(slot) }, LEN, By::Worker);
+    }
+
+    /// How often a thread has slept.
+    fn naps(thread: libc::pid_t) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.and_then(|count| count.trim().parse().ok()).expect("a count")
+    }
+
+    #[test]
+    fn a_poll_waits_for_what_another_thread_has_begun() {
+        let (instance, file) = instance();
+        let slot = begun(&instance, &file);
+        // SAFETY: a number.
+        let me = unsafe { libc::gettid() };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // The poll is on its way: it naps.
+                let before = naps(me);
+                while naps(me) < before + 5 {
+                    std::thread::yield_now();
+                }
+                finish(&instance, slot);
+            });
+            assert_eq!(poll(&instance), 1);
+        });
+        assert_eq!(reap(&instance), 1);
+    }
+
+    #[test]
+    fn a_poll_does_not_wait_for_ever_and_once_only() {
+        let (instance, file) = instance();
+        let slot = begun(&instance, &file);
+        // Both come back although the request does not end.
+        assert_eq!((poll(&instance), poll(&instance)), (0, 0));
+        assert_eq!(instance.board().slot(slot).expected(), None);
+        finish(&instance, slot);
+        assert_eq!((poll(&instance), reap(&instance)), (1, 1));
+    }
+
+    #[test]
+    fn a_poll_executes_what_a_holder_has_not_begun() {
+        let (instance, file) = instance();
+        for _ in 0..100 {
+            instance.lanes().inline.take_baton();
+            (0..3).for_each(|_| submit(&instance, &file));
+            assert_eq!((poll(&instance), reap(&instance)), (3, 3));
+        }
+    }
+
+    #[test]
+    fn of_two_threads_in_a_context_each_sees_its_own() {
+        let (instance, file) = instance();
+        let other = tempfile::tempfile().unwrap();
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    submit(&instance, &other);
+                    // The other thread may reap its completion.
+                    while !instance.in_flight_on(other.as_raw_fd()).is_empty() {
+                        poll(&instance);
+                    }
+                    reap(&instance);
+                }
+            });
+            for round in 0..5000 {
+                submit(&instance, &file);
+                poll(&instance);
+                let left = instance.in_flight_on(file.as_raw_fd());
+                assert_eq!(left, [], "in round {round}");
+                reap(&instance);
+            }
+            over.store(true, Ordering::Relaxed);
+            while instance.board().free_slots().held() > 0 {
+                poll(&instance);
+                reap(&instance);
+                std::thread::yield_now();
+            }
+        });
+    }
+
+    #[test]
+    fn what_a_server_may_hold_up_is_executed_by_workers_and_not_by_polls() {
+        let (instance, file) = instance();
+        for round in 0..20 {
+            facts::distrust(file.as_raw_fd());
+            let before = instance.stats().unwrap();
+            submit(&instance, &file);
+            while poll(&instance) == 0 {
+                without_taker(|taker| {
+                    instance.wait(1, 8, Some(Duration::from_millis(round)), None, taker)
+                });
+            }
+            assert_eq!(reap(&instance), 1);
+            let after = instance.stats().unwrap();
+            assert_eq!(after.by_waiter, before.by_waiter, "round {round}");
+            assert_eq!(after.by_pool + after.by_worker, before.by_pool + before.by_worker + 1);
+        }
+        // The number is another test's next.
+        Facts::forget(&(file.as_raw_fd()..=file.as_raw_fd()));
+    }
+}

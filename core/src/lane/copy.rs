@@ -1,0 +1,123 @@
+//! The copy lane: large reads out of the page cache, which any thread that comes executes, side by
+//! side on as many as there are CPUs.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+
+use super::{Help, Lane, Progress, Stuck, Which, run};
+use crate::board::{Board, By, Taker, without_taker};
+use crate::queue::IndexRing;
+use crate::router::Call;
+use crate::router::tuning::{COPIERS_MAX, FAVOUR_US, FAVOURS, LOOK_EVERY};
+use crate::sys;
+
+/// The queue of the copy lane, and who is at it.
+#[derive(Debug)]
+pub(crate) struct Copy {
+    queue: IndexRing,
+    /// Workers at them.
+    at_them: AtomicUsize,
+    /// None was taken for a tick of the watchdog: those at them sleep, which cached reads do not usually.
+    stuck: AtomicBool,
+}
+
+impl Copy {
+    pub(super) fn new(slots: usize) -> Self {
+        let queue = IndexRing::new(slots);
+        Self { queue, at_them: AtomicUsize::new(0), stuck: AtomicBool::new(false) }
+    }
+
+    /// Queues requests.
+    pub(crate) fn push(&self, slots: &[u32]) {
+        self.queue.push(slots);
+    }
+
+    /// Requests in the queue.
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// There is none.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Requests for which there are CPUs, that of a waiter that comes not counted.
+    pub(crate) fn for_workers(&self, waiters_come: bool) -> usize {
+        if self.stuck.load(Ordering::Relaxed) {
+            return self.queue.len().min(1);
+        }
+        let cpus = sys::cpus() - usize::from(waiters_come);
+        let at_them = self.at_them.load(Ordering::Relaxed);
+        self.queue.len().min(cpus.min(COPIERS_MAX).max(1).saturating_sub(at_them))
+    }
+
+    /// A waiter executes some, as long as it pays to stay. True if it was any.
+    pub(crate) fn help(&self, board: &Board, help: &Help, taker: &mut Taker<'_>) -> bool {
+        let (mut executed, before) = (0, taker.taken());
+        while let Some(request) = board.pop(&self.queue) {
+            let ticks = board
+                .start(request)
+                .map_or(0, |request| run::execute(board, request, By::Waiter, true, taker));
+            executed += 1;
+            let taken = taker.taken() - before;
+            let slow = ticks > FAVOUR_US * board.ticks_per_us();
+            // What workers have completed meanwhile is on a line that they write to: looked at seldom.
+            let look = executed % LOOK_EVERY == 0 && help.max < u32::MAX;
+            let available = if look { board.completions().available() } else { 0 };
+            if slow || executed >= FAVOURS || taken + available >= help.max {
+                break;
+            }
+        }
+        executed > 0
+    }
+
+    /// A worker executes requests until there are none, or `others_wait`.
+    pub(crate) fn work(&self, board: &Board, others_wait: impl Fn() -> bool) {
+        self.stuck.store(false, Ordering::Relaxed);
+        loop {
+            self.at_them.fetch_add(1, Ordering::SeqCst);
+            let mut leave = false;
+            while !leave && let Some(request) = board.pop(&self.queue) {
+                if let Some(request) = board.start(request) {
+                    without_taker(|taker| run::execute(board, request, By::Pool, true, taker));
+                }
+                // Back to the queue of contexts, which serves them in turn.
+                leave = others_wait();
+            }
+            self.at_them.fetch_sub(1, Ordering::SeqCst);
+            // Pairs with the fence of a submitter: it sees that nobody is here, or this its requests.
+            fence(Ordering::SeqCst);
+            if leave || self.queue.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Nobody else can: the caller executes what is there.
+    pub(crate) fn pop_for_submitter<'a>(
+        &self,
+        board: &'a Board,
+    ) -> Option<crate::request::Started<'a>> {
+        board.pop_started(&self.queue)
+    }
+}
+
+impl Lane for Copy {
+    fn progress(&self) -> [Progress; 2] {
+        [Progress::of(&self.queue), Progress::NOTHING]
+    }
+
+    fn unstick(&self, _: &Board, _: usize, _: bool) -> Stuck {
+        self.stuck.store(true, Ordering::Relaxed);
+        Stuck { nobody_came: false, call: Some(Call::WorkerNow) }
+    }
+
+    fn withdraw(&self, board: &Board, which: &Which<'_>) {
+        match which {
+            Which::Canceled => board.purge(&self.queue),
+            Which::All => board.end_all(&self.queue),
+            Which::On(_) => {}
+        }
+    }
+}

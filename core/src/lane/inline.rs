@@ -1,0 +1,600 @@
+//! The inline lane: requests that usually do not sleep, one after the other, by whoever holds the
+//! baton; and the ordered ones among them. A single request waits in the mailbox for its submitter.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+
+use super::{Lane, Progress, Stuck, Which, run};
+use crate::board::{Board, By, Taker};
+use crate::errno;
+use crate::queue::IndexRing;
+use crate::request::{Queued, Route, Started};
+use crate::router::facts::Facts;
+use crate::router::tuning::{HOLDER_SPIN_US, TIMED_EVERY};
+use crate::router::{self, Call, Router, Situation};
+use crate::sys;
+use crate::word::baton::{Baton, Release, Turn, View};
+use crate::word::mailbox::{Mailbox, Taken};
+
+/// The queues of the inline lane, and the rights to execute what is in them.
+#[derive(Debug)]
+pub(crate) struct Inline {
+    /// What a submitter leaves for its own wait.
+    left: Mailbox,
+    baton: Baton,
+    queue: IndexRing,
+    /// Requests whose order can be observed, and the right to execute them, which nobody takes away.
+    ordered: IndexRing,
+    order: Baton,
+    /// Holders that have lost the baton and are still inside their request.
+    losers: AtomicUsize,
+    /// Ordered requests that threads with a deadline do not execute.
+    wary_ordered: AtomicUsize,
+}
+
+/// What a holder of the baton found in the queue.
+enum Popped<'a> {
+    Nothing,
+    Request(Queued<'a>),
+    /// The baton has been taken away.
+    Lost,
+}
+
+/// What a holder is told before each step: the ticks of the last request, and how many completions its thread has taken.
+/// True: it has enough.
+pub(crate) type Enough<'a> = &'a mut dyn FnMut(u64, u32) -> bool;
+
+impl Inline {
+    pub(super) fn new(slots: usize) -> Self {
+        Self {
+            left: Mailbox::new(),
+            baton: Baton::new(),
+            queue: IndexRing::new(slots),
+            ordered: IndexRing::new(slots),
+            order: Baton::new(),
+            losers: AtomicUsize::new(0),
+            wary_ordered: AtomicUsize::new(0),
+        }
+    }
+
+    /// The baton's word, which is marked while the watchdog looks after the context.
+    #[inline]
+    pub(crate) fn baton(&self) -> &Baton {
+        &self.baton
+    }
+
+    /// Nobody is at requests that were submitted before.
+    #[inline(always)]
+    fn is_idle(&self) -> bool {
+        !self.baton.view().is_held() && self.losers.load(Ordering::SeqCst) == 0
+    }
+
+    /// Inline or ordered requests wait, or somebody is at one: a hint.
+    #[inline]
+    pub(crate) fn is_in_use(&self) -> bool {
+        let view = self.baton.view();
+        view.is_held() || view.has_work() || !self.left.is_empty() || self.is_overtaking()
+    }
+
+    /// Ordered requests wait, or are under way, or holders have lost the baton inside of their requests.
+    #[inline]
+    fn is_overtaking(&self) -> bool {
+        self.losers.load(Ordering::SeqCst) > 0
+            || !self.ordered.is_empty()
+            || self.order.view().is_held()
+    }
+
+    /// Is there something for a holder of the baton?
+    #[inline]
+    pub(crate) fn has_work(&self) -> bool {
+        !self.queue.is_empty() || self.has_ordered_work()
+    }
+
+    /// As [`Inline::has_work`], for a thread that executes what a server may hold up (`wary`), or does not.
+    #[inline]
+    pub(crate) fn has_work_for(&self, wary: bool) -> bool {
+        !self.queue.is_empty()
+            || self.has_ordered_work() && (wary || self.wary_ordered.load(Ordering::SeqCst) == 0)
+    }
+
+    #[inline]
+    fn has_ordered_work(&self) -> bool {
+        !self.ordered.is_empty()
+            && !self.order.view().is_held()
+            && self.losers.load(Ordering::SeqCst) == 0
+    }
+
+    /// Would a thread that is about to sleep find something here?
+    #[inline]
+    pub(crate) fn has_help_to_offer(&self) -> bool {
+        let view = self.baton.view();
+        view.has_work() && !view.is_held() || !self.left.is_empty()
+    }
+
+    /// Requests wait behind a holder.
+    #[inline]
+    pub(crate) fn waits_for_holder(&self) -> bool {
+        self.baton.view().is_held() && !self.queue.is_empty()
+    }
+
+    /// Queues requests. Announced afterwards ([`Inline::announce`]).
+    #[inline]
+    pub(crate) fn push(&self, slots: &[u32]) {
+        self.queue.push(slots);
+    }
+
+    /// Queues an ordered request, behind the inline ones that were submitted before: a holder that finds this one
+    /// finds those.
+    pub(crate) fn push_ordered(&self, board: &Board, slot: u32) {
+        // SAFETY: the caller has its number, and has not put it into a queue yet.
+        if unsafe { board.popped(slot) }.wary {
+            self.wary_ordered.fetch_add(1, Ordering::SeqCst);
+        }
+        self.ordered.push(&[slot]);
+        self.order.announce();
+    }
+
+    /// Says that requests were pushed, and sees to it that somebody executes them.
+    #[inline]
+    pub(crate) fn announce(&self, board: &Board, waiters_come: bool) {
+        let seen = self.baton.announce();
+        let held = seen.is_held();
+        let sleeps = board.completions().has_sleepers();
+        let now = Situation { waiters_come, sleeps, held, ..Situation::default() };
+        let call = router::who(Route::Inline, &now);
+        if call != Call::Nobody || !seen.is_watched() {
+            board.call(call);
+        }
+    }
+
+    /// Leaves a single request, which may be `alone` in its context, to the wait that is expected to follow. Gives it back
+    /// if that is not to be, as where `others` would be looked at first.
+    #[inline(always)]
+    pub(crate) fn leave<'a>(
+        &self,
+        board: &Board,
+        request: Started<'a>,
+        alone: impl FnOnce() -> bool,
+        others: impl FnOnce() -> bool,
+    ) -> Result<(), Started<'a>> {
+        if !self.is_idle() || !self.left.is_empty() {
+            return Err(request);
+        }
+        let alone = alone();
+        if !alone && (self.has_work() || others()) {
+            return Err(request);
+        }
+        request.slot().leave();
+        let Some(watched) = self.left.put(request.index(), alone) else { return Err(request) };
+        request.into_index();
+        // Should its submitter not come, or another thread wait already.
+        if board.completions().has_sleepers() {
+            Self::wake_for_left(board);
+        }
+        if !watched && self.left.watch() {
+            Self::watch_left(board);
+        }
+        Ok(())
+    }
+
+    // The fast path, which comes here as well, keeps errno by itself: a lock that is waited for may change it, and so may
+    // making a thread.
+    #[cold]
+    fn wake_for_left(board: &Board) {
+        errno::kept(|| board.wake_waiter());
+    }
+
+    #[cold]
+    fn watch_left(board: &Board) {
+        errno::kept(|| board.call(Call::Nobody));
+    }
+
+    /// What was left for its submitter's wait goes into the queue, in front of what comes. True if there was
+    /// something, which the caller announces.
+    pub(crate) fn left_to_queue(&self, board: &Board) -> bool {
+        let Some(Taken { slot, .. }) = self.left.take() else { return false };
+        board.slot(slot).queue();
+        self.queue.push(&[slot]);
+        true
+    }
+
+    /// Takes a request that was left and is alone in its context, and its number.
+    #[inline(always)]
+    pub(crate) fn take_alone<'a>(&self, board: &'a Board) -> Option<(Started<'a>, u64)> {
+        self.left.take_alone().map(|taken| Self::begun(board, taken))
+    }
+
+    /// Takes a request that was left, and its number.
+    #[inline]
+    pub(crate) fn take_left<'a>(&self, board: &'a Board) -> Option<(Started<'a>, u64)> {
+        self.left.take().map(|taken| Self::begun(board, taken))
+    }
+
+    #[inline(always)]
+    fn begun(board: &Board, taken: Taken) -> (Started<'_>, u64) {
+        board.slot(taken.slot).begin();
+        // SAFETY: whoever takes the slot out of the word has it alone.
+        (unsafe { board.in_hand(taken.slot) }, taken.number)
+    }
+
+    /// Takes a certain request out that was left, if it is still `key`'s: the caller ends it.
+    pub(crate) fn retract(&self, board: &Board, slot: u32, key: u64) -> bool {
+        self.left.remove(slot, || board.slot(slot).key() == key)
+    }
+
+    /// Takes the baton, if it is free.
+    #[inline]
+    pub(crate) fn take_baton(&self) -> Option<Turn> {
+        self.baton.take()
+    }
+
+    /// Holds the baton until nothing is waiting, `enough` says so, or it is taken away.
+    pub(crate) fn hold(
+        &self,
+        board: &Board,
+        router: &Router,
+        mut turn: Turn,
+        by: By,
+        taker: &mut Taker<'_>,
+        enough: Enough<'_>,
+    ) {
+        loop {
+            let due = self.is_ordered_due(board);
+            if due && self.hold_order(board, router, by, taker, enough) {
+                return self.lay_down(board, router, turn);
+            }
+            let popped = self.pop(board, &turn);
+            match popped {
+                Popped::Lost => return self.lost(board, router),
+                // Another thread has taken the last inline request that an ordered one had to wait for.
+                Popped::Nothing if !due && self.is_ordered_due(board) => continue,
+                Popped::Nothing | Popped::Request(_) => {}
+            }
+            if let Popped::Request(request) = popped {
+                let next = self.queue.peek();
+                if let Some(next) = next {
+                    // On its way from the submitter's CPU while this one is executed.
+                    sys::prefetch(board.slot(next));
+                }
+                let timed = self.queue.taken().is_multiple_of(TIMED_EVERY);
+                let ticks = self.run(board, request, by, timed, taker);
+                if by == By::Worker && router.waiters.takes_baton() {
+                    self.lay_down(board, router, turn);
+                    board.wake_waiter();
+                    return;
+                }
+                let emptied = next.is_none() && self.queue.peek().is_none();
+                if emptied && self.ordered.is_empty() {
+                    // Fall through to the release: it notices what was announced meanwhile.
+                } else if enough(ticks, taker.taken()) {
+                    return self.lay_down(board, router, turn);
+                } else {
+                    // Whether the baton was taken away is seen before the next one is taken.
+                    continue;
+                }
+            }
+            if by == By::Worker && !router.waiters.come() {
+                self.spin_for_work(board, router);
+            }
+            match self.baton.release(turn) {
+                Release::Free => return,
+                Release::Lost => return self.lost(board, router),
+                Release::Work(same) => match self.baton.look_again(same) {
+                    Some(next) => turn = next,
+                    None => return self.lost(board, router),
+                },
+            }
+        }
+    }
+
+    /// Takes the oldest inline request. A holder that loses the baton after its last look takes one more at most. The
+    /// request is executed as if the holder had lost the baton inside of it.
+    #[inline]
+    fn pop<'a>(&self, board: &'a Board, turn: &Turn) -> Popped<'a> {
+        while let Some((position, slot)) = self.queue.front() {
+            if !self.baton.is_held_in(turn) {
+                return Popped::Lost;
+            }
+            if self.queue.pop_at(position) {
+                // SAFETY: popped just now.
+                return Popped::Request(unsafe { board.popped(slot) });
+            }
+        }
+        Popped::Nothing
+    }
+
+    /// Executes a request of this lane. An fsync goes on to the next place where it has to wait, unless it is a
+    /// quick one: telling another thread of that takes longer.
+    #[inline(always)]
+    fn run(
+        &self,
+        board: &Board,
+        request: Queued<'_>,
+        by: By,
+        timed: bool,
+        taker: &mut Taker<'_>,
+    ) -> u64 {
+        let Some(request) = board.start(request) else { return 0 };
+        if request.route == Route::Sync && !self.is_quick_sync(&request) {
+            self.pass_on(board, request, by);
+            return 0;
+        }
+        run::execute(board, request, by, timed, taker)
+    }
+
+    /// Is this an fsync that waits for nothing by all that is known, and that nothing has to come before?
+    #[inline]
+    fn is_quick_sync(&self, request: &Started<'_>) -> bool {
+        run::is_fsync(request)
+            && Facts::noted(request.sqe.fd).is_some_and(Facts::syncs_quickly)
+            && !self.is_overtaking()
+    }
+
+    /// To the ordered requests that came before it, or on to a worker.
+    fn pass_on(&self, board: &Board, mut request: Started<'_>, by: By) {
+        let others_first = !self.ordered.is_empty() || self.order.view().is_held();
+        if !request.passed_inline && others_first {
+            request.passed_inline = true;
+            self.push_ordered(board, request.queue());
+            self.announce(board, false);
+        } else {
+            board.forward(request, Route::Sync, by);
+        }
+    }
+
+    /// Was the oldest ordered request submitted before the oldest inline one? Positional writes that were submitted
+    /// before an append may change where it goes.
+    #[inline]
+    fn is_ordered_due(&self, board: &Board) -> bool {
+        let Some(ordered) = self.ordered.peek() else { return false };
+        let number = |slot| board.slot(slot).number();
+        self.queue.peek().is_none_or(|inline| number(ordered) <= number(inline))
+    }
+
+    /// Executes ordered requests that are due until there are none, or `enough` says so (true). Whoever blocks
+    /// here may lose the baton, and the ordered requests wait for him all the same.
+    #[cold]
+    fn hold_order(
+        &self,
+        board: &Board,
+        router: &Router,
+        by: By,
+        taker: &mut Taker<'_>,
+        enough: Enough<'_>,
+    ) -> bool {
+        if taker.is_bounded() && self.wary_ordered.load(Ordering::SeqCst) > 0 {
+            // In their order, or not at all: workers may wait for the file of any of them.
+            board.call(Call::Holder);
+            return false;
+        }
+        fence(Ordering::SeqCst);
+        if self.losers.load(Ordering::SeqCst) > 0 {
+            // One of them may be at an append that was not known as one; it announces these when it is through.
+            return false;
+        }
+        let Some(mut turn) = self.order.take() else { return false };
+        loop {
+            while self.is_ordered_due(board)
+                && let Some(request) = board.pop(&self.ordered)
+            {
+                if request.wary {
+                    self.wary_ordered.fetch_sub(1, Ordering::SeqCst);
+                }
+                let ticks = self.run(board, request, by, true, taker);
+                if enough(ticks, taker.taken()) && !self.ordered.is_empty() {
+                    self.order.leave(turn);
+                    // The baton may be somebody else's by now, who has not seen these.
+                    self.announce(board, router.waiters.come());
+                    return true;
+                }
+            }
+            match self.order.release(turn) {
+                Release::Work(same) => {
+                    turn = self.order.look_again(same).expect("nobody steals it");
+                }
+                Release::Free | Release::Lost => return false,
+            }
+        }
+    }
+
+    /// Gives the baton back although requests are left.
+    fn lay_down(&self, board: &Board, router: &Router, turn: Turn) {
+        if !self.baton.leave(turn) {
+            self.lost(board, router);
+        }
+    }
+
+    /// The baton as it is now, for seeing whether its holder goes on.
+    #[inline]
+    pub(crate) fn view(&self) -> View {
+        self.baton.view().at(self.queue.taken())
+    }
+
+    /// Takes the baton away from a holder that has been in one request for too long. False: it has gone on.
+    pub(crate) fn steal(&self, board: &Board, waiters_come: bool, view: View) -> bool {
+        // Before the fact, so that whoever takes the baton next knows.
+        self.losers.fetch_add(1, Ordering::SeqCst);
+        let stolen = self.baton.steal(view, self.queue.taken());
+        if stolen {
+            board.count(|stats| &stats.handovers);
+        } else {
+            self.one_loser_less(board, waiters_come);
+        }
+        stolen
+    }
+
+    /// A holder that has lost the baton is through with its request.
+    #[cold]
+    fn lost(&self, board: &Board, router: &Router) {
+        board.count(|stats| &stats.after_losing_baton);
+        self.one_loser_less(board, router.waiters.come());
+    }
+
+    fn one_loser_less(&self, board: &Board, waiters_come: bool) {
+        self.losers.fetch_sub(1, Ordering::SeqCst);
+        // Pairs with the fence in `hold_order`: ordered requests are seen here, or this there.
+        fence(Ordering::SeqCst);
+        if !self.ordered.is_empty() {
+            // They may have waited for it.
+            self.order.announce();
+            self.announce(board, waiters_come);
+        }
+    }
+
+    /// Waits a little for more, if that has been worth it lately. Bounded; none on one CPU.
+    fn spin_for_work(&self, board: &Board, router: &Router) {
+        let budget = router.holder_spin.budget();
+        if budget == 0 {
+            return;
+        }
+        let begin = sys::ticks();
+        loop {
+            if self.baton.view().has_work() {
+                let longest = HOLDER_SPIN_US.1 * board.ticks_per_us();
+                return router.holder_spin.paid(budget, longest);
+            }
+            if sys::ticks().wrapping_sub(begin) > budget {
+                return router.holder_spin.was_in_vain(budget);
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Ends the watch over the context, if nothing is here and there is not `more` elsewhere. False: it goes on.
+    pub(crate) fn ends_watch(&self, more: impl FnOnce() -> bool) -> bool {
+        if !self.left.unwatch() {
+            return false;
+        }
+        if self.baton.unwatch() {
+            // A submitter that saw the mark has not told anybody: what it pushed is seen here.
+            fence(Ordering::SeqCst);
+            if !more() || !self.baton.watch() {
+                return true;
+            }
+        }
+        // Requests have come: it stays. If somebody else has marked it meanwhile, it is looked at twice for a while.
+        self.left.watch();
+        false
+    }
+}
+
+/// Two parts: what was left for its submitter, and the queues.
+impl Lane for Inline {
+    fn progress(&self) -> [Progress; 2] {
+        let view = self.view();
+        let word = view.turn().wrapping_add(self.ordered.taken() << 32) << 1;
+        let held = view.is_held();
+        let queued = view.has_work() || self.has_work();
+        [
+            Progress { queued: !self.left.is_empty(), in_hand: false, word: self.left.word() },
+            Progress { queued, in_hand: false, word: word | u64::from(held) },
+        ]
+    }
+
+    fn unstick(&self, board: &Board, part: usize, waiters_come: bool) -> Stuck {
+        // Watched by being looked at: who finds no mark would have the context put on the list once more.
+        self.baton.watch();
+        let view = self.view();
+        if part == 0 {
+            if self.left_to_queue(board) {
+                self.baton.announce();
+            }
+            return Stuck { nobody_came: true, call: Some(Call::Holder) };
+        }
+        if !view.is_held() {
+            return Stuck { nobody_came: true, call: Some(Call::Holder) };
+        }
+        let stolen = self.steal(board, waiters_come, view);
+        Stuck { nobody_came: false, call: stolen.then_some(Call::Holder) }
+    }
+
+    fn withdraw(&self, board: &Board, which: &Which<'_>) {
+        match which {
+            Which::Canceled => {
+                if let Some(turn) = self.baton.take() {
+                    board.purge(&self.queue);
+                    if !self.baton.leave(turn) {
+                        self.one_loser_less(board, true);
+                    }
+                }
+                // Here the order stays as it is: only what is in front goes.
+                if let Some(turn) = self.order.take() {
+                    let canceled = |slot| board.slot(slot).is_canceled();
+                    while let Some(slot) = self.ordered.pop_if(canceled) {
+                        // SAFETY: popped just now.
+                        drop(board.start(unsafe { board.popped(slot) }));
+                    }
+                    self.order.leave(turn);
+                }
+            }
+            Which::All => {
+                self.left_to_queue(board);
+                board.end_all(&self.queue);
+                board.end_all(&self.ordered);
+            }
+            Which::On(_) => {}
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+impl Inline {
+    /// Takes the oldest request of the queue, whoever has the baton.
+    pub(crate) fn pop_started<'a>(&self, board: &'a Board) -> Option<Started<'a>> {
+        board.pop_started(&self.queue)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::io::Read as _;
+    use std::os::fd::AsRawFd as _;
+
+    use crate::board::without_taker;
+    use crate::config::Builder;
+    use crate::instance::{Entry, Instance};
+    use crate::router::facts::Facts;
+    use crate::sqe::{FILE_POSITION, Sqe};
+
+    const AT_START: &[u8] = b"ffff";
+    const APPENDED: &[u8] = b"aaa";
+
+    /// What stands in a file after these were submitted, `together` or one by one, before the thread waited.
+    fn written(appends: &[bool], together: bool) -> Vec<u8> {
+        let instance = Instance::new(&Builder::default().entries(8)).unwrap();
+        instance.leave_alone();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let append = std::fs::File::options().append(true).open(file.path()).unwrap();
+        // What is remembered of the numbers is of files of other tests.
+        for fd in [file.as_file().as_raw_fd(), append.as_raw_fd()] {
+            Facts::forget(&(fd..=fd));
+        }
+        let entry = |&appends: &bool| {
+            let at_start = Sqe::write(file.as_file().as_raw_fd(), AT_START, 0);
+            let append = Sqe::write(append.as_raw_fd(), APPENDED, FILE_POSITION);
+            Entry { sqe: if appends { append } else { at_start }, data: 0, notify: -1 }
+        };
+        let entries: Vec<_> = appends.iter().map(entry).collect();
+        for some in entries.chunks(if together { entries.len() } else { 1 }) {
+            // SAFETY: the buffers are there for good.
+            assert_eq!(unsafe { instance.submit(some) }.accepted, some.len());
+        }
+        let count = entries.len() as u32;
+        without_taker(|taker| instance.wait(count, count, None, None, taker));
+        assert_eq!(instance.reap(count, |cqe| assert!(cqe.res > 0)), count);
+        instance.close();
+        let mut found = Vec::new();
+        file.reopen().unwrap().read_to_end(&mut found).unwrap();
+        found
+    }
+
+    #[test]
+    fn a_write_at_an_offset_and_an_append_behind_it_are_executed_in_this_order() {
+        for together in [false, true] {
+            assert_eq!(written(&[false, true], together), b"ffffaaa");
+            assert_eq!(written(&[true, false], together), b"ffff");
+            assert_eq!(written(&[false, true, false, true, true], together), b"ffffaaaaaaaaa");
+            assert_eq!(written(&[true, true, false], together), b"ffffaa");
+        }
+    }
+}

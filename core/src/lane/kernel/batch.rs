@@ -1,0 +1,106 @@
+//! How many of the requests that are queued go to the kernel with one call.
+#![allow(unsafe_code)]
+
+use crate::board::Board;
+use crate::request::Request;
+use crate::router::tuning::TOGETHER;
+use crate::sqe::opcode;
+
+/// How many of the first of these go to the kernel with one call, `in_kernel` having been handed over before and `queued` being left.
+/// The block layer merges those that lie next to each other in one file: half of all that there is, so that the device has one half
+/// while the program gets the other one. Of others as many again as the kernel has, which keep the device busy meanwhile.
+pub(super) fn together(board: &Board, slots: &[u32], in_kernel: usize, queued: usize) -> usize {
+    // SAFETY: started by the caller, and not handed over yet.
+    let request = |slot: u32| unsafe { board.slot(slot).ended() };
+    let follows = |pair: &&[u32]| follows(request(pair[0]), request(pair[1]));
+    let adjacent = 1 + slots.windows(2).take_while(follows).count();
+    at_once(adjacent, slots.len(), in_kernel, queued)
+}
+
+/// The number that [`together`] speaks of, if the first `adjacent` of `len` lie next to each other.
+fn at_once(adjacent: usize, len: usize, in_kernel: usize, queued: usize) -> usize {
+    let apart = TOGETHER.max(in_kernel).min(len);
+    let half = (in_kernel + len + queued).div_ceil(2);
+    if adjacent < apart { apart } else { adjacent.min(half.max(2)) }
+}
+
+fn follows(one: &Request, next: &Request) -> bool {
+    let (len, next_len) = (transfer_len(one), transfer_len(next));
+    let (one, next) = (&one.sqe, &next.sqe);
+    let is_same = (one.fd, one.opcode, len) == (next.fd, next.opcode, next_len);
+    is_same && one.off.wrapping_add(len) == next.off
+}
+
+/// Bytes that a read or write asks for.
+fn transfer_len(request: &Request) -> u64 {
+    match (request.sqe.opcode, &request.copied) {
+        (opcode::READV | opcode::WRITEV, Some(copied)) => {
+            copied.iov.iter().fold(0, |sum, iov| sum.saturating_add(iov.iov_len as u64))
+        }
+        _ => request.sqe.len.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{TOGETHER, at_once, follows};
+    use crate::request::{BATCH, Copied, Iovec, Request};
+    use crate::sqe::Sqe;
+
+    fn reads(lengths: &[usize], offset: u64) -> Request {
+        let iov = |&iov_len: &usize| Iovec { iov_base: std::ptr::null_mut(), iov_len };
+        let iov: Vec<Iovec> = lengths.iter().map(iov).collect();
+        let sqe = match lengths {
+            [len] => Sqe { len: *len as u32, off: offset, ..Sqe::read(3, &mut [], 0) },
+            _ => Sqe::readv(3, &raw const iov[..], offset),
+        };
+        let copied = Some(Box::new(Copied { iov, ..Copied::default() }));
+        Request { sqe, copied, ..Request::zero() }
+    }
+
+    /// The sizes of the calls by which `depth` requests that are queued go to an idle kernel, and of those after.
+    fn calls(depth: usize, are_adjacent: bool) -> Vec<usize> {
+        let (mut sizes, mut in_kernel) = (Vec::new(), 0);
+        while in_kernel < depth {
+            let len = (depth - in_kernel).min(BATCH);
+            let adjacent = if are_adjacent { len } else { 1 };
+            let taken = at_once(adjacent, len, in_kernel, depth - in_kernel - len);
+            assert!((1..=len).contains(&taken));
+            in_kernel += taken;
+            sizes.push(taken);
+        }
+        sizes
+    }
+
+    #[test]
+    fn what_lies_next_to_each_other_goes_in_two_halves() {
+        assert_eq!(
+            [1, 2, 4, 8, 32].map(|depth| calls(depth, true)).concat(),
+            [1, 2, 2, 2, 4, 4, 16, 16]
+        );
+        assert_eq!(calls(74, true), [32, 32, 10]);
+        assert_eq!(
+            [1, 2, 4, 8, 32].map(|depth| calls(depth, false)).concat(),
+            [1, 2, 4, 4, 4, 4, 4, 8, 16]
+        );
+        // The half that has come back, while the kernel has the other.
+        assert_eq!(at_once(16, 16, 16, 0), 16);
+        // A pair among others.
+        assert_eq!(at_once(2, 16, 0, 0), TOGETHER);
+    }
+
+    #[test]
+    fn requests_are_next_to_each_other_by_their_bytes() {
+        let next = |one: &[usize], next: &[usize], gap| {
+            let end: usize = one.iter().sum();
+            follows(&reads(one, 4096), &reads(next, 4096 + end as u64 + gap))
+        };
+        assert!(next(&[512], &[512], 0));
+        assert!(!next(&[512], &[512], 512));
+        assert!(!next(&[512], &[1024], 0), "of one length");
+        assert!(next(&[4096, 4096, 512], &[512, 8192], 0));
+        assert!(!next(&[4096, 4096], &[4096, 4096], 4096));
+        // Two vectors, two bytes further on.
+        assert!(!follows(&reads(&[512, 512], 0), &reads(&[512, 512], 2)));
+    }
+}

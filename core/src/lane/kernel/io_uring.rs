@@ -1,0 +1,448 @@
+//! io_uring(7), through the `io-uring` crate.
+//!
+//! Any thread may hand over and another may sleep, so the ring is not bound to one issuer. The kernel finishes a request in the thread that has
+//! handed it over. To interrupt that thread for each of them costs as much as the rest (`IORING_SETUP_COOP_TASKRUN` keeps the kernel from it), and mostly it
+//! is the one that sleeps for them. While it computes instead, others who look for completions interrupt it.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use io_uring::types::{SubmitArgs, Timespec};
+use io_uring::{IoUring, opcode as op, squeue, types};
+
+use super::{Backend, Done, Eventfds, LOOK_AGAIN};
+use crate::board::Board;
+use crate::config::EngineKind;
+use crate::own;
+use crate::queue::SleepEnd;
+use crate::request::{Kind, Request};
+use crate::sqe::{FSYNC_DATASYNC, opcode};
+use crate::sync::lock;
+use crate::sys;
+
+/// The most entries of a submission queue of ours; more are submitted in several steps.
+const ENTRIES_MAX: usize = 1024;
+
+/// `IORING_ENTER_GETEVENTS` of the kernel's header.
+const GETEVENTS: u32 = 1;
+
+/// The completion of the poll that ends a sleep.
+const WAKE: u64 = u64::MAX;
+
+/// An io_uring instance.
+pub(super) struct Uring {
+    ring: IoUring,
+    /// The right to write to the submission queue.
+    submission: Mutex<()>,
+    room: usize,
+    fds: Eventfds,
+    /// Completions are told of by an eventfd.
+    told: AtomicBool,
+    /// The kernel does not interrupt who has handed over, so that others have to.
+    cooperates: bool,
+    /// The thread that hands over, as [`this_thread`], [`NOBODY`] or [`SEVERAL`].
+    issuer: AtomicUsize,
+}
+
+/// No thread has handed over yet; more than one have.
+const NOBODY: usize = 0;
+const SEVERAL: usize = 1;
+
+/// A number of the calling thread's own.
+fn this_thread() -> usize {
+    thread_local! {
+        static PLACE: u64 = const { 0 };
+    }
+    PLACE.with(|place| std::ptr::from_ref(place).addr())
+}
+
+impl std::fmt::Debug for Uring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Uring").field("room", &self.room).field("fds", &self.fds).finish()
+    }
+}
+
+fn errno(error: &std::io::Error) -> i32 {
+    -error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+impl Uring {
+    /// # Errors
+    /// The negative errno of io_uring_setup(2) or eventfd(2).
+    pub(super) fn new(slots: usize) -> Result<Self, i32> {
+        let entries = (slots + 1).min(ENTRIES_MAX) as u32;
+        // One more completion for the poll that ends a sleep.
+        let completions =
+            (slots as u32 + 1).next_power_of_two().max(2 * entries.next_power_of_two());
+        let make = |cooperates| {
+            let mut builder = IoUring::builder();
+            builder.setup_cqsize(completions).setup_clamp();
+            if cooperates {
+                builder.setup_coop_taskrun().setup_taskrun_flag();
+            }
+            builder.build(entries).map_err(|error| errno(&error))
+        };
+        let mut cooperates = sys::membarrier_register();
+        let mut made = make(cooperates);
+        if cooperates && made.as_ref().is_err_and(|&errno| errno == -libc::EINVAL) {
+            // Older than Linux 5.19.
+            cooperates = false;
+            made = make(false);
+        }
+        let ring = made?;
+        if !ring.params().is_feature_ext_arg() {
+            // Older than Linux 5.11: no timeout in the wait.
+            return Err(-libc::ENOSYS);
+        }
+        own::note(ring.as_raw_fd());
+        let room = slots.min(ring.params().cq_entries() as usize - 1);
+        let (told, issuer) = (AtomicBool::new(false), AtomicUsize::new(NOBODY));
+        let (submission, fds) = (Mutex::new(()), Eventfds::new());
+        Ok(Self { ring, submission, room, fds, told, cooperates, issuer })
+    }
+
+    /// Puts one entry into the submission queue. False: no room.
+    fn push(&self, _writer: &MutexGuard<'_, ()>, entry: &squeue::Entry) -> bool {
+        // SAFETY: the guard says that nobody else writes to the queue.
+        let mut queue = unsafe { self.ring.submission_shared() };
+        // SAFETY: the entry's buffers are the request's until its completion.
+        unsafe { queue.push(entry) }.is_ok()
+    }
+
+    /// The kernel has taken all that the submission queue held.
+    fn is_handed_over(&self, _writer: &MutexGuard<'_, ()>) -> bool {
+        // SAFETY: the guard says that nobody else writes to the queue.
+        unsafe { self.ring.submission_shared() }.is_empty()
+    }
+
+    fn arm(&self) {
+        let wake = self.fds.wake();
+        if wake < 0 || self.fds.armed.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        if self.cooperates {
+            self.issue();
+        }
+        let entry = op::PollAdd::new(types::Fd(wake), libc::POLLIN as u32).build();
+        let writer = lock(&self.submission);
+        let pushed = self.push(&writer, &entry.user_data(WAKE));
+        drop(writer);
+        // On its own: a call that submits and sleeps would hide that a signal ended the sleep.
+        if !pushed || self.ring.submit().is_err() {
+            self.fds.armed.store(false, Ordering::Relaxed);
+        }
+    }
+
+    fn tell(&self) {
+        if !self.told.swap(true, Ordering::AcqRel) {
+            let fd = self.fds.events();
+            if fd < 0 || self.ring.submitter().register_eventfd(fd).is_err() {
+                // The watchdog finds the completions.
+                self.told.store(false, Ordering::Release);
+            }
+        }
+    }
+
+    /// The calling thread hands over. If it is not the first to do so, a thread that sleeps because it was looks again, and sleeps on for
+    /// shorter times: what the kernel does not interrupt may not even have a tick.
+    fn issue(&self) {
+        let now = this_thread();
+        let before = self.issuer.load(Ordering::Relaxed);
+        if before == now || before == SEVERAL {
+            return;
+        }
+        let first = self.issuer.compare_exchange(NOBODY, now, Ordering::Relaxed, Ordering::Relaxed);
+        if first.is_err() && self.issuer.swap(SEVERAL, Ordering::Relaxed) != SEVERAL {
+            sys::eventfd_add(self.fds.wake(), 1);
+        }
+    }
+
+    /// Everything was handed over by the calling thread, which finishes it when it enters the kernel.
+    fn is_issuer(&self) -> bool {
+        self.issuer.load(Ordering::Relaxed) == this_thread()
+    }
+
+    /// Requests of which nothing is left but to be finished are so now.
+    fn finish_issued(&self) {
+        if self.is_issuer() {
+            // SAFETY: no argument, and nothing is waited for.
+            let _ = unsafe { self.ring.submitter().enter::<()>(0, 0, GETEVENTS, None) };
+        } else {
+            // Interrupts all that run, which finish it before they go on.
+            sys::membarrier();
+        }
+    }
+
+    /// Such requests are there, as far as is known: where several threads hand over, one may take back the flag of another.
+    fn has_unfinished(&self) -> bool {
+        let writer = self.submission.try_lock();
+        // SAFETY: the guard says that nobody else writes to the queue.
+        writer.is_ok_and(|_writer| unsafe { self.ring.submission_shared() }.taskrun())
+    }
+
+    fn read_ring(&self, done: &mut [Done]) -> usize {
+        // SAFETY: the one reaper.
+        let mut queue = unsafe { self.ring.completion_shared() };
+        let mut n = 0;
+        while n < done.len()
+            && let Some(entry) = queue.next()
+        {
+            if entry.user_data() == WAKE {
+                sys::eventfd_drain(self.fds.wake());
+                self.fds.armed.store(false, Ordering::Relaxed);
+                continue;
+            }
+            done[n] = (entry.user_data() as u32, entry.result());
+            n += 1;
+        }
+        self.fds.after_harvest();
+        n
+    }
+}
+
+fn entry(request: &Request) -> squeue::Entry {
+    let sqe = &request.sqe;
+    let fd = types::Fd(sqe.fd);
+    let flags = sqe.op_flags as i32;
+    let (address, len) = (sqe.addr as *mut u8, sqe.len);
+    match (request.kind, sqe.opcode, &request.copied) {
+        (Kind::Sync, _, _) if sqe.op_flags == FSYNC_DATASYNC => {
+            op::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build()
+        }
+        (Kind::Sync, _, _) => op::Fsync::new(fd).build(),
+        (_, opcode::READV, Some(copied)) => {
+            let (iov, n) = (copied.iov.as_ptr(), copied.iov.len() as u32);
+            op::Readv::new(fd, iov, n).offset(sqe.off).rw_flags(flags).build()
+        }
+        (_, opcode::WRITEV, Some(copied)) => {
+            let (iov, n) = (copied.iov.as_ptr(), copied.iov.len() as u32);
+            op::Writev::new(fd, iov, n).offset(sqe.off).rw_flags(flags).build()
+        }
+        (Kind::Write, ..) => {
+            op::Write::new(fd, address, len).offset(sqe.off).rw_flags(flags).build()
+        }
+        _ => op::Read::new(fd, address, len).offset(sqe.off).rw_flags(flags).build(),
+    }
+}
+
+impl Backend for Uring {
+    fn kind(&self) -> EngineKind {
+        EngineKind::IoUring
+    }
+
+    fn room(&self) -> usize {
+        self.room
+    }
+
+    fn submit(&self, board: &Board, slots: &[u32], tell: bool) -> (usize, i32) {
+        if tell {
+            self.tell();
+        }
+        if self.cooperates {
+            self.issue();
+        }
+        let mut pushed = 0;
+        let writer = lock(&self.submission);
+        for &slot in slots {
+            // SAFETY: the slot is the caller's.
+            let request = unsafe { board.slot(slot).ended() };
+            let entry = entry(request).user_data(u64::from(slot));
+            // Once it is in the queue, another thread's call may hand it over.
+            self.fds.before_submit();
+            if !self.push(&writer, &entry) {
+                break;
+            }
+            pushed += 1;
+        }
+        drop(writer);
+        // What the queue holds goes to the kernel now, or, should that refuse for the moment, with the next call.
+        // Of a request that it finds bad the kernel makes a completion, and stops after it.
+        for _ in 0..2 * ENTRIES_MAX {
+            match self.ring.submit() {
+                Ok(_) if self.is_handed_over(&lock(&self.submission)) => break,
+                Ok(_) => {}
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EINTR) => {}
+                    Some(libc::EAGAIN | libc::EBUSY) => std::thread::yield_now(),
+                    _ => break,
+                },
+            }
+        }
+        if pushed == 0 { (0, -libc::EAGAIN) } else { (pushed, 0) }
+    }
+
+    fn untell(&self) {
+        // The poller would be woken for every completion that a waiter collects.
+        if self.told.load(Ordering::Relaxed) && self.told.swap(false, Ordering::AcqRel) {
+            let _ = self.ring.submitter().unregister_eventfd();
+        }
+    }
+
+    fn keeps_back(&self) -> bool {
+        // Locked: somebody is at it.
+        self.submission.try_lock().map_or(true, |writer| !self.is_handed_over(&writer))
+    }
+
+    fn harvest(&self, _: &Board, done: &mut [Done]) -> usize {
+        let n = self.read_ring(done);
+        if n > 0 || !self.cooperates || !self.has_unfinished() {
+            return n;
+        }
+        self.finish_issued();
+        self.read_ring(done)
+    }
+
+    fn sleep(
+        &self,
+        _: &Board,
+        min: usize,
+        timeout: Option<Duration>,
+        mask: Option<u64>,
+        done: &mut [Done],
+    ) -> (usize, SleepEnd) {
+        self.arm();
+        // Who has handed over may be computing.
+        let looks_again = self.cooperates && !self.is_issuer();
+        let timeout = if looks_again {
+            Some(timeout.map_or(LOOK_AGAIN, |t| t.min(LOOK_AGAIN)))
+        } else {
+            timeout
+        };
+        let time = timeout.map(Timespec::from);
+        // SAFETY: an empty set is valid; the kernel's part of it is the first eight bytes.
+        let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+        let mut args = SubmitArgs::new();
+        if let Some(mask) = mask {
+            // SAFETY: the set is longer than the mask.
+            unsafe { (&raw mut set).cast::<u64>().write(mask) };
+            args = args.sigmask(&set);
+        }
+        if let Some(time) = &time {
+            args = args.timespec(time);
+        }
+        let end = match self.ring.submitter().submit_with_args(min, &args) {
+            Ok(_) => SleepEnd::Again,
+            Err(error) => match error.raw_os_error() {
+                Some(libc::ETIME) => SleepEnd::TimedOut,
+                Some(libc::EINTR) => SleepEnd::Interrupted,
+                _ => super::nap(),
+            },
+        };
+        if looks_again && end == SleepEnd::TimedOut {
+            self.finish_issued();
+        }
+        (self.read_ring(done), end)
+    }
+
+    fn wake_fd(&self) -> RawFd {
+        self.fds.wake()
+    }
+
+    fn events(&self) -> RawFd {
+        self.fds.events()
+    }
+}
+
+impl Drop for Uring {
+    fn drop(&mut self) {
+        // The ring closes it.
+        own::forget(self.ring.as_raw_fd());
+    }
+}
+
+#[cfg(all(test, not(any(loom, miri))))]
+mod tests {
+    use super::Uring;
+    use crate::board::without_taker;
+    use crate::front::Entry;
+    use crate::instance::Instance;
+    use crate::{Context, EngineKind, Sqe, sys};
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::FileExt;
+    use std::sync::atomic::{AtomicU8, Ordering};
+    use std::time::{Duration, Instant};
+
+    const PAGE: usize = 4096;
+    const ROUNDS: u8 = 100;
+
+    #[test]
+    fn a_second_issuer_has_the_first_one_look_again_once() {
+        let Ok(uring) = Uring::new(4) else {
+            let name = "a_second_issuer_has_the_first_one_look_again_once";
+            return crate::skipped(name, "io_uring is refused here");
+        };
+        let told = || {
+            let mut count = 0u64;
+            // SAFETY: an eventfd of this test, which does not block, and eight bytes.
+            let n = unsafe { libc::read(uring.fds.wake(), (&raw mut count).cast(), 8) };
+            if n == 8 { count } else { 0 }
+        };
+        (0..2).for_each(|_| uring.issue());
+        assert!(uring.is_issuer());
+        assert_eq!(told(), 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..2).for_each(|_| uring.issue()));
+        });
+        assert_eq!(told(), 1);
+        uring.issue();
+        assert!(!uring.is_issuer());
+        assert_eq!(told(), 0);
+    }
+
+    /// The kernel finishes requests in the thread that has handed them over, which does nothing but compute until another thread has them.
+    #[test]
+    fn requests_of_a_thread_that_computes_are_collected_by_others() {
+        let builder = Context::builder().entries(4).engine(EngineKind::IoUring);
+        let Ok(instance) = Instance::new(&builder) else {
+            let name = "requests_of_a_thread_that_computes_are_collected_by_others";
+            return crate::skipped(name, "io_uring is refused here");
+        };
+        // Beside this program: where temporary files belong there is often no disk below.
+        let program = std::env::current_exe().unwrap();
+        let file = tempfile::tempfile_in(program.parent().unwrap()).unwrap();
+        for round in 0..ROUNDS {
+            file.write_all_at(&[round; PAGE], u64::from(round) * 16 * PAGE as u64).unwrap();
+        }
+        file.sync_all().unwrap();
+        sys::fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED as u32);
+        sys::fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM as u32);
+        let (handed, taken) = (AtomicU8::new(0), AtomicU8::new(0));
+        let mut longest = Duration::ZERO;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 1..=ROUNDS {
+                    while handed.load(Ordering::Acquire) < round {
+                        std::thread::yield_now();
+                    }
+                    let begin = Instant::now();
+                    // One waits and sleeps, the next one looks again and again.
+                    let min = u32::from(round % 2);
+                    while instance.reap(1, |cqe| assert_eq!(cqe.res, PAGE as i32)) == 0 {
+                        without_taker(|taker| instance.wait(min, 1, None, None, taker));
+                    }
+                    longest = longest.max(begin.elapsed());
+                    taken.store(round, Ordering::Release);
+                }
+            });
+            let mut buffer = [0; PAGE];
+            for round in 0..ROUNDS {
+                let at = u64::from(round) * 16 * PAGE as u64;
+                let sqe = Sqe::read(file.as_raw_fd(), &mut buffer[..], at);
+                let entry = Entry { sqe, data: 0, notify: -1 };
+                // SAFETY: the buffer outlives the request, whose completion is waited for below.
+                assert_eq!(unsafe { instance.submit(&[entry]) }.accepted, 1);
+                without_taker(|taker| instance.wait(0, 1, None, None, taker));
+                handed.store(round + 1, Ordering::Release);
+                while taken.load(Ordering::Acquire) <= round {
+                    std::hint::spin_loop();
+                }
+                assert_eq!(buffer, [round; PAGE]);
+            }
+        });
+        println!("waited {longest:?} at most");
+        instance.close();
+    }
+}

@@ -1,0 +1,598 @@
+//! The kernel lane: requests that the kernel executes asynchronously, handed over in batches.
+//!
+//! A submitter only queues them. Whoever comes to wait hands over all that is queued with one
+//! system call and then sleeps inside the kernel's own wait; for programs that do not come, a worker hands
+//! over and the poller's thread collects. README.md in this folder gives the rights and the argument
+//! that no completion is left lying.
+#![allow(unsafe_code)]
+
+mod batch;
+mod io_uring;
+pub(crate) mod linux_aio;
+mod posix_aio;
+
+use std::fmt;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use self::batch::together;
+use super::{Lane, Progress, Stuck, Which};
+use crate::board::{Board, By, Taker, without_taker};
+use crate::config::{Builder, ConfigError, EngineKind};
+use crate::descriptor;
+use crate::own;
+use crate::probe::{self, KERNEL_ENGINES, Refusal};
+use crate::queue::{IndexRing, SleepEnd, Sleeper};
+use crate::request::{BATCH, Batch, Kind, Route, Started};
+use crate::router::tuning::{FRESH_EVERY, HARVEST, LOOK_AGAIN, SLOW_SUBMIT_US};
+use crate::router::{Call, KernelScope, facts};
+use crate::sync::lock;
+use crate::sys;
+use crate::word::baton::{Baton, Release};
+use crate::word::reaper::{Reaper, Reaping};
+
+/// A completion as the kernel gives it: the slot, and a count or a negative errno.
+pub(super) type Done = (u32, i32);
+
+/// One kernel interface, set up for one context. All methods can be called from any thread, and at
+/// any time, unless they say otherwise.
+pub(super) trait Backend: Send + Sync + fmt::Debug {
+    /// Which one it is.
+    fn kind(&self) -> EngineKind;
+
+    /// Requests that may be in flight at a time.
+    fn room(&self) -> usize;
+
+    /// A request that was handed over keeps its file open, whatever becomes of the descriptor.
+    fn holds_files(&self) -> bool {
+        true
+    }
+
+    /// Hands requests over, whose slots are the caller's. Gives how many were taken, from the
+    /// first on, and the negative errno for the next one if not all were. With `tell`,
+    /// [`Backend::events`] becomes readable when they complete.
+    fn submit(&self, board: &Board, slots: &[u32], tell: bool) -> (usize, i32);
+
+    /// [`Backend::events`] need not tell of completions any more, if it does so by itself once it was asked to.
+    fn untell(&self) {}
+
+    /// Some of what it took has not reached the kernel yet: the next call hands it over.
+    fn keeps_back(&self) -> bool {
+        false
+    }
+
+    /// Completions that have come, without sleeping: how many were written to `done`. One
+    /// thread at a time, the reaper.
+    fn harvest(&self, board: &Board, done: &mut [Done]) -> usize;
+
+    /// As [`Backend::harvest`], after sleeping until `min` have come, the time is over, a signal handler ran, or
+    /// [`Backend::wake_fd`] was counted up. The signal mask, if given, is in force meanwhile.
+    fn sleep(
+        &self,
+        board: &Board,
+        min: usize,
+        timeout: Option<Duration>,
+        mask: Option<u64>,
+        done: &mut [Done],
+    ) -> (usize, SleepEnd);
+
+    /// Nothing is in flight, and nothing will be: gives back what the host has little of. Called once, by the reaper.
+    fn close(&self) {}
+
+    /// The eventfd(2) that ends a sleep, made on first use; negative if there is none to be had.
+    fn wake_fd(&self) -> RawFd;
+
+    /// The eventfd(2) that tells of completions, as [`Backend::wake_fd`].
+    fn events(&self) -> RawFd;
+}
+
+/// The kernel's wait is refused: some time passes all the same.
+fn nap() -> SleepEnd {
+    sys::nap(LOOK_AGAIN);
+    SleepEnd::TimedOut
+}
+
+/// An io_uring has room for so many even if fewer are wanted: it takes no more of the host.
+const RING_LEAST: usize = 128;
+
+/// The kernel lane of one context.
+#[derive(Debug)]
+pub(crate) struct KernelLane {
+    scope: KernelScope,
+    queue: IndexRing,
+    /// The right to hand over what is queued.
+    hand_over: Baton,
+    backend: OnceLock<Option<Box<dyn Backend>>>,
+    refusals: Mutex<Vec<(EngineKind, Refusal)>>,
+    slots: usize,
+    room: usize,
+    in_flight: AtomicUsize,
+    reaper: Reaper,
+    handed: AtomicU32,
+    /// Grows with each time that completions were collected.
+    collected: AtomicU32,
+    /// Threads that are handing over right now.
+    submitting: AtomicU32,
+    /// The poller looks at [`Backend::events`].
+    told: AtomicBool,
+    /// Requests have named an eventfd: their program may sleep on that, and not come.
+    notifies: AtomicBool,
+}
+
+/// `slots` are those of the context, of which `room` may be in the kernel's hands at a time.
+fn make(
+    kind: EngineKind,
+    slots: usize,
+    room: usize,
+    fd_pool: usize,
+) -> Result<Box<dyn Backend>, i32> {
+    match kind {
+        EngineKind::LinuxAio => Ok(Box::new(linux_aio::LinuxAio::new(slots, room)?)),
+        EngineKind::IoUring => Ok(Box::new(io_uring::Uring::new(slots.min(room.max(RING_LEAST)))?)),
+        EngineKind::PosixAio => Ok(Box::new(Arc::new(posix_aio::PosixAio::new(slots, fd_pool)?))),
+        other => unreachable!("{other} is not a kernel interface"),
+    }
+}
+
+impl KernelLane {
+    /// # Errors
+    /// The builder's engine is one of the kernel's, and refused.
+    pub(crate) fn new(builder: &Builder, slots: usize) -> Result<Self, ConfigError> {
+        let backend = OnceLock::new();
+        let room = slots.min(builder.kernel_room as usize);
+        let scope = match builder.engine {
+            EngineKind::Auto => KernelScope::Direct,
+            EngineKind::Workers | EngineKind::Null => KernelScope::Nothing,
+            kind => {
+                let made =
+                    make(kind, slots, room, builder.fd_pool).map_err(|errno| ConfigError {
+                        field: "engine",
+                        value: kind.name().to_owned(),
+                        expected: format!(
+                            "an engine that this machine allows ({})",
+                            probe::explain(kind, -errno)
+                        ),
+                        errno: -errno,
+                    })?;
+                backend.set(Some(made)).expect("just made");
+                KernelScope::Everything
+            }
+        };
+        let queued = if scope == KernelScope::Nothing { 0 } else { slots };
+        Ok(Self {
+            scope,
+            queue: IndexRing::new(queued),
+            hand_over: Baton::new(),
+            backend,
+            refusals: Mutex::default(),
+            slots,
+            room,
+            in_flight: AtomicUsize::new(0),
+            reaper: Reaper::new(),
+            handed: AtomicU32::new(0),
+            collected: AtomicU32::new(0),
+            submitting: AtomicU32::new(0),
+            told: AtomicBool::new(false),
+            notifies: AtomicBool::new(false),
+        })
+    }
+
+    /// Which requests it takes now.
+    #[inline]
+    pub(crate) fn scope(&self) -> KernelScope {
+        match self.backend.get() {
+            Some(None) => KernelScope::Nothing,
+            _ => self.scope,
+        }
+    }
+
+    /// The interface in use, if one was needed yet.
+    pub(crate) fn kind(&self) -> Option<EngineKind> {
+        Some(self.backend.get()?.as_ref()?.kind())
+    }
+
+    /// Cached requests are executed inside of the call that hands them over (io_submit(2)).
+    pub(crate) fn executes_what_is_cached(&self) -> bool {
+        self.scope == KernelScope::Everything && self.kind() == Some(EngineKind::LinuxAio)
+    }
+
+    /// What was tried and refused.
+    pub(crate) fn refusals(&self) -> Vec<(EngineKind, Refusal)> {
+        lock(&self.refusals).clone()
+    }
+
+    /// The interface, made now if none was needed before.
+    fn backend(&self, board: &Board) -> Option<&dyn Backend> {
+        let known = self.backend.get().is_some();
+        let made = self.backend.get_or_init(|| {
+            let _whole = sys::Uncancelable::new();
+            for kind in KERNEL_ENGINES {
+                match make(kind, self.slots, self.room, 1) {
+                    Ok(backend) => return Some(backend),
+                    Err(errno) => lock(&self.refusals).push((kind, probe::explain(kind, -errno))),
+                }
+            }
+            None
+        });
+        if !known && let Some(owner) = board.dispatcher() {
+            owner.note_choice();
+        }
+        made.as_deref()
+    }
+
+    /// Queues requests. True if somebody is handing over, who sees them.
+    #[inline]
+    pub(crate) fn push(&self, slots: &[u32]) -> bool {
+        self.queue.push(slots);
+        self.hand_over.announce().is_held()
+    }
+
+    /// Nothing queued and nothing in flight: a hint.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.in_flight.load(Ordering::Relaxed) == 0 && self.queue.is_empty()
+    }
+
+    /// Requests that wait to be handed over.
+    pub(crate) fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Takes a request that is alone, and is executed by this thread instead.
+    pub(crate) fn pop<'a>(&self, board: &'a Board) -> Option<Started<'a>> {
+        board.pop_started(&self.queue)
+    }
+
+    /// The context is destroyed and nothing in flight: nobody collects any more.
+    pub(crate) fn close(&self) {
+        if let Some((reaping, backend)) = self.try_reap() {
+            backend.close();
+            // Nobody gets the right again.
+            std::mem::forget(reaping);
+        }
+    }
+
+    /// Requests in the kernel's hands.
+    #[inline]
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::SeqCst)
+    }
+
+    /// Is there something to hand over, or (if `collects`) to collect, and nobody at it?
+    pub(crate) fn has_help_to_offer(&self, collects: bool) -> bool {
+        let view = self.hand_over.view();
+        self.queued() > 0 && view.has_work() && !view.is_held()
+            || collects && self.in_flight() > 0 && self.reaper.is_free()
+    }
+
+    /// Hands over what is queued, as far as there is room. What the kernel does not take goes to the pool lane. `nobody_comes`:
+    /// no thread of the program comes to collect.
+    pub(crate) fn hand_over(&self, board: &Board, nobody_comes: bool) {
+        let Some(mut turn) = self.hand_over.take() else { return };
+        loop {
+            while let Some(batch) = self.next_batch(board) {
+                match self.backend(board) {
+                    Some(backend) => self.hand_over_batch(board, backend, &batch, nobody_comes),
+                    None => batch.as_slice().iter().for_each(|&slot| {
+                        // SAFETY: started by this thread, and not handed over.
+                        board.forward(unsafe { board.in_hand(slot) }, Route::Pool, By::Kernel);
+                    }),
+                }
+                match self.hand_over.proceed(turn) {
+                    Some(next) => turn = next,
+                    // It took long, and somebody else goes on.
+                    None => return,
+                }
+            }
+            match self.hand_over.release(turn) {
+                // Announced meanwhile: taken note of, and looked at once more.
+                Release::Work(same) => match self.hand_over.look_again(same) {
+                    Some(next) => turn = next,
+                    None => return,
+                },
+                Release::Free | Release::Lost => return,
+            }
+        }
+    }
+
+    /// Started requests from the queue, as many as there is room for; `None` if there are none.
+    fn next_batch(&self, board: &Board) -> Option<Batch> {
+        let room = self.backend.get().and_then(Option::as_ref).map_or(self.room, |b| b.room());
+        let most = room.saturating_sub(self.in_flight()).min(BATCH);
+        let mut batch = Batch::new();
+        while batch.len() < most
+            && let Some(request) = board.pop_started(&self.queue)
+        {
+            batch.push(request.into_index());
+        }
+        (!batch.is_empty()).then_some(batch)
+    }
+
+    fn hand_over_batch(
+        &self,
+        board: &Board,
+        backend: &dyn Backend,
+        batch: &Batch,
+        nobody_comes: bool,
+    ) {
+        let slots = batch.as_slice();
+        // SAFETY: started by this thread, and not handed over yet.
+        let request = |slot: u32| unsafe { board.slot(slot).ended() };
+        let first = request(slots[0]);
+        let (fd, write) = (first.sqe.fd, first.kind == Kind::Write);
+        let notifies = slots.iter().any(|&slot| request(slot).notify != -1);
+        if notifies && !self.notifies.load(Ordering::Relaxed) {
+            self.notifies.store(true, Ordering::Relaxed);
+        }
+        let tell = nobody_comes || notifies;
+        if !tell && !self.notifies.load(Ordering::Relaxed) {
+            backend.untell();
+        }
+        self.submitting.fetch_add(1, Ordering::SeqCst);
+        if backend.holds_files() {
+            slots.iter().for_each(|&slot| board.slot(slot).hand_over());
+        }
+        let before = self.in_flight.fetch_add(slots.len(), Ordering::SeqCst);
+        board.ran_here(slots);
+        let begin = sys::ticks();
+        let mut done = 0;
+        while done < slots.len() {
+            let together = together(board, &slots[done..], before + done, self.queued());
+            let (taken, errno) = backend.submit(board, &slots[done..done + together], tell);
+            done += taken;
+            if errno < 0 {
+                // Whatever the reason: executed by a thread it either works or says why not.
+                self.in_flight.fetch_sub(1, Ordering::SeqCst);
+                // While it is handed over nobody closes the descriptor.
+                let _ = board.slot(slots[done]).take_back();
+                // SAFETY: the kernel has not taken it.
+                let refused = unsafe { board.in_hand(slots[done]) };
+                board.forward(refused, Route::Pool, By::Kernel);
+                done += 1;
+            }
+        }
+        self.submitting.fetch_sub(1, Ordering::SeqCst);
+        let ticks = sys::ticks().wrapping_sub(begin) / slots.len() as u64;
+        let batches = self.handed.fetch_add(1, Ordering::Relaxed) + 1;
+        facts::learn_submit(fd, write, ticks > SLOW_SUBMIT_US * board.ticks_per_us());
+        if batches.is_multiple_of(FRESH_EVERY) {
+            // O_DIRECT may have been switched off (fcntl(2)).
+            let _ = descriptor::fresh(fd);
+        }
+    }
+
+    /// Somebody is handing requests over: those in the kernel's phase may not have reached it.
+    pub(crate) fn is_handing_over(&self) -> bool {
+        let keeps_back = |backend: &dyn Backend| backend.keeps_back();
+        self.submitting.load(Ordering::SeqCst) > 0
+            || self.backend.get().and_then(Option::as_deref).is_some_and(keeps_back)
+    }
+
+    /// The eventfd that tells of completions, for whoever makes the poller look at it, which does not yet.
+    pub(crate) fn events_to_watch(&self, nobody_comes: bool) -> Option<RawFd> {
+        let backend = self.backend.get()?.as_ref()?;
+        if !nobody_comes && !self.notifies.load(Ordering::Relaxed)
+            || self.told.load(Ordering::SeqCst)
+            || self.told.swap(true, Ordering::SeqCst)
+        {
+            return None;
+        }
+        Some(backend.events()).filter(|&fd| fd >= 0)
+    }
+
+    /// Shall the poller go on looking? If not, it is told again when there is need.
+    pub(crate) fn stays_watched(&self) -> bool {
+        self.told.store(false, Ordering::SeqCst);
+        // Either this sees what was handed over, or who did so sees the flag.
+        self.in_flight() > 0 && !self.told.swap(true, Ordering::SeqCst)
+    }
+
+    fn try_reap(&self) -> Option<(Reaping<'_>, &dyn Backend)> {
+        let backend = self.backend.get()?.as_deref()?;
+        Some((self.reaper.take()?, backend))
+    }
+
+    /// Collects what has completed, for `taker` as far as it has room. True if anything was.
+    pub(crate) fn harvest(&self, board: &Board, taker: &mut Taker<'_>) -> bool {
+        if self.in_flight.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let Some((reaping, backend)) = self.try_reap() else { return false };
+        let mut any = false;
+        loop {
+            let mut done = [(0, 0); HARVEST];
+            let n = backend.harvest(board, &mut done);
+            self.finish(board, &mut done[..n], taker);
+            any |= n > 0;
+            if n < HARVEST {
+                break;
+            }
+        }
+        drop(reaping);
+        self.pass_on_the_right(board);
+        any
+    }
+
+    fn finish(&self, board: &Board, done: &mut [Done], taker: &mut Taker<'_>) {
+        if done.is_empty() {
+            return;
+        }
+        // Of two at a time one may be lost: it has changed all the same.
+        let collected = self.collected.load(Ordering::Relaxed);
+        self.collected.store(collected.wrapping_add(1), Ordering::Relaxed);
+        self.in_flight.fetch_sub(done.len(), Ordering::SeqCst);
+        let mut left = 0;
+        board.together(|| {
+            for at in 0..done.len() {
+                let (slot, result) = done[at];
+                // Not possible there, or not now: a thread does it, or says why not.
+                let again = is_retried(result) && board.slot(slot).take_back();
+                // SAFETY: the kernel has given it back, and tells of it once.
+                let request = unsafe { board.in_hand(slot) };
+                if again && board.is_closed() {
+                    board.end_started(request);
+                } else if again {
+                    board.forward(request, Route::Pool, By::Kernel);
+                } else if let Some(request) = board.offer(request, result, By::Kernel, taker) {
+                    done[left] = (request.into_index(), result);
+                    left += 1;
+                }
+            }
+        });
+        if left > 0 {
+            board.finish_together(&done[..left], By::Kernel);
+        }
+    }
+
+    fn pass_on_the_right(&self, board: &Board) {
+        if self.in_flight() > 0 || self.queued() > 0 {
+            self.reaper.pass_on(board.completions());
+        }
+    }
+
+    /// Sleeps in the kernel's wait, if requests are in flight and nobody else does. `None`: sleep elsewhere.
+    pub(crate) fn sleep(
+        &self,
+        board: &Board,
+        sleeper: &Sleeper<'_>,
+        timeout: Option<Duration>,
+        mask: Option<u64>,
+        taker: &mut Taker<'_>,
+    ) -> Option<SleepEnd> {
+        let in_flight = self.in_flight();
+        if in_flight == 0 {
+            return None;
+        }
+        let (reaping, backend) = self.try_reap()?;
+        let fd = backend.wake_fd();
+        // What other threads complete comes one by one.
+        let alone = board.free_slots().held() == in_flight;
+        let min = if alone { (sleeper.need as usize).clamp(1, in_flight) } else { 1 };
+        let mut done = [(0, 0); HARVEST];
+        let mut n = 0;
+        let end = board.completions().sleep_elsewhere(sleeper, fd, || {
+            let min = min.min(HARVEST);
+            // A wake-up counts as one completion only, and fewer may come than were in flight
+            // (refused at submit): it looks again. So does who cannot be woken.
+            let looks_again = min > 1 || fd < 0;
+            let shorter = timeout.unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN);
+            let timeout = if looks_again { Some(shorter) } else { timeout };
+            let (harvested, end) = backend.sleep(board, min, timeout, mask, &mut done);
+            n = harvested;
+            if n > 0 && end != SleepEnd::Interrupted { SleepEnd::Again } else { end }
+        });
+        drop(reaping);
+        self.finish(board, &mut done[..n], taker);
+        self.pass_on_the_right(board);
+        Some(end)
+    }
+}
+
+/// Answers that say nothing about the request. Cancelled by nobody here: io_uring
+/// does it when the thread that has submitted ends, or when it can make no thread of its own.
+fn is_retried(result: i32) -> bool {
+    use libc::{EAGAIN, ECANCELED, EINTR, ENOSYS, EOPNOTSUPP, ESPIPE};
+    matches!(-result, EAGAIN | EOPNOTSUPP | ENOSYS | EINTR | ESPIPE | ECANCELED)
+}
+
+/// Two parts: those to be handed over, and those in flight.
+impl Lane for KernelLane {
+    fn progress(&self) -> [Progress; 2] {
+        let view = self.hand_over.view();
+        let queue = Progress::of(&self.queue);
+        let word = queue.word ^ view.turn() << 32 ^ u64::from(view.is_held()) << 63;
+        let in_flight = Progress {
+            queued: self.in_flight() > 0,
+            in_hand: false,
+            word: self.collected.load(Ordering::Relaxed).into(),
+        };
+        [Progress { in_hand: view.is_held(), word, ..queue }, in_flight]
+    }
+
+    fn unstick(&self, board: &Board, part: usize, _: bool) -> Stuck {
+        if part == 1 {
+            // Nobody has come for them.
+            let any = without_taker(|taker| self.harvest(board, taker));
+            // There is room again.
+            let room = any && self.queued() > 0;
+            return Stuck { nobody_came: any, call: room.then_some(Call::HandOver) };
+        }
+        let view = self.hand_over.view();
+        if view.is_held() {
+            self.hand_over.steal(view, 0);
+        }
+        Stuck { nobody_came: !view.is_held(), call: Some(Call::HandOver) }
+    }
+
+    fn withdraw(&self, board: &Board, which: &Which<'_>) {
+        match which {
+            Which::Canceled => board.purge(&self.queue),
+            Which::All => {
+                without_taker(|taker| self.harvest(board, taker));
+                board.end_all(&self.queue);
+            }
+            Which::On(_) => {}
+        }
+    }
+}
+
+/// Two eventfds of a backend, each made on first use: one to be woken by, and one that tells of
+/// completions.
+#[derive(Debug)]
+pub(super) struct Eventfds {
+    wake: OnceLock<RawFd>,
+    events: OnceLock<RawFd>,
+    /// The kernel is told to end a sleep when `wake` is counted up.
+    pub(super) armed: AtomicBool,
+    /// Submits that have read their requests. The kernel orders a submit before its completions,
+    /// which the language's memory model does not know.
+    read: AtomicU32,
+}
+
+impl Eventfds {
+    fn new() -> Self {
+        let (wake, events) = (OnceLock::new(), OnceLock::new());
+        Self { wake, events, armed: AtomicBool::new(false), read: AtomicU32::new(0) }
+    }
+
+    /// The requests were read; the kernel may complete them from now on.
+    fn before_submit(&self) {
+        self.read.fetch_add(1, Ordering::Release);
+    }
+
+    /// Completions were found: whoever has read their requests has done so before.
+    fn after_harvest(&self) {
+        self.read.load(Ordering::Acquire);
+    }
+
+    fn wake(&self) -> RawFd {
+        Self::made(&self.wake)
+    }
+
+    fn events(&self) -> RawFd {
+        Self::made(&self.events)
+    }
+
+    /// A negative number if there is none to be had now.
+    fn made(place: &OnceLock<RawFd>) -> RawFd {
+        if let Some(&fd) = place.get() {
+            return fd;
+        }
+        let fd = own::eventfd() as RawFd;
+        if fd < 0 {
+            return fd;
+        }
+        // Another thread may have been first.
+        place.set(fd).err().inspect(|&fd| own::close(fd));
+        *place.get().expect("set")
+    }
+}
+
+impl Drop for Eventfds {
+    fn drop(&mut self) {
+        let made = [self.wake.get(), self.events.get()].into_iter().flatten();
+        made.for_each(|&fd| own::close(fd));
+    }
+}

@@ -1,0 +1,63 @@
+//! The pool lane: requests that sleep, each on a worker of its own, or on a waiter that would have
+//! to wait for it anyway.
+
+use super::{Lane, Progress, Stuck, Which};
+use crate::board::Board;
+use crate::queue::IndexRing;
+use crate::request::Started;
+use crate::router::Call;
+
+/// The queue of the pool lane.
+#[derive(Debug)]
+pub(crate) struct Pool(IndexRing);
+
+impl Pool {
+    pub(super) fn new(slots: usize) -> Self {
+        Self(IndexRing::new(slots))
+    }
+
+    /// Queues requests.
+    pub(crate) fn push(&self, slots: &[u32]) {
+        self.0.push(slots);
+    }
+
+    /// Requests in the queue.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// There is none.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Takes the oldest that was not cancelled.
+    pub(crate) fn pop<'a>(&self, board: &'a Board) -> Option<Started<'a>> {
+        board.pop_started(&self.0)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn taken(&self) -> u64 {
+        self.0.taken()
+    }
+}
+
+impl Lane for Pool {
+    fn progress(&self) -> [Progress; 2] {
+        [Progress::of(&self.0), Progress::NOTHING]
+    }
+
+    fn unstick(&self, _: &Board, _: usize, _: bool) -> Stuck {
+        Stuck { nobody_came: false, call: Some(Call::WorkerNow) }
+    }
+
+    fn withdraw(&self, board: &Board, which: &Which<'_>) {
+        match which {
+            Which::Canceled => board.purge(&self.0),
+            Which::All => board.end_all(&self.0),
+            Which::On(_) => {}
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Executing one request that a lane has started, and telling the router how it went.
+#![allow(unsafe_code)]
+
+use crate::board::{Board, By, Taker};
+use crate::descriptor;
+use crate::exec::{self, Mode, Tried};
+use crate::request::{Expect, Kind, Request, Route, Started};
+use crate::router::facts;
+use crate::router::tuning::PREFETCH_MAX;
+use crate::router::{sync_begins, sync_ended};
+use crate::sqe::{FILE_POSITION, FSYNC_DATASYNC, Sqe, opcode};
+use crate::sys;
+
+/// Executes a started request. Gives the ticks that it took, 0 if it was not timed: a transfer is timed if `timed` says so
+/// or its descriptor is suspect.
+#[inline(always)]
+pub(super) fn execute(
+    board: &Board,
+    mut request: Started<'_>,
+    by: By,
+    timed: bool,
+    taker: &mut Taker<'_>,
+) -> u64 {
+    if request.wary && taker.is_bounded() {
+        try_or_leave(board, request, by, taker);
+        return 0;
+    }
+    if by == By::Waiter
+        && !timed
+        && taker.has_room()
+        && let Some(result) = transfer_fast(&request)
+    {
+        taker.take(board, request, result);
+        return 0;
+    }
+    if is_fsync(&request) {
+        let (result, ticks) = sync(board, &mut request, FSYNC_DATASYNC);
+        board.finish_for(request, result, by, taker);
+        return ticks;
+    }
+    let kind = request.kind;
+    let mode = if request.stream { Mode::Stream } else { Mode::Plain };
+    let Sqe { fd, len, off, .. } = request.sqe;
+    let write = kind == Kind::Write;
+    let transfer = write || kind == Kind::Read;
+    // Of those it was seen before, unless the caller wants to know.
+    let tried = request.route == Route::Cold;
+    let timed = transfer && (timed || !tried && facts::is_suspect(fd, write));
+    if transfer && by == By::Worker {
+        // The program's own CPU has it, and the kernel is a while on its way to it.
+        sys::prefetch_buffer(request.sqe.addr, (len as usize).min(PREFETCH_MAX));
+    }
+    let doubted = timed && facts::is_on_the_brink(fd, write);
+    let slept = if doubted { sys::sleeps_of_this_thread() } else { None };
+    let before = if timed { sys::ticks() } else { 0 };
+    let result = if write && by == By::Waiter && board.is_to_be_quiet(request.stream) {
+        // SAFETY: copied in at submit; the buffers are the request's until its completion.
+        sys::without_write_signals(|| unsafe { exec::execute(&mut request, mode) })
+    } else {
+        // SAFETY: as above.
+        unsafe { exec::execute(&mut request, mode) }
+    };
+    if transfer && result == -libc::ESPIPE && !request.stream && off != FILE_POSITION {
+        board.reroute(request);
+        return 0;
+    }
+    let ticks = if timed { sys::ticks().wrapping_sub(before) } else { 0 };
+    if timed {
+        // As long as it took, it was preempted at most.
+        let rate = board.ticks_per_us();
+        let awake = slept.is_some() && sys::sleeps_of_this_thread() == slept;
+        let ticks = if awake { ticks.min(rate) } else { ticks };
+        descriptor::learn(fd, write, ticks, rate, u64::from(len));
+    }
+    if request.wary && transfer {
+        descriptor::prove(fd, write);
+    }
+    board.finish_for(request, result, by, taker);
+    ticks
+}
+
+/// Executes a plain transfer, without what only others need. `None`: it has to be executed as any other.
+#[inline(always)]
+pub(super) fn transfer_fast(request: &Request) -> Option<i32> {
+    let (sqe, write) = (&request.sqe, request.kind == Kind::Write);
+    if !request.fast || facts::is_suspect(sqe.fd, write) {
+        return None;
+    }
+    // SAFETY: at an offset, and without flags; the buffer is the request's until its completion.
+    let result = unsafe { if write { exec::write(sqe) } else { exec::read(sqe) } };
+    // The descriptor is a stream meanwhile, and nothing was done.
+    (result != -libc::ESPIPE).then_some(result)
+}
+
+/// Is it an fsync that can be executed?
+pub(super) fn is_fsync(request: &Request) -> bool {
+    let fsync = request.kind == Kind::Sync && request.sqe.opcode == opcode::FSYNC;
+    fsync && request.refused == 0
+}
+
+/// Executes an fsync, with no more flags than `flags`. Gives its result, and the ticks that it took.
+pub(super) fn sync(board: &Board, request: &mut Request, flags: u32) -> (i32, u64) {
+    request.sqe.op_flags &= flags;
+    let fd = request.sqe.fd;
+    sync_begins();
+    let begin = sys::ticks();
+    // SAFETY: it has no buffers.
+    let result = unsafe { exec::execute(request, Mode::Plain) };
+    let ticks = sys::ticks().wrapping_sub(begin);
+    descriptor::learn_sync(fd, ticks, board.ticks_per_us());
+    sync_ended();
+    // Which file system it is on may not be known yet.
+    descriptor::prove(fd, true);
+    (result, ticks)
+}
+
+/// A thread with a deadline has started a request whose file may keep it waiting for ever: reads what is in memory, and leaves
+/// the rest to a worker.
+#[cold]
+fn try_or_leave(board: &Board, request: Started<'_>, by: By, taker: &mut Taker<'_>) {
+    let sqe = request.sqe;
+    let plain = sqe.opcode == opcode::READ && sqe.op_flags == 0 && sqe.off != FILE_POSITION;
+    if request.kind == Kind::Read && plain && sqe.len > 0 {
+        // SAFETY: the buffer is the request's until its completion.
+        match unsafe { exec::try_read(&sqe) } {
+            Tried::Done(result) => {
+                facts::prove_by_try(sqe.fd);
+                board.finish_for(request, result, by, taker);
+                return;
+            }
+            Tried::WouldWait => facts::learn_tried(sqe.fd, false),
+            Tried::Failed | Tried::Impossible => {}
+        }
+    }
+    request.slot().expect(Expect::Perhaps);
+    board.forward(request, Route::Worker, by);
+}

@@ -1,0 +1,184 @@
+//! The worker lane: requests that only a worker may execute, since they may wait for ever, as opening
+//! a FIFO or asking a server does.
+#![allow(unsafe_code)]
+
+use std::ops::RangeInclusive;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex};
+
+use super::{Lane, Progress, Stuck, Which};
+use crate::board::Board;
+use crate::own::{Copied, Copies};
+use crate::queue::IndexRing;
+use crate::request::{Queued, Started};
+use crate::router::Call;
+use crate::sqe::opcode;
+use crate::sync::lock;
+
+/// The queue of the worker lane.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    queue: IndexRing,
+    /// Other descriptors of files that the program has closed, for those of these requests that were on them.
+    kept: Mutex<Vec<(u32, Arc<Copied>)>>,
+}
+
+impl Worker {
+    pub(super) fn new(slots: usize) -> Self {
+        Self { queue: IndexRing::new(slots), kept: Mutex::default() }
+    }
+
+    /// Queues requests.
+    pub(crate) fn push(&self, slots: &[u32]) {
+        self.queue.push(slots);
+    }
+
+    /// Requests in the queue.
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// There is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Takes the oldest, and has `f` end it, unless it was cancelled. False: there is none.
+    pub(crate) fn take(&self, board: &Board, f: impl FnOnce(Started<'_>)) -> bool {
+        let Some(request) = board.pop(&self.queue) else { return false };
+        self.end(board, request, f);
+        true
+    }
+
+    /// Has `f` end a popped request, with what was kept open for it. Later ones of its stream may go then.
+    fn end(&self, board: &Board, request: Queued<'_>, f: impl FnOnce(Started<'_>)) {
+        let passed_on = request.passed_on;
+        let _kept = self.kept_for(request.index());
+        if let Some(started) = board.start(request) {
+            f(started);
+        }
+        if passed_on != 0
+            && let Some(owner) = board.dispatcher()
+        {
+            owner.passed_on_ended(passed_on);
+        }
+    }
+
+    /// What was kept open for this request, which the caller has popped.
+    fn kept_for(&self, slot: u32) -> Option<Arc<Copied>> {
+        let mut kept = lock(&self.kept);
+        let at = kept.iter().position(|&(of, _)| of == slot)?;
+        Some(kept.swap_remove(at).1)
+    }
+
+    /// Calls `f` with each request that is in the queue now, popped.
+    fn each(&self, board: &Board, mut f: impl FnMut(Queued<'_>)) {
+        let end = self.queue.end();
+        while let Some(slot) = self.queue.pop_before(end) {
+            // SAFETY: popped just now.
+            f(unsafe { board.popped(slot) });
+        }
+    }
+
+    /// Those whose descriptors are about to be closed get others of the same files, as the closing thread cannot execute them.
+    fn keep_files(&self, board: &Board, fds: &RangeInclusive<RawFd>) {
+        let (mut copies, mut any, mut needed) = (Copies::default(), false, false);
+        board.free_slots().each_held(|slot| needed |= board.slot(slot).names_one_of(fds));
+        if !needed {
+            return;
+        }
+        self.each(board, |request| {
+            any = true;
+            let index = request.index();
+            if !request.slot().names_one_of(fds) {
+                return self.queue.push(&[index]);
+            }
+            let passed_on = request.passed_on;
+            let Some(mut request) = board.start(request) else {
+                if passed_on != 0
+                    && let Some(owner) = board.dispatcher()
+                {
+                    owner.passed_on_ended(passed_on);
+                }
+                return;
+            };
+            // Where there is no descriptor to be had, it finds its own closed.
+            if request.sqe.opcode != opcode::CLOSE
+                && let Some(copy) = copies.of(request.sqe.fd)
+            {
+                request.sqe.fd = copy.fd();
+                request.slot().moved_to(copy.fd());
+                lock(&self.kept).push((index, copy));
+            }
+            self.queue.push(&[request.queue()]);
+        });
+        if any {
+            // A worker that looked meanwhile may have found nothing.
+            board.call(Call::WorkerNow);
+        }
+    }
+}
+
+impl Lane for Worker {
+    fn progress(&self) -> [Progress; 2] {
+        [Progress::of(&self.queue), Progress::NOTHING]
+    }
+
+    fn unstick(&self, _: &Board, _: usize, _: bool) -> Stuck {
+        Stuck { nobody_came: false, call: Some(Call::WorkerNow) }
+    }
+
+    fn withdraw(&self, board: &Board, which: &Which<'_>) {
+        match which {
+            Which::Canceled => self.each(board, |request| {
+                if request.slot().is_canceled() {
+                    self.end(board, request, |_| unreachable!("it was cancelled"));
+                } else {
+                    self.queue.push(&[request.index()]);
+                }
+            }),
+            Which::All => while self.take(board, |request| board.end_started(request)) {},
+            Which::On(fds) => self.keep_files(board, fds),
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::os::fd::{AsRawFd as _, RawFd};
+
+    use crate::board::By;
+    use crate::board::without_taker;
+    use crate::config::Builder;
+    use crate::instance::{Entry, Instance};
+    use crate::sqe::Sqe;
+    use crate::sys;
+
+    #[test]
+    fn what_waits_for_a_worker_has_its_file_after_the_program_has_closed_it() {
+        let instance = Instance::new(&Builder::default().entries(4)).unwrap();
+        instance.leave_alone();
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("file"), "text").unwrap();
+        let opened = std::fs::File::open(folder.path()).unwrap();
+        // Its entry is a copy: the path is read at submit.
+        let sqe = Sqe::openat(opened.as_raw_fd(), c"file", libc::O_RDONLY | libc::O_CLOEXEC, 0);
+        // SAFETY: the path is there for good.
+        let submitted = unsafe { instance.submit(&[Entry { sqe, data: 0, notify: -1 }]) };
+        assert_eq!(submitted.accepted, 1);
+        instance.before_close(opened.as_raw_fd());
+        drop(opened);
+        let (board, lanes) = (instance.board(), instance.lanes());
+        let taken = lanes.worker.take(board, |request| {
+            without_taker(|taker| lanes.execute(board, request, By::Pool, taker));
+        });
+        assert!(taken, "somebody has executed it");
+        let mut result = None;
+        instance.reap(1, |cqe| result = Some(cqe.res));
+        let file: RawFd = result.unwrap();
+        assert!(file >= 0, "{file}");
+        sys::close(file);
+        assert!(lanes.worker.kept.lock().unwrap().is_empty(), "the other descriptor is closed");
+        instance.close();
+    }
+}

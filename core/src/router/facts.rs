@@ -1,0 +1,435 @@
+//! What is remembered of a descriptor number: its kind, its flags, and whether reads and writes
+//! through it have lately slept.
+//!
+//! One word per number, written without locks. Numbers are reused, and flags change behind our
+//! back: what stands here may be about another file. So [`Facts`] are hints, which decide where a
+//! request is executed, never what it does or answers. What decides an answer is a [`Fresh`], made
+//! of what the kernel has just said (`descriptor.rs` asks it).
+
+use std::ops::RangeInclusive;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::tuning::{
+    COPIED_PER_US, DOUBTED_EVERY, QUICK_SYNC_US, SLEPT_DIRECT_US, SLEPT_READ_US, SLEPT_WRITE_US,
+    SUBMIT_AGAIN_EVERY,
+};
+
+/// What lies behind a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FileKind {
+    /// Regular file or block device: has offsets, and never waits for a peer.
+    Seekable,
+    /// Pipe, socket, terminal and the like: readable or writable when poll(2) says so.
+    Stream,
+}
+
+/// What is remembered of a descriptor number: hints, since the number may stand for another file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Facts(u64);
+
+/// What the kernel has just said about a descriptor. Only [`Facts::note`] makes one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fresh {
+    word: u64,
+    /// The hints that were kept.
+    facts: Facts,
+}
+
+const KNOWN: u64 = 1;
+const STREAM: u64 = 1 << 1;
+const DIRECT: u64 = 1 << 2;
+const APPEND: u64 = 1 << 3;
+const NONBLOCK: u64 = 1 << 4;
+const NO_READ: u64 = 1 << 5;
+const NO_WRITE: u64 = 1 << 6;
+const NO_SYNC: u64 = 1 << 7;
+/// Two bytes of score and two flags, for reads and for writes.
+const SCORE_SHIFT: [u32; 2] = [8, 16];
+const SLEEPS: [u64; 2] = [1 << 24, 1 << 25];
+/// Two bits that count slow submissions to the kernel, for reads and for writes.
+const SLOW_SHIFT: [u32; 2] = [26, 28];
+/// Two bits that count fsyncs in a row that took no longer than a system call does; three are of a file in memory.
+const QUICK_SHIFT: u32 = 30;
+/// Two bits: which file systems can hold up whoever asks them.
+const CLASS: u64 = 3 << 32;
+/// Not known yet is 0.
+const LOCAL: u64 = 1 << 32;
+const REMOTE: u64 = 2 << 32;
+/// A read has ended without a sleep, or has had one and the score says so.
+const READ: u64 = 1 << 34;
+/// The number's upper bits: the lower ones are the place in the table.
+const NUMBER_SHIFT: u32 = 44;
+
+const ENTRIES: usize = 4096;
+static TABLE: [AtomicU64; ENTRIES] = [const { AtomicU64::new(0) }; ENTRIES];
+
+fn entry(fd: RawFd) -> &'static AtomicU64 {
+    &TABLE[fd as usize % ENTRIES]
+}
+
+/// What of the word says which number it is about.
+#[inline]
+fn number(fd: RawFd) -> u64 {
+    u64::from(fd as u32 / ENTRIES as u32)
+}
+
+/// Is the word about this number?
+#[inline]
+fn is_about(word: u64, fd: RawFd) -> bool {
+    word & KNOWN != 0 && word >> NUMBER_SHIFT == number(fd)
+}
+
+/// Mounted file systems by their numbers: `number << 1`, and 1 if it is local.
+static MOUNTS: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+
+fn mount_entry(mount: u64) -> &'static AtomicU64 {
+    &MOUNTS[(mount.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize]
+}
+
+/// Is the file system with this number (0: it has none) a local one? `None`: not known.
+pub(crate) fn is_local_mount(mount: u64) -> Option<bool> {
+    let found = mount_entry(mount).load(Ordering::Relaxed);
+    (mount != 0 && found >> 1 == mount).then_some(found & 1 == 1)
+}
+
+/// Notes whether the file system with this number is a local one.
+pub(crate) fn note_mount(mount: u64, local: bool) {
+    if mount != 0 {
+        mount_entry(mount).store(mount << 1 | u64::from(local), Ordering::Relaxed);
+    }
+}
+
+/// What the kernel says about a descriptor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Said {
+    /// fcntl(2), `F_GETFL`.
+    pub(crate) flags: i32,
+    /// It has offsets.
+    pub(crate) seekable: bool,
+    /// It is a character device.
+    pub(crate) device: bool,
+    /// It is on a local file system, or is not, or that is not known.
+    pub(crate) local: Option<bool>,
+}
+
+impl Facts {
+    /// The hints about `fd`, if there are any.
+    #[inline]
+    pub(crate) fn noted(fd: RawFd) -> Option<Self> {
+        let word = entry(fd).load(Ordering::Relaxed);
+        is_about(word, fd).then_some(Self(word))
+    }
+
+    /// A file with offsets, of which nothing is known that would have a read (or write) done elsewhere than inline: not
+    /// direct, not known to sleep, and no write that appends. And it is open for that, and [trusted](Self::is_trusted).
+    #[inline]
+    pub(crate) fn is_inline(self, write: bool) -> bool {
+        const EITHER: u64 = KNOWN | STREAM | DIRECT | CLASS;
+        let (not, is) = if write {
+            (EITHER | APPEND | NO_WRITE | SLEEPS[1], KNOWN | LOCAL)
+        } else {
+            (EITHER | NO_READ | SLEEPS[0] | READ, KNOWN | LOCAL | READ)
+        };
+        self.0 & not == is
+    }
+
+    /// Whoever has a deadline, or only looks, may execute a read (or write) of this file that is not expected to sleep: its
+    /// file system is a local one, and a read of it was seen.
+    #[inline]
+    pub(crate) fn is_trusted(self, write: bool) -> bool {
+        self.is_local() && (write || self.0 & READ != 0)
+    }
+
+    /// Its file system is the kernel's own: no server can hold up whoever asks it.
+    #[inline]
+    pub(crate) fn is_local(self) -> bool {
+        self.0 & CLASS == LOCAL
+    }
+
+    /// Notes what the kernel says, and keeps what was learned if nothing changed.
+    pub(crate) fn note(fd: RawFd, said: &Said) -> Fresh {
+        let &Said { flags, seekable, device, local } = said;
+        let class = local.map_or(0, |local| if local { LOCAL } else { REMOTE });
+        let device = seekable && device;
+        let mut word = KNOWN | number(fd) << NUMBER_SHIFT | class;
+        let mut set = |bit, on| word |= if on { bit } else { 0 };
+        set(STREAM, !seekable);
+        set(DIRECT, flags & libc::O_DIRECT != 0);
+        set(APPEND, flags & libc::O_APPEND != 0);
+        set(NONBLOCK, flags & libc::O_NONBLOCK != 0);
+        set(NO_READ, flags & libc::O_ACCMODE == libc::O_WRONLY);
+        set(NO_WRITE, flags & libc::O_ACCMODE == libc::O_RDONLY);
+        set(NO_SYNC, !seekable || device);
+        // Before anything is learned, direct transfers are expected to sleep, and so are writes
+        // that wait for the device.
+        let synced = flags & (libc::O_DSYNC | libc::O_SYNC) != 0;
+        let sleeps = word & DIRECT != 0 || device;
+        for (which, sleeps) in [(0, sleeps), (1, sleeps || synced)] {
+            if sleeps {
+                word |= SLEEPS[which] | 255 << SCORE_SHIFT[which];
+            }
+        }
+        let identity = |word: u64| word >> NUMBER_SHIFT << 8 | word & 0xff;
+        let old = entry(fd).load(Ordering::Relaxed);
+        if identity(old) == identity(word) {
+            // Where the kernel has no numbers for file systems, it may be another file's.
+            word = old & !CLASS | word & CLASS;
+        }
+        entry(fd).store(word, Ordering::Relaxed);
+        Fresh { word, facts: Self(word) }
+    }
+
+    /// There is no such descriptor.
+    pub(crate) fn note_closed(fd: RawFd) {
+        entry(fd).store(0, Ordering::Relaxed);
+    }
+
+    /// The numbers are about to stand for something else.
+    pub(crate) fn forget(fds: &RangeInclusive<RawFd>) {
+        // Of the last ones: those before them have the same entries.
+        let last = *fds.end();
+        let first = (*fds.start()).max(last.saturating_sub(ENTRIES as RawFd - 1)).max(0);
+        (first..=last).for_each(|fd| entry(fd).store(0, Ordering::Relaxed));
+    }
+
+    /// O_NONBLOCK, it seems.
+    pub(crate) fn seems_nonblocking(self) -> bool {
+        self.0 & NONBLOCK != 0
+    }
+
+    /// It had offsets.
+    #[inline]
+    pub(crate) fn seems_seekable(self) -> bool {
+        self.0 & STREAM == 0
+    }
+
+    /// It was open for reads (or writes).
+    #[inline]
+    pub(crate) fn seems_open_for(self, write: bool) -> bool {
+        self.0 & if write { NO_WRITE } else { NO_READ } == 0
+    }
+
+    /// fsync(2) knew its kind of file.
+    #[inline]
+    pub(crate) fn seems_to_sync(self) -> bool {
+        self.0 & NO_SYNC == 0
+    }
+
+    /// What is known of another file, it seems, if reads (or writes) were executed with success: it is not open for them, or
+    /// direct and nothing sleeps. Or what is rare and makes them slower: O_APPEND.
+    fn is_doubtful(self, write: bool) -> bool {
+        let refused = if write { NO_WRITE | APPEND } else { NO_READ };
+        self.0 & refused != 0 || self.is_direct() && !self.sleeps(write)
+    }
+
+    /// It had O_APPEND.
+    #[inline]
+    pub(crate) fn seems_to_append(self) -> bool {
+        self.0 & APPEND != 0
+    }
+
+    /// It had O_DIRECT.
+    #[inline]
+    pub(crate) fn is_direct(self) -> bool {
+        self.0 & DIRECT != 0
+    }
+
+    /// Handing reads (or writes) of this file to the kernel has blocked the last few times: with
+    /// some file systems, and with writes that allocate, the kernel is not asynchronous. Says no now
+    /// and then, by the clock `now`, so that it is tried again.
+    #[inline]
+    pub(crate) fn submit_blocks(self, write: bool, now: u64) -> bool {
+        let counts = self.0 >> SLOW_SHIFT[usize::from(write)] & 3;
+        counts == 3 && !now.is_multiple_of(SUBMIT_AGAIN_EVERY)
+    }
+
+    /// The last fsyncs waited for nothing, and the file system keeps the file in memory only.
+    #[inline]
+    pub(crate) fn syncs_quickly(self) -> bool {
+        self.0 >> QUICK_SHIFT & 3 == 3
+    }
+
+    /// Reads (or writes) through this descriptor usually sleep.
+    #[inline]
+    pub(crate) fn sleeps(self, write: bool) -> bool {
+        self.0 & SLEEPS[usize::from(write)] != 0
+    }
+}
+
+impl Fresh {
+    /// What is remembered of it from now on.
+    pub(crate) fn facts(self) -> Facts {
+        self.facts
+    }
+
+    pub(crate) fn kind(self) -> FileKind {
+        if self.word & STREAM != 0 { FileKind::Stream } else { FileKind::Seekable }
+    }
+
+    /// Open for reads (or writes).
+    pub(crate) fn is_open_for(self, write: bool) -> bool {
+        self.word & if write { NO_WRITE } else { NO_READ } == 0
+    }
+
+    /// fsync(2) knows this kind of file.
+    pub(crate) fn may_sync(self) -> bool {
+        self.word & NO_SYNC == 0
+    }
+
+    /// O_APPEND: writes take place in the order in which they are made.
+    pub(crate) fn appends(self) -> bool {
+        self.word & APPEND != 0
+    }
+
+    /// O_NONBLOCK: nothing sleeps.
+    pub(crate) fn is_nonblocking(self) -> bool {
+        self.word & NONBLOCK != 0
+    }
+}
+
+/// Did a transfer of `bytes` that took `ticks` sleep in a way that a worker of its own would help? By
+/// its length: a copy from or to the page cache takes about a microsecond and a quarter of a
+/// nanosecond a byte; a device far longer.
+#[inline]
+fn slept(ticks: u64, rate: u64, bytes: u64, write: bool, direct: bool) -> bool {
+    let base = match (direct, write) {
+        // One that takes longer than a system call has waited for a device, fast or not.
+        (true, _) => SLEPT_DIRECT_US,
+        (false, false) => SLEPT_READ_US,
+        // Cached writes come in bursts of slow ones, when pages are read first or being written back, and hold
+        // the file's lock meanwhile: other threads would only wait for it too. Those of other files need not wait
+        // longer than the watchdog takes.
+        (false, true) => SLEPT_WRITE_US,
+    };
+    ticks > rate * (base + bytes / COPIED_PER_US)
+}
+
+/// A read has ended: the next ones are [trusted](Facts::is_trusted), if the file system is a local one.
+#[inline]
+pub(crate) fn note_read(fd: RawFd) {
+    change(fd, |word| word | READ);
+}
+
+/// Something is known about this number, but not which file system it is on.
+pub(crate) fn is_unclassified(fd: RawFd) -> bool {
+    let word = entry(fd).load(Ordering::Relaxed);
+    is_about(word, fd) && word & CLASS == 0
+}
+
+/// Notes whether the file is on a local file system.
+pub(crate) fn classify(fd: RawFd, local: bool) {
+    change(fd, |word| word & !CLASS | if local { LOCAL } else { REMOTE });
+}
+
+/// A read that was not to wait has found its pages: of the file systems that take the question all are local ones.
+pub(crate) fn prove_by_try(fd: RawFd) {
+    change(fd, |word| word & !CLASS | LOCAL | READ);
+}
+
+/// As if the file were on a file system whose server can hang.
+#[cfg(test)]
+pub(crate) fn distrust(fd: RawFd) {
+    change(fd, |word| word & !CLASS & !READ | REMOTE);
+}
+
+/// Changes the word if it is about this number.
+fn change(fd: RawFd, to: impl Fn(u64) -> u64) {
+    let relaxed = Ordering::Relaxed;
+    let _ = entry(fd).fetch_update(relaxed, relaxed, |word| is_about(word, fd).then(|| to(word)));
+}
+
+/// Has a read (or write) through this number lately slept, so that the next one is worth timing?
+#[inline]
+pub(crate) fn is_suspect(fd: RawFd, write: bool) -> bool {
+    entry(fd).load(Ordering::Relaxed) >> SCORE_SHIFT[usize::from(write)] & 0xff != 0
+}
+
+/// Is a cached read (or write) through this number one that could change the mind, if it sleeps? A thread that was preempted has
+/// not slept: whoever times it looks at the thread's count of sleeps.
+#[inline]
+pub(crate) fn is_on_the_brink(fd: RawFd, write: bool) -> bool {
+    let word = entry(fd).load(Ordering::Relaxed);
+    let which = usize::from(write);
+    word >> SCORE_SHIFT[which] & 0xff != 0 && word & (SLEEPS[which] | DIRECT) == 0
+}
+
+/// Learns from a finished read or write, of which `rate` ticks are a microsecond: a moving average with hysteresis, so
+/// that three sleeps in a row change the mind, and fifteen transfers without one change it back. True: the kernel is
+/// to be asked again, since the mind has changed, or, now and then, since what is known does not go with a transfer
+/// that was executed. The number may stand for another file.
+#[inline]
+#[must_use]
+pub(crate) fn observed(fd: RawFd, write: bool, ticks: u64, rate: u64, bytes: u64) -> bool {
+    let slept = |word| slept(ticks, rate, bytes, write, word & DIRECT != 0);
+    let changed = update_score(fd, write, slept, 8);
+    let doubtful = || Facts(entry(fd).load(Ordering::Relaxed)).is_doubtful(write);
+    changed || ticks.is_multiple_of(DOUBTED_EVERY) && doubtful()
+}
+
+/// Learns from a cached read that was tried without waiting, whether its pages were `present`. Where trying costs little,
+/// it takes about sixty of them that were to change the mind.
+#[inline]
+pub(crate) fn learn_tried(fd: RawFd, present: bool) {
+    update_score(fd, false, |_| !present, 32);
+}
+
+/// Moves the score up if it `slept`, and down by one part in `down` if not. Has that changed the mind?
+#[inline]
+fn update_score(fd: RawFd, write: bool, slept: impl Fn(u64) -> bool, down: u64) -> bool {
+    let entry = entry(fd);
+    let word = entry.load(Ordering::Relaxed);
+    if !is_about(word, fd) {
+        return false;
+    }
+    let which = usize::from(write);
+    let score = word >> SCORE_SHIFT[which] & 0xff;
+    let next =
+        if slept(word) { score + (256 - score) / 4 } else { score - score.div_ceil(down) }.min(255);
+    let mut new = word & !(0xff << SCORE_SHIFT[which]) | next << SCORE_SHIFT[which];
+    if word & SLEEPS[which] == 0 && next >= 128 {
+        new |= SLEEPS[which] | 0xff << SCORE_SHIFT[which];
+    } else if word & SLEEPS[which] != 0 && next <= 32 {
+        new &= !(SLEEPS[which] | 0xff << SCORE_SHIFT[which]);
+    }
+    if new != word {
+        // A lost one costs a little learning.
+        let _ = entry.compare_exchange(word, new, Ordering::Relaxed, Ordering::Relaxed);
+    }
+    (new ^ word) & SLEEPS[which] != 0
+}
+
+/// Learns how long it took to hand a read (or write) to the kernel.
+#[inline]
+pub(crate) fn learn_submit(fd: RawFd, write: bool, slow: bool) {
+    let next = |count: u64| if slow { count + 1 } else { count.saturating_sub(1) };
+    update_count(fd, SLOW_SHIFT[usize::from(write)], next);
+}
+
+/// Learns how many ticks an fsync took, of which `rate` are a microsecond. `in_memory` says whether the file system
+/// keeps its files in memory only: elsewhere there may only have been nothing to write, and the next one waits.
+#[inline]
+pub(crate) fn learn_sync(fd: RawFd, ticks: u64, rate: u64, in_memory: impl FnOnce() -> bool) {
+    let quick = ticks <= QUICK_SYNC_US * rate;
+    let count = entry(fd).load(Ordering::Relaxed) >> QUICK_SHIFT & 3;
+    if quick && count == 2 && !in_memory() {
+        return;
+    }
+    update_count(fd, QUICK_SHIFT, |count| if quick { count + 1 } else { 0 });
+}
+
+/// Changes a count of two bits, which stays at three.
+#[inline]
+fn update_count(fd: RawFd, shift: u32, next: impl Fn(u64) -> u64) {
+    let entry = entry(fd);
+    let word = entry.load(Ordering::Relaxed);
+    if !is_about(word, fd) {
+        return;
+    }
+    let count = word >> shift & 3;
+    let next = next(count).min(3);
+    if next != count {
+        let new = word & !(3 << shift) | next << shift;
+        let _ = entry.compare_exchange(word, new, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}

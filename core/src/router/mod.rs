@@ -1,0 +1,311 @@
+//! Policy: where a request is executed, who is to come to it, and what is learned from how it went.
+//! No thread, no system call, no memory of anybody else's: what must be asked of the kernel is asked
+//! through [`Ask`], and time comes from there too.
+#![forbid(unsafe_code)]
+
+pub(crate) mod facts;
+pub(crate) mod spin;
+pub(crate) mod tuning;
+pub(crate) mod waiters;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use self::facts::{Facts, FileKind, Fresh};
+use self::spin::Spin;
+use self::tuning::{COMING_BESIDE_SYNCS, COMING_MAX, LARGE};
+use self::waiters::Waiters;
+use crate::request::{Expect, Kind, Request, Route};
+use crate::sqe::{FILE_POSITION, Sqe, opcode};
+
+/// What the router asks of the kernel, where hints must not decide.
+pub(crate) trait Ask {
+    /// The hints about a descriptor, looked up if there are none.
+    fn known(&mut self, fd: i32) -> Result<Facts, i32>;
+
+    /// What the kernel says of a descriptor now.
+    fn fresh(&mut self, fd: i32) -> Result<Fresh, i32>;
+
+    /// Is O_APPEND set now?
+    fn appends(&mut self, fd: i32) -> bool;
+
+    /// Has it offsets now? No, if there is no such descriptor.
+    fn has_offsets(&mut self, fd: i32) -> bool;
+
+    /// Is O_DIRECT set now, and is it a file?
+    fn is_direct_file(&mut self, fd: i32) -> bool;
+
+    /// A clock, in ticks.
+    fn now(&self) -> u64;
+}
+
+/// Which requests the kernel lane takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KernelScope {
+    /// None.
+    Nothing,
+    /// Direct reads and writes: what the kernel is truly asynchronous for.
+    Direct,
+    /// All reads and writes of files.
+    Everything,
+}
+
+/// What is learned about one context.
+#[derive(Debug)]
+pub(crate) struct Router {
+    pub(crate) waiters: Waiters,
+    /// How long a worker spins for more before it gives the baton back.
+    pub(crate) holder_spin: Spin,
+}
+
+impl Router {
+    pub(crate) fn new() -> Self {
+        Self { waiters: Waiters::new(), holder_spin: Spin::new() }
+    }
+}
+
+/// Fsyncs of this process that are under way.
+static SYNCING: AtomicUsize = AtomicUsize::new(0);
+
+/// An fsync begins.
+pub(crate) fn sync_begins() {
+    SYNCING.fetch_add(1, Ordering::Relaxed);
+}
+
+/// An fsync has ended.
+pub(crate) fn sync_ended() {
+    SYNCING.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// So many cold reads may be on their way from the device now.
+#[inline]
+pub(crate) fn coming_max() -> usize {
+    if SYNCING.load(Ordering::Relaxed) > 0 { COMING_BESIDE_SYNCS } else { COMING_MAX }
+}
+
+/// Who is to come to a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    /// Somebody is there, or a thread of the program will come. The watchdog looks whether one does.
+    Nobody,
+    /// A thread that sleeps for completions.
+    Waiter,
+    /// A worker, unless enough are at work.
+    Worker,
+    /// A worker, however many are at work.
+    WorkerNow,
+    /// A worker that takes the baton.
+    Holder,
+    /// A worker that hands over what is queued for the kernel.
+    HandOver,
+}
+
+/// What [`who`] is told about a lane, after requests were pushed to it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Situation {
+    /// A thread of the program is expected to come and execute what was pushed.
+    pub(crate) waiters_come: bool,
+    /// A thread sleeps for completions.
+    pub(crate) sleeps: bool,
+    /// Somebody has the baton, or the right to hand over.
+    pub(crate) held: bool,
+    /// It is the only request of its context, and the thread that comes to wait would sleep for it anyway.
+    pub(crate) alone: bool,
+    /// Requests in the lane, and workers that there is room for beside them.
+    pub(crate) queued: usize,
+    pub(crate) room: usize,
+}
+
+/// Who is to come to requests that were pushed to a lane?
+#[inline]
+pub(crate) fn who(route: Route, now: &Situation) -> Call {
+    let waiter = if now.sleeps { Call::Waiter } else { Call::Nobody };
+    match route {
+        Route::Inline | Route::Ordered | Route::Kernel if now.held => Call::Nobody,
+        Route::Inline | Route::Ordered if !now.waiters_come => Call::Holder,
+        Route::Kernel if !now.waiters_come => Call::HandOver,
+        Route::Inline | Route::Ordered | Route::Kernel => waiter,
+        Route::Cold if !now.waiters_come => Call::Worker,
+        Route::Cold => waiter,
+        // The waiter takes one, and workers what it has no hands for.
+        Route::Copy if now.waiters_come && now.queued == 1 && !now.sleeps => Call::Nobody,
+        Route::Copy if now.room > 0 => Call::Worker,
+        Route::Copy => waiter,
+        Route::Pool | Route::Sync if now.waiters_come && now.alone && !now.sleeps => Call::Nobody,
+        Route::Pool | Route::Sync => Call::Worker,
+        Route::Worker => Call::WorkerNow,
+        Route::Stream | Route::Null => Call::Nobody,
+    }
+}
+
+/// Where a request is executed, and whether its descriptor is a stream (the offset is ignored).
+/// `beside_others`: others are queued, which may be writes to the same file.
+#[inline(always)]
+pub(crate) fn route(
+    sqe: &Sqe,
+    kind: Kind,
+    beside_others: impl FnOnce() -> bool,
+    scope: KernelScope,
+    ask: &mut impl Ask,
+) -> (Route, bool) {
+    if kind == Kind::Read || kind == Kind::Write {
+        return transfer(sqe, kind == Kind::Write, beside_others, scope, ask);
+    }
+    no_transfer(sqe, kind)
+}
+
+#[inline(never)]
+fn no_transfer(sqe: &Sqe, kind: Kind) -> (Route, bool) {
+    let route = match kind {
+        Kind::Sync => Route::Sync,
+        // poll(2) passes negative descriptors over; the executor does not.
+        Kind::Poll if sqe.fd >= 0 => Route::Stream,
+        Kind::Other => Route::Worker,
+        _ => Route::Inline,
+    };
+    (route, false)
+}
+
+#[inline(always)]
+fn transfer(
+    sqe: &Sqe,
+    write: bool,
+    beside_others: impl FnOnce() -> bool,
+    scope: KernelScope,
+    ask: &mut impl Ask,
+) -> (Route, bool) {
+    let Ok(facts) = ask.known(sqe.fd) else {
+        return (Route::Inline, false);
+    };
+    // The file position, or an offset that only a stream does not mind.
+    let special = sqe.op_flags != 0 || (sqe.off as i64) < 0;
+    if !facts.seems_seekable() || special {
+        return uncommon(sqe, write, scope, ask);
+    }
+    // Beside others its order counts, and the number may stand for another file since it was looked up.
+    if write && (facts.seems_to_append() || beside_others() && ask.appends(sqe.fd)) {
+        return (Route::Ordered, false);
+    }
+    if scope == KernelScope::Everything || facts.sleeps(write) {
+        return sleeping(sqe, write, facts, scope, ask);
+    }
+    // Writes of one file wait for its lock, whatever the number of threads.
+    let copy = sqe.len >= LARGE && sqe.opcode == opcode::READ && !facts.is_direct();
+    (if copy { Route::Copy } else { Route::Inline }, false)
+}
+
+/// One that leaves the inline lane.
+#[inline(never)]
+fn sleeping(
+    sqe: &Sqe,
+    write: bool,
+    facts: Facts,
+    scope: KernelScope,
+    ask: &mut impl Ask,
+) -> (Route, bool) {
+    // It loses its order, which appends must keep, and the kernel would wait inside its call for what is no file: what was known
+    // about the number is not enough for that.
+    if write && ask.appends(sqe.fd) {
+        return (Route::Ordered, false);
+    }
+    let kernel = match scope {
+        // A server that does not answer would hold up the call that hands it over, and all others of the context.
+        KernelScope::Everything if !ask.has_offsets(sqe.fd) => {
+            return uncommon(sqe, write, KernelScope::Nothing, ask);
+        }
+        _ if !facts.is_local() => return (Route::Worker, false),
+        KernelScope::Nothing => false,
+        KernelScope::Direct if !facts.is_direct() => false,
+        KernelScope::Direct if facts.submit_blocks(write, ask.now()) => false,
+        KernelScope::Direct => ask.is_direct_file(sqe.fd),
+        KernelScope::Everything => true,
+    };
+    // Large ones are worth a thread each.
+    let cold = !write && !facts.is_direct() && sqe.opcode == opcode::READ && sqe.len < LARGE;
+    let route = match () {
+        () if kernel => Route::Kernel,
+        () if cold => Route::Cold,
+        () => Route::Pool,
+    };
+    (route, false)
+}
+
+/// The flags that a transfer on a stream may carry and still sleep: HIPRI, DSYNC, SYNC.
+const RWF_ON_STREAMS: u32 = 0x7;
+
+/// Here a system call more is cheap, and the answer must not rest on what an earlier file of this
+/// number was: whether the offset counts, and whether the order does.
+#[inline(never)]
+pub(crate) fn uncommon(
+    sqe: &Sqe,
+    write: bool,
+    scope: KernelScope,
+    ask: &mut impl Ask,
+) -> (Route, bool) {
+    let Ok(fresh) = ask.fresh(sqe.fd) else {
+        return (Route::Inline, false);
+    };
+    let flag = |flag: i32| sqe.op_flags & flag as u32 != 0;
+    if fresh.kind() == FileKind::Stream {
+        // What the call answers at once needs no waiting for the descriptor.
+        let possible = fresh.is_open_for(write);
+        let waits = possible && sqe.len > 0 && sqe.op_flags & !RWF_ON_STREAMS == 0;
+        let waits = waits && !fresh.is_nonblocking();
+        return (if waits { Route::Stream } else { Route::Inline }, true);
+    }
+    // Appends, and whatever moves the file position, take place in the order of submission.
+    let ordered = sqe.off == FILE_POSITION || write && (fresh.appends() || flag(libc::RWF_APPEND));
+    let waits = fresh.facts().sleeps(write) || flag(libc::RWF_DSYNC) || flag(libc::RWF_SYNC);
+    let direct = fresh.facts().is_direct();
+    // A direct one waits for its device all the same.
+    let waits = waits && (direct || !flag(libc::RWF_NOWAIT));
+    let local = fresh.facts().is_local();
+    let route = match () {
+        () if ordered => Route::Ordered,
+        () if waits && direct && local && scope != KernelScope::Nothing => Route::Kernel,
+        () if waits && !local => Route::Worker,
+        () if waits => Route::Pool,
+        () => Route::Inline,
+    };
+    (route, false)
+}
+
+/// May a thread with a deadline not execute this request, because a file system's server may hold it up? And what may
+/// a poll expect of it? `kernel_executes`: the kernel executes cached requests inside of the call that hands them over.
+#[inline]
+pub(crate) fn patience(
+    request: &Request,
+    route: Route,
+    stream: bool,
+    kernel_executes: bool,
+) -> (bool, Expect) {
+    let fd = request.sqe.fd;
+    let noted = || Facts::noted(fd);
+    let write = request.kind == Kind::Write;
+    let soon = |soon| (false, if soon { Expect::Soon } else { Expect::Nothing });
+    let harmless = match (route, request.kind) {
+        _ if stream || request.refused != 0 => true,
+        (Route::Inline | Route::Ordered | Route::Copy, Kind::Read | Kind::Write) => {
+            noted().is_some_and(|facts| facts.is_trusted(write))
+        }
+        (Route::Inline, Kind::Quick) => {
+            request.sqe.opcode == opcode::NOP || noted().is_some_and(Facts::is_local)
+        }
+        (Route::Inline, _) => true,
+        // It may only have waited for a thread that was preempted and holds the file's lock; and where the kernel executes it,
+        // the submit has waited for it.
+        (Route::Pool, Kind::Write) if request.sqe.op_flags == 0 => {
+            return soon(noted().is_some_and(|facts| !facts.is_direct()));
+        }
+        (Route::Kernel, _) => {
+            return soon(kernel_executes && noted().is_some_and(|facts| !facts.is_direct()));
+        }
+        // Whoever executes it finds out what file system it is on.
+        (Route::Worker, Kind::Read | Kind::Write) => return (true, Expect::Nothing),
+        _ => return (false, Expect::Nothing),
+    };
+    match route {
+        Route::Inline | Route::Ordered | Route::Copy if harmless => (false, Expect::Soon),
+        Route::Inline | Route::Ordered | Route::Copy => (true, Expect::Perhaps),
+        _ => (false, Expect::Nothing),
+    }
+}

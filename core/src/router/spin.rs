@@ -1,0 +1,52 @@
+//! How long a thread looks for more work before it sleeps: longer while that has paid lately.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A learned time in ticks; 0 if spinning has not paid.
+#[derive(Debug)]
+pub(crate) struct Spin(AtomicU64);
+
+impl Spin {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// So many ticks.
+    #[inline]
+    pub(crate) fn budget(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Work has come while a thread spun for `budget` ticks: a little longer next time, up to `longest`.
+    pub(crate) fn paid(&self, budget: u64, longest: u64) {
+        self.0.store((budget + budget / 4).min(longest), Ordering::Relaxed);
+    }
+
+    /// Nothing has come in `budget` ticks: half as long next time.
+    pub(crate) fn was_in_vain(&self, budget: u64) {
+        self.0.store(budget / 2, Ordering::Relaxed);
+    }
+
+    /// A thread had to be woken that so many ticks of spinning would have kept awake.
+    pub(crate) fn would_have_paid(&self, ticks: u64) {
+        self.0.fetch_max(ticks, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::Spin;
+
+    #[test]
+    fn spinning_that_pays_grows_and_that_in_vain_ends() {
+        let spin = Spin::new();
+        assert_eq!(spin.budget(), 0);
+        spin.would_have_paid(100);
+        spin.paid(spin.budget(), 1000);
+        assert_eq!(spin.budget(), 125);
+        (0..100).for_each(|_| spin.paid(spin.budget(), 1000));
+        assert_eq!(spin.budget(), 1000);
+        (0..10).for_each(|_| spin.was_in_vain(spin.budget()));
+        assert_eq!(spin.budget(), 0);
+    }
+}

@@ -1,0 +1,157 @@
+//! Every constant of time and number that policy rests on: unit, value, and what it was measured
+//! on. Measured on virtual machines of two CPUs; docs/decisions has the longer tables.
+
+use std::time::Duration;
+
+// What makes a request a slow one, in microseconds, and in bytes for each microsecond.
+
+/// A direct transfer that takes longer than this has waited for a device: a system call takes less.
+pub(crate) const SLEPT_DIRECT_US: u64 = 3;
+/// A cached read: a copy of a page takes half a microsecond, the quickest device ten.
+pub(crate) const SLEPT_READ_US: u64 = 15;
+/// A cached write: slow ones come in bursts, with the file's lock held, and other threads would only
+/// wait for that lock. The watchdog takes as long to notice one.
+pub(crate) const SLEPT_WRITE_US: u64 = 1000;
+/// Bytes that are copied in one microsecond: a quarter of a nanosecond each, taken double.
+pub(crate) const COPIED_PER_US: u64 = 2048;
+/// An fsync that waits for nothing: what waits for a device takes ten times as long.
+pub(crate) const QUICK_SYNC_US: u64 = 5;
+/// Handing one request to the kernel takes longer than this if the kernel is not asynchronous there.
+pub(crate) const SLOW_SUBMIT_US: u64 = 60;
+/// A try without waiting that took less has not started the device (17 us where it has).
+pub(crate) const TRY_STARTED_US: u64 = 3;
+/// A try that took longer has waited for something.
+pub(crate) const TRY_SLOW_US: u64 = 100;
+
+// How often is looked.
+
+/// One in so many inline requests is timed: a time stamp costs 10 ns.
+pub(crate) const TIMED_EVERY: u64 = 8;
+/// Batches for the kernel between two looks at the descriptor's flags.
+pub(crate) const FRESH_EVERY: u32 = 64;
+/// A doubtful descriptor is asked after one in so many requests.
+pub(crate) const DOUBTED_EVERY: u64 = 8;
+/// A slow hand-over is tried again after about so many requests.
+pub(crate) const SUBMIT_AGAIN_EVERY: u64 = 256;
+
+// What is large.
+
+/// Copies from this size on take long enough to be worth another thread, in bytes.
+pub(crate) const LARGE: u32 = 256 << 10;
+/// Bytes of a buffer that are asked for before the call that uses them: as many lines as a CPU
+/// fetches at a time.
+pub(crate) const PREFETCH_MAX: usize = 1024;
+/// Threads that execute large copies of one context side by side: more wait for memory.
+pub(crate) const COPIERS_MAX: usize = 4;
+
+// What a waiter does.
+
+/// A waiter that has enough goes on for what it can still take: so many requests at most, and none
+/// after one that took this long.
+pub(crate) const FAVOURS: u32 = 32;
+pub(crate) const FAVOUR_US: u64 = 10;
+/// It looks what others have completed before the first of so many requests.
+pub(crate) const LOOK_EVERY: u32 = 8;
+/// A waiter waits this long for a worker to give it the baton.
+pub(crate) const ASK_US: u64 = 5;
+/// A waiter's first nap while another thread holds the baton, and the longest.
+pub(crate) const NAP_US: (u64, u64) = (50, 1000);
+/// A poll waits so long, in all, for requests that are known not to sleep: their threads may be
+/// preempted, on a busy machine for longer than 0.1 s.
+pub(crate) const SOON_US: u64 = 1_000_000;
+/// The same for those that a hung file system may hold up.
+pub(crate) const PERHAPS_US: u64 = 2_000;
+/// A holder of the baton that is in one request for so long loses it to a poll.
+pub(crate) const STUCK_US: u64 = 20;
+/// A poll looks so many times before it naps.
+pub(crate) const LOOKS: u32 = 400;
+pub(crate) const SETTLE_NAP: Duration = Duration::from_micros(50);
+/// A poll of a placed context waits so long for what another CPU executes.
+pub(crate) const LOOK_ON_US: u64 = 500;
+/// Looking at the kernel's ring costs as much as looking at thirty requests: not more often than this.
+pub(crate) const COLLECT_EVERY_US: u64 = 5;
+/// A look at one request does not do all the work of others.
+pub(crate) const POLLED_MOST: u32 = 64;
+/// A submitter waits so long for numbers of cancelled requests to leave their rings.
+pub(crate) const POP_US: u64 = 2000;
+
+// Cold reads.
+
+/// So many are on their way from the device at most: what others ask of it waits behind them.
+pub(crate) const COMING_MAX: usize = 64;
+/// The same while fsyncs of this process are under way.
+pub(crate) const COMING_BESIDE_SYNCS: usize = 16;
+/// A worker serves other contexts after so many.
+pub(crate) const COLD_TURN: usize = 64;
+
+// Fsyncs.
+
+/// A worker looks so many times in a row for others that came meanwhile.
+pub(crate) const SYNC_ROUNDS: usize = 16;
+
+// Workers.
+
+/// The most workers of a process.
+pub(crate) const WORKERS_MAX: usize = 64;
+/// A thread with nothing to do for this long ends.
+pub(crate) const RETIRE_AFTER: Duration = Duration::from_secs(2);
+/// Workers on their way to work before another one is woken.
+pub(crate) const ON_THE_WAY_MAX: usize = 2;
+/// Workers per CPU that are enough for requests that do not take long and do not wait in large
+/// numbers: with more, each finds its queue empty when it is done, and has to sleep and be woken.
+pub(crate) const ENOUGH_PER_CPU: usize = 8;
+/// More of them as long as one request waits for each so many that are at work.
+pub(crate) const FOR_EACH_WAITING: usize = 3;
+/// A context may have so many workers for each that is free: 48 of 64 if it is alone.
+pub(crate) const SHARE_OF_FREE: usize = 3;
+/// Requests that take this long get as many workers as there may be.
+pub(crate) const LONG_US: u64 = 400;
+/// The longest that an idle worker looks for work before it sleeps.
+pub(crate) const IDLE_SPIN_US_MAX: u64 = 40;
+/// The longest and the shortest that a worker spins before it gives the baton back.
+pub(crate) const HOLDER_SPIN_US: (u64, u64) = (2, 20);
+
+// The watchdog.
+
+/// Between two looks at a context. A holder is stuck if it is in the same request in two looks.
+pub(crate) const TICK: Duration = Duration::from_millis(1);
+/// Looks at a context with nothing to do before it is let go.
+pub(crate) const QUIET_TICKS: u32 = 4;
+/// Looks for which every worker of a pool is inside a request, and none takes another: a slow disk
+/// completes one of 64 more often than that.
+pub(crate) const STARVED_TICKS: u32 = 50;
+
+// The poller.
+
+/// Between two looks for requests that are yet to come, and may have ended elsewhere.
+pub(crate) const STRAYS: Duration = Duration::from_millis(1);
+/// Between two tries when poll itself fails.
+pub(crate) const BLIND: Duration = Duration::from_millis(10);
+
+// The kernel lane.
+
+/// Requests that are handed over with one call while the kernel has few, if they do not lie next to
+/// each other. The block layer holds back all requests of a call until it has seen the last.
+pub(crate) const TOGETHER: usize = 4;
+/// As many completions are collected at a time.
+pub(crate) const HARVEST: usize = 64;
+/// The longest sleep for more than one completion.
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+// Real-time threads.
+
+/// Who polls in vain for this long sleeps for a moment if its policy is a real-time one. Who polls
+/// less often than this does something else meanwhile.
+pub(crate) const POLLED_LONG_US: u64 = 1000;
+/// Enough for a few requests.
+pub(crate) const MOMENT: Duration = Duration::from_micros(200);
+
+// Closing.
+
+/// After this long a request that is being executed counts as having begun its system call.
+pub(crate) const BEGUN: Duration = Duration::from_secs(1);
+/// Naps meanwhile: so many short ones, and then longer ones.
+pub(crate) const SHORT_NAPS: (u32, Duration) = (1000, Duration::from_micros(20));
+pub(crate) const LONG_NAP: Duration = Duration::from_millis(1);
+/// A context that is destroyed looks again after this long.
+pub(crate) const DRAIN_AGAIN: Duration = Duration::from_millis(10);

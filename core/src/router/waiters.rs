@@ -1,0 +1,118 @@
+//! What a program does after it has submitted: does it come to wait, or must somebody of ours
+//! take the requests? Learned per context; wrong guesses cost time, and the watchdog bounds it.
+
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+/// What is known of the program's waits.
+#[derive(Debug)]
+pub(crate) struct Waiters {
+    /// A saturating count: above 0, waiters have been coming.
+    coming: AtomicI32,
+    /// The last waiter had no deadline, so the next may take what has to be waited for.
+    unbounded: AtomicBool,
+    /// A waiter would rather have the baton than sleep.
+    wants_baton: AtomicBool,
+}
+
+const MOST: i32 = 8;
+/// The other end: as many waits change the mind again.
+const LEAST: i32 = -16;
+/// What it counts that requests were found lying about. A program whose thread was only preempted between
+/// submitting and waiting is still believed; the second time in a row it is not.
+const LYING_ABOUT: i32 = 6;
+
+impl Waiters {
+    /// Nothing known: most programs wait. If this one does not, the watchdog finds out at its
+    /// first request.
+    pub(crate) fn new() -> Self {
+        Self {
+            coming: AtomicI32::new(1),
+            unbounded: AtomicBool::new(true),
+            wants_baton: AtomicBool::new(false),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn come(&self) -> bool {
+        self.coming.load(Ordering::Relaxed) > 0
+    }
+
+    /// A thread came to wait (or to poll, and found something to do).
+    #[inline]
+    pub(crate) fn one_came(&self) {
+        let now = self.coming.load(Ordering::Relaxed);
+        if now < MOST {
+            self.coming.store(now + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Nobody came.
+    pub(crate) fn nobody_came(&self) {
+        let now = self.coming.load(Ordering::Relaxed);
+        if now > LEAST {
+            self.coming.store((now - LYING_ABOUT).max(LEAST), Ordering::Relaxed);
+        }
+    }
+
+    /// Nobody is to come, whatever is seen.
+    pub(crate) fn leave_all_to_workers(&self) {
+        self.coming.store(i32::MIN / 2, Ordering::Relaxed);
+    }
+
+    /// The last waiter had no deadline.
+    #[inline]
+    pub(crate) fn are_unbounded(&self) -> bool {
+        self.unbounded.load(Ordering::Relaxed)
+    }
+
+    /// A thread has come to wait, without a deadline or with one.
+    #[inline]
+    pub(crate) fn one_waits(&self, unbounded: bool) {
+        if self.are_unbounded() != unbounded {
+            self.unbounded.store(unbounded, Ordering::Relaxed);
+        }
+    }
+
+    /// A waiter asks the worker that holds the baton for it.
+    pub(crate) fn ask_for_baton(&self) {
+        self.wants_baton.store(true, Ordering::Relaxed);
+    }
+
+    /// Is a worker to give the baton to a waiter, which executes without waking anybody? One that came once, and does not
+    /// any more, must not stop a worker that is needed.
+    #[inline]
+    pub(crate) fn takes_baton(&self) -> bool {
+        self.wants_baton.load(Ordering::Relaxed)
+            && self.come()
+            && self.wants_baton.swap(false, Ordering::Relaxed)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::Waiters;
+
+    #[test]
+    fn a_program_that_was_away_once_is_still_believed() {
+        let waiters = Waiters::new();
+        assert!(waiters.come());
+        (0..8).for_each(|_| waiters.one_came());
+        waiters.nobody_came();
+        assert!(waiters.come());
+        waiters.nobody_came();
+        assert!(!waiters.come());
+        (0..8).for_each(|_| waiters.one_came());
+        assert!(waiters.come());
+    }
+
+    #[test]
+    fn the_baton_is_given_to_a_waiter_once_for_each_time_it_asks() {
+        let waiters = Waiters::new();
+        assert!(!waiters.takes_baton());
+        waiters.ask_for_baton();
+        assert!(waiters.takes_baton() && !waiters.takes_baton());
+        waiters.leave_all_to_workers();
+        waiters.ask_for_baton();
+        assert!(!waiters.takes_baton(), "nobody comes");
+    }
+}

@@ -1,0 +1,88 @@
+//! The watchdog: a slow tick for contexts whose requests nobody may be looking after. Ticks only
+//! while there is such a context.
+
+use std::sync::{Arc, Mutex, Weak};
+
+use super::{Tenant, Threads};
+use crate::queue::Sleep;
+use crate::router::tuning::{RETIRE_AFTER, TICK};
+use crate::sync::lock;
+
+#[derive(Debug)]
+pub(crate) struct Watchdog {
+    state: Mutex<State>,
+    wake: Sleep,
+}
+
+#[derive(Debug)]
+struct State {
+    watched: Vec<(Weak<dyn Tenant>, Watched)>,
+    alive: bool,
+    /// It has nothing to look at: a context that comes wakes it.
+    resting: bool,
+}
+
+/// What the watchdog remembers of a context from one look to the next; the context says what it is.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    /// How far each part of it was.
+    pub(crate) words: Vec<u64>,
+    /// Looks that have found nothing to do.
+    pub(crate) quiet: u32,
+    /// Of a placed context: looks in which no worker was to be had.
+    pub(crate) starved: u32,
+}
+
+impl Watchdog {
+    pub(crate) fn new() -> Self {
+        let state = State { watched: Vec::new(), alive: false, resting: false };
+        Self { state: Mutex::new(state), wake: Sleep::new() }
+    }
+
+    /// Watches a context until it is quiet, which it says by itself. The caller has marked it as watched.
+    pub(crate) fn add(&self, threads: &'static Threads, tenant: &Arc<dyn Tenant>) {
+        let watched = Watched { words: tenant.words(), quiet: 0, starved: 0 };
+        let mut state = lock(&self.state);
+        // Not kept alive: a context that is dropped goes at once.
+        state.watched.push((Arc::downgrade(tenant), watched));
+        let (make, wake) = (!state.alive, state.resting);
+        state.alive = true;
+        state.resting = false;
+        drop(state);
+        if make {
+            if threads.spawn("watch", move || threads.watchdog.run()).is_err() {
+                // Without a watchdog, workers are called for every request of this context.
+                lock(&self.state).alive = false;
+                tenant.is_unwatched();
+            }
+        } else if wake {
+            self.wake.change();
+            self.wake.wake_all();
+        }
+    }
+
+    fn run(&self) {
+        let mut looked_at = Vec::new();
+        loop {
+            let ticket = self.wake.ticket();
+            std::mem::swap(&mut looked_at, &mut lock(&self.state).watched);
+            // Without the lock: what a context does may end in its program's code.
+            looked_at.retain_mut(|(tenant, watched)| {
+                tenant.upgrade().is_some_and(|tenant| tenant.look(watched))
+            });
+            let mut state = lock(&self.state);
+            state.watched.append(&mut looked_at);
+            let idle = state.watched.is_empty();
+            state.resting = idle;
+            drop(state);
+            self.wake.sleep(ticket, Some(if idle { RETIRE_AFTER } else { TICK }), false);
+            if idle {
+                let mut state = lock(&self.state);
+                if state.resting && state.watched.is_empty() {
+                    state.alive = false;
+                    return;
+                }
+            }
+        }
+    }
+}

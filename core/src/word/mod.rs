@@ -1,0 +1,8 @@
+//! Small protocols between threads, one file each: one word or two, its states, and loom models that
+//! hold it. They know nothing of lanes, and learn nothing.
+
+pub(crate) mod baton;
+pub(crate) mod mailbox;
+pub(crate) mod readers;
+pub(crate) mod reaper;
+pub(crate) mod seats;
