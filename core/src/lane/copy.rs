@@ -49,7 +49,7 @@ impl Copy {
         }
         let cpus = sys::cpus() - usize::from(waiters_come);
         let at_them = self.at_them.load(Ordering::Relaxed);
-        self.queue.len().min(cpus.min(COPIERS_MAX).max(1).saturating_sub(at_them))
+        self.queue.len().min(cpus.clamp(1, COPIERS_MAX).saturating_sub(at_them))
     }
 
     /// A waiter executes some, as long as it pays to stay. True if it was any.
