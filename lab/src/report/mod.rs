@@ -224,7 +224,6 @@ pub struct Figure {
 pub enum Plot {
     Lines(Lines),
     Bars(Bars),
-    Heat(Heat),
 }
 
 /// Values over a number.
@@ -314,19 +313,6 @@ impl Bar {
     }
 }
 
-/// Ratios at crossings of two lists.
-#[derive(Clone, Debug)]
-pub struct Heat {
-    pub x: String,
-    pub y: String,
-    /// What the ratios are, with the unit.
-    pub value: String,
-    pub columns: Vec<String>,
-    pub rows: Vec<String>,
-    /// A row at a time.
-    pub cells: Vec<Vec<Option<f64>>>,
-}
-
 impl Figure {
     pub fn new(title: impl Into<String>, about: impl Into<String>, plot: Plot) -> Self {
         Self { title: title.into(), about: about.into(), plot }
@@ -337,7 +323,6 @@ impl Figure {
         match &self.plot {
             Plot::Lines(lines) => lines.table(&self.title),
             Plot::Bars(bars) => bars.table(&self.title),
-            Plot::Heat(heat) => heat.table(&self.title),
         }
     }
 }
@@ -381,22 +366,6 @@ impl Bars {
                 let names = [Cell::from(group.label.clone()), bar.label.clone().into()];
                 table.row(names.into_iter().chain(values));
             }
-        }
-        table
-    }
-}
-
-impl Heat {
-    fn table(&self, title: &str) -> Table {
-        let heads = std::iter::once(self.y.clone()).chain(self.columns.iter().cloned());
-        let caption = format!("{title}: {} by {}", self.value, self.x);
-        let mut table = Table::new(caption, heads, 1..1 + self.columns.len());
-        for (name, cells) in self.rows.iter().zip(&self.cells) {
-            let values = cells.iter().map(|value| Cell {
-                tone: value.map_or(Tone::Plain, Tone::of_ratio),
-                ..value.map_or_else(|| "-".into(), |value| format!("{value:.2}").into())
-            });
-            table.row(std::iter::once(Cell::from(name.clone())).chain(values));
         }
         table
     }

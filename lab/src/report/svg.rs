@@ -3,7 +3,7 @@
 //! A plot is as wide as a phone shows without making its letters smaller; on wider screens several stand side by side.
 
 use super::scale::{self, Axis, Scale, Span};
-use super::{Bar, Bars, Heat, Key, Lines, Plot, Series, Tone};
+use super::{Bar, Bars, Key, Lines, Plot, Series, Tone};
 use maud::{Markup, Render, html};
 use std::fmt::Write as _;
 
@@ -53,10 +53,6 @@ pub fn plot(plot: &Plot, id: &str, title: &str, about: &str) -> Markup {
             let (height, drawing) = draw_bars(bars);
             (height, drawing, "bars")
         }
-        Plot::Heat(heat) => {
-            let (height, drawing) = draw_heat(heat);
-            (height, drawing, "heat")
-        }
     };
     let (title_id, about_id) = (format!("{id}-title"), format!("{id}-desc"));
     html! {
@@ -102,7 +98,7 @@ pub fn legend(plot: &Plot) -> Markup {
             .iter()
             .map(|key| (&*key.name, filled(key, 4.0, 1.0, 24.0), key.style))
             .collect(),
-        _ => return html! {},
+        Plot::Bars(_) => return html! {},
     };
     html! {
         ul class="legend" {
@@ -412,64 +408,6 @@ fn wrapped(text: &str, letters: usize) -> Vec<String> {
     lines
 }
 
-fn draw_heat(heat: &Heat) -> (f64, Markup) {
-    let Heat { x, y, columns, rows, cells, .. } = heat;
-    let (row, top) = (24.0, 42.0);
-    let longest = rows.iter().map(|name| name.chars().count()).max().unwrap_or(0);
-    let left = (longest as f64 * LETTER + 10.0).clamp(10.0, 180.0);
-    let width = (WIDTH - left - 4.0) / columns.len().max(1) as f64;
-    let strongest = cells.iter().flatten().flatten().map(|value| value.ln().abs());
-    let strongest = strongest.filter(|value| value.is_finite()).fold(0.1, f64::max);
-    let bottom = top + rows.len() as f64 * row;
-    let drawing = html! {
-        text class="axis y category" x="4" y="12" { (y) }
-        @for (at, name) in columns.iter().enumerate() {
-            text x=(Px(left + (at as f64 + 0.5) * width)) y=(Px(top - 6.0)) text-anchor="middle" { (name) }
-        }
-        @for (at, (name, cells)) in rows.iter().zip(cells).enumerate() {
-            @let y = top + at as f64 * row;
-            text x=(Px(left - 6.0)) y=(Px(y + 16.0)) text-anchor="end" { (name) }
-            @for (column, value) in cells.iter().enumerate() {
-                (heat_cell(*value, strongest, (left + column as f64 * width, y), (width, row)))
-            }
-        }
-        text class="axis x category" x=(Px(WIDTH / 2.0)) y=(Px(bottom + 18.0)) text-anchor="middle" { (x) }
-        text class="axis value" x=(Px(WIDTH / 2.0)) y=(Px(bottom + 36.0)) text-anchor="middle" { (heat.value) }
-    };
-    (bottom + 44.0, drawing)
-}
-
-/// Stronger the further from 1; more is one colour and sign, less the other.
-fn heat_cell(
-    value: Option<f64>,
-    strongest: f64,
-    (x, y): (f64, f64),
-    (width, height): (f64, f64),
-) -> Markup {
-    let text = |content: &str, class| {
-        html! {
-            text class=(class) x=(Px(x + width / 2.0)) y=(Px(y + 16.0)) text-anchor="middle" { (content) }
-        }
-    };
-    let Some(value) = value.filter(|value| value.is_finite() && *value > 0.0) else {
-        return html! {
-            rect class="empty" x=(Px(x)) y=(Px(y)) width=(Px(width)) height=(Px(height)) {}
-            (text("-", "muted"))
-        };
-    };
-    let tone = Tone::of_ratio(value);
-    let colour = if value < 1.0 { "tone-loss" } else { "tone-win" };
-    let opacity = 0.04 + 0.3 * value.ln().abs() / strongest;
-    html! {
-        rect class="empty" x=(Px(x)) y=(Px(y)) width=(Px(width)) height=(Px(height)) {}
-        g class=(colour) {
-            rect class="cell" x=(Px(x)) y=(Px(y)) width=(Px(width)) height=(Px(height))
-                fill-opacity=(format!("{opacity:.2}")) {}
-        }
-        (text(&format!("{value:.2} {}", tone.sign()), "value"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -497,26 +435,7 @@ mod tests {
             Plot::Bars(Bars { value, category: "c".into(), origin: 1.0, keys: Vec::new(), groups })
         };
         let unmeasured = Group { label: "x".into(), bars: vec![Bar::default()] };
-        let heat = |cells: Vec<Vec<Option<f64>>>| {
-            let (columns, rows) = (vec!["a".into()], vec!["b".into(); cells.len()]);
-            Plot::Heat(Heat {
-                x: "x".into(),
-                y: "y".into(),
-                value: "v (1)".into(),
-                columns,
-                rows,
-                cells,
-            })
-        };
-        let plots = [
-            lines(Vec::new()),
-            one,
-            odd,
-            bars(Vec::new()),
-            bars(vec![unmeasured]),
-            heat(Vec::new()),
-            heat(vec![vec![None], vec![Some(f64::NAN)], vec![Some(0.0)]]),
-        ];
+        let plots = [lines(Vec::new()), one, odd, bars(Vec::new()), bars(vec![unmeasured])];
         for plot in &plots {
             let svg = drawn(plot);
             assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");

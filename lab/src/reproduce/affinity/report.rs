@@ -3,12 +3,12 @@
 use super::lists::ListCost;
 use super::load::{Busiest, CpuTime, Run};
 use super::published::{self, Row, Small};
-use super::sites::{Letters, Placed, Site};
+use super::sites::{Letters, Placed};
 use super::{Cell, FileSystems, Settings, Setup, What};
 use crate::bench;
 use crate::report::{
-    Axis, Document, Figure, Header, Heat, Lines, NotMeasured, Plot, Point, Record, Scale, Section,
-    Series, Table,
+    Axis, Bar, Bars, Document, Figure, Group, Header, Key, Lines, NotMeasured, Plot, Point, Record,
+    Scale, Section, Series, Table, Tone,
 };
 use crate::reproduce::report::{self as reproduced, Goal, Shown};
 use crate::size;
@@ -320,31 +320,33 @@ impl Report {
     }
 
     /// MB/s of the 18 placements, divided by those of free placement.
-    fn heat_map(&self, whose: &str, ratio: impl Fn(Letters) -> Option<f64>) -> Figure {
-        let (mut rows, mut cells) = (Vec::new(), Vec::new());
-        for placed in self.placements.chunk_by(|left, right| {
-            let key = |letters: Letters| (letters.application, letters.queue);
-            key(left.letters) == key(right.letters)
-        }) {
-            let Letters { application, queue, .. } = placed[0].letters;
-            rows.push(format!("A {application:?}, Q {queue:?}"));
-            cells.push(placed.iter().map(|placed| ratio(placed.letters)).collect());
-        }
-        let columns = [Site::X, Site::A, Site::I].map(|site| format!("C {site:?}"));
-        let heat = Heat {
-            x: "completion (CPU: X, A or I)".into(),
-            y: "application, queue (CPU: X, A or I)".into(),
-            value: "MB/s ÷ free placement (ratio)".into(),
-            columns: columns.into(),
-            rows,
-            cells,
+    fn placements_plot(&self, whose: &str, ratio: impl Fn(Letters) -> Option<f64>) -> Figure {
+        let bar = |placed: &Placed| {
+            let value = ratio(placed.letters);
+            let tone = value.map_or(Tone::Plain, Tone::of_ratio);
+            Bar { tone, ..Bar::one(format!("C {:?}", placed.letters.completion), 0, value) }
         };
-        let about = "Throughput of each placement divided by that of free placement: ▲ is faster, ▼ slower. I serves \
-                     the disk's interrupt, A is the application's CPU, X is in another cell.";
-        Figure::new(format!("Placements, {whose}"), about, Plot::Heat(heat))
+        let sites = |letters: Letters| (letters.application, letters.queue);
+        let groups = self.placements.chunk_by(|a, b| sites(a.letters) == sites(b.letters));
+        let groups = groups.map(|placed| {
+            let (application, queue) = sites(placed[0].letters);
+            let label = format!("A {application:?}, Q {queue:?}");
+            Group { label, bars: placed.iter().map(bar).collect() }
+        });
+        let bars = Bars {
+            value: Axis::new("MB/s ÷ free placement", "1 is equal, log scale", Scale::Log),
+            category: "CPUs: application, queue, completion".into(),
+            origin: 1.0,
+            keys: vec![Key::new("ratio", 2, false)],
+            groups: groups.collect(),
+        };
+        let about = "Throughput of each placement divided by that of free placement: ▲ is faster, \
+                     ▼ slower. I serves the disk's interrupt, A is the application's CPU, X is in \
+                     another cell.";
+        Figure::new(format!("Placements, {whose}"), about, Plot::Bars(bars))
     }
 
-    fn heat_maps(&self) -> [Figure; 2] {
+    fn placement_plots(&self) -> [Figure; 2] {
         let free = self.rate(0);
         let measured = |letters: Letters| {
             let mut placed = self.placements.iter().find(|placed| placed.letters == letters)?;
@@ -359,7 +361,7 @@ impl Report {
             let row = self.published_matrix.iter().find(|row| row.is(letters))?;
             Some(row.mb_per_s / base?)
         };
-        [self.heat_map("measured", measured), self.heat_map("published", published)]
+        [self.placements_plot("measured", measured), self.placements_plot("published", published)]
     }
 
     fn matrix(&self) -> Section {
@@ -412,7 +414,7 @@ impl Report {
             )
         });
         Section::new("Reads of 256 KiB, direct, 128 in flight")
-            .with_figures(self.heat_maps())
+            .with_figures(self.placement_plots())
             .with_table(out)
             .with_notes(std::iter::once(note).chain(reasons))
     }
