@@ -8,6 +8,7 @@
 use crate::size;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
+use memmap2::MmapOptions;
 use rustix::fs::Advice;
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Seek as _, SeekFrom};
@@ -200,16 +201,14 @@ impl Scratch {
     /// # Errors
     /// The file system is full, or fails; `Interrupted` if `go_on` said so.
     pub fn fill(&self, mut go_on: impl FnMut(u64) -> bool) -> std::io::Result<()> {
-        let mut random = crate::bench::Random::new(1);
+        let mut random = fastrand::Rng::with_seed(1);
         let mut chunk = vec![0u8; 1 << 20];
         let mut at = 0;
         while at < self.size {
             if !go_on(at) {
                 return Err(ErrorKind::Interrupted.into());
             }
-            for word in chunk.chunks_exact_mut(8) {
-                word.copy_from_slice(&random.bits().to_ne_bytes());
-            }
+            random.fill(&mut chunk);
             let len = chunk.len().min(usize::try_from(self.size - at).unwrap_or(usize::MAX));
             self.buffered.write_all_at(&chunk[..len], at)?;
             at += len as u64;
@@ -255,23 +254,13 @@ impl Scratch {
     /// The file cannot be mapped.
     pub fn cached_share(&self, len: u64) -> std::io::Result<f64> {
         let len = usize::try_from(len).map_err(|_| ErrorKind::FileTooLarge)?;
-        // SAFETY: a new mapping at an address of the kernel's choice, never accessed through.
-        let map = unsafe {
-            let fd = self.buffered.as_raw_fd();
-            libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, fd, 0)
-        };
-        if map == libc::MAP_FAILED {
+        let map = MmapOptions::new().len(len).map_raw_read_only(&self.buffered)?;
+        let mut pages = vec![0u8; len.div_ceil(page_size())];
+        let (start, into) = (map.as_mut_ptr().cast(), pages.as_mut_ptr());
+        // SAFETY: `start` is that of a mapping of `len` bytes, `into` has a byte for each page.
+        if unsafe { libc::mincore(start, len, into) } != 0 {
             return Err(Error::last_os_error());
         }
-        let mut pages = vec![0u8; len.div_ceil(page_size())];
-        // SAFETY: `map` is a mapping of `len` bytes, `pages` has one byte for each of its pages.
-        let result = match unsafe { libc::mincore(map, len, pages.as_mut_ptr()) } {
-            0 => Ok(()),
-            _ => Err(Error::last_os_error()),
-        };
-        // SAFETY: exactly the mapping made above, to which nobody has a reference.
-        unsafe { libc::munmap(map, len) };
-        result?;
         let cached = pages.iter().filter(|&&page| page & 1 == 1).count();
         Ok(cached as f64 / pages.len() as f64)
     }

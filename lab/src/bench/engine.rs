@@ -7,7 +7,7 @@ use super::workload::Job;
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use serde::{Serialize, Serializer};
-use uringlet::EngineKind;
+use uringlet::{Builder, Context, EngineKind};
 
 /// A way to get requests executed. The native ones are called as fio calls them, uringlet's have its name in front:
 /// `io_uring` is the kernel's ring, `uringlet:io_uring` is uringlet's engine of that name.
@@ -114,7 +114,7 @@ impl Engine {
     /// Why it cannot be used here.
     pub fn probe(self, depth: usize, pool: Option<usize>) -> Result<(), String> {
         match self.kind() {
-            Some(kind) => Ours::new(kind, pool, depth).map(drop),
+            Some(kind) => Ours::new(builder(kind, pool), depth).map(drop),
             None => match self {
                 Self::Libaio => Libaio::new(depth).map(drop),
                 Self::IoUring | Self::IoUringAsync => IoUring::new(depth).map(drop),
@@ -133,9 +133,9 @@ impl Engine {
         let depth = job.depth;
         let figure = match (self, self.kind()) {
             (_, Some(kind)) => {
-                let mut ours = Ours::new(kind, pool, depth)?;
+                let mut ours = Ours::new(builder(kind, pool), depth)?;
                 let figure = keep_in_flight(&mut ours, job)?;
-                Figure { executed_by: Some(ours.choice()), ..figure }
+                Figure { executed_by: Some(ours.context().choice().to_string()), ..figure }
             }
             (Self::Libaio, _) => keep_in_flight(&mut Libaio::new(depth)?, job)?,
             (Self::IoUring, _) => keep_in_flight(&mut IoUring::new(depth)?, job)?,
@@ -146,6 +146,11 @@ impl Engine {
         job.compare_with_the_file()?;
         Ok(figure)
     }
+}
+
+fn builder(kind: EngineKind, pool: Option<usize>) -> Builder {
+    let builder = Context::builder().engine(kind);
+    pool.into_iter().fold(builder, Builder::fd_pool)
 }
 
 impl ValueEnum for Engine {

@@ -11,12 +11,13 @@ mod workload;
 
 pub use drive::{
     BOUNDS_NS, Figure, LatencyFigure, PERCENTILES, Queue, Request, Spread, SubmitFigure, cpu_time,
+    keep_in_flight,
 };
 pub use engine::Engine;
 pub use native::Libaio;
-pub use stream::Random;
+pub use ours::Ours;
 pub use trial::{Trial, exclusion, interleaved};
-pub use workload::{Buffers, Load, Operation, Order, Workload};
+pub use workload::{Buffers, Job, Load, Operation, Order, Workload};
 
 /// Seconds of one run, on the command line.
 ///

@@ -4,7 +4,7 @@
 
 use super::drive::{Queue, Request, unless_interrupted};
 use super::workload::Operation;
-use uringlet::{Context, EngineKind, Sqe};
+use uringlet::{Builder, Context, Sqe};
 
 /// A context with room for `depth` requests.
 pub struct Ours(Context);
@@ -12,19 +12,14 @@ pub struct Ours(Context);
 impl Ours {
     /// # Errors
     /// Why the context could not be made.
-    pub fn new(kind: EngineKind, pool: Option<usize>, depth: usize) -> Result<Self, String> {
+    pub fn new(builder: Builder, depth: usize) -> Result<Self, String> {
         let entries = u32::try_from(depth).map_err(|error| error.to_string())?;
-        let builder = Context::builder().entries(entries).engine(kind);
-        let builder = match pool {
-            Some(pool) => builder.fd_pool(pool),
-            None => builder,
-        };
-        builder.build().map(Self).map_err(|error| format!("no context: {error}"))
+        let made = builder.entries(entries).build();
+        made.map(Self).map_err(|error| format!("no context: {error}"))
     }
 
-    /// What has executed its requests, and what was refused, in uringlet's own words.
-    pub fn choice(&self) -> String {
-        self.0.choice().to_string()
+    pub fn context(&self) -> &Context {
+        &self.0
     }
 }
 

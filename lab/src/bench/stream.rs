@@ -1,6 +1,7 @@
 //! Which requests a job makes, and in which order.
 
 use super::workload::{Load, Operation};
+use fastrand::Rng;
 
 /// One request, without its buffer.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +45,7 @@ pub enum Offsets {
     /// Uniformly random, without end.
     Random {
         /// The source.
-        random: Random,
+        random: Rng,
         /// Number of blocks to choose from.
         blocks: u64,
         /// Bytes per block.
@@ -65,15 +66,13 @@ pub enum Offsets {
 
 impl Offsets {
     /// All blocks in random order; of more than `most`, one random block out of each of `most` equal parts.
-    pub fn once(blocks: u64, block: u64, most: u64, random: &mut Random) -> Self {
+    pub fn once(blocks: u64, block: u64, most: u64, random: &mut Rng) -> Self {
         let count = blocks.min(most);
         let start = |part: u64| (u128::from(part) * u128::from(blocks) / u128::from(count)) as u64;
         let mut list: Vec<u64> = (0..count)
-            .map(|part| (start(part) + random.below(start(part + 1) - start(part))) * block)
+            .map(|part| (start(part) + random.u64(0..start(part + 1) - start(part))) * block)
             .collect();
-        for last in (1..list.len()).rev() {
-            list.swap(last, random.below(last as u64 + 1) as usize);
-        }
+        random.shuffle(&mut list);
         Self::Once(list.into_iter())
     }
 
@@ -81,7 +80,7 @@ impl Offsets {
     #[inline]
     pub fn next(&mut self) -> Option<u64> {
         match self {
-            Self::Random { random, blocks, block } => Some(random.below(*blocks) * *block),
+            Self::Random { random, blocks, block } => Some(random.u64(0..*blocks) * *block),
             Self::Sequential { next, blocks, block } => {
                 let this = *next;
                 *next = if this + 1 == *blocks { 0 } else { this + 1 };
@@ -89,31 +88,5 @@ impl Offsets {
             }
             Self::Once(list) => list.next(),
         }
-    }
-}
-
-/// Steele's SplitMix64: small, quick, and good enough to choose blocks.
-pub struct Random(u64);
-
-impl Random {
-    /// The same seed gives the same sequence.
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// 64 random bits.
-    #[inline]
-    pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// A number below `bound`, which is not 0.
-    #[inline]
-    pub fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
     }
 }

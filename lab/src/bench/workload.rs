@@ -3,13 +3,13 @@
 #![allow(unsafe_code)]
 
 use super::drive::{Meter, request_failed};
-use super::stream::{Next, Offsets, Random, Stream};
+use super::stream::{Next, Offsets, Stream};
 use crate::scratch::page_size;
 use clap::ValueEnum;
+use fastrand::Rng;
+use memmap2::{MmapMut, MmapRaw};
 use serde::Serialize;
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::os::fd::RawFd;
-use std::ptr::NonNull;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -140,7 +140,7 @@ impl Load {
         let block = self.block;
         // A block larger than the window, which the command line allows, is still one block.
         let blocks = (self.window / block).max(1);
-        let mut random = Random::new(seed);
+        let mut random = Rng::with_seed(seed);
         match self.order {
             Order::Random => Offsets::Random { random, blocks, block },
             Order::Sequential => Offsets::Sequential { next: 0, blocks, block },
@@ -151,57 +151,36 @@ impl Load {
 
 /// Page-aligned memory, one block for each slot.
 pub struct Buffers {
-    memory: NonNull<u8>,
-    layout: Layout,
+    memory: MmapRaw,
     block: usize,
     stride: usize,
 }
-
-// SAFETY: the memory is its own, and not tied to a thread.
-unsafe impl Send for Buffers {}
-// SAFETY: shared, it gives addresses only; who uses them answers for that.
-unsafe impl Sync for Buffers {}
 
 impl Buffers {
     /// `slots` blocks, all filled with the same random bytes.
     pub fn new(slots: usize, block: usize, seed: u64) -> Self {
         let stride = block.next_multiple_of(page_size());
-        let layout =
-            Layout::from_size_align(stride * slots, page_size()).expect("sizes are bounded");
-        // SAFETY: the arguments are checked to be non-zero, so the layout is.
-        let memory = unsafe { alloc_zeroed(layout) };
-        let Some(memory) = NonNull::new(memory) else { handle_alloc_error(layout) };
-        let mut buffers = Self { memory, layout, block, stride };
-        for slot in 0..slots {
-            let mut random = Random::new(seed);
-            for part in buffers.slot_mut(slot).chunks_mut(8) {
-                part.copy_from_slice(&random.bits().to_ne_bytes()[..part.len()]);
-            }
+        let mut memory = MmapMut::map_anon(stride * slots).expect("there is memory");
+        for slot in memory.chunks_exact_mut(stride) {
+            Rng::with_seed(seed).fill(&mut slot[..block]);
         }
-        buffers
+        Self { memory: memory.into(), block, stride }
     }
 
     /// The block of a slot, for the kernel.
     #[inline]
     pub fn slot(&self, slot: usize) -> *mut [u8] {
-        assert!(slot < self.layout.size() / self.stride);
-        // SAFETY: the slot lies inside the allocation, as just checked.
-        let start = unsafe { self.memory.as_ptr().add(slot * self.stride) };
+        assert!(slot < self.memory.len() / self.stride);
+        // SAFETY: the slot lies inside the mapping, as just checked.
+        let start = unsafe { self.memory.as_mut_ptr().add(slot * self.stride) };
         std::ptr::slice_from_raw_parts_mut(start, self.block)
     }
 
     /// The block of a slot while no request uses it.
     pub fn slot_mut(&mut self, slot: usize) -> &mut [u8] {
-        // SAFETY: initialised (zeroed) memory inside our allocation; `&mut self` keeps others of
+        // SAFETY: initialised memory inside our mapping; `&mut self` keeps others of
         // this process away, and a cell ends with nothing in flight.
         unsafe { &mut *self.slot(slot) }
-    }
-}
-
-impl Drop for Buffers {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout.
-        unsafe { dealloc(self.memory.as_ptr(), self.layout) }
     }
 }
 
@@ -348,7 +327,7 @@ mod tests {
 
     #[test]
     fn cold_offsets_of_a_huge_file_are_spread_and_not_repeated() {
-        let list = all(Offsets::once(1000 << 30, 4096, 1000, &mut Random::new(5)));
+        let list = all(Offsets::once(1000 << 30, 4096, 1000, &mut Rng::with_seed(5)));
         assert_eq!(list.iter().collect::<HashSet<_>>().len(), 1000);
         let parts: HashSet<u64> = list.iter().map(|offset| offset / 4096 / (1 << 30)).collect();
         assert_eq!(parts.len(), 1000);

@@ -1,28 +1,16 @@
 //! Reads past the page cache, so many in flight, from a thread on a CPU of its own.
 
-#![allow(unsafe_code)]
-
 use super::cycles::Cycles;
-use crate::bench::Spread;
+use crate::bench::{Figure, Job, Load, Ours, keep_in_flight};
 use serde::Serialize;
 use std::fs::{File, read_to_string};
 use std::os::fd::AsRawFd as _;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+use uringlet::Builder;
 use uringlet::affinity::Topology;
 use uringlet::stats::Snapshot;
-use uringlet::{Builder, Context, Sqe};
-
-/// What is read.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Reads {
-    /// Bytes a request.
-    pub block: usize,
-    /// From the beginning of the file, over and over.
-    pub window: u64,
-    /// In flight.
-    pub depth: usize,
-}
 
 /// What came out of one run.
 #[derive(Clone, Debug, Serialize)]
@@ -67,14 +55,14 @@ pub struct Busiest {
     pub busy: f64,
 }
 
-/// Runs on `cpu`, or anywhere.
+/// Runs so many of a load's reads at a time, on `cpu` or anywhere.
 ///
 /// # Errors
 /// Why there is no figure.
 pub fn run(
     builder: &Builder,
     file: &File,
-    reads: Reads,
+    reads: (&Load, usize),
     cpu: Option<usize>,
     duration: Duration,
     stop: &AtomicBool,
@@ -100,87 +88,25 @@ fn confine(cpu: usize) -> Result<(), String> {
 fn measure(
     builder: &Builder,
     file: &File,
-    reads: Reads,
+    (load, depth): (&Load, usize),
     duration: Duration,
     stop: &AtomicBool,
 ) -> Result<Run, String> {
-    let Reads { block, window, depth } = reads;
-    let entries = u32::try_from(depth).map_err(|error| error.to_string())?;
-    let builder = builder.clone().entries(entries).stats(true).cell_stats(true);
-    let mut memory = vec![0u8; block * depth + 4096];
-    let aligned = memory.as_ptr().align_offset(4096);
-    let buffers: Vec<*mut [u8]> =
-        memory[aligned..].chunks_exact_mut(block).take(depth).map(std::ptr::from_mut).collect();
-    let mut context = builder.build().map_err(|error| format!("no context: {error}"))?;
-    let blocks = window / block as u64;
-    let mut submitted = vec![Instant::now(); depth];
-    let (mut next, mut in_flight) = (0u64, 0usize);
-    let mut latencies = Vec::new();
-    let mut failed = None;
-    let mut free: Vec<usize> = (0..depth).collect();
-    let online = Topology::read(std::path::Path::new("/")).online().clone();
-    let cycles = Cycles::start(&online);
+    let mut ours = Ours::new(builder.clone().stats(true).cell_stats(true), depth)?;
+    let mut job = Job::new(file.as_raw_fd(), load, depth, (0, 0), (duration, true), stop);
+    let cycles = Cycles::start(Topology::read(Path::new("/")).online());
     let before = cpu_times();
-    let begin = Instant::now();
-    let mut done = 0u64;
-    loop {
-        let goes_on =
-            failed.is_none() && begin.elapsed() < duration && !stop.load(Ordering::Relaxed);
-        if goes_on {
-            let now = Instant::now();
-            for slot in free.drain(..) {
-                let offset = next % blocks * block as u64;
-                next += 1;
-                submitted[slot] = now;
-                let read =
-                    Sqe::read(file.as_raw_fd(), buffers[slot], offset).user_data(slot as u64);
-                // SAFETY: the memory outlives the context, and a slot's buffer has one request at a time.
-                unsafe { context.push(read) }.map_err(|full| format!("{full}"))?;
-                in_flight += 1;
-            }
-            context.submit().map_err(|error| format!("submit failed: {error}"))?;
-        } else if in_flight == 0 {
-            break;
-        }
-        match context.wait(1, None) {
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            other => drop(other.map_err(|error| format!("wait failed: {error}"))?),
-        }
-        let now = Instant::now();
-        while let Some(cqe) = context.reap() {
-            let slot = cqe.user_data as usize;
-            in_flight -= 1;
-            free.push(slot);
-            match cqe.result() {
-                Ok(count) if count as usize == block => {
-                    done += 1;
-                    latencies.push((now - submitted[slot]).as_secs_f64() * 1e3);
-                }
-                Ok(count) => failed = Some(format!("a read of {block} bytes gave {count}")),
-                Err(error) => failed = Some(format!("a read failed: {error}")),
-            }
-        }
-    }
-    let seconds = begin.elapsed().as_secs_f64();
-    let cycles = cycles.and_then(|mut cycles| Ok(cycles.count()? as f64 / done.max(1) as f64));
+    let Figure { requests, iops, latency, .. } = keep_in_flight(&mut ours, &mut job)?;
+    let cycles = cycles.and_then(|mut cycles| Ok(cycles.count()? as f64 / requests.max(1) as f64));
     let times = before.zip(cpu_times());
-    let time = times.as_ref().and_then(|(before, after)| share(&before.0, &after.0));
-    let busiest = times.and_then(|(before, after)| busiest(&before, &after));
-    if let Some(failed) = failed {
-        return Err(failed);
-    }
-    let mb_per_s = (done * block as u64) as f64 / 1e6 / seconds;
-    Ok(Run { cycles, time, busiest, ..figure(&context, done, mb_per_s, &latencies) })
-}
-
-fn figure(context: &Context, requests: u64, mb_per_s: f64, latencies: &[f64]) -> Run {
-    let latency = Spread::of(latencies).unwrap_or_default();
+    let context = ours.context();
     let stats: Snapshot = context.stats().unwrap_or_default();
-    Run {
+    let latency = latency.map(|latency| latency.total_us).unwrap_or_default();
+    Ok(Run {
         requests,
-        mb_per_s,
-        avg_latency_ms: latency.mean,
-        stddev_latency_ms: latency.stdev,
+        mb_per_s: iops * load.block as f64 / 1e6,
+        avg_latency_ms: latency.mean / 1e3,
+        stddev_latency_ms: latency.stdev / 1e3,
         queue_local: stats.submissions_local,
         queue_remote: stats.submissions_remote,
         completion_local: stats.completions_local,
@@ -188,11 +114,11 @@ fn figure(context: &Context, requests: u64, mb_per_s: f64, latencies: &[f64]) ->
         completion_home: stats.completions_home,
         completion_away: stats.completions_away,
         hand_overs: stats.cpu_handovers,
-        time: None,
-        busiest: None,
-        cycles: Err(String::new()),
+        time: times.as_ref().and_then(|(before, after)| share(&before.0, &after.0)),
+        busiest: times.and_then(|(before, after)| busiest(&before, &after)),
+        cycles,
         placement: context.placement().map_or_else(String::new, ToString::to_string),
-    }
+    })
 }
 
 /// The times of all CPUs together, and of each with its number.

@@ -14,7 +14,7 @@ mod sites;
 use super::cells::{self, keeps};
 use super::options::Options;
 use super::{Experiment, Outcome, Setup, no_threads};
-use crate::bench;
+use crate::bench::{self, Load, Order};
 use crate::scratch::{Place, Scratch};
 use crate::session::{self, STOP, Session};
 use crate::size;
@@ -22,7 +22,7 @@ use anyhow::Result;
 use clap::Args;
 use filesystem::FileSystems;
 use lists::{ListCost, compare_lists};
-use load::{Reads, Run};
+use load::Run;
 use report::Report;
 use serde::Serialize;
 use sites::{Cpus, Letters, placements};
@@ -34,9 +34,9 @@ use uringlet::affinity::{Affinity, CpuSet, Device, Topology};
 use uringlet::{Builder, Context};
 
 /// In flight in the matrix, as published, and bytes of each.
-const LARGE: (usize, usize) = (128, 256 << 10);
+const LARGE: (usize, u64) = (128, 256 << 10);
 /// In flight in the measurement of small reads, bytes of each, and bytes of the range, as published.
-const SMALL: (usize, usize, u64) = (8, 4 << 10, 2 << 20);
+const SMALL: (usize, u64, u64) = (8, 4 << 10, 2 << 20);
 /// What preparing and ending a run takes beside its seconds.
 const OVERHEAD: f64 = 0.15;
 
@@ -107,8 +107,9 @@ struct Cell {
     what: What,
     #[serde(skip)]
     builder: Builder,
+    /// What is read, and how much at a time.
     #[serde(skip)]
-    reads: Reads,
+    reads: (Load, usize),
     /// The CPU that the application is confined to.
     application: Option<usize>,
     /// What the counters have to say: queue local, completion local.
@@ -194,7 +195,7 @@ fn disk<'a>(scratch: &'a Scratch, setup: &Setup) -> Result<&'a File, String> {
     };
     let file = &scratch.description;
     let direct = direct.map_err(|reason| format!("--file {file}: {reason}; expected a disk"))?;
-    let smallest = (LARGE.1 as u64).max(SMALL.2);
+    let smallest = LARGE.1.max(SMALL.2);
     if scratch.size < smallest {
         return Err(format!("--size: expected at least {}", size::short(smallest)));
     }
@@ -249,9 +250,10 @@ fn one(cpu: usize) -> Affinity {
 
 /// Everything that is to be run: each distinct placement once.
 fn all_cells(placements: &[sites::Placed], size: u64, kernel: bool) -> Vec<Cell> {
-    let large =
-        Reads { block: LARGE.1, window: size / LARGE.1 as u64 * LARGE.1 as u64, depth: LARGE.0 };
-    let small = Reads { block: SMALL.1, window: SMALL.2, depth: SMALL.0 };
+    let (write, direct, order, fsync_every) = (false, true, Order::Sequential, None);
+    let load = |window, block| Load { write, direct, order, window, block, fsync_every };
+    let large = (load(size / LARGE.1 * LARGE.1, LARGE.1), LARGE.0);
+    let small = (load(SMALL.2, SMALL.1), SMALL.0);
     let cell = |what, builder, reads| Cell {
         what,
         builder,
@@ -308,7 +310,9 @@ fn measure(
             scratch
                 .drop_cache()
                 .map_err(|error| format!("dropping the file's cache failed: {error}"))?;
-            load::run(&cell.builder, direct, cell.reads, cell.application, duration, &STOP)
+            let (load, depth) = &cell.reads;
+            let reads = (load, *depth);
+            load::run(&cell.builder, direct, reads, cell.application, duration, &STOP)
         };
         match cell.what {
             What::Kernel { rq_affinity } => switch.set(rq_affinity).and_then(|_before| run()),

@@ -2,7 +2,7 @@
 
 use super::structures::{Indexed, List, Lookup, Radix};
 use super::{Structure, errno};
-use crate::bench::Random;
+use fastrand::Rng;
 use hdrhistogram::Histogram;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
@@ -83,10 +83,7 @@ impl Alone {
         let mut turns: Vec<u32> = (0..TURNS.max(handles.len()))
             .map(|at| turn_of(handles[at % handles.len()]))
             .collect::<Option<_>>()?;
-        let mut random = Random::new(self.seed << 16 | thread);
-        for last in (1..turns.len()).rev() {
-            turns.swap(last, random.below(last as u64 + 1) as usize);
-        }
+        Rng::with_seed(self.seed << 16 | thread).shuffle(&mut turns);
         let sum = |turns: &[u32]| {
             let places = turns.iter().map(|&turn| lookup.with(handle_of(turn), place).unwrap_or(0));
             places.fold(0, usize::wrapping_add)

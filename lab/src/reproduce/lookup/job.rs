@@ -4,7 +4,8 @@
 
 use super::structures::{Indexed, List, Lookup, Radix};
 use super::{Road, Structure, errno};
-use crate::bench::{Buffers, Libaio, Operation, Queue, Random, Request, cpu_time};
+use crate::bench::{Buffers, Libaio, Operation, Queue, Request, cpu_time};
+use fastrand::Rng;
 use serde::Serialize;
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -177,12 +178,12 @@ impl Job<'_> {
     ) -> Result<(), String> {
         let fd = self.files.0[thread].as_raw_fd();
         let thread = thread as u64;
-        let mut random = Random::new(self.seed << 16 | thread);
+        let mut random = Rng::with_seed(self.seed << 16 | thread);
         for done in 0..self.requests {
             if done % BETWEEN_LOOKS == 0 && stop.load(Ordering::Relaxed) {
                 break;
             }
-            let chosen = random.bits();
+            let chosen = random.u64(..);
             let number = (chosen >> 8) % (FILE / BLOCK);
             let offset = number * BLOCK;
             let operation = if chosen & 1 == 0 { Operation::Read } else { Operation::Write };

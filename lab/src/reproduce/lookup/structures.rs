@@ -91,13 +91,13 @@ impl<T: Send + Sync> Lookup<T> for Indexed<T> {
 
 /// All contexts in a row, the newest first: each look walks to its own.
 pub struct List<T> {
-    first: AtomicPtr<Node<T>>,
+    first: Option<Box<Node<T>>>,
     memory: Memory<T>,
 }
 
 struct Node<T> {
     handle: usize,
-    next: AtomicPtr<Node<T>>,
+    next: Option<Box<Node<T>>>,
     value: T,
 }
 
@@ -105,7 +105,7 @@ impl<T> List<T> {
     /// # Errors
     /// As [`Table::new`].
     pub fn new() -> Result<Self, i32> {
-        Ok(Self { first: AtomicPtr::new(null_mut()), memory: Memory::new()? })
+        Ok(Self { first: None, memory: Memory::new()? })
     }
 }
 
@@ -115,32 +115,24 @@ impl<T: Send + Sync> Lookup<T> for List<T> {
     }
 
     fn insert(&mut self, handle: usize, value: T) {
-        let next = AtomicPtr::new(*self.first.get_mut());
-        *self.first.get_mut() = Box::into_raw(Box::new(Node { handle, next, value }));
+        let next = self.first.take();
+        self.first = Some(Box::new(Node { handle, next, value }));
     }
 
     #[inline]
     fn with<R>(&self, handle: usize, f: impl FnOnce(&T) -> R) -> Option<R> {
         let _look = Look::at(handle);
-        let mut at = self.first.load(Ordering::Relaxed);
-        // SAFETY: null, or from a box that `insert` (`&mut self`) has filled and `drop` frees.
-        while let Some(node) = unsafe { at.as_ref() } {
-            if node.handle == handle {
-                return Some(f(&node.value));
-            }
-            at = node.next.load(Ordering::Relaxed);
-        }
-        None
+        let mut nodes = std::iter::successors(self.first.as_deref(), |node| node.next.as_deref());
+        nodes.find(|node| node.handle == handle).map(|node| f(&node.value))
     }
 }
 
 impl<T> Drop for List<T> {
+    /// One after the other: a long list has no stack for each to free the next.
     fn drop(&mut self) {
-        let mut at = *self.first.get_mut();
-        while !at.is_null() {
-            // SAFETY: from `Box::into_raw`, and reached once: the list has no other way to it.
-            let mut node = unsafe { Box::from_raw(at) };
-            at = *node.next.get_mut();
+        let mut next = self.first.take();
+        while let Some(mut node) = next {
+            next = node.next.take();
         }
     }
 }
