@@ -1,10 +1,9 @@
 //! `uringlet completions`: has a shell complete the command's arguments.
 
-use crate::Cli;
-use anyhow::{Context as _, Result};
+use crate::{Cli, session};
+use anyhow::Result;
 use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;
-use std::io::Write as _;
 use std::process::ExitCode;
 
 const HELP: &str = "\
@@ -33,7 +32,6 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut command = Cli::command();
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut command, "uringlet", &mut script);
-    let mut out = std::io::stdout().lock();
-    out.write_all(&script).and_then(|()| out.flush()).context("cannot write the script")?;
+    session::say(&String::from_utf8_lossy(&script))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -18,7 +18,6 @@ mod top;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
-use uringlet_lab::session::REFUSED;
 use uringlet_lab::{machine, report, reproduce, sandbox, scratch, session, size};
 
 const HELP: &str = "\

@@ -1,11 +1,10 @@
 //! `uringlet man`: manual pages, made of the same definitions as `--help`.
 
-use crate::{Cli, REFUSED, machine, session};
+use crate::{Cli, machine, session};
 use anyhow::{Context as _, Result};
 use clap::{Args, Command, CommandFactory as _};
 use clap_mangen::Man;
 use roff::{Roff, roman};
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -50,15 +49,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             let expected =
                 if names.is_empty() { "nothing after it".into() } else { names.join(", ") };
             let of = command.get_bin_name().unwrap_or_else(|| command.get_name());
-            session::tell(format_args!(
-                "uringlet man: COMMAND is {name}, expected of {of}: {expected}"
-            ));
-            return Ok(ExitCode::from(REFUSED));
+            return Err(session::refusal(format_args!(
+                "COMMAND is {name}, expected of {of}: {expected}"
+            )));
         };
         command = found;
     }
-    let mut out = std::io::stdout().lock();
-    out.write_all(&page(command)?).and_then(|()| out.flush()).context("cannot write the page")?;
+    session::say(&page(command)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -73,7 +70,7 @@ fn page_name(command: &Command) -> &str {
 }
 
 /// A page: what the options say, then the text below them, with headlines of its own.
-fn page(command: &Command) -> std::io::Result<Vec<u8>> {
+fn page(command: &Command) -> std::io::Result<String> {
     let text = command.get_after_long_help().or(command.get_after_help());
     let text = text.map(ToString::to_string).unwrap_or_default();
     let bare = command.clone().after_help(None::<&str>).after_long_help(None::<&str>);
@@ -88,7 +85,7 @@ fn page(command: &Command) -> std::io::Result<Vec<u8>> {
         rest.control("SH", ["SEE ALSO"]).text([roman(format!("{parent}(1)"))]);
     }
     page.extend(rest.to_roff().bytes());
-    Ok(portable(&String::from_utf8_lossy(&page)).into_bytes())
+    Ok(portable(&String::from_utf8_lossy(&page)))
 }
 
 /// What is not ASCII by its code, which every roff understands: raw bytes mean Latin-1 to some.

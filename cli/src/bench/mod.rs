@@ -9,7 +9,7 @@ use crate::machine::{Machine, Storage};
 use crate::report::Outputs;
 use crate::scratch::{Place, SMALLEST};
 use crate::session::{self, STOP, Session};
-use crate::{REFUSED, size};
+use crate::size;
 use anyhow::Result;
 use clap::{Args, ValueEnum as _};
 use matrix::{MOST_BUFFERS, Matrix, Settings};
@@ -164,8 +164,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         return fio::run(arguments);
     }
     if let Some(contradiction) = arguments.contradiction() {
-        session::tell(format_args!("uringlet bench: {contradiction}"));
-        return Ok(ExitCode::from(REFUSED));
+        return Err(session::refusal(contradiction));
     }
     let mut session = Session::new(&arguments.outputs, Some(arguments.place.as_ref()))?;
     arguments.sandbox.enter()?;

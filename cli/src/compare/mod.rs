@@ -3,7 +3,7 @@
 mod read;
 
 use crate::session;
-use crate::{REFUSED, size};
+use crate::size;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use comfy_table::{Attribute, Cell as TableCell, Color};
@@ -130,20 +130,14 @@ struct Report {
 /// # Errors
 /// The output cannot be written.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let refused = |error: String| {
-        session::tell(format_args!("uringlet compare: {error}"));
-        Ok(ExitCode::from(REFUSED))
-    };
-    let (a, b) = match (Run::read(&arguments.a), Run::read(&arguments.b)) {
-        (Ok(a), Ok(b)) => (a, b),
-        (Err(error), _) | (_, Err(error)) => return refused(error),
-    };
+    let a = Run::read(&arguments.a).map_err(session::refusal)?;
+    let b = Run::read(&arguments.b).map_err(session::refusal)?;
     if a.kind != b.kind {
         let (first, second) = (arguments.a.display(), arguments.b.display());
-        return refused(format!(
+        return Err(session::refusal(format_args!(
             "{second}: expected a result of uringlet {}, as {first} is; it is one of uringlet {}",
             a.kind, b.kind
-        ));
+        )));
     }
     let report = Report::new(arguments, &a, &b);
     session::say(&report.text(arguments.changed))?;

@@ -2,7 +2,6 @@
 
 mod report;
 
-use crate::REFUSED;
 use crate::machine::Storage;
 use crate::sandbox::Sandbox;
 use crate::session;
@@ -10,7 +9,6 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use report::{FileSystem, Report};
 use std::fs::File;
-use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -58,24 +56,17 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let file_systems = match &arguments.folders[..] {
         [] => at_hand(&probe),
         named => {
-            let tried: Result<Vec<_>, _> = named.iter().map(|path| look(&probe, path)).collect();
-            match tried {
-                Ok(found) => found,
-                Err(error) => {
-                    session::tell(format_args!("uringlet doctor: {error:#}"));
-                    return Ok(ExitCode::from(REFUSED));
-                }
-            }
+            let tried: Result<_> = named.iter().map(|path| look(&probe, path)).collect();
+            tried.map_err(|error| session::refusal(format_args!("{error:#}")))?
         }
     };
-    let report = Report::new(&probe, &arguments.sandbox, file_systems);
+    let report = Report { probe: &probe, sandbox: &arguments.sandbox, file_systems };
     let text = if arguments.json {
-        serde_json::to_string_pretty(&report).context("--json")? + "\n"
+        serde_json::to_string_pretty(&report.json()).context("--json")? + "\n"
     } else {
         report.text()
     };
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write the report")?;
+    session::say(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -83,7 +74,7 @@ fn look(probe: &Probe, path: &Path) -> Result<FileSystem> {
     let folder = probe.folder(path).with_context(|| path.display().to_string())?;
     // A folder may be writable and not readable: then its type stays unknown.
     let storage = File::open(path).and_then(|file| Storage::behind(&file)).unwrap_or_default();
-    Ok(FileSystem::new(folder, &storage))
+    Ok(FileSystem { folder, storage })
 }
 
 /// One folder of each file system. What cannot be looked at is left out.
@@ -96,7 +87,7 @@ fn at_hand(probe: &Probe) -> Vec<FileSystem> {
             continue;
         }
         if let Ok(file_system) = look(probe, path)
-            && (at == 0 || file_system.scratch.works)
+            && (at == 0 || file_system.folder.scratch.works())
         {
             seen.push(device);
             found.push(file_system);

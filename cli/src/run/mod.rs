@@ -10,7 +10,6 @@ mod summary;
 
 use self::library::DropIn;
 use self::live::Live;
-use crate::REFUSED;
 use crate::sandbox::Sandbox;
 use crate::session;
 use anyhow::{Context as _, Result};
@@ -100,19 +99,9 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (name, rest) = arguments.program.split_first().expect("clap requires one");
     let path = std::env::var_os("PATH");
-    let checked = program::resolve(name, path.as_deref())
-        .and_then(|file| program::check(&file).map(|()| file));
-    let file = match checked {
-        Ok(file) => file,
-        Err(refusal) => {
-            session::tell(format_args!("uringlet run: {refusal}"));
-            return Ok(ExitCode::from(REFUSED));
-        }
-    };
-    if let Err(refusal) = arguments.placement.check() {
-        session::tell(format_args!("uringlet run: {refusal}"));
-        return Ok(ExitCode::from(REFUSED));
-    }
+    let file = program::resolve(name, path.as_deref()).map_err(session::refusal)?;
+    program::check(&file).map_err(session::refusal)?;
+    arguments.placement.check().map_err(session::refusal)?;
     let served =
         DropIn::ALL.into_iter().filter(|&one| arguments.only.is_none_or(|only| only == one));
     let libraries = served.map(library::find).collect::<Result<Vec<_>>>()?;

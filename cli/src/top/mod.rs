@@ -11,7 +11,7 @@ use self::columns::Column;
 use self::find::{Finder, Unseen};
 use self::programs::{Program, Programs};
 use crate::observe;
-use crate::{REFUSED, session};
+use crate::session;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use std::io::IsTerminal as _;
@@ -77,20 +77,14 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let is_plain = arguments.once || arguments.batch.is_some() || arguments.json;
     let has_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
     if !is_plain && !has_terminal {
-        session::tell(format_args!(
-            "uringlet top: this is not a terminal; --once, --batch N and --json need none"
-        ));
-        return Ok(ExitCode::from(REFUSED));
+        let reason = "this is not a terminal; --once, --batch N and --json need none";
+        return Err(session::refusal(reason));
     }
     let finder = Finder::new(arguments.all || arguments.pid.is_some());
     let mut programs = Programs::new(finder, arguments.pid);
     let first = programs.look().context("cannot read /proc")?;
     if let Some(pid) = arguments.pid.filter(|_| first.is_empty()) {
-        session::tell(format_args!(
-            "uringlet top: {}",
-            refusal(pid, programs.finder().why_not(pid))
-        ));
-        return Ok(ExitCode::from(REFUSED));
+        return Err(session::refusal(refusal(pid, programs.finder().why_not(pid))));
     }
     if is_plain {
         lines(arguments, &mut programs)

@@ -2,7 +2,7 @@
 
 use super::options::Options;
 use super::report::columns;
-use super::{Experiment, Measured, Outcome, STATUS, affinity, batch, fd_pool, inline, lookup};
+use super::{Experiment, Measured, STATUS, affinity, batch, fd_pool, inline, lookup};
 use crate::machine::{Machine, Storage};
 use crate::report::{Cell, Document, Header, Record, Section, Table, Tone};
 use crate::scratch::Place;
@@ -122,13 +122,19 @@ impl Arguments {
         let place = E::Place::from(self.place.clone());
         let found = defaults::<E>().run(&place, &self.options, session);
         let run = match found {
-            Ok(Outcome::Measured(mut measured)) => {
+            Ok(mut measured) => {
                 let report = std::mem::take(&mut measured.json);
                 session::say(&format!("{}\n", measured.document.text()))?;
-                Run { report: Some(report), measured: Some(measured), ..run("measured", None) }
+                Run {
+                    report: Some(report),
+                    measured: Some(Box::new(measured)),
+                    ..run("measured", None)
+                }
             }
-            Ok(Outcome::Refused(reason)) => run("refused", Some(reason)),
-            Err(error) => run("failed", Some(format!("{error:#}"))),
+            Err(error) => {
+                let outcome = if session::is_refusal(&error) { "refused" } else { "failed" };
+                run(outcome, Some(format!("{error:#}")))
+            }
         };
         if let Some(reason) = &run.reason {
             session::say(&format!("{} {}: {reason}\n\n", run.name, run.outcome))?;

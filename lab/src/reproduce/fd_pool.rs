@@ -7,7 +7,7 @@ use super::cells::{self, keeps};
 use super::options::Options;
 use super::published::FdPool;
 use super::report::{self, Shown};
-use super::{Experiment, Outcome, STATUS, Setup, only_writes};
+use super::{Experiment, Measured, STATUS, Setup, may_write};
 use crate::bench::{self, Engine, Figure, Load, Order, Trial, exclusion, plots};
 use crate::machine::Storage;
 use crate::report::{
@@ -203,11 +203,9 @@ impl Experiment for Arguments {
 
     type Place = Place;
 
-    fn run(&self, place: &Place, options: &Options, session: &mut Session<'_>) -> Result<Outcome> {
+    fn run(&self, place: &Place, options: &Options, session: &mut Session<'_>) -> Result<Measured> {
         let (setup, scratch) = Setup::open::<Self>(place, options)?;
-        if !scratch.writable {
-            return Ok(only_writes(&scratch));
-        }
+        may_write(&scratch)?;
         let quick = options.quick;
         let settings = Settings {
             quick,
@@ -242,7 +240,7 @@ impl Experiment for Arguments {
                 .zip(after)
                 .map(|(before, after)| after - before.min(after)),
         };
-        Outcome::measured(report.document(header), &report, report.shown.clone(), true)
+        Measured::new(report.document(header), &report, report.shown.clone())
     }
 }
 

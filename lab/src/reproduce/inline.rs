@@ -7,7 +7,7 @@ use super::cells::{self, Cell as _};
 use super::options::Options;
 use super::published::Uringlet;
 use super::report::{self, Goal, Ratio, Shown};
-use super::{Experiment, Outcome, STATUS, Setup, ascending, number, only_writes};
+use super::{Experiment, Measured, STATUS, Setup, ascending, may_write, number};
 use crate::bench::{self, Engine, Figure, Load, Order, Trial, exclusion, median, plots};
 use crate::machine::Storage;
 use crate::report::{
@@ -176,11 +176,9 @@ impl Experiment for Arguments {
 
     type Place = Place;
 
-    fn run(&self, place: &Place, options: &Options, session: &mut Session<'_>) -> Result<Outcome> {
+    fn run(&self, place: &Place, options: &Options, session: &mut Session<'_>) -> Result<Measured> {
         let (setup, scratch) = Setup::open::<Self>(place, options)?;
-        if !scratch.writable {
-            return Ok(only_writes(&scratch));
-        }
+        may_write(&scratch)?;
         let quick = options.quick;
         let settings = Settings {
             quick,
@@ -203,7 +201,7 @@ impl Experiment for Arguments {
         compare(&mut cells, &published);
         let report =
             Report { shown: shown(&cells), setup: setup.end(), settings, cells, published };
-        Outcome::measured(report.document(header), &report, report.shown.clone(), true)
+        Measured::new(report.document(header), &report, report.shown.clone())
     }
 }
 

@@ -20,7 +20,7 @@ use self::report::Shown;
 use self::setup::Setup;
 use crate::report::Document;
 use crate::scratch::{Place, Scratch};
-use crate::session::{self, REFUSED, Session};
+use crate::session::{self, Session};
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -78,13 +78,14 @@ trait Experiment: Args {
     /// Measures, after [`Setup::begin`].
     ///
     /// # Errors
-    /// The scratch file cannot be made or filled; an output cannot be made.
+    /// A refusal: it has no meaning here, or must not be run. The scratch file cannot be made or
+    /// filled; an output cannot be made.
     fn run(
         &self,
         place: &Self::Place,
         options: &Options,
         session: &mut Session<'_>,
-    ) -> Result<Outcome>;
+    ) -> Result<Measured>;
 }
 
 /// All arguments of an experiment.
@@ -100,13 +101,6 @@ struct Given<E: Experiment> {
     options: Options,
 }
 
-/// How an experiment has ended.
-enum Outcome {
-    /// It has no meaning here, or must not be run.
-    Refused(String),
-    Measured(Box<Measured>),
-}
-
 /// What came out.
 struct Measured {
     document: Document,
@@ -117,15 +111,10 @@ struct Measured {
     proved: bool,
 }
 
-impl Outcome {
-    fn measured(
-        document: Document,
-        report: &impl Serialize,
-        shown: Vec<Shown>,
-        proved: bool,
-    ) -> Result<Self> {
+impl Measured {
+    fn new(document: Document, report: &impl Serialize, shown: Vec<Shown>) -> Result<Self> {
         let json = serde_json::to_value(report)?;
-        Ok(Self::Measured(Box::new(Measured { document, json, shown, proved })))
+        Ok(Self { document, json, shown, proved: true })
     }
 }
 
@@ -148,33 +137,31 @@ fn run_one<E: Experiment>(given: &Given<E>) -> Result<ExitCode> {
     let Given { place, experiment, options } = given;
     let mut session = Session::new(&options.outputs, Some(place.as_ref()))?;
     options.sandbox.enter()?;
-    match experiment.run(place, options, &mut session)? {
-        Outcome::Refused(reason) => {
-            session::tell(format_args!("uringlet reproduce {}: {reason}", E::NAME));
-            Ok(ExitCode::from(REFUSED))
-        }
-        Outcome::Measured(measured) => {
-            let Measured { document, json, proved, .. } = *measured;
-            session::say(&document.text())?;
-            let status = session.end(&json, &document)?;
-            let failed = !proved && !document.interrupted;
-            Ok(if failed { ExitCode::FAILURE } else { status })
-        }
+    let measured = experiment.run(place, options, &mut session)?;
+    let Measured { document, json, proved, .. } = measured;
+    session::say(&document.text())?;
+    let status = session.end(&json, &document)?;
+    let failed = !proved && !document.interrupted;
+    Ok(if failed { ExitCode::FAILURE } else { status })
+}
+
+/// Refuses an experiment that writes where it must not write to the user's file.
+fn may_write(scratch: &Scratch) -> Result<()> {
+    if scratch.writable {
+        return Ok(());
     }
-}
-
-/// Of an experiment that must not write to the user's file.
-fn only_writes(scratch: &Scratch) -> Outcome {
-    Outcome::Refused(format!(
-        "--file {}: this experiment writes; expected a folder, or an existing file with --allow-writes",
+    Err(session::refusal(format_args!(
+        "--file {}: this experiment writes; expected a folder, or an existing file with \
+         --allow-writes",
         scratch.description
-    ))
+    )))
 }
 
-/// Why threads cannot be started, if they cannot.
-fn no_threads() -> Option<String> {
-    let error = std::thread::Builder::new().spawn(|| {}).err()?;
-    Some(format!("no thread can be started here: {error}"))
+/// Refuses an experiment that takes threads where none can be started.
+fn may_start_threads() -> Result<()> {
+    let started = std::thread::Builder::new().spawn(|| {}).map(drop);
+    let reason = |error| format!("no thread can be started here: {error}");
+    started.map_err(|error| session::refusal(reason(error)))
 }
 
 /// A parser of numbers from 1 to `most`.

@@ -11,7 +11,6 @@ use self::file::JobFile;
 use self::output::{Figure, Job};
 use super::matrix::{Comparison, Side};
 use super::{Arguments, without_repeats};
-use crate::REFUSED;
 use crate::machine::{Machine, Storage};
 use crate::run::library::{self, DropIn};
 use crate::run::program;
@@ -253,34 +252,21 @@ fn differences(files: &[JobFile]) -> Vec<String> {
 /// # Errors
 /// An output cannot be made or written to.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let refused = |errors: Vec<String>| {
-        errors.iter().for_each(|error| session::tell(format_args!("uringlet bench: {error}")));
-        Ok(ExitCode::from(REFUSED))
-    };
     let path = std::env::var_os("PATH");
-    let fio = match program::resolve(OsStr::new("fio"), path.as_deref()) {
-        Ok(fio) => fio,
-        Err(refusal) => return refused(vec![format!("{refusal}: {INSTALL}")]),
-    };
-    if let Err(refusal) = program::check(&fio) {
-        return refused(vec![refusal.to_string()]);
-    }
-    let files: Result<Vec<_>, String> =
-        arguments.jobs.iter().map(|path| JobFile::read(path, &arguments.section)).collect();
-    let files = match files {
-        Ok(files) => files,
-        Err(error) => return refused(vec![error]),
-    };
+    let fio = program::resolve(OsStr::new("fio"), path.as_deref());
+    let fio = fio.map_err(|refusal| session::refusal(format_args!("{refusal}: {INSTALL}")))?;
+    program::check(&fio).map_err(session::refusal)?;
+    let files = arguments.jobs.iter().map(|path| JobFile::read(path, &arguments.section));
+    let files: Vec<JobFile> = files.collect::<Result<_, _>>().map_err(session::refusal)?;
     for section in &arguments.section {
         if !files.iter().any(|file| file.has(section)) {
-            return refused(vec![format!("--section {section}: expected the name of a section")]);
+            let expected = "expected the name of a section";
+            return Err(session::refusal(format_args!("--section {section}: {expected}")));
         }
     }
-    if !arguments.place.allow_writes {
-        let errors: Vec<String> = files.iter().flat_map(JobFile::harms).collect();
-        if !errors.is_empty() {
-            return refused(errors);
-        }
+    let harms: Vec<String> = files.iter().flat_map(JobFile::harms).collect();
+    if !arguments.place.allow_writes && !harms.is_empty() {
+        return Err(session::refusal(harms.join("\nuringlet bench: ")));
     }
     let mut session = Session::new(&arguments.outputs, None)?;
     arguments.sandbox.enter()?;

@@ -13,7 +13,7 @@ mod sites;
 
 use super::cells::{self, keeps};
 use super::options::Options;
-use super::{Experiment, Outcome, Setup, no_threads};
+use super::{Experiment, Measured, Setup, may_start_threads};
 use crate::bench::{self, Load, Order};
 use crate::scratch::{Place, Scratch};
 use crate::session::{self, STOP, Session};
@@ -139,15 +139,10 @@ impl Experiment for Arguments {
 
     type Place = Place;
 
-    fn run(&self, place: &Place, options: &Options, session: &mut Session<'_>) -> Result<Outcome> {
-        if let Some(reason) = no_threads() {
-            return Ok(Outcome::Refused(reason));
-        }
+    fn run(&self, place: &Place, options: &Options, session: &mut Session<'_>) -> Result<Measured> {
+        may_start_threads()?;
         let (mut setup, scratch) = Setup::open::<Self>(place, options)?;
-        let direct = match disk(&scratch, &setup) {
-            Ok(direct) => direct,
-            Err(reason) => return Ok(Outcome::Refused(reason)),
-        };
+        let direct = disk(&scratch, &setup).map_err(session::refusal)?;
         let topology = Topology::look();
         let device = Device::behind(&scratch.buffered.metadata()?);
         let cells_here = topology.cells().iter().map(|cell| cell.and(topology.allowed()));
@@ -183,7 +178,8 @@ impl Experiment for Arguments {
         let setup = setup.end();
         let report = Report::new(setup, settings, placements, cells, lists, file_systems);
         let document = report.document(header, METHOD);
-        Outcome::measured(document, &report, report.shown(), report.is_proved())
+        let measured = Measured::new(document, &report, report.shown())?;
+        Ok(Measured { proved: report.is_proved(), ..measured })
     }
 }
 

@@ -12,7 +12,7 @@ use self::report::{Cell, JobCell, PathCell, Report};
 use super::cells::{self, Cell as _};
 use super::options::Options;
 use super::{
-    Experiment, Outcome, STATUS, Setup, ascending, errno, no_threads, number, only_writes,
+    Experiment, Measured, STATUS, Setup, ascending, errno, may_start_threads, may_write, number,
 };
 use crate::bench::{self, Load, Order, exclusion, interleaved};
 use crate::machine::Storage;
@@ -87,14 +87,10 @@ impl Experiment for Arguments {
 
     type Place = Place;
 
-    fn run(&self, place: &Place, options: &Options, session: &mut Session<'_>) -> Result<Outcome> {
-        if let Some(reason) = no_threads() {
-            return Ok(Outcome::Refused(reason));
-        }
+    fn run(&self, place: &Place, options: &Options, session: &mut Session<'_>) -> Result<Measured> {
+        may_start_threads()?;
         let (setup, scratch) = Setup::open::<Self>(place, options)?;
-        if !scratch.writable {
-            return Ok(only_writes(&scratch));
-        }
+        may_write(&scratch)?;
         let quick = options.quick;
         let most = if quick { 16 << 20 } else { u64::MAX };
         let settings = Settings {
@@ -126,7 +122,7 @@ impl Experiment for Arguments {
             too_many,
             published_points: PUBLISHED_POINTS,
         };
-        Outcome::measured(report.document(header, METHOD), &report, report.shown.clone(), true)
+        Measured::new(report.document(header, METHOD), &report, report.shown.clone())
     }
 }
 

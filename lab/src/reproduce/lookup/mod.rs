@@ -14,7 +14,7 @@ use self::report::{JobCell, LookupCell, Report};
 use super::cells;
 use super::options::Options;
 use super::published::ContextLookup;
-use super::{Experiment, Outcome, STATUS, Setup, ascending, errno, no_threads, number};
+use super::{Experiment, Measured, STATUS, Setup, ascending, errno, may_start_threads, number};
 use crate::bench;
 use crate::machine::Storage;
 use crate::scratch::Place;
@@ -219,10 +219,8 @@ impl Experiment for Arguments {
         Folder { folder }: &Folder,
         options: &Options,
         session: &mut Session<'_>,
-    ) -> Result<Outcome> {
-        if let Some(reason) = no_threads() {
-            return Ok(Outcome::Refused(reason));
-        }
+    ) -> Result<Measured> {
+        may_start_threads()?;
         let most = self.jobs.iter().copied().max().unwrap_or(1);
         let files = format!("{most} files of 256 KiB in {}", folder.display());
         let failed = format!("cannot make {files}");
@@ -248,7 +246,7 @@ impl Experiment for Arguments {
             lookups,
             jobs,
         };
-        Outcome::measured(report.document(header, METHOD), &report, report.shown.clone(), true)
+        Measured::new(report.document(header, METHOD), &report, report.shown.clone())
     }
 }
 
