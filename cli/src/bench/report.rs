@@ -4,8 +4,8 @@ use super::fio_json;
 use super::matrix::{Cell, Comparison, Extreme, Matrix, Settings, Summary};
 use crate::machine::{Machine, Storage};
 use crate::report::{
-    Axis, Bar, Bars, Cell as TableCell, Document, Figure, Group, Header, Key, NotMeasured, Plot,
-    Record, Scale, Section, Table, Tone,
+    Axis, Bar, Bars, Cell as TableCell, Document, Figure, Group, Header, Key, NotMeasured, Record,
+    Scale, Section, Table, Tone,
 };
 use crate::scratch::Scratch;
 use crate::{session, size};
@@ -268,7 +268,7 @@ impl<'a> Report<'a> {
         let about = "Requests per second divided by those of the best native engine of the same line; whiskers \
                      reach from the lowest to the highest single round. To the left of 1 (▼) uringlet is slower.";
         let title = format!("{} against the best native engine", subject.name());
-        Some(Figure::new(title, about, Plot::Bars(bars)))
+        Some(Figure::bars(title, about, bars))
     }
 
     /// What `auto` has chosen, and in how many cells.

@@ -13,6 +13,7 @@ use serde_json::Value;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use strum::VariantArray as _;
 
 const HELP: &str = "\
 Examples:
@@ -166,7 +167,7 @@ impl Report {
                 changes.push(Change { cell: cell.name.clone(), metric, a, b, ratio, verdict });
             }
         }
-        let summary = Metric::ALL.into_iter().filter_map(|metric| {
+        let summary = Metric::VARIANTS.iter().filter_map(|&metric| {
             let of = |verdict| {
                 changes.iter().filter(|c| c.metric == metric && c.verdict == verdict).count()
             };
@@ -202,7 +203,7 @@ impl Report {
             let lines = self.changes.iter().filter(|change| change.metric == *metric);
             let lines: Vec<&Change> = lines.filter(beyond).collect();
             if !lines.is_empty() {
-                let _ = writeln!(text, "\n{}", capital(metric.label()));
+                let _ = writeln!(text, "\n{}", capital(&metric.to_string()));
                 text.push_str(&table(*metric, &lines));
             }
         }
@@ -219,7 +220,7 @@ impl Report {
         let mut table = session::table(heads.map(str::to_owned));
         for (metric, Count { better, worse, within_noise, not_judged }) in &self.summary {
             let counts = [better, worse, within_noise, not_judged].map(TableCell::new);
-            table.add_row([TableCell::new(metric.label())].into_iter().chain(counts));
+            table.add_row([TableCell::new(metric)].into_iter().chain(counts));
         }
         text.push_str(&session::lines(&mut table, 1..5));
         let _ = writeln!(

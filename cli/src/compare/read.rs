@@ -5,53 +5,36 @@ use crate::size;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::path::Path;
+use strum::VariantArray as _;
 use uringlet_lab::bench::{PERCENTILES, median};
 
 /// Something that is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, strum::Display, strum::VariantArray)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
+    #[strum(to_string = "requests per second")]
     RequestsPerSecond,
+    #[strum(to_string = "MB/s")]
     MbPerSecond,
+    #[strum(to_string = "CPU time per request, µs")]
     CpuUsPerRequest,
+    #[strum(to_string = "latency, 99th percentile, µs")]
     P99Us,
+    #[strum(to_string = "latency, 99.9th percentile, µs")]
     P999Us,
+    #[strum(to_string = "mean latency, ms")]
     MeanLatencyMs,
+    #[strum(to_string = "elapsed time, ms")]
     ElapsedMs,
+    #[strum(to_string = "lookup, ns")]
     NsPerLookup,
+    #[strum(to_string = "contended steps per request")]
     StepsPerRequest,
+    #[strum(to_string = "submit per request, ns")]
     SubmitNsPerRequest,
 }
 
 impl Metric {
-    pub const ALL: [Self; 10] = [
-        Self::RequestsPerSecond,
-        Self::MbPerSecond,
-        Self::CpuUsPerRequest,
-        Self::P99Us,
-        Self::P999Us,
-        Self::MeanLatencyMs,
-        Self::ElapsedMs,
-        Self::NsPerLookup,
-        Self::StepsPerRequest,
-        Self::SubmitNsPerRequest,
-    ];
-
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::RequestsPerSecond => "requests per second",
-            Self::MbPerSecond => "MB/s",
-            Self::CpuUsPerRequest => "CPU time per request, µs",
-            Self::P99Us => "latency, 99th percentile, µs",
-            Self::P999Us => "latency, 99.9th percentile, µs",
-            Self::MeanLatencyMs => "mean latency, ms",
-            Self::ElapsedMs => "elapsed time, ms",
-            Self::NsPerLookup => "lookup, ns",
-            Self::StepsPerRequest => "contended steps per request",
-            Self::SubmitNsPerRequest => "submit per request, ns",
-        }
-    }
-
     /// More of it is better.
     pub fn is_rate(self) -> bool {
         matches!(self, Self::RequestsPerSecond | Self::MbPerSecond)
@@ -250,7 +233,7 @@ fn measured(cell: &Value) -> Vec<(Metric, Measured)> {
         let in_cell = || Measured::of(metric.of(cell).into_iter().collect());
         Some((metric, in_rounds.or_else(in_cell)?))
     };
-    Metric::ALL.into_iter().filter_map(of).collect()
+    Metric::VARIANTS.iter().copied().filter_map(of).collect()
 }
 
 #[cfg(test)]

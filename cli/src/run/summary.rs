@@ -1,8 +1,6 @@
 //! The table that `run --stats` prints when the program has ended.
 
-use crate::size;
-use comfy_table::{CellAlignment, Table, presets};
-use std::io::IsTerminal;
+use crate::{session, size};
 use uringlet::stats::{Distribution, Snapshot};
 
 /// The whole summary, ready to print.
@@ -14,11 +12,7 @@ pub fn text(stats: &Snapshot) -> String {
                 or it makes its system calls neither through libaio nor through libc's syscall().\n"
             .into();
     }
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    if !std::io::stderr().is_terminal() {
-        table.force_no_tty();
-    }
+    let mut table = session::table([]);
     let mut row = |name: &str, value: String, more: String| {
         table.add_row([name, value.as_str(), more.as_str()]);
     };
@@ -60,21 +54,13 @@ pub fn text(stats: &Snapshot) -> String {
             row(name, count(number), share(number, total));
         }
     }
-    if let Some(column) = table.column_mut(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-
-    let mut latency = Table::new();
-    latency.load_style(presets::NOTHING);
-    latency.force_no_tty();
-    latency.add_row(["latency", "p50", "p99", "p99.9", "max", "samples"]);
+    let heads = ["latency", "p50", "p99", "p99.9", "max", "samples"];
+    let mut latency = session::table(heads.map(str::to_owned));
     for (name, of) in [("submit", &stats.submit), ("completion", &stats.completion)] {
         latency.add_row(latency_row(name, of));
     }
-    for column in latency.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    format!("uringlet: summary\n{}\n\n{}\n", trimmed(&table), trimmed(&latency))
+    let (figures, latency) = (session::lines(&mut table, 1..2), session::lines(&mut latency, 1..6));
+    format!("uringlet: summary\n{figures}\n{latency}")
 }
 
 fn latency_row(name: &str, of: &Distribution) -> [String; 6] {
@@ -97,10 +83,6 @@ fn per_request(events: u64, total: u64) -> String {
         return String::new();
     }
     format!("one in {} requests", size::digits(total as f64 / events as f64))
-}
-
-fn trimmed(table: &Table) -> String {
-    table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]

@@ -12,9 +12,10 @@
 use super::stream::Next;
 use super::workload::{Job, Operation};
 use hdrhistogram::Histogram;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike as _;
 use serde::Serialize;
 use std::io::Error;
-use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -419,7 +420,8 @@ impl Sums {
 /// Clock and CPU time of one run; looks at the clock about once per millisecond.
 pub struct Meter<'a> {
     start: Instant,
-    cpu: CpuTime,
+    /// User and system time at the start.
+    cpu: [Duration; 2],
     duration: Duration,
     stop: &'a AtomicBool,
     next_look: u64,
@@ -448,54 +450,34 @@ impl<'a> Meter<'a> {
     /// What came out, with everything that is complete.
     pub fn stop(self, requests: u64, latency: Option<&Latency>) -> Figure {
         let seconds = self.start.elapsed().as_secs_f64();
-        let cpu = cpu_times() - self.cpu;
-        let per_request = |time: Duration| time.as_secs_f64() * 1e6 / requests.max(1) as f64;
+        let now = cpu_times();
+        let per_request = |at: usize| {
+            let time = now[at].saturating_sub(self.cpu[at]);
+            time.as_secs_f64() * 1e6 / requests.max(1) as f64
+        };
+        let (user, system) = (per_request(0), per_request(1));
         Figure {
             requests,
             seconds,
             iops: requests as f64 / seconds,
-            cpu_us_per_request: per_request(cpu.user + cpu.system),
-            user_us_per_request: per_request(cpu.user),
+            cpu_us_per_request: user + system,
+            user_us_per_request: user,
             latency: latency.map(Latency::figure),
             executed_by: None,
         }
     }
 }
 
-/// CPU time of all threads.
-#[derive(Clone, Copy)]
-struct CpuTime {
-    user: Duration,
-    system: Duration,
-}
-
-impl std::ops::Sub for CpuTime {
-    type Output = Self;
-
-    fn sub(self, earlier: Self) -> Self {
-        Self {
-            user: self.user.saturating_sub(earlier.user),
-            system: self.system.saturating_sub(earlier.system),
-        }
-    }
-}
-
 /// CPU time of this process, user and system, all threads.
 pub fn cpu_time() -> Duration {
-    let CpuTime { user, system } = cpu_times();
-    user + system
+    cpu_times().iter().sum()
 }
 
-fn cpu_times() -> CpuTime {
-    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: `usage` is room for one rusage; RUSAGE_SELF covers all threads of the process.
-    unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
-    // SAFETY: zeroed is a valid rusage (integers), and getrusage fills it in.
-    let usage = unsafe { usage.assume_init() };
-    let time = |t: libc::timeval| {
-        Duration::from_micros(t.tv_sec.cast_unsigned() * 1_000_000 + t.tv_usec.cast_unsigned())
-    };
-    CpuTime { user: time(usage.ru_utime), system: time(usage.ru_stime) }
+/// User and system time.
+fn cpu_times() -> [Duration; 2] {
+    let usage = getrusage(UsageWho::RUSAGE_SELF).expect("everybody may ask for their own");
+    [usage.user_time(), usage.system_time()]
+        .map(|time| Duration::from_micros(time.num_microseconds().cast_unsigned()))
 }
 
 #[cfg(test)]

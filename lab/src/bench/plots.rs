@@ -3,7 +3,7 @@
 use super::drive::{Figure as Run, PERCENTILES};
 use super::engine::Engine;
 use super::median;
-use crate::report::{Axis, Bar, Bars, Figure, Group, Key, Lines, Plot, Point, Scale, Series};
+use crate::report::{Axis, Bar, Bars, Figure, Group, Key, Point, Scale, Series};
 
 impl Engine {
     /// Its colour and marker in every plot.
@@ -17,8 +17,7 @@ pub fn rates<'a>(engine: Engine, depths: impl IntoIterator<Item = (usize, &'a [R
     let point = |(depth, runs): (usize, &[Run])| {
         Point::of(depth, runs.iter().map(|run| run.iops).collect())
     };
-    let points = depths.into_iter().filter_map(point).collect();
-    Series { name: engine.name().into(), style: engine.style(), points }
+    Series::new(engine.name(), engine.style(), depths.into_iter().filter_map(point))
 }
 
 /// Requests per second over depth.
@@ -27,7 +26,7 @@ pub fn rate_plot(title: impl Into<String>, series: Vec<Series>) -> Figure {
     let y = Axis::new("rate", "requests/s", Scale::Linear);
     let about = "Requests per second over requests in flight, higher is better. Lines join the medians, small dots \
                  are single rounds.";
-    Figure::new(title, about, Plot::Lines(Lines { x, y, series }))
+    Figure::lines(title, about, (x, y), series)
 }
 
 /// A latency curve, from the values at [`PERCENTILES`] of some runs: the median of each.
@@ -39,8 +38,8 @@ pub fn percentiles<'a>(
         let y = median(runs.clone().map(|run| run[at]).collect())?;
         Some(Point { x: *percentile, y, rounds: Vec::new() })
     };
-    let points = PERCENTILES.iter().enumerate().filter_map(point).collect();
-    Series { name: engine.name().into(), style: engine.style(), points }
+    let points = PERCENTILES.iter().enumerate().filter_map(point);
+    Series::new(engine.name(), engine.style(), points)
 }
 
 /// Latency curves; `of` says of what.
@@ -48,7 +47,7 @@ pub fn percentile_plot(title: impl Into<String>, of: &str, series: Vec<Series>) 
     let x = Axis::new("percentile", "%, each further nine equally far", Scale::Percentile);
     let y = Axis::new(of, "µs, log scale", Scale::Log);
     let about = "That part of the requests or calls took no longer than this; lower is better.";
-    Figure::new(title, about, Plot::Lines(Lines { x, y, series }))
+    Figure::lines(title, about, (x, y), series)
 }
 
 /// User and system time per request; none without a run.
@@ -71,5 +70,5 @@ pub fn cpu_plot(title: impl Into<String>, groups: Vec<Group>) -> Figure {
         groups,
     };
     let about = "CPU time of all threads for one request, user and system time one after the other; less is better.";
-    Figure::new(title, about, Plot::Bars(bars))
+    Figure::bars(title, about, bars)
 }

@@ -313,8 +313,32 @@ impl Bar {
     }
 }
 
+impl Series {
+    pub fn new(
+        name: impl Into<String>,
+        style: usize,
+        points: impl IntoIterator<Item = Point>,
+    ) -> Self {
+        Self { name: name.into(), style, points: points.into_iter().collect() }
+    }
+}
+
 impl Figure {
-    pub fn new(title: impl Into<String>, about: impl Into<String>, plot: Plot) -> Self {
+    pub fn lines(
+        title: impl Into<String>,
+        about: impl Into<String>,
+        (x, y): (Axis, Axis),
+        series: impl IntoIterator<Item = Series>,
+    ) -> Self {
+        let series = series.into_iter().collect();
+        Self::new(title, about, Plot::Lines(Lines { x, y, series }))
+    }
+
+    pub fn bars(title: impl Into<String>, about: impl Into<String>, bars: Bars) -> Self {
+        Self::new(title, about, Plot::Bars(bars))
+    }
+
+    fn new(title: impl Into<String>, about: impl Into<String>, plot: Plot) -> Self {
         Self { title: title.into(), about: about.into(), plot }
     }
 

@@ -11,8 +11,8 @@ use super::{Experiment, Measured, STATUS, Setup, may_write};
 use crate::bench::{self, Engine, Figure, Load, Order, Trial, exclusion, plots};
 use crate::machine::Storage;
 use crate::report::{
-    Axis, Bar, Bars, Document, Figure as Plotted, Group, Header, Key, NotMeasured, Plot, Record,
-    Scale, Section, Series, Table as Lines,
+    Axis, Bar, Bars, Document, Figure as Plotted, Group, Header, Key, NotMeasured, Record, Scale,
+    Section, Series, Table as Lines,
 };
 use crate::scratch::{Place, Scratch};
 use crate::session::{self, STOP, Session};
@@ -421,7 +421,7 @@ impl Report {
         let label = table.label();
         let bars = |value, origin, keys, groups| {
             let category = "engines, 74 in flight (psync: 1)".into();
-            Plot::Bars(Bars { value, category, origin, keys, groups })
+            Bars { value, category, origin, keys, groups }
         };
         let pairs = mine().map(|cell| {
             let ratio = |values: Option<Values>| values.and_then(|values| values.ratio);
@@ -449,17 +449,17 @@ impl Report {
                 Series { name: cell.road(), style, ..curve }
             });
         vec![
-            Plotted::new(
+            Plotted::bars(
                 format!("{label}: throughput"),
                 "Medians of the rounds; more is better.",
                 bars(rate, 0.0, vec![Key::new("measured", 2, false)], one(|v| Some(v.mb_per_s))),
             ),
-            Plotted::new(
+            Plotted::bars(
                 format!("{label}: measured and published"),
                 "Throughput divided by that of the baseline of the same side.",
                 bars(ratio, 1.0, Key::measured_and_published(), pairs.collect()),
             ),
-            Plotted::new(
+            Plotted::bars(
                 format!("{label}: submit"),
                 "Time in submit calls by the caller's clock, divided by the requests; less is better.",
                 bars(submit, 0.0, vec![Key::new("measured", 2, false)], one(|v| v.submit_us)),

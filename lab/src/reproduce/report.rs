@@ -1,7 +1,7 @@
 //! What the reproductions have in common: rounds, ratios with their spread, what was to be shown.
 
 use crate::bench::median;
-use crate::report::{Axis, Bar, Bars, Cell, Figure, Group, Key, Plot, Scale, Section, Table, Tone};
+use crate::report::{Axis, Bar, Bars, Cell, Figure, Group, Key, Scale, Section, Table, Tone};
 use serde::Serialize;
 use std::fmt;
 
@@ -189,7 +189,7 @@ fn pairs(title: &str, all: &[Shown], kind: Kind) -> Option<Figure> {
     let about = "Each comparison as measured here and as published. Whiskers reach from the lowest to the highest \
                  single round.";
     let bars = Bars { value, category, origin, keys, groups };
-    (!bars.groups.is_empty()).then(|| Figure::new(title, about, Plot::Bars(bars)))
+    (!bars.groups.is_empty()).then(|| Figure::bars(title, about, bars))
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ use super::sites::{Letters, Placed};
 use super::{Cell, FileSystems, Settings, Setup, What};
 use crate::bench;
 use crate::report::{
-    Axis, Bar, Bars, Document, Figure, Group, Header, Key, Lines, NotMeasured, Plot, Point, Record,
-    Scale, Section, Series, Table, Tone,
+    Axis, Bar, Bars, Document, Figure, Group, Header, Key, NotMeasured, Point, Record, Scale,
+    Section, Series, Table, Tone,
 };
 use crate::reproduce::report::{self as reproduced, Goal, Shown};
 use crate::size;
@@ -343,7 +343,7 @@ impl Report {
         let about = "Throughput of each placement divided by that of free placement: ▲ is faster, \
                      ▼ slower. I serves the disk's interrupt, A is the application's CPU, X is in \
                      another cell.";
-        Figure::new(format!("Placements, {whose}"), about, Plot::Bars(bars))
+        Figure::bars(format!("Placements, {whose}"), about, bars)
     }
 
     fn placement_plots(&self) -> [Figure; 2] {
@@ -513,13 +513,12 @@ impl Report {
         let series = ways.iter().zip([4, 1, 3]).map(|((name, of), style)| {
             let point =
                 |list: &ListCost| Point { x: list.producers as f64, y: of(list), rounds: vec![] };
-            Series { name: (*name).into(), style, points: self.lists.iter().map(point).collect() }
+            Series::new(*name, style, self.lists.iter().map(point))
         });
         let x = Axis::new("producers", "threads, log scale", Scale::Log);
         let y = Axis::new("time to add one", "ns", Scale::Linear);
-        let plot = Plot::Lines(Lines { x, y, series: series.collect() });
-        let figure =
-            Figure::new("Completion lists", "Time to add one of 32; less is better.", plot);
+        let about = "Time to add one of 32; less is better.";
+        let figure = Figure::lines("Completion lists", about, (x, y), series);
         let section =
             Section::new("Adding 32 to a completion list, ns each").with_figures([figure]);
         if self.lists.is_empty() { Section::default() } else { section.with_table(table) }

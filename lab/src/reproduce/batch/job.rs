@@ -21,8 +21,9 @@ pub const RECORD: u64 = 8 << 10;
 pub const DEPTH: usize = 128;
 
 /// What is done with the file, in this order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, strum::IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase", const_into_str)]
 pub enum Phase {
     Write,
     Read,
@@ -31,14 +32,6 @@ pub enum Phase {
 
 impl Phase {
     pub const ALL: [Self; 3] = [Self::Write, Self::Read, Self::Rewrite];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Write => "write",
-            Self::Read => "read",
-            Self::Rewrite => "rewrite",
-        }
-    }
 }
 
 /// Requests in flight with so many threads.

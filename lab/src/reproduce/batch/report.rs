@@ -5,8 +5,8 @@ use super::path::{Figure, fill_up};
 use super::{BATCHES, PUBLISHED_POINTS, Settings, Setup};
 use crate::bench::median;
 use crate::report::{
-    Axis, Document, Figure as Plotted, Header, Lines, NotMeasured, Plot, Point, Record, Scale,
-    Section, Series, Table,
+    Axis, Document, Figure as Plotted, Header, NotMeasured, Point, Record, Scale, Section, Series,
+    Table,
 };
 use crate::reproduce::cells::{Cell as _, keeps};
 use crate::reproduce::report::{self, Goal, Kind, Ratio, Shown, threads};
@@ -48,7 +48,7 @@ impl<P> Cell<P> {
 }
 
 keeps!(PathCell, figures: Figure, |cell| format!("path alone, {}", cell.sizes()));
-keeps!(JobCell, figures: Figure, |cell| format!("{}, {}", cell.phase.name(), cell.sizes()));
+keeps!(JobCell, figures: Figure, |cell| format!("{}, {}", cell.phase.into_str(), cell.sizes()));
 
 /// A submit of more requests than there is room for.
 #[derive(Debug, Serialize)]
@@ -117,7 +117,7 @@ pub fn shown(paths: &[PathCell], jobs: &[JobCell], too_many: &[TooMany]) -> Vec<
         all.push(Shown { goal, ..Shown::goal(what, ratio, Goal::AtLeast(1.5)) });
     }
     for (cell, ratio) in ratios(jobs, ns).filter(|(cell, _)| cell.threads == 4) {
-        let name = cell.phase.name();
+        let name = cell.phase.into_str();
         let what = format!("{name}, {}: submit ns per request, 1 / 32", threads(cell.threads));
         all.push(Shown::goal(what, ratio, Goal::AtLeast(1.5)));
     }
@@ -126,7 +126,7 @@ pub fn shown(paths: &[PathCell], jobs: &[JobCell], too_many: &[TooMany]) -> Vec<
         all.push(Shown {
             what: format!(
                 "{}, 1 thread: percentage points of CPU time saved in submit (published: in the lock)",
-                pair[0].phase.name()
+                pair[0].phase.into_str()
             ),
             measured: points(&pair[0]).zip(points(&pair[1])).map(|(one, many)| one - many),
             published: Some(PUBLISHED_POINTS),
@@ -180,7 +180,7 @@ impl Report {
             cells.iter().flat_map(of).collect()
         }
         let mut records = all(&self.paths, |()| "path alone");
-        records.extend(all(&self.jobs, |phase| phase.name()));
+        records.extend(all(&self.jobs, |phase| phase.into_str()));
         records
     }
 
@@ -215,7 +215,7 @@ impl Report {
         let mut out = Table::new("", heads, 1..8);
         for cell in &self.jobs {
             out.row([
-                cell.phase.name().to_owned(),
+                cell.phase.into_str().to_owned(),
                 cell.threads.to_string(),
                 cell.batch.to_string(),
                 cell.text(|figure| self.mb_per_s(figure), size::digits),
@@ -235,13 +235,7 @@ impl Report {
     fn path_plots(&self) -> [Plotted; 2] {
         let about = "Slots taken one by one and 32 at a time. Less is better; lines join the medians, small dots are \
                      rounds.";
-        let plot = |title, y, of| {
-            Plotted::new(
-                title,
-                about,
-                Plot::Lines(lines(y, |batch| points(&self.paths, batch, of))),
-            )
-        };
+        let plot = |title, y, of| lines(title, about, y, |batch| points(&self.paths, batch, of));
         let contended = Axis::new("contended steps per request", "number, log scale", Scale::Log);
         let time = Axis::new("submit time per request", "ns, log scale", Scale::Log);
         [
@@ -258,20 +252,24 @@ impl Report {
             let y = Axis::new("submit time per request", "ns, log scale", Scale::Log);
             let mine = self.jobs.iter().filter(|cell| cell.phase == phase);
             let mine: Vec<&JobCell> = mine.collect();
-            let plot = Plot::Lines(lines(y, |batch| points(mine.iter().copied(), batch, ns)));
+            let title = format!("The published job: {}", phase.into_str());
             let about = "Slots taken one by one and 32 at a time; less is better.";
-            Plotted::new(format!("The published job: {}", phase.name()), about, plot)
+            lines(title, about, y, |batch| points(mine.iter().copied(), batch, ns))
         };
         Phase::ALL.into_iter().filter(measured).map(plot).collect()
     }
 }
 
 /// A line for each batch size, over the number of threads.
-fn lines(y: Axis, points: impl Fn(usize) -> Vec<Point>) -> Lines {
+fn lines(
+    title: impl Into<String>,
+    about: &str,
+    y: Axis,
+    points: impl Fn(usize) -> Vec<Point>,
+) -> Plotted {
     let x = Axis::new("submitting threads", "number, log scale", Scale::Log);
-    let one =
-        |(batch, style)| Series { name: format!("batch {batch}"), style, points: points(batch) };
-    Lines { x, y, series: BATCHES.into_iter().zip([1, 2]).map(one).collect() }
+    let one = |(batch, style)| Series::new(format!("batch {batch}"), style, points(batch));
+    Plotted::lines(title, about, (x, y), BATCHES.into_iter().zip([1, 2]).map(one))
 }
 
 fn points<'a, P: 'a>(

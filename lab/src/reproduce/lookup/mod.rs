@@ -98,8 +98,9 @@ impl From<Place> for Folder {
 }
 
 /// What a handle is looked up in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, strum::IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase", const_into_str)]
 enum Structure {
     List,
     Radix,
@@ -108,14 +109,6 @@ enum Structure {
 
 impl Structure {
     const ALL: [Self; 3] = [Self::List, Self::Radix, Self::Table];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::List => "list",
-            Self::Radix => "radix",
-            Self::Table => "table",
-        }
-    }
 }
 
 /// Who does the job.

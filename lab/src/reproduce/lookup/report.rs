@@ -4,8 +4,7 @@ use super::job::Figure as Job;
 use super::{Road, Settings, Setup, Structure};
 use crate::bench::median;
 use crate::report::{
-    Axis, Document, Figure, Header, Lines, NotMeasured, Plot, Point, Record, Scale, Section,
-    Series, Table,
+    Axis, Document, Figure, Header, NotMeasured, Point, Record, Scale, Section, Series, Table,
 };
 use crate::reproduce::cells::{Cell as _, keeps};
 use crate::reproduce::published::ContextLookup;
@@ -179,7 +178,7 @@ impl Report {
         let lookups = self.lookups.iter().flat_map(|cell| {
             let record = record("lookup").with("threads", cell.threads);
             let record =
-                record.with("contexts", cell.contexts).with("structure", cell.structure.name());
+                record.with("contexts", cell.contexts).with("structure", cell.structure.into_str());
             let ns = cell.ns.iter().map(|ns| Ns { ns_per_lookup: *ns });
             record.rounds(ns, cell.not_measured.as_deref())
         });
@@ -195,17 +194,13 @@ impl Report {
             let cells = self.lookups.iter();
             let mine = cells.filter(|cell| (cell.threads, cell.structure) == (threads, structure));
             let point = |cell: &LookupCell| Point::of(cell.contexts, cell.ns.clone());
-            Series {
-                name: structure.name().into(),
-                style,
-                points: mine.filter_map(point).collect(),
-            }
+            Series::new(structure.into_str(), style, mine.filter_map(point))
         });
         let x = Axis::new("contexts", "number, log scale", Scale::Log);
         let y = Axis::new("time of a lookup", "ns, log scale", Scale::Log);
         let about = "Less is better; flat is what the table is for. Lines join the medians, small dots are rounds.";
-        let plot = Plot::Lines(Lines { x, y, series: series.collect() });
-        Figure::new(format!("A lookup, by {}", report::threads(threads)), about, plot)
+        let title = format!("A lookup, by {}", report::threads(threads));
+        Figure::lines(title, about, (x, y), series)
     }
 
     fn job_plots(&self) -> [Figure; 2] {
@@ -214,14 +209,13 @@ impl Report {
                 let mine = self.jobs.iter().filter(move |cell| cell.road == road);
                 let point =
                     |cell: &JobCell| Point::of(cell.jobs, cell.figures.iter().map(of).collect());
-                Series { name: road.name().into(), style, points: mine.filter_map(point).collect() }
+                Series::new(road.name(), style, mine.filter_map(point))
             };
             Road::ALL.into_iter().zip([0, 3, 1, 2, 4]).map(one).collect::<Vec<_>>()
         };
         let x = || Axis::new("threads, each with a context", "number, log scale", Scale::Log);
         let about = "Less is better. Lines join the medians, small dots are rounds.";
-        let plot =
-            |title, y, series| Figure::new(title, about, Plot::Lines(Lines { x: x(), y, series }));
+        let plot = |title, y, series| Figure::lines(title, about, (x(), y), series);
         let elapsed = Axis::new("elapsed time", "ms", Scale::Linear);
         let cpu = Axis::new("CPU time per request", "µs", Scale::Linear);
         [

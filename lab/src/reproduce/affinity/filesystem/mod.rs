@@ -130,7 +130,7 @@ impl FileSystems {
 
 /// The published placements, on the CPUs of this machine.
 fn rows(published: &[Published], interrupt: usize) -> Vec<Row> {
-    let first = published.iter().filter(|line| line.phase == Step::Mkfs.name());
+    let first = published.iter().filter(|line| line.phase == Step::Mkfs.into_str());
     let row = |line: &Published| {
         let mut builder = Context::builder().rq_affinity(line.rq_affinity);
         if line.queue_affinity == 1 {

@@ -4,7 +4,7 @@ use super::image::Served;
 use super::steps::Step;
 use super::{FileSystems, Row, Run};
 use crate::bench::Spread;
-use crate::report::{Axis, Bar, Bars, Figure, Group, Key, Plot, Record, Scale, Section, Table};
+use crate::report::{Axis, Bar, Bars, Figure, Group, Key, Record, Scale, Section, Table};
 use crate::reproduce::affinity::published::FileSystem as Published;
 use crate::size;
 use std::collections::BTreeMap;
@@ -78,7 +78,7 @@ impl FileSystems {
             let round = |run: &Run| -> BTreeMap<String, f64> {
                 let mean = |all: &Vec<f64>| all.iter().sum::<f64>() / all.len().max(1) as f64;
                 let steps = Step::ALL.iter().zip(&run.seconds);
-                steps.map(|(step, all)| (format!("{}_s", step.name()), mean(all))).collect()
+                steps.map(|(step, all)| (format!("{}_s", step.into_str()), mean(all))).collect()
             };
             record.rounds(row.runs.iter().map(round), row.not_measured.as_deref())
         })
@@ -88,7 +88,7 @@ impl FileSystems {
     fn figures(&self) -> Vec<Figure> {
         let figure = |step: &Step| {
             let base = self.rows.first().and_then(|row| times(row, *step));
-            let lines = || self.published.iter().filter(|line| line.phase == step.name());
+            let lines = || self.published.iter().filter(|line| line.phase == step.into_str());
             let published_base = lines().next().map(|line| line.avg_s);
             let groups = self.rows.iter().map(|row| {
                 let own = times(row, *step);
@@ -110,7 +110,7 @@ impl FileSystems {
                 groups: groups.collect(),
             };
             let about = "Mean time of a step divided by that with the placement of the first row; less is better.";
-            Figure::new(format!("File systems: {}", step.name()), about, Plot::Bars(bars))
+            Figure::bars(format!("File systems: {}", step.into_str()), about, bars)
         };
         Step::ALL.iter().map(figure).collect()
     }
@@ -128,10 +128,10 @@ impl FileSystems {
         let mut out = Table::new("", heads, 2..12);
         for step in Step::ALL {
             let base = self.rows.first().and_then(|row| times(row, step));
-            let lines = || self.published.iter().filter(|line| line.phase == step.name());
+            let lines = || self.published.iter().filter(|line| line.phase == step.into_str());
             let published_base = lines().next().map_or(f64::NAN, |line| line.avg_s);
             for row in &self.rows {
-                let mut cells = vec![step.name().to_owned(), row.digits()];
+                let mut cells = vec![step.into_str().to_owned(), row.digits()];
                 match times(row, step) {
                     Some(Spread { min, mean: avg, max, stdev }) => {
                         cells.extend([min, avg, max, stdev].map(size::digits));

@@ -21,8 +21,9 @@ use std::time::{Duration, Instant};
 use uringlet::Builder;
 
 /// What is timed, as published.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "lowercase", const_into_str)]
 pub enum Step {
     Mkfs,
     Untar,
@@ -32,15 +33,6 @@ pub enum Step {
 
 impl Step {
     pub const ALL: [Self; 4] = [Self::Mkfs, Self::Untar, Self::Make, Self::Clean];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Mkfs => "mkfs",
-            Self::Untar => "untar",
-            Self::Make => "make",
-            Self::Clean => "clean",
-        }
-    }
 
     fn command(self, stage: &Stage, tar: &File) -> Result<Command, String> {
         let program = match self {
