@@ -6,18 +6,11 @@ use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;
 use std::process::ExitCode;
 
-const HELP: &str = "\
-Examples:
-  uringlet completions bash > ~/.local/share/bash-completion/completions/uringlet
-  uringlet completions zsh > ~/.zfunc/_uringlet        with ~/.zfunc in fpath, before compinit
-  uringlet completions fish > ~/.config/fish/completions/uringlet.fish
-  source <(uringlet completions bash)                  for this shell only
-
-Exit status: 0; 1 if the script could not be written; 2 if the shell is none of these.";
+const HELP: &str = include_str!("../help/completions.txt");
 
 /// Prints the script that has a shell complete commands, options and their values.
 #[derive(Args)]
-#[command(after_help = HELP, after_long_help = HELP)]
+#[command(after_help = session::help(&[HELP]))]
 pub struct Arguments {
     /// The shell
     #[arg(value_name = "SHELL")]

@@ -20,21 +20,11 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use uringlet_lab::{machine, report, reproduce, sandbox, scratch, session, size};
 
-const HELP: &str = "\
-Examples:
-  uringlet bench                          what uringlet is worth on the disk under this folder
-  uringlet bench --full --json all.json   the same for every engine at every depth
-  uringlet bench jobs/uringlet.fio        a job file of fio's, done by each engine in turn
-  uringlet compare old.json new.json      what has changed between two runs, beyond noise
-  uringlet doctor                         what this machine and sandbox allow, and why not
-  uringlet reproduce fd-pool --quick      a published experiment, here, beside the published figures
-  uringlet run --stats -- fio job.fio     run a program written for libaio on it, unchanged
-  uringlet top                            what the programs started so are doing, live
-  uringlet run --forbid docker -- ./app   as in a container, where io_uring is refused";
+const HELP: &str = include_str!("../help/uringlet.txt");
 
 /// Asynchronous file I/O for Linux in user space.
 #[derive(Parser)]
-#[command(name = "uringlet", version = machine::VERSION, after_help = HELP, arg_required_else_help = true)]
+#[command(name = "uringlet", version = machine::VERSION, after_help = session::help(&[HELP]), arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

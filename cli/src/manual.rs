@@ -8,17 +8,11 @@ use roff::{Roff, roman};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-const HELP: &str = "\
-Examples:
-  uringlet man | man -l -                         this command's page
-  uringlet man reproduce lookup | man -l -        that of a command of a command
-  uringlet man --out ~/.local/share/man/man1      all of them, where man(1) finds them
-
-Exit status: 0; 1 if a page could not be written; 2 if there is no such command.";
+const HELP: &str = include_str!("../help/man.txt");
 
 /// Prints the manual page of a command, or writes all pages into a folder.
 #[derive(Args)]
-#[command(after_help = HELP, after_long_help = HELP)]
+#[command(after_help = session::help(&[HELP]))]
 pub struct Arguments {
     /// Whose page; without one, that of uringlet itself
     #[arg(value_name = "COMMAND")]

@@ -58,9 +58,14 @@ pub fn until_ended(child: &Child, stop: impl FnOnce(Pid)) {
     }
 }
 
-/// The end of a help text: paragraphs.
-pub fn help(paragraphs: &[&str]) -> String {
-    paragraphs.join("\n\n")
+/// The end of a help text. Lines of a paragraph are joined, but for those of examples.
+pub fn help(texts: &[&str]) -> String {
+    let paragraphs = texts.iter().flat_map(|text| text.trim_end().split("\n\n"));
+    let joined = paragraphs.map(|paragraph| match paragraph.starts_with("Examples:") {
+        true => paragraph.to_owned(),
+        false => paragraph.replace('\n', " "),
+    });
+    joined.collect::<Vec<_>>().join("\n\n")
 }
 
 /// Somebody else's text, fit for a terminal: whatever would steer it is replaced.

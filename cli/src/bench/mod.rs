@@ -22,36 +22,11 @@ use uringlet_lab::bench::{Engine, Workload, seconds};
 const DEEPEST: usize = 4096;
 const LARGEST_BLOCK: u64 = 16 << 20;
 
-const EXAMPLES: &str = "\
-Examples:
-  uringlet bench                                  everything, in a scratch file in this folder
-  uringlet bench --file /mnt/data                 the same in another folder
-  uringlet bench --file disk.img                  reads of an existing file; it is not written to
-  uringlet bench --full --json result.json        every engine at every depth, in about 10 minutes
-  uringlet bench --html report.html               a page with plots, too, for a browser or a printer
-  uringlet bench --csv rounds.csv                 a line for each cell and round, for a spreadsheet
-  uringlet bench --workloads cold-read --depth 1,8,64 --seconds 2 --rounds 5
-  uringlet bench --engines libaio,uringlet:linux_aio,uringlet:workers --bs 64k --size 1G
-  uringlet bench --forbid io_uring                what is left where io_uring is refused
-  uringlet bench jobs/uringlet.fio                a job file, run by fio with each engine in turn
-  uringlet bench a.fio --section read --seconds 2 one of its jobs, cut off after 2 seconds";
+const EXAMPLES: &str = include_str!("../../help/bench-examples.txt");
 
-const METHOD: &str = "\
-How it compares: the engines take turns within each round, each round in another order; the figures \
-are medians over the rounds. The ratio is uringlet:auto (or else the first of uringlet's engines) divided by the \
-best native engine of the same line; the column beside it has the lowest and highest ratio of a single round. \
-Below 1.00 uringlet is slower. psync has one request in flight at any depth, so it is measured once and counts \
-on every line. Submit times come from one more run of each cell, in which the caller reads the clock before and after \
-each submit: io_submit, io_uring_enter (apart from the wait), aio_read for each request, Context::submit. An fsync \
-is a request like the others, but is not counted. CPU time is that of this process, io_uring's workers included; what the \
-kernel does elsewhere (write-back, libaio's fsync) is not in it.";
+const METHOD: &str = include_str!("../../help/bench-method.txt");
 
-const JOBS: &str = "\
-A job file is run by fio itself, which has to be installed: by each native engine, the one that the job names included, \
-and by libaio and posixaio with uringlet's drop-in in their place. They take turns within each round, and the figures are \
-medians over the rounds of what fio says. ioengine= is replaced, and with --seconds runtime=; overwrite=1 has files made \
-before the clock starts. A file that filename= names is not written to if it exists, unless --allow-writes says so. CPU time \
-is what fio counts, of jobs with thread=1 only that of its own threads. --json has fio's own entries in jobs, too.";
+const JOBS: &str = include_str!("../../help/bench-jobs.txt");
 
 const STATUS: &str = "\
 Exit status: 0; 1 if the benchmark failed; 2 if it was refused; 130 after Ctrl-C.";

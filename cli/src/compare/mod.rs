@@ -15,24 +15,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use strum::VariantArray as _;
 
-const HELP: &str = "\
-Examples:
-  uringlet compare before.json after.json                        all cells, and a summary
-  uringlet compare before.json after.json --changed              only what is beyond noise
-  uringlet compare before.json after.json --fail-on-regression   for a script: status 1 if something is worse
-  uringlet bench jobs/uringlet.fio --rounds 5 --json after.json  how to make one of them
-
-The files are those that --json of uringlet bench (with job files, too) and uringlet reproduce has written; both of the \
-same command. Cells are matched by what they are: workload, block size, depth, engine. The ratio is B divided by A, median \
-by median. A change counts if the rounds of A and those of B do not overlap; of two runs of the same thing that happens by \
-chance to 1 cell in 10 with three rounds each, to 1 in 126 with five. What was run once only, as the latencies of bench are, \
-has no spread, and is not judged.
-
-Exit status: 0; 1 with --fail-on-regression if something is worse beyond noise; 2 if a file was refused.";
+const HELP: &str = include_str!("../../help/compare.txt");
 
 /// Says what has changed between two runs of bench or reproduce, and whether that is more than noise.
 #[derive(Args)]
-#[command(after_help = HELP, after_long_help = HELP)]
+#[command(after_help = session::help(&[HELP]))]
 pub struct Arguments {
     /// JSON of the run before
     #[arg(value_name = "A.json")]

@@ -17,22 +17,11 @@ use uringlet::probe::Probe;
 /// Looked at when no folder is named; those behind the first only if they can be written to.
 const DEFAULTS: [&str; 3] = [".", "/tmp", "/dev/shm"];
 
-const HELP: &str = "\
-Examples:
-  uringlet doctor                          this machine, and ., /tmp and /dev/shm
-  uringlet doctor /mnt/data                another file system
-  uringlet doctor --json | jq .engines     for programs
-  uringlet doctor --forbid docker          what would be left in a Docker container
-
-Everything is tried, not looked up: each engine is set up and taken down again, and in each folder some \
-reads and writes are made on scratch files without a name (512 KiB). `auto` lists where that engine sends \
-requests at first; after that it goes by their timing.
-
-Exit status: 0, whatever is refused; 1 if the report could not be written; 2 if a DIR is not a folder.";
+const HELP: &str = include_str!("../../help/doctor.txt");
 
 /// Shows which engines this machine and sandbox allow, why not, and what the file systems can do.
 #[derive(Args)]
-#[command(after_help = HELP, after_long_help = HELP)]
+#[command(after_help = session::help(&[HELP]))]
 pub struct Arguments {
     /// Write JSON instead of text
     #[arg(long)]

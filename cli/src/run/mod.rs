@@ -33,32 +33,11 @@ const STATS: &str = "URINGLET_STATS";
 /// Its value for memory of the process's own, which `uringlet top` finds.
 const STATS_OWN: &str = "auto";
 
-const HELP: &str = "\
-Examples:
-  uringlet run -- fio --name=t --filename=F --size=256M --ioengine=libaio --rw=randrw --iodepth=32
-  uringlet run -- fio --name=t --filename=F --size=256M --ioengine=posixaio --rw=randrw --iodepth=32
-  uringlet run --only libaio -- ./program         POSIX AIO stays the C library's
-  uringlet run --stats -- qemu-img bench -f raw -t none -i native -c 20000 -d 32 disk.img
-  uringlet run --stats-interval 1s -- ./program   a line each second, of what went through in it
-  uringlet run --stats-prometheus /var/lib/node_exporter/program.prom -- ./program
-  uringlet run --observe -- ./program             nothing is printed; `uringlet top` shows it
-  uringlet run --forbid docker -- ./program       as in a container: io_uring is refused
-
-What cannot work is refused before it starts: a statically linked program, one with setuid, setgid or \
-file capabilities, one for another architecture or C library. Of a script, the interpreter is checked.
-
-What --forbid refuses is refused to the program and to all that it starts, which gain no privileges \
-and must be built for this architecture. It is for trying things out, and no security boundary.
-
-Each of the --stats options has the program and its children count, which `uringlet top` shows, too. With \
---stats-interval, --stats-json writes an object in a line for each interval and one at the end, \
-and --stats-prometheus a new file in place of the last. What cannot be written is said at the end.
-
-Exit status: the program's own; 128 + N if signal N ended it; 2 if it was refused; 1 if uringlet failed.";
+const HELP: &str = include_str!("../../help/run.txt");
 
 /// Starts a program, unchanged, with its libaio and POSIX AIO calls served by uringlet.
 #[derive(Args)]
-#[command(after_long_help = HELP, after_help = HELP)]
+#[command(after_help = session::help(&[HELP]))]
 pub struct Arguments {
     /// Print at the program's exit what went through uringlet, and how (to standard error)
     #[arg(long)]

@@ -19,22 +19,7 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-const HELP: &str = "\
-Examples:
-  uringlet run --stats -- fio job.fio     in one terminal: a program that counts
-  uringlet top                            in another: what it is doing
-  uringlet top 4711                       only the program that process 4711 is part of
-  uringlet top --once                     as lines, of one second
-  uringlet top --json --batch 10 | jq '.programs[].interval.requests_per_s'
-
-Programs do not count unless they are asked to: start them with `uringlet run --stats` or `uringlet run \
---observe`, set URINGLET_STATS=auto for a drop-in, or call uringlet::stats::observe() in a Rust program. What they count \
-lies in memory that goes with them; reading it costs them nothing.
-
-Keys: q quit, up and down (k, j) select, s sort by the next column, space pause, + and - interval, ? help.
-
-Exit status: 0, also when the program has ended; 2 if PID cannot be shown, or there is no terminal; \
-130 after Ctrl-C or SIGTERM; 1 if uringlet failed.";
+const HELP: &str = include_str!("../../help/top.txt");
 
 /// Said where nothing is to be seen.
 const HOW_TO_START: &str =
@@ -42,7 +27,7 @@ const HOW_TO_START: &str =
 
 /// Shows what the programs that run on uringlet are doing: requests, lanes, latencies.
 #[derive(Args)]
-#[command(after_help = HELP, after_long_help = HELP)]
+#[command(after_help = session::help(&[HELP]))]
 pub struct Arguments {
     /// Only the program that this process is part of
     #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]

@@ -16,16 +16,9 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 
-const EXAMPLES: &str = "\
-Examples:
-  uringlet reproduce all --quick                   one short round of each, in less than three minutes
-  uringlet reproduce all --html report.html        with plots, as a page
-  uringlet reproduce all --file /mnt/data --size 1G --rounds 5 --json all.json --csv all.csv
-  uringlet reproduce all --quick --forbid docker   as in a container, where io_uring is refused";
+const EXAMPLES: &str = include_str!("../../help/all-examples.txt");
 
-const METHOD: &str = "\
-Each experiment is run as by itself, with its own defaults beside what is said here. One that cannot be run here is \
-named with the reason, and the others go on. The options of one experiment are those of its own command.";
+const METHOD: &str = include_str!("../../help/all-method.txt");
 
 /// Runs the five experiments one after the other, and sums up.
 #[derive(Args)]

@@ -29,23 +29,9 @@ const BLOCK: u64 = 16 << 10;
 /// What preparing and ending a run takes beside its seconds, on a quick disk.
 const OVERHEAD: f64 = 0.1;
 
-const EXAMPLES: &str = "\
-Examples:
-  uringlet reproduce fd-pool                      in a scratch file in this folder
-  uringlet reproduce fd-pool --quick              one round only: a look, not a measurement
-  uringlet reproduce fd-pool --html report.html --csv rounds.csv   with plots, and a line for each round
-  uringlet reproduce fd-pool --forbid io_uring   what is left where io_uring is refused
-  uringlet reproduce fd-pool --file /mnt/data --size 1G --seconds 5 --json result.json";
+const EXAMPLES: &str = include_str!("../../help/fd-pool-examples.txt");
 
-const METHOD: &str = "\
-Random and sequential writes of 16 KiB, one thread, 74 in flight, direct and through the page cache. psync has one \
-in flight. psync, posixaio, libaio and io_uring are native loops, the others are uringlet's engines. Every run \
-is timed by the caller's clock: submit is its time in the submit call, shared by the requests of the call; complete is \
-from the end of that call to the reap. The engines take turns within each round; figures are medians over the rounds.
-
-A ratio is MB/s divided by that of the table's baseline, on both sides: Linux AIO for direct writes, and for \
-cached ones, where none was published, POSIX AIO with a pool of 1. The published \
-baremetal was the disk without a virtual machine in front of it, with 74 in flight; nothing here corresponds to it.";
+const METHOD: &str = include_str!("../../help/fd-pool-method.txt");
 
 #[derive(Args)]
 #[command(after_help = session::help(&[EXAMPLES, METHOD, STATUS]))]

@@ -34,20 +34,9 @@ const ROADS: [(Engine, Option<&str>); 4] = [
     (Engine::OursAuto, None),
 ];
 
-const EXAMPLES: &str = "\
-Examples:
-  uringlet reproduce uringlet                     in a scratch file in this folder
-  uringlet reproduce uringlet --quick             one round only: a look, not a measurement
-  uringlet reproduce uringlet --html report.html --csv rounds.csv   with plots, and a line for each round
-  uringlet reproduce uringlet --forbid io_uring   what is left where io_uring is refused
-  uringlet reproduce uringlet --file /mnt/xfs --depth 1,32 --rounds 5 --json result.json";
+const EXAMPLES: &str = include_str!("../../help/uringlet-examples.txt");
 
-const METHOD: &str = "\
-Random writes of 1 KiB in 10 MiB through the page cache, one thread. io_uring is the kernel's ring, 'io_uring, async' the \
-same with IOSQE_ASYNC, which has every request executed by the kernel's workers; the others are uringlet's engines. The rate \
-and the latencies come from runs of their own: a run for the rate looks at no clock per request. Latency is from the \
-end of the submit call to the reap, by the caller's clock. Every figure is the median of the rounds. A ratio is the \
-rate divided by io_uring's at the same depth, on both sides.";
+const METHOD: &str = include_str!("../../help/uringlet-method.txt");
 
 #[derive(Args)]
 #[command(after_help = session::help(&[EXAMPLES, METHOD, STATUS]))]

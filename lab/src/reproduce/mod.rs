@@ -28,15 +28,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::ExitCode;
 
-const EXAMPLES: &str = "\
-Examples:
-  uringlet reproduce all --quick                  all five, in less than three minutes
-  uringlet reproduce all --html report.html       with plots, as a page
-  uringlet reproduce lookup --quick               a look, in some seconds
-  uringlet reproduce batch --threads 1,4          with these numbers of threads only
-  uringlet reproduce fd-pool --csv rounds.csv     medians of three rounds, in about two minutes
-  uringlet reproduce affinity --quick             placements, on as many CPUs as there are
-  uringlet reproduce uringlet --forbid io_uring   what is left where io_uring is refused";
+const EXAMPLES: &str = include_str!("../../help/reproduce-examples.txt");
 
 const STATUS: &str = "Exit status: 0; 1 if it failed; 2 if it was refused; 130 after Ctrl-C.";
 

@@ -40,32 +40,9 @@ const SMALL: (usize, u64, u64) = (8, 4 << 10, 2 << 20);
 /// What preparing and ending a run takes beside its seconds.
 const OVERHEAD: f64 = 0.15;
 
-const EXAMPLES: &str = "\
-Examples:
-  uringlet reproduce affinity                     in a scratch file in this folder
-  uringlet reproduce affinity --quick             one round only: a look, not a measurement
-  uringlet reproduce affinity --html report.html --csv rounds.csv   with plots, and a line for each round
-  uringlet reproduce affinity --forbid io_uring   what is left where io_uring is refused
-  uringlet reproduce affinity --file /dev/nvme0n1 --seconds 5 --json result.json";
+const EXAMPLES: &str = include_str!("../../../help/affinity-examples.txt");
 
-const METHOD: &str = "\
-The matrix: reads of 256 KiB past the page cache, 128 in flight, one thread on one CPU. Its letters stand for the \
-CPUs of the application, of queue_affinity and of completion_affinity: I serves the disk's interrupt, A is the \
-application's, X is in another cell (NUMA node, else last-level cache, else core). Where a machine has too few cells, \
-rows fall together, and each is run once. Below are rows with free placement and rq_affinity 0, 1 and 2.
-
-The small reads: 4 KiB, one after the other in a range of 2 MiB, 8 in flight: with free placement, and with a \
-completion thread in another cell and in the application's. The times are those of the whole machine.
-
-The file systems: mkfs.ext4, tar, make -j4 and make clean on ext4, side by side, in parts of the scratch file, which \
-uringlet serves to the kernel as images (FUSE, with loop devices on them). Q and C 1: on the CPU of the disk's \
-interrupt, 0: free; rq: rq_affinity. Published was the same about the block layer's own queue, and the kernel's tree. \
-Each step but mkfs begins on a freshly mounted file system and ends with syncfs(2). It takes root, /dev/fuse and loop devices; without them it is not measured, \
-and the reason is given. Mounts are in a namespace of their own: nobody else sees them, and they end with it.
-
-A placement is proved if all requests were handed over, and completed, in the cells that it names. Figures are \
-medians over the rounds; counters are of all rounds. A ratio is MB/s divided by that of free placement with \
-rq_affinity 0, on both sides.";
+const METHOD: &str = include_str!("../../../help/affinity-method.txt");
 
 const STATUS: &str = "\
 Exit status: 0; 1 if it failed, or a placement was not proved; 2 if it was refused; 130 after Ctrl-C.";

@@ -34,25 +34,9 @@ const PUBLISHED_POINTS: f64 = 0.56;
 const TOO_MANY: (usize, u32) = (1000, 128);
 const THREADS_MAX: usize = 64;
 
-const EXAMPLES: &str = "\
-Examples:
-  uringlet reproduce batch                        in a scratch file in this folder
-  uringlet reproduce batch --quick                one round only: a look, not a measurement
-  uringlet reproduce batch --html report.html --csv rounds.csv   with plots, and a line for each round
-  uringlet reproduce batch --forbid io_uring   what is left where io_uring is refused
-  uringlet reproduce batch --file /mnt/data --size 1G --threads 1,4 --json result.json";
+const EXAMPLES: &str = include_str!("../../../help/batch-examples.txt");
 
-const METHOD: &str = "\
-The submit path alone: threads submit 32 requests at a time to one context, whose engine completes them \
-at once without doing anything, so that its time has the completions in it. Then the published job: a file written from beginning to end past the page \
-cache (into space that is allocated for it), read, and written again, 8 KiB at a time, 128 in flight (with more than 4 threads, 32 for each), submitted and \
-reaped 32 at a time, by one context with engine auto. With --quick, 16M of the file are.
-
-Steps are attempts to change a word of the context's free slots, which every submitter changes; failed ones count. \
-Submit time is by the caller's clock: the median call, divided by its requests, so that time \
-in which a thread had no CPU is left out; the JSON has the mean too. CPU is the process's CPU time, and in submit that \
-time for all requests, both as part of the time of all CPUs. The published job was timed in the kernel: what was saved \
-there is percentage points of CPU time in the lock.";
+const METHOD: &str = include_str!("../../../help/batch-method.txt");
 
 #[derive(Args)]
 #[command(after_help = session::help(&[EXAMPLES, METHOD, STATUS]))]

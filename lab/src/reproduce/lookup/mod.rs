@@ -32,24 +32,9 @@ const CONTEXTS_MAX: usize = 1 << 15;
 /// More threads than this say nothing about anybody's program.
 const JOBS_MAX: usize = 1024;
 
-const EXAMPLES: &str = "\
-Examples:
-  uringlet reproduce lookup                       files in this folder
-  uringlet reproduce lookup --quick               one round only: a look, not a measurement
-  uringlet reproduce lookup --html report.html --csv rounds.csv   with plots, and a line for each round
-  uringlet reproduce lookup --forbid io_uring   what is left where io_uring is refused
-  uringlet reproduce lookup --folder /dev/shm --contexts 1,4096 --jobs 512 --rounds 5 --json result.json";
+const EXAMPLES: &str = include_str!("../../../help/lookup-examples.txt");
 
-const METHOD: &str = "\
-A lookup alone: that many contexts, looked up in a shuffled order, by one thread and by one for each CPU at the same \
-time: ns per lookup by the wall clock, the median over parts of 512 lookups, so that time in which a thread had no CPU is left out. List and radix tree are walked without a lock, as the kernel does under RCU; \
-all three say the same way which handle the thread is looking at. The radix tree gets the page number of the handle, which \
-makes it two levels lower than the whole address would.
-
-The whole job: that many threads, each with a context and a file of 256 KiB of its own, reads and writes of 1 KiB at random, \
-one in flight. All threads together make 512 × 256 requests per loop, however many they are. Every submit and \
-every wait looks the context up. libaio is the kernel's own, psync plain pread and pwrite. The ratio is elapsed time \
-divided by libaio's; what was published is the radix tree's time divided by the list's, which stands beside ours.";
+const METHOD: &str = include_str!("../../../help/lookup-method.txt");
 
 #[derive(Args)]
 #[command(after_help = session::help(&[EXAMPLES, METHOD, STATUS]))]
