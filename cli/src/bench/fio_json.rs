@@ -10,7 +10,7 @@ use super::matrix::{Cell, Matrix};
 use crate::size;
 use serde_json::{Map, Value, json};
 use std::time::{SystemTime, UNIX_EPOCH};
-use uringlet_lab::bench::{BOUNDS_NS, Figure, Order, PERCENTILES, Spread, SubmitFigure};
+use uringlet_lab::bench::{BOUNDS_NS, Figure, Order, PERCENTILES, Spread};
 
 /// What stands at the top, beside the command's own keys; with this second as its time.
 pub fn top(jobs: Vec<Value>) -> Value {
@@ -55,14 +55,10 @@ impl Cell {
             let of = |values| nanoseconds(values, found.samples);
             if let Some(submit) = found.submit {
                 // Each request has waited for its submit call as long as that took.
-                let SubmitFigure { us_per_call_min: min, us_per_call_max: max, .. } = submit;
-                let (mean, stdev) = (submit.us_per_call_mean, submit.us_per_call_stdev);
-                side["slat_ns"] = of(Spread { min, max, mean, stdev });
+                side["slat_ns"] = of(submit.calls.spread());
             }
-            let (min, max) = (found.complete_us_min, found.complete_us_max);
-            let (mean, stdev) = (found.complete_us_mean, found.complete_us_stdev);
-            side["clat_ns"] = of(Spread { min, max, mean, stdev });
-            let percentiles = PERCENTILES.iter().zip(found.complete_us_percentiles);
+            side["clat_ns"] = of(found.complete.spread());
+            let percentiles = PERCENTILES.iter().zip(found.complete.percentiles);
             let percentiles = percentiles.map(|(at, us)| (format!("{at:.6}"), whole(us * 1e3)));
             side["clat_ns"]["percentile"] = Value::Object(percentiles.collect());
             side["lat_ns"] = of(found.total_us);

@@ -107,24 +107,25 @@ impl<'a> Report<'a> {
     /// For people.
     pub fn document(&self, header: Header, method: &str) -> Document {
         let all = &self.settings.engines[..];
-        let mut sections = vec![
-            Section::new("Requests per second")
-                .with_figures(self.rate_plots())
-                .with_table(self.table(all, true, |cell| cell.iops().map(size::rate))),
-            Section::new("CPU time per request, µs (all threads, user and system)")
-                .with_figures(self.cpu_plots())
-                .with_table(self.table(all, false, |cell| cell.cpu_us().map(size::digits))),
-            Section::new("Completion latency").with_figures(self.latency_plots(
-                |latency| Some(latency.complete_us_percentiles),
-                "completion latency",
-            )),
-        ];
+        let mut sections =
+            vec![
+                Section::new("Requests per second")
+                    .with_figures(self.rate_plots())
+                    .with_table(self.table(all, true, |cell| cell.iops().map(size::rate))),
+                Section::new("CPU time per request, µs (all threads, user and system)")
+                    .with_figures(self.cpu_plots())
+                    .with_table(self.table(all, false, |cell| cell.cpu_us().map(size::digits))),
+                Section::new("Completion latency").with_figures(self.latency_plots(
+                    |latency| Some(latency.complete.percentiles),
+                    "completion latency",
+                )),
+            ];
         let submitting: Vec<Engine> =
             all.iter().copied().filter(|engine| !engine.is_synchronous()).collect();
         if !submitting.is_empty() {
             let heading = "Submit by the caller's clock, µs: mean per request / 99.9th percentile of the calls";
             let plots = self.latency_plots(
-                |latency| Some(latency.submit?.us_per_call_percentiles),
+                |latency| Some(latency.submit?.calls.percentiles),
                 "time of a submit call",
             );
             let table = self.table(&submitting, false, |cell| submit_text(cell.latency?));
@@ -350,7 +351,7 @@ impl<'a> Report<'a> {
 
 fn submit_text(latency: LatencyFigure) -> Option<String> {
     let submit = latency.submit?;
-    let (mean, p999) = (submit.us_per_request_mean, submit.us_per_call_p999);
+    let (mean, p999) = (submit.us_per_request_mean, submit.calls.p999);
     Some(format!("{} / {}", size::digits(mean), size::digits(p999)))
 }
 

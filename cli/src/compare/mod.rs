@@ -2,11 +2,11 @@
 
 mod read;
 
+use crate::report::{Cell, Document, Section, Table, Tone};
 use crate::session;
 use crate::size;
 use anyhow::{Context as _, Result};
 use clap::Args;
-use comfy_table::{Attribute, Cell as TableCell, Color};
 use read::{Measured, Metric, Run};
 use serde::Serialize;
 use serde_json::Value;
@@ -183,66 +183,51 @@ impl Report {
         for notice in &self.notices {
             let _ = writeln!(text, "notice: {notice}");
         }
-        for (metric, _) in &self.summary {
+        let section = |(metric, _): &(Metric, Count)| {
             let beyond = |change: &&Change| {
                 !changed_only || matches!(change.verdict, Verdict::Better | Verdict::Worse)
             };
             let lines = self.changes.iter().filter(|change| change.metric == *metric);
             let lines: Vec<&Change> = lines.filter(beyond).collect();
-            if !lines.is_empty() {
-                let _ = writeln!(text, "\n{}", capital(&metric.to_string()));
-                text.push_str(&table(*metric, &lines));
-            }
-        }
+            let section = Section::new(capital(&metric.to_string()));
+            if lines.is_empty() { section } else { section.with_table(table(*metric, &lines)) }
+        };
+        let mut sections: Vec<Section> = self.summary.iter().map(section).collect();
         for (which, cells) in [("A", &self.only_in_a), ("B", &self.only_in_b)] {
-            if !cells.is_empty() {
-                let _ = writeln!(text, "\nOnly in {which}");
-            }
-            for cell in cells {
-                let _ = writeln!(text, "  {cell}");
-            }
+            sections.push(Section::new(format!("Only in {which}")).with_notes(cells.clone()));
         }
-        text.push_str("\nSummary\n");
         let heads = ["", "better", "worse", "within noise", "one run"];
-        let mut table = session::table(heads.map(str::to_owned));
+        let mut counts = Table::new("", heads, 1..5);
         for (metric, Count { better, worse, within_noise, not_judged }) in &self.summary {
-            let counts = [better, worse, within_noise, not_judged].map(TableCell::new);
-            table.add_row([TableCell::new(metric)].into_iter().chain(counts));
+            let numbers = [better, worse, within_noise, not_judged].map(ToString::to_string);
+            counts.row(std::iter::once(metric.to_string()).chain(numbers));
         }
-        text.push_str(&session::lines(&mut table, 1..5));
-        let _ = writeln!(
-            text,
-            "  cells only in A: {}, only in B: {}",
-            self.only_in_a.len(),
-            self.only_in_b.len()
-        );
-        text
+        let (a, b) = (self.only_in_a.len(), self.only_in_b.len());
+        let alone = format!("cells only in A: {a}, only in B: {b}");
+        let summary = Section::new("Summary").with_table(counts).with_notes([alone]);
+        let document = Document { sections, summary, ..Document::default() };
+        format!("{text}\n{}", document.text())
     }
 }
 
-fn table(metric: Metric, lines: &[&Change]) -> String {
-    let mut table = session::table(["cell", "A", "B", "B / A", ""].map(str::to_owned));
+fn table(metric: Metric, lines: &[&Change]) -> Table {
+    let mut table = Table::new("", ["cell", "A", "B", "B / A", ""], 1..4);
     let value = |measured: &Measured| match metric {
         Metric::RequestsPerSecond => size::rate(measured.median),
         _ => size::digits(measured.median),
     };
     for change in lines {
         let ratio = change.ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}×"));
-        let verdict = TableCell::new(change.verdict.text(metric));
-        let verdict = match change.verdict {
-            Verdict::Better => verdict.fg(Color::Green),
-            Verdict::Worse => verdict.fg(Color::Red),
-            Verdict::WithinNoise | Verdict::NotJudged => verdict,
+        let tone = match change.verdict {
+            Verdict::Better => Tone::Win,
+            Verdict::Worse => Tone::Loss,
+            Verdict::WithinNoise | Verdict::NotJudged => Tone::Plain,
         };
-        table.add_row([
-            TableCell::new(&change.cell),
-            TableCell::new(value(&change.a)),
-            TableCell::new(value(&change.b)),
-            TableCell::new(ratio).add_attribute(Attribute::Bold),
-            verdict,
-        ]);
+        let texts = [change.cell.clone(), value(&change.a), value(&change.b), ratio];
+        let verdict = Cell { text: change.verdict.text(metric).into(), tone };
+        table.row(texts.map(Cell::from).into_iter().chain([verdict]));
     }
-    session::lines(&mut table, 1..4)
+    table
 }
 
 fn capital(text: &str) -> String {

@@ -1,6 +1,7 @@
 //! The table that `run --stats` prints when the program has ended.
 
-use crate::{session, size};
+use crate::report::Table;
+use crate::size;
 use uringlet::stats::{Distribution, Snapshot};
 
 /// The whole summary, ready to print.
@@ -12,9 +13,9 @@ pub fn text(stats: &Snapshot) -> String {
                 or it makes its system calls neither through libaio nor through libc's syscall().\n"
             .into();
     }
-    let mut table = session::table([]);
+    let mut table = Table::new("", ["", "", ""], 1..2);
     let mut row = |name: &str, value: String, more: String| {
-        table.add_row([name, value.as_str(), more.as_str()]);
+        table.row([name.to_owned(), value, more]);
     };
     let count = |n: u64| size::grouped(n);
     let total = stats.requests();
@@ -55,12 +56,11 @@ pub fn text(stats: &Snapshot) -> String {
         }
     }
     let heads = ["latency", "p50", "p99", "p99.9", "max", "samples"];
-    let mut latency = session::table(heads.map(str::to_owned));
+    let mut latency = Table::new("", heads, 1..6);
     for (name, of) in [("submit", &stats.submit), ("completion", &stats.completion)] {
-        latency.add_row(latency_row(name, of));
+        latency.row(latency_row(name, of));
     }
-    let (figures, latency) = (session::lines(&mut table, 1..2), session::lines(&mut latency, 1..6));
-    format!("uringlet: summary\n{figures}\n{latency}")
+    format!("uringlet: summary\n{}\n{}", table.text(), latency.text())
 }
 
 fn latency_row(name: &str, of: &Distribution) -> [String; 6] {

@@ -15,6 +15,7 @@ use hdrhistogram::Histogram;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
 use serde::Serialize;
+use serde_with::with_prefix;
 use std::io::Error;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -193,24 +194,40 @@ pub struct LatencyFigure {
     pub samples: u64,
     /// None for an engine that has no submit.
     pub submit: Option<SubmitFigure>,
-    /// From the end of the submit (of a synchronous engine: the beginning of the call) to the reap, mean.
-    pub complete_us_mean: f64,
-    /// The same, 99.9th percentile.
-    pub complete_us_p999: f64,
-    /// The same, the shortest.
-    pub complete_us_min: f64,
-    /// The same, the longest.
-    pub complete_us_max: f64,
-    /// The same, standard deviation.
-    pub complete_us_stdev: f64,
-    /// The same, at each of [`PERCENTILES`].
-    pub complete_us_percentiles: [f64; PERCENTILES.len()],
+    /// From the end of the submit (of a synchronous engine: the beginning of the call) to the reap.
+    #[serde(flatten, with = "complete_us")]
+    pub complete: Distribution,
     /// From the beginning of the submit (of a synchronous engine: of the call) to the reap.
     pub total_us: Spread,
-    /// Of that, the part of the requests up to each of [`BOUNDS_NS`] and above the one before it; the last: above all.
+    /// Of that, the part of the requests up to each of [`BOUNDS_NS`] and above the one before it;
+    /// the last: above all.
     #[serde(skip)]
     pub total_shares: [f64; BOUNDS_NS.len() + 1],
 }
+
+/// How many times are distributed, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Distribution {
+    pub mean: f64,
+    /// 99.9th percentile.
+    pub p999: f64,
+    pub min: f64,
+    pub max: f64,
+    /// Standard deviation.
+    pub stdev: f64,
+    /// At each of [`PERCENTILES`].
+    pub percentiles: [f64; PERCENTILES.len()],
+}
+
+impl Distribution {
+    pub fn spread(&self) -> Spread {
+        let Self { mean, min, max, stdev, .. } = *self;
+        Spread { min, mean, max, stdev }
+    }
+}
+
+with_prefix!(complete_us "complete_us_");
+with_prefix!(us_per_call "us_per_call_");
 
 /// Latencies between which fio counts, in nanoseconds.
 pub const BOUNDS_NS: [u64; 31] = {
@@ -254,18 +271,9 @@ impl Spread {
 pub struct SubmitFigure {
     /// All that time, divided by the requests.
     pub us_per_request_mean: f64,
-    /// Mean of a call.
-    pub us_per_call_mean: f64,
-    /// 99.9th percentile of the calls, whatever number of requests each handed over.
-    pub us_per_call_p999: f64,
-    /// The shortest call.
-    pub us_per_call_min: f64,
-    /// The longest call.
-    pub us_per_call_max: f64,
-    /// Standard deviation of the calls.
-    pub us_per_call_stdev: f64,
-    /// Of the calls, at each of [`PERCENTILES`].
-    pub us_per_call_percentiles: [f64; PERCENTILES.len()],
+    /// Of the calls, whatever number of requests each handed over.
+    #[serde(flatten, with = "us_per_call")]
+    pub calls: Distribution,
     /// Requests per call.
     pub requests_per_call: f64,
 }
@@ -323,26 +331,15 @@ impl Latency {
 
     /// What came out.
     fn figure(&self) -> LatencyFigure {
-        let completions = &self.completions;
         let submit = (self.requests > 0).then(|| SubmitFigure {
             us_per_request_mean: self.calls.sum.as_secs_f64() * 1e6 / self.requests as f64,
-            us_per_call_mean: self.calls.mean(),
-            us_per_call_p999: self.calls.at(99.9),
-            us_per_call_min: self.calls.histogram.min() as f64 / 1e3,
-            us_per_call_max: self.calls.histogram.max() as f64 / 1e3,
-            us_per_call_stdev: self.calls.histogram.stdev() / 1e3,
-            us_per_call_percentiles: self.calls.percentiles(),
+            calls: self.calls.distribution(),
             requests_per_call: self.requests as f64 / self.calls.histogram.len() as f64,
         });
         LatencyFigure {
             samples: self.total.count,
             submit,
-            complete_us_mean: completions.mean(),
-            complete_us_p999: completions.at(99.9),
-            complete_us_min: completions.histogram.min() as f64 / 1e3,
-            complete_us_max: completions.histogram.max() as f64 / 1e3,
-            complete_us_stdev: completions.histogram.stdev() / 1e3,
-            complete_us_percentiles: completions.percentiles(),
+            complete: self.completions.distribution(),
             total_us: self.total.summary(),
             total_shares: self.total.shares(),
         }
@@ -368,16 +365,16 @@ impl Times {
         self.sum += time;
     }
 
-    fn mean(&self) -> f64 {
-        self.sum.as_secs_f64() * 1e6 / self.histogram.len().max(1) as f64
-    }
-
-    fn at(&self, percentile: f64) -> f64 {
-        self.histogram.value_at_percentile(percentile) as f64 / 1e3
-    }
-
-    fn percentiles(&self) -> [f64; PERCENTILES.len()] {
-        PERCENTILES.map(|percentile| self.at(percentile))
+    fn distribution(&self) -> Distribution {
+        let at = |percentile| self.histogram.value_at_percentile(percentile) as f64 / 1e3;
+        Distribution {
+            mean: self.sum.as_secs_f64() * 1e6 / self.histogram.len().max(1) as f64,
+            p999: at(99.9),
+            min: self.histogram.min() as f64 / 1e3,
+            max: self.histogram.max() as f64 / 1e3,
+            stdev: self.histogram.stdev() / 1e3,
+            percentiles: PERCENTILES.map(at),
+        }
     }
 }
 
@@ -501,11 +498,12 @@ mod tests {
             figure.total_shares.into_iter().filter(|share| *share > 0.0).collect();
         assert_eq!((shares, figure.total_shares[12]), (vec![0.5, 0.5], 0.5), "10 µs and 14 µs");
         let submit = figure.submit.unwrap();
-        assert_eq!((submit.requests_per_call, figure.complete_us_mean), (2.0, 8.0));
-        assert!((submit.us_per_request_mean * 2.0 - submit.us_per_call_mean).abs() < 1e-9);
-        assert!(submit.us_per_call_p999 <= submit.us_per_call_max);
-        assert!((figure.complete_us_p999 - 9.0).abs() < 0.02, "{figure:?}");
-        let others = [figure.complete_us_min, figure.complete_us_max, figure.complete_us_stdev];
+        assert_eq!((submit.requests_per_call, figure.complete.mean), (2.0, 8.0));
+        assert!((submit.us_per_request_mean * 2.0 - submit.calls.mean).abs() < 1e-9);
+        assert!(submit.calls.p999 <= submit.calls.max);
+        assert!((figure.complete.p999 - 9.0).abs() < 0.02, "{figure:?}");
+        let Spread { min, max, stdev, .. } = figure.complete.spread();
+        let others = [min, max, stdev];
         for (found, expected) in others.into_iter().zip([7.0, 9.0, 1.0]) {
             assert!((found - expected).abs() < 0.02, "{figure:?}");
         }

@@ -10,8 +10,8 @@ mod trial;
 mod workload;
 
 pub use drive::{
-    BOUNDS_NS, Figure, LatencyFigure, PERCENTILES, Queue, Request, Spread, SubmitFigure, cpu_time,
-    keep_in_flight,
+    BOUNDS_NS, Distribution, Figure, LatencyFigure, PERCENTILES, Queue, Request, Spread,
+    SubmitFigure, cpu_time, keep_in_flight,
 };
 pub use engine::Engine;
 pub use native::Libaio;

@@ -153,7 +153,7 @@ impl Cell {
         Some(Values {
             mb_per_s: of(|figure| Some(figure.iops * BLOCK as f64 / 1e6))?,
             submit_us: of(|figure| Some(figure.latency?.submit?.us_per_request_mean)),
-            complete_ms: of(|figure| Some(figure.latency?.complete_us_mean / 1e3))?,
+            complete_ms: of(|figure| Some(figure.latency?.complete.mean / 1e3))?,
             ratio: None,
         })
     }
@@ -430,7 +430,7 @@ impl Report {
                 let latencies = cell.figures.iter().filter_map(|run| run.latency.as_ref());
                 let curve = plots::percentiles(
                     cell.engine,
-                    latencies.map(|latency| &latency.complete_us_percentiles),
+                    latencies.map(|latency| &latency.complete.percentiles),
                 );
                 Series { name: cell.road(), style, ..curve }
             });
@@ -478,6 +478,7 @@ fn milliseconds(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::Distribution;
 
     /// Every cell of a machine on which the engine at `at` in [`ROADS`] does `100 + at` requests a second.
     fn measured() -> Vec<Cell> {
@@ -498,12 +499,7 @@ mod tests {
                         latency: Some(bench::LatencyFigure {
                             samples: 1,
                             submit: None,
-                            complete_us_mean: 2000.0,
-                            complete_us_p999: 1.0,
-                            complete_us_min: 1.0,
-                            complete_us_max: 1.0,
-                            complete_us_stdev: 1.0,
-                            complete_us_percentiles: [1.0; 17],
+                            complete: Distribution { mean: 2000.0, ..Distribution::default() },
                             total_us: Default::default(),
                             total_shares: Default::default(),
                         }),

@@ -115,10 +115,10 @@ impl Cell {
         };
         Some(Values {
             kiops: median(self.iops())? / 1e3,
-            lat_min_us: of(|latency| latency.complete_us_min),
-            lat_mean_us: of(|latency| latency.complete_us_mean),
-            lat_max_us: of(|latency| latency.complete_us_max),
-            lat_stdev_us: of(|latency| latency.complete_us_stdev),
+            lat_min_us: of(|latency| latency.complete.min),
+            lat_mean_us: of(|latency| latency.complete.mean),
+            lat_max_us: of(|latency| latency.complete.max),
+            lat_stdev_us: of(|latency| latency.complete.stdev),
             ratio: None,
         })
     }
@@ -327,7 +327,7 @@ impl Report {
             let mine = measured().filter(|cell| cell.depth == *depth && !cell.timed.is_empty());
             let curves = mine.map(|cell| {
                 let latencies = cell.timed.iter().filter_map(|run| run.latency.as_ref());
-                plots::percentiles(cell.engine, latencies.map(|l| &l.complete_us_percentiles))
+                plots::percentiles(cell.engine, latencies.map(|l| &l.complete.percentiles))
             });
             let curves: Vec<_> = curves.collect();
             if !curves.is_empty() {
