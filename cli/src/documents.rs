@@ -1,4 +1,5 @@
-//! The documents hold: links lead somewhere, command lines can be parsed, variables and tests exist.
+//! The documents hold: links lead somewhere, command lines can be parsed, variables and tests
+//! exist.
 
 use crate::Cli;
 use clap::{Command, CommandFactory as _, error::ErrorKind};

@@ -24,7 +24,8 @@ const HELP: &str = include_str!("../help/uringlet.txt");
 
 /// Asynchronous file I/O for Linux in user space.
 #[derive(Parser)]
-#[command(name = "uringlet", version = machine::VERSION, after_help = session::help(&[HELP]), arg_required_else_help = true)]
+#[command(name = "uringlet", version = machine::VERSION, after_help = session::help(&[HELP]))]
+#[command(arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

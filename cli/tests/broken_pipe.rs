@@ -52,7 +52,8 @@ fn every_command_ends_quietly() {
     for arguments in [
         "bench --workloads cached-read --engines psync --seconds 0.01 --rounds 1 --size 1M",
         "bench job.fio --seconds 0.01 --rounds 1 --engines psync",
-        "bench --workloads cached-read --engines psync --seconds 0.01 --rounds 1 --size 1M --csv /dev/stdout --json /dev/stderr",
+        "bench --workloads cached-read --engines psync --seconds 0.01 --rounds 1 --size 1M \
+         --csv /dev/stdout --json /dev/stderr",
         "compare result.json result.json",
         "doctor",
         "doctor --json",

@@ -8,7 +8,8 @@ fn uringlet(arguments: &[&str]) -> assert_cmd::assert::Assert {
     Command::new(assert_cmd::cargo::cargo_bin!("uringlet")).args(arguments).assert()
 }
 
-/// Every command, and every command of a command, found in the help texts: `["reproduce", "lookup"]`.
+/// Every command, and every command of a command, found in the help texts: `["reproduce",
+/// "lookup"]`.
 fn commands() -> Vec<Vec<String>> {
     let mut found = vec![Vec::new()];
     let mut at = 0;

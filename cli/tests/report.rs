@@ -230,7 +230,8 @@ fn the_check_of_pages_finds_what_is_wrong() {
         &page,
         "<!DOCTYPE html><title>x</title><body style='background:#fff'><h1>x</h1><h3>left out</h3>\
          <div style='width:2000px'>wide</div><p style='color:#ccc'>pale</p><a href='#no'>link</a>\
-         <figure><svg class='plot' role='img' aria-describedby='d' viewBox='0 0 360 100' width='360'>\
+         <figure><svg class='plot' role='img' aria-describedby='d' \
+         viewBox='0 0 360 100' width='360'>\
          <title>t</title><desc id='d'>d</desc><text class='axis x' x='350' y='50'>no unit</text>\
          <text x='10' y='50'>one</text><text x='12' y='50'>other</text></svg></figure>\
          <img src='http://127.0.0.1:9/picture'>",
@@ -257,7 +258,8 @@ fn the_check_of_pages_finds_what_is_wrong() {
     assert!(seen.requests.iter().any(|url| url == "http://127.0.0.1:9/picture"), "{seen:?}");
 }
 
-/// Starts it, has it interrupted after the line that begins with `header`, and gives what it wrote to `--json`.
+/// Starts it, has it interrupted after the line that begins with `header`, and gives what it wrote
+/// to `--json`.
 fn interrupted(arguments: &[&str], header: &str) -> Value {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let output = tempfile::tempdir().unwrap();

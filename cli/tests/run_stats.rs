@@ -1,4 +1,5 @@
-//! What `uringlet run` says of a program's counters while it runs and at its end: lines, JSON, Prometheus' format.
+//! What `uringlet run` says of a program's counters while it runs and at its end: lines, JSON,
+//! Prometheus' format.
 
 use assert_cmd::Command;
 use predicates::prelude::*;
@@ -16,7 +17,8 @@ fn run(arguments: &[&str]) -> assert_cmd::assert::Assert {
 /// A program that makes 64 requests.
 fn fio(folder: &Path) -> String {
     format!(
-        "fio --name=job --filename={}/data --size=256k --bs=4k --ioengine=libaio --rw=write --output=/dev/null",
+        "fio --name=job --filename={}/data --size=256k --bs=4k --ioengine=libaio --rw=write \
+         --output=/dev/null",
         folder.display()
     )
 }
@@ -29,8 +31,8 @@ struct Sample {
     value: f64,
 }
 
-/// Parses the text format strictly: metric names, escapes, HELP and TYPE once and in front of a family's
-/// samples, no sample twice, and of histograms what makes one.
+/// Parses the text format strictly: metric names, escapes, HELP and TYPE once and in front of a
+/// family's samples, no sample twice, and of histograms what makes one.
 fn parse(text: &str) -> Vec<Sample> {
     assert!(text.ends_with('\n') && !text.contains("\n\n"));
     let mut samples: Vec<Sample> = Vec::new();

@@ -1,4 +1,5 @@
-//! `uringlet top` on running programs: its figures are theirs, its screen fits, and nothing is left of the killed.
+//! `uringlet top` on running programs: its figures are theirs, its screen fits, and nothing is left
+//! of the killed.
 #![allow(unsafe_code)]
 
 use serde_json::Value;
@@ -65,9 +66,9 @@ impl Running {
     fn start(options: &[&str], jobs: u32) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let job = format!(
-            "fio --name=job --directory=$0 --size=1M --bs=4k --ioengine=libaio --iodepth=4 --rw=randrw \
-             --numjobs={jobs} --rate_iops=500 --time_based --runtime=600 --output-format=json \
-             --output=$0/fio.json & echo $!; wait $!; echo done; read end; exit 0"
+            "fio --name=job --directory=$0 --size=1M --bs=4k --ioengine=libaio --iodepth=4 \
+             --rw=randrw --numjobs={jobs} --rate_iops=500 --time_based --runtime=600 \
+             --output-format=json --output=$0/fio.json & echo $!; wait $!; echo done; read end; exit 0"
         );
         let mut run = uringlet()
             .arg("run")
@@ -106,7 +107,8 @@ impl Drop for Running {
     }
 }
 
-/// The next line of a child's standard output; what is read ahead is lost, so lines come one by one.
+/// The next line of a child's standard output; what is read ahead is lost, so lines come one by
+/// one.
 fn line(child: &mut Child) -> String {
     let mut line = String::new();
     let stdout = child.stdout.as_mut().unwrap();
@@ -405,7 +407,8 @@ fn the_terminal_is_restored_whatever_ends_top() {
 fn top_ends_with_its_terminal() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("pid");
-    // Once as the terminal's own process, which is told of its end, and once with that signal ignored.
+    // Once as the terminal's own process, which is told of its end, and once with that signal
+    // ignored.
     for before in ["", "trap '' HUP; "] {
         let terminal = Terminal::start(
             80,

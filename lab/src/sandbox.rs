@@ -34,8 +34,8 @@ pub enum Forbidden {
     /// Starting threads; new processes are allowed
     #[value(name = "threads")]
     Threads,
-    /// What Docker's default profile refuses of all that matters for I/O: io_uring, perf_event_open,
-    /// userfaultfd, memory policies; clone3 with ENOSYS
+    /// What Docker's default profile refuses of all that matters for I/O: io_uring,
+    /// perf_event_open, userfaultfd, memory policies; clone3 with ENOSYS
     #[value(name = "docker")]
     Docker,
 }
@@ -75,7 +75,8 @@ impl Forbidden {
         }
     }
 
-    /// A filter cannot look into clone3's structure, so the C library is sent back to clone (as Docker does).
+    /// A filter cannot look into clone3's structure, so the C library is sent back to clone (as
+    /// Docker does).
     fn hides_clone3(self) -> bool {
         matches!(self, Self::Threads | Self::Docker)
     }
@@ -112,7 +113,8 @@ fn errno(text: &str) -> Result<i32, String> {
             .find(|&errno| errno_name(errno).is_some_and(|name| name.eq_ignore_ascii_case(text))),
     };
     found.ok_or_else(|| {
-        format!("expected the name of an errno such as EPERM or ENOSYS, or a number from 1 to {ERRNO_MAX}")
+        let expected = "expected the name of an errno such as EPERM or ENOSYS";
+        format!("{expected}, or a number from 1 to {ERRNO_MAX}")
     })
 }
 
@@ -166,8 +168,8 @@ impl Sandbox {
             }
             Ok(())
         };
-        // SAFETY: the closure runs between fork and exec. The filters are ready; applying one makes two
-        // system calls and allocates nothing.
+        // SAFETY: the closure runs between fork and exec. The filters are ready; applying one makes
+        // two system calls and allocates nothing.
         unsafe { command.pre_exec(enter) };
         Ok(())
     }

@@ -28,7 +28,8 @@ pub const SMALLEST: u64 = 1 << 20;
 /// Where a benchmark works, on the command line.
 #[derive(Args, Clone)]
 pub struct Place {
-    /// A folder or a new name for the scratch file, or an existing file or block device to read [default: .]
+    /// A folder or a new name for the scratch file, or an existing file or block device to read
+    /// [default: .]
     #[arg(long, value_name = "PATH")]
     pub file: Option<PathBuf>,
 
@@ -36,7 +37,8 @@ pub struct Place {
     #[arg(long, requires = "file")]
     pub allow_writes: bool,
 
-    /// Bytes of the scratch file, or of the existing file to be used [default: 256M, less if space is short]
+    /// Bytes of the scratch file, or of the existing file to be used [default: 256M, less if space
+    /// is short]
     #[arg(long, value_parser = file_size, allow_hyphen_values = true)]
     pub size: Option<u64>,
 }
@@ -195,8 +197,8 @@ impl Scratch {
         Ok(std::fs::read_dir("/proc/self/fd")?.map(same).filter(|same| *same).count())
     }
 
-    /// Fills a scratch file with data that no file system can compress away, and brings it to the device. `go_on` gets
-    /// the bytes written so far and may stop it.
+    /// Fills a scratch file with data that no file system can compress away, and brings it to the
+    /// device. `go_on` gets the bytes written so far and may stop it.
     ///
     /// # Errors
     /// The file system is full, or fails; `Interrupted` if `go_on` said so.
@@ -243,12 +245,14 @@ impl Scratch {
         Ok(rustix::fs::fadvise(&self.buffered, 0, None, advice)?)
     }
 
-    /// Has random reads not turned into many by read-ahead. A hint: without it, figures are only lower.
+    /// Has random reads not turned into many by read-ahead. A hint: without it, figures are only
+    /// lower.
     pub fn expect_random_reads(&self) {
         let _ = self.advise(Advice::Random);
     }
 
-    /// The part of the first `len` bytes, at least 1, that lies in the page cache: 0 to 1 (mincore(2)).
+    /// The part of the first `len` bytes, at least 1, that lies in the page cache: 0 to 1
+    /// (mincore(2)).
     ///
     /// # Errors
     /// The file cannot be mapped.

@@ -1,4 +1,5 @@
-//! What every measurement has around it: Ctrl-C, the scratch file filled, a progress bar, the header, its files.
+//! What every measurement has around it: Ctrl-C, the scratch file filled, a progress bar, the
+//! header, its files.
 
 use crate::machine::{Machine, Storage};
 use crate::report::{Document, Files, Header, Outputs};
@@ -26,8 +27,8 @@ const REFUSED: u8 = 2;
 /// Exit status after Ctrl-C, as a shell has it.
 pub const INTERRUPTED: u8 = 130;
 
-/// The first signal ends the measurement in order, the second one ends the process: the scratch file has no
-/// name any more, so the kernel frees it either way.
+/// The first signal ends the measurement in order, the second one ends the process: the scratch
+/// file has no name any more, so the kernel frees it either way.
 ///
 /// # Errors
 /// The handler cannot be installed.
@@ -40,8 +41,8 @@ pub fn stop_on_ctrl_c() -> Result<()> {
     .context("cannot handle Ctrl-C")
 }
 
-/// Waits until a child has ended, and meanwhile tells it once if there was a Ctrl-C. Does not wait where the kernel
-/// has no descriptors of processes.
+/// Waits until a child has ended, and meanwhile tells it once if there was a Ctrl-C. Does not wait
+/// where the kernel has no descriptors of processes.
 pub fn until_ended(child: &Child, stop: impl FnOnce(Pid)) {
     /// How often Ctrl-C is looked for.
     const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
@@ -149,7 +150,8 @@ impl<'a> Session<'a> {
         Ok(Self { outputs, file, files: None, first: None })
     }
 
-    /// Makes the files, unless they are, and says what is going to be measured; what it has said before is not repeated.
+    /// Makes the files, unless they are, and says what is going to be measured; what it has said
+    /// before is not repeated.
     ///
     /// # Errors
     /// As [`Outputs::open`]; standard output cannot be written to.
@@ -221,8 +223,8 @@ fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).expect("the templates are constants")
 }
 
-/// What is known before the first measurement: `file` says what is worked on; `more` has lines of the
-/// command's own.
+/// What is known before the first measurement: `file` says what is worked on; `more` has lines of
+/// the command's own.
 pub fn header(
     command: &str,
     machine: &Machine,
@@ -262,7 +264,8 @@ pub fn notices(machine: &Machine, storage: &Storage, own: &[String]) -> Vec<Stri
     }
     if storage.is_memory() {
         notices.push(format!(
-            "{} keeps files in memory: this says nothing about a disk (--file FOLDER for another place)",
+            "{} keeps files in memory: this says nothing about a disk (--file FOLDER for another \
+             place)",
             storage.file_system
         ));
     }

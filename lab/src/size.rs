@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// Bytes from a number with an optional unit k, M, G or T (powers of 1024; `KiB` and `KB` mean the same).
+/// Bytes from a number with an optional unit k, M, G or T (powers of 1024; `KiB` and `KB` mean the
+/// same).
 ///
 /// # Errors
 /// What was expected; the caller adds the field and the value.

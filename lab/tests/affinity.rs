@@ -77,7 +77,8 @@ struct FileSystems {
     report: Value,
 }
 
-/// Runs the part with file systems, after which nothing may be left. None where the kernel has none for us.
+/// Runs the part with file systems, after which nothing may be left. None where the kernel has none
+/// for us.
 fn file_systems(test: &str, programs: &[(&str, &str)]) -> Option<FileSystems> {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let own = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

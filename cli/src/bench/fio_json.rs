@@ -1,8 +1,9 @@
 //! Results in the shape of fio's JSON, so that what reads fio's reads ours.
 //!
-//! The keys and units are fio's. One entry of `jobs` is one engine under one workload at one depth: counts, rates and CPU shares are those of the median round, latencies those of the run that is made for
-//! them. What fio samples twice a second (`bw_min`, `iops_mean` and so on) is taken over the rounds. What fio's shape has no
-//! place for is under `uringlet`.
+//! The keys and units are fio's. One entry of `jobs` is one engine under one workload at one depth:
+//! counts, rates and CPU shares are those of the median round, latencies those of the run that is
+//! made for them. What fio samples twice a second (`bw_min`, `iops_mean` and so on) is taken over
+//! the rounds. What fio's shape has no place for is under `uringlet`.
 
 #![allow(unsafe_code)]
 

@@ -240,7 +240,8 @@ impl Matrix {
         Comparison::of(ours.side()?, natives)
     }
 
-    /// Runs all rounds, and then once more for latencies. `progress` hears of every cell before it is run.
+    /// Runs all rounds, and then once more for latencies. `progress` hears of every cell before it
+    /// is run.
     pub fn measure(
         &mut self,
         scratch: &Scratch,

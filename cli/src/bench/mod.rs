@@ -31,12 +31,14 @@ const JOBS: &str = include_str!("../../help/bench-jobs.txt");
 const STATUS: &str = "\
 Exit status: 0; 1 if the benchmark failed; 2 if it was refused; 130 after Ctrl-C.";
 
-/// Compares uringlet with plain pread/pwrite, Linux AIO, io_uring and POSIX AIO on your disk, in under 2 minutes.
+/// Compares uringlet with plain pread/pwrite, Linux AIO, io_uring and POSIX AIO on your disk, in
+/// under 2 minutes.
 #[derive(Args)]
 #[command(after_help = session::help(&[EXAMPLES, METHOD, JOBS, STATUS]))]
 pub struct Arguments {
     /// fio's job files, which fio runs with each engine instead of the workloads
-    #[arg(value_name = "JOB.fio", conflicts_with_all = ["file", "size", "bs", "depth", "workloads"])]
+    #[arg(value_name = "JOB.fio",
+          conflicts_with_all = ["file", "size", "bs", "depth", "workloads"])]
     jobs: Vec<PathBuf>,
 
     /// Only the jobs of this name
@@ -62,12 +64,14 @@ pub struct Arguments {
     #[arg(long, value_delimiter = ',', value_enum)]
     workloads: Vec<Workload>,
 
-    /// Seconds for each engine, line and round, at most so many for a job [default: 0.2; with --full 0.5]
+    /// Seconds for each engine, line and round, at most so many for a job [default: 0.2; with
+    /// --full 0.5]
     #[arg(long, value_parser = seconds, allow_hyphen_values = true)]
     seconds: Option<f64>,
 
     /// Rounds, over which the median is taken
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000), allow_hyphen_values = true)]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000),
+          allow_hyphen_values = true)]
     rounds: u32,
 
     /// The whole matrix: every engine and workload at depths 1, 8, 32 and 74, about 10 minutes

@@ -123,7 +123,8 @@ impl<'a> Report<'a> {
         let submitting: Vec<Engine> =
             all.iter().copied().filter(|engine| !engine.is_synchronous()).collect();
         if !submitting.is_empty() {
-            let heading = "Submit by the caller's clock, µs: mean per request / 99.9th percentile of the calls";
+            let heading = "Submit by the caller's clock, µs: \
+                           mean per request / 99.9th percentile of the calls";
             let plots = self.latency_plots(
                 |latency| Some(latency.submit?.calls.percentiles),
                 "time of a submit call",
@@ -266,8 +267,9 @@ impl<'a> Report<'a> {
             keys,
             groups,
         };
-        let about = "Requests per second divided by those of the best native engine of the same line; whiskers \
-                     reach from the lowest to the highest single round. To the left of 1 (▼) uringlet is slower.";
+        let about = "Requests per second divided by those of the best native engine of the same \
+                     line; whiskers reach from the lowest to the highest single round. To the left \
+                     of 1 (▼) uringlet is slower.";
         let title = format!("{} against the best native engine", subject.name());
         Some(Figure::bars(title, about, bars))
     }
@@ -355,7 +357,8 @@ fn submit_text(latency: LatencyFigure) -> Option<String> {
     Some(format!("{} / {}", size::digits(mean), size::digits(p999)))
 }
 
-/// Of a comparison with the engine of this name: ratio, lowest and highest of a round, and that name.
+/// Of a comparison with the engine of this name: ratio, lowest and highest of a round, and that
+/// name.
 pub fn ratio_cells<E>(
     found: Option<(&Comparison<E>, impl Into<String>)>,
     rounds: u32,

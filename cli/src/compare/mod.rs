@@ -17,7 +17,8 @@ use strum::VariantArray as _;
 
 const HELP: &str = include_str!("../../help/compare.txt");
 
-/// Says what has changed between two runs of bench or reproduce, and whether that is more than noise.
+/// Says what has changed between two runs of bench or reproduce, and whether that is more than
+/// noise.
 #[derive(Args)]
 #[command(after_help = session::help(&[HELP]))]
 pub struct Arguments {
@@ -244,7 +245,8 @@ fn only_in(one: &Run, other: &Run) -> Vec<String> {
     names.filter(|name| has(one, name) && !has(other, name)).cloned().collect()
 }
 
-/// What was not the same beside uringlet itself; of the machine not what changes from minute to minute.
+/// What was not the same beside uringlet itself; of the machine not what changes from minute to
+/// minute.
 fn differences(a: &Value, b: &Value) -> Vec<String> {
     let mut notices = Vec::new();
     for part in ["machine", "storage", "settings"] {

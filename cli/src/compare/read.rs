@@ -106,7 +106,8 @@ pub struct Run {
 /// Arrays of rounds in a cell.
 const ROUNDS: [&str; 5] = ["figures", "rates", "timed", "runs", "ns"];
 
-/// Arrays of cells in the results of an experiment, and what to call a cell of each; of bench, `jobs` is fio's.
+/// Arrays of cells in the results of an experiment, and what to call a cell of each; of bench,
+/// `jobs` is fio's.
 const CELLS: [(&str, &str); 4] =
     [("cells", ""), ("lookups", "lookup"), ("paths", "path"), ("jobs", "job")];
 
@@ -223,7 +224,8 @@ fn measured(cell: &Value) -> Vec<(Metric, Measured)> {
         return Vec::new();
     }
     let rounds = ROUNDS.iter().filter_map(|name| cell[*name].as_array());
-    // A run that is timed is not one for the rate; of the arrays that have a metric, the first is meant for it.
+    // A run that is timed is not one for the rate; of the arrays that have a metric, the first is
+    // meant for it.
     let rounds: Vec<&Vec<Value>> = rounds.collect();
     let of = |metric: Metric| {
         let in_rounds = rounds.iter().find_map(|rounds| {

@@ -30,7 +30,8 @@ pub struct Arguments {
     #[command(flatten)]
     sandbox: Sandbox,
 
-    /// Folders whose file systems are tried [default: . and, if they are others, /tmp and /dev/shm]
+    /// Folders whose file systems are tried [default: . and, if they are others, /tmp and
+    /// /dev/shm]
     #[arg(value_name = "DIR")]
     folders: Vec<PathBuf>,
 }

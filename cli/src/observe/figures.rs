@@ -132,15 +132,15 @@ counters! {
     after_losing_baton after_losing_baton "Requests whose executor had lost the baton.",
     wake_ups wakeups "Times that a worker was woken or made.",
     hand_overs handovers "Times that the baton was taken from a blocked holder.",
-    reads_ahead reads_ahead "Cached reads whose pages were asked for before a thread waited for them.",
+    reads_ahead reads_ahead "Cached reads whose pages were asked for before a wait.",
     syncs_together syncs_together "Fsyncs done by one call with others of their descriptor.",
     reads_in_parts reads_in_parts "Large cached reads that several threads did in parts.",
     submissions_local submissions_local "Placed requests executed in the submitter's cell.",
     submissions_remote submissions_remote "Placed requests executed in another cell.",
     completions_local completions_local "Placed requests completed in the interrupt's cell.",
-    completions_remote completions_remote "Placed requests completed in another cell than the interrupt's.",
+    completions_remote completions_remote "Placed requests completed outside the interrupt's cell.",
     completions_home completions_home "Placed requests completed in the submitter's cell.",
-    completions_away completions_away "Placed requests completed in another cell than the submitter's.",
+    completions_away completions_away "Placed requests completed outside the submitter's cell.",
     cpu_hand_overs cpu_handovers "Times that a placed request went from one CPU to another.",
 }
 

@@ -45,8 +45,8 @@ fn find_from(folder: &Path, drop_in: DropIn) -> Result<PathBuf> {
         folder.join("deps").join(name),
         folder.join("../lib/uringlet").join(name),
     ];
-    // cargo puts it into `deps/`, and beside the executable only when asked for the whole workspace:
-    // of the two, the newer one is of the same build as the executable.
+    // cargo puts it into `deps/`, and beside the executable only when asked for the whole
+    // workspace: of the two, the newer one is of the same build as the executable.
     let modified = |place: &&PathBuf| place.metadata().and_then(|data| data.modified()).ok();
     let built = places[..2].iter().filter(|place| place.is_file()).max_by_key(modified);
     let Some(found) = built.or(places.last().filter(|place| place.is_file())) else {
@@ -58,7 +58,8 @@ fn find_from(folder: &Path, drop_in: DropIn) -> Result<PathBuf> {
         );
     };
     let found = found.canonicalize().with_context(|| found.display().to_string())?;
-    // ld.so(8): the elements of LD_PRELOAD are separated by spaces or colons, and nothing escapes them.
+    // ld.so(8): the elements of LD_PRELOAD are separated by spaces or colons, and nothing escapes
+    // them.
     if found.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':')) {
         bail!(
             "{}: the dynamic loader cannot preload from a path with a space or a colon; \

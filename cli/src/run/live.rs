@@ -26,7 +26,8 @@ pub struct Options {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     stats_json: Option<PathBuf>,
 
-    /// Write the counters at the program's exit in Prometheus' text format to FILE (- for standard output)
+    /// Write the counters at the program's exit in Prometheus' text format to FILE (- for standard
+    /// output)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     stats_prometheus: Option<PathBuf>,
 }

@@ -28,7 +28,8 @@ use uringlet::stats::{ProcessId, Region};
 const ENGINE: &str = "URINGLET_ENGINE";
 /// Read by the drop-ins: the engine null was asked for, so they do not warn of it.
 const NULL_MEANT: &str = "URINGLET_NULL_MEANT";
-/// Read by the drop-ins: where to find the memory to count into, shared by the program and its children.
+/// Read by the drop-ins: where to find the memory to count into, shared by the program and its
+/// children.
 const STATS: &str = "URINGLET_STATS";
 /// Its value for memory of the process's own, which `uringlet top` finds.
 const STATS_OWN: &str = "auto";
@@ -50,7 +51,8 @@ pub struct Arguments {
     #[arg(long)]
     observe: bool,
 
-    /// What executes the requests; null completes each with 0 and MOVES NO DATA (it shows the cost of the frame)
+    /// What executes the requests; null completes each with 0 and MOVES NO DATA (it shows the cost
+    /// of the frame)
     #[arg(long, default_value = EngineKind::default().name(),
           value_parser = PossibleValuesParser::new(EngineKind::ALL.map(EngineKind::name)))]
     engine: String,

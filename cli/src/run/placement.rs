@@ -18,7 +18,8 @@ pub struct CpuOptions {
     #[arg(long, value_name = "CPUS")]
     completion_affinity: Option<Affinity>,
 
-    /// Where completions go: 0 leaves them, 1 sends them back to the submitter's cell, 2 to its very CPU
+    /// Where completions go: 0 leaves them, 1 sends them back to the submitter's cell, 2 to its
+    /// very CPU
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=2))]
     rq_affinity: Option<u8>,
 }

@@ -162,7 +162,8 @@ fn check_script(script: &Path, line: &[u8], levels: usize) -> Result<(), Refusal
     Ok(())
 }
 
-/// The loader ignores LD_PRELOAD in a program that gains privileges (ld.so(8), secure-execution mode).
+/// The loader ignores LD_PRELOAD in a program that gains privileges (ld.so(8), secure-execution
+/// mode).
 fn check_privileges(program: &Path) -> Result<(), Refusal> {
     let metadata = match std::fs::metadata(program) {
         Ok(metadata) => metadata,

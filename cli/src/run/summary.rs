@@ -8,8 +8,8 @@ use uringlet::stats::{Distribution, Snapshot};
 pub fn text(stats: &Snapshot) -> String {
     if stats.contexts == 0 {
         return "uringlet: nothing went through it.\n\
-                Likely reasons: the program did not use libaio or POSIX AIO in this run (another I/O \
-                engine was chosen, or it ended first);\n\
+                Likely reasons: the program did not use libaio or POSIX AIO in this run \
+                (another I/O engine was chosen, or it ended first);\n\
                 or it makes its system calls neither through libaio nor through libc's syscall().\n"
             .into();
     }

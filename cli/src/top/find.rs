@@ -1,7 +1,7 @@
 //! Finds the counters of programs through the descriptors that their processes have open.
 //!
-//! What stands behind a descriptor may be anybody's doing: it is looked at before it is opened, and opened for
-//! reading only.
+//! What stands behind a descriptor may be anybody's doing: it is looked at before it is opened, and
+//! opened for reading only.
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -10,7 +10,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use uringlet::stats::{ContextNow, Region, Snapshot};
 
-/// A program: what was started by one `uringlet run`, or a process that is observed by itself, with their children.
+/// A program: what was started by one `uringlet run`, or a process that is observed by itself, with
+/// their children.
 #[derive(Serialize)]
 pub struct Program {
     #[serde(skip)]
@@ -66,7 +67,8 @@ impl Programs {
         &mut self.finder
     }
 
-    /// What there is now, in no order. Of a program that was not there at the last look, rates are 0.
+    /// What there is now, in no order. Of a program that was not there at the last look, rates are
+    /// 0.
     ///
     /// # Errors
     /// /proc cannot be read.

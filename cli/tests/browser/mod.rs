@@ -1,4 +1,5 @@
-//! A headless Chromium, spoken to by the DevTools protocol through a pipe: messages of JSON, each ended by NUL.
+//! A headless Chromium, spoken to by the DevTools protocol through a pipe: messages of JSON, each
+//! ended by NUL.
 
 use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -56,7 +57,8 @@ impl Browser {
         };
         let name = ["chromium", "chromium-browser"].iter().find(there)?;
         let profile = tempfile::tempdir().unwrap();
-        // The browser reads from descriptor 3 and writes to 4, and ends when 3 is closed. `timeout` ends one that hangs.
+        // The browser reads from descriptor 3 and writes to 4, and ends when 3 is closed. `timeout`
+        // ends one that hangs.
         let mut child = Command::new("timeout")
             .args(["--kill-after=5", "300", "sh", "-c"])
             .args(["exec \"$0\" \"$@\" 3<&0 4>&1 0</dev/null 1>&2", name])

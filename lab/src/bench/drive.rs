@@ -3,9 +3,9 @@
 //! They share it so that no side has a better one: keep `depth` requests in flight, sleep until at
 //! least one is complete, take all that are, put new ones in their place.
 //!
-//! Throughput and latency are measured in different runs: a run for throughput looks at no clock per request and hands
-//! over and waits in one call where the interface has such a call (io_uring); a timed one hands over, looks
-//! at the clock, and waits.
+//! Throughput and latency are measured in different runs: a run for throughput looks at no clock
+//! per request and hands over and waits in one call where the interface has such a call (io_uring);
+//! a timed one hands over, looks at the clock, and waits.
 
 #![allow(unsafe_code)]
 
@@ -194,7 +194,8 @@ pub struct LatencyFigure {
     pub samples: u64,
     /// None for an engine that has no submit.
     pub submit: Option<SubmitFigure>,
-    /// From the end of the submit (of a synchronous engine: the beginning of the call) to the reap.
+    /// From the end of the submit (of a synchronous engine: the beginning of the call) to the
+    /// reap.
     #[serde(flatten, with = "complete_us")]
     pub complete: Distribution,
     /// From the beginning of the submit (of a synchronous engine: of the call) to the reap.
@@ -378,7 +379,8 @@ impl Times {
     }
 }
 
-/// Enough for a mean and a standard deviation, in microseconds, and how many there were of each size.
+/// Enough for a mean and a standard deviation, in microseconds, and how many there were of each
+/// size.
 #[derive(Default)]
 struct Sums {
     count: u64,

@@ -9,8 +9,9 @@ use clap::builder::PossibleValue;
 use serde::{Serialize, Serializer};
 use uringlet::{Builder, Context, EngineKind};
 
-/// A way to get requests executed. The native ones are called as fio calls them, uringlet's have its name in front:
-/// `io_uring` is the kernel's ring, `uringlet:io_uring` is uringlet's engine of that name.
+/// A way to get requests executed. The native ones are called as fio calls them, uringlet's have
+/// its name in front: `io_uring` is the kernel's ring, `uringlet:io_uring` is uringlet's engine of
+/// that name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// Plain pread and pwrite.
@@ -19,7 +20,8 @@ pub enum Engine {
     Libaio,
     /// The kernel's ring.
     IoUring,
-    /// The kernel's ring, every request on one of the kernel's workers; for a reproduction, not on the command line.
+    /// The kernel's ring, every request on one of the kernel's workers; for a reproduction, not on
+    /// the command line.
     IoUringAsync,
     /// The C library's aio(7).
     Posixaio,

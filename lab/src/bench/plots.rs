@@ -24,8 +24,8 @@ pub fn rates<'a>(engine: Engine, depths: impl IntoIterator<Item = (usize, &'a [R
 pub fn rate_plot(title: impl Into<String>, series: Vec<Series>) -> Figure {
     let x = Axis::new("in flight", "requests", Scale::Log);
     let y = Axis::new("rate", "requests/s", Scale::Linear);
-    let about = "Requests per second over requests in flight, higher is better. Lines join the medians, small dots \
-                 are single rounds.";
+    let about = "Requests per second over requests in flight, higher is better. Lines join the \
+                 medians, small dots are single rounds.";
     Figure::lines(title, about, (x, y), series)
 }
 
@@ -69,6 +69,7 @@ pub fn cpu_plot(title: impl Into<String>, groups: Vec<Group>) -> Figure {
         keys: vec![Key::new("user", 2, false), Key::new("system", 1, true)],
         groups,
     };
-    let about = "CPU time of all threads for one request, user and system time one after the other; less is better.";
+    let about = "CPU time of all threads for one request, user and system time one after the \
+                 other; less is better.";
     Figure::bars(title, about, bars)
 }

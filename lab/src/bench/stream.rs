@@ -65,7 +65,8 @@ pub enum Offsets {
 }
 
 impl Offsets {
-    /// All blocks in random order; of more than `most`, one random block out of each of `most` equal parts.
+    /// All blocks in random order; of more than `most`, one random block out of each of `most`
+    /// equal parts.
     pub fn once(blocks: u64, block: u64, most: u64, random: &mut Rng) -> Self {
         let count = blocks.min(most);
         let start = |part: u64| (u128::from(part) * u128::from(blocks) / u128::from(count)) as u64;

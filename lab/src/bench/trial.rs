@@ -1,4 +1,5 @@
-//! One engine under one load, once: the cache brought into its state, the run, and what is left behind.
+//! One engine under one load, once: the cache brought into its state, the run, and what is left
+//! behind.
 
 use super::drive::Figure;
 use super::engine::Engine;
@@ -118,9 +119,10 @@ pub fn exclusion(load: &Load, scratch: &Scratch, storage: &Storage) -> Option<St
     None
 }
 
-/// Rounds over groups of neighbours, `lengths` members each: round, and index of the member. Each second round goes through a group
-/// in the opposite order, and the next two begin with another member: none is always run after the same one, whose load may have
-/// left the machine warm or cold.
+/// Rounds over groups of neighbours, `lengths` members each: round, and index of the member. Each
+/// second round goes through a group in the opposite order, and the next two begin with another
+/// member: none is always run after the same one, whose load may have left the machine warm or
+/// cold.
 pub fn interleaved(lengths: &[usize], rounds: u32) -> Vec<(u32, usize)> {
     let mut turns = Vec::new();
     for round in 0..rounds {

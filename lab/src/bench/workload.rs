@@ -13,11 +13,13 @@ use std::os::fd::RawFd;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// The window of the write workload that stays in the page cache, as in the job that uringlet is judged by.
+/// The window of the write workload that stays in the page cache, as in the job that uringlet is
+/// judged by.
 const WRITE_WINDOW: u64 = 10 << 20;
 /// The window of the cached reads: larger than the CPU's caches, quick to read in.
 const CACHED_WINDOW: u64 = 128 << 20;
-/// A cold cell reads each of at most so many blocks once: enough for two million IOPS over half a second.
+/// A cold cell reads each of at most so many blocks once: enough for two million IOPS over half a
+/// second.
 const COLD_BLOCKS: u64 = 1 << 20;
 
 /// Writes between two fsyncs of the workload that has some.

@@ -33,11 +33,16 @@ pub fn page(document: &Document) -> String {
                     (facts(&document.header, Some(&date.to_string())))
                 }
                 nav aria-label="Contents" {
-                    ul { @for (id, heading) in &ids.headings { li { a href={ "#" (id) } { (heading) } } } }
+                    ul {
+                        @for (id, heading) in &ids.headings {
+                            li { a href={ "#" (id) } { (heading) } }
+                        }
+                    }
                 }
                 main id="main" tabindex="-1" { (content) }
                 footer { p {
-                    "Written by uringlet " (version) ". ▲ marks what is better than what it is compared with, ▼ what is worse."
+                    "Written by uringlet " (version) ". ▲ marks what is better than what it is "
+                    "compared with, ▼ what is worse."
                 } }
             }
         }
@@ -173,7 +178,8 @@ fn table_body(table: &Table, name: &str) -> Markup {
                     @if table.has_heads() {
                     tr {
                         @for (at, head) in table.heads.iter().enumerate() {
-                            @if head.is_empty() { td {} } @else { th scope="col" class=[right(at)] { (head) } }
+                            @if head.is_empty() { td {} }
+                            @else { th scope="col" class=[right(at)] { (head) } }
                         }
                     }
                     }
@@ -195,7 +201,8 @@ fn table_body(table: &Table, name: &str) -> Markup {
 
 fn group_head(text: &str, span: usize) -> Markup {
     html! {
-        @if text.is_empty() { td colspan=(span) {} } @else { th scope="colgroup" colspan=(span) { (text) } }
+        @if text.is_empty() { td colspan=(span) {} }
+        @else { th scope="colgroup" colspan=(span) { (text) } }
     }
 }
 

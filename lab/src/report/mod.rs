@@ -1,7 +1,7 @@
 //! What a measurement has to say, as figures and tables, and the forms in which it is written.
 //!
-//! A command makes a [`Document`]; what that looks like on a terminal (`text`), as a page (`html`, with plots from
-//! `svg`) or as lines for a spreadsheet (`records`) is none of its business.
+//! A command makes a [`Document`]; what that looks like on a terminal (`text`), as a page (`html`,
+//! with plots from `svg`) or as lines for a spreadsheet (`records`) is none of its business.
 
 mod html;
 mod outputs;
@@ -31,7 +31,8 @@ pub struct Header {
 }
 
 impl Header {
-    /// Without what another one has said. The load and the free memory change from minute to minute.
+    /// Without what another one has said. The load and the free memory change from minute to
+    /// minute.
     pub fn beyond(&self, other: &Self) -> Self {
         let known = |(name, value): &(String, String)| {
             let same = other.facts.iter().find(|(other, _)| other == name);
@@ -238,7 +239,8 @@ pub struct Lines {
 #[derive(Clone, Debug)]
 pub struct Series {
     pub name: String,
-    /// Number of its colour, marker and dashes: the same for the same thing in all plots of a page.
+    /// Number of its colour, marker and dashes: the same for the same thing in all plots of a
+    /// page.
     pub style: usize,
     pub points: Vec<Point>,
 }

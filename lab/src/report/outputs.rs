@@ -1,4 +1,5 @@
-//! `--json`, `--html`, `--csv`: files that are opened before the work, so that minutes are not lost to a wrong path.
+//! `--json`, `--html`, `--csv`: files that are opened before the work, so that minutes are not lost
+//! to a wrong path.
 
 use super::{Document, html, records};
 use anyhow::{Context as _, Result, bail};
@@ -16,7 +17,8 @@ pub struct Outputs {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
-    /// Write a report with plots to this file: one page for browsers and printers that loads nothing
+    /// Write a report with plots to this file: one page for browsers and printers that loads
+    /// nothing
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 
@@ -30,7 +32,8 @@ struct Target {
     option: &'static str,
     path: PathBuf,
     file: File,
-    /// What is there is to be replaced; to a device, a pipe, or where standard output goes, it is added.
+    /// What is there is to be replaced; to a device, a pipe, or where standard output goes, it is
+    /// added.
     replaces: bool,
     /// Where it was made; it is removed unless it is written to.
     made: Option<PathBuf>,
@@ -132,8 +135,8 @@ impl Drop for Target {
     }
 }
 
-/// Puts `content` in place of what a file has, which it keeps if there is no room. Not by another file of this name: links,
-/// owner and permissions stay as the user has made them.
+/// Puts `content` in place of what a file has, which it keeps if there is no room. Not by another
+/// file of this name: links, owner and permissions stay as the user has made them.
 fn replace(file: &File, content: &[u8]) -> std::io::Result<()> {
     let before = file.metadata()?.len();
     // First behind what it has. Some file systems say only when they sync that they are full.

@@ -15,7 +15,8 @@ impl Record {
         self
     }
 
-    /// A line for each round, numbered from 1; one without a round if there is none, with the reason.
+    /// A line for each round, numbered from 1; one without a round if there is none, with the
+    /// reason.
     pub fn rounds<T: Serialize>(
         self,
         figures: impl IntoIterator<Item = T>,
@@ -42,7 +43,8 @@ impl Record {
         Some(self.with("round", round).with_all(&figure))
     }
 
-    /// Every number and text of a structure, however deep; names are joined by `_`. Lists are left to JSON.
+    /// Every number and text of a structure, however deep; names are joined by `_`. Lists are left
+    /// to JSON.
     fn with_all(mut self, figure: &impl Serialize) -> Self {
         let value = serde_json::to_value(figure).expect("figures are plain structures");
         self.flatten("", &value);
@@ -124,7 +126,8 @@ mod tests {
         let mut text = Vec::new();
         write(&records, &mut text).unwrap();
         let expected = "engine,round,iops,submit_mean,not_measured,value\r\n\
-            \"a, \"\"b\"\"\",1,1.5,,,\r\n\"a, \"\"b\"\"\",2,2.5,7,,\r\nc,,,,refused,\r\nd,1,,,,3.5\r\n";
+            \"a, \"\"b\"\"\",1,1.5,,,\r\n\"a, \"\"b\"\"\",2,2.5,7,,\r\n\
+            c,,,,refused,\r\nd,1,,,,3.5\r\n";
         assert_eq!(String::from_utf8(text).unwrap(), expected);
     }
 

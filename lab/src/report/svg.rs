@@ -1,6 +1,7 @@
 //! Plots as SVG inside a page, which has the colours (`style.css`).
 //!
-//! A plot is as wide as a phone shows without making its letters smaller; on wider screens several stand side by side.
+//! A plot is as wide as a phone shows without making its letters smaller; on wider screens several
+//! stand side by side.
 
 use super::scale::{self, Axis, Scale, Span};
 use super::{Bar, Bars, Key, Lines, Plot, Series, Tone};
@@ -135,8 +136,12 @@ fn marker(style: usize, x: f64, y: f64) -> Markup {
     html! { path class="mark" d=(path) {} }
 }
 
+fn text(class: &str, (x, y): (f64, f64), anchor: &str, content: &str) -> Markup {
+    html! { text class=(class) x=(Px(x)) y=(Px(y)) text-anchor=(anchor) { (content) } }
+}
+
 fn label(axis: &Axis, x: f64, y: f64, which: &str, anchor: &str) -> Markup {
-    html! { text class={ "axis " (which) } x=(Px(x)) y=(Px(y)) text-anchor=(anchor) { (axis.label()) } }
+    text(&format!("axis {which}"), (x, y), anchor, &axis.label())
 }
 
 const LINES_HEIGHT: f64 = 262.0;
@@ -157,27 +162,26 @@ fn draw_lines(lines: &Lines) -> Markup {
         @for tick in &y_ticks {
             @let at = frame.y(&y_span, *tick);
             path class="grid" d={ "M" (Px(frame.left)) " " (Px(at)) "H" (Px(frame.right)) } {}
-            text class="tick" x=(Px(frame.left - 5.0)) y=(Px(at + 4.0)) text-anchor="end" { (scale::short(*tick)) }
+            (text("tick", (frame.left - 5.0, at + 4.0), "end", &scale::short(*tick)))
         }
         @for tick in &x_ticks {
             @let at = inner.x(&x_span, *tick);
             path class="grid" d={ "M" (Px(at)) " " (Px(frame.top)) "V" (Px(frame.bottom + 4.0)) } {}
         }
         @for tick in apart(&x_ticks, |tick| inner.x(&x_span, tick), |tick| x_name(x, tick)) {
-            text class="tick" x=(Px(inner.x(&x_span, tick))) y=(Px(frame.bottom + 17.0)) text-anchor="middle" {
-                (x_name(x, tick))
-            }
+            @let at = (inner.x(&x_span, tick), frame.bottom + 17.0);
+            (text("tick", at, "middle", &x_name(x, tick)))
         }
         path class="frame" d={
             "M" (Px(frame.left)) " " (Px(frame.top)) "V" (Px(frame.bottom)) "H" (Px(frame.right))
         } {}
         (label(x, (frame.left + frame.right) / 2.0, LINES_HEIGHT - 8.0, "x", "middle"))
         @for series in series {
-            (draw_series(series, lines, |value| inner.x(&x_span, value), |value| frame.y(&y_span, value)))
+            (draw_series(series, lines, |x| inner.x(&x_span, x), |y| frame.y(&y_span, y)))
         }
         @if shown().next().is_none() {
-            text class="muted" x=(Px((frame.left + frame.right) / 2.0)) y=(Px((frame.top + frame.bottom) / 2.0))
-                text-anchor="middle" { "nothing was measured" }
+            @let middle = ((frame.left + frame.right) / 2.0, (frame.top + frame.bottom) / 2.0);
+            (text("muted", middle, "middle", "nothing was measured"))
         }
     }
 }
@@ -276,7 +280,7 @@ fn draw_bars(bars: &Bars) -> (f64, Markup) {
     for group in groups {
         for line in wrapped(&group.label, letters) {
             y += LINE;
-            drawing.push(html! { text class="group" x="4" y=(Px(y - 4.0)) { (line) } });
+            drawing.push(text("group", (4.0, y - 4.0), "start", &line));
         }
         y += 2.0;
         let top = y;
@@ -292,12 +296,10 @@ fn draw_bars(bars: &Bars) -> (f64, Markup) {
         y += 6.0;
     }
     let drawing = html! {
-        text class="axis y category" x="4" y="12" { (category) }
+        (text("axis y category", (4.0, 12.0), "start", category))
         @for part in drawing { (part) }
         @for tick in apart(&ticks, place, scale::short) {
-            text class="tick" x=(Px(place(tick))) y=(Px(y + 13.0)) text-anchor="middle" {
-                (scale::short(tick))
-            }
+            (text("tick", (place(tick), y + 13.0), "middle", &scale::short(tick)))
         }
         (label(value, WIDTH / 2.0, y + 36.0, "x", "middle"))
     };
@@ -337,22 +339,24 @@ fn draw_bar(bar: &Bar, keys: &[Key], origin: f64, frame: &Frame, span: &Span, y:
         Tone::Loss => "value loss",
         Tone::Plain => "value",
     };
-    let text = if measured { value_text(end_of(bar)) } else { "none".into() };
+    let mut said = if measured { value_text(end_of(bar)) } else { "none".into() };
+    if bar.tone != Tone::Plain {
+        said = format!("{said} {}", bar.tone.sign());
+    }
     let middle = y + BAR / 2.0;
     html! {
         @if !bar.label.is_empty() {
-            text x=(Px(frame.left - 5.0)) y=(Px(y + BAR - 2.0)) text-anchor="end" { (bar.label) }
+            (text("label", (frame.left - 5.0, y + BAR - 2.0), "end", &bar.label))
         }
         @for part in parts { (part) }
         @if let Some((low, high)) = bar.spread.filter(|(low, high)| measured && low < high) {
             path class="spread" d={
                 "M" (Px(shown(low))) " " (Px(middle)) "H" (Px(shown(high)))
-                "M" (Px(shown(low))) " " (Px(middle - 3.0)) "v6M" (Px(shown(high))) " " (Px(middle - 3.0)) "v6"
+                "M" (Px(shown(low))) " " (Px(middle - 3.0)) "v6"
+                "M" (Px(shown(high))) " " (Px(middle - 3.0)) "v6"
             } {}
         }
-        text class=(tone) x=(Px(WIDTH - 4.0)) y=(Px(y + BAR - 2.0)) text-anchor="end" {
-            (text) @if bar.tone != Tone::Plain { " " (bar.tone.sign()) }
-        }
+        (text(tone, (WIDTH - 4.0, y + BAR - 2.0), "end", &said))
     }
 }
 

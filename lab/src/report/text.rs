@@ -20,7 +20,8 @@ impl Header {
 }
 
 impl Document {
-    /// Everything but the header, which was printed before. Empty if it was interrupted before the first figure.
+    /// Everything but the header, which was printed before. Empty if it was interrupted before the
+    /// first figure.
     pub fn text(&self) -> String {
         if self.interrupted && !self.records.iter().any(Record::has_figures) {
             return String::new();

@@ -447,7 +447,8 @@ impl Report {
             ),
             Plotted::bars(
                 format!("{label}: submit"),
-                "Time in submit calls by the caller's clock, divided by the requests; less is better.",
+                "Time in submit calls by the caller's clock, divided by the requests; less is \
+                 better.",
                 bars(submit, 0.0, vec![Key::new("measured", 2, false)], one(|v| v.submit_us)),
             ),
             plots::percentile_plot(
@@ -480,7 +481,8 @@ mod tests {
     use super::*;
     use crate::bench::Distribution;
 
-    /// Every cell of a machine on which the engine at `at` in [`ROADS`] does `100 + at` requests a second.
+    /// Every cell of a machine on which the engine at `at` in [`ROADS`] does `100 + at` requests a
+    /// second.
     fn measured() -> Vec<Cell> {
         let mut cells = Vec::new();
         for table in TABLES {

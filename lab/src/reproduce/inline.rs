@@ -1,7 +1,7 @@
 //! Submitting inline and handing over when blocked, against io_uring (io_uring RFC, 2022).
 //!
-//! io_uring tries a request and has a worker redo it if it would block; uringlet executes it, and if it
-//! blocks, another thread goes on with the rest.
+//! io_uring tries a request and has a worker redo it if it would block; uringlet executes it, and
+//! if it blocks, another thread goes on with the rest.
 
 use super::cells::{self, Cell as _};
 use super::options::Options;

@@ -1,7 +1,7 @@
 //! `uringlet reproduce`: published experiments, run here, beside the published figures.
 //!
-//! An absolute figure says something about one machine. What travels is a ratio, so both sides of each comparison
-//! come from one run, and the ratio is printed beside the published one.
+//! An absolute figure says something about one machine. What travels is a ratio, so both sides of
+//! each comparison come from one run, and the ratio is printed beside the published one.
 
 mod affinity;
 mod all;
@@ -43,15 +43,20 @@ pub struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     All(all::Arguments),
-    /// From a handle to its context by list, radix tree and table: the lookup alone, and a whole job (Linux AIO, 2013).
+    /// From a handle to its context by list, radix tree and table: the lookup alone, and a whole
+    /// job (Linux AIO, 2013).
     Lookup(Given<lookup::Arguments>),
-    /// Request slots taken 32 at a time against one by one, for 1 to 8 submitting threads (Linux AIO, 2011).
+    /// Request slots taken 32 at a time against one by one, for 1 to 8 submitting threads (Linux
+    /// AIO, 2011).
     Batch(Given<batch::Arguments>),
-    /// POSIX AIO with 1, 16 and 64 duplicates of a descriptor, against Linux AIO and the others (QEMU, 2008).
+    /// POSIX AIO with 1, 16 and 64 duplicates of a descriptor, against Linux AIO and the others
+    /// (QEMU, 2008).
     FdPool(Given<fd_pool::Arguments>),
-    /// Submissions and completions placed on CPUs apart from each other, proved by counters (Linux block layer, 2008).
+    /// Submissions and completions placed on CPUs apart from each other, proved by counters (Linux
+    /// block layer, 2008).
     Affinity(Given<affinity::Arguments>),
-    /// Executing inline and handing over what blocks, against io_uring, at depths 1 to 32 (io_uring RFC, 2022).
+    /// Executing inline and handing over what blocks, against io_uring, at depths 1 to 32 (io_uring
+    /// RFC, 2022).
     #[command(name = "uringlet")]
     Inline(Given<inline::Arguments>),
 }

@@ -14,7 +14,8 @@ pub struct Options {
     pub quick: bool,
 
     /// Rounds, over which the median is taken [default: 3; with --quick 1]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000), allow_hyphen_values = true)]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000),
+          allow_hyphen_values = true)]
     rounds: Option<u32>,
 
     #[command(flatten)]
@@ -30,7 +31,8 @@ impl Options {
         self.rounds.unwrap_or(if self.quick { 1 } else { 3 })
     }
 
-    /// What a reader should know before believing a figure; `own` is of the files that are worked on.
+    /// What a reader should know before believing a figure; `own` is of the files that are worked
+    /// on.
     pub fn notices(&self, machine: &Machine, storage: &Storage, own: &[String]) -> Vec<String> {
         let mut notices = session::notices(machine, storage, own);
         notices.extend(self.sandbox.notice());

@@ -186,8 +186,8 @@ fn pairs(title: &str, all: &[Shown], kind: Kind) -> Option<Figure> {
     };
     let keys = Key::measured_and_published();
     let category = "what was compared".into();
-    let about = "Each comparison as measured here and as published. Whiskers reach from the lowest to the highest \
-                 single round.";
+    let about = "Each comparison as measured here and as published. Whiskers reach from the lowest \
+                 to the highest single round.";
     let bars = Bars { value, category, origin, keys, groups };
     (!bars.groups.is_empty()).then(|| Figure::bars(title, about, bars))
 }

@@ -1,4 +1,5 @@
-//! What an experiment begins with: the machine, what it works on, and what a reader should know about them.
+//! What an experiment begins with: the machine, what it works on, and what a reader should know
+//! about them.
 
 use super::Experiment;
 use super::options::Options;

@@ -26,8 +26,8 @@ use std::process::{Command, ExitCode, Output, Stdio};
 use std::sync::atomic::Ordering;
 use uringlet_lab::bench::{Engine, interleaved};
 
-const INSTALL: &str = "expected fio, which runs job files; install it with your system's package manager \
-                       (apt install fio, dnf install fio, pacman -S fio)";
+const INSTALL: &str = "expected fio, which runs job files; install it with your system's package \
+                       manager (apt install fio, dnf install fio, pacman -S fio)";
 
 /// What the user chose, with the defaults filled in.
 #[derive(Serialize)]
@@ -239,8 +239,8 @@ fn differences(files: &[JobFile]) -> Vec<String> {
     let mut notices = Vec::new();
     if files.iter().any(|file| file.says("thread")) {
         notices.push(
-            "of jobs with thread=1, fio counts the CPU time of its own threads only, and not that of the C \
-             library's or uringlet's; compare CPU time without it"
+            "of jobs with thread=1, fio counts the CPU time of its own threads only, and not that \
+             of the C library's or uringlet's; compare CPU time without it"
                 .into(),
         );
     }

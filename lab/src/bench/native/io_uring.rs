@@ -114,7 +114,8 @@ impl Drop for IoUring {
         while self.in_flight > 0 {
             match self.submit_and_wait() {
                 Ok(()) => self.reap(|_, _| ()),
-                // Nothing can be waited for any more; freeing the buffers would be worse than a leak.
+                // Nothing can be waited for any more; freeing the buffers would be worse than a
+                // leak.
                 Err(_) => std::process::abort(),
             }
         }

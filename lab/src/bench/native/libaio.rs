@@ -9,7 +9,8 @@ use crate::machine::sysctl;
 use std::io::Error;
 use std::ptr;
 
-/// `struct iocb` of linux/aio_abi.h. The order of its second and third field depends on the byte order.
+/// `struct iocb` of linux/aio_abi.h. The order of its second and third field depends on the byte
+/// order.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Iocb {
@@ -120,8 +121,8 @@ impl Queue for Libaio {
     fn submit(&mut self) -> std::io::Result<()> {
         let mut rest = self.prepared.as_mut_slice();
         while !rest.is_empty() {
-            // SAFETY: `rest` points to pointers to filled iocbs, which the kernel copies; the buffers in
-            // them are promised by `prepare`.
+            // SAFETY: `rest` points to pointers to filled iocbs, which the kernel copies; the
+            // buffers in them are promised by `prepare`.
             let accepted = unsafe {
                 libc::syscall(libc::SYS_io_submit, self.context, rest.len(), rest.as_mut_ptr())
             };

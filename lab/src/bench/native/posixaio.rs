@@ -9,7 +9,8 @@ use std::io::Error;
 use std::mem::zeroed;
 use std::ptr;
 
-/// One control block for each slot. There is one instance of POSIX AIO in a process, not one for each queue.
+/// One control block for each slot. There is one instance of POSIX AIO in a process, not one for
+/// each queue.
 pub struct Posixaio {
     /// Written to by the C library while a request is in flight.
     blocks: Vec<UnsafeCell<libc::aiocb>>,
@@ -57,9 +58,10 @@ unsafe extern "C" {
     fn aio_init(init: *const AioInit);
 }
 
-/// Lets the C library have a thread for each of many descriptors, instead of 20. It takes this once, before the first
-/// request of the process, so that it must do for uringlet's engine `posix_aio` as well: 64
-/// duplicates, and the descriptor that wakes it. Here, one descriptor has one thread in any case.
+/// Lets the C library have a thread for each of many descriptors, instead of 20. It takes this
+/// once, before the first request of the process, so that it must do for uringlet's engine
+/// `posix_aio` as well: 64 duplicates, and the descriptor that wakes it. Here, one descriptor has
+/// one thread in any case.
 fn size_once() {
     #[cfg(target_env = "gnu")]
     {
@@ -95,8 +97,8 @@ impl Queue for Posixaio {
     fn submit(&mut self) -> std::io::Result<()> {
         for (slot, operation) in self.prepared.drain(..) {
             let block = self.blocks[slot].get();
-            // SAFETY: the block is filled, and neither moved nor freed before the request is complete
-            // (drop waits); the buffer in it is promised by `prepare`.
+            // SAFETY: the block is filled, and neither moved nor freed before the request is
+            // complete (drop waits); the buffer in it is promised by `prepare`.
             let result = unsafe {
                 match operation {
                     Operation::Read => libc::aio_read(block),
@@ -151,7 +153,8 @@ impl Drop for Posixaio {
         while !self.list.is_empty() {
             match self.wait() {
                 Ok(()) => self.reap(|_, _| ()),
-                // Nothing can be waited for any more; freeing the buffers would be worse than a leak.
+                // Nothing can be waited for any more; freeing the buffers would be worse than a
+                // leak.
                 Err(_) => std::process::abort(),
             }
         }

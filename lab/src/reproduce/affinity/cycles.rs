@@ -34,13 +34,15 @@ impl Cycles {
     /// Counts from now on.
     ///
     /// # Errors
-    /// In words: the machine has no such counter (many virtual ones do not), or it is not for this user.
+    /// In words: the machine has no such counter (many virtual ones do not), or it is not for this
+    /// user.
     pub fn start(cpus: &CpuSet) -> Result<Self, String> {
         let open = |cpu: usize| {
             let size = size_of::<Attributes>() as u32;
             let attributes =
                 Attributes { kind: HARDWARE, size, config: CPU_CYCLES, ..Attributes::default() };
-            // SAFETY: the structure is as long as it says; -1 stands for every process, and for no group.
+            // SAFETY: the structure is as long as it says; -1 stands for every process, and for no
+            // group.
             let fd = unsafe {
                 libc::syscall(
                     libc::SYS_perf_event_open,

@@ -1,4 +1,5 @@
-//! What adding to a completion list costs, beside a list behind a mutex: the publication's open worry.
+//! What adding to a completion list costs, beside a list behind a mutex: the publication's open
+//! worry.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,8 +12,8 @@ use uringlet::affinity::list::{Chain, List, Node, Owner};
 /// Completions that are added together, as they are harvested.
 const BATCH: usize = 32;
 
-/// Nanoseconds for each item that the adding threads have taken, their waits for each other included and
-/// for the drain excluded.
+/// Nanoseconds for each item that the adding threads have taken, their waits for each other
+/// included and for the drain excluded.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct ListCost {
     /// Threads that added.
@@ -44,7 +45,8 @@ pub fn compare_lists(producers: usize, each: Duration) -> ListCost {
     let add_list = |nodes: &[Node<Item>], items: &[Item]| {
         let mut chain = Chain::new();
         for (node, &item) in nodes.iter().zip(items) {
-            // SAFETY: a producer has two sets of nodes, and uses one again when all of it was drained.
+            // SAFETY: a producer has two sets of nodes, and uses one again when all of it was
+            // drained.
             unsafe { chain.add(node, item) };
         }
         assert_ne!(list.add(chain), Owner::Gone);

@@ -1,4 +1,5 @@
-//! Where submissions and completions run makes a difference on machines with many caches (Linux block layer, 2008).
+//! Where submissions and completions run makes a difference on machines with many caches (Linux
+//! block layer, 2008).
 //!
 //! The application, the CPU that hands requests over, and the CPU that completes them are placed
 //! apart from each other; the counters of each row prove its placement.
@@ -35,7 +36,8 @@ use uringlet::{Builder, Context};
 
 /// In flight in the matrix, as published, and bytes of each.
 const LARGE: (usize, u64) = (128, 256 << 10);
-/// In flight in the measurement of small reads, bytes of each, and bytes of the range, as published.
+/// In flight in the measurement of small reads, bytes of each, and bytes of the range, as
+/// published.
 const SMALL: (usize, u64, u64) = (8, 4 << 10, 2 << 20);
 /// What preparing and ending a run takes beside its seconds.
 const OVERHEAD: f64 = 0.15;
@@ -44,8 +46,8 @@ const EXAMPLES: &str = include_str!("../../../help/affinity-examples.txt");
 
 const METHOD: &str = include_str!("../../../help/affinity-method.txt");
 
-const STATUS: &str = "\
-Exit status: 0; 1 if it failed, or a placement was not proved; 2 if it was refused; 130 after Ctrl-C.";
+const STATUS: &str = "Exit status: 0; 1 if it failed, or a placement was not proved; 2 if it was \
+                      refused; 130 after Ctrl-C.";
 
 #[derive(Args)]
 #[command(after_help = session::help(&[EXAMPLES, METHOD, STATUS]))]
@@ -54,13 +56,14 @@ pub struct Arguments {
     #[arg(long, value_parser = bench::seconds, allow_hyphen_values = true)]
     seconds: Option<f64>,
 
-    /// Also run free placement with each value of the kernel's own switch (queue/rq_affinity of the disk), which is CHANGED
-    /// meanwhile and put back; needs root
+    /// Also run free placement with each value of the kernel's own switch (queue/rq_affinity of
+    /// the disk), which is CHANGED meanwhile and put back; needs root
     #[arg(long)]
     kernel_switch: bool,
 
     /// File systems side by side; 0 leaves this part out
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(0..=8), allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", default_value_t = 2,
+          value_parser = clap::value_parser!(u8).range(0..=8), allow_hyphen_values = true)]
     file_systems: u8,
 }
 
@@ -190,8 +193,8 @@ fn interrupt(
     let first = topology.allowed().first().unwrap_or(0);
     let none = |reason: &str| {
         format!(
-            "no interrupt is known ({reason}): CPU {first} stands in for it, and completions count as \
-                 local on the CPU that has handed them over"
+            "no interrupt is known ({reason}): CPU {first} stands in for it, and completions \
+             count as local on the CPU that has handed them over"
         )
     };
     match device {
@@ -205,8 +208,8 @@ fn interrupt(
                 topology.cells().iter().filter(|cell| cell.meets(&device.interrupts)).count();
             if cells > 1 {
                 notices.push(format!(
-                    "the disk's interrupts are served in {cells} cells, each near the CPU that hands over: \
-                     completions are local there, whatever the row says"
+                    "the disk's interrupts are served in {cells} cells, each near the CPU that \
+                     hands over: completions are local there, whatever the row says"
                 ));
             }
             found.first().unwrap_or_else(|| {

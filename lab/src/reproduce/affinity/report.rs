@@ -35,7 +35,8 @@ struct Summary {
 
 /// Within so many percent of free placement's throughput a placement costs nothing.
 const ALIKE_PERCENT: f64 = 3.0;
-/// Rounds that agree as much in less than this share of all reports, were it for chance alone, have a cause.
+/// Rounds that agree as much in less than this share of all reports, were it for chance alone, have
+/// a cause.
 const BY_CHANCE: f64 = 0.05;
 /// A CPU that is busy for so many percent of the time is what holds a run up.
 const BUSY_PERCENT: f64 = 90.0;
@@ -79,7 +80,8 @@ impl Against {
         format!("slower in {slower} of {rounds} rounds ({least:.2} to {most:.2})")
     }
 
-    /// Why it is not like free placement, one of `rows` that were compared with it: `Err` if that is not known.
+    /// Why it is not like free placement, one of `rows` that were compared with it: `Err` if that
+    /// is not known.
     fn reason(&self, rows: usize) -> Result<String, &'static str> {
         if let Some(Busiest { cpu, busy }) = self.busiest.filter(|cpu| cpu.busy >= BUSY_PERCENT) {
             return Ok(format!("CPU {cpu} is busy for {busy:.0} % of the time"));
@@ -93,13 +95,15 @@ impl Against {
             return Err("no CPU is short: no reason found");
         }
         Ok(format!(
-            "the disk's own ups and downs; one of {rows} rows agrees as much by chance in {:.0} % of all cases",
+            "the disk's own ups and downs; one of {rows} rows agrees as much by chance in {:.0} % \
+             of all cases",
             probability * 100.0
         ))
     }
 }
 
-/// How probable it is that at least `agree` of so many rounds say the same, either way, if they are tosses of a coin.
+/// How probable it is that at least `agree` of so many rounds say the same, either way, if they are
+/// tosses of a coin.
 fn sign_test(agree: usize, rounds: usize) -> f64 {
     // Of the binomial distribution, from its end: each term from the one before.
     let mut term = 0.5f64.powi(rounds as i32);
@@ -401,7 +405,8 @@ impl Report {
             out.row(row.chain(theirs(&|row| back.is_some() && row.rq_affinity == back)));
         }
         let note = format!(
-            "Placements: 18 published, {} distinct on this machine, {} of them proved by their counters",
+            "Placements: 18 published, {} distinct on this machine, {} of them proved by their \
+             counters",
             self.distinct, self.proved
         );
         let unlike = self.against_free.iter().filter(|(_, against)| !against.is_alike());
@@ -447,7 +452,8 @@ impl Report {
         Some(summary?.mb_per_s)
     }
 
-    /// A figure of free placement with `rq_affinity` 1 divided by that with 0, round by round: the median.
+    /// A figure of free placement with `rq_affinity` 1 divided by that with 0, round by round: the
+    /// median.
     fn back_to_submitter(&self, of: impl Fn(&Run) -> Option<f64>) -> Option<f64> {
         let runs = |back| self.find(&What::Free { rq_affinity: back }).map(|(cell, _)| &cell.runs);
         let ratio = |(one, zero): (&Run, &Run)| Some(of(one)? / of(zero)?);

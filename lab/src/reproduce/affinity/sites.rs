@@ -54,8 +54,8 @@ pub struct Placed {
     pub completion_local: bool,
 }
 
-/// All of them, in the published order, on a machine with these cells (of the CPUs that may be used), whose disk's
-/// interrupt is served on `interrupt`.
+/// All of them, in the published order, on a machine with these cells (of the CPUs that may be
+/// used), whose disk's interrupt is served on `interrupt`.
 pub fn placements(cells: &[CpuSet], interrupt: usize) -> Vec<Placed> {
     use Site::{A, I, X};
     let mut rows: Vec<Placed> = Vec::new();

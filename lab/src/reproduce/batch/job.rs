@@ -1,5 +1,5 @@
-//! The published job: a file written past the page cache, read and written again, by one or more threads that
-//! submit to one context.
+//! The published job: a file written past the page cache, read and written again, by one or more
+//! threads that submit to one context.
 
 #![allow(unsafe_code)]
 
@@ -115,7 +115,8 @@ impl Job<'_> {
             }
             (begin.elapsed(), cpu_time().saturating_sub(cpu), all)
         });
-        // Nothing is in flight, unless the context failed; then this waits. The buffers go after it.
+        // Nothing is in flight, unless the context failed; then this waits. The buffers go after
+        // it.
         shared.instance.close();
         if self.phase != Phase::Read {
             // The next job shall not find this one's write-back under way.
@@ -127,7 +128,8 @@ impl Job<'_> {
         }
     }
 
-    /// What one thread does: as many batches in flight as it may have, then takes as many completions, its own or others'.
+    /// What one thread does: as many batches in flight as it may have, then takes as many
+    /// completions, its own or others'.
     fn submit_and_take(&self, shared: &Shared<'_>) -> Submits {
         let records = self.size / RECORD;
         let most = depth(self.threads) / self.threads / AT_A_TIME * AT_A_TIME;
@@ -146,7 +148,8 @@ impl Job<'_> {
                     break;
                 }
                 entries.clear();
-                // All debts together leave at least so many buffers: they are given back before they are paid.
+                // All debts together leave at least so many buffers: they are given back before
+                // they are paid.
                 let mut free = shared.free.lock().expect("nobody panics with it");
                 for record in first..records.min(first + AT_A_TIME as u64) {
                     let buffer = free.pop().expect("as many buffers as requests");
@@ -180,7 +183,8 @@ impl Job<'_> {
         let sqe = match self.phase {
             Phase::Read => Sqe::read(shared.fd, block, offset),
             Phase::Write | Phase::Rewrite => {
-                // SAFETY: page-aligned, a record long, and no request's: it was on the list of free ones.
+                // SAFETY: page-aligned, a record long, and no request's: it was on the list of free
+                // ones.
                 unsafe { shared.stamp(buffer).write(self.mark << 32 | record) };
                 Sqe::write(shared.fd, block, offset)
             }

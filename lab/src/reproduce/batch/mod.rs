@@ -1,4 +1,5 @@
-//! Request slots taken 32 at a time, with one contended step, instead of one by one (Linux AIO, 2011).
+//! Request slots taken 32 at a time, with one contended step, instead of one by one (Linux AIO,
+//! 2011).
 //!
 //! The kernel took the context's lock once for each request of a submit. It knows their number, so
 //! once is enough for 32. Here the lock is a word of free slots that submitters change.

@@ -1,4 +1,5 @@
-//! The submit path of one context, timed call by call, and the path alone: requests that are not executed.
+//! The submit path of one context, timed call by call, and the path alone: requests that are not
+//! executed.
 
 #![allow(unsafe_code)]
 
@@ -115,8 +116,8 @@ pub fn take(instance: &Arc<Instance>, count: u32, mut each: impl FnMut(u64, i64)
     true
 }
 
-/// The path alone: `threads` threads submit to one context, 32 requests at a time, which the engine `null`
-/// completes at once.
+/// The path alone: `threads` threads submit to one context, 32 requests at a time, which the engine
+/// `null` completes at once.
 pub fn alone(
     (threads, batch): (usize, usize),
     duration: Duration,
@@ -166,8 +167,8 @@ pub fn alone(
     Ok(all.figure(elapsed, cpu, cpus))
 }
 
-/// How many of `count` requests each submit takes over, if a context has room for `room`, and everything is reaped
-/// after each submit.
+/// How many of `count` requests each submit takes over, if a context has room for `room`, and
+/// everything is reaped after each submit.
 ///
 /// # Errors
 /// A submit took over none.

@@ -85,7 +85,8 @@ pub struct Report {
     pub published_points: f64,
 }
 
-/// What one by one takes, divided by what batches take, for each number of threads. Both are neighbours.
+/// What one by one takes, divided by what batches take, for each number of threads. Both are
+/// neighbours.
 fn ratios<P>(
     cells: &[Cell<P>],
     of: impl Fn(&Figure) -> f64 + Copy,
@@ -125,7 +126,8 @@ pub fn shown(paths: &[PathCell], jobs: &[JobCell], too_many: &[TooMany]) -> Vec<
         let points = |cell: &JobCell| median(cell.rounds(|figure| figure.submit_share * 100.0));
         all.push(Shown {
             what: format!(
-                "{}, 1 thread: percentage points of CPU time saved in submit (published: in the lock)",
+                "{}, 1 thread: percentage points of CPU time saved in submit (published: in the \
+                 lock)",
                 pair[0].phase.into_str()
             ),
             measured: points(&pair[0]).zip(points(&pair[1])).map(|(one, many)| one - many),
@@ -152,9 +154,11 @@ impl Report {
             .iter()
             .map(|cell| (format!("a submit of {}", cell.requests), cell.not_measured.as_ref()));
         let missing = paths.chain(jobs).chain(too_many);
-        let accepted = self.too_many.iter().map(|TooMany { requests, room, batch, accepted, .. }| {
-            format!("{requests} requests, room for {room}, batch {batch}: submits took over {accepted:?}")
-        });
+        let accepted =
+            self.too_many.iter().map(|TooMany { requests, room, batch, accepted, .. }| {
+                let sizes = format!("{requests} requests, room for {room}, batch {batch}");
+                format!("{sizes}: submits took over {accepted:?}")
+            });
         let sections = vec![
             Section::new("The submit path alone, 32 requests per submit to one context")
                 .with_figures(self.path_plots())
@@ -233,8 +237,8 @@ impl Report {
     }
 
     fn path_plots(&self) -> [Plotted; 2] {
-        let about = "Slots taken one by one and 32 at a time. Less is better; lines join the medians, small dots are \
-                     rounds.";
+        let about = "Slots taken one by one and 32 at a time. Less is better; lines join the \
+                     medians, small dots are rounds.";
         let plot = |title, y, of| lines(title, about, y, |batch| points(&self.paths, batch, of));
         let contended = Axis::new("contended steps per request", "number, log scale", Scale::Log);
         let time = Axis::new("submit time per request", "ns, log scale", Scale::Log);

@@ -9,8 +9,8 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 use uringlet::table::PAGE;
 
-/// Handles in the list that a thread goes through: the same number however many contexts there are, so that reading
-/// it costs the same.
+/// Handles in the list that a thread goes through: the same number however many contexts there are,
+/// so that reading it costs the same.
 const TURNS: usize = 4096;
 /// Lookups between two looks at the clock, which a look then adds less than 0.1 ns to.
 const BETWEEN_LOOKS: usize = 512;
@@ -30,7 +30,8 @@ pub struct Alone {
 }
 
 impl Alone {
-    /// Nanoseconds per lookup: the median of the parts of all threads, without the time in which a thread had no CPU.
+    /// Nanoseconds per lookup: the median of the parts of all threads, without the time in which a
+    /// thread had no CPU.
     ///
     /// # Errors
     /// Why there is no figure.
@@ -75,7 +76,8 @@ impl Alone {
         barrier: &Barrier,
         stop: &AtomicBool,
     ) -> Option<Histogram<u64>> {
-        // The value itself is not touched, only where it is: what comes after a lookup is not part of it.
+        // The value itself is not touched, only where it is: what comes after a lookup is not part
+        // of it.
         let place = |value: &Arc<u64>| std::ptr::from_ref(value) as usize;
         let lowest = *handles.iter().min()?;
         let handle_of = |turn: u32| lowest + turn as usize * PAGE;

@@ -225,8 +225,8 @@ impl<L: Lookup<Arc<Instance>>> Do for Ours<'_, L> {
     fn one(&mut self, sqe: Sqe, _: Request) -> Result<i64, String> {
         let gone = || "the context was not found".to_owned();
         let entries = [Entry { sqe, data: 0, notify: -1 }];
-        // SAFETY: the buffer is not touched until the completion below, and outlives the context, which is
-        // closed with `self` and waits for what is in flight.
+        // SAFETY: the buffer is not touched until the completion below, and outlives the context,
+        // which is closed with `self` and waits for what is in flight.
         let submit = |context: &Arc<Instance>| unsafe { context.submit(&entries) };
         let submitted = self.lookup.with(self.handle, submit).ok_or_else(gone)?;
         if submitted.accepted != 1 {
@@ -259,8 +259,8 @@ impl Do for Native {
     #[inline]
     fn one(&mut self, _: Sqe, request: Request) -> Result<i64, String> {
         let failed = |error| format!("submitting or waiting failed: {error}");
-        // SAFETY: the buffer is not touched until the completion below, and outlives the queue, which waits
-        // for what is in flight when it is dropped.
+        // SAFETY: the buffer is not touched until the completion below, and outlives the queue,
+        // which waits for what is in flight when it is dropped.
         unsafe { self.0.prepare(request) };
         self.0.submit().map_err(failed)?;
         let mut result = None;

@@ -1,7 +1,9 @@
-//! From a context's handle to the context, in time that does not grow with their number (Linux AIO, 2013).
+//! From a context's handle to the context, in time that does not grow with their number (Linux AIO,
+//! 2013).
 //!
 //! The kernel kept the contexts of a process in a list, tried a radix tree, and settled for a table
-//! indexed by an id. The three are measured alone, and in front of real contexts that do a real job.
+//! indexed by an id. The three are measured alone, and in front of real contexts that do a real
+//! job.
 
 mod alone;
 mod job;
@@ -53,8 +55,10 @@ pub struct Arguments {
     #[arg(long, value_parser = bench::seconds, allow_hyphen_values = true)]
     seconds: Option<f64>,
 
-    /// Loops of each of 512 jobs over its file; fewer jobs make as many requests in all [default: 10; with --quick 1]
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=10_000), allow_hyphen_values = true)]
+    /// Loops of each of 512 jobs over its file; fewer jobs make as many requests in all [default:
+    /// 10; with --quick 1]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=10_000),
+          allow_hyphen_values = true)]
     loops: Option<u64>,
 }
 

@@ -198,7 +198,8 @@ impl Report {
         });
         let x = Axis::new("contexts", "number, log scale", Scale::Log);
         let y = Axis::new("time of a lookup", "ns, log scale", Scale::Log);
-        let about = "Less is better; flat is what the table is for. Lines join the medians, small dots are rounds.";
+        let about = "Less is better; flat is what the table is for. Lines join the medians, small \
+                     dots are rounds.";
         let title = format!("A lookup, by {}", report::threads(threads));
         Figure::lines(title, about, (x, y), series)
     }
@@ -270,8 +271,8 @@ impl Report {
 mod tests {
     use super::*;
 
-    /// Lookups that take 1, 2 and 3 ns in list, radix and table, and jobs that take as many ms as their
-    /// road's place.
+    /// Lookups that take 1, 2 and 3 ns in list, radix and table, and jobs that take as many ms as
+    /// their road's place.
     fn cells() -> (Vec<LookupCell>, Vec<JobCell>) {
         let mut lookups = Vec::new();
         for contexts in [1, 512] {

@@ -1,9 +1,11 @@
-//! From a handle to its context in three ways: the kernel's list, the radix tree that was to replace it, and our table.
+//! From a handle to its context in three ways: the kernel's list, the radix tree that was to
+//! replace it, and our table.
 //!
-//! The list and the radix tree are as the kernel would have them: a reader takes no lock and writes no shared
-//! line. What the kernel does for its readers (RCU) costs next to nothing; ours keeps a word per
-//! thread that says what the thread looks at. The list and the tree get the same word, so that the three
-//! differ in their look alone. They only grow here, so nothing is freed under a reader.
+//! The list and the radix tree are as the kernel would have them: a reader takes no lock and writes
+//! no shared line. What the kernel does for its readers (RCU) costs next to nothing; ours keeps a
+//! word per thread that says what the thread looks at. The list and the tree get the same word, so
+//! that the three differ in their look alone. They only grow here, so nothing is freed under a
+//! reader.
 
 #![allow(unsafe_code)]
 
@@ -140,7 +142,8 @@ impl<T> Drop for List<T> {
 /// Bits of the key that a level of the tree takes.
 const BITS: u32 = 6;
 
-/// A tree over the number of the handle's page, 64 branches on each level, as high as the largest key needs.
+/// A tree over the number of the handle's page, 64 branches on each level, as high as the largest
+/// key needs.
 pub struct Radix<T> {
     /// A `Branch` if there is a level, else a `Leaf`.
     root: AtomicPtr<()>,

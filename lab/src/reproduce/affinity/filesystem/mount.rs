@@ -1,4 +1,5 @@
-//! Mounts that only one thread and its programs see, and loop devices that go with their last descriptor.
+//! Mounts that only one thread and its programs see, and loop devices that go with their last
+//! descriptor.
 
 #![allow(unsafe_code)]
 
@@ -18,8 +19,9 @@ use std::path::{Path, PathBuf};
 /// Where everything is mounted, in a namespace of its own.
 const AT: &str = "/mnt";
 
-/// Gives the calling thread, and the threads and programs that it starts, mounts of their own, and an empty folder to mount
-/// on. All of them are gone when the last of these threads and programs is.
+/// Gives the calling thread, and the threads and programs that it starts, mounts of their own, and
+/// an empty folder to mount on. All of them are gone when the last of these threads and programs
+/// is.
 ///
 /// # Errors
 /// In words: it takes the right to administer the system.

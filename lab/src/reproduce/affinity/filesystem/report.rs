@@ -109,7 +109,8 @@ impl FileSystems {
                 keys: Key::measured_and_published(),
                 groups: groups.collect(),
             };
-            let about = "Mean time of a step divided by that with the placement of the first row; less is better.";
+            let about = "Mean time of a step divided by that with the placement of the first row; \
+                         less is better.";
             Figure::bars(format!("File systems: {}", step.into_str()), about, bars)
         };
         Step::ALL.iter().map(figure).collect()

@@ -69,8 +69,8 @@ impl Step {
     }
 }
 
-/// An image with a loop device on it, and a file system once it was made. Dropped in the order of the fields, nothing of it
-/// stays.
+/// An image with a loop device on it, and a file system once it was made. Dropped in the order of
+/// the fields, nothing of it stays.
 pub struct Stage {
     mount: Option<Mount>,
     device: Loop,
@@ -88,7 +88,8 @@ impl Stage {
         part: Part,
         builder: &Builder,
     ) -> Result<Self, String> {
-        // The kernel shows the name of what a loop device is on: whose it is should be seen from it.
+        // The kernel shows the name of what a loop device is on: whose it is should be seen from
+        // it.
         let at = |name: &str| folder.join(format!("{name}-{}-{number}", std::process::id()));
         let (image, tree) = (at("image"), at("tree"));
         let made = File::create(&image).and_then(|_| std::fs::create_dir(&tree));

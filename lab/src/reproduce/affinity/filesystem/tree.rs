@@ -38,7 +38,8 @@ clean:
 .PHONY: clean
 ";
 
-/// The packed tree, from whose files `make` builds `program`, and which `make clean` leaves as it was.
+/// The packed tree, from whose files `make` builds `program`, and which `make clean` leaves as it
+/// was.
 ///
 /// # Errors
 /// It cannot be packed.
@@ -80,8 +81,10 @@ fn source(file: usize) -> String {
         let (seed, shift) = (file * FUNCTIONS + function + 1, function % 31 + 1);
         let _ = write!(
             text,
-            "static unsigned step_{function}(unsigned value)\n{{\n    for (unsigned at = 0; at < {seed}u; at++)\n        \
-             value = (value << {shift} | value >> {rest}) * {odd}u + at;\n    return value;\n}}\n\n",
+            "static unsigned step_{function}(unsigned value)\n{{\n    \
+             for (unsigned at = 0; at < {seed}u; at++)\n        \
+             value = (value << {shift} | value >> {rest}) * {odd}u + at;\n    \
+             return value;\n}}\n\n",
             rest = 32 - shift,
             odd = seed * 2 + 1,
         );
