@@ -68,7 +68,8 @@ impl Running {
         let job = format!(
             "fio --name=job --directory=$0 --size=1M --bs=4k --ioengine=libaio --iodepth=4 \
              --rw=randrw --numjobs={jobs} --rate_iops=500 --time_based --runtime=600 \
-             --output-format=json --output=$0/fio.json & echo $!; wait $!; echo done; read end; exit 0"
+             --output-format=json --output=$0/fio.json & \
+             echo $!; wait $!; echo done; read end; exit 0"
         );
         let mut run = uringlet()
             .arg("run")
