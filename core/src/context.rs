@@ -4,13 +4,14 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::board::Taker;
 use crate::config::{Builder, ConfigError, EngineKind};
 use crate::cqe::Cqe;
-use crate::instance::{Choice, Entry, Instance, Submitted, Waited};
+use crate::instance::{Canceled, Choice, Entry, Instance, Submitted, Waited};
 use crate::sqe::Sqe;
 use crate::stats::Snapshot;
 
@@ -35,6 +36,8 @@ pub struct Context {
     pushed: Vec<Entry>,
     /// Completions that `wait` has taken, oldest first.
     taken: VecDeque<Cqe>,
+    /// Counted up after each completion, or -1.
+    notify: RawFd,
     /// Not shared between threads: pushing and reaping are the owner's.
     _not_sync: std::marker::PhantomData<std::cell::Cell<()>>,
 }
@@ -72,6 +75,24 @@ impl Canceller {
     pub fn cancel(&self, user_data: u64) -> io::Result<()> {
         self.0.cancel(user_data).map_err(|errno| io::Error::from_raw_os_error(-errno))
     }
+
+    /// Cancels every submitted request on a descriptor that has not been started: each completes
+    /// with `-ECANCELED`. Gives how many.
+    ///
+    /// # Errors
+    /// `EALREADY` if none was cancelled and some are being executed; `ENOENT` if there is none.
+    /// `EINVAL` in the child of a fork.
+    pub fn cancel_fd(&self, fd: RawFd) -> io::Result<usize> {
+        let error = |errno| Err(io::Error::from_raw_os_error(errno));
+        if !self.0.is_usable() {
+            return error(libc::EINVAL);
+        }
+        match self.0.cancel_all_on(fd) {
+            Canceled { canceled: 0, running: 0 } => error(libc::ENOENT),
+            Canceled { canceled: 0, .. } => error(libc::EALREADY),
+            Canceled { canceled, .. } => Ok(canceled),
+        }
+    }
 }
 
 impl Context {
@@ -92,7 +113,8 @@ impl Context {
         let instance = Instance::new(builder)?;
         let pushed = Vec::with_capacity(builder.entries as usize);
         let taken = VecDeque::with_capacity(TAKEN_MAX as usize);
-        Ok(Self { instance, pushed, taken, _not_sync: std::marker::PhantomData })
+        let _not_sync = std::marker::PhantomData;
+        Ok(Self { instance, pushed, taken, notify: -1, _not_sync })
     }
 
     /// The engine that executes the requests.
@@ -110,6 +132,13 @@ impl Context {
     /// submit, which finds it out, and if nothing was asked for.
     pub fn placement(&self) -> Option<&crate::affinity::Choice> {
         self.instance.placement()
+    }
+
+    /// Has an eventfd(2) counted up after each completion that can be reaped, for loops that wait
+    /// with epoll(7); `None` ends it. It applies to entries that are pushed from now on. The
+    /// descriptor stays open until their completions were reaped.
+    pub fn set_eventfd(&mut self, fd: Option<RawFd>) {
+        self.notify = fd.unwrap_or(-1);
     }
 
     /// Requests that can be in flight or unreaped at a time.
@@ -132,7 +161,7 @@ impl Context {
         if self.pushed.len() == self.entries() {
             return Err(Full(sqe));
         }
-        self.pushed.push(Entry { sqe, data: 0, notify: -1 });
+        self.pushed.push(Entry { sqe, data: 0, notify: self.notify });
         Ok(())
     }
 

@@ -6,6 +6,7 @@ mod blocked;
 mod cancelling;
 mod cold;
 mod destroying;
+mod eventfd;
 mod fork;
 mod hung;
 mod order;
