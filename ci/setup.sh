@@ -22,6 +22,11 @@ has_header() {
 # Prints the packages of what is not there.
 missing() {
     command -v cc >/dev/null || echo gcc
+    # The header of the C interface has to be C and C++ for all of them.
+    command -v g++ >/dev/null || echo g++
+    command -v clang++ >/dev/null || echo clang
+    command -v pkg-config >/dev/null || echo pkgconf
+    command -v mandoc >/dev/null || echo mandoc
     has_header stdio.h || echo libc6-dev
     # Brings the library itself, whatever its package is called here.
     has_header libaio.h || echo libaio-dev

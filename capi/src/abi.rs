@@ -1,0 +1,193 @@
+//! The structures of `uringlet.h`, and how those that may grow are read and written.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_char, c_void};
+
+use uringlet::front;
+use uringlet::stats::Snapshot;
+
+const fn number(text: &str) -> u32 {
+    let (mut at, mut number) = (0, 0);
+    while at < text.len() {
+        number = number * 10 + (text.as_bytes()[at] - b'0') as u32;
+        at += 1;
+    }
+    number
+}
+
+/// `URINGLET_VERSION`.
+pub const VERSION: u32 = number(env!("CARGO_PKG_VERSION_MAJOR")) << 16
+    | number(env!("CARGO_PKG_VERSION_MINOR")) << 8
+    | number(env!("CARGO_PKG_VERSION_PATCH"));
+
+/// `URINGLET_WITH_STATS` of [`Options::flags`].
+pub(crate) const STATS: u32 = 1;
+
+/// `struct uringlet_options`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Its size in bytes, as the program knows it.
+    pub size: usize,
+    /// As `Builder::entries`, or 0 for its default.
+    pub entries: u32,
+    /// As `Builder::workers_max`, or 0 for its default.
+    pub workers: u32,
+    /// A name that `EngineKind` has, or null for its default.
+    pub engine: *const c_char,
+    /// `URINGLET_WITH_STATS` or 0.
+    pub flags: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+impl Options {
+    /// What a null pointer stands for.
+    pub(crate) const DEFAULT: Self = Self {
+        size: size_of::<Self>(),
+        entries: 0,
+        workers: 0,
+        engine: std::ptr::null(),
+        flags: 0,
+        reserved: 0,
+    };
+
+    /// The options of a program, which may know a larger structure than this one.
+    ///
+    /// # Errors
+    /// `-EFAULT` where nothing can be read, `-EINVAL` for a size that never was, `-E2BIG` if
+    /// something is set that is not known here.
+    ///
+    /// # Safety
+    /// Memory at `at` that can be read does not change meanwhile.
+    pub(crate) unsafe fn read(at: *const Self) -> Result<Self, i32> {
+        /// No structure will ever be larger.
+        const SIZE_MAX: usize = 4096;
+        if at.is_null() {
+            return Ok(Self::DEFAULT);
+        }
+        let address = at as usize;
+        if !front::readable(address) {
+            return Err(-libc::EFAULT);
+        }
+        // SAFETY: readable.
+        let size = unsafe { at.cast::<usize>().read_unaligned() };
+        if size < size_of::<Self>() {
+            return Err(-libc::EINVAL);
+        }
+        if size > SIZE_MAX {
+            return Err(-libc::E2BIG);
+        }
+        // At most two pages: if the last bytes can be read as well as the first, all can.
+        if address.checked_add(size).is_none() || !front::readable(address + size - 8) {
+            return Err(-libc::EFAULT);
+        }
+        // SAFETY: `size` bytes can be read.
+        let (known, rest) = unsafe {
+            let bytes = std::slice::from_raw_parts(at.cast::<u8>(), size);
+            (at.read_unaligned(), &bytes[size_of::<Self>()..])
+        };
+        if rest.iter().any(|&byte| byte != 0) {
+            return Err(-libc::E2BIG);
+        }
+        Ok(known)
+    }
+}
+
+/// `struct uringlet_range`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Range {
+    /// What is read.
+    pub fd: i32,
+    /// Bytes read, or a negative errno.
+    pub res: i32,
+    /// From here on, in bytes.
+    pub off: u64,
+    /// To here.
+    pub buf: *mut c_void,
+    /// So many bytes at most.
+    pub len: usize,
+}
+
+/// `struct uringlet_handler`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Handler {
+    /// Is called with its own address, and the result.
+    pub done: Option<unsafe extern "C" fn(*mut Handler, i32)>,
+}
+
+/// `struct uringlet_stats`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs)]
+pub struct Stats {
+    /// Its size in bytes.
+    pub size: usize,
+    pub submitted: u64,
+    pub reads: u64,
+    pub writes: u64,
+    pub fsyncs: u64,
+    pub polls: u64,
+    pub others: u64,
+    pub canceled: u64,
+    pub errors: u64,
+    pub bytes_read: u64,
+    pub bytes_written: u64,
+    pub by_program: u64,
+    pub by_threads: u64,
+    pub by_kernel: u64,
+}
+
+impl From<Snapshot> for Stats {
+    fn from(now: Snapshot) -> Self {
+        Self {
+            size: size_of::<Self>(),
+            submitted: now.submitted,
+            reads: now.reads,
+            writes: now.writes,
+            fsyncs: now.fsyncs,
+            polls: now.polls,
+            others: now.others,
+            canceled: now.canceled,
+            errors: now.errors,
+            bytes_read: now.bytes_read,
+            bytes_written: now.bytes_written,
+            by_program: now.by_waiter,
+            by_threads: now.by_worker + now.by_pool + now.by_poller,
+            by_kernel: now.by_kernel,
+        }
+    }
+}
+
+impl Stats {
+    /// Writes as much as the program knows of, and the size of that.
+    ///
+    /// # Errors
+    /// `-EFAULT`, or `-EINVAL` for a size that has no room for itself.
+    ///
+    /// # Safety
+    /// At `out`, if that can be written to, is such a structure.
+    pub(crate) unsafe fn write(mut self, out: *mut Self) -> Result<(), i32> {
+        if !front::writable(out as usize) {
+            return Err(-libc::EFAULT);
+        }
+        // SAFETY: readable, too, by the caller's contract.
+        let size = unsafe { out.cast::<usize>().read_unaligned() };
+        if size < size_of::<usize>() {
+            return Err(-libc::EINVAL);
+        }
+        // Whole numbers of eight bytes each.
+        self.size = size.min(size_of::<Self>()) & !7;
+        // SAFETY: as many bytes as the caller says there are, and not more than are here.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                (&raw const self).cast::<u8>(),
+                out.cast::<u8>(),
+                self.size,
+            );
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,375 @@
+//! uringlet for C: what `include/uringlet.h` declares, and the man pages in `man/` describe.
+//!
+//! The functions carry a leading underscore here; `build.rs` has the linker make the real names and
+//! versions, and `install.sh` those of the static library. Contexts are found behind their address
+//! in a table, without following it, so that any address can be passed.
+#![allow(unsafe_code)]
+
+mod abi;
+mod entries;
+mod handle;
+mod owned;
+mod text;
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::time::Duration;
+
+use uringlet::front::{self, enter};
+use uringlet::{Context, Cqe, EngineKind, Sqe};
+
+pub use crate::abi::{Handler, Options, Range, Stats, VERSION};
+use crate::owned::Owned;
+use crate::text::Text;
+
+/// In somebody else's process, it must not be this library that ends it for want of memory.
+#[global_allocator]
+static MEMORY: front::Reserve = front::Reserve::new();
+
+const EINVAL: c_int = -libc::EINVAL;
+const EFAULT: c_int = -libc::EFAULT;
+
+/// `struct uringlet`: an address that is looked up.
+pub type Handle = *const c_void;
+
+/// A negative errno, or what else there is to answer.
+type Answer<T = c_int> = Result<T, c_int>;
+
+/// The door for calls that may open files: the thread is not cancelled in the midst of it.
+fn enter_whole<T>(body: impl FnOnce() -> T) -> T {
+    enter(|| {
+        let _whole = front::Uncancelable::new();
+        body()
+    })
+}
+
+fn answer(answer: Answer) -> c_int {
+    answer.unwrap_or_else(|errno| errno)
+}
+
+/// For a number of things that there is memory for.
+fn count(count: usize) -> c_int {
+    c_int::try_from(count).unwrap_or(c_int::MAX)
+}
+
+fn errno(error: &std::io::Error) -> c_int {
+    -error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+/// A call of the owner's.
+#[inline]
+fn with_owned(u: Handle, body: impl FnOnce(&mut Owned) -> Answer) -> c_int {
+    enter(|| answer(handle::with_owned(u as usize, body)))
+}
+
+/// `uringlet_version()`.
+#[unsafe(no_mangle)]
+pub extern "C" fn _uringlet_version() -> u32 {
+    VERSION
+}
+
+/// `uringlet_strerror()`.
+#[unsafe(no_mangle)]
+pub extern "C" fn _uringlet_strerror(err: c_int) -> *const c_char {
+    enter(|| Text::Errno.set(&text::of_errno(err)))
+}
+
+/// `uringlet_explain()`.
+#[unsafe(no_mangle)]
+pub extern "C" fn _uringlet_explain(u: Handle) -> *const c_char {
+    enter(|| {
+        if u.is_null() {
+            return Text::Failure.get();
+        }
+        let mut choice = String::new();
+        let found = handle::with_owned(u as usize, |owned| {
+            choice = owned.context().choice().to_string();
+            Ok(0)
+        });
+        match found {
+            Ok(_) => Text::Choice.set(&choice),
+            Err(errno) if errno == -libc::EBUSY => {
+                Text::Choice.set("another thread uses this context")
+            }
+            Err(_) => std::ptr::null(),
+        }
+    })
+}
+
+/// `uringlet_create()`.
+///
+/// # Safety
+/// The options, if they can be read at all, are what they say; `engine` in them is null or a
+/// string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _uringlet_create(out: *mut Handle, options: *const Options) -> c_int {
+    enter_whole(|| {
+        if !front::writable(out as usize) {
+            Text::Failure.set("out is no address that can be written to");
+            return EFAULT;
+        }
+        // SAFETY: writable, for a pointer by the caller's contract.
+        unsafe { out.write_unaligned(std::ptr::null()) };
+        // SAFETY: the caller's contract.
+        match unsafe { create(options) } {
+            Ok(address) => {
+                // SAFETY: as above.
+                unsafe { out.write_unaligned(address as Handle) };
+                0
+            }
+            Err((errno, text)) => {
+                Text::Failure.set(&text);
+                errno
+            }
+        }
+    })
+}
+
+/// Makes a context, and gives its handle; or a negative errno, and why.
+///
+/// # Safety
+/// As [`_uringlet_create`].
+unsafe fn create(options: *const Options) -> Result<usize, (c_int, String)> {
+    /// What a context takes beside its slots and entries, and for each of them, at most.
+    const CONTEXT_BYTES: usize = 512 * 1024;
+    const ENTRY_BYTES: usize = 768;
+    let because = |errno: c_int, text: &str| (errno, format!("{text}: {}", text::of_errno(errno)));
+    // SAFETY: the caller's contract.
+    let options = unsafe { Options::read(options) };
+    let options = options.map_err(|errno| because(errno, "the options"))?;
+    if options.flags & !abi::STATS != 0 || options.reserved != 0 {
+        return Err((
+            EINVAL,
+            format!("flags are {:#x}, expected URINGLET_WITH_STATS", options.flags),
+        ));
+    }
+    if front::has_parted() {
+        return Err((EINVAL, "this thread has descriptors of its own (unshare(2))".to_owned()));
+    }
+    let mut builder = Context::builder().stats(options.flags & abi::STATS != 0);
+    if options.entries != 0 {
+        builder = builder.entries(options.entries);
+    }
+    if options.workers != 0 {
+        builder = builder.workers_max(options.workers as usize);
+    }
+    if !options.engine.is_null() {
+        // SAFETY: a string, by the caller's contract.
+        let name = unsafe { CStr::from_ptr(options.engine) }.to_string_lossy();
+        let kind = name.parse::<EngineKind>();
+        builder = builder.engine(kind.map_err(|error| (-error.errno(), error.to_string()))?);
+    }
+    let most = options.entries.min(uringlet::ENTRIES_MAX) as usize;
+    if !front::has_memory(CONTEXT_BYTES + most * ENTRY_BYTES) {
+        return Err(because(-libc::ENOMEM, "the context"));
+    }
+    let context = builder.build().map_err(|error| (-error.errno(), error.to_string()))?;
+    let engine = text::of_engine(context.engine());
+    let pages = handle::allocate(context.entries());
+    let pages = pages.map_err(|errno| because(errno, "the context's entries"))?;
+    Ok(handle::publish(context, pages, engine))
+}
+
+/// `uringlet_destroy()`.
+///
+/// # Safety
+/// The buffers of what is in flight stay valid until this returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _uringlet_destroy(u: Handle, timeout_ns: i64) -> c_int {
+    enter_whole(|| {
+        let destroyed = handle::destroy(u as usize, |owned| match timeout(timeout_ns) {
+            Some(timeout) => owned.settle(timeout),
+            None => Ok(()),
+        });
+        answer(destroyed.map(|()| 0))
+    })
+}
+
+/// Negative: without end.
+#[inline]
+fn timeout(ns: i64) -> Option<Duration> {
+    u64::try_from(ns).ok().map(Duration::from_nanos)
+}
+
+/// `uringlet_engine()`.
+#[unsafe(no_mangle)]
+pub extern "C" fn _uringlet_engine(u: Handle) -> *const c_char {
+    enter(|| handle::get(u as usize).map_or(std::ptr::null(), |shared| shared.engine.as_ptr()))
+}
+
+/// `uringlet_event_fd()`.
+#[unsafe(no_mangle)]
+pub extern "C" fn _uringlet_event_fd(u: Handle) -> c_int {
+    with_owned(u, Owned::event_fd)
+}
+
+/// `uringlet_get_sqe()`.
+#[unsafe(no_mangle)]
+pub extern "C" fn _uringlet_get_sqe(u: Handle) -> *mut Sqe {
+    enter(|| {
+        let sqe = handle::with_owned(u as usize, |owned| owned.next_entry().ok_or(-libc::EAGAIN));
+        sqe.unwrap_or(std::ptr::null_mut())
+    })
+}
+
+/// `uringlet_submit()`.
+///
+/// # Safety
+/// The buffers of the entries are the requests' until their completions were reaped, and the other
+/// addresses in them can be read until they were accepted.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _uringlet_submit(u: Handle) -> c_int {
+    // SAFETY: the caller's contract.
+    with_owned(u, |owned| unsafe { owned.submit() }.map(count))
+}
+
+/// `uringlet_wait()`.
+///
+/// # Safety
+/// As [`_uringlet_submit`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _uringlet_wait(u: Handle, min: c_uint, timeout_ns: i64) -> c_int {
+    // SAFETY: the caller's contract.
+    with_owned(u, |owned| unsafe { owned.wait(min as usize, timeout(timeout_ns)) }.map(count))
+}
+
+/// `uringlet_peek()`.
+///
+/// # Safety
+/// `out` has room for `n` completions.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _uringlet_peek(u: Handle, out: *mut Cqe, n: c_uint) -> c_int {
+    with_owned(u, |owned| {
+        if n == 0 {
+            return Ok(0);
+        }
+        if out.is_null() {
+            return Err(EFAULT);
+        }
+        // No more than that can be there.
+        let n = (n as usize).min(owned.context().entries());
+        // SAFETY: by the caller's contract; the fields are numbers.
+        Ok(count(owned.reap(unsafe { std::slice::from_raw_parts_mut(out, n) })))
+    })
+}
+
+/// Calls `f` with each of up to `max` completions that are there, outside of the door: `f` may do
+/// anything.
+fn each(u: Handle, max: usize, mut f: impl FnMut(&Cqe)) -> c_int {
+    // Requests that `f` submits are for the next call.
+    let begin = enter(|| handle::with_owned(u as usize, |owned| Ok(owned.outstanding())));
+    let max = match begin {
+        Ok(outstanding) => outstanding.min(max),
+        Err(errno) => return errno,
+    };
+    let mut done = 0;
+    while done < max {
+        let mut cqe = [Cqe::default()];
+        let reaped = enter(|| handle::with_owned(u as usize, |owned| Ok(owned.reap(&mut cqe))));
+        // `f` may have destroyed the context.
+        if reaped != Ok(1) {
+            break;
+        }
+        done += 1;
+        f(&cqe[0]);
+    }
+    count(done)
+}
+
+/// What `uringlet_for_each()` calls.
+type Visitor = unsafe extern "C" fn(*const Cqe, *mut c_void);
+
+/// `uringlet_for_each()`.
+///
+/// # Safety
+/// `f` can be called with `arg`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _uringlet_for_each(
+    u: Handle,
+    max: c_uint,
+    f: Option<Visitor>,
+    arg: *mut c_void,
+) -> c_int {
+    let Some(f) = f else { return EINVAL };
+    // SAFETY: the caller's contract.
+    each(u, max as usize, |cqe| unsafe { f(cqe, arg) })
+}
+
+/// `uringlet_run()`.
+///
+/// # Safety
+/// As [`_uringlet_submit`]; each `user_data` is 0 or the address of a handler that can be called.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _uringlet_run(u: Handle, min: c_uint, timeout_ns: i64) -> c_int {
+    // SAFETY: the caller's contract.
+    let waited = unsafe { _uringlet_wait(u, min, timeout_ns) };
+    // What is there is handled also if a signal has ended the wait.
+    if waited < 0 && waited != -libc::EINTR {
+        return waited;
+    }
+    let handled = each(u, usize::MAX, |cqe| {
+        let handler = cqe.user_data as usize as *mut Handler;
+        // SAFETY: null or a handler, by the caller's contract.
+        if let Some(handler_done) = unsafe { handler.as_ref() }.and_then(|handler| handler.done) {
+            // SAFETY: as above.
+            unsafe { handler_done(handler, cqe.res) };
+        }
+    });
+    if handled == 0 { waited.min(0) } else { handled }
+}
+
+/// `uringlet_cancel()`.
+#[unsafe(no_mangle)]
+pub extern "C" fn _uringlet_cancel(u: Handle, user_data: u64) -> c_int {
+    enter(|| {
+        let canceled = handle::get(u as usize)
+            .and_then(|shared| shared.canceller.cancel(user_data).map_err(|error| errno(&error)));
+        answer(canceled.map(|()| 0))
+    })
+}
+
+/// `uringlet_cancel_fd()`.
+#[unsafe(no_mangle)]
+pub extern "C" fn _uringlet_cancel_fd(u: Handle, fd: c_int) -> c_int {
+    enter(|| {
+        let canceled = handle::get(u as usize)
+            .and_then(|shared| shared.canceller.cancel_fd(fd).map_err(|error| errno(&error)));
+        answer(canceled.map(count))
+    })
+}
+
+/// `uringlet_read_many()`.
+///
+/// # Safety
+/// `n` ranges, whose buffers are the reads' until this returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _uringlet_read_many(
+    u: Handle,
+    ranges: *mut Range,
+    n: c_uint,
+) -> libc::ssize_t {
+    with_owned(u, |owned| {
+        if ranges.is_null() && n > 0 {
+            return Err(EFAULT);
+        }
+        let ranges = match n {
+            0 => &mut [],
+            // SAFETY: the caller's contract.
+            _ => unsafe { std::slice::from_raw_parts_mut(ranges, n as usize) },
+        };
+        // SAFETY: the caller's contract.
+        unsafe { owned.read_many(ranges) }.map(count)
+    }) as libc::ssize_t
+}
+
+/// `uringlet_get_stats()`.
+///
+/// # Safety
+/// At `out`, if that can be written to, is what it says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _uringlet_get_stats(u: Handle, out: *mut Stats) -> c_int {
+    with_owned(u, |owned| {
+        let now = owned.context().stats().ok_or(-libc::ENODATA)?;
+        // SAFETY: the caller's contract.
+        unsafe { Stats::from(now).write(out) }.map(|()| 0)
+    })
+}

@@ -1,0 +1,88 @@
+//! Texts for C: each kind stays where it is until the thread asks for the next one of its kind.
+#![allow(unsafe_code)]
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char, c_int};
+
+use uringlet::EngineKind;
+
+/// What a text is about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Text {
+    /// Why no context was made.
+    Failure,
+    /// What executes the requests of one.
+    Choice,
+    /// An errno.
+    Errno,
+}
+
+thread_local! {
+    static TEXTS: RefCell<[CString; 3]> = RefCell::default();
+}
+
+impl Text {
+    /// Keeps it for the thread. An ending thread has an empty one.
+    pub(crate) fn set(self, text: &str) -> *const c_char {
+        let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
+        let kept = TEXTS.try_with(|texts| {
+            // A signal handler may have interrupted this very line.
+            let Ok(mut texts) = texts.try_borrow_mut() else { return c"".as_ptr() };
+            texts[self as usize] = text;
+            texts[self as usize].as_ptr()
+        });
+        kept.unwrap_or(c"".as_ptr())
+    }
+
+    /// The last one.
+    pub(crate) fn get(self) -> *const c_char {
+        let kept = TEXTS.try_with(|texts| {
+            texts.try_borrow().map_or(c"".as_ptr(), |texts| texts[self as usize].as_ptr())
+        });
+        kept.unwrap_or(c"".as_ptr())
+    }
+}
+
+/// strerror(3), for negative numbers, too.
+pub(crate) fn of_errno(err: c_int) -> String {
+    let mut buffer = [0u8; 128];
+    let err = c_int::try_from(err.unsigned_abs()).unwrap_or(0);
+    // SAFETY: a buffer and its length.
+    let ret = unsafe { libc::strerror_r(err, buffer.as_mut_ptr().cast(), buffer.len()) };
+    let text = std::ffi::CStr::from_bytes_until_nul(&buffer);
+    match text {
+        Ok(text) if ret == 0 && !text.is_empty() => text.to_string_lossy().into_owned(),
+        _ => format!("Unknown error {err}"),
+    }
+}
+
+/// An engine's name.
+pub(crate) fn of_engine(kind: EngineKind) -> &'static CStr {
+    match kind {
+        EngineKind::Auto => c"auto",
+        EngineKind::Workers => c"workers",
+        EngineKind::IoUring => c"io_uring",
+        EngineKind::LinuxAio => c"linux_aio",
+        EngineKind::PosixAio => c"posix_aio",
+        EngineKind::Null => c"null",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{EngineKind, of_engine, of_errno};
+
+    #[test]
+    fn engines_have_their_names() {
+        for kind in EngineKind::ALL {
+            assert_eq!(of_engine(kind).to_str().unwrap(), kind.name());
+        }
+    }
+
+    #[test]
+    fn an_errno_has_its_text_with_either_sign() {
+        assert_eq!(of_errno(-libc::ENOSPC), of_errno(libc::ENOSPC));
+        assert!(of_errno(-libc::ENOSPC).contains("space"));
+        assert!(!of_errno(i32::MIN).is_empty());
+    }
+}

@@ -1,0 +1,121 @@
+/* A context that another thread uses is busy; it can be cancelled from anywhere, and passed on. */
+#define _POSIX_C_SOURCE 200809L
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+
+#include "check.h"
+
+static int pipes[2];
+static char byte;
+
+static atomic_int over;
+
+static void *wait_for_one(void *u)
+{
+    int ret;
+
+    /* The other thread may just be looking whether this one is inside. */
+    do {
+        ret = uringlet_wait(u, 1, -1);
+    } while (ret == -EBUSY);
+    atomic_store(&over, 1);
+    return (void *)(intptr_t)ret;
+}
+
+/* Until the other thread is inside. */
+static void until_busy(struct uringlet *u)
+{
+    int ret;
+
+    do {
+        ret = uringlet_submit(u);
+        CHECK(ret == 0 || ret == -EBUSY);
+    } while (ret != -EBUSY);
+}
+
+static void *hammer(void *u)
+{
+    for (;;) {
+        int ret = uringlet_cancel(u, 77);
+
+        if (ret == -EINVAL)
+            return NULL;
+        EQUAL(ret, -ENOENT);
+    }
+}
+
+static struct uringlet *interrupted;
+static volatile sig_atomic_t answers[3];
+
+static void on_signal(int number)
+{
+    (void)number;
+    /* It may have come before the call, or after it. */
+    if (uringlet_submit(interrupted) != -EBUSY)
+        return;
+    answers[0] = -EBUSY;
+    answers[1] = uringlet_destroy(interrupted, -1);
+    answers[2] = uringlet_cancel(interrupted, 77);
+}
+
+int main(void)
+{
+    struct sigaction action;
+    struct uringlet *u = context(4);
+    struct uringlet_cqe cqe;
+    pthread_t threads[3];
+    void *ret;
+
+    EQUAL(pipe(pipes), 0);
+    uringlet_prep_read(entry(u), pipes[0], &byte, 1, URINGLET_FILE_POSITION);
+    EQUAL(uringlet_submit(u), 1);
+    EQUAL(pthread_create(&threads[0], NULL, wait_for_one, u), 0);
+    until_busy(u);
+    CHECK(!uringlet_get_sqe(u));
+    EQUAL(uringlet_wait(u, 1, 0), -EBUSY);
+    EQUAL(uringlet_peek(u, &cqe, 1), -EBUSY);
+    EQUAL(uringlet_run(u, 1, 0), -EBUSY);
+    EQUAL(uringlet_event_fd(u), -EBUSY);
+    EQUAL(uringlet_destroy(u, -1), -EBUSY);
+    CHECK(strstr(uringlet_explain(u), "another thread"));
+    CHECK(uringlet_engine(u));
+    EQUAL(uringlet_cancel(u, 77), -ENOENT);
+    EQUAL(write(pipes[1], "x", 1), 1);
+    EQUAL(pthread_join(threads[0], &ret), 0);
+    EQUAL((intptr_t)ret, 1);
+    /* Passed on. */
+    EQUAL(result(u), 1);
+
+    /* A signal handler in the midst of a wait is another thread, as it were. */
+    memset(&action, 0, sizeof(action));
+    action.sa_handler = on_signal;
+    EQUAL(sigaction(SIGUSR1, &action, NULL), 0);
+    interrupted = u;
+    uringlet_prep_read(entry(u), pipes[0], &byte, 1, URINGLET_FILE_POSITION);
+    EQUAL(uringlet_submit(u), 1);
+    atomic_store(&over, 0);
+    EQUAL(pthread_create(&threads[0], NULL, wait_for_one, u), 0);
+    until_busy(u);
+    /* One that comes before the thread sleeps does not wake it. */
+    while (!atomic_load(&over)) {
+        EQUAL(pthread_kill(threads[0], SIGUSR1), 0);
+        sched_yield();
+    }
+    EQUAL(pthread_join(threads[0], &ret), 0);
+    CHECK((intptr_t)ret == -EINTR);
+    EQUAL(answers[0], -EBUSY);
+    EQUAL(answers[1], -EBUSY);
+    EQUAL(answers[2], -ENOENT);
+    EQUAL(write(pipes[1], "x", 1), 1);
+    EQUAL(result(u), 1);
+
+    /* Destroyed while others look at it. */
+    for (int at = 0; at < 3; at++)
+        EQUAL(pthread_create(&threads[at], NULL, hammer, u), 0);
+    EQUAL(uringlet_destroy(u, -1), 0);
+    for (int at = 0; at < 3; at++)
+        EQUAL(pthread_join(threads[at], NULL), 0);
+    return EXIT_SUCCESS;
+}
