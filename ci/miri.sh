@@ -7,7 +7,7 @@ set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 help_if_asked "$@"
 tests=("$@")
-((${#tests[@]})) || tests=(queue:: request:: zeros:: baton:: mailbox:: readers:: split:: syncs::)
+((${#tests[@]})) || tests=(queue:: request:: zeros:: baton:: flight:: mailbox:: readers:: split:: syncs::)
 command -v rustup >/dev/null || die "rustup is missing"
 rustup component add --toolchain nightly miri rust-src
 cd -- "$root"

@@ -53,6 +53,8 @@ mod exec;
 #[cfg(not(loom))]
 pub mod front;
 #[cfg(not(loom))]
+pub mod fs;
+#[cfg(not(loom))]
 mod instance;
 #[cfg(not(loom))]
 mod lane;
@@ -98,6 +100,9 @@ mod affinity_completion;
 #[cfg(loom)]
 #[path = "table/entry.rs"]
 mod entry;
+#[cfg(loom)]
+#[path = "fs/flight.rs"]
+mod flight;
 
 pub use cqe::Cqe;
 pub use sqe::{FILE_POSITION, FSYNC_DATASYNC, Sqe, opcode};

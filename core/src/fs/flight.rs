@@ -1,0 +1,423 @@
+//! Where an operation and the engine meet: one word says to whom the payload belongs.
+//!
+//! | state     | the payload belongs to | the cell of the waker belongs to         |
+//! |-----------|------------------------|------------------------------------------|
+//! | EMPTY     | the engine             | the operation; nothing is in it          |
+//! | WAKER     | the engine             | whoever leaves this state; it is full    |
+//! | DONE      | the operation          | the operation; nothing is in it          |
+//! | ABANDONED | the engine             | nobody; nothing is in it                 |
+//!
+//! Two threads at most work with a word: the one that has the operation, and the one that ends the
+//! request. DONE and ABANDONED are final. Each step out of EMPTY or WAKER is one atomic exchange, so
+//! the waker has one taker, and the payload has one owner.
+#![allow(unsafe_code)]
+
+use std::task::Waker;
+
+use crate::sync::{AtomicBool, AtomicU32, Ordering, UnsafeCell};
+
+mod state {
+    pub(super) const EMPTY: u32 = 0;
+    pub(super) const WAKER: u32 = 1;
+    pub(super) const DONE: u32 = 2;
+    pub(super) const ABANDONED: u32 = 3;
+}
+
+/// What a request consists of (buffer, descriptor) while the engine may use it, and who is to be
+/// woken at its end.
+#[derive(Debug)]
+pub(crate) struct Flight<T> {
+    state: AtomicU32,
+    waker: UnsafeCell<Option<Waker>>,
+    payload: UnsafeCell<Option<T>>,
+}
+
+/// What the end of a request is to be followed by.
+#[derive(Debug)]
+pub(crate) enum Ended<T> {
+    /// Nobody waits yet; the operation will find it done.
+    Quietly,
+    /// The operation's task is to be woken.
+    Wake(Waker),
+    /// Nobody waits any more: the payload is the caller's, to be dropped.
+    Abandoned(T),
+}
+
+// SAFETY: the payload is touched by its owner alone, which the table above names; it moves between
+// threads, so it has to be Send. Wakers are Send and Sync.
+unsafe impl<T: Send> Send for Flight<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Flight<T> {}
+
+impl<T> Flight<T> {
+    /// In flight, with no waker.
+    pub(crate) fn new(payload: T) -> Self {
+        Self {
+            state: AtomicU32::new(state::EMPTY),
+            waker: UnsafeCell::new(None),
+            payload: UnsafeCell::new(Some(payload)),
+        }
+    }
+
+    /// The payload in its place. It does not move before it is taken out.
+    ///
+    /// # Safety
+    /// The caller owns the payload, and lets go of the reference before it passes the payload on.
+    pub(crate) unsafe fn payload(&self) -> &T {
+        // SAFETY: the owner has the cell to itself.
+        let payload = self.payload.with(|at| unsafe { &*at });
+        payload.as_ref().expect("whoever takes it out does not come back")
+    }
+
+    /// Takes the payload out.
+    ///
+    /// # Safety
+    /// The caller owns it.
+    pub(crate) unsafe fn take(&self) -> T {
+        // SAFETY: the owner has the cell to itself.
+        let payload = self.payload.with_mut(|at| unsafe { (*at).take() });
+        payload.expect("whoever takes it out does not come back")
+    }
+
+    /// The request has ended, and the payload is the operation's.
+    #[inline]
+    pub(crate) fn is_done(&self) -> bool {
+        self.state.load(Ordering::Acquire) == state::DONE
+    }
+
+    /// Has `waker` woken at the end. True: the request has ended, and the waker is not kept.
+    ///
+    /// # Safety
+    /// The caller has the operation, and has not abandoned it.
+    pub(crate) unsafe fn poll(&self, waker: &Waker) -> bool {
+        let (empty, full) = (state::EMPTY, state::WAKER);
+        match self.state.load(Ordering::Acquire) {
+            state::DONE => return true,
+            // The cell is the operation's from the exchange on.
+            state::WAKER => {
+                let swap =
+                    self.state.compare_exchange(full, empty, Ordering::Acquire, Ordering::Acquire);
+                if swap.is_err() {
+                    return true;
+                }
+            }
+            _ => {}
+        }
+        // SAFETY: EMPTY: the cell is the operation's. Whoever ends the request leaves it alone.
+        self.waker.with_mut(|at| match unsafe { &mut *at } {
+            Some(known) if known.will_wake(waker) => {}
+            other => *other = Some(waker.clone()),
+        });
+        // Release: the waker.
+        let swap = self.state.compare_exchange(empty, full, Ordering::Release, Ordering::Acquire);
+        if swap.is_err() {
+            // DONE meanwhile, by a thread that has found no waker.
+            // SAFETY: the cell is the operation's.
+            self.waker.with_mut(|at| unsafe { *at = None });
+            return true;
+        }
+        false
+    }
+
+    /// The request has ended: from here on the payload is the operation's, unless that is gone.
+    ///
+    /// # Safety
+    /// The caller owns the payload as the engine's side, and calls this once.
+    pub(crate) unsafe fn finish(&self) -> Ended<T> {
+        let mut now = self.state.load(Ordering::Relaxed);
+        loop {
+            if now == state::ABANDONED {
+                // SAFETY: the engine's still, by the caller's contract.
+                return Ended::Abandoned(unsafe { self.take() });
+            }
+            // Release: the payload. Acquire: the waker.
+            let swap =
+                self.state.compare_exchange(now, state::DONE, Ordering::AcqRel, Ordering::Relaxed);
+            match swap {
+                Ok(state::WAKER) => {
+                    // SAFETY: this thread has left WAKER, so the cell is its own.
+                    let waker = self.waker.with_mut(|at| unsafe { (*at).take() });
+                    return waker.map_or(Ended::Quietly, Ended::Wake);
+                }
+                Ok(_) => return Ended::Quietly,
+                Err(other) => now = other,
+            }
+        }
+    }
+
+    /// The operation goes. Gives the payload if the request has ended; else it stays the engine's.
+    ///
+    /// # Safety
+    /// The caller has the operation, has not taken the payload, and calls this once.
+    pub(crate) unsafe fn abandon(&self) -> Option<T> {
+        let mut now = self.state.load(Ordering::Acquire);
+        loop {
+            if now == state::DONE {
+                // SAFETY: DONE: the payload is the operation's.
+                return Some(unsafe { self.take() });
+            }
+            let swap = self.state.compare_exchange(
+                now,
+                state::ABANDONED,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            );
+            match swap {
+                Ok(_) => {
+                    // SAFETY: whichever of the two states it was, the cell is this thread's.
+                    drop(self.waker.with_mut(|at| unsafe { (*at).take() }));
+                    return None;
+                }
+                Err(other) => now = other,
+            }
+        }
+    }
+}
+
+/// A request that waits in line: whoever claims it first has it, the engine or the operation that
+/// withdraws it.
+#[derive(Debug)]
+pub(crate) struct Claim(AtomicBool);
+
+impl Claim {
+    /// Claimed: the request is with whoever made it.
+    pub(crate) fn taken() -> Self {
+        Self(AtomicBool::new(true))
+    }
+
+    /// Puts it up, by whoever has it.
+    pub(crate) fn offer(&self) {
+        self.0.store(false, Ordering::Release);
+    }
+
+    /// Somebody has it.
+    pub(crate) fn is_claimed(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// True for the one that gets it.
+    pub(crate) fn claim(&self) -> bool {
+        !self.0.swap(true, Ordering::AcqRel)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Wake, Waker};
+
+    use super::{Claim, Ended, Flight};
+
+    #[derive(Debug, Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn flight() -> (Flight<Box<u32>>, Arc<Count>, Waker) {
+        let count = Arc::new(Count::default());
+        let waker = Waker::from(Arc::clone(&count));
+        (Flight::new(Box::new(7)), count, waker)
+    }
+
+    #[test]
+    fn the_last_waker_is_woken_and_the_payload_is_the_operations() {
+        let (flight, count, waker) = flight();
+        let (_, other_count, other) = self::flight();
+        // SAFETY: one thread plays both sides, each call in the state that it needs.
+        unsafe {
+            assert!(!flight.poll(&other) && !flight.poll(&waker) && !flight.poll(&waker));
+            assert_eq!(**flight.payload(), 7);
+            let Ended::Wake(found) = flight.finish() else { panic!("a waker is there") };
+            found.wake();
+            assert!(flight.is_done() && flight.poll(&waker));
+            assert_eq!(*flight.take(), 7);
+        }
+        assert_eq!(
+            (count.0.load(Ordering::Relaxed), other_count.0.load(Ordering::Relaxed)),
+            (1, 0)
+        );
+        drop(flight);
+        assert_eq!(Arc::strong_count(&count), 2, "the flight has kept no waker");
+    }
+
+    #[test]
+    fn what_nobody_waits_for_is_done_quietly() {
+        let (flight, _, waker) = flight();
+        // SAFETY: as above.
+        unsafe {
+            assert!(matches!(flight.finish(), Ended::Quietly));
+            assert!(flight.poll(&waker));
+            assert_eq!(flight.abandon(), Some(Box::new(7)));
+        }
+    }
+
+    #[test]
+    fn an_abandoned_payload_goes_back_to_whoever_ends_the_request() {
+        let (flight, count, waker) = flight();
+        // SAFETY: as above.
+        unsafe {
+            assert!(!flight.poll(&waker));
+            assert_eq!(flight.abandon(), None);
+            assert_eq!(Arc::strong_count(&count), 2, "the waker is gone at once");
+            assert!(!flight.is_done());
+            let Ended::Abandoned(payload) = flight.finish() else { panic!("abandoned") };
+            assert_eq!(*payload, 7);
+        }
+        assert_eq!(count.0.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn one_claim_wins() {
+        let claim = Claim::taken();
+        assert!(!claim.claim());
+        claim.offer();
+        assert!(claim.claim() && !claim.claim());
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_models {
+    //! Failure would look like: a payload with two owners or with none (loom's cells and `Arc` see
+    //! both), or an operation that waits and is not woken.
+
+    use super::{Claim, Ended, Flight};
+    use crate::sync::{AtomicBool, AtomicU32, Ordering};
+    use loom::sync::Arc;
+    use loom::thread;
+    use std::task::{RawWaker, RawWakerVTable, Waker};
+
+    /// A waker that sets a flag of loom's: `std::task::Wake` is for `std`'s `Arc` only.
+    fn waker(flag: &Arc<AtomicBool>) -> Waker {
+        unsafe fn clone(data: *const ()) -> RawWaker {
+            // SAFETY: `data` is from `Arc::into_raw` below, and counted.
+            let flag = unsafe { Arc::from_raw(data.cast::<AtomicBool>()) };
+            let other = Arc::clone(&flag);
+            std::mem::forget(flag);
+            RawWaker::new(Arc::into_raw(other).cast(), &VTABLE)
+        }
+        unsafe fn wake(data: *const ()) {
+            // SAFETY: as above; this one is used up.
+            let flag = unsafe { Arc::from_raw(data.cast::<AtomicBool>()) };
+            flag.store(true, Ordering::Release);
+        }
+        unsafe fn wake_by_ref(_: *const ()) {
+            unreachable!("never called here");
+        }
+        unsafe fn drop_it(data: *const ()) {
+            // SAFETY: as above; this one is used up.
+            drop(unsafe { Arc::from_raw(data.cast::<AtomicBool>()) });
+        }
+        static VTABLE: RawWakerVTable = RawWakerVTable::new(clone, wake, wake_by_ref, drop_it);
+        let data = Arc::into_raw(Arc::clone(flag)).cast();
+        // SAFETY: the functions above count the references of one `Arc`.
+        unsafe { Waker::from_raw(RawWaker::new(data, &VTABLE)) }
+    }
+
+    /// The engine's side: writes a result into the payload, ends the request. Gives whether the
+    /// payload came back.
+    fn end(flight: &Flight<Arc<AtomicU32>>) -> bool {
+        // SAFETY: one thread plays the engine's side, and ends the request once.
+        unsafe {
+            flight.payload().store(1, Ordering::Relaxed);
+            match flight.finish() {
+                Ended::Quietly => false,
+                Ended::Wake(waker) => {
+                    waker.wake();
+                    false
+                }
+                Ended::Abandoned(payload) => {
+                    assert_eq!(payload.load(Ordering::Relaxed), 1);
+                    true
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn loom_an_operation_that_waits_is_woken_and_finds_the_result() {
+        loom::model(|| {
+            let flight = Arc::new(Flight::new(Arc::new(AtomicU32::new(0))));
+            let engines = Arc::clone(&flight);
+            let engine = thread::spawn(move || assert!(!end(&engines)));
+            let (first, second) =
+                (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+            // SAFETY: this thread plays the operation's side.
+            let is_done = unsafe {
+                // A task that moves: the second waker takes the place of the first.
+                flight.poll(&waker(&first)) || flight.poll(&waker(&second))
+            };
+            if is_done {
+                assert!(flight.is_done());
+                // SAFETY: done: the payload is this side's, while the engine's thread may be at its end.
+                assert_eq!(unsafe { flight.take() }.load(Ordering::Relaxed), 1);
+            }
+            engine.join().unwrap();
+            if !is_done {
+                assert!(second.load(Ordering::Acquire), "waits for ever");
+                // SAFETY: woken: as above.
+                assert_eq!(unsafe { flight.take() }.load(Ordering::Relaxed), 1);
+            }
+        });
+    }
+
+    #[test]
+    fn loom_a_payload_has_one_owner_when_its_operation_is_dropped() {
+        loom::model(|| {
+            let flight = Arc::new(Flight::new(Arc::new(AtomicU32::new(0))));
+            let engines = Arc::clone(&flight);
+            let engine = thread::spawn(move || end(&engines));
+            let flag = Arc::new(AtomicBool::new(false));
+            // SAFETY: this thread plays the operation's side.
+            let kept = unsafe {
+                flight.poll(&waker(&flag));
+                flight.abandon()
+            };
+            let went_to_the_engine = engine.join().unwrap();
+            assert!(kept.is_some() != went_to_the_engine, "two owners, or none");
+            assert!(kept.is_none_or(|payload| payload.load(Ordering::Relaxed) == 1));
+        });
+    }
+
+    #[test]
+    fn loom_what_is_withdrawn_is_not_submitted() {
+        loom::model(|| {
+            let flight = Arc::new(Flight::new(Arc::new(AtomicU32::new(0))));
+            let claim = Arc::new(Claim::taken());
+            claim.offer();
+            let (others, its_claim) = (Arc::clone(&flight), Arc::clone(&claim));
+            let passer = thread::spawn(move || its_claim.claim() && end(&others));
+            // SAFETY: this thread plays the operation's side; who has claimed it owns the payload.
+            let here = unsafe {
+                let done = flight.abandon();
+                if done.is_none() && claim.claim() { Some(flight.take()) } else { done }
+            };
+            let there = passer.join().unwrap();
+            assert!(here.is_some() != there, "two owners, or none");
+        });
+    }
+
+    /// Canary: an end by a plain store overlooks an operation that goes at the same moment.
+    #[test]
+    #[should_panic(expected = "two owners, or none")]
+    fn loom_canary_an_end_by_a_plain_store_overlooks_an_operation_that_goes() {
+        loom::model(|| {
+            let flight = Arc::new(Flight::new(Arc::new(AtomicU32::new(0))));
+            let others = Arc::clone(&flight);
+            let engine = thread::spawn(move || {
+                let now = others.state.load(Ordering::Acquire);
+                if now != super::state::ABANDONED {
+                    others.state.store(super::state::DONE, Ordering::Release);
+                }
+                now == super::state::ABANDONED
+            });
+            // SAFETY: this thread plays the operation's side.
+            let kept = unsafe { flight.abandon() };
+            assert!(kept.is_some() != engine.join().unwrap(), "two owners, or none");
+        });
+    }
+}

@@ -1,0 +1,435 @@
+//! An operation: a future that does nothing until it is polled, and may be dropped at any time.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use super::budget;
+use super::driver::{Fs, Header, Verbs};
+use super::flight::{Ended, Flight};
+use crate::front::WaitCondition;
+use crate::instance::{TOLD_OTHERWISE, Waited};
+use crate::process;
+use crate::sqe::Sqe;
+use crate::sync::Patience;
+
+/// What an [`Op`] does: implemented by the types of this module that functions here return.
+pub trait Operation: Steps {}
+
+impl<O: Steps> Operation for O {}
+
+/// The requests of an operation, one after the other.
+///
+/// Everything goes through `&self`, with cells: an address that is out with the kernel is not
+/// disturbed by a unique reference to what contains it.
+///
+/// # Safety
+/// What [`Steps::request`] gives stays valid until its result is there, if `self` is not moved:
+/// buffers, and until the submit, paths.
+pub unsafe trait Steps: Send + 'static {
+    /// What the future gives.
+    type Output;
+
+    /// Some of these operations are done on the spot.
+    const INLINE: bool = false;
+
+    /// A request that the engine has may be left undone.
+    const CANCELLABLE: bool = true;
+
+    /// Where its requests go; `None` is the file system of the process.
+    fn fs(&self) -> Option<&Fs>;
+
+    /// It goes to this one from here on, as it had none.
+    fn adopt(&mut self, _: &Fs) {}
+
+    /// Refuses, with a negative errno, what cannot be begun.
+    fn prepare(&mut self) -> Result<(), i32> {
+        Ok(())
+    }
+
+    /// Does the operation at once if that is known not to sleep: its result.
+    fn attempt(&mut self) -> Option<i32> {
+        None
+    }
+
+    /// Makes what has to be made once `self` is in its final place.
+    fn settle(&self) {}
+
+    /// The next request.
+    fn request(&self) -> Sqe;
+
+    /// Bytes that the next request has under way.
+    fn bytes(&self) -> u64 {
+        0
+    }
+
+    /// Takes the result of a request. `None`: there is another one to be made; else the
+    /// operation's own result, a count or a negative errno.
+    fn after(&self, result: i32) -> Option<i32> {
+        Some(result)
+    }
+
+    /// Makes the output.
+    fn end(self, result: i32) -> Self::Output;
+}
+
+/// An operation on a file: a future for any executor, or none.
+///
+/// An `Op` is lazy. Dropped before it was polled, nothing has happened. The first poll tries reads
+/// that are in memory on the spot; whatever would sleep is handed to the engine's threads.
+///
+/// Dropping it later is safe, and never blocks. Its buffer and its descriptor stay with the engine
+/// until the request is over. A request that was not begun is cancelled; one that was goes on. **A
+/// write whose future was dropped may have happened wholly, in part, or not at all.**
+///
+/// In the child of a fork(2), what was made by the parent ends with `EINVAL`.
+#[must_use = "an operation does nothing until it is awaited, waited for, submitted or detached"]
+pub struct Op<O: Operation> {
+    state: State<O>,
+    /// It was put off once, so that others come to run.
+    deferred: bool,
+    /// Nothing is tried on the polling thread.
+    never_inline: bool,
+}
+
+enum State<O: Operation> {
+    /// Nothing has happened.
+    Lazy(O),
+    /// The result is there.
+    Ended(O, i32),
+    Flying(Arc<Slot<O>>),
+    /// The output was given.
+    Over,
+}
+
+/// An operation that was handed over: its place does not move while the engine works with it.
+#[repr(C)]
+pub(super) struct Slot<O: Operation> {
+    header: Header,
+    flight: Flight<Settled<O>>,
+}
+
+/// The operation and its result.
+struct Settled<O> {
+    operation: O,
+    result: std::cell::Cell<i32>,
+}
+
+impl<O: Operation> Slot<O> {
+    const VERBS: Verbs = Verbs { complete: complete::<O>, forget: forget::<O> };
+
+    fn generation(&self) -> u64 {
+        self.header.fs().generation()
+    }
+}
+
+/// The slot of a header.
+///
+/// # Safety
+/// The header is the first field of a `Slot<O>`, of which the caller has a reference.
+unsafe fn slot<'a, O: Operation>(header: NonNull<Header>) -> &'a Slot<O> {
+    // SAFETY: the layout is C's; the caller answers for the rest. The pointer is the `Arc`'s.
+    unsafe { header.cast::<Slot<O>>().as_ref() }
+}
+
+/// Drops the engine's reference to a slot whose payload is the operation's.
+///
+/// # Safety
+/// As for [`slot`]; the reference is the engine's, and used up.
+unsafe fn forget<O: Operation>(header: NonNull<Header>) {
+    // SAFETY: the caller's contract; it is from `Arc::into_raw`.
+    drop(unsafe { Arc::from_raw(header.cast::<Slot<O>>().as_ptr().cast_const()) });
+}
+
+/// Takes the result of a request. False: another one is to be made, and the engine's reference is
+/// kept; else it is used up.
+///
+/// # Safety
+/// As for [`slot`]; the caller owns the payload as the engine's side. As for [`forget`] if it gives true.
+unsafe fn complete<O: Operation>(header: NonNull<Header>, result: i32) -> bool {
+    // SAFETY: the caller's contract.
+    let here = unsafe { slot::<O>(header) };
+    {
+        // SAFETY: as above.
+        let payload = unsafe { here.flight.payload() };
+        let result = match payload.operation.after(result) {
+            Some(result) => result,
+            None if here.header.is_stopped() => -libc::ECANCELED,
+            None => {
+                here.header.fill(payload.operation.request(), payload.operation.bytes());
+                return false;
+            }
+        };
+        payload.result.set(result);
+    }
+    // SAFETY: as above; the request is over.
+    let ended = unsafe { here.flight.finish() };
+    // SAFETY: the engine's reference, which nothing uses any more.
+    unsafe { forget::<O>(header) };
+    match ended {
+        Ended::Quietly => {}
+        Ended::Wake(waker) => guarded(|| waker.wake()),
+        Ended::Abandoned(payload) => guarded(|| drop(payload)),
+    }
+    true
+}
+
+/// Runs what is the program's on a thread of the engine: a panic, whose message was printed, ends here.
+fn guarded(body: impl FnOnce()) {
+    if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
+        // Its own drop could panic again.
+        std::mem::forget(panic);
+    }
+}
+
+impl<O: Operation> Op<O> {
+    pub(super) fn new(operation: O) -> Self {
+        Self { state: State::Lazy(operation), deferred: false, never_inline: false }
+    }
+
+    /// Tries nothing on the polling thread: for executors that must not spend the time of a copy.
+    pub fn forced_async(mut self) -> Self {
+        self.never_inline = true;
+        self
+    }
+
+    /// Its requests, and those of a file that it opens, go to `fs` in place of that of the process. No effect
+    /// on an operation of a file that has one already, or that has begun.
+    pub fn on(mut self, fs: &Fs) -> Self {
+        if let State::Lazy(operation) = &mut self.state
+            && operation.fs().is_none()
+        {
+            operation.adopt(fs);
+        }
+        self
+    }
+
+    /// Begins now. The operation can be awaited later.
+    pub fn submit(mut self) -> Self {
+        self.begin(TOLD_OTHERWISE);
+        self
+    }
+
+    /// Blocks the calling thread until the operation has ended; needs no executor. The thread executes
+    /// requests meanwhile where that is no slower.
+    pub fn wait(mut self) -> O::Output {
+        self.begin(-1);
+        if let State::Flying(slot) = &self.state {
+            block_on(slot);
+        }
+        self.output().expect("it was waited for")
+    }
+
+    /// Asks that the operation be left undone. The outcome comes when it comes, with the buffer: `ECANCELED` if
+    /// nothing was begun, and whatever has happened otherwise.
+    pub fn cancel(mut self) -> Self {
+        self.state = match self.take() {
+            State::Lazy(operation) => State::Ended(operation, -libc::ECANCELED),
+            State::Flying(slot) => {
+                if stop(&slot) {
+                    // SAFETY: withdrawn from the line: the payload is this side's.
+                    let Settled { operation, .. } = unsafe { slot.flight.take() };
+                    State::Ended(operation, -libc::ECANCELED)
+                } else {
+                    State::Flying(slot)
+                }
+            }
+            other => other,
+        };
+        self
+    }
+
+    /// Lets it run to its end though nobody waits. Begins it if need be.
+    pub fn detach(self) {
+        let mut this = self.submit();
+        if let State::Flying(slot) = this.take() {
+            // SAFETY: the operation goes; the payload was not taken.
+            drop(unsafe { slot.flight.abandon() });
+        }
+    }
+
+    fn take(&mut self) -> State<O> {
+        std::mem::replace(&mut self.state, State::Over)
+    }
+
+    /// If nothing has happened yet, does it at once, or hands it over.
+    fn begin(&mut self, notify: i32) {
+        self.state = match self.take() {
+            State::Lazy(operation) => Self::begun(operation, notify, !self.never_inline),
+            other => other,
+        };
+    }
+
+    fn begun(mut operation: O, notify: i32, inline: bool) -> State<O> {
+        if operation.fs().is_none() {
+            match Fs::global() {
+                Ok(fs) => operation.adopt(&fs),
+                Err(errno) => return State::Ended(operation, errno),
+            }
+        }
+        if operation.fs().is_none_or(|fs| fs.generation() != process::generation()) {
+            return State::Ended(operation, -libc::EINVAL);
+        }
+        if let Err(errno) = operation.prepare() {
+            return State::Ended(operation, errno);
+        }
+        if inline && let Some(result) = operation.attempt() {
+            return State::Ended(operation, result);
+        }
+        Self::hand_over(operation, notify)
+    }
+
+    #[inline(never)]
+    fn hand_over(operation: O, notify: i32) -> State<O> {
+        let fs = operation.fs().expect("adopted").clone();
+        let payload = Settled { operation, result: std::cell::Cell::new(0) };
+        let header = Header::new(fs, notify, &Slot::<O>::VERBS);
+        let slot = Arc::new(Slot { header, flight: Flight::new(payload) });
+        {
+            // SAFETY: nobody else knows it yet. From here on the operation does not move.
+            let operation = &unsafe { slot.flight.payload() }.operation;
+            operation.settle();
+            slot.header.fill(operation.request(), operation.bytes());
+        }
+        let engines = Arc::into_raw(Arc::clone(&slot));
+        let header = NonNull::new(engines.cast_mut().cast::<Header>()).expect("an Arc's");
+        // SAFETY: a header with a reference for the engine, in its final place.
+        unsafe { Header::start(header) };
+        State::Flying(slot)
+    }
+
+    /// The output, if the operation has ended.
+    fn output(&mut self) -> Option<O::Output> {
+        match self.take() {
+            State::Ended(operation, result) => Some(operation.end(result)),
+            State::Flying(slot) if slot.flight.is_done() => {
+                // SAFETY: done: the payload is this side's, and is taken once: the state is over.
+                let Settled { operation, result } = unsafe { slot.flight.take() };
+                Some(operation.end(result.get()))
+            }
+            State::Flying(slot) if slot.generation() != process::generation() => {
+                Some(orphaned(&slot))
+            }
+            other => {
+                self.state = other;
+                None
+            }
+        }
+    }
+}
+
+/// The output of an operation whose request is its parent's: nobody in this process ends it.
+#[cold]
+fn orphaned<O: Operation>(slot: &Slot<O>) -> O::Output {
+    // SAFETY: the operation is at its end here.
+    let done = unsafe { slot.flight.abandon() };
+    // SAFETY: of the threads of a fork(2)'s parent none is here but this one: the payload in this
+    // process's memory has no other owner.
+    let payload = done.unwrap_or_else(|| unsafe { slot.flight.take() });
+    payload.operation.end(-libc::EINVAL)
+}
+
+/// Has a request that is not over stopped, as far as that can be. True if it was withdrawn from the
+/// line: then its payload is the caller's.
+fn stop<O: Operation>(slot: &Arc<Slot<O>>) -> bool {
+    let header = &slot.header;
+    if slot.flight.is_done() || slot.generation() != process::generation() {
+        return false;
+    }
+    if O::CANCELLABLE {
+        header.stop();
+    }
+    if header.withdraw() {
+        return true;
+    }
+    if O::CANCELLABLE {
+        // The address is this slot's as long as there is a reference, which the caller has.
+        let _ = header.fs().instance().cancel(Arc::as_ptr(slot) as u64);
+    }
+    false
+}
+
+fn block_on<O: Operation>(slot: &Arc<Slot<O>>) {
+    let address = Arc::as_ptr(slot) as u64;
+    let fs = slot.header.fs();
+    let wish = WaitCondition {
+        missing: &|| u32::from(!slot.flight.is_done()),
+        concerns: &|event| event.obj == address,
+        gives_up: &|| false,
+    };
+    let mut patience = Patience::default();
+    while !slot.flight.is_done() && slot.generation() == process::generation() {
+        match fs.instance().wait_for(&wish, None) {
+            // A signal handler ran.
+            Waited::Enough | Waited::Interrupted | Waited::GaveUp | Waited::TimedOut => {}
+            Waited::Gone => patience.wait(),
+        }
+    }
+}
+
+impl<O: Operation> Future for Op<O> {
+    type Output = O::Output;
+
+    /// # Panics
+    /// If it is polled after it was ready.
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<O::Output> {
+        let this = &mut *self;
+        if let State::Lazy(_) = this.state {
+            let turn = if O::INLINE && !this.never_inline {
+                match budget::turn(context, &mut this.deferred) {
+                    Poll::Ready(turn) => Some(turn),
+                    Poll::Pending => return Poll::Pending,
+                }
+            } else {
+                None
+            };
+            this.begin(TOLD_OTHERWISE);
+            if let (Some(turn), State::Ended(_, result)) = (turn, &this.state) {
+                turn.made_progress(u32::try_from(*result).unwrap_or(0));
+            }
+        }
+        if let State::Flying(slot) = &this.state {
+            // SAFETY: this is the operation; the payload is not taken before the state is over.
+            let is_done = unsafe { slot.flight.poll(context.waker()) };
+            if !is_done && slot.generation() == process::generation() {
+                return Poll::Pending;
+            }
+        }
+        assert!(!matches!(this.state, State::Over), "polled after it was ready");
+        Poll::Ready(this.output().expect("it has ended"))
+    }
+}
+
+/// An operation that is in flight has its place elsewhere; one that is not has no address out.
+impl<O: Operation> Unpin for Op<O> {}
+
+impl<O: Operation> Drop for Op<O> {
+    fn drop(&mut self) {
+        if self.deferred {
+            budget::renew();
+        }
+        let State::Flying(slot) = self.take() else { return };
+        // SAFETY: the operation goes; the payload was not taken.
+        let done = unsafe { slot.flight.abandon() };
+        if done.is_none() && stop(&slot) {
+            // SAFETY: withdrawn from the line: the payload is this side's.
+            drop(unsafe { slot.flight.take() });
+        }
+    }
+}
+
+impl<O: Operation> fmt::Debug for Op<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match &self.state {
+            State::Lazy(_) => "not begun",
+            State::Flying(slot) if !slot.flight.is_done() => "in flight",
+            State::Flying(_) | State::Ended(..) => "ended",
+            State::Over => "over",
+        };
+        f.debug_struct("Op").field("state", &state).finish_non_exhaustive()
+    }
+}

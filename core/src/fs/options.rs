@@ -1,0 +1,211 @@
+//! Opening a file.
+#![allow(unsafe_code)]
+
+use std::cell::{Cell, RefCell};
+use std::ffi::CString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use super::driver::Fs;
+use super::file::{File, descriptor};
+use super::op::{Op, Steps};
+use crate::sqe::Sqe;
+
+/// Whether reads and writes go past the page cache (`O_DIRECT`, open(2)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Direct {
+    /// They do not.
+    #[default]
+    Off,
+    /// They do if the file system can, and do not otherwise: [`File::alignment`] tells.
+    Try,
+    /// They do; opening fails with `EINVAL` otherwise.
+    Require,
+}
+
+/// How a file is to be opened; the names are those of [`std::fs::OpenOptions`].
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    read: bool,
+    write: bool,
+    append: bool,
+    truncate: bool,
+    create: bool,
+    create_new: bool,
+    mode: Option<u32>,
+    custom_flags: i32,
+    direct: Direct,
+}
+
+impl OpenOptions {
+    /// For reading.
+    #[must_use]
+    pub fn read(mut self, on: bool) -> Self {
+        self.read = on;
+        self
+    }
+
+    /// For writing.
+    #[must_use]
+    pub fn write(mut self, on: bool) -> Self {
+        self.write = on;
+        self
+    }
+
+    /// For writing to the end, whatever offset a write names (`O_APPEND`).
+    #[must_use]
+    pub fn append(mut self, on: bool) -> Self {
+        self.append = on;
+        self
+    }
+
+    /// Empties it.
+    #[must_use]
+    pub fn truncate(mut self, on: bool) -> Self {
+        self.truncate = on;
+        self
+    }
+
+    /// Makes it if it is not there.
+    #[must_use]
+    pub fn create(mut self, on: bool) -> Self {
+        self.create = on;
+        self
+    }
+
+    /// Makes it, and fails with `EEXIST` if it is there.
+    #[must_use]
+    pub fn create_new(mut self, on: bool) -> Self {
+        self.create_new = on;
+        self
+    }
+
+    /// Permissions of a file that is made, less the process's umask(2); 0o666 by default.
+    #[must_use]
+    pub fn mode(mut self, mode: u32) -> Self {
+        self.mode = Some(mode);
+        self
+    }
+
+    /// Further `O_*` flags. Those of the access mode are left out.
+    #[must_use]
+    pub fn custom_flags(mut self, flags: i32) -> Self {
+        self.custom_flags = flags;
+        self
+    }
+
+    /// Reads and writes past the page cache. Buffers, offsets and lengths then have to be
+    /// [aligned](File::alignment): a [`Pool`](super::Pool) makes such buffers.
+    #[must_use]
+    pub fn direct(mut self, direct: Direct) -> Self {
+        self.direct = direct;
+        self
+    }
+
+    /// Opens the file.
+    ///
+    /// # Errors
+    /// As open(2). `EINVAL`: it is to be opened for nothing, or what is to be done with it needs more; or there is a NUL
+    /// in the path.
+    pub fn open(&self, path: impl AsRef<Path>) -> Op<Open> {
+        let access = match (self.read, self.write, self.append) {
+            (true, false, false) => Some(libc::O_RDONLY),
+            (false, true, false) => Some(libc::O_WRONLY),
+            (true, true, false) => Some(libc::O_RDWR),
+            (false, _, true) => Some(libc::O_WRONLY | libc::O_APPEND),
+            (true, _, true) => Some(libc::O_RDWR | libc::O_APPEND),
+            (false, false, false) => None,
+        };
+        let makes = self.create || self.create_new;
+        let writes = self.write || self.append;
+        let is_sound = (!(makes || self.truncate) || writes) && !(self.truncate && self.append);
+        let mut flags = libc::O_CLOEXEC | self.custom_flags & !libc::O_ACCMODE;
+        for (on, flag) in [
+            (self.truncate && !self.create_new, libc::O_TRUNC),
+            (makes, libc::O_CREAT),
+            (self.create_new, libc::O_EXCL),
+            (self.direct != Direct::Off, libc::O_DIRECT),
+        ] {
+            flags |= if on { flag } else { 0 };
+        }
+        Op::new(Open {
+            path: c_path(path.as_ref()).ok(),
+            flags: access.filter(|_| is_sound).map(|access| Cell::new(flags | access)),
+            mode: self.mode.unwrap_or(0o666),
+            direct: self.direct,
+            fs: None,
+            opened: RefCell::new(None),
+        })
+    }
+}
+
+/// A path for the kernel.
+pub(super) fn c_path(path: &Path) -> io::Result<CString> {
+    Ok(CString::new(path.as_os_str().as_bytes())?)
+}
+
+/// What [`File::open`] and [`OpenOptions::open`] do.
+#[derive(Debug)]
+pub struct Open {
+    path: Option<CString>,
+    flags: Option<Cell<i32>>,
+    mode: u32,
+    direct: Direct,
+    fs: Option<Fs>,
+    /// From the moment that there is a descriptor: an operation that was dropped closes it.
+    opened: RefCell<Option<OwnedFd>>,
+}
+
+impl Open {
+    fn flags(&self) -> i32 {
+        self.flags.as_ref().map_or(0, Cell::get)
+    }
+}
+
+// SAFETY: the path is in the operation.
+unsafe impl Steps for Open {
+    type Output = io::Result<File>;
+
+    fn fs(&self) -> Option<&Fs> {
+        self.fs.as_ref()
+    }
+
+    fn adopt(&mut self, fs: &Fs) {
+        self.fs = Some(fs.clone());
+    }
+
+    fn prepare(&mut self) -> Result<(), i32> {
+        if self.path.is_some() && self.flags.is_some() { Ok(()) } else { Err(-libc::EINVAL) }
+    }
+
+    fn request(&self) -> Sqe {
+        let path = self.path.as_deref().unwrap_or_default();
+        Sqe::openat(libc::AT_FDCWD, path, self.flags(), self.mode)
+    }
+
+    fn after(&self, result: i32) -> Option<i32> {
+        let flags = self.flags();
+        if result == -libc::EINVAL
+            && self.direct == Direct::Try
+            && flags & libc::O_DIRECT != 0
+            && let Some(cell) = &self.flags
+        {
+            // The file system has none. It may have made the file.
+            cell.set(flags & !libc::O_DIRECT & !libc::O_EXCL);
+            return None;
+        }
+        *self.opened.borrow_mut() = descriptor(result);
+        Some(result)
+    }
+
+    fn end(self, result: i32) -> io::Result<File> {
+        let is_direct = self.flags() & libc::O_DIRECT != 0;
+        match self.opened.into_inner() {
+            Some(descriptor) => Ok(File::opened(descriptor, self.fs, is_direct)),
+            None if result < 0 => Err(io::Error::from_raw_os_error(-result)),
+            None => Err(io::ErrorKind::Other.into()),
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! Files that are awaited: what `uringlet::fs` promises, on five executors.
+
+mod basics;
+mod executors;
+
+/// Past the capturing of a passed test's output: skipped must not look like passed.
+#[allow(dead_code)]
+fn skipped(name: &str, reason: impl std::fmt::Display) {
+    use std::io::Write as _;
+    let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: {reason}");
+}
+
+/// A file of this many bytes, each of them known.
+fn file_of(length: usize) -> (tempfile::NamedTempFile, Vec<u8>) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let data: Vec<u8> = (0..length).map(|at| (at / 7 % 251) as u8).collect();
+    std::fs::write(file.path(), &data).unwrap();
+    (file, data)
+}
