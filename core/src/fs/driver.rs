@@ -83,6 +83,14 @@ impl FsBuilder {
         self
     }
 
+    /// Has requests delayed, reordered, shortened and failed: for tests.
+    #[cfg(feature = "faulty")]
+    #[must_use]
+    pub fn faulty(mut self, faults: crate::engine::faulty::Faults) -> Self {
+        self.builder = self.builder.faulty(faults);
+        self
+    }
+
     /// Makes it.
     ///
     /// # Errors

@@ -2,9 +2,12 @@
 
 mod basics;
 mod executors;
+mod faults;
+mod fork;
+mod limits;
+mod storms;
 
 /// Past the capturing of a passed test's output: skipped must not look like passed.
-#[allow(dead_code)]
 fn skipped(name: &str, reason: impl std::fmt::Display) {
     use std::io::Write as _;
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: {reason}");
@@ -16,4 +19,10 @@ fn file_of(length: usize) -> (tempfile::NamedTempFile, Vec<u8>) {
     let data: Vec<u8> = (0..length).map(|at| (at / 7 % 251) as u8).collect();
     std::fs::write(file.path(), &data).unwrap();
     (file, data)
+}
+
+/// A pipe: its reads wait until something is written.
+fn pipe() -> (std::os::fd::OwnedFd, std::io::PipeWriter) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    (reader.into(), writer)
 }

@@ -1,0 +1,192 @@
+//! Operations that are dropped at every poll and in every state, on every executor.
+//!
+//! `URINGLET_STORM` sets the number of operations, 100,000 by default.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+use uringlet::fs::buf::{IoBuf, IoBufMut, SetLen};
+use uringlet::fs::{File, Fs, Op, Operation};
+
+use crate::executors::{ALL, Executor};
+use crate::file_of;
+
+/// Buffers that are alive.
+#[derive(Clone, Default)]
+struct Alive(Arc<AtomicUsize>);
+
+/// A buffer that is counted, and filled with a pattern when it goes: a request that still used it
+/// would be found with it, and the address sanitizer would see it.
+struct Counted {
+    bytes: Box<[u8]>,
+    alive: Alive,
+}
+
+impl Counted {
+    fn new(length: usize, alive: &Alive) -> Self {
+        alive.0.fetch_add(1, Ordering::Relaxed);
+        Self { bytes: vec![0xA5; length].into(), alive: alive.clone() }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.bytes.fill(0xDD);
+        self.alive.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl IoBuf for Counted {
+    fn as_init(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+#[allow(unsafe_code)]
+impl SetLen for Counted {
+    unsafe fn set_len(&mut self, length: usize) {
+        assert!(length <= self.bytes.len());
+    }
+}
+
+impl IoBufMut for Counted {
+    fn as_uninit(&mut self) -> &mut [std::mem::MaybeUninit<u8>] {
+        IoBufMut::as_uninit(&mut *self.bytes)
+    }
+}
+
+/// Polls an operation a number of times and drops it then, or ends with it.
+struct Abandon<O: Operation> {
+    operation: Option<Op<O>>,
+    polls: u32,
+}
+
+impl<O: Operation> Future for Abandon<O> {
+    type Output = Option<O::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(operation) = &mut self.operation else { return Poll::Ready(None) };
+        if let Poll::Ready(output) = Pin::new(operation).poll(context) {
+            self.operation = None;
+            return Poll::Ready(Some(output));
+        }
+        if self.polls <= 1 {
+            self.operation = None;
+            return Poll::Ready(None);
+        }
+        self.polls -= 1;
+        // Polled again before it is woken, so that wakers are replaced.
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+fn storm() -> usize {
+    let told = std::env::var("URINGLET_STORM").ok();
+    told.map_or(100_000, |told| told.parse().expect("URINGLET_STORM is a number"))
+}
+
+/// One operation, whose kind and end `number` chooses.
+async fn one(file: File, number: usize, data: Arc<Vec<u8>>, alive: Alive) {
+    const LENGTH: usize = 1024;
+    let offset = number * 67 % (data.len() - LENGTH);
+    let expected = &data[offset..][..LENGTH];
+    let buffer = Counted::new(LENGTH, &alive);
+    let read = file.read_at(buffer, offset as u64);
+    let read = if number.is_multiple_of(3) { read } else { read.forced_async() };
+    let check = |output: uringlet::fs::BufResult<usize, Counted>| {
+        let uringlet::fs::BufResult(result, buffer) = output;
+        match result {
+            Ok(count) => assert!(count == LENGTH && *buffer.bytes == *expected),
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(libc::ECANCELED));
+                assert!(buffer.bytes.iter().all(|&byte| byte == 0xA5));
+            }
+        }
+    };
+    match number % 9 {
+        0 => drop(read),
+        1 => drop(read.submit()),
+        2..=4 => {
+            let polls = number as u32 % 9 - 1;
+            if let Some(output) = (Abandon { operation: Some(read), polls }).await {
+                check(output);
+            }
+        }
+        5 => check(read.cancel().await),
+        6 => check(read.submit().cancel().await),
+        7 => read.detach(),
+        _ => check(read.await),
+    }
+}
+
+fn run(executor: Executor, fs: &Fs, operations: usize) {
+    let (named, data) = file_of(1 << 20);
+    let (data, alive) = (Arc::new(data), Alive::default());
+    let file = File::open(named.path()).on(fs).wait().unwrap();
+    let (count, all) = (alive.clone(), file.clone());
+    executor.run(async move {
+        const TOGETHER: usize = 64;
+        for begin in (0..operations).step_by(TOGETHER) {
+            let these = (begin..(begin + TOGETHER).min(operations))
+                .map(|number| one(all.clone(), number, Arc::clone(&data), count.clone()));
+            futures::future::join_all(these).await;
+        }
+    });
+    // What was dropped ends by itself; the file comes back with the last request, and nothing leaks.
+    let mut file = file;
+    while let Err(still) = file.into_std() {
+        file = still;
+        std::thread::yield_now();
+    }
+    while alive.0.load(Ordering::Relaxed) > 0 {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn operations_dropped_in_every_state_leave_nothing_behind_on_any_executor() {
+    let each = storm() / ALL.len() / 2;
+    // Room for everything, and room for next to nothing: most of them stand in line.
+    let wide = Fs::builder().build().unwrap();
+    let narrow = Fs::builder().in_flight(3).bytes_in_flight(2048).build().unwrap();
+    Executor::each(|executor| {
+        run(executor, &wide, each);
+        run(executor, &narrow, each);
+    });
+    for fs in [wide, narrow] {
+        while fs.in_flight() != (0, 0) {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn operations_are_dropped_on_other_threads_than_they_were_polled_on() {
+    let fs = Fs::builder().in_flight(5).build().unwrap();
+    let (named, _) = file_of(1 << 20);
+    let file = File::open(named.path()).on(&fs).wait().unwrap();
+    let alive = Alive::default();
+    let (sender, receiver) = std::sync::mpsc::sync_channel::<Op<_>>(64);
+    let dropper = std::thread::spawn(move || {
+        for (number, operation) in receiver.into_iter().enumerate() {
+            match number % 3 {
+                0 => drop(operation),
+                1 => drop(operation.cancel()),
+                _ => drop(operation.wait()),
+            }
+        }
+    });
+    for number in 0..storm() / 10 {
+        let read = file.read_at(Counted::new(512, &alive), number as u64 % 1000).forced_async();
+        sender.send(read.submit()).unwrap();
+    }
+    drop(sender);
+    dropper.join().unwrap();
+    while alive.0.load(Ordering::Relaxed) > 0 {
+        std::thread::yield_now();
+    }
+}
