@@ -116,3 +116,8 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/rust.md")]
 struct RustPage;
+
+/// The examples of the book's page on files that are awaited.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/async.md")]
+struct AsyncPage;

@@ -1,7 +1,8 @@
 //! A loop of reads that are all in memory never waits: now and then it lets others run.
 //!
-//! Nobody tells a future when its executor comes around. But an operation that was put off is polled
-//! again only after its task was: until then every other one on this thread is put off as well.
+//! Nobody tells a future when its executor comes around. But an operation that was put off is
+//! polled again only after its task was: until then every other one on this thread is put off as
+//! well.
 
 use std::cell::Cell;
 use std::task::{Context, Poll};

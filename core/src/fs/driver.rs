@@ -59,8 +59,8 @@ impl FsBuilder {
         self
     }
 
-    /// Requests that the engine has at a time: 1 to 32,768; 4,096 by default. Any further ones stand
-    /// in line.
+    /// Requests that the engine has at a time: 1 to 32,768; 4,096 by default. Any further ones
+    /// stand in line.
     #[must_use]
     pub fn in_flight(mut self, requests: u32) -> Self {
         self.in_flight = requests;
@@ -75,8 +75,8 @@ impl FsBuilder {
         self
     }
 
-    /// The most bytes that a read may have to be tried on the polling thread; 64 KiB by default, which
-    /// take some 7 µs to copy. 0: nothing is tried there.
+    /// The most bytes that a read may have to be tried on the polling thread; 64 KiB by default,
+    /// which take some 7 µs to copy. 0: nothing is tried there.
     #[must_use]
     pub fn inline_max(mut self, bytes: usize) -> Self {
         self.inline_max = bytes;
@@ -204,7 +204,8 @@ impl Drop for Shared {
         if self.line.lock().in_flight == 0 && !IS_ENDING.get() {
             return self.instance.close();
         }
-        // Operations that were dropped are in flight, or this thread is ending one: it does not wait.
+        // Operations that were dropped are in flight, or this thread is ending one: it does not
+        // wait.
         let instance = Arc::clone(&self.instance);
         let kept = Arc::clone(&instance);
         let mask = sys::block_signals();
@@ -236,8 +237,8 @@ pub(super) struct Header {
     stopped: AtomicBool,
 }
 
-// SAFETY: the cells are the engine's side's: of whoever made the slot, then of whoever has claimed it
-// or is told of its request's end. The rest is atomics and an `Arc`.
+// SAFETY: the cells are the engine's side's: of whoever made the slot, then of whoever has claimed
+// it or is told of its request's end. The rest is atomics and an `Arc`.
 unsafe impl Send for Header {}
 // SAFETY: as above.
 unsafe impl Sync for Header {}
@@ -399,8 +400,8 @@ impl Line {
         // SAFETY: the engine's side is this thread.
         let entry = unsafe { *header.entry.get() };
         let instance = Arc::clone(&header.fs.0.instance);
-        // SAFETY: the operation's buffers stay in their place until the result is there, and its paths
-        // are copied now: `Steps`. Once accepted, the handle is the instance's.
+        // SAFETY: the operation's buffers stay in their place until the result is there, and its
+        // paths are copied now: `Steps`. Once accepted, the handle is the instance's.
         let submitted = unsafe { instance.submit(&[entry]) };
         match submitted.refused {
             _ if submitted.accepted == 1 => {}
@@ -432,7 +433,8 @@ impl Line {
         self.pass_on(waiting);
     }
 
-    /// Submits what there is room for. One thread at a time; whatever changes meanwhile it sees before it ends.
+    /// Submits what there is room for. One thread at a time; whatever changes meanwhile it sees
+    /// before it ends.
     fn pass_on<'a>(&'a self, mut waiting: MutexGuard<'a, Waiting>) {
         if waiting.line.is_empty() || waiting.is_passing {
             return;

@@ -81,8 +81,8 @@ impl File {
         OpenOptions::default()
     }
 
-    /// Takes over a file that is open already. Direct I/O set on it later is not noticed, and its reads
-    /// then sleep on the polling thread.
+    /// Takes over a file that is open already. Direct I/O set on it later is not noticed, and its
+    /// reads then sleep on the polling thread.
     pub fn from_std(file: std::fs::File) -> Self {
         let is_direct = sys::status_flags(file.as_raw_fd()) & libc::O_DIRECT as isize != 0;
         let alignment = if is_direct { alignment(file.as_raw_fd()) } else { None };
@@ -117,11 +117,12 @@ impl File {
         Self::new(descriptor, fs, if is_direct { way::NEVER } else { way::NOWAIT }, alignment)
     }
 
-    /// Reads from `offset` bytes on into the buffer, from its beginning, as far as its capacity goes. Gives the
-    /// number of bytes, 0 at the end of the file. A length that is less is raised to that number.
+    /// Reads from `offset` bytes on into the buffer, from its beginning, as far as its capacity
+    /// goes. Gives the number of bytes, 0 at the end of the file. A length that is less is raised
+    /// to that number.
     ///
-    /// A read of at most [`inline_max`](super::FsBuilder::inline_max) bytes that are all in the page cache
-    /// is done by the first poll, with one system call.
+    /// A read of at most [`inline_max`](super::FsBuilder::inline_max) bytes that are all in the
+    /// page cache is done by the first poll, with one system call.
     ///
     /// # Errors
     /// As pread(2), beside the buffer. `ECANCELED`: it was cancelled.
@@ -132,15 +133,17 @@ impl File {
     /// As [`File::read_at`], until the buffer's capacity is full.
     ///
     /// # Errors
-    /// As [`File::read_at`]; `UnexpectedEof` if the file ends before, beside the buffer with what there was.
+    /// As [`File::read_at`]; `UnexpectedEof` if the file ends before, beside the buffer with what
+    /// there was.
     pub fn read_exact_at<B: IoBufMut + Send>(&self, buffer: B, offset: u64) -> Op<ReadExact<B>> {
         Op::new(ReadExact::new(self, buffer, offset))
     }
 
-    /// Writes the buffer's bytes to `offset` bytes on. Gives how many were written. It is ready when the kernel has
-    /// the bytes; [`File::sync_data`] brings them to the disk.
+    /// Writes the buffer's bytes to `offset` bytes on. Gives how many were written. It is ready
+    /// when the kernel has the bytes; [`File::sync_data`] brings them to the disk.
     ///
-    /// **If the future is dropped after its first poll, the write may happen wholly, in part, or not at all.**
+    /// **If the future is dropped after its first poll, the write may happen wholly, in part, or
+    /// not at all.**
     ///
     /// # Errors
     /// As pwrite(2), beside the buffer. `ECANCELED`: it was cancelled.
@@ -156,8 +159,8 @@ impl File {
         Op::new(WriteAll::new(self, buffer, offset))
     }
 
-    /// Writes the buffer's bytes to the end of the file, wherever that is by then (`RWF_APPEND`, pwritev2(2)). Where
-    /// they went to the kernel does not tell.
+    /// Writes the buffer's bytes to the end of the file, wherever that is by then (`RWF_APPEND`,
+    /// pwritev2(2)). Where they went to the kernel does not tell.
     ///
     /// # Errors
     /// As [`File::write_at`]; `EOPNOTSUPP` before Linux 4.16.
@@ -165,8 +168,8 @@ impl File {
         Op::new(Write::append(self, buffer))
     }
 
-    /// Brings the file's data to the disk (fdatasync(2)): that of every write whose future was ready
-    /// before this one is polled. Calls that are made at the same time are shared.
+    /// Brings the file's data to the disk (fdatasync(2)): that of every write whose future was
+    /// ready before this one is polled. Calls that are made at the same time are shared.
     ///
     /// # Errors
     /// As fdatasync(2).
@@ -198,7 +201,8 @@ impl File {
         self.control(Sqe::ftruncate(self.number(), length))
     }
 
-    /// Gives the file room on the disk for `length` bytes from `offset` on, and extends it if need be (fallocate(2)).
+    /// Gives the file room on the disk for `length` bytes from `offset` on, and extends it if need
+    /// be (fallocate(2)).
     ///
     /// # Errors
     /// As fallocate(2).
@@ -216,18 +220,19 @@ impl File {
         self.control(Sqe::fadvise(self.number(), offset, length, advice as u32))
     }
 
-    /// Closes the file in the background, and tells of the error (close(2)): that of a write that the
-    /// file system had put off, say. Dropped before it was polled, it closes the file like any drop of the last
-    /// handle.
+    /// Closes the file in the background, and tells of the error (close(2)): that of a write that
+    /// the file system had put off, say. Dropped before it was polled, it closes the file like any
+    /// drop of the last handle.
     ///
     /// # Errors
-    /// As close(2); the descriptor is closed whatever it says. `EBUSY`: there are other handles, or requests that
-    /// have not ended. It is closed after the last of them.
+    /// As close(2); the descriptor is closed whatever it says. `EBUSY`: there are other handles, or
+    /// requests that have not ended. It is closed after the last of them.
     pub fn close(self) -> Op<Close> {
         Op::new(Close { file: self })
     }
 
-    /// What direct reads and writes have to be multiples of; `None` if the file was not opened for direct I/O.
+    /// What direct reads and writes have to be multiples of; `None` if the file was not opened for
+    /// direct I/O.
     pub fn alignment(&self) -> Option<Alignment> {
         self.0.alignment
     }
@@ -251,7 +256,8 @@ impl File {
         self.0.descriptor.as_raw_fd()
     }
 
-    /// Reads if that is known not to sleep. Whatever else there is to say, a read that may sleep says.
+    /// Reads if that is known not to sleep. Whatever else there is to say, a read that may sleep
+    /// says.
     ///
     /// # Safety
     /// `length` bytes at `address` can be written to.
@@ -286,8 +292,8 @@ impl File {
     /// A read that did not sleep gave this much: is that all that one that may sleep would give?
     #[inline]
     fn whole(&self, read: usize, length: usize, offset: u64) -> Option<i32> {
-        // Less can be the end of the file, or that the rest is not in memory. Some kernels say 0 for the
-        // latter (Linux 5.9 and 5.10); files without a size are asked again.
+        // Less can be the end of the file, or that the rest is not in memory. Some kernels say 0
+        // for the latter (Linux 5.9 and 5.10); files without a size are asked again.
         let is_whole = read == length
             || sys::file_size(self.number())
                 .is_some_and(|size| size > 0 && offset.saturating_add(read as u64) >= size);
@@ -310,8 +316,8 @@ impl File {
     }
 }
 
-/// Says what direct I/O on a file has to be aligned to. Where the kernel does not tell (before Linux 6.1): 4,096 bytes,
-/// more than what any disk asks for.
+/// Says what direct I/O on a file has to be aligned to. Where the kernel does not tell (before
+/// Linux 6.1): 4,096 bytes, more than what any disk asks for.
 fn alignment(fd: RawFd) -> Option<Alignment> {
     /// `STATX_DIOALIGN`, Linux 6.1.
     const DIOALIGN: u32 = 0x2000;

@@ -8,8 +8,8 @@
 //! | ABANDONED | the engine             | nobody; nothing is in it                 |
 //!
 //! Two threads at most work with a word: the one that has the operation, and the one that ends the
-//! request. DONE and ABANDONED are final. Each step out of EMPTY or WAKER is one atomic exchange, so
-//! the waker has one taker, and the payload has one owner.
+//! request. DONE and ABANDONED are final. Each step out of EMPTY or WAKER is one atomic exchange,
+//! so the waker has one taker, and the payload has one owner.
 #![allow(unsafe_code)]
 
 use std::task::Waker;
@@ -353,7 +353,8 @@ mod loom_models {
             };
             if is_done {
                 assert!(flight.is_done());
-                // SAFETY: done: the payload is this side's, while the engine's thread may be at its end.
+                // SAFETY: done: the payload is this side's, while the engine's thread may be at its
+                // end.
                 assert_eq!(unsafe { flight.take() }.load(Ordering::Relaxed), 1);
             }
             engine.join().unwrap();

@@ -1,7 +1,62 @@
 //! Files to be awaited, on any executor or none.
 //!
 //! **A write whose future is dropped after its first poll may happen wholly, in part, or not at
-//! all.** Dropping is safe at any time, and never blocks: buffer and descriptor stay with the engine until it is done with them.
+//! all.** Dropping is safe at any time, and never blocks: buffer and descriptor stay with the
+//! engine until it is done with them.
+//!
+//! ```
+//! use uringlet::fs::{self, BufResult, File};
+//!
+//! async fn example(path: &std::path::Path) -> std::io::Result<()> {
+//!     let file = File::options().read(true).write(true).create(true).open(path).await?;
+//!     let BufResult(result, buffer) = file.write_all_at(b"hello, file".to_vec(), 0).await;
+//!     result?;
+//!     file.sync_data().await?;
+//!     let BufResult(result, buffer) = file.read_at(buffer, 7).await;
+//!     assert_eq!(&buffer[..result?], b"file");
+//!     file.close().await?;
+//!     fs::remove_file(path).await
+//! }
+//! # let folder = tempfile::tempdir()?;
+//! # pollster::block_on(example(&folder.path().join("file")))?;
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! # How it works
+//!
+//! An [`Op`] does nothing until it is polled. The first poll of a read of at most 64 KiB asks the
+//! kernel for it with `RWF_NOWAIT` (preadv2(2)): if the pages are in memory that is the whole
+//! operation, one system call without allocation, lock or wake-up. Everything else moves into a
+//! place of its own and goes to the engine, whose threads execute it or hand it to the kernel, and
+//! wake the task. The futures are `Send + 'static`, know no executor, and can be waited for without
+//! one ([`Op::wait`]).
+//!
+//! A task whose reads all are in memory would never let others run. After 128 of them, or 1 MiB, a
+//! thread's next operation wakes its task and is pending once; with the feature `tokio`, tokio's
+//! own budget is kept as well.
+//!
+//! # Buffers
+//!
+//! An operation owns its buffer, and gives it back with the result, as a [`BufResult`]. The traits
+//! are those of the crate `compio-buf` ([`buf`]): `Vec<u8>`, arrays, `Box<[u8]>`, and, with the
+//! feature `bytes`, `Bytes` and `BytesMut`. A read fills a `Vec` up to its *capacity*;
+//! [`IoBuf::slice`] takes a part of a buffer.
+//!
+//! # What is promised
+//!
+//! 1. An operation that is dropped before its first poll has done nothing.
+//! 2. One that is dropped later is cancelled if it was not begun. Nothing leaks, also if the
+//!    runtime or the [`Fs`] goes first.
+//! 3. [`Op::cancel`] asks, and gives the real outcome and the buffer.
+//! 4. Requests have no order among each other. [`File::sync_data`] covers the writes whose futures
+//!    were ready before it was polled.
+//! 5. No more than so many requests and bytes are with the engine at a time ([`FsBuilder`]).
+//!    Further ones stand in line, in order, and never fail for that.
+//! 6. A waker is called once the result is final, and never under a lock.
+//! 7. Errors have the kernel's errno; a cancelled operation's is `ECANCELED`.
+//! 8. A [`File`] belongs to the process that opened it. In the child of a fork(2) its operations,
+//!    and those that were in flight, end with `EINVAL`; files that the child opens are its own.
+//!    open(2) says why no direct I/O should be in flight at a fork.
 
 mod budget;
 mod driver;

@@ -17,7 +17,8 @@ use super::options::c_path;
 use crate::sqe::Sqe;
 use crate::sys::MAX_RW_COUNT;
 
-/// What kind of file a path leads to, its length, and so on (statx(2)). Symbolic links are followed.
+/// What kind of file a path leads to, its length, and so on (statx(2)). Symbolic links are
+/// followed.
 ///
 /// # Errors
 /// As statx(2). `EINVAL`: there is a NUL in the path.
@@ -173,8 +174,8 @@ unsafe impl Steps for MakeDirs {
     }
 }
 
-/// Brings a directory to the disk: names in it that were made, changed or removed before survive a crash then (fsync(2) of
-/// the directory).
+/// Brings a directory to the disk: names in it that were made, changed or removed before survive a
+/// crash then (fsync(2) of the directory).
 ///
 /// # Errors
 /// As open(2) and fsync(2). `ENOTDIR`: it is none.
@@ -234,7 +235,8 @@ unsafe impl Steps for SyncDir {
 /// Reads a whole file.
 ///
 /// # Errors
-/// As open(2) and read(2). `ENOMEM`: there is no memory for it. `EINVAL`: there is a NUL in the path.
+/// As open(2) and read(2). `ENOMEM`: there is no memory for it. `EINVAL`: there is a NUL in the
+/// path.
 pub fn read(path: impl AsRef<Path>) -> Op<ReadFile> {
     Op::new(ReadFile {
         path: c_path(path.as_ref()).ok(),
@@ -255,7 +257,7 @@ enum Step {
     Transfer,
 }
 
-/// What [`read`] does.
+/// What [`read()`] does.
 #[derive(Debug)]
 pub struct ReadFile {
     path: Option<CString>,
@@ -368,8 +370,8 @@ unsafe impl Steps for ReadFile {
     }
 }
 
-/// Makes a file of these bytes, in place of what it held. It is ready when the kernel has them all; it
-/// does not bring them to the disk.
+/// Makes a file of these bytes, in place of what it held. It is ready when the kernel has them all;
+/// it does not bring them to the disk.
 ///
 /// # Errors
 /// As open(2) and write(2), beside the buffer. A part may have been written.
@@ -385,7 +387,7 @@ pub fn write<B: IoBuf + Send>(path: impl AsRef<Path>, buffer: B) -> Op<WriteFile
     })
 }
 
-/// What [`write`] does.
+/// What [`write()`] does.
 #[derive(Debug)]
 pub struct WriteFile<B> {
     path: Option<CString>,
@@ -466,8 +468,8 @@ unsafe impl<B: IoBuf + Send> Steps for WriteFile<B> {
     }
 }
 
-/// Copies what a file holds, and its permissions, into another one, in place of what that held. Gives the number of bytes. A
-/// file that is copied onto itself is empty then.
+/// Copies what a file holds, and its permissions, into another one, in place of what that held.
+/// Gives the number of bytes. A file that is copied onto itself is empty then.
 ///
 /// # Errors
 /// As open(2), read(2) and write(2). A part may have been copied.

@@ -149,7 +149,8 @@ unsafe fn forget<O: Operation>(header: NonNull<Header>) {
 /// kept; else it is used up.
 ///
 /// # Safety
-/// As for [`slot`]; the caller owns the payload as the engine's side. As for [`forget`] if it gives true.
+/// As for [`slot`]; the caller owns the payload as the engine's side. As for [`forget`] if it gives
+/// true.
 unsafe fn complete<O: Operation>(header: NonNull<Header>, result: i32) -> bool {
     // SAFETY: the caller's contract.
     let here = unsafe { slot::<O>(header) };
@@ -178,7 +179,8 @@ unsafe fn complete<O: Operation>(header: NonNull<Header>, result: i32) -> bool {
     true
 }
 
-/// Runs what is the program's on a thread of the engine: a panic, whose message was printed, ends here.
+/// Runs what is the program's on a thread of the engine: a panic, whose message was printed, ends
+/// here.
 fn guarded(body: impl FnOnce()) {
     if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
         // Its own drop could panic again.
@@ -197,8 +199,8 @@ impl<O: Operation> Op<O> {
         self
     }
 
-    /// Its requests, and those of a file that it opens, go to `fs` in place of that of the process. No effect
-    /// on an operation of a file that has one already, or that has begun.
+    /// Its requests, and those of a file that it opens, go to `fs` in place of that of the process.
+    /// No effect on an operation of a file that has one already, or that has begun.
     pub fn on(mut self, fs: &Fs) -> Self {
         if let State::Lazy(operation) = &mut self.state
             && operation.fs().is_none()
@@ -214,8 +216,8 @@ impl<O: Operation> Op<O> {
         self
     }
 
-    /// Blocks the calling thread until the operation has ended; needs no executor. The thread executes
-    /// requests meanwhile where that is no slower.
+    /// Blocks the calling thread until the operation has ended; needs no executor. The thread
+    /// executes requests meanwhile where that is no slower.
     pub fn wait(mut self) -> O::Output {
         self.begin(-1);
         if let State::Flying(slot) = &self.state {
@@ -224,8 +226,8 @@ impl<O: Operation> Op<O> {
         self.output().expect("it was waited for")
     }
 
-    /// Asks that the operation be left undone. The outcome comes when it comes, with the buffer: `ECANCELED` if
-    /// nothing was begun, and whatever has happened otherwise.
+    /// Asks that the operation be left undone. The outcome comes when it comes, with the buffer:
+    /// `ECANCELED` if nothing was begun, and whatever has happened otherwise.
     pub fn cancel(mut self) -> Self {
         self.state = match self.take() {
             State::Lazy(operation) => State::Ended(operation, -libc::ECANCELED),

@@ -107,8 +107,8 @@ impl OpenOptions {
     /// Opens the file.
     ///
     /// # Errors
-    /// As open(2). `EINVAL`: it is to be opened for nothing, or what is to be done with it needs more; or there is a NUL
-    /// in the path.
+    /// As open(2). `EINVAL`: it is to be opened for nothing, or what is to be done with it needs
+    /// more; or there is a NUL in the path.
     pub fn open(&self, path: impl AsRef<Path>) -> Op<Open> {
         let access = match (self.read, self.write, self.append) {
             (true, false, false) => Some(libc::O_RDONLY),

@@ -54,7 +54,8 @@ impl Span {
     fn left(&self) -> (u64, usize, u64) {
         let done = self.done.get();
         let length = (self.length.get() - done).min(MAX_RW_COUNT);
-        // Not as a request means "the file position": the kernel refuses what it calls a negative offset.
+        // Not as a request means "the file position": the kernel refuses what it calls a negative
+        // offset.
         let offset = self.offset.saturating_add(done as u64).min(1 << 63);
         (self.address.get() + done as u64, length, offset)
     }

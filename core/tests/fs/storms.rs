@@ -136,7 +136,8 @@ fn run(executor: Executor, fs: &Fs, operations: usize) {
             futures::future::join_all(these).await;
         }
     });
-    // What was dropped ends by itself; the file comes back with the last request, and nothing leaks.
+    // What was dropped ends by itself; the file comes back with the last request, and nothing
+    // leaks.
     let mut file = file;
     while let Err(still) = file.into_std() {
         file = still;
