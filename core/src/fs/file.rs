@@ -4,6 +4,7 @@
 use std::fmt;
 use std::io;
 use std::mem::ManuallyDrop;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -15,6 +16,7 @@ use super::driver::Fs;
 use super::metadata::Stat;
 use super::op::{Op, Steps};
 use super::options::{Open, OpenOptions};
+use super::ranges::{Coalesce, ReadRanges};
 use super::transfer::{Read, ReadExact, Write, WriteAll};
 use crate::router::facts::Facts;
 use crate::sqe::Sqe;
@@ -137,6 +139,16 @@ impl File {
     /// there was.
     pub fn read_exact_at<B: IoBufMut + Send>(&self, buffer: B, offset: u64) -> Op<ReadExact<B>> {
         Op::new(ReadExact::new(self, buffer, offset))
+    }
+
+    /// Reads several ranges at once, each of them whole; the chunks come in the order of the
+    /// ranges. Those that lie close together are read as one, and the task is woken once.
+    ///
+    /// # Errors
+    /// As [`File::read_at`]: the first one in the order of the file. `UnexpectedEof`: a range ends
+    /// behind the file. `EINVAL`: a range ends before it begins, or behind 2^63 bytes.
+    pub fn read_ranges(&self, ranges: &[Range<u64>], coalesce: Coalesce) -> ReadRanges {
+        ReadRanges::new(self, ranges, coalesce)
     }
 
     /// Writes the buffer's bytes to `offset` bytes on. Gives how many were written. It is ready

@@ -66,6 +66,8 @@ mod metadata;
 mod names;
 mod op;
 mod options;
+mod pool;
+mod ranges;
 mod transfer;
 
 pub use compio_buf::{self as buf, BufResult, IoBuf, IoBufMut, SetLen};
@@ -79,4 +81,6 @@ pub use self::names::{
 };
 pub use self::op::{Op, Operation};
 pub use self::options::{Direct, Open, OpenOptions};
+pub use self::pool::{Pool, PoolBuf, Take};
+pub use self::ranges::{Chunk, Coalesce, ReadRanges};
 pub use self::transfer::{Read, ReadExact, Write, WriteAll};

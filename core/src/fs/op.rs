@@ -6,7 +6,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use super::budget;
 use super::driver::{Fs, Header, Verbs};
@@ -251,6 +251,15 @@ impl<O: Operation> Op<O> {
         if let State::Flying(slot) = this.take() {
             // SAFETY: the operation goes; the payload was not taken.
             drop(unsafe { slot.flight.abandon() });
+        }
+    }
+
+    /// Has it ended? If not, `waker` is woken when it has. For one that was begun.
+    pub(super) fn is_ended(&mut self, waker: &Waker) -> bool {
+        match &self.state {
+            // SAFETY: this is the operation; the payload is not taken before the state is over.
+            State::Flying(slot) => unsafe { slot.flight.poll(waker) },
+            _ => true,
         }
     }
 

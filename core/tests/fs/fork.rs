@@ -1,12 +1,12 @@
 //! The child of a fork: everything of its parent's fails, and nothing hangs.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, clippy::single_range_in_vec_init)]
 
 use std::future::Future;
 use std::io::Write as _;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use uringlet::fs::{BufResult, File};
+use uringlet::fs::{BufResult, Coalesce, File};
 
 use crate::{file_of, pipe};
 
@@ -56,12 +56,14 @@ fn in_a_child_operations_fail_with_their_buffers_and_nothing_hangs() {
     };
     assert_eq!(ended_output.unwrap().1, data[..10]);
     let lazy = file.read_at(vec![0u8; 10], 0);
+    let mut ranges = stream.read_ranges(&[0..4], Coalesce::default());
+    assert!(Pin::new(&mut ranges).poll(&mut Context::from_waker(Waker::noop())).is_pending());
 
-    let mut ours = Some((polled, waited, dropped, cancelled, lazy));
+    let mut ours = Some((polled, waited, dropped, cancelled, lazy, ranges));
     let path = named.path().to_owned();
     let taken = &mut ours;
     let status = in_child(|| {
-        let (mut polled, waited, dropped, cancelled, lazy) = taken.take()?;
+        let (mut polled, waited, dropped, cancelled, lazy, ranges) = taken.take()?;
         let mut context = Context::from_waker(Waker::noop());
         let Poll::Ready(output) = Pin::new(&mut polled).poll(&mut context) else { return Some(1) };
         if !is_invalid(&output) || output.1 != [3; 4] {
@@ -87,17 +89,24 @@ fn in_a_child_operations_fail_with_their_buffers_and_nothing_hangs() {
         if written.is_err() || written.ok()? != data {
             return Some(8);
         }
+        for ranges in [ranges, file.read_ranges(&[0..4], Coalesce::default())] {
+            let error = pollster::block_on(ranges).err();
+            if error.and_then(|error| error.raw_os_error()) != Some(libc::EINVAL) {
+                return Some(9);
+            }
+        }
         drop((own, file, stream));
         None
     });
     assert_eq!(status, 0, "the step that failed");
 
     // The parent's are as they were.
-    let (polled, waited, dropped, cancelled, lazy) = ours.take().unwrap();
-    writer.write_all(b"abcdefghijklmnop").unwrap();
+    let (polled, waited, dropped, cancelled, lazy, ranges) = ours.take().unwrap();
+    writer.write_all(b"abcdefghijklmnopqrst").unwrap();
     for read in [polled, waited, dropped, cancelled] {
         assert_eq!(read.wait().unwrap().0, 4);
     }
+    assert_eq!(pollster::block_on(ranges).unwrap()[0][..], *b"qrst");
     assert_eq!(lazy.wait().unwrap().1, data[..10]);
 }
 

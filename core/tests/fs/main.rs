@@ -5,6 +5,7 @@ mod executors;
 mod faults;
 mod fork;
 mod limits;
+mod more;
 mod storms;
 
 /// Past the capturing of a passed test's output: skipped must not look like passed.

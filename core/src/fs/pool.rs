@@ -1,0 +1,248 @@
+//! Buffers with an alignment, which come back by themselves.
+#![allow(unsafe_code)]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::mem::MaybeUninit;
+use std::ops::{Deref, DerefMut};
+use std::pin::Pin;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+use compio_buf::{IoBuf, IoBufMut, SetLen};
+
+use crate::sync::lock;
+
+/// Buffers of one size and alignment, as direct I/O needs them. A handle, cheap to clone.
+///
+/// A buffer that is dropped goes back to its pool, also from a request that was cancelled or whose
+/// future was dropped. Memory is taken when a buffer is needed for the first time, and given back
+/// with the last handle and buffer.
+#[derive(Clone)]
+pub struct Pool(Arc<Shelf>);
+
+struct Shelf {
+    layout: Layout,
+    count: usize,
+    stock: Mutex<Stock>,
+}
+
+#[derive(Default)]
+struct Stock {
+    made: usize,
+    free: Vec<Memory>,
+    /// Those who wait, in the order in which they came; then there is nothing free.
+    waiting: BTreeMap<u64, Waker>,
+    /// Buffers for those who have waited.
+    given: BTreeMap<u64, Memory>,
+    last: u64,
+}
+
+/// Allocated with the layout of its shelf, and initialised.
+struct Memory(NonNull<u8>);
+
+// SAFETY: plain memory, which has one owner.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Pool {
+    /// For `count` buffers of `size` bytes, at addresses that are multiples of `align`.
+    ///
+    /// # Errors
+    /// `EINVAL`: `size` is 0 or too large, or `align` is not a power of two.
+    pub fn new(size: usize, align: usize, count: usize) -> io::Result<Self> {
+        let layout = Layout::from_size_align(size, align).ok().filter(|_| size > 0);
+        let layout = layout.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+        Ok(Self(Arc::new(Shelf { layout, count, stock: Mutex::default() })))
+    }
+
+    /// A buffer, if one is free.
+    pub fn try_take(&self) -> Option<PoolBuf> {
+        let memory = self.0.get(&mut lock(&self.0.stock))?;
+        Some(self.buffer(memory))
+    }
+
+    /// A buffer, as soon as one is free. Those who wait get theirs in the order in which they came.
+    pub fn take(&self) -> Take {
+        Take { pool: self.clone(), number: None }
+    }
+
+    fn buffer(&self, memory: Memory) -> PoolBuf {
+        PoolBuf { memory, length: 0, pool: self.clone() }
+    }
+}
+
+impl Shelf {
+    /// One that is free, or is made now.
+    fn get(&self, stock: &mut Stock) -> Option<Memory> {
+        if let Some(memory) = stock.free.pop() {
+            return Some(memory);
+        }
+        if stock.made == self.count {
+            return None;
+        }
+        // SAFETY: the size is not 0.
+        let memory = NonNull::new(unsafe { alloc_zeroed(self.layout) });
+        let Some(memory) = memory else { handle_alloc_error(self.layout) };
+        stock.made += 1;
+        Some(Memory(memory))
+    }
+
+    fn give_back(&self, memory: Memory) {
+        let mut stock = lock(&self.stock);
+        let Some((number, waker)) = stock.waiting.pop_first() else {
+            return stock.free.push(memory);
+        };
+        stock.given.insert(number, memory);
+        drop(stock);
+        waker.wake();
+    }
+}
+
+impl Drop for Shelf {
+    fn drop(&mut self) {
+        let Ok(stock) = self.stock.get_mut() else { return };
+        for Memory(at) in stock.free.drain(..) {
+            // SAFETY: allocated with this layout, and free: nobody uses it.
+            unsafe { dealloc(at.as_ptr(), self.layout) };
+        }
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool")
+            .field("size", &self.0.layout.size())
+            .field("align", &self.0.layout.align())
+            .field("count", &self.0.count)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What [`Pool::take`] gives: a future. Dropped, it leaves its place to the next.
+#[derive(Debug)]
+#[must_use = "a future does nothing until it is awaited"]
+pub struct Take {
+    pool: Pool,
+    /// Its place among those who wait.
+    number: Option<u64>,
+}
+
+impl Future for Take {
+    type Output = PoolBuf;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<PoolBuf> {
+        let mut stock = lock(&self.pool.0.stock);
+        let found = match self.number {
+            Some(number) => stock.given.remove(&number),
+            None => self.pool.0.get(&mut stock),
+        };
+        if let Some(memory) = found {
+            drop(stock);
+            self.number = None;
+            return Poll::Ready(self.pool.buffer(memory));
+        }
+        let number = self.number.unwrap_or_else(|| {
+            stock.last += 1;
+            stock.last
+        });
+        let before = stock.waiting.insert(number, context.waker().clone());
+        drop(stock);
+        drop(before);
+        self.number = Some(number);
+        Poll::Pending
+    }
+}
+
+impl Drop for Take {
+    fn drop(&mut self) {
+        let Some(number) = self.number else { return };
+        let mut stock = lock(&self.pool.0.stock);
+        let (waker, given) = (stock.waiting.remove(&number), stock.given.remove(&number));
+        drop(stock);
+        drop(waker);
+        if let Some(memory) = given {
+            self.pool.0.give_back(memory);
+        }
+    }
+}
+
+/// A buffer of a [`Pool`]. It has a length, 0 at first, and the pool's size as its capacity.
+pub struct PoolBuf {
+    memory: Memory,
+    length: usize,
+    pool: Pool,
+}
+
+impl PoolBuf {
+    /// The most bytes that it can have.
+    pub fn capacity(&self) -> usize {
+        self.pool.0.layout.size()
+    }
+
+    /// Makes it so many bytes long. What is new are zeros, or bytes that it had before.
+    ///
+    /// # Panics
+    /// `length` is more than the capacity.
+    pub fn resize(&mut self, length: usize) {
+        assert!(length <= self.capacity(), "a pool's buffer does not grow");
+        self.length = length;
+    }
+}
+
+impl Drop for PoolBuf {
+    fn drop(&mut self) {
+        self.pool.0.give_back(Memory(self.memory.0));
+    }
+}
+
+impl Deref for PoolBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: initialised, and at least so long.
+        unsafe { std::slice::from_raw_parts(self.memory.0.as_ptr(), self.length) }
+    }
+}
+
+impl DerefMut for PoolBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and the buffer has one owner.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.0.as_ptr(), self.length) }
+    }
+}
+
+impl IoBuf for PoolBuf {
+    fn as_init(&self) -> &[u8] {
+        self
+    }
+}
+
+impl SetLen for PoolBuf {
+    unsafe fn set_len(&mut self, length: usize) {
+        self.resize(length);
+    }
+}
+
+impl IoBufMut for PoolBuf {
+    fn as_uninit(&mut self) -> &mut [MaybeUninit<u8>] {
+        let at = self.memory.0.as_ptr().cast();
+        // SAFETY: allocated with this size, and the buffer has one owner. The trait has nobody
+        // write bytes there that are not initialised.
+        unsafe { std::slice::from_raw_parts_mut(at, self.capacity()) }
+    }
+}
+
+impl fmt::Debug for PoolBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolBuf")
+            .field("len", &self.length)
+            .field("capacity", &self.capacity())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,205 @@
+//! Many ranges of a file at once; those that lie close together are read as one.
+
+use std::future::Future;
+use std::io;
+use std::ops::{Deref, Range};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+
+use compio_buf::{BufResult, IntoInner as _, IoBuf as _, Slice};
+
+use super::file::File;
+use super::op::Op;
+use super::transfer::ReadExact;
+use crate::process;
+use crate::sync::lock;
+
+/// Which ranges [`File::read_ranges`] reads as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Coalesce {
+    /// Those between which there are at most so many bytes, which are read for nothing.
+    pub gap: u64,
+    /// As long as the whole has at most so many bytes.
+    pub max: u64,
+}
+
+impl Default for Coalesce {
+    /// Gaps of at most 4 KiB, and 1 MiB in all.
+    fn default() -> Self {
+        Self { gap: 4 << 10, max: 1 << 20 }
+    }
+}
+
+/// The bytes of one range. Ranges that were read as one share their memory.
+#[derive(Clone, Debug)]
+pub struct Chunk {
+    data: Arc<Vec<u8>>,
+    range: Range<usize>,
+}
+
+impl Deref for Chunk {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.data[self.range.clone()]
+    }
+}
+
+/// What [`File::read_ranges`] gives: a future. Dropping it is as dropping an [`Op`].
+#[derive(Debug)]
+#[must_use = "a future does nothing until it is awaited"]
+pub struct ReadRanges {
+    file: File,
+    ranges: Vec<Range<u64>>,
+    coalesce: Coalesce,
+    reads: Vec<Part>,
+    gather: Option<Arc<Gather>>,
+}
+
+/// Ranges that are read as one.
+#[derive(Debug)]
+struct Part {
+    begin: u64,
+    read: Op<ReadExact<Slice<Vec<u8>>>>,
+    /// Which they are.
+    members: Vec<usize>,
+}
+
+/// Wakes the task when the last of several operations has ended.
+#[derive(Debug)]
+struct Gather {
+    left: AtomicUsize,
+    task: Mutex<Waker>,
+}
+
+impl Wake for Gather {
+    fn wake(self: Arc<Self>) {
+        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let waker = lock(&self.task).clone();
+            waker.wake();
+        }
+    }
+}
+
+impl ReadRanges {
+    pub(super) fn new(file: &File, ranges: &[Range<u64>], coalesce: Coalesce) -> Self {
+        let (reads, gather) = (Vec::new(), None);
+        Self { file: file.clone(), ranges: ranges.to_vec(), coalesce, reads, gather }
+    }
+
+    /// Begins to read. Those that are in memory are read now, as many as may be without others
+    /// waiting.
+    fn begin(&mut self) -> io::Result<()> {
+        /// The rest is handed over.
+        const INLINE: usize = 64;
+        let invalid = |range: &Range<u64>| range.start > range.end || range.end > i64::MAX as u64;
+        if self.ranges.iter().any(invalid) {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        for (at, (range, members)) in self.parts().into_iter().enumerate() {
+            let length = usize::try_from(range.end - range.start)
+                .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+            let buffer = Vec::with_capacity(length).slice(0..length);
+            let read = self.file.read_exact_at(buffer, range.start);
+            let read = if at < INLINE { read } else { read.forced_async() };
+            self.reads.push(Part { begin: range.start, read: read.submit(), members });
+        }
+        Ok(())
+    }
+
+    /// What is read as one, and which ranges that are.
+    fn parts(&self) -> Vec<(Range<u64>, Vec<usize>)> {
+        let mut order: Vec<usize> = (0..self.ranges.len()).collect();
+        order.retain(|&at| !self.ranges[at].is_empty());
+        order.sort_by_key(|&at| self.ranges[at].start);
+        let mut parts: Vec<(Range<u64>, Vec<usize>)> = Vec::new();
+        for at in order {
+            let range = self.ranges[at].clone();
+            if let Some((whole, members)) = parts.last_mut() {
+                let end = whole.end.max(range.end);
+                if range.start <= whole.end.saturating_add(self.coalesce.gap)
+                    && end - whole.start <= self.coalesce.max
+                {
+                    whole.end = end;
+                    members.push(at);
+                    continue;
+                }
+            }
+            parts.push((range, vec![at]));
+        }
+        parts
+    }
+
+    /// Blocks the calling thread until everything is read; needs no executor.
+    ///
+    /// # Errors
+    /// As [`File::read_ranges`].
+    pub fn wait(mut self) -> io::Result<Vec<Chunk>> {
+        self.begin()?;
+        let reads = std::mem::take(&mut self.reads);
+        self.chunks(reads.into_iter().map(|part| (part.begin, part.members, part.read.wait())))
+    }
+
+    fn chunks(
+        &self,
+        reads: impl Iterator<Item = (u64, Vec<usize>, BufResult<(), Slice<Vec<u8>>>)>,
+    ) -> io::Result<Vec<Chunk>> {
+        let nothing = Chunk { data: Arc::default(), range: 0..0 };
+        let mut chunks = vec![nothing; self.ranges.len()];
+        for (begin, members, BufResult(result, buffer)) in reads {
+            result?;
+            let data = Arc::new(buffer.into_inner());
+            for member in members {
+                let Range { start, end } = self.ranges[member];
+                let range = (start - begin) as usize..(end - begin) as usize;
+                chunks[member] = Chunk { data: Arc::clone(&data), range };
+            }
+        }
+        Ok(chunks)
+    }
+}
+
+impl Future for ReadRanges {
+    type Output = io::Result<Vec<Chunk>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        // In the child of a fork nothing ends; the operations know.
+        let is_inherited =
+            this.file.fs().is_some_and(|fs| fs.generation() != process::generation());
+        if is_inherited {
+            if this.gather.is_none() {
+                this.begin()?;
+            }
+        } else if let Some(gather) = &this.gather {
+            // The waker first: the last one that ends sees it, or is seen.
+            lock(&gather.task).clone_from(context.waker());
+            if gather.left.load(Ordering::Acquire) > 0 {
+                return Poll::Pending;
+            }
+        } else {
+            this.begin()?;
+            // One for this poll, which holds the wake back until all are asked.
+            let left = AtomicUsize::new(this.reads.len() + 1);
+            let task = Mutex::new(context.waker().clone());
+            let gather = Arc::new(Gather { left, task });
+            let waker = Waker::from(Arc::clone(&gather));
+            let mut ended = 1;
+            for part in &mut this.reads {
+                let is_ended = part.read.is_ended(&waker);
+                ended += usize::from(is_ended);
+            }
+            this.gather = Some(Arc::clone(&gather));
+            if gather.left.fetch_sub(ended, Ordering::AcqRel) != ended {
+                return Poll::Pending;
+            }
+        }
+        let reads = std::mem::take(&mut this.reads);
+        // All have ended: none of them blocks.
+        let chunks =
+            this.chunks(reads.into_iter().map(|part| (part.begin, part.members, part.read.wait())));
+        Poll::Ready(chunks)
+    }
+}
