@@ -116,8 +116,6 @@ counters! {
     reads_ahead,
     /// Fsyncs that came while another one of their descriptor was under way, and were done with others by one call.
     syncs_together,
-    /// Large cached reads that several threads did in parts.
-    reads_in_parts,
     /// Of a placed context: requests executed, or handed to the kernel, in the submitter's cell.
     submissions_local,
     /// The same in another cell.

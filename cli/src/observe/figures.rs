@@ -134,7 +134,6 @@ counters! {
     hand_overs handovers "Times that the baton was taken from a blocked holder.",
     reads_ahead reads_ahead "Cached reads whose pages were asked for before a wait.",
     syncs_together syncs_together "Fsyncs done by one call with others of their descriptor.",
-    reads_in_parts reads_in_parts "Large cached reads that several threads did in parts.",
     submissions_local submissions_local "Placed requests executed in the submitter's cell.",
     submissions_remote submissions_remote "Placed requests executed in another cell.",
     completions_local completions_local "Placed requests completed in the interrupt's cell.",

@@ -39,7 +39,6 @@ pub fn text(stats: &Snapshot) -> String {
     row("wake-ups", count(stats.wakeups), per_request(stats.wakeups, total));
     row("hand-overs", count(stats.handovers), per_request(stats.handovers, total));
     row("reads of pages not in memory", count(stats.reads_ahead), share(stats.reads_ahead, total));
-    row("reads done in parts", count(stats.reads_in_parts), String::new());
     row("fsyncs done with others", count(stats.syncs_together), String::new());
     row("workers at most", count(stats.workers_max), String::new());
     for (name, number) in [

@@ -17,7 +17,7 @@ use crate::own::Copied;
 use crate::{process, sys};
 
 /// "urnglet" and a version of the layout below.
-const MAGIC: u64 = u64::from_le_bytes(*b"urnglet\x07");
+const MAGIC: u64 = u64::from_le_bytes(*b"urnglet\x08");
 /// As /proc/PID/fd shows it; one of the process's own.
 const NAME: &std::ffi::CStr = c"uringlet-stats";
 /// Contexts with a place of their own at a time; those beyond share one.
