@@ -17,7 +17,7 @@ use crate::router::tuning::{HOLDER_SPIN_US, QUIET_TICKS, STARVED_TICKS};
 use crate::router::{self, Call, KernelScope};
 use crate::sys;
 use crate::threads::pool::PoolEntry;
-use crate::threads::watchdog::Watched;
+use crate::threads::watchdog::{Look, Watched};
 use crate::threads::{Tenant, Threads};
 
 impl Instance {
@@ -200,13 +200,14 @@ impl Tenant for Instance {
         lanes.iter().flat_map(|lane| lane.progress()).map(|part| part.word).collect()
     }
 
-    fn look(&self, watched: &mut Watched) -> bool {
+    fn look(&self, watched: &mut Watched) -> Look {
         debug_assert_eq!(watched.words.len(), LANES * PARTS);
         let waiters = &self.router.waiters;
-        let (mut lying, mut busy) = (false, false);
+        let (mut lying, mut busy, mut calm) = (false, false, true);
         for (lane, before) in self.lanes.each().iter().zip(watched.words.chunks_mut(PARTS)) {
             for (part, now) in lane.progress().into_iter().enumerate() {
                 busy |= now.queued || now.in_hand;
+                calm &= !now.queued || now.in_hand;
                 if now.queued && now.word == before[part] {
                     let stuck = lane.unstick(&self.board, part, waiters.come());
                     if stuck.nobody_came {
@@ -223,7 +224,11 @@ impl Tenant for Instance {
         self.look_for_starvation(lying, &mut watched.starved);
         watched.quiet = if busy { 0 } else { watched.quiet + 1 };
         let ends = || self.lanes.inline.ends_watch(|| !self.lanes.are_empty());
-        watched.quiet < QUIET_TICKS || !ends()
+        match () {
+            () if watched.quiet >= QUIET_TICKS && ends() => Look::Quiet,
+            () if calm && !lying => Look::Calm,
+            () => Look::Busy,
+        }
     }
 
     fn is_unwatched(&self) {

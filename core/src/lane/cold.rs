@@ -332,7 +332,7 @@ impl Lane for Cold {
         let untried = Progress::of(&queues.untried);
         let may_try = untried.queued && queues.may_try();
         // Those that have to wait for room are in hand as long as others come.
-        let untried = Progress { queued: may_try, in_hand: untried.queued, ..untried };
+        let untried = Progress { queued: may_try, in_hand: untried.queued && !may_try, ..untried };
         [untried, Progress::of(&queues.coming)]
     }
 

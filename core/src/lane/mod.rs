@@ -54,7 +54,8 @@ pub(crate) struct Help {
 pub(crate) struct Progress {
     /// Requests wait to be taken.
     pub(crate) queued: bool,
-    /// Somebody is at some that are not queued any more, and whose context is to be watched.
+    /// They pass through the hands of somebody who is at them, such as the kernel: the context is watched, more
+    /// seldom.
     pub(crate) in_hand: bool,
     pub(crate) word: u64,
 }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use self::poller::Poller;
 use self::pool::{Pool, PoolEntry};
-use self::watchdog::{Watchdog, Watched};
+use self::watchdog::{Look, Watchdog, Watched};
 use crate::affinity::CpuSet;
 use crate::board::Board;
 use crate::process;
@@ -53,8 +53,8 @@ pub(crate) trait Tenant: Send + Sync + fmt::Debug {
     /// How far each part of it is.
     fn words(&self) -> Vec<u64>;
 
-    /// The watchdog looks at it, and gets somebody to come to what lies about. False: it needs no watch any more.
-    fn look(&self, watched: &mut Watched) -> bool;
+    /// The watchdog looks at it, and gets somebody to come to what lies about.
+    fn look(&self, watched: &mut Watched) -> Look;
 
     /// There is no watchdog, and none can be made.
     fn is_unwatched(&self);

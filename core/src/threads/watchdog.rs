@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use super::{Tenant, Threads};
 use crate::queue::Sleep;
-use crate::router::tuning::{RETIRE_AFTER, TICK};
+use crate::router::tuning::{CALM_LOOKS, CALM_TICK, RETIRE_AFTER, TICK};
 use crate::sync::lock;
 
 #[derive(Debug)]
@@ -18,8 +18,19 @@ pub(crate) struct Watchdog {
 struct State {
     watched: Vec<(Weak<dyn Tenant>, Watched)>,
     alive: bool,
-    /// It has nothing to look at: a context that comes wakes it.
+    /// It sleeps for longer than a tick: a context that comes wakes it.
     resting: bool,
+}
+
+/// What a look at a context has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// Requests wait to be taken, or have just lain about.
+    Busy,
+    /// None wait but those that pass through the kernel.
+    Calm,
+    /// It needs no watch any more.
+    Quiet,
 }
 
 /// What the watchdog remembers of a context from one look to the next; the context says what it is.
@@ -63,19 +74,34 @@ impl Watchdog {
 
     fn run(&self) {
         let mut looked_at = Vec::new();
+        let mut calm_looks = 0;
         loop {
             let ticket = self.wake.ticket();
             std::mem::swap(&mut looked_at, &mut lock(&self.state).watched);
             // Without the lock: what a context does may end in its program's code.
+            let mut calm = true;
             looked_at.retain_mut(|(tenant, watched)| {
-                tenant.upgrade().is_some_and(|tenant| tenant.look(watched))
+                let look = tenant.upgrade().map_or(Look::Quiet, |tenant| tenant.look(watched));
+                calm &= look != Look::Busy;
+                look != Look::Quiet
             });
+            calm_looks = if calm { calm_looks + 1 } else { 0 };
             let mut state = lock(&self.state);
+            if !state.watched.is_empty() {
+                // One has come meanwhile.
+                calm_looks = 0;
+            }
             state.watched.append(&mut looked_at);
             let idle = state.watched.is_empty();
-            state.resting = idle;
+            let calm = calm_looks >= CALM_LOOKS;
+            state.resting = idle || calm;
             drop(state);
-            self.wake.sleep(ticket, Some(if idle { RETIRE_AFTER } else { TICK }), false);
+            let tick = match () {
+                () if idle => RETIRE_AFTER,
+                () if calm => CALM_TICK,
+                () => TICK,
+            };
+            self.wake.sleep(ticket, Some(tick), false);
             if idle {
                 let mut state = lock(&self.state);
                 if state.resting && state.watched.is_empty() {

@@ -505,10 +505,10 @@ impl Lane for KernelLane {
         let word = queue.word ^ view.turn() << 32 ^ u64::from(view.is_held()) << 63;
         let in_flight = Progress {
             queued: self.in_flight() > 0,
-            in_hand: false,
+            in_hand: self.in_flight() > 0,
             word: self.collected.load(Ordering::Relaxed).into(),
         };
-        [Progress { in_hand: view.is_held(), word, ..queue }, in_flight]
+        [Progress { in_hand: view.is_held() || in_flight.in_hand, word, ..queue }, in_flight]
     }
 
     fn unstick(&self, board: &Board, part: usize, _: bool) -> Stuck {
