@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use crate::affinity::placed::{How, Placed};
+use crate::affinity;
 use crate::cqe::Cqe;
 use crate::eventfd;
 use crate::exec::{self, Mode};
@@ -70,7 +70,7 @@ pub(crate) trait Dispatcher: Send + Sync + fmt::Debug {
     fn submit(&self, slots: &[u32]);
 
     /// Decides where requests run, before the first.
-    fn place(&self, choice: &crate::affinity::Choice);
+    fn place(&self, choice: &affinity::Choice);
 
     /// A request that the poller had passed on to a worker has ended, or was withdrawn.
     fn passed_on_ended(&self, number: u32);
@@ -80,6 +80,39 @@ pub(crate) trait Dispatcher: Send + Sync + fmt::Debug {
 
     /// The kernel's interface has nothing in flight: shall the poller go on looking at it?
     fn stays_watched(&self) -> bool;
+}
+
+/// What is still to be done for a completion where it is sent to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    /// Executed by somebody.
+    Finished(By),
+    /// Cancelled, and counted as that: only posted.
+    Posted,
+}
+
+/// Where a context's requests run and complete, if it is placed: `affinity/placed.rs`.
+pub(crate) trait Placing: Send + Sync + fmt::Debug {
+    /// What has become of the placement; none before the first submit.
+    fn choice(&self) -> Option<&affinity::Choice>;
+
+    /// Requests are about to be handed to their lanes by the calling thread.
+    fn submitted(&self, board: &Board, slots: &[u32]);
+
+    /// The calling thread hands these to the kernel.
+    fn ran_here(&self, slots: &[u32]);
+
+    /// Sends a completion to where it is wanted. False: it is completed here, by the caller.
+    fn sends_away(&self, index: u32, result: i32, how: How) -> bool;
+
+    /// What `f` completes for other CPUs is sent to each of them at once.
+    fn together(&self, board: &Board, f: &mut dyn FnMut());
+
+    /// Runs the handler of a completion, if there is one.
+    fn handle(&self, cqe: Cqe);
+
+    /// A request completes on the calling thread's CPU.
+    fn count(&self, counters: &Counters, index: u32);
 }
 
 /// Where a waiting thread takes completions of requests that it has executed itself: they need not
@@ -174,7 +207,7 @@ pub(crate) struct Board {
     /// expects (SIGXFSZ): there is a limit on the size of files.
     is_limited: bool,
     /// Where its requests run, if anywhere in particular.
-    placed: Option<Box<Placed>>,
+    placed: Option<Box<dyn Placing>>,
     /// Of descriptors that the program has closed.
     kept: Mutex<Vec<Arc<Copied>>>,
 }
@@ -189,7 +222,7 @@ pub(crate) struct Parts {
     pub(crate) counters: Option<Counting>,
     pub(crate) ticks_per_us: u64,
     pub(crate) sink: Option<Box<dyn Sink>>,
-    pub(crate) placed: Option<Box<Placed>>,
+    pub(crate) placed: Option<Box<dyn Placing>>,
 }
 
 impl Board {
@@ -258,7 +291,7 @@ impl Board {
         self.strict
     }
 
-    pub(crate) fn placed(&self) -> Option<&Placed> {
+    pub(crate) fn placed(&self) -> Option<&dyn Placing> {
         self.placed.as_deref()
     }
 
@@ -506,9 +539,9 @@ impl Board {
     }
 
     /// Completions that `f` finishes are sent to other CPUs at once.
-    pub(crate) fn together(&self, f: impl FnOnce()) {
+    pub(crate) fn together(&self, mut f: impl FnMut()) {
         match &self.placed {
-            Some(placed) => placed.together(self, f),
+            Some(placed) => placed.together(self, &mut f),
             None => f(),
         }
     }

@@ -5,7 +5,6 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::affinity::{Affinity, Placement};
-use crate::context::Context;
 use crate::cqe::Cqe;
 
 /// The engines that can be chosen.
@@ -111,7 +110,7 @@ impl fmt::Debug for Handler {
     }
 }
 
-/// Builds a [`Context`].
+/// Builds a [`Context`](crate::Context).
 #[derive(Clone, Debug)]
 pub struct Builder {
     pub(crate) entries: u32,
@@ -128,7 +127,7 @@ pub struct Builder {
     pub(crate) cell_stats: bool,
     pub(crate) handler: Option<Handler>,
     #[cfg(feature = "faulty")]
-    pub(crate) faults: Option<crate::lane::faulty::Faults>,
+    pub(crate) faults: Option<Faults>,
 }
 
 impl Default for Builder {
@@ -173,7 +172,7 @@ impl Builder {
         self
     }
 
-    /// Counts and times what the context does ([`Context::stats`]); off by default.
+    /// Counts and times what the context does ([`Context::stats`](crate::Context::stats)); off by default.
     #[must_use]
     pub fn stats(mut self, on: bool) -> Self {
         self.stats = on;
@@ -239,15 +238,6 @@ impl Builder {
         self
     }
 
-    /// Makes the context.
-    ///
-    /// # Errors
-    /// [`ConfigError`] if a value is out of range, or the engine is one of the kernel's or the C
-    /// library's and refused; [`ConfigError::errno`] is the reason.
-    pub fn build(self) -> Result<Context, ConfigError> {
-        Context::from_builder(&self)
-    }
-
     /// Refuses malformed requests at submit, as io_submit does, instead of completing them with
     /// the error; for front ends.
     #[must_use]
@@ -268,7 +258,7 @@ impl Builder {
     /// Has requests delayed, reordered, shortened and failed before they get to the engine; for tests.
     #[cfg(feature = "faulty")]
     #[must_use]
-    pub fn faulty(mut self, faults: crate::lane::faulty::Faults) -> Self {
+    pub fn faulty(mut self, faults: Faults) -> Self {
         self.faults = Some(faults);
         self
     }
@@ -286,8 +276,62 @@ impl Builder {
         range("workers_max", self.workers_max as u64, workers_max)?;
         range("fd_pool", self.fd_pool as u64, FD_POOL_MAX as u64)?;
         #[cfg(feature = "faulty")]
-        self.faults.map_or(Ok(()), crate::lane::faulty::Faults::check)?;
+        self.faults.map_or(Ok(()), Faults::check)?;
         Ok(())
+    }
+}
+
+#[cfg(feature = "faulty")]
+/// What happens to requests, each with a probability in thousandths. The same seed and the same
+/// submits give the same faults; when what is held back goes on depends on time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Faults {
+    /// Replays a run.
+    pub seed: u64,
+    /// Reads and writes of files that are held back, to be overtaken by later ones.
+    pub held: u16,
+    /// For how long at most, in microseconds. A wait or submit may end it earlier.
+    pub held_us_max: u32,
+    /// Reads, writes and syncs that complete with `-EIO` and do nothing.
+    pub eio: u16,
+    /// Reads and writes that complete with `-EAGAIN` and do nothing.
+    pub eagain: u16,
+    /// Reads and writes that transfer less than they could, and at least a byte: whole parts of a
+    /// vector, multiples of 4 KiB of a file opened with `O_DIRECT`.
+    pub short: u16,
+}
+
+#[cfg(feature = "faulty")]
+impl Faults {
+    /// No faults.
+    #[must_use]
+    pub fn none(seed: u64) -> Self {
+        Self { seed, held: 0, held_us_max: 2000, eio: 0, eagain: 0, short: 0 }
+    }
+
+    /// Every third transfer held back for up to 2 ms, and no errors: a correct program does not notice.
+    #[must_use]
+    pub fn reordering(seed: u64) -> Self {
+        Self { held: 333, ..Self::none(seed) }
+    }
+
+    /// Of a thousand: 333 held back, 50 `EIO`, 50 `EAGAIN`, 100 short.
+    #[must_use]
+    pub fn all(seed: u64) -> Self {
+        Self { eio: 50, eagain: 50, short: 100, ..Self::reordering(seed) }
+    }
+
+    pub(crate) fn check(self) -> Result<(), ConfigError> {
+        let errors = u32::from(self.eio) + u32::from(self.eagain) + u32::from(self.short);
+        if errors <= 1000 && self.held <= 1000 && self.held_us_max > 0 {
+            return Ok(());
+        }
+        Err(ConfigError {
+            field: "faults",
+            value: format!("{self:?}"),
+            expected: "probabilities of at most 1000 in all, and a time".to_owned(),
+            errno: libc::EINVAL,
+        })
     }
 }
 

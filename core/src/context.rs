@@ -308,6 +308,17 @@ impl Context {
     }
 }
 
+impl Builder {
+    /// Makes the context.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if a value is out of range, or the engine is one of the kernel's or the C
+    /// library's and refused; [`ConfigError::errno`] is the reason.
+    pub fn build(self) -> Result<Context, ConfigError> {
+        Context::from_builder(&self)
+    }
+}
+
 impl Drop for Context {
     fn drop(&mut self) {
         self.instance.close();

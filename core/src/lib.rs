@@ -77,14 +77,14 @@ mod threads;
 mod word;
 
 #[cfg(not(loom))]
+#[cfg(feature = "faulty")]
+pub use config::Faults;
+#[cfg(not(loom))]
 pub use config::{Builder, ConfigError, ENTRIES_MAX, EngineKind, FD_POOL_MAX};
 #[cfg(not(loom))]
 pub use context::{Canceller, Context, Full};
 #[cfg(not(loom))]
 pub use instance::Choice;
-#[cfg(not(loom))]
-#[cfg(feature = "faulty")]
-pub use lane::faulty::Faults;
 
 /// Past the capturing of a passed test's output: skipped must not look like passed.
 #[cfg(all(test, not(loom)))]

@@ -6,8 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::CPUS_MAX;
 use super::completion::{Chain, List, Owner};
-use super::placed::How;
-use crate::board::{Board, Dispatcher};
+use crate::board::{Board, Dispatcher, How};
 use crate::process;
 use crate::router::tuning::RETIRE_AFTER;
 use crate::threads;

@@ -12,7 +12,7 @@ use std::sync::{OnceLock, Weak};
 use super::completers::{Completers, Done};
 use super::completion::{Chain, Node};
 use super::{Choice, CpuSet, Device, Placement, Topology, thread_affinity};
-use crate::board::{Board, By, Dispatcher};
+use crate::board::{Board, Dispatcher, How, Placing};
 use crate::config::{Builder, ConfigError, Handler};
 use crate::cqe::Cqe;
 use crate::stats::Counters;
@@ -22,15 +22,6 @@ use crate::sys;
 const NOWHERE: u32 = u32::MAX;
 /// Chains for so many CPUs are gathered at a time; more go one by one.
 const GATHERED: usize = 8;
-
-/// What is still to be done for a completion where it is sent to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum How {
-    /// Executed by somebody.
-    Finished(By),
-    /// Cancelled, and counted as that: only posted.
-    Posted,
-}
 
 /// Placement and handler of one context; a context without either has none of this.
 #[derive(Debug)]
@@ -114,30 +105,6 @@ impl Placed {
         }
     }
 
-    /// What has become of the placement; none before the first submit.
-    pub(crate) fn choice(&self) -> Option<&Choice> {
-        self.found.get().map(|found| &found.choice)
-    }
-
-    /// Requests are about to be handed to the engine by the calling thread.
-    pub(crate) fn submitted(&self, board: &Board, slots: &[u32]) {
-        let cpu = sys::cpu();
-        self.found.get_or_init(|| {
-            // SAFETY: filled by the submitter, which has not passed it on yet.
-            let fd = unsafe { board.slot(slots[0]).ended() }.sqe.fd;
-            let found = self.find(cpu, fd);
-            if let Some(owner) = board.dispatcher() {
-                owner.place(&found.choice);
-            }
-            found
-        });
-        for &slot in slots {
-            let request = &self.requests[slot as usize];
-            request.home.store(cpu as u32, Ordering::Relaxed);
-            request.ran.store(NOWHERE, Ordering::Relaxed);
-        }
-    }
-
     #[cold]
     fn find(&self, cpu: usize, fd: RawFd) -> Found {
         let topology = &self.topology;
@@ -166,14 +133,6 @@ impl Placed {
         Found { near_interrupt, away: (0..cpus).map(away).collect(), choice }
     }
 
-    /// The calling thread has handed these to the kernel.
-    pub(crate) fn ran_here(&self, slots: &[u32]) {
-        let cpu = sys::cpu() as u32;
-        slots
-            .iter()
-            .for_each(|&slot| self.requests[slot as usize].ran.store(cpu, Ordering::Relaxed));
-    }
-
     /// The CPU on which a request completes that has come up on `here`.
     fn target(&self, found: &Found, home: usize, here: usize) -> usize {
         let same_cell = || self.topology.cell_of(home) == self.topology.cell_of(here);
@@ -185,9 +144,43 @@ impl Placed {
             };
         if stays { here } else { found.away.get(home).copied().unwrap_or(here) }
     }
+}
+
+impl Placing for Placed {
+    /// What has become of the placement; none before the first submit.
+    fn choice(&self) -> Option<&Choice> {
+        self.found.get().map(|found| &found.choice)
+    }
+
+    /// Requests are about to be handed to the engine by the calling thread.
+    fn submitted(&self, board: &Board, slots: &[u32]) {
+        let cpu = sys::cpu();
+        self.found.get_or_init(|| {
+            // SAFETY: filled by the submitter, which has not passed it on yet.
+            let fd = unsafe { board.slot(slots[0]).ended() }.sqe.fd;
+            let found = self.find(cpu, fd);
+            if let Some(owner) = board.dispatcher() {
+                owner.place(&found.choice);
+            }
+            found
+        });
+        for &slot in slots {
+            let request = &self.requests[slot as usize];
+            request.home.store(cpu as u32, Ordering::Relaxed);
+            request.ran.store(NOWHERE, Ordering::Relaxed);
+        }
+    }
+
+    /// The calling thread has handed these to the kernel.
+    fn ran_here(&self, slots: &[u32]) {
+        let cpu = sys::cpu() as u32;
+        slots
+            .iter()
+            .for_each(|&slot| self.requests[slot as usize].ran.store(cpu, Ordering::Relaxed));
+    }
 
     /// Sends a completion to where it is wanted. False: it is completed here, by the caller.
-    pub(crate) fn sends_away(&self, index: u32, result: i32, how: How) -> bool {
+    fn sends_away(&self, index: u32, result: i32, how: How) -> bool {
         let request = &self.requests[index as usize];
         let here = sys::cpu();
         if request.ran.load(Ordering::Relaxed) == NOWHERE && how != How::Posted {
@@ -233,7 +226,7 @@ impl Placed {
     }
 
     /// What `f` completes for other CPUs is sent to each of them at once.
-    pub(crate) fn together(&self, board: &Board, f: impl FnOnce()) {
+    fn together(&self, board: &Board, f: &mut dyn FnMut()) {
         let chains = [const { None }; GATHERED];
         let mut gathered = Gathered { board: std::ptr::from_ref(board), chains };
         /// Puts back what was there, also past a panic.
@@ -257,7 +250,7 @@ impl Placed {
     }
 
     /// Runs the handler of a completion, if there is one.
-    pub(crate) fn handle(&self, cqe: Cqe) {
+    fn handle(&self, cqe: Cqe) {
         if let Some(handler) = &self.handler
             && std::panic::catch_unwind(AssertUnwindSafe(|| handler.call(cqe))).is_err()
         {
@@ -267,7 +260,7 @@ impl Placed {
     }
 
     /// A request completes on the calling thread's CPU.
-    pub(crate) fn count(&self, counters: &Counters, index: u32) {
+    fn count(&self, counters: &Counters, index: u32) {
         let Some(found) = self.found.get() else { return };
         let request = &self.requests[index as usize];
         let here = sys::cpu();

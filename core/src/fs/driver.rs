@@ -86,7 +86,7 @@ impl FsBuilder {
     /// Has requests delayed, reordered, shortened and failed: for tests.
     #[cfg(feature = "faulty")]
     #[must_use]
-    pub fn faulty(mut self, faults: crate::lane::faulty::Faults) -> Self {
+    pub fn faulty(mut self, faults: crate::Faults) -> Self {
         self.builder = self.builder.faulty(faults);
         self
     }

@@ -25,7 +25,7 @@ pub use self::fast::Transfer;
 pub use self::submit::{Entry, Place, SubmitSteps, Submitted, TOLD_OTHERWISE};
 pub use self::wait::{WaitCondition, Waited};
 use crate::affinity::placed::Placed;
-use crate::board::{Board, Dispatcher, Parts, Sink};
+use crate::board::{Board, Dispatcher, Parts, Placing, Sink};
 use crate::config::{Builder, ConfigError, EngineKind};
 #[cfg(feature = "faulty")]
 use crate::lane::faulty::Faulty;
@@ -148,7 +148,10 @@ impl Instance {
         let fast = fast && faulty.is_none();
         let instance = Arc::new_cyclic(|me: &Weak<Self>| {
             let dispatcher = || Weak::clone(me) as Weak<dyn Dispatcher>;
-            let placed = |machine| Box::new(Placed::new(builder, machine, slots, dispatcher()));
+            let placed = |machine| {
+                let placed = Placed::new(builder, machine, slots, dispatcher());
+                Box::new(placed) as Box<dyn Placing>
+            };
             let board = Board::new(Parts {
                 slots,
                 completions,

@@ -10,64 +10,12 @@ use std::time::Duration;
 
 use super::Which;
 use crate::board::{Board, By, Dispatcher};
-use crate::config::ConfigError;
+use crate::config::Faults;
 use crate::request::{BATCH, Kind, Request};
 use crate::sqe::{FILE_POSITION, opcode};
 use crate::sync::lock;
 use crate::sys;
 use crate::threads::spawn;
-
-/// What happens to requests, each with a probability in thousandths. The same seed and the same
-/// submits give the same faults; when what is held back goes on depends on time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Faults {
-    /// Replays a run.
-    pub seed: u64,
-    /// Reads and writes of files that are held back, to be overtaken by later ones.
-    pub held: u16,
-    /// For how long at most, in microseconds. A wait or submit may end it earlier.
-    pub held_us_max: u32,
-    /// Reads, writes and syncs that complete with `-EIO` and do nothing.
-    pub eio: u16,
-    /// Reads and writes that complete with `-EAGAIN` and do nothing.
-    pub eagain: u16,
-    /// Reads and writes that transfer less than they could, and at least a byte: whole parts of a
-    /// vector, multiples of 4 KiB of a file opened with `O_DIRECT`.
-    pub short: u16,
-}
-
-impl Faults {
-    /// No faults.
-    #[must_use]
-    pub fn none(seed: u64) -> Self {
-        Self { seed, held: 0, held_us_max: 2000, eio: 0, eagain: 0, short: 0 }
-    }
-
-    /// Every third transfer held back for up to 2 ms, and no errors: a correct program does not notice.
-    #[must_use]
-    pub fn reordering(seed: u64) -> Self {
-        Self { held: 333, ..Self::none(seed) }
-    }
-
-    /// Of a thousand: 333 held back, 50 `EIO`, 50 `EAGAIN`, 100 short.
-    #[must_use]
-    pub fn all(seed: u64) -> Self {
-        Self { eio: 50, eagain: 50, short: 100, ..Self::reordering(seed) }
-    }
-
-    pub(crate) fn check(self) -> Result<(), ConfigError> {
-        let errors = u32::from(self.eio) + u32::from(self.eagain) + u32::from(self.short);
-        if errors <= 1000 && self.held <= 1000 && self.held_us_max > 0 {
-            return Ok(());
-        }
-        Err(ConfigError {
-            field: "faults",
-            value: format!("{self:?}"),
-            expected: "probabilities of at most 1000 in all, and a time".to_owned(),
-            errno: libc::EINVAL,
-        })
-    }
-}
 
 /// Holds requests back in front of the lanes.
 #[derive(Debug)]
@@ -301,45 +249,4 @@ fn shorten(request: &mut Request, random: &mut Random) {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::fd::AsRawFd as _;
-
-    use super::Faults;
-    use crate::{Context, Sqe};
-
-    /// The results of 1,000 reads of 100 bytes, one after the other.
-    fn results(faults: Faults) -> Vec<i32> {
-        let file = std::fs::File::open("/dev/zero").unwrap();
-        let mut buffer = [0u8; 100];
-        let mut context = Context::builder().entries(4).faulty(faults).build().unwrap();
-        let one = |_| {
-            let sqe = Sqe::read(file.as_raw_fd(), &mut buffer[..], 0);
-            // SAFETY: the buffer outlives the context's use of it: each read is reaped.
-            unsafe { context.push(sqe) }.unwrap();
-            context.submit().unwrap();
-            context.wait(1, None).unwrap();
-            context.reap().unwrap().res
-        };
-        (0..1000).map(one).collect()
-    }
-
-    #[test]
-    fn a_seed_gives_the_same_faults_again_and_all_kinds_of_them() {
-        let first = results(Faults::all(1));
-        assert!(first == results(Faults::all(1)));
-        assert!(first != results(Faults::all(2)));
-        let count = |is: fn(i32) -> bool| first.iter().filter(|&&res| is(res)).count();
-        assert!((20..120).contains(&count(|res| res == -libc::EIO)));
-        assert!((20..120).contains(&count(|res| res == -libc::EAGAIN)));
-        assert!((50..200).contains(&count(|res| (1..100).contains(&res))));
-        assert_eq!(count(|res| res == 0), 0, "a short read is not the end of the file");
-        assert!(results(Faults::reordering(1)).iter().all(|&res| res == 100));
-    }
-
-    #[test]
-    fn probabilities_are_checked() {
-        let faults = Faults { eio: 600, short: 500, ..Faults::none(1) };
-        let error = Context::builder().faulty(faults).build().unwrap_err();
-        assert!(error.to_string().starts_with("faults is "), "{error}");
-    }
-}
+mod tests;

@@ -1,0 +1,38 @@
+//! Tests of the file beside.
+
+use std::os::fd::{AsRawFd as _, RawFd};
+
+use crate::board::By;
+use crate::board::without_taker;
+use crate::config::Builder;
+use crate::instance::{Entry, Instance};
+use crate::sqe::Sqe;
+use crate::sys;
+
+#[test]
+fn what_waits_for_a_worker_has_its_file_after_the_program_has_closed_it() {
+    let instance = Instance::new(&Builder::default().entries(4)).unwrap();
+    instance.leave_alone();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("file"), "text").unwrap();
+    let opened = std::fs::File::open(folder.path()).unwrap();
+    // Its entry is a copy: the path is read at submit.
+    let sqe = Sqe::openat(opened.as_raw_fd(), c"file", libc::O_RDONLY | libc::O_CLOEXEC, 0);
+    // SAFETY: the path is there for good.
+    let submitted = unsafe { instance.submit(&[Entry { sqe, data: 0, notify: -1 }]) };
+    assert_eq!(submitted.accepted, 1);
+    instance.before_close(opened.as_raw_fd());
+    drop(opened);
+    let (board, lanes) = (instance.board(), instance.lanes());
+    let taken = lanes.worker.take(board, |request| {
+        without_taker(|taker| lanes.execute(board, request, By::Pool, taker));
+    });
+    assert!(taken, "somebody has executed it");
+    let mut result = None;
+    instance.reap(1, |cqe| result = Some(cqe.res));
+    let file: RawFd = result.unwrap();
+    assert!(file >= 0, "{file}");
+    sys::close(file);
+    assert!(lanes.worker.kept.lock().unwrap().is_empty(), "the other descriptor is closed");
+    instance.close();
+}
