@@ -1,18 +1,14 @@
-//! A file: its descriptor, and what was learned about it.
+//! What can be asked of a file.
 #![allow(unsafe_code)]
 
-use std::fmt;
 use std::io;
-use std::mem::ManuallyDrop;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use compio_buf::{IoBuf, IoBufMut};
 
 use super::driver::Fs;
+use super::handle::{File, outcome};
 use super::metadata::Stat;
 use super::op::{Op, Steps};
 use super::options::{Open, OpenOptions};
@@ -20,46 +16,6 @@ use super::ranges::{Coalesce, ReadRanges};
 use super::transfer::{Read, ReadExact, Write, WriteAll};
 use crate::router::facts::Facts;
 use crate::sqe::Sqe;
-use crate::sys;
-
-/// An open file for positional reads and writes, on any executor. A handle, cheap to clone.
-///
-/// The descriptor is closed after the last handle is dropped and the last request has ended.
-/// [`File::close`] does it in the background, and tells of the error.
-#[derive(Clone)]
-pub struct File(Arc<Inner>);
-
-struct Inner {
-    descriptor: ManuallyDrop<OwnedFd>,
-    /// A request has closed it.
-    is_closed: AtomicBool,
-    fs: OnceLock<Fs>,
-    /// One of [`way`].
-    way: AtomicU8,
-    alignment: Option<Alignment>,
-}
-
-/// How reads are tried that are not to sleep.
-mod way {
-    /// With `RWF_NOWAIT`, until the file refuses that.
-    pub(super) const NOWAIT: u8 = 0;
-    /// As they are: the file is in memory.
-    pub(super) const PLAIN: u8 = 1;
-    /// Not at all.
-    pub(super) const NEVER: u8 = 2;
-}
-
-/// What direct reads and writes of a file have to be multiples of, in bytes (statx(2)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Alignment {
-    /// Addresses of buffers.
-    pub memory: usize,
-    /// Offsets and lengths.
-    pub offset: usize,
-}
-
-/// This kernel or a sandbox refuses preadv2(2).
-static IS_REFUSED: AtomicBool = AtomicBool::new(false);
 
 impl File {
     /// Opens a file for reading.
@@ -81,42 +37,6 @@ impl File {
     /// Options for opening a file in another way.
     pub fn options() -> OpenOptions {
         OpenOptions::default()
-    }
-
-    /// Takes over a file that is open already. Direct I/O set on it later is not noticed, and its
-    /// reads then sleep on the polling thread.
-    pub fn from_std(file: std::fs::File) -> Self {
-        let is_direct = sys::status_flags(file.as_raw_fd()) & libc::O_DIRECT as isize != 0;
-        let alignment = if is_direct { alignment(file.as_raw_fd()) } else { None };
-        let way = if is_direct { way::NEVER } else { way::NOWAIT };
-        Self::new(file.into(), None, way, alignment)
-    }
-
-    /// Gives the file back.
-    ///
-    /// # Errors
-    /// This handle: there are others, or requests of this one have not ended.
-    pub fn into_std(self) -> Result<std::fs::File, Self> {
-        let mut inner = Arc::try_unwrap(self.0).map_err(Self)?;
-        *inner.is_closed.get_mut() = true;
-        // SAFETY: taken once: what drops `inner` leaves it alone from here on.
-        Ok(unsafe { ManuallyDrop::take(&mut inner.descriptor) }.into())
-    }
-
-    fn new(descriptor: OwnedFd, fs: Option<Fs>, way: u8, alignment: Option<Alignment>) -> Self {
-        Self(Arc::new(Inner {
-            descriptor: ManuallyDrop::new(descriptor),
-            is_closed: AtomicBool::new(false),
-            fs: fs.map(OnceLock::from).unwrap_or_default(),
-            way: AtomicU8::new(way),
-            alignment,
-        }))
-    }
-
-    /// One that was just opened.
-    pub(super) fn opened(descriptor: OwnedFd, fs: Option<Fs>, is_direct: bool) -> Self {
-        let alignment = if is_direct { alignment(descriptor.as_raw_fd()) } else { None };
-        Self::new(descriptor, fs, if is_direct { way::NEVER } else { way::NOWAIT }, alignment)
     }
 
     /// Reads from `offset` bytes on into the buffer, from its beginning, as far as its capacity
@@ -243,109 +163,9 @@ impl File {
         Op::new(Close { file: self })
     }
 
-    /// What direct reads and writes have to be multiples of; `None` if the file was not opened for
-    /// direct I/O.
-    pub fn alignment(&self) -> Option<Alignment> {
-        self.0.alignment
-    }
-
     fn control(&self, sqe: Sqe) -> Op<Control> {
         Op::new(Control { file: self.clone(), sqe })
     }
-
-    #[inline]
-    pub(super) fn fs(&self) -> Option<&Fs> {
-        self.0.fs.get()
-    }
-
-    pub(super) fn adopt(&self, fs: &Fs) {
-        // Another thread may have been first: with the same one.
-        let _ = self.0.fs.set(fs.clone());
-    }
-
-    #[inline]
-    pub(super) fn number(&self) -> RawFd {
-        self.0.descriptor.as_raw_fd()
-    }
-
-    /// Reads if that is known not to sleep. Whatever else there is to say, a read that may sleep
-    /// says.
-    ///
-    /// # Safety
-    /// `length` bytes at `address` can be written to.
-    #[inline]
-    pub(super) unsafe fn read_now(&self, address: u64, length: usize, offset: u64) -> Option<i32> {
-        let known = self.0.way.load(Ordering::Relaxed);
-        if known == way::NEVER
-            || length > self.fs()?.inline_max()
-            || offset > i64::MAX as u64
-            || IS_REFUSED.load(Ordering::Relaxed)
-        {
-            return None;
-        }
-        if known == way::PLAIN {
-            // SAFETY: the caller's contract.
-            let read = unsafe { sys::pread(self.number(), address, length, offset) };
-            return i32::try_from(read).ok().filter(|&read| read >= 0);
-        }
-        let iov = [libc::iovec { iov_base: address as *mut _, iov_len: length }];
-        let nowait = libc::RWF_NOWAIT as u32;
-        // SAFETY: one vector, and the caller's contract.
-        let read = unsafe { sys::preadv2(self.number(), iov.as_ptr(), 1, offset, nowait) };
-        match read {
-            read if read >= 0 => self.whole(read as usize, length, offset),
-            errno => {
-                self.learn(-errno as i32);
-                None
-            }
-        }
-    }
-
-    /// A read that did not sleep gave this much: is that all that one that may sleep would give?
-    #[inline]
-    fn whole(&self, read: usize, length: usize, offset: u64) -> Option<i32> {
-        // Less can be the end of the file, or that the rest is not in memory. Some kernels say 0
-        // for the latter (Linux 5.9 and 5.10); files without a size are asked again.
-        let is_whole = read == length
-            || sys::file_size(self.number())
-                .is_some_and(|size| size > 0 && offset.saturating_add(read as u64) >= size);
-        (is_whole && length > 0).then_some(read as i32)
-    }
-
-    /// How `RWF_NOWAIT` was refused says how the next read is to be tried.
-    #[cold]
-    fn learn(&self, errno: i32) {
-        match errno {
-            libc::EOPNOTSUPP => {
-                let in_memory = sys::lives_in_memory(self.number());
-                let way = if in_memory { way::PLAIN } else { way::NEVER };
-                self.0.way.store(way, Ordering::Relaxed);
-            }
-            libc::ENOSYS | libc::EPERM => IS_REFUSED.store(true, Ordering::Relaxed),
-            // Not in memory, or wrong altogether.
-            _ => {}
-        }
-    }
-}
-
-/// Says what direct I/O on a file has to be aligned to. Where the kernel does not tell (before
-/// Linux 6.1): 4,096 bytes, more than what any disk asks for.
-fn alignment(fd: RawFd) -> Option<Alignment> {
-    /// `STATX_DIOALIGN`, Linux 6.1.
-    const DIOALIGN: u32 = 0x2000;
-    let mut found = std::mem::MaybeUninit::<libc::statx>::zeroed();
-    let at = found.as_mut_ptr() as u64;
-    // SAFETY: an empty path, and a writable struct statx.
-    let told = unsafe {
-        sys::statx(fd, c"".as_ptr().cast(), libc::AT_EMPTY_PATH as u32, DIOALIGN, at) == 0
-    };
-    // SAFETY: integers, zeroed, and filled in by the kernel.
-    let found = unsafe { found.assume_init() };
-    let (memory, offset) = (found.stx_dio_mem_align as usize, found.stx_dio_offset_align as usize);
-    if told && found.stx_mask & DIOALIGN != 0 && memory > 0 && offset > 0 {
-        return Some(Alignment { memory, offset });
-    }
-    Some(Alignment { memory: 4096, offset: 4096 })
 }
 
 /// How a file will be used (posix_fadvise(2)).
@@ -364,56 +184,6 @@ pub enum Advice {
     DontNeed = libc::POSIX_FADV_DONTNEED,
     /// Once.
     NoReuse = libc::POSIX_FADV_NOREUSE,
-}
-
-impl From<std::fs::File> for File {
-    fn from(file: std::fs::File) -> Self {
-        Self::from_std(file)
-    }
-}
-
-impl TryFrom<File> for std::fs::File {
-    type Error = File;
-
-    /// As [`File::into_std`].
-    fn try_from(file: File) -> Result<Self, File> {
-        file.into_std()
-    }
-}
-
-impl From<OwnedFd> for File {
-    fn from(descriptor: OwnedFd) -> Self {
-        Self::from_std(descriptor.into())
-    }
-}
-
-impl AsFd for File {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.descriptor.as_fd()
-    }
-}
-
-impl AsRawFd for File {
-    fn as_raw_fd(&self) -> RawFd {
-        self.number()
-    }
-}
-
-impl fmt::Debug for File {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("File").field("fd", &self.number()).finish_non_exhaustive()
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        if !*self.is_closed.get_mut() {
-            let fd = self.descriptor.as_raw_fd();
-            Facts::forget(&(fd..=fd));
-            // SAFETY: dropped once, and used by nobody any more.
-            unsafe { ManuallyDrop::drop(&mut self.descriptor) };
-        }
-    }
 }
 
 /// What [`File::sync_data`], [`File::set_len`] and the like do.
@@ -465,10 +235,7 @@ unsafe impl Steps for Close {
     }
 
     fn prepare(&mut self) -> Result<(), i32> {
-        match Arc::get_mut(&mut self.file.0) {
-            Some(_) => Ok(()),
-            None => Err(-libc::EBUSY),
-        }
+        if self.file.is_the_only_handle() { Ok(()) } else { Err(-libc::EBUSY) }
     }
 
     fn request(&self) -> Sqe {
@@ -479,22 +246,11 @@ unsafe impl Steps for Close {
 
     fn after(&self, result: i32) -> Option<i32> {
         // Whatever it says (close(2)).
-        self.file.0.is_closed.store(true, Ordering::Relaxed);
+        self.file.closed();
         Some(result)
     }
 
     fn end(self, result: i32) -> io::Result<()> {
         outcome(result).map(|_| ())
     }
-}
-
-/// A result as a count, or as an error.
-pub(super) fn outcome(result: i32) -> io::Result<u32> {
-    u32::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
-}
-
-/// The descriptor that a request has opened.
-pub(super) fn descriptor(result: i32) -> Option<OwnedFd> {
-    // SAFETY: the kernel has just given it, for this request alone.
-    (result >= 0).then(|| unsafe { OwnedFd::from_raw_fd(result) })
 }

@@ -7,7 +7,7 @@ use std::io;
 use std::time::{Duration, SystemTime};
 
 use super::driver::Fs;
-use super::file::{File, outcome};
+use super::handle::{File, outcome};
 use super::op::Steps;
 use crate::sqe::Sqe;
 

@@ -62,6 +62,7 @@ mod budget;
 mod driver;
 mod file;
 mod flight;
+mod handle;
 mod metadata;
 mod names;
 mod op;
@@ -73,7 +74,8 @@ mod transfer;
 pub use compio_buf::{self as buf, BufResult, IoBuf, IoBufMut, SetLen};
 
 pub use self::driver::{Fs, FsBuilder};
-pub use self::file::{Advice, Alignment, Close, Control, File};
+pub use self::file::{Advice, Close, Control};
+pub use self::handle::{Alignment, File};
 pub use self::metadata::{Metadata, Stat};
 pub use self::names::{
     Copy, MakeDirs, Name, ReadFile, SyncDir, WriteFile, copy, create_dir_all, metadata, read,

@@ -10,7 +10,7 @@ use std::path::Path;
 use compio_buf::{BufResult, IoBuf};
 
 use super::driver::Fs;
-use super::file::{descriptor, outcome};
+use super::handle::{descriptor, outcome};
 use super::metadata::{Found, MASK, Stat};
 use super::op::{Op, Steps};
 use super::options::c_path;

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use super::driver::Fs;
-use super::file::{File, descriptor};
+use super::handle::{File, descriptor};
 use super::op::{Op, Steps};
 use crate::sqe::Sqe;
 

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use compio_buf::{BufResult, IntoInner as _, IoBuf as _, Slice};
 
-use super::file::File;
+use super::handle::File;
 use super::op::Op;
 use super::transfer::ReadExact;
 use crate::process;
@@ -102,7 +102,7 @@ impl ReadRanges {
             let length = usize::try_from(range.end - range.start)
                 .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
             let buffer = Vec::with_capacity(length).slice(0..length);
-            let read = self.file.read_exact_at(buffer, range.start);
+            let read = Op::new(ReadExact::new(&self.file, buffer, range.start));
             let read = if at < INLINE { read } else { read.forced_async() };
             self.reads.push(Part { begin: range.start, read: read.submit(), members });
         }

@@ -7,7 +7,7 @@ use std::io;
 use compio_buf::{BufResult, IoBuf, IoBufMut};
 
 use super::driver::Fs;
-use super::file::File;
+use super::handle::File;
 use super::op::Steps;
 use crate::sqe::Sqe;
 use crate::sys::MAX_RW_COUNT;
