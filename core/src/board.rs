@@ -117,7 +117,7 @@ pub(crate) trait Placing: Send + Sync + fmt::Debug {
 
 /// Where a waiting thread takes completions of requests that it has executed itself: they need not
 /// go through the completion queue.
-pub struct Taker<'a> {
+pub struct DirectCompletions<'a> {
     sink: &'a mut dyn FnMut(u64, u64, i64),
     room: u32,
     taken: u32,
@@ -127,7 +127,7 @@ pub struct Taker<'a> {
     returned: Returned,
 }
 
-impl<'a> Taker<'a> {
+impl<'a> DirectCompletions<'a> {
     /// Takes up to `room` completions: `data`, `obj` and `res` of an [`IoEvent`]. They come one by
     /// one, in registers.
     pub fn new(room: u32, sink: &'a mut dyn FnMut(u64, u64, i64)) -> Self {
@@ -173,15 +173,18 @@ impl<'a> Taker<'a> {
     }
 }
 
-impl std::fmt::Debug for Taker<'_> {
+impl std::fmt::Debug for DirectCompletions<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Taker").field("room", &self.room).field("taken", &self.taken).finish()
+        f.debug_struct("DirectCompletions")
+            .field("room", &self.room)
+            .field("taken", &self.taken)
+            .finish()
     }
 }
 
 /// Calls `f` with a taker that takes nothing.
-pub(crate) fn without_taker<R>(f: impl FnOnce(&mut Taker<'_>) -> R) -> R {
-    f(&mut Taker::new(0, &mut |_, _, _| {}))
+pub(crate) fn without_taker<R>(f: impl FnOnce(&mut DirectCompletions<'_>) -> R) -> R {
+    f(&mut DirectCompletions::new(0, &mut |_, _, _| {}))
 }
 
 /// The requests of one context.
@@ -578,7 +581,7 @@ impl Board {
         request: Started<'_>,
         result: i32,
         by: By,
-        taker: &mut Taker<'_>,
+        taker: &mut DirectCompletions<'_>,
     ) {
         if let Some(request) = self.offer(request, result, by, taker) {
             self.finish_here(std::iter::once((request.into_index(), result)), by);
@@ -593,7 +596,7 @@ impl Board {
         request: Started<'a>,
         result: i32,
         by: By,
-        taker: &mut Taker<'_>,
+        taker: &mut DirectCompletions<'_>,
     ) -> Option<Started<'a>> {
         if self.sends_away(request.index(), result, How::Finished(by)) {
             // It is the other CPU's.

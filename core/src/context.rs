@@ -8,7 +8,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::board::Taker;
+use crate::board::DirectCompletions;
 use crate::config::{Builder, ConfigError, EngineKind};
 use crate::cqe::Cqe;
 use crate::instance::{Canceled, Choice, Entry, Instance, Submitted, Waited};
@@ -229,7 +229,7 @@ impl Context {
         {
             return Ok(1 + instance.available() as usize);
         }
-        let mut taker = Taker::new(TAKEN_MAX - before.min(TAKEN_MAX), &mut take);
+        let mut taker = DirectCompletions::new(TAKEN_MAX - before.min(TAKEN_MAX), &mut take);
         let waited = instance.wait(min.saturating_sub(before), u32::MAX, timeout, None, &mut taker);
         match waited {
             Waited::Enough | Waited::TimedOut => {

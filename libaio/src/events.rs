@@ -4,7 +4,7 @@
 use std::ffi::c_int;
 use std::time::Duration;
 
-use uringlet::front::{IoEvent, Taker, Waited};
+use uringlet::front::{DirectCompletions, IoEvent, Waited};
 
 use crate::handle::{self, AioContext};
 use crate::memory::{accessible, is_known_to_be_accessible};
@@ -61,7 +61,7 @@ pub(crate) unsafe fn get_events(
             at = at.add(1);
         }
     };
-    let mut taker = Taker::new(direct, &mut take);
+    let mut taker = DirectCompletions::new(direct, &mut take);
     let waited = instance.wait(reachable, max, timeout, mask, &mut taker);
     let taken = taker.taken();
     if taken > 0 && taken == max {

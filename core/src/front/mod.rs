@@ -8,7 +8,7 @@ pub mod descriptors;
 pub mod env;
 
 pub use self::descriptors::Ends;
-pub use crate::board::{Sink, Taker};
+pub use crate::board::{DirectCompletions, Sink};
 pub use crate::errno::{kept as enter, refuse, set_errno};
 pub use crate::instance::{
     Canceled, Entry, InFlight, Instance, Place, RingMemory, SubmitSteps, Submitted, TOLD_OTHERWISE,

@@ -6,7 +6,7 @@
 use std::os::fd::RawFd;
 
 use super::Instance;
-use crate::board::Taker;
+use crate::board::DirectCompletions;
 use crate::errno;
 #[cfg(doc)]
 use crate::queue::IoEvent;
@@ -147,7 +147,7 @@ impl Instance {
     ) -> Option<(u64, u64, i64)> {
         let mut ended = None;
         let mut take = |data, user_data, result| ended = Some((data, user_data, result));
-        let mut taker = Taker::new(1, &mut take);
+        let mut taker = DirectCompletions::new(1, &mut take);
         taker.bound(bounded && !self.is_helpless());
         errno::kept(|| self.lanes.execute_left(&self.board, request, timed, &mut taker));
         taker.give_back(&self.board);

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Instance;
-use crate::board::{By, Taker};
+use crate::board::{By, DirectCompletions};
 use crate::lane::Help;
 use crate::request::Started;
 use crate::router::tuning::{
@@ -19,7 +19,7 @@ impl Instance {
     /// Lets the calling thread, which is waiting, execute the one request that its context has. False: it has others, or none,
     /// or is not to; [`Instance::help_lanes`] knows. `bounded`: it has a deadline.
     #[inline(always)]
-    pub(super) fn help_alone(&self, bounded: bool, taker: &mut Taker<'_>) -> bool {
+    pub(super) fn help_alone(&self, bounded: bool, taker: &mut DirectCompletions<'_>) -> bool {
         #[cfg(feature = "faulty")]
         if self.faulty.is_some() {
             return false;
@@ -39,7 +39,7 @@ impl Instance {
 
     /// Lets the calling thread, which is waiting, execute requests. What it completes it may have at once, through
     /// `taker`. True if it is worth looking at the completions again.
-    pub(super) fn help_lanes(&self, help: &Help, taker: &mut Taker<'_>) -> bool {
+    pub(super) fn help_lanes(&self, help: &Help, taker: &mut DirectCompletions<'_>) -> bool {
         if self.stands_by() {
             return self.look_on(help);
         }
@@ -51,7 +51,7 @@ impl Instance {
             helped |= lanes.cold.help(board, help, helped, (before, taker));
         }
         // A poll is to see of every lane what does not sleep, as far as it can take that.
-        let is_enough = |taker: &Taker<'_>| {
+        let is_enough = |taker: &DirectCompletions<'_>| {
             let come = || taker.taken() - before + board.completions().available();
             help.min > 0 || come() >= help.max
         };
@@ -100,7 +100,7 @@ impl Instance {
     }
 
     /// A waiter collects what the kernel has completed, and hands over what is queued.
-    pub(super) fn help_kernel(&self, help: &Help, taker: &mut Taker<'_>) -> bool {
+    pub(super) fn help_kernel(&self, help: &Help, taker: &mut DirectCompletions<'_>) -> bool {
         let kernel = &self.lanes.kernel;
         if kernel.queued() == 0 {
             return kernel.harvest(&self.board, taker);
@@ -145,7 +145,7 @@ impl Instance {
     }
 
     /// Helps with what is left when it has looked at the other lanes.
-    pub(super) fn help_more(&self, help: &Help, taker: &mut Taker<'_>) -> bool {
+    pub(super) fn help_more(&self, help: &Help, taker: &mut DirectCompletions<'_>) -> bool {
         let Self { board, lanes, router, .. } = self;
         let inline = &lanes.inline;
         let mut view = inline.baton().view();

@@ -7,7 +7,7 @@
 use std::sync::atomic::{Ordering, fence};
 
 use super::Instance;
-use crate::board::Taker;
+use crate::board::DirectCompletions;
 use crate::lane::Help;
 use crate::router::tuning::{LOOKS, PERHAPS_US, SETTLE_NAP, SOON_US, STUCK_US, WORKERS_MAX};
 use crate::sync::fence_behind_exchange;
@@ -34,7 +34,7 @@ impl Instance {
     /// For a poll that has helped: takes what others have not begun, and waits for what they have, as far as it can be
     /// expected to end soon.
     #[inline]
-    pub(super) fn see_what_others_have(&self, help: &Help, taker: &mut Taker<'_>) {
+    pub(super) fn see_what_others_have(&self, help: &Help, taker: &mut DirectCompletions<'_>) {
         if self.expected.load(Ordering::Relaxed) != NOTHING
             && self.board.free_slots().held_more_than(0)
             && !self.stands_by()
@@ -44,7 +44,7 @@ impl Instance {
     }
 
     #[inline(never)]
-    fn settle_slowly(&self, help: &Help, taker: &mut Taker<'_>) {
+    fn settle_slowly(&self, help: &Help, taker: &mut DirectCompletions<'_>) {
         let (board, inline) = (&self.board, &self.lanes.inline);
         let begin = sys::ticks();
         let passed = |us| sys::ticks().wrapping_sub(begin) > us * board.ticks_per_us();
@@ -69,7 +69,7 @@ impl Instance {
         change(LOOKING, if count == 0 { NOTHING } else { EXPECTED });
         let (mut waits, mut seen) = (0u32, inline.view());
         let mut since = begin;
-        let is_enough = |taker: &Taker<'_>| {
+        let is_enough = |taker: &DirectCompletions<'_>| {
             taker.taken() >= help.max || board.completions().available() >= help.max - taker.taken()
         };
         let mut at = 0;

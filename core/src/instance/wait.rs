@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::Instance;
-use crate::board::{Taker, without_taker};
+use crate::board::{DirectCompletions, without_taker};
 use crate::cqe::Cqe;
 use crate::lane::Help;
 use crate::queue::{IoEvent, Ring, SleepEnd, Sleeper};
@@ -57,7 +57,7 @@ impl Instance {
         max: u32,
         timeout: Option<Duration>,
         mask: Option<u64>,
-        taker: &mut Taker<'_>,
+        taker: &mut DirectCompletions<'_>,
     ) -> Waited {
         if !self.is_usable() {
             return Waited::Gone;
@@ -84,7 +84,7 @@ impl Instance {
         help: Help,
         timeout: Option<Duration>,
         mask: Option<u64>,
-        taker: &mut Taker<'_>,
+        taker: &mut DirectCompletions<'_>,
     ) -> Waited {
         let Help { min, max, .. } = help;
         if min == 0 {
@@ -112,7 +112,7 @@ impl Instance {
 
     /// A round of help. What it has taken is free afterwards.
     #[inline]
-    pub(super) fn help(&self, help: &Help, taker: &mut Taker<'_>) -> bool {
+    pub(super) fn help(&self, help: &Help, taker: &mut DirectCompletions<'_>) -> bool {
         taker.bound(!help.wary && !help.helpless);
         #[cfg(feature = "faulty")]
         let released = self.faulty.as_ref().is_some_and(|faulty| faulty.help(&self.board));
@@ -125,7 +125,7 @@ impl Instance {
 
     /// The time is over, or there was none: what was submitted before and does not sleep is to be seen all the
     /// same, as where the kernel executes it inside of its submit.
-    fn settle(&self, help: &Help, taker: &mut Taker<'_>) {
+    fn settle(&self, help: &Help, taker: &mut DirectCompletions<'_>) {
         let help = Help { min: 0, unbounded: false, wary: false, ..*help };
         self.see_what_others_have(&help, taker);
         taker.give_back(&self.board);
@@ -138,7 +138,7 @@ impl Instance {
         sleeper: &Sleeper<'_>,
         time: Option<Duration>,
         mask: Option<u64>,
-        taker: &mut Taker<'_>,
+        taker: &mut DirectCompletions<'_>,
     ) -> SleepEnd {
         let elsewhere = || self.board.completions().sleep_with(sleeper, time, mask);
         if self.stands_by() {
@@ -150,7 +150,7 @@ impl Instance {
 
     /// As many as `min` were taken or can be reaped.
     #[inline]
-    fn has_enough(&self, min: u32, taker: &Taker<'_>) -> bool {
+    fn has_enough(&self, min: u32, taker: &DirectCompletions<'_>) -> bool {
         taker.taken() >= min || self.board.completions().available() >= min - taker.taken()
     }
 
@@ -162,7 +162,7 @@ impl Instance {
         mut helped: bool,
         deadline: Option<Instant>,
         mask: Option<u64>,
-        taker: &mut Taker<'_>,
+        taker: &mut DirectCompletions<'_>,
     ) -> Waited {
         let min = help.min;
         let mut naps = 0;
@@ -326,7 +326,7 @@ mod tests {
     use std::os::fd::AsRawFd as _;
     use std::sync::Arc;
 
-    use super::{Taker, Waited};
+    use super::{DirectCompletions, Waited};
     use crate::config::Builder;
     use crate::instance::{Entry, Instance};
     use crate::router::facts::Facts;
@@ -343,7 +343,7 @@ mod tests {
     fn take_one(instance: &Arc<Instance>) -> u64 {
         let mut found = Vec::new();
         let mut take = |_, user_data, _| found.push(user_data);
-        let mut taker = Taker::new(1, &mut take);
+        let mut taker = DirectCompletions::new(1, &mut take);
         assert_eq!(instance.wait(1, 1, None, None, &mut taker), Waited::Enough);
         if taker.taken() == 0 {
             instance.reap(1, |cqe| found.push(cqe.user_data));
@@ -391,7 +391,7 @@ mod tests {
             submit(&instance, 2);
             let mut found = Vec::new();
             let mut take = |_, user_data, _| found.push(user_data);
-            let mut taker = Taker::new(2, &mut take);
+            let mut taker = DirectCompletions::new(2, &mut take);
             instance.wait(0, 2, None, None, &mut taker);
             instance.reap(2, |cqe| found.push(cqe.user_data));
             found.sort_unstable();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use once_cell::race::OnceBox;
 
 use super::{Help, Lane, Progress, Stuck, Which, run};
-use crate::board::{Board, By, Taker, without_taker};
+use crate::board::{Board, By, DirectCompletions, without_taker};
 use crate::descriptor;
 use crate::exec::{self, Tried};
 use crate::queue::IndexRing;
@@ -133,7 +133,7 @@ impl Cold {
         board: &Board,
         help: &Help,
         helped: bool,
-        (before, taker): (u32, &mut Taker<'_>),
+        (before, taker): (u32, &mut DirectCompletions<'_>),
     ) -> bool {
         let Some(queues) = self.queues.get().filter(|queues| !queues.is_empty()) else {
             return false;
@@ -165,7 +165,12 @@ impl Cold {
     }
 
     /// A waiter reads what is on its way, the oldest first, if it would sleep for it anyway.
-    pub(crate) fn help_read(&self, board: &Board, help: &Help, taker: &mut Taker<'_>) -> bool {
+    pub(crate) fn help_read(
+        &self,
+        board: &Board,
+        help: &Help,
+        taker: &mut DirectCompletions<'_>,
+    ) -> bool {
         let Some(queues) = self.queues.get().filter(|queues| !queues.is_empty()) else {
             return false;
         };
@@ -249,8 +254,8 @@ fn try_some(
     queues: &Queues,
     board: &Board,
     by: By,
-    taker: &mut Taker<'_>,
-    mut enough: impl FnMut(&Taker<'_>) -> bool,
+    taker: &mut DirectCompletions<'_>,
+    mut enough: impl FnMut(&DirectCompletions<'_>) -> bool,
 ) -> u32 {
     let (mut present, mut some_coming) = (0, false);
     loop {
@@ -288,7 +293,7 @@ fn try_cold(
     board: &Board,
     request: Queued<'_>,
     by: By,
-    taker: &mut Taker<'_>,
+    taker: &mut DirectCompletions<'_>,
 ) -> (Outcome, u64) {
     let Some(request) = board.start(request) else { return (Outcome::Gone, 0) };
     let Sqe { fd, off, len, .. } = request.sqe;

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
 use super::{Help, Lane, Progress, Stuck, Which, run};
-use crate::board::{Board, By, Taker, without_taker};
+use crate::board::{Board, By, DirectCompletions, without_taker};
 use crate::queue::IndexRing;
 use crate::router::Call;
 use crate::router::tuning::{COPIERS_MAX, FAVOUR_US, FAVOURS, LOOK_EVERY};
@@ -53,7 +53,12 @@ impl Copy {
     }
 
     /// A waiter executes some, as long as it pays to stay. True if it was any.
-    pub(crate) fn help(&self, board: &Board, help: &Help, taker: &mut Taker<'_>) -> bool {
+    pub(crate) fn help(
+        &self,
+        board: &Board,
+        help: &Help,
+        taker: &mut DirectCompletions<'_>,
+    ) -> bool {
         let (mut executed, before) = (0, taker.taken());
         while let Some(request) = board.pop(&self.queue) {
             let ticks = board

@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use super::{Lane, Progress, Stuck, Which, run};
-use crate::board::{Board, By, Taker};
+use crate::board::{Board, By, DirectCompletions};
 use crate::errno;
 use crate::queue::IndexRing;
 use crate::request::{Queued, Route, Started};
@@ -235,7 +235,7 @@ impl Inline {
         router: &Router,
         mut turn: Turn,
         by: By,
-        taker: &mut Taker<'_>,
+        taker: &mut DirectCompletions<'_>,
         enough: Enough<'_>,
     ) {
         loop {
@@ -312,7 +312,7 @@ impl Inline {
         request: Queued<'_>,
         by: By,
         timed: bool,
-        taker: &mut Taker<'_>,
+        taker: &mut DirectCompletions<'_>,
     ) -> u64 {
         let Some(request) = board.start(request) else { return 0 };
         if request.route == Route::Sync && !self.is_quick_sync(&request) {
@@ -359,7 +359,7 @@ impl Inline {
         board: &Board,
         router: &Router,
         by: By,
-        taker: &mut Taker<'_>,
+        taker: &mut DirectCompletions<'_>,
         enough: Enough<'_>,
     ) -> bool {
         if taker.is_bounded() && self.wary_ordered.load(Ordering::SeqCst) > 0 {

@@ -25,7 +25,7 @@ use self::null::Null;
 use self::pool::Pool;
 use self::sync::Sync;
 use self::worker::Worker;
-use crate::board::{Board, By, Taker, without_taker};
+use crate::board::{Board, By, DirectCompletions, without_taker};
 use crate::config::{Builder, ConfigError};
 use crate::queue::IndexRing;
 use crate::request::{Route, Started};
@@ -183,7 +183,7 @@ impl Lanes {
         board: &Board,
         request: Started<'_>,
         by: By,
-        taker: &mut Taker<'_>,
+        taker: &mut DirectCompletions<'_>,
     ) -> u64 {
         if run::is_fsync(&request) {
             return self.sync.execute(board, request, by, taker);
@@ -198,7 +198,7 @@ impl Lanes {
         board: &Board,
         request: Started<'_>,
         timed: bool,
-        taker: &mut Taker<'_>,
+        taker: &mut DirectCompletions<'_>,
     ) {
         run::execute(board, request, By::Waiter, timed, taker);
     }

@@ -1,7 +1,7 @@
 //! Executing one request that a lane has started, and telling the router how it went.
 #![allow(unsafe_code)]
 
-use crate::board::{Board, By, Taker};
+use crate::board::{Board, By, DirectCompletions};
 use crate::descriptor;
 use crate::exec::{self, Mode, Tried};
 use crate::request::{Expect, Kind, Request, Route, Started};
@@ -19,7 +19,7 @@ pub(super) fn execute(
     mut request: Started<'_>,
     by: By,
     timed: bool,
-    taker: &mut Taker<'_>,
+    taker: &mut DirectCompletions<'_>,
 ) -> u64 {
     if request.wary && taker.is_bounded() {
         try_or_leave(board, request, by, taker);
@@ -117,7 +117,7 @@ pub(super) fn sync(board: &Board, request: &mut Request, flags: u32) -> (i32, u6
 /// A thread with a deadline has started a request whose file may keep it waiting for ever: reads what is in memory, and leaves
 /// the rest to a worker.
 #[cold]
-fn try_or_leave(board: &Board, request: Started<'_>, by: By, taker: &mut Taker<'_>) {
+fn try_or_leave(board: &Board, request: Started<'_>, by: By, taker: &mut DirectCompletions<'_>) {
     let sqe = request.sqe;
     let plain = sqe.opcode == opcode::READ && sqe.op_flags == 0 && sqe.off != FILE_POSITION;
     if request.kind == Kind::Read && plain && sqe.len > 0 {

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
 
 use super::{Lane, Progress, Stuck, Which, run};
-use crate::board::{Board, By, Taker, without_taker};
+use crate::board::{Board, By, DirectCompletions, without_taker};
 use crate::request::{Route, Started};
 use crate::router::tuning::SYNC_ROUNDS;
 use crate::sqe::FSYNC_DATASYNC;
@@ -40,7 +40,7 @@ impl Sync {
         board: &Board,
         request: Started<'_>,
         by: By,
-        taker: &mut Taker<'_>,
+        taker: &mut DirectCompletions<'_>,
     ) -> u64 {
         let fd = request.sqe.fd;
         let place = request.slot();
@@ -72,7 +72,7 @@ impl Sync {
     }
 
     /// A worker executes those who wait at its seat, for a while, and leaves it.
-    fn execute_waiting(&self, board: &Board, seat: usize, taker: &mut Taker<'_>) {
+    fn execute_waiting(&self, board: &Board, seat: usize, taker: &mut DirectCompletions<'_>) {
         for _ in 0..SYNC_ROUNDS {
             let Some(newest) = self.0.next(seat) else { return };
             Self::execute_linked(board, newest, By::Pool, taker);
@@ -95,7 +95,7 @@ impl Sync {
     }
 
     /// One call for all of a list but those that were cancelled.
-    fn execute_linked(board: &Board, newest: u32, by: By, taker: &mut Taker<'_>) {
+    fn execute_linked(board: &Board, newest: u32, by: By, taker: &mut DirectCompletions<'_>) {
         let (mut first, mut others, mut flags) = (None, None, FSYNC_DATASYNC);
         Self::each_started(board, newest, |request| {
             flags &= request.sqe.op_flags;

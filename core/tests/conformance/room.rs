@@ -1,7 +1,7 @@
 //! The room of a context, as front ends see it: a submit may be larger.
 
 use uringlet::Sqe;
-use uringlet::front::{Entry, Instance, Taker};
+use uringlet::front::{DirectCompletions, Entry, Instance};
 
 use crate::common::{LONG, bounded, builder};
 
@@ -25,7 +25,7 @@ fn a_submit_larger_than_the_room_is_accepted_exactly_up_to_it() {
         left = &left[expected..];
         let mut awaited = expected as u32;
         while awaited > 0 {
-            instance.wait(1, 1, None, None, &mut Taker::new(0, &mut |_, _, _| {}));
+            instance.wait(1, 1, None, None, &mut DirectCompletions::new(0, &mut |_, _, _| {}));
             awaited -= instance.reap(u32::MAX, |cqe| {
                 assert_eq!(cqe.res, 0);
                 completed[cqe.user_data as usize] += 1;

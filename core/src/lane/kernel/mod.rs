@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use self::batch::together;
 use super::{Lane, Progress, Stuck, Which};
-use crate::board::{Board, By, Taker, without_taker};
+use crate::board::{Board, By, DirectCompletions, without_taker};
 use crate::config::{Builder, ConfigError, EngineKind};
 use crate::descriptor;
 use crate::own;
@@ -395,7 +395,7 @@ impl KernelLane {
     }
 
     /// Collects what has completed, for `taker` as far as it has room. True if anything was.
-    pub(crate) fn harvest(&self, board: &Board, taker: &mut Taker<'_>) -> bool {
+    pub(crate) fn harvest(&self, board: &Board, taker: &mut DirectCompletions<'_>) -> bool {
         if self.in_flight.load(Ordering::Relaxed) == 0 {
             return false;
         }
@@ -415,7 +415,7 @@ impl KernelLane {
         any
     }
 
-    fn finish(&self, board: &Board, done: &mut [Done], taker: &mut Taker<'_>) {
+    fn finish(&self, board: &Board, done: &mut [Done], taker: &mut DirectCompletions<'_>) {
         if done.is_empty() {
             return;
         }
@@ -459,7 +459,7 @@ impl KernelLane {
         sleeper: &Sleeper<'_>,
         timeout: Option<Duration>,
         mask: Option<u64>,
-        taker: &mut Taker<'_>,
+        taker: &mut DirectCompletions<'_>,
     ) -> Option<SleepEnd> {
         let in_flight = self.in_flight();
         if in_flight == 0 {

@@ -9,7 +9,7 @@ use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
-use uringlet::front::{Entry, Instance, SubmitSteps, Submitted, Taker};
+use uringlet::front::{DirectCompletions, Entry, Instance, SubmitSteps, Submitted};
 use uringlet::{Context, EngineKind, Sqe};
 
 /// The submits of one thread, or of several.
@@ -104,7 +104,7 @@ pub fn take(instance: &Arc<Instance>, count: u32, mut each: impl FnMut(u64, i64)
     let mut taken = 0;
     while taken < count {
         let mut sink = |_, user_data, res| each(user_data, res);
-        let mut taker = Taker::new(count - taken, &mut sink);
+        let mut taker = DirectCompletions::new(count - taken, &mut sink);
         if instance.wait(count - taken, count - taken, None, None, &mut taker)
             == uringlet::front::Waited::Gone
         {

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier, RwLock};
 use std::time::{Duration, Instant};
-use uringlet::front::{Entry, Instance, Taker, Waited};
+use uringlet::front::{DirectCompletions, Entry, Instance, Waited};
 use uringlet::{Context, Sqe};
 
 /// Bytes of each thread's file, as published.
@@ -236,7 +236,8 @@ impl<L: Lookup<Arc<Instance>>> Do for Ours<'_, L> {
         loop {
             let wait = |context: &Arc<Instance>| {
                 let mut sink = |_, _, res| result = Some(res);
-                let waited = context.wait(1, 1, None, None, &mut Taker::new(1, &mut sink));
+                let waited =
+                    context.wait(1, 1, None, None, &mut DirectCompletions::new(1, &mut sink));
                 if result.is_none() {
                     context.reap(1, |cqe| result = Some(i64::from(cqe.res)));
                 }
