@@ -1,11 +1,14 @@
-//! What a flooded context costs the quiet ones: cargo bench -p uringlet --bench fairness [-- FOLDER]
+//! What a flooded context costs the quiet ones: cargo bench -p uringlet --bench fairness [--
+//! FOLDER]
 //!
-//! A hundred threads with a context each read 4 KiB of cached data, or have an fsync done by a worker, a
-//! hundred times a second, one request at a time. Beside them, in every second window, a context
-//! with 4,096 requests that are slow: opens of a FIFO that nobody writes to, or reads of a file that is not cached. What
-//! the latter costs by itself is shown by eight plain threads per CPU in a loop of pread(2). Beside cold reads the quiet threads
-//! are also kept on one CPU after the other: one of them may be where the disk interrupts, which no thread's priority changes.
-//! Printed: the quiet requests' p50 and p99 (submit to reap) in both cases, medians of the rounds, and the ratio.
+//! A hundred threads with a context each read 4 KiB of cached data, or have an fsync done by a
+//! worker, a hundred times a second, one request at a time. Beside them, in every second window, a
+//! context with 4,096 requests that are slow: opens of a FIFO that nobody writes to, or reads of a
+//! file that is not cached. What the latter costs by itself is shown by eight plain threads per CPU
+//! in a loop of pread(2). Beside cold reads the quiet threads are also kept on one CPU after the
+//! other: one of them may be where the disk interrupts, which no thread's priority changes.
+//! Printed: the quiet requests' p50 and p99 (submit to reap) in both cases, medians of the rounds,
+//! and the ratio.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -175,7 +178,8 @@ fn stay_on(cpu: usize) {
     assert_eq!(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) }, 0);
 }
 
-/// One window: the latencies of all quiet requests, in nanoseconds, sorted. Their threads stay on `cpu`, if given.
+/// One window: the latencies of all quiet requests, in nanoseconds, sorted. Their threads stay on
+/// `cpu`, if given.
 fn window(scratch: &Scratch, quiet: Quiet, kind: Option<Flood>, cpu: Option<usize>) -> Vec<u64> {
     let stop = AtomicBool::new(false);
     let begun = Barrier::new(if kind.is_some() { QUIET + 1 } else { QUIET });

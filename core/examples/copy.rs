@@ -79,7 +79,8 @@ pub fn copy(from: &Path, to: &Path) -> io::Result<u64> {
         }
         for at in ready.drain(..) {
             let request = blocks[at].request(&source, &target).user_data(at as u64);
-            // SAFETY: `blocks` outlives `context`; a block is left alone until its completion was reaped.
+            // SAFETY: `blocks` outlives `context`; a block is left alone until its completion was
+            // reaped.
             unsafe { context.push(request) }.expect("one request for each block");
         }
         if idle.len() == DEPTH {

@@ -26,7 +26,8 @@ use crate::zeros::Zeros;
 /// Takes completions as they happen, in place of a completion queue: called by whichever thread
 /// has ended the request, with no lock held.
 pub trait Sink: Send + Sync + std::fmt::Debug {
-    /// A request has ended; `obj` is its [`Sqe::user_data`](crate::Sqe::user_data). Called once for each.
+    /// A request has ended; `obj` is its [`Sqe::user_data`](crate::Sqe::user_data). Called once for
+    /// each.
     fn complete(&self, event: &IoEvent);
 
     /// Its slot is free, and those who wait for it are woken.
@@ -139,7 +140,8 @@ impl<'a> DirectCompletions<'a> {
         self.taken < self.room
     }
 
-    /// Takes the completion of a request that the caller has executed, and which nobody else is told of.
+    /// Takes the completion of a request that the caller has executed, and which nobody else is
+    /// told of.
     #[inline(always)]
     pub(crate) fn take(&mut self, board: &Board, request: Started<'_>, result: i32) {
         let (data, user_data) = (request.data, request.sqe.user_data);
@@ -261,7 +263,8 @@ impl Board {
         self.generation == process::generation()
     }
 
-    /// Destroyed. Asked with a slot in hand, the answer no means that who destroys it waits for the slot.
+    /// Destroyed. Asked with a slot in hand, the answer no means that who destroys it waits for the
+    /// slot.
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
@@ -318,8 +321,8 @@ impl Board {
         &self.slots[index as usize]
     }
 
-    /// Every request that is neither completed nor reaped would have to be waited for by somebody who
-    /// waits for `min`.
+    /// Every request that is neither completed nor reaped would have to be waited for by somebody
+    /// who waits for `min`.
     pub(crate) fn must_wait_for_all(&self, min: u32) -> bool {
         !self.free.held_more_than(min as usize)
     }
@@ -355,7 +358,8 @@ impl Board {
         sys::ticks().wrapping_sub(begin).saturating_mul(1000) / self.ticks_per_us
     }
 
-    /// Is this write, if a thread of the program executes it, to be kept from raising a signal there?
+    /// Is this write, if a thread of the program executes it, to be kept from raising a signal
+    /// there?
     #[inline]
     pub(crate) fn is_to_be_quiet(&self, stream: bool) -> bool {
         self.is_limited || stream && self.has_sink()
@@ -476,8 +480,8 @@ impl Board {
         }
     }
 
-    /// Forgets the numbers of cancelled requests in a queue; the others keep their order, unless other threads push
-    /// meanwhile.
+    /// Forgets the numbers of cancelled requests in a queue; the others keep their order, unless
+    /// other threads push meanwhile.
     pub(crate) fn purge(&self, queue: &IndexRing) {
         // Not those that are put back: where others take some meanwhile, their order would change.
         let end = queue.end();
@@ -500,8 +504,8 @@ impl Board {
 
     /// Ends a request because the context is being destroyed.
     ///
-    /// A strict one executes what has not been started, except what may wait for ever (polls, pipes,
-    /// sockets): io_destroy(2) finds buffered requests executed and direct ones begun.
+    /// A strict one executes what has not been started, except what may wait for ever (polls,
+    /// pipes, sockets): io_destroy(2) finds buffered requests executed and direct ones begun.
     fn end(&self, request: Queued<'_>) {
         if let Some(request) = self.start(request) {
             self.end_started(request);
@@ -526,10 +530,12 @@ impl Board {
         }
     }
 
-    /// Completes a cancelled request, which is the caller's alone but for those that have its number.
+    /// Completes a cancelled request, which is the caller's alone but for those that have its
+    /// number.
     pub(crate) fn post_canceled(&self, index: u32) {
         self.count(|counters| &counters.canceled);
-        // SAFETY: the caller has cancelled it: nobody executes it, but who pops its number may look at it.
+        // SAFETY: the caller has cancelled it: nobody executes it, but who pops its number may look
+        // at it.
         let request = unsafe { self.slot(index).ended() };
         let result = match request.kind {
             // Bytes that went into a stream are not taken back.
@@ -588,8 +594,8 @@ impl Board {
         }
     }
 
-    /// Completes a request if it belongs to another CPU, or the caller wants the completion for itself. Otherwise
-    /// gives it back, to be posted.
+    /// Completes a request if it belongs to another CPU, or the caller wants the completion for
+    /// itself. Otherwise gives it back, to be posted.
     #[inline(always)]
     pub(crate) fn offer<'a>(
         &self,
@@ -624,7 +630,8 @@ impl Board {
         }
     }
 
-    /// Completes requests that have ended together, at least one, and which are the caller's: whoever waits is told once.
+    /// Completes requests that have ended together, at least one, and which are the caller's:
+    /// whoever waits is told once.
     #[inline]
     pub(crate) fn finish_together(&self, done: &[(u32, i32)], by: By) {
         if self.placed.is_none() {
@@ -778,8 +785,9 @@ impl Board {
         }
     }
 
-    /// Is there a transfer that was submitted before this one, for the same direction of the same descriptor, and is
-    /// neither done nor on the poller's list? Its descriptor was not known to be a stream's.
+    /// Is there a transfer that was submitted before this one, for the same direction of the same
+    /// descriptor, and is neither done nor on the poller's list? Its descriptor was not known to be
+    /// a stream's.
     pub(crate) fn has_strays_before(&self, index: u32) -> bool {
         let (this, mut found) = (self.slot(index), false);
         self.free.each_held(|other| found |= self.slot(other).strays_before(this));

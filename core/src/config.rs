@@ -157,8 +157,8 @@ impl Builder {
         self
     }
 
-    /// Workers that may execute requests of this context at a time: 1 to 64, the bound of the process
-    /// and the default. No context gets the last ones: at most three for each that is free.
+    /// Workers that may execute requests of this context at a time: 1 to 64, the bound of the
+    /// process and the default. No context gets the last ones: at most three for each that is free.
     #[must_use]
     pub fn workers_max(mut self, workers: usize) -> Self {
         self.workers_max = workers;
@@ -172,7 +172,8 @@ impl Builder {
         self
     }
 
-    /// Counts and times what the context does ([`Context::stats`](crate::Context::stats)); off by default.
+    /// Counts and times what the context does ([`Context::stats`](crate::Context::stats)); off by
+    /// default.
     #[must_use]
     pub fn stats(mut self, on: bool) -> Self {
         self.stats = on;
@@ -188,25 +189,26 @@ impl Builder {
         self
     }
 
-    /// CPUs on which requests are executed, and handed to the kernel; [`Affinity::Any`] by default, which leaves
-    /// them to the waiting thread and the scheduler. With one, threads of the program execute nothing.
+    /// CPUs on which requests are executed, and handed to the kernel; [`Affinity::Any`] by default,
+    /// which leaves them to the waiting thread and the scheduler. With one, threads of the program
+    /// execute nothing.
     #[must_use]
     pub fn queue_affinity(mut self, cpus: Affinity) -> Self {
         self.placement.queue = cpus;
         self
     }
 
-    /// CPUs on which completions are collected from the kernel, and handlers run; [`Affinity::Any`] by default. With
-    /// one, threads of the program execute nothing.
+    /// CPUs on which completions are collected from the kernel, and handlers run; [`Affinity::Any`]
+    /// by default. With one, threads of the program execute nothing.
     #[must_use]
     pub fn completion_affinity(mut self, cpus: Affinity) -> Self {
         self.placement.completion = cpus;
         self
     }
 
-    /// 0 leaves completions on the CPU where they come up, which is the default; 1 sends them back to the cell (NUMA node,
-    /// else last-level cache, else core) of the thread that has submitted the request, 2 to its very
-    /// CPU. In any case to one of `completion_affinity`.
+    /// 0 leaves completions on the CPU where they come up, which is the default; 1 sends them back
+    /// to the cell (NUMA node, else last-level cache, else core) of the thread that has submitted
+    /// the request, 2 to its very CPU. In any case to one of `completion_affinity`.
     #[must_use]
     pub fn rq_affinity(mut self, back: u8) -> Self {
         self.placement.rq_affinity = back;
@@ -220,18 +222,19 @@ impl Builder {
         self
     }
 
-    /// Counts in which cells requests are executed and completed for a context that is not placed, too; off by default. The
-    /// counts are part of [`Builder::stats`].
+    /// Counts in which cells requests are executed and completed for a context that is not placed,
+    /// too; off by default. The counts are part of [`Builder::stats`].
     #[must_use]
     pub fn cell_stats(mut self, on: bool) -> Self {
         self.cell_stats = on;
         self
     }
 
-    /// Has `handler` run for each completion, cancelled ones included, on a thread of ours on the CPU on which the request
-    /// completes; after that the completion can be reaped as any other. Handlers of one CPU run one after
-    /// the other, for all contexts of the process, so one that blocks holds up the others; it must not drop
-    /// its own context. A panic in it ends the process.
+    /// Has `handler` run for each completion, cancelled ones included, on a thread of ours on the
+    /// CPU on which the request completes; after that the completion can be reaped as any other.
+    /// Handlers of one CPU run one after the other, for all contexts of the process, so one that
+    /// blocks holds up the others; it must not drop its own context. A panic in it ends the
+    /// process.
     #[must_use]
     pub fn handler(mut self, handler: impl Fn(Cqe) + Send + Sync + 'static) -> Self {
         self.handler = Some(Handler(Arc::new(handler)));
@@ -255,7 +258,8 @@ impl Builder {
         self
     }
 
-    /// Has requests delayed, reordered, shortened and failed before they get to the engine; for tests.
+    /// Has requests delayed, reordered, shortened and failed before they get to the engine; for
+    /// tests.
     #[cfg(feature = "faulty")]
     #[must_use]
     pub fn faulty(mut self, faults: Faults) -> Self {
@@ -309,7 +313,8 @@ impl Faults {
         Self { seed, held: 0, held_us_max: 2000, eio: 0, eagain: 0, short: 0 }
     }
 
-    /// Every third transfer held back for up to 2 ms, and no errors: a correct program does not notice.
+    /// Every third transfer held back for up to 2 ms, and no errors: a correct program does not
+    /// notice.
     #[must_use]
     pub fn reordering(seed: u64) -> Self {
         Self { held: 333, ..Self::none(seed) }

@@ -128,8 +128,8 @@ impl Context {
         self.instance.choice()
     }
 
-    /// Where its requests run, and where that is not what was asked for and why; none before the first
-    /// submit, which finds it out, and if nothing was asked for.
+    /// Where its requests run, and where that is not what was asked for and why; none before the
+    /// first submit, which finds it out, and if nothing was asked for.
     pub fn placement(&self) -> Option<&crate::affinity::Choice> {
         self.instance.placement()
     }
@@ -176,7 +176,8 @@ impl Context {
     /// A malformed entry is accepted and completes with `-EINVAL`.
     ///
     /// # Errors
-    /// `EAGAIN` if entries are pushed and there is room for none: reap first. `EINVAL` in the child of a fork.
+    /// `EAGAIN` if entries are pushed and there is room for none: reap first. `EINVAL` in the child
+    /// of a fork.
     #[inline]
     pub fn submit(&mut self) -> io::Result<usize> {
         // What `wait` has taken is unreaped still, though its slots are free again.
@@ -201,8 +202,8 @@ impl Context {
         }
     }
 
-    /// Sleeps until `min` completions can be reaped, at most `timeout`; executes requests
-    /// instead of sleeping where that is no slower. Gives the number that can be reaped, which is less than
+    /// Sleeps until `min` completions can be reaped, at most `timeout`; executes requests instead
+    /// of sleeping where that is no slower. Gives the number that can be reaped, which is less than
     /// `min` if the time is over. With `min` 0 it never sleeps.
     ///
     /// # Errors

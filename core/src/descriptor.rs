@@ -26,7 +26,8 @@ pub(crate) fn known(fd: RawFd) -> Result<Facts, i32> {
     }
 }
 
-/// Asks the kernel (fcntl, statx), and keeps what was learned if nothing changed. The file system is not asked.
+/// Asks the kernel (fcntl, statx), and keeps what was learned if nothing changed. The file system
+/// is not asked.
 #[cold]
 pub(crate) fn fresh(fd: RawFd) -> Result<Fresh, i32> {
     if fd < 0 {
@@ -56,8 +57,9 @@ pub(crate) fn fresh(fd: RawFd) -> Result<Fresh, i32> {
     Ok(Facts::note(fd, &Said { flags, seekable, device, local }))
 }
 
-/// A read (or write) by a thread that may wait has ended: the next ones are [trusted](Facts::is_trusted), if the file is on a
-/// local file system. Asks it which it is, if that is not known, and so may wait for it.
+/// A read (or write) by a thread that may wait has ended: the next ones are
+/// [trusted](Facts::is_trusted), if the file is on a local file system. Asks it which it is, if
+/// that is not known, and so may wait for it.
 #[inline(never)]
 pub(crate) fn prove(fd: RawFd, write: bool) {
     if facts::is_unclassified(fd) {
@@ -80,7 +82,8 @@ fn classify(fd: RawFd) {
     facts::classify(fd, local);
 }
 
-/// Learns from a finished read or write ([`facts::observed`]), and asks the kernel again where that is due.
+/// Learns from a finished read or write ([`facts::observed`]), and asks the kernel again where that
+/// is due.
 #[inline]
 pub(crate) fn learn(fd: RawFd, write: bool, ticks: u64, rate: u64, bytes: u64) {
     if facts::observed(fd, write, ticks, rate, bytes) {
@@ -99,8 +102,8 @@ const O_LARGEFILE: i32 = 0o400_000;
 #[cfg(not(target_arch = "aarch64"))]
 const O_LARGEFILE: i32 = 0o100_000;
 
-/// What the kernel has said about the descriptor that a batch has last asked for: one system call for requests that
-/// follow each other on one.
+/// What the kernel has said about the descriptor that a batch has last asked for: one system call
+/// for requests that follow each other on one.
 #[derive(Debug)]
 pub(crate) struct Asked {
     fd: i32,
@@ -148,8 +151,8 @@ impl Ask for Asked {
         self.offsets.1
     }
 
-    /// A pipe may have O_DIRECT as well (pipe2(2)), and the kernel would wait inside its call for that. But unlike a file
-    /// that was opened by its name, a pipe does not have O_LARGEFILE.
+    /// A pipe may have O_DIRECT as well (pipe2(2)), and the kernel would wait inside its call for
+    /// that. But unlike a file that was opened by its name, a pipe does not have O_LARGEFILE.
     fn is_direct_file(&mut self, fd: i32) -> bool {
         let flags = self.flags_of(fd);
         flags & libc::O_DIRECT != 0 && (flags & O_LARGEFILE != 0 || self.has_offsets(fd))
@@ -208,8 +211,8 @@ mod tests {
         assert!(!known(fd).unwrap().sleeps(false), "reads are learned apart");
     }
 
-    /// A number that stands for a file of these flags, and then for another one, without a word to us. It is high: nobody else
-    /// in this process gets or uses it.
+    /// A number that stands for a file of these flags, and then for another one, without a word to
+    /// us. It is high: nobody else in this process gets or uses it.
     fn becomes(number: i32, flags: i32, other: i32) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");

@@ -4,7 +4,8 @@
 use std::ffi::c_int;
 
 /// Runs `body` with the program's `errno` kept. A panic ends here too, by aborting with its
-/// message, as Rust has it for every `extern "C"` function: going on could lose or repeat a completion.
+/// message, as Rust has it for every `extern "C"` function: going on could lose or repeat a
+/// completion.
 #[inline(always)]
 pub fn kept<T>(body: impl FnOnce() -> T) -> T {
     struct Errno {

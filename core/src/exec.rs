@@ -222,7 +222,8 @@ pub(crate) unsafe fn try_read(sqe: &Sqe) -> Tried {
     let result = if sqe.off < ABSENT_FROM.get() { result } else { -(libc::EAGAIN as Ret) };
     match result {
         n if n == len as Ret => Tried::Done(n as i32),
-        // That the rest is not in memory yet looks the same as the end of the file (a 0 does with Linux 5.9 and 5.10, too).
+        // That the rest is not in memory yet looks the same as the end of the file (a 0 does with
+        // Linux 5.9 and 5.10, too).
         n if n >= 0
             && sys::file_size(sqe.fd)
                 .is_some_and(|size| sqe.off.saturating_add(n as u64) >= size) =>
@@ -239,7 +240,8 @@ pub(crate) unsafe fn try_read(sqe: &Sqe) -> Tried {
 
 #[cfg(test)]
 thread_local! {
-    /// For tests: pages from this offset on are not in memory, as far as this thread can see by trying.
+    /// For tests: pages from this offset on are not in memory, as far as this thread can see by
+    /// trying.
     pub(crate) static ABSENT_FROM: std::cell::Cell<u64> = const { std::cell::Cell::new(u64::MAX) };
 }
 

@@ -32,8 +32,8 @@ mod sync;
 mod sys;
 mod zeros;
 
-// Everything but the modelled protocols is left out of a loom build. One attribute each: a macro around
-// them would hide the files from rustfmt.
+// Everything but the modelled protocols is left out of a loom build. One attribute each: a macro
+// around them would hide the files from rustfmt.
 #[cfg(not(loom))]
 pub mod affinity;
 #[cfg(not(loom))]

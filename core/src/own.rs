@@ -1,8 +1,8 @@
 //! The engine's own descriptors: which numbers they have, so that a front end that sees a program
 //! close every number there is can leave them out.
 //!
-//! A bit per number, on pages that the kernel zeroes in the child of a fork: what a child inherits is
-//! its own to close. Where the kernel has no such pages (before 4.14), nothing is noted.
+//! A bit per number, on pages that the kernel zeroes in the child of a fork: what a child inherits
+//! is its own to close. Where the kernel has no such pages (before 4.14), nothing is noted.
 #![allow(unsafe_code)]
 
 use std::ops::RangeInclusive;
@@ -17,8 +17,8 @@ use crate::sys::{self, Mapping, Ret};
 const NUMBERS: usize = 1 << 20;
 const WORDS: usize = NUMBERS / 64;
 
-/// Descriptors are made from this number on: below the size that every process's table begins with (64),
-/// so that the table need not grow, and above the numbers that programs choose by hand.
+/// Descriptors are made from this number on: below the size that every process's table begins with
+/// (64), so that the table need not grow, and above the numbers that programs choose by hand.
 const FROM: RawFd = 40;
 
 static BITS: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
@@ -102,7 +102,8 @@ pub(crate) fn eventfd() -> Ret {
     if fd < 0 {
         return fd;
     }
-    // A program may be about to open what is to become its standard input, which has to get number 0.
+    // A program may be about to open what is to become its standard input, which has to get number
+    // 0.
     for from in [FROM, 3] {
         if fd < from as Ret {
             let moved = sys::duplicate(fd as RawFd, from);

@@ -21,7 +21,8 @@ pub use folder::{Answer, Asynchrony, Folder, Timing};
 
 use crate::config::EngineKind;
 
-/// The kernel's engines, the preferred one first: the one place where `auto`'s order is written down.
+/// The kernel's engines, the preferred one first: the one place where `auto`'s order is written
+/// down.
 ///
 /// Linux AIO is ahead because plain reads and writes are all that it is used for, it does these as
 /// quickly as io_uring, and it is refused in fewer sandboxes (Docker's and containerd's allow it).
@@ -64,7 +65,8 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Tries every engine. Takes milliseconds, starts a thread that ends at once, and leaves nothing behind.
+    /// Tries every engine. Takes milliseconds, starts a thread that ends at once, and leaves
+    /// nothing behind.
     pub fn look() -> Self {
         let mut facts = Facts::look();
         facts.count_processes();
@@ -96,7 +98,8 @@ impl Probe {
     /// and some reads are timed. Takes milliseconds on a disk that is not busy.
     ///
     /// # Errors
-    /// There is no such folder, or it may not be looked at. One that cannot be written to is no error.
+    /// There is no such folder, or it may not be looked at. One that cannot be written to is no
+    /// error.
     pub fn folder(&self, path: &Path) -> std::io::Result<Folder> {
         Folder::look(path, self)
     }

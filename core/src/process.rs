@@ -172,8 +172,8 @@ pub(crate) fn enter() -> u64 {
     }
 }
 
-/// Is this a child that shares the memory, but not the descriptors (vfork(2)), of the process that contexts
-/// belong to? One system call.
+/// Is this a child that shares the memory, but not the descriptors (vfork(2)), of the process that
+/// contexts belong to? One system call.
 pub(crate) fn is_borrowed() -> bool {
     PID.load(Ordering::Relaxed) != sys::getpid()
 }

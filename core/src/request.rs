@@ -115,7 +115,8 @@ pub(crate) enum Route {
     Null,
 }
 
-/// Of [`Slot::order`], for the kind: reads and writes can be told from each other, and from all else.
+/// Of [`Slot::order`], for the kind: reads and writes can be told from each other, and from all
+/// else.
 const DIRECTION_BITS: u32 = 3;
 const DIRECTION: u64 = (1 << DIRECTION_BITS) - 1;
 const _: () = assert!((Kind::Invalid as u64) < 1 << DIRECTION_BITS);
@@ -128,15 +129,18 @@ const FORGOTTEN: u32 = u32::MAX;
 pub(crate) struct Slot {
     request: UnsafeCell<Request>,
     state: AtomicU32,
-    /// [`Sqe::user_data`] and [`Sqe::fd`] once more, for those who look at a slot that they do not own.
+    /// [`Sqe::user_data`] and [`Sqe::fd`] once more, for those who look at a slot that they do not
+    /// own.
     key: AtomicU64,
     fd: AtomicU32,
-    /// [`Request::notify`] plus one, or another descriptor of that eventfd since the program has closed its own.
+    /// [`Request::notify`] plus one, or another descriptor of that eventfd since the program has
+    /// closed its own.
     notify: AtomicU32,
-    /// The engine's: another slot plus one, in a list of those that wait; or, of those in no list, what a poll
-    /// may [expect](Expect).
+    /// The engine's: another slot plus one, in a list of those that wait; or, of those in no list,
+    /// what a poll may [expect](Expect).
     link: AtomicU32,
-    /// Of a read or write, where it stands among all that were submitted, and below that which of the two it is.
+    /// Of a read or write, where it stands among all that were submitted, and below that which of
+    /// the two it is.
     order: AtomicU64,
 }
 
@@ -173,7 +177,8 @@ pub(crate) struct Request {
     /// It may wait for a server for ever, for all that is known. A thread with a deadline does not
     /// execute it.
     pub(crate) wary: bool,
-    /// Not 0: the poller keeps its place in the list of its stream under this number, while a worker executes it.
+    /// Not 0: the poller keeps its place in the list of its stream under this number, while a
+    /// worker executes it.
     pub(crate) passed_on: u32,
     /// Bytes that went into a stream already, of a write that is not finished.
     pub(crate) partial: u32,
@@ -231,8 +236,8 @@ impl Slot {
     /// The request, for the one thread that has it in hand.
     ///
     /// # Safety
-    /// The caller is its submitter, which has not queued it yet, or the thread that executes it; and
-    /// it makes no second one of these, nor a [`Queued`], until this one was given away.
+    /// The caller is its submitter, which has not queued it yet, or the thread that executes it;
+    /// and it makes no second one of these, nor a [`Queued`], until this one was given away.
     #[inline]
     pub(crate) unsafe fn in_hand(&self, index: u32) -> Started<'_> {
         Started { slot: self, index }
@@ -241,8 +246,8 @@ impl Slot {
     /// The request, for the thread that has its number.
     ///
     /// # Safety
-    /// The caller has taken the number out of a queue that holds each number once, so the slot is not
-    /// filled anew until the number was started or put back; and the request is not started.
+    /// The caller has taken the number out of a queue that holds each number once, so the slot is
+    /// not filled anew until the number was started or put back; and the request is not started.
     #[inline]
     pub(crate) unsafe fn popped(&self, index: u32) -> Queued<'_> {
         Queued { slot: self, index }
@@ -251,15 +256,16 @@ impl Slot {
     /// What was asked for, for whoever ends the request without executing it.
     ///
     /// # Safety
-    /// The caller has cancelled or ended it, or was given it for that, and nobody starts it; others that
-    /// have its number may read it.
+    /// The caller has cancelled or ended it, or was given it for that, and nobody starts it; others
+    /// that have its number may read it.
     #[inline]
     pub(crate) unsafe fn ended(&self) -> &Request {
         // SAFETY: only read, by the caller's contract.
         self.request.with(|at| unsafe { &*at })
     }
 
-    /// Begins a use under `key`, for `fd`, with an eventfd `notify` or -1. It cannot be cancelled until the engine has put it somewhere.
+    /// Begins a use under `key`, for `fd`, with an eventfd `notify` or -1. It cannot be cancelled
+    /// until the engine has put it somewhere.
     #[inline]
     pub(crate) fn fill(&self, key: u64, fd: i32, notify: i32) {
         self.key.store(key, Ordering::Relaxed);
@@ -288,8 +294,8 @@ impl Slot {
         this < other && (this ^ other) & DIRECTION == 0
     }
 
-    /// Is it, where the poller does not see it, a transfer on the descriptor of one on the poller's list, in the same
-    /// direction, and submitted before that?
+    /// Is it, where the poller does not see it, a transfer on the descriptor of one on the poller's
+    /// list, in the same direction, and submitted before that?
     pub(crate) fn strays_before(&self, polled: &Self) -> bool {
         let is_astray = |state: u32| {
             let phase = state & phase::MASK;
@@ -324,7 +330,8 @@ impl Slot {
         self.link.store(what as u32, Ordering::Relaxed);
     }
 
-    /// Its state, if it is submitted and has not ended, and a poll may expect its end; and whether that is certain.
+    /// Its state, if it is submitted and has not ended, and a poll may expect its end; and whether
+    /// that is certain.
     pub(crate) fn expected(&self) -> Option<(u32, bool)> {
         let state = self.state.load(Ordering::Acquire);
         let expect = self.link.load(Ordering::Relaxed);
@@ -377,12 +384,13 @@ impl Slot {
         self.set_phase(phase::KERNEL);
     }
 
-    /// Back from the kernel, not done: started again. False: the program has closed the descriptor meanwhile, and its
-    /// number, which may stand for another file, is not to be used.
+    /// Back from the kernel, not done: started again. False: the program has closed the descriptor
+    /// meanwhile, and its number, which may stand for another file, is not to be used.
     #[must_use]
     pub(crate) fn take_back(&self) -> bool {
         self.set_phase(phase::STARTED);
-        // Pairs with the fence in `forget_number`: either this sees the number gone, or that one the request back.
+        // Pairs with the fence in `forget_number`: either this sees the number gone, or that one
+        // the request back.
         fence(Ordering::SeqCst);
         self.fd.load(Ordering::Relaxed) != FORGOTTEN
     }
@@ -458,8 +466,8 @@ impl Slot {
         FreeIt(before & phase::POPPED != 0)
     }
 
-    /// It is on one of these descriptors, and needs the number: it is not executed yet, or is, or is being handed to
-    /// the kernel.
+    /// It is on one of these descriptors, and needs the number: it is not executed yet, or is, or
+    /// is being handed to the kernel.
     pub(crate) fn is_waiting_for(
         &self,
         fds: &RangeInclusive<i32>,
@@ -502,8 +510,9 @@ impl Slot {
         fds.contains(&(self.fd.load(Ordering::SeqCst) as i32))
     }
 
-    /// These descriptors are about to be closed: a request in the kernel's hands holds the file, and its
-    /// number is not to be used again. False: it needs the number, because the kernel has given it back.
+    /// These descriptors are about to be closed: a request in the kernel's hands holds the file,
+    /// and its number is not to be used again. False: it needs the number, because the kernel has
+    /// given it back.
     pub(crate) fn forget_number(&self, fds: &RangeInclusive<i32>) -> bool {
         let fd = self.fd.load(Ordering::SeqCst);
         if !fds.contains(&(fd as i32)) {
@@ -538,7 +547,8 @@ impl Slot {
         self.notify.load(Ordering::Relaxed).wrapping_sub(1) as i32
     }
 
-    /// Its descriptor is another one of the same file. Called with the poller's list locked, for a request on it.
+    /// Its descriptor is another one of the same file. Called with the poller's list locked, for a
+    /// request on it.
     pub(crate) fn moved_to(&self, fd: i32) {
         self.fd.store(fd as u32, Ordering::SeqCst);
     }
@@ -548,7 +558,8 @@ impl Slot {
         let notify = self.notify();
         if fds.contains(&notify) {
             let (from, to) = (notify.wrapping_add(1) as u32, other(notify).wrapping_add(1) as u32);
-            // Should it have been used anew meanwhile, for a request that came after the closing began.
+            // Should it have been used anew meanwhile, for a request that came after the closing
+            // began.
             let _ = self.notify.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
@@ -578,8 +589,9 @@ pub(crate) struct Queued<'a> {
     index: u32,
 }
 
-/// A request that one thread has in hand alone: its submitter, before it is queued, or the thread that
-/// executes it. It is given away by queueing or finishing it; dropping it would lose the request.
+/// A request that one thread has in hand alone: its submitter, before it is queued, or the thread
+/// that executes it. It is given away by queueing or finishing it; dropping it would lose the
+/// request.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Started<'a> {
@@ -596,7 +608,8 @@ impl<'a> Queued<'a> {
         self.slot
     }
 
-    /// May it be executed? `Err`: it was cancelled, and this says whether its slot is to be given back.
+    /// May it be executed? `Err`: it was cancelled, and this says whether its slot is to be given
+    /// back.
     #[inline]
     pub(crate) fn start(self) -> Result<Started<'a>, FreeIt> {
         self.slot.start()?;
@@ -724,8 +737,8 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod loom_models {
-    //! Failure would look like: a cancelled slot freed twice or never, or a request executed on a number that the program
-    //! has closed.
+    //! Failure would look like: a cancelled slot freed twice or never, or a request executed on a
+    //! number that the program has closed.
 
     use super::{Cancel, Ordering, Slot};
     use crate::sync::AtomicU32;
@@ -738,8 +751,8 @@ mod loom_models {
     const OPEN: u32 = 0;
     const CLOSED: u32 = 1;
 
-    /// The kernel gives a request back while the program closes its descriptor. `careful`: the closer asks
-    /// [`Slot::forget_number`] whether it may go on.
+    /// The kernel gives a request back while the program closes its descriptor. `careful`: the
+    /// closer asks [`Slot::forget_number`] whether it may go on.
     fn given_back_while_closed(careful: bool) {
         loom::model(move || {
             let world = Arc::new((Slot::zero(), AtomicU32::new(OPEN)));

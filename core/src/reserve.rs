@@ -1,8 +1,10 @@
-//! An allocator for drop-ins: the C library's, with a reserve for small things where that has nothing left.
+//! An allocator for drop-ins: the C library's, with a reserve for small things where that has
+//! nothing left.
 //!
-//! Rust ends the process when there is no memory, which is not a library's to do in somebody else's program. What needs
-//! much is asked for beforehand ([`has_memory`]); what is small, or comes late, is taken from here.
-//! What is large has a mapping of its own, which lies apart from the program's ([`Mapping`]).
+//! Rust ends the process when there is no memory, which is not a library's to do in somebody else's
+//! program. What needs much is asked for beforehand ([`has_memory`]); what is small, or comes late,
+//! is taken from here. What is large has a mapping of its own, which lies apart from the program's
+//! ([`Mapping`]).
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -11,7 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::sys::Mapping;
 
-/// Bytes of the reserve, and of its largest piece: who can do without memory (`try_reserve`) asks for more.
+/// Bytes of the reserve, and of its largest piece: who can do without memory (`try_reserve`) asks
+/// for more.
 const SIZE: usize = 128 * 1024;
 const PIECE: usize = 4096;
 /// From this size on the C library maps memory, too.
@@ -26,8 +29,8 @@ fn map(layout: Layout) -> *mut u8 {
     mapping.map_or(std::ptr::null_mut(), Mapping::leak)
 }
 
-/// The allocator. Its reserve is handed out in one direction, and is whole again when everything was given back. Nothing in
-/// this crate is aligned to more than the reserve is (`CachePadded`).
+/// The allocator. Its reserve is handed out in one direction, and is whole again when everything
+/// was given back. Nothing in this crate is aligned to more than the reserve is (`CachePadded`).
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub struct Reserve {
@@ -84,7 +87,8 @@ impl Reserve {
     }
 }
 
-// SAFETY: memory of the C library's, or a piece of the reserve that nobody else has, as long and aligned as asked for.
+// SAFETY: memory of the C library's, or a piece of the reserve that nobody else has, as long and
+// aligned as asked for.
 unsafe impl GlobalAlloc for Reserve {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if is_large(layout) {

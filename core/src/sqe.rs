@@ -46,8 +46,8 @@ pub struct Sqe {
     pub opcode: u8,
     /// `IOSQE_*`: none is supported, anything but 0 completes with `-EINVAL`.
     pub flags: u8,
-    /// Priority: of the reads (or writes) that wait for one stream, those with the smaller number go first.
-    /// Elsewhere accepted and not used.
+    /// Priority: of the reads (or writes) that wait for one stream, those with the smaller number
+    /// go first. Elsewhere accepted and not used.
     pub ioprio: u16,
     /// The descriptor, or the directory descriptor of the `*at` operations.
     pub fd: RawFd,
@@ -104,12 +104,14 @@ impl Sqe {
         Self::new(opcode::NOP, -1)
     }
 
-    /// pread(2) into `buf` from `offset` bytes on, or read(2) with [`FILE_POSITION`]. Result: bytes read.
+    /// pread(2) into `buf` from `offset` bytes on, or read(2) with [`FILE_POSITION`]. Result: bytes
+    /// read.
     pub fn read(fd: RawFd, buf: *mut [u8], offset: u64) -> Self {
         Self::transfer(opcode::READ, fd, buf.cast::<u8>() as u64, buf.len(), offset)
     }
 
-    /// pwrite(2) of `buf` to `offset` bytes on, or write(2) with [`FILE_POSITION`]. Result: bytes written.
+    /// pwrite(2) of `buf` to `offset` bytes on, or write(2) with [`FILE_POSITION`]. Result: bytes
+    /// written.
     pub fn write(fd: RawFd, buf: *const [u8], offset: u64) -> Self {
         Self::transfer(opcode::WRITE, fd, buf.cast::<u8>() as u64, buf.len(), offset)
     }
@@ -124,7 +126,8 @@ impl Sqe {
         Self::transfer(opcode::WRITEV, fd, iov.cast::<u8>() as u64, iov.len(), offset)
     }
 
-    /// fsync(2). Covers the requests of its context that were submitted before it and have been executed.
+    /// fsync(2). Covers the requests of its context that were submitted before it and have been
+    /// executed.
     pub const fn fsync(fd: RawFd) -> Self {
         Self::new(opcode::FSYNC, fd)
     }
@@ -201,7 +204,8 @@ impl Sqe {
         Self { addr: path.as_ptr() as u64, len: mode, ..Self::new(opcode::MKDIRAT, dirfd) }
     }
 
-    /// Waits once until one of `events` (`POLLIN` …, poll(2)) is true. Result: the mask of those that are.
+    /// Waits once until one of `events` (`POLLIN` …, poll(2)) is true. Result: the mask of those
+    /// that are.
     pub const fn poll_add(fd: RawFd, events: i16) -> Self {
         Self { op_flags: events as u16 as u32, ..Self::new(opcode::POLL_ADD, fd) }
     }

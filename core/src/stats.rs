@@ -59,7 +59,8 @@ macro_rules! counters {
                 self.completion.add(&other.completion);
             }
 
-            /// What was counted after `earlier`, which is the same at another moment; `workers_max` stays.
+            /// What was counted after `earlier`, which is the same at another moment; `workers_max`
+            /// stays.
             #[must_use]
             pub fn since(&self, earlier: &Self) -> Self {
                 Self {
@@ -112,16 +113,18 @@ counters! {
     wakeups,
     /// Times that the baton was taken from a blocked holder.
     handovers,
-    /// Cached reads that did not find their pages in memory, and had them asked for before a thread waited for them.
+    /// Cached reads that did not find their pages in memory, and had them asked for before a thread
+    /// waited for them.
     reads_ahead,
-    /// Fsyncs that came while another one of their descriptor was under way, and were done with others by one call.
+    /// Fsyncs that came while another one of their descriptor was under way, and were done with
+    /// others by one call.
     syncs_together,
     /// Of a placed context: requests executed, or handed to the kernel, in the submitter's cell.
     submissions_local,
     /// The same in another cell.
     submissions_remote,
-    /// Of a placed context: requests completed in the cell that serves the disk's interrupt (where that is not
-    /// known, that has executed them).
+    /// Of a placed context: requests completed in the cell that serves the disk's interrupt (where
+    /// that is not known, that has executed them).
     completions_local,
     /// The same in another cell.
     completions_remote,
@@ -141,8 +144,8 @@ impl Snapshot {
             .fold(0, u64::wrapping_add)
     }
 
-    /// Requests that have been submitted, and neither executed nor cancelled. Also those of processes that were
-    /// killed: they never will be.
+    /// Requests that have been submitted, and neither executed nor cancelled. Also those of
+    /// processes that were killed: they never will be.
     pub fn in_flight(&self) -> u64 {
         // The counters are read one after the other, while they change.
         self.submitted.saturating_sub(self.requests().saturating_add(self.canceled))
@@ -177,7 +180,8 @@ impl Deref for Counting {
 }
 
 impl Counting {
-    /// For a new context: where the process counts, if it does, else in memory of its own if `wanted`.
+    /// For a new context: where the process counts, if it does, else in memory of its own if
+    /// `wanted`.
     pub(crate) fn new(wanted: bool) -> Option<Self> {
         let Some((counters, place)) = region::claim() else {
             // SAFETY: all zeroes are valid atomics.

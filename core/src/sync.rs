@@ -41,7 +41,8 @@ mod imp {
 
 pub(crate) use imp::*;
 
-/// A full fence right behind an atomic exchange that has succeeded. On x86-64 that instruction has been one.
+/// A full fence right behind an atomic exchange that has succeeded. On x86-64 that instruction has
+/// been one.
 #[inline(always)]
 pub(crate) fn fence_behind_exchange() {
     if cfg!(all(target_arch = "x86_64", not(any(loom, miri)))) {
@@ -59,8 +60,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     }
 }
 
-/// Lets others run who are about to be done: at first those that can run on this CPU, then, should one have been
-/// preempted by a thread of a higher class, whoever there is.
+/// Lets others run who are about to be done: at first those that can run on this CPU, then, should
+/// one have been preempted by a thread of a higher class, whoever there is.
 #[derive(Debug, Default)]
 pub struct Patience(u32);
 
@@ -77,8 +78,8 @@ impl Patience {
     }
 }
 
-/// A number other than 0 that is found out once, or by several threads at the same time: nobody waits for
-/// another, since after a fork that other may not exist in the child.
+/// A number other than 0 that is found out once, or by several threads at the same time: nobody
+/// waits for another, since after a fork that other may not exist in the child.
 #[cfg(not(loom))]
 #[derive(Debug)]
 pub(crate) struct OnceNumber(AtomicU64);

@@ -1,5 +1,5 @@
-//! Raw system calls: inline instructions, so that no libc symbol that a drop-in or a preload
-//! might export lies between the engine and the kernel, `errno` stays the caller's, and no call is a
+//! Raw system calls: inline instructions, so that no libc symbol that a drop-in or a preload might
+//! export lies between the engine and the kernel, `errno` stays the caller's, and no call is a
 //! pthread cancellation point.
 //!
 //! A result is a count or a negative errno, as the kernel gives it.
@@ -27,7 +27,8 @@ pub(crate) use call;
 
 #[inline(always)]
 pub(crate) unsafe fn pread(fd: RawFd, buf: u64, len: usize, offset: u64) -> Ret {
-    // SAFETY: the kernel checks descriptor and buffer; the caller owns the buffer until this returns.
+    // SAFETY: the kernel checks descriptor and buffer; the caller owns the buffer until this
+    // returns.
     unsafe { call!(pread64, fd, buf, len, offset) }
 }
 
@@ -46,7 +47,8 @@ pub(crate) unsafe fn preadv2(
     flags: u32,
 ) -> Ret {
     // The kernel takes the offset in two halves; on 64-bit machines the high one is ignored.
-    // SAFETY: the kernel checks every address; the caller owns iovecs and buffers until this returns.
+    // SAFETY: the kernel checks every address; the caller owns iovecs and buffers until this
+    // returns.
     unsafe { call!(preadv2, fd, iov, n, offset, 0, flags) }
 }
 
@@ -62,8 +64,8 @@ pub(crate) unsafe fn pwritev2(
     unsafe { call!(pwritev2, fd, iov, n, offset, 0, flags) }
 }
 
-/// A read from a socket, or a write to it, that does not wait (recvmsg(2), sendmsg(2)): older than `RWF_NOWAIT`, and
-/// allowed in more places. `-ENOTSOCK` for anything else.
+/// A read from a socket, or a write to it, that does not wait (recvmsg(2), sendmsg(2)): older than
+/// `RWF_NOWAIT`, and allowed in more places. `-ENOTSOCK` for anything else.
 ///
 /// # Safety
 /// As for [`preadv2`].
@@ -80,7 +82,8 @@ pub(crate) unsafe fn transfer_now(fd: RawFd, write: bool, iov: &mut [libc::iovec
     }
 }
 
-/// As [`preadv2`], without flags by the calls before it, which exist, and are allowed, in more places.
+/// As [`preadv2`], without flags by the calls before it, which exist, and are allowed, in more
+/// places.
 pub(crate) unsafe fn preadv(
     fd: RawFd,
     iov: *const libc::iovec,
@@ -201,12 +204,14 @@ pub(crate) struct FileStat {
     pub(crate) size: u64,
     /// Device and inode.
     pub(crate) identity: (u64, u64),
-    /// A number of the mounted file system that no other one gets: other than 0, if the kernel has one.
+    /// A number of the mounted file system that no other one gets: other than 0, if the kernel has
+    /// one.
     pub(crate) mount: u64,
 }
 
-/// statx(2) of an open file as the kernel has it in memory (`AT_STATX_DONT_SYNC`): the server of a file system that
-/// hangs is not asked. Where statx(2) is refused or not known (before 4.11), fstat(2), which may ask it.
+/// statx(2) of an open file as the kernel has it in memory (`AT_STATX_DONT_SYNC`): the server of a
+/// file system that hangs is not asked. Where statx(2) is refused or not known (before 4.11),
+/// fstat(2), which may ask it.
 ///
 /// # Errors
 /// The negative errno.
@@ -260,8 +265,9 @@ pub(crate) fn file_size(fd: RawFd) -> Option<u64> {
     stat(fd).ok().filter(|stat| stat.kind == libc::S_IFREG).map(|stat| stat.size)
 }
 
-/// Does the file take reads that are not to wait (`RWF_NOWAIT`)? Asked with one far behind its end, which has nothing to
-/// read: the answer is the kernel's, and no file system of the network or of user space takes them.
+/// Does the file take reads that are not to wait (`RWF_NOWAIT`)? Asked with one far behind its end,
+/// which has nothing to read: the answer is the kernel's, and no file system of the network or of
+/// user space takes them.
 pub(crate) fn takes_nowait(fd: RawFd) -> bool {
     /// No file system has larger files.
     const FAR: u64 = i64::MAX as u64 - 4096;
@@ -271,7 +277,8 @@ pub(crate) fn takes_nowait(fd: RawFd) -> bool {
     unsafe { preadv2(fd, iov.as_ptr(), 1, FAR, libc::RWF_NOWAIT as u32) == 0 }
 }
 
-/// `f_type` of the file's file system, which is asked for it, and may have to wait for a server (fstatfs(2)).
+/// `f_type` of the file's file system, which is asked for it, and may have to wait for a server
+/// (fstatfs(2)).
 fn file_system(fd: RawFd) -> Option<u32> {
     // SAFETY: plain old data.
     let mut found: libc::statfs = unsafe { std::mem::zeroed() };
@@ -280,12 +287,13 @@ fn file_system(fd: RawFd) -> Option<u32> {
     told.then_some(found.f_type as u32)
 }
 
-/// Is it on one of the kernel's own file systems, on a device or in memory, which no server can hold up? May have to
-/// wait for that server. Not those of the network or of user space, nor any that is not known here.
+/// Is it on one of the kernel's own file systems, on a device or in memory, which no server can
+/// hold up? May have to wait for that server. Not those of the network or of user space, nor any
+/// that is not known here.
 pub(crate) fn is_local(fd: RawFd) -> bool {
-    /// ext2 to 4, XFS, Btrfs, F2FS, tmpfs and devtmpfs, ramfs, hugetlbfs, overlayfs (whose upper layer is one of
-    /// these), SquashFS, EROFS, ZFS, bcachefs, JFS, NILFS, FAT, exFAT, NTFS3, ISO 9660, UDF: linux/magic.h and the
-    /// file systems' own headers.
+    /// ext2 to 4, XFS, Btrfs, F2FS, tmpfs and devtmpfs, ramfs, hugetlbfs, overlayfs (whose upper
+    /// layer is one of these), SquashFS, EROFS, ZFS, bcachefs, JFS, NILFS, FAT, exFAT, NTFS3, ISO
+    /// 9660, UDF: linux/magic.h and the file systems' own headers.
     const LOCAL: [u32; 19] = [
         0xef53,
         0x5846_5342,
@@ -353,8 +361,8 @@ pub(crate) enum Woken {
     Interrupted,
 }
 
-/// Sleeps while `word` is `expected`, at most `timeout` (futex(2), private). With `restarts` and no timeout, a
-/// handler with SA_RESTART does not end it.
+/// Sleeps while `word` is `expected`, at most `timeout` (futex(2), private). With `restarts` and no
+/// timeout, a handler with SA_RESTART does not end it.
 #[cfg(not(loom))]
 pub(crate) fn futex_wait(
     word: &std::sync::atomic::AtomicU32,
@@ -480,8 +488,9 @@ pub(crate) fn restore_signals(mask: u64) {
     unsafe { call!(rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, 0, 8) };
 }
 
-/// While it lives, the calling thread is not cancelled (pthread_cancel(3)): around what calls functions of
-/// the C library at which that could happen. It would unwind frames that do not expect it.
+/// While it lives, the calling thread is not cancelled (pthread_cancel(3)): around what calls
+/// functions of the C library at which that could happen. It would unwind frames that do not expect
+/// it.
 #[derive(Debug)]
 pub struct Uncancelable(i32, PhantomData<*const ()>);
 
@@ -515,7 +524,8 @@ impl Drop for Uncancelable {
     }
 }
 
-/// How often the calling thread has slept (getrusage(2), voluntary switches), and not been preempted. `None` if that is refused.
+/// How often the calling thread has slept (getrusage(2), voluntary switches), and not been
+/// preempted. `None` if that is refused.
 pub(crate) fn sleeps_of_this_thread() -> Option<i64> {
     // SAFETY: plain old data.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -536,7 +546,8 @@ pub(crate) fn has_process(pid: u32) -> bool {
     unsafe { call!(kill, pid, 0) != -(libc::ESRCH as Ret) }
 }
 
-/// A memfd_create(2) of this size, which nobody can change any more, for the same user only; or the negative errno.
+/// A memfd_create(2) of this size, which nobody can change any more, for the same user only; or the
+/// negative errno.
 pub(crate) fn sealed_memfd(name: &std::ffi::CStr, size: usize) -> Ret {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: a NUL-terminated name.
@@ -578,8 +589,8 @@ pub(crate) fn is_sealed(fd: RawFd) -> bool {
 /// Is the calling thread allowed this I/O priority (ioprio_set(2))?
 pub(crate) fn may_use_priority(priority: i16) -> bool {
     const PROCESS: i32 = 1;
-    // The kernel looks at the right before it looks for the process, and no process has this number.
-    // SAFETY: no memory is passed.
+    // The kernel looks at the right before it looks for the process, and no process has this
+    // number. SAFETY: no memory is passed.
     let ret = unsafe { call!(ioprio_set, PROCESS, i32::MAX, i32::from(priority as u16)) };
     ret != -(libc::EPERM as Ret)
 }
@@ -609,7 +620,8 @@ pub(crate) fn without_write_signals<T>(body: impl FnOnce() -> T) -> T {
     let raised = pending() & !before;
     if raised != 0 {
         let now = timespec(Duration::ZERO);
-        // SAFETY: the set is eight bytes, the timespec lives across the call; nothing else is written.
+        // SAFETY: the set is eight bytes, the timespec lives across the call; nothing else is
+        // written.
         unsafe { call!(rt_sigtimedwait, &raw const raised, 0, &raw const now, 8) };
     }
     restore_signals(old);
@@ -643,7 +655,8 @@ pub(crate) fn threads() -> Option<u32> {
     if ret == 0 { found.stx_nlink.checked_sub(2).filter(|&threads| threads > 0) } else { None }
 }
 
-/// Another descriptor for the same open file, close-on-exec, with the lowest free number not below `from`.
+/// Another descriptor for the same open file, close-on-exec, with the lowest free number not below
+/// `from`.
 pub(crate) fn duplicate(fd: RawFd, from: RawFd) -> Ret {
     // SAFETY: passes no address.
     unsafe { call!(fcntl, fd, libc::F_DUPFD_CLOEXEC, from) }
@@ -654,14 +667,15 @@ pub(crate) fn file_identity(fd: RawFd) -> Result<(u64, u64), i32> {
     stat(fd).map(|stat| stat.identity).map_err(|errno| errno as i32)
 }
 
-/// The aligned words with the first and the last of the eight bytes at `address`: a page has all of a word. `None` if
-/// they would lie beyond the end of memory.
+/// The aligned words with the first and the last of the eight bytes at `address`: a page has all of
+/// a word. `None` if they would lie beyond the end of memory.
 fn ends_of_eight(address: usize) -> Option<[usize; 2]> {
     Some([address & !3, address.checked_add(7)? & !3])
 }
 
-/// Can eight bytes be read at `address`? Asked of the kernel without touching them ourselves: futex(2) compares a
-/// word before it waits, here for no time at all. (Every sandbox in which threads run permits it.)
+/// Can eight bytes be read at `address`? Asked of the kernel without touching them ourselves:
+/// futex(2) compares a word before it waits, here for no time at all. (Every sandbox in which
+/// threads run permits it.)
 pub(crate) fn readable(address: usize) -> bool {
     let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
     let (unlikely, now) = (0x9e37_79b9_u32, timespec(Duration::ZERO));
@@ -673,14 +687,15 @@ pub(crate) fn readable(address: usize) -> bool {
     ends_of_eight(address).is_some_and(|words| words.into_iter().all(is_readable))
 }
 
-/// Can eight bytes be written at `address`? Asked of the kernel, which changes nothing there: futex(2) adds 0.
+/// Can eight bytes be written at `address`? Asked of the kernel, which changes nothing there:
+/// futex(2) adds 0.
 pub(crate) fn writable(address: usize) -> bool {
     let op = libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG;
     let add_0 = libc::FUTEX_OP(libc::FUTEX_OP_ADD, 0, libc::FUTEX_OP_CMP_EQ, 0);
     let nobodys = 0_u32;
     let is_writable = |word: usize| {
-        // SAFETY: the kernel checks the address and adds 0 atomically. Who sleeps there and is woken for nothing has
-        // to look again anyway; nobody sleeps at the other word.
+        // SAFETY: the kernel checks the address and adds 0 atomically. Who sleeps there and is
+        // woken for nothing has to look again anyway; nobody sleeps at the other word.
         unsafe { call!(futex, &raw const nobodys, op, 0, 0, word, add_0) >= 0 }
     };
     ends_of_eight(address).is_some_and(|words| words.into_iter().all(is_writable))
@@ -708,7 +723,8 @@ pub(crate) fn affinity(thread: i32) -> Result<Vec<u64>, i32> {
     Ok(words)
 }
 
-/// sched_setaffinity(2) of the calling thread. 0, or a negative errno: `-EINVAL` if none of the CPUs is there.
+/// sched_setaffinity(2) of the calling thread. 0, or a negative errno: `-EINVAL` if none of the
+/// CPUs is there.
 #[cfg(not(loom))]
 pub(crate) fn set_affinity(words: &[u64]) -> Ret {
     // SAFETY: `words` is readable for the length passed.
@@ -786,7 +802,8 @@ pub(crate) fn cpus() -> usize {
     CPUS.get(count) as usize
 }
 
-/// Asks for the lines of something that this CPU is about to write to. A hint, which changes nothing.
+/// Asks for the lines of something that this CPU is about to write to. A hint, which changes
+/// nothing.
 #[inline(always)]
 pub(crate) fn prefetch<T>(what: &T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -1,9 +1,10 @@
 //! From a handle to what stands behind it, without following the handle.
 //!
-//! A handle is an address inside one reserved stretch of address space; the low bits of its page number are
-//! the index of its entry, which is believed only if it points back at the handle: anything outside,
-//! unaligned or without a value is refused before it is dereferenced. (Idea: Linux AIO, 2013, an id in the
-//! context's ring header; here the id is in the address, which a forged handle cannot make us read.)
+//! A handle is an address inside one reserved stretch of address space; the low bits of its page
+//! number are the index of its entry, which is believed only if it points back at the handle:
+//! anything outside, unaligned or without a value is refused before it is dereferenced. (Idea:
+//! Linux AIO, 2013, an id in the context's ring header; here the id is in the address, which a
+//! forged handle cannot make us read.)
 #![allow(unsafe_code)]
 
 mod entry;
@@ -35,9 +36,11 @@ const SPARE: usize = 256 * 1024;
 #[derive(Debug)]
 pub struct Table<T> {
     memory: Mapping,
-    /// At each index, what has the pages whose number ends in it: as many as there are pages, so no two share one.
+    /// At each index, what has the pages whose number ends in it: as many as there are pages, so no
+    /// two share one.
     entries: Box<[Entry<T>]>,
-    /// The offset in bytes of the last entry: as they are a power of two, it has all bits that an offset can have.
+    /// The offset in bytes of the last entry: as they are a power of two, it has all bits that an
+    /// offset can have.
     mask: usize,
     /// For each entry, its readers that had no word of their own to say so in.
     pins: Box<[AtomicU32]>,
@@ -61,7 +64,8 @@ pub enum Removed<T> {
     Nothing,
     /// Nobody looks at it any more.
     Value(Box<T>),
-    /// The calling thread is a signal handler that has interrupted its own look at it: it stays for good.
+    /// The calling thread is a signal handler that has interrupted its own look at it: it stays for
+    /// good.
     Kept,
 }
 
@@ -164,12 +168,14 @@ impl<T> Table<T> {
         self.entries[index].publish(handle, value);
     }
 
-    /// Calls `f` with every value. Allocates nothing: close(2) comes here, also from signal handlers.
+    /// Calls `f` with every value. Allocates nothing: close(2) comes here, also from signal
+    /// handlers.
     pub fn each(&self, mut f: impl FnMut(&T)) {
         (0..self.reached.load(Ordering::SeqCst)).for_each(|page| self.at_page(page, &mut f));
     }
 
-    /// Calls `f` with the value that was published at pages with this [id](Pages::id), if there is one. Allocates nothing either.
+    /// Calls `f` with the value that was published at pages with this [id](Pages::id), if there is
+    /// one. Allocates nothing either.
     pub fn with_id(&self, id: u32, f: impl FnOnce(&T)) {
         self.at_page(id as usize, f);
     }
@@ -201,7 +207,8 @@ impl<T> Table<T> {
     /// The value under a handle. `None`: there is none, or none any more.
     #[inline]
     pub fn get(&self, handle: usize) -> Option<Pinned<'_, T>> {
-        // Not a whole look of its own for the other case: its result would come through memory, and this one's go there too.
+        // Not a whole look of its own for the other case: its result would come through memory, and
+        // this one's go there too.
         let pin = match hazard::free() {
             Some(word) => Pin::word(word, handle),
             None => self.count(handle),
@@ -209,8 +216,8 @@ impl<T> Table<T> {
         self.entry(handle).get(pin, handle, hazard::light_fence)
     }
 
-    /// As [`Table::get`], for a thread that has looked before and looks at nothing now: with no call that changes errno. `None`
-    /// also of any other thread.
+    /// As [`Table::get`], for a thread that has looked before and looks at nothing now: with no
+    /// call that changes errno. `None` also of any other thread.
     #[inline(always)]
     pub fn get_again(&self, handle: usize) -> Option<Pinned<'_, T>> {
         let word = hazard::free_again()?;
@@ -223,8 +230,8 @@ impl<T> Table<T> {
         Pin::count(&self.pins[self.index(handle)])
     }
 
-    /// Takes a value out: from now on nobody finds it. `last` is called before waiting for the threads that are
-    /// still looking at it, to send them away.
+    /// Takes a value out: from now on nobody finds it. `last` is called before waiting for the
+    /// threads that are still looking at it, to send them away.
     pub fn remove(&self, handle: usize, last: impl FnOnce(&T)) -> Removed<T> {
         let index = self.index(handle);
         let Some(value) = self.entries[index].take(handle) else { return Removed::Nothing };

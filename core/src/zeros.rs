@@ -1,5 +1,5 @@
-//! Arrays that begin with zeros, and cost neither time nor memory before they are used: a process may
-//! hold thousands of contexts that do nothing.
+//! Arrays that begin with zeros, and cost neither time nor memory before they are used: a process
+//! may hold thousands of contexts that do nothing.
 #![allow(unsafe_code)]
 
 use std::ops::Deref;

@@ -1,4 +1,5 @@
-//! Requests and completions run where they are placed: by the counters, and by asking in the handlers.
+//! Requests and completions run where they are placed: by the counters, and by asking in the
+//! handlers.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeSet;

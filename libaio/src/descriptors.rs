@@ -25,7 +25,8 @@ mod tests {
             ..Iocb::default()
         };
         let list = [&raw const iocb];
-        // SAFETY: a place for the handle; one request, which is in flight until the context is destroyed.
+        // SAFETY: a place for the handle; one request, which is in flight until the context is
+        // destroyed.
         unsafe {
             assert_eq!(_io_setup(4, &raw mut handle), 0);
             assert_eq!(_io_submit(handle, 1, list.as_ptr()), 1);

@@ -84,8 +84,8 @@ pub(crate) unsafe fn get_events(
     i64::from(taken + reaped)
 }
 
-/// As [`get_events`] for at least one event, where that is of a single request that took the fast path. False: nothing was done.
-/// errno stays.
+/// As [`get_events`] for at least one event, where that is of a single request that took the fast
+/// path. False: nothing was done. errno stays.
 ///
 /// # Safety
 /// As for [`get_events`], with room for an event.
@@ -110,7 +110,8 @@ pub(crate) unsafe fn get_fast(
 }
 
 /// As [`get_events`] where this process has no such context. In the child of a fork the original
-/// still finds the parent's ring: with no time to wait and an empty ring, it does not ask the kernel.
+/// still finds the parent's ring: with no time to wait and an empty ring, it does not ask the
+/// kernel.
 ///
 /// # Safety
 /// `timeout` is null or a timespec, which is checked to be accessible.

@@ -104,7 +104,8 @@ pub(crate) fn is_inherited_and_empty(handle: usize) -> bool {
     context.is_some_and(|context| context.instance.available() == 0)
 }
 
-/// As [`get`], for the usual case: `None` may just mean that more has to be done first. With no call that changes errno.
+/// As [`get`], for the usual case: `None` may just mean that more has to be done first. With no
+/// call that changes errno.
 #[inline(always)]
 pub(crate) fn get_again(handle: usize) -> Option<Pinned<'static, AioContext>> {
     contexts()?.table.get_again(handle)

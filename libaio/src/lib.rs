@@ -27,7 +27,8 @@ static MEMORY: front::Reserve = front::Reserve::new();
 
 uringlet::at_load!(front::env::read);
 
-/// The door for calls that may open files and sleep: the thread is not cancelled in the midst of it.
+/// The door for calls that may open files and sleep: the thread is not cancelled in the midst of
+/// it.
 fn enter_whole<T>(body: impl FnOnce() -> T) -> T {
     enter(|| {
         let _whole = front::Uncancelable::new();

@@ -13,7 +13,8 @@ use crate::memory::{accessible, is_known_to_be_accessible};
 /// io_submit(2): the number of requests accepted, or a negative errno if it is none.
 ///
 /// # Safety
-/// As io_submit(2): `iocbs` names `count` pointers; what they point to, and buffers, as documented there.
+/// As io_submit(2): `iocbs` names `count` pointers; what they point to, and buffers, as documented
+/// there.
 #[inline]
 pub(crate) unsafe fn submit(context: &AioContext, count: usize, iocbs: *const *const Iocb) -> i64 {
     let instance = &context.instance;
@@ -76,7 +77,8 @@ pub(crate) unsafe fn submit_fast(handle: usize, iocbs: *const *const Iocb) -> bo
     unsafe { context.instance.submit_fast(&transfer) }
 }
 
-/// Writes the request that `pointer` points to a pointer of. `eventfd`: the number that this call has found to be one.
+/// Writes the request that `pointer` points to a pointer of. `eventfd`: the number that this call
+/// has found to be one.
 ///
 /// # Safety
 /// As for [`submit`].
@@ -202,8 +204,8 @@ fn vectored(iocb: &Iocb, fd: i32, hints: Hints) -> Result<Sqe, i32> {
     Ok(sqe.rw_flags(iocb.rw_flags as i32))
 }
 
-/// What every transfer is asked before its memory is. The offset of one of so many `bytes`: a stream has none, and any is
-/// accepted.
+/// What every transfer is asked before its memory is. The offset of one of so many `bytes`: a
+/// stream has none, and any is accepted.
 #[inline(always)]
 fn offset(iocb: &Iocb, hints: Hints, write: bool, bytes: u64) -> Result<u64, i32> {
     if iocb.rw_flags != 0 {

@@ -59,8 +59,8 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
     )
 }
 
-/// syscall(2), made here. Its seventh argument is on the stack, and the fourth of the call in another
-/// register than that of a function.
+/// syscall(2), made here. Its seventh argument is on the stack, and the fourth of the call in
+/// another register than that of a function.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C" fn plain(number: c_long) -> c_long {
@@ -144,8 +144,8 @@ extern "C" fn failed(answer: c_long) -> c_long {
     -1
 }
 
-/// The calls that are answered here. A call has fewer arguments than this; what stands in the others
-/// is not looked at.
+/// The calls that are answered here. A call has fewer arguments than this; what stands in the
+/// others is not looked at.
 unsafe extern "C" fn ours(
     number: c_long,
     a: usize,
@@ -180,7 +180,8 @@ unsafe extern "C" fn ours(
     if answer < 0 { failed(answer.into()) } else { answer.into() }
 }
 
-/// The kernel's io_getevents(2): unlike libaio's, it looks at its arguments before it looks into the ring.
+/// The kernel's io_getevents(2): unlike libaio's, it looks at its arguments before it looks into
+/// the ring.
 ///
 /// # Safety
 /// As io_getevents(2).

@@ -1,12 +1,13 @@
-//! Which context has used a descriptor number: the end of that number's life concerns no other, so that closing a file costs the
-//! same with one context and with thousands.
+//! Which context has used a descriptor number: the end of that number's life concerns no other, so
+//! that closing a file costs the same with one context and with thousands.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use uringlet::front::Ends;
 
-/// By number: 0 if none has since it was last closed, a [`User`], or `SEVERAL`. Anybody may have used those beyond.
+/// By number: 0 if none has since it was last closed, a [`User`], or `SEVERAL`. Anybody may have
+/// used those beyond.
 static USERS: [AtomicU32; NUMBERS] = [const { AtomicU32::new(0) }; NUMBERS];
 const NUMBERS: usize = 4096;
 const SEVERAL: u32 = u32::MAX;
@@ -68,8 +69,8 @@ pub(crate) fn of(fds: &RangeInclusive<i32>) -> Users {
     found
 }
 
-/// Forgets who has used numbers that are about to be closed. Not where another file takes their place: a request that another thread
-/// submits meanwhile may be on either.
+/// Forgets who has used numbers that are about to be closed. Not where another file takes their
+/// place: a request that another thread submits meanwhile may be on either.
 pub(crate) fn forget(fds: &RangeInclusive<i32>, ends: Ends) {
     let (first, last) = (*fds.start() as usize, *fds.end() as usize);
     if ends == Ends::Closed && first < NUMBERS {

@@ -185,8 +185,8 @@ fn on_the_engine_posix_aio() {
     }
 }
 
-/// A number that is closed, or stands for another file, while requests are in flight. These two engines, which every machine has, hold
-/// the files of requests in other ways than the default one.
+/// A number that is closed, or stands for another file, while requests are in flight. These two
+/// engines, which every machine has, hold the files of requests in other ways than the default one.
 #[test]
 fn closing_in_flight_on_other_engines() {
     for engine in ["workers", "posix_aio"] {

@@ -1,5 +1,5 @@
-//! The library in other programs' houses, where there is nothing to compare with: unloaded, in place of
-//! the library file, on every engine.
+//! The library in other programs' houses, where there is nothing to compare with: unloaded, in
+//! place of the library file, on every engine.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -189,7 +189,8 @@ fn an_engine_that_moves_no_data_is_warned_of_once() {
     assert_eq!(answers(&command(&program, &variables).output().expect("timeout(1)")), unwritten);
 }
 
-/// The host has fs.aio-max-nr requests for all its processes: a context takes what it was asked for.
+/// The host has fs.aio-max-nr requests for all its processes: a context takes what it was asked
+/// for.
 #[test]
 fn contexts_take_what_they_ask_for() {
     let folder = folder();

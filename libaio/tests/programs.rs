@@ -1,4 +1,5 @@
-//! Programs of the distribution, unchanged: their own checks pass, and their requests went through here.
+//! Programs of the distribution, unchanged: their own checks pass, and their requests went through
+//! here.
 //!
 //! MariaDB is another matter: `ci/mariadb.sh`.
 

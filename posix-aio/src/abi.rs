@@ -13,7 +13,8 @@ pub struct Aiocb {
     pub(crate) buf: *mut c_void,
     pub(crate) nbytes: usize,
     pub(crate) sigevent: Sigevent,
-    /// The C library's own word; here the process that the request was submitted in ([`crate::state`]).
+    /// The C library's own word; here the process that the request was submitted in
+    /// ([`crate::state`]).
     pub(crate) owner: AtomicU64,
     unused: [c_int; 2],
     /// 0, `EINPROGRESS`, or an errno.

@@ -43,7 +43,8 @@ pub(crate) unsafe fn cancel(fd: c_int, block: *const Aiocb, nested: bool) -> Res
     }
     // SAFETY: as above.
     let block = unsafe { &*block };
-    // In this order: a request that ends in between has its error code before it is not in progress any more.
+    // In this order: a request that ends in between has its error code before it is not in progress
+    // any more.
     if !is_in_progress(process, block) && block.error.load(Ordering::Acquire) == libc::EINPROGRESS {
         // A copy: such a request is not known.
         return Err(libc::EINVAL);

@@ -1,4 +1,5 @@
-//! The end of a request: result, error code, and whoever is to be told. On the thread that has ended it.
+//! The end of a request: result, error code, and whoever is to be told. On the thread that has
+//! ended it.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::Ordering;
@@ -41,8 +42,8 @@ pub(crate) fn complete(event: &IoEvent) {
         // As the C library has it: what cannot be told of has failed.
         Err(errno) => ((-1, errno), notify::Prepared::Nothing),
     };
-    // SAFETY: as above. Release: the result and the data. After the second store the program may do with
-    // the block what it likes.
+    // SAFETY: as above. Release: the result and the data. After the second store the program may do
+    // with the block what it likes.
     unsafe {
         (*block).value.store(value, Ordering::Relaxed);
         (*block).error.store(error, Ordering::Release);

@@ -1,5 +1,5 @@
-//! The door of every function: `errno` is kept, and a signal handler that comes back through it, into a
-//! thread that is inside already, is noticed.
+//! The door of every function: `errno` is kept, and a signal handler that comes back through it,
+//! into a thread that is inside already, is noticed.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -10,14 +10,16 @@ use uringlet::front;
 
 use crate::abi::Aiocb;
 
-/// As many requests that signal handlers have submitted while their thread was inside may wait at a time.
+/// As many requests that signal handlers have submitted while their thread was inside may wait at a
+/// time.
 const DEFERRED_MAX: usize = 64;
 
 /// What one thread is at.
 struct Thread {
     inside: Cell<bool>,
     deferred: [Cell<*mut Aiocb>; DEFERRED_MAX],
-    /// How many were ever put there, each behind the last, and taken out. Changed in single steps: handlers interrupt this thread, and each other.
+    /// How many were ever put there, each behind the last, and taken out. Changed in single steps:
+    /// handlers interrupt this thread, and each other.
     put: AtomicUsize,
     taken: AtomicUsize,
 }
@@ -32,7 +34,8 @@ impl Thread {
         }
     }
 
-    /// Whatever was put there is there: a handler comes to its end before the code that it has interrupted goes on.
+    /// Whatever was put there is there: a handler comes to its end before the code that it has
+    /// interrupted goes on.
     #[inline]
     fn has_deferred(&self) -> bool {
         self.put.load(Ordering::Relaxed) != self.taken.load(Ordering::Relaxed)
@@ -49,8 +52,8 @@ impl Thread {
         has_room
     }
 
-    /// Has `start` start all of them. Handlers may add to them meanwhile, also one that is told of the end of a request that was
-    /// just started.
+    /// Has `start` start all of them. Handlers may add to them meanwhile, also one that is told of
+    /// the end of a request that was just started.
     #[cold]
     fn start_deferred(&self, start: impl Fn(*mut Aiocb)) {
         self.inside.set(true);
@@ -73,9 +76,9 @@ pub(crate) fn defer(block: *mut Aiocb) -> bool {
     THREAD.with(|thread| thread.defer(block))
 }
 
-/// Runs `body` inside, with whether the thread was inside before (a signal handler of the program has
-/// interrupted it, and locks may be held), and gives -1 and sets errno for an error. Otherwise the
-/// program's `errno` stays what it was.
+/// Runs `body` inside, with whether the thread was inside before (a signal handler of the program
+/// has interrupted it, and locks may be held), and gives -1 and sets errno for an error. Otherwise
+/// the program's `errno` stays what it was.
 #[inline(always)]
 pub(crate) fn enter(body: impl FnOnce(bool) -> Result<c_int, c_int>) -> c_int {
     let answer = front::enter(|| {

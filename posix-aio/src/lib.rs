@@ -1,7 +1,7 @@
 //! A drop-in for the C library's POSIX AIO (aio(7)): programs do their I/O through uringlet.
 //!
-//! The functions carry a leading underscore here; `build.rs` has the linker make the real names
-//! and the default versions. README.md in this crate's folder lists the differences to the original.
+//! The functions carry a leading underscore here; `build.rs` has the linker make the real names and
+//! the default versions. README.md in this crate's folder lists the differences to the original.
 #![allow(unsafe_code)]
 
 mod abi;
@@ -102,8 +102,8 @@ unsafe extern "C-unwind" {
     fn pthread_testcancel();
 }
 
-/// A cancellation point, as the C library's: [`pthread_cancel`] below has it look. It is acted upon where
-/// nothing is held, and this frame has nothing to drop.
+/// A cancellation point, as the C library's: [`pthread_cancel`] below has it look. It is acted upon
+/// where nothing is held, and this frame has nothing to drop.
 ///
 /// # Safety
 /// As aio_suspend(3).

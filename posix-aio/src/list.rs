@@ -92,8 +92,8 @@ unsafe fn let_go(list: *const List) {
     }
 }
 
-/// lio_listio(3). `before_2_4` asks for the version of then, which the C library has broken since: it
-/// never waits, and sends no notification for a list of nothing.
+/// lio_listio(3). `before_2_4` asks for the version of then, which the C library has broken since:
+/// it never waits, and sends no notification for a list of nothing.
 ///
 /// # Safety
 /// As lio_listio(3).

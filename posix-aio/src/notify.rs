@@ -52,7 +52,8 @@ pub(crate) fn prepare(event: &Sigevent) -> Result<Prepared, c_int> {
 fn prepare_thread(event: &Sigevent) -> Result<Prepared, c_int> {
     let Some(function) = event.function else { return Ok(Prepared::Nothing) };
     let gate = Arc::new(Gate { open: Mutex::new(()), function, value: event.value });
-    // SAFETY: the mutex lives as long as the `Arc` beside which the guard is kept; see `Prepared::go`.
+    // SAFETY: the mutex lives as long as the `Arc` beside which the guard is kept; see
+    // `Prepared::go`.
     let open: &'static Mutex<()> = unsafe { &(*Arc::as_ptr(&gate)).open };
     let closed = open.lock().unwrap_or_else(PoisonError::into_inner);
     make_thread(event.attributes, &gate)?;
@@ -91,7 +92,8 @@ extern "C" fn run(argument: *mut c_void) -> *mut c_void {
     let (function, value) = (gate.function, gate.value);
     drop(gate.open.lock().unwrap_or_else(PoisonError::into_inner));
     drop(gate);
-    // SAFETY: an empty set; the old one is of no interest. Then the program's function, with its value.
+    // SAFETY: an empty set; the old one is of no interest. Then the program's function, with its
+    // value.
     unsafe {
         let mut none = std::mem::zeroed();
         libc::sigemptyset(&raw mut none);

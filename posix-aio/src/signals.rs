@@ -3,9 +3,10 @@
 
 use std::ffi::c_int;
 
-/// Every handler of the program's asks for SA_RESTART (sigaction(2)), and there is one. The C library sleeps in a call
-/// that the kernel then restarts, unless there is a timeout; the kernel's wait for direct requests it never restarts,
-/// and it does not say which handler ran. Where only some ask for it, nothing can be said.
+/// Every handler of the program's asks for SA_RESTART (sigaction(2)), and there is one. The C
+/// library sleeps in a call that the kernel then restarts, unless there is a timeout; the kernel's
+/// wait for direct requests it never restarts, and it does not say which handler ran. Where only
+/// some ask for it, nothing can be said.
 #[cold]
 pub(crate) fn all_restart() -> bool {
     let mut handlers = (1..=libc::SIGRTMAX()).filter_map(handler_flags).peekable();

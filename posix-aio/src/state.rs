@@ -1,7 +1,8 @@
-//! What this process has: one instance for all its control blocks, and the requests that are not with it yet.
+//! What this process has: one instance for all its control blocks, and the requests that are not
+//! with it yet.
 //!
-//! Requests wait here while the instance has no free slot, in the order in which they came; and so do
-//! fsyncs, until the requests that their descriptor had before them have ended.
+//! Requests wait here while the instance has no free slot, in the order in which they came; and so
+//! do fsyncs, until the requests that their descriptor had before them have ended.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -14,7 +15,8 @@ use uringlet::front::{self, InFlight, Instance, IoEvent, Place, Submitted};
 use crate::complete::{self, Deliver};
 use crate::submit::Ready;
 
-/// Requests that can be with the instance at a time. Memory for a slot is touched when it is first used.
+/// Requests that can be with the instance at a time. Memory for a slot is touched when it is first
+/// used.
 const SLOTS: u32 = 4096;
 /// What the instance takes, at most.
 const BYTES: usize = 512 * 1024 + SLOTS as usize * 640;
@@ -114,8 +116,8 @@ fn make() -> Result<&'static Process, i32> {
 }
 
 impl Process {
-    /// What a control block at this address carries while it is in progress: its copies have another
-    /// address, and the child of a fork another number.
+    /// What a control block at this address carries while it is in progress: its copies have
+    /// another address, and the child of a fork another number.
     #[inline]
     pub(crate) fn mark(&self, address: usize) -> u64 {
         mark(self.generation, address)
@@ -233,8 +235,8 @@ impl Process {
                 },
             };
             let from_backlog = at.is_none();
-            // Submitted under no lock: it may complete here and now. Whoever looks for it meanwhile finds
-            // that it is neither here nor there, and waits (`cancel`).
+            // Submitted under no lock: it may complete here and now. Whoever looks for it meanwhile
+            // finds that it is neither here nor there, and waits (`cancel`).
             drop(waiting);
             if !self.submit(&next) {
                 let mut waiting = self.lock();
@@ -253,7 +255,8 @@ impl Process {
         }
     }
 
-    /// Takes the requests that `wanted` wants from those that wait here: they are the caller's to complete.
+    /// Takes the requests that `wanted` wants from those that wait here: they are the caller's to
+    /// complete.
     pub(crate) fn withdraw(&self, wanted: impl Fn(&Ready) -> bool) -> Withdrawn {
         let mut withdrawn = Vec::new();
         if self.held_back.load(Ordering::SeqCst) == 0 {

@@ -1,4 +1,5 @@
-//! From control block to Sqe, with the checks that aio_read(3) and the like make before they accept a request.
+//! From control block to Sqe, with the checks that aio_read(3) and the like make before they accept
+//! a request.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -81,8 +82,8 @@ impl Ready {
     }
 }
 
-/// Starts a request; `nested` says that this is a signal handler in a thread that was inside. `Err` with
-/// the errno if it is not accepted.
+/// Starts a request; `nested` says that this is a signal handler in a thread that was inside. `Err`
+/// with the errno if it is not accepted.
 ///
 /// # Safety
 /// As aio_read(3): the block and its buffer are the request's until it has ended.

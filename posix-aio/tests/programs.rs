@@ -7,7 +7,8 @@ use uringlet::stats::{Region, Snapshot};
 
 mod library;
 
-/// Runs a program with the library preloaded, and gives what went through it. `None`: it is not installed.
+/// Runs a program with the library preloaded, and gives what went through it. `None`: it is not
+/// installed.
 fn run(engine: &str, folder: &Path, program: &str, arguments: &[&str]) -> Option<Snapshot> {
     let region = Region::create().expect("memory for the counters");
     let output = Command::new("timeout")

@@ -33,7 +33,8 @@ fn symbols_and_versions_are_the_c_librarys() {
     }
     let missing: Vec<_> = theirs.difference(&ours).collect();
     assert!(missing.is_empty(), "missing: {missing:?}");
-    // The linker makes the real names from the first ones (build.rs). The others end a descriptor, or a thread.
+    // The linker makes the real names from the first ones (build.rs). The others end a descriptor,
+    // or a thread.
     let made = |name: &str| {
         (name.starts_with("_aio_") || name.starts_with("_lio_")) && name.ends_with("@Base")
     };

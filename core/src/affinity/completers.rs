@@ -1,4 +1,5 @@
-//! The completion threads of this process: one for each CPU in use, made when needed, gone when idle.
+//! The completion threads of this process: one for each CPU in use, made when needed, gone when
+//! idle.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -94,8 +95,9 @@ impl Completer {
     fn serve(&self, mut stay: impl FnMut() -> bool) {
         loop {
             let drained = self.list.drain(|done| {
-                // SAFETY: its slot is held until it was completed, which keeps the context from being
-                // destroyed, and the chain's last one, not given out yet or this, keeps the memory.
+                // SAFETY: its slot is held until it was completed, which keeps the context from
+                // being destroyed, and the chain's last one, not given out yet or this, keeps the
+                // memory.
                 let board = unsafe { &*done.board };
                 board.complete_placed(done.slot, done.result, done.how);
             });

@@ -32,7 +32,8 @@ pub struct Node<T> {
     item: UnsafeCell<Option<T>>,
 }
 
-// SAFETY: cells are touched by whoever adds the node until it is on a list, and by the list's owner from then on.
+// SAFETY: cells are touched by whoever adds the node until it is on a list, and by the list's owner
+// from then on.
 unsafe impl<T: Send> Send for Node<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Node<T> {}
@@ -64,8 +65,8 @@ impl<T> Chain<T> {
     /// Puts one more at the end.
     ///
     /// # Safety
-    /// The node is the caller's alone: on no list and no other chain. It stays where it is until the list that
-    /// the chain is added to has given its item out.
+    /// The node is the caller's alone: on no list and no other chain. It stays where it is until
+    /// the list that the chain is added to has given its item out.
     #[inline]
     pub unsafe fn add(&mut self, node: &Node<T>, item: T) {
         // SAFETY: the caller's alone.
@@ -120,7 +121,8 @@ impl<T> List<T> {
         Self { head: AtomicPtr::new(gone()), sleep: Sleep::new() }
     }
 
-    /// Adds a chain that is not empty, with one atomic step. What is to be done then is the caller's.
+    /// Adds a chain that is not empty, with one atomic step. What is to be done then is the
+    /// caller's.
     #[inline]
     #[must_use]
     pub fn add(&self, chain: Chain<T>) -> Owner {
@@ -179,14 +181,15 @@ impl<T> List<T> {
         count
     }
 
-    /// The owner, which has found nothing, sleeps until something is added, at most `timeout`. False: the time is over, and
-    /// it is not the owner any more.
+    /// The owner, which has found nothing, sleeps until something is added, at most `timeout`.
+    /// False: the time is over, and it is not the owner any more.
     pub(crate) fn rest(&self, timeout: Option<Duration>) -> bool {
         if !self.step(awake(), asleep()) {
             return true;
         }
         loop {
-            // Anew each time, and before the look at the head: a wake for an earlier add may come late.
+            // Anew each time, and before the look at the head: a wake for an earlier add may come
+            // late.
             let ticket = self.sleep.ticket();
             if self.head.load(Ordering::Relaxed) != asleep() {
                 return true;
@@ -204,7 +207,8 @@ impl<T> List<T> {
     }
 
     fn step(&self, from: *mut Node<T>, to: *mut Node<T>) -> bool {
-        // Release: a node that is added next, by whoever reads this, is used after the owner is through with it.
+        // Release: a node that is added next, by whoever reads this, is used after the owner is
+        // through with it.
         let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
         self.head.compare_exchange(from, to, success, failure).is_ok()
     }
@@ -298,8 +302,8 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod loom_models {
-    //! Failure would look like: an item missing or twice, a node that two threads touch, or an owner
-    //! that sleeps although something is on its list (loom reports a deadlock).
+    //! Failure would look like: an item missing or twice, a node that two threads touch, or an
+    //! owner that sleeps although something is on its list (loom reports a deadlock).
 
     use super::{Chain, List, Node, Owner, asleep, awake};
     use crate::sync::{AtomicBool, Ordering};
@@ -406,7 +410,8 @@ mod loom_models {
         });
     }
 
-    /// Canary: an owner that says that it sleeps by a plain store sleeps on what was added meanwhile.
+    /// Canary: an owner that says that it sleeps by a plain store sleeps on what was added
+    /// meanwhile.
     #[test]
     #[should_panic(expected = "lost")]
     fn loom_canary_dozing_by_store_loses_what_was_added() {

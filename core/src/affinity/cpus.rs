@@ -3,12 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The largest CPU number that is understood, and one more: the kernel's own bound (CONFIG_NR_CPUS).
+/// The largest CPU number that is understood, and one more: the kernel's own bound
+/// (CONFIG_NR_CPUS).
 pub(crate) const CPUS_MAX: usize = 8192;
 
 /// CPU numbers, each once, in ascending order.
 ///
-/// Read from and written as the kernel's list format (cpuset(7)): `0-3,8`, and `0-15:2/4` for the first two of each four.
+/// Read from and written as the kernel's list format (cpuset(7)): `0-3,8`, and `0-15:2/4` for the
+/// first two of each four.
 #[derive(Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CpuSet(Vec<u64>);
 

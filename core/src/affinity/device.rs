@@ -46,8 +46,8 @@ impl Device {
     /// The device with this number, on a machine whose sysfs and procfs lie below `root`.
     ///
     /// # Errors
-    /// In words: major number 0 stands for no device (tmpfs, overlay, network file systems and, for their
-    /// files, btrfs), or sysfs does not have it.
+    /// In words: major number 0 stands for no device (tmpfs, overlay, network file systems and, for
+    /// their files, btrfs), or sysfs does not have it.
     pub fn of(root: &Path, major: u32, minor: u32) -> Result<Self, String> {
         if major == 0 {
             return Err(format!("no block device behind it (device {major}:{minor})"));
@@ -69,7 +69,8 @@ impl Device {
         Ok(device)
     }
 
-    /// CPUs on which the interrupt of a request is served that `cpu` has handed over; empty if that is not known.
+    /// CPUs on which the interrupt of a request is served that `cpu` has handed over; empty if that
+    /// is not known.
     pub fn interrupt_of(&self, cpu: usize) -> CpuSet {
         let mut cpus = CpuSet::new();
         for queue in self.queues.iter().filter(|queue| queue.cpus.contains(cpu)) {
@@ -104,7 +105,8 @@ impl Device {
                 interrupt = if !all.is_empty() {
                     all.clone()
                 } else if many {
-                    // One queue for each few CPUs: the kernel has their interrupts served by the same.
+                    // One queue for each few CPUs: the kernel has their interrupts served by the
+                    // same.
                     cpus.clone()
                 } else {
                     CpuSet::new()

@@ -1,8 +1,8 @@
 //! Placement: on which CPUs requests are handed over and executed, and on which they complete.
 //!
-//! Published for the Linux block layer in 2008: three placements that are chosen apart from each other (the
-//! application's, `queue_affinity`, `completion_affinity`), and `rq_affinity`, which sends completions
-//! back to where they were submitted.
+//! Published for the Linux block layer in 2008: three placements that are chosen apart from each
+//! other (the application's, `queue_affinity`, `completion_affinity`), and `rq_affinity`, which
+//! sends completions back to where they were submitted.
 
 mod completers;
 pub(crate) mod completion;
@@ -27,7 +27,8 @@ pub use topology::{CellKind, Topology};
 
 pub(crate) use cpus::CPUS_MAX;
 
-/// The CPUs that the calling thread may run on (sched_getaffinity(2)); none if the kernel does not say.
+/// The CPUs that the calling thread may run on (sched_getaffinity(2)); none if the kernel does not
+/// say.
 pub fn thread_affinity() -> Option<CpuSet> {
     crate::sys::affinity(0).ok().map(|words| CpuSet::from_words(&words))
 }

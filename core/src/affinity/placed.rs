@@ -1,4 +1,5 @@
-//! A context's placement at work: where each request was submitted and executed, where it completes.
+//! A context's placement at work: where each request was submitted and executed, where it
+//! completes.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -209,8 +210,8 @@ impl Placing for Placed {
                 if gathering.cpu == target {
                     if let Some(before) = gathering.last.replace(done) {
                         let node = &self.requests[before.slot as usize].node;
-                        // SAFETY: the slot is this thread's until its completion was sent on, and the
-                        // node goes with it.
+                        // SAFETY: the slot is this thread's until its completion was sent on, and
+                        // the node goes with it.
                         unsafe { gathering.chain.add(node, before) };
                     }
                     return true;

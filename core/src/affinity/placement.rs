@@ -1,4 +1,5 @@
-//! What can be asked for, checked against a machine, and what becomes of it there, with the reasons.
+//! What can be asked for, checked against a machine, and what becomes of it there, with the
+//! reasons.
 
 use std::fmt;
 use std::str::FromStr;
@@ -70,8 +71,8 @@ pub struct Placement {
     pub queue: Affinity,
     /// CPUs on which completions are collected, and handlers run.
     pub completion: Affinity,
-    /// 0 leaves completions where they come up, 1 sends them back to the cell of the thread that has
-    /// submitted the request, 2 to its very CPU; in any case within `completion`.
+    /// 0 leaves completions where they come up, 1 sends them back to the cell of the thread that
+    /// has submitted the request, 2 to its very CPU; in any case within `completion`.
     pub rq_affinity: u8,
 }
 
@@ -137,8 +138,8 @@ impl Placement {
     /// Can this be had on that machine? Words always can, if only by falling back.
     ///
     /// # Errors
-    /// [`ConfigError`]: the list is empty, or one of its CPUs does not exist, is offline, or is none that a thread of
-    /// this process may run on; or `rq_affinity` is above 2.
+    /// [`ConfigError`]: the list is empty, or one of its CPUs does not exist, is offline, or is
+    /// none that a thread of this process may run on; or `rq_affinity` is above 2.
     pub fn check(&self, topology: &Topology) -> Result<(), ConfigError> {
         check_list("queue_affinity", &self.queue, topology)?;
         check_list("completion_affinity", &self.completion, topology)?;
@@ -149,7 +150,8 @@ impl Placement {
     }
 
     /// What becomes of it for a thread that may run on `confined` and runs on `cpu`, and requests
-    /// for the disk `device`, or none for a reason. Falls back to [`Affinity::Any`] where it has to.
+    /// for the disk `device`, or none for a reason. Falls back to [`Affinity::Any`] where it has
+    /// to.
     pub fn resolve(
         &self,
         topology: &Topology,

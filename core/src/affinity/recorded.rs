@@ -141,7 +141,8 @@ pub(super) fn two() -> Machine {
     machine
 }
 
-/// 32 CPUs in 8 nodes, each with its own cache, and an adapter whose interrupt CPU 5 serves: as published.
+/// 32 CPUs in 8 nodes, each with its own cache, and an adapter whose interrupt CPU 5 serves: as
+/// published.
 pub(super) fn eight_cells() -> Machine {
     let shape = Shape {
         cpus: 32,
@@ -157,8 +158,8 @@ pub(super) fn eight_cells() -> Machine {
     machine
 }
 
-/// Two sockets of 64 cores and 128 threads each, in one node a socket, with eight caches a socket, and
-/// an NVMe disk with a queue for each core.
+/// Two sockets of 64 cores and 128 threads each, in one node a socket, with eight caches a socket,
+/// and an NVMe disk with a queue for each core.
 pub(super) fn two_sockets() -> Machine {
     let shape = Shape {
         cpus: 256,

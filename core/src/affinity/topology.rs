@@ -1,7 +1,8 @@
-//! What the machine looks like: CPUs, their cores, caches and nodes, and which of them this process may use.
+//! What the machine looks like: CPUs, their cores, caches and nodes, and which of them this process
+//! may use.
 //!
-//! Read below a root folder that need not be `/`, so that recorded machines can be looked at. Nothing here
-//! fails: what cannot be read is left out, and a note says so.
+//! Read below a root folder that need not be `/`, so that recorded machines can be looked at.
+//! Nothing here fails: what cannot be read is left out, and a note says so.
 
 use std::fmt;
 use std::fs::read_to_string;
@@ -68,8 +69,8 @@ impl Topology {
 
     /// A machine whose sysfs, procfs and cgroup files lie below `root`.
     ///
-    /// What is missing is assumed: CPUs that are not told of share everything, and all that are online may
-    /// be used. [`Topology::notes`] says what was assumed.
+    /// What is missing is assumed: CPUs that are not told of share everything, and all that are
+    /// online may be used. [`Topology::notes`] says what was assumed.
     pub fn read(root: &Path) -> Self {
         let mut notes = Vec::new();
         let system = root.join("sys/devices/system");
@@ -139,19 +140,20 @@ impl Topology {
         &self.online
     }
 
-    /// CPUs that this process has been given (proc/self/status, and the control group): what is chosen
-    /// automatically is one of them.
+    /// CPUs that this process has been given (proc/self/status, and the control group): what is
+    /// chosen automatically is one of them.
     pub fn allowed(&self) -> &CpuSet {
         &self.allowed
     }
 
-    /// CPUs that a thread of this process may be confined to: more than [`Topology::allowed`] if the
-    /// process was confined by itself (taskset(1)), and not by its control group.
+    /// CPUs that a thread of this process may be confined to: more than [`Topology::allowed`] if
+    /// the process was confined by itself (taskset(1)), and not by its control group.
     pub fn reachable(&self) -> &CpuSet {
         &self.reachable
     }
 
-    /// CPUs that its control group allows (cpuset.cpus.effective, cgroups(7)); none if that is not to be seen.
+    /// CPUs that its control group allows (cpuset.cpus.effective, cgroups(7)); none if that is not
+    /// to be seen.
     pub fn cgroup(&self) -> Option<&CpuSet> {
         self.cgroup.as_ref()
     }
@@ -228,7 +230,8 @@ fn online(system: &Path, notes: &mut Vec<String>) -> CpuSet {
     })
 }
 
-/// Each CPU's group, as `find` says; a CPU of which it says nothing, or not that it is in it itself, is with the others like it.
+/// Each CPU's group, as `find` says; a CPU of which it says nothing, or not that it is in it
+/// itself, is with the others like it.
 fn groups(online: &CpuSet, find: impl Fn(usize) -> Result<CpuSet, String>) -> Groups {
     let mut sets: Vec<CpuSet> = Vec::new();
     let mut rest = CpuSet::new();

@@ -1,9 +1,9 @@
 //! The calls that end the life of a descriptor number, for drop-ins that export them: requests that
 //! still wait for it come first.
 //!
-//! The kernel's AIO holds the file for its requests; here a number is all there is. And the engine has
-//! descriptors of its own, which a program that closes all there are is not to meet. A thread that
-//! gets a table of its own is noticed too: its numbers stand for other files than the engine's
+//! The kernel's AIO holds the file for its requests; here a number is all there is. And the engine
+//! has descriptors of its own, which a program that closes all there are is not to meet. A thread
+//! that gets a table of its own is noticed too: its numbers stand for other files than the engine's
 //! threads would meet. `see_descriptors_end` makes the functions.
 #![allow(unsafe_code)]
 
@@ -27,8 +27,8 @@ pub enum Ends {
 }
 
 /// The next definition of a C function after this library's, found once: when the library is loaded
-/// ([`at_load!`](crate::at_load)), or else on first use. By then a thread of the parent of a forked child may
-/// have held the loader's lock.
+/// ([`at_load!`](crate::at_load)), or else on first use. By then a thread of the parent of a forked
+/// child may have held the loader's lock.
 #[derive(Debug)]
 pub struct Next(AtomicPtr<c_void>, &'static CStr);
 
@@ -223,7 +223,8 @@ pub unsafe fn closefrom(first: c_int, before: Before) {
         folder.filter_map(number).collect()
     });
     for fd in open.into_iter().filter(|&fd| fd >= first) {
-        // SAFETY: as the caller asked. One that is gone meanwhile, as the folder's own, is no matter.
+        // SAFETY: as the caller asked. One that is gone meanwhile, as the folder's own, is no
+        // matter.
         unsafe { close(fd, before) };
     }
 }

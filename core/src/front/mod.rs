@@ -24,8 +24,8 @@ use crate::router::facts::{Facts, FileKind, Fresh};
 use crate::{own, process, sys};
 
 /// What is remembered of a descriptor number, which may stand for another file by now: hints. Where
-/// they say that a request is a usual one, the call that executes it answers. Whatever else would be
-/// answered needs a [`Descriptor`].
+/// they say that a request is a usual one, the call that executes it answers. Whatever else would
+/// be answered needs a [`Descriptor`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hints(Facts);
 
@@ -97,8 +97,8 @@ pub fn has_parted() -> bool {
     process::has_parted()
 }
 
-/// Is this number a descriptor of the engine's own, which the program has not opened and is not to close?
-/// No system call.
+/// Is this number a descriptor of the engine's own, which the program has not opened and is not to
+/// close? No system call.
 pub fn is_own_descriptor(fd: i32) -> bool {
     own::is(fd)
 }
@@ -108,8 +108,9 @@ pub fn own_descriptor_in(numbers: RangeInclusive<i32>) -> Option<i32> {
     own::first_in(numbers)
 }
 
-/// Is there an eventfd behind this descriptor? One system call, if it `was_one` when last asked; else two. One that was
-/// an eventfd may be another file without a name by now (timerfd, epoll): eight bytes written to that are refused.
+/// Is there an eventfd behind this descriptor? One system call, if it `was_one` when last asked;
+/// else two. One that was an eventfd may be another file without a name by now (timerfd, epoll):
+/// eight bytes written to that are refused.
 ///
 /// # Errors
 /// `-EBADF`.

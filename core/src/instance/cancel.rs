@@ -21,8 +21,9 @@ pub struct Canceled {
 }
 
 impl Instance {
-    /// Cancels one request with this [`Sqe::user_data`](crate::Sqe::user_data) that has not been started: it completes
-    /// with `-ECANCELED`. `Err`: `-EALREADY` if it is being executed, `-ENOENT` if there is none.
+    /// Cancels one request with this [`Sqe::user_data`](crate::Sqe::user_data) that has not been
+    /// started: it completes with `-ECANCELED`. `Err`: `-EALREADY` if it is being executed,
+    /// `-ENOENT` if there is none.
     pub fn cancel(&self, user_data: u64) -> Result<(), i32> {
         if !self.is_usable() {
             return Err(-libc::EINVAL);
@@ -61,8 +62,8 @@ impl Instance {
         found
     }
 
-    /// The requests on a descriptor that were submitted and have not ended, as far as this thread can
-    /// know of them.
+    /// The requests on a descriptor that were submitted and have not ended, as far as this thread
+    /// can know of them.
     pub fn in_flight_on(&self, fd: i32) -> Vec<InFlight> {
         let mut found = Vec::new();
         self.board.free_slots().each_held(|index| {
@@ -114,7 +115,8 @@ impl Instance {
         })
     }
 
-    /// Takes a request back that waits for its submitter or for its descriptor, if the slot is still `key`'s.
+    /// Takes a request back that waits for its submitter or for its descriptor, if the slot is
+    /// still `key`'s.
     fn retract(&self, slot: u32, key: u64) -> bool {
         self.lanes.inline.retract(&self.board, slot, key)
             || self.threads.poller.remove(&self.board, slot, key)

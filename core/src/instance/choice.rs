@@ -10,8 +10,9 @@ use crate::probe::Refusal;
 pub struct Choice {
     /// What the context was made with.
     pub engine: EngineKind,
-    /// The interface of the kernel, or of the C library, that requests are handed to. `auto` chooses it when the
-    /// first request comes that it is good for; `None` before that, and if every one was refused.
+    /// The interface of the kernel, or of the C library, that requests are handed to. `auto`
+    /// chooses it when the first request comes that it is good for; `None` before that, and if
+    /// every one was refused.
     pub kernel: Option<EngineKind>,
     /// What `auto` has tried in vain.
     pub refusals: Vec<(EngineKind, Refusal)>,

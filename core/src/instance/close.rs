@@ -1,4 +1,5 @@
-//! Closing: a descriptor of the program's, which requests in flight may still need, and the context itself.
+//! Closing: a descriptor of the program's, which requests in flight may still need, and the context
+//! itself.
 
 use std::ops::RangeInclusive;
 use std::time::Instant;
@@ -14,8 +15,8 @@ use crate::sys;
 impl Instance {
     /// The program is about to close `fd`: executes the requests on it that have not been started,
     /// here and now, and waits for those that have, so that none of them meets a descriptor that is
-    /// gone, or another file under its number. Requests in the poller stay there, with the file, and so does an
-    /// eventfd that requests are to count up.
+    /// gone, or another file under its number. Requests in the poller stay there, with the file,
+    /// and so does an eventfd that requests are to count up.
     pub fn before_close(&self, fd: i32) {
         self.before_close_range(&(fd..=fd));
     }

@@ -1,6 +1,6 @@
-//! The fast path: a plain read or write of a file that does not sleep, submitted by itself and, if it stays alone, executed by the wait
-//! that follows. It is what `submit.rs` and `wait.rs` do with such a request, without what it cannot need; they do
-//! whatever is out of the ordinary.
+//! The fast path: a plain read or write of a file that does not sleep, submitted by itself and, if
+//! it stays alone, executed by the wait that follows. It is what `submit.rs` and `wait.rs` do with
+//! such a request, without what it cannot need; they do whatever is out of the ordinary.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
@@ -67,15 +67,17 @@ impl Transfer {
 const _: () = assert!(opcode::READ & 1 == 0 && opcode::WRITE == opcode::READ | 1);
 
 impl Instance {
-    /// Can an inline request that was submitted on the general way be executed as one that came by this?
+    /// Can an inline request that was submitted on the general way be executed as one that came by
+    /// this?
     #[inline]
     pub(crate) fn executes_fast(&self, request: &Request) -> bool {
         let plain = request.notify == -1 && request.refused == 0;
         self.fast && plain && Transfer::of(&request.sqe).is_some()
     }
 
-    /// Submits a transfer that is known to be inline. False: nothing was done, and [`Instance::submit`] knows why. Makes no
-    /// call that changes errno. For a thread of the process that has made the context.
+    /// Submits a transfer that is known to be inline. False: nothing was done, and
+    /// [`Instance::submit`] knows why. Makes no call that changes errno. For a thread of the
+    /// process that has made the context.
     ///
     /// # Safety
     /// As for [`Instance::submit_with`].
@@ -88,8 +90,8 @@ impl Instance {
         }
         let free = self.board.free_slots();
         let Some((slot, alone)) = free.take_near() else { return false };
-        // Asked while the slot is held: who destroys it later waits for what is in the slot.
-        // And a write beside others may be an append by now, whose order counts: the general way asks.
+        // Asked while the slot is held: who destroys it later waits for what is in the slot. And a
+        // write beside others may be an append by now, whose order counts: the general way asks.
         let beside_others = || is_write && !alone && self.lanes.inline.is_in_use();
         if self.board.is_closed() || beside_others() {
             free.give(slot);
@@ -113,9 +115,10 @@ impl Instance {
         true
     }
 
-    /// Executes the request that was left for this wait, if it is a single one and nothing has completed before it, and has `take`
-    /// take its completion: `data`, `obj` and `res` of an [`IoEvent`]. False: [`Instance::wait`] is to be called instead.
-    /// errno and process as for [`Instance::submit_fast`]. `bounded`: the caller has a deadline.
+    /// Executes the request that was left for this wait, if it is a single one and nothing has
+    /// completed before it, and has `take` take its completion: `data`, `obj` and `res` of an
+    /// [`IoEvent`]. False: [`Instance::wait`] is to be called instead. errno and process as for
+    /// [`Instance::submit_fast`]. `bounded`: the caller has a deadline.
     #[inline(always)]
     pub fn wait_fast(&self, bounded: bool, take: impl FnOnce(u64, u64, i64)) -> bool {
         if !self.fast || self.board.seems_closed() || self.board.completions().available() != 0 {
@@ -227,7 +230,8 @@ mod tests {
         assert_eq!(ends(&instance), None, "nothing was submitted");
         // More often than there are slots, and some of them timed.
         for user_data in 0..20 {
-            // One that took long, should this thread have been away in the midst of it, says nothing about the next.
+            // One that took long, should this thread have been away in the midst of it, says
+            // nothing about the next.
             look_up(fd);
             buffer.fill(0);
             assert!(submits(&instance, fd, &mut buffer, user_data));

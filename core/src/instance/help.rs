@@ -16,8 +16,9 @@ use crate::sys;
 use crate::word::baton::View;
 
 impl Instance {
-    /// Lets the calling thread, which is waiting, execute the one request that its context has. False: it has others, or none,
-    /// or is not to; [`Instance::help_lanes`] knows. `bounded`: it has a deadline.
+    /// Lets the calling thread, which is waiting, execute the one request that its context has.
+    /// False: it has others, or none, or is not to; [`Instance::help_lanes`] knows. `bounded`: it
+    /// has a deadline.
     #[inline(always)]
     pub(super) fn help_alone(&self, bounded: bool, taker: &mut DirectCompletions<'_>) -> bool {
         #[cfg(feature = "faulty")]
@@ -37,8 +38,8 @@ impl Instance {
         true
     }
 
-    /// Lets the calling thread, which is waiting, execute requests. What it completes it may have at once, through
-    /// `taker`. True if it is worth looking at the completions again.
+    /// Lets the calling thread, which is waiting, execute requests. What it completes it may have
+    /// at once, through `taker`. True if it is worth looking at the completions again.
     pub(super) fn help_lanes(&self, help: &Help, taker: &mut DirectCompletions<'_>) -> bool {
         if self.stands_by() {
             return self.look_on(help);
@@ -87,7 +88,8 @@ impl Instance {
         }
     }
 
-    /// A poll that comes while another CPU executes what does not sleep: as if it had been executed here.
+    /// A poll that comes while another CPU executes what does not sleep: as if it had been executed
+    /// here.
     fn look_on(&self, help: &Help) -> bool {
         let begin = sys::ticks();
         let inline = &self.lanes.inline;
@@ -205,8 +207,8 @@ impl Instance {
         lanes.cold.help_read(board, help, taker)
     }
 
-    /// Would [`Instance::help_lanes`] find something to do? Asked once more on the way to sleep, and, with a
-    /// minimum of 0, before a look.
+    /// Would [`Instance::help_lanes`] find something to do? Asked once more on the way to sleep,
+    /// and, with a minimum of 0, before a look.
     pub(super) fn has_help_to_offer(&self, help: &Help) -> bool {
         let lanes = &self.lanes;
         !self.stands_by()
@@ -217,14 +219,15 @@ impl Instance {
                 || self.may_take(help))
     }
 
-    /// How long a waiter may sleep before it looks after the holder of the baton; `nap` counts its sleeps. Only while a
-    /// holder has requests behind it.
+    /// How long a waiter may sleep before it looks after the holder of the baton; `nap` counts its
+    /// sleeps. Only while a holder has requests behind it.
     pub(super) fn nap(&self, nap: u32) -> Option<Duration> {
         let us = (NAP_US.0 << (nap / 2).min(5)).min(NAP_US.1);
         self.lanes.inline.waits_for_holder().then(|| Duration::from_micros(us))
     }
 
-    /// A waiter has slept for a nap: a holder that is in the same request as after the last one loses the baton.
+    /// A waiter has slept for a nap: a holder that is in the same request as after the last one
+    /// loses the baton.
     pub(super) fn look_at_holder(&self) {
         let inline = &self.lanes.inline;
         if !inline.waits_for_holder() {

@@ -1,7 +1,7 @@
 //! The inside of a context: its board, its lanes and its router, for any number of threads.
 //!
-//! [`Context`](crate::Context) is its single-owner face; front ends hold it directly. What it is made
-//! of stands here, what can be done with it in the files beside: submit, wait (with `help` and
+//! [`Context`](crate::Context) is its single-owner face; front ends hold it directly. What it is
+//! made of stands here, what can be done with it in the files beside: submit, wait (with `help` and
 //! `settle`), cancel, close, and `serve` for our own threads.
 #![allow(unsafe_code)]
 
@@ -103,15 +103,15 @@ impl Instance {
         Self::with(builder, Completions::without_ring(), builder.entries, None, Some(sink))
     }
 
-    /// With a completion queue in an aio ring of the front end's, for `room` requests, whatever
-    /// the builder says.
+    /// With a completion queue in an aio ring of the front end's, for `room` requests, whatever the
+    /// builder says.
     ///
     /// # Errors
     /// As [`Builder::build`].
     ///
     /// # Safety
-    /// `room` is less than `places`; `head`, `tail` and `places` events are valid until `memory` is dropped, and nobody else
-    /// uses them but as a reader of an aio ring does.
+    /// `room` is less than `places`; `head`, `tail` and `places` events are valid until `memory` is
+    /// dropped, and nobody else uses them but as a reader of an aio ring does.
     pub unsafe fn with_aio_ring(
         builder: &Builder,
         memory: Box<dyn RingMemory>,
@@ -264,8 +264,8 @@ impl Instance {
         &self.threads.get().poller
     }
 
-    /// Of a context without requests: no worker, poller or watchdog comes to it, as if they never got a CPU. What
-    /// happens is what the threads of the test do.
+    /// Of a context without requests: no worker, poller or watchdog comes to it, as if they never
+    /// got a CPU. What happens is what the threads of the test do.
     pub(crate) fn leave_alone(&self) {
         let still = Threads::still();
         self.threads.set(still);

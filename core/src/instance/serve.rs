@@ -1,5 +1,5 @@
-//! What a context does for threads of ours, and what its lanes ask of it: a worker's turn, a look of the
-//! watchdog, sending a request on, and calling somebody.
+//! What a context does for threads of ours, and what its lanes ask of it: a worker's turn, a look
+//! of the watchdog, sending a request on, and calling somebody.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -113,8 +113,8 @@ impl Instance {
         }
     }
 
-    /// The watchdog looks whether requests of a placed context lie about, and every worker of its CPUs is
-    /// stuck: then its waiters execute them after all.
+    /// The watchdog looks whether requests of a placed context lie about, and every worker of its
+    /// CPUs is stuck: then its waiters execute them after all.
     fn look_for_starvation(&self, lying: bool, looks: &mut u32) {
         if !self.is_placed.load(Ordering::Relaxed) {
             return;
@@ -164,7 +164,8 @@ impl Tenant for Instance {
         self.waiting() > 0 || self.has_wishes()
     }
 
-    /// Some cold reads, a hand-over to the kernel, one request that needs a worker, or else a turn with the baton.
+    /// Some cold reads, a hand-over to the kernel, one request that needs a worker, or else a turn
+    /// with the baton.
     fn serve(&self) {
         let Self { board, lanes, router, .. } = self;
         let others_wait = || self.others_wait();
@@ -276,7 +277,8 @@ impl Dispatcher for Instance {
         if !stream {
             return self.board.finish(request, -libc::ESPIPE, By::Worker);
         }
-        // Others were submitted before it, which other threads may have found out about, or not yet.
+        // Others were submitted before it, which other threads may have found out about, or not
+        // yet.
         if route == Route::Stream || self.board.has_strays_before(request.index()) {
             return self.wait_for_descriptor(request);
         }

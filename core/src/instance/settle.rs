@@ -1,8 +1,9 @@
 //! What a poll sees of requests that other threads have in hand, and what it leaves to them.
 //!
-//! Where the kernel executes a buffered request, it does so inside of the submit, and a poll that follows finds its
-//! completion. So a poll here executes what is queued and does not sleep, takes back what a holder of the baton has
-//! not begun, and waits, within bounds, for what others have begun.
+//! Where the kernel executes a buffered request, it does so inside of the submit, and a poll that
+//! follows finds its completion. So a poll here executes what is queued and does not sleep, takes
+//! back what a holder of the baton has not begun, and waits, within bounds, for what others have
+//! begun.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -13,11 +14,13 @@ use crate::router::tuning::{LOOKS, PERHAPS_US, SETTLE_NAP, SOON_US, STUCK_US, WO
 use crate::sync::fence_behind_exchange;
 use crate::sys;
 
-/// Whether there are requests whose end a poll may expect: none, perhaps, or a poll looks whether there are.
+/// Whether there are requests whose end a poll may expect: none, perhaps, or a poll looks whether
+/// there are.
 const NOTHING: u32 = 0;
 const EXPECTED: u32 = 1;
 const LOOKING: u32 = 2;
-/// Requests that a poll waits for: more cannot be in the hands of others, as the rest is taken from the queues.
+/// Requests that a poll waits for: more cannot be in the hands of others, as the rest is taken from
+/// the queues.
 const AT_A_TIME: usize = WORKERS_MAX;
 
 impl Instance {
@@ -31,8 +34,8 @@ impl Instance {
         }
     }
 
-    /// For a poll that has helped: takes what others have not begun, and waits for what they have, as far as it can be
-    /// expected to end soon.
+    /// For a poll that has helped: takes what others have not begun, and waits for what they have,
+    /// as far as it can be expected to end soon.
     #[inline]
     pub(super) fn see_what_others_have(&self, help: &Help, taker: &mut DirectCompletions<'_>) {
         if self.expected.load(Ordering::Relaxed) != NOTHING

@@ -21,7 +21,8 @@ use crate::sys;
 pub struct Entry {
     /// The request.
     pub sqe: Sqe,
-    /// Comes back as [`IoEvent::data`](crate::queue::IoEvent::data); not used with a ring of [`Cqe`](crate::Cqe)s.
+    /// Comes back as [`IoEvent::data`](crate::queue::IoEvent::data); not used with a ring of
+    /// [`Cqe`](crate::Cqe)s.
     pub data: u64,
     /// An eventfd(2) that is counted up after the completion is visible, [`TOLD_OTHERWISE`], or -1.
     pub notify: i32,
@@ -154,8 +155,9 @@ impl Instance {
         unsafe { self.submit_in_batches(entries.len(), batch.max(1), entries_to(entries), steps) }
     }
 
-    /// As [`Instance::submit_with`] for one request: the usual case of a program that submits one at a time, without what
-    /// batches need. `None`: there was no free slot, and `fill` was not called; the other one makes room.
+    /// As [`Instance::submit_with`] for one request: the usual case of a program that submits one
+    /// at a time, without what batches need. `None`: there was no free slot, and `fill` was not
+    /// called; the other one makes room.
     ///
     /// # Safety
     /// As for [`Instance::submit_with`].
@@ -252,7 +254,8 @@ impl Instance {
     /// Writes a request to its slot, or refuses it with a negative errno.
     ///
     /// # Safety
-    /// The slot was taken from the free ones and not passed on yet; as for [`Instance::submit_with`].
+    /// The slot was taken from the free ones and not passed on yet; as for
+    /// [`Instance::submit_with`].
     #[inline(always)]
     unsafe fn fill_slot(
         &self,
@@ -348,8 +351,8 @@ impl Instance {
         }
     }
 
-    /// Pushes a single inline request that nobody is told of by an eventfd: it is left for the wait that is expected to
-    /// follow, or queued.
+    /// Pushes a single inline request that nobody is told of by an eventfd: it is left for the wait
+    /// that is expected to follow, or queued.
     #[inline(always)]
     fn push_one(&self, request: Started<'_>) {
         let index = request.index();
@@ -383,7 +386,8 @@ impl Instance {
     /// Pushes requests of any lane, as `choose` says. Kept out of the way of a single one.
     #[inline(never)]
     fn push_batch(&self, slots: &[u32], mut choose: impl FnMut(&Request) -> (Route, bool)) {
-        /// Whose requests go into the inline queue, where an fsync keeps its place behind earlier writes.
+        /// Whose requests go into the inline queue, where an fsync keeps its place behind earlier
+        /// writes.
         const INLINE: usize = Route::Inline as usize;
         let board = &self.board;
         let moved = self.lanes.inline.left_to_queue(board);
@@ -418,7 +422,8 @@ impl Instance {
         if !inline.is_empty() {
             self.lanes.push(board, Route::Inline, inline.as_slice(), waiters_come);
         }
-        // Behind the inline ones: a holder that finds these finds those that were submitted before them.
+        // Behind the inline ones: a holder that finds these finds those that were submitted before
+        // them.
         if !ordered.is_empty() {
             self.lanes.push(board, Route::Ordered, ordered.as_slice(), waiters_come);
         }
@@ -444,8 +449,8 @@ impl Instance {
         if route == Route::Null {
             return;
         }
-        // Either this sees a thread that sleeps, or that one, which looks once more on its way to sleep, the requests;
-        // and so it is with workers that leave.
+        // Either this sees a thread that sleeps, or that one, which looks once more on its way to
+        // sleep, the requests; and so it is with workers that leave.
         fence(Ordering::SeqCst);
         let now = Situation {
             waiters_come,
@@ -458,7 +463,8 @@ impl Instance {
         self.call(router::who(route, &now));
     }
 
-    /// A request of the pool lane is the only one of its context, and the thread that comes to wait would sleep for it anyway.
+    /// A request of the pool lane is the only one of its context, and the thread that comes to wait
+    /// would sleep for it anyway.
     pub(super) fn is_left_to_waiter(&self) -> bool {
         self.router.waiters.are_unbounded()
             && self.board.must_wait_for_all(1)
@@ -499,8 +505,8 @@ impl Instance {
         self.await_reaped();
     }
 
-    /// Numbers of cancelled requests that are reaped already may be on their way out of a ring, in the
-    /// hands of a thread that is executing: it is not to cost a program its room.
+    /// Numbers of cancelled requests that are reaped already may be on their way out of a ring, in
+    /// the hands of a thread that is executing: it is not to cost a program its room.
     #[cold]
     fn await_reaped(&self) {
         // As long as a thread takes to pop them, even if it is preempted meanwhile.

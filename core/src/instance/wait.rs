@@ -1,5 +1,5 @@
-//! Waiting and reaping: a thread that waits executes requests, sleeps when there are none for it, and
-//! takes what has completed.
+//! Waiting and reaping: a thread that waits executes requests, sleeps when there are none for it,
+//! and takes what has completed.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::Ordering;
@@ -63,7 +63,8 @@ impl Instance {
             return Waited::Gone;
         }
         let unbounded = timeout.is_none() && min > 0;
-        // With a deadline, which is not known yet, for one only; and not past a completion that is there already.
+        // With a deadline, which is not known yet, for one only; and not past a completion that is
+        // there already.
         if (min == 1 || unbounded)
             && self.board.completions().available() == 0
             && self.help_alone(!unbounded, taker)
@@ -123,16 +124,16 @@ impl Instance {
         helped || released
     }
 
-    /// The time is over, or there was none: what was submitted before and does not sleep is to be seen all the
-    /// same, as where the kernel executes it inside of its submit.
+    /// The time is over, or there was none: what was submitted before and does not sleep is to be
+    /// seen all the same, as where the kernel executes it inside of its submit.
     fn settle(&self, help: &Help, taker: &mut DirectCompletions<'_>) {
         let help = Help { min: 0, unbounded: false, wary: false, ..*help };
         self.see_what_others_have(&help, taker);
         taker.give_back(&self.board);
     }
 
-    /// Sleeps wherever completions wake it, with the signal mask, if one is given, in force meanwhile. What completes
-    /// may go to `taker`.
+    /// Sleeps wherever completions wake it, with the signal mask, if one is given, in force
+    /// meanwhile. What completes may go to `taker`.
     pub(super) fn sleep(
         &self,
         sleeper: &Sleeper<'_>,
@@ -208,8 +209,8 @@ impl Instance {
         }
     }
 
-    /// Waits until nothing is missing any more, executing requests on the way, where completions go to a
-    /// [`Sink`](super::Sink).
+    /// Waits until nothing is missing any more, executing requests on the way, where completions go
+    /// to a [`Sink`](super::Sink).
     pub fn wait_for(&self, condition: &WaitCondition<'_>, timeout: Option<Duration>) -> Waited {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         without_taker(|taker| {
@@ -276,9 +277,9 @@ impl Instance {
         self.board.completions().completed(event);
     }
 
-    /// Looks whether something can be brought to its end at once: executes what is known not to sleep,
-    /// and, now and then, collects what the kernel has done. Waits for nothing but, when it tries a cold read, file metadata that is
-    /// not in memory.
+    /// Looks whether something can be brought to its end at once: executes what is known not to
+    /// sleep, and, now and then, collects what the kernel has done. Waits for nothing but, when it
+    /// tries a cold read, file metadata that is not in memory.
     #[inline]
     pub fn poll(&self) {
         if !self.is_usable() {
@@ -382,7 +383,8 @@ mod tests {
         file.set_len(LARGE as u64).unwrap();
         let mut buffer = vec![1u8; LARGE];
         for _ in 0..20 {
-            // One that took long, should this thread have been away in the midst of it, says nothing about the next.
+            // One that took long, should this thread have been away in the midst of it, says
+            // nothing about the next.
             Facts::forget(&(file.as_raw_fd()..=file.as_raw_fd()));
             let sqe = Sqe::read(file.as_raw_fd(), &mut buffer[..], 0).user_data(1);
             // SAFETY: the buffer outlives the requests, which `close` waits for.

@@ -1,5 +1,6 @@
-//! Cached reads of files whose pages are usually not in memory: each is tried without waiting (preadv2(2), `RWF_NOWAIT`),
-//! which starts the device, and those whose page is still on its way are read one after the other by one worker.
+//! Cached reads of files whose pages are usually not in memory: each is tried without waiting
+//! (preadv2(2), `RWF_NOWAIT`), which starts the device, and those whose page is still on its way
+//! are read one after the other by one worker.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -68,7 +69,8 @@ impl Queues {
         !self.untried.is_empty() && self.coming.len() < coming_max()
     }
 
-    /// What is left is for a worker. After the push, so that who takes note of it sees what was pushed.
+    /// What is left is for a worker. After the push, so that who takes note of it sees what was
+    /// pushed.
     fn leave_to_workers(&self) {
         self.for_workers.store(true, Ordering::Release);
     }
@@ -84,7 +86,8 @@ impl Queues {
     }
 }
 
-/// Every read has to complete before this waiter, who has `taken` some, may return; or nobody else can do it.
+/// Every read has to complete before this waiter, who has `taken` some, may return; or nobody else
+/// can do it.
 fn may_read(board: &Board, help: &Help, taken: u32) -> bool {
     let missing = help.min.saturating_sub(taken);
     let in_order = help.unbounded && missing > 0 && board.must_wait_for_all(missing);
@@ -125,8 +128,8 @@ impl Cold {
         }
     }
 
-    /// A waiter tries what is queued, so that the device has work. It has taken some completions since `before`, and has `helped`
-    /// somewhere else or not.
+    /// A waiter tries what is queued, so that the device has work. It has taken some completions
+    /// since `before`, and has `helped` somewhere else or not.
     #[inline(never)]
     pub(crate) fn help(
         &self,
@@ -185,8 +188,8 @@ impl Cold {
         true
     }
 
-    /// A worker tries what is queued, unless waiters do, and reads what is on its way, unless other workers do. False: there
-    /// was nothing for it.
+    /// A worker tries what is queued, unless waiters do, and reads what is on its way, unless other
+    /// workers do. False: there was nothing for it.
     pub(crate) fn work(
         &self,
         board: &Board,
@@ -248,8 +251,8 @@ fn work_at_untried(queues: &Queues, board: &Board, waiters_come: bool) -> bool {
     true
 }
 
-/// Tries what is queued until there is nothing, too much is on its way, one takes long, or `enough` says so after one. Gives how
-/// many were present.
+/// Tries what is queued until there is nothing, too much is on its way, one takes long, or `enough`
+/// says so after one. Gives how many were present.
 fn try_some(
     queues: &Queues,
     board: &Board,
@@ -280,14 +283,16 @@ fn try_some(
         }
     }
     if some_coming {
-        // Should there have been nothing in the queues while these were tried, the watch may have ended.
+        // Should there have been nothing in the queues while these were tried, the watch may have
+        // ended.
         fence(Ordering::SeqCst);
         board.call(Call::Nobody);
     }
     present
 }
 
-/// Reads a page that is there, and starts the device for one that is not. Gives the ticks that it took, too.
+/// Reads a page that is there, and starts the device for one that is not. Gives the ticks that it
+/// took, too.
 fn try_cold(
     queues: &Queues,
     board: &Board,

@@ -16,7 +16,8 @@ pub(crate) struct Copy {
     queue: IndexRing,
     /// Workers at them.
     at_them: AtomicUsize,
-    /// None was taken for a tick of the watchdog: those at them sleep, which cached reads do not usually.
+    /// None was taken for a tick of the watchdog: those at them sleep, which cached reads do not
+    /// usually.
     stuck: AtomicBool,
 }
 
@@ -67,7 +68,8 @@ impl Copy {
             executed += 1;
             let taken = taker.taken() - before;
             let slow = ticks > FAVOUR_US * board.ticks_per_us();
-            // What workers have completed meanwhile is on a line that they write to: looked at seldom.
+            // What workers have completed meanwhile is on a line that they write to: looked at
+            // seldom.
             let look = executed % LOOK_EVERY == 0 && help.max < u32::MAX;
             let available = if look { board.completions().available() } else { 0 };
             if slow || executed >= FAVOURS || taken + available >= help.max {
@@ -91,7 +93,8 @@ impl Copy {
                 leave = others_wait();
             }
             self.at_them.fetch_sub(1, Ordering::SeqCst);
-            // Pairs with the fence of a submitter: it sees that nobody is here, or this its requests.
+            // Pairs with the fence of a submitter: it sees that nobody is here, or this its
+            // requests.
             fence(Ordering::SeqCst);
             if leave || self.queue.is_empty() {
                 return;

@@ -24,8 +24,8 @@ pub(crate) struct Faulty(Arc<Held>);
 #[derive(Debug)]
 struct Held {
     faults: Faults,
-    /// Locked over the submits behind it, so that no request passes one that it must not pass. They are
-    /// short; this is for tests.
+    /// Locked over the submits behind it, so that no request passes one that it must not pass. They
+    /// are short; this is for tests.
     state: Mutex<State>,
 }
 
@@ -214,8 +214,8 @@ fn has_flag(fd: i32, flag: i32) -> bool {
     flags >= 0 && flags & flag as sys::Ret != 0
 }
 
-/// A transfer whose place among others does not matter: of a file, at an offset of its own. What was
-/// learned about the number is no answer, it may be of an earlier file.
+/// A transfer whose place among others does not matter: of a file, at an offset of its own. What
+/// was learned about the number is no answer, it may be of an earlier file.
 fn may_be_overtaken(request: &Request) -> bool {
     let sqe = &request.sqe;
     let appends = request.kind == Kind::Write

@@ -23,7 +23,8 @@ pub(crate) struct Inline {
     left: Mailbox,
     baton: Baton,
     queue: IndexRing,
-    /// Requests whose order can be observed, and the right to execute them, which nobody takes away.
+    /// Requests whose order can be observed, and the right to execute them, which nobody takes
+    /// away.
     ordered: IndexRing,
     order: Baton,
     /// Holders that have lost the baton and are still inside their request.
@@ -40,8 +41,8 @@ enum Popped<'a> {
     Lost,
 }
 
-/// What a holder is told before each step: the ticks of the last request, and how many completions its thread has taken.
-/// True: it has enough.
+/// What a holder is told before each step: the ticks of the last request, and how many completions
+/// its thread has taken. True: it has enough.
 pub(crate) type Enough<'a> = &'a mut dyn FnMut(u64, u32) -> bool;
 
 impl Inline {
@@ -76,7 +77,8 @@ impl Inline {
         view.is_held() || view.has_work() || !self.left.is_empty() || self.is_overtaking()
     }
 
-    /// Ordered requests wait, or are under way, or holders have lost the baton inside of their requests.
+    /// Ordered requests wait, or are under way, or holders have lost the baton inside of their
+    /// requests.
     #[inline]
     fn is_overtaking(&self) -> bool {
         self.losers.load(Ordering::SeqCst) > 0
@@ -90,7 +92,8 @@ impl Inline {
         !self.queue.is_empty() || self.has_ordered_work()
     }
 
-    /// As [`Inline::has_work`], for a thread that executes what a server may hold up (`wary`), or does not.
+    /// As [`Inline::has_work`], for a thread that executes what a server may hold up (`wary`), or
+    /// does not.
     #[inline]
     pub(crate) fn has_work_for(&self, wary: bool) -> bool {
         !self.queue.is_empty()
@@ -123,8 +126,8 @@ impl Inline {
         self.queue.push(slots);
     }
 
-    /// Queues an ordered request, behind the inline ones that were submitted before: a holder that finds this one
-    /// finds those.
+    /// Queues an ordered request, behind the inline ones that were submitted before: a holder that
+    /// finds this one finds those.
     pub(crate) fn push_ordered(&self, board: &Board, slot: u32) {
         // SAFETY: the caller has its number, and has not put it into a queue yet.
         if unsafe { board.popped(slot) }.wary {
@@ -147,8 +150,8 @@ impl Inline {
         }
     }
 
-    /// Leaves a single request, which may be `alone` in its context, to the wait that is expected to follow. Gives it back
-    /// if that is not to be, as where `others` would be looked at first.
+    /// Leaves a single request, which may be `alone` in its context, to the wait that is expected
+    /// to follow. Gives it back if that is not to be, as where `others` would be looked at first.
     #[inline(always)]
     pub(crate) fn leave<'a>(
         &self,
@@ -177,8 +180,8 @@ impl Inline {
         Ok(())
     }
 
-    // The fast path, which comes here as well, keeps errno by itself: a lock that is waited for may change it, and so may
-    // making a thread.
+    // The fast path, which comes here as well, keeps errno by itself: a lock that is waited for may
+    // change it, and so may making a thread.
     #[cold]
     fn wake_for_left(board: &Board) {
         errno::kept(|| board.wake_waiter());
@@ -189,8 +192,8 @@ impl Inline {
         errno::kept(|| board.call(Call::Nobody));
     }
 
-    /// What was left for its submitter's wait goes into the queue, in front of what comes. True if there was
-    /// something, which the caller announces.
+    /// What was left for its submitter's wait goes into the queue, in front of what comes. True if
+    /// there was something, which the caller announces.
     pub(crate) fn left_to_queue(&self, board: &Board) -> bool {
         let Some(Taken { slot, .. }) = self.left.take() else { return false };
         board.slot(slot).queue();
@@ -246,7 +249,8 @@ impl Inline {
             let popped = self.pop(board, &turn);
             match popped {
                 Popped::Lost => return self.lost(board, router),
-                // Another thread has taken the last inline request that an ordered one had to wait for.
+                // Another thread has taken the last inline request that an ordered one had to wait
+                // for.
                 Popped::Nothing if !due && self.is_ordered_due(board) => continue,
                 Popped::Nothing | Popped::Request(_) => {}
             }
@@ -287,8 +291,8 @@ impl Inline {
         }
     }
 
-    /// Takes the oldest inline request. A holder that loses the baton after its last look takes one more at most. The
-    /// request is executed as if the holder had lost the baton inside of it.
+    /// Takes the oldest inline request. A holder that loses the baton after its last look takes one
+    /// more at most. The request is executed as if the holder had lost the baton inside of it.
     #[inline]
     fn pop<'a>(&self, board: &'a Board, turn: &Turn) -> Popped<'a> {
         while let Some((position, slot)) = self.queue.front() {
@@ -303,8 +307,8 @@ impl Inline {
         Popped::Nothing
     }
 
-    /// Executes a request of this lane. An fsync goes on to the next place where it has to wait, unless it is a
-    /// quick one: telling another thread of that takes longer.
+    /// Executes a request of this lane. An fsync goes on to the next place where it has to wait,
+    /// unless it is a quick one: telling another thread of that takes longer.
     #[inline(always)]
     fn run(
         &self,
@@ -322,7 +326,8 @@ impl Inline {
         run::execute(board, request, by, timed, taker)
     }
 
-    /// Is this an fsync that waits for nothing by all that is known, and that nothing has to come before?
+    /// Is this an fsync that waits for nothing by all that is known, and that nothing has to come
+    /// before?
     #[inline]
     fn is_quick_sync(&self, request: &Started<'_>) -> bool {
         run::is_fsync(request)
@@ -342,8 +347,8 @@ impl Inline {
         }
     }
 
-    /// Was the oldest ordered request submitted before the oldest inline one? Positional writes that were submitted
-    /// before an append may change where it goes.
+    /// Was the oldest ordered request submitted before the oldest inline one? Positional writes
+    /// that were submitted before an append may change where it goes.
     #[inline]
     fn is_ordered_due(&self, board: &Board) -> bool {
         let Some(ordered) = self.ordered.peek() else { return false };
@@ -351,8 +356,8 @@ impl Inline {
         self.queue.peek().is_none_or(|inline| number(ordered) <= number(inline))
     }
 
-    /// Executes ordered requests that are due until there are none, or `enough` says so (true). Whoever blocks
-    /// here may lose the baton, and the ordered requests wait for him all the same.
+    /// Executes ordered requests that are due until there are none, or `enough` says so (true).
+    /// Whoever blocks here may lose the baton, and the ordered requests wait for him all the same.
     #[cold]
     fn hold_order(
         &self,
@@ -369,7 +374,8 @@ impl Inline {
         }
         fence(Ordering::SeqCst);
         if self.losers.load(Ordering::SeqCst) > 0 {
-            // One of them may be at an append that was not known as one; it announces these when it is through.
+            // One of them may be at an append that was not known as one; it announces these when it
+            // is through.
             return false;
         }
         let Some(mut turn) = self.order.take() else { return false };
@@ -410,7 +416,8 @@ impl Inline {
         self.baton.view().at(self.queue.taken())
     }
 
-    /// Takes the baton away from a holder that has been in one request for too long. False: it has gone on.
+    /// Takes the baton away from a holder that has been in one request for too long. False: it has
+    /// gone on.
     pub(crate) fn steal(&self, board: &Board, waiters_come: bool, view: View) -> bool {
         // Before the fact, so that whoever takes the baton next knows.
         self.losers.fetch_add(1, Ordering::SeqCst);
@@ -460,7 +467,8 @@ impl Inline {
         }
     }
 
-    /// Ends the watch over the context, if nothing is here and there is not `more` elsewhere. False: it goes on.
+    /// Ends the watch over the context, if nothing is here and there is not `more` elsewhere.
+    /// False: it goes on.
     pub(crate) fn ends_watch(&self, more: impl FnOnce() -> bool) -> bool {
         if !self.left.unwatch() {
             return false;
@@ -472,7 +480,8 @@ impl Inline {
                 return true;
             }
         }
-        // Requests have come: it stays. If somebody else has marked it meanwhile, it is looked at twice for a while.
+        // Requests have come: it stays. If somebody else has marked it meanwhile, it is looked at
+        // twice for a while.
         self.left.watch();
         false
     }
@@ -492,7 +501,8 @@ impl Lane for Inline {
     }
 
     fn unstick(&self, board: &Board, part: usize, waiters_come: bool) -> Stuck {
-        // Watched by being looked at: who finds no mark would have the context put on the list once more.
+        // Watched by being looked at: who finds no mark would have the context put on the list once
+        // more.
         self.baton.watch();
         let view = self.view();
         if part == 0 {

@@ -1,5 +1,6 @@
 //! Lanes: the ways to get requests executed, one file each. A lane knows its [`Board`] and nothing
-//! above it. [`Lane`] is what watchdog, cancel, purge and close ask of each; [`Lanes`] has them all.
+//! above it. [`Lane`] is what watchdog, cancel, purge and close ask of each; [`Lanes`] has them
+//! all.
 
 mod cold;
 mod copy;
@@ -40,8 +41,8 @@ pub(crate) struct Help {
     pub(crate) max: u32,
     /// It has no deadline, so it may execute what it would have to wait for anyway.
     pub(crate) unbounded: bool,
-    /// It may also execute what a file system's server may hold up for ever: it waits for all of its context, and
-    /// without a deadline.
+    /// It may also execute what a file system's server may hold up for ever: it waits for all of
+    /// its context, and without a deadline.
     pub(crate) wary: bool,
     /// There is no worker, and none can be had: whoever waits executes everything.
     pub(crate) helpless: bool,
@@ -54,8 +55,8 @@ pub(crate) struct Help {
 pub(crate) struct Progress {
     /// Requests wait to be taken.
     pub(crate) queued: bool,
-    /// They pass through the hands of somebody who is at them, such as the kernel: the context is watched, more
-    /// seldom.
+    /// They pass through the hands of somebody who is at them, such as the kernel: the context is
+    /// watched, more seldom.
     pub(crate) in_hand: bool,
     pub(crate) word: u64,
 }
@@ -85,8 +86,8 @@ pub(crate) enum Which<'a> {
     Canceled,
     /// All that have not begun: the context is being destroyed, and they end.
     All,
-    /// Those on these descriptors, which are about to be closed, and which nobody but a worker executes: they keep
-    /// their files, or are executed by the caller.
+    /// Those on these descriptors, which are about to be closed, and which nobody but a worker
+    /// executes: they keep their files, or are executed by the caller.
     On(&'a RangeInclusive<RawFd>),
 }
 
@@ -142,7 +143,8 @@ impl Lanes {
         [&self.kernel, &self.inline, &self.sync, &self.worker, &self.copy, &self.cold, &self.pool]
     }
 
-    /// Puts requests into the queue of their lane: memory only. True if somebody is at it, who sees them.
+    /// Puts requests into the queue of their lane: memory only. True if somebody is at it, who sees
+    /// them.
     #[inline]
     pub(crate) fn push(
         &self,
@@ -177,7 +179,8 @@ impl Lanes {
             .all(|lane| lane.progress().iter().all(|part| !part.queued && !part.in_hand))
     }
 
-    /// Executes a request of the pool's or the workers' queue. Gives the ticks that it took, 0 if it was not timed.
+    /// Executes a request of the pool's or the workers' queue. Gives the ticks that it took, 0 if
+    /// it was not timed.
     pub(crate) fn execute(
         &self,
         board: &Board,
@@ -203,14 +206,16 @@ impl Lanes {
         run::execute(board, request, By::Waiter, timed, taker);
     }
 
-    /// Executes a plain transfer, without what only others need. `None`: it has to be executed as any other.
+    /// Executes a plain transfer, without what only others need. `None`: it has to be executed as
+    /// any other.
     #[inline(always)]
     pub(crate) fn transfer_fast(&self, request: &Started<'_>) -> Option<i32> {
         run::transfer_fast(request)
     }
 
-    /// No worker exists and none can be made, and the program may not come to wait: the submitter executes the
-    /// requests of all lanes but the inline one, as the kernel's AIO does with buffered ones.
+    /// No worker exists and none can be made, and the program may not come to wait: the submitter
+    /// executes the requests of all lanes but the inline one, as the kernel's AIO does with
+    /// buffered ones.
     pub(crate) fn run_without_workers(&self, board: &Board) {
         let pooled = || self.pool.pop(board);
         let copy = || self.copy.pop_for_submitter(board);

@@ -12,7 +12,8 @@ impl Null {
     /// Ends requests that their submitter has filled.
     pub(crate) fn push(&self, board: &Board, slots: &[u32]) {
         // A lane that lets them wait calls `Started::queue` for each and puts the numbers into its
-        // queue: from then on each can be cancelled, and is executed only if `Board::start` says so.
+        // queue: from then on each can be cancelled, and is executed only if `Board::start` says
+        // so.
         let done = |&slot: &u32| {
             board.slot(slot).begin();
             (slot, 0)

@@ -11,8 +11,8 @@ use crate::router::{sync_begins, sync_ended};
 use crate::sqe::{FILE_POSITION, FSYNC_DATASYNC, Sqe, opcode};
 use crate::sys;
 
-/// Executes a started request. Gives the ticks that it took, 0 if it was not timed: a transfer is timed if `timed` says so
-/// or its descriptor is suspect.
+/// Executes a started request. Gives the ticks that it took, 0 if it was not timed: a transfer is
+/// timed if `timed` says so or its descriptor is suspect.
 #[inline(always)]
 pub(super) fn execute(
     board: &Board,
@@ -79,7 +79,8 @@ pub(super) fn execute(
     ticks
 }
 
-/// Executes a plain transfer, without what only others need. `None`: it has to be executed as any other.
+/// Executes a plain transfer, without what only others need. `None`: it has to be executed as any
+/// other.
 #[inline(always)]
 pub(super) fn transfer_fast(request: &Request) -> Option<i32> {
     let (sqe, write) = (&request.sqe, request.kind == Kind::Write);
@@ -98,7 +99,8 @@ pub(super) fn is_fsync(request: &Request) -> bool {
     fsync && request.refused == 0
 }
 
-/// Executes an fsync, with no more flags than `flags`. Gives its result, and the ticks that it took.
+/// Executes an fsync, with no more flags than `flags`. Gives its result, and the ticks that it
+/// took.
 pub(super) fn sync(board: &Board, request: &mut Request, flags: u32) -> (i32, u64) {
     request.sqe.op_flags &= flags;
     let fd = request.sqe.fd;
@@ -114,8 +116,8 @@ pub(super) fn sync(board: &Board, request: &mut Request, flags: u32) -> (i32, u6
     (result, ticks)
 }
 
-/// A thread with a deadline has started a request whose file may keep it waiting for ever: reads what is in memory, and leaves
-/// the rest to a worker.
+/// A thread with a deadline has started a request whose file may keep it waiting for ever: reads
+/// what is in memory, and leaves the rest to a worker.
 #[cold]
 fn try_or_leave(board: &Board, request: Started<'_>, by: By, taker: &mut DirectCompletions<'_>) {
     let sqe = request.sqe;

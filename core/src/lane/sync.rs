@@ -32,8 +32,8 @@ impl Sync {
         Self(Seats::new())
     }
 
-    /// Executes a started fsync, and those of its descriptor that come meanwhile; or leaves it to the thread that is at one
-    /// already. Gives the ticks that the first one took.
+    /// Executes a started fsync, and those of its descriptor that come meanwhile; or leaves it to
+    /// the thread that is at one already. Gives the ticks that the first one took.
     #[inline(never)]
     pub(crate) fn execute(
         &self,
@@ -50,7 +50,8 @@ impl Sync {
         let arrival = if by == By::Pool {
             self.0.arrive(fd, index, link)
         } else {
-            // A thread of the program does this for nobody else: it may have enough, be interrupted, or not come back.
+            // A thread of the program does this for nobody else: it may have enough, be
+            // interrupted, or not come back.
             self.0.join(fd, index, link).map_or(Arrival::Alone, |()| Arrival::Waits)
         };
         if arrival == Arrival::Waits {
@@ -118,7 +119,8 @@ impl Sync {
         });
     }
 
-    /// Those that wait for their turn on one of these descriptors, which the program is about to close, have it here and now.
+    /// Those that wait for their turn on one of these descriptors, which the program is about to
+    /// close, have it here and now.
     fn execute_before_close(&self, board: &Board, fds: &RangeInclusive<RawFd>) {
         let execute = |newest| {
             without_taker(|taker| Self::execute_linked(board, newest, By::Waiter, taker));

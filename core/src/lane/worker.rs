@@ -1,5 +1,5 @@
-//! The worker lane: requests that only a worker may execute, since they may wait for ever, as opening
-//! a FIFO or asking a server does.
+//! The worker lane: requests that only a worker may execute, since they may wait for ever, as
+//! opening a FIFO or asking a server does.
 #![allow(unsafe_code)]
 
 use std::ops::RangeInclusive;
@@ -19,7 +19,8 @@ use crate::sync::lock;
 #[derive(Debug)]
 pub(crate) struct Worker {
     queue: IndexRing,
-    /// Other descriptors of files that the program has closed, for those of these requests that were on them.
+    /// Other descriptors of files that the program has closed, for those of these requests that
+    /// were on them.
     kept: Mutex<Vec<(u32, Arc<Copied>)>>,
 }
 
@@ -50,7 +51,8 @@ impl Worker {
         true
     }
 
-    /// Has `f` end a popped request, with what was kept open for it. Later ones of its stream may go then.
+    /// Has `f` end a popped request, with what was kept open for it. Later ones of its stream may
+    /// go then.
     fn end(&self, board: &Board, request: Queued<'_>, f: impl FnOnce(Started<'_>)) {
         let passed_on = request.passed_on;
         let _kept = self.kept_for(request.index());
@@ -80,7 +82,8 @@ impl Worker {
         }
     }
 
-    /// Those whose descriptors are about to be closed get others of the same files, as the closing thread cannot execute them.
+    /// Those whose descriptors are about to be closed get others of the same files, as the closing
+    /// thread cannot execute them.
     fn keep_files(&self, board: &Board, fds: &RangeInclusive<RawFd>) {
         let (mut copies, mut any, mut needed) = (Copies::default(), false, false);
         board.free_slots().each_held(|slot| needed |= board.slot(slot).names_one_of(fds));

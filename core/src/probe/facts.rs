@@ -22,7 +22,8 @@ pub struct Limit {
     pub counts: &'static str,
     /// In use; `None` if the kernel does not tell.
     pub used: Option<u64>,
-    /// The most that may be used: `u64::MAX` if there is no limit, `None` if the kernel does not tell.
+    /// The most that may be used: `u64::MAX` if there is no limit, `None` if the kernel does not
+    /// tell.
     pub limit: Option<u64>,
 }
 
@@ -69,14 +70,15 @@ pub struct Facts {
     pub version: Option<(u32, u32)>,
     /// The C library, `glibc 2.41` or `musl`.
     pub c_library: String,
-    /// The seccomp mode: 0 off, 1 strict, 2 a filter (proc_pid_status(5)); `None` if /proc does not tell.
+    /// The seccomp mode: 0 off, 1 strict, 2 a filter (proc_pid_status(5)); `None` if /proc does not
+    /// tell.
     pub seccomp: Option<u32>,
     /// Is PR_SET_NO_NEW_PRIVS on (prctl(2))?
     pub no_new_privs: Option<bool>,
     /// Has the process CAP_SYS_ADMIN?
     pub sys_admin: Option<bool>,
-    /// kernel.io_uring_disabled: 0 allowed, 1 for the privileged, 2 off. `None` before Linux 6.6 and
-    /// where io_uring is not compiled in.
+    /// kernel.io_uring_disabled: 0 allowed, 1 for the privileged, 2 off. `None` before Linux 6.6
+    /// and where io_uring is not compiled in.
     pub io_uring_disabled: Option<u32>,
     /// Requests of all Linux AIO contexts of the host.
     pub aio: Limit,

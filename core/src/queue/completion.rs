@@ -125,7 +125,8 @@ impl Completions {
         }
     }
 
-    /// For completions that a front end takes as they happen: there is nothing to reap, only sleepers.
+    /// For completions that a front end takes as they happen: there is nothing to reap, only
+    /// sleepers.
     pub(crate) fn without_ring() -> Self {
         Self::new(Ring::cqes(0), 0)
     }
@@ -136,8 +137,8 @@ impl Completions {
         self.ring.available()
     }
 
-    /// Posts completions with one step, in their order. `None`: another thread publishes them, and does what is to be done
-    /// then. The caller holds their slots, and stops holding them here.
+    /// Posts completions with one step, in their order. `None`: another thread publishes them, and
+    /// does what is to be done then. The caller holds their slots, and stops holding them here.
     #[inline]
     pub(crate) fn post(
         &self,
@@ -170,7 +171,8 @@ impl Completions {
         }
     }
 
-    /// Puts completions on top of each other, at least one, for a list. Gives the slots of the first and the last.
+    /// Puts completions on top of each other, at least one, for a list. Gives the slots of the
+    /// first and the last.
     fn leave(&self, completions: impl Iterator<Item = Completion>) -> (u32, u32) {
         let mut ends = None;
         for completion in completions {
@@ -259,12 +261,13 @@ impl Completions {
         self.untold.fetch_sub(completions, Ordering::Release);
     }
 
-    /// Waits until the eventfds of all completions that can be reaped have been counted up. The kernel holds the file of
-    /// an eventfd until then; here a number stands for it, which the program may close once it has the completion.
+    /// Waits until the eventfds of all completions that can be reaped have been counted up. The
+    /// kernel holds the file of an eventfd until then; here a number stands for it, which the
+    /// program may close once it has the completion.
     #[cold]
     fn outlast_tellers(&self) {
-        /// About 0.1 s, for a thread that is preempted between the completion and the eventfd. It is in vain where a
-        /// signal handler has interrupted that very thread.
+        /// About 0.1 s, for a thread that is preempted between the completion and the eventfd. It
+        /// is in vain where a signal handler has interrupted that very thread.
         const LOOKS: u32 = if cfg!(test) { u32::MAX } else { 2000 };
         let mut patience = Patience::default();
         for _ in 0..LOOKS {
@@ -415,7 +418,8 @@ mod tests {
             let completion = Completion { cqe, data: 0, notify: 900_000, slot: 0 };
             let posted = queue.post(std::iter::once(completion)).unwrap();
             assert_eq!(posted.notifies(), [(900_000, 1)]);
-            // The other thread has it, and is not back before it was told. Yields let it go wrong, and do not end it.
+            // The other thread has it, and is not back before it was told. Yields let it go wrong,
+            // and do not end it.
             while queue.available() > 0 {
                 std::thread::yield_now();
             }

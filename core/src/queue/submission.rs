@@ -101,7 +101,8 @@ impl IndexRing {
         }
     }
 
-    /// Takes the entry that [`IndexRing::front`] has found at `position`, unless somebody else has by now.
+    /// Takes the entry that [`IndexRing::front`] has found at `position`, unless somebody else has
+    /// by now.
     #[inline]
     pub(crate) fn pop_at(&self, position: u64) -> bool {
         // A position is claimed once: nobody has taken what was read there.

@@ -104,13 +104,14 @@ impl FreeSlots {
         self.take_counted(want, &mut ())
     }
 
-    /// Takes up to `want` (at most [`BATCH`]) slots with one contended step where they lie together,
-    /// each attempt counted.
+    /// Takes up to `want` (at most [`BATCH`]) slots with one contended step where they lie
+    /// together, each attempt counted.
     #[inline]
     pub(crate) fn take_counted(&self, want: usize, steps: &mut impl CountSteps) -> Batch {
         let want = want.min(BATCH);
         let mut batch = Batch::new();
-        // First a word that has all of them, which is one step: a short look, and a miss costs nothing.
+        // First a word that has all of them, which is one step: a short look, and a miss costs
+        // nothing.
         let near = self.words.len().min(WORDS_NEAR);
         if want == 1 || near == 1 || !self.take_from_words(near, want, want, &mut batch, steps) {
             self.take_from_words(self.words.len(), 1, want, &mut batch, steps);
@@ -128,8 +129,8 @@ impl FreeSlots {
         }
     }
 
-    /// Takes one slot where there probably is one, and says whether it is the only one that is held: as [`FreeSlots::is_alone`] does.
-    /// `None`: it is not as easy as that.
+    /// Takes one slot where there probably is one, and says whether it is the only one that is
+    /// held: as [`FreeSlots::is_alone`] does. `None`: it is not as easy as that.
     #[inline(always)]
     pub(crate) fn take_near(&self) -> Option<(u32, bool)> {
         let at = self.hint.load(Ordering::Relaxed) as usize;
@@ -179,8 +180,8 @@ impl FreeSlots {
         None
     }
 
-    /// Fills `batch` up to `want` from `words` words, those with less than `at_least` free slots left out.
-    /// True if it is full.
+    /// Fills `batch` up to `want` from `words` words, those with less than `at_least` free slots
+    /// left out. True if it is full.
     #[inline]
     fn take_from_words(
         &self,
@@ -246,7 +247,8 @@ impl FreeSlots {
         self.give_bits(slot / 64, 1 << (slot % 64));
     }
 
-    /// Gives one slot back, with the others of its word: at the latest with [`FreeSlots::give_returned`].
+    /// Gives one slot back, with the others of its word: at the latest with
+    /// [`FreeSlots::give_returned`].
     #[inline]
     pub(crate) fn give_later(&self, slot: u32, returned: &mut Returned) {
         if slot / 64 != returned.word {
@@ -273,8 +275,8 @@ impl FreeSlots {
         }
     }
 
-    /// Is this slot, which the caller holds, the only one that is? Exact when nobody else acts, a hint otherwise; where there
-    /// are more than two words of slots, the answer is no.
+    /// Is this slot, which the caller holds, the only one that is? Exact when nobody else acts, a
+    /// hint otherwise; where there are more than two words of slots, the answer is no.
     #[inline]
     pub(crate) fn is_alone(&self, slot: u32) -> bool {
         let held = |word: &AtomicU64, free: u64| word.load(Ordering::Relaxed) ^ free;
@@ -426,7 +428,8 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod loom_models {
-    //! Failure would look like: one slot given to two submitters, or a slot that nobody can get any more.
+    //! Failure would look like: one slot given to two submitters, or a slot that nobody can get any
+    //! more.
 
     use super::FreeSlots;
     use loom::sync::Arc;

@@ -49,7 +49,8 @@ const SCORE_SHIFT: [u32; 2] = [8, 16];
 const SLEEPS: [u64; 2] = [1 << 24, 1 << 25];
 /// Two bits that count slow submissions to the kernel, for reads and for writes.
 const SLOW_SHIFT: [u32; 2] = [26, 28];
-/// Two bits that count fsyncs in a row that took no longer than a system call does; three are of a file in memory.
+/// Two bits that count fsyncs in a row that took no longer than a system call does; three are of a
+/// file in memory.
 const QUICK_SHIFT: u32 = 30;
 /// Two bits: which file systems can hold up whoever asks them.
 const CLASS: u64 = 3 << 32;
@@ -121,8 +122,9 @@ impl Facts {
         is_about(word, fd).then_some(Self(word))
     }
 
-    /// A file with offsets, of which nothing is known that would have a read (or write) done elsewhere than inline: not
-    /// direct, not known to sleep, and no write that appends. And it is open for that, and [trusted](Self::is_trusted).
+    /// A file with offsets, of which nothing is known that would have a read (or write) done
+    /// elsewhere than inline: not direct, not known to sleep, and no write that appends. And it is
+    /// open for that, and [trusted](Self::is_trusted).
     #[inline]
     pub(crate) fn is_inline(self, write: bool) -> bool {
         const EITHER: u64 = KNOWN | STREAM | DIRECT | CLASS;
@@ -134,8 +136,8 @@ impl Facts {
         self.0 & not == is
     }
 
-    /// Whoever has a deadline, or only looks, may execute a read (or write) of this file that is not expected to sleep: its
-    /// file system is a local one, and a read of it was seen.
+    /// Whoever has a deadline, or only looks, may execute a read (or write) of this file that is
+    /// not expected to sleep: its file system is a local one, and a read of it was seen.
     #[inline]
     pub(crate) fn is_trusted(self, write: bool) -> bool {
         self.is_local() && (write || self.0 & READ != 0)
@@ -216,8 +218,9 @@ impl Facts {
         self.0 & NO_SYNC == 0
     }
 
-    /// What is known of another file, it seems, if reads (or writes) were executed with success: it is not open for them, or
-    /// direct and nothing sleeps. Or what is rare and makes them slower: O_APPEND.
+    /// What is known of another file, it seems, if reads (or writes) were executed with success: it
+    /// is not open for them, or direct and nothing sleeps. Or what is rare and makes them slower:
+    /// O_APPEND.
     fn is_doubtful(self, write: bool) -> bool {
         let refused = if write { NO_WRITE | APPEND } else { NO_READ };
         self.0 & refused != 0 || self.is_direct() && !self.sleeps(write)
@@ -236,8 +239,8 @@ impl Facts {
     }
 
     /// Handing reads (or writes) of this file to the kernel has blocked the last few times: with
-    /// some file systems, and with writes that allocate, the kernel is not asynchronous. Says no now
-    /// and then, by the clock `now`, so that it is tried again.
+    /// some file systems, and with writes that allocate, the kernel is not asynchronous. Says no
+    /// now and then, by the clock `now`, so that it is tried again.
     #[inline]
     pub(crate) fn submit_blocks(self, write: bool, now: u64) -> bool {
         let counts = self.0 >> SLOW_SHIFT[usize::from(write)] & 3;
@@ -288,8 +291,8 @@ impl Fresh {
     }
 }
 
-/// Did a transfer of `bytes` that took `ticks` sleep in a way that a worker of its own would help? By
-/// its length: a copy from or to the page cache takes about a microsecond and a quarter of a
+/// Did a transfer of `bytes` that took `ticks` sleep in a way that a worker of its own would help?
+/// By its length: a copy from or to the page cache takes about a microsecond and a quarter of a
 /// nanosecond a byte; a device far longer.
 #[inline]
 fn slept(ticks: u64, rate: u64, bytes: u64, write: bool, direct: bool) -> bool {
@@ -297,15 +300,16 @@ fn slept(ticks: u64, rate: u64, bytes: u64, write: bool, direct: bool) -> bool {
         // One that takes longer than a system call has waited for a device, fast or not.
         (true, _) => SLEPT_DIRECT_US,
         (false, false) => SLEPT_READ_US,
-        // Cached writes come in bursts of slow ones, when pages are read first or being written back, and hold
-        // the file's lock meanwhile: other threads would only wait for it too. Those of other files need not wait
-        // longer than the watchdog takes.
+        // Cached writes come in bursts of slow ones, when pages are read first or being written
+        // back, and hold the file's lock meanwhile: other threads would only wait for it too. Those
+        // of other files need not wait longer than the watchdog takes.
         (false, true) => SLEPT_WRITE_US,
     };
     ticks > rate * (base + bytes / COPIED_PER_US)
 }
 
-/// A read has ended: the next ones are [trusted](Facts::is_trusted), if the file system is a local one.
+/// A read has ended: the next ones are [trusted](Facts::is_trusted), if the file system is a local
+/// one.
 #[inline]
 pub(crate) fn note_read(fd: RawFd) {
     change(fd, |word| word | READ);
@@ -322,7 +326,8 @@ pub(crate) fn classify(fd: RawFd, local: bool) {
     change(fd, |word| word & !CLASS | if local { LOCAL } else { REMOTE });
 }
 
-/// A read that was not to wait has found its pages: of the file systems that take the question all are local ones.
+/// A read that was not to wait has found its pages: of the file systems that take the question all
+/// are local ones.
 pub(crate) fn prove_by_try(fd: RawFd) {
     change(fd, |word| word & !CLASS | LOCAL | READ);
 }
@@ -345,8 +350,8 @@ pub(crate) fn is_suspect(fd: RawFd, write: bool) -> bool {
     entry(fd).load(Ordering::Relaxed) >> SCORE_SHIFT[usize::from(write)] & 0xff != 0
 }
 
-/// Is a cached read (or write) through this number one that could change the mind, if it sleeps? A thread that was preempted has
-/// not slept: whoever times it looks at the thread's count of sleeps.
+/// Is a cached read (or write) through this number one that could change the mind, if it sleeps? A
+/// thread that was preempted has not slept: whoever times it looks at the thread's count of sleeps.
 #[inline]
 pub(crate) fn is_on_the_brink(fd: RawFd, write: bool) -> bool {
     let word = entry(fd).load(Ordering::Relaxed);
@@ -354,10 +359,11 @@ pub(crate) fn is_on_the_brink(fd: RawFd, write: bool) -> bool {
     word >> SCORE_SHIFT[which] & 0xff != 0 && word & (SLEEPS[which] | DIRECT) == 0
 }
 
-/// Learns from a finished read or write, of which `rate` ticks are a microsecond: a moving average with hysteresis, so
-/// that three sleeps in a row change the mind, and fifteen transfers without one change it back. True: the kernel is
-/// to be asked again, since the mind has changed, or, now and then, since what is known does not go with a transfer
-/// that was executed. The number may stand for another file.
+/// Learns from a finished read or write, of which `rate` ticks are a microsecond: a moving average
+/// with hysteresis, so that three sleeps in a row change the mind, and fifteen transfers without
+/// one change it back. True: the kernel is to be asked again, since the mind has changed, or, now
+/// and then, since what is known does not go with a transfer that was executed. The number may
+/// stand for another file.
 #[inline]
 #[must_use]
 pub(crate) fn observed(fd: RawFd, write: bool, ticks: u64, rate: u64, bytes: u64) -> bool {
@@ -367,14 +373,15 @@ pub(crate) fn observed(fd: RawFd, write: bool, ticks: u64, rate: u64, bytes: u64
     changed || ticks.is_multiple_of(DOUBTED_EVERY) && doubtful()
 }
 
-/// Learns from a cached read that was tried without waiting, whether its pages were `present`. Where trying costs little,
-/// it takes about sixty of them that were to change the mind.
+/// Learns from a cached read that was tried without waiting, whether its pages were `present`.
+/// Where trying costs little, it takes about sixty of them that were to change the mind.
 #[inline]
 pub(crate) fn learn_tried(fd: RawFd, present: bool) {
     update_score(fd, false, |_| !present, 32);
 }
 
-/// Moves the score up if it `slept`, and down by one part in `down` if not. Has that changed the mind?
+/// Moves the score up if it `slept`, and down by one part in `down` if not. Has that changed the
+/// mind?
 #[inline]
 fn update_score(fd: RawFd, write: bool, slept: impl Fn(u64) -> bool, down: u64) -> bool {
     let entry = entry(fd);
@@ -406,8 +413,9 @@ pub(crate) fn learn_submit(fd: RawFd, write: bool, slow: bool) {
     update_count(fd, SLOW_SHIFT[usize::from(write)], next);
 }
 
-/// Learns how many ticks an fsync took, of which `rate` are a microsecond. `in_memory` says whether the file system
-/// keeps its files in memory only: elsewhere there may only have been nothing to write, and the next one waits.
+/// Learns how many ticks an fsync took, of which `rate` are a microsecond. `in_memory` says whether
+/// the file system keeps its files in memory only: elsewhere there may only have been nothing to
+/// write, and the next one waits.
 #[inline]
 pub(crate) fn learn_sync(fd: RawFd, ticks: u64, rate: u64, in_memory: impl FnOnce() -> bool) {
     let quick = ticks <= QUICK_SYNC_US * rate;

@@ -1,6 +1,6 @@
 //! Policy: where a request is executed, who is to come to it, and what is learned from how it went.
-//! No thread, no system call, no memory of anybody else's: what must be asked of the kernel is asked
-//! through [`Ask`], and time comes from there too.
+//! No thread, no system call, no memory of anybody else's: what must be asked of the kernel is
+//! asked through [`Ask`], and time comes from there too.
 #![forbid(unsafe_code)]
 
 pub(crate) mod facts;
@@ -85,7 +85,8 @@ pub(crate) fn coming_max() -> usize {
 /// Who is to come to a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
-    /// Somebody is there, or a thread of the program will come. The watchdog looks whether one does.
+    /// Somebody is there, or a thread of the program will come. The watchdog looks whether one
+    /// does.
     Nobody,
     /// A thread that sleeps for completions.
     Waiter,
@@ -108,7 +109,8 @@ pub(crate) struct Situation {
     pub(crate) sleeps: bool,
     /// Somebody has the baton, or the right to hand over.
     pub(crate) held: bool,
-    /// It is the only request of its context, and the thread that comes to wait would sleep for it anyway.
+    /// It is the only request of its context, and the thread that comes to wait would sleep for it
+    /// anyway.
     pub(crate) alone: bool,
     /// Requests in the lane, and workers that there is room for beside them.
     pub(crate) queued: usize,
@@ -181,7 +183,8 @@ fn transfer(
     if !facts.seems_seekable() || special {
         return uncommon(sqe, write, scope, ask);
     }
-    // Beside others its order counts, and the number may stand for another file since it was looked up.
+    // Beside others its order counts, and the number may stand for another file since it was looked
+    // up.
     if write && (facts.seems_to_append() || beside_others() && ask.appends(sqe.fd)) {
         return (Route::Ordered, false);
     }
@@ -202,13 +205,14 @@ fn sleeping(
     scope: KernelScope,
     ask: &mut impl Ask,
 ) -> (Route, bool) {
-    // It loses its order, which appends must keep, and the kernel would wait inside its call for what is no file: what was known
-    // about the number is not enough for that.
+    // It loses its order, which appends must keep, and the kernel would wait inside its call for
+    // what is no file: what was known about the number is not enough for that.
     if write && ask.appends(sqe.fd) {
         return (Route::Ordered, false);
     }
     let kernel = match scope {
-        // A server that does not answer would hold up the call that hands it over, and all others of the context.
+        // A server that does not answer would hold up the call that hands it over, and all others
+        // of the context.
         KernelScope::Everything if !ask.has_offsets(sqe.fd) => {
             return uncommon(sqe, write, KernelScope::Nothing, ask);
         }
@@ -269,8 +273,9 @@ pub(crate) fn uncommon(
     (route, false)
 }
 
-/// May a thread with a deadline not execute this request, because a file system's server may hold it up? And what may
-/// a poll expect of it? `kernel_executes`: the kernel executes cached requests inside of the call that hands them over.
+/// May a thread with a deadline not execute this request, because a file system's server may hold
+/// it up? And what may a poll expect of it? `kernel_executes`: the kernel executes cached requests
+/// inside of the call that hands them over.
 #[inline]
 pub(crate) fn patience(
     request: &Request,
@@ -291,8 +296,8 @@ pub(crate) fn patience(
             request.sqe.opcode == opcode::NOP || noted().is_some_and(Facts::is_local)
         }
         (Route::Inline, _) => true,
-        // It may only have waited for a thread that was preempted and holds the file's lock; and where the kernel executes it,
-        // the submit has waited for it.
+        // It may only have waited for a thread that was preempted and holds the file's lock; and
+        // where the kernel executes it, the submit has waited for it.
         (Route::Pool, Kind::Write) if request.sqe.op_flags == 0 => {
             return soon(noted().is_some_and(|facts| !facts.is_direct()));
         }

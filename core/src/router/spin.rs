@@ -17,7 +17,8 @@ impl Spin {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Work has come while a thread spun for `budget` ticks: a little longer next time, up to `longest`.
+    /// Work has come while a thread spun for `budget` ticks: a little longer next time, up to
+    /// `longest`.
     pub(crate) fn paid(&self, budget: u64, longest: u64) {
         self.0.store((budget + budget / 4).min(longest), Ordering::Relaxed);
     }

@@ -9,14 +9,15 @@ use std::time::Duration;
 pub(crate) const SLEPT_DIRECT_US: u64 = 3;
 /// A cached read: a copy of a page takes half a microsecond, the quickest device ten.
 pub(crate) const SLEPT_READ_US: u64 = 15;
-/// A cached write: slow ones come in bursts, with the file's lock held, and other threads would only
-/// wait for that lock. The watchdog takes as long to notice one.
+/// A cached write: slow ones come in bursts, with the file's lock held, and other threads would
+/// only wait for that lock. The watchdog takes as long to notice one.
 pub(crate) const SLEPT_WRITE_US: u64 = 1000;
 /// Bytes that are copied in one microsecond: a quarter of a nanosecond each, taken double.
 pub(crate) const COPIED_PER_US: u64 = 2048;
 /// An fsync that waits for nothing: what waits for a device takes ten times as long.
 pub(crate) const QUICK_SYNC_US: u64 = 5;
-/// Handing one request to the kernel takes longer than this if the kernel is not asynchronous there.
+/// Handing one request to the kernel takes longer than this if the kernel is not asynchronous
+/// there.
 pub(crate) const SLOW_SUBMIT_US: u64 = 60;
 /// A try without waiting that took less has not started the device (17 us where it has).
 pub(crate) const TRY_STARTED_US: u64 = 3;
@@ -68,7 +69,8 @@ pub(crate) const LOOKS: u32 = 400;
 pub(crate) const SETTLE_NAP: Duration = Duration::from_micros(50);
 /// A poll of a placed context waits so long for what another CPU executes.
 pub(crate) const LOOK_ON_US: u64 = 500;
-/// Looking at the kernel's ring costs as much as looking at thirty requests: not more often than this.
+/// Looking at the kernel's ring costs as much as looking at thirty requests: not more often than
+/// this.
 pub(crate) const COLLECT_EVERY_US: u64 = 5;
 /// A look at one request does not do all the work of others.
 pub(crate) const POLLED_MOST: u32 = 64;
@@ -116,8 +118,8 @@ pub(crate) const HOLDER_SPIN_US: (u64, u64) = (2, 20);
 /// Between two looks at a context. A holder is stuck if it is in the same request in two looks.
 pub(crate) const TICK: Duration = Duration::from_millis(1);
 /// The same while requests do nothing but pass through the kernel, once so many looks in a row have
-/// found no others: a tick is 10 to 15 us of CPU time on a virtual machine, which was 4 to 10 % of that
-/// of direct requests at depth 8.
+/// found no others: a tick is 10 to 15 us of CPU time on a virtual machine, which was 4 to 10 % of
+/// that of direct requests at depth 8.
 pub(crate) const CALM_TICK: Duration = Duration::from_millis(4);
 pub(crate) const CALM_LOOKS: u32 = 16;
 /// Looks at a context with nothing to do before it is let go.

@@ -17,8 +17,8 @@ pub(crate) struct Waiters {
 const MOST: i32 = 8;
 /// The other end: as many waits change the mind again.
 const LEAST: i32 = -16;
-/// What it counts that requests were found lying about. A program whose thread was only preempted between
-/// submitting and waiting is still believed; the second time in a row it is not.
+/// What it counts that requests were found lying about. A program whose thread was only preempted
+/// between submitting and waiting is still believed; the second time in a row it is not.
 const LYING_ABOUT: i32 = 6;
 
 impl Waiters {
@@ -78,8 +78,8 @@ impl Waiters {
         self.wants_baton.store(true, Ordering::Relaxed);
     }
 
-    /// Is a worker to give the baton to a waiter, which executes without waking anybody? One that came once, and does not
-    /// any more, must not stop a worker that is needed.
+    /// Is a worker to give the baton to a waiter, which executes without waking anybody? One that
+    /// came once, and does not any more, must not stop a worker that is needed.
     #[inline]
     pub(crate) fn takes_baton(&self) -> bool {
         self.wants_baton.load(Ordering::Relaxed)

@@ -108,7 +108,8 @@ impl Distribution {
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
-    /// What was recorded after `earlier`, which is this distribution at another moment. Its longest is exact to 1/16.
+    /// What was recorded after `earlier`, which is this distribution at another moment. Its longest
+    /// is exact to 1/16.
     pub(super) fn since(&self, earlier: &Self) -> Self {
         let before = earlier.counts.iter().copied().chain(std::iter::repeat(0));
         let counts: Vec<u64> = self

@@ -1,8 +1,9 @@
-//! Counters of a program in memory that `uringlet top` finds: a sealed memfd with a place for each context.
+//! Counters of a program in memory that `uringlet top` finds: a sealed memfd with a place for each
+//! context.
 //!
-//! The memory has no name and goes with the last process that has it open, however that ends. Places are
-//! taken over with what they have counted, so that a context that comes or goes moves one word, and
-//! the sum of all places only grows.
+//! The memory has no name and goes with the last process that has it open, however that ends.
+//! Places are taken over with what they have counted, so that a context that comes or goes moves
+//! one word, and the sum of all places only grows.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -166,7 +167,8 @@ impl Region {
         Ok(region)
     }
 
-    /// Where others of the same user find it, as long as this process, which has made it, has it: for [`publish_to`].
+    /// Where others of the same user find it, as long as this process, which has made it, has it:
+    /// for [`publish_to`].
     pub fn path(&self) -> PathBuf {
         let fd = self.file.as_ref().map_or(-1, AsRawFd::as_raw_fd);
         format!("/proc/{}/fd/{fd}", std::process::id()).into()
@@ -220,7 +222,8 @@ impl Region {
     }
 
     fn layout(&self) -> &Layout {
-        // SAFETY: mapped until the drop, page-aligned, as long as Layout, which any bytes are valid for.
+        // SAFETY: mapped until the drop, page-aligned, as long as Layout, which any bytes are valid
+        // for.
         unsafe { &*self.layout }
     }
 
@@ -368,7 +371,8 @@ impl Layout {
 
 static PUBLISHED: AtomicPtr<Layout> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Where a new context of this process counts, if somebody asked: in a place of its own, if there is one.
+/// Where a new context of this process counts, if somebody asked: in a place of its own, if there
+/// is one.
 pub(super) fn claim() -> Option<(&'static Counters, Option<Place>)> {
     // SAFETY: null, or mapped for ever.
     let layout = unsafe { PUBLISHED.load(Ordering::Acquire).as_ref() }?;
@@ -377,8 +381,8 @@ pub(super) fn claim() -> Option<(&'static Counters, Option<Place>)> {
     Some((counters, place))
 }
 
-/// Has contexts of this process count into `region` from now on. The first call wins. A descriptor stays
-/// open, so that the counters can be found as long as the process lives.
+/// Has contexts of this process count into `region` from now on. The first call wins. A descriptor
+/// stays open, so that the counters can be found as long as the process lives.
 fn publish(region: Region) {
     let null = std::ptr::null_mut();
     let layout = region.layout.cast_mut();
@@ -392,8 +396,8 @@ fn publish(region: Region) {
     }
 }
 
-/// Has every context of this process, from now on, count into a region that another process has made with
-/// [`Region::create`], at [`Region::path`]. The first call wins.
+/// Has every context of this process, from now on, count into a region that another process has
+/// made with [`Region::create`], at [`Region::path`]. The first call wins.
 ///
 /// # Errors
 /// Those of open(2) and mmap(2); `InvalidData` if the file is none of ours.
@@ -401,9 +405,9 @@ pub fn publish_to(path: &Path) -> io::Result<()> {
     Region::open(path).map(publish)
 }
 
-/// Has every context of this process, from now on, count where `uringlet top` finds it: into the region
-/// of `uringlet run --stats`, if it was started so, else into one of its own. Children made by fork(2) count into the same
-/// one. Costs contexts some atomic additions per request.
+/// Has every context of this process, from now on, count where `uringlet top` finds it: into the
+/// region of `uringlet run --stats`, if it was started so, else into one of its own. Children made
+/// by fork(2) count into the same one. Costs contexts some atomic additions per request.
 ///
 /// # Errors
 /// As [`Region::create`] and [`publish_to`].

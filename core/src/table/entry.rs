@@ -82,8 +82,8 @@ impl<T> Entry<T> {
         self.handle.store(OTHER, Ordering::Relaxed);
     }
 
-    /// From now on `value` can be found under `handle`, which is not 0. The entry is empty, and nobody else
-    /// fills it.
+    /// From now on `value` can be found under `handle`, which is not 0. The entry is empty, and
+    /// nobody else fills it.
     pub(super) fn publish(&self, handle: usize, value: Box<T>) {
         self.value.store(Box::into_raw(value), Ordering::Relaxed);
         self.handle.store(handle, Ordering::SeqCst);
@@ -103,14 +103,16 @@ impl<T> Entry<T> {
         if self.handle.load(Ordering::SeqCst) != handle {
             return None;
         }
-        // SAFETY: made from a box by `publish`, before the handle that we have just seen (an earlier value would have
-        // been freed, and so taken, before). It is freed only after `take`, and when no pin is left.
+        // SAFETY: made from a box by `publish`, before the handle that we have just seen (an
+        // earlier value would have been freed, and so taken, before). It is freed only after
+        // `take`, and when no pin is left.
         let value = unsafe { &*self.value.load(Ordering::Relaxed) };
         Some(Pinned { _pin: pin, value })
     }
 
-    /// Takes the value under `handle` out: nobody finds it from now on, and it is to be freed, from its box, when
-    /// nobody [has](is_pinned) it any more. Until then the entry must not be filled again. `None` if there is none.
+    /// Takes the value under `handle` out: nobody finds it from now on, and it is to be freed, from
+    /// its box, when nobody [has](is_pinned) it any more. Until then the entry must not be filled
+    /// again. `None` if there is none.
     pub(super) fn take(&self, handle: usize) -> Option<*mut T> {
         // The value is read only by who has taken the handle: nothing replaces it before that.
         let (success, failure) = (Ordering::SeqCst, Ordering::Relaxed);
@@ -119,8 +121,8 @@ impl<T> Entry<T> {
     }
 }
 
-/// Does a reader have the value of a handle, in the entry's count or in one of the words? To be asked after a fence
-/// that follows the [take](Entry::take).
+/// Does a reader have the value of a handle, in the entry's count or in one of the words? To be
+/// asked after a fence that follows the [take](Entry::take).
 pub(super) fn is_pinned<'a>(
     pins: &AtomicU32,
     handle: usize,

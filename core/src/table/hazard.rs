@@ -54,9 +54,10 @@ fn mine() -> Option<&'static Hazard> {
     }
 }
 
-/// Has the process's readers do without a fence, if the kernel allows it. For a drop-in to call when it is loaded
-/// ([`at_load!`](crate::at_load)): at once while there is one thread, but some milliseconds later on, when the kernel waits until
-/// every CPU has switched (membarrier(2)); the first look of a reader waits for it otherwise.
+/// Has the process's readers do without a fence, if the kernel allows it. For a drop-in to call
+/// when it is loaded ([`at_load!`](crate::at_load)): at once while there is one thread, but some
+/// milliseconds later on, when the kernel waits until every CPU has switched (membarrier(2)); the
+/// first look of a reader waits for it otherwise.
 pub extern "C" fn prepare_readers() {
     static REGISTERED: OnceNumber = OnceNumber::new();
     REGISTERED.get(|| {
@@ -115,7 +116,8 @@ pub(super) fn free_again() -> Option<&'static AtomicUsize> {
 /// Between a reader's store to its word and its look at the table.
 #[inline]
 pub(super) fn light_fence() {
-    // Acquire: a look that goes without a fence comes after a removal that did not know of such looks yet.
+    // Acquire: a look that goes without a fence comes after a removal that did not know of such
+    // looks yet.
     if FENCE.load(Ordering::Acquire) {
         full_fence();
     }
@@ -132,9 +134,9 @@ fn full_fence() {
 pub(super) fn heavy_fence() {
     fence(Ordering::SeqCst);
     if LIGHT.load(Ordering::SeqCst) && !sys::membarrier() {
-        // Registered, and refused since (a seccomp filter that came later): those who read
-        // without a fence have had time to be seen after this. Others may be at it again meanwhile, so it is
-        // waited for each time.
+        // Registered, and refused since (a seccomp filter that came later): those who read without
+        // a fence have had time to be seen after this. Others may be at it again meanwhile, so it
+        // is waited for each time.
         FENCE.store(true, Ordering::SeqCst);
         sys::nap(std::time::Duration::from_millis(10));
     }

@@ -86,8 +86,8 @@ impl Threads {
     /// Those of this process. In the child of a fork that is a new set: the parent's threads do
     /// not exist there, and its locks may have been held; the old set is left alone.
     pub(crate) fn of_this_process() -> &'static Self {
-        // Reads files: later, on another thread, their descriptors could have numbers that the program has
-        // just closed, and still uses in a request.
+        // Reads files: later, on another thread, their descriptors could have numbers that the
+        // program has just closed, and still uses in a request.
         sys::cpus();
         Self::find(None)
     }
@@ -159,7 +159,8 @@ impl Threads {
     }
 }
 
-// SAFETY: `next` points to a set that is never freed and can itself be shared; the rest is atomics and locks.
+// SAFETY: `next` points to a set that is never freed and can itself be shared; the rest is atomics
+// and locks.
 unsafe impl Send for Threads {}
 // SAFETY: as above.
 unsafe impl Sync for Threads {}

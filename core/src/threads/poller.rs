@@ -24,7 +24,8 @@ pub(crate) struct Poller {
 #[derive(Debug)]
 struct State {
     waiting: Vec<Waiting>,
-    /// Descriptors and directions of transfers that the thread has taken off the list to execute them: they may come back.
+    /// Descriptors and directions of transfers that the thread has taken off the list to execute
+    /// them: they may come back.
     served: Vec<(RawFd, i16)>,
     /// Contexts whose kernel lane tells of completions by an eventfd.
     kernels: Vec<(Weak<dyn Dispatcher>, RawFd)>,
@@ -45,14 +46,17 @@ struct Waiting {
     transfer: bool,
     /// Behind others of its descriptor with a smaller number. The first of them stays in front.
     priority: u16,
-    /// If not 0: a worker executes it, and it only stands here so that later ones of its descriptor wait.
+    /// If not 0: a worker executes it, and it only stands here so that later ones of its descriptor
+    /// wait.
     passed_on: u32,
     /// The thread looks at this file under this number: what it finds there is about it.
     watched: bool,
-    /// It would have waited, so poll(2) says when to try again. What poll says before that is no answer: a socket
-    /// that is not writable by its measure, or a full pipe whose last page is not, take some bytes all the same.
+    /// It would have waited, so poll(2) says when to try again. What poll says before that is no
+    /// answer: a socket that is not writable by its measure, or a full pipe whose last page is not,
+    /// take some bytes all the same.
     tried: bool,
-    /// Some that were submitted before it were not known to be of a stream, and are yet to come here.
+    /// Some that were submitted before it were not known to be of a stream, and are yet to come
+    /// here.
     held: bool,
     /// What keeps the file open, since the program has closed its descriptor.
     kept: Option<Arc<Copied>>,
@@ -84,7 +88,8 @@ impl Waiting {
 }
 
 impl State {
-    /// Every descriptor that is waited for, once. The longest to wait for them, if there are requests that are not for poll.
+    /// Every descriptor that is waited for, once. The longest to wait for them, if there are
+    /// requests that are not for poll.
     fn collect(&mut self, set: &mut Vec<libc::pollfd>) -> Option<Duration> {
         self.kernels.retain(|(owner, _)| owner.strong_count() > 0);
         let kernel = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
@@ -121,7 +126,8 @@ impl State {
     /// Where a new one is to stand.
     fn place_of(&self, new: &Waiting) -> usize {
         let mut others = self.waiting.iter().enumerate().filter(|(_, other)| other.goes_with(new));
-        // Not known to be of this stream before: it goes in front of those that were submitted after it.
+        // Not known to be of this stream before: it goes in front of those that were submitted
+        // after it.
         let first = others.next().filter(|(_, first)| new.comes_before(first));
         let behind = |other: &Waiting| {
             other.priority > new.priority
@@ -145,8 +151,9 @@ impl State {
             .retain(|(owner, _)| owner.upgrade().is_some_and(|owner| owner.stays_watched()));
     }
 
-    /// Takes those off the list whose descriptor is ready, or that were not tried yet: every poll, and of the reads and
-    /// writes of a descriptor the one that has waited longest, which may leave nothing for the next.
+    /// Takes those off the list whose descriptor is ready, or that were not tried yet: every poll,
+    /// and of the reads and writes of a descriptor the one that has waited longest, which may leave
+    /// nothing for the next.
     fn take_ready(&mut self, set: &[libc::pollfd]) -> Vec<(Waiting, i16)> {
         const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
         let mut ready: Vec<(Waiting, i16)> = Vec::new();
@@ -429,7 +436,8 @@ impl Poller {
         match -result {
             // Nothing yet, or somebody else was quicker.
             libc::EAGAIN => self.put_back(waiting, request),
-            // No way to ask for "do not sleep" here, or a sandbox that refuses the question: a worker of its own.
+            // No way to ask for "do not sleep" here, or a sandbox that refuses the question: a
+            // worker of its own.
             libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS | libc::EPERM
                 if request.sqe.op_flags == 0 =>
             {

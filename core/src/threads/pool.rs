@@ -1,9 +1,9 @@
 //! The workers of this process: one bounded pool that serves the contexts in turn.
 //!
 //! A context that needs a worker stands in a queue, once. A worker takes the first, executes one
-//! request of its (or some cold reads, or one turn with its baton), and puts it back at the end while it needs more,
-//! so a busy context does not keep the others waiting. The lock covers the queue and the list of idle
-//! workers only; it is never held across a system call.
+//! request of its (or some cold reads, or one turn with its baton), and puts it back at the end
+//! while it needs more, so a busy context does not keep the others waiting. The lock covers the
+//! queue and the list of idle workers only; it is never held across a system call.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -124,7 +124,8 @@ impl Pool {
         }
     }
 
-    /// How many workers are enough for requests that end by themselves, of which so many of a context wait for one.
+    /// How many workers are enough for requests that end by themselves, of which so many of a
+    /// context wait for one.
     fn enough(&self, at_work: usize, waiting: usize) -> usize {
         let one_more = if waiting * FOR_EACH_WAITING > at_work { at_work + 1 } else { 0 };
         let are_long = self.typical.load(Ordering::Relaxed) >= LONG_US * ticks_per_us();

@@ -50,7 +50,8 @@ impl Watchdog {
         Self { state: Mutex::new(state), wake: Sleep::new() }
     }
 
-    /// Watches a context until it is quiet, which it says by itself. The caller has marked it as watched.
+    /// Watches a context until it is quiet, which it says by itself. The caller has marked it as
+    /// watched.
     pub(crate) fn add(&self, threads: &'static Threads, tenant: &Arc<dyn Tenant>) {
         let watched = Watched { words: tenant.words(), quiet: 0, starved: 0 };
         let mut state = lock(&self.state);

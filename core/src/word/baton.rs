@@ -1,9 +1,10 @@
 //! The baton: the right to execute a context's inline lane. One holder at a time; a holder that
-//! blocks loses it. README.md beside this file gives the states and why no wake-up is lost.
+//! blocks loses it. `lane/README.md` gives the states and why no wake-up is lost.
 //!
-//! One word: `turn << 3 | WATCHED | WORK | HELD`. The turn grows with every change of holder, and the number of requests that were taken
-//! out of the queue with every one that a holder begins: their sum ([`View::at`]), seen twice, means that the holder has been in one
-//! request in between. Where a batch is begun, and not a request (the door of the kernel lane), the turn itself grows.
+//! One word: `turn << 3 | WATCHED | WORK | HELD`. The turn grows with every change of holder, and
+//! the number of requests that were taken out of the queue with every one that a holder begins:
+//! their sum ([`View::at`]), seen twice, means that the holder has been in one request in between.
+//! Where a batch is begun, and not a request (the door of the kernel lane), the turn itself grows.
 
 use crate::sync::{AtomicU64, Ordering, fence, fence_behind_exchange};
 
@@ -50,7 +51,8 @@ impl View {
         self.0
     }
 
-    /// With the number of requests that holders have taken out of their queue, which grows with every one that a holder begins.
+    /// With the number of requests that holders have taken out of their queue, which grows with
+    /// every one that a holder begins.
     pub(crate) fn at(self, taken: u64) -> Self {
         Self(self.0.wrapping_add(taken.wrapping_mul(TURN)))
     }
@@ -83,7 +85,8 @@ impl Baton {
     pub(crate) fn announce(&self) -> View {
         // The word is only read while its holder, or the next one, has more to do than this.
         if View(self.0.load(Ordering::Relaxed)).has_work() {
-            // Pairs with the fences in `take` and `look_again`: who clears the mark seen here sees the pushed entries then.
+            // Pairs with the fences in `take` and `look_again`: who clears the mark seen here sees
+            // the pushed entries then.
             fence(Ordering::SeqCst);
             // In one order with the flag of sleepers, as below.
             let now = View(self.0.load(Ordering::SeqCst));
@@ -102,7 +105,8 @@ impl Baton {
         View(self.0.load(Ordering::SeqCst))
     }
 
-    /// Takes a free baton. Whatever was announced before is found by looking into the queue after this.
+    /// Takes a free baton. Whatever was announced before is found by looking into the queue after
+    /// this.
     #[inline]
     pub(crate) fn take(&self) -> Option<Turn> {
         let turn = self.take_unfenced()?;
@@ -153,8 +157,8 @@ impl Baton {
         self.update(&turn, |now| Some(now.wrapping_add(TURN))).ok().map(|now| Turn(now / TURN))
     }
 
-    /// Takes note of all announcements: a new turn, and whatever was announced before is found by looking into the queue
-    /// after this. `None` if the baton was taken away.
+    /// Takes note of all announcements: a new turn, and whatever was announced before is found by
+    /// looking into the queue after this. `None` if the baton was taken away.
     #[inline]
     pub(crate) fn look_again(&self, turn: Turn) -> Option<Turn> {
         let now = self.update(&turn, |now| Some((now & !WORK).wrapping_add(TURN))).ok()?;
@@ -180,8 +184,9 @@ impl Baton {
         self.update(&turn, |now| Some(now & !HELD | WORK)).is_ok()
     }
 
-    /// Takes the baton away from the holder seen in `stuck`, if holders have not `taken` more by now. Exactly one of the two
-    /// wins: the holder's next step on its turn, or this. The baton is free then, with work announced.
+    /// Takes the baton away from the holder seen in `stuck`, if holders have not `taken` more by
+    /// now. Exactly one of the two wins: the holder's next step on its turn, or this. The baton is
+    /// free then, with work announced.
     pub(crate) fn steal(&self, stuck: View, taken: u64) -> bool {
         let mut now = self.0.load(Ordering::Relaxed);
         while now & HELD != 0 && View(now).at(taken).0 / TURN == stuck.0 / TURN {
@@ -381,7 +386,8 @@ mod loom_models {
         });
     }
 
-    /// What a submitter announces is seen, also where it finds it announced already and only reads the word.
+    /// What a submitter announces is seen, also where it finds it announced already and only reads
+    /// the word.
     fn submit_behind_a_holder(announce: impl Fn(&Baton) -> View + Send + Sync + 'static) {
         loom::model(move || {
             let model = Model::new();
@@ -416,14 +422,16 @@ mod loom_models {
         });
     }
 
-    /// A submitter finds announced already what another one has pushed, and nobody holds the baton yet.
+    /// A submitter finds announced already what another one has pushed, and nobody holds the baton
+    /// yet.
     fn submit_before_a_holder(take: impl Fn(&Baton) -> Option<Turn> + Send + Sync + 'static) {
         loom::model(move || {
             let model = Model::new();
             model.ring.push(&[0]);
             model.baton.announce();
             let other = Arc::clone(&model);
-            // It was announced before: who sees that it is not held leaves it to whoever comes for that.
+            // It was announced before: who sees that it is not held leaves it to whoever comes for
+            // that.
             let submitter = thread::spawn(move || {
                 other.ring.push(&[1]);
                 other.baton.announce().has_work()

@@ -1,4 +1,5 @@
-//! How many workers read what is on its way from the device: one, and another for each that is stuck.
+//! How many workers read what is on its way from the device: one, and another for each that is
+//! stuck.
 
 use crate::sync::{AtomicUsize, Ordering, fence};
 
@@ -14,10 +15,12 @@ impl Readers {
         Self { at_it: AtomicUsize::new(0), most: AtomicUsize::new(1) }
     }
 
-    /// Asked after a push: is a reader to be called for it? No: one that is there sees it before it goes, or right after.
+    /// Asked after a push: is a reader to be called for it? No: one that is there sees it before it
+    /// goes, or right after.
     #[inline]
     pub(crate) fn are_too_few(&self) -> bool {
-        // Pairs with the one in `leave`: either the push is seen there, or here that there is nobody.
+        // Pairs with the one in `leave`: either the push is seen there, or here that there is
+        // nobody.
         fence(Ordering::SeqCst);
         self.at_it.load(Ordering::Relaxed) < self.most.load(Ordering::Relaxed)
     }
@@ -40,8 +43,8 @@ impl Readers {
         false
     }
 
-    /// Is none any more. The caller looks afterwards whether there is something left, and whether they
-    /// [are too few](Self::are_too_few) for it.
+    /// Is none any more. The caller looks afterwards whether there is something left, and whether
+    /// they [are too few](Self::are_too_few) for it.
     pub(crate) fn leave(&self) {
         let others = self.at_it.fetch_sub(1, Ordering::AcqRel) - 1;
         // It is not stuck, whatever the others are.
@@ -79,7 +82,8 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod loom_models {
-    //! Failure would look like: a request that was pushed, and neither read nor seen by who has to call a reader for it.
+    //! Failure would look like: a request that was pushed, and neither read nor seen by who has to
+    //! call a reader for it.
 
     use super::Readers;
     use crate::queue::IndexRing;
@@ -111,7 +115,8 @@ mod loom_models {
         }
     }
 
-    /// A reader is at its end while another request comes; who pushes it is the next reader if one is missing.
+    /// A reader is at its end while another request comes; who pushes it is the next reader if one
+    /// is missing.
     fn a_push_while_a_reader_leaves(leave: fn(&Readers)) {
         loom::model(move || {
             let coming = IndexRing::new(2);

@@ -1,9 +1,11 @@
-//! Fsyncs of one descriptor that come while one is under way: they wait for it, and then one call does for all of them. What databases call a
-//! group commit: each would have had the device write out its cache.
+//! Fsyncs of one descriptor that come while one is under way: they wait for it, and then one call
+//! does for all of them. What databases call a group commit: each would have had the device write
+//! out its cache.
 //!
-//! A few seats, one for each descriptor that is being synced. A seat is one word: `fd << 33 | (newest waiting slot + 1) << 1 | TAKEN`; the
-//! waiting ones are linked through their slots. An fsync never counts for one that came after it had begun: only for those that the
-//! thread at the seat took out of the word before.
+//! A few seats, one for each descriptor that is being synced. A seat is one word: `fd << 33 |
+//! (newest waiting slot + 1) << 1 | TAKEN`; the waiting ones are linked through their slots. An
+//! fsync never counts for one that came after it had begun: only for those that the thread at the
+//! seat took out of the word before.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -41,9 +43,9 @@ impl Seats {
         Self(std::array::from_fn(|_| AtomicU64::new(0)))
     }
 
-    /// An fsync of `fd` has come, to a thread that stays with the seat if it gets one. `link` is told which slot waits already, to be
-    /// found through this one, perhaps more than once; from its first call on others may see `slot` waiting, whatever
-    /// the answer is.
+    /// An fsync of `fd` has come, to a thread that stays with the seat if it gets one. `link` is
+    /// told which slot waits already, to be found through this one, perhaps more than once; from
+    /// its first call on others may see `slot` waiting, whatever the answer is.
     pub(crate) fn arrive(&self, fd: i32, slot: u32, mut link: impl FnMut(Option<u32>)) -> Arrival {
         loop {
             let Err(free) = self.join(fd, slot, &mut link) else { return Arrival::Waits };
@@ -56,7 +58,8 @@ impl Seats {
         }
     }
 
-    /// As [`Seats::arrive`], where another thread is at an fsync of this descriptor. Otherwise gives a free seat, if there is one.
+    /// As [`Seats::arrive`], where another thread is at an fsync of this descriptor. Otherwise
+    /// gives a free seat, if there is one.
     pub(crate) fn join(
         &self,
         fd: i32,
@@ -83,8 +86,8 @@ impl Seats {
         Err(free)
     }
 
-    /// The newest of those who wait at this seat, who are the caller's now. `None`: nobody, and the seat is free. To be called by
-    /// who has it.
+    /// The newest of those who wait at this seat, who are the caller's now. `None`: nobody, and the
+    /// seat is free. To be called by who has it.
     pub(crate) fn next(&self, seat: usize) -> Option<u32> {
         let seat = &self.0[seat];
         let mut now = seat.load(Ordering::Relaxed);
@@ -98,7 +101,8 @@ impl Seats {
         }
     }
 
-    /// The newest of those who wait at this seat, who are the caller's now, and the seat is free. To be called by who has it.
+    /// The newest of those who wait at this seat, who are the caller's now, and the seat is free.
+    /// To be called by who has it.
     pub(crate) fn leave(&self, seat: usize) -> Option<u32> {
         newest(self.0[seat].swap(0, Ordering::AcqRel))
     }
@@ -109,8 +113,8 @@ impl Seats {
         newest(self.0[seat].load(Ordering::Acquire))
     }
 
-    /// Calls `f` with the newest of those who wait at each seat of a descriptor that is `wanted`, who are the caller's now. By
-    /// whoever likes to.
+    /// Calls `f` with the newest of those who wait at each seat of a descriptor that is `wanted`,
+    /// who are the caller's now. By whoever likes to.
     pub(crate) fn take_waiting(&self, wanted: impl Fn(i32) -> bool, mut f: impl FnMut(u32)) {
         for seat in &self.0 {
             let mut now = seat.load(Ordering::Relaxed);
@@ -171,14 +175,16 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod loom_models {
-    //! Failure would look like: an fsync that nobody executes, or one for which an earlier one counts that had begun before it came.
+    //! Failure would look like: an fsync that nobody executes, or one for which an earlier one
+    //! counts that had begun before it came.
 
     use super::{Arrival, Seats};
     use loom::sync::Arc;
     use loom::sync::atomic::{AtomicU32, Ordering};
     use loom::thread;
 
-    /// Slots with a link, what was written when they came, and what was written when they were synced.
+    /// Slots with a link, what was written when they came, and what was written when they were
+    /// synced.
     struct Model {
         syncs: Seats,
         links: [AtomicU32; 3],

@@ -46,8 +46,8 @@ fn in_company(bad: Sqe) -> i32 {
     results[&99]
 }
 
-/// A number that was a descriptor of each of these kinds, was used as such, and is closed. High, so that
-/// no other thread of this program gets it meanwhile.
+/// A number that was a descriptor of each of these kinds, was used as such, and is closed. High, so
+/// that no other thread of this program gets it meanwhile.
 fn closed_descriptor(number: RawFd) -> RawFd {
     let (reader, _writer) = std::io::pipe().unwrap();
     let file = file_with(b"content");
@@ -547,7 +547,8 @@ fn a_write_into_a_pipe_without_reader_is_epipe_and_no_signal() {
 #[test]
 fn more_waiting_requests_than_poll_takes_descriptors_still_complete() {
     isolated(|| {
-        // poll(2) refuses more entries than RLIMIT_NOFILE; requests on one pipe need one descriptor.
+        // poll(2) refuses more entries than RLIMIT_NOFILE; requests on one pipe need one
+        // descriptor.
         let (reader, mut writer) = std::io::pipe().unwrap();
         let limit = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
         // SAFETY: a limit of this helper process.

@@ -1,7 +1,8 @@
-//! Contexts behind the handles of one table, made, used and destroyed by several threads at once: a handle
-//! leads to its own context or to none, and every request that was accepted completes once.
+//! Contexts behind the handles of one table, made, used and destroyed by several threads at once: a
+//! handle leads to its own context or to none, and every request that was accepted completes once.
 //!
-//! `URINGLET_STRESS_ROUNDS` sets how many steps each thread takes (by hand, for about a minute: 2_000_000).
+//! `URINGLET_STRESS_ROUNDS` sets how many steps each thread takes (by hand, for about a minute:
+//! 2_000_000).
 #![allow(unsafe_code)]
 
 use std::os::fd::AsRawFd as _;
@@ -168,8 +169,8 @@ fn ten_thousand_contexts_leave_nothing_behind() {
         come_and_go(2000);
         let counts = || (entries_of("/proc/self/fd"), entries_of("/proc/self/task"));
         let (descriptors, threads) = counts();
-        // A context that stays takes 5 KiB at the least, each time. What the allocator keeps varies, and a thread that does not get a CPU
-        // for a while holds many once.
+        // A context that stays takes 5 KiB at the least, each time. What the allocator keeps
+        // varies, and a thread that does not get a CPU for a while holds many once.
         let grown = (0..5).map(|_| {
             let bytes = resident();
             come_and_go(10_000);
@@ -206,7 +207,8 @@ fn four_thousand_contexts_live_at_a_time() {
                 assert_eq!(context.reap().map(|cqe| cqe.res), Some(64));
             }
         }
-        // Workers, and the watchdog and the poller. io_uring makes threads of its own in the program where a file system sleeps.
+        // Workers, and the watchdog and the poller. io_uring makes threads of its own in the
+        // program where a file system sleeps.
         let threads = thread_names().into_iter().filter(|name| !name.starts_with("iou-wrk-"));
         let threads: Vec<String> = threads.collect();
         assert!(threads.len() <= 64 + 2 + 2, "threads of ours, and the test's two: {threads:?}");

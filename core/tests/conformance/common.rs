@@ -1,4 +1,5 @@
-//! What the integration tests share: bounded waits, a scratch folder, helper processes, a look at our threads.
+//! What the integration tests share: bounded waits, a scratch folder, helper processes, a look at
+//! our threads.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CString;
@@ -18,8 +19,8 @@ use uringlet::{Builder, Context, Cqe, EngineKind, Sqe};
 /// Longer than anything here takes on a machine that works: only what hangs gets this far.
 pub const LONG: Duration = Duration::from_secs(30);
 
-/// The engine that all contexts here are made with: a name that [`EngineKind`] knows, or `faulty`, or
-/// `faulty:` and the name of the engine below.
+/// The engine that all contexts here are made with: a name that [`EngineKind`] knows, or `faulty`,
+/// or `faulty:` and the name of the engine below.
 pub const ENGINE: &str = "URINGLET_TEST_ENGINE";
 
 /// What [`ENGINE`] says; `auto` without it.
@@ -43,7 +44,8 @@ pub fn builder_for(name: &str) -> Builder {
     with_reordering(of_engine(below))
 }
 
-/// Placed as the environment says (`URINGLET_QUEUE_AFFINITY` and so on), so that the suite can be run for that, too.
+/// Placed as the environment says (`URINGLET_QUEUE_AFFINITY` and so on), so that the suite can be
+/// run for that, too.
 fn of_engine(kind: EngineKind) -> Builder {
     let placement = Placement::from_environment().unwrap_or_else(|error| panic!("{error}"));
     Context::builder().engine(kind).placement(placement)
@@ -99,7 +101,8 @@ pub fn skip(reason: &str) {
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: {reason}");
 }
 
-/// Says that this test, by the closure that it passes, means nothing on the engine under test, if so.
+/// Says that this test, by the closure that it passes, means nothing on the engine under test, if
+/// so.
 pub fn excepted<F: FnOnce()>(_: F) -> bool {
     let (test, engine) = (test_of::<F>(), engine_name());
     let exception = crate::EXCEPTIONS.iter().find(|(name, engines, _)| {
@@ -110,7 +113,8 @@ pub fn excepted<F: FnOnce()>(_: F) -> bool {
     exception.inspect(|(.., reason)| skip(reason)).is_some()
 }
 
-/// Ends the process if the test is not over in time: a hang is a failure, also one inside `destroy`.
+/// Ends the process if the test is not over in time: a hang is a failure, also one inside
+/// `destroy`.
 pub struct Bounded(#[expect(dead_code, reason = "dropping it is the message")] mpsc::Sender<()>);
 
 pub fn bounded(limit: Duration) -> Bounded {
@@ -268,8 +272,8 @@ pub fn test_making<F: FnOnce()>(_: F) -> &'static str {
     test_of::<F>()
 }
 
-/// Runs `body` in a process of its own: this binary once more, with this one test, which ends in that
-/// process after `body`. Threads, limits and forks there are nobody else's.
+/// Runs `body` in a process of its own: this binary once more, with this one test, which ends in
+/// that process after `body`. Threads, limits and forks there are nobody else's.
 #[track_caller]
 pub fn isolated<F: FnOnce()>(body: F) {
     let test = test_of::<F>();

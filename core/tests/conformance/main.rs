@@ -1,7 +1,9 @@
-//! One suite for every engine: `URINGLET_TEST_ENGINE` says which (`auto` without it), and every context here is made by
-//! `common::context` or `common::builder`. `matrix.rs` runs it for all of them, in sandboxes too.
+//! One suite for every engine: `URINGLET_TEST_ENGINE` says which (`auto` without it), and every
+//! context here is made by `common::context` or `common::builder`. `matrix.rs` runs it for all of
+//! them, in sandboxes too.
 //!
-//! Tests that mean nothing on an engine, and why, stand in [`EXCEPTIONS`]; there they are skipped, and say so.
+//! Tests that mean nothing on an engine, and why, stand in [`EXCEPTIONS`]; there they are skipped,
+//! and say so.
 #![allow(unsafe_code)]
 
 mod common;

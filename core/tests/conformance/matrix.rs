@@ -1,8 +1,9 @@
 //! The suite for every engine in every sandbox, each cell in a process of its own.
 //!
-//! Every engine without a sandbox, `auto` in all of them, and every refusal; all other cells too with
-//! `URINGLET_TEST_MATRIX=full` (`ci/conformance.sh`). The cell of `auto` without a sandbox is the run that this test
-//! is part of. Results go to standard error as the harness words them, so that who counts tests counts these.
+//! Every engine without a sandbox, `auto` in all of them, and every refusal; all other cells too
+//! with `URINGLET_TEST_MATRIX=full` (`ci/conformance.sh`). The cell of `auto` without a sandbox is
+//! the run that this test is part of. Results go to standard error as the harness words them, so
+//! that who counts tests counts these.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -115,7 +116,8 @@ impl Sandbox {
             // Sets no_new_privs first: no rights are needed.
             programs.iter().try_for_each(|one| seccompiler::apply_filter(one).map_err(refused))
         };
-        // SAFETY: between fork and exec it makes two system calls per program, and allocates nothing.
+        // SAFETY: between fork and exec it makes two system calls per program, and allocates
+        // nothing.
         unsafe { command.pre_exec(install) };
     }
 }

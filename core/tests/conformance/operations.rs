@@ -17,7 +17,8 @@ fn iovec(part: &mut [u8]) -> libc::iovec {
     libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() }
 }
 
-/// Submits an entry that points to something of the caller's, which is destroyed before anything waits.
+/// Submits an entry that points to something of the caller's, which is destroyed before anything
+/// waits.
 #[track_caller]
 fn run_and_free<T>(context: &mut Context, owned: T, entry: impl FnOnce(&T) -> Sqe) -> i32 {
     let sqe = entry(&owned).user_data(3);
@@ -499,7 +500,8 @@ fn a_write_that_a_pipe_cannot_take_at_once_is_written_whole() {
 
 #[test]
 fn writes_of_one_pipe_stay_whole_and_in_order() {
-    // By itself: a number that was known as a file's, closed unseen, is found out one request at a time, in any order.
+    // By itself: a number that was known as a file's, closed unseen, is found out one request at a
+    // time, in any order.
     isolated(|| {
         let mut context = context(64);
         let (mut reader, writer) = std::io::pipe().unwrap();
@@ -532,7 +534,8 @@ fn terminal() -> Option<(File, File)> {
 
 #[test]
 fn reads_of_a_terminal_get_its_lines_in_order() {
-    // By itself: a number that was known as a file's, closed unseen, is found out one request at a time, in any order.
+    // By itself: a number that was known as a file's, closed unseen, is found out one request at a
+    // time, in any order.
     isolated(|| {
         let Some((mut master, slave)) = terminal() else {
             return skip("no terminal can be made");

@@ -1,4 +1,5 @@
-//! Random programs through a context and, with plain system calls, on a twin file: same results, same contents.
+//! Random programs through a context and, with plain system calls, on a twin file: same results,
+//! same contents.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, RawFd};

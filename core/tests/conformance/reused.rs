@@ -1,5 +1,6 @@
-//! Numbers that stand for another kind of file, without a word to the library: what is remembered of them may cost time, and
-//! changes no answer and no byte. Random sequences, beside a twin that plain calls are made on.
+//! Numbers that stand for another kind of file, without a word to the library: what is remembered
+//! of them may cost time, and changes no answer and no byte. Random sequences, beside a twin that
+//! plain calls are made on.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};

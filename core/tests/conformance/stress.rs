@@ -1,6 +1,7 @@
 //! Random requests from four threads on files that verify themselves: none is lost, none repeated.
 //!
-//! `URINGLET_STRESS_REQUESTS` sets how many in all (10_000_000 by hand), `URINGLET_TEST_SEED` replays.
+//! `URINGLET_STRESS_REQUESTS` sets how many in all (10_000_000 by hand), `URINGLET_TEST_SEED`
+//! replays.
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;

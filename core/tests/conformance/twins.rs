@@ -1,6 +1,7 @@
-//! Random programs that submit, wait, reap and cancel as they like, and end or are destroyed at any point:
-//! what completes is done to a twin file too, with plain calls, and nothing else may have happened.
-//! With the feature `faulty` once more under faults, where the program tries again what failed or fell short.
+//! Random programs that submit, wait, reap and cancel as they like, and end or are destroyed at any
+//! point: what completes is done to a twin file too, with plain calls, and nothing else may have
+//! happened. With the feature `faulty` once more under faults, where the program tries again what
+//! failed or fell short.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
@@ -160,7 +161,8 @@ impl Program {
     }
 
     fn submit(&mut self) {
-        // Cancelled ones may hold their places for a moment: all will be accepted, not always at once.
+        // Cancelled ones may hold their places for a moment: all will be accepted, not always at
+        // once.
         assert!(wait_until(|| {
             let _ = self.context.submit();
             self.context.pushed() == 0

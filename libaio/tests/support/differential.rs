@@ -210,7 +210,8 @@ impl Suite {
     }
 
     fn compile(&self, name: &str, build: &Build) -> PathBuf {
-        // The suite of the other drop-in has programs of the same names, and may run at the same time.
+        // The suite of the other drop-in has programs of the same names, and may run at the same
+        // time.
         let suite = Path::new(self.manifest).file_name().unwrap_or_default().to_string_lossy();
         let program =
             Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{suite}-{name}{}", build.suffix));

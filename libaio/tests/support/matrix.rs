@@ -1,8 +1,9 @@
-//! The function matrix of a drop-in's README: which case of which function is compared, and how it ends.
+//! The function matrix of a drop-in's README: which case of which function is compared, and how it
+//! ends.
 //!
 //! The programs, or a table beside them, say what their answers cover; the suite says which cases
-//! there must be. A table in the README that is not what the run produced is a failure, and is written anew where
-//! `URINGLET_WRITE_MATRIX` is set.
+//! there must be. A table in the README that is not what the run produced is a failure, and is
+//! written anew where `URINGLET_WRITE_MATRIX` is set.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

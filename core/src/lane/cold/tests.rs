@@ -170,7 +170,8 @@ fn a_waiter_that_has_enough_does_not_read_what_is_missing() {
         reads.submit();
         reads.wait(1);
         let stats = reads.stats();
-        // The first try took long, because this thread was away: the second one is left to a worker.
+        // The first try took long, because this thread was away: the second one is left to a
+        // worker.
         let disturbed = reads.cold().for_workers.load(Ordering::Relaxed);
         reads.wait(2);
         reads.all_right();
@@ -195,7 +196,8 @@ fn no_more_than_the_bound_are_on_their_way() {
     reads.all_right();
 }
 
-/// Where one of two requests is a cold read of a page that is present, and the other one is inline, `poll` executes so many of them.
+/// Where one of two requests is a cold read of a page that is present, and the other one is inline,
+/// `poll` executes so many of them.
 fn executed_by(name: &str, executed: u64, poll: impl Fn(&Arc<Instance>)) {
     let mut reads = Reads::alone(1);
     let (written, data) = (tempfile::tempfile().unwrap(), [1; LEN]);
@@ -204,7 +206,8 @@ fn executed_by(name: &str, executed: u64, poll: impl Fn(&Arc<Instance>)) {
     }
     for _ in 0..100 {
         (0..8).for_each(|_| facts::learn_tried(reads.file.as_raw_fd(), false));
-        // A write that took long, should this thread have been away in the midst of it, says nothing about the next.
+        // A write that took long, should this thread have been away in the midst of it, says
+        // nothing about the next.
         let fd = written.as_raw_fd();
         Facts::forget(&(fd..=fd));
         reads.file.read_exact_at(&mut [0; LEN], 0).unwrap();

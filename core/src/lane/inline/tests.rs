@@ -12,7 +12,8 @@ use crate::sqe::{FILE_POSITION, Sqe};
 const AT_START: &[u8] = b"ffff";
 const APPENDED: &[u8] = b"aaa";
 
-/// What stands in a file after these were submitted, `together` or one by one, before the thread waited.
+/// What stands in a file after these were submitted, `together` or one by one, before the thread
+/// waited.
 fn written(appends: &[bool], together: bool) -> Vec<u8> {
     let instance = Instance::new(&Builder::default().entries(8)).unwrap();
     instance.leave_alone();

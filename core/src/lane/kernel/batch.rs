@@ -6,9 +6,10 @@ use crate::request::Request;
 use crate::router::tuning::TOGETHER;
 use crate::sqe::opcode;
 
-/// How many of the first of these go to the kernel with one call, `in_kernel` having been handed over before and `queued` being left.
-/// The block layer merges those that lie next to each other in one file: half of all that there is, so that the device has one half
-/// while the program gets the other one. Of others as many again as the kernel has, which keep the device busy meanwhile.
+/// How many of the first of these go to the kernel with one call, `in_kernel` having been handed
+/// over before and `queued` being left. The block layer merges those that lie next to each other in
+/// one file: half of all that there is, so that the device has one half while the program gets the
+/// other one. Of others as many again as the kernel has, which keep the device busy meanwhile.
 pub(super) fn together(board: &Board, slots: &[u32], in_kernel: usize, queued: usize) -> usize {
     // SAFETY: started by the caller, and not handed over yet.
     let request = |slot: u32| unsafe { board.slot(slot).ended() };
@@ -58,7 +59,8 @@ mod tests {
         Request { sqe, copied, ..Request::zero() }
     }
 
-    /// The sizes of the calls by which `depth` requests that are queued go to an idle kernel, and of those after.
+    /// The sizes of the calls by which `depth` requests that are queued go to an idle kernel, and
+    /// of those after.
     fn calls(depth: usize, are_adjacent: bool) -> Vec<usize> {
         let (mut sizes, mut in_kernel) = (Vec::new(), 0);
         while in_kernel < depth {

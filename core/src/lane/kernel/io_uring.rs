@@ -1,8 +1,10 @@
 //! io_uring(7), through the `io-uring` crate.
 //!
-//! Any thread may hand over and another may sleep, so the ring is not bound to one issuer. The kernel finishes a request in the thread that has
-//! handed it over. To interrupt that thread for each of them costs as much as the rest (`IORING_SETUP_COOP_TASKRUN` keeps the kernel from it), and mostly it
-//! is the one that sleeps for them. While it computes instead, others who look for completions interrupt it.
+//! Any thread may hand over and another may sleep, so the ring is not bound to one issuer. The
+//! kernel finishes a request in the thread that has handed it over. To interrupt that thread for
+//! each of them costs as much as the rest (`IORING_SETUP_COOP_TASKRUN` keeps the kernel from it),
+//! and mostly it is the one that sleeps for them. While it computes instead, others who look for
+//! completions interrupt it.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, RawFd};
@@ -146,8 +148,9 @@ impl Uring {
         }
     }
 
-    /// The calling thread hands over. If it is not the first to do so, a thread that sleeps because it was looks again, and sleeps on for
-    /// shorter times: what the kernel does not interrupt may not even have a tick.
+    /// The calling thread hands over. If it is not the first to do so, a thread that sleeps because
+    /// it was looks again, and sleeps on for shorter times: what the kernel does not interrupt may
+    /// not even have a tick.
     fn issue(&self) {
         let now = this_thread();
         let before = self.issuer.load(Ordering::Relaxed);
@@ -160,7 +163,8 @@ impl Uring {
         }
     }
 
-    /// Everything was handed over by the calling thread, which finishes it when it enters the kernel.
+    /// Everything was handed over by the calling thread, which finishes it when it enters the
+    /// kernel.
     fn is_issuer(&self) -> bool {
         self.issuer.load(Ordering::Relaxed) == this_thread()
     }
@@ -176,7 +180,8 @@ impl Uring {
         }
     }
 
-    /// Such requests are there, as far as is known: where several threads hand over, one may take back the flag of another.
+    /// Such requests are there, as far as is known: where several threads hand over, one may take
+    /// back the flag of another.
     fn has_unfinished(&self) -> bool {
         let writer = self.submission.try_lock();
         // SAFETY: the guard says that nobody else writes to the queue.
@@ -258,8 +263,9 @@ impl Backend for Uring {
             pushed += 1;
         }
         drop(writer);
-        // What the queue holds goes to the kernel now, or, should that refuse for the moment, with the next call.
-        // Of a request that it finds bad the kernel makes a completion, and stops after it.
+        // What the queue holds goes to the kernel now, or, should that refuse for the moment, with
+        // the next call. Of a request that it finds bad the kernel makes a completion, and stops
+        // after it.
         for _ in 0..2 * ENTRIES_MAX {
             match self.ring.submit() {
                 Ok(_) if self.is_handed_over(&lock(&self.submission)) => break,

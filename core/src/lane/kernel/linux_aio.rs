@@ -113,8 +113,8 @@ impl LinuxAio {
         let header = unsafe { &*(context as *const RingHeader) };
         let known = header.magic == MAGIC && header.incompat_features == 0;
         let mapped = known && header.header_length as usize == size_of::<RingHeader>();
-        // The ring has more than twice the places that were asked for. CPUs hold back fewer than half
-        // of them (fs/aio.c, get_reqs_available), and the poll that ends a sleep needs one.
+        // The ring has more than twice the places that were asked for. CPUs hold back fewer than
+        // half of them (fs/aio.c, get_reqs_available), and the poll that ends a sleep needs one.
         let room = if known { slots.min(header.places as usize / 2 - 1) } else { wanted };
         // SAFETY: all zeroes are an iocb; only those in use are touched.
         let iocbs = unsafe { Box::new_zeroed_slice(slots).assume_init() };
@@ -282,7 +282,8 @@ impl Backend for LinuxAio {
             *pointer = place;
         }
         self.fds.before_submit();
-        // SAFETY: as many pointers to filled iocbs, which the kernel copies; buffers are the requests'.
+        // SAFETY: as many pointers to filled iocbs, which the kernel copies; buffers are the
+        // requests'.
         let ret = unsafe { sys::io_submit(self.context(), slots.len(), pointers.as_ptr().cast()) };
         match usize::try_from(ret) {
             Ok(0) => (0, -libc::EAGAIN),

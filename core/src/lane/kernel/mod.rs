@@ -1,9 +1,9 @@
 //! The kernel lane: requests that the kernel executes asynchronously, handed over in batches.
 //!
 //! A submitter only queues them. Whoever comes to wait hands over all that is queued with one
-//! system call and then sleeps inside the kernel's own wait; for programs that do not come, a worker hands
-//! over and the poller's thread collects. README.md in this folder gives the rights and the argument
-//! that no completion is left lying.
+//! system call and then sleeps inside the kernel's own wait; for programs that do not come, a
+//! worker hands over and the poller's thread collects. README.md in this folder gives the rights
+//! and the argument that no completion is left lying.
 #![allow(unsafe_code)]
 
 mod batch;
@@ -55,7 +55,8 @@ pub(super) trait Backend: Send + Sync + fmt::Debug {
     /// [`Backend::events`] becomes readable when they complete.
     fn submit(&self, board: &Board, slots: &[u32], tell: bool) -> (usize, i32);
 
-    /// [`Backend::events`] need not tell of completions any more, if it does so by itself once it was asked to.
+    /// [`Backend::events`] need not tell of completions any more, if it does so by itself once it
+    /// was asked to.
     fn untell(&self) {}
 
     /// Some of what it took has not reached the kernel yet: the next call hands it over.
@@ -67,8 +68,9 @@ pub(super) trait Backend: Send + Sync + fmt::Debug {
     /// thread at a time, the reaper.
     fn harvest(&self, board: &Board, done: &mut [Done]) -> usize;
 
-    /// As [`Backend::harvest`], after sleeping until `min` have come, the time is over, a signal handler ran, or
-    /// [`Backend::wake_fd`] was counted up. The signal mask, if given, is in force meanwhile.
+    /// As [`Backend::harvest`], after sleeping until `min` have come, the time is over, a signal
+    /// handler ran, or [`Backend::wake_fd`] was counted up. The signal mask, if given, is in force
+    /// meanwhile.
     fn sleep(
         &self,
         board: &Board,
@@ -78,7 +80,8 @@ pub(super) trait Backend: Send + Sync + fmt::Debug {
         done: &mut [Done],
     ) -> (usize, SleepEnd);
 
-    /// Nothing is in flight, and nothing will be: gives back what the host has little of. Called once, by the reaper.
+    /// Nothing is in flight, and nothing will be: gives back what the host has little of. Called
+    /// once, by the reaper.
     fn close(&self) {}
 
     /// The eventfd(2) that ends a sleep, made on first use; negative if there is none to be had.
@@ -267,8 +270,8 @@ impl KernelLane {
             || collects && self.in_flight() > 0 && self.reaper.is_free()
     }
 
-    /// Hands over what is queued, as far as there is room. What the kernel does not take goes to the pool lane. `nobody_comes`:
-    /// no thread of the program comes to collect.
+    /// Hands over what is queued, as far as there is room. What the kernel does not take goes to
+    /// the pool lane. `nobody_comes`: no thread of the program comes to collect.
     pub(crate) fn hand_over(&self, board: &Board, nobody_comes: bool) {
         let Some(mut turn) = self.hand_over.take() else { return };
         loop {
@@ -370,7 +373,8 @@ impl KernelLane {
             || self.backend.get().and_then(Option::as_deref).is_some_and(keeps_back)
     }
 
-    /// The eventfd that tells of completions, for whoever makes the poller look at it, which does not yet.
+    /// The eventfd that tells of completions, for whoever makes the poller look at it, which does
+    /// not yet.
     pub(crate) fn events_to_watch(&self, nobody_comes: bool) -> Option<RawFd> {
         let backend = self.backend.get()?.as_ref()?;
         if !nobody_comes && !self.notifies.load(Ordering::Relaxed)
@@ -452,7 +456,8 @@ impl KernelLane {
         }
     }
 
-    /// Sleeps in the kernel's wait, if requests are in flight and nobody else does. `None`: sleep elsewhere.
+    /// Sleeps in the kernel's wait, if requests are in flight and nobody else does. `None`: sleep
+    /// elsewhere.
     pub(crate) fn sleep(
         &self,
         board: &Board,

@@ -1,12 +1,14 @@
-//! The C library's aio(7), with a pool of duplicated descriptors per file (published as "fd pool", 2008).
+//! The C library's aio(7), with a pool of duplicated descriptors per file (published as "fd pool",
+//! 2008).
 //!
 //! glibc executes the requests of one descriptor one after the other. Each request here goes to an
-//! idle duplicate of its file's descriptor; one more is made when all are busy. They are closed as soon as
-//! none of the file's requests is in flight. glibc looks at the number when it comes to a request: the program's own may
-//! stand for another file by then.
+//! idle duplicate of its file's descriptor; one more is made when all are busy. They are closed as
+//! soon as none of the file's requests is in flight. glibc looks at the number when it comes to a
+//! request: the program's own may stand for another file by then.
 //!
 //! Closing any descriptor of a file releases the process's POSIX record locks on it (fcntl(2)), so
-//! no duplicate is made of, or closed on, a file that such a lock is held on: there the program's own has to do.
+//! no duplicate is made of, or closed on, a file that such a lock is held on: there the program's
+//! own has to do.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -135,15 +137,15 @@ struct State {
     is_watched: bool,
     /// Blocks that nobody has.
     free: Vec<u32>,
-    /// Blocks that the teller waits for. While it does, they are not used again: what aio_suspend(3) leaves behind of a
-    /// request is wrong for the next one with the same block.
+    /// Blocks that the teller waits for. While it does, they are not used again: what
+    /// aio_suspend(3) leaves behind of a request is wrong for the next one with the same block.
     watched: Vec<u32>,
 }
 
-/// The thread that tells of completions, one for all contexts of the process: who sleeps for them in
-/// aio_suspend(3) could only be woken by another request, which would take a thread of the C library
-/// for each context. The C library's own way of telling by a thread (SIGEV_THREAD) is not for us:
-/// such a thread takes the program's signals.
+/// The thread that tells of completions, one for all contexts of the process: who sleeps for them
+/// in aio_suspend(3) could only be woken by another request, which would take a thread of the C
+/// library for each context. The C library's own way of telling by a thread (SIGEV_THREAD) is not
+/// for us: such a thread takes the program's signals.
 #[derive(Debug)]
 struct Teller {
     state: Mutex<TellerState>,
@@ -258,8 +260,8 @@ fn zeroed() -> aiocb {
     block
 }
 
-/// Does a request that is in flight look as if it still were? glibc's aio_error(3) takes the one lock
-/// that all its threads need, so it is asked only about requests that do not.
+/// Does a request that is in flight look as if it still were? glibc's aio_error(3) takes the one
+/// lock that all its threads need, so it is asked only about requests that do not.
 ///
 /// # Safety
 /// The block is in flight, or done and not yet taken.
@@ -322,8 +324,8 @@ impl PosixAio {
         state.is_watched
     }
 
-    /// For the teller, which waits for nothing now: tells of what is done, and puts the oldest of the
-    /// rest on the list. False: nothing is left to be told of.
+    /// For the teller, which waits for nothing now: tells of what is done, and puts the oldest of
+    /// the rest on the list. False: nothing is left to be told of.
     fn tell(&self, list: &mut List) -> bool {
         let mut state = lock(&self.state);
         let State { in_flight, watched, free, asleep, .. } = &mut *state;

@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 const FSYNCS: u64 = 6;
 
-/// A context with fsyncs that all wait at a seat, as if one were under way. Every second one is an fdatasync.
+/// A context with fsyncs that all wait at a seat, as if one were under way. Every second one is an
+/// fdatasync.
 fn waiting(fd: RawFd) -> (Arc<Instance>, usize) {
     let builder = Context::builder().entries(32).engine(EngineKind::Workers).stats(true);
     let instance = Instance::new(&builder).unwrap();

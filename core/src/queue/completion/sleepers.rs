@@ -1,7 +1,7 @@
 //! Those who sleep until something completes: how they register, and how they are woken.
 //!
-//! A sleeper takes the lock, sets `SLEEPERS` in the queue's state word, and looks again before it sleeps. README.md in
-//! `queue/` gives the argument.
+//! A sleeper takes the lock, sets `SLEEPERS` in the queue's state word, and looks again before it
+//! sleeps. README.md in `queue/` gives the argument.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
@@ -32,7 +32,8 @@ impl Sleepers {
     }
 }
 
-/// A sleeper that waits for certain requests. Both pointers are good until it has unregistered itself.
+/// A sleeper that waits for certain requests. Both pointers are good until it has unregistered
+/// itself.
 #[derive(Clone, Copy)]
 struct Choosy {
     concerns: *const (dyn Fn(&IoEvent) -> bool + 'static),
@@ -51,8 +52,8 @@ impl std::fmt::Debug for Choosy {
 pub(crate) struct Sleeper<'a> {
     /// Completions in the ring.
     pub(crate) need: u32,
-    /// Instead: completions for which this is true, of a context whose completions go through no ring.
-    /// Asked under a lock: it must not block.
+    /// Instead: completions for which this is true, of a context whose completions go through no
+    /// ring. Asked under a lock: it must not block.
     pub(crate) concerns: Option<&'a dyn Fn(&IoEvent) -> bool>,
     /// Asked once more when everybody can see that this thread is going to sleep: true if there
     /// is something to do instead.
@@ -62,7 +63,8 @@ pub(crate) struct Sleeper<'a> {
 }
 
 impl Completions {
-    /// Registers a sleeper, unless it need not sleep. Gives the word to sleep on, of `own` if it is choosy.
+    /// Registers a sleeper, unless it need not sleep. Gives the word to sleep on, of `own` if it is
+    /// choosy.
     fn register(
         &self,
         sleeper: &Sleeper<'_>,
@@ -118,15 +120,16 @@ impl Completions {
         }
     }
 
-    /// Sleeps until there are enough completions, or those that it waits for, at most `timeout`. May
-    /// end for no reason.
+    /// Sleeps until there are enough completions, or those that it waits for, at most `timeout`.
+    /// May end for no reason.
     pub(crate) fn sleep(&self, sleeper: &Sleeper<'_>, timeout: Option<Duration>) -> SleepEnd {
         let own = Sleep::new();
         match self.register(sleeper, &own, None) {
             Err(end) => end,
             Ok(ticket) => {
                 let choosy = sleeper.concerns.is_some();
-                // As aio_suspend(3), whose wait in the kernel goes on after a handler with SA_RESTART.
+                // As aio_suspend(3), whose wait in the kernel goes on after a handler with
+                // SA_RESTART.
                 let word = if choosy { &own } else { &self.wakes };
                 let end = word.sleep(ticket, timeout, choosy);
                 self.unregister(&own, None);
@@ -299,8 +302,8 @@ impl Woken {
     }
 
     fn wake(&self) {
-        // Their owners may have gone meanwhile: a wake at a word that is none any more hits nobody, or
-        // somebody who looks again.
+        // Their owners may have gone meanwhile: a wake at a word that is none any more hits nobody,
+        // or somebody who looks again.
         self.words[..self.count].iter().for_each(|&word| Sleep::wake_at(word));
     }
 }

@@ -30,8 +30,8 @@ fn started<'a>(
     request
 }
 
-/// Two reads of one pipe, of which the second one is the first to be found to be of a stream: `after` is what
-/// happens before the first one is, too.
+/// Two reads of one pipe, of which the second one is the first to be found to be of a stream:
+/// `after` is what happens before the first one is, too.
 fn reads_in_order(nonblocking: bool, after: impl FnOnce(&Poller)) {
     let builder = Context::builder().entries(4).engine(EngineKind::Workers);
     let instance = Instance::new(&builder).unwrap();

@@ -1,4 +1,5 @@
-//! Requests that block hold up nobody: reads of empty pipes, opens of FIFOs, and more of them than there are workers.
+//! Requests that block hold up nobody: reads of empty pipes, opens of FIFOs, and more of them than
+//! there are workers.
 
 use std::ffi::CString;
 use std::fs::File;

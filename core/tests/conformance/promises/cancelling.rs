@@ -146,7 +146,8 @@ fn every_request_completes_once_while_another_thread_cancels() {
                 push(&mut context, sqe.user_data(next));
                 next += 1;
             }
-            // Cancelled ones may hold their places for a moment: all will be accepted, not always at once.
+            // Cancelled ones may hold their places for a moment: all will be accepted, not always
+            // at once.
             assert!(wait_until(|| {
                 let _ = context.submit();
                 context.pushed() == 0

@@ -1,4 +1,5 @@
-//! Reads of pages that are not in memory: the right bytes, each once, whoever reads them, and none behind one that is stuck.
+//! Reads of pages that are not in memory: the right bytes, each once, whoever reads them, and none
+//! behind one that is stuck.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -122,7 +123,8 @@ fn a_cold_read_that_is_stuck_holds_up_no_other() {
         push(&mut context, Sqe::read(fd, &mut buffer[..], offset(at + 1)).user_data(at as u64));
     }
     submit_all(&mut context);
-    // Nobody waits: a thread of the program could be the one that is stuck, if the device answers while it tries.
+    // Nobody waits: a thread of the program could be the one that is stuck, if the device answers
+    // while it tries.
     let mut cqes = Vec::new();
     let others_came = wait_until(|| {
         cqes.extend(context.reap());

@@ -1,4 +1,5 @@
-//! A child of a fork is refused what its parent has made, can make its own, and hurts nothing of the parent's.
+//! A child of a fork is refused what its parent has made, can make its own, and hurts nothing of
+//! the parent's.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -57,13 +58,15 @@ fn a_child_of_a_fork_gets_einval_and_can_make_its_own() {
     isolated(|| {
         let mut context = context(256);
         let mut pipes = Pipes::new(1);
-        // Poller, workers and watchdog exist, a read is in flight, and one is complete and not reaped.
+        // Poller, workers and watchdog exist, a read is in flight, and one is complete and not
+        // reaped.
         busy(&mut context, &mut pipes);
         push(&mut context, Sqe::nop().user_data(1));
         submit_all(&mut context);
         wait_for(&mut context, 1);
         let file = file_with(&pattern(1, BLOCK));
-        // SAFETY: the child works on with what fork leaves it, as the promise says it can, and exits.
+        // SAFETY: the child works on with what fork leaves it, as the promise says it can, and
+        // exits.
         let child = unsafe { libc::fork() };
         assert!(child >= 0);
         if child == 0 {

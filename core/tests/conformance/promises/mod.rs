@@ -86,7 +86,8 @@ fn files_among_pipes(pipes: &mut Pipes) -> Context {
     context
 }
 
-/// Gets workers, poller and watchdog to exist: a blocked pipe read, syncs, and reads nobody waits for.
+/// Gets workers, poller and watchdog to exist: a blocked pipe read, syncs, and reads nobody waits
+/// for.
 fn busy(context: &mut Context, pipes: &mut Pipes) {
     let file = file_with(&pattern(1, 64 * BLOCK));
     let mut buffers = vec![[0u8; BLOCK]; 100];

@@ -1,4 +1,5 @@
-//! The order that is promised: appends, a read after a reaped write, a sync after the writes before it.
+//! The order that is promised: appends, a read after a reaped write, a sync after the writes before
+//! it.
 
 use std::fs::OpenOptions;
 use std::io::{Read as _, Seek as _, Write as _};

@@ -20,7 +20,8 @@ fn a_poll_sees_each_buffered_write_that_was_submitted_before_it() {
     let mut context = context(64);
     let (mut missed, mut written) = (0, 0u64);
     while written < writes {
-        // Mostly small ones, several at a time now and then, and one in a thousand of the largest size.
+        // Mostly small ones, several at a time now and then, and one in a thousand of the largest
+        // size.
         let count = if written % 16 == 0 { 8 } else { 1 };
         for at in 0..count {
             let number = written + at;

@@ -1,4 +1,5 @@
-//! A thread that is stuck inside a request that was not expected to sleep holds up nobody: it loses the baton.
+//! A thread that is stuck inside a request that was not expected to sleep holds up nobody: it loses
+//! the baton.
 
 use std::io::{Read as _, Seek as _};
 use std::os::fd::AsRawFd as _;
@@ -102,7 +103,8 @@ impl Drop for Blocker {
     }
 }
 
-/// A read of a cached page that blocks in the middle, whoever executes it, and 500 writes behind it.
+/// A read of a cached page that blocks in the middle, whoever executes it, and 500 writes behind
+/// it.
 fn behind_a_blocked_holder(somebody_waits: bool) {
     let Some(blocker) = Blocker::new() else {
         return skip("userfaultfd(2) is not permitted: nothing blocks an inline read at will");

@@ -107,7 +107,8 @@ fn an_idle_context_uses_no_cpu() {
         let mut context = context(256);
         let mut pipes = Pipes::new(1);
         busy(&mut context, &mut pipes);
-        // Time is the subject: the watchdog has ended its rounds by then, the workers have not retired.
+        // Time is the subject: the watchdog has ended its rounds by then, the workers have not
+        // retired.
         std::thread::sleep(Duration::from_millis(300));
         let ticks = || our_threads().iter().map(|thread| thread.cpu_ticks()).sum::<u64>();
         let (count, before) = (our_threads().len(), ticks());

@@ -37,7 +37,8 @@ fn a_second_issuer_has_the_first_one_look_again_once() {
     assert_eq!(told(), 0);
 }
 
-/// The kernel finishes requests in the thread that has handed them over, which does nothing but compute until another thread has them.
+/// The kernel finishes requests in the thread that has handed them over, which does nothing but
+/// compute until another thread has them.
 #[test]
 fn requests_of_a_thread_that_computes_are_collected_by_others() {
     let builder = Context::builder().entries(4).engine(EngineKind::IoUring);
