@@ -3,7 +3,7 @@
 
 use std::os::fd::RawFd;
 
-use crate::request::{Copied, Iovec, Kind, Request};
+use crate::request::{CopiedIn, Iovec, Kind, Request};
 use crate::sqe::{FILE_POSITION, FSYNC_DATASYNC, Sqe, opcode};
 use crate::sys::{self, MAX_RW_COUNT, Ret};
 
@@ -77,7 +77,7 @@ unsafe fn copy_in_more(request: &mut Request) -> Result<(), i32> {
         opcode::RENAMEAT => (false, true, true),
         _ => return Ok(()),
     };
-    let copied = request.copied.get_or_insert_with(Box::<Copied>::default);
+    let copied = request.copied.get_or_insert_with(Box::<CopiedIn>::default);
     if vector {
         let n = sqe.len as usize;
         if n > IOV_MAX {

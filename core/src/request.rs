@@ -61,7 +61,7 @@ pub(crate) enum Cancel {
 /// The parts of a request that are copied from the caller at submit, kept with the slot so that
 /// a later request finds the memory allocated.
 #[derive(Debug, Default)]
-pub(crate) struct Copied {
+pub(crate) struct CopiedIn {
     pub(crate) iov: Vec<Iovec>,
     pub(crate) path: Vec<u8>,
     pub(crate) path2: Vec<u8>,
@@ -186,7 +186,7 @@ pub(crate) struct Request {
     pub(crate) refused: i16,
     /// [`ticks`](crate::sys::ticks) at submit; only kept while statistics are.
     pub(crate) submitted: u64,
-    pub(crate) copied: Option<Box<Copied>>,
+    pub(crate) copied: Option<Box<CopiedIn>>,
 }
 
 impl Request {

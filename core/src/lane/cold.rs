@@ -22,7 +22,7 @@ use crate::word::readers::Readers;
 
 /// The cold reads of a context: made with the first one, as most contexts have none.
 #[derive(Debug)]
-pub(crate) struct Cold {
+pub(crate) struct ColdLane {
     slots: usize,
     queues: OnceBox<Queues>,
 }
@@ -94,7 +94,7 @@ fn may_read(board: &Board, help: &Help, taken: u32) -> bool {
     in_order || help.helpless
 }
 
-impl Cold {
+impl ColdLane {
     pub(super) fn new(slots: usize) -> Self {
         Self { slots, queues: OnceBox::new() }
     }
@@ -336,7 +336,7 @@ fn try_cold(
 }
 
 /// Two parts: those to be tried, and those on their way.
-impl Lane for Cold {
+impl Lane for ColdLane {
     fn progress(&self) -> [Progress; 2] {
         let Some(queues) = self.queues.get() else { return [Progress::NOTHING; 2] };
         let untried = Progress::of(&queues.untried);

@@ -12,7 +12,7 @@ use crate::sys;
 
 /// The queue of the copy lane, and who is at it.
 #[derive(Debug)]
-pub(crate) struct Copy {
+pub(crate) struct CopyLane {
     queue: IndexRing,
     /// Workers at them.
     at_them: AtomicUsize,
@@ -21,7 +21,7 @@ pub(crate) struct Copy {
     stuck: AtomicBool,
 }
 
-impl Copy {
+impl CopyLane {
     pub(super) fn new(slots: usize) -> Self {
         let queue = IndexRing::new(slots);
         Self { queue, at_them: AtomicUsize::new(0), stuck: AtomicBool::new(false) }
@@ -111,7 +111,7 @@ impl Copy {
     }
 }
 
-impl Lane for Copy {
+impl Lane for CopyLane {
     fn progress(&self) -> [Progress; 2] {
         [Progress::of(&self.queue), Progress::NOTHING]
     }

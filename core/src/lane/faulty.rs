@@ -26,11 +26,11 @@ struct Held {
     faults: Faults,
     /// Locked over the submits behind it, so that no request passes one that it must not pass. They
     /// are short; this is for tests.
-    state: Mutex<State>,
+    state: Mutex<HeldState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct HeldState {
     random: Random,
     /// Queued requests that no lane has seen.
     held: Vec<u32>,
@@ -75,7 +75,7 @@ enum Fate {
 impl Faulty {
     pub(crate) fn new(faults: Faults) -> Self {
         let random = Random(faults.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        let state = State { random, held: Vec::new(), releaser: false };
+        let state = HeldState { random, held: Vec::new(), releaser: false };
         Self(Arc::new(Held { faults, state: Mutex::new(state) }))
     }
 
@@ -160,7 +160,7 @@ impl Held {
     }
 
     /// Hands everything held back on, in another order. What was cancelled stays behind.
-    fn release(owner: &dyn Dispatcher, state: &mut State) -> bool {
+    fn release(owner: &dyn Dispatcher, state: &mut HeldState) -> bool {
         let mut held = std::mem::take(&mut state.held);
         state.random.shuffle(&mut held);
         // Started means ours alone again, as a submitter's; the lane queues it once more.
@@ -178,7 +178,7 @@ impl Held {
     }
 
     /// Sees to it that what is held back goes on although nobody comes.
-    fn release_later(self: &Arc<Self>, owner: Arc<dyn Dispatcher>, state: &mut State) {
+    fn release_later(self: &Arc<Self>, owner: Arc<dyn Dispatcher>, state: &mut HeldState) {
         if state.held.is_empty() || state.releaser {
             return;
         }

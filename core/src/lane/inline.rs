@@ -18,7 +18,7 @@ use crate::word::mailbox::{Mailbox, Taken};
 
 /// The queues of the inline lane, and the rights to execute what is in them.
 #[derive(Debug)]
-pub(crate) struct Inline {
+pub(crate) struct InlineLane {
     /// What a submitter leaves for its own wait.
     left: Mailbox,
     baton: Baton,
@@ -45,7 +45,7 @@ enum Popped<'a> {
 /// its thread has taken. True: it has enough.
 pub(crate) type Enough<'a> = &'a mut dyn FnMut(u64, u32) -> bool;
 
-impl Inline {
+impl InlineLane {
     pub(super) fn new(slots: usize) -> Self {
         Self {
             left: Mailbox::new(),
@@ -92,7 +92,7 @@ impl Inline {
         !self.queue.is_empty() || self.has_ordered_work()
     }
 
-    /// As [`Inline::has_work`], for a thread that executes what a server may hold up (`wary`), or
+    /// As [`InlineLane::has_work`], for a thread that executes what a server may hold up (`wary`), or
     /// does not.
     #[inline]
     pub(crate) fn has_work_for(&self, wary: bool) -> bool {
@@ -120,7 +120,7 @@ impl Inline {
         self.baton.view().is_held() && !self.queue.is_empty()
     }
 
-    /// Queues requests. Announced afterwards ([`Inline::announce`]).
+    /// Queues requests. Announced afterwards ([`InlineLane::announce`]).
     #[inline]
     pub(crate) fn push(&self, slots: &[u32]) {
         self.queue.push(slots);
@@ -488,7 +488,7 @@ impl Inline {
 }
 
 /// Two parts: what was left for its submitter, and the queues.
-impl Lane for Inline {
+impl Lane for InlineLane {
     fn progress(&self) -> [Progress; 2] {
         let view = self.view();
         let word = view.turn().wrapping_add(self.ordered.taken() << 32) << 1;
@@ -548,7 +548,7 @@ impl Lane for Inline {
 }
 
 #[cfg(all(test, not(loom)))]
-impl Inline {
+impl InlineLane {
     /// Takes the oldest request of the queue, whoever has the baton.
     pub(crate) fn pop_started<'a>(&self, board: &'a Board) -> Option<Started<'a>> {
         board.pop_started(&self.queue)

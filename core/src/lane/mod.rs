@@ -18,14 +18,14 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
 
-use self::cold::Cold;
-use self::copy::Copy;
-use self::inline::Inline;
+use self::cold::ColdLane;
+use self::copy::CopyLane;
+use self::inline::InlineLane;
 use self::kernel::KernelLane;
 use self::null::Null;
-use self::pool::Pool;
-use self::sync::Sync;
-use self::worker::Worker;
+use self::pool::PoolLane;
+use self::sync::SyncLane;
+use self::worker::WorkerLane;
 use crate::board::{Board, By, DirectCompletions, without_taker};
 use crate::config::{Builder, ConfigError};
 use crate::queue::IndexRing;
@@ -111,12 +111,12 @@ pub(crate) const LANES: usize = 7;
 /// The lanes of one context.
 #[derive(Debug)]
 pub(crate) struct Lanes {
-    pub(crate) inline: Inline,
-    pub(crate) pool: Pool,
-    pub(crate) worker: Worker,
-    pub(crate) sync: Sync,
-    pub(crate) copy: Copy,
-    pub(crate) cold: Cold,
+    pub(crate) inline: InlineLane,
+    pub(crate) pool: PoolLane,
+    pub(crate) worker: WorkerLane,
+    pub(crate) sync: SyncLane,
+    pub(crate) copy: CopyLane,
+    pub(crate) cold: ColdLane,
     pub(crate) kernel: KernelLane,
     null: Null,
 }
@@ -126,12 +126,12 @@ impl Lanes {
     /// The builder asks for an interface of the kernel that this machine refuses.
     pub(crate) fn new(builder: &Builder, slots: usize) -> Result<Self, ConfigError> {
         Ok(Self {
-            inline: Inline::new(slots),
-            pool: Pool::new(slots),
-            worker: Worker::new(slots),
-            sync: Sync::new(),
-            copy: Copy::new(slots),
-            cold: Cold::new(slots),
+            inline: InlineLane::new(slots),
+            pool: PoolLane::new(slots),
+            worker: WorkerLane::new(slots),
+            sync: SyncLane::new(),
+            copy: CopyLane::new(slots),
+            cold: ColdLane::new(slots),
             kernel: KernelLane::new(builder, slots)?,
             null: Null,
         })

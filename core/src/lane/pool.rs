@@ -9,9 +9,9 @@ use crate::router::Call;
 
 /// The queue of the pool lane.
 #[derive(Debug)]
-pub(crate) struct Pool(IndexRing);
+pub(crate) struct PoolLane(IndexRing);
 
-impl Pool {
+impl PoolLane {
     pub(super) fn new(slots: usize) -> Self {
         Self(IndexRing::new(slots))
     }
@@ -44,7 +44,7 @@ impl Pool {
     }
 }
 
-impl Lane for Pool {
+impl Lane for PoolLane {
     fn progress(&self) -> [Progress; 2] {
         [Progress::of(&self.0), Progress::NOTHING]
     }

@@ -15,7 +15,7 @@ use crate::word::seats::{Arrival, Seats};
 
 /// Fsyncs under way, and those that wait for one.
 #[derive(Debug)]
-pub(crate) struct Sync(Seats);
+pub(crate) struct SyncLane(Seats);
 
 /// Calls `f` with each of a list of slots, which it may pass on.
 fn each_linked(board: &Board, first: u32, mut f: impl FnMut(u32)) {
@@ -27,7 +27,7 @@ fn each_linked(board: &Board, first: u32, mut f: impl FnMut(u32)) {
     }
 }
 
-impl Sync {
+impl SyncLane {
     pub(super) fn new() -> Self {
         Self(Seats::new())
     }
@@ -148,7 +148,7 @@ impl Sync {
     }
 }
 
-impl Lane for Sync {
+impl Lane for SyncLane {
     fn progress(&self) -> [Progress; 2] {
         // Those that wait here are in the hands of the thread at the seat.
         [Progress::NOTHING; 2]

@@ -17,14 +17,14 @@ use crate::sync::lock;
 
 /// The queue of the worker lane.
 #[derive(Debug)]
-pub(crate) struct Worker {
+pub(crate) struct WorkerLane {
     queue: IndexRing,
     /// Other descriptors of files that the program has closed, for those of these requests that
     /// were on them.
     kept: Mutex<Vec<(u32, Arc<Copied>)>>,
 }
 
-impl Worker {
+impl WorkerLane {
     pub(super) fn new(slots: usize) -> Self {
         Self { queue: IndexRing::new(slots), kept: Mutex::default() }
     }
@@ -122,7 +122,7 @@ impl Worker {
     }
 }
 
-impl Lane for Worker {
+impl Lane for WorkerLane {
     fn progress(&self) -> [Progress; 2] {
         [Progress::of(&self.queue), Progress::NOTHING]
     }

@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use self::poller::Poller;
-use self::pool::{Pool, PoolEntry};
+use self::pool::{PoolEntry, WorkerPool};
 use self::watchdog::{Look, Watchdog, Watched};
 use crate::affinity::CpuSet;
 use crate::board::Board;
@@ -72,7 +72,7 @@ pub(crate) struct Threads {
     cpus: Option<CpuSet>,
     /// Made before it.
     next: *const Threads,
-    pub(crate) pool: Pool,
+    pub(crate) pool: WorkerPool,
     pub(crate) poller: Poller,
     pub(crate) watchdog: Watchdog,
     /// Those that it makes never get a CPU.
@@ -114,7 +114,7 @@ impl Threads {
                 generation,
                 cpus: cpus.cloned(),
                 next: first,
-                pool: Pool::new(),
+                pool: WorkerPool::new(),
                 poller: Poller::new(),
                 watchdog: Watchdog::new(),
                 #[cfg(test)]
@@ -151,7 +151,7 @@ impl Threads {
             generation: process::enter(),
             cpus: None,
             next: std::ptr::null(),
-            pool: Pool::new(),
+            pool: WorkerPool::new(),
             poller: Poller::new(),
             watchdog: Watchdog::new(),
             still: true,

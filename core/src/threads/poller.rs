@@ -18,11 +18,11 @@ use crate::sys;
 
 #[derive(Debug)]
 pub(crate) struct Poller {
-    state: Mutex<State>,
+    state: Mutex<PollerState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct PollerState {
     waiting: Vec<Waiting>,
     /// Descriptors and directions of transfers that the thread has taken off the list to execute
     /// them: they may come back.
@@ -87,7 +87,7 @@ impl Waiting {
     }
 }
 
-impl State {
+impl PollerState {
     /// Every descriptor that is waited for, once. The longest to wait for them, if there are
     /// requests that are not for poll.
     fn collect(&mut self, set: &mut Vec<libc::pollfd>) -> Option<Duration> {
@@ -189,7 +189,7 @@ impl State {
 impl Poller {
     pub(crate) fn new() -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(PollerState {
                 waiting: Vec::new(),
                 served: Vec::new(),
                 kernels: Vec::new(),
@@ -278,7 +278,7 @@ impl Poller {
     }
 
     /// Has the thread look at the lists again. False: the caller has to make it.
-    fn wake(&self, state: &mut State) -> (bool, RawFd) {
+    fn wake(&self, state: &mut PollerState) -> (bool, RawFd) {
         let make = !std::mem::replace(&mut state.alive, true);
         if make && state.eventfd < 0 {
             state.eventfd = own::eventfd() as RawFd;

@@ -21,8 +21,8 @@ use crate::sys::{self, cpus, ticks_per_us};
 
 /// The pool.
 #[derive(Debug)]
-pub(crate) struct Pool {
-    state: Mutex<State>,
+pub(crate) struct WorkerPool {
+    state: Mutex<PoolState>,
     /// Contexts in the queue, for the worker that spins.
     queued: AtomicUsize,
     spin: Spin,
@@ -33,7 +33,7 @@ pub(crate) struct Pool {
 }
 
 #[derive(Debug)]
-struct State {
+struct PoolState {
     queue: VecDeque<Arc<dyn Tenant>>,
     idle: Vec<Arc<Parker>>,
     alive: usize,
@@ -65,7 +65,7 @@ enum Wake {
     New,
 }
 
-impl State {
+impl PoolState {
     /// Wakes or makes a worker if there is need for one and fewer than `enough` are at work.
     fn wake_one(&mut self, enough: usize) -> Wake {
         let at_work = self.at_work();
@@ -106,9 +106,9 @@ impl State {
     }
 }
 
-impl Pool {
+impl WorkerPool {
     pub(crate) fn new() -> Self {
-        let state = State {
+        let state = PoolState {
             queue: VecDeque::with_capacity(64),
             idle: Vec::with_capacity(WORKERS_MAX),
             alive: 0,
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn more_workers_come_while_many_requests_wait_or_take_long() {
-        let pool = Pool::new();
+        let pool = WorkerPool::new();
         let few = (ENOUGH_PER_CPU * cpus()).min(WORKERS_MAX);
         assert_eq!(pool.enough(few, few / FOR_EACH_WAITING), few);
         assert_eq!(pool.enough(few, few), (few + 1).min(WORKERS_MAX));

@@ -10,12 +10,12 @@ use crate::sync::lock;
 
 #[derive(Debug)]
 pub(crate) struct Watchdog {
-    state: Mutex<State>,
+    state: Mutex<WatchdogState>,
     wake: Sleep,
 }
 
 #[derive(Debug)]
-struct State {
+struct WatchdogState {
     watched: Vec<(Weak<dyn Tenant>, Watched)>,
     alive: bool,
     /// It sleeps for longer than a tick: a context that comes wakes it.
@@ -46,7 +46,7 @@ pub(crate) struct Watched {
 
 impl Watchdog {
     pub(crate) fn new() -> Self {
-        let state = State { watched: Vec::new(), alive: false, resting: false };
+        let state = WatchdogState { watched: Vec::new(), alive: false, resting: false };
         Self { state: Mutex::new(state), wake: Sleep::new() }
     }
 

@@ -45,7 +45,7 @@ fn transfer_len(request: &Request) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::{TOGETHER, at_once, follows};
-    use crate::request::{BATCH, Copied, Iovec, Request};
+    use crate::request::{BATCH, CopiedIn, Iovec, Request};
     use crate::sqe::Sqe;
 
     fn reads(lengths: &[usize], offset: u64) -> Request {
@@ -55,7 +55,7 @@ mod tests {
             [len] => Sqe { len: *len as u32, off: offset, ..Sqe::read(3, &mut [], 0) },
             _ => Sqe::readv(3, &raw const iov[..], offset),
         };
-        let copied = Some(Box::new(Copied { iov, ..Copied::default() }));
+        let copied = Some(Box::new(CopiedIn { iov, ..CopiedIn::default() }));
         Request { sqe, copied, ..Request::zero() }
     }
 

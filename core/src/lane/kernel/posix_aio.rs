@@ -122,13 +122,13 @@ pub(super) struct PosixAio {
     functions: &'static Functions,
     /// One for each slot, and as many as the teller can have in hand.
     blocks: Box<[UnsafeCell<aiocb>]>,
-    state: Mutex<State>,
+    state: Mutex<AioState>,
     pool: usize,
     fds: Eventfds,
 }
 
 #[derive(Debug)]
-struct State {
+struct AioState {
     files: Vec<File>,
     in_flight: Vec<InFlight>,
     /// The reaper sleeps, and is to be woken by the first completion.
@@ -305,7 +305,7 @@ impl PosixAio {
         Ok(Self {
             functions,
             blocks: (0..blocks).map(|_| UnsafeCell::new(zeroed())).collect(),
-            state: Mutex::new(State {
+            state: Mutex::new(AioState {
                 files: Vec::new(),
                 in_flight: Vec::new(),
                 asleep: false,
@@ -319,7 +319,7 @@ impl PosixAio {
     }
 
     /// Has the teller look after it. False: there can be no thread.
-    fn call_teller(self: &Arc<Self>, state: &mut State) -> bool {
+    fn call_teller(self: &Arc<Self>, state: &mut AioState) -> bool {
         state.is_watched = state.is_watched || TELLER.call(self);
         state.is_watched
     }
@@ -328,7 +328,7 @@ impl PosixAio {
     /// the rest on the list. False: nothing is left to be told of.
     fn tell(&self, list: &mut List) -> bool {
         let mut state = lock(&self.state);
-        let State { in_flight, watched, free, asleep, .. } = &mut *state;
+        let AioState { in_flight, watched, free, asleep, .. } = &mut *state;
         let is_over = |block: &u32| !in_flight.iter().any(|one| one.block == *block);
         free.extend(watched.drain(..).filter(is_over));
         let (mut any, mut is_to_tell, mut wakes) = (false, false, false);
@@ -380,7 +380,7 @@ impl PosixAio {
     }
 }
 
-impl State {
+impl AioState {
     /// The open file behind a number, and an idle descriptor of it, or the least busy one.
     fn descriptor(&mut self, fd: RawFd, pool: usize) -> Result<(u64, usize, RawFd), i32> {
         let flags = sys::status_flags(fd);
