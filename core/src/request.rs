@@ -455,6 +455,12 @@ impl Slot {
         }
     }
 
+    /// Is it `key`'s, and being executed, as far as a cancel can see? The caller does not own the slot.
+    pub(crate) fn cancel_finds_started(&self, key: u64) -> bool {
+        let phase = self.state.load(Ordering::Acquire) & phase::MASK;
+        self.key.load(Ordering::Relaxed) == key && matches!(phase, phase::STARTED | phase::KERNEL)
+    }
+
     /// Its completion was reaped: may the slot be given back now? Not while the number of a
     /// cancelled request is still in a ring; whoever pops it does so then.
     #[inline]

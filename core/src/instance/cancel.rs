@@ -4,6 +4,9 @@ use super::Instance;
 use crate::request::Cancel;
 use crate::sync::Patience;
 
+/// More looks than a thread takes that is preempted between two steps of a request, to come back.
+const LOOKS: u32 = 10_000;
+
 /// One use of a slot: what [`Instance::in_flight_on`] gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InFlight {
@@ -80,29 +83,35 @@ impl Instance {
     }
 
     pub(super) fn cancel_slot(&self, index: u32, key: u64) -> Cancel {
-        match self.board.slot(index).cancel_queued(key) {
-            Cancel::Done => {
-                self.board.post_canceled(index);
-                Cancel::Done
+        let slot = self.board.slot(index);
+        let mut patience = Patience::default();
+        for _ in 0..LOOKS {
+            match slot.cancel_queued(key) {
+                Cancel::Done => {
+                    self.board.post_canceled(index);
+                    return Cancel::Done;
+                }
+                Cancel::Polling if self.retract(index, key) => {
+                    slot.done();
+                    self.board.post_canceled(index);
+                    return Cancel::Done;
+                }
+                // The poller has just taken it off, and tries it.
+                Cancel::Polling | Cancel::Started if self.outlasts_try(index) => {}
+                // Or it has tried it, between the two looks: then the request waits again.
+                Cancel::Started if !slot.cancel_finds_started(key) => {}
+                // aio_cancel(3): the first of a stream counts as one that is being executed.
+                Cancel::Polling if self.board.has_sink() => return Cancel::Started,
+                // Taken off by a thread that has not begun it yet, or back already.
+                Cancel::Polling => patience.wait(),
+                other => return other,
             }
-            Cancel::Polling if self.retract(index, key) => {
-                self.board.slot(index).done();
-                self.board.post_canceled(index);
-                Cancel::Done
-            }
-            // The poller has just taken it off, and tries it.
-            Cancel::Polling | Cancel::Started if self.outlasts_try(index) => {
-                self.cancel_slot(index, key)
-            }
-            Cancel::Polling => Cancel::Started,
-            other => other,
         }
+        Cancel::Started
     }
 
     /// Is the poller trying it, without waiting? Then it is through with that when this comes back.
     fn outlasts_try(&self, index: u32) -> bool {
-        /// More than a thread that is preempted in such a try takes to come back.
-        const LOOKS: u32 = 10_000;
         let is_tried =
             || !self.board.has_sink() && self.threads.poller.is_trying(self.board.slot(index));
         if !is_tried() {
