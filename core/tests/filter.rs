@@ -417,7 +417,7 @@ impl Check<'_> {
 }
 
 /// Runs of each cell in which a call is looked for.
-const TRIES: usize = 3;
+const TRIES: usize = 12;
 
 const ERRNOS: [i32; 2] = [libc::EPERM, libc::ENOSYS];
 
