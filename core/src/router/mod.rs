@@ -76,6 +76,11 @@ pub(crate) fn sync_ended() {
     SYNCING.fetch_sub(1, Ordering::Relaxed);
 }
 
+/// This process is the child of a fork: the fsyncs of its parent's threads never end here.
+pub(crate) fn forget_syncs() {
+    SYNCING.store(0, Ordering::Relaxed);
+}
+
 /// So many cold reads may be on their way from the device now.
 #[inline]
 pub(crate) fn coming_max() -> usize {

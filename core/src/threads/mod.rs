@@ -19,6 +19,7 @@ use crate::affinity::CpuSet;
 use crate::board::Board;
 use crate::process;
 use crate::reserve::has_memory;
+use crate::router::forget_syncs;
 use crate::sys;
 
 /// What the threads of a process ask of a context.
@@ -103,11 +104,13 @@ impl Threads {
         loop {
             let first = CURRENT.load(Ordering::Acquire);
             let mut at = first.cast_const();
+            let mut is_first = true;
             // SAFETY: null, or a set that was leaked below.
             while let Some(threads) = unsafe { at.as_ref() } {
                 if threads.generation == generation && threads.cpus.as_ref() == cpus {
                     return threads;
                 }
+                is_first &= threads.generation != generation;
                 at = threads.next;
             }
             let new = Box::into_raw(Box::new(Self {
@@ -122,6 +125,7 @@ impl Threads {
             }));
             match CURRENT.compare_exchange(first, new, Ordering::AcqRel, Ordering::Relaxed) {
                 // Leaked: threads and contexts refer to it as long as the process lives.
+                Ok(_) if is_first => forget_syncs(),
                 Ok(_) => {}
                 // SAFETY: made above and seen by nobody.
                 Err(_) => drop(unsafe { Box::from_raw(new) }),
