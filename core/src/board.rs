@@ -71,7 +71,7 @@ pub(crate) trait Dispatcher: Send + Sync + fmt::Debug {
     fn submit(&self, slots: &[u32]);
 
     /// Decides where requests run, before the first.
-    fn place(&self, choice: &affinity::Choice);
+    fn place(&self, choice: &affinity::EffectivePlacement);
 
     /// A request that the poller had passed on to a worker has ended, or was withdrawn.
     fn passed_on_ended(&self, number: u32);
@@ -95,7 +95,7 @@ pub(crate) enum How {
 /// Where a context's requests run and complete, if it is placed: `affinity/placed.rs`.
 pub(crate) trait Placing: Send + Sync + fmt::Debug {
     /// What has become of the placement; none before the first submit.
-    fn choice(&self) -> Option<&affinity::Choice>;
+    fn choice(&self) -> Option<&affinity::EffectivePlacement>;
 
     /// Requests are about to be handed to their lanes by the calling thread.
     fn submitted(&self, board: &Board, slots: &[u32]);

@@ -130,7 +130,7 @@ impl Context {
 
     /// Where its requests run, and where that is not what was asked for and why; none before the
     /// first submit, which finds it out, and if nothing was asked for.
-    pub fn placement(&self) -> Option<&crate::affinity::Choice> {
+    pub fn placement(&self) -> Option<&crate::affinity::EffectivePlacement> {
         self.instance.placement()
     }
 

@@ -20,7 +20,7 @@ pub(crate) fn count_up(fd: RawFd, n: u32) {
         None => sys::status_flags(fd) as i32 & libc::O_NONBLOCK == 0,
     };
     if blocks {
-        let _turn = Turn::take();
+        let _turn = EventfdTurn::take();
         // What one write may add cannot be asked; that 1 fits can.
         (0..n).take_while(|_| is_writable(fd)).for_each(|_| _ = sys::eventfd_add(fd, 1));
     } else if sys::eventfd_add(fd, u64::from(n)) == -(libc::EAGAIN as sys::Ret) {
@@ -41,9 +41,9 @@ static TURN: AtomicU64 = AtomicU64::new(0);
 /// The right to look at an eventfd and write to it: without it, two threads could find that 1 fits,
 /// and one of them would block.
 #[derive(Debug)]
-struct Turn;
+struct EventfdTurn;
 
-impl Turn {
+impl EventfdTurn {
     fn take() -> Self {
         // Never 0, also where no context was made yet.
         let me = process::enter();
@@ -59,7 +59,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for EventfdTurn {
     fn drop(&mut self) {
         TURN.store(0, Ordering::Release);
     }

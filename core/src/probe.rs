@@ -16,7 +16,7 @@ use std::fmt;
 use std::path::Path;
 
 pub use cause::{Cause, Refusal};
-pub use facts::{Facts, Limit};
+pub use facts::{Limit, MachineFacts};
 pub use folder::{Answer, Asynchrony, Folder, Timing};
 
 use crate::config::EngineKind;
@@ -59,7 +59,7 @@ impl fmt::Display for Engine {
 #[non_exhaustive]
 pub struct Probe {
     /// What could be read.
-    pub facts: Facts,
+    pub facts: MachineFacts,
     /// What was tried: io_uring, linux_aio, posix_aio, workers.
     pub engines: Vec<Engine>,
 }
@@ -68,7 +68,7 @@ impl Probe {
     /// Tries every engine. Takes milliseconds, starts a thread that ends at once, and leaves
     /// nothing behind.
     pub fn look() -> Self {
-        let mut facts = Facts::look();
+        let mut facts = MachineFacts::look();
         facts.count_processes();
         let thread = tries::thread();
         let engines = TRIED.map(|kind| {
@@ -105,7 +105,7 @@ impl Probe {
     }
 }
 
-fn posix_aio_note(facts: &Facts) -> String {
+fn posix_aio_note(facts: &MachineFacts) -> String {
     format!(
         "{}: executes on threads of its own, which count in RLIMIT_NPROC ({})",
         facts.c_library, facts.nproc
@@ -116,7 +116,7 @@ fn posix_aio_note(facts: &Facts) -> String {
 ///
 /// Of `workers` and `posix_aio` it is the errno of a thread that could not be started.
 pub fn explain(kind: EngineKind, errno: i32) -> Refusal {
-    let mut facts = Facts::look();
+    let mut facts = MachineFacts::look();
     let call = match kind {
         EngineKind::IoUring => "io_uring_setup",
         EngineKind::LinuxAio => "io_setup",
@@ -135,7 +135,7 @@ pub fn errno_name(errno: i32) -> Option<&'static str> {
 
 /// Where `auto` sends a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lane {
+pub enum ExpectedLane {
     /// One after the other, by whoever holds the baton.
     Inline,
     /// Each to a worker of its own.
@@ -146,7 +146,7 @@ pub enum Lane {
     Kernel(EngineKind),
 }
 
-impl fmt::Display for Lane {
+impl fmt::Display for ExpectedLane {
     /// `inline`, `pool`, `cold`, or the name of the kernel's engine.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -161,18 +161,18 @@ impl fmt::Display for Lane {
 /// Where `auto` would send requests at first; after that it goes by their timing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Lanes {
+pub struct ExpectedLanes {
     /// Buffered reads and writes that find their pages in the cache.
-    pub cached: Lane,
+    pub cached: ExpectedLane,
     /// Buffered reads that have to go to the device.
-    pub cold: Lane,
+    pub cold: ExpectedLane,
     /// Direct reads and writes; `None` if direct I/O is refused here.
-    pub direct: Option<Lane>,
+    pub direct: Option<ExpectedLane>,
     /// Why direct ones go there.
     pub reason: &'static str,
 }
 
-impl Lanes {
+impl ExpectedLanes {
     fn choose(
         probe: &Probe,
         nowait_read: &Answer,
@@ -180,7 +180,7 @@ impl Lanes {
         asynchrony: &Asynchrony,
     ) -> Self {
         let threads = probe.allows(EngineKind::Workers);
-        let pool = if threads { Lane::Pool } else { Lane::Inline };
+        let pool = if threads { ExpectedLane::Pool } else { ExpectedLane::Inline };
         let kernel = KERNEL_ENGINES.into_iter().find(|&kind| probe.allows(kind));
         let (direct, reason) = match (direct, asynchrony, kernel) {
             (Answer::Refused(_), ..) => (None, "no direct I/O here"),
@@ -191,16 +191,16 @@ impl Lanes {
                 (Some(pool), "submitting to the kernel blocks here, and no thread can be started")
             }
             (_, Asynchrony::Asynchronous(_), Some(kind)) => {
-                (Some(Lane::Kernel(kind)), "the kernel needs no thread for each request")
+                (Some(ExpectedLane::Kernel(kind)), "the kernel needs no thread for each request")
             }
             (_, _, Some(kind)) => {
-                (Some(Lane::Kernel(kind)), "it is allowed, and nothing speaks against it")
+                (Some(ExpectedLane::Kernel(kind)), "it is allowed, and nothing speaks against it")
             }
             _ if threads => (Some(pool), "the kernel's asynchronous interfaces are refused"),
             _ => (Some(pool), "neither the kernel's interfaces nor threads are allowed"),
         };
-        let cold = if threads && nowait_read.works() { Lane::Cold } else { pool };
-        Self { cached: Lane::Inline, cold, direct, reason }
+        let cold = if threads && nowait_read.works() { ExpectedLane::Cold } else { pool };
+        Self { cached: ExpectedLane::Inline, cold, direct, reason }
     }
 }
 
@@ -210,12 +210,12 @@ mod tests {
 
     fn probe(allowed: &[EngineKind]) -> Probe {
         let refusal = |kind| {
-            let refusal = cause::find("io_setup", libc::EPERM, &Facts::default());
+            let refusal = cause::find("io_setup", libc::EPERM, &MachineFacts::default());
             (!allowed.contains(&kind)).then_some(refusal)
         };
         let engines =
             TRIED.map(|kind| Engine { kind, refusal: refusal(kind), note: String::new() });
-        Probe { facts: Facts::default(), engines: engines.into() }
+        Probe { facts: MachineFacts::default(), engines: engines.into() }
     }
 
     #[test]
@@ -255,28 +255,30 @@ mod tests {
         let slow = Asynchrony::Synchronous(timing);
         let untried = Asynchrony::Untried("x");
         let cases = [
-            (&[LinuxAio, IoUring, Workers][..], &fast, Lane::Kernel(LinuxAio)),
-            (&[IoUring, Workers], &untried, Lane::Kernel(IoUring)),
-            (&[LinuxAio, IoUring, Workers], &slow, Lane::Pool),
-            (&[Workers], &untried, Lane::Pool),
-            (&[LinuxAio], &slow, Lane::Inline),
-            (&[], &untried, Lane::Inline),
+            (&[LinuxAio, IoUring, Workers][..], &fast, ExpectedLane::Kernel(LinuxAio)),
+            (&[IoUring, Workers], &untried, ExpectedLane::Kernel(IoUring)),
+            (&[LinuxAio, IoUring, Workers], &slow, ExpectedLane::Pool),
+            (&[Workers], &untried, ExpectedLane::Pool),
+            (&[LinuxAio], &slow, ExpectedLane::Inline),
+            (&[], &untried, ExpectedLane::Inline),
         ];
         for (allowed, asynchrony, expected) in cases {
-            let lanes = Lanes::choose(&probe(allowed), &Answer::Works, &Answer::Works, asynchrony);
+            let lanes =
+                ExpectedLanes::choose(&probe(allowed), &Answer::Works, &Answer::Works, asynchrony);
             assert_eq!(lanes.direct, Some(expected), "{allowed:?}, {asynchrony:?}");
-            assert_eq!(lanes.cached, Lane::Inline);
-            let cold = if allowed.contains(&Workers) { Lane::Cold } else { Lane::Inline };
+            assert_eq!(lanes.cached, ExpectedLane::Inline);
+            let cold =
+                if allowed.contains(&Workers) { ExpectedLane::Cold } else { ExpectedLane::Inline };
             assert_eq!(lanes.cold, cold, "{allowed:?}");
         }
-        let refusal = cause::find("open", libc::EINVAL, &Facts::default());
+        let refusal = cause::find("open", libc::EINVAL, &MachineFacts::default());
         let refused = Answer::Refused(refusal);
-        let lanes = Lanes::choose(&probe(&[Workers]), &refused, &refused, &untried);
-        assert_eq!((lanes.direct, lanes.cold), (None, Lane::Pool));
+        let lanes = ExpectedLanes::choose(&probe(&[Workers]), &refused, &refused, &untried);
+        assert_eq!((lanes.direct, lanes.cold), (None, ExpectedLane::Pool));
         // A folder that takes no scratch file may still hold files to be read directly.
         let unknown = Answer::Untried("x");
-        let lanes = Lanes::choose(&probe(&[Workers]), &unknown, &unknown, &untried);
-        assert_eq!(lanes.direct, Some(Lane::Pool));
+        let lanes = ExpectedLanes::choose(&probe(&[Workers]), &unknown, &unknown, &untried);
+        assert_eq!(lanes.direct, Some(ExpectedLane::Pool));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use self::histogram::Histogram;
 pub use self::histogram::{Distribution, Latency};
-use self::region::Place;
+use self::region::ContextPlace;
 pub use self::region::{ContextNow, ProcessId, Region, observe, publish_to};
 
 macro_rules! counters {
@@ -156,7 +156,7 @@ impl Snapshot {
 #[derive(Debug)]
 pub(crate) struct Counting {
     counters: CountersOf,
-    place: Option<Place>,
+    place: Option<ContextPlace>,
     /// What the place had counted before, if somebody will ask for what this context has.
     before: Option<Box<Snapshot>>,
 }

@@ -17,9 +17,22 @@ pub(crate) type Ret = isize;
 /// The kernel's bound for one transfer, in bytes (read(2)).
 pub(crate) const MAX_RW_COUNT: usize = 0x7fff_f000;
 
+#[cfg(miri)]
+pub(crate) mod miri;
+
+#[cfg(not(miri))]
 macro_rules! call {
     ($nr:ident $(, $arg:expr)*) => {
         syscalls::raw_syscall!(Sysno::$nr $(, $arg)*) as Ret
+    };
+}
+#[cfg(miri)]
+macro_rules! call {
+    ($nr:ident $(, $arg:expr)*) => {
+        $crate::sys::miri::call(
+            Sysno::$nr,
+            &[$($crate::sys::miri::Argument::word($arg)),*],
+        )
     };
 }
 #[cfg(not(loom))]
@@ -505,6 +518,9 @@ impl Uncancelable {
         unsafe extern "C" {
             fn pthread_setcancelstate(state: i32, old: *mut i32) -> i32;
         }
+        if cfg!(miri) {
+            return 0;
+        }
         let mut old = 0;
         // SAFETY: a known state, and a place for the old one (pthread_setcancelstate(3)).
         unsafe { pthread_setcancelstate(state, &raw mut old) };
@@ -522,6 +538,12 @@ impl Drop for Uncancelable {
     fn drop(&mut self) {
         Self::exchange(self.0);
     }
+}
+
+/// Names the calling thread (PR_SET_NAME); the kernel cuts a long name short.
+pub(crate) fn name_thread(name: &std::ffi::CStr) {
+    // SAFETY: a name that ends in NUL.
+    unsafe { call!(prctl, libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0) };
 }
 
 /// How often the calling thread has slept (getrusage(2), voluntary switches), and not been
@@ -705,6 +727,9 @@ pub(crate) fn writable(address: usize) -> bool {
 #[cfg(not(loom))]
 #[inline]
 pub(crate) fn cpu() -> usize {
+    if cfg!(miri) {
+        return 0;
+    }
     // SAFETY: takes nothing; libc's version runs in the vDSO or reads the thread's rseq area.
     usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
 }

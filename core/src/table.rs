@@ -14,7 +14,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 pub use self::entry::Pinned;
-use self::entry::{Entry, OTHER, Pin, is_pinned};
+use self::entry::{OTHER, Pin, TableEntry, is_pinned};
 pub use self::hazard::{Look, prepare_readers};
 use crate::reserve::has_memory;
 use crate::sync::{Patience, lock};
@@ -38,7 +38,7 @@ pub struct Table<T> {
     memory: Mapping,
     /// At each index, what has the pages whose number ends in it: as many as there are pages, so no
     /// two share one.
-    entries: Box<[Entry<T>]>,
+    entries: Box<[TableEntry<T>]>,
     /// The offset in bytes of the last entry: as they are a power of two, it has all bits that an
     /// offset can have.
     mask: usize,
@@ -91,7 +91,7 @@ impl Pages {
 
 impl<T> Table<T> {
     /// What each page of the reservation takes here.
-    const BYTES: usize = size_of::<Entry<T>>() + size_of::<AtomicU32>() + size_of::<bool>();
+    const BYTES: usize = size_of::<TableEntry<T>>() + size_of::<AtomicU32>() + size_of::<bool>();
 
     /// Reserves address space.
     ///
@@ -105,13 +105,13 @@ impl<T> Table<T> {
                 Ok(_) if !has_memory(pages * Self::BYTES + SPARE) => {}
                 Ok(memory) => {
                     // SAFETY: zero is no handle and a null pointer.
-                    let entries: Box<[Entry<T>]> =
+                    let entries: Box<[TableEntry<T>]> =
                         unsafe { Box::new_zeroed_slice(pages).assume_init() };
                     // SAFETY: zero is a number.
                     let pins = unsafe { Box::new_zeroed_slice(pages).assume_init() };
                     let runs = Mutex::new(Runs { used: vec![false; pages], hint: 0 });
                     let reached = AtomicUsize::new(0);
-                    let mask = (pages - 1) * size_of::<Entry<T>>();
+                    let mask = (pages - 1) * size_of::<TableEntry<T>>();
                     let table = Self { memory, entries, mask, pins, runs, reached };
                     table.entries[table.index(0)].refuse_null();
                     return Ok(table);
@@ -197,9 +197,9 @@ impl<T> Table<T> {
 
     /// The entry at [`Table::index`].
     #[inline]
-    fn entry(&self, handle: usize) -> &Entry<T> {
+    fn entry(&self, handle: usize) -> &TableEntry<T> {
         // The same in bytes, with one shift for both the division and the size of an entry.
-        let offset = (handle / (PAGE / size_of::<Entry<T>>())) & self.mask;
+        let offset = (handle / (PAGE / size_of::<TableEntry<T>>())) & self.mask;
         // SAFETY: the mask leaves a multiple of an entry's size below that of all entries.
         unsafe { &*self.entries.as_ptr().byte_add(offset) }
     }

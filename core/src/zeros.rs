@@ -45,11 +45,11 @@ unsafe impl Zero for u32 {
 #[derive(Debug)]
 pub(crate) struct Zeros<T> {
     values: NonNull<[T]>,
-    memory: Memory,
+    memory: Backing,
 }
 
 #[derive(Debug)]
-enum Memory {
+enum Backing {
     /// `values` is from a box.
     Heap,
     /// It lies in here.
@@ -69,12 +69,12 @@ impl<T: Zero> Zeros<T> {
             if let Ok(mapping) = Mapping::new(size_of::<T>() * count, protection) {
                 let first = NonNull::new(mapping.base().cast::<T>()).expect("not at address 0");
                 let values = NonNull::slice_from_raw_parts(first, count);
-                return Self { values, memory: Memory::Mapped { _mapping: mapping } };
+                return Self { values, memory: Backing::Mapped { _mapping: mapping } };
             }
         }
         let values: Box<[T]> = (0..count).map(|_| T::zero()).collect();
         let values = NonNull::new(Box::into_raw(values)).expect("a box is not null");
-        Self { values, memory: Memory::Heap }
+        Self { values, memory: Backing::Heap }
     }
 }
 
@@ -100,9 +100,9 @@ impl<T> Drop for Zeros<T> {
     fn drop(&mut self) {
         match self.memory {
             // SAFETY: from a box in `new`, and gone with this.
-            Memory::Heap => drop(unsafe { Box::from_raw(self.values.as_ptr()) }),
+            Backing::Heap => drop(unsafe { Box::from_raw(self.values.as_ptr()) }),
             // SAFETY: valid values, used by nobody any more; the mapping goes after this.
-            Memory::Mapped { .. } => unsafe { self.values.drop_in_place() },
+            Backing::Mapped { .. } => unsafe { self.values.drop_in_place() },
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::CPUS_MAX;
-use super::completion::{Chain, List, Owner};
+use super::completion::{Chain, CompletionList, Owner};
 use crate::board::{Board, Dispatcher, How};
 use crate::process;
 use crate::router::tuning::RETIRE_AFTER;
@@ -14,7 +14,7 @@ use crate::threads;
 
 /// A completion on its way to the CPU where it is wanted.
 #[derive(Debug)]
-pub(super) struct Done {
+pub(super) struct RemoteCompletion {
     /// Alive as long as one of its slots is held, or whoever holds the newest of a chain.
     pub(super) board: *const Board,
     /// The newest of a chain keeps the context for all of them.
@@ -25,13 +25,13 @@ pub(super) struct Done {
 }
 
 // SAFETY: a board can be used from any thread.
-unsafe impl Send for Done {}
+unsafe impl Send for RemoteCompletion {}
 
 /// A CPU's list, and its thread if it has one.
 #[derive(Debug)]
 pub(super) struct Completer {
     cpu: usize,
-    list: List<Done>,
+    list: CompletionList<RemoteCompletion>,
 }
 
 /// Those of a process, by CPU.
@@ -67,9 +67,10 @@ impl Completers {
     }
 
     /// Has the CPU's thread complete what is on the chain.
-    pub(super) fn add(&'static self, cpu: usize, chain: Chain<Done>) {
+    pub(super) fn add(&'static self, cpu: usize, chain: Chain<RemoteCompletion>) {
         let place = &self.by_cpu[cpu.min(CPUS_MAX - 1)];
-        let completer = place.get_or_init(|| Box::new(Completer { cpu, list: List::new() }));
+        let completer =
+            place.get_or_init(|| Box::new(Completer { cpu, list: CompletionList::new() }));
         match completer.list.add(chain) {
             Owner::Awake => {}
             Owner::Asleep => completer.list.wake(),

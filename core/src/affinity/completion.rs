@@ -93,7 +93,7 @@ pub enum Owner {
 
 /// The list.
 #[derive(Debug)]
-pub struct List<T> {
+pub struct CompletionList<T> {
     head: AtomicPtr<Node<T>>,
     sleep: Sleep,
 }
@@ -115,7 +115,7 @@ fn is_node<T>(head: *mut Node<T>) -> bool {
     head.addr() > 2
 }
 
-impl<T> List<T> {
+impl<T> CompletionList<T> {
     /// An empty list without an owner.
     pub fn new() -> Self {
         Self { head: AtomicPtr::new(gone()), sleep: Sleep::new() }
@@ -222,11 +222,11 @@ impl<T> List<T> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{Chain, List, Node, Owner};
+    use super::{Chain, CompletionList, Node, Owner};
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
 
-    fn add(list: &List<u64>, nodes: &[Node<u64>], items: &[u64]) -> Owner {
+    fn add(list: &CompletionList<u64>, nodes: &[Node<u64>], items: &[u64]) -> Owner {
         let mut chain = Chain::new();
         for (node, &item) in nodes.iter().zip(items) {
             // SAFETY: the tests use each node once, or again after it was drained.
@@ -235,7 +235,7 @@ mod tests {
         list.add(chain)
     }
 
-    fn drain(list: &List<u64>) -> Vec<u64> {
+    fn drain(list: &CompletionList<u64>) -> Vec<u64> {
         let mut items = Vec::new();
         list.drain(|item| items.push(item));
         items
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn chains_are_drained_in_the_order_in_which_they_were_added() {
-        let list = List::new();
+        let list = CompletionList::new();
         let nodes: Vec<Node<u64>> = (0..5).map(|_| Node::new()).collect();
         for lap in 0..3u64 {
             let owner = add(&list, &nodes[..3], &[lap, lap + 1, lap + 2]);
@@ -260,7 +260,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "futex(2) is inline assembly here, which Miri does not execute")]
     fn an_owner_that_nobody_wakes_is_gone_after_its_sleep() {
-        let list = List::<u64>::new();
+        let list = CompletionList::<u64>::new();
         assert!(drain(&list).is_empty());
         assert!(!list.rest(Some(Duration::from_millis(1))));
         let node = [Node::new()];
@@ -272,7 +272,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "futex(2) is inline assembly here, which Miri does not execute")]
     fn nothing_is_lost_and_the_owner_sleeps_in_between() {
         const EACH: u64 = 20_000;
-        let (list, sum) = (List::<u64>::new(), AtomicU64::new(0));
+        let (list, sum) = (CompletionList::<u64>::new(), AtomicU64::new(0));
         let nodes: Vec<Vec<Node<u64>>> =
             (0..3).map(|_| (0..EACH).map(|_| Node::new()).collect()).collect();
         list.drain(|_| ());
@@ -305,19 +305,22 @@ mod loom_models {
     //! Failure would look like: an item missing or twice, a node that two threads touch, or an
     //! owner that sleeps although something is on its list (loom reports a deadlock).
 
-    use super::{Chain, List, Node, Owner, asleep, awake};
+    use super::{Chain, CompletionList, Node, Owner, asleep, awake};
     use crate::sync::{AtomicBool, Ordering};
     use loom::sync::Arc;
     use loom::thread;
 
     struct Model {
-        list: List<u32>,
+        list: CompletionList<u32>,
         nodes: [Node<u32>; 3],
     }
 
     impl Model {
         fn new() -> Arc<Self> {
-            Arc::new(Self { list: List::new(), nodes: [Node::new(), Node::new(), Node::new()] })
+            Arc::new(Self {
+                list: CompletionList::new(),
+                nodes: [Node::new(), Node::new(), Node::new()],
+            })
         }
 
         fn add(&self, items: &[u32]) -> Owner {

@@ -15,13 +15,13 @@ mod topology;
 /// The list of completions, for the experiment that measures what adding to it costs.
 #[doc(hidden)]
 pub mod list {
-    pub use super::completion::{Chain, List, Node, Owner};
+    pub use super::completion::{Chain, CompletionList, Node, Owner};
 }
 
 pub use cpus::{BadList, CpuSet};
 pub use device::{Device, Queue};
 pub use placement::{
-    Affinity, COMPLETION_VARIABLE, Choice, Placement, QUEUE_VARIABLE, RQ_VARIABLE,
+    Affinity, COMPLETION_VARIABLE, EffectivePlacement, Placement, QUEUE_VARIABLE, RQ_VARIABLE,
 };
 pub use topology::{CellKind, Topology};
 

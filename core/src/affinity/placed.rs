@@ -10,9 +10,9 @@ use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{OnceLock, Weak};
 
-use super::completers::{Completers, Done};
+use super::completers::{Completers, RemoteCompletion};
 use super::completion::{Chain, Node};
-use super::{Choice, CpuSet, Device, Placement, Topology, thread_affinity};
+use super::{CpuSet, Device, EffectivePlacement, Placement, Topology, thread_affinity};
 use crate::board::{Board, Dispatcher, How, Placing};
 use crate::config::{Builder, ConfigError, Handler};
 use crate::cqe::Cqe;
@@ -32,14 +32,14 @@ pub(crate) struct Placed {
     topology: Topology,
     owner: Weak<dyn Dispatcher>,
     completers: &'static Completers,
-    found: OnceLock<Found>,
+    found: OnceLock<Detected>,
     requests: Box<[Whereabouts]>,
 }
 
 /// What the first submit found out.
 #[derive(Debug)]
-struct Found {
-    choice: Choice,
+struct Detected {
+    choice: EffectivePlacement,
     /// By the CPU that a request was executed on: the CPUs of the cells that serve its interrupt.
     near_interrupt: Vec<CpuSet>,
     /// By the CPU that it was submitted on: where it completes if it does not where it came up.
@@ -53,14 +53,14 @@ struct Whereabouts {
     home: AtomicU32,
     /// The CPU that has executed it, or handed it to the kernel.
     ran: AtomicU32,
-    node: Node<Done>,
+    node: Node<RemoteCompletion>,
 }
 
 /// For one CPU: a chain, and what will be its last, which is to keep the context.
 struct Gathering {
     cpu: usize,
-    chain: Chain<Done>,
-    last: Option<Done>,
+    chain: Chain<RemoteCompletion>,
+    last: Option<RemoteCompletion>,
 }
 
 /// Completions for other CPUs that one thread has come by at the same time.
@@ -107,7 +107,7 @@ impl Placed {
     }
 
     #[cold]
-    fn find(&self, cpu: usize, fd: RawFd) -> Found {
+    fn find(&self, cpu: usize, fd: RawFd) -> Detected {
         let topology = &self.topology;
         let device = device_behind(fd);
         let confined = thread_affinity().unwrap_or_default();
@@ -131,11 +131,11 @@ impl Placed {
             }
         };
         let near_interrupt = near_interrupt.collect();
-        Found { near_interrupt, away: (0..cpus).map(away).collect(), choice }
+        Detected { near_interrupt, away: (0..cpus).map(away).collect(), choice }
     }
 
     /// The CPU on which a request completes that has come up on `here`.
-    fn target(&self, found: &Found, home: usize, here: usize) -> usize {
+    fn target(&self, found: &Detected, home: usize, here: usize) -> usize {
         let same_cell = || self.topology.cell_of(home) == self.topology.cell_of(here);
         let stays = found.choice.completion.as_ref().is_none_or(|cpus| cpus.contains(here))
             && match found.choice.rq_affinity {
@@ -149,7 +149,7 @@ impl Placed {
 
 impl Placing for Placed {
     /// What has become of the placement; none before the first submit.
-    fn choice(&self) -> Option<&Choice> {
+    fn choice(&self) -> Option<&EffectivePlacement> {
         self.found.get().map(|found| &found.choice)
     }
 
@@ -198,7 +198,7 @@ impl Placing for Placed {
         }
         let Some(owner) = self.owner.upgrade() else { return false };
         let board = std::ptr::from_ref(owner.board());
-        let mut done = Done { board, keep: None, slot: index, result, how };
+        let mut done = RemoteCompletion { board, keep: None, slot: index, result, how };
         let gathered = GATHERING.get();
         // SAFETY: null, or on this very thread's stack, below this call, and used by nobody else.
         if let Some(gathered) = unsafe { gathered.as_mut() }
@@ -231,13 +231,13 @@ impl Placing for Placed {
         let chains = [const { None }; GATHERED];
         let mut gathered = Gathered { board: std::ptr::from_ref(board), chains };
         /// Puts back what was there, also past a panic.
-        struct Before(*mut Gathered);
-        impl Drop for Before {
+        struct PreviousGathered(*mut Gathered);
+        impl Drop for PreviousGathered {
             fn drop(&mut self) {
                 GATHERING.set(self.0);
             }
         }
-        let before = Before(GATHERING.replace(&raw mut gathered));
+        let before = PreviousGathered(GATHERING.replace(&raw mut gathered));
         f();
         drop(before);
         for Gathering { cpu, mut chain, last } in gathered.chains.into_iter().flatten() {

@@ -78,7 +78,7 @@ pub struct Placement {
 
 /// What has become of a [`Placement`] on a machine, for the requests of one context.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Choice {
+pub struct EffectivePlacement {
     /// As [`Placement::queue`]; none if it is left to the scheduler.
     pub queue: Option<CpuSet>,
     /// As [`Placement::completion`]; none if it is left to the scheduler.
@@ -89,7 +89,7 @@ pub struct Choice {
     pub notes: Vec<String>,
 }
 
-impl fmt::Display for Choice {
+impl fmt::Display for EffectivePlacement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cpus = |cpus: &Option<CpuSet>| cpus.as_ref().map_or("any".into(), CpuSet::to_string);
         let (queue, completion) = (cpus(&self.queue), cpus(&self.completion));
@@ -158,7 +158,7 @@ impl Placement {
         confined: &CpuSet,
         cpu: usize,
         device: Result<&Device, &str>,
-    ) -> Choice {
+    ) -> EffectivePlacement {
         let here: CpuSet = [cpu].into_iter().collect();
         let cell = topology.cells_around(&here);
         let application = if !confined.is_empty() && confined.is_within(&cell) {
@@ -174,7 +174,7 @@ impl Placement {
         };
         let queue = find("queue_affinity", &self.queue);
         let completion = find("completion_affinity", &self.completion);
-        Choice { queue, completion, rq_affinity: self.rq_affinity, notes }
+        EffectivePlacement { queue, completion, rq_affinity: self.rq_affinity, notes }
     }
 }
 

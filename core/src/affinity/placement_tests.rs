@@ -1,7 +1,7 @@
 //! What is asked for is refused with a reason, or found, or fallen back from with a reason.
 
 use super::recorded;
-use super::{Affinity, Choice, CpuSet, Device, Placement, Topology};
+use super::{Affinity, CpuSet, Device, EffectivePlacement, Placement, Topology};
 
 fn set(text: &str) -> CpuSet {
     text.parse().unwrap()
@@ -68,7 +68,7 @@ fn a_process_that_confined_itself_may_name_more_than_it_has() {
     assert!(choice.notes[0].contains("no other NUMA node"), "{choice}");
 }
 
-fn of_eight_cells(text: &str, confined: &str, cpu: usize) -> Choice {
+fn of_eight_cells(text: &str, confined: &str, cpu: usize) -> EffectivePlacement {
     let machine = recorded::eight_cells();
     let device = Device::of(machine.root(), 8, 0).unwrap();
     queue(text).resolve(&Topology::read(machine.root()), &set(confined), cpu, Ok(&device))
@@ -81,7 +81,7 @@ fn words_are_found_on_a_large_machine() {
     assert_eq!(of_eight_cells("interrupt", "0-31", 9).queue, Some(set("5")));
     assert_eq!(of_eight_cells("other-cell", "9", 9).queue, Some(set("0-3,12-31")));
     assert_eq!(of_eight_cells("other-cell", "4", 4).queue, Some(set("0-3,8-31")));
-    assert_eq!(of_eight_cells("any", "4", 4), Choice::default());
+    assert_eq!(of_eight_cells("any", "4", 4), EffectivePlacement::default());
     let choice = of_eight_cells("2,30", "4", 4);
     assert_eq!((choice.queue, choice.notes.len()), (Some(set("2,30")), 0));
 }

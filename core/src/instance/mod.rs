@@ -220,7 +220,7 @@ impl Instance {
     }
 
     /// Where requests run, if that was asked for and one was submitted yet.
-    pub fn placement(&self) -> Option<&crate::affinity::Choice> {
+    pub fn placement(&self) -> Option<&crate::affinity::EffectivePlacement> {
         self.board.placed()?.choice()
     }
 

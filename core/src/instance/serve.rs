@@ -17,7 +17,7 @@ use crate::router::tuning::{HOLDER_SPIN_US, QUIET_TICKS, STARVED_TICKS};
 use crate::router::{self, Call, KernelScope};
 use crate::sys;
 use crate::threads::pool::PoolEntry;
-use crate::threads::watchdog::{Look, Watched};
+use crate::threads::watchdog::{Activity, Watched};
 use crate::threads::{Tenant, Threads};
 
 impl Instance {
@@ -201,7 +201,7 @@ impl Tenant for Instance {
         lanes.iter().flat_map(|lane| lane.progress()).map(|part| part.word).collect()
     }
 
-    fn look(&self, watched: &mut Watched) -> Look {
+    fn look(&self, watched: &mut Watched) -> Activity {
         debug_assert_eq!(watched.words.len(), LANES * PARTS);
         let waiters = &self.router.waiters;
         let (mut lying, mut busy, mut calm) = (false, false, true);
@@ -226,9 +226,9 @@ impl Tenant for Instance {
         watched.quiet = if busy { 0 } else { watched.quiet + 1 };
         let ends = || self.lanes.inline.ends_watch(|| !self.lanes.are_empty());
         match () {
-            () if watched.quiet >= QUIET_TICKS && ends() => Look::Quiet,
-            () if calm && !lying => Look::Calm,
-            () => Look::Busy,
+            () if watched.quiet >= QUIET_TICKS && ends() => Activity::Quiet,
+            () if calm && !lying => Activity::Calm,
+            () => Activity::Busy,
         }
     }
 
@@ -306,7 +306,7 @@ impl Dispatcher for Instance {
         self.push(slots);
     }
 
-    fn place(&self, choice: &affinity::Choice) {
+    fn place(&self, choice: &affinity::EffectivePlacement) {
         if let Some(cpus) = &choice.queue {
             self.threads.set(Threads::on(cpus));
         }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::facts::Facts;
+use super::facts::MachineFacts;
 
 /// Why something was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,14 +86,14 @@ impl fmt::Display for Refusal {
 impl std::error::Error for Refusal {}
 
 /// A call as this file sees it: since when the kernel has it, and whether it is compiled in.
-struct Call {
+struct SystemCall {
     since: (u32, u32),
     /// `None` if nobody can tell.
     compiled_in: Option<bool>,
 }
 
-impl Call {
-    fn of(name: &str, facts: &Facts) -> Self {
+impl SystemCall {
+    fn of(name: &str, facts: &MachineFacts) -> Self {
         match name {
             // The setting came with 6.6 and exists where io_uring is compiled in.
             "io_uring_setup" | "io_uring_enter" => {
@@ -110,7 +110,7 @@ impl Call {
 }
 
 /// Finds the cause of `errno` (positive), the answer to `call`.
-pub(super) fn find(call: &'static str, errno: i32, facts: &Facts) -> Refusal {
+pub(super) fn find(call: &'static str, errno: i32, facts: &MachineFacts) -> Refusal {
     let (cause, mut words) = by_errno(call, errno, facts).unwrap_or_else(|| elsewhere(facts));
     if facts.is_filtered() && cause != Cause::Seccomp && cause != Cause::FileSystem {
         words.push_str("; a seccomp filter is in force as well");
@@ -119,7 +119,7 @@ pub(super) fn find(call: &'static str, errno: i32, facts: &Facts) -> Refusal {
 }
 
 /// The kernel's own reasons. None if it has none for this errno, or they do not hold.
-fn by_errno(call: &str, errno: i32, facts: &Facts) -> Option<(Cause, String)> {
+fn by_errno(call: &str, errno: i32, facts: &MachineFacts) -> Option<(Cause, String)> {
     match (call, errno) {
         ("io_uring_setup", libc::EPERM) => match facts.io_uring_disabled {
             Some(1) if facts.sys_admin != Some(true) => Some((
@@ -134,7 +134,7 @@ fn by_errno(call: &str, errno: i32, facts: &Facts) -> Option<(Cause, String)> {
                 format!("kernel.io_uring_disabled is {n}: off for everybody"),
             )),
         },
-        (_, libc::ENOSYS) => missing(&Call::of(call, facts), facts),
+        (_, libc::ENOSYS) => missing(&SystemCall::of(call, facts), facts),
         // As few as an engine of ours makes do with.
         ("io_setup", libc::EAGAIN) if facts.aio.exhausted_by(33) != Some(false) => Some((
             Cause::AioMaxNr,
@@ -164,7 +164,7 @@ fn by_errno(call: &str, errno: i32, facts: &Facts) -> Option<(Cause, String)> {
 }
 
 /// ENOSYS: an old kernel, one compiled without the call, or a filter that answers so.
-fn missing(call: &Call, facts: &Facts) -> Option<(Cause, String)> {
+fn missing(call: &SystemCall, facts: &MachineFacts) -> Option<(Cause, String)> {
     let (major, minor) = call.since;
     if facts.is_older_than(call.since) {
         let words = format!("the kernel, {}, is older than {major}.{minor}", facts.release);
@@ -183,7 +183,7 @@ fn missing(call: &Call, facts: &Facts) -> Option<(Cause, String)> {
 }
 
 /// EAGAIN for a thread.
-fn threads(facts: &Facts) -> Option<(Cause, String)> {
+fn threads(facts: &MachineFacts) -> Option<(Cause, String)> {
     for limit in [&facts.pids, &facts.nproc] {
         if limit.exhausted_by(1) == Some(true) {
             let words = format!("{} is used up: {} {}", limit.name, limit, limit.counts);
@@ -200,7 +200,7 @@ fn threads(facts: &Facts) -> Option<(Cause, String)> {
 }
 
 /// The kernel itself has no reason to answer so.
-fn elsewhere(facts: &Facts) -> (Cause, String) {
+fn elsewhere(facts: &MachineFacts) -> (Cause, String) {
     match facts.seccomp {
         _ if facts.is_filtered() => (Cause::Seccomp, "a seccomp filter refuses it".into()),
         Some(_) => (
@@ -221,12 +221,12 @@ mod tests {
     use super::super::facts::Limit;
     use super::*;
 
-    fn facts(version: (u32, u32), seccomp: u32) -> Facts {
-        Facts {
+    fn facts(version: (u32, u32), seccomp: u32) -> MachineFacts {
+        MachineFacts {
             release: format!("{}.{}.0", version.0, version.1),
             version: Some(version),
             seccomp: Some(seccomp),
-            ..Facts::default()
+            ..MachineFacts::default()
         }
     }
 
@@ -234,14 +234,14 @@ mod tests {
         Limit { name: "limit", used: Some(used), limit: Some(limit), ..Limit::default() }
     }
 
-    fn cause(call: &'static str, errno: i32, facts: &Facts) -> Cause {
+    fn cause(call: &'static str, errno: i32, facts: &MachineFacts) -> Cause {
         find(call, errno, facts).cause
     }
 
     #[test]
     fn eperm_is_the_setting_or_the_filter() {
         let mut facts = facts((6, 8), 2);
-        let refused = |facts: &Facts| cause("io_uring_setup", libc::EPERM, facts);
+        let refused = |facts: &MachineFacts| cause("io_uring_setup", libc::EPERM, facts);
         assert_eq!(refused(&facts), Cause::Seccomp);
         facts.io_uring_disabled = Some(0);
         assert_eq!(refused(&facts), Cause::Seccomp);
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn enosys_is_the_kernel_or_the_filter() {
-        let refused = |facts: &Facts| cause("io_uring_setup", libc::ENOSYS, facts);
+        let refused = |facts: &MachineFacts| cause("io_uring_setup", libc::ENOSYS, facts);
         assert_eq!(refused(&facts((4, 4), 2)), Cause::Kernel);
         assert_eq!(refused(&facts((6, 8), 0)), Cause::Kernel);
         let mut filtered = facts((6, 8), 2);

@@ -63,7 +63,7 @@ impl fmt::Display for Limit {
 /// What can be read about this process and its kernel without trying anything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Facts {
+pub struct MachineFacts {
     /// The kernel's release, as uname(2) has it; empty if it does not say.
     pub release: String,
     /// The first two numbers of it.
@@ -92,7 +92,7 @@ pub struct Facts {
     pub pids: Limit,
 }
 
-impl Facts {
+impl MachineFacts {
     /// Reads them, all but the number of this user's processes.
     pub(super) fn look() -> Self {
         let release = release();
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn this_process_has_descriptors_and_threads() {
-        let mut facts = Facts::look();
+        let mut facts = MachineFacts::look();
         facts.count_processes();
         if !Path::new("/proc/self/status").exists() {
             return crate::skipped("this_process_has_descriptors_and_threads", "no /proc");

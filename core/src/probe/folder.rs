@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::cause::{Cause, Refusal, find};
-use super::facts::Facts;
-use super::tries::{self, Batch, Buffer, Refused};
-use super::{Lanes, Probe};
+use super::facts::MachineFacts;
+use super::tries::{self, Buffer, Refused, TriedBatch};
+use super::{ExpectedLanes, Probe};
 use crate::sys;
 
 /// Direct reads submitted at once.
@@ -143,7 +143,7 @@ pub struct Folder {
     /// Is Linux AIO truly asynchronous for direct reads?
     pub asynchrony: Asynchrony,
     /// Where `auto` would send requests at first.
-    pub lanes: Lanes,
+    pub lanes: ExpectedLanes,
 }
 
 impl Folder {
@@ -159,7 +159,7 @@ impl Folder {
             Answer::Works => direct(path, facts),
             _ => (Answer::Untried(SCRATCH), None, Asynchrony::Untried(SCRATCH)),
         };
-        let lanes = Lanes::choose(probe, &nowait_read, &direct, &asynchrony);
+        let lanes = ExpectedLanes::choose(probe, &nowait_read, &direct, &asynchrony);
         Ok(Self {
             path: path.to_owned(),
             device: metadata.dev(),
@@ -179,7 +179,7 @@ const SCRATCH: &str = "making a scratch file";
 const DIRECT: &str = "direct I/O";
 
 /// Makes a scratch file and tries RWF_NOWAIT on pages that lie in the cache.
-fn buffered(path: &Path, facts: &Facts) -> (Answer, Answer, Answer) {
+fn buffered(path: &Path, facts: &MachineFacts) -> (Answer, Answer, Answer) {
     let untried = Answer::Untried(SCRATCH);
     let mut bytes = vec![1; 4096];
     let made = scratch_file(path, 0).map_err(|error| ("open", error)).and_then(|file| {
@@ -198,7 +198,7 @@ fn buffered(path: &Path, facts: &Facts) -> (Answer, Answer, Answer) {
 }
 
 /// The same call without and with RWF_NOWAIT. EAGAIN means that the file system knows the flag.
-fn nowait(facts: &Facts, mut call: impl FnMut(i32) -> Result<usize, Refused>) -> Answer {
+fn nowait(facts: &MachineFacts, mut call: impl FnMut(i32) -> Result<usize, Refused>) -> Answer {
     if let Err((name, errno)) = call(0) {
         return Answer::Refused(find(name, errno, facts));
     }
@@ -220,7 +220,7 @@ fn nowait(facts: &Facts, mut call: impl FnMut(i32) -> Result<usize, Refused>) ->
 }
 
 /// Opens another scratch file with O_DIRECT, fills it and reads from it.
-fn direct(path: &Path, facts: &Facts) -> (Answer, Option<u32>, Asynchrony) {
+fn direct(path: &Path, facts: &MachineFacts) -> (Answer, Option<u32>, Asynchrony) {
     let refused = |refusal| (Answer::Refused(refusal), None, Asynchrony::Untried(DIRECT));
     let file = match scratch_file(path, libc::O_DIRECT) {
         Ok(file) => file,
@@ -249,7 +249,7 @@ fn direct(path: &Path, facts: &Facts) -> (Answer, Option<u32>, Asynchrony) {
 
 fn asynchrony(fd: i32, buffer: &mut Buffer) -> Result<Asynchrony, Refused> {
     let mut single_ns = u64::MAX;
-    let mut best: Option<Batch> = None;
+    let mut best: Option<TriedBatch> = None;
     for round in 0..ROUNDS {
         let begin = sys::monotonic_ns();
         tries::read_at(fd, buffer, 0, BLOCK, (round * BLOCK) as u64)?;
@@ -265,8 +265,8 @@ fn asynchrony(fd: i32, buffer: &mut Buffer) -> Result<Asynchrony, Refused> {
     })
 }
 
-fn verdict(batch: Batch, single_ns: u64) -> Asynchrony {
-    let Batch { submit_ns, total_ns, done_at_return, reads } = batch;
+fn verdict(batch: TriedBatch, single_ns: u64) -> Asynchrony {
+    let TriedBatch { submit_ns, total_ns, done_at_return, reads } = batch;
     let timing = Timing { reads, done_at_return, submit_ns, total_ns, single_ns };
     let all_done = done_at_return == reads;
     if !all_done && submit_ns <= total_ns / 2 {
@@ -280,7 +280,7 @@ fn verdict(batch: Batch, single_ns: u64) -> Asynchrony {
 }
 
 /// A refused open or write of a scratch file.
-fn file_refusal(call: &'static str, error: &Error, facts: &Facts) -> Refusal {
+fn file_refusal(call: &'static str, error: &Error, facts: &MachineFacts) -> Refusal {
     let errno = error.raw_os_error().unwrap_or(libc::EIO);
     let (cause, words) = match errno {
         libc::EINVAL if call == "open" => {
@@ -330,8 +330,8 @@ fn scratch_file(folder: &Path, flags: i32) -> std::io::Result<File> {
 mod tests {
     use super::*;
 
-    fn batch(submit_ns: u64, total_ns: u64, done_at_return: u32) -> Batch {
-        Batch { submit_ns, total_ns, done_at_return, reads: 32 }
+    fn batch(submit_ns: u64, total_ns: u64, done_at_return: u32) -> TriedBatch {
+        TriedBatch { submit_ns, total_ns, done_at_return, reads: 32 }
     }
 
     #[test]

@@ -102,7 +102,7 @@ impl Buffer {
 
 /// How long a batch of reads took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Batch {
+pub(super) struct TriedBatch {
     /// Nanoseconds that io_submit(2) took.
     pub(super) submit_ns: u64,
     /// Nanoseconds from its beginning until all were complete.
@@ -120,7 +120,7 @@ pub(super) fn read_batch(
     buffer: &mut Buffer,
     reads: usize,
     block: usize,
-) -> Result<Batch, Refused> {
+) -> Result<TriedBatch, Refused> {
     assert!(reads * block <= buffer.len);
     // Of this call alone: its end waits for all requests, whatever has failed in between.
     let context = AioContext::new(reads)?;
@@ -142,7 +142,7 @@ pub(super) fn read_batch(
     while done < accepted {
         done += context.take(1, accepted - done)?;
     }
-    Ok(Batch {
+    Ok(TriedBatch {
         submit_ns: submitted - begin,
         total_ns: sys::monotonic_ns() - begin,
         done_at_return: done_at_return as u32,

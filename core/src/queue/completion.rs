@@ -36,7 +36,7 @@ pub(crate) struct Completions {
     ring: Ring,
     /// By place in the ring: the slot whose completion stands there.
     slots: Zeros<UnsafeCell<u32>>,
-    reaper: Gate<Reaper>,
+    reaper: Gate<ReaperState>,
     sleepers: Mutex<Sleepers>,
     wakes: Sleep,
     /// Completions that can be reaped while their eventfds are still to be counted up.
@@ -58,7 +58,7 @@ unsafe impl Zero for Parked {
 }
 
 #[derive(Debug)]
-struct Reaper {
+struct ReaperState {
     /// Slots of the places before this one were given back.
     released: u32,
 }
@@ -117,7 +117,7 @@ impl Completions {
             state: AtomicU32::new(IDLE),
             parked: Zeros::new(slots),
             slots: Zeros::new(ring.places() as usize),
-            reaper: Gate::new(Reaper { released: ring.head() }),
+            reaper: Gate::new(ReaperState { released: ring.head() }),
             ring,
             sleepers: Mutex::new(Sleepers::new()),
             wakes: Sleep::new(),
@@ -318,14 +318,14 @@ impl Completions {
 
     /// The head, which the program may have moved. One that lies beyond the tail is nonsense and
     /// counts as not moved: it must not free what is not published.
-    fn checked_head(&self, reaper: &Reaper, tail: u32) -> u32 {
+    fn checked_head(&self, reaper: &ReaperState, tail: u32) -> u32 {
         let (head, released) = (self.ring.head(), reaper.released);
         let places = self.ring.places();
         let span = |to: u32| if to >= released { to - released } else { to + places - released };
         if span(head) <= span(tail) { head } else { released }
     }
 
-    fn release(&self, reaper: &mut Reaper, upto: u32, free: &mut impl FnMut(u32)) {
+    fn release(&self, reaper: &mut ReaperState, upto: u32, free: &mut impl FnMut(u32)) {
         while reaper.released != upto {
             // SAFETY: the place lies before the head: published (the tail was read with acquire)
             // and not reused, since its slot is still held.

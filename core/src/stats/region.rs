@@ -31,7 +31,7 @@ const CHOICE_WORDS: usize = 48;
 struct Layout {
     magic: AtomicU64,
     /// The process that the program is: a pid and when it started.
-    program: Identity,
+    program: ProcessIdentity,
     /// No place at or beyond this one was ever used.
     used: AtomicU64,
     /// Odd while a context has the place; counted up when one comes and when it goes.
@@ -42,7 +42,7 @@ struct Layout {
 }
 
 #[repr(C)]
-struct Identity {
+struct ProcessIdentity {
     pid: AtomicU64,
     /// When it started, in ticks since the boot (proc(5)); 0 if that is not known.
     started: AtomicU64,
@@ -50,7 +50,7 @@ struct Identity {
 
 #[repr(C, align(64))]
 struct PlaceLayout {
-    owner: Identity,
+    owner: ProcessIdentity,
     /// What those before were killed with, still in flight.
     lost: AtomicU64,
     choice: [AtomicU64; CHOICE_WORDS],
@@ -97,7 +97,7 @@ impl ProcessId {
     }
 }
 
-impl Identity {
+impl ProcessIdentity {
     fn set(&self, of: ProcessId) {
         self.pid.store(u64::from(of.pid), Ordering::Relaxed);
         self.started.store(of.started, Ordering::Relaxed);
@@ -292,7 +292,7 @@ impl PlaceLayout {
 
 /// A context's own place, until it goes.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ContextPlace {
     layout: &'static Layout,
     at: usize,
     life: u64,
@@ -306,13 +306,13 @@ impl std::fmt::Debug for Layout {
     }
 }
 
-impl Place {
+impl ContextPlace {
     pub(super) fn note(&self, text: &str) {
         self.layout.places[self.at].note(text);
     }
 }
 
-impl Drop for Place {
+impl Drop for ContextPlace {
     fn drop(&mut self) {
         // In the child of a fork it is still the parent's.
         if self.generation == process::generation() {
@@ -330,7 +330,7 @@ impl Drop for Place {
 
 impl Layout {
     /// A free place, or one whose process was killed.
-    fn claim(&'static self) -> Option<Place> {
+    fn claim(&'static self) -> Option<ContextPlace> {
         let own = ProcessId::own();
         let free = |at: usize, life: u64| (!is_live(life)).then(|| self.take(at, life, 1, own))?;
         let left = |at: usize, life: u64| {
@@ -338,7 +338,7 @@ impl Layout {
             let gone = is_live(life) && owner.pid != own.pid && !sys::has_process(owner.pid);
             gone.then(|| self.take(at, life, 2, own))?
         };
-        let look = |take: &dyn Fn(usize, u64) -> Option<Place>| {
+        let look = |take: &dyn Fn(usize, u64) -> Option<ContextPlace>| {
             let mut lives = self.lives.iter().enumerate();
             lives.find_map(|(at, life)| take(at, life.load(Ordering::Acquire)))
         };
@@ -346,7 +346,13 @@ impl Layout {
     }
 
     /// Takes the place over if its life is still the same.
-    fn take(&'static self, at: usize, life: u64, step: u64, own: ProcessId) -> Option<Place> {
+    fn take(
+        &'static self,
+        at: usize,
+        life: u64,
+        step: u64,
+        own: ProcessId,
+    ) -> Option<ContextPlace> {
         let (word, next) = (&self.lives[at], life.wrapping_add(step));
         word.compare_exchange(life, next, Ordering::AcqRel, Ordering::Relaxed).ok()?;
         let place = &self.places[at];
@@ -365,7 +371,7 @@ impl Layout {
         let ended = ended.into_iter().map(now).fold(0, u64::wrapping_add);
         place.lost.store(now(&counters.submitted).saturating_sub(ended), Ordering::Relaxed);
         self.used.fetch_max(at as u64 + 1, Ordering::AcqRel);
-        Some(Place { layout: self, at, life: next, generation: process::generation() })
+        Some(ContextPlace { layout: self, at, life: next, generation: process::generation() })
     }
 }
 
@@ -373,7 +379,7 @@ static PUBLISHED: AtomicPtr<Layout> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Where a new context of this process counts, if somebody asked: in a place of its own, if there
 /// is one.
-pub(super) fn claim() -> Option<(&'static Counters, Option<Place>)> {
+pub(super) fn claim() -> Option<(&'static Counters, Option<ContextPlace>)> {
     // SAFETY: null, or mapped for ever.
     let layout = unsafe { PUBLISHED.load(Ordering::Acquire).as_ref() }?;
     let place = layout.claim();
@@ -450,7 +456,7 @@ impl Region {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{Layout, MAGIC, PLACES, Place, ProcessId, Region};
+    use super::{ContextPlace, Layout, MAGIC, PLACES, ProcessId, Region};
     use std::fs::File;
     use std::io::ErrorKind;
     use std::path::Path;
@@ -464,7 +470,7 @@ mod tests {
         (region, unsafe { &*writer.layout })
     }
 
-    fn count(place: &Place) -> &super::Counters {
+    fn count(place: &ContextPlace) -> &super::Counters {
         &place.layout.places[place.at].counters
     }
 
@@ -507,7 +513,7 @@ mod tests {
     #[test]
     fn places_of_killed_processes_are_taken_over_and_living_ones_are_not() {
         let (region, writer) = made();
-        let mut places: Vec<Place> = (0..PLACES).map(|_| writer.claim().unwrap()).collect();
+        let mut places: Vec<ContextPlace> = (0..PLACES).map(|_| writer.claim().unwrap()).collect();
         assert!(writer.claim().is_none(), "every place has a living owner");
         writer.places[7].owner.set(ended());
         assert_eq!(region.contexts().len(), PLACES - 1);

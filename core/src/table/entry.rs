@@ -10,7 +10,7 @@ pub(super) const OTHER: usize = 4096;
 
 /// An entry: a value and the handle that it is to be found under, or nothing.
 #[derive(Debug)]
-pub(super) struct Entry<T> {
+pub(super) struct TableEntry<T> {
     /// Of an empty one 0, or a handle that leads to another entry. A reader believes the value only
     /// while this is the handle that it came with.
     handle: AtomicUsize,
@@ -66,7 +66,7 @@ impl Drop for Pin<'_> {
     }
 }
 
-impl<T> Entry<T> {
+impl<T> TableEntry<T> {
     #[cfg(loom)]
     fn new() -> Self {
         Self { handle: AtomicUsize::new(0), value: AtomicPtr::new(std::ptr::null_mut()) }
@@ -142,7 +142,7 @@ mod loom_models {
     use loom::sync::Arc;
     use loom::thread;
 
-    use super::{AtomicU32, AtomicUsize, Entry, Ordering, Pin, is_pinned};
+    use super::{AtomicU32, AtomicUsize, Ordering, Pin, TableEntry, is_pinned};
     use crate::sync::{UnsafeCell, fence, yield_now};
 
     const HANDLE: usize = 4096;
@@ -154,7 +154,7 @@ mod loom_models {
     }
 
     struct World {
-        entry: Entry<Value>,
+        entry: TableEntry<Value>,
         pins: AtomicU32,
         words: [AtomicUsize; 2],
     }
@@ -162,7 +162,7 @@ mod loom_models {
     impl World {
         fn new() -> Arc<Self> {
             let words = [AtomicUsize::new(0), AtomicUsize::new(0)];
-            let world = Self { entry: Entry::new(), pins: AtomicU32::new(0), words };
+            let world = Self { entry: TableEntry::new(), pins: AtomicU32::new(0), words };
             world.publish(1);
             Arc::new(world)
         }
@@ -233,7 +233,7 @@ mod loom_models {
             let reader = thread::spawn(move || {
                 other.look(Some(0));
                 // Another entry, which has no value.
-                let next = Entry::<Value>::new();
+                let next = TableEntry::<Value>::new();
                 let pin = Pin::word(&other.words[0], 2 * HANDLE);
                 assert!(next.get(pin, 2 * HANDLE, || fence(Ordering::SeqCst)).is_none());
             });

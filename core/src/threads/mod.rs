@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use self::poller::Poller;
 use self::pool::{PoolEntry, WorkerPool};
-use self::watchdog::{Look, Watchdog, Watched};
+use self::watchdog::{Activity, Watchdog, Watched};
 use crate::affinity::CpuSet;
 use crate::board::Board;
 use crate::process;
@@ -55,7 +55,7 @@ pub(crate) trait Tenant: Send + Sync + fmt::Debug {
     fn words(&self) -> Vec<u64>;
 
     /// The watchdog looks at it, and gets somebody to come to what lies about.
-    fn look(&self, watched: &mut Watched) -> Look;
+    fn look(&self, watched: &mut Watched) -> Activity;
 
     /// There is no watchdog, and none can be made.
     fn is_unwatched(&self);

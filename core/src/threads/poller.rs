@@ -23,7 +23,7 @@ pub(crate) struct Poller {
 
 #[derive(Debug)]
 struct PollerState {
-    waiting: Vec<Waiting>,
+    waiting: Vec<PolledRequest>,
     /// Descriptors and directions of transfers that the thread has taken off the list to execute
     /// them: they may come back.
     served: Vec<(RawFd, i16)>,
@@ -37,7 +37,7 @@ struct PollerState {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct PolledRequest {
     owner: Arc<dyn Dispatcher>,
     slot: u32,
     fd: RawFd,
@@ -62,7 +62,7 @@ struct Waiting {
     kept: Option<Arc<Copied>>,
 }
 
-impl Waiting {
+impl PolledRequest {
     fn is(&self, board: &Board, slot: u32) -> bool {
         self.slot == slot && std::ptr::eq(self.owner.board(), board)
     }
@@ -124,12 +124,12 @@ impl PollerState {
     }
 
     /// Where a new one is to stand.
-    fn place_of(&self, new: &Waiting) -> usize {
+    fn place_of(&self, new: &PolledRequest) -> usize {
         let mut others = self.waiting.iter().enumerate().filter(|(_, other)| other.goes_with(new));
         // Not known to be of this stream before: it goes in front of those that were submitted
         // after it.
         let first = others.next().filter(|(_, first)| new.comes_before(first));
-        let behind = |other: &Waiting| {
+        let behind = |other: &PolledRequest| {
             other.priority > new.priority
                 || other.priority == new.priority && new.comes_before(other)
         };
@@ -154,9 +154,9 @@ impl PollerState {
     /// Takes those off the list whose descriptor is ready, or that were not tried yet: every poll,
     /// and of the reads and writes of a descriptor the one that has waited longest, which may leave
     /// nothing for the next.
-    fn take_ready(&mut self, set: &[libc::pollfd]) -> Vec<(Waiting, i16)> {
+    fn take_ready(&mut self, set: &[libc::pollfd]) -> Vec<(PolledRequest, i16)> {
         const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
-        let mut ready: Vec<(Waiting, i16)> = Vec::new();
+        let mut ready: Vec<(PolledRequest, i16)> = Vec::new();
         let mut at = 0;
         while at < self.waiting.len() {
             let one = &self.waiting[at];
@@ -213,7 +213,7 @@ impl Poller {
             Kind::Write => libc::POLLOUT,
             _ => libc::POLLIN,
         };
-        let waiting = Waiting {
+        let waiting = PolledRequest {
             slot: request.into_index(),
             owner,
             fd: sqe.fd,
@@ -238,8 +238,8 @@ impl Poller {
         if eventfd < 0 || threads.spawn("poll", move || threads.poller.run(eventfd)).is_err() {
             let mut state = lock(&self.state);
             state.alive = false;
-            let is_here = |one: &mut Waiting| one.passed_on == 0;
-            let stranded: Vec<Waiting> = state.waiting.extract_if(.., is_here).collect();
+            let is_here = |one: &mut PolledRequest| one.passed_on == 0;
+            let stranded: Vec<PolledRequest> = state.waiting.extract_if(.., is_here).collect();
             for waiting in &stranded {
                 waiting.slot().begin();
             }
@@ -298,7 +298,8 @@ impl Poller {
     pub(crate) fn remove(&self, board: &Board, slot: u32, key: u64) -> bool {
         let mut state = lock(&self.state);
         // A slot on the list is not reused: its key is that of the request.
-        let found = |waiting: &Waiting| waiting.is(board, slot) && board.slot(slot).key() == key;
+        let found =
+            |waiting: &PolledRequest| waiting.is(board, slot) && board.slot(slot).key() == key;
         let Some(at) = state.waiting.iter().position(found) else {
             return false;
         };
@@ -414,7 +415,7 @@ impl Poller {
         }
     }
 
-    fn serve(&self, waiting: Waiting, revents: i16) {
+    fn serve(&self, waiting: PolledRequest, revents: i16) {
         let owner = Arc::clone(&waiting.owner);
         let board = owner.board();
         // SAFETY: off the list, so it is ours alone.
@@ -460,7 +461,7 @@ impl Poller {
     }
 
     /// Back to the list, in front: those that have waited less long stay behind.
-    fn put_back(&self, mut waiting: Waiting, request: Started<'_>) {
+    fn put_back(&self, mut waiting: PolledRequest, request: Started<'_>) {
         waiting.tried = true;
         let mut state = lock(&self.state);
         request.slot().polling();
@@ -469,13 +470,13 @@ impl Poller {
     }
 
     /// A worker executes it; later ones of its descriptor wait for that.
-    fn pass_on(&self, waiting: Waiting, mut request: Started<'_>) {
+    fn pass_on(&self, waiting: PolledRequest, mut request: Started<'_>) {
         let owner = Arc::clone(&waiting.owner);
         let mut state = lock(&self.state);
         // 0 is for those that are not passed on.
         state.passed_on = state.passed_on.wrapping_add(1).max(1);
         let passed_on = state.passed_on;
-        state.waiting.insert(0, Waiting { passed_on, ..waiting });
+        state.waiting.insert(0, PolledRequest { passed_on, ..waiting });
         drop(state);
         request.passed_on = passed_on;
         owner.forward(request, Route::Worker, By::Poller);

@@ -6,7 +6,7 @@ use std::ffi::{CString, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::process;
-use crate::sys::Mapping;
+use crate::sys::{self, Mapping};
 
 /// At its end, a page that nobody may touch.
 const GUARD_BYTES: usize = 64 * 1024;
@@ -40,6 +40,13 @@ pub(super) fn start(name: String, body: Body, bytes: usize) -> Result<(), Body> 
     // SAFETY: attributes that are initialised first; `run` takes the thread, whose stack lives
     // until it has ended.
     let made = unsafe {
+        if cfg!(miri) {
+            let null = std::ptr::null();
+            return match libc::pthread_create(&raw mut id, null, run, thread.cast()) {
+                0 => Ok(()),
+                errno => panic!("pthread_create: {errno}"),
+            };
+        }
         let mut attributes = std::mem::zeroed();
         libc::pthread_attr_init(&raw mut attributes);
         libc::pthread_attr_setstack(&raw mut attributes, lowest, bytes);
@@ -63,8 +70,7 @@ extern "C" fn run(thread: *mut c_void) -> *mut c_void {
     let thread = thread.cast::<Thread>();
     // SAFETY: from `start`, and nobody else's until it is put on the list below.
     let fields = unsafe { &mut *thread };
-    // SAFETY: a name that ends in NUL; the kernel cuts it short.
-    unsafe { libc::prctl(libc::PR_SET_NAME, fields.name.as_ptr()) };
+    sys::name_thread(&fields.name);
     if let Some(body) = fields.body.take()
         && std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err()
     {
@@ -101,6 +107,7 @@ fn ended() -> Option<Mapping> {
         // stack.
         // SAFETY: a thread of this process that was not joined.
         let is_over = fields.generation != process::enter()
+            || cfg!(miri) && unsafe { libc::pthread_join(fields.id, std::ptr::null_mut()) } == 0
             || unsafe { libc::pthread_tryjoin_np(fields.id, std::ptr::null_mut()) } == 0;
         if is_over {
             // SAFETY: from `start`; the thread has ended.

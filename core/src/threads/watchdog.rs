@@ -24,7 +24,7 @@ struct WatchdogState {
 
 /// What a look at a context has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum Activity {
     /// Requests wait to be taken, or have just lain about.
     Busy,
     /// None wait but those that pass through the kernel.
@@ -82,9 +82,9 @@ impl Watchdog {
             // Without the lock: what a context does may end in its program's code.
             let mut calm = true;
             looked_at.retain_mut(|(tenant, watched)| {
-                let look = tenant.upgrade().map_or(Look::Quiet, |tenant| tenant.look(watched));
-                calm &= look != Look::Busy;
-                look != Look::Quiet
+                let look = tenant.upgrade().map_or(Activity::Quiet, |tenant| tenant.look(watched));
+                calm &= look != Activity::Busy;
+                look != Activity::Quiet
             });
             calm_looks = if calm { calm_looks + 1 } else { 0 };
             let mut state = lock(&self.state);

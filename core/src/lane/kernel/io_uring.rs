@@ -15,7 +15,7 @@ use std::time::Duration;
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode as op, squeue, types};
 
-use super::{Backend, Done, Eventfds, LOOK_AGAIN};
+use super::{Backend, Eventfds, Harvested, LOOK_AGAIN};
 use crate::board::Board;
 use crate::config::EngineKind;
 use crate::own;
@@ -188,7 +188,7 @@ impl Uring {
         writer.is_ok_and(|_writer| unsafe { self.ring.submission_shared() }.taskrun())
     }
 
-    fn read_ring(&self, done: &mut [Done]) -> usize {
+    fn read_ring(&self, done: &mut [Harvested]) -> usize {
         // SAFETY: the one reaper.
         let mut queue = unsafe { self.ring.completion_shared() };
         let mut n = 0;
@@ -292,7 +292,7 @@ impl Backend for Uring {
         self.submission.try_lock().map_or(true, |writer| !self.is_handed_over(&writer))
     }
 
-    fn harvest(&self, _: &Board, done: &mut [Done]) -> usize {
+    fn harvest(&self, _: &Board, done: &mut [Harvested]) -> usize {
         let n = self.read_ring(done);
         if n > 0 || !self.cooperates || !self.has_unfinished() {
             return n;
@@ -307,7 +307,7 @@ impl Backend for Uring {
         min: usize,
         timeout: Option<Duration>,
         mask: Option<u64>,
-        done: &mut [Done],
+        done: &mut [Harvested],
     ) -> (usize, SleepEnd) {
         self.arm();
         // Who has handed over may be computing.

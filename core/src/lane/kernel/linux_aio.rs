@@ -9,7 +9,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::{Backend, Done, Eventfds};
+use super::{Backend, Eventfds, Harvested};
 use crate::board::Board;
 use crate::config::EngineKind;
 use crate::queue::{IoEvent, SleepEnd};
@@ -139,7 +139,7 @@ impl LinuxAio {
     }
 
     /// Reads completions from the shared ring.
-    fn read_ring(&self, done: &mut [Done]) -> usize {
+    fn read_ring(&self, done: &mut [Harvested]) -> usize {
         let header = self.header();
         let places = self.places;
         let within = |place: u32| if place < places { place } else { place % places };
@@ -163,7 +163,7 @@ impl LinuxAio {
     }
 
     /// Notes one event; 0 if it was the poll's.
-    fn take(&self, event: IoEvent, done: &mut Done) -> usize {
+    fn take(&self, event: IoEvent, done: &mut Harvested) -> usize {
         if event.data == WAKE {
             sys::eventfd_drain(self.fds.wake());
             self.fds.armed.store(false, Ordering::Relaxed);
@@ -184,7 +184,7 @@ impl LinuxAio {
         min: usize,
         timeout: Option<Duration>,
         mask: Option<u64>,
-        done: &mut [Done],
+        done: &mut [Harvested],
     ) -> (usize, SleepEnd) {
         let mut events = [IoEvent::default(); 64];
         let most = events.len().min(done.len());
@@ -292,7 +292,7 @@ impl Backend for LinuxAio {
         }
     }
 
-    fn harvest(&self, _: &Board, done: &mut [Done]) -> usize {
+    fn harvest(&self, _: &Board, done: &mut [Harvested]) -> usize {
         if self.mapped {
             return self.read_ring(done);
         }
@@ -305,7 +305,7 @@ impl Backend for LinuxAio {
         min: usize,
         timeout: Option<Duration>,
         mask: Option<u64>,
-        done: &mut [Done],
+        done: &mut [Harvested],
     ) -> (usize, SleepEnd) {
         self.arm();
         self.get_events(min, timeout, mask, done)

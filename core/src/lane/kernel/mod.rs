@@ -34,7 +34,7 @@ use crate::word::baton::{Baton, Release};
 use crate::word::reaper::{Reaper, Reaping};
 
 /// A completion as the kernel gives it: the slot, and a count or a negative errno.
-pub(super) type Done = (u32, i32);
+pub(super) type Harvested = (u32, i32);
 
 /// One kernel interface, set up for one context. All methods can be called from any thread, and at
 /// any time, unless they say otherwise.
@@ -66,7 +66,7 @@ pub(super) trait Backend: Send + Sync + fmt::Debug {
 
     /// Completions that have come, without sleeping: how many were written to `done`. One
     /// thread at a time, the reaper.
-    fn harvest(&self, board: &Board, done: &mut [Done]) -> usize;
+    fn harvest(&self, board: &Board, done: &mut [Harvested]) -> usize;
 
     /// As [`Backend::harvest`], after sleeping until `min` have come, the time is over, a signal
     /// handler ran, or [`Backend::wake_fd`] was counted up. The signal mask, if given, is in force
@@ -77,7 +77,7 @@ pub(super) trait Backend: Send + Sync + fmt::Debug {
         min: usize,
         timeout: Option<Duration>,
         mask: Option<u64>,
-        done: &mut [Done],
+        done: &mut [Harvested],
     ) -> (usize, SleepEnd);
 
     /// Nothing is in flight, and nothing will be: gives back what the host has little of. Called
@@ -419,7 +419,7 @@ impl KernelLane {
         any
     }
 
-    fn finish(&self, board: &Board, done: &mut [Done], taker: &mut DirectCompletions<'_>) {
+    fn finish(&self, board: &Board, done: &mut [Harvested], taker: &mut DirectCompletions<'_>) {
         if done.is_empty() {
             return;
         }

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use libc::{aiocb, timespec};
 
-use super::{Backend, Done, Eventfds};
+use super::{Backend, Eventfds, Harvested};
 use crate::board::Board;
 use crate::config::{EngineKind, FD_POOL_MAX};
 use crate::own;
@@ -37,14 +37,14 @@ use crate::threads;
 struct Functions {
     read: Start,
     write: Start,
-    error: Look,
-    take: Take,
+    error: LookFunction,
+    take: TakeFunction,
     suspend: Suspend,
 }
 
 type Start = unsafe extern "C" fn(*mut aiocb) -> c_int;
-type Look = unsafe extern "C" fn(*const aiocb) -> c_int;
-type Take = unsafe extern "C" fn(*mut aiocb) -> isize;
+type LookFunction = unsafe extern "C" fn(*const aiocb) -> c_int;
+type TakeFunction = unsafe extern "C" fn(*mut aiocb) -> isize;
 type Suspend = unsafe extern "C" fn(*const *const aiocb, c_int, *const timespec) -> c_int;
 
 /// glibc's `struct aioinit`.
@@ -104,8 +104,8 @@ fn functions() -> Option<&'static Functions> {
             Some(Functions {
                 read: std::mem::transmute::<*mut c_void, Start>(next(c"aio_read64")?),
                 write: std::mem::transmute::<*mut c_void, Start>(next(c"aio_write64")?),
-                error: std::mem::transmute::<*mut c_void, Look>(next(c"aio_error64")?),
-                take: std::mem::transmute::<*mut c_void, Take>(next(c"aio_return64")?),
+                error: std::mem::transmute::<*mut c_void, LookFunction>(next(c"aio_error64")?),
+                take: std::mem::transmute::<*mut c_void, TakeFunction>(next(c"aio_return64")?),
                 suspend: std::mem::transmute::<*mut c_void, Suspend>(next(c"aio_suspend64")?),
             })
         }
@@ -129,7 +129,7 @@ pub(super) struct PosixAio {
 
 #[derive(Debug)]
 struct AioState {
-    files: Vec<File>,
+    files: Vec<SharedFile>,
     in_flight: Vec<InFlight>,
     /// The reaper sleeps, and is to be woken by the first completion.
     asleep: bool,
@@ -231,9 +231,9 @@ struct InFlight {
 
 /// One open file, as long as requests on it are in flight.
 #[derive(Debug)]
-struct File {
+struct SharedFile {
     number: u64,
-    identity: Identity,
+    identity: FileIdentity,
     /// Duplicates, with the requests in flight on each. The first may be the program's own.
     descriptors: Vec<(RawFd, usize)>,
     first_is_programs: bool,
@@ -242,7 +242,7 @@ struct File {
 
 /// What stands behind a number: numbers are reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity {
+struct FileIdentity {
     fd: RawFd,
     file: (u64, u64),
     flags: i32,
@@ -385,13 +385,13 @@ impl AioState {
     fn descriptor(&mut self, fd: RawFd, pool: usize) -> Result<(u64, usize, RawFd), i32> {
         let flags = sys::status_flags(fd);
         let file = sys::file_identity(fd)?;
-        let identity = Identity { fd, file, flags: flags as i32 };
+        let identity = FileIdentity { fd, file, flags: flags as i32 };
         let at = match self.files.iter().position(|file| file.identity == identity) {
             Some(at) => at,
             None => {
                 let number = self.files.iter().map(|file| file.number).max().unwrap_or(0) + 1;
                 let duplicate = duplicate(fd);
-                self.files.push(File {
+                self.files.push(SharedFile {
                     number,
                     identity,
                     descriptors: vec![(duplicate.unwrap_or(fd), 0)],
@@ -452,7 +452,7 @@ fn duplicate(fd: RawFd) -> Option<RawFd> {
     Some(duplicate)
 }
 
-impl File {
+impl SharedFile {
     /// Closes the duplicates, the program's own is its affair.
     fn close(self) {
         let duplicates = &self.descriptors[usize::from(self.first_is_programs)..];
@@ -520,7 +520,7 @@ impl Backend for Arc<PosixAio> {
         (slots.len(), 0)
     }
 
-    fn harvest(&self, _: &Board, done: &mut [Done]) -> usize {
+    fn harvest(&self, _: &Board, done: &mut [Harvested]) -> usize {
         let mut state = lock(&self.state);
         let (mut at, mut n) = (0, 0);
         while at < state.in_flight.len() && n < done.len() {
@@ -547,7 +547,7 @@ impl Backend for Arc<PosixAio> {
         _min: usize,
         timeout: Option<Duration>,
         mask: Option<u64>,
-        done: &mut [Done],
+        done: &mut [Harvested],
     ) -> (usize, SleepEnd) {
         let n = self.harvest(board, done);
         if n > 0 {

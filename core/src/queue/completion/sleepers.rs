@@ -217,7 +217,7 @@ impl Completions {
     fn wake_if(&self, due: impl FnOnce(&Sleepers) -> bool) -> bool {
         let mut sleepers = lock(&self.sleepers);
         let due = sleepers.count > 0 && due(&sleepers);
-        let mut woken = Woken::default();
+        let mut woken = WokenSleepers::default();
         if due {
             // All of them look again, and say anew what they need.
             sleepers.need = u32::MAX;
@@ -248,7 +248,7 @@ impl Completions {
 
     #[cold]
     fn wake_concerned(&self, event: &IoEvent) {
-        let mut woken = Woken::default();
+        let mut woken = WokenSleepers::default();
         let sleepers = lock(&self.sleepers);
         for choosy in &sleepers.choosy {
             // SAFETY: registered, so its owner sleeps, or waits for this lock.
@@ -280,12 +280,12 @@ impl Completions {
 
 /// Sleepers whose words were changed under the lock, to be woken outside of it.
 #[derive(Default)]
-struct Woken {
+struct WokenSleepers {
     words: [usize; 8],
     count: usize,
 }
 
-impl Woken {
+impl WokenSleepers {
     /// The caller holds the sleepers' lock.
     fn add(&mut self, choosy: &Choosy) {
         // SAFETY: registered, so the word is there.
