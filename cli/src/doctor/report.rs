@@ -5,7 +5,7 @@ use crate::sandbox::Sandbox;
 use crate::size;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
-use uringlet::probe::{self, Answer, Asynchrony, Lanes, Probe, Refusal};
+use uringlet::probe::{self, Answer, Asynchrony, ExpectedLanes, Probe, Refusal};
 
 /// Everything that was found out.
 pub struct Report<'a> {
@@ -118,7 +118,7 @@ impl Report<'_> {
 impl FileSystem {
     fn json(&self) -> Value {
         let Self { folder, storage } = self;
-        let Lanes { cached, cold, direct, reason, .. } = &folder.lanes;
+        let ExpectedLanes { cached, cold, direct, reason, .. } = &folder.lanes;
         let direct = direct.map(|lane| lane.to_string());
         let timing = folder.asynchrony.timing();
         json!({
@@ -172,7 +172,7 @@ impl FileSystem {
         } else {
             line("scratch file", &folder.scratch.to_string());
         }
-        let Lanes { cached, cold, direct, reason, .. } = &folder.lanes;
+        let ExpectedLanes { cached, cold, direct, reason, .. } = &folder.lanes;
         line("auto, cached", &cached.to_string());
         line("auto, cold reads", &cold.to_string());
         let direct = direct.map_or_else(|| "none".into(), |lane| lane.to_string());

@@ -7,7 +7,7 @@ use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use uringlet::affinity::list::{Chain, List, Node, Owner};
+use uringlet::affinity::list::{Chain, CompletionList, Node, Owner};
 
 /// Completions that are added together, as they are harvested.
 const BATCH: usize = 32;
@@ -32,7 +32,7 @@ type Item = [u64; 3];
 /// Has so many threads add batches of 32 for `each` in each of the three ways, while one thread
 /// drains. A measurement: it keeps `producers + 1` CPUs busy.
 pub fn compare_lists(producers: usize, each: Duration) -> ListCost {
-    let (list, queue) = (List::<Item>::new(), Mutex::new(Vec::new()));
+    let (list, queue) = (CompletionList::<Item>::new(), Mutex::new(Vec::new()));
     list.drain(|_| ());
     let drain_list = |free: &mut dyn FnMut(Item)| list.drain(free);
     let mut taken: Vec<Item> = Vec::with_capacity(8 * BATCH);
