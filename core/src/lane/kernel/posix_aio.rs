@@ -130,7 +130,7 @@ pub(super) struct PosixAio {
 #[derive(Debug)]
 struct AioState {
     files: Vec<SharedFile>,
-    in_flight: Vec<InFlight>,
+    in_flight: Vec<PendingBlock>,
     /// The reaper sleeps, and is to be woken by the first completion.
     asleep: bool,
     /// The teller looks after it.
@@ -220,7 +220,7 @@ impl List {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct InFlight {
+struct PendingBlock {
     slot: u32,
     block: u32,
     file: u64,
@@ -423,11 +423,11 @@ impl AioState {
             file.descriptors[descriptor].1 += 1;
         }
         let block = self.free.pop().expect("there are more blocks than slots");
-        self.in_flight.push(InFlight { slot, block, file: number, descriptor, tell });
+        self.in_flight.push(PendingBlock { slot, block, file: number, descriptor, tell });
         block
     }
 
-    fn end(&mut self, InFlight { file: number, descriptor, block, .. }: InFlight) {
+    fn end(&mut self, PendingBlock { file: number, descriptor, block, .. }: PendingBlock) {
         if !self.watched.contains(&block) {
             self.free.push(block);
         }
