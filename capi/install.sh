@@ -79,7 +79,8 @@ for page in "$here"/man/*.3; do
     name="$(basename -- "$page")"
     install -m 644 "$page" "$root/share/man/man3/$name"
     # A page for several functions is found under each of their names.
-    names="$(awk '/^\.SH NAME/ { getline; sub(/ *\\-.*/, ""); gsub(/,/, ""); print; exit }' "$page")"
+    names="$(awk '
+        /^\.SH NAME/ { getline; sub(/ *\\-.*/, ""); gsub(/,/, ""); print; exit }' "$page")"
     for other in $names; do
         if [[ "$other.3" != "$name" ]]; then
             printf '.so man3/%s\n' "$name" >"$root/share/man/man3/$other.3"

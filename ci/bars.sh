@@ -1,15 +1,20 @@
 #!/usr/bin/env bash
-# Measures with fio what the libaio drop-in is worth, against the bars set for it: ci/bars.sh depth|paced|cold|contexts DIR
+# Measures with fio what the libaio drop-in is worth, against the bars set for it:
+# ci/bars.sh depth|paced|cold|contexts DIR
 #
-#   depth DIR   buffered random writes of 1 KiB to 10 MB, depths 1 to 32: psync, libaio, io_uring, uringlet, and the least that
-#               any drop-in can do on one CPU (ci/least.c)
-#   paced DIR   the same at 1000 per second, depths 1 and 8: CPU time of all threads, libaio and uringlet
-#   contexts DIR  mixed reads and writes of 1 KiB at depth 1, 256 KiB per job, 1 to 512 jobs with a thread and a context
-#               each (published: Linux AIO's lookup, 2013): elapsed time with libaio, psync and uringlet
-#   cold  DIR   buffered random reads of 4 KiB from 2 GB that are not cached, depth 32: libaio, io_uring and uringlet
+#   depth DIR   buffered random writes of 1 KiB to 10 MB, depths 1 to 32: psync, libaio, io_uring,
+#               uringlet, and the least that any drop-in can do on one CPU (ci/least.c)
+#   paced DIR   the same at 1000 per second, depths 1 and 8: CPU time of all threads, libaio and
+#               uringlet
+#   contexts DIR  mixed reads and writes of 1 KiB at depth 1, 256 KiB per job, 1 to 512 jobs with a
+#               thread and a context each (published: Linux AIO's lookup, 2013): elapsed time with
+#               libaio, psync and uringlet
+#   cold  DIR   buffered random reads of 4 KiB from 2 GB that are not cached, depth 32: libaio,
+#               io_uring and uringlet
 #
-# Rounds are interleaved and begin with another engine each; the table shows medians. Exit status 1: a bar is missed.
-# ROUNDS (5; all but depth 3), RUNTIME (2 s; paced 10, cold 5), DEPTHS, JOBS and LOOPS change the size of it.
+# Rounds are interleaved and begin with another engine each; the table shows medians. Exit status 1:
+# a bar is missed. ROUNDS (5; all but depth 3), RUNTIME (2 s; paced 10, cold 5), DEPTHS, JOBS and
+# LOOPS change the size of it.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -37,7 +42,8 @@ engine_of() {
     if [[ "$1" == uringlet || "$1" == least ]]; then echo libaio; else echo "$1"; fi
 }
 
-# Runs fio on an engine; leaves the IOPS of reads and writes together in $iops and the CPU seconds in $cpu.
+# Runs fio on an engine; leaves the IOPS of reads and writes together in $iops and the CPU seconds
+# in $cpu.
 measure() {
     local engine="$1" front=() TIMEFORMAT='%3U %3S'
     shift
@@ -74,7 +80,9 @@ rotated() {
 # Median of the figures of one cell; empty if there is none.
 median() {
     awk -v key="$1" '$1 == key { print $2 }' "$results" | sort -g |
-        awk '{ v[NR] = $1 } END { if (NR) print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'
+        awk '
+            { v[NR] = $1 }
+            END { if (NR) print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'
 }
 
 missed=0
@@ -104,8 +112,9 @@ thousands() {
 
 prepare() {
     need_space "$(($1 + 64))"
-    fio --name=prepare --filename="$data" --rw=write --bs=1M --size="$1M" --ioengine=psync --end_fsync=1 \
-        --output="$scratch/out" || die "cannot write $1 MB to $folder"
+    fio --name=prepare --filename="$data" --rw=write --bs=1M --size="$1M" \
+        --ioengine=psync --end_fsync=1 --output="$scratch/out" ||
+        die "cannot write $1 MB to $folder"
 }
 
 progress() {
@@ -133,23 +142,30 @@ depth() {
     done
     progress ""
     local psync_bar ring_bar
-    printf '\n%-6s %9s %9s %9s %9s %9s   %-24s %-24s %-24s %-8s %s\n' depth psync libaio io_uring least uringlet 'to libaio' \
-        'to io_uring' 'to psync' 'to least' 'least to libaio'
+    printf '\n%-6s %9s %9s %9s %9s %9s   %-24s %-24s %-24s %-8s %s\n' \
+        depth psync libaio io_uring least uringlet \
+        'to libaio' 'to io_uring' 'to psync' 'to least' 'least to libaio'
     for depth in $depths; do
         local psync libaio ring ours least to_libaio to_ring to_psync
         psync="$(median 1/psync)" libaio="$(median "$depth/libaio")"
-        ring="$(median "$depth/io_uring")" ours="$(median "$depth/uringlet")" least="$(median "$depth/least")"
+        ring="$(median "$depth/io_uring")" ours="$(median "$depth/uringlet")"
+        least="$(median "$depth/least")"
         psync_bar='' ring_bar=1.0
         if ((depth == 1)); then psync_bar=0.8; fi
         # The tenfold is ext4's: there io_uring hands each write to a kernel thread.
-        if [[ "$(file_system "$scratch")" == tmpfs ]]; then ring_bar=''; elif ((depth == 1)); then ring_bar=10; fi
+        if [[ "$(file_system "$scratch")" == tmpfs ]]; then
+            ring_bar=''
+        elif ((depth == 1)); then
+            ring_bar=10
+        fi
         to_libaio="$(verdict "$ours" "$libaio" 1.3)"
         to_ring="$(verdict "$ours" "$ring" "$ring_bar")"
         to_psync="$(verdict "$ours" "$psync" "$psync_bar")"
         note "$to_libaio$to_ring$to_psync"
-        printf '%-6s %9s %9s %9s %9s %9s   %-24s %-24s %-24s %-8s %s\n' "$depth" "$(thousands "$psync")" \
-            "$(thousands "$libaio")" "$(thousands "$ring")" "$(thousands "$least")" "$(thousands "$ours")" "$to_libaio" "$to_ring" \
-            "$to_psync" "$(verdict "$ours" "$least")" "$(verdict "$least" "$libaio")"
+        printf '%-6s %9s %9s %9s %9s %9s   %-24s %-24s %-24s %-8s %s\n' "$depth" \
+            "$(thousands "$psync")" "$(thousands "$libaio")" "$(thousands "$ring")" \
+            "$(thousands "$least")" "$(thousands "$ours")" "$to_libaio" "$to_ring" "$to_psync" \
+            "$(verdict "$ours" "$least")" "$(verdict "$least" "$libaio")"
     done
 }
 
@@ -168,26 +184,29 @@ paced() {
         done
     done
     progress ""
-    printf '\n%-6s %14s %14s %14s %14s   %s\n' depth 'libaio CPU s' 'uringlet CPU s' 'libaio IOPS' 'uringlet IOPS' 'CPU time to libaio'
+    printf '\n%-6s %14s %14s %14s %14s   %s\n' \
+        depth 'libaio CPU s' 'uringlet CPU s' 'libaio IOPS' 'uringlet IOPS' 'CPU time to libaio'
     for depth in $depths; do
         local libaio ours ratio
         libaio="$(median "$depth/libaio/cpu")" ours="$(median "$depth/uringlet/cpu")"
         ratio="$(verdict "$ours" "$libaio" 1.5 most)"
         note "$ratio"
-        printf '%-6s %14s %14s %14s %14s   %s\n' "$depth" "$libaio" "$ours" "$(median "$depth/libaio/iops")" \
-            "$(median "$depth/uringlet/iops")" "$ratio"
+        printf '%-6s %14s %14s %14s %14s   %s\n' "$depth" "$libaio" "$ours" \
+            "$(median "$depth/libaio/iops")" "$(median "$depth/uringlet/iops")" "$ratio"
     done
 }
 
 cold() {
     rounds="${ROUNDS:-3}" runtime="${RUNTIME:-5}"
     local round engine size="${SIZE_MB:-2048}"
-    [[ "$(file_system "$scratch")" != tmpfs ]] || die "$folder is in memory: nothing there is ever cold"
+    [[ "$(file_system "$scratch")" != tmpfs ]] ||
+        die "$folder is in memory: nothing there is ever cold"
     prepare "$size"
     for ((round = 0; round < rounds; round++)); do
         while read -r engine; do
             progress "round $((round + 1)) of $rounds, $engine"
-            measure "$engine" --rw=randread --bs=4k --size="${size}M" --iodepth=32 --direct=0 --invalidate=1
+            measure "$engine" --rw=randread --bs=4k --size="${size}M" --iodepth=32 --direct=0 \
+                --invalidate=1
             [[ -z "$iops" ]] || echo "cold/$engine $iops" >>"$results"
         done < <(rotated "$round" libaio io_uring uringlet)
     done
@@ -197,8 +216,9 @@ cold() {
     to_libaio="$(verdict "$ours" "$libaio" 2.5)"
     note "$to_libaio"
     printf '\n%9s %9s %9s   %-26s %s\n' libaio io_uring uringlet 'to libaio' 'to io_uring'
-    printf '%9s %9s %9s   %-26s %s\n' "$(thousands "$libaio")" "$(thousands "$ring")" "$(thousands "$ours")" \
-        "$to_libaio" "$(verdict "$ours" "$ring")"
+    printf '%9s %9s %9s   %-26s %s\n' \
+        "$(thousands "$libaio")" "$(thousands "$ring")" "$(thousands "$ours")" "$to_libaio" \
+        "$(verdict "$ours" "$ring")"
 }
 
 contexts() {
@@ -213,24 +233,29 @@ contexts() {
                 progress "round $((round + 1)) of $rounds, $jobs jobs, $engine"
                 local front=()
                 [[ "$engine" != uringlet ]] || front=("$uringlet" run --)
-                "${front[@]}" fio --name=job --directory="$scratch" --ioengine="$(engine_of "$engine")" --rw=randrw \
-                    --size=256k --bs=1k --iodepth=1 --thread --numjobs="$jobs" --loops="$loops" --group_reporting \
+                "${front[@]}" fio --name=job --directory="$scratch" \
+                    --ioengine="$(engine_of "$engine")" --rw=randrw --size=256k --bs=1k \
+                    --iodepth=1 --thread --numjobs="$jobs" --loops="$loops" --group_reporting \
                     --output-format=terse --terse-version=3 >"$scratch/out" 2>"$scratch/err" ||
                     { cat -- "$scratch/err" >&2; die "fio failed with $engine"; }
                 # The longest of the jobs' times, without fio's own start.
-                ms="$(awk -F';' '$1 == 3 { t = $9 > $50 ? $9 : $50; if (t > ms) ms = t } END { print ms }' "$scratch/out")"
+                ms="$(awk -F';' '
+                    $1 == 3 { t = $9 > $50 ? $9 : $50; if (t > ms) ms = t }
+                    END { print ms }' "$scratch/out")"
                 echo "$jobs/$engine $ms" >>"$results"
             done < <(rotated "$round" psync libaio uringlet)
         done
     done
     progress ""
     local ours libaio ratio
-    printf '\n%-6s %10s %10s %12s   %-24s %s\n' jobs 'psync ms' 'libaio ms' 'uringlet ms' 'time to libaio' 'psync to libaio'
+    printf '\n%-6s %10s %10s %12s   %-24s %s\n' \
+        jobs 'psync ms' 'libaio ms' 'uringlet ms' 'time to libaio' 'psync to libaio'
     for jobs in $counts; do
         ours="$(median "$jobs/uringlet")" libaio="$(median "$jobs/libaio")"
         ratio="$(verdict "$ours" "$libaio" 0.8 most)"
         note "$ratio"
-        printf '%-6s %10s %10s %12s   %-24s %s\n' "$jobs" "$(median "$jobs/psync")" "$libaio" "$ours" "$ratio" \
+        printf '%-6s %10s %10s %12s   %-24s %s\n' \
+            "$jobs" "$(median "$jobs/psync")" "$libaio" "$ours" "$ratio" \
             "$(verdict "$(median "$jobs/psync")" "$libaio")"
     done
 }

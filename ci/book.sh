@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Builds the book out of docs/ with mdBook: ci/book.sh [FOLDER]
 #
-# It goes to FOLDER (target/book), and begins at docs/index.html there. The other documents of the repository become chapters
-# behind it, and source files lie where links look for them. Where mdBook is missing, cargo builds it into target/mdbook, which takes minutes.
+# It goes to FOLDER (target/book), and begins at docs/index.html there. The other documents of the
+# repository become chapters behind it, and source files lie where links look for them. Where mdBook
+# is missing, cargo builds it into target/mdbook, which takes minutes.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -24,7 +25,8 @@ mkdir -- "$stage"
 git ls-files -z | xargs -0 cp --parents -t "$stage" --
 mv -- "$stage/docs/book.toml" "$stage/book.toml"
 # mdBook makes index.html of each README.md, and does not see to the links.
-find "$stage" -name '*.md' ! -name SUMMARY.md -exec sed -Ei 's|\]\(([^)]*)README\.md|](\1index.md|g' {} +
+find "$stage" -name '*.md' ! -name SUMMARY.md \
+    -exec sed -Ei 's|\]\(([^)]*)README\.md|](\1index.md|g' {} +
 {
     # Links of the summary are relative to the folder that it lies in.
     sed 's|](|](docs/|' "$stage/docs/SUMMARY.md"

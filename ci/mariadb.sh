@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Runs MariaDB on the libaio drop-in: creates, fills, kills it with -9 under load, restarts, checks: ci/mariadb.sh [FOLDER]
+# Runs MariaDB on the libaio drop-in: creates, fills, kills it with -9 under load, restarts, checks:
+# ci/mariadb.sh [FOLDER]
 #
-# Installs Debian's packages of the server if they are missing, and starts one of its own, without network, in a scratch
-# folder under FOLDER (target/ without one). ENGINE chooses uringlet's engine. Takes about half a minute.
+# Installs Debian's packages of the server if they are missing, and starts one of its own, without
+# network, in a scratch folder under FOLDER (target/ without one). ENGINE chooses uringlet's engine.
+# Takes about half a minute.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -41,8 +43,9 @@ sql() {
 # The server in the background, until it answers. $1 names its summary.
 start() {
     rm -f -- "$folder/pid"
-    "$uringlet" run --engine "$engine" --stats -- mariadbd --no-defaults --user="$(id -un)" --datadir="$folder/data" \
-        --socket="$sockets/s" --skip-networking --pid-file="$folder/pid" --log-error="$folder/log.err" \
+    "$uringlet" run --engine "$engine" --stats -- mariadbd --no-defaults --user="$(id -un)" \
+        --datadir="$folder/data" --socket="$sockets/s" --skip-networking \
+        --pid-file="$folder/pid" --log-error="$folder/log.err" \
         --innodb-use-native-aio=1 --innodb-linux-aio=aio --innodb-flush-method=O_DIRECT \
         --innodb-buffer-pool-size=16M --innodb-log-file-size=16M 2>"$folder/summary.$1" &
     server=$!
@@ -59,14 +62,16 @@ start() {
 went_through() {
     local count
     count="$(awk '$1 == "requests" { gsub(",", "", $2); print $2; exit }' "$folder/summary.$1")"
-    [[ -n "$count" ]] && ((count >= $2)) || fail "requests through uringlet ($1): ${count:-none}, expected $2 at least"
+    [[ -n "$count" ]] && ((count >= $2)) ||
+        fail "requests through uringlet ($1): ${count:-none}, expected $2 at least"
     grep -q 'Using Linux native AIO' "$folder/log.err" || fail "the server does not use Linux AIO"
     printf '%-22s %s requests through uringlet, engine %s\n' "$1" "$count" "$engine"
 }
 
 mkdir -- "$folder/data"
-mariadb-install-db --no-defaults --datadir="$folder/data" --user="$(id -un)" --auth-root-authentication-method=normal \
-    --skip-test-db >"$folder/install" 2>&1 || { cat -- "$folder/install"; die "mariadb-install-db failed"; }
+mariadb-install-db --no-defaults --datadir="$folder/data" --user="$(id -un)" \
+    --auth-root-authentication-method=normal --skip-test-db >"$folder/install" 2>&1 ||
+    { cat -- "$folder/install"; die "mariadb-install-db failed"; }
 
 start filled
 sql <<SQL
@@ -82,7 +87,9 @@ before="$(sql d --execute='CHECKSUM TABLE t')"
 (
     # Input that ends only when the server is killed.
     set +o pipefail
-    while :; do printf "INSERT INTO w (text) VALUES (REPEAT('x', 1500)); SELECT LAST_INSERT_ID();\n"; done |
+    while :; do
+        printf "INSERT INTO w (text) VALUES (REPEAT('x', 1500)); SELECT LAST_INSERT_ID();\n"
+    done |
         sql --unbuffered d >"$folder/committed" 2>/dev/null
 ) &
 writer=$!
@@ -101,8 +108,10 @@ committed="$(grep -cE '^[0-9]+$' "$folder/committed" || true)"
 went_through filled 100
 
 start restarted
-grep -q 'Starting crash recovery' "$folder/log.err" || fail "there was nothing to recover: the kill came too late"
-[[ "$(sql d --execute='CHECKSUM TABLE t')" == "$before" ]] || fail "the table is another one after the restart"
+grep -q 'Starting crash recovery' "$folder/log.err" ||
+    fail "there was nothing to recover: the kill came too late"
+[[ "$(sql d --execute='CHECKSUM TABLE t')" == "$before" ]] ||
+    fail "the table is another one after the restart"
 kept="$(sql d --execute='SELECT COUNT(*) FROM w')"
 ((kept >= committed)) || fail "$committed rows were committed, $kept are there"
 checks="$(sql d --execute='CHECK TABLE t, w EXTENDED')"
@@ -111,4 +120,5 @@ kill -TERM "$(cat -- "$folder/pid")"
 wait "$server" || fail "the server ended with $?"
 server=
 went_through restarted 100
-printf 'tables are whole: %s rows, and %s of %s committed under the kill\n' "$rows" "$kept" "$committed"
+printf 'tables are whole: %s rows, and %s of %s committed under the kill\n' \
+    "$rows" "$kept" "$committed"

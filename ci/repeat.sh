@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Looks for tests that fail now and then: runs the tests of the library (its conformance suite included)
-# and of the drop-ins again and again.
+# Looks for tests that fail now and then: runs the tests of the library (its conformance suite
+# included) and of the drop-ins again and again.
 #
 #   ci/repeat.sh [TIMES] [--burners COUNT]
 #
-# TIMES is 30 unless it is told. Beside the tests, COUNT shells burn CPU time (none unless it is told).
-# The logs of runs that failed stay in the folder that the last line names.
+# TIMES is 30 unless it is told. Beside the tests, COUNT shells burn CPU time (none unless it is
+# told). The logs of runs that failed stay in the folder that the last line names.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"

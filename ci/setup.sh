@@ -2,7 +2,8 @@
 # Installs what tests and measurements need beside the Rust toolchain: ci/setup.sh [--mariadb]
 #
 # --mariadb adds what ci/mariadb.sh needs.
-# Debian and its kin, with apt-get; quick when everything is there. Elsewhere it says what is missing.
+# Debian and its kin, with apt-get; quick when everything is there. Elsewhere it says what is
+# missing.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -55,13 +56,16 @@ if ((${#packages[@]} == 0)); then
     exit 0
 fi
 echo "installing: ${packages[*]}"
-command -v apt-get >/dev/null || die "no apt-get here; install what these Debian packages hold: ${packages[*]}"
+command -v apt-get >/dev/null ||
+    die "no apt-get here; install what these Debian packages hold: ${packages[*]}"
 as_root=()
 if ((EUID != 0)); then
-    command -v sudo >/dev/null || die "neither root nor sudo; run as root: apt-get install ${packages[*]}"
+    command -v sudo >/dev/null ||
+        die "neither root nor sudo; run as root: apt-get install ${packages[*]}"
     as_root=(sudo)
 fi
-install=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends)
+install=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive
+    apt-get install -y --no-install-recommends)
 # The lists may be older than what the server still has.
 "${install[@]}" "${packages[@]}" || {
     "${as_root[@]}" apt-get update

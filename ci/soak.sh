@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Has fio write and verify through the drop-ins for a time: ci/soak.sh SECONDS [FOLDER]
 #
-# Rounds of jobs (buffered, direct, reaping from the ring, 16 threads, mixed sizes, POSIX AIO) until the
-# time is over, at least one round. Stops at the first job that fails, or hangs for 5 minutes,
+# Rounds of jobs (buffered, direct, reaping from the ring, 16 threads, mixed sizes, POSIX AIO) until
+# the time is over, at least one round. Stops at the first job that fails, or hangs for 5 minutes,
 # and prints the command that repeats it.
 set -euo pipefail
 # shellcheck source=ci/common.sh
@@ -17,9 +17,10 @@ folder="$(mktemp -d -- "${2:-$target}/soak-XXXXXX")"
 trap 'rm -rf -- "$folder"' EXIT
 print_machine "$folder"
 
-common=(--ioengine=libaio --rw=randrw --iodepth=32 --verify=crc32c --verify_fatal=1 --group_reporting
-    --output-format=terse --terse-version=3)
-names=(buffered direct userspace_reap direct_reap threads mixed_sizes posix direct_posix posix_threads)
+common=(--ioengine=libaio --rw=randrw --iodepth=32 --verify=crc32c --verify_fatal=1
+    --group_reporting --output-format=terse --terse-version=3)
+names=(buffered direct userspace_reap direct_reap threads mixed_sizes
+    posix direct_posix posix_threads)
 options() {
     case "$1" in
     buffered) echo --bs=4k --size=64M ;;
@@ -51,8 +52,8 @@ while ((round == 0 || SECONDS < seconds)); do
         if ((!direct_works)) && [[ "$name" == direct* ]]; then continue; fi
         read -ra extra < <(options "$name")
         mkdir -p -- "$folder/$name"
-        command=("$uringlet" run -- fio --name="$name" --directory="$folder/$name" --randseed="$round"
-            --verify_state_save=0
+        command=("$uringlet" run -- fio --name="$name" --directory="$folder/$name"
+            --randseed="$round" --verify_state_save=0
             "${common[@]}" "${extra[@]}")
         started=$SECONDS
         if ! timeout --kill-after=10 300 "${command[@]}" >"$folder/out" 2>&1; then

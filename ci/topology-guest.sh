@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# Runs uringlet in a guest of 8 CPUs in 4 NUMA nodes, emulated by QEMU: ci/topology-guest.sh [ARGUMENTS OF uringlet]
+# Runs uringlet in a guest of 8 CPUs in 4 NUMA nodes, emulated by QEMU:
+# ci/topology-guest.sh [ARGUMENTS OF uringlet]
 #
-# Without arguments: the tests of placement, and `reproduce affinity` on the guest's disk, which must prove all 18
-# placements. The guest has /dev/nvme0n1 (64 MiB, one interrupt) and nothing else. Its speed means nothing, its
-# counters do.
+# Without arguments: the tests of placement, and `reproduce affinity` on the guest's disk, which
+# must prove all 18 placements. The guest has /dev/nvme0n1 (64 MiB, one interrupt) and nothing else.
+# Its speed means nothing, its counters do.
 #
-# Needs Debian's packages qemu-system-x86, cpio and libc6-dev, and downloads (without installing it) the package that
-# linux-image-cloud-amd64 stands for. Where one of them is missing it is skipped, and says so. Takes about
-# half a minute beyond the build of the static program; not part of .ci/run.
+# Needs Debian's packages qemu-system-x86, cpio and libc6-dev, and downloads (without installing it)
+# the package that linux-image-cloud-amd64 stands for. Where one of them is missing it is skipped,
+# and says so. Takes about half a minute beyond the build of the static program; not part of
+# .ci/run.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -32,8 +34,10 @@ if [[ -z "$kernel" ]]; then
     depends="$(apt-cache depends linux-image-cloud-amd64 2>/dev/null || true)"
     package="$(awk '/Depends: linux-image/ && !seen++ { print $2 }' <<<"$depends")"
     [[ -n "$package" ]] || skip "apt does not know linux-image-cloud-amd64"
-    (cd -- "$work" && apt-get download "$package" >/dev/null 2>&1) || skip "$package cannot be downloaded"
-    dpkg-deb -x "$(find "$work" -maxdepth 1 -name "$package"_*.deb | sort | tail -n 1)" "$work/kernel"
+    (cd -- "$work" && apt-get download "$package" >/dev/null 2>&1) ||
+        skip "$package cannot be downloaded"
+    dpkg-deb -x "$(find "$work" -maxdepth 1 -name "$package"_*.deb | sort | tail -n 1)" \
+        "$work/kernel"
     kernel="$(find "$work/kernel" -name 'vmlinuz-*' | sort | tail -n 1)"
     [[ -n "$kernel" ]] || die "there is no kernel in $package"
 fi
@@ -55,7 +59,8 @@ cat >"$work/init.c" <<'C'
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* The exit status; what it has to say beside its output comes afterwards, without a terminal to draw on. */
+/* The exit status; what it has to say beside its output comes afterwards, without a terminal to
+ * draw on. */
 static int run(const char *path, char **arguments) {
     int status = 0;
     pid_t child = fork();
@@ -105,12 +110,14 @@ int main(void) {
     return 0;
 }
 C
-cc -static -O1 -o "$work/root/init" "$work/init.c" || skip "cc cannot link statically (Debian: libc6-dev)"
+cc -static -O1 -o "$work/root/init" "$work/init.c" ||
+    skip "cc cannot link statically (Debian: libc6-dev)"
 
 rm -f -- "$work/root/placement"
 if (($# == 0)); then
-    RUSTFLAGS="${RUSTFLAGS-} -C target-feature=+crt-static" CARGO_TARGET_DIR="$work/build" cargo test --release \
-        -p uringlet --test placement --target x86_64-unknown-linux-gnu --no-run 2>&1 | tee -- "$work/log"
+    RUSTFLAGS="${RUSTFLAGS-} -C target-feature=+crt-static" CARGO_TARGET_DIR="$work/build" \
+        cargo test --release -p uringlet --test placement \
+        --target x86_64-unknown-linux-gnu --no-run 2>&1 | tee -- "$work/log"
     tests="$(sed -n 's/^ *Executable .*(\(.*\))$/\1/p' "$work/log")"
     [[ -x "$tests" ]] || die "the tests were not built"
     strip -o "$work/root/placement" -- "$tests"

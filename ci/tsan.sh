@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs the engine's stress test under ThreadSanitizer: ci/tsan.sh [ARGUMENTS OF cargo test]
 #
-# Without arguments: -p uringlet --test conformance stress::. Needs rustup; adds rust-src to the nightly toolchain.
+# Without arguments: -p uringlet --test conformance stress::. Needs rustup; adds rust-src to the
+# nightly toolchain.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
