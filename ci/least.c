@@ -1,5 +1,6 @@
-/* The least that a drop-in for libaio can do, as a measure of what is left to gain: io_submit makes the call at once, and
- * io_getevents hands out what was noted. One context per thread at a time, no checks, nothing asynchronous. For ci/bars.sh. */
+/* The least that a drop-in for libaio can do, as a measure of what is left to gain: io_submit makes
+ * the call at once, and io_getevents hands out what was noted. One context per thread at a time, no
+ * checks, nothing asynchronous. For ci/bars.sh. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <libaio.h>
@@ -57,12 +58,13 @@ int io_cancel(io_context_t context, struct iocb *cb, struct io_event *event)
 int io_submit(io_context_t context, long count, struct iocb *cbs[])
 {
     for (long at = 0; at < count; at++)
-        context->events[context->tail++ % PLACES] =
-            (struct io_event){ .data = cbs[at]->data, .obj = cbs[at], .res = (unsigned long)call(cbs[at]) };
+        context->events[context->tail++ % PLACES] = (struct io_event){
+            .data = cbs[at]->data, .obj = cbs[at], .res = (unsigned long)call(cbs[at])};
     return (int)count;
 }
 
-int io_getevents(io_context_t context, long min, long max, struct io_event *events, struct timespec *timeout)
+int io_getevents(io_context_t context, long min, long max, struct io_event *events,
+                 struct timespec *timeout)
 {
     long taken = 0;
     (void)min, (void)timeout;

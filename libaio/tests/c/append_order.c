@@ -42,7 +42,8 @@ int main(void)
 {
     io_context_t ctx = setup(N);
     int fd = temp_file(0);
-    int append = reopen(fd, O_WRONLY | O_APPEND), synced = reopen(fd, O_WRONLY | O_APPEND | O_DSYNC);
+    int append = reopen(fd, O_WRONLY | O_APPEND),
+        synced = reopen(fd, O_WRONLY | O_APPEND | O_DSYNC);
     int sizes[] = {64, 8, 1};
     for (size_t i = 0; i < COUNT(sizes); i++) {
         check(ctx, append, 0, sizes[i], "buffered");
@@ -72,7 +73,8 @@ int main(void)
     }
     answer("submit to a pipe", io_submit(ctx, N, list));
     reap(ctx, N, events);
-    yes("a pipe keeps the order of writes", read(ends[0], found, N) == N && memcmp(byte, found, N) == 0);
+    yes("a pipe keeps the order of writes",
+        read(ends[0], found, N) == N && memcmp(byte, found, N) == 0);
     if (write(ends[1], byte, N) != N)
         die("write");
     memset(found, 0, N);

@@ -1,4 +1,5 @@
-/* pthread_cancel of threads that wait: no place to end them, as natively, and no harm to the context. */
+/* pthread_cancel of threads that wait: no place to end them, as natively, and no harm to the
+ * context. */
 #include "common.h"
 
 struct waiter {
@@ -79,8 +80,8 @@ int main(void)
         snprintf(name, sizeof name, "%s, a read afterwards", hows[how]);
         request(ctx, name, &reads[0]);
 
-        /* A thread that is cancelled already when it comes, with work to be done in its wait; the first direct
-         * requests of a context have it make what the engine needs for them. */
+        /* A thread that is cancelled already when it comes, with work to be done in its wait; the
+         * first direct requests of a context have it make what the engine needs for them. */
         io_context_t fresh = setup(16);
         struct waiter late = {.ctx = fresh, .how = how, .min = 2, .held = 1};
         io_prep_pread(&reads[0], direct >= 0 ? direct : fd, buf, PAGE, 0);

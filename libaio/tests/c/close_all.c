@@ -1,4 +1,5 @@
-/* A program that closes every descriptor it does not know, as a daemon does, and gets their numbers back. */
+/* A program that closes every descriptor it does not know, as a daemon does, and gets their numbers
+ * back. */
 #include "common.h"
 
 enum { BUFFERED = 10, DIRECT, PIPE_OUT, PIPE_IN, EVENTS, KEPT_END };
@@ -7,7 +8,8 @@ enum { BUFFERED = 10, DIRECT, PIPE_OUT, PIPE_IN, EVENTS, KEPT_END };
 static unsigned char *buf;
 static int direct;
 
-/* Through everything that may need a descriptor of its own: reads of both kinds, one alone, a poll, a read of a pipe, an eventfd. */
+/* Through everything that may need a descriptor of its own: reads of both kinds, one alone, a poll,
+ * a read of a pipe, an eventfd. */
 static int work(io_context_t ctx)
 {
     static struct iocb iocbs[3 * EACH], waiting, stream;
@@ -18,7 +20,8 @@ static int work(io_context_t ctx)
     int right = 0;
     for (int i = 0; i < 3 * EACH; i++) {
         list[i] = &iocbs[i];
-        io_prep_pread(list[i], i / EACH && direct ? DIRECT : BUFFERED, buf + i * PAGE, PAGE, i % EACH * PAGE);
+        io_prep_pread(list[i], i / EACH && direct ? DIRECT : BUFFERED, buf + i * PAGE, PAGE,
+                      i % EACH * PAGE);
         if (i / EACH == 2)
             io_set_eventfd(list[i], EVENTS);
     }
@@ -97,7 +100,11 @@ static void by_closefrom(int first, int last)
 static const struct {
     const char *name;
     void (*close)(int first, int last);
-} ways[] = {{"a loop", by_loop}, {"what /proc lists", by_folder}, {"close_range", by_range}, {"close_range by number", by_number}, {"closefrom", by_closefrom}};
+} ways[] = {{"a loop", by_loop},
+            {"what /proc lists", by_folder},
+            {"close_range", by_range},
+            {"close_range by number", by_number},
+            {"closefrom", by_closefrom}};
 
 static void keep(int fd, int number)
 {
@@ -115,8 +122,11 @@ int main(void)
     if (pipe(ends))
         die("pipe");
     /* Out of the way first. */
-    int counter = eventfd(0, 0), spare[] = {fcntl(fd, F_DUPFD, 100), direct ? fcntl(other, F_DUPFD, 100) : fcntl(fd, F_DUPFD, 100),
-                                            fcntl(ends[0], F_DUPFD, 100), fcntl(ends[1], F_DUPFD, 100), fcntl(counter, F_DUPFD, 100)};
+    int counter = eventfd(0, 0),
+        spare[] = {fcntl(fd, F_DUPFD, 100),
+                   direct ? fcntl(other, F_DUPFD, 100) : fcntl(fd, F_DUPFD, 100),
+                   fcntl(ends[0], F_DUPFD, 100), fcntl(ends[1], F_DUPFD, 100),
+                   fcntl(counter, F_DUPFD, 100)};
     by_loop(3, 99);
     for (int i = 0; i < 5; i++)
         keep(spare[i], BUFFERED + i);
@@ -147,7 +157,8 @@ int main(void)
                 yes(name, event.obj == &poll && event.res == POLLIN);
                 close(KEPT_END);
             }
-            /* What is free is the program's: its numbers are not written to, read from, or closed. */
+            /* What is free is the program's: its numbers are not written to, read from, or
+             * closed. */
             int mine[64], touched = 0, done = 0;
             for (int i = 0; i < 64; i++)
                 if ((mine[i] = eventfd(7, EFD_NONBLOCK)) < 0)

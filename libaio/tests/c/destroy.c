@@ -99,7 +99,8 @@ int main(void)
                 undone += !whole;
             }
         }
-        say(kind ? "direct writes done by destroy" : "buffered writes done by destroy", "%d of %d", done, done + undone);
+        say(kind ? "direct writes done by destroy" : "buffered writes done by destroy", "%d of %d",
+            done, done + undone);
     }
 
     /* Unreaped events are no hindrance. */

@@ -1,4 +1,5 @@
-/* io_destroy while other threads submit and reap: each call has one of two answers, and afterwards nobody touches a buffer. */
+/* io_destroy while other threads submit and reap: each call has one of two answers, and afterwards
+ * nobody touches a buffer. */
 #include "common.h"
 
 #define ROUNDS 60
@@ -42,7 +43,8 @@ static void *work(void *argument)
 
 int main(void)
 {
-    int file = temp_file(BATCH * PAGE), direct = reopen(file, O_RDWR | O_DIRECT), destroyed = 0, again = 0, untouched = 1;
+    int file = temp_file(BATCH * PAGE), direct = reopen(file, O_RDWR | O_DIRECT), destroyed = 0,
+        again = 0, untouched = 1;
     buffers = pages(THREADS * BATCH * PAGE);
     for (int round = 0; round < ROUNDS; round++) {
         pthread_t threads[THREADS];

@@ -116,7 +116,8 @@ int main(void)
     if (dup2(other, number) != number || write(ends[1], "x", 1) != 1)
         die("dup2");
     uint64_t sum = 0;
-    while (sum < 16 && poll(&wait, 1, 20000) == 1 && read(watch, &value, sizeof value) == sizeof value)
+    while (sum < 16 && poll(&wait, 1, 20000) == 1 &&
+           read(watch, &value, sizeof value) == sizeof value)
         sum += value;
     say("count of the eventfd that had the number", "%llu", (unsigned long long)sum);
     yes("the one that has it is untouched", read(other, &value, sizeof value) < 0);

@@ -1,6 +1,6 @@
-/* IOCB_FLAG_RESFD where the counter is full, or nearly: a notification does not block, and the event
- * comes all the same. The kernel's signal reaches the last value, which poll reports as an error; a
- * write reaches the one before it. */
+/* IOCB_FLAG_RESFD where the counter is full, or nearly: a notification does not block, and the
+ * event comes all the same. The kernel's signal reaches the last value, which poll reports as an
+ * error; a write reaches the one before it. */
 #include "common.h"
 
 #define FULL 0xfffffffffffffffeULL

@@ -18,7 +18,8 @@ static void in_child(const char *what, void (*body)(io_context_t), io_context_t 
     int status;
     if (waitpid(pid, &status, 0) != pid)
         die("waitpid");
-    say(what, "%s %d", WIFEXITED(status) ? "exit" : "signal", WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
+    say(what, "%s %d", WIFEXITED(status) ? "exit" : "signal",
+        WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
 }
 
 static void inherited(io_context_t ctx)

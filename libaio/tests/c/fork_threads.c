@@ -1,4 +1,5 @@
-/* Children of a process whose threads are in the midst of everything: no lock of theirs is in the way. */
+/* Children of a process whose threads are in the midst of everything: no lock of theirs is in the
+ * way. */
 #include "common.h"
 
 #define THREADS 3

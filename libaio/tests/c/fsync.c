@@ -26,7 +26,8 @@ int main(void)
             request(ctx, name, &iocb);
         }
         for (int field = 0; field < 6; field++) {
-            static const char *fields[] = {"a buffer", "a length", "an offset", "rw_flags", "an eventfd", "reqprio"};
+            static const char *fields[] = {"a buffer", "a length",   "an offset",
+                                           "rw_flags", "an eventfd", "reqprio"};
             io_prep_fsync(&iocb, fd);
             iocb.aio_lio_opcode = opcode;
             switch (field) {

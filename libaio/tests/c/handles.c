@@ -59,16 +59,23 @@ int main(void)
         refused[5] += by_number(SYS_io_submit, ctx, 1, &list, NULL, NULL) == -EINVAL;
         refused[6] += by_number(SYS_io_destroy, ctx, 0, NULL, NULL, NULL) == -EINVAL;
     }
-    static const char *const names[] = {"io_submit", "io_cancel", "io_destroy", "io_getevents by number",
-                                        "io_pgetevents by number", "io_submit by number", "io_destroy by number"};
+    static const char *const names[] = {"io_submit",
+                                        "io_cancel",
+                                        "io_destroy",
+                                        "io_getevents by number",
+                                        "io_pgetevents by number",
+                                        "io_submit by number",
+                                        "io_destroy by number"};
     for (size_t i = 0; i < COUNT(names); i++)
         say(names[i], "%ld of %d refused", refused[i], HANDLES);
     const char *expected = getenv("LIBAIO_EXPECTED");
     if (expected && strcmp(expected, "original"))
         for (int i = 0; i < HANDLES; i++) {
             io_context_t ctx = forged((uintptr_t)live, (uintptr_t)gone);
-            if (io_getevents(ctx, 1, 1, &event, &zero) != -EINVAL || io_pgetevents(ctx, 0, 1, &event, NULL, NULL) != -EINVAL ||
-                io_queue_run(ctx) != -EINVAL || io_queue_wait(ctx, &zero) != -EINVAL || io_queue_release(ctx) != -EINVAL)
+            if (io_getevents(ctx, 1, 1, &event, &zero) != -EINVAL ||
+                io_pgetevents(ctx, 0, 1, &event, NULL, NULL) != -EINVAL ||
+                io_queue_run(ctx) != -EINVAL || io_queue_wait(ctx, &zero) != -EINVAL ||
+                io_queue_release(ctx) != -EINVAL)
                 die("handle %p is followed", (void *)ctx);
         }
     request(live, "the real one still works", &iocb);

@@ -1,4 +1,5 @@
-/* In another program's house: all descriptors closed behind the library's back, exit with requests in flight. */
+/* In another program's house: all descriptors closed behind the library's back, exit with requests
+ * in flight. */
 #include "common.h"
 
 static void in_flight(int fd, int leave_by_exit)
@@ -27,7 +28,8 @@ static void child(const char *name, int fd, int leave_by_exit)
     int status;
     if (waitpid(pid, &status, 0) != pid)
         die("waitpid");
-    say(name, "%s %d", WIFEXITED(status) ? "exit" : "signal", WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
+    say(name, "%s %d", WIFEXITED(status) ? "exit" : "signal",
+        WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
 }
 
 int main(void)
@@ -61,7 +63,8 @@ int main(void)
     }
     answer("submit of 16 after that", io_submit(ctx, 16, list));
     reap(ctx, 16, events);
-    /* Numbers that the library may have had belong to the program: nobody writes to them or closes them. */
+    /* Numbers that the library may have had belong to the program: nobody writes to them or closes
+     * them. */
     int counters[32], touched = 0;
     for (int i = 0; i < 32; i++)
         counters[i] = eventfd(0, EFD_NONBLOCK);

@@ -15,8 +15,15 @@ int main(void)
     static const struct {
         const char *name;
         int priority;
-    } cases[] = {{"real-time", IOPRIO(1, 4)}, {"best effort", IOPRIO(2, 4)}, {"best effort, lowest", IOPRIO(2, 7)}, {"best effort, level 8", IOPRIO(2, 8)},
-                 {"idle", IOPRIO(3, 0)}, {"idle, level 3", IOPRIO(3, 3)}, {"none", IOPRIO(0, 0)}, {"none, level 1", IOPRIO(0, 1)}, {"class 4", IOPRIO(4, 0)}};
+    } cases[] = {{"real-time", IOPRIO(1, 4)},
+                 {"best effort", IOPRIO(2, 4)},
+                 {"best effort, lowest", IOPRIO(2, 7)},
+                 {"best effort, level 8", IOPRIO(2, 8)},
+                 {"idle", IOPRIO(3, 0)},
+                 {"idle, level 3", IOPRIO(3, 3)},
+                 {"none", IOPRIO(0, 0)},
+                 {"none, level 1", IOPRIO(0, 1)},
+                 {"class 4", IOPRIO(4, 0)}};
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct iocb iocb;
         io_prep_pread(&iocb, fd, buf, 16, 0);

@@ -1,4 +1,5 @@
-/* Nothing is left behind by many contexts, many children, many programs started: counted in /proc/self. */
+/* Nothing is left behind by many contexts, many children, many programs started: counted in
+ * /proc/self. */
 #include "common.h"
 
 static int fd;
@@ -27,8 +28,8 @@ static int is_original(void)
     return expected && !strcmp(expected, "original");
 }
 
-/* The original's contexts count against a limit of the machine (aio-max-nr), which programs beside this one use up for
-   moments. Ours never meet it. */
+/* The original's contexts count against a limit of the machine (aio-max-nr), which programs beside
+   this one use up for moments. Ours never meet it. */
 static int set_up(int entries, io_context_t *ctx)
 {
     for (int tries = 0;; tries++) {
@@ -87,7 +88,8 @@ int main(int argc, char **argv)
         cycle(i);
     /* What the C library's malloc keeps of the most that there ever was is no leak. */
     all_at_once(at_once);
-    long descriptors = open_descriptors(), maps = mappings(), memory = status("VmRSS:"), size = status("VmSize:");
+    long descriptors = open_descriptors(), maps = mappings(), memory = status("VmRSS:"),
+         size = status("VmSize:");
     for (int i = 0; i < contexts; i++) {
         fd = direct >= 0 && i % 100 == 0 ? direct : plain;
         right += cycle(i);

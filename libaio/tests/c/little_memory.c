@@ -34,7 +34,8 @@ static int use(int entries)
             return is_known(got) && !many[i] ? 0 : 3;
         io_prep_pread(&iocb, fd, buf, PAGE, 0);
         got = submit1(many[i], &iocb);
-        if (got == 1 ? io_getevents(many[i], 1, 1, &event, NULL) != 1 || event.res != PAGE : !is_known(got))
+        if (got == 1 ? io_getevents(many[i], 1, 1, &event, NULL) != 1 || event.res != PAGE
+                     : !is_known(got))
             return 4;
     }
     return 0;
@@ -45,7 +46,8 @@ int main(void)
     fd = temp_file(PAGE);
     for (int entries = 1; entries <= 4096; entries *= 4096) {
         char name[80];
-        snprintf(name, sizeof name, "[io_setup ENOMEM] contexts for %d with little memory", entries);
+        snprintf(name, sizeof name, "[io_setup ENOMEM] contexts for %d with little memory",
+                 entries);
         with_little_memory(name, STEPS, room, use, entries);
     }
     return 0;

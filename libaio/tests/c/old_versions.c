@@ -5,16 +5,22 @@
 int main(void)
 {
     int (*cancel)(io_context_t, struct iocb *) = dlvsym(RTLD_DEFAULT, "io_cancel", "LIBAIO_0.1");
-    int (*wait)(io_context_t, struct timespec *) = dlvsym(RTLD_DEFAULT, "io_queue_wait", "LIBAIO_0.1");
+    int (*wait)(io_context_t, struct timespec *) =
+        dlvsym(RTLD_DEFAULT, "io_queue_wait", "LIBAIO_0.1");
     int (*getevents)(io_context_t, long, struct io_event *, const struct timespec *) =
         dlvsym(RTLD_DEFAULT, "io_getevents", "LIBAIO_0.1");
     yes("all three are there", cancel && wait && getevents);
-    yes("they are not the new ones", (void *)cancel != (void *)io_cancel && (void *)getevents != (void *)io_getevents);
-    struct { const char *name, *version; } names[] = {
-        {"io_submit", "LIBAIO_0.1"}, {"io_queue_init", "LIBAIO_0.1"}, {"io_queue_run", "LIBAIO_0.1"},
-        {"io_queue_release", "LIBAIO_0.1"}, {"io_setup", "LIBAIO_0.4"}, {"io_destroy", "LIBAIO_0.4"},
-        {"io_cancel", "LIBAIO_0.4"}, {"io_getevents", "LIBAIO_0.4"}, {"io_queue_wait", "LIBAIO_0.4"},
-        {"io_pgetevents", "LIBAIO_0.5"}, {"io_setup", "LIBAIO_0.1"}, {"io_submit", "LIBAIO_0.4"},
+    yes("they are not the new ones",
+        (void *)cancel != (void *)io_cancel && (void *)getevents != (void *)io_getevents);
+    struct {
+        const char *name, *version;
+    } names[] = {
+        {"io_submit", "LIBAIO_0.1"},     {"io_queue_init", "LIBAIO_0.1"},
+        {"io_queue_run", "LIBAIO_0.1"},  {"io_queue_release", "LIBAIO_0.1"},
+        {"io_setup", "LIBAIO_0.4"},      {"io_destroy", "LIBAIO_0.4"},
+        {"io_cancel", "LIBAIO_0.4"},     {"io_getevents", "LIBAIO_0.4"},
+        {"io_queue_wait", "LIBAIO_0.4"}, {"io_pgetevents", "LIBAIO_0.5"},
+        {"io_setup", "LIBAIO_0.1"},      {"io_submit", "LIBAIO_0.4"},
         {"io_pgetevents", "LIBAIO_0.4"},
     };
     for (size_t i = 0; i < COUNT(names); i++) {

@@ -1,4 +1,5 @@
-/* A program with an allocator of its own, which makes system calls by number and is used from the first instruction on. */
+/* A program with an allocator of its own, which makes system calls by number and is used from the
+ * first instruction on. */
 #include "common.h"
 #include "../support/own_malloc.h"
 
@@ -14,13 +15,15 @@ int main(void)
     for (int round = 0; round < 400; round++) {
         for (int i = 0; i < 64; i++) {
             list[i] = &iocbs[i];
-            io_prep_pread(list[i], direct >= 0 && round % 2 ? direct : fd, buf + i * PAGE, PAGE, i * PAGE);
+            io_prep_pread(list[i], direct >= 0 && round % 2 ? direct : fd, buf + i * PAGE, PAGE,
+                          i * PAGE);
         }
         if (io_submit(ctx, 64, list) != 64)
             die("submit");
         reap(ctx, 64, events);
         for (int i = 0; i < 64; i++)
-            right += events[i].res == PAGE && holds(buf + (events[i].obj - iocbs) * PAGE, PAGE, (size_t)(events[i].obj - iocbs) * PAGE);
+            right += events[i].res == PAGE && holds(buf + (events[i].obj - iocbs) * PAGE, PAGE,
+                                                    (size_t)(events[i].obj - iocbs) * PAGE);
         if (round == 199) {
             settled = calls;
             settled_at = right;

@@ -61,7 +61,8 @@ static void fill(int size, int at_once)
         int right = 0;
         for (long i = 0; i < taken; i++)
             right += (events[i].res & POLLIN) != 0;
-        snprintf(name, sizeof name, "setup of %d, %d at once, round %d, all fire", size, at_once, round);
+        snprintf(name, sizeof name, "setup of %d, %d at once, round %d, all fire", size, at_once,
+                 round);
         yes(name, right == taken);
         char byte;
         if (read(ends[0], &byte, 1) != 1)

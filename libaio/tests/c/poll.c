@@ -1,7 +1,8 @@
 /* POLL: ready at once, later, never; what it reports, and which fields must be empty. */
 #include "common.h"
 
-/* What was asked for. The kernel sometimes says more (POLLRDNORM beside POLLIN), depending on how it came to know. */
+/* What was asked for. The kernel sometimes says more (POLLRDNORM beside POLLIN), depending on how
+ * it came to know. */
 static void mask(const char *name, const struct io_event *event, short asked)
 {
     if ((long)event->res < 0)
@@ -81,7 +82,8 @@ int main(void)
     if (read(ends[0], &byte, 1) != 1)
         die("read");
 
-    /* A request holds its file: closing the number changes nothing. What holds it meanwhile may go later than its answer comes. */
+    /* A request holds its file: closing the number changes nothing. What holds it meanwhile may go
+     * later than its answer comes. */
     int before = open_descriptors(), copy = dup(ends[0]);
     io_prep_poll(&iocb, copy, POLLIN);
     answer("on a copy of the descriptor", submit1(ctx, &iocb));
@@ -103,7 +105,8 @@ int main(void)
         io_prep_poll(list[i], numbers[i], POLLIN);
     }
     answer("three numbers of one file", io_submit(ctx, 3, list));
-    if (dup2(loud, numbers[0]) < 0 || dup3(loud, numbers[1], O_CLOEXEC) < 0 || close_range(numbers[2], numbers[2], 0))
+    if (dup2(loud, numbers[0]) < 0 || dup3(loud, numbers[1], O_CLOEXEC) < 0 ||
+        close_range(numbers[2], numbers[2], 0))
         die("dup2");
     if (fcntl(loud, F_DUPFD, numbers[2]) != numbers[2])
         die("the number is not free");

@@ -1,4 +1,5 @@
-/* A buffered request that does not sleep is there for the very next io_getevents, even one that may not wait. */
+/* A buffered request that does not sleep is there for the very next io_getevents, even one that may
+ * not wait. */
 #include "common.h"
 
 #define ROUNDS 200
@@ -7,7 +8,8 @@
 static unsigned char *buf;
 static int fd;
 
-static void rounds(io_context_t ctx, const char *kind, int write, int batch, struct timespec *timeout)
+static void rounds(io_context_t ctx, const char *kind, int write, int batch,
+                   struct timespec *timeout)
 {
     struct iocb iocbs[BATCH], *list[BATCH];
     struct io_event events[BATCH];
@@ -28,7 +30,8 @@ static void rounds(io_context_t ctx, const char *kind, int write, int batch, str
         if (got < batch)
             reap(ctx, batch - (got > 0 ? got : 0), events);
     }
-    /* On a busy machine a thread may lose its CPU in the midst of a batch, for so long that it seems to sleep. */
+    /* On a busy machine a thread may lose its CPU in the midst of a batch, for so long that it
+     * seems to sleep. */
     if (visible >= ROUNDS - ROUNDS / 20)
         say(kind, "there");
     else

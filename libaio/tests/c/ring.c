@@ -7,8 +7,9 @@
 static struct ring *header(io_context_t ctx, const char *name)
 {
     struct ring *ring = (struct ring *)ctx;
-    say(name, "nr %u, head %u, tail %u, magic %#x, compat %u, incompat %u, header %u", ring->nr, ring->head,
-        ring->tail, ring->magic, ring->compat_features, ring->incompat_features, ring->header_length);
+    say(name, "nr %u, head %u, tail %u, magic %#x, compat %u, incompat %u, header %u", ring->nr,
+        ring->head, ring->tail, ring->magic, ring->compat_features, ring->incompat_features,
+        ring->header_length);
     return ring;
 }
 

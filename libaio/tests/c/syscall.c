@@ -1,4 +1,5 @@
-/* The calls by number, through libc's syscall(): the same contexts, answers in errno, other numbers untouched. */
+/* The calls by number, through libc's syscall(): the same contexts, answers in errno, other numbers
+ * untouched. */
 #include "common.h"
 
 static const long kept = 4711;
@@ -28,12 +29,14 @@ static long submit_by_number(io_context_t ctx, long n, struct iocb **list)
     return CALL(SYS_io_submit, ctx, n, list);
 }
 
-static long get_by_number(io_context_t ctx, long min, long nr, struct io_event *events, const struct timespec *time)
+static long get_by_number(io_context_t ctx, long min, long nr, struct io_event *events,
+                          const struct timespec *time)
 {
     return CALL(SYS_io_getevents, ctx, min, nr, events, time);
 }
 
-static long pget_by_number(io_context_t ctx, long min, long nr, struct io_event *events, const struct timespec *time, const struct sigset *set)
+static long pget_by_number(io_context_t ctx, long min, long nr, struct io_event *events,
+                           const struct timespec *time, const struct sigset *set)
 {
     return CALL(SYS_io_pgetevents, ctx, min, nr, events, time, set);
 }
@@ -52,7 +55,8 @@ static void both_doors(int fd)
     iocb.data = (void *)99;
     answer("submit", submit_by_number(ctx, 1, &list));
     answer("getevents", get_by_number(ctx, 1, 1, &event, &minute));
-    yes("its event", event.obj == &iocb && event.data == (void *)99 && event.res == PAGE && event.res2 == 0);
+    yes("its event",
+        event.obj == &iocb && event.data == (void *)99 && event.res == PAGE && event.res2 == 0);
     yes("its bytes", holds(buf, PAGE, PAGE));
     request(ctx, "the same context through libaio", &iocb);
     answer("submitted through libaio", submit1(ctx, &iocb));
@@ -117,16 +121,19 @@ static void errors(int fd)
 
     sigset_t none;
     sigemptyset(&none);
-    struct sigset set = {&none, 8}, odd = {&none, 16}, empty = {NULL, 99}, unmapped_mask = {UNMAPPED, 8}, both = {UNMAPPED, 16};
+    struct sigset set = {&none, 8}, odd = {&none, 16}, empty = {NULL, 99},
+                  unmapped_mask = {UNMAPPED, 8}, both = {UNMAPPED, 16};
     answer("pgetevents, a mask", pget_by_number(ctx, 1, 4, events, &zero, &set));
     answer("pgetevents, a mask of 16 bytes", pget_by_number(ctx, 1, 4, events, &zero, &odd));
     answer("pgetevents, no mask of 99 bytes", pget_by_number(ctx, 1, 4, events, &zero, &empty));
-    answer("pgetevents, mask at a bad address", pget_by_number(ctx, 1, 4, events, &zero, &unmapped_mask));
+    answer("pgetevents, mask at a bad address",
+           pget_by_number(ctx, 1, 4, events, &zero, &unmapped_mask));
     answer("pgetevents, bad mask of 16 bytes", pget_by_number(ctx, 1, 4, events, &zero, &both));
     answer("pgetevents, bad argument", pget_by_number(ctx, 1, 4, events, &zero, UNMAPPED));
     answer("pgetevents, bad time, odd mask", pget_by_number(ctx, 1, 4, events, UNMAPPED, &odd));
     answer("pgetevents, NULL context, odd mask", pget_by_number(NULL, 1, 4, events, &zero, &odd));
-    answer("pgetevents, NULL context, bad argument", pget_by_number(NULL, 1, 4, events, &zero, UNMAPPED));
+    answer("pgetevents, NULL context, bad argument",
+           pget_by_number(NULL, 1, 4, events, &zero, UNMAPPED));
     answer("pgetevents, NULL context", pget_by_number(NULL, 1, 4, events, &zero, &set));
     answer("pgetevents, min above nr, no time", pget_by_number(ctx, 2, 1, events, &zero, &set));
 
@@ -190,7 +197,8 @@ static void other_numbers(int fd)
     answer("close of -1", CALL(SYS_close, -1));
     answer("pread64", CALL(SYS_pread64, fd, buf, PAGE, PAGE));
     yes("its four arguments arrived", holds(buf, PAGE, PAGE));
-    unsigned char *map = (unsigned char *)syscall(SYS_mmap, NULL, PAGE, PROT_READ, MAP_PRIVATE, fd, 2 * PAGE);
+    unsigned char *map =
+        (unsigned char *)syscall(SYS_mmap, NULL, PAGE, PROT_READ, MAP_PRIVATE, fd, 2 * PAGE);
     yes("mmap, six arguments arrived", (intptr_t)map > 0 && holds(map, PAGE, 2 * PAGE));
     answer("munmap", CALL(SYS_munmap, map, PAGE));
     answer("no such call", CALL(4711));

@@ -73,7 +73,8 @@ static void all_at_work(const char *name)
     int once = 0;
     for (int i = 0; i < SUBMITTERS * EACH; i++)
         once += seen[i] == 1;
-    say(name, "%d reaped, %d once, %d wrong, %d refused, %u left", reaped, once, wrong, refused, ready(ctx));
+    say(name, "%d reaped, %d once, %d wrong, %d refused, %u left", reaped, once, wrong, refused,
+        ready(ctx));
     answer(name[0] == 'b' ? "destroy" : "destroy after direct", io_destroy(ctx));
 }
 

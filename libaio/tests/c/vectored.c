@@ -131,7 +131,8 @@ int main(void)
         memset(buf, 0, 4 * PAGE);
         io_prep_preadv(&iocb, direct, whole, 4, 8 * PAGE);
         request(ctx, "direct readv", &iocb);
-        yes("direct readv, bytes", holds(buf + 3 * PAGE, PAGE, 8 * PAGE) && holds(buf, PAGE, 11 * PAGE));
+        yes("direct readv, bytes",
+            holds(buf + 3 * PAGE, PAGE, 8 * PAGE) && holds(buf, PAGE, 11 * PAGE));
         io_prep_pwritev(&iocb, direct, whole, 4, 0);
         request(ctx, "direct writev", &iocb);
     } else {

@@ -1,4 +1,5 @@
-/* Children that share the memory: what they close before they become another program is not the parent's. */
+/* Children that share the memory: what they close before they become another program is not the
+ * parent's. */
 #include "common.h"
 #include <spawn.h>
 
@@ -70,14 +71,16 @@ int main(int argc, char **argv)
         posix_spawn_file_actions_t actions;
         posix_spawn_file_actions_init(&actions);
         posix_spawn_file_actions_addclosefrom_np(&actions, 3);
-        if (posix_spawn(&pid, "/proc/self/exe", &actions, NULL, arguments, environ) || waitpid(pid, &status, 0) != pid)
+        if (posix_spawn(&pid, "/proc/self/exe", &actions, NULL, arguments, environ) ||
+            waitpid(pid, &status, 0) != pid)
             die("posix_spawn");
         posix_spawn_file_actions_destroy(&actions);
         ended += status == 0;
     }
     say("and 50 by posix_spawn", "%d", ended);
     say("reads after", "%d", reads(ctx));
-    /* What the children have closed is in use here still. A second poll, which fires, has whoever waits for the first look again. */
+    /* What the children have closed is in use here still. A second poll, which fires, has whoever
+     * waits for the first look again. */
     close(ends[0]);
     io_prep_poll(&other_poll, others[0], POLLIN);
     answer("another poll", submit1(ctx, &other_poll));

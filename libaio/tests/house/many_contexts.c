@@ -1,5 +1,5 @@
-/* A thousand contexts that live at the same time: each reads in turn, all read together, and some are
- * waited for by threads of their own. Says how many threads the process has had at most. */
+/* A thousand contexts that live at the same time: each reads in turn, all read together, and some
+ * are waited for by threads of their own. Says how many threads the process has had at most. */
 #include "../c/common.h"
 #include <sys/resource.h>
 

@@ -13,7 +13,8 @@ static void once(const char *name)
     struct iocb iocb, *list[] = {&iocb};
     struct io_event event;
     io_prep_pwrite(&iocb, STDOUT_FILENO, "data", 4, 0);
-    if (io_setup(8, &ctx) || io_submit(ctx, 1, list) != 1 || io_getevents(ctx, 1, 1, &event, NULL) != 1)
+    if (io_setup(8, &ctx) || io_submit(ctx, 1, list) != 1 ||
+        io_getevents(ctx, 1, 1, &event, NULL) != 1)
         exit(1);
     printf("%s: %ld\n", name, (long)event.res);
     fflush(stdout);

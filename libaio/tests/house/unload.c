@@ -36,10 +36,13 @@ int main(int argc, char **argv)
     for (int round = 0; round < 2; round++) {
         void *library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
         CHECK(library);
-        int (*setup)(int, io_context_t *) = (int (*)(int, io_context_t *))dlvsym(library, "io_setup", "LIBAIO_0.4");
-        int (*submit)(io_context_t, long, struct iocb **) = (int (*)(io_context_t, long, struct iocb **))dlsym(library, "io_submit");
+        int (*setup)(int, io_context_t *) =
+            (int (*)(int, io_context_t *))dlvsym(library, "io_setup", "LIBAIO_0.4");
+        int (*submit)(io_context_t, long, struct iocb **) =
+            (int (*)(io_context_t, long, struct iocb **))dlsym(library, "io_submit");
         int (*get)(io_context_t, long, long, struct io_event *, struct timespec *) =
-            (int (*)(io_context_t, long, long, struct io_event *, struct timespec *))dlsym(library, "io_getevents");
+            (int (*)(io_context_t, long, long, struct io_event *, struct timespec *))dlsym(
+                library, "io_getevents");
         int (*destroy)(io_context_t) = (int (*)(io_context_t))dlsym(library, "io_destroy");
         CHECK(setup && submit && get && destroy);
         io_context_t ctx = NULL;

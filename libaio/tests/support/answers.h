@@ -37,7 +37,8 @@
 #define PAGE 4096
 #define SKIP 77
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
-/* An address that is in nobody's mapping (hidden from the compiler), and one that belongs to the kernel. */
+/* An address that is in nobody's mapping (hidden from the compiler), and one that belongs to the
+ * kernel. */
 #define UNMAPPED ((void *)unmapped)
 #define KERNEL_ADDRESS ((void *)-PAGE)
 
@@ -59,7 +60,8 @@ UNUSED __attribute__((noreturn, format(printf, 1, 2))) static void die(const cha
 }
 
 /* A preload that silently failed would compare the original with itself. */
-UNUSED static void the_right_library(const char *variable, const char *function, const char *original)
+UNUSED static void the_right_library(const char *variable, const char *function,
+                                     const char *original)
 {
     const char *expected = getenv(variable);
     Dl_info info;
@@ -68,7 +70,8 @@ UNUSED static void the_right_library(const char *variable, const char *function,
     void *found = dlsym(RTLD_DEFAULT, function);
     if (!found || !dladdr(found, &info))
         die("no %s", function);
-    if (strcmp(expected, "original") ? strcmp(expected, info.dli_fname) : !strstr(info.dli_fname, original))
+    if (strcmp(expected, "original") ? strcmp(expected, info.dli_fname)
+                                     : !strstr(info.dli_fname, original))
         die("%s is %s's, expected was %s", function, info.dli_fname, expected);
 }
 
@@ -78,7 +81,8 @@ UNUSED __attribute__((noreturn)) static void skip(const char *reason)
     exit(SKIP);
 }
 
-UNUSED __attribute__((format(printf, 2, 3))) static void say(const char *name, const char *format, ...)
+UNUSED __attribute__((format(printf, 2, 3))) static void say(const char *name, const char *format,
+                                                             ...)
 {
     va_list list;
     va_start(list, format);
@@ -153,7 +157,8 @@ UNUSED static int reopen(int fd, int flags)
     return other < 0 ? -errno : other;
 }
 
-/* The same under a number that no file of this process has had: nothing can be known about it yet. */
+/* The same under a number that no file of this process has had: nothing can be known about it yet.
+ */
 UNUSED static int unseen(int fd)
 {
     static int next = 100;

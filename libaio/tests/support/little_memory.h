@@ -16,8 +16,10 @@ static void limit(long more)
         _exit(2);
 }
 
-/* Has `use(argument)`, which gives 0 if all went well, run in a child with `room(step)` bytes for each of `steps`. */
-static void with_little_memory(const char *name, int steps, long (*room)(int), int (*use)(int), int argument)
+/* Has `use(argument)`, which gives 0 if all went well, run in a child with `room(step)` bytes for
+ * each of `steps`. */
+static void with_little_memory(const char *name, int steps, long (*room)(int), int (*use)(int),
+                               int argument)
 {
     int well = 0, other = 0;
     for (int step = 0; step < steps; step++) {

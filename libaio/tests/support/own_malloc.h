@@ -1,4 +1,5 @@
-/* An allocator of the program's own, which makes system calls by number and is used from the first instruction on. */
+/* An allocator of the program's own, which makes system calls by number and is used from the first
+ * instruction on. */
 /* Aligned to nothing, wherever the linker puts it. */
 static _Alignas(128) struct { char odd[65]; unsigned char heap[64 << 20]; } memory;
 #define heap memory.heap
@@ -8,7 +9,8 @@ static int lock;
 
 static void *take(size_t size, size_t alignment)
 {
-    /* Not to be entered twice by one thread, as it would be from a signal handler or from syscall() itself. */
+    /* Not to be entered twice by one thread, as it would be from a signal handler or from syscall()
+     * itself. */
     while (__atomic_exchange_n(&lock, 1, __ATOMIC_ACQUIRE))
         syscall(SYS_sched_yield);
     if (syscall(SYS_gettid) <= 0)

@@ -1,6 +1,6 @@
-/* Numbers that are closed where the drop-in does not see it, and stand for another kind of file then.
- * Random sequences of that, beside a twin on which plain calls are made: the same answers, the same
- * contents. For libaio, or for POSIX AIO with -DPOSIX.
+/* Numbers that are closed where the drop-in does not see it, and stand for another kind of file
+ * then. Random sequences of that, beside a twin on which plain calls are made: the same answers,
+ * the same contents. For libaio, or for POSIX AIO with -DPOSIX.
  *
  * reused SEED SEQUENCES: prints "equal", or the step that differs. */
 #ifdef POSIX
@@ -21,10 +21,21 @@ enum kind {
     FILE_RW, FILE_RO, FILE_WO, FILE_APPEND, FILE_DIRECT, PIPE_OUT, PIPE_IN, PACKETS_OUT, PACKETS_IN,
     SOCKET, FIFO, EVENTFD, DIRECTORY, ZERO, NOTHING, KINDS
 };
-static const char *const names[] = {
-    "file", "read-only file", "write-only file", "append", "direct", "pipe to read", "pipe to write",
-    "packets to read", "packets to write", "socket", "fifo", "eventfd", "directory", "zero", "nothing"
-};
+static const char *const names[] = {"file",
+                                    "read-only file",
+                                    "write-only file",
+                                    "append",
+                                    "direct",
+                                    "pipe to read",
+                                    "pipe to write",
+                                    "packets to read",
+                                    "packets to write",
+                                    "socket",
+                                    "fifo",
+                                    "eventfd",
+                                    "directory",
+                                    "zero",
+                                    "nothing"};
 
 enum { READ, WRITE, READV, WRITEV, SYNC };
 
@@ -58,10 +69,14 @@ static long by_hand(long number, long a, long b, long c)
 {
 #if defined(__x86_64__)
     long ret;
-    __asm__ volatile("syscall" : "=a"(ret) : "a"(number), "D"(a), "S"(b), "d"(c) : "rcx", "r11", "memory");
+    __asm__ volatile("syscall"
+                     : "=a"(ret)
+                     : "a"(number), "D"(a), "S"(b), "d"(c)
+                     : "rcx", "r11", "memory");
     return ret;
 #elif defined(__aarch64__)
-    register long x8 __asm__("x8") = number, x0 __asm__("x0") = a, x1 __asm__("x1") = b, x2 __asm__("x2") = c;
+    register long x8 __asm__("x8") = number, x0 __asm__("x0") = a, x1 __asm__("x1") = b,
+                     x2 __asm__("x2") = c;
     __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2) : "memory");
     return x0;
 #else
@@ -156,7 +171,8 @@ static size_t rest(enum kind kind, int at, int twin, int fd, int other, unsigned
     }
     int from = kind == PIPE_IN || kind == PACKETS_IN || kind == SOCKET ? other : fd;
     struct pollfd set = {from, POLLIN, 0};
-    if (kind == DIRECTORY || kind == ZERO || kind == NOTHING || kind == PIPE_OUT || kind == PACKETS_OUT)
+    if (kind == DIRECTORY || kind == ZERO || kind == NOTHING || kind == PIPE_OUT ||
+        kind == PACKETS_OUT)
         return 0;
     while (n < 4 * SIZE && poll(&set, 1, 0) == 1 && set.revents & POLLIN) {
         ssize_t more = read(from, into + n, 4 * SIZE - n);
@@ -222,8 +238,12 @@ static long plainly(int fd, const struct op *op)
         return -EBADF;
     int stream = is_stream(fd);
     switch (op->what) {
-    case READ: return result(stream ? read(fd, op->twins, op->len) : pread(fd, op->twins, op->len, op->offset));
-    case WRITE: return result(stream ? write(fd, op->twins, op->len) : pwrite(fd, op->twins, op->len, op->offset));
+    case READ:
+        return result(stream ? read(fd, op->twins, op->len)
+                             : pread(fd, op->twins, op->len, op->offset));
+    case WRITE:
+        return result(stream ? write(fd, op->twins, op->len)
+                             : pwrite(fd, op->twins, op->len, op->offset));
     case READV: return result(stream ? readv(fd, op->iov, 2) : preadv(fd, op->iov, 2, op->offset));
     default: return result(stream ? writev(fd, op->iov, 2) : pwritev(fd, op->iov, 2, op->offset));
     }
@@ -311,8 +331,8 @@ static void tell(int at)
 
 #endif
 
-/* Up to four requests on one number, of one kind and apart from each other, so that plain calls one after the other
- * give the same. */
+/* Up to four requests on one number, of one kind and apart from each other, so that plain calls one
+ * after the other give the same. */
 static void use(int at)
 {
     enum kind kind = kinds[at];
@@ -379,11 +399,11 @@ static void use(int at)
         struct op *op = &ops[i];
         long expected = plainly(TWIN + at, op);
         if (op->answer != expected)
-            differ("%s %d of %d, of %zu bytes at %lld, of a %s: %s instead of %s", whats[op->what], i, n, op->len,
-                   op->offset, names[kind], code(op->answer), code(expected));
+            differ("%s %d of %d, of %zu bytes at %lld, of a %s: %s instead of %s", whats[op->what],
+                   i, n, op->len, op->offset, names[kind], code(op->answer), code(expected));
         if (memcmp(op->ours, op->twins, 8192))
-            differ("%s %d of %d, of %zu bytes at %lld, of a %s: other bytes", whats[op->what], i, n, op->len,
-                   op->offset, names[kind]);
+            differ("%s %d of %d, of %zu bytes at %lld, of a %s: other bytes", whats[op->what], i, n,
+                   op->len, op->offset, names[kind]);
     }
 }
 

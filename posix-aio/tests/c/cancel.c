@@ -97,8 +97,11 @@ static void all(void)
     finish(&cbs[0]);
     say("it completes after that", "%s", state(&cbs[0]));
     cancelled("[aio_cancel AIO_ALLDONE] all, all done", ends[0], NULL);
-    request("[aio_read success] a cancelled block again", aio_write, &(struct aiocb){.aio_fildes = ends[1], .aio_buf = "again", .aio_nbytes = 5,
-            .aio_sigevent.sigev_notify = SIGEV_NONE});
+    request("[aio_read success] a cancelled block again", aio_write,
+            &(struct aiocb){.aio_fildes = ends[1],
+                            .aio_buf = "again",
+                            .aio_nbytes = 5,
+                            .aio_sigevent.sigev_notify = SIGEV_NONE});
     request("a cancelled block is used again", aio_read, &cbs[3]);
 }
 
@@ -124,7 +127,8 @@ static void writes(void)
     int ends[2];
     static char lots[1 << 20];
     make_pipe(ends);
-    struct aiocb write_cb = block(ends[1], lots, sizeof lots, 0), behind = block(ends[1], "x", 1, 0);
+    struct aiocb write_cb = block(ends[1], lots, sizeof lots, 0),
+                 behind = block(ends[1], "x", 1, 0);
     if (aio_write(&write_cb) || aio_write(&behind))
         die("aio_write");
     cancelled("[aio_cancel AIO_NOTCANCELED] a write that waits for room", ends[1], &write_cb);
@@ -150,7 +154,8 @@ static void behind_writes(void)
     for (int i = 0; i < N; i++) {
         int ends[2];
         make_pipe(ends);
-        struct aiocb write_cb = block(ends[1], lots, sizeof lots, 0), behind = block(ends[1], "x", 1, 0);
+        struct aiocb write_cb = block(ends[1], lots, sizeof lots, 0),
+                     behind = block(ends[1], "x", 1, 0);
         if (aio_write(&write_cb) || aio_write(&behind))
             die("aio_write");
         gone += aio_cancel(ends[1], &behind) == AIO_CANCELED;
@@ -166,7 +171,8 @@ static void behind_writes(void)
         close(ends[0]);
         close(ends[1]);
     }
-    say("[aio_cancel AIO_CANCELED] 3000 times a write behind one that waits", "%d cancelled, %d waited", gone, waits);
+    say("[aio_cancel AIO_CANCELED] 3000 times a write behind one that waits",
+        "%d cancelled, %d waited", gone, waits);
 }
 
 static void sockets(void)
@@ -199,9 +205,11 @@ static void regular(void)
         int got = aio_cancel(fd, &cbs[i]);
         called += got == AIO_CANCELED || got == AIO_ALLDONE || got == AIO_NOTCANCELED;
         int error = got == AIO_NOTCANCELED ? finish(&cbs[i]) : aio_error(&cbs[i]);
-        right += got == AIO_CANCELED ? error == ECANCELED && aio_return(&cbs[i]) == -1 : error == 0 && aio_return(&cbs[i]) == 16;
+        right += got == AIO_CANCELED ? error == ECANCELED && aio_return(&cbs[i]) == -1
+                                     : error == 0 && aio_return(&cbs[i]) == 16;
     }
-    say("[aio_cancel race] 500 reads of a file, each cancelled", "%d answers, %d right", called, right);
+    say("[aio_cancel race] 500 reads of a file, each cancelled", "%d answers, %d right", called,
+        right);
     for (int i = 0; i < N; i++)
         if (aio_read(&cbs[i]))
             die("aio_read");
@@ -211,7 +219,8 @@ static void regular(void)
         done += error == 0 && aio_return(&cbs[i]) == 16;
         gone += error == ECANCELED && aio_return(&cbs[i]) == -1;
     }
-    yes("[aio_cancel race] 500 reads of a file, all cancelled at once", got >= 0 && (got != AIO_ALLDONE || gone == 0) && done + gone == N);
+    yes("[aio_cancel race] 500 reads of a file, all cancelled at once",
+        got >= 0 && (got != AIO_ALLDONE || gone == 0) && done + gone == N);
     close(fd);
 }
 

@@ -64,7 +64,8 @@ UNUSED static const char *state(struct aiocb *cb)
     else if (error == 0)
         snprintf(out, sizeof text[0], "return %ld", (long)aio_return(cb));
     else
-        snprintf(out, sizeof text[0], "error %s, return %ld", strerrorname_np(error), (long)aio_return(cb));
+        snprintf(out, sizeof text[0], "error %s, return %ld", strerrorname_np(error),
+                 (long)aio_return(cb));
     return out;
 }
 
@@ -82,8 +83,11 @@ UNUSED static void request(const char *name, int (*submit)(struct aiocb *), stru
 UNUSED static void cancelled(const char *name, int fd, struct aiocb *cb)
 {
     int got = aio_cancel(fd, cb);
-    say(name, "%s", got == AIO_CANCELED ? "AIO_CANCELED" : got == AIO_NOTCANCELED ? "AIO_NOTCANCELED"
-        : got == AIO_ALLDONE ? "AIO_ALLDONE" : call(got));
+    say(name, "%s",
+        got == AIO_CANCELED      ? "AIO_CANCELED"
+        : got == AIO_NOTCANCELED ? "AIO_NOTCANCELED"
+        : got == AIO_ALLDONE     ? "AIO_ALLDONE"
+                                 : call(got));
 }
 
 UNUSED static void make_pipe(int ends[2])
@@ -98,7 +102,8 @@ UNUSED static void put(int fd, const char *text)
         die("write");
 }
 
-/* Waits until all other threads of this process sleep, if there are any: natively a helper, in its call. */
+/* Waits until all other threads of this process sleep, if there are any: natively a helper, in its
+ * call. */
 UNUSED static void until_others_sleep(void)
 {
     for (int quiet = 0, i = 0; quiet < 20; i++) {
@@ -109,7 +114,9 @@ UNUSED static void until_others_sleep(void)
         for (struct dirent *entry; (entry = readdir(tasks));) {
             char path[300], text[512];
             snprintf(path, sizeof path, "/proc/self/task/%s/stat", entry->d_name);
-            int fd = entry->d_name[0] == '.' || atoi(entry->d_name) == gettid() ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+            int fd = entry->d_name[0] == '.' || atoi(entry->d_name) == gettid()
+                         ? -1
+                         : open(path, O_RDONLY | O_CLOEXEC);
             if (fd < 0)
                 continue;
             ssize_t n = read(fd, text, sizeof text - 1);

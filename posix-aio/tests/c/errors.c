@@ -93,12 +93,16 @@ static void priorities(void)
         int odd = priority < 0 || priority > 20;
         const char *bad = odd ? "EINVAL reqprio" : "reqprio";
         snprintf(read_name, sizeof read_name, "[aio_read %s] read with priority %d", bad, priority);
-        snprintf(write_name, sizeof write_name, "[aio_write %s] write with priority %d", bad, priority);
-        snprintf(sync_name, sizeof sync_name, "[aio_fsync %s] sync with priority %d", odd ? "reqprio out of range" : "reqprio", priority);
+        snprintf(write_name, sizeof write_name, "[aio_write %s] write with priority %d", bad,
+                 priority);
+        snprintf(sync_name, sizeof sync_name, "[aio_fsync %s] sync with priority %d",
+                 odd ? "reqprio out of range" : "reqprio", priority);
         cb.aio_reqprio = priority;
         request(read_name, aio_read, &cb);
         if (priority < 0 || priority > 20)
-            say(priority < 0 ? "[aio_error an errno; aio_return error] the refused one" : "the other refused one", "%s", state(&cb));
+            say(priority < 0 ? "[aio_error an errno; aio_return error] the refused one"
+                             : "the other refused one",
+                "%s", state(&cb));
         request(write_name, aio_write, &cb);
         cb.aio_reqprio = priority;
         if (aio_fsync(O_SYNC, &cb)) {

@@ -33,10 +33,13 @@ static void sees(void)
     cancelled("[aio_cancel in a child] cancel the parent's running request", ends[0], &blocked);
     cancelled("[aio_cancel in a child] cancel the parent's queued request", ends[0], &queued);
     const struct aiocb *list[] = {&blocked};
-    say("[aio_suspend in a child] a wait for the parent's", "%s", call(aio_suspend(list, 1, &moment)));
+    say("[aio_suspend in a child] a wait for the parent's", "%s",
+        call(aio_suspend(list, 1, &moment)));
     /* No helper of the parent's was idle: natively a thread is made. */
     bounded_read("[aio_read in a child] a child while a request of the parent's runs");
-    say("[aio_write in a child; aio_fsync in a child] its sync", "%s", call(aio_fsync(O_SYNC, &(struct aiocb){.aio_fildes = fd, .aio_sigevent.sigev_notify = SIGEV_NONE})));
+    say("[aio_write in a child; aio_fsync in a child] its sync", "%s",
+        call(aio_fsync(
+            O_SYNC, &(struct aiocb){.aio_fildes = fd, .aio_sigevent.sigev_notify = SIGEV_NONE})));
 }
 
 static void idle(void)
@@ -64,7 +67,8 @@ static void busy_parent(void)
     request("[aio_read success] the parent's next read", aio_read, &cb);
 }
 
-/* The helper is idle for certain once the lock is free after the notification that it sent while holding it. */
+/* The helper is idle for certain once the lock is free after the notification that it sent while
+ * holding it. */
 static void idle_parent(void)
 {
     struct aioinit init = {.aio_threads = 1, .aio_num = 32, .aio_idle_time = 20};
@@ -91,10 +95,12 @@ static void many(void)
             die("aio_read");
         pid_t pid = fork();
         if (pid == 0)
-            /* Natively even aio_error may hang here: it takes a lock that the parent's helper may have held. */
+            /* Natively even aio_error may hang here: it takes a lock that the parent's helper may
+             * have held. */
             _exit(0);
         int status;
-        right += finish(&cb) == 0 && aio_return(&cb) == 16 && waitpid(pid, &status, 0) == pid && status == 0;
+        right += finish(&cb) == 0 && aio_return(&cb) == 16 && waitpid(pid, &status, 0) == pid &&
+                 status == 0;
     }
     say("[aio_read success] 100 forks with a read in flight", "%d right", right);
     pid_t pid = vfork();

@@ -1,6 +1,7 @@
 /* A control block may be freed as soon as its completion was seen: nobody looks at it after that.
  *
- * Run again with the C library's checking allocator, where there is one, and with freed memory overwritten. */
+ * Run again with the C library's checking allocator, where there is one, and with freed memory
+ * overwritten. */
 #include "common.h"
 
 enum { ROUNDS = 300, DEPTH = 16 };
@@ -15,7 +16,8 @@ static void checked(char **arguments)
     const char *before = getenv("LD_PRELOAD");
     void *there = dlopen(library, RTLD_LAZY | RTLD_LOCAL);
     if (there) {
-        snprintf(preload, sizeof preload, "%s%s%s", before ? before : "", before ? ":" : "", library);
+        snprintf(preload, sizeof preload, "%s%s%s", before ? before : "", before ? ":" : "",
+                 library);
         setenv("LD_PRELOAD", preload, 1);
         setenv("MALLOC_CHECK_", "3", 1);
     }
@@ -40,7 +42,8 @@ static struct one *fresh(int i)
 
 static int retire(struct one *one)
 {
-    int right = aio_error(&one->cb) == 0 && aio_return(&one->cb) == 512 && holds(one->data, 512, (size_t)one->cb.aio_offset);
+    int right = aio_error(&one->cb) == 0 && aio_return(&one->cb) == 512 &&
+                holds(one->data, 512, (size_t)one->cb.aio_offset);
     memset(one, 0xff, sizeof *one);
     free(one);
     return right;
@@ -124,7 +127,9 @@ static void notified(void)
         for (int i = 0; i < DEPTH; i++) {
             struct one *one = fresh(i);
             one->cb.aio_lio_opcode = LIO_READ;
-            one->cb.aio_sigevent = (struct sigevent){.sigev_notify = SIGEV_THREAD, .sigev_notify_function = note, .sigev_value.sival_ptr = one};
+            one->cb.aio_sigevent = (struct sigevent){.sigev_notify = SIGEV_THREAD,
+                                                     .sigev_notify_function = note,
+                                                     .sigev_value.sival_ptr = one};
             list[i] = &one->cb;
         }
         event->sigev_notify = SIGEV_NONE;
@@ -156,7 +161,8 @@ static void freed_when_cancelled(void)
         free(one);
     }
     put(ends[1], "x");
-    say("[aio_cancel AIO_CANCELED] 1000 freed when cancelled", "%d, the first %d", gone, finish(&first));
+    say("[aio_cancel AIO_CANCELED] 1000 freed when cancelled", "%d, the first %d", gone,
+        finish(&first));
     close(ends[0]);
     close(ends[1]);
 }

@@ -35,7 +35,8 @@ static void order(void)
         for (int i = 0; i < N; i++)
             finish(&cbs[i]);
     }
-    say("[aio_fsync order] 20 times 64 writes and a sync", "%d right, %d writes still running", right, early);
+    say("[aio_fsync order] 20 times 64 writes and a sync", "%d right, %d writes still running",
+        right, early);
     close(fd);
 }
 
@@ -43,7 +44,8 @@ static void behind_a_blocked_one(void)
 {
     int ends[2], fd = temp_file(PAGE);
     make_pipe(ends);
-    struct aiocb read_cb = block(ends[0], buf, 16, 0), sync = block(ends[0], NULL, 0, 0), other = block(fd, NULL, 0, 0);
+    struct aiocb read_cb = block(ends[0], buf, 16, 0), sync = block(ends[0], NULL, 0, 0),
+                 other = block(fd, NULL, 0, 0);
     if (aio_read(&read_cb) || aio_fsync(O_SYNC, &sync) || aio_fsync(O_SYNC, &other))
         die("submit");
     say("[aio_fsync success] a sync of another descriptor", "%d", finish(&other));
@@ -59,7 +61,8 @@ static void behind_a_blocked_one(void)
 
 int main(void)
 {
-    int fd = temp_file(PAGE), readable = reopen(fd, O_RDONLY), writable = reopen(fd, O_WRONLY), closed = dup(fd), ends[2], pair[2];
+    int fd = temp_file(PAGE), readable = reopen(fd, O_RDONLY), writable = reopen(fd, O_WRONLY),
+        closed = dup(fd), ends[2], pair[2];
     make_pipe(ends);
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
         die("socketpair");
@@ -80,7 +83,8 @@ int main(void)
     sync_it("[aio_fsync EBADF] a closed descriptor", O_SYNC, closed);
     sync_it("[aio_fsync success O_SYNC] a read-only descriptor", O_SYNC, readable);
     sync_it("[aio_fsync success O_DSYNC] a write-only descriptor", O_DSYNC, writable);
-    int folder = open(getenv("TMPDIR"), O_RDONLY | O_DIRECTORY), null = open("/dev/null", O_RDWR), memory = memfd_create("m", 0);
+    int folder = open(getenv("TMPDIR"), O_RDONLY | O_DIRECTORY), null = open("/dev/null", O_RDWR),
+        memory = memfd_create("m", 0);
     int path = open(getenv("TMPDIR"), O_PATH);
     sync_it("[aio_fsync success O_SYNC] a folder", O_SYNC, folder);
     sync_it("[aio_fsync EINVAL] null", O_SYNC, null);
@@ -94,14 +98,15 @@ int main(void)
     say("[aio_error 0] the block after a refused sync", "%s", state(&cb));
     cb = block(-1, buf, 16, 0);
     int refused = aio_fsync(O_SYNC, &cb);
-    say("[aio_error an errno] the block after a sync of descriptor -1", "%s", refused ? state(&cb) : "accepted");
+    say("[aio_error an errno] the block after a sync of descriptor -1", "%s",
+        refused ? state(&cb) : "accepted");
     cb = block(fd, buf, 7, 3);
     cb.aio_reqprio = 5;
     if (aio_fsync(O_SYNC, &cb))
         die("aio_fsync");
     finish(&cb);
-    say("what a sync changes in the block", "reqprio %d, opcode %s, bytes %zu, offset %ld", cb.aio_reqprio, cb.aio_lio_opcode ? "changed" : "0",
-        cb.aio_nbytes, (long)cb.aio_offset);
+    say("what a sync changes in the block", "reqprio %d, opcode %s, bytes %zu, offset %ld",
+        cb.aio_reqprio, cb.aio_lio_opcode ? "changed" : "0", cb.aio_nbytes, (long)cb.aio_offset);
     request("[aio_read success] a read of the same block", aio_read, &cb);
     order();
     return 0;

@@ -1,4 +1,5 @@
-/* In another program's house: exit with requests in flight, descriptors closed behind the library's back, threads that come and go. */
+/* In another program's house: exit with requests in flight, descriptors closed behind the library's
+ * back, threads that come and go. */
 #include "common.h"
 
 static unsigned char buf[128][512];
@@ -39,10 +40,12 @@ static void ended(const char *name, int how)
     int status;
     if (waitpid(pid, &status, 0) != pid)
         die("waitpid");
-    say(name, "%s %d", WIFEXITED(status) ? "exit" : "signal", WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
+    say(name, "%s %d", WIFEXITED(status) ? "exit" : "signal",
+        WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
 }
 
-/* A descriptor that is closed while requests wait in its queue: what runs goes on, what is queued finds it closed. */
+/* A descriptor that is closed while requests wait in its queue: what runs goes on, what is queued
+ * finds it closed. */
 static void closed_while_queued(void)
 {
     int ends[2];
@@ -82,7 +85,8 @@ static void blocked(void)
         die("aio_read");
     for (int i = 0; i < 1000 && aio_error(&cbs[N]) == EINPROGRESS; i++)
         usleep(1000);
-    say("[aio_read 63 blocked] a read of a file behind 63 reads of empty pipes", "%s", state(&cbs[N]));
+    say("[aio_read 63 blocked] a read of a file behind 63 reads of empty pipes", "%s",
+        state(&cbs[N]));
     int right = 0;
     for (int i = 0; i < N; i++)
         put(ends[i][1], "hello");
@@ -159,7 +163,8 @@ static void signals(void)
             finish(&cbs[j]);
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-    say("signals to the process", "%s by the program's thread, %d by others", caught ? "taken" : "not taken", caught_elsewhere);
+    say("signals to the process", "%s by the program's thread, %d by others",
+        caught ? "taken" : "not taken", caught_elsewhere);
 }
 
 int main(void)

@@ -14,8 +14,10 @@ static void with(const char *name, struct aioinit init)
 
 static void usual(void)
 {
-    with("[aio_init success] 4 threads, 128 requests", (struct aioinit){.aio_threads = 4, .aio_num = 128});
-    with("[aio_init success] again, when aio is in use", (struct aioinit){.aio_threads = 64, .aio_num = 2048, .aio_idle_time = 5});
+    with("[aio_init success] 4 threads, 128 requests",
+         (struct aioinit){.aio_threads = 4, .aio_num = 128});
+    with("[aio_init success] again, when aio is in use",
+         (struct aioinit){.aio_threads = 64, .aio_num = 2048, .aio_idle_time = 5});
 }
 
 static void zeroes(void)
@@ -25,7 +27,8 @@ static void zeroes(void)
 
 static void negative(void)
 {
-    with("[aio_init out of range] negative numbers", (struct aioinit){.aio_threads = -1, .aio_num = -1, .aio_idle_time = -1});
+    with("[aio_init out of range] negative numbers",
+         (struct aioinit){.aio_threads = -1, .aio_num = -1, .aio_idle_time = -1});
 }
 
 /* One thread of it works off as many requests as there are. */

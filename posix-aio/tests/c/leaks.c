@@ -1,4 +1,5 @@
-/* Nothing is left behind by many requests, notifications, children and programs started: counted in /proc/self.
+/* Nothing is left behind by many requests, notifications, children and programs started: counted in
+ * /proc/self.
  *
  * URINGLET_TEST_FORKS, _EXECS and _EXITS say how many of each, _SECONDS how long that may take. */
 #include "common.h"
@@ -13,7 +14,8 @@ static void note(union sigval value)
     __atomic_add_fetch(&notes, 1, __ATOMIC_RELEASE);
 }
 
-/* 32 requests on 8 descriptors, some of which nobody asks about any more; one is cancelled, one notifies. */
+/* 32 requests on 8 descriptors, some of which nobody asks about any more; one is cancelled, one
+ * notifies. */
 static int cycle(int round)
 {
     static struct aiocb cbs[32];
@@ -25,7 +27,8 @@ static int cycle(int round)
     for (int i = 0; i < 32; i++) {
         cbs[i] = block(own[i % 8], buf[i], 512, i * 512);
         if (i == 31 && round % 10 == 0)
-            cbs[i].aio_sigevent = (struct sigevent){.sigev_notify = SIGEV_THREAD, .sigev_notify_function = note};
+            cbs[i].aio_sigevent =
+                (struct sigevent){.sigev_notify = SIGEV_THREAD, .sigev_notify_function = note};
         if (i % 8 == 7 ? aio_fsync(O_DSYNC, &cbs[i]) : aio_read(&cbs[i]))
             die("submit");
     }
@@ -56,15 +59,18 @@ int main(int argc, char **argv)
     long descriptors = open_descriptors(), memory = status("VmRSS:"), size = status("VmSize:");
     for (int i = 0; i < rounds; i++)
         right += cycle(i);
-    yes("[aio_read leaks; aio_fsync leaks; aio_cancel leaks] 500 times 32 requests", right == rounds);
+    yes("[aio_read leaks; aio_fsync leaks; aio_cancel leaks] 500 times 32 requests",
+        right == rounds);
     yes("threads are at most 70", settled("Threads:", 70) <= 70);
     /* The engine keeps one for itself from the first use on. */
     yes("descriptors, at most 2 more", open_descriptors() - descriptors <= 2);
     yes("memory in use, at most 8 MiB more", status("VmRSS:") - memory <= 8 << 10);
     yes("address space, at most 1 GiB more", status("VmSize:") - size <= 1 << 20);
 
-    /* Children that end, and programs that are started, with a request of the parent's in flight each time. */
-    long forks = number("URINGLET_TEST_FORKS", 1000), starts = number("URINGLET_TEST_EXECS", 100), ended = 0, started = 0;
+    /* Children that end, and programs that are started, with a request of the parent's in flight
+     * each time. */
+    long forks = number("URINGLET_TEST_FORKS", 1000), starts = number("URINGLET_TEST_EXECS", 100),
+         ended = 0, started = 0;
     for (long i = 0; i < forks + starts; i++) {
         struct aiocb cb = block(fd, buf[0], 512, 0);
         if (aio_read(&cb))

@@ -13,36 +13,52 @@ static struct aiocb entry(int opcode, int fd, void *to, size_t n, off_t offset)
 static void lists(void)
 {
     int fd = temp_file(4 * PAGE);
-    struct aiocb good = entry(LIO_READ, fd, buf[0], 16, PAGE), write_cb = entry(LIO_WRITE, fd, buf[1], 16, 2 * PAGE);
+    struct aiocb good = entry(LIO_READ, fd, buf[0], 16, PAGE),
+                 write_cb = entry(LIO_WRITE, fd, buf[1], 16, 2 * PAGE);
     struct aiocb nop = entry(LIO_NOP, fd, buf[2], 16, 0), bad = entry(LIO_READ, -1, buf[3], 16, 0);
-    struct aiocb unknown = entry(77, fd, buf[4], 16, 0), priority = entry(LIO_READ, fd, buf[5], 16, 0);
+    struct aiocb unknown = entry(77, fd, buf[4], 16, 0),
+                 priority = entry(LIO_READ, fd, buf[5], 16, 0);
     struct aiocb *none[] = {NULL, NULL}, *nops[] = {&nop, &nop};
     priority.aio_reqprio = 21;
-    say("[lio_listio LIO_WAIT success] a read and a write", "%s", call(lio_listio(LIO_WAIT, (struct aiocb *[]){&good, &write_cb}, 2, NULL)));
+    say("[lio_listio LIO_WAIT success] a read and a write", "%s",
+        call(lio_listio(LIO_WAIT, (struct aiocb *[]){&good, &write_cb}, 2, NULL)));
     say("the read", "%s", state(&good));
     yes("its bytes", holds(buf[0], 16, PAGE));
     say("the write", "%s", state(&write_cb));
     say("[lio_listio LIO_WAIT success] among NULL and LIO_NOP", "%s",
-        call(lio_listio(LIO_WAIT, (struct aiocb *[]){NULL, &good, &nop, NULL, &write_cb}, 5, NULL)));
+        call(
+            lio_listio(LIO_WAIT, (struct aiocb *[]){NULL, &good, &nop, NULL, &write_cb}, 5, NULL)));
     say("the LIO_NOP", "%s", state(&nop));
     say("[lio_listio empty list] all NULL", "%s", call(lio_listio(LIO_WAIT, none, 2, NULL)));
     say("[lio_listio LIO_NOP] all LIO_NOP", "%s", call(lio_listio(LIO_WAIT, nops, 2, NULL)));
     say("[lio_listio empty list] no entries", "%s", call(lio_listio(LIO_WAIT, none, 0, NULL)));
-    say("[lio_listio nent out of range] -1 entries", "%s", call(lio_listio(LIO_WAIT, none, -1, NULL)));
-    say("[lio_listio EINVAL mode] bad mode", "%s", call(lio_listio(2, (struct aiocb *[]){&good}, 1, NULL)));
+    say("[lio_listio nent out of range] -1 entries", "%s",
+        call(lio_listio(LIO_WAIT, none, -1, NULL)));
+    say("[lio_listio EINVAL mode] bad mode", "%s",
+        call(lio_listio(2, (struct aiocb *[]){&good}, 1, NULL)));
     say("[lio_listio EINVAL mode] mode -1, no entries", "%s", call(lio_listio(-1, none, 0, NULL)));
 
-    say("[lio_listio EIO] one fails", "%s", call(lio_listio(LIO_WAIT, (struct aiocb *[]){&good, &bad, &write_cb}, 3, NULL)));
-    say("[aio_error an errno] each of them", "%s; %s; %s", state(&good), state(&bad), state(&write_cb));
-    say("[lio_listio EIO] the only one fails", "%s", call(lio_listio(LIO_WAIT, (struct aiocb *[]){&bad}, 1, NULL)));
-    say("[lio_listio EIO] unknown opcode", "%s", call(lio_listio(LIO_WAIT, (struct aiocb *[]){&good, &unknown, &write_cb}, 3, NULL)));
-    say("each of them, unknown opcode", "%s; %s; %s", state(&good), state(&unknown), state(&write_cb));
-    say("[lio_listio EIO] priority 21", "%s", call(lio_listio(LIO_WAIT, (struct aiocb *[]){&good, &priority, &write_cb}, 3, NULL)));
-    say("each of them, priority 21", "%s; %s; %s", state(&good), state(&priority), state(&write_cb));
-    say("[lio_listio EIO] nothing queueable", "%s", call(lio_listio(LIO_WAIT, (struct aiocb *[]){&unknown, &priority}, 2, NULL)));
-    say("[lio_listio EINVAL unqueueable] only one, priority 21", "%s", call(lio_listio(LIO_WAIT, (struct aiocb *[]){&priority}, 1, NULL)));
+    say("[lio_listio EIO] one fails", "%s",
+        call(lio_listio(LIO_WAIT, (struct aiocb *[]){&good, &bad, &write_cb}, 3, NULL)));
+    say("[aio_error an errno] each of them", "%s; %s; %s", state(&good), state(&bad),
+        state(&write_cb));
+    say("[lio_listio EIO] the only one fails", "%s",
+        call(lio_listio(LIO_WAIT, (struct aiocb *[]){&bad}, 1, NULL)));
+    say("[lio_listio EIO] unknown opcode", "%s",
+        call(lio_listio(LIO_WAIT, (struct aiocb *[]){&good, &unknown, &write_cb}, 3, NULL)));
+    say("each of them, unknown opcode", "%s; %s; %s", state(&good), state(&unknown),
+        state(&write_cb));
+    say("[lio_listio EIO] priority 21", "%s",
+        call(lio_listio(LIO_WAIT, (struct aiocb *[]){&good, &priority, &write_cb}, 3, NULL)));
+    say("each of them, priority 21", "%s; %s; %s", state(&good), state(&priority),
+        state(&write_cb));
+    say("[lio_listio EIO] nothing queueable", "%s",
+        call(lio_listio(LIO_WAIT, (struct aiocb *[]){&unknown, &priority}, 2, NULL)));
+    say("[lio_listio EINVAL unqueueable] only one, priority 21", "%s",
+        call(lio_listio(LIO_WAIT, (struct aiocb *[]){&priority}, 1, NULL)));
     unknown.aio_lio_opcode = -1;
-    say("[lio_listio EIO] opcode -1", "%s", call(lio_listio(LIO_WAIT, (struct aiocb *[]){&unknown}, 1, NULL)));
+    say("[lio_listio EIO] opcode -1", "%s",
+        call(lio_listio(LIO_WAIT, (struct aiocb *[]){&unknown}, 1, NULL)));
     /* Numbers that mean something inside glibc only. */
     for (size_t i = 0; i < 5; i++) {
         static const int opcodes[] = {3, 4, 5, 128, 129};
@@ -52,10 +68,12 @@ static void lists(void)
         int got = lio_listio(LIO_WAIT, (struct aiocb *[]){&unknown}, 1, NULL);
         say(name, "%s, %s", call(got), state(&unknown));
     }
-    say("[lio_listio EIO] all fail", "%s", call(lio_listio(LIO_WAIT, (struct aiocb *[]){&bad, &unknown, &priority}, 3, NULL)));
+    say("[lio_listio EIO] all fail", "%s",
+        call(lio_listio(LIO_WAIT, (struct aiocb *[]){&bad, &unknown, &priority}, 3, NULL)));
 
     /* Short transfers are no failures. */
-    struct aiocb over = entry(LIO_READ, fd, buf[6], PAGE, 4 * PAGE - 10), past = entry(LIO_READ, fd, buf[6], PAGE, 9 * PAGE);
+    struct aiocb over = entry(LIO_READ, fd, buf[6], PAGE, 4 * PAGE - 10),
+                 past = entry(LIO_READ, fd, buf[6], PAGE, 9 * PAGE);
     say("[lio_listio LIO_WAIT success] reads across and behind the end", "%s",
         call(lio_listio(LIO_WAIT, (struct aiocb *[]){&over, &past}, 2, NULL)));
     say("each of them, at the end", "%s; %s", state(&over), state(&past));
@@ -73,7 +91,8 @@ static void many(void)
         cbs[i] = entry(LIO_READ, fd, &bytes[i], 1, i);
         list[i] = &cbs[i];
     }
-    say("[lio_listio LIO_WAIT success] 1000 reads", "%s", call(lio_listio(LIO_WAIT, list, N, NULL)));
+    say("[lio_listio LIO_WAIT success] 1000 reads", "%s",
+        call(lio_listio(LIO_WAIT, list, N, NULL)));
     for (int i = 0; i < N; i++)
         right += aio_error(&cbs[i]) == 0 && aio_return(&cbs[i]) == 1 && bytes[i] == i % 251;
     say("of them right", "%d", right);
@@ -91,13 +110,17 @@ static void notified(void)
     sigprocmask(SIG_BLOCK, &set, NULL);
     struct sigevent of_list = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGRTMIN};
     struct aiocb cb = entry(LIO_READ, fd, buf[0], 16, 0);
-    cb.aio_sigevent = (struct sigevent){.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGRTMIN + 1, .sigev_value.sival_int = 42};
-    say("[lio_listio LIO_WAIT success] with notifications", "%s", call(lio_listio(LIO_WAIT, (struct aiocb *[]){&cb}, 1, &of_list)));
+    cb.aio_sigevent = (struct sigevent){
+        .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGRTMIN + 1, .sigev_value.sival_int = 42};
+    say("[lio_listio LIO_WAIT success] with notifications", "%s",
+        call(lio_listio(LIO_WAIT, (struct aiocb *[]){&cb}, 1, &of_list)));
     siginfo_t info;
     struct timespec while_ = {5, 0}, moment = {0, 50000000};
     int got = sigtimedwait(&set, &info, &while_);
-    say("[lio_listio SIGEV_SIGNAL of a request] the request's signal", "SIGRTMIN+%d, value %d", got - SIGRTMIN, info.si_value.sival_int);
-    say("[lio_listio list's sigevent with LIO_WAIT] the list's signal", "%s", call(sigtimedwait(&set, &info, &moment)));
+    say("[lio_listio SIGEV_SIGNAL of a request] the request's signal", "SIGRTMIN+%d, value %d",
+        got - SIGRTMIN, info.si_value.sival_int);
+    say("[lio_listio list's sigevent with LIO_WAIT] the list's signal", "%s",
+        call(sigtimedwait(&set, &info, &moment)));
     close(fd);
 }
 
@@ -122,7 +145,8 @@ static void *disturb(void *tid)
     return NULL;
 }
 
-/* In a process of its own: natively a finishing request would write to the stack of the call that has returned. */
+/* In a process of its own: natively a finishing request would write to the stack of the call that
+ * has returned. */
 static void interrupted(int flags)
 {
     pthread_t thread;
@@ -134,7 +158,8 @@ static void interrupted(int flags)
     if (pthread_create(&thread, NULL, disturb, (void *)(intptr_t)getpid()))
         die("pthread_create");
     int got = lio_listio(LIO_WAIT, (struct aiocb *[]){&blocked}, 1, NULL);
-    say(flags ? "[lio_listio EINTR] a signal, SA_RESTART" : "[lio_listio EINTR] a signal", "%s", call(got));
+    say(flags ? "[lio_listio EINTR] a signal, SA_RESTART" : "[lio_listio EINTR] a signal", "%s",
+        call(got));
     say(flags ? "the request then, SA_RESTART" : "the request then", "%s", state(&blocked));
 }
 

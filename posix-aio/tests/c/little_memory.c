@@ -1,4 +1,5 @@
-/* Where there is hardly any memory to be had, requests are refused, or executed all the same, and the process lives on. */
+/* Where there is hardly any memory to be had, requests are refused, or executed all the same, and
+ * the process lives on. */
 #include "common.h"
 #include "../../../libaio/tests/support/little_memory.h"
 
@@ -26,7 +27,8 @@ static int use(int requests)
     for (int i = 0; i < requests; i++)
         if (accepted[i]) {
             int error = finish(&cbs[i]);
-            if (error ? error != EAGAIN && error != ENOMEM : aio_return(&cbs[i]) != (i % 100 == 99 ? 0 : 16))
+            if (error ? error != EAGAIN && error != ENOMEM
+                      : aio_return(&cbs[i]) != (i % 100 == 99 ? 0 : 16))
                 return 4;
         }
     return 0;
@@ -37,7 +39,8 @@ int main(void)
     fd = temp_file(PAGE);
     for (int requests = 8; requests <= N; requests += N - 8) {
         char name[80];
-        snprintf(name, sizeof name, "[aio_read EAGAIN; aio_fsync EAGAIN] %d requests with little memory", requests);
+        snprintf(name, sizeof name,
+                 "[aio_read EAGAIN; aio_fsync EAGAIN] %d requests with little memory", requests);
         with_little_memory(name, STEPS, room, use, requests);
     }
     return 0;

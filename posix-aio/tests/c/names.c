@@ -32,7 +32,8 @@ static void mixed(void)
     struct aiocb64 cb64 = wide(&cb);
     say("sizes", "%zu %zu", sizeof cb, sizeof cb64);
     say("[aio_read mixed names] aio_read64", "%s", call(aio_read64(&cb64)));
-    say("[aio_error mixed names; aio_suspend mixed names] aio_error64, aio_suspend64", "%d", finish64(&cb64));
+    say("[aio_error mixed names; aio_suspend mixed names] aio_error64, aio_suspend64", "%d",
+        finish64(&cb64));
     say("[aio_return mixed names] aio_return64", "%ld", (long)aio_return64(&cb64));
     say("aio_error, aio_return of the same", "%s", wide_state(&cb64));
     yes("its bytes", holds(buf, 16, PAGE));
@@ -56,7 +57,8 @@ static void mixed(void)
     if (aio_read(&first) || aio_read64(&second))
         die("aio_read");
     say("aio_error64 of a plain one", "%s", strerrorname_np(aio_error64((struct aiocb64 *)&first)));
-    say("[aio_cancel mixed names] aio_cancel of a 64 one", "%d", aio_cancel(ends[0], (struct aiocb *)&second));
+    say("[aio_cancel mixed names] aio_cancel of a 64 one", "%d",
+        aio_cancel(ends[0], (struct aiocb *)&second));
     say("its state", "%s", wide_state(&second));
     put(ends[1], "x");
     say("aio_suspend64 for a plain one", "%d", finish64((struct aiocb64 *)&first));
@@ -64,10 +66,12 @@ static void mixed(void)
     close(fd);
 }
 
-/* Every name is there for programs that look for it by name, and in each library the same for both kinds. */
+/* Every name is there for programs that look for it by name, and in each library the same for both
+ * kinds. */
 static void looked_up(void)
 {
-    static const char *const names[] = {"aio_read", "aio_write", "aio_fsync", "aio_error", "aio_return", "aio_suspend", "aio_cancel", "lio_listio"};
+    static const char *const names[] = {"aio_read",   "aio_write",   "aio_fsync",  "aio_error",
+                                        "aio_return", "aio_suspend", "aio_cancel", "lio_listio"};
     int same = 0, found = 0;
     for (size_t i = 0; i < COUNT(names); i++) {
         char name64[32];
@@ -78,7 +82,9 @@ static void looked_up(void)
     }
     say("names by dlsym", "%d found, %d pairs with one address", found, same);
     yes("aio_init by dlsym", dlsym(RTLD_DEFAULT, "aio_init") != NULL);
-    say("sysconf", "%s, AIO_PRIO_DELTA_MAX %ld", sysconf(_SC_ASYNCHRONOUS_IO) > 0 ? "asynchronous I/O" : "none", sysconf(_SC_AIO_PRIO_DELTA_MAX));
+    say("sysconf", "%s, AIO_PRIO_DELTA_MAX %ld",
+        sysconf(_SC_ASYNCHRONOUS_IO) > 0 ? "asynchronous I/O" : "none",
+        sysconf(_SC_AIO_PRIO_DELTA_MAX));
 }
 
 int main(void)

@@ -6,7 +6,8 @@ static sigset_t set;
 
 static struct sigevent signal_event(int number, int value)
 {
-    return (struct sigevent){.sigev_notify = SIGEV_SIGNAL, .sigev_signo = number, .sigev_value.sival_int = value};
+    return (struct sigevent){
+        .sigev_notify = SIGEV_SIGNAL, .sigev_signo = number, .sigev_value.sival_int = value};
 }
 
 static const char *next_signal(int milliseconds)
@@ -18,9 +19,15 @@ static const char *next_signal(int milliseconds)
     int got = sigtimedwait(&set, &info, &while_);
     if (got < 0)
         return "none";
-    snprintf(text, sizeof text, "%s, %s, value %d, %s, %s", got == SIGRTMIN ? "SIGRTMIN" : got == SIGUSR2 ? "SIGUSR2" : "another",
-             info.si_code == SI_ASYNCIO ? "SI_ASYNCIO" : info.si_code == SI_USER ? "SI_USER" : "another code", info.si_value.sival_int,
-             info.si_pid == getpid() ? "this process" : "another process", info.si_uid == getuid() ? "this user" : "another user");
+    snprintf(text, sizeof text, "%s, %s, value %d, %s, %s",
+             got == SIGRTMIN  ? "SIGRTMIN"
+             : got == SIGUSR2 ? "SIGUSR2"
+                              : "another",
+             info.si_code == SI_ASYNCIO ? "SI_ASYNCIO"
+             : info.si_code == SI_USER  ? "SI_USER"
+                                        : "another code",
+             info.si_value.sival_int, info.si_pid == getpid() ? "this process" : "another process",
+             info.si_uid == getuid() ? "this user" : "another user");
     return text;
 }
 
@@ -76,7 +83,8 @@ static void basics(void)
     siginfo_t info;
     if (aio_read(&cb))
         die("aio_read");
-    yes("[aio_read SIGEV_SIGNAL] a pointer in the value", sigwaitinfo(&set, &info) == SIGRTMIN && info.si_ptr == &cb);
+    yes("[aio_read SIGEV_SIGNAL] a pointer in the value",
+        sigwaitinfo(&set, &info) == SIGRTMIN && info.si_ptr == &cb);
     /* What is not known is no notification. */
     cb.aio_sigevent = signal_event(SIGRTMIN, 3);
     cb.aio_sigevent.sigev_notify = SIGEV_THREAD_ID;
@@ -133,7 +141,8 @@ static void queueing(void)
             die("aio_read");
     }
     for (int i = 0; i < N; i++)
-        if (sigtimedwait(&set, &info, &while_) == SIGRTMIN && info.si_int >= 0 && info.si_int < N && !seen[info.si_int]) {
+        if (sigtimedwait(&set, &info, &while_) == SIGRTMIN && info.si_int >= 0 && info.si_int < N &&
+            !seen[info.si_int]) {
             seen[info.si_int] = 1;
             all++;
         }
@@ -183,7 +192,9 @@ static void chain(void)
     if (aio_read(&chained))
         die("aio_read");
     until(&rounds, 200);
-    say("[aio_read SIGEV_SIGNAL; aio_error in a handler; aio_return in a handler] a handler that submits the next", "%d times, %d failures", rounds, failures);
+    say("[aio_read SIGEV_SIGNAL; aio_error in a handler; aio_return in a handler] "
+        "a handler that submits the next",
+        "%d times, %d failures", rounds, failures);
     close(fd);
 }
 

@@ -19,9 +19,12 @@ static void note(union sigval value)
     __atomic_add_fetch(&notes, 1, __ATOMIC_RELEASE);
 }
 
-static struct sigevent thread_event(void (*function)(union sigval), int value, pthread_attr_t *attributes)
+static struct sigevent thread_event(void (*function)(union sigval), int value,
+                                    pthread_attr_t *attributes)
 {
-    return (struct sigevent){.sigev_notify = SIGEV_THREAD, .sigev_notify_function = function, .sigev_value.sival_int = value,
+    return (struct sigevent){.sigev_notify = SIGEV_THREAD,
+                             .sigev_notify_function = function,
+                             .sigev_value.sival_int = value,
                              .sigev_notify_attributes = attributes};
 }
 
@@ -33,7 +36,9 @@ static const char *looks(void)
     pthread_attr_getdetachstate(&seen, &detached);
     pthread_attr_getstacksize(&seen, &stack);
     pthread_attr_getguardsize(&seen, &guard);
-    snprintf(text, sizeof text, "%s, stack %zu KiB, guard %zu KiB", detached == PTHREAD_CREATE_DETACHED ? "detached" : "joinable", stack >> 10, guard >> 10);
+    snprintf(text, sizeof text, "%s, stack %zu KiB, guard %zu KiB",
+             detached == PTHREAD_CREATE_DETACHED ? "detached" : "joinable", stack >> 10,
+             guard >> 10);
     return text;
 }
 
@@ -62,7 +67,8 @@ static void basics(void)
     notified("[aio_read SIGEV_THREAD] a read", aio_read);
     say("[aio_read SIGEV_THREAD] the thread", "%s", looks());
     yes("a thread of its own", tid_seen != gettid());
-    say("signals blocked in it", "%s %s %s", sigismember(&mask_seen, SIGUSR1) ? "SIGUSR1" : "-", sigismember(&mask_seen, SIGTERM) ? "SIGTERM" : "-",
+    say("signals blocked in it", "%s %s %s", sigismember(&mask_seen, SIGUSR1) ? "SIGUSR1" : "-",
+        sigismember(&mask_seen, SIGTERM) ? "SIGTERM" : "-",
         sigismember(&mask_seen, SIGRTMIN) ? "SIGRTMIN" : "-");
     notified("[aio_write SIGEV_THREAD] a write", aio_write);
     notified("[aio_fsync SIGEV_THREAD] a sync", sync_it);
@@ -124,7 +130,8 @@ static void chain(void)
     if (aio_read(&chained))
         die("aio_read");
     until(&rounds, 100);
-    say("[aio_read SIGEV_THREAD] a function that submits the next", "%d times, %d failures", rounds, failures);
+    say("[aio_read SIGEV_THREAD] a function that submits the next", "%d times, %d failures", rounds,
+        failures);
     close(fd);
 }
 

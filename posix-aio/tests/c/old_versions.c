@@ -7,22 +7,27 @@ static sigset_t set;
 typedef int one(struct aiocb *);
 typedef int listed(int, struct aiocb *const *, int, struct sigevent *);
 
-/* From the same library as the default version: else it would be the other library's that is tested. */
+/* From the same library as the default version: else it would be the other library's that is
+ * tested. */
 static void *old(const char *name, const char *version)
 {
     Dl_info here, there;
     void *found = dlvsym(RTLD_DEFAULT, name, version), *usual = dlsym(RTLD_DEFAULT, name);
     if (!found)
         return NULL;
-    if (!usual || !dladdr(found, &here) || !dladdr(usual, &there) || strcmp(here.dli_fname, there.dli_fname))
+    if (!usual || !dladdr(found, &here) || !dladdr(usual, &there) ||
+        strcmp(here.dli_fname, there.dli_fname))
         die("%s@%s is in another library than %s", name, version, name);
     return found;
 }
 
 static void versions(void)
 {
-    static const char *const names[] = {"aio_read", "aio_write", "aio_fsync", "aio_error", "aio_return", "aio_suspend", "aio_cancel", "lio_listio",
-        "aio_read64", "aio_write64", "aio_fsync64", "aio_error64", "aio_return64", "aio_suspend64", "aio_cancel64", "lio_listio64", "aio_init"};
+    static const char *const names[] = {
+        "aio_read",     "aio_write",   "aio_fsync",    "aio_error",     "aio_return",
+        "aio_suspend",  "aio_cancel",  "lio_listio",   "aio_read64",    "aio_write64",
+        "aio_fsync64",  "aio_error64", "aio_return64", "aio_suspend64", "aio_cancel64",
+        "lio_listio64", "aio_init"};
     static const char *const versions[] = {"GLIBC_2.2.5", "GLIBC_2.4", "GLIBC_2.34", "GLIBC_2.1"};
     for (size_t v = 0; v < COUNT(versions); v++) {
         int found = 0;
@@ -30,39 +35,49 @@ static void versions(void)
             found += old(names[i], versions[v]) != NULL;
         say(versions[v], "%d of 17 names", found);
     }
-    yes("lio_listio@GLIBC_2.2.5 is other code", old("lio_listio", "GLIBC_2.2.5") != old("lio_listio", "GLIBC_2.4"));
-    yes("aio_read@GLIBC_2.2.5 is the same code", old("aio_read", "GLIBC_2.2.5") == old("aio_read", "GLIBC_2.34"));
+    yes("lio_listio@GLIBC_2.2.5 is other code",
+        old("lio_listio", "GLIBC_2.2.5") != old("lio_listio", "GLIBC_2.4"));
+    yes("aio_read@GLIBC_2.2.5 is the same code",
+        old("aio_read", "GLIBC_2.2.5") == old("aio_read", "GLIBC_2.34"));
 }
 
 static void plain(void)
 {
     int fd = temp_file(PAGE);
     struct aiocb cb = block(fd, buf[0], 16, 0);
-    request("[aio_read old version] aio_read@GLIBC_2.2.5", (one *)old("aio_read", "GLIBC_2.2.5"), &cb);
-    request("[aio_write old version] aio_write@GLIBC_2.2.5", (one *)old("aio_write", "GLIBC_2.2.5"), &cb);
-    int (*cancel)(int, struct aiocb *) = (int (*)(int, struct aiocb *))old("aio_cancel", "GLIBC_2.2.5");
-    int (*sync)(int, struct aiocb *) = (int (*)(int, struct aiocb *))old("aio_fsync", "GLIBC_2.2.5");
+    request("[aio_read old version] aio_read@GLIBC_2.2.5", (one *)old("aio_read", "GLIBC_2.2.5"),
+            &cb);
+    request("[aio_write old version] aio_write@GLIBC_2.2.5", (one *)old("aio_write", "GLIBC_2.2.5"),
+            &cb);
+    int (*cancel)(int, struct aiocb *) =
+        (int (*)(int, struct aiocb *))old("aio_cancel", "GLIBC_2.2.5");
+    int (*sync)(int, struct aiocb *) =
+        (int (*)(int, struct aiocb *))old("aio_fsync", "GLIBC_2.2.5");
     int (*suspend)(const struct aiocb *const *, int, const struct timespec *) =
-        (int (*)(const struct aiocb *const *, int, const struct timespec *))old("aio_suspend", "GLIBC_2.2.5");
+        (int (*)(const struct aiocb *const *, int, const struct timespec *))old("aio_suspend",
+                                                                                "GLIBC_2.2.5");
     const struct aiocb *list[] = {&cb};
     say("[aio_cancel old version] aio_cancel@GLIBC_2.2.5", "%d", cancel(fd, &cb));
     say("[aio_fsync old version] aio_fsync@GLIBC_2.2.5", "%s", call(sync(O_SYNC, &cb)));
     while (aio_error(&cb) == EINPROGRESS)
         suspend(list, 1, NULL);
     say("[aio_suspend old version] aio_suspend@GLIBC_2.2.5", "%s", call(suspend(list, 1, NULL)));
-    say("[aio_error old version; aio_return old version] aio_error and aio_return@GLIBC_2.2.5", "%d, %ld",
-        ((int (*)(const struct aiocb *))old("aio_error", "GLIBC_2.2.5"))(&cb), (long)((ssize_t(*)(struct aiocb *))old("aio_return", "GLIBC_2.2.5"))(&cb));
+    say("[aio_error old version; aio_return old version] aio_error and aio_return@GLIBC_2.2.5",
+        "%d, %ld", ((int (*)(const struct aiocb *))old("aio_error", "GLIBC_2.2.5"))(&cb),
+        (long)((ssize_t (*)(struct aiocb *))old("aio_return", "GLIBC_2.2.5"))(&cb));
     close(fd);
 }
 
 /* Which of the two signals come: the list's, the request's. */
 static void lists(const char *version)
 {
-    listed *list = (listed *)old("lio_listio", version), *list64 = (listed *)old("lio_listio64", version);
+    listed *list = (listed *)old("lio_listio", version),
+           *list64 = (listed *)old("lio_listio64", version);
     int fd = temp_file(PAGE);
     char name[80];
     struct timespec moment = {0, 100000000};
-    struct aiocb cb = block(fd, buf[0], 16, 0), bad = block(-1, buf[1], 16, 0), unknown = block(fd, buf[2], 16, 0), priority = cb;
+    struct aiocb cb = block(fd, buf[0], 16, 0), bad = block(-1, buf[1], 16, 0),
+                 unknown = block(fd, buf[2], 16, 0), priority = cb;
     if (!list || !list64) {
         say(version, "not there");
         return;
@@ -76,16 +91,21 @@ static void lists(const char *version)
     priority.aio_reqprio = 21;
     for (int mode = LIO_WAIT; mode <= LIO_NOWAIT; mode++) {
         const char *how = mode == LIO_WAIT ? "LIO_WAIT" : "LIO_NOWAIT";
-        int got = list(mode, (struct aiocb *[]){&cb}, 1, &event), error = errno, seen[2] = {0, 0}, number;
+        int got = list(mode, (struct aiocb *[]){&cb}, 1, &event), error = errno, seen[2] = {0, 0},
+            number;
         finish(&cb);
         while ((number = sigtimedwait(&set, NULL, &moment)) > 0)
             seen[number - SIGRTMIN]++;
         snprintf(name, sizeof name, "[lio_listio old version] %s, %s", version, how);
-        say(name, "%s, %d signals of the list, %d of the request; %s", code(got ? -error : 0), seen[0], seen[1], state(&cb));
+        say(name, "%s, %d signals of the list, %d of the request; %s", code(got ? -error : 0),
+            seen[0], seen[1], state(&cb));
         struct {
             const char *what;
             struct aiocb *cb;
-        } others[] = {{"a failing one", &bad}, {"an unknown opcode", &unknown}, {"priority 21", &priority}, {"NULL", NULL}};
+        } others[] = {{"a failing one", &bad},
+                      {"an unknown opcode", &unknown},
+                      {"priority 21", &priority},
+                      {"NULL", NULL}};
         for (size_t i = 0; i < COUNT(others); i++) {
             got = list(mode, (struct aiocb *[]){others[i].cb}, 1, &event);
             error = errno;
@@ -94,8 +114,10 @@ static void lists(const char *version)
                 finish(others[i].cb);
             while ((number = sigtimedwait(&set, NULL, &moment)) > 0)
                 seen[number - SIGRTMIN]++;
-            snprintf(name, sizeof name, "[lio_listio old version] %s, %s, %s", version, how, others[i].what);
-            say(name, "%s, %d signals of the list, %d of the request", code(got ? -error : 0), seen[0], seen[1]);
+            snprintf(name, sizeof name, "[lio_listio old version] %s, %s, %s", version, how,
+                     others[i].what);
+            say(name, "%s, %d signals of the list, %d of the request", code(got ? -error : 0),
+                seen[0], seen[1]);
         }
     }
     close(fd);

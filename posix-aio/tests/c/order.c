@@ -28,7 +28,8 @@ static void appends(const char *name, int flags, int by_list)
         if (finish(&cbs[i]) || aio_return(&cbs[i]) != 512)
             die("a write");
     for (int i = 0; i < N; i++)
-        ordered += pread(fd, blocks[i], 512, i * 512) == 512 && blocks[i][0] == i && blocks[i][511] == i;
+        ordered += pread(fd, blocks[i], 512, i * 512) == 512 && blocks[i][0] == i &&
+                   blocks[i][511] == i;
     say(name, "%d in order", ordered);
     close(other);
     close(fd);
@@ -47,7 +48,8 @@ static void through(const char *name, int in, int out)
             die("submit");
     }
     for (int i = 0; i < N; i++)
-        ordered += finish(&cbs[i]) == 0 && finish(&reads[i]) == 0 && back[i][0] == i + 1 && back[i][511] == i + 1;
+        ordered += finish(&cbs[i]) == 0 && finish(&reads[i]) == 0 && back[i][0] == i + 1 &&
+                   back[i][511] == i + 1;
     say(name, "%d in order", ordered);
 }
 
@@ -137,7 +139,8 @@ static void read_after_write(void)
     close(fd);
 }
 
-/* Requests of one descriptor that overlap are done one after the other, in order: the last write stays. */
+/* Requests of one descriptor that overlap are done one after the other, in order: the last write
+ * stays. */
 static void overlapping(void)
 {
     int fd = temp_file(0), last = 0;

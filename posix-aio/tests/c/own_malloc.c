@@ -13,7 +13,8 @@ int main(void)
     long right = 0, settled = 0;
     for (int round = 0; round < ROUNDS; round++) {
         for (int i = 0; i < N; i++) {
-            cbs[i] = block(direct >= 0 && round % 2 ? direct : fd, buf + i * PAGE, PAGE, (off_t)i * PAGE);
+            cbs[i] = block(direct >= 0 && round % 2 ? direct : fd, buf + i * PAGE, PAGE,
+                           (off_t)i * PAGE);
             cbs[i].aio_lio_opcode = LIO_READ;
             list[i] = &cbs[i];
             if (round % 4 == 0 && aio_read(&cbs[i]))
@@ -22,7 +23,8 @@ int main(void)
         if (round % 4 && lio_listio(round % 4 == 1 ? LIO_WAIT : LIO_NOWAIT, list, N, NULL))
             die("lio_listio");
         for (int i = 0; i < N; i++)
-            right += finish(&cbs[i]) == 0 && aio_return(&cbs[i]) == PAGE && holds(buf + i * PAGE, PAGE, (size_t)i * PAGE);
+            right += finish(&cbs[i]) == 0 && aio_return(&cbs[i]) == PAGE &&
+                     holds(buf + i * PAGE, PAGE, (size_t)i * PAGE);
         if (round == ROUNDS / 2 - 1)
             settled = calls;
     }

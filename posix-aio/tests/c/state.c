@@ -9,7 +9,8 @@ static void never(void)
     memset(&cb, 0, sizeof cb);
     say("[aio_error never submitted] error of a zeroed block", "%d", aio_error(&cb));
     say("[aio_return never submitted] return of a zeroed block", "%ld", (long)aio_return(&cb));
-    say("[aio_error never submitted] error of a zeroed block after its return", "%d", aio_error(&cb));
+    say("[aio_error never submitted] error of a zeroed block after its return", "%d",
+        aio_error(&cb));
     int fd = temp_file(0);
     cb.aio_fildes = fd;
     cancelled("[aio_cancel never submitted] cancel a zeroed block", fd, &cb);
@@ -56,7 +57,8 @@ static void failed(void)
     /* The manual says that errno is set; glibc leaves it alone. */
     say("[aio_return error] errno then", "%s", strerrorname_np(errno));
     say("[aio_return twice] return of one that failed, twice", "%ld", (long)aio_return(&cb));
-    say("[aio_error an errno] error of one that failed, after return", "%s", strerrorname_np(aio_error(&cb)));
+    say("[aio_error an errno] error of one that failed, after return", "%s",
+        strerrorname_np(aio_error(&cb)));
 }
 
 /* Calls that succeed leave errno alone. */

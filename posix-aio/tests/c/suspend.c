@@ -24,7 +24,8 @@ static void lists(void)
     say("[aio_suspend empty list] no entries, no timeout", "%s", call(aio_suspend(none, 0, NULL)));
     say("[aio_suspend empty list] no entries, no list", "%s", call(aio_suspend(no_list, 0, NULL)));
     say("[aio_suspend EINVAL] -1 entries", "%s", call(aio_suspend(none, -1, &soon)));
-    say("[aio_suspend EINVAL] the smallest number of entries", "%s", call(aio_suspend(no_list, INT_MIN, NULL)));
+    say("[aio_suspend EINVAL] the smallest number of entries", "%s",
+        call(aio_suspend(no_list, INT_MIN, NULL)));
     yes("none of them waits", now() - begin < 10);
 
     struct aiocb blocked = block(ends[0], buf[0], 16, 0), quick = block(fd, buf[1], 16, 0);
@@ -47,9 +48,12 @@ static void lists(void)
     say("[aio_suspend EAGAIN] timeout with NULL entries", "%s", call(aio_suspend(holes, 3, &soon)));
     const struct aiocb *twice[] = {&blocked, &blocked};
     say("[aio_suspend EAGAIN] timeout, the same twice", "%s", call(aio_suspend(twice, 2, &soon)));
-    say("[aio_suspend timeout out of range] negative seconds", "%s", call(aio_suspend(one, 1, &past)));
-    say("[aio_suspend timeout out of range] too many nanoseconds", "%s", call(aio_suspend(one, 1, &odd)));
-    say("[aio_suspend timeout out of range] negative nanoseconds", "%s", call(aio_suspend(one, 1, &negative)));
+    say("[aio_suspend timeout out of range] negative seconds", "%s",
+        call(aio_suspend(one, 1, &past)));
+    say("[aio_suspend timeout out of range] too many nanoseconds", "%s",
+        call(aio_suspend(one, 1, &odd)));
+    say("[aio_suspend timeout out of range] negative nanoseconds", "%s",
+        call(aio_suspend(one, 1, &negative)));
     put(ends[1], "x");
     say("[aio_suspend success] the pipe has something", "%s", call(aio_suspend(one, 1, NULL)));
     say("what it read", "%s", state(&blocked));
@@ -117,7 +121,8 @@ static void signals(const char *name, int flags, const struct timespec *timeout)
 static void direct_signals(void)
 {
     enum { N = 1000 };
-    int fd = temp_file(PAGE), direct = reopen(fd, O_RDWR | O_DIRECT), interrupted = 0, before = caught;
+    int fd = temp_file(PAGE), direct = reopen(fd, O_RDWR | O_DIRECT), interrupted = 0,
+        before = caught;
     struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
     struct itimerval often = {{0, 100}, {0, 100}}, never = {{0, 0}, {0, 0}};
     unsigned char *page = pages(PAGE);
@@ -136,7 +141,8 @@ static void direct_signals(void)
     setitimer(ITIMER_REAL, &never, NULL);
     signal(SIGALRM, SIG_DFL);
     alarm(SECONDS_MAX);
-    say("[aio_suspend EINTR] 1000 waits for direct reads among signals, SA_RESTART", "%d times EINTR", interrupted);
+    say("[aio_suspend EINTR] 1000 waits for direct reads among signals, SA_RESTART",
+        "%d times EINTR", interrupted);
     close(direct);
     close(fd);
 }

@@ -54,7 +54,8 @@ static void *wait_forever(void *argument)
     const struct aiocb *list[] = {&shared};
     tids[0] = gettid();
     __atomic_add_fetch(&started, 1, __ATOMIC_RELEASE);
-    int got = argument ? lio_listio(LIO_WAIT, (struct aiocb *const[]){&shared}, 1, NULL) : aio_suspend(list, 1, NULL);
+    int got = argument ? lio_listio(LIO_WAIT, (struct aiocb *const[]){&shared}, 1, NULL)
+                       : aio_suspend(list, 1, NULL);
     return (void *)(intptr_t)(got + 10);
 }
 
@@ -73,10 +74,12 @@ static void cancel_lister(void)
     until_asleep(tids[0]);
     pthread_cancel(thread);
     until_asleep(tids[0]);
-    say("[lio_listio pthread_cancel] cancelled while a list waits", "%s", pthread_tryjoin_np(thread, &result) == EBUSY ? "goes on waiting" : "ends");
+    say("[lio_listio pthread_cancel] cancelled while a list waits", "%s",
+        pthread_tryjoin_np(thread, &result) == EBUSY ? "goes on waiting" : "ends");
     put(ends[1], "hello");
     pthread_join(thread, &result);
-    say("[lio_listio pthread_cancel] when it is done", "%s, %s", result == PTHREAD_CANCELED ? "cancelled" : "answers", state(&shared));
+    say("[lio_listio pthread_cancel] when it is done", "%s, %s",
+        result == PTHREAD_CANCELED ? "cancelled" : "answers", state(&shared));
 }
 
 /* aio_suspend is a cancellation point; the request is none the worse. */
@@ -98,7 +101,8 @@ static void cancel_thread(void)
         pthread_cancel(thread);
         pthread_join(thread, &result);
         if (round == 2)
-            yes("[aio_suspend pthread_cancel] a thread is cancelled while it waits", result == PTHREAD_CANCELED);
+            yes("[aio_suspend pthread_cancel] a thread is cancelled while it waits",
+                result == PTHREAD_CANCELED);
     }
     say("the request then", "%s", state(&shared));
     put(ends[1], "hello");
@@ -131,7 +135,8 @@ static void *submit_and_wait(void *argument)
                 die("aio_suspend");
             for (int i = 0; i < DEPTH; i++)
                 if (list[i] && aio_error(list[i]) != EINPROGRESS) {
-                    right += aio_return(&cbs[i]) == 64 && holds(bytes[i], 64, (size_t)cbs[i].aio_offset);
+                    right += aio_return(&cbs[i]) == 64 &&
+                             holds(bytes[i], 64, (size_t)cbs[i].aio_offset);
                     list[i] = NULL;
                     left--;
                 }
@@ -153,7 +158,8 @@ static void busy(void)
         pthread_join(threads[i], &right);
         sum += (intptr_t)right;
     }
-    say("[aio_suspend several threads; aio_read several threads] 8 threads, 500 times 8 reads", "%ld right", sum);
+    say("[aio_suspend several threads; aio_read several threads] 8 threads, 500 times 8 reads",
+        "%ld right", sum);
     close(fd);
 }
 
