@@ -255,7 +255,8 @@ fn main() {
         }
         let [p50, p50_flooded, p99, p99_flooded] = columns.each_mut().map(|c| median(c));
         println!(
-            "{:<12} {:<13} {:<6} {p50:>9.1} {p50_flooded:>9.1} {p99:>9.1} {p99_flooded:>9.1} {:>7.2}",
+            "{:<12} {:<13} {:<6} {p50:>9.1} {p50_flooded:>9.1} \
+             {p99:>9.1} {p99_flooded:>9.1} {:>7.2}",
             format!("{quiet:?}"),
             format!("{kind:?}"),
             cpu.map_or_else(|| "any".to_owned(), |cpu| format!("CPU {cpu}")),

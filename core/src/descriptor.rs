@@ -324,7 +324,8 @@ mod route_tests {
         let mut options = std::fs::File::options();
         options.read(true).write(true).create(true).custom_flags(libc::O_DIRECT);
         let Ok(file) = options.open(folder.path().join("file")) else {
-            let name = "a_direct_file_whose_number_stands_for_a_pipe_of_packets_is_not_handed_to_the_kernel";
+            let name = "a_direct_file_whose_number_stands_for_a_pipe_of_packets_is_not_\
+                        handed_to_the_kernel";
             let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: no O_DIRECT here");
             return;
         };

@@ -455,7 +455,8 @@ impl Slot {
         }
     }
 
-    /// Is it `key`'s, and being executed, as far as a cancel can see? The caller does not own the slot.
+    /// Is it `key`'s, and being executed, as far as a cancel can see? The caller does not own the
+    /// slot.
     pub(crate) fn cancel_finds_started(&self, key: u64) -> bool {
         let phase = self.state.load(Ordering::Acquire) & phase::MASK;
         self.key.load(Ordering::Relaxed) == key && matches!(phase, phase::STARTED | phase::KERNEL)

@@ -11,7 +11,8 @@ mod matrix;
 mod support;
 
 const KEY: &str = "requests are not written to: aio_key stays what it was";
-const NUMBER_REUSED: &str = "what is known about a descriptor is not asked for again per request: the call itself finds out";
+const NUMBER_REUSED: &str = "what is known about a descriptor is not asked for again per request: \
+                             the call itself finds out";
 const SATURATES: &str =
     "the kernel's signal reaches 2^64 - 1, and poll tells of an error; a write reaches one less";
 const QUEUED: &str = "a request that has not been started can be cancelled; natively there is none";

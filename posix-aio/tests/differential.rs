@@ -16,7 +16,8 @@ const THREADS: &str =
 const OWN: &str = "natively it is left to a thread that only the parent has";
 const GONE: &str =
     "the parent's requests are not known in a child, where nobody would complete them";
-const PARALLEL: &str = "requests on regular files run side by side; which of two that overlap comes last is not promised";
+const PARALLEL: &str = "requests on regular files run side by side; which of two that overlap \
+                        comes last is not promised";
 const APART: &str = "a read that waits must not keep the answer from being written";
 const INLINE: &str = "where no thread can be started, the request is executed by the call itself";
 

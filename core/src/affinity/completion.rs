@@ -1,8 +1,8 @@
 //! A list of completions that any thread adds to with one atomic step and one thread drains whole.
 //!
-//! One word, the head, is the top of the list, or says what its owner does: `AWAKE`, `ASLEEP`, or `GONE`
-//! (there is no such thread). So whoever adds learns in the same step whether the owner has to be woken,
-//! or made, and nobody else is.
+//! One word, the head, is the top of the list, or says what its owner does: `AWAKE`, `ASLEEP`, or
+//! `GONE` (there is no such thread). So whoever adds learns in the same step whether the owner has
+//! to be woken, or made, and nobody else is.
 //!
 //! | step | from | to | by |
 //! |---|---|---|---|
@@ -11,9 +11,9 @@
 //! | doze | `AWAKE` | `ASLEEP` | the owner, which found nothing |
 //! | retire | `ASLEEP` | `GONE` | the owner, at the end of a long sleep |
 //!
-//! Of a doze and an add exactly one is first in the order of the word: the add finds `ASLEEP` and wakes,
-//! or the doze fails. Nothing is taken off but all at once, so a node cannot be gone and back while an
-//! add is on its way.
+//! Of a doze and an add exactly one is first in the order of the word: the add finds `ASLEEP` and
+//! wakes, or the doze fails. Nothing is taken off but all at once, so a node cannot be gone and
+//! back while an add is on its way.
 #![allow(unsafe_code)]
 // As in the rest of the crate: nothing is made by default.
 #![allow(clippy::new_without_default)]

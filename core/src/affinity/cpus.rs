@@ -223,7 +223,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_again(cpus in proptest::collection::btree_set(0usize..400, 0..60)) {
+        fn what_is_written_is_read_again(
+            cpus in proptest::collection::btree_set(0usize..400, 0..60)
+        ) {
             let set: CpuSet = cpus.iter().copied().collect();
             prop_assert_eq!(set.len(), cpus.len());
             prop_assert_eq!(set.to_string().parse::<CpuSet>().unwrap(), set.clone());

@@ -46,7 +46,8 @@ fn every_bad_list_has_an_error_of_its_own() {
     );
     assert_eq!(
         refusal(&recorded::container(), "5-6"),
-        "completion_affinity is 5-6, expected CPUs out of 5,20-21 (CPU 6 is outside the control group)"
+        "completion_affinity is 5-6, expected CPUs out of 5,20-21 \
+         (CPU 6 is outside the control group)"
     );
     let placement = Placement { rq_affinity: 3, ..Placement::default() };
     let topology = Topology::read(recorded::two().root());
@@ -101,8 +102,8 @@ fn with_two_cpus_the_other_cell_may_be_the_interrupts() {
     let one = Topology::read(recorded::one().root());
     let alone = queue("other-cell").resolve(&one, &set("0"), 0, Ok(&device));
     assert_eq!(alone.queue, None);
-    let line = "queue on any, completion on any, rq_affinity 0; queue_affinity=other-cell: no other \
-                machine is for this process: left to the scheduler";
+    let line = "queue on any, completion on any, rq_affinity 0; queue_affinity=other-cell: no \
+                other machine is for this process: left to the scheduler";
     assert_eq!(alone.to_string(), line);
 }
 

@@ -92,8 +92,8 @@ impl InlineLane {
         !self.queue.is_empty() || self.has_ordered_work()
     }
 
-    /// As [`InlineLane::has_work`], for a thread that executes what a server may hold up (`wary`), or
-    /// does not.
+    /// As [`InlineLane::has_work`], for a thread that executes what a server may hold up (`wary`),
+    /// or does not.
     #[inline]
     pub(crate) fn has_work_for(&self, wary: bool) -> bool {
         !self.queue.is_empty()

@@ -143,8 +143,8 @@ fn by_errno(call: &str, errno: i32, facts: &MachineFacts) -> Option<(Cause, Stri
         ("io_uring_setup", libc::ENOMEM) if facts.is_older_than((5, 12)) => Some((
             Cause::Memlock,
             format!(
-                "kernels before 5.12 count rings as locked memory, and RLIMIT_MEMLOCK is used to {} \
-                 bytes by this process, maybe more by this user",
+                "kernels before 5.12 count rings as locked memory, and RLIMIT_MEMLOCK is used to \
+                 {} bytes by this process, maybe more by this user",
                 facts.memlock
             ),
         )),

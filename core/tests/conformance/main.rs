@@ -29,12 +29,14 @@ pub const EXCEPTIONS: &[(&str, &[&str], &str)] = &[
     (
         "promises::stuck::a_blocked_holder_holds_up_nobody_when_nobody_waits",
         &["io_uring", "linux_aio", "posix_aio"],
-        "the baton is not used: requests of files are handed over, and what blocks inside that blocks its batch",
+        "the baton is not used: requests of files are handed over, and what blocks inside that \
+         blocks its batch",
     ),
     (
         "promises::stuck::a_blocked_waiter_or_worker_loses_the_baton",
         &["io_uring", "linux_aio", "posix_aio"],
-        "the baton is not used: requests of files are handed over, and what blocks inside that blocks its batch",
+        "the baton is not used: requests of files are handed over, and what blocks inside that \
+         blocks its batch",
     ),
     (
         "promises::cold::a_cold_read_that_is_stuck_holds_up_no_other",
@@ -49,7 +51,8 @@ pub const EXCEPTIONS: &[(&str, &[&str], &str)] = &[
     (
         "promises::threads::an_idle_context_uses_no_cpu",
         &["posix_aio"],
-        "the C library's threads bear our names and end when idle for a second, which hides their time",
+        "the C library's threads bear our names and end when idle for a second, which hides \
+         their time",
     ),
     (
         "bad_input::entries_out_of_range_are_refused_and_the_bounds_work",

@@ -55,10 +55,12 @@ fn batch() -> impl Strategy<Value = Batch> {
         Just(libc::FALLOC_FL_ZERO_RANGE),
     ];
     prop_oneof![
-        12 => prop::collection::vec(prop::option::of(transfer()), 1..=LANES).prop_map(Batch::Transfers),
+        12 => prop::collection::vec(prop::option::of(transfer()), 1..=LANES)
+            .prop_map(Batch::Transfers),
         2 => prop::collection::vec((any::<u64>(), 0..2000usize), 1..8).prop_map(Batch::Appends),
         2 => (0..end).prop_map(Batch::Truncate),
-        1 => (modes, 0..end, 0..end).prop_map(|(mode, offset, len)| Batch::Allocate { mode, offset, len }),
+        1 => (modes, 0..end, 0..end)
+            .prop_map(|(mode, offset, len)| Batch::Allocate { mode, offset, len }),
         1 => any::<bool>().prop_map(Batch::Sync),
     ]
 }

@@ -218,7 +218,8 @@ fn publish(path: &Path, table: &str) {
     let gone: Vec<_> = old.difference(&new).map(|line| format!("- {line}")).collect();
     let come: Vec<_> = new.difference(&old).map(|line| format!("+ {line}")).collect();
     panic!(
-        "the matrix in {} is not what the programs cover (URINGLET_WRITE_MATRIX=1 writes it):\n{}\n{}",
+        "the matrix in {} is not what the programs cover (URINGLET_WRITE_MATRIX=1 writes it):\n\
+         {}\n{}",
         path.display(),
         gone.join("\n"),
         come.join("\n")
