@@ -1,5 +1,5 @@
 //! The documents hold: links lead somewhere, command lines can be parsed, variables and tests
-//! exist.
+//! exist. So do rules for the whole tree: the width of lines, and one name for one type.
 
 use crate::Cli;
 use clap::{Command, CommandFactory as _, error::ErrorKind};
@@ -8,6 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
 const PREFIX: &str = "URINGLET_";
+
+/// The longest line, in characters.
+const WIDTH: usize = 100;
+
+/// Types of `core/src` that still have the name of another one, by file.
+const TO_BE_RENAMED: &[(&str, &str)] = &[("fs/budget.rs", "Turn"), ("fs/op.rs", "Slot")];
 
 /// The files of the repository with one of these endings, by their path in it.
 fn files(endings: &[&str]) -> BTreeMap<PathBuf, String> {
@@ -269,4 +275,133 @@ fn every_test_that_proves_a_guarantee_exists() {
         let above: Vec<&str> = source[..at].lines().rev().take(4).collect();
         assert!(above.iter().any(|line| line.contains("#[test]")), "{name} in {link} is no test");
     }
+}
+
+/// One word, behind the mark of a comment or of a list: there is no place to break it at.
+fn is_one_word(line: &str) -> bool {
+    let word = line.trim().trim_start_matches(['/', '!', '#', '*', '-']).trim_start();
+    !word.contains(char::is_whitespace)
+}
+
+/// One link or picture, behind the mark of a list: its text is read better in one line.
+fn is_one_link(line: &str) -> bool {
+    let line = line.trim().trim_start_matches("- ").trim_end_matches(['.', ',', ';', ':']);
+    let link = line.strip_prefix('!').unwrap_or(line);
+    let parts = link.strip_prefix('[').and_then(|link| link.strip_suffix(')')?.split_once("]("));
+    parts.is_some_and(|(_, destination)| !destination.contains([' ', '(']))
+}
+
+/// The numbers and lengths of lines that are too long, and could be shorter.
+fn long_lines(name: &Path, text: &str) -> Vec<(usize, usize)> {
+    let is_document = name.extension().is_some_and(|extension| extension == "md");
+    let mut in_fence = false;
+    let mut found = Vec::new();
+    for (line, number) in text.lines().zip(1..) {
+        in_fence ^= is_document && line.trim_start().starts_with("```");
+        let may_be_long = is_one_word(line)
+            || if is_document {
+                in_fence || line.trim_start().starts_with('|') || is_one_link(line)
+            } else {
+                line.contains("://")
+            };
+        let length = line.chars().count();
+        if length > WIDTH && !may_be_long {
+            found.push((number, length));
+        }
+    }
+    found
+}
+
+#[test]
+fn no_line_is_longer_than_a_hundred_characters() {
+    let mut all = files(&[".rs", ".c", ".h", ".py", ".sh", ".md"]);
+    for folder in [".ci", "ci"] {
+        for entry in root().join(folder).read_dir().unwrap() {
+            let path = entry.unwrap().path();
+            let text = std::fs::read_to_string(&path).unwrap();
+            all.insert(path.strip_prefix(root()).unwrap().to_owned(), text);
+        }
+    }
+    for known in [".ci/run", "ci/test.sh", "core/src/lib.rs", "ARCHITECTURE.md"] {
+        assert!(all.contains_key(Path::new(known)), "{known} is not looked at");
+    }
+    let mut complaints = Vec::new();
+    for (name, text) in &all {
+        for (number, length) in long_lines(name, text) {
+            complaints.push(format!("{}:{number}: {length} characters", name.display()));
+        }
+    }
+    assert!(complaints.is_empty(), "break these lines at {WIDTH} characters: {complaints:#?}");
+}
+
+#[test]
+fn a_line_may_be_long_only_if_it_cannot_be_broken() {
+    let words = "word ".repeat(21);
+    let word = "a".repeat(101);
+    let count = |name: &str, text: &str| long_lines(Path::new(name), text).len();
+    assert_eq!(long_lines(Path::new("a.rs"), &format!("\n{words}")), [(2, 105)]);
+    // Characters and not bytes are counted.
+    assert_eq!(count("a.sh", &"– ".repeat(50)), 0);
+    for (name, long) in [("a.rs", "// "), ("a.c", " * "), ("a.sh", "# "), ("a.md", "- ")] {
+        assert_eq!(count(name, &format!("{long}{words}")), 1, "{name}");
+        assert_eq!(count(name, &format!("{long}{word}")), 0, "{name}");
+    }
+    assert_eq!(count("a.rs", &format!("// {words} https://example.org")), 0);
+    assert_eq!(count("a.rs", &format!("| {words} |")), 1);
+    assert_eq!(count("a.md", &format!("| {words} |")), 0);
+    assert_eq!(count("a.md", &format!("```sh\n{words}\n```\n{words}")), 1);
+    assert_eq!(count("a.md", &format!("- [{words}]({word});")), 0);
+    assert_eq!(count("a.md", &format!("![{words}]({word})")), 0);
+    assert_eq!(count("a.md", &format!("[a]({word}), [b]({word})")), 1);
+}
+
+/// The type that a line at the left margin defines. What stands deeper is a test's, a function's
+/// own, or an associated type.
+fn defined_type(line: &str) -> Option<&str> {
+    if line.starts_with(char::is_whitespace) {
+        return None;
+    }
+    let before = |word: &&str| word.starts_with("pub") || word.ends_with(')') || *word == "unsafe";
+    let mut words = line.split_whitespace().skip_while(before);
+    let kind = words.next()?;
+    let rest =
+        words.next().filter(|_| ["struct", "enum", "trait", "union", "type"].contains(&kind))?;
+    Some(&rest[..rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len())])
+}
+
+#[test]
+fn no_two_files_of_core_define_a_type_of_one_name() {
+    assert_eq!(defined_type("pub(in crate::word) struct Turn(u64);"), Some("Turn"));
+    assert_eq!(defined_type("pub unsafe trait Lane<T>: Sized {"), Some("Lane"));
+    assert_eq!(defined_type("    type Output;"), None);
+    assert_eq!(defined_type("pub fn free() -> u32 {"), None);
+
+    let sources = files(&[".rs"]);
+    // By name, and by file: variants of one type, for loom and for machines, are in one file.
+    let mut types: BTreeMap<&str, BTreeMap<&Path, usize>> = BTreeMap::new();
+    for (name, text) in &sources {
+        let Ok(file) = name.strip_prefix("core/src") else { continue };
+        if file.to_str().unwrap().ends_with("tests.rs") {
+            continue;
+        }
+        for (line, number) in text.lines().zip(1..) {
+            if let Some(defined) = defined_type(line) {
+                types.entry(defined).or_default().entry(file).or_insert(number);
+            }
+        }
+    }
+    assert!(types["Instance"].contains_key(Path::new("instance/mod.rs")), "{types:#?}");
+    for (file, name) in TO_BE_RENAMED {
+        let places = types.get_mut(name);
+        let is_double = places.is_some_and(|p| p.len() > 1 && p.remove(Path::new(file)).is_some());
+        assert!(is_double, "`{name}` of {file} is renamed: take it out of TO_BE_RENAMED");
+    }
+    types.retain(|_, places| places.len() > 1);
+    let place = |(file, number): (&&Path, &usize)| format!("core/src/{}:{number}", file.display());
+    let complaints = types.iter().map(|(name, places)| {
+        let places: Vec<String> = places.iter().map(place).collect();
+        format!("`{name}` is defined in {}", places.join(" and in "))
+    });
+    let complaints: Vec<String> = complaints.collect();
+    assert!(complaints.is_empty(), "rename one of the two, say by its part: {complaints:#?}");
 }
