@@ -1,28 +1,47 @@
 #!/usr/bin/env bash
-# Runs the tests of queues, request slots and the small protocols under Miri, which finds undefined
-# behaviour: ci/miri.sh [TEST…]
+# Runs tests under Miri, which finds undefined behaviour: ci/miri.sh [--quick | TEST…]
 #
+# First those of the queues, the request slots and the small protocols, each with several schedules.
+# Then the whole engine, on the conformance suite's tests of operations and its stress test: system
+# calls go to a stand-in for the kernel (core/src/sys/miri.rs), through which Miri sees the buffers.
+# With --quick one schedule of each; with TESTs, only those of the library's own tests.
 # Needs rustup; adds the components that it uses to the nightly toolchain.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 help_if_asked "$@"
-tests=("$@")
-((${#tests[@]})) ||
-    tests=(queue:: request:: zeros:: baton:: flight:: mailbox:: readers:: split:: syncs::)
+seeds=4
+[[ "${1-}" != --quick ]] || { seeds=1 && shift; }
+words=("$@")
+((${#words[@]})) ||
+    words=(queue:: request:: zeros:: baton:: flight:: mailbox:: readers:: reaper:: seats:: syncs::)
 command -v rustup >/dev/null || die "rustup is missing"
 rustup component add --toolchain nightly miri rust-src
 cd -- "$root"
 # Addresses travel as integers in an Sqe (its layout is the kernel's), so provenance is exposed.
-# Several seeds: Miri explores one schedule, and one choice of weak memory, per seed. A weak
-# exchange that fails for no reason would be one more step than a test counts.
-flags=(-Zmiri-permissive-provenance -Zmiri-disable-isolation -Zmiri-many-seeds=0..4
+# A weak exchange that fails for no reason would be one more step than a test counts.
+flags=(-Zmiri-permissive-provenance -Zmiri-disable-isolation
     -Zmiri-compare-exchange-weak-failure-rate=0)
-export MIRIFLAGS="${MIRIFLAGS:-${flags[*]}}"
 export CARGO_TARGET_DIR="$target/miri"
 export PROPTEST_CASES="${PROPTEST_CASES:-8}"
 cargo +nightly miri setup
 log="$(mktemp)"
 trap 'rm -f -- "$log"' EXIT
-cargo +nightly miri test -p uringlet --lib -- "${tests[@]}" | tee -- "$log"
-grep -q '^test result: ok\. [1-9]' "$log" || die "no test has run"
+
+# The flags of Miri, and the arguments of cargo miri test.
+miri() {
+    MIRIFLAGS="${MIRIFLAGS:-${flags[*]} $1}" cargo +nightly miri test -p uringlet "${@:2}" |
+        tee -- "$log"
+    grep -q '^test result: ok\. [1-9]' "$log" || die "no test has run"
+}
+
+# Miri explores one schedule, and one choice of weak memory, per seed.
+miri "-Zmiri-many-seeds=0..$seeds" --lib -- "${words[@]}"
+(($# == 0)) || exit 0
+
+# Threads of the engine outlive a test: they end when there was nothing to do for a while.
+export URINGLET_STRESS_REQUESTS="${URINGLET_STRESS_REQUESTS:-400}"
+for engine in auto workers; do
+    URINGLET_TEST_ENGINE="$engine" miri -Zmiri-ignore-leaks --test conformance -- \
+        operations:: stress::
+done

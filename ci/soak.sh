@@ -1,13 +1,59 @@
 #!/usr/bin/env bash
-# Has fio write and verify through the drop-ins for a time: ci/soak.sh SECONDS [FOLDER]
+# Looks for what is lost, repeated or wrong, for a long time:
 #
-# Rounds of jobs (buffered, direct, reaping from the ring, 16 threads, mixed sizes, POSIX AIO) until
-# the time is over, at least one round. Stops at the first job that fails, or hangs for 5 minutes,
+#   ci/soak.sh SECONDS [FOLDER]             fio writes and verifies through the drop-ins
+#   ci/soak.sh --requests COUNT [RECORD]    random requests through the engine, with faults
+#
+# --requests: seeded delays, reorderings, short transfers, EIO and EAGAIN, in every engine below; each
+# completion is looked for, and each byte compared. 10 million a run. RECORD
+# (target/soak-requests) has a line for each run that passed: started again, the script goes on
+# where it was ended. A run that fails is printed with the command that repeats it.
+#
+# fio: rounds of jobs (buffered, direct, reaping from the ring, 16 threads, mixed sizes, POSIX AIO) until the
+# time is over, at least one round. Stops at the first job that fails, or hangs for 5 minutes,
 # and prints the command that repeats it.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 help_if_asked "$@"
+
+# Runs the engine's stress tests until RECORD counts so many requests.
+requests() {
+    local goal="$1" record="${2:-$target/soak-requests}" chunk=10000000 done_before seed engine
+    local engines=(faulty faulty:workers faulty:linux_aio faulty:io_uring) log
+    local tests=(cargo test --release -p uringlet --features faulty --test conformance)
+    [[ "$goal" =~ ^[0-9]+$ ]] || die "--requests: how many? (--help)"
+    cd -- "$root"
+    "${tests[@]}" --no-run
+    mkdir -p -- "$(dirname -- "$record")"
+    touch -- "$record"
+    log="$(mktemp)"
+    SECONDS=0
+    while done_before="$(awk '{ n += $2 } END { print n + 0 }' "$record")" && ((done_before < goal)); do
+        seed=$((done_before / chunk + 1))
+        engine="${engines[seed % ${#engines[@]}]}"
+        # Two tests, half of the requests each.
+        local run=(env URINGLET_TEST_ENGINE="$engine" URINGLET_TEST_FAULTS=all
+            URINGLET_TEST_SEED="$seed" URINGLET_STRESS_REQUESTS=$((chunk / 2))
+            "${tests[@]}" -- stress::)
+        if ! "${run[@]}" >"$log" 2>&1 || ! grep -q '^test result: ok\. 2 passed' "$log"; then
+            cat -- "$log"
+            printf 'FAILED after %d requests; again:' "$done_before"
+            printf ' %q' "${run[@]}"
+            printf '\n'
+            exit 1
+        fi
+        printf '%s %d %s\n' "$seed" "$chunk" "$engine" >>"$record"
+    done
+    rm -f -- "$log"
+    printf '%d requests in, as many out, each byte as it should be; %d s in this run; %s\n' \
+        "$done_before" "$SECONDS" "$record"
+}
+
+if [[ "${1-}" == --requests ]]; then
+    requests "${2-}" "${3-}"
+    exit 0
+fi
 seconds="${1-}"
 [[ "$seconds" =~ ^[0-9]+$ ]] || die "how many seconds? (--help)"
 need fio
@@ -17,10 +63,9 @@ folder="$(mktemp -d -- "${2:-$target}/soak-XXXXXX")"
 trap 'rm -rf -- "$folder"' EXIT
 print_machine "$folder"
 
-common=(--ioengine=libaio --rw=randrw --iodepth=32 --verify=crc32c --verify_fatal=1
-    --group_reporting --output-format=terse --terse-version=3)
-names=(buffered direct userspace_reap direct_reap threads mixed_sizes
-    posix direct_posix posix_threads)
+common=(--ioengine=libaio --rw=randrw --iodepth=32 --verify=crc32c --verify_fatal=1 --group_reporting
+    --output-format=terse --terse-version=3)
+names=(buffered direct userspace_reap direct_reap threads mixed_sizes posix direct_posix posix_threads)
 options() {
     case "$1" in
     buffered) echo --bs=4k --size=64M ;;
@@ -52,8 +97,8 @@ while ((round == 0 || SECONDS < seconds)); do
         if ((!direct_works)) && [[ "$name" == direct* ]]; then continue; fi
         read -ra extra < <(options "$name")
         mkdir -p -- "$folder/$name"
-        command=("$uringlet" run -- fio --name="$name" --directory="$folder/$name"
-            --randseed="$round" --verify_state_save=0
+        command=("$uringlet" run -- fio --name="$name" --directory="$folder/$name" --randseed="$round"
+            --verify_state_save=0
             "${common[@]}" "${extra[@]}")
         started=$SECONDS
         if ! timeout --kill-after=10 300 "${command[@]}" >"$folder/out" 2>&1; then

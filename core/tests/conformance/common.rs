@@ -51,14 +51,28 @@ fn of_engine(kind: EngineKind) -> Builder {
     Context::builder().engine(kind).placement(placement)
 }
 
-/// The faults that a program does not notice.
+/// Whether the engine `faulty` is to fail and shorten transfers, too.
+pub fn all_faults() -> bool {
+    static ALL: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *ALL.get_or_init(|| {
+        let faults = std::env::var("URINGLET_TEST_FAULTS").unwrap_or_default();
+        assert!(["", "all"].contains(&&*faults), "URINGLET_TEST_FAULTS={faults}: expected all");
+        let faulty = engine_name().starts_with("faulty");
+        assert!(faults.is_empty() || faulty, "URINGLET_TEST_FAULTS needs {ENGINE}=faulty");
+        !faults.is_empty()
+    })
+}
+
+/// The faults that a program does not notice, or [all of them](all_faults).
 #[cfg(feature = "faulty")]
 fn with_reordering(builder: Builder) -> Builder {
     thread_local!(static TOLD: std::cell::Cell<bool> = const { std::cell::Cell::new(false) });
     if !TOLD.replace(true) {
         println!("{SEED}={}", seed());
     }
-    builder.faulty(uringlet::Faults::reordering(seed()))
+    let reordering = uringlet::Faults::reordering(seed());
+    let all = uringlet::Faults { eio: 10, eagain: 10, short: 20, ..reordering };
+    builder.faulty(if all_faults() { all } else { reordering })
 }
 
 #[cfg(not(feature = "faulty"))]
