@@ -4,13 +4,13 @@
 #   ci/soak.sh SECONDS [FOLDER]             fio writes and verifies through the drop-ins
 #   ci/soak.sh --requests COUNT [RECORD]    random requests through the engine, with faults
 #
-# --requests: seeded delays, reorderings, short transfers, EIO and EAGAIN, in every engine below; each
-# completion is looked for, and each byte compared. 10 million a run. RECORD
-# (target/soak-requests) has a line for each run that passed: started again, the script goes on
-# where it was ended. A run that fails is printed with the command that repeats it.
+# --requests: seeded delays, reorderings, short transfers, EIO and EAGAIN, on every set of lanes that
+# has faults. Each completion is looked for, and each byte compared; 10 million requests a run.
+# RECORD (target/soak-requests) has a line for each run that passed: started again, the script goes
+# on where it was ended. A run that fails is printed with the command that repeats it.
 #
-# fio: rounds of jobs (buffered, direct, reaping from the ring, 16 threads, mixed sizes, POSIX AIO) until the
-# time is over, at least one round. Stops at the first job that fails, or hangs for 5 minutes,
+# fio: rounds of jobs (buffered, direct, reaping from the ring, 16 threads, mixed sizes, POSIX AIO)
+# until the time is over, at least one round. Stops at the first job that fails, or hangs for 5 minutes,
 # and prints the command that repeats it.
 set -euo pipefail
 # shellcheck source=ci/common.sh
@@ -29,7 +29,9 @@ requests() {
     touch -- "$record"
     log="$(mktemp)"
     SECONDS=0
-    while done_before="$(awk '{ n += $2 } END { print n + 0 }' "$record")" && ((done_before < goal)); do
+    while true; do
+        done_before="$(awk '{ n += $2 } END { print n + 0 }' "$record")"
+        ((done_before < goal)) || break
         seed=$((done_before / chunk + 1))
         engine="${engines[seed % ${#engines[@]}]}"
         # Two tests, half of the requests each.
@@ -63,9 +65,10 @@ folder="$(mktemp -d -- "${2:-$target}/soak-XXXXXX")"
 trap 'rm -rf -- "$folder"' EXIT
 print_machine "$folder"
 
-common=(--ioengine=libaio --rw=randrw --iodepth=32 --verify=crc32c --verify_fatal=1 --group_reporting
-    --output-format=terse --terse-version=3)
-names=(buffered direct userspace_reap direct_reap threads mixed_sizes posix direct_posix posix_threads)
+common=(--ioengine=libaio --rw=randrw --iodepth=32 --verify=crc32c --verify_fatal=1
+    --group_reporting --output-format=terse --terse-version=3)
+names=(buffered direct userspace_reap direct_reap threads mixed_sizes posix direct_posix
+    posix_threads)
 options() {
     case "$1" in
     buffered) echo --bs=4k --size=64M ;;
@@ -97,8 +100,8 @@ while ((round == 0 || SECONDS < seconds)); do
         if ((!direct_works)) && [[ "$name" == direct* ]]; then continue; fi
         read -ra extra < <(options "$name")
         mkdir -p -- "$folder/$name"
-        command=("$uringlet" run -- fio --name="$name" --directory="$folder/$name" --randseed="$round"
-            --verify_state_save=0
+        command=("$uringlet" run -- fio --name="$name" --directory="$folder/$name"
+            --randseed="$round" --verify_state_save=0
             "${common[@]}" "${extra[@]}")
         started=$SECONDS
         if ! timeout --kill-after=10 300 "${command[@]}" >"$folder/out" 2>&1; then
