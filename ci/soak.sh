@@ -4,14 +4,14 @@
 #   ci/soak.sh SECONDS [FOLDER]             fio writes and verifies through the drop-ins
 #   ci/soak.sh --requests COUNT [RECORD]    random requests through the engine, with faults
 #
-# --requests: seeded delays, reorderings, short transfers, EIO and EAGAIN, on every set of lanes that
-# has faults. Each completion is looked for, and each byte compared; 10 million requests a run.
+# --requests: seeded delays, reorderings, short transfers, EIO and EAGAIN, on every set of lanes
+# that has faults. Each completion is looked for, and each byte compared; 10 million requests a run.
 # RECORD (target/soak-requests) has a line for each run that passed: started again, the script goes
 # on where it was ended. A run that fails is printed with the command that repeats it.
 #
 # fio: rounds of jobs (buffered, direct, reaping from the ring, 16 threads, mixed sizes, POSIX AIO)
-# until the time is over, at least one round. Stops at the first job that fails, or hangs for 5 minutes,
-# and prints the command that repeats it.
+# until the time is over, at least one round. Stops at the first job that fails, or hangs for five
+# minutes, and prints the command that repeats it.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
