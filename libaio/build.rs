@@ -22,6 +22,8 @@ fn main() {
     println!("cargo::rerun-if-changed=libaio.map");
     println!("cargo::rerun-if-changed=build.rs");
     let folder = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
+    // For packages that depend on this one.
+    println!("cargo::metadata=folder={folder}");
     let mut arguments = vec![
         "-Wl,-soname,libaio.so.1".to_owned(),
         format!("-Wl,--version-script={folder}/libaio.map"),

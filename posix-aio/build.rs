@@ -21,6 +21,8 @@ fn main() {
     println!("cargo::rerun-if-changed=posix-aio.map");
     println!("cargo::rerun-if-changed=build.rs");
     let folder = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
+    // For packages that depend on this one.
+    println!("cargo::metadata=folder={folder}");
     println!("cargo::rustc-link-arg-cdylib=-Wl,-soname,libposix_aio.so");
     // Threads of ours run its code: dlclose(3) leaves it where it is.
     println!("cargo::rustc-link-arg-cdylib=-Wl,-z,nodelete");

@@ -8,6 +8,7 @@ mod completions;
 mod doctor;
 #[cfg(test)]
 mod documents;
+mod embed;
 mod manual;
 mod observe;
 mod run;

@@ -26,6 +26,7 @@ use crate::memory::accessible;
 static MEMORY: front::Reserve = front::Reserve::new();
 
 uringlet::at_load!(front::env::read);
+uringlet::note!();
 
 /// The door for calls that may open files and sleep: the thread is not cancelled in the midst of
 /// it.

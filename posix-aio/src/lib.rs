@@ -34,6 +34,7 @@ uringlet::see_descriptors_end!(crate::state::before_close);
 static MEMORY: front::Reserve = front::Reserve::new();
 
 uringlet::at_load!(front::env::read);
+uringlet::note!();
 
 /// # Safety
 /// As aio_read(3).

@@ -1,5 +1,6 @@
 //! Where the drop-ins lie, seen from the executable.
 
+use crate::embed;
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 use std::ffi::OsString;
@@ -20,7 +21,7 @@ impl DropIn {
     pub const ALL: [Self; 2] = [Self::Libaio, Self::PosixAio];
 
     /// The file that cargo makes of its crate.
-    fn file_name(self) -> &'static str {
+    pub fn file_name(self) -> &'static str {
         match self {
             Self::Libaio => "libaio.so",
             Self::PosixAio => "libposix_aio.so",
@@ -29,13 +30,17 @@ impl DropIn {
 }
 
 /// A drop-in beside the running executable or in its `deps/`, whichever is newer, or in
-/// `../lib/uringlet/`.
+/// `../lib/uringlet/`. Else the one that the command carries, put where the loader finds it.
 ///
 /// # Errors
 /// Not there (says where it looked), or at a path that the loader cannot preload.
 pub fn find(drop_in: DropIn) -> Result<PathBuf> {
     let executable = std::env::current_exe().context("cannot find the uringlet executable")?;
-    find_from(executable.parent().unwrap_or(Path::new("/")), drop_in)
+    let found = find_from(executable.parent().unwrap_or(Path::new("/")), drop_in);
+    match found {
+        Err(_) if embed::carries(drop_in.file_name()) => embed::place(drop_in.file_name()),
+        found => found,
+    }
 }
 
 fn find_from(folder: &Path, drop_in: DropIn) -> Result<PathBuf> {
@@ -58,16 +63,25 @@ fn find_from(folder: &Path, drop_in: DropIn) -> Result<PathBuf> {
         );
     };
     let found = found.canonicalize().with_context(|| found.display().to_string())?;
+    preloadable(&found)?;
+    Ok(found)
+}
+
+/// Refuses a path that the loader cannot preload from.
+///
+/// # Errors
+/// Says why.
+pub fn preloadable(path: &Path) -> Result<()> {
     // ld.so(8): the elements of LD_PRELOAD are separated by spaces or colons, and nothing escapes
     // them.
-    if found.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':')) {
+    if path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':')) {
         bail!(
             "{}: the dynamic loader cannot preload from a path with a space or a colon; \
              move the folder",
-            found.display()
+            path.display()
         );
     }
-    Ok(found)
+    Ok(())
 }
 
 /// The value of `LD_PRELOAD`: the drop-ins, then what was there.

@@ -2,10 +2,10 @@
 //! clear or overwrite their environment before they make a context.
 #![allow(unsafe_code)]
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::{OsStr, OsString, c_int};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use crate::{Builder, Context, EngineKind, process, sys};
+use crate::{Builder, Context, EngineKind, own, process, sys};
 
 /// `URINGLET_ENGINE`: which engine executes the requests (default `auto`).
 const ENGINE: &str = "URINGLET_ENGINE";
@@ -13,6 +13,10 @@ const ENGINE: &str = "URINGLET_ENGINE";
 const NULL_MEANT: &str = "URINGLET_NULL_MEANT";
 /// `URINGLET_STATS`: where `uringlet run --stats` has the program count, or [`STATS_OWN`].
 const STATS: &str = "URINGLET_STATS";
+/// ld.so(8): the loader has read it by now.
+const PRELOAD: &str = "LD_PRELOAD";
+/// In front of the number of a descriptor from which it may preload.
+const DESCRIPTORS: &str = "/proc/self/fd/";
 /// Each process counts into memory of its own, for `uringlet top`.
 pub(crate) const STATS_OWN: &str = "auto";
 
@@ -40,6 +44,15 @@ pub(crate) fn variable(name: &str) -> Option<OsString> {
 /// Reads the environment, for [`at_load!`](crate::at_load).
 pub extern "C" fn read() {
     told();
+    // Where no folder can hold the drop-ins, `uringlet run` has them preloaded from descriptors.
+    // Programs that close all that they find leave these to what they start.
+    preloaded_from(&variable(PRELOAD).unwrap_or_default()).for_each(own::keep);
+}
+
+/// The descriptors among the paths that the loader preloads.
+fn preloaded_from(list: &OsStr) -> impl Iterator<Item = c_int> {
+    let paths = list.to_str().unwrap_or_default().split([':', ' ']);
+    paths.filter_map(|path| path.strip_prefix(DESCRIPTORS)?.parse().ok())
 }
 
 /// What the environment said when it was read, which is now if it was not read before. The child of

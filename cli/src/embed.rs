@@ -1,0 +1,339 @@
+//! Puts the drop-ins that the command carries where the loader finds them.
+//!
+//! Whoever can write to a library that is preloaded is served by every program that loads it. So a
+//! folder is used only if nobody but its owner and root can change it or any folder above it. What
+//! lies there is used only if it is the carried library, byte for byte, and can be executed.
+#![allow(unsafe_code)]
+
+use crate::run::library::preloadable;
+use anyhow::{Context as _, Result, bail, ensure};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::io::{Errno, write};
+use rustix::process::geteuid;
+use std::env;
+use std::fs::{DirBuilder, File, Metadata, Permissions};
+use std::io::{Read as _, Write as _};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, IntoRawFd as _, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::Mutex;
+
+/// Name and content of each.
+static CARRIED: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/drop_ins.rs"));
+/// Says which build they are of: versions of the command do not get in each other's way.
+const HASH: &str = env!("URINGLET_CARRIES");
+
+/// The loader finds a library of this process and its children there, by descriptor.
+const DESCRIPTORS: &str = "/proc/self/fd";
+/// Descriptors are made from this number on: above those that programs choose by hand.
+const FIRST_NUMBER: i32 = 40;
+
+/// Others may write, of whom the sticky bit says that they change nothing but their own.
+const OTHERS_WRITE: u32 = 0o022;
+const STICKY: u32 = 0o1000;
+
+/// A folder in which they could be put.
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    folder: PathBuf,
+    /// The folders above it are made, too.
+    with_parents: bool,
+}
+
+/// Does the command carry this one?
+pub fn carries(name: &str) -> bool {
+    CARRIED.iter().any(|&(carried, _)| carried == name)
+}
+
+/// Is it found only by this process and its children, as long as they live?
+pub fn is_passing(path: &Path) -> bool {
+    path.starts_with(DESCRIPTORS)
+}
+
+/// A path from which the loader can preload a carried drop-in: of a file in one of the folders, else
+/// of memory that this process and its children have open.
+///
+/// # Errors
+/// It is not carried, or can be put nowhere (says why).
+pub fn place(name: &str) -> Result<PathBuf> {
+    static PLACED: Mutex<Vec<(String, PathBuf)>> = Mutex::new(Vec::new());
+    let mut placed = PLACED.lock().expect("nobody panics with it");
+    if let Some((_, path)) = placed.iter().find(|(known, _)| known == name) {
+        return Ok(path.clone());
+    }
+    let carried = CARRIED.iter().find(|&&(carried, _)| carried == name);
+    let &(_, bytes) = carried.with_context(|| format!("this command carries no {name}"))?;
+    let path = place_in(&places(), HASH, name, bytes)?;
+    placed.push((name.to_owned(), path.clone()));
+    Ok(path)
+}
+
+/// As [`place`], with the folders that are tried first.
+fn place_in(places: &[Place], hash: &str, name: &str, bytes: &[u8]) -> Result<PathBuf> {
+    let mut reasons = Vec::new();
+    for place in places {
+        match put(place, hash, name, bytes) {
+            Ok(path) => return Ok(path),
+            Err(error) => reasons.push(format!("  {}: {error:#}", place.folder.display())),
+        }
+    }
+    in_memory(name, bytes).with_context(|| {
+        format!("the carried {name} can be put nowhere; tried\n{}\n  memory", reasons.join("\n"))
+    })
+}
+
+/// In the order in which they are tried.
+fn places() -> Vec<Place> {
+    let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let user = geteuid();
+    let mut found = Vec::new();
+    let mut add = |folder: PathBuf, with_parents| found.push(Place { folder, with_parents });
+    // https://specifications.freedesktop.org/basedir-spec
+    if let Some(cache) = absolute("XDG_CACHE_HOME") {
+        add(cache.join("uringlet"), true);
+    }
+    if user.is_root() {
+        // Others can read it: root starts programs that become other users.
+        add("/var/cache/uringlet".into(), false);
+    }
+    if let Some(home) = absolute("HOME").filter(|home| home.is_dir()) {
+        add(home.join(".cache/uringlet"), true);
+    }
+    if let Some(runtime) = absolute("XDG_RUNTIME_DIR") {
+        add(runtime.join("uringlet"), false);
+    }
+    for shared in ["/dev/shm", "/var/tmp", "/tmp"] {
+        add(Path::new(shared).join(format!("uringlet-{}", user.as_raw())), false);
+    }
+    found
+}
+
+/// The library as a file in this folder, which is made if need be.
+fn put(place: &Place, hash: &str, name: &str, bytes: &[u8]) -> Result<PathBuf> {
+    preloadable(&place.folder)?;
+    if place.with_parents
+        && let Some(parent) = place.folder.parent()
+    {
+        DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+    }
+    let folder = make(&place.folder)?;
+    let folder = make(&folder.join(hash))?;
+    let path = folder.join(name);
+    if is_usable(&path, bytes) != Some(true) {
+        let mut file = tempfile::NamedTempFile::new_in(&folder)?;
+        file.write_all(bytes)?;
+        file.as_file().set_permissions(Permissions::from_mode(0o644))?;
+        // In one step: who looks sees the whole, and who has the old one mapped keeps it.
+        file.persist(&path)?;
+    }
+    match is_usable(&path, bytes) {
+        Some(true) => Ok(path),
+        Some(false) => bail!("what lies there cannot be executed (is it mounted noexec?)"),
+        None => bail!("what was put there is not there any more"),
+    }
+}
+
+/// A folder of ours, made if it is not there, by its path without links.
+fn make(folder: &Path) -> Result<PathBuf> {
+    let made = DirBuilder::new().mode(0o755).create(folder);
+    if let Err(error) = made
+        && error.kind() != std::io::ErrorKind::AlreadyExists
+    {
+        return Err(error.into());
+    }
+    let data = folder.symlink_metadata()?;
+    ensure!(data.is_dir(), "is a link or a file, not a folder");
+    ensure!(data.uid() == geteuid().as_raw(), "belongs to user {}", data.uid());
+    ensure!(data.mode() & OTHERS_WRITE == 0, "others can write to it");
+    let folder = folder.canonicalize()?;
+    preloadable(&folder)?;
+    for above in folder.ancestors().skip(1) {
+        let data = above.symlink_metadata()?;
+        let only = data.mode() & OTHERS_WRITE == 0 || data.mode() & STICKY != 0;
+        ensure!(is_trusted(&data) && only, "others can change {}", above.display());
+    }
+    Ok(folder)
+}
+
+/// It belongs to us or to root.
+fn is_trusted(data: &Metadata) -> bool {
+    data.uid() == 0 || data.uid() == geteuid().as_raw()
+}
+
+/// Is this file the library, and can it be executed? `None` if it is not.
+fn is_usable(path: &Path, bytes: &[u8]) -> Option<bool> {
+    if !path.symlink_metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut file = File::open(path).ok()?;
+    let data = file.metadata().ok()?;
+    if !is_trusted(&data) || data.mode() & OTHERS_WRITE != 0 || data.len() != bytes.len() as u64 {
+        return None;
+    }
+    let mut found = Vec::with_capacity(bytes.len());
+    file.read_to_end(&mut found).ok()?;
+    (found == bytes).then(|| is_executable(&file))
+}
+
+/// Can it be mapped as the loader does? Not on a file system that is mounted noexec.
+fn is_executable(file: &File) -> bool {
+    const SIZE: usize = 4096;
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE);
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    let at = unsafe { libc::mmap(ptr::null_mut(), SIZE, protection, flags, file.as_raw_fd(), 0) };
+    if at == libc::MAP_FAILED {
+        return false;
+    }
+    // SAFETY: mapped above, and nobody knows it.
+    unsafe { libc::munmap(at, SIZE) };
+    true
+}
+
+/// The library in memory that nobody can change. The descriptor stays open, and children inherit
+/// it.
+fn in_memory(name: &str, bytes: &[u8]) -> Result<PathBuf> {
+    let flags = MemfdFlags::ALLOW_SEALING;
+    // Linux before 6.3 does not know the flag; where vm.memfd_noexec is 2, it is required.
+    let made = memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL);
+    let made = made.or_else(|error| match error {
+        Errno::INVAL => memfd_create(name, flags),
+        error => Err(error),
+    });
+    let file = made.context("memfd_create")?;
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        rest = &rest[write(&file, rest)?..];
+    }
+    let all = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    fcntl_add_seals(&file, all).context("cannot seal it")?;
+    let kept = duplicate(&file, FIRST_NUMBER).or_else(|_| duplicate(&file, 3))?;
+    let path = Path::new(DESCRIPTORS).join(kept.as_raw_fd().to_string());
+    ensure!(File::open(&path).is_ok(), "{} cannot be opened", path.display());
+    ensure!(is_executable(&kept), "it cannot be executed");
+    let _ = kept.into_raw_fd();
+    Ok(path)
+}
+
+/// A descriptor that children inherit, with a number from this one on.
+fn duplicate(file: &OwnedFd, from: i32) -> std::io::Result<File> {
+    // SAFETY: no memory is involved.
+    let copy = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD, from) };
+    if copy < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: made above, and nobody else knows it.
+    Ok(unsafe { File::from_raw_fd(copy) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::skip;
+    use std::os::unix::fs::{chown, symlink};
+
+    const BYTES: &[u8] = b"a library";
+
+    /// A folder that nobody else can change, and one in it that is not there yet.
+    fn scratch() -> (tempfile::TempDir, Place) {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place { folder: folder.path().join("uringlet"), with_parents: false };
+        (folder, place)
+    }
+
+    fn reason(place: &Place) -> String {
+        format!("{:#}", put(place, "1", "x.so", BYTES).unwrap_err())
+    }
+
+    #[test]
+    fn it_is_put_once_and_put_again_if_it_is_another() {
+        let (_folder, place) = scratch();
+        let path = put(&place, "1", "x.so", BYTES).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), BYTES);
+        let first = path.metadata().unwrap();
+        assert_eq!(first.mode() & 0o7777, 0o644);
+        assert_eq!(put(&place, "1", "x.so", BYTES).unwrap(), path);
+        assert_eq!(path.metadata().unwrap().ino(), first.ino(), "the same file");
+        // Of the same length; shorter; one that others can write to.
+        for change in [b"a cuckoo!".as_slice(), b"a l"] {
+            std::fs::write(&path, change).unwrap();
+            put(&place, "1", "x.so", BYTES).unwrap();
+            assert_eq!(std::fs::read(&path).unwrap(), BYTES);
+        }
+        std::fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+        put(&place, "1", "x.so", BYTES).unwrap();
+        assert_eq!(path.metadata().unwrap().mode() & 0o7777, 0o644);
+        // Nor does it follow a link, even to the same content.
+        let other = place.folder.join("other");
+        std::fs::rename(&path, &other).unwrap();
+        symlink(&other, &path).unwrap();
+        put(&place, "1", "x.so", BYTES).unwrap();
+        assert!(path.symlink_metadata().unwrap().is_file());
+        // Nothing else is left there.
+        assert_eq!(path.parent().unwrap().read_dir().unwrap().count(), 1);
+        assert_ne!(put(&place, "2", "x.so", b"another build").unwrap(), path);
+    }
+
+    #[test]
+    fn a_folder_that_others_could_change_is_refused() {
+        let (folder, place) = scratch();
+        let elsewhere = folder.path().join("elsewhere");
+        std::fs::create_dir(&elsewhere).unwrap();
+        symlink(&elsewhere, &place.folder).unwrap();
+        assert!(reason(&place).contains("a link or a file"));
+        assert_eq!(elsewhere.read_dir().unwrap().count(), 0, "nothing is written behind a link");
+        std::fs::remove_file(&place.folder).unwrap();
+        std::fs::create_dir(&place.folder).unwrap();
+        std::fs::set_permissions(&place.folder, Permissions::from_mode(0o770)).unwrap();
+        assert!(reason(&place).contains("others can write to it"));
+        std::fs::set_permissions(&place.folder, Permissions::from_mode(0o755)).unwrap();
+        // Above it, the sticky bit makes the difference.
+        std::fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
+        assert!(reason(&place).contains("others can change"));
+        std::fs::set_permissions(folder.path(), Permissions::from_mode(0o1777)).unwrap();
+        put(&place, "1", "x.so", BYTES).unwrap();
+    }
+
+    #[test]
+    fn a_folder_of_somebody_else_is_refused() {
+        let (folder, place) = scratch();
+        if !geteuid().is_root() {
+            return skip::skipped("a_folder_of_somebody_else_is_refused", "root only");
+        }
+        std::fs::create_dir(&place.folder).unwrap();
+        chown(&place.folder, Some(65534), None).unwrap();
+        assert!(reason(&place).contains("belongs to user 65534"));
+        chown(&place.folder, Some(0), None).unwrap();
+        chown(folder.path(), Some(65534), None).unwrap();
+        assert!(reason(&place).contains("others can change"));
+    }
+
+    #[test]
+    fn a_path_that_cannot_be_preloaded_is_not_taken() {
+        let (folder, _) = scratch();
+        for name in ["a b", "a:b"] {
+            let place = Place { folder: folder.path().join(name), with_parents: true };
+            assert!(reason(&place).contains("a space or a colon"));
+            assert!(!place.folder.exists());
+        }
+    }
+
+    #[test]
+    fn without_a_folder_it_is_in_memory_that_cannot_be_changed() {
+        let nowhere = Place { folder: "/proc/uringlet".into(), with_parents: true };
+        let path = place_in(&[nowhere], "1", "x.so", BYTES).unwrap();
+        assert!(is_passing(&path), "{path:?}");
+        assert_eq!(std::fs::read(&path).unwrap(), BYTES);
+        let writer = File::options().write(true).open(&path).and_then(|mut f| f.write_all(b"x"));
+        assert!(writer.is_err(), "it is sealed");
+        // A child has it under the same name.
+        let mut cat = std::process::Command::new("cat");
+        assert_eq!(cat.arg(&path).output().unwrap().stdout, BYTES);
+    }
+
+    #[test]
+    fn what_is_not_carried_is_said() {
+        assert!(!carries("libnothing.so"));
+        assert!(place("libnothing.so").unwrap_err().to_string().contains("carries no"));
+    }
+}
