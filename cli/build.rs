@@ -44,7 +44,8 @@ fn main() {
         let name = path.file_name().expect("a file has a name");
         list += &format!("    ({name:?}, include_bytes!({path:?})),\n");
     }
-    let hash = if libraries.is_empty() { String::new() } else { format!("{:016x}", hasher.finish()) };
+    let hash =
+        if libraries.is_empty() { String::new() } else { format!("{:016x}", hasher.finish()) };
     let text = format!("&[\n{list}]\n");
     std::fs::write(out.join("drop_ins.rs"), text).expect("OUT_DIR can be written to");
     // Which libraries these are; empty if there are none.

@@ -3,6 +3,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod bench;
+mod check;
 mod compare;
 mod completions;
 mod doctor;
@@ -35,6 +36,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(run::Arguments),
+    Check(check::Arguments),
     Bench(bench::Arguments),
     Compare(compare::Arguments),
     Doctor(doctor::Arguments),
@@ -47,6 +49,7 @@ enum Command {
 fn main() -> ExitCode {
     let (name, result) = match Cli::parse().command {
         Command::Run(arguments) => ("run", run::run(&arguments)),
+        Command::Check(arguments) => ("check", check::run(&arguments)),
         Command::Bench(arguments) => ("bench", bench::run(&arguments)),
         Command::Compare(arguments) => ("compare", compare::run(&arguments)),
         Command::Doctor(arguments) => ("doctor", doctor::run(&arguments)),

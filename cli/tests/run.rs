@@ -83,6 +83,10 @@ fn what_cannot_work_is_refused_before_it_starts() {
 
 #[test]
 fn a_missing_library_is_named_with_the_cure() {
+    if !env!("URINGLET_CARRIES").is_empty() {
+        let name = "a_missing_library_is_named_with_the_cure";
+        return skip::skipped(name, "this command carries them: none can be missing");
+    }
     for name in DROP_INS {
         let installation = Installation::new();
         std::fs::remove_file(installation.0.path().join(name)).unwrap();
@@ -267,5 +271,31 @@ fn signals_reach_the_program_and_the_summary_still_comes() {
         let mut summary = String::new();
         child.stderr.as_mut().unwrap().read_to_string(&mut summary).unwrap();
         assert!(summary.contains("nothing went through it"), "{summary}");
+    }
+}
+
+#[test]
+fn the_environment_is_printed_for_services_and_shells() {
+    let installation = Installation::new();
+    let folder = installation.0.path().canonicalize().unwrap();
+    let [libaio, posix_aio] = DROP_INS.map(|name| folder.join(name).display().to_string());
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(installation.executable());
+        command.env("LD_PRELOAD", "").arg("run").args(arguments).assert()
+    };
+    let lines = format!(
+        "Environment=\"LD_PRELOAD={libaio}:{posix_aio}\"\nEnvironment=\"URINGLET_ENGINE=auto\"\n"
+    );
+    run(&["--print-env"]).success().stdout(lines);
+    let shell = ["--print-env=shell", "--only", "libaio", "--engine", "workers", "--observe"];
+    let lines = format!(
+        "export LD_PRELOAD='{libaio}'\nexport URINGLET_ENGINE='workers'\n\
+         export URINGLET_STATS='auto'\n"
+    );
+    run(&shell).success().stdout(lines);
+    run(&["--print-env=warp"]).code(2).stderr(contains("systemd, shell, plain"));
+    for other in [&["--stats"][..], &["--forbid", "docker"], &["--", "true"]] {
+        let arguments = [&["--print-env"], other].concat();
+        run(&arguments).code(2).stderr(contains("cannot be used with"));
     }
 }

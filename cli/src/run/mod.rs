@@ -3,6 +3,7 @@
 pub mod library;
 mod live;
 mod placement;
+mod print_env;
 pub mod program;
 mod prometheus;
 mod signals;
@@ -67,8 +68,15 @@ pub struct Arguments {
     #[command(flatten)]
     sandbox: Sandbox,
 
+    /// Run nothing: print the variables that would be set, for a service file or a shell
+    #[arg(long, value_enum, value_name = "FORMAT", num_args = 0..=1, require_equals = true,
+          default_missing_value = "systemd",
+          conflicts_with_all = ["program", "stats", "forbid", "stats_interval", "stats_json",
+                                "stats_prometheus"])]
+    print_env: Option<print_env::Format>,
+
     /// The program and its arguments (put `--` in front of it)
-    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM",
+    #[arg(required_unless_present = "print_env", trailing_var_arg = true, value_name = "PROGRAM",
           value_hint = ValueHint::CommandWithArguments)]
     program: Vec<OsString>,
 }
@@ -78,34 +86,51 @@ pub struct Arguments {
 /// # Errors
 /// A drop-in is missing, or the program could not be started.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    if let Some(format) = arguments.print_env {
+        return print_environment(arguments, format);
+    }
     let (name, rest) = arguments.program.split_first().expect("clap requires one");
     let path = std::env::var_os("PATH");
     let file = program::resolve(name, path.as_deref()).map_err(session::refusal)?;
     program::check(&file).map_err(session::refusal)?;
+    let mut command = Command::new(&file);
+    command.arg0(name).args(rest);
+    serve(&mut command, arguments)?;
+    arguments.sandbox.lock_in(&mut command)?;
+    if arguments.stats || arguments.live.any() {
+        with_stats(command, arguments)
+    } else {
+        // Nothing is left to do afterwards: the program takes this process over, signals and all.
+        let error = command.exec();
+        Err(error).with_context(|| format!("cannot start {}", file.display()))
+    }
+}
+
+/// Has a program served as the arguments say. Gives the drop-ins.
+fn serve(command: &mut Command, arguments: &Arguments) -> Result<Vec<PathBuf>> {
     arguments.placement.check().map_err(session::refusal)?;
     let served =
         DropIn::ALL.into_iter().filter(|&one| arguments.only.is_none_or(|only| only == one));
     let libraries = served.map(library::find).collect::<Result<Vec<_>>>()?;
-    let mut command = Command::new(&file);
-    command.arg0(name).args(rest);
-    preload(&mut command, &libraries, &arguments.engine);
+    preload(command, &libraries, &arguments.engine);
     if arguments.engine == EngineKind::Null.name() {
         command.env(NULL_MEANT, "1");
     } else {
         command.env_remove(NULL_MEANT);
     }
-    arguments.placement.set(&mut command);
-    arguments.sandbox.lock_in(&mut command)?;
-    if arguments.stats || arguments.live.any() {
-        with_stats(command, arguments)
-    } else {
-        if arguments.observe {
-            command.env(STATS, STATS_OWN);
-        }
-        // Nothing is left to do afterwards: the program takes this process over, signals and all.
-        let error = command.exec();
-        Err(error).with_context(|| format!("cannot start {}", file.display()))
+    arguments.placement.set(command);
+    if arguments.observe {
+        command.env(STATS, STATS_OWN);
     }
+    Ok(libraries)
+}
+
+fn print_environment(arguments: &Arguments, format: print_env::Format) -> Result<ExitCode> {
+    let mut command = Command::new("");
+    let libraries = serve(&mut command, arguments)?;
+    // What this shell preloads is not the service's.
+    command.env("LD_PRELOAD", library::preload(&libraries, None));
+    print_env::print(&command, &libraries, format)
 }
 
 /// Has a program served by these drop-ins, with this engine.

@@ -1,7 +1,7 @@
 //! `uringlet top`: what the observed programs are doing, live.
 
 mod columns;
-mod find;
+pub mod find;
 mod keys;
 mod plain;
 mod programs;

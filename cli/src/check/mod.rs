@@ -1,0 +1,117 @@
+//! `uringlet check`: are the drop-ins loaded, and do they answer?
+
+mod answer;
+mod loader;
+mod process;
+
+use crate::embed;
+use crate::run::library::{self, DropIn};
+use crate::run::program;
+use crate::sandbox::Sandbox;
+use crate::session;
+use anyhow::Result;
+use clap::{Args, ValueHint};
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+const HELP: &str = include_str!("../../help/check.txt");
+
+/// Says whether the drop-ins are loaded into a program or process, and answer.
+#[derive(Args)]
+#[command(after_help = session::help(&[HELP]))]
+pub struct Arguments {
+    /// Check one drop-in only
+    #[arg(long, value_enum, value_name = "INTERFACE")]
+    only: Option<DropIn>,
+
+    #[command(flatten)]
+    sandbox: Sandbox,
+
+    /// The process
+    #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..),
+          required_unless_present_any = ["program", "answer"],
+          conflicts_with_all = ["program", "forbid"])]
+    pid: Option<u32>,
+
+    /// The program; arguments behind it make no difference
+    #[arg(last = true, value_name = "PROGRAM", value_hint = ValueHint::CommandWithArguments)]
+    program: Vec<OsString>,
+
+    /// What this command starts itself with, under a drop-in
+    #[arg(long, hide = true, value_enum)]
+    answer: Option<DropIn>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// There is no such program or process, or it may not be looked at.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    if let Some(drop_in) = arguments.answer {
+        return answer::ask(drop_in);
+    }
+    let asked = DropIn::ALL.into_iter().filter(|&one| arguments.only.is_none_or(|o| o == one));
+    match (arguments.pid, arguments.program.first()) {
+        (Some(pid), _) => process::check(pid, arguments.only),
+        (None, Some(name)) => {
+            let path = std::env::var_os("PATH");
+            let file = program::resolve(name, path.as_deref()).map_err(session::refusal)?;
+            check(&file, asked, &arguments.sandbox)
+        }
+        (None, None) => unreachable!("clap requires one"),
+    }
+}
+
+fn check(
+    program: &Path,
+    asked: impl Iterator<Item = DropIn>,
+    sandbox: &Sandbox,
+) -> Result<ExitCode> {
+    let mut text = String::new();
+    let mut all = true;
+    let unreachable = program::check(program).err();
+    for drop_in in asked {
+        let name = drop_in.file_name();
+        if let Some(refusal) = &unreachable {
+            all = false;
+            let _ = writeln!(text, "{name}: NOT loaded: {refusal}");
+            continue;
+        }
+        let found = match library::find(drop_in) {
+            Ok(found) => found,
+            Err(error) => {
+                all = false;
+                let _ = writeln!(text, "{name}: NOT loaded: {error:#}");
+                continue;
+            }
+        };
+        let loaded = loader::trace(program, &found)?;
+        let place = match embed::is_passing(&found) {
+            true => format!("memory, as {}", found.display()),
+            false => found.display().to_string(),
+        };
+        if let Some(reason) = loaded.refused {
+            all = false;
+            let _ = writeln!(text, "{name}: NOT loaded from {place}: {reason}");
+            continue;
+        }
+        match answer::of(drop_in, &found, sandbox)? {
+            Ok(()) => {
+                let _ = writeln!(text, "{name}: loaded from {place}, and answers");
+            }
+            Err(reason) => {
+                all = false;
+                let _ =
+                    writeln!(text, "{name}: loaded from {place}, and does NOT answer: {reason}");
+            }
+        }
+        let _ = match &loaded.bound[..] {
+            [] => writeln!(text, "  binds none of its functions yet; what it loads later may"),
+            bound => writeln!(text, "  binds {}", bound.join(", ")),
+        };
+    }
+    session::say(&text)?;
+    Ok(if all { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

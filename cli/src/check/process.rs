@@ -1,0 +1,171 @@
+//! Which drop-ins a process has mapped, and what its contexts have done.
+
+use crate::run::library::DropIn;
+use crate::session;
+use crate::size;
+use crate::top::find::Finder;
+use anyhow::{Context as _, Result};
+use object::elf;
+use object::read::elf::{FileHeader as _, ProgramHeader as _};
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{ErrorKind, Read as _};
+use std::path::Path;
+use std::process::ExitCode;
+use uringlet::front::note;
+
+/// A drop-in that is mapped.
+#[derive(Debug, PartialEq, Eq)]
+struct Mapped {
+    path: String,
+    /// Of uringlet, if the file can be read.
+    version: Option<String>,
+}
+
+impl Mapped {
+    fn is(&self, drop_in: DropIn) -> bool {
+        let path = self.path.trim_end_matches(DELETED);
+        let file = Path::new(path).file_name().and_then(|name| name.to_str());
+        let name = path.strip_prefix("/memfd:").or(file);
+        name == Some(drop_in.file_name())
+    }
+}
+
+/// What proc(5) adds to the path of a file that has no name any more.
+const DELETED: &str = " (deleted)";
+
+/// Looks at a process and says what it has.
+pub fn check(pid: u32, only: Option<DropIn>) -> Result<ExitCode> {
+    let maps = match std::fs::read_to_string(format!("/proc/{pid}/maps")) {
+        Ok(maps) => maps,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return Err(session::refusal(format_args!("PID is {pid}: no such process")));
+        }
+        Err(error) => return Err(error).with_context(|| format!("process {pid}")),
+    };
+    let mapped: Vec<Mapped> = mapped(&maps, &format!("/proc/{pid}"))
+        .into_iter()
+        .filter(|mapped| only.is_none_or(|only| mapped.is(only)))
+        .collect();
+    let mut text = String::new();
+    for Mapped { path, version } in &mapped {
+        let version = version.as_deref().unwrap_or("of a version that cannot be read");
+        let _ = writeln!(text, "{}: loaded, {version}", session::printable(path));
+    }
+    if mapped.is_empty() {
+        let _ = writeln!(text, "process {pid}: NOT loaded: it has mapped no drop-in");
+        session::say(&text)?;
+        return Ok(ExitCode::FAILURE);
+    }
+    text += &answering(pid)?;
+    session::say(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the contexts of the process have done, if it counts.
+fn answering(pid: u32) -> Result<String> {
+    let found = Finder::new(true).look().context("/proc")?;
+    let regions = found.iter().filter(|found| found.holders.contains(&pid));
+    let mut regions = regions.map(|found| found.region.contexts()).peekable();
+    if regions.peek().is_none() {
+        return Ok("not observed: start it with `uringlet run --observe` to see whether requests \
+                   arrive\n"
+            .into());
+    }
+    let own = regions.flatten().filter(|context| context.process.pid == pid);
+    let (mut contexts, mut requests) = (0, 0);
+    for context in own {
+        contexts += 1;
+        requests += context.counted.requests();
+    }
+    Ok(match contexts {
+        0 => "observed: it has no context now\n".into(),
+        _ => format!(
+            "answering: {contexts} contexts, {} requests completed\n",
+            size::grouped(requests)
+        ),
+    })
+}
+
+/// The drop-ins in what proc(5) says of a process's memory. `proc` is its folder there.
+fn mapped(maps: &str, proc: &str) -> Vec<Mapped> {
+    let program = std::fs::read_link(format!("{proc}/exe")).unwrap_or_default();
+    let mut found: Vec<Mapped> = Vec::new();
+    let mut before = "";
+    for line in maps.lines() {
+        // address perms offset dev inode pathname, which may have spaces
+        let mut rest = line;
+        let mut fields = [""; 5];
+        for field in &mut fields {
+            let (one, behind) = rest.split_once(' ').unwrap_or((rest, ""));
+            (*field, rest) = (one, behind.trim_start());
+        }
+        if !rest.starts_with('/') || rest == before || Path::new(rest) == program {
+            continue;
+        }
+        before = rest;
+        let version = [format!("{proc}/map_files/{}", fields[0]), format!("{proc}/root{rest}")]
+            .iter()
+            .find_map(|path| File::open(path).ok())
+            .map(version_of);
+        let mapped = Mapped { path: rest.to_owned(), version: version.clone().flatten() };
+        // One that cannot be read any more is known by its name, which no original has.
+        let named = || DropIn::ALL.into_iter().any(|one| mapped.is(one));
+        let ours = match version {
+            Some(version) => version.is_some(),
+            None => named(),
+        };
+        if ours && !found.iter().any(|known| known.path == rest) {
+            found.push(mapped);
+        }
+    }
+    found
+}
+
+/// The version in the note of a drop-in; none in other files.
+fn version_of(file: File) -> Option<String> {
+    let mut bytes = Vec::new();
+    // The headers and notes lie at the beginning.
+    file.take(1 << 20).read_to_end(&mut bytes).ok()?;
+    let header = elf::FileHeader64::<object::Endianness>::parse(&*bytes).ok()?;
+    let endian = header.endian().ok()?;
+    for segment in header.program_headers(endian, &*bytes).ok()? {
+        let Ok(Some(mut notes)) = segment.notes(endian, &*bytes) else { continue };
+        while let Ok(Some(one)) = notes.next() {
+            let owner = &note::OWNER[..note::OWNER.len() - 1];
+            if one.name() == owner && one.n_type(endian).0 == note::VERSION {
+                let text = one.desc().split(|&byte| byte == 0).next()?;
+                return Some(format!("uringlet {}", String::from_utf8_lossy(text)));
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_without_the_note_are_no_drop_ins() {
+        let own = std::env::current_exe().unwrap();
+        assert_eq!(version_of(File::open(own).unwrap()), None);
+        assert_eq!(version_of(File::open("/proc/self/maps").unwrap()), None);
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        assert_eq!(mapped(&maps, "/proc/self"), []);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_known_by_its_name() {
+        let maps = "7f00-7f10 r--p 00000000 00:01 12  /gone/lib aio/libaio.so (deleted)\n\
+                    7f10-7f20 r-xp 00001000 00:01 12  /gone/lib aio/libaio.so (deleted)\n\
+                    7f30-7f40 r-xp 00001000 00:01 13  /memfd:libposix_aio.so (deleted)\n\
+                    7f50-7f60 r-xp 00001000 00:01 14  /gone/libaio.so.1.0.2\n\
+                    7f70-7f80 rw-p 00000000 00:00 0   [heap]\n";
+        let found = mapped(maps, "/nowhere");
+        let paths: Vec<_> = found.iter().map(|found| &*found.path).collect();
+        let gone = "/gone/lib aio/libaio.so (deleted)";
+        assert_eq!(paths, [gone, "/memfd:libposix_aio.so (deleted)"]);
+        assert!(found[0].is(DropIn::Libaio) && found[1].is(DropIn::PosixAio));
+    }
+}

@@ -1,0 +1,143 @@
+//! `uringlet check`: what it says of programs and processes, and its exit status.
+
+mod skip;
+
+use assert_cmd::Command;
+use predicates::prelude::*;
+use predicates::str::contains;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Stdio};
+
+fn uringlet(arguments: &[&str]) -> assert_cmd::assert::Assert {
+    Command::new(assert_cmd::cargo::cargo_bin!("uringlet")).args(arguments).assert()
+}
+
+/// A shell that says when it is there and then waits for its standard input.
+struct Waits(Child);
+
+impl Waits {
+    fn start(arguments: &[&str]) -> Self {
+        let script = "echo ready; read line";
+        let mut command = match arguments {
+            [] => std::process::Command::new("sh"),
+            _ => std::process::Command::new(assert_cmd::cargo::cargo_bin!("uringlet")),
+        };
+        if !arguments.is_empty() {
+            command.args(arguments).arg("sh");
+        }
+        let mut child = command
+            .args(["-c", script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        Self(child)
+    }
+
+    fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn of_a_program_it_says_what_is_bound_and_that_it_answers() {
+    let bound = contains("binds ").and(contains("io_submit")).and(contains("aio_read"));
+    let both = contains("libaio.so: loaded from").and(contains("libposix_aio.so: loaded from"));
+    uringlet(&["check", "--", "fio", "--version"]).success().stdout(
+        bound.and(both).and(contains(", and answers").count(2)).and(contains("fio-").not()),
+    );
+    uringlet(&["check", "--only", "libaio", "--", "true"])
+        .success()
+        .stdout(contains("binds none").and(contains("libposix_aio").not()));
+}
+
+#[test]
+fn what_cannot_be_loaded_is_said_and_is_a_failure() {
+    uringlet(&["check", "--", "no-such-program"]).code(2).stderr(contains("no such program"));
+    uringlet(&["check", "0"]).code(2).stderr(contains("0 is not in 1.."));
+    uringlet(&["check"]).code(2);
+    let folder = tempfile::tempdir().unwrap();
+    let (source, program) = (folder.path().join("s.c"), folder.path().join("static"));
+    std::fs::write(&source, "int main(void) { return 0; }").unwrap();
+    let mut cc = std::process::Command::new("cc");
+    let made = cc.arg("-static").arg(&source).arg("-o").arg(&program).output();
+    if !made.is_ok_and(|made| made.status.success()) {
+        let name = "what_cannot_be_loaded_is_said_and_is_a_failure";
+        return skip::skipped(name, "cc -static does not work here");
+    }
+    uringlet(&["check", "--", program.to_str().unwrap()])
+        .code(1)
+        .stdout(contains("libaio.so: NOT loaded").and(contains("statically linked")));
+}
+
+#[test]
+fn a_drop_in_that_does_not_answer_is_a_failure() {
+    // Beside a copy of the command lies a library that is none of ours.
+    let folder = tempfile::tempdir().unwrap();
+    let mut cp = std::process::Command::new("cp");
+    let copied = cp.arg(assert_cmd::cargo::cargo_bin!("uringlet")).arg(folder.path()).status();
+    assert!(copied.unwrap().success());
+    let source = folder.path().join("s.c");
+    std::fs::write(&source, "int nothing;").unwrap();
+    let mut cc = std::process::Command::new("cc");
+    let library = folder.path().join("libaio.so");
+    cc.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source);
+    assert!(cc.status().unwrap().success());
+    let check = || {
+        let mut check = Command::new(folder.path().join("uringlet"));
+        check.args(["check", "--only", "libaio", "--", "true"]).assert().code(1)
+    };
+    check().stdout(contains("does NOT answer").and(contains("counted 0 reads")));
+    // And one that the loader cannot load.
+    std::fs::write(&library, "not a library").unwrap();
+    check().stdout(contains("NOT loaded from").and(contains("ERROR: ld.so")));
+}
+
+#[test]
+fn of_a_process_it_says_what_is_mapped() {
+    let without = Waits::start(&[]);
+    uringlet(&["check", &without.pid()]).code(1).stdout(contains("NOT loaded"));
+    let with = Waits::start(&["run", "--only", "libaio", "--"]);
+    let version = concat!("libaio.so: loaded, uringlet ", env!("CARGO_PKG_VERSION"));
+    uringlet(&["check", &with.pid()])
+        .success()
+        .stdout(contains(version).and(contains("not observed")));
+    uringlet(&["check", "--only", "posix-aio", &with.pid()]).code(1);
+    let gone = std::process::Command::new("true").spawn().and_then(|mut child| {
+        let pid = child.id();
+        child.wait().map(|_| pid)
+    });
+    uringlet(&["check", &gone.unwrap().to_string()]).code(2).stderr(contains("no such process"));
+}
+
+#[test]
+fn of_an_observed_process_it_counts_requests() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, program) = (folder.path().join("s.c"), folder.path().join("waits"));
+    let text = "#include <stdio.h>\n#include <sys/syscall.h>\n#include <unistd.h>\n\
+        int main(void) { long ctx = 0; if (syscall(SYS_io_setup, 8, &ctx)) return 1;\n\
+        puts(\"ready\"); fflush(stdout); return getchar() == 7; }";
+    std::fs::write(&source, text).unwrap();
+    let mut cc = std::process::Command::new("cc");
+    assert!(cc.arg(&source).arg("-o").arg(&program).status().unwrap().success());
+    let exec = format!("exec {}", program.display());
+    let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin!("uringlet"));
+    command.args(["run", "--observe", "--", "sh", "-c", &exec]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let waits = Waits(child);
+    uringlet(&["check", &waits.pid()])
+        .success()
+        .stdout(contains("answering: 1 contexts, 0 requests completed"));
+}
