@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# Checks what a publication of the crates needs: ci/crates.sh [--baseline COMMIT]
+#
+# Packs every crate as cargo would publish it and builds what was packed, without publishing. Checks
+# licences and sources (cargo-deny), the oldest Rust version that the crates promise, and the Rust
+# API against COMMIT (cargo-semver-checks), or the C library's symbols (abidiff). Tools that are
+# missing are installed; a step that cannot run here prints SKIPPED and the reason.
+set -euo pipefail
+# shellcheck source=ci/common.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
+help_if_asked "$@"
+baseline=
+if (($#)); then
+    [[ "$1" == --baseline && $# == 2 ]] || die "expected --baseline COMMIT (--help)"
+    baseline="$2"
+fi
+cd -- "$root"
+failed=0
+passed=0
+skipped=0
+
+check() {
+    local name="$1"
+    shift
+    printf '\n=== %s\n' "$name"
+    if "$@"; then
+        passed=$((passed + 1))
+    else
+        printf 'FAILED %s\n' "$name" >&2
+        failed=$((failed + 1))
+    fi
+}
+skip() {
+    printf 'SKIPPED %s: %s\n' "$1" "$2" >&2
+    skipped=$((skipped + 1))
+}
+# A subcommand of cargo, built if it is not there.
+has() {
+    command -v "cargo-$1" >/dev/null || cargo install --locked "cargo-$1"
+}
+
+# All at once: each finds the others that are not published yet among those packed before it. The
+# command carries nothing then: a package is verified in the debug profile.
+check "packages" cargo publish --workspace --dry-run --allow-dirty --locked
+
+msrv="$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)"
+if rustup toolchain list 2>/dev/null | grep -q "^$msrv" ||
+    rustup toolchain install "$msrv" --profile minimal --no-self-update; then
+    check "Rust $msrv" env URINGLET_DROP_INS=none RUSTUP_TOOLCHAIN="$msrv" \
+        cargo check --workspace --locked --target-dir "$target/msrv"
+else
+    skip "Rust $msrv" "the toolchain cannot be fetched"
+fi
+
+if has deny; then
+    check "licences, bans, sources" cargo deny --all-features check licenses bans sources
+    if [[ -d "${CARGO_HOME:-$HOME/.cargo}/advisory-dbs" ]]; then
+        check "advisories" cargo deny check --disable-fetch advisories
+    else
+        skip "advisories" "there is no copy of the advisory database"
+    fi
+else
+    skip "licences, bans, sources" "cargo-deny cannot be installed"
+fi
+
+if [[ -z "$baseline" ]]; then
+    skip "Rust API" "no --baseline COMMIT, and nothing is published yet"
+    skip "C ABI" "no --baseline COMMIT, and nothing is published yet"
+else
+    if has semver-checks; then
+        check "Rust API" cargo semver-checks -p uringlet --baseline-rev "$baseline"
+    else
+        skip "Rust API" "cargo-semver-checks cannot be installed"
+    fi
+    if command -v abidiff >/dev/null; then
+        check "C ABI" ci/abi.sh "$baseline"
+    else
+        skip "C ABI" "abidiff is missing: install abigail-tools"
+    fi
+fi
+printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
+((failed == 0))

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Builds every package of an architecture, into target/packages: packaging/all.sh [ARCH]
+set -euo pipefail
+# shellcheck source=packaging/common.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
+help_if_asked "$@"
+choose_architecture "${1-}"
+cd -- "$root"
+packaging/build.sh "$arch"
+packaging/tarball.sh "$arch"
+packaging/deb.sh "$arch"
+packaging/rpm.sh "$arch"
+python3 packaging/image.py "$image_arch" "$version" "$built" \
+    "$packages/uringlet-$version-$arch.oci.tar"

@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# Builds what the packages hold, into target/packages/built-ARCH: packaging/build.sh [ARCH]
+#
+# ARCH is x86_64 or aarch64, this machine's by default. For another one, its rust-std (rustup target
+# add) and a C compiler that links for it (gcc-aarch64-linux-gnu) are needed.
+#
+# Everything runs with glibc 2.28 or later. The command is linked by cargo-zigbuild. Zig's linker
+# does not know --defsym, with which the libraries get their names. They are linked by the C
+# compiler, against the lists of glibc 2.28's symbols that Zig brings.
+set -euo pipefail
+# shellcheck source=packaging/common.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
+help_if_asked "$@"
+choose_architecture "${1-}"
+cd -- "$root"
+
+# Zig and cargo-zigbuild are wheels.
+tools="$packages/tools"
+if [[ ! -x "$tools/bin/cargo-zigbuild" ]]; then
+    python3 -m venv "$tools"
+    "$tools/bin/pip" install --quiet ziglang cargo-zigbuild
+fi
+PATH="$tools/bin:$PATH"
+compiler=cc
+if [[ "$arch" != "$(uname -m)" ]]; then
+    compiler="$multiarch-gcc"
+    need "$compiler"
+fi
+
+# What Zig makes of glibc for a program: a library without code for each of its libraries, and the
+# functions that glibc links into programs.
+stubs="$packages/glibc-$glibc-$arch"
+if [[ ! -e "$stubs/libc.so" ]]; then
+    cache="$packages/zig-$arch"
+    mkdir -p -- "$stubs" "$cache"
+    printf 'int main(void) { return 0; }\n' >"$cache/empty.c"
+    ZIG_GLOBAL_CACHE_DIR="$cache" python3 -m ziglang cc -target "$arch-linux-gnu.$glibc" -shared \
+        -fPIC -o "$cache/empty.so" "$cache/empty.c" -lpthread -ldl -lm -lrt -lutil
+    find "$cache" \( -name 'lib*.so.*' -o -name libc_nonshared.a \) -exec cp -- {} "$stubs" \;
+    for name in pthread.so.0 dl.so.2 m.so.6 rt.so.1 util.so.1; do
+        ln -sf "lib$name" "$stubs/lib${name%%.*}.so"
+    done
+    printf 'GROUP ( %s %s )\n' "$stubs/libc.so.6" "$stubs/libc_nonshared.a" >"$stubs/libc.so"
+fi
+# rustc knows by the name what arguments it takes.
+linker="$stubs/stubs-gcc"
+# libgcc_s itself may need a later glibc: it is of the machine that it is loaded on.
+printf '#!/bin/sh\nexec %s -L%s -Wl,--allow-shlib-undefined "$@"\n' "$compiler" "$stubs" >"$linker"
+chmod +x "$linker"
+
+export CARGO_PROFILE_RELEASE_DEBUG=false CARGO_PROFILE_RELEASE_STRIP=symbols
+upper="$(tr 'a-z-' 'A-Z_' <<<"$triple")"
+build=(--release --locked --target "$triple" --target-dir "$packages/target")
+from="$packages/target/$triple/release"
+with_stubs=(env "CARGO_TARGET_${upper}_LINKER=$linker")
+"${with_stubs[@]}" cargo build "${build[@]}" -p uringlet-libaio -p uringlet-posix-aio
+"${with_stubs[@]}" cargo rustc "${build[@]}" -p uringlet-capi --crate-type cdylib,staticlib
+mkdir -p -- "$built"
+for name in libaio.so libposix_aio.so liburinglet_capi.so liburinglet_capi.a; do
+    install -m 644 "$from/$name" "$built/$name"
+done
+# The static library keeps its names, and loses what only a debugger reads.
+objcopy="objcopy"
+[[ "$compiler" == cc ]] || objcopy="$multiarch-objcopy"
+"$objcopy" --strip-debug "$built/liburinglet_capi.a"
+
+# The command carries the same libraries that lie beside it.
+URINGLET_DROP_INS="$built" cargo zigbuild "${build[@]/%$triple/$triple.$glibc}" -p uringlet-cli
+install -m 755 "$from/uringlet" "$built/uringlet"
+
+"$root/packaging/check-glibc.sh" "$glibc" "$built/uringlet" "$built"/lib*.so
+"$root/packaging/check-sizes.sh" "$built"

@@ -1,0 +1,70 @@
+# What the scripts for packages share: sourced, not run.
+# shellcheck shell=bash
+
+# shellcheck source=ci/common.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../ci/common.sh"
+
+packages="$target/packages"
+# shellcheck disable=SC2034 # for the scripts that source this file
+version="$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"$/\1/p' "$root/Cargo.toml")"
+# The oldest C library that the packages run with.
+# shellcheck disable=SC2034 # as above
+glibc=2.28
+
+# The architecture that a script was asked for, in its different names.
+choose_architecture() {
+    arch="${1:-$(uname -m)}"
+    case "$arch" in
+    x86_64) deb_arch=amd64 image_arch=amd64 ;;
+    aarch64) deb_arch=arm64 image_arch=arm64 ;;
+    *) die "unknown architecture $arch: expected x86_64 or aarch64" ;;
+    esac
+    triple="$arch-unknown-linux-gnu"
+    multiarch="$arch-linux-gnu"
+    built="$packages/built-$arch"
+    # Used by the scripts that source this file.
+    export arch deb_arch image_arch triple multiarch built
+}
+
+need_built() {
+    [[ -x "$built/uringlet" ]] || die "$built/uringlet is not there: packaging/build.sh $arch"
+}
+
+# Archives hold the same bytes whenever they are made of the same commit.
+SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-$(git -C "$root" log -1 --format=%ct 2>/dev/null || date +%s)}"
+export SOURCE_DATE_EPOCH
+
+# The command on this machine, whatever machine the packages are for: it writes the manual.
+run_built() {
+    if [[ "$arch" == "$(uname -m)" ]]; then
+        "$built/uringlet" "$@"
+    else
+        need "qemu-$arch"
+        "qemu-$arch" -L "/usr/$multiarch" "$built/uringlet" "$@"
+    fi
+}
+
+# Lays out what every package of the command holds: stage PREFIX-FOLDER
+stage() {
+    local to="$1" shell
+    install -d "$to/bin" "$to/lib/uringlet" "$to/share/man/man1" "$to/share/doc/uringlet"
+    install -m 755 "$built/uringlet" "$to/bin/uringlet"
+    install -m 644 "$built/libaio.so" "$built/libposix_aio.so" "$to/lib/uringlet/"
+    run_built man --out "$to/share/man/man1"
+    for shell in bash zsh fish; do
+        case "$shell" in
+        bash) install -d "$to/share/bash-completion/completions" &&
+            run_built completions bash >"$to/share/bash-completion/completions/uringlet" ;;
+        zsh) install -d "$to/share/zsh/vendor-completions" &&
+            run_built completions zsh >"$to/share/zsh/vendor-completions/_uringlet" ;;
+        fish) install -d "$to/share/fish/vendor_completions.d" &&
+            run_built completions fish >"$to/share/fish/vendor_completions.d/uringlet.fish" ;;
+        esac
+    done
+    install -m 644 "$root/README.md" "$root/CHANGELOG.md" "$to/share/doc/uringlet/"
+}
+
+# Runs the installer of the C library: stage_c PREFIX DESTDIR LIBDIR
+stage_c() {
+    "$root/capi/install.sh" --from "$built" --libdir "$3" "$1" "$2"
+}
