@@ -24,6 +24,8 @@ if [[ ! -e "$base/complete" ]]; then
         true
     # shellcheck disable=SC2086 # no server: debootstrap has one of its own
     debootstrap --variant=minbase --include=fio bookworm "$base" ${server:-}
+    # It leaves this mounted.
+    umount "$base/proc" 2>/dev/null || true
     touch "$base/complete"
 fi
 
@@ -42,7 +44,12 @@ mounted() {
     mount -t proc none "$case_root/proc"
 }
 unmounted() {
+    local folder
     umount "$case_root/proc" "$case_root/dev/shm" "$case_root/dev" 2>/dev/null || true
+    # What is removed next must not be this machine's.
+    for folder in dev/shm dev proc; do
+        ! mountpoint -q -- "$case_root/$folder" || die "$case_root/$folder is still mounted"
+    done
 }
 trap unmounted EXIT
 
@@ -149,6 +156,7 @@ files=("$installed")
 try "cargo install" "cp /packages/uringlet /usr/local/bin/" \
     "rm -r /usr/local/bin/uringlet /var/cache/uringlet"
 
-printf '\n%s\n' "${table[@]}"
+printf '\n'
+printf '%s\n' "${table[@]}"
 printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
 ((failed == 0))

@@ -44,8 +44,12 @@ if [[ ! -e "$stubs/libc.so" ]]; then
 fi
 # rustc knows by the name what arguments it takes.
 linker="$stubs/stubs-gcc"
-# libgcc_s itself may need a later glibc: it is of the machine that it is loaded on.
-printf '#!/bin/sh\nexec %s -L%s -Wl,--allow-shlib-undefined "$@"\n' "$compiler" "$stubs" >"$linker"
+# libgcc_s itself may need a later glibc: it is of the machine that it is loaded on. The lld of the
+# Rust toolchain takes two version scripts, rustc's and ours; GNU ld does not.
+host="$(rustc -vV | sed -n 's/^host: //p')"
+lld="$(rustc --print sysroot)/lib/rustlib/$host/bin/gcc-ld"
+printf '#!/bin/sh\nexec %s -B%s -fuse-ld=lld -L%s -Wl,--allow-shlib-undefined "$@"\n' \
+    "$compiler" "$lld" "$stubs" >"$linker"
 chmod +x "$linker"
 
 export CARGO_PROFILE_RELEASE_DEBUG=false CARGO_PROFILE_RELEASE_STRIP=symbols

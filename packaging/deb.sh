@@ -42,7 +42,7 @@ Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
 Upstream-Name: uringlet
 
 Files: *
-Copyright: uringlet contributors
+$(sed -n 's/^Copyright (c) /Copyright: /p' "$root/LICENSE-MIT")
 License: Apache-2.0 or MIT
 
 License: Apache-2.0

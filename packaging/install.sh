@@ -2,7 +2,7 @@
 # Installs or removes what this archive holds: ./install.sh [--uninstall] [PREFIX]
 #
 # PREFIX is /usr/local by default. Every file that is installed is listed in the archive's MANIFEST,
-# and is removed by --uninstall; folders that are empty then go, too.
+# and is removed by --uninstall; so are the folders that were made for them, if they are empty.
 set -eu
 here="$(cd -- "$(dirname -- "$0")" && pwd)"
 action=install
@@ -28,14 +28,31 @@ case "$prefix" in
     exit 2
     ;;
 esac
+# Which folders were made.
+made=share/doc/uringlet/folders
+# The folders above these files, the deepest first.
+folders() {
+    while read -r name; do
+        name="$(dirname -- "$name")"
+        while [ "$name" != . ]; do
+            echo "$name"
+            name="$(dirname -- "$name")"
+        done
+    done <"$here/MANIFEST" | sort -ur
+}
 if [ "$action" = install ]; then
     (cd -- "$here" && sha256sum --quiet -c SHA256SUMS)
+    new="$(folders | while read -r folder; do
+        [ -d "$prefix/$folder" ] || echo "$folder"
+    done)"
     while read -r name; do
         mkdir -p -- "$prefix/$(dirname -- "$name")"
         # -P: links stay links. The old file goes first: programs may have it mapped.
         rm -f -- "$prefix/$name"
         cp -P -- "$here/root/$name" "$prefix/$name"
     done <"$here/MANIFEST"
+    # Those of an earlier installation are still there.
+    [ -z "$new" ] || echo "$new" >>"$prefix/$made"
     # The place of the C library is in its pkg-config file.
     if [ -f "$prefix/lib/pkgconfig/uringlet.pc" ]; then
         sed "s|^prefix=.*|prefix=$prefix|" "$here/root/lib/pkgconfig/uringlet.pc" \
@@ -45,19 +62,13 @@ else
     while read -r name; do
         rm -f -- "$prefix/$name"
     done <"$here/MANIFEST"
-    # The deepest first; those that hold something else stay.
-    sed 's|/[^/]*$||' "$here/MANIFEST" | sort -u | while read -r folder; do
-        while [ "$folder" != . ]; do
-            echo "$folder"
-            folder="$(dirname -- "$folder")"
+    if [ -f "$prefix/$made" ]; then
+        new="$(sort -ur "$prefix/$made")"
+        rm -f -- "$prefix/$made"
+        echo "$new" | while read -r folder; do
+            rmdir -- "$prefix/$folder" 2>/dev/null || :
         done
-    done | sort -ur | while read -r folder; do
-        case "$folder" in
-        # Those that every system has below a prefix.
-        bin | lib | include | share | share/man | share/man/man[137] | share/doc) ;;
-        *) rmdir -- "$prefix/$folder" 2>/dev/null || : ;;
-        esac
-    done
+    fi
 fi
 # The loader's list of libraries, where root may write it.
 if [ "$(id -u)" = 0 ] && command -v ldconfig >/dev/null; then
