@@ -4,9 +4,9 @@
 # ARCH is x86_64 or aarch64, this machine's by default. For another one, its rust-std (rustup target
 # add) and a C compiler that links for it (gcc-aarch64-linux-gnu) are needed.
 #
-# Everything runs with glibc 2.28 or later. The command is linked by cargo-zigbuild. Zig's linker
-# does not know --defsym, with which the libraries get their names. They are linked by the C
-# compiler, against the lists of glibc 2.28's symbols that Zig brings.
+# Everything runs with glibc 2.28 or later. cargo-zigbuild would see to that, but Zig's linker does
+# not know --defsym, with which the libraries get their names. So the C compiler links, against
+# what Zig brings of glibc 2.28: the lists of its symbols, and what it links into programs.
 set -euo pipefail
 # shellcheck source=packaging/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -14,13 +14,12 @@ help_if_asked "$@"
 choose_architecture "${1-}"
 cd -- "$root"
 
-# Zig and cargo-zigbuild are wheels.
+# Zig is a wheel.
 tools="$packages/tools"
-if [[ ! -x "$tools/bin/cargo-zigbuild" ]]; then
+if ! "$tools/bin/python" -c 'import ziglang' 2>/dev/null; then
     python3 -m venv "$tools"
-    "$tools/bin/pip" install --quiet ziglang cargo-zigbuild
+    "$tools/bin/pip" install --quiet ziglang
 fi
-PATH="$tools/bin:$PATH"
 compiler=cc
 if [[ "$arch" != "$(uname -m)" ]]; then
     compiler="$multiarch-gcc"
@@ -34,9 +33,12 @@ if [[ ! -e "$stubs/libc.so" ]]; then
     cache="$packages/zig-$arch"
     mkdir -p -- "$stubs" "$cache"
     printf 'int main(void) { return 0; }\n' >"$cache/empty.c"
-    ZIG_GLOBAL_CACHE_DIR="$cache" python3 -m ziglang cc -target "$arch-linux-gnu.$glibc" -shared \
-        -fPIC -o "$cache/empty.so" "$cache/empty.c" -lpthread -ldl -lm -lrt -lutil
-    find "$cache" \( -name 'lib*.so.*' -o -name libc_nonshared.a \) -exec cp -- {} "$stubs" \;
+    ZIG_GLOBAL_CACHE_DIR="$cache" "$tools/bin/python" -m ziglang cc -fPIE -pie \
+        -target "$arch-linux-gnu.$glibc" -o "$cache/empty" "$cache/empty.c" \
+        -lpthread -ldl -lm -lrt -lutil
+    find "$cache" \( -name 'lib*.so.*' -o -name libc_nonshared.a -o -name Scrt1.o \) \
+        -exec cp -- {} "$stubs" \;
+    [[ -e "$stubs/Scrt1.o" ]] || die "Zig has made no Scrt1.o"
     for name in pthread.so.0 dl.so.2 m.so.6 rt.so.1 util.so.1; do
         ln -sf "lib$name" "$stubs/lib${name%%.*}.so"
     done
@@ -48,17 +50,17 @@ linker="$stubs/stubs-gcc"
 # Rust toolchain takes two version scripts, rustc's and ours; GNU ld does not.
 host="$(rustc -vV | sed -n 's/^host: //p')"
 lld="$(rustc --print sysroot)/lib/rustlib/$host/bin/gcc-ld"
-printf '#!/bin/sh\nexec %s -B%s -fuse-ld=lld -L%s -Wl,--allow-shlib-undefined "$@"\n' \
-    "$compiler" "$lld" "$stubs" >"$linker"
+printf '#!/bin/sh\nexec %s -B%s -B%s -fuse-ld=lld -L%s -Wl,--allow-shlib-undefined "$@"\n' \
+    "$compiler" "$lld" "$stubs" "$stubs" >"$linker"
 chmod +x "$linker"
 
 export CARGO_PROFILE_RELEASE_DEBUG=false CARGO_PROFILE_RELEASE_STRIP=symbols
 upper="$(tr 'a-z-' 'A-Z_' <<<"$triple")"
 build=(--release --locked --target "$triple" --target-dir "$packages/target")
 from="$packages/target/$triple/release"
-with_stubs=(env "CARGO_TARGET_${upper}_LINKER=$linker")
-"${with_stubs[@]}" cargo build "${build[@]}" -p uringlet-libaio -p uringlet-posix-aio
-"${with_stubs[@]}" cargo rustc "${build[@]}" -p uringlet-capi --crate-type cdylib,staticlib
+export "CARGO_TARGET_${upper}_LINKER=$linker"
+cargo build "${build[@]}" -p uringlet-libaio -p uringlet-posix-aio
+cargo rustc "${build[@]}" -p uringlet-capi --crate-type cdylib,staticlib
 mkdir -p -- "$built"
 for name in libaio.so libposix_aio.so liburinglet_capi.so liburinglet_capi.a; do
     install -m 644 "$from/$name" "$built/$name"
@@ -69,7 +71,7 @@ objcopy="objcopy"
 "$objcopy" --strip-debug "$built/liburinglet_capi.a"
 
 # The command carries the same libraries that lie beside it.
-URINGLET_DROP_INS="$built" cargo zigbuild "${build[@]/%$triple/$triple.$glibc}" -p uringlet-cli
+URINGLET_DROP_INS="$built" cargo build "${build[@]}" -p uringlet-cli
 install -m 755 "$from/uringlet" "$built/uringlet"
 
 "$root/packaging/check-glibc.sh" "$glibc" "$built/uringlet" "$built"/lib*.so
