@@ -1,0 +1,381 @@
+//! Many reads or writes in one call, and the blocking calls of a file: through a context that the
+//! calling thread keeps, so that no lock is taken and nothing is made anew.
+#![allow(unsafe_code)]
+
+use std::cell::RefCell;
+use std::os::fd::RawFd;
+use std::ptr::NonNull;
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+use uringlet::{Context, Sqe};
+
+use crate::buffer::{self, Hold};
+use crate::error;
+
+/// Requests that a thread's context has at a time: enough to keep a disk and 64 threads busy.
+const ENTRIES: u32 = 512;
+
+/// The most bytes that one request transfers, as read(2) says.
+const LENGTH_MAX: usize = 0x7fff_f000;
+
+/// [`Request::result`] before there is one.
+const NONE_YET: i32 = i32::MIN;
+
+/// One read or write, and its result: a count, or a negative errno.
+pub(crate) struct Request {
+    pub(crate) sqe: Sqe,
+    pub(crate) result: i32,
+}
+
+impl Request {
+    pub(crate) fn read(fd: RawFd, hold: &Hold, offset: u64) -> Self {
+        let length = hold.length().min(LENGTH_MAX);
+        let buffer = std::ptr::slice_from_raw_parts_mut(hold.address(), length);
+        Self { sqe: Sqe::read(fd, buffer, offset), result: NONE_YET }
+    }
+
+    pub(crate) fn write(fd: RawFd, hold: &Hold, offset: u64) -> Self {
+        let length = hold.length().min(LENGTH_MAX);
+        let buffer = std::ptr::slice_from_raw_parts(hold.address(), length);
+        Self { sqe: Sqe::write(fd, buffer, offset), result: NONE_YET }
+    }
+
+    pub(crate) fn other(sqe: Sqe) -> Self {
+        Self { sqe, result: NONE_YET }
+    }
+}
+
+/// A context of one thread.
+struct Own {
+    /// Of the process that made it: the child of a fork makes another one.
+    generation: u64,
+    context: Context,
+}
+
+thread_local! {
+    static OWN: RefCell<Option<Own>> = const { RefCell::new(None) };
+}
+
+impl Own {
+    /// That of the thread, out of its place: a signal handler in Python may come here again.
+    fn take() -> PyResult<Self> {
+        let generation = uringlet::front::enter_process();
+        let kept = OWN.try_with(RefCell::take).ok().flatten();
+        if let Some(own) = kept.filter(|own| own.generation == generation) {
+            return Ok(own);
+        }
+        let context = Context::new(ENTRIES).map_err(|error| error::os_error(error.errno()))?;
+        Ok(Self { generation, context })
+    }
+
+    fn put_back(self) {
+        let _ = OWN.try_with(|own| own.replace(Some(self)));
+    }
+}
+
+/// How far a batch has come.
+#[derive(Default)]
+struct Progress {
+    /// The first request that was not pushed.
+    next: usize,
+    outstanding: usize,
+    /// Nothing further is pushed.
+    is_stopped: bool,
+}
+
+/// What a batch stopped for.
+enum Stop {
+    Over,
+    /// A signal handler is to run.
+    Interrupted,
+    Failed(i32),
+}
+
+/// Goes on until everything is over, or a signal came.
+///
+/// # Safety
+/// The buffers are the requests' until nothing is outstanding.
+unsafe fn go_on(context: &mut Context, requests: &mut [Request], at: &mut Progress) -> Stop {
+    let room = context.entries();
+    let errno = |error: &std::io::Error| error.raw_os_error().unwrap_or(libc::EIO);
+    while at.outstanding > 0 || !at.is_stopped && at.next < requests.len() {
+        let mut pushed = context.pushed();
+        while !at.is_stopped && at.next < requests.len() && pushed + at.outstanding < room {
+            let sqe = requests[at.next].sqe.user_data(at.next as u64);
+            // SAFETY: the caller's contract.
+            if unsafe { context.push(sqe) }.is_err() {
+                break;
+            }
+            pushed += 1;
+            at.next += 1;
+        }
+        if pushed > 0 {
+            match context.submit() {
+                Ok(accepted) => at.outstanding += accepted,
+                Err(error) if errno(&error) == libc::EAGAIN => {}
+                // The child of a fork, in which nothing of its parent's is in flight.
+                Err(_) => return Stop::Failed(libc::EINVAL),
+            }
+        }
+        // While more are to come, half of them are to be in flight meanwhile.
+        let is_all = at.is_stopped || at.next == requests.len();
+        let min = if is_all { at.outstanding } else { at.outstanding.div_ceil(2) };
+        let waited = context.wait(min, None);
+        while let Some(cqe) = context.reap() {
+            at.outstanding -= 1;
+            requests[cqe.user_data as usize].result = cqe.res;
+        }
+        match waited.map_err(|error| errno(&error)) {
+            Ok(_) => {}
+            Err(libc::EINTR) => return Stop::Interrupted,
+            Err(errno) => return Stop::Failed(errno),
+        }
+    }
+    Stop::Over
+}
+
+/// Executes all requests, without the interpreter, and waits for all of them.
+///
+/// # Errors
+/// What a signal handler raises: then what had not begun is left undone, and what had is waited
+/// for. `OSError` if no context can be made.
+///
+/// # Safety
+/// The buffers stay valid until this returns.
+pub(crate) unsafe fn execute(py: Python<'_>, requests: &mut [Request]) -> PyResult<()> {
+    let mut own = Own::take()?;
+    let mut at = Progress::default();
+    let mut raised = None;
+    loop {
+        // SAFETY: the caller's contract; this does not return before nothing is outstanding.
+        match py.detach(|| unsafe { go_on(&mut own.context, requests, &mut at) }) {
+            Stop::Over => break,
+            Stop::Failed(errno) => {
+                // Nothing of it goes back to the thread: its end waits for what is in flight.
+                py.detach(|| drop(own));
+                return Err(error::os_error(errno));
+            }
+            Stop::Interrupted => {
+                if let Err(exception) = py.check_signals()
+                    && raised.is_none()
+                {
+                    raised = Some(exception);
+                    at.is_stopped = true;
+                    withdraw(&own.context, &requests[..at.next]);
+                }
+            }
+        }
+    }
+    own.put_back();
+    match raised {
+        Some(exception) => Err(exception),
+        None => Ok(()),
+    }
+}
+
+/// Asks that what has not begun be left undone.
+fn withdraw(context: &Context, requests: &[Request]) {
+    let canceller = context.canceller();
+    for (at, request) in requests.iter().enumerate() {
+        if request.result == NONE_YET {
+            // Begun, or over: it ends by itself.
+            let _ = canceller.cancel(at as u64);
+        }
+    }
+}
+
+/// Executes one request: its count.
+///
+/// # Errors
+/// As [`execute`], and the request's own.
+///
+/// # Safety
+/// As [`execute`].
+pub(crate) unsafe fn execute_one(py: Python<'_>, request: Request) -> PyResult<usize> {
+    let mut requests = [request];
+    // SAFETY: the caller's contract.
+    unsafe { execute(py, &mut requests)? };
+    let [Request { result, .. }] = requests;
+    usize::try_from(result).map_err(|_| error::os_error(-result))
+}
+
+/// `Py_buffer`s in their places, released together.
+struct Views(Vec<ffi::Py_buffer>);
+
+impl Views {
+    /// Adds that of an object: address and length. There is room for it: nothing moves.
+    fn add(&mut self, object: &Bound<'_, PyAny>, flags: i32) -> PyResult<(*mut u8, usize)> {
+        assert!(self.0.len() < self.0.capacity(), "room for all was reserved");
+        let at = self.0.len();
+        self.0.push(ffi::Py_buffer::new());
+        // SAFETY: an object and a structure in its place, with the interpreter attached.
+        if unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &mut self.0[at], flags) } != 0 {
+            self.0.pop();
+            return Err(PyErr::fetch(object.py()));
+        }
+        let view = &self.0[at];
+        let address = NonNull::new(view.buf.cast::<u8>()).unwrap_or(NonNull::dangling());
+        Ok((address.as_ptr(), usize::try_from(view.len).unwrap_or(0)))
+    }
+}
+
+/// The interpreter is attached: these live within one call.
+impl Drop for Views {
+    fn drop(&mut self) {
+        for view in &mut self.0 {
+            // SAFETY: filled, and released once.
+            unsafe { ffi::PyBuffer_Release(view) };
+        }
+    }
+}
+
+/// What to do with a failed request of a batch.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Errors {
+    Raise,
+    Return,
+}
+
+impl Errors {
+    fn of(text: &str) -> PyResult<Self> {
+        match text {
+            "raise" => Ok(Self::Raise),
+            "return" => Ok(Self::Return),
+            _ => Err(PyValueError::new_err("errors must be 'raise' or 'return'")),
+        }
+    }
+}
+
+/// The three parts of a request.
+fn parts<'py>(
+    item: &Bound<'py, PyAny>,
+) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+    if let Ok(tuple) = item.cast::<PyTuple>()
+        && tuple.len() == 3
+    {
+        return Ok((tuple.get_item(0)?, tuple.get_item(1)?, tuple.get_item(2)?));
+    }
+    item.extract().map_err(|_| {
+        PyTypeError::new_err("each request is a tuple of descriptor, offset and buffer")
+    })
+}
+
+/// The descriptor of a number, or of an object with `fileno()`.
+fn descriptor(object: &Bound<'_, PyAny>) -> PyResult<RawFd> {
+    // SAFETY: an object, with the interpreter attached.
+    match unsafe { ffi::PyObject_AsFileDescriptor(object.as_ptr()) } {
+        -1 => Err(PyErr::fetch(object.py())),
+        fd => Ok(fd),
+    }
+}
+
+fn many<'py>(
+    requests: &Bound<'py, PyAny>,
+    errors: &str,
+    is_write: bool,
+) -> PyResult<Bound<'py, PyList>> {
+    let py = requests.py();
+    let errors = Errors::of(errors)?;
+    buffer::sweep(py);
+    let items: Vec<Bound<'py, PyAny>> = match requests.cast::<PyList>() {
+        Ok(list) => list.iter().collect(),
+        Err(_) => requests.try_iter()?.collect::<PyResult<_>>()?,
+    };
+    let mut views = Views(Vec::with_capacity(items.len()));
+    let mut batch = Vec::with_capacity(items.len());
+    for item in &items {
+        let (file, offset, object) = parts(item)?;
+        let offset = error::offset(offset.extract()?)?;
+        let fd = descriptor(&file)?;
+        let flags = if is_write { ffi::PyBUF_SIMPLE } else { ffi::PyBUF_WRITABLE };
+        let (address, length) = views.add(&object, flags)?;
+        let length = length.min(LENGTH_MAX);
+        let memory = std::ptr::slice_from_raw_parts_mut(address, length);
+        let sqe =
+            if is_write { Sqe::write(fd, memory, offset) } else { Sqe::read(fd, memory, offset) };
+        batch.push(Request::other(sqe));
+    }
+    // SAFETY: the views hold the memory until after this call.
+    unsafe { execute(py, &mut batch)? };
+    drop(views);
+    results(py, &batch, errors)
+}
+
+fn results<'py>(
+    py: Python<'py>,
+    batch: &[Request],
+    errors: Errors,
+) -> PyResult<Bound<'py, PyList>> {
+    // Most counts are the same: one number for all of these.
+    let mut last: Option<(i32, Bound<'py, PyAny>)> = None;
+    let mut counts = Vec::with_capacity(batch.len());
+    for (at, &Request { result, .. }) in batch.iter().enumerate() {
+        if let Some((known, count)) = &last
+            && *known == result
+        {
+            counts.push(count.clone());
+            continue;
+        }
+        if result < 0 {
+            let exception = error::os_error(-result);
+            let value = exception.value(py);
+            value.setattr("index", at)?;
+            if errors == Errors::Raise {
+                return Err(exception);
+            }
+            counts.push(value.clone().into_any());
+            continue;
+        }
+        let count = result.into_pyobject(py)?.into_any();
+        counts.push(count.clone());
+        last = Some((result, count));
+    }
+    PyList::new(py, counts)
+}
+
+/// Reads many ranges in one call, without the GIL, and waits for all of them.
+///
+/// Each request is a tuple of a descriptor (or an object with ``fileno()``), an offset in bytes,
+/// and a contiguous writable buffer, which is filled from its beginning as far as the file goes.
+/// The requests have no order among each other.
+///
+/// Returns the number of bytes read of each, in the order of the requests; 0 at the end of a file,
+/// and less than the buffer's length near it.
+///
+/// A failed request raises ``OSError`` as pread(2) has it, after all of them have ended; of several
+/// the first in the list. Its ``index`` says which one it was. With ``errors="return"`` nothing is
+/// raised, and the exception takes the place of the count.
+///
+/// ``ValueError``: an offset is negative. ``BufferError`` or ``TypeError``: a buffer is not
+/// writable or not contiguous; nothing was read then. A signal handler that raises ends the call
+/// early: what had not begun is left undone.
+#[pyfunction]
+#[pyo3(signature = (requests, /, *, errors = "raise"))]
+pub(crate) fn read_many<'py>(
+    requests: &Bound<'py, PyAny>,
+    errors: &str,
+) -> PyResult<Bound<'py, PyList>> {
+    many(requests, errors, false)
+}
+
+/// Writes many ranges in one call, without the GIL, and waits for all of them.
+///
+/// Each request is a tuple of a descriptor (or an object with ``fileno()``), an offset in bytes,
+/// and a contiguous buffer. The requests have no order among each other: where two ranges overlap,
+/// either may be the last.
+///
+/// Returns the number of bytes written of each, in the order of the requests, which can be less
+/// than the buffer's length, as pwrite(2) has it.
+///
+/// Errors as for ``read_many``, with pwrite(2) for pread(2).
+#[pyfunction]
+#[pyo3(signature = (requests, /, *, errors = "raise"))]
+pub(crate) fn write_many<'py>(
+    requests: &Bound<'py, PyAny>,
+    errors: &str,
+) -> PyResult<Bound<'py, PyList>> {
+    many(requests, errors, true)
+}

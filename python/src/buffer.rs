@@ -1,0 +1,217 @@
+//! Memory of Python objects, held for as long as a request may use it.
+//!
+//! The engine's threads end requests that nobody waits for, and have no right to call Python. A
+//! hold that is dropped there, or anywhere without the interpreter at hand, goes to a list. Whoever
+//! has the interpreter next empties it: every call that makes requests, and every wake-up of an
+//! event loop.
+#![allow(unsafe_code)]
+
+use std::mem::MaybeUninit;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use pyo3::{PyErr, ffi};
+use uringlet::fs::{IoBuf, IoBufMut, SetLen};
+
+use crate::loops::Home;
+
+/// A `Py_buffer` in its place: exporters may have noted its address.
+struct View(Box<ffi::Py_buffer>);
+
+impl View {
+    fn of(object: &Bound<'_, PyAny>, flags: i32) -> PyResult<Self> {
+        let mut view = Box::new(ffi::Py_buffer::new());
+        // SAFETY: an object and a structure to be filled, with the interpreter attached.
+        match unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &mut *view, flags) } {
+            0 => Ok(Self(view)),
+            _ => Err(PyErr::fetch(object.py())),
+        }
+    }
+
+    fn release(mut self, _: Python<'_>) {
+        // SAFETY: filled by `PyObject_GetBuffer`, released once, with the interpreter attached.
+        unsafe { ffi::PyBuffer_Release(&mut *self.0) };
+    }
+}
+
+enum Kept {
+    View(View),
+    Object(Py<PyAny>),
+}
+
+/// Memory of a Python object, which neither moves nor goes away while this is held.
+pub(crate) struct Hold {
+    /// `None` once it was released.
+    kept: Option<Kept>,
+    /// Who releases it if a thread of the engine lets go of it.
+    home: Option<Home>,
+    address: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the memory stays where it is whichever thread has the hold, and the object is touched by
+// threads that have the interpreter only.
+unsafe impl Send for Hold {}
+
+impl Hold {
+    fn view(object: &Bound<'_, PyAny>, flags: i32) -> PyResult<Self> {
+        let view = View::of(object, flags)?;
+        let length = usize::try_from(view.0.len).unwrap_or(0);
+        let address = NonNull::new(view.0.buf.cast::<u8>()).unwrap_or(NonNull::dangling());
+        Ok(Self { kept: Some(Kept::View(view)), home: None, address, length })
+    }
+
+    /// A buffer to be read into: contiguous, writable.
+    ///
+    /// # Errors
+    /// `TypeError` or `BufferError`, as the object says.
+    pub(crate) fn writable(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Self::view(object, ffi::PyBUF_WRITABLE)
+    }
+
+    /// A buffer to be written from: contiguous.
+    ///
+    /// # Errors
+    /// As [`Hold::writable`].
+    pub(crate) fn readable(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Self::view(object, ffi::PyBUF_SIMPLE)
+    }
+
+    /// The memory of new bytes, which nobody else has seen.
+    ///
+    /// # Errors
+    /// `MemoryError`, `OverflowError`.
+    pub(crate) fn new_bytes(py: Python<'_>, length: usize) -> PyResult<(Self, Py<PyBytes>)> {
+        let length = ffi::Py_ssize_t::try_from(length)
+            .map_err(|_| pyo3::exceptions::PyOverflowError::new_err("too many bytes"))?;
+        // SAFETY: gives a new reference, or null with an exception. Without a source the bytes are
+        // not initialised; nobody sees them before they are.
+        let bytes = unsafe {
+            let raw = ffi::PyBytes_FromStringAndSize(ptr::null(), length);
+            Bound::from_owned_ptr_or_err(py, raw)?.cast_into_unchecked::<PyBytes>()
+        };
+        let hold = Self::of_bytes(&bytes);
+        Ok((hold, bytes.unbind()))
+    }
+
+    /// The memory of bytes.
+    pub(crate) fn of_bytes(bytes: &Bound<'_, PyBytes>) -> Self {
+        let slice = bytes.as_bytes();
+        let address = NonNull::new(slice.as_ptr().cast_mut()).unwrap_or(NonNull::dangling());
+        let kept = Some(Kept::Object(bytes.clone().into_any().unbind()));
+        Self { kept, home: None, address, length: slice.len() }
+    }
+
+    /// The loop that is told when a thread of the engine has let go of it.
+    pub(crate) fn at(mut self, home: &Home) -> Self {
+        self.home = Some(Home::clone(home));
+        self
+    }
+
+    pub(crate) fn address(&self) -> *mut u8 {
+        self.address.as_ptr()
+    }
+
+    pub(crate) fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Lets go of the object now.
+    pub(crate) fn release(mut self, py: Python<'_>) {
+        match self.kept.take() {
+            Some(Kept::View(view)) => view.release(py),
+            Some(Kept::Object(object)) => drop(object),
+            None => {}
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if let Some(kept) = self.kept.take() {
+            leave(kept);
+            if let Some(ready) = self.home.as_ref().and_then(|home| home.get()) {
+                ready.call();
+            }
+        }
+    }
+}
+
+/// What is to be released by whoever has the interpreter.
+struct Left {
+    kept: Kept,
+    next: *mut Left,
+}
+
+static LEFT: AtomicPtr<Left> = AtomicPtr::new(ptr::null_mut());
+
+/// No lock: a thread that the child of a fork does not have might hold it.
+fn leave(kept: Kept) {
+    let left = Box::into_raw(Box::new(Left { kept, next: LEFT.load(Ordering::Relaxed) }));
+    loop {
+        // SAFETY: nobody else knows it before the exchange.
+        let next = unsafe { (*left).next };
+        match LEFT.compare_exchange_weak(next, left, Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => return,
+            // SAFETY: as above.
+            Err(other) => unsafe { (*left).next = other },
+        }
+    }
+}
+
+/// Releases what threads without the interpreter have let go of.
+#[inline]
+pub(crate) fn sweep(py: Python<'_>) {
+    if !LEFT.load(Ordering::Relaxed).is_null() {
+        sweep_all(py);
+    }
+}
+
+#[cold]
+fn sweep_all(py: Python<'_>) {
+    let mut at = LEFT.swap(ptr::null_mut(), Ordering::Acquire);
+    while !at.is_null() {
+        // SAFETY: from `leave`, and this thread alone has taken the list.
+        let left = unsafe { Box::from_raw(at) };
+        at = left.next;
+        match left.kept {
+            Kept::View(view) => view.release(py),
+            Kept::Object(object) => drop(object),
+        }
+    }
+}
+
+/// A buffer of a read.
+pub(crate) struct Target(pub(crate) Hold);
+
+/// A buffer of a write.
+pub(crate) struct Source(pub(crate) Hold);
+
+impl IoBuf for Target {
+    /// Nothing of it counts as written before the read.
+    fn as_init(&self) -> &[u8] {
+        &[]
+    }
+}
+
+impl SetLen for Target {
+    unsafe fn set_len(&mut self, _: usize) {}
+}
+
+impl IoBufMut for Target {
+    fn as_uninit(&mut self) -> &mut [MaybeUninit<u8>] {
+        let Hold { address, length, .. } = self.0;
+        // SAFETY: the hold's memory. That another thread of the program may look at it while it is
+        // read into is between the program and itself, as with `readinto`.
+        unsafe { std::slice::from_raw_parts_mut(address.as_ptr().cast(), length) }
+    }
+}
+
+impl IoBuf for Source {
+    fn as_init(&self) -> &[u8] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts(self.0.address(), self.0.length()) }
+    }
+}

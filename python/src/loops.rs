@@ -1,0 +1,232 @@
+//! The event loops: how one learns, on its own thread, that requests have ended.
+//!
+//! A loop has one eventfd(2) among its readers. Threads of the engine note what has ended and count
+//! it up; the loop's thread finishes the futures. No thread of the engine touches Python.
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::Wake;
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::{PyTraverseError, PyVisit};
+
+use crate::{buffer, error};
+
+/// A lock under which no Python runs, and nothing panics half-way.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An eventfd(2) that does not block.
+pub(crate) struct Counter(OwnedFd);
+
+impl Counter {
+    pub(crate) fn new() -> PyResult<Self> {
+        // SAFETY: makes a descriptor.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(error::from_io(&std::io::Error::last_os_error()));
+        }
+        // SAFETY: ours since just now.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    pub(crate) fn number(&self) -> i32 {
+        self.0.as_raw_fd()
+    }
+
+    pub(crate) fn count_up(&self) {
+        let one = 1u64;
+        // SAFETY: eight bytes; a descriptor that does not block.
+        unsafe { libc::write(self.number(), (&raw const one).cast(), 8) };
+    }
+
+    /// Sets it to 0: what it was.
+    pub(crate) fn take(&self) -> u64 {
+        let mut count = 0u64;
+        // SAFETY: as above.
+        let read = unsafe { libc::read(self.number(), (&raw mut count).cast(), 8) };
+        if read == 8 { count } else { 0 }
+    }
+}
+
+/// What threads of the engine know of a loop.
+pub(crate) struct Ready {
+    counter: Counter,
+    ended: Mutex<Vec<u64>>,
+}
+
+/// The loop that an operation is awaited on, from the moment that there is one.
+pub(crate) type Home = Arc<OnceLock<Arc<Ready>>>;
+
+impl Ready {
+    /// Has the loop call its reader.
+    pub(crate) fn call(&self) {
+        self.counter.count_up();
+    }
+
+    fn note(&self, ticket: u64) {
+        let mut ended = lock(&self.ended);
+        let is_first = ended.is_empty();
+        ended.push(ticket);
+        drop(ended);
+        if is_first {
+            self.counter.count_up();
+        }
+    }
+}
+
+/// Whom to tell that an operation has ended. It may end before anybody has asked a loop.
+pub(crate) struct Bell {
+    ticket: u64,
+    ready: OnceLock<Arc<Ready>>,
+    has_rung: AtomicBool,
+}
+
+impl Bell {
+    pub(crate) fn new() -> Arc<Self> {
+        static TICKET: AtomicU64 = AtomicU64::new(0);
+        let ticket = TICKET.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Self { ticket, ready: OnceLock::new(), has_rung: AtomicBool::new(false) })
+    }
+
+    fn connect(&self, ready: Arc<Ready>) {
+        let ready = self.ready.get_or_init(|| ready);
+        // Either the ring sees the loop, or this sees the ring. Both are no harm.
+        if self.has_rung.load(Ordering::SeqCst) {
+            ready.note(self.ticket);
+        }
+    }
+
+    pub(crate) fn ring(&self) {
+        self.has_rung.store(true, Ordering::SeqCst);
+        if let Some(ready) = self.ready.get() {
+            ready.note(self.ticket);
+        }
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.ring();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.ring();
+    }
+}
+
+/// A loop's reader: called by the loop when its eventfd is readable.
+#[pyclass(frozen, module = "uringlet._uringlet")]
+pub(crate) struct Reader {
+    ready: Arc<Ready>,
+    /// Futures of those that await.
+    waiting: Mutex<HashMap<u64, Py<PyAny>>>,
+}
+
+#[pymethods]
+impl Reader {
+    fn __call__(&self, py: Python<'_>) {
+        // The count first: whatever is noted later counts again.
+        self.ready.counter.take();
+        let ended = std::mem::take(&mut *lock(&self.ready.ended));
+        for ticket in ended {
+            let future = lock(&self.waiting).remove(&ticket);
+            if let Some(future) = future
+                && let Err(exception) = finish(future.bind(py))
+            {
+                exception.write_unraisable(py, Some(future.bind(py)));
+            }
+        }
+        buffer::sweep(py);
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // Somebody who has the lock works with it, so it is in use.
+        if let Ok(waiting) = self.waiting.try_lock() {
+            waiting.values().try_for_each(|future| visit.call(future))?;
+        }
+        Ok(())
+    }
+
+    fn __clear__(&self) {
+        let waiting = std::mem::take(&mut *lock(&self.waiting));
+        drop(waiting);
+    }
+}
+
+fn finish(future: &Bound<'_, PyAny>) -> PyResult<()> {
+    let py = future.py();
+    // One that was cancelled is done.
+    if !future.call_method0(intern!(py, "done"))?.is_truthy()? {
+        future.call_method1(intern!(py, "set_result"), (py.None(),))?;
+    }
+    Ok(())
+}
+
+/// A place at a loop, where somebody waits for a [`Bell`]. Dropped, nobody does any more.
+pub(crate) struct Place {
+    reader: Py<Reader>,
+    ticket: u64,
+}
+
+impl Place {
+    pub(crate) fn reader(&self) -> &Py<Reader> {
+        &self.reader
+    }
+
+    /// The loop, as threads of the engine know it.
+    pub(crate) fn ready(&self) -> Arc<Ready> {
+        Arc::clone(&self.reader.get().ready)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let future = lock(&self.reader.get().waiting).remove(&self.ticket);
+        // Not under the lock: it may be the last reference.
+        drop(future);
+    }
+}
+
+/// The running loop's reader.
+///
+/// # Errors
+/// `RuntimeError`: no loop of asyncio is running.
+fn reader<'py>(py: Python<'py>, running: &Bound<'py, PyAny>) -> PyResult<Py<Reader>> {
+    static READERS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let readers = READERS.import(py, "uringlet._loops", "READERS")?;
+    let known = readers.call_method1(intern!(py, "get"), (running,))?;
+    if let Ok(known) = known.cast::<Reader>() {
+        return Ok(known.clone().unbind());
+    }
+    let ready = Arc::new(Ready { counter: Counter::new()?, ended: Mutex::default() });
+    let number = ready.counter.number();
+    let reader = Py::new(py, Reader { ready, waiting: Mutex::default() })?;
+    running.call_method1(intern!(py, "add_reader"), (number, reader.clone_ref(py)))?;
+    readers.set_item(running, reader.clone_ref(py))?;
+    Ok(reader)
+}
+
+/// Has the running loop wait for a bell: a place, and what a coroutine's `send` gives the loop.
+///
+/// # Errors
+/// `RuntimeError`: no loop of asyncio is running.
+pub(crate) fn wait_for<'py>(py: Python<'py>, bell: &Bell) -> PyResult<(Place, Bound<'py, PyAny>)> {
+    static RUNNING: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let running = RUNNING.import(py, "asyncio", "get_running_loop")?.call0()?;
+    let reader = reader(py, &running)?;
+    let future = running.call_method0(intern!(py, "create_future"))?;
+    // The first step of awaiting it, which has it say so.
+    let step = future.call_method0(intern!(py, "__await__"))?;
+    let given = step.call_method0(intern!(py, "__next__"))?;
+    lock(&reader.get().waiting).insert(bell.ticket, future.unbind());
+    let place = Place { reader, ticket: bell.ticket };
+    bell.connect(place.ready());
+    Ok((place, given))
+}

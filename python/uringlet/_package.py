@@ -1,0 +1,68 @@
+"""Where the files of the package lie that are not Python."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+_HERE = Path(__file__).resolve().parent
+
+#: In the order in which they are preloaded: the interface, and the file of its drop-in.
+DROP_INS = {"libaio": "libaio.so.1", "posix-aio": "libposix_aio.so"}
+
+
+def _at(*parts: str) -> Path:
+    path = _HERE.joinpath(*parts)
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is not there: the package was not installed from a wheel")
+    return path
+
+
+def get_include() -> str:
+    """The folder of ``libaio.h``, for the compiler (``-I``).
+
+    ``FileNotFoundError``: the package was not installed from a wheel.
+    """
+    return str(_at("include", "libaio.h").parent)
+
+
+def get_library_dir() -> str:
+    """The folder of libaio, for the linker (``-L``, with ``-laio``) and the loader (``-Wl,-rpath``).
+
+    ``FileNotFoundError``: the package was not installed from a wheel.
+    """
+    return str(_at("lib", "libaio.so").parent)
+
+
+def command() -> str:
+    """The path of the ``uringlet`` command.
+
+    ``FileNotFoundError``: the package was not installed from a wheel.
+    """
+    return str(_at("bin", "uringlet"))
+
+
+def environment(
+    base: Mapping[str, str] | None = None, *, only: str | None = None
+) -> dict[str, str]:
+    """The environment of a program that is to run on uringlet: ``base`` (that of this process, if
+    there is none given) with the drop-ins in front of its ``LD_PRELOAD``.
+
+    ``only`` is ``"libaio"`` or ``"posix-aio"``: the calls of one interface. The loader starts a
+    program without a word if it cannot preload; ``uringlet check`` looks.
+
+    ``ValueError``: ``only`` is something else, or the package lies at a path with a space or a
+    colon, which cannot be preloaded. ``FileNotFoundError``: it was not installed from a wheel.
+    """
+    if only is not None and only not in DROP_INS:
+        raise ValueError(f"only must be one of {', '.join(DROP_INS)}")
+    names = [DROP_INS[only]] if only else list(DROP_INS.values())
+    paths = [str(_at("lib", name)) for name in names]
+    if any(" " in path or ":" in path for path in paths):
+        raise ValueError(f"the loader cannot preload from {_HERE}: a space or a colon")
+    result = dict(os.environ if base is None else base)
+    if result.get("LD_PRELOAD"):
+        paths.append(result["LD_PRELOAD"])
+    result["LD_PRELOAD"] = ":".join(paths)
+    return result

@@ -1,0 +1,111 @@
+"""What caio's users hold, on uringlet: aiofile runs on it.
+
+``Context`` and ``Operation`` have the methods of caio's, and ``AsyncioContext`` those of its
+adapter for asyncio. Give aiofile a context, ``AIOFile(path, context=AsyncioContext())``, or call
+``install`` once, before aiofile is used: then caio hands out uringlet's.
+
+New programs are better served by ``uringlet.File``: it reads into buffers, and needs no queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from uringlet._uringlet import Context, Operation, OperationError
+
+__all__ = ["AsyncioContext", "Context", "Operation", "OperationError", "install"]
+
+
+class AsyncioContext:
+    """A context for one event loop: its operations are awaited.
+
+    At most ``max_requests`` are in flight; further ones wait for their turn. ``deferred`` is taken
+    for caio's sake: every operation begins at once.
+    """
+
+    MAX_REQUESTS_DEFAULT = 512
+    CONTEXT_CLASS = Context
+    OPERATION_CLASS = Operation
+
+    def __init__(self, max_requests=None, loop=None, deferred=False):
+        max_requests = max_requests or self.MAX_REQUESTS_DEFAULT
+        self.loop = loop or asyncio.get_event_loop()
+        self.deferred = deferred
+        self.semaphore = asyncio.BoundedSemaphore(max_requests)
+        self.context = self.CONTEXT_CLASS(max_requests=max_requests)
+        self.loop.add_reader(self.context.fileno, self._on_read_event)
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, exc_type, exc_val, exc_tb):
+        self.close()
+
+    def close(self):
+        """Takes the context from its loop. What is in flight goes on, and nobody is told."""
+        self.loop.remove_reader(self.context.fileno)
+
+    async def submit(self, op):
+        """Executes an operation: its value.
+
+        ``ValueError``: it is none of this module. ``OperationError``: it failed.
+        ``RuntimeError``: it was submitted before.
+        """
+        if not isinstance(op, self.OPERATION_CLASS):
+            raise ValueError("Operation object expected")
+        async with self.semaphore:
+            if self.context.submit(op) != 1:
+                raise RuntimeError("an operation can be submitted once")
+            # Completions are delivered on this thread: none is between this and the callback.
+            self.context.flush()
+            if not op.done:
+                future = self.loop.create_future()
+                op.set_callback(partial(self._on_done, future))
+                try:
+                    await future
+                except asyncio.CancelledError:
+                    self.context.cancel(op)
+                    raise
+            return op.get_value()
+
+    @staticmethod
+    def _on_done(future, result):
+        if not future.done():
+            future.set_result(True)
+
+    def _on_read_event(self):
+        try:
+            self.context.poll()
+        except BlockingIOError:
+            pass
+        while self.context.process_events():
+            pass
+
+    def read(self, nbytes, fd, offset, priority=0):
+        """Reads ``nbytes`` of a descriptor from ``offset`` on: fewer at the end of the file."""
+        return self.submit(self.OPERATION_CLASS.read(nbytes, fd, offset, priority))
+
+    def write(self, payload, fd, offset, priority=0):
+        """Writes bytes to a descriptor from ``offset`` on: how many were written."""
+        return self.submit(self.OPERATION_CLASS.write(payload, fd, offset, priority))
+
+    def fsync(self, fd):
+        """Brings data and metadata to the disk."""
+        return self.submit(self.OPERATION_CLASS.fsync(fd))
+
+    def fdsync(self, fd):
+        """Brings data to the disk."""
+        return self.submit(self.OPERATION_CLASS.fdsync(fd))
+
+
+def install():
+    """Has caio hand out these classes. Contexts that were made before stay as they are.
+
+    ``ImportError``: caio is not installed.
+    """
+    import caio
+
+    caio.Context = Context
+    caio.Operation = Operation
+    caio.AsyncioContext = AsyncioContext
