@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use uringlet::{Context, Sqe};
 
-use crate::buffer::{self, Hold};
+use crate::buffer;
 use crate::error;
 
 /// Requests that a thread's context has at a time: enough to keep a disk and 64 threads busy.
@@ -24,27 +24,47 @@ const LENGTH_MAX: usize = 0x7fff_f000;
 /// [`Request::result`] before there is one.
 const NONE_YET: i32 = i32::MIN;
 
-/// One read or write, and its result: a count, or a negative errno.
+/// One request, and its result: a count, or a negative errno.
 pub(crate) struct Request {
-    pub(crate) sqe: Sqe,
-    pub(crate) result: i32,
+    what: What,
+    fd: RawFd,
+    result: i32,
+    offset: u64,
+    address: *mut u8,
+    length: usize,
 }
 
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    Read,
+    Write,
+    Fsync,
+    Fdatasync,
+}
+
+// SAFETY: whoever makes one answers for its memory, whichever thread looks at it.
+unsafe impl Send for Request {}
+
 impl Request {
-    pub(crate) fn read(fd: RawFd, hold: &Hold, offset: u64) -> Self {
-        let length = hold.length().min(LENGTH_MAX);
-        let buffer = std::ptr::slice_from_raw_parts_mut(hold.address(), length);
-        Self { sqe: Sqe::read(fd, buffer, offset), result: NONE_YET }
+    pub(crate) fn new(what: What, fd: RawFd, memory: (*mut u8, usize), offset: u64) -> Self {
+        let (address, length) = (memory.0, memory.1.min(LENGTH_MAX));
+        Self { what, fd, result: NONE_YET, offset, address, length }
     }
 
-    pub(crate) fn write(fd: RawFd, hold: &Hold, offset: u64) -> Self {
-        let length = hold.length().min(LENGTH_MAX);
-        let buffer = std::ptr::slice_from_raw_parts(hold.address(), length);
-        Self { sqe: Sqe::write(fd, buffer, offset), result: NONE_YET }
+    pub(crate) fn sync(what: What, fd: RawFd) -> Self {
+        Self::new(what, fd, (std::ptr::null_mut(), 0), 0)
     }
 
-    pub(crate) fn other(sqe: Sqe) -> Self {
-        Self { sqe, result: NONE_YET }
+    #[inline]
+    fn sqe(&self) -> Sqe {
+        let memory = std::ptr::slice_from_raw_parts_mut(self.address, self.length);
+        match self.what {
+            What::Read => Sqe::read(self.fd, memory, self.offset),
+            What::Write => Sqe::write(self.fd, memory, self.offset),
+            What::Fsync => Sqe::fsync(self.fd),
+            What::Fdatasync => Sqe::fdatasync(self.fd),
+        }
     }
 }
 
@@ -104,7 +124,7 @@ unsafe fn go_on(context: &mut Context, requests: &mut [Request], at: &mut Progre
     while at.outstanding > 0 || !at.is_stopped && at.next < requests.len() {
         let mut pushed = context.pushed();
         while !at.is_stopped && at.next < requests.len() && pushed + at.outstanding < room {
-            let sqe = requests[at.next].sqe.user_data(at.next as u64);
+            let sqe = requests[at.next].sqe().user_data(at.next as u64);
             // SAFETY: the caller's contract.
             if unsafe { context.push(sqe) }.is_err() {
                 break;
@@ -250,17 +270,15 @@ impl Errors {
 }
 
 /// The three parts of a request.
-fn parts<'py>(
-    item: &Bound<'py, PyAny>,
-) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+#[inline]
+fn parts<'a, 'py>(item: &'a Bound<'py, PyAny>) -> PyResult<[Borrowed<'a, 'py, PyAny>; 3]> {
     if let Ok(tuple) = item.cast::<PyTuple>()
         && tuple.len() == 3
     {
-        return Ok((tuple.get_item(0)?, tuple.get_item(1)?, tuple.get_item(2)?));
+        let part = |at| tuple.get_borrowed_item(at);
+        return Ok([part(0)?, part(1)?, part(2)?]);
     }
-    item.extract().map_err(|_| {
-        PyTypeError::new_err("each request is a tuple of descriptor, offset and buffer")
-    })
+    Err(PyTypeError::new_err("each request is a tuple of descriptor, offset and buffer"))
 }
 
 /// The descriptor of a number, or of an object with `fileno()`.
@@ -272,31 +290,45 @@ fn descriptor(object: &Bound<'_, PyAny>) -> PyResult<RawFd> {
     }
 }
 
+/// An offset in bytes.
+fn offset(object: &Bound<'_, PyAny>) -> PyResult<u64> {
+    // SAFETY: an object, with the interpreter attached.
+    let offset = unsafe { ffi::PyLong_AsLongLong(object.as_ptr()) };
+    if offset == -1
+        && let Some(exception) = PyErr::take(object.py())
+    {
+        return Err(exception);
+    }
+    error::offset(offset)
+}
+
 fn many<'py>(
     requests: &Bound<'py, PyAny>,
     errors: &str,
-    is_write: bool,
+    what: What,
 ) -> PyResult<Bound<'py, PyList>> {
     let py = requests.py();
     let errors = Errors::of(errors)?;
     buffer::sweep(py);
-    let items: Vec<Bound<'py, PyAny>> = match requests.cast::<PyList>() {
-        Ok(list) => list.iter().collect(),
-        Err(_) => requests.try_iter()?.collect::<PyResult<_>>()?,
+    // A tuple of its own: whatever Python runs meanwhile, the requests stay.
+    // SAFETY: gives a new reference to a tuple, or null with an exception.
+    let items = unsafe {
+        let raw = ffi::PySequence_Tuple(requests.as_ptr());
+        Bound::from_owned_ptr_or_err(py, raw)?.cast_into_unchecked::<PyTuple>()
     };
+    let flags = if what == What::Write { ffi::PyBUF_SIMPLE } else { ffi::PyBUF_WRITABLE };
     let mut views = Views(Vec::with_capacity(items.len()));
     let mut batch = Vec::with_capacity(items.len());
-    for item in &items {
-        let (file, offset, object) = parts(item)?;
-        let offset = error::offset(offset.extract()?)?;
-        let fd = descriptor(&file)?;
-        let flags = if is_write { ffi::PyBUF_SIMPLE } else { ffi::PyBUF_WRITABLE };
-        let (address, length) = views.add(&object, flags)?;
-        let length = length.min(LENGTH_MAX);
-        let memory = std::ptr::slice_from_raw_parts_mut(address, length);
-        let sqe =
-            if is_write { Sqe::write(fd, memory, offset) } else { Sqe::read(fd, memory, offset) };
-        batch.push(Request::other(sqe));
+    let mut last: Option<(*mut ffi::PyObject, RawFd)> = None;
+    for item in items.iter_borrowed() {
+        let [file, at, object] = parts(&item)?;
+        let fd = match last {
+            Some((known, fd)) if known == file.as_ptr() => fd,
+            _ => descriptor(&file)?,
+        };
+        last = Some((file.as_ptr(), fd));
+        let offset = offset(&at)?;
+        batch.push(Request::new(what, fd, views.add(&object, flags)?, offset));
     }
     // SAFETY: the views hold the memory until after this call.
     unsafe { execute(py, &mut batch)? };
@@ -358,7 +390,7 @@ pub(crate) fn read_many<'py>(
     requests: &Bound<'py, PyAny>,
     errors: &str,
 ) -> PyResult<Bound<'py, PyList>> {
-    many(requests, errors, false)
+    many(requests, errors, What::Read)
 }
 
 /// Writes many ranges in one call, without the GIL, and waits for all of them.
@@ -377,5 +409,5 @@ pub(crate) fn write_many<'py>(
     requests: &Bound<'py, PyAny>,
     errors: &str,
 ) -> PyResult<Bound<'py, PyList>> {
-    many(requests, errors, true)
+    many(requests, errors, What::Write)
 }

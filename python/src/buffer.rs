@@ -118,6 +118,11 @@ impl Hold {
         self.length
     }
 
+    /// Address and length.
+    pub(crate) fn memory(&self) -> (*mut u8, usize) {
+        (self.address(), self.length)
+    }
+
     /// Lets go of the object now.
     pub(crate) fn release(mut self, py: Python<'_>) {
         match self.kept.take() {

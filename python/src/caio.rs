@@ -584,7 +584,7 @@ impl Context {
         let py = operation.py();
         let kept = operation.clone().unbind();
         let operation = operation.get();
-        let result = py.detach(|| {
+        py.detach(|| {
             let mut owned = lock(&self.owned);
             let owned = owned.as_mut().ok_or_else(ended)?;
             if owned.outstanding >= self.max_requests {
@@ -613,8 +613,7 @@ impl Context {
                     Err(error::os_error(errno))
                 }
             }
-        });
-        result
+        })
     }
 
     /// Has what is in flight ended by another thread: nobody waits here.

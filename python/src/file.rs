@@ -11,10 +11,9 @@ use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use uringlet::Sqe;
 use uringlet::fs::{self, Direct, Op};
 
-use crate::batch::{self, execute_one};
+use crate::batch::{self, What, execute_one};
 use crate::buffer::{self, Hold, Source, Target};
 use crate::error;
 use crate::loops::{Home, lock};
@@ -114,9 +113,9 @@ impl File {
         }
     }
 
-    fn sync(&self, py: Python<'_>, request: fn(RawFd) -> Sqe) -> PyResult<()> {
+    fn sync(&self, py: Python<'_>, what: What) -> PyResult<()> {
         let file = self.of_this_process()?;
-        let request = batch::Request::other(request(file.as_raw_fd()));
+        let request = batch::Request::sync(what, file.as_raw_fd());
         // SAFETY: it has no buffer.
         unsafe { execute_one(py, request) }.map(|_| ())
     }
@@ -173,7 +172,7 @@ impl File {
         let offset = error::offset(offset)?;
         buffer::sweep(py);
         let hold = Hold::writable(buffer)?;
-        let request = batch::Request::read(file.as_raw_fd(), &hold, offset);
+        let request = batch::Request::new(What::Read, file.as_raw_fd(), hold.memory(), offset);
         // SAFETY: the hold outlives the call.
         let read = unsafe { execute_one(py, request) };
         hold.release(py);
@@ -188,7 +187,7 @@ impl File {
         let file = self.of_this_process()?;
         let offset = error::offset(offset)?;
         let (hold, bytes) = Hold::new_bytes(py, n)?;
-        let request = batch::Request::read(file.as_raw_fd(), &hold, offset);
+        let request = batch::Request::new(What::Read, file.as_raw_fd(), hold.memory(), offset);
         // SAFETY: the hold outlives the call.
         let read = unsafe { execute_one(py, request) };
         hold.release(py);
@@ -207,7 +206,7 @@ impl File {
         let offset = error::offset(offset)?;
         buffer::sweep(py);
         let hold = Hold::readable(data)?;
-        let request = batch::Request::write(file.as_raw_fd(), &hold, offset);
+        let request = batch::Request::new(What::Write, file.as_raw_fd(), hold.memory(), offset);
         // SAFETY: the hold outlives the call.
         let written = unsafe { execute_one(py, request) };
         hold.release(py);
@@ -216,12 +215,12 @@ impl File {
 
     /// Brings data and metadata to the disk, as fsync(2).
     fn fsync(&self, py: Python<'_>) -> PyResult<()> {
-        self.sync(py, Sqe::fsync)
+        self.sync(py, What::Fsync)
     }
 
     /// Brings data to the disk, as fdatasync(2).
     fn fdatasync(&self, py: Python<'_>) -> PyResult<()> {
-        self.sync(py, Sqe::fdatasync)
+        self.sync(py, What::Fdatasync)
     }
 
     /// As ``read_into``, to be awaited. The buffer is held until the read is over, also if the task
