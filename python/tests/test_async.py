@@ -1,0 +1,502 @@
+"""Awaited files."""
+
+import asyncio
+import errno
+import gc
+import inspect
+import os
+import sys
+import threading
+import weakref
+
+import pytest
+
+import uringlet
+from conftest import SIZE, is_exported
+
+BLOCK = 4096
+
+
+def run(coroutine):
+    """Has an asyncio loop of its own run it; one that never ends fails."""
+
+    async def bounded():
+        return await asyncio.wait_for(coroutine, 60)
+
+    return asyncio.run(bounded())
+
+
+async def released(buffer):
+    """Waits until nobody holds a buffer: a loop's turn at a time."""
+    while is_exported(buffer):
+        await asyncio.sleep(0.001)
+
+
+async def in_flight(request):
+    """A task that awaits a request which does not end at once."""
+    task = asyncio.create_task(request)
+    await asyncio.sleep(0)
+    assert "in flight" in repr(request)
+    return task
+
+
+def test_what_is_in_memory_ends_at_the_first_step_without_a_loop(file, data):
+    file.read(SIZE, 0)
+    buffer = bytearray(BLOCK)
+    request = file.aread_into(buffer, BLOCK)
+    with pytest.raises(StopIteration) as ended:
+        next(request)
+    assert ended.value.value == BLOCK
+    assert buffer == data[BLOCK:2 * BLOCK]
+    with pytest.raises(StopIteration) as ended:
+        file.aread(10, SIZE - 3).send(None)
+    assert ended.value.value == data[-3:]
+
+
+def test_nothing_happens_before_it_is_awaited(file):
+    buffer = bytearray(8)
+    request = file.aread_into(buffer, 0)
+    assert "not awaited" in repr(request)
+    del request
+    gc.collect()
+    assert buffer == bytes(8)
+    uringlet.read_many([])
+    assert not is_exported(buffer)
+
+
+def test_all_operations(tmp_path):
+    async def main():
+        path = tmp_path / "new"
+        async with await uringlet.File.aopen(path, os.O_RDWR | os.O_CREAT) as file:
+            assert file.name == str(path)
+            assert await file.awrite(b"hello, file", 0) == 11
+            assert await file.afsync() is None
+            assert await file.afdatasync() is None
+            assert await file.aread(4, 7) == b"file"
+            assert await file.aread(4, 11) == b""
+            buffer = bytearray(20)
+            assert await file.aread_into(memoryview(buffer)[2:7], 0) == 5
+            assert buffer == b"\0\0hello" + bytes(13)
+        assert file.closed
+        await file.aclose()
+
+    run(main())
+
+
+def test_errors(tmp_path, path):
+    async def main():
+        with pytest.raises(FileNotFoundError) as caught:
+            await uringlet.File.aopen(tmp_path / "missing")
+        assert caught.value.filename == str(tmp_path / "missing")
+        with uringlet.File(path, os.O_WRONLY) as file:
+            with pytest.raises(OSError) as caught:
+                await file.aread(1, 0)
+            assert caught.value.errno == errno.EBADF
+        with uringlet.File(tmp_path) as folder, pytest.raises(IsADirectoryError):
+            await folder.aread(1, 0)
+
+    run(main())
+
+
+def test_what_waits_completes_through_the_loop(pipe):
+    async def main():
+        task = await in_flight(pipe.file.aread(8, 0))
+        turns = 0
+        while turns < 3:
+            await asyncio.sleep(0)
+            turns += 1
+        assert not task.done()
+        pipe.write(b"abc")
+        assert await task == b"abc"
+
+    run(main())
+
+
+def test_one_eventfd_for_a_loop(pipe):
+    def eventfds():
+        names = []
+        for fd in os.listdir("/proc/self/fd"):
+            try:
+                names.append(os.readlink(f"/proc/self/fd/{fd}"))
+            except OSError:
+                pass
+        return names.count("anon_inode:[eventfd]")
+
+    async def main():
+        task = await in_flight(pipe.file.aread(1, 0))
+        before = eventfds()
+        tasks = [await in_flight(pipe.file.aread(1, 0)) for _ in range(16)]
+        assert eventfds() == before
+        pipe.write(bytes(17))
+        await asyncio.gather(task, *tasks)
+
+    run(main())
+
+
+def test_requests_are_coroutines(file):
+    request = file.aread(1, 0)
+    assert asyncio.iscoroutine(request)
+    assert inspect.isawaitable(request)
+
+    async def main():
+        assert len(await asyncio.create_task(file.aread(3, 0))) == 3
+        assert len(await asyncio.wait_for(file.aread(3, 0), 60)) == 3
+        parts = await asyncio.gather(*(file.aread(2, at) for at in range(300)))
+        assert [len(part) for part in parts] == [2] * 300
+
+    run(main())
+    assert len(asyncio.run(file.aread(5, 0))) == 5
+
+
+def test_a_request_is_awaited_once(file):
+    async def main():
+        request = file.aread(1, 0)
+        await request
+        with pytest.raises(RuntimeError):
+            await request
+
+    run(main())
+    with pytest.raises(TypeError):
+        file.aread(1, 0).send(1)
+
+
+def test_a_request_outside_a_loop(pipe):
+    request = pipe.file.aread(1, 0)
+    with pytest.raises(RuntimeError):
+        next(request)
+    pipe.write(b"x")
+
+
+def test_others_run_between_reads_that_are_in_memory(file):
+    """A loop of hits lets a task of its loop run before it ends."""
+    file.read(SIZE, 0)
+
+    async def main():
+        ran = asyncio.Event()
+        asyncio.get_running_loop().call_soon(ran.set)
+        buffer, hits = bytearray(512), 0
+        while not ran.is_set():
+            await file.aread_into(buffer, 0)
+            hits += 1
+            assert hits < 10_000
+        return hits
+
+    assert run(main()) > 1
+
+
+def test_a_cancelled_task_goes_on_and_the_buffer_stays_held(pipe):
+    async def main():
+        buffer = bytearray(4)
+        task = await in_flight(pipe.file.aread_into(buffer, 0))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        # Whether it was withdrawn or goes on with the pipe: at its end the buffer is released.
+        pipe.write(b"abcd")
+        await released(buffer)
+
+    run(main())
+
+
+def test_a_buffer_of_a_begun_request_is_held_until_the_engine_is_done(pipe):
+    async def main():
+        buffers = [bytearray(1) for _ in range(8)]
+        tasks = [await in_flight(pipe.file.aread_into(buffer, 0)) for buffer in buffers]
+        gone = [weakref.ref(task) for task in tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        assert all(task.cancelled() for task in tasks)
+        del task, tasks
+        gc.collect()
+        assert not any(one() for one in gone)
+        pipe.close_writer()
+        for buffer in buffers:
+            await released(buffer)
+
+    run(main())
+
+
+def test_a_timeout(pipe):
+    async def main():
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(pipe.file.aread(1, 0), 0.01)
+        pipe.write(b"xy")
+        # At most one byte went to the read that was given up.
+        assert (await pipe.file.aread(2, 0))[-1:] == b"y"
+
+    run(main())
+
+
+def test_a_loop_that_ends_with_requests_in_flight(pipe, collected):
+    buffer = bytearray(1)
+    loops = []
+
+    async def main():
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+        await in_flight(pipe.file.aread_into(buffer, 0))
+
+    run(main())
+    gc.collect()
+    assert loops[0]() is None
+    pipe.close_writer()
+    run(released_by_another_loop(buffer))
+
+
+async def released_by_another_loop(buffer):
+    while is_exported(buffer):
+        uringlet.read_many([])
+        await asyncio.sleep(0.001)
+
+
+def test_a_request_that_is_dropped_in_flight(pipe, collected):
+    """Nobody awaits it any more: neither it nor its buffer stays."""
+
+    async def main():
+        buffer = bytearray(1)
+        request = pipe.file.aread_into(buffer, 0)
+        gone = weakref.ref(request)
+        future = next(request)
+        assert asyncio.isfuture(future)
+        del request, future
+        gc.collect()
+        assert gone() is None
+        pipe.close_writer()
+        await released(buffer)
+
+    run(main())
+
+
+def test_closing_while_requests_are_in_flight(pipe):
+    async def main():
+        fd = pipe.file.fileno()
+        task = await in_flight(pipe.file.aread(8, 0))
+        await pipe.file.aclose()
+        assert pipe.file.closed
+        os.fstat(fd)
+        pipe.write(b"late")
+        assert await task == b"late"
+        # The request's end and the last of its references may be a moment apart.
+        while True:
+            try:
+                os.fstat(fd)
+            except OSError:
+                break
+            await asyncio.sleep(0.001)
+
+    run(main())
+
+
+def test_closing_blocks_for_nobody(pipe):
+    async def main():
+        task = await in_flight(pipe.file.aread(8, 0))
+        pipe.file.close()
+        pipe.write(b"x")
+        assert await task == b"x"
+
+    run(main())
+
+
+def test_gather_of_what_is_in_memory_and_what_is_not(file, pipe, data):
+    async def main():
+        gathered = uringlet.gather(
+            file.aread(4, 0), pipe.file.aread(3, 0), file.awrite(b"x", SIZE), file.afsync()
+        )
+        task = asyncio.create_task(gathered)
+        await asyncio.sleep(0)
+        assert not task.done()
+        pipe.write(b"abc")
+        assert await task == [data[:4], b"abc", 1, None]
+
+    run(main())
+
+
+def test_gather_of_thousands(file, data):
+    file.read(SIZE, 0)
+    buffers = [bytearray(64) for _ in range(4096)]
+
+    async def main():
+        reads = [file.aread_into(buffer, 64 * at) for at, buffer in enumerate(buffers)]
+        return await uringlet.gather(*reads)
+
+    assert run(main()) == [64] * 4096
+    assert b"".join(buffers) == data[:64 * 4096]
+
+
+def test_gather_of_nothing():
+    async def main():
+        return await uringlet.gather()
+
+    assert run(main()) == []
+
+
+def test_gather_wakes_its_task_once(pipe):
+    """Steps of the task: one that begins all, one at the end."""
+    steps = []
+
+    class Counted:
+        def __init__(self, inner):
+            self.inner = inner
+
+        def __await__(self):
+            return self
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            steps.append(1)
+            return next(self.inner)
+
+    async def main():
+        gathered = uringlet.gather(*(pipe.file.aread(1, 0) for _ in range(8)))
+        task = asyncio.ensure_future(Counted(gathered))
+        await asyncio.sleep(0)
+        for _ in range(8):
+            pipe.write(b"x")
+            await asyncio.sleep(0)
+        assert await task == [b"x"] * 8
+
+    run(main())
+    assert len(steps) == 2
+
+
+def test_gather_raises_the_first_failure_after_all_have_ended(file, path, data):
+    async def main():
+        with uringlet.File(path, os.O_WRONLY) as wrong:
+            buffer = bytearray(4)
+            with pytest.raises(OSError) as caught:
+                await uringlet.gather(wrong.aread(1, 0), file.aread_into(buffer, 0))
+            assert caught.value.errno == errno.EBADF
+            assert buffer == data[:4]
+            values = await uringlet.gather(
+                wrong.aread(1, 0), file.aread(1, 0), return_exceptions=True
+            )
+            assert isinstance(values[0], OSError) and values[1] == data[:1]
+
+    run(main())
+
+
+def test_gather_takes_requests_that_nobody_awaits(file):
+    async def other():
+        pass
+
+    coroutine = other()
+    with pytest.raises(TypeError):
+        uringlet.gather(coroutine)
+    coroutine.close()
+    request = file.aread(1, 0)
+    with pytest.raises(RuntimeError):
+        uringlet.gather(request, request)
+
+
+def test_a_cancelled_gather_releases_its_buffers(pipe):
+    async def main():
+        buffers = [bytearray(1) for _ in range(8)]
+        reads = (pipe.file.aread_into(buffer, 0) for buffer in buffers)
+        task = asyncio.create_task(uringlet.gather(*reads))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        pipe.close_writer()
+        for buffer in buffers:
+            await released(buffer)
+
+    run(main())
+
+
+def test_many_loops_in_threads(path, data):
+    wrong = []
+
+    async def main():
+        async with await uringlet.File.aopen(path) as file:
+            for _ in range(10):
+                offsets = range(0, SIZE, SIZE // 64)
+                reads = (file.aread(SIZE // 64, offset) for offset in offsets)
+                if b"".join(await uringlet.gather(*reads)) != data:
+                    wrong.append(1)
+
+    threads = [threading.Thread(target=run, args=(main(),)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_reads_beyond_what_is_tried_at_once(file, data):
+    """256 KiB are more than is copied on the loop's thread."""
+
+    async def main():
+        tasks = [asyncio.create_task(file.aread(SIZE // 4, at * (SIZE // 4))) for at in range(4)]
+        assert b"".join(await asyncio.gather(*tasks)) == data
+
+    run(main())
+
+
+def test_a_storm_of_cancelled_reads(file):
+    async def main():
+        buffer = bytearray(SIZE)
+        for _ in range(200):
+            tasks = [asyncio.create_task(file.aread_into(buffer, 0)) for _ in range(4)]
+            await asyncio.sleep(0)
+            for task in tasks[::2]:
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            assert all(
+                result == SIZE or isinstance(result, asyncio.CancelledError) for result in results
+            )
+        await released(buffer)
+
+    run(main())
+
+
+def test_the_child_of_a_fork_has_a_loop_of_its_own(path, file, pipe, data):
+    async def child():
+        try:
+            await file.aread(1, 0)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                return 2
+        else:
+            return 3
+        async with await uringlet.File.aopen(path) as own:
+            return 0 if await own.aread(SIZE, 0) == data else 4
+
+    async def main():
+        task = await in_flight(pipe.file.aread(1, 0))
+        number = os.fork()
+        if number == 0:
+            status = 1
+            try:
+                asyncio.events._set_running_loop(None)
+                status = run(child())
+            finally:
+                os._exit(status)
+        _, status = os.waitpid(number, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        pipe.write(b"x")
+        assert await task == b"x"
+
+    run(main())
+
+
+def test_the_interpreter_ends_with_requests_in_flight(tmp_path):
+    import subprocess
+
+    program = """
+import asyncio, os, uringlet
+reader, writer = os.pipe()
+file = uringlet.File.from_fd(reader)
+async def main():
+    asyncio.create_task(file.aread_into(bytearray(1), 0))
+    await asyncio.sleep(0)
+asyncio.run(main())
+request = file.aread(1, 0)
+print("end")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
