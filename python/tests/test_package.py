@@ -95,7 +95,7 @@ def test_check_says_whether_a_process_is_served():
             checked = module("check", str(child.pid))
             child.stdin.close()
         assert checked.returncode == status, checked
-    assert module("check", "nobody").returncode == 2
+    assert module("check", "nobody").returncode not in (0, 1)
 
 
 def test_no_arguments():
