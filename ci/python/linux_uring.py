@@ -1,4 +1,4 @@
-"""Stands in the place of caio's io_uring backend, so that its suite and aiofile's run on uringlet."""
+"""Stands in the place of caio's io_uring backend, so that its suite runs on uringlet."""
 
 import uringlet.caio
 from uringlet.caio import Operation

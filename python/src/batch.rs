@@ -121,7 +121,8 @@ enum Stop {
 unsafe fn go_on(context: &mut Context, requests: &mut [Request], at: &mut Progress) -> Stop {
     let room = context.entries();
     let errno = |error: &std::io::Error| error.raw_os_error().unwrap_or(libc::EIO);
-    while at.outstanding > 0 || !at.is_stopped && at.next < requests.len() {
+    // What was pushed is submitted in any case: the context outlives the buffers.
+    while at.outstanding + context.pushed() > 0 || !at.is_stopped && at.next < requests.len() {
         let mut pushed = context.pushed();
         while !at.is_stopped && at.next < requests.len() && pushed + at.outstanding < room {
             let sqe = requests[at.next].sqe().user_data(at.next as u64);

@@ -307,9 +307,8 @@ impl Operation {
     fn __repr__(&self) -> String {
         let (kind, phase) = (self.kind, lock(&self.changing).phase);
         let Self { fd, offset, nbytes, .. } = self;
-        format!(
-            "<uringlet.caio.Operation {kind:?}, fd={fd}, offset={offset}, nbytes={nbytes}, {phase:?}>"
-        )
+        let what = format!("{kind:?}, fd={fd}, offset={offset}, nbytes={nbytes}");
+        format!("<uringlet.caio.Operation {what}, {phase:?}>")
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -626,8 +625,8 @@ impl Context {
         }
         let kept = (owned, operations);
         let thread = std::thread::Builder::new().name("uringlet-close".into());
-        // It waits for what has begun, then lets go of the bytes. With no thread to be had all of it
-        // stays, as the kernel may be writing to it.
+        // It waits for what has begun, then lets go of the bytes. With no thread to be had all of
+        // it stays, as the kernel may be writing to it.
         let closing = std::mem::ManuallyDrop::new(kept);
         let spawned = thread.spawn(move || {
             let (owned, operations) = std::mem::ManuallyDrop::into_inner(closing);

@@ -174,6 +174,7 @@ impl Gather {
     }
 
     /// Goes on with it, as for a coroutine.
+    #[pyo3(signature = (value, /))]
     fn send(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         if !value.is_none() {
             return Err(PyTypeError::new_err("nothing but None can be sent"));

@@ -151,3 +151,19 @@ def test_the_adapter(file, pipe, data):
                 await context.read(1, 0x7FFFFFF, 0)
 
     asyncio.run(main())
+
+
+def test_a_cancelled_operation_has_its_place_until_it_is_over(file, pipe, data):
+    async def main():
+        async with AsyncioContext(max_requests=1) as context:
+            read = asyncio.create_task(context.read(1, pipe.file.fileno(), 0))
+            await asyncio.sleep(0)
+            read.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await read
+            following = asyncio.create_task(context.read(4, file.fileno(), 0))
+            await asyncio.sleep(0)
+            pipe.close_writer()
+            assert await asyncio.wait_for(following, 60) == data[:4]
+
+    asyncio.run(main())

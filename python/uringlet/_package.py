@@ -28,7 +28,7 @@ def get_include() -> str:
 
 
 def get_library_dir() -> str:
-    """The folder of libaio, for the linker (``-L``, with ``-laio``) and the loader (``-Wl,-rpath``).
+    """The folder of libaio, for the linker (``-L`` with ``-laio``), and the loader (its rpath).
 
     ``FileNotFoundError``: the package was not installed from a wheel.
     """

@@ -1,7 +1,22 @@
-from collections.abc import Buffer, Callable, Coroutine, Generator, Iterable
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from os import PathLike
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, SupportsIndex, TypeVar, overload
+from typing import Any, Generic, Literal, Self, SupportsIndex, TypeVar, final, overload
+
+from typing_extensions import Buffer, disjoint_base
+
+__all__ = [
+    "Context",
+    "File",
+    "Gather",
+    "Operation",
+    "OperationError",
+    "Request",
+    "__version__",
+    "gather",
+    "read_many",
+    "write_many",
+]
 
 __version__: str
 
@@ -12,18 +27,21 @@ class _HasFileno:
 
 _Direct = Literal["off", "try", "require"]
 
+@final
 class Request(Coroutine[Any, Any, _T_co], Generic[_T_co]):
     def __await__(self) -> Generator[Any, Any, _T_co]: ...
     def send(self, value: None, /) -> Any: ...
     def throw(self, kind: Any, value: Any = None, traceback: Any = None, /) -> Any: ...
     def close(self) -> None: ...
 
+@final
 class Gather(Coroutine[Any, Any, _T_co], Generic[_T_co]):
     def __await__(self) -> Generator[Any, Any, _T_co]: ...
     def send(self, value: None, /) -> Any: ...
     def throw(self, kind: Any, value: Any = None, traceback: Any = None, /) -> Any: ...
     def close(self) -> None: ...
 
+@final
 class File:
     def __new__(
         cls,
@@ -121,6 +139,7 @@ def gather(
 
 class OperationError(OSError, SystemError): ...
 
+@disjoint_base
 class Operation:
     @classmethod
     def read(cls, nbytes: int, fd: int, offset: int, priority: int = 0) -> Operation: ...
@@ -153,6 +172,7 @@ class Operation:
     @property
     def done(self) -> bool: ...
 
+@disjoint_base
 class Context:
     def __new__(cls, max_requests: int = 512) -> Self: ...
     @property

@@ -10,7 +10,9 @@ New programs are better served by ``uringlet.File``: it reads into buffers, and 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from functools import partial
+from typing import Any
 
 from uringlet._uringlet import Context, Operation, OperationError
 
@@ -28,7 +30,12 @@ class AsyncioContext:
     CONTEXT_CLASS = Context
     OPERATION_CLASS = Operation
 
-    def __init__(self, max_requests=None, loop=None, deferred=False):
+    def __init__(
+        self,
+        max_requests: int | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+        deferred: bool = False,
+    ) -> None:
         max_requests = max_requests or self.MAX_REQUESTS_DEFAULT
         self.loop = loop or asyncio.get_event_loop()
         self.deferred = deferred
@@ -36,17 +43,17 @@ class AsyncioContext:
         self.context = self.CONTEXT_CLASS(max_requests=max_requests)
         self.loop.add_reader(self.context.fileno, self._on_read_event)
 
-    async def __aenter__(self):
+    async def __aenter__(self) -> AsyncioContext:
         return self
 
-    async def __aexit__(self, exc_type, exc_val, exc_tb):
+    async def __aexit__(self, exc_type: object, exc_val: object, exc_tb: object) -> None:
         self.close()
 
-    def close(self):
+    def close(self) -> None:
         """Takes the context from its loop. What is in flight goes on, and nobody is told."""
         self.loop.remove_reader(self.context.fileno)
 
-    async def submit(self, op):
+    async def submit(self, op: Operation) -> Any:
         """Executes an operation: its value.
 
         ``ValueError``: it is none of this module. ``OperationError``: it failed.
@@ -54,7 +61,9 @@ class AsyncioContext:
         """
         if not isinstance(op, self.OPERATION_CLASS):
             raise ValueError("Operation object expected")
-        async with self.semaphore:
+        await self.semaphore.acquire()
+        is_over = True
+        try:
             if self.context.submit(op) != 1:
                 raise RuntimeError("an operation can be submitted once")
             # Completions are delivered on this thread: none is between this and the callback.
@@ -66,15 +75,22 @@ class AsyncioContext:
                     await future
                 except asyncio.CancelledError:
                     self.context.cancel(op)
+                    if not op.done:
+                        # It has its place until it is over.
+                        op.set_callback(lambda _: self.semaphore.release())
+                        is_over = False
                     raise
             return op.get_value()
+        finally:
+            if is_over:
+                self.semaphore.release()
 
     @staticmethod
-    def _on_done(future, result):
+    def _on_done(future: asyncio.Future[bool], result: int) -> None:
         if not future.done():
             future.set_result(True)
 
-    def _on_read_event(self):
+    def _on_read_event(self) -> None:
         try:
             self.context.poll()
         except BlockingIOError:
@@ -82,24 +98,28 @@ class AsyncioContext:
         while self.context.process_events():
             pass
 
-    def read(self, nbytes, fd, offset, priority=0):
+    def read(
+        self, nbytes: int, fd: int, offset: int, priority: int = 0
+    ) -> Coroutine[Any, Any, bytes]:
         """Reads ``nbytes`` of a descriptor from ``offset`` on: fewer at the end of the file."""
         return self.submit(self.OPERATION_CLASS.read(nbytes, fd, offset, priority))
 
-    def write(self, payload, fd, offset, priority=0):
+    def write(
+        self, payload: bytes, fd: int, offset: int, priority: int = 0
+    ) -> Coroutine[Any, Any, int]:
         """Writes bytes to a descriptor from ``offset`` on: how many were written."""
         return self.submit(self.OPERATION_CLASS.write(payload, fd, offset, priority))
 
-    def fsync(self, fd):
+    def fsync(self, fd: int) -> Coroutine[Any, Any, None]:
         """Brings data and metadata to the disk."""
         return self.submit(self.OPERATION_CLASS.fsync(fd))
 
-    def fdsync(self, fd):
+    def fdsync(self, fd: int) -> Coroutine[Any, Any, None]:
         """Brings data to the disk."""
         return self.submit(self.OPERATION_CLASS.fdsync(fd))
 
 
-def install():
+def install() -> None:
     """Has caio hand out these classes. Contexts that were made before stay as they are.
 
     ``ImportError``: caio is not installed.
