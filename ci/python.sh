@@ -70,6 +70,7 @@ if [[ ! -x "$built/uringlet" ]]; then
     echo "no $built: those of cargo build --release, for the glibc of this machine"
     (cd -- "$root" && CARGO_TARGET_DIR="$target" cargo build --release)
     built="$target/release"
+    native=1
 fi
 rm -rf -- uringlet/bin uringlet/lib
 install -d uringlet/bin uringlet/lib
@@ -93,7 +94,10 @@ options=(--release --locked --out "$work/wheels")
 ((native)) && options+=(--compatibility linux) || options+=(--zig --compatibility manylinux_2_28)
 maturin build "${options[@]}"
 wheel="$(echo "$work"/wheels/*.whl)"
-auditwheel show "$wheel"
+auditwheel show "$wheel" | tee "$work/auditwheel"
+# Also of the files that the module does not know.
+((native)) || grep -q '"manylinux_2_28_' "$work/auditwheel" ||
+    die "$built needs a later glibc than 2.28: use --native, or packaging/build.sh"
 ls -l "$wheel"
 ((tests)) || exit 0
 
