@@ -21,3 +21,4 @@ pub mod size;
 #[cfg(test)]
 #[path = "../../cli/tests/skip/mod.rs"]
 mod skip;
+pub mod verdict;

@@ -1,0 +1,368 @@
+//! What a difference is worth: an interval over rounds, and the class that follows from it.
+//!
+//! Rounds of two sides are compared by their ratio. Rounds that were run together are paired: the
+//! interval is that of the Hodges-Lehmann estimate, by the exact distribution of Wilcoxon's signed
+//! ranks. Rounds of two runs are not: it is that of the shift between two samples, by the
+//! distribution of Mann and Whitney's U. (Hollander, Wolfe, Chicken: Nonparametric Statistical
+//! Methods, sections 3.3 and 4.3.)
+//!
+//! Neither asks how noise is distributed. Whoever repeats rounds until the interval is narrow looks
+//! at [`Interval::is_known`] only, which knows no verdict: stopping when the verdict pleases would
+//! find differences where there are none.
+
+use serde::Serialize;
+use std::f64::consts::LN_2;
+
+/// A smaller difference is none, and a ratio is known when its interval is no wider to each side.
+pub const MARGIN: f64 = 0.03;
+/// How often an interval misses the truth, both sides together.
+const MISSES: f64 = 0.05;
+/// Fewer paired rounds are not judged while more can be had.
+pub const LEAST_ROUNDS: usize = 10;
+/// Distributions are exact for samples of up to so many, and normal beyond.
+const EXACT: usize = 50;
+
+/// Where a ratio lies.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Interval {
+    pub low: f64,
+    /// The estimate.
+    pub ratio: f64,
+    pub high: f64,
+}
+
+/// What a ratio means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Class {
+    Better,
+    /// Known, and less than [`MARGIN`] from 1.
+    Level,
+    Worse,
+    /// The interval holds 1, and more than that.
+    Unknown,
+}
+
+/// Which way is better, and how that is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sense {
+    /// A rate.
+    More,
+    /// A time.
+    Less,
+    /// A cost, such as CPU time.
+    Cheaper,
+}
+
+impl Class {
+    /// In the words of what was measured.
+    pub fn word(self, sense: Sense) -> &'static str {
+        match (self, sense) {
+            (Self::Better, Sense::Cheaper) => "cheaper",
+            (Self::Worse, Sense::Cheaper) => "dearer",
+            (Self::Better, _) => "faster",
+            (Self::Worse, _) => "slower",
+            (Self::Level, _) => "level",
+            (Self::Unknown, _) => "unknown",
+        }
+    }
+}
+
+impl Interval {
+    /// Of `ours` divided by `theirs`, round by round; none with too few rounds for an interval.
+    pub fn paired(ours: &[f64], theirs: &[f64]) -> Option<Self> {
+        one_of(ours, theirs, 1)
+    }
+
+    /// Of `ours` divided by the best of `others`, and which that is. `best` says which of two
+    /// ratios is that of the better one: `f64::min` for rates.
+    ///
+    /// The best is chosen by the same rounds, and luck would choose too well. So the side of the
+    /// interval that luck would move has a share of [`MISSES`] for each of the others.
+    pub fn to_the_best(ours: &[f64], others: &[&[f64]]) -> Option<(usize, Self)> {
+        let all = others.iter().map(|theirs| one_of(ours, theirs, others.len()));
+        let all: Vec<Self> = all.collect::<Option<_>>()?;
+        let (best, found) =
+            all.iter().enumerate().min_by(|(_, a), (_, b)| a.ratio.total_cmp(&b.ratio))?;
+        let least = |of: fn(&Self) -> f64| all.iter().map(of).fold(f64::INFINITY, f64::min);
+        Some((best, Self { low: least(|one| one.low), high: least(|one| one.high), ..*found }))
+    }
+
+    /// Of `b` divided by `a`, which were not run together; none with too few rounds.
+    pub fn unpaired(a: &[f64], b: &[f64]) -> Option<Self> {
+        let (a, b) = (logs(a)?, logs(b)?);
+        let mut shifts: Vec<f64> = b.iter().flat_map(|b| a.iter().map(move |a| b - a)).collect();
+        let skipped = skipped_of(MISSES / 2.0, || mann_whitney(a.len(), b.len()))?;
+        shifts.sort_by(f64::total_cmp);
+        Some(Self::of_sorted(&shifts, skipped, skipped))
+    }
+
+    /// Of sorted logarithms, of which so many are skipped at each end.
+    fn of_sorted(sorted: &[f64], low: usize, high: usize) -> Self {
+        let last = sorted.len() - 1;
+        let middle = f64::midpoint(sorted[last / 2], sorted[sorted.len() / 2]);
+        Self {
+            low: sorted[low.min(last / 2)].exp(),
+            ratio: middle.exp(),
+            high: sorted[last - high.min(last / 2)].exp(),
+        }
+    }
+
+    /// It is no wider than [`MARGIN`] to each side.
+    pub fn is_known(&self) -> bool {
+        (self.high / self.low).ln() <= 2.0 * MARGIN.ln_1p()
+    }
+
+    /// What it means, of a ratio of which more or less is better.
+    pub fn class(&self, sense: Sense) -> Class {
+        let is_near = self.ratio.ln().abs() <= MARGIN.ln_1p();
+        let (more, less) = match sense {
+            Sense::More => (Class::Better, Class::Worse),
+            Sense::Less | Sense::Cheaper => (Class::Worse, Class::Better),
+        };
+        match self {
+            _ if is_near && self.is_known() => Class::Level,
+            one if one.low > 1.0 && !is_near => more,
+            one if one.high < 1.0 && !is_near => less,
+            _ => Class::Unknown,
+        }
+    }
+
+    /// `0.93–1.15`.
+    pub fn text(&self) -> String {
+        format!("{:.2}–{:.2}", self.low, self.high)
+    }
+}
+
+/// What a ratio means whose interval may be unknown.
+pub fn class(interval: Option<&Interval>, sense: Sense) -> Class {
+    interval.map_or(Class::Unknown, |interval| interval.class(sense))
+}
+
+/// Of paired rounds; the upper side is that of one of so many.
+fn one_of(ours: &[f64], theirs: &[f64], many: usize) -> Option<Interval> {
+    if ours.len() != theirs.len() {
+        return None;
+    }
+    let (ours, theirs) = (logs(ours)?, logs(theirs)?);
+    let ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(our, their)| our - their).collect();
+    let count = ratios.len();
+    let distribution = || signed_ranks(count);
+    let low = skipped_of(MISSES / 2.0, distribution)?;
+    let high = skipped_of(MISSES / 2.0 / many as f64, distribution)?;
+    // Walsh's averages.
+    let averages = (0..count).flat_map(|a| (a..count).map(move |b| (a, b)));
+    let mut averages: Vec<f64> =
+        averages.map(|(a, b)| f64::midpoint(ratios[a], ratios[b])).collect();
+    averages.sort_by(f64::total_cmp);
+    Some(Interval::of_sorted(&averages, low, high))
+}
+
+/// None if one has no logarithm.
+fn logs(values: &[f64]) -> Option<Vec<f64>> {
+    let logs: Vec<f64> = values.iter().map(|value| value.ln()).collect();
+    (!logs.is_empty() && logs.iter().all(|log| log.is_finite())).then_some(logs)
+}
+
+/// A statistic's distribution.
+enum Distribution {
+    /// Logarithms of the number of ways for 0, 1, and so on, and that of all ways.
+    Exact(Vec<f64>, f64),
+    Normal {
+        mean: f64,
+        deviation: f64,
+    },
+}
+
+/// How many values of a sorted list lie outside of the interval, at one end: the statistic is at
+/// most so large, less one, with at most this probability. None if it never is.
+fn skipped_of(probability: f64, distribution: impl Fn() -> Distribution) -> Option<usize> {
+    match distribution() {
+        Distribution::Exact(ways, all) => {
+            let mut sum = 0.0;
+            let below = ways.iter().take_while(|ways| {
+                sum += (*ways - all).exp();
+                sum <= probability
+            });
+            below.count().checked_sub(1)
+        }
+        Distribution::Normal { mean, deviation } => {
+            let bound = mean + deviation * quantile(probability) - 0.5;
+            (bound >= 0.0).then_some(bound as usize)
+        }
+    }
+}
+
+/// Sums of the ranks 1 to `count`, each with or without its rank.
+fn signed_ranks(count: usize) -> Distribution {
+    let n = count as f64;
+    if count > EXACT {
+        let variance = n * (n + 1.0) * (2.0 * n + 1.0) / 24.0;
+        return Distribution::Normal { mean: n * (n + 1.0) / 4.0, deviation: variance.sqrt() };
+    }
+    let mut ways = vec![0.0f64; count * (count + 1) / 2 + 1];
+    ways[0] = 1.0;
+    for rank in 1..=count {
+        for sum in (rank..ways.len()).rev() {
+            ways[sum] += ways[sum - rank];
+        }
+    }
+    Distribution::Exact(ways.iter().map(|ways| ways.ln()).collect(), n * LN_2)
+}
+
+/// How many pairs of two samples are in order.
+fn mann_whitney(a: usize, b: usize) -> Distribution {
+    let (m, n) = (a as f64, b as f64);
+    if a > EXACT || b > EXACT {
+        let variance = m * n * (m + n + 1.0) / 12.0;
+        return Distribution::Normal { mean: m * n / 2.0, deviation: variance.sqrt() };
+    }
+    // `ways[k][u]`: choices of k out of the values so far.
+    let mut ways = vec![vec![0.0f64; a * b + 1]; a + 1];
+    ways[0][0] = 1.0;
+    for value in 1..=a + b {
+        for taken in (1..=value.min(a)).rev() {
+            // It stands behind all that belong to the other sample.
+            let before = value - taken;
+            for u in (before..=a * b).rev() {
+                ways[taken][u] += ways[taken - 1][u - before];
+            }
+        }
+    }
+    let all: f64 = ways[a].iter().sum();
+    Distribution::Exact(ways[a].iter().map(|ways| ways.ln()).collect(), all.ln())
+}
+
+/// Of the standard normal distribution, below its middle; Abramowitz and Stegun, 26.2.23: to 4.5e-4.
+fn quantile(probability: f64) -> f64 {
+    let t = (-2.0 * probability.ln()).sqrt();
+    let above = 2.515_517 + t * (0.802_853 + t * 0.010_328);
+    -(t - above / (1.0 + t * (1.432_788 + t * (0.189_269 + t * 0.001_308))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fastrand::Rng;
+
+    #[test]
+    fn limits_are_those_of_the_tables() {
+        // Hollander, Wolfe, Chicken, tables A.4 and A.6.
+        let of = |count, probability| skipped_of(probability, || signed_ranks(count));
+        assert_eq!([5, 6, 10, 20].map(|n| of(n, 0.025)), [None, Some(0), Some(8), Some(52)]);
+        assert_eq!(of(10, 0.005), Some(3));
+        let of = |a, b| skipped_of(0.025, || mann_whitney(a, b));
+        assert_eq!([of(3, 3), of(4, 4), of(5, 5), of(8, 10)], [None, Some(0), Some(2), Some(17)]);
+        let exact = skipped_of(0.025, || signed_ranks(EXACT));
+        let (n, deviation) = (EXACT as f64, (EXACT as f64 * 51.0 * 101.0 / 24.0).sqrt());
+        let normal = Distribution::Normal { mean: n * (n + 1.0) / 4.0, deviation };
+        let normal = skipped_of(0.025, || match normal {
+            Distribution::Normal { mean, deviation } => Distribution::Normal { mean, deviation },
+            Distribution::Exact(..) => unreachable!(),
+        });
+        assert!(exact.unwrap().abs_diff(normal.unwrap()) <= 3, "{exact:?}, {normal:?}");
+    }
+
+    #[test]
+    fn classes_follow_from_the_interval() {
+        let class = |low, ratio, high| Interval { low, ratio, high }.class(Sense::More);
+        assert_eq!(class(1.3, 1.4, 1.6), Class::Better);
+        assert_eq!(class(0.7, 0.8, 0.9), Class::Worse);
+        assert_eq!(class(0.99, 1.0, 1.02), Class::Level);
+        assert_eq!(class(1.01, 1.02, 1.025), Class::Level, "less than the margin");
+        assert_eq!(class(0.75, 0.95, 1.15), Class::Unknown);
+        assert_eq!(class(0.9, 1.0, 1.1), Class::Unknown);
+        let cost = Interval { low: 0.7, ratio: 0.8, high: 0.9 }.class(Sense::Cheaper);
+        assert_eq!(cost.word(Sense::Cheaper), "cheaper");
+        assert_eq!(Interval::paired(&[1.0; 5], &[1.0; 5]), None, "too few");
+        assert_eq!(Interval::paired(&[1.0; 9], &[0.0; 9]), None, "no ratio");
+        let same = Interval::paired(&[3.0; 6], &[2.0; 6]).unwrap();
+        assert!(
+            (same.ratio - 1.5).abs() < 1e-9 && (same.low, same.high) == (same.ratio, same.ratio)
+        );
+    }
+
+    /// What one engine does in a round, with the noise of a machine.
+    type Noise = fn(&mut Rng) -> f64;
+
+    fn normal(random: &mut Rng) -> f64 {
+        (0..12).map(|_| random.f64()).sum::<f64>() - 6.0
+    }
+
+    fn even(random: &mut Rng) -> f64 {
+        (0.05 * normal(random)).exp()
+    }
+
+    /// One round in eight has lost a third of its time.
+    fn with_outliers(random: &mut Rng) -> f64 {
+        let hit = if random.u8(..8) == 0 { 0.67 } else { 1.0 };
+        hit * (0.03 * normal(random)).exp()
+    }
+
+    /// One of two ways, which chance decides: a thread on this CPU or on that.
+    fn two_ways(random: &mut Rng) -> f64 {
+        if random.bool() { 1.08 } else { 0.93 }
+    }
+
+    /// Rounds as `bench` makes them: more as long as the ratio is not known. The first has this
+    /// ratio to the others.
+    fn bench(random: &mut Rng, noise: Noise, others: usize, ratio: f64) -> Class {
+        let mut ours = Vec::new();
+        let mut theirs = vec![Vec::new(); others];
+        loop {
+            for _ in 0..5 {
+                // The machine drifts, for all of a round.
+                let drift = 1.0 + 0.02 * ours.len() as f64;
+                ours.push(ratio * drift * noise(random));
+                theirs.iter_mut().for_each(|side| side.push(drift * noise(random)));
+            }
+            let sides: Vec<&[f64]> = theirs.iter().map(Vec::as_slice).collect();
+            let found = Interval::to_the_best(&ours, &sides).map(|(_, found)| found);
+            let known = ours.len() >= LEAST_ROUNDS && found.is_some_and(|found| found.is_known());
+            if known || ours.len() >= 40 {
+                return class(found.as_ref(), Sense::More);
+            }
+        }
+    }
+
+    fn share(noise: Noise, others: usize, ratio: f64, is_meant: fn(Class) -> bool) -> f64 {
+        const RUNS: usize = 150;
+        let mut random = Rng::with_seed(7 + others as u64);
+        let found = (0..RUNS).map(|_| bench(&mut random, noise, others, ratio));
+        found.filter(|class| is_meant(*class)).count() as f64 / RUNS as f64
+    }
+
+    const NOISES: [Noise; 3] = [even, with_outliers, two_ways];
+
+    #[test]
+    fn the_same_under_two_names_is_called_different_in_one_of_twenty_at_most() {
+        for noise in NOISES {
+            let differs = |class| matches!(class, Class::Better | Class::Worse);
+            let found = [1, 4].map(|others| share(noise, others, 1.0, differs));
+            assert!(found.iter().all(|share| *share <= 0.05), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_tenth_more_is_found_and_never_turned_round() {
+        for noise in [even, with_outliers] {
+            let found = share(noise, 1, 1.1, |class| class == Class::Better);
+            assert!(found >= 0.95, "{found}");
+            assert_eq!(share(noise, 4, 0.9, |class| class == Class::Better), 0.0);
+            let found = share(noise, 4, 0.9, |class| class == Class::Worse);
+            assert!(found >= 0.95, "{found}");
+        }
+    }
+
+    #[test]
+    fn two_runs_are_compared_without_pairs() {
+        let a = [10.0, 10.05, 9.95, 10.1, 9.9];
+        let found = |b: &[f64]| class(Interval::unpaired(&a, b).as_ref(), Sense::More);
+        assert_eq!(found(&a.map(|value| value * 1.2)), Class::Better);
+        assert_eq!(found(&a.map(|value| value * 0.8)), Class::Worse);
+        assert_eq!(found(&a), Class::Level);
+        assert_eq!(found(&[9.0, 11.0, 10.0, 8.0, 12.0]), Class::Unknown);
+        assert_eq!(found(&[20.0; 3]), Class::Better);
+        assert_eq!(found(&[20.0; 1]), Class::Unknown, "too few");
+    }
+}
