@@ -100,6 +100,12 @@ impl Storage {
     }
 }
 
+/// Numbers of the CPUs that this process may use.
+pub fn cpus_allowed() -> Vec<usize> {
+    let Ok(set) = rustix::thread::sched_getaffinity(None) else { return Vec::new() };
+    (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()
+}
+
 /// The value of a kernel setting under /proc/sys.
 pub fn sysctl(name: &str) -> Option<String> {
     Some(read_to_string(Path::new("/proc/sys").join(name)).ok()?.trim().to_owned())

@@ -4,6 +4,7 @@ mod drive;
 mod engine;
 mod native;
 mod ours;
+pub mod outside;
 pub mod plots;
 mod stream;
 mod trial;

@@ -1,0 +1,168 @@
+//! What others do on the CPUs while something is measured: proc_stat(5), and /proc/pressure/cpu.
+
+use super::drive::cpu_time;
+use super::median;
+use crate::machine;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike as _;
+use serde::Serialize;
+use std::fs::read_to_string;
+use std::time::{Duration, Instant};
+
+/// A round is disturbed if others have had this much more of the CPU time than in the middle round.
+const BEYOND: f64 = 0.10;
+/// Shorter looks say nothing: the kernel counts in hundredths of a second.
+const SHORTEST: Duration = Duration::from_millis(200);
+
+/// The kernel's counters at one moment.
+pub struct Look {
+    at: Instant,
+    /// CPU time of this process and of the children that it has waited for.
+    own: Duration,
+    stat: String,
+    /// Microseconds in which somebody waited for a CPU.
+    waited: Option<u64>,
+}
+
+/// What happened between two looks, as parts of the time of the CPUs that this process may use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Outside {
+    /// Other processes and the kernel's own threads.
+    pub others: f64,
+    /// The hypervisor has run somebody else.
+    pub stolen: f64,
+    /// A part of the wall-clock time: a thread, perhaps our own, was ready and had no CPU.
+    pub waiting: f64,
+}
+
+impl Look {
+    /// Looks now.
+    pub fn now() -> Self {
+        let children = getrusage(UsageWho::RUSAGE_CHILDREN).map_or(0, |usage| {
+            usage.user_time().num_microseconds() + usage.system_time().num_microseconds()
+        });
+        let pressure = read_to_string("/proc/pressure/cpu").unwrap_or_default();
+        let total =
+            pressure.lines().find_map(|line| line.strip_prefix("some ")?.split("total=").nth(1));
+        Self {
+            at: Instant::now(),
+            own: cpu_time() + Duration::from_micros(children.cast_unsigned()),
+            stat: read_to_string("/proc/stat").unwrap_or_default(),
+            waited: total.and_then(|total| total.trim().parse().ok()),
+        }
+    }
+
+    /// What has happened since; none if that cannot be told.
+    pub fn elapsed(&self) -> Option<Outside> {
+        let now = Self::now();
+        let (seconds, own) = (now.at - self.at, now.own.saturating_sub(self.own));
+        if seconds < SHORTEST {
+            return None;
+        }
+        let waited = self.waited.zip(now.waited).map_or(0, |(then, now)| now.saturating_sub(then));
+        let cpus = machine::cpus_allowed();
+        let between = Ticks::of(&now.stat, &cpus)?.since(Ticks::of(&self.stat, &cpus)?);
+        let ticks = between.all.max(1) as f64;
+        let whole = seconds.as_secs_f64() * cpus.len() as f64;
+        Some(Outside {
+            others: (between.busy as f64 / ticks - own.as_secs_f64() / whole).clamp(0.0, 1.0),
+            stolen: between.stolen as f64 / ticks,
+            waiting: waited as f64 / 1e6 / seconds.as_secs_f64(),
+        })
+    }
+}
+
+impl Outside {
+    fn taken(&self) -> f64 {
+        self.others + self.stolen
+    }
+}
+
+/// What of a run has had more from outside than its other rounds. What is always there is the
+/// machine as it is; see [`usual`].
+pub fn disturbed(rounds: &[Option<Outside>]) -> Vec<bool> {
+    let known = || rounds.iter().flatten();
+    let middle = |of: fn(&Outside) -> f64| median(known().map(of).collect()).unwrap_or_default();
+    let (taken, waiting) = (middle(Outside::taken), middle(|one| one.waiting));
+    let is_disturbed =
+        |one: &Outside| one.taken() > taken + BEYOND || one.waiting > waiting + 2.0 * BEYOND;
+    let judged = known().count() > 2;
+    rounds.iter().map(|round| judged && round.as_ref().is_some_and(is_disturbed)).collect()
+}
+
+/// What others have had of the CPU time in the middle round.
+pub fn usual<'a>(rounds: impl Iterator<Item = &'a Outside>) -> f64 {
+    median(rounds.map(Outside::taken).collect()).unwrap_or_default()
+}
+
+/// Counters of some CPUs together.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Ticks {
+    busy: u64,
+    stolen: u64,
+    all: u64,
+}
+
+impl Ticks {
+    fn of(stat: &str, cpus: &[usize]) -> Option<Self> {
+        let mut sum = Self::default();
+        for line in stat.lines().filter_map(|line| line.strip_prefix("cpu")) {
+            let mut fields = line.split_ascii_whitespace();
+            let number = fields.next().and_then(|number| number.parse().ok());
+            if line.starts_with(' ') || !number.is_some_and(|number| cpus.contains(&number)) {
+                continue;
+            }
+            // user, nice, system, idle, iowait, irq, softirq, steal; what guests use is in user.
+            let times: Vec<u64> = fields.take(8).filter_map(|time| time.parse().ok()).collect();
+            let &[user, nice, system, _idle, _iowait, irq, softirq, stolen] = &times[..] else {
+                return None;
+            };
+            sum.busy += user + nice + system + irq + softirq;
+            sum.stolen += stolen;
+            sum.all += times.iter().sum::<u64>();
+        }
+        (sum.all > 0).then_some(sum)
+    }
+
+    fn since(self, then: Self) -> Self {
+        Self {
+            busy: self.busy.saturating_sub(then.busy),
+            stolen: self.stolen.saturating_sub(then.stolen),
+            all: self.all.saturating_sub(then.all),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_own_cpus_count_and_idle_ones_are_not_busy() {
+        let stat =
+            "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 1 2 3 10 20 4 5 6 0 0\ncpu1 7 0 0 3 0 0 0 0 0 0\n";
+        let expected = Ticks { busy: 15, stolen: 6, all: 51 };
+        assert_eq!(Ticks::of(stat, &[0]), Some(expected));
+        assert_eq!(Ticks::of(stat, &[0, 1]).unwrap().busy, 22);
+        assert_eq!((Ticks::of("", &[0]), Ticks::of("cpu0 1\n", &[0])), (None, None));
+    }
+
+    #[test]
+    fn a_round_is_disturbed_by_more_than_the_machine_always_has() {
+        let round = |others, waiting| Some(Outside { others, stolen: 0.0, waiting });
+        let burst = [round(0.02, 0.0), round(0.4, 0.0), round(0.0, 0.0), round(0.01, 0.5), None];
+        assert_eq!(disturbed(&burst), [false, true, false, true, false]);
+        let always = [0.5, 0.49, 0.52, 0.51].map(|others| round(others, 0.9));
+        assert_eq!(disturbed(&always), [false; 4]);
+        assert!((usual(always.iter().flatten()) - 0.505).abs() < 1e-9);
+        assert_eq!(disturbed(&burst[..2]), [false; 2], "two rounds have no middle");
+    }
+
+    #[test]
+    fn a_look_is_a_part_of_the_whole() {
+        let look = Look { at: Instant::now() - Duration::from_secs(1), ..Look::now() };
+        // The same counters again say nothing; on a machine that counts, parts are parts.
+        assert!(look.elapsed().is_none_or(|found| (0.0..=1.0).contains(&found.others)));
+        assert_eq!(Look::now().elapsed(), None, "too short");
+    }
+}
