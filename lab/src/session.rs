@@ -213,10 +213,24 @@ pub fn bytes(total: u64, what: &'static str) -> ProgressBar {
 }
 
 /// A bar for so many runs, with a message.
-pub fn progress(steps: u64) -> ProgressBar {
+pub fn steps(steps: u64) -> ProgressBar {
     let bar = ProgressBar::new(steps);
     bar.set_style(style("{pos}/{len} {wide_bar} {eta} left · {msg}"));
     bar
+}
+
+/// A bar for so much time, in milliseconds, with a message.
+pub fn progress(time: Duration) -> ProgressBar {
+    let bar = ProgressBar::new(time.as_millis() as u64);
+    bar.set_style(style("{wide_bar} at most {eta} left · {msg}"));
+    bar
+}
+
+/// The exit status of a command that has no figure to show.
+pub fn nothing_measured(command: &str, refused: bool) -> ExitCode {
+    let why = if refused { "all of it was refused" } else { "there is no figure" };
+    tell(format_args!("uringlet {command}: nothing was measured: {why}"));
+    if refused { ExitCode::from(REFUSED) } else { ExitCode::FAILURE }
 }
 
 fn style(template: &str) -> ProgressStyle {
@@ -294,8 +308,13 @@ pub fn table(heads: impl IntoIterator<Item = String>) -> Table {
     table
 }
 
+/// Columns of the terminal that standard output is.
+pub fn terminal_width() -> Option<usize> {
+    Table::new().width().map(usize::from)
+}
+
 /// The table's lines, the columns in `right` aligned to the right.
-pub fn lines(table: &mut Table, right: std::ops::Range<usize>) -> String {
+pub fn lines(table: &mut Table, right: &[usize]) -> String {
     for (at, column) in table.column_iter_mut().enumerate() {
         column.set_padding((if at == 0 { 2 } else { 0 }, 2));
         if right.contains(&at) {

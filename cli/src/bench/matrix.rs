@@ -1,17 +1,22 @@
 //! Every cell of the table: what can be measured, in which order, and what came out.
 
+use super::comparison::{Comparison, Side};
 use crate::machine::Storage;
 use crate::scratch::Scratch;
 use crate::size;
+use fastrand::Rng;
 use serde::Serialize;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use uringlet_lab::bench::outside::{self, Look, Outside};
 use uringlet_lab::bench::{
-    Engine, Figure, LatencyFigure, Load, Trial, Workload, exclusion, interleaved, median,
+    Engine, Figure, LatencyFigure, Load, Trial, Workload, exclusion, median,
 };
+use uringlet_lab::verdict::LEAST_ROUNDS;
 
-/// What preparing and ending a run takes beside its seconds, on a quick disk.
-const OVERHEAD: f64 = 0.05;
+/// Rounds of a line before the next one has its turn.
+const ROUNDS_PER_TURN: usize = 5;
 
 /// Bytes in flight.
 pub const MOST_BUFFERS: u64 = 1 << 30;
@@ -21,8 +26,12 @@ pub const MOST_BUFFERS: u64 = 1 << 30;
 pub struct Settings {
     /// Seconds per cell and round.
     pub seconds: f64,
-    /// Number of rounds.
-    pub rounds: u32,
+    /// So many rounds, whatever comes out; none: until ratios are known, or the budget is used.
+    pub rounds: Option<u32>,
+    /// Seconds for everything.
+    pub budget: f64,
+    /// Of the order in the rounds.
+    pub seed: u64,
     /// One block size for all workloads.
     pub block: Option<u64>,
     /// Bytes used of the file.
@@ -60,7 +69,7 @@ pub struct Cell {
     pub engine: Engine,
     /// One for each round.
     pub figures: Vec<Figure>,
-    /// From a run of its own, after the rounds: reading the clock costs what is measured here.
+    /// From a run of its own, before the rounds: reading the clock costs what is measured here.
     pub latency: Option<LatencyFigure>,
     /// Why there are no (more) figures.
     pub not_measured: Option<String>,
@@ -69,19 +78,25 @@ pub struct Cell {
 impl Cell {
     /// Median of the rounds' requests per second; none if any round failed.
     pub fn iops(&self) -> Option<f64> {
-        self.side()?.iops()
+        median(self.side()?.iops)
     }
 
     /// Median of the rounds' CPU time per request.
     pub fn cpu_us(&self) -> Option<f64> {
-        self.side()?.cpu_us()
+        median(self.side()?.cpu_us)
     }
 
     /// For a comparison; none if any round failed.
     fn side(&self) -> Option<Side<Engine>> {
         let of = |value: fn(&Figure) -> f64| self.figures.iter().map(value).collect();
         let (iops, cpu_us) = (of(|figure| figure.iops), of(|figure| figure.cpu_us_per_request));
-        self.not_measured.is_none().then_some(Side { engine: self.engine, iops, cpu_us })
+        let measured = self.not_measured.is_none() && !self.figures.is_empty();
+        measured.then_some(Side { engine: self.engine, iops, cpu_us })
+    }
+
+    /// Requests in flight: a synchronous engine has one at any depth.
+    pub fn in_flight(&self) -> usize {
+        if self.engine.is_synchronous() { 1 } else { self.depth }
     }
 
     /// What uringlet had chosen at the end of the last round.
@@ -90,80 +105,25 @@ impl Cell {
     }
 }
 
-/// What one engine did, in the order of the rounds.
-pub struct Side<E> {
-    pub engine: E,
-    /// Requests per second.
-    pub iops: Vec<f64>,
-    /// CPU time per request.
-    pub cpu_us: Vec<f64>,
-}
-
-impl<E> Side<E> {
-    /// Median of the rounds' requests per second.
-    pub fn iops(&self) -> Option<f64> {
-        median(self.iops.clone())
-    }
-
-    /// Median of the rounds' CPU time per request.
-    pub fn cpu_us(&self) -> Option<f64> {
-        median(self.cpu_us.clone())
-    }
-}
-
-/// uringlet against the best native engine of one line.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Comparison<E> {
-    /// uringlet's side.
-    pub engine: E,
-    /// The best native one by its median.
-    pub best_native: E,
-    /// Median divided by median.
-    pub ratio: f64,
-    /// Lowest ratio of a single round.
-    pub ratio_min: f64,
-    /// Highest ratio of a single round.
-    pub ratio_max: f64,
-    /// CPU time per request, median divided by median.
-    pub cpu_ratio: f64,
-}
-
-impl<E> Comparison<E> {
-    /// If there are natives, and figures on both sides.
-    pub fn of(ours: Side<E>, natives: impl Iterator<Item = Side<E>>) -> Option<Self> {
-        let (best, theirs) = natives
-            .filter_map(|side| side.iops().map(|iops| (side, iops)))
-            .max_by(|(_, left), (_, right)| left.total_cmp(right))?;
-        let rounds = ours.iops.iter().zip(&best.iops).map(|(our, their)| our / their);
-        Some(Self {
-            ratio: ours.iops()? / theirs,
-            ratio_min: rounds.clone().fold(f64::INFINITY, f64::min),
-            ratio_max: rounds.fold(0.0, f64::max),
-            cpu_ratio: ours.cpu_us()? / best.cpu_us()?,
-            engine: ours.engine,
-            best_native: best.engine,
-        })
-    }
-
-    /// The same with other words for the engines.
-    pub fn named<N>(self, name: impl Fn(E) -> N) -> Comparison<N> {
-        let Self { engine, best_native, ratio, ratio_min, ratio_max, cpu_ratio } = self;
-        let (engine, best_native) = (name(engine), name(best_native));
-        Comparison { engine, best_native, ratio, ratio_min, ratio_max, cpu_ratio }
-    }
-
-    /// The ratio as it is printed, to two decimals, is at least 1.00.
-    pub fn is_first(&self) -> bool {
-        (self.ratio * 100.0).round() >= 100.0
-    }
-}
-
 /// All cells.
 pub struct Matrix {
     /// What the user chose.
     pub settings: Settings,
-    /// In the order of the table.
+    /// In the order of the table; those of a line follow each other.
     pub cells: Vec<Cell>,
+    /// Workloads at a depth.
+    pub lines: Vec<Line>,
+}
+
+/// The cells of one workload at one depth: they are run in rounds, each of which has all of them.
+pub struct Line {
+    pub workload: Workload,
+    pub depth: usize,
+    pub cells: Range<usize>,
+    /// What others did in each round.
+    pub outside: Vec<Option<Outside>>,
+    /// Rounds that were taken out, since others had more of the CPUs than usual.
+    pub disturbed: usize,
 }
 
 impl Matrix {
@@ -176,53 +136,51 @@ impl Matrix {
         for &workload in &settings.workloads {
             let block = settings.block(workload);
             let excluded = exclusion(&settings.load(workload), scratch, storage);
-            let mut measure = |depth, engine: Engine, refusal: &Option<String>| {
-                let too_much = (block * depth as u64 > MOST_BUFFERS).then(|| {
-                    let most = size::short(MOST_BUFFERS);
-                    format!(
-                        "expected at most {most} in flight: a smaller --depth, or a smaller --bs"
-                    )
-                });
-                let not_measured = refusal.clone().or_else(|| excluded.clone()).or(too_much);
-                cells.push(Cell {
-                    workload,
-                    block,
-                    depth,
-                    engine,
-                    figures: Vec::new(),
-                    latency: None,
-                    not_measured,
-                });
-            };
-            for (engine, refusal) in refused.iter().filter(|(engine, _)| engine.is_synchronous()) {
-                measure(1, *engine, refusal);
-            }
             for &depth in &settings.depths {
-                for (engine, refusal) in refused.iter().filter(|(e, _)| !e.is_synchronous()) {
-                    measure(depth, *engine, refusal);
+                for (engine, refusal) in &refused {
+                    let too_much = (block * depth as u64 > MOST_BUFFERS).then(|| {
+                        let most = size::short(MOST_BUFFERS);
+                        format!(
+                            "expected at most {most} in flight: a smaller --depth, or a smaller \
+                             --bs"
+                        )
+                    });
+                    let not_measured = refusal.clone().or_else(|| excluded.clone()).or(too_much);
+                    let (figures, latency, engine) = (Vec::new(), None, *engine);
+                    let cell =
+                        Cell { workload, block, depth, engine, figures, latency, not_measured };
+                    cells.push(cell);
                 }
             }
         }
-        Self { settings, cells }
+        Self::of(settings, cells)
     }
 
-    /// Cells times rounds, without those that cannot work; the run for latencies is one more round.
-    pub fn steps(&self) -> u64 {
-        let cells = self.cells.iter().filter(|cell| cell.not_measured.is_none()).count();
-        cells as u64 * (u64::from(self.settings.rounds) + 1)
+    fn of(settings: Settings, cells: Vec<Cell>) -> Self {
+        let mut lines: Vec<Line> = Vec::new();
+        for (at, cell) in cells.iter().enumerate() {
+            let Cell { workload, depth, .. } = *cell;
+            match lines.last_mut() {
+                Some(line) if (line.workload, line.depth) == (workload, depth) => {
+                    line.cells.end = at + 1;
+                }
+                _ => lines.push(Line {
+                    workload,
+                    depth,
+                    cells: at..at + 1,
+                    outside: Vec::new(),
+                    disturbed: 0,
+                }),
+            }
+        }
+        Self { settings, cells, lines }
     }
 
-    /// How long it takes, about.
-    pub fn estimate(&self) -> Duration {
-        Duration::from_secs_f64(self.steps() as f64 * (self.settings.seconds + OVERHEAD))
-    }
-
-    /// The cell of one line; a synchronous engine has one for all lines of a workload.
+    /// The cell of one line.
     pub fn cell(&self, workload: Workload, depth: usize, engine: Engine) -> Option<&Cell> {
-        self.cells.iter().find(|cell| {
-            let depth_fits = cell.depth == depth || engine.is_synchronous();
-            cell.workload == workload && depth_fits && cell.engine == engine
-        })
+        self.cells
+            .iter()
+            .find(|cell| (cell.workload, cell.depth, cell.engine) == (workload, depth, engine))
     }
 
     /// uringlet's side of the comparison: `auto`, or else the first of its engines that was chosen.
@@ -233,119 +191,171 @@ impl Matrix {
     }
 
     /// uringlet against the best native engine, if both sides have figures.
-    pub fn comparison(&self, workload: Workload, depth: usize) -> Option<Comparison<Engine>> {
-        let ours = self.cell(workload, depth, self.subject()?)?;
-        let natives = self.settings.engines.iter().filter(|engine| engine.is_native());
-        let natives = natives.filter_map(|&engine| self.cell(workload, depth, engine)?.side());
-        Comparison::of(ours.side()?, natives)
+    pub fn comparison(&self, line: &Line) -> Option<Comparison<Engine>> {
+        let subject = self.subject()?;
+        let cells = &self.cells[line.cells.clone()];
+        let ours = cells.iter().find(|cell| cell.engine == subject)?;
+        let natives = cells.iter().filter(|cell| cell.engine.is_native());
+        Comparison::of(ours.side()?, natives.filter_map(Cell::side))
     }
 
-    /// Runs all rounds, and then once more for latencies. `progress` hears of every cell before it
-    /// is run.
+    /// How long it takes at most.
+    pub fn takes(&self) -> Duration {
+        match self.settings.rounds {
+            None => Duration::from_secs_f64(self.settings.budget),
+            Some(rounds) => {
+                let cells = self.cells.iter().filter(|cell| cell.not_measured.is_none()).count();
+                let runs = cells as f64 * (f64::from(rounds) + 1.0);
+                // Preparing and ending a run takes some time, too.
+                Duration::from_secs_f64(runs * (self.settings.seconds + 0.05))
+            }
+        }
+    }
+
+    /// Enough rounds of a line are known.
+    fn is_done(&self, line: &Line) -> bool {
+        let cells = &self.cells[line.cells.clone()];
+        let rounds = line.outside.len();
+        match self.settings.rounds {
+            _ if cells.iter().all(|cell| cell.not_measured.is_some()) => true,
+            Some(wanted) => rounds >= wanted as usize,
+            None => {
+                let known = |found: &Comparison<Engine>| found.is_known();
+                rounds >= LEAST_ROUNDS && self.comparison(line).is_none_or(|c| known(&c))
+            }
+        }
+    }
+
+    /// Runs rounds of all lines in turn, and goes on with those of which the ratio is not known.
+    /// `progress` hears of every run before it, and of every line after its turn.
     pub fn measure(
         &mut self,
         scratch: &Scratch,
         stop: &AtomicBool,
-        mut progress: impl FnMut(String),
+        mut progress: impl FnMut(Progress<'_>),
     ) {
         scratch.expect_random_reads();
-        let rounds = self.settings.rounds;
-        let lines = self
-            .cells
-            .chunk_by(|left, right| (left.workload, left.depth) == (right.workload, right.depth));
-        let lengths: Vec<usize> = lines.map(<[Cell]>::len).collect();
-        for (round, index) in interleaved(&lengths, rounds + 1) {
-            let Cell { workload, depth, engine, .. } = self.cells[index];
-            if self.cells[index].not_measured.is_some() {
-                continue;
+        let begin = Instant::now();
+        let deadline = begin + Duration::from_secs_f64(self.settings.budget);
+        let goes_by_time = self.settings.rounds.is_none();
+        let mut random = Rng::with_seed(self.settings.seed);
+        for pass in 0.. {
+            let open = |at: &usize| !self.is_done(&self.lines[*at]);
+            let open: Vec<usize> = (0..self.lines.len()).filter(open).collect();
+            if open.is_empty() {
+                return;
             }
-            let timed = round == rounds;
-            let which =
-                if timed { "latencies".into() } else { format!("round {} of {rounds}", round + 1) };
-            let (label, name) = (workload.label(), engine.name());
-            progress(format!("{which} · {label} · depth {depth} · {name}"));
-            let seed = u64::from(round) << 32 | (depth as u64) << 8 | workload as u64;
+            for (turn, &at) in open.iter().enumerate() {
+                let now = Instant::now();
+                if goes_by_time && pass > 0 && now >= deadline {
+                    return;
+                }
+                // A slow disk gets fewer rounds, so that each line has some.
+                let share = deadline.saturating_duration_since(now) / (open.len() - turn) as u32;
+                if pass == 0 {
+                    self.round(at, &mut random, true, scratch, stop, &mut progress);
+                }
+                for round in 0..ROUNDS_PER_TURN {
+                    let over = match goes_by_time {
+                        true => round > 0 && now.elapsed() >= share,
+                        false => self.is_done(&self.lines[at]),
+                    };
+                    if over || stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    self.round(at, &mut random, false, scratch, stop, &mut progress);
+                }
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                self.take_out_disturbed(at);
+                progress(Progress::Turn(self, &self.lines[at]));
+            }
+        }
+    }
+
+    /// Each engine of a line once, in an order of chance; a timed round is for latencies.
+    fn round(
+        &mut self,
+        at: usize,
+        random: &mut Rng,
+        timed: bool,
+        scratch: &Scratch,
+        stop: &AtomicBool,
+        progress: &mut impl FnMut(Progress<'_>),
+    ) {
+        let mut order: Vec<usize> = self.lines[at].cells.clone().collect();
+        order.retain(|&index| self.cells[index].not_measured.is_none());
+        random.shuffle(&mut order);
+        // The same offsets for all.
+        let seed = random.u64(..);
+        let look = Look::now();
+        let mut figures = Vec::new();
+        for index in order {
+            let Cell { workload, engine, .. } = self.cells[index];
+            progress(Progress::Run(&self.cells[index]));
             let trial = Trial {
                 engine,
                 pool: None,
                 load: self.settings.load(workload),
-                depth,
+                depth: self.cells[index].in_flight(),
                 seed,
-                pattern: seed << 16 | index as u64,
+                pattern: seed.wrapping_add(index as u64),
                 duration: Duration::from_secs_f64(self.settings.seconds),
                 timed,
             };
             let result = trial.run(scratch, stop);
+            // A round without some of its engines is none.
             if stop.load(Ordering::Relaxed) {
                 return;
             }
-            let cell = &mut self.cells[index];
             match result {
-                Ok(figure) if timed => cell.latency = figure.latency,
-                Ok(figure) => cell.figures.push(figure),
-                Err(reason) => cell.not_measured = Some(reason),
+                Ok(figure) => figures.push((index, figure)),
+                Err(reason) => self.cells[index].not_measured = Some(reason),
+            }
+        }
+        if !timed {
+            self.lines[at].outside.push(look.elapsed());
+        }
+        for (index, figure) in figures {
+            match timed {
+                true => self.cells[index].latency = figure.latency,
+                false => self.cells[index].figures.push(figure),
             }
         }
     }
-}
 
-/// The last lines of the report.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Summary {
-    /// uringlet's side.
-    pub engine: Engine,
-    /// Workloads and depths at which both sides have a figure.
-    pub cells: usize,
-    /// Those of them with a ratio that is printed as 1.00 or more.
-    pub first: usize,
-    /// Geometric mean of the ratios.
-    pub geometric_mean: f64,
-    /// The lowest ratio.
-    pub worst: Extreme,
-    /// The highest ratio of CPU time per request among direct loads.
-    pub worst_direct_cpu: Option<Extreme>,
-}
-
-/// One line's figure, and which line that is.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Extreme {
-    /// uringlet's figure divided by the other one.
-    pub ratio: f64,
-    /// The load.
-    pub workload: Workload,
-    /// Requests in flight.
-    pub depth: usize,
-    /// Compared with.
-    pub against: Engine,
-}
-
-impl Matrix {
-    /// Of all lines that have a comparison; none if no line has.
-    pub fn summary(&self) -> Option<Summary> {
-        let mut found = Vec::new();
-        for &workload in &self.settings.workloads {
-            for &depth in &self.settings.depths {
-                found.extend(self.comparison(workload, depth).map(|c| (workload, depth, c)));
-            }
+    /// Of a line; not if most would go.
+    fn take_out_disturbed(&mut self, at: usize) {
+        let line = &mut self.lines[at];
+        let disturbed = outside::disturbed(&line.outside);
+        let count = disturbed.iter().filter(|disturbed| **disturbed).count();
+        if line.disturbed + count > line.outside.len() - count {
+            return;
         }
-        let extreme =
-            |of: fn(&Comparison<Engine>) -> f64,
-             &(workload, depth, ref c): &(_, _, Comparison<Engine>)| {
-                Extreme { ratio: of(c), workload, depth, against: c.best_native }
-            };
-        let ratios = || found.iter().map(|line| extreme(|c| c.ratio, line));
-        let direct = found.iter().filter(|(workload, ..)| self.settings.load(*workload).direct);
-        let by_ratio = |left: &Extreme, right: &Extreme| left.ratio.total_cmp(&right.ratio);
-        Some(Summary {
-            engine: self.subject()?,
-            cells: found.len(),
-            first: found.iter().filter(|(.., comparison)| comparison.is_first()).count(),
-            geometric_mean: (ratios().map(|e| e.ratio.ln()).sum::<f64>() / found.len() as f64)
-                .exp(),
-            worst: ratios().min_by(by_ratio)?,
-            worst_direct_cpu: direct.map(|line| extreme(|c| c.cpu_ratio, line)).max_by(by_ratio),
-        })
+        line.disturbed += count;
+        let keep = || disturbed.iter().map(|disturbed| !disturbed);
+        let mut kept = keep();
+        line.outside.retain(|_| kept.next() == Some(true));
+        for cell in &mut self.cells[line.cells.clone()] {
+            let mut kept = keep();
+            // A cell that failed has fewer rounds, and is not compared.
+            cell.figures.retain(|_| kept.next() != Some(false));
+        }
     }
+
+    /// What others had of the CPU time in the middle round, 0 to 1.
+    pub fn usual_outside(&self) -> f64 {
+        outside::usual(self.lines.iter().flat_map(|line| line.outside.iter().flatten()))
+    }
+}
+
+/// What is going on.
+pub enum Progress<'a> {
+    /// It is run next.
+    Run(&'a Cell),
+    /// It has had its turn.
+    Turn(&'a Matrix, &'a Line),
 }
 
 #[cfg(test)]
@@ -376,63 +386,77 @@ mod tests {
     fn matrix(cells: Vec<Cell>) -> Matrix {
         let settings = Settings {
             seconds: 1.0,
-            rounds: 3,
+            rounds: None,
+            budget: 1.0,
+            seed: 1,
             block: None,
             file_size: 1 << 20,
             depths: vec![1, 32],
             engines: vec![Engine::Psync, Engine::Libaio, Engine::OursAuto],
             workloads: vec![Workload::DirectRead],
         };
-        Matrix { settings, cells }
+        Matrix::of(settings, cells)
     }
 
     #[test]
-    fn the_ratio_is_to_the_best_native_median() {
-        let matrix = matrix(vec![
-            cell(Engine::Psync, 1, &[10.0, 10.0, 1000.0]),
-            cell(Engine::Libaio, 32, &[19.0, 20.0, 21.0]),
-            cell(Engine::OursAuto, 32, &[19.0, 30.0, 42.0]),
+    fn a_failed_cell_is_not_compared() {
+        let mut matrix = matrix(vec![
+            cell(Engine::Psync, 32, &[40.0; 10]),
+            cell(Engine::Libaio, 32, &[99.0; 10]),
+            cell(Engine::OursAuto, 32, &[20.0; 10]),
         ]);
-        let found = matrix.comparison(Workload::DirectRead, 32).unwrap();
-        assert_eq!((found.best_native, found.ratio), (Engine::Libaio, 1.5));
-        assert_eq!((found.ratio_min, found.ratio_max), (1.0, 2.0));
-    }
-
-    #[test]
-    fn psync_counts_at_every_depth_and_failed_cells_at_none() {
-        let mut cells = vec![
-            cell(Engine::Psync, 1, &[40.0]),
-            cell(Engine::Libaio, 32, &[99.0]),
-            cell(Engine::OursAuto, 32, &[20.0]),
-        ];
-        cells[1].not_measured = Some("short".into());
-        let mut matrix = matrix(cells);
-        let found = matrix.comparison(Workload::DirectRead, 32).unwrap();
-        assert_eq!((found.best_native, found.ratio), (Engine::Psync, 0.5));
-        assert_eq!(matrix.comparison(Workload::DirectRead, 1), None);
+        matrix.cells[1].not_measured = Some("short".into());
+        let found = matrix.comparison(&matrix.lines[0]).unwrap();
+        assert_eq!((found.best_native, found.rate.word()), (Engine::Psync, "slower"));
         matrix.cells[2].not_measured = Some("refused".into());
-        assert_eq!(matrix.comparison(Workload::DirectRead, 32), None);
+        assert_eq!(matrix.comparison(&matrix.lines[0]), None);
     }
 
     #[test]
-    fn the_summary_counts_what_is_printed_as_one_and_names_the_worst() {
-        let matrix = matrix(vec![
-            cell(Engine::Psync, 1, &[10.0]),
-            cell(Engine::OursAuto, 1, &[9.96]),
-            cell(Engine::Libaio, 32, &[20.0]),
-            cell(Engine::OursAuto, 32, &[5.0]),
+    fn lines_have_their_cells_and_are_done_when_their_ratio_is_known() {
+        let steady = |engine, depth, iops| cell(engine, depth, &[iops; 10]);
+        let mut matrix = matrix(vec![
+            steady(Engine::Psync, 1, 10.0),
+            steady(Engine::OursAuto, 1, 11.0),
+            cell(Engine::Psync, 32, &[10.0, 20.0, 10.0, 20.0, 10.0, 20.0, 10.0, 20.0, 10.0, 20.0]),
+            steady(Engine::OursAuto, 32, 11.0),
         ]);
-        let summary = matrix.summary().unwrap();
-        assert_eq!((summary.cells, summary.first), (2, 1));
-        assert!((summary.geometric_mean - (0.996f64 * 0.25).sqrt()).abs() < 1e-9);
-        assert_eq!((summary.worst.depth, summary.worst.against), (32, Engine::Libaio));
-        assert_eq!(summary.worst_direct_cpu.unwrap().ratio, 4.0);
+        for line in &mut matrix.lines {
+            line.outside = vec![None; 10];
+        }
+        let ranges: Vec<_> = matrix.lines.iter().map(|line| line.cells.clone()).collect();
+        assert_eq!(ranges, [0..2, 2..4]);
+        let done = |matrix: &Matrix| [0, 1].map(|at| matrix.is_done(&matrix.lines[at]));
+        assert_eq!(done(&matrix), [true, false]);
+        matrix.settings.rounds = Some(10);
+        assert_eq!(done(&matrix), [true, true]);
+        matrix.settings.rounds = Some(11);
+        assert_eq!(done(&matrix), [false, false]);
     }
 
     #[test]
-    fn without_our_side_there_is_nothing_to_sum_up() {
+    fn disturbed_rounds_are_taken_out_of_every_cell_unless_most_are() {
+        let round = |others| Some(Outside { others, ..Outside::default() });
+        let mut matrix = matrix(vec![
+            cell(Engine::Psync, 1, &[1.0, 2.0, 3.0, 4.0]),
+            cell(Engine::OursAuto, 1, &[1.0, 2.0, 3.0, 4.0]),
+        ]);
+        matrix.lines[0].outside = [0.0, 0.9, 0.0, 0.0].map(round).to_vec();
+        matrix.take_out_disturbed(0);
+        for cell in &matrix.cells {
+            assert_eq!(cell.figures.iter().map(|f| f.iops).collect::<Vec<_>>(), [1.0, 3.0, 4.0]);
+        }
+        assert_eq!((matrix.lines[0].disturbed, matrix.lines[0].outside.len()), (1, 3));
+        matrix.lines[0].disturbed = 2;
+        matrix.lines[0].outside[0] = round(0.9);
+        matrix.take_out_disturbed(0);
+        assert_eq!(matrix.lines[0].outside.len(), 3, "then that is how the machine is");
+    }
+
+    #[test]
+    fn our_side_is_auto_or_the_first_of_ours() {
         let mut matrix = matrix(vec![cell(Engine::Psync, 1, &[10.0])]);
-        assert_eq!(matrix.summary(), None);
+        assert_eq!(matrix.comparison(&matrix.lines[0]), None);
         matrix.settings.engines = vec![Engine::Psync, Engine::OursPosixAio, Engine::OursWorkers];
         assert_eq!(matrix.subject(), Some(Engine::OursPosixAio));
     }

@@ -1,5 +1,7 @@
 //! `uringlet bench`: uringlet's engines against the native interfaces, on the user's own disk.
 
+mod comparison;
+mod conclusion;
 mod fio;
 mod fio_json;
 mod matrix;
@@ -12,10 +14,11 @@ use crate::session::{self, STOP, Session};
 use crate::size;
 use anyhow::Result;
 use clap::{Args, ValueEnum as _};
-use matrix::{MOST_BUFFERS, Matrix, Settings};
+use matrix::{MOST_BUFFERS, Matrix, Progress, Settings};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
+use std::time::{SystemTime, UNIX_EPOCH};
 use uringlet_lab::bench::{Engine, Workload, seconds};
 
 /// More in flight than this says nothing about anybody's program.
@@ -29,10 +32,11 @@ const METHOD: &str = include_str!("../../help/bench-method.txt");
 const JOBS: &str = include_str!("../../help/bench-jobs.txt");
 
 const STATUS: &str = "\
-Exit status: 0; 1 if the benchmark failed; 2 if it was refused; 130 after Ctrl-C.";
+Exit status: 0 if something was measured, whatever came out; 1 if the benchmark failed or measured
+nothing; 2 if it was refused, by the command or everywhere by the machine; 130 after Ctrl-C.";
 
 /// Compares uringlet with plain pread/pwrite, Linux AIO, io_uring and POSIX AIO on your disk, in
-/// under 2 minutes.
+/// 90 seconds.
 #[derive(Args)]
 #[command(after_help = session::help(&[EXAMPLES, METHOD, JOBS, STATUS]))]
 pub struct Arguments {
@@ -64,17 +68,25 @@ pub struct Arguments {
     #[arg(long, value_delimiter = ',', value_enum)]
     workloads: Vec<Workload>,
 
-    /// Seconds for each engine, line and round, at most so many for a job [default: 0.2; with
-    /// --full 0.5]
-    #[arg(long, value_parser = seconds, allow_hyphen_values = true)]
+    /// How long each engine runs in a round: 50ms, 0.2, 2s; a job at most so long [default: 50ms]
+    #[arg(long, value_name = "TIME", value_parser = seconds, allow_hyphen_values = true)]
     seconds: Option<f64>,
 
-    /// Rounds, over which the median is taken
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000),
-          allow_hyphen_values = true)]
-    rounds: u32,
+    /// Time for everything: rounds go on until each ratio is known to 3 %, or this time is used
+    /// [default: 90s; with --full 10m]
+    #[arg(long, value_name = "TIME", value_parser = seconds, allow_hyphen_values = true,
+          conflicts_with_all = ["rounds", "jobs"])]
+    budget: Option<f64>,
 
-    /// The whole matrix: every engine and workload at depths 1, 8, 32 and 74, about 10 minutes
+    /// So many rounds, whatever comes out [default: until known; of a job 6]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000), allow_hyphen_values = true)]
+    rounds: Option<u32>,
+
+    /// Of the random order in the rounds, to repeat a run [default: the time]
+    #[arg(long, value_name = "NUMBER", conflicts_with = "jobs")]
+    seed: Option<u64>,
+
+    /// The whole matrix: every engine and workload at depths 1, 8, 32 and 74
     #[arg(long)]
     full: bool,
 
@@ -97,13 +109,16 @@ fn depth(text: &str) -> Result<usize, String> {
 
 impl Arguments {
     fn settings(&self, file_size: u64) -> Settings {
-        let (depths, engines, seconds) = match self.full {
-            true => (&[1, 8, 32, 74][..], &Engine::ALL[..], 0.5),
-            false => (&[1, 32][..], &Engine::DEFAULT[..], 0.2),
+        let (depths, engines, budget) = match self.full {
+            true => (&[1, 8, 32, 74][..], &Engine::ALL[..], 600.0),
+            false => (&[1, 32][..], &Engine::DEFAULT[..], 90.0),
         };
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Settings {
-            seconds: self.seconds.unwrap_or(seconds),
+            seconds: self.seconds.unwrap_or(0.05),
             rounds: self.rounds,
+            budget: self.budget.unwrap_or(budget),
+            seed: self.seed.unwrap_or(time.as_secs()),
             block: self.bs,
             file_size,
             depths: without_repeats(&self.depth, depths),
@@ -156,10 +171,16 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     session.begin(&header)?;
 
     if session::fill(&scratch)? {
-        let bar = session::progress(matrix.steps());
-        matrix.measure(&scratch, &STOP, |what| {
-            bar.set_message(what);
-            bar.inc(1);
+        let bar = session::progress(matrix.takes());
+        matrix.measure(&scratch, &STOP, |progress| match progress {
+            Progress::Run(cell) => {
+                let (label, name, depth) = (cell.workload.label(), cell.engine.name(), cell.depth);
+                bar.set_position(bar.elapsed().as_millis() as u64);
+                bar.set_message(format!("{label} · depth {depth} · {name}"));
+            }
+            Progress::Turn(matrix, line) => {
+                report::so_far(matrix, line).inspect(|text| bar.println(text));
+            }
         });
         bar.finish_and_clear();
     }
@@ -167,7 +188,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let report = report::Report::new(&machine, &storage, &scratch, &matrix, interrupted);
     let document = report.document(header, METHOD);
     session::say(&document.text())?;
-    session.end(&report, &document)
+    let status = session.end(&report, &document)?;
+    if interrupted || matrix.cells.iter().any(|cell| cell.iops().is_some()) {
+        return Ok(status);
+    }
+    let refused = matrix.cells.iter().all(|cell| cell.not_measured.is_some());
+    Ok(session::nothing_measured("bench", refused))
 }
 
 /// What was given, or else the default, each item once.

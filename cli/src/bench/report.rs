@@ -1,11 +1,13 @@
 //! What the user gets: tables, what could not be measured, a summary, and the same as JSON.
 
+use super::comparison::Comparison;
+use super::conclusion::{self, Circumstances, Count, Verdict};
 use super::fio_json;
-use super::matrix::{Cell, Comparison, Extreme, Matrix, Settings, Summary};
+use super::matrix::{Cell, Matrix, Settings};
 use crate::machine::{Machine, Storage};
 use crate::report::{
     Axis, Bar, Bars, Cell as TableCell, Document, Figure, Group, Header, Key, NotMeasured, Record,
-    Scale, Section, Table, Tone,
+    Scale, Section, Table,
 };
 use crate::scratch::Scratch;
 use crate::{session, size};
@@ -15,9 +17,15 @@ use uringlet_lab::bench::{Engine, LatencyFigure, PERCENTILES, Workload, plots};
 /// What is known before the first measurement.
 pub fn header(machine: &Machine, storage: &Storage, scratch: &Scratch, matrix: &Matrix) -> Header {
     let Settings { rounds, seconds, .. } = matrix.settings;
+    let rounds = rounds.map_or_else(|| "until known".into(), |rounds| rounds.to_string());
     let rounds =
-        format!("{rounds} of {seconds} s per engine, interleaved, and one more for latencies");
-    let more = [("rounds", rounds), ("takes", session::about(matrix.estimate()))];
+        format!("{rounds}, {seconds} s per engine, in random order; one more for latencies");
+    let about = session::about(matrix.takes());
+    let takes = match matrix.settings.rounds {
+        None => about.replace("about", "at most"),
+        Some(_) => about,
+    };
+    let more = [("rounds", rounds), ("takes", takes)];
     let notices = session::notices(machine, storage, &scratch.notices);
     session::header("bench", machine, storage, scratch.line(), &more, notices)
 }
@@ -34,7 +42,7 @@ pub struct Report<'a> {
     settings: &'a Settings,
     interrupted: bool,
     lines: Vec<Line>,
-    summary: Option<Summary>,
+    summary: Summary,
     cells: Vec<Measured<'a>>,
     not_measured: Vec<NotMeasured>,
     #[serde(skip)]
@@ -47,7 +55,21 @@ struct Line {
     workload: Workload,
     depth: usize,
     /// None if uringlet or every native engine has no figure.
-    comparison: Option<Comparison<Engine>>,
+    comparison: Option<Comparison<String>>,
+    /// Rounds that were run again, since others had more of the CPUs than usual.
+    disturbed: usize,
+}
+
+/// What came out of all lines.
+#[derive(Serialize)]
+struct Summary {
+    /// uringlet's side.
+    engine: Option<Engine>,
+    rates: Count,
+    cpu: Count,
+    /// What others had of the CPU time in the middle round, 0 to 1.
+    outside: f64,
+    sentences: Vec<String>,
 }
 
 /// A cell with its medians.
@@ -71,13 +93,13 @@ impl<'a> Report<'a> {
         interrupted: bool,
     ) -> Self {
         let settings = &matrix.settings;
-        let mut lines = Vec::new();
-        for &workload in &settings.workloads {
-            for &depth in &settings.depths {
-                let comparison = matrix.comparison(workload, depth);
-                lines.push(Line { workload, depth, comparison });
-            }
-        }
+        let lines = matrix.lines.iter().map(|line| {
+            let found = matrix.comparison(line);
+            let comparison = found.map(|found| found.named(|engine| engine.name().to_owned()));
+            let (workload, depth, disturbed) = (line.workload, line.depth, line.disturbed);
+            Line { workload, depth, comparison, disturbed }
+        });
+        let lines: Vec<Line> = lines.collect();
         let cells = matrix.cells.iter().map(|cell| {
             let iops = || cell.figures.iter().map(|figure| figure.iops);
             Measured {
@@ -88,6 +110,14 @@ impl<'a> Report<'a> {
                 cpu_us_per_request_median: cell.cpu_us(),
             }
         });
+        let found = || lines.iter().filter_map(|line| line.comparison.as_ref());
+        let summary = Summary {
+            engine: matrix.subject(),
+            rates: Count::of(found().map(|found| &found.rate)),
+            cpu: Count::of(found().map(|found| &found.cpu)),
+            outside: matrix.usual_outside(),
+            sentences: conclusion::sentences(&verdicts(settings, &lines), &around(matrix)),
+        };
         Self {
             fio: fio_json::top(matrix.entries()),
             machine,
@@ -97,7 +127,7 @@ impl<'a> Report<'a> {
             settings,
             interrupted,
             lines,
-            summary: matrix.summary(),
+            summary,
             cells: cells.collect(),
             not_measured: not_measured(matrix),
             matrix,
@@ -111,10 +141,10 @@ impl<'a> Report<'a> {
             vec![
                 Section::new("Requests per second")
                     .with_figures(self.rate_plots())
-                    .with_table(self.table(all, true, |cell| cell.iops().map(size::rate))),
+                    .with_table(self.table(all, |cell| cell.iops().map(size::rate))),
                 Section::new("CPU time per request, µs (all threads, user and system)")
                     .with_figures(self.cpu_plots())
-                    .with_table(self.table(all, false, |cell| cell.cpu_us().map(size::digits))),
+                    .with_table(self.table(all, |cell| cell.cpu_us().map(size::digits))),
                 Section::new("Completion latency").with_figures(self.latency_plots(
                     |latency| Some(latency.complete.percentiles),
                     "completion latency",
@@ -129,13 +159,8 @@ impl<'a> Report<'a> {
                 |latency| Some(latency.submit?.calls.percentiles),
                 "time of a submit call",
             );
-            let table = self.table(&submitting, false, |cell| submit_text(cell.latency?));
+            let table = self.table(&submitting, |cell| submit_text(cell.latency?));
             sections.push(Section::new(heading).with_figures(plots).with_table(table));
-        }
-        let synchronous = all.iter().any(|engine| engine.is_synchronous());
-        if synchronous && self.settings.depths.iter().any(|&depth| depth > 1) {
-            let note = "* psync has one request in flight at any depth: its one figure again";
-            sections[0].notes.push(note.into());
         }
         sections.push(Section::not_measured(&self.not_measured));
         let choices = self.choices();
@@ -149,7 +174,8 @@ impl<'a> Report<'a> {
             interrupted: self.interrupted,
             method: method.into(),
             sections,
-            summary: self.summary.as_ref().map_or_else(Section::default, |sum| self.sum_up(sum)),
+            conclusion: self.summary.sentences.clone(),
+            summary: self.sum_up(),
             parts: Vec::new(),
             records: self.records(),
         }
@@ -172,7 +198,7 @@ impl<'a> Report<'a> {
         self.matrix.cells.iter().flat_map(of).collect()
     }
 
-    /// Cells of one workload and depth, a synchronous engine's at the depth that it has.
+    /// Cells of one workload.
     fn cells(&self, workload: Workload) -> impl Iterator<Item = &Cell> {
         self.matrix.cells.iter().filter(move |cell| cell.workload == workload)
     }
@@ -239,10 +265,10 @@ impl<'a> Report<'a> {
     /// A bar for each line of the table that has a ratio.
     fn ratio_plot(&self) -> Option<Figure> {
         let bar = |line: &Line| {
-            let found = line.comparison?;
-            let spread = (self.settings.rounds > 1).then_some((found.ratio_min, found.ratio_max));
-            let tone = Tone::of_ratio(found.ratio);
+            let found = &line.comparison.as_ref()?.rate;
+            let spread = found.interval.map(|found| (found.low, found.high));
             let label = format!("{} in flight", line.depth);
+            let tone = conclusion::tone(found);
             Some(Bar { label, parts: vec![(0, found.ratio)], spread, tone })
         };
         let groups = self.lines.chunk_by(|left, right| left.workload == right.workload);
@@ -268,10 +294,10 @@ impl<'a> Report<'a> {
             groups,
         };
         let about = "Requests per second divided by those of the best native engine of the same \
-                     line; whiskers reach from the lowest to the highest single round. To the left \
-                     of 1 (▼) uringlet is slower.";
+                     line; whiskers are the 95 % interval. Where it is beyond noise, ▲ says faster \
+                     and ▼ slower.";
         let title = format!("{} against the best native engine", subject.name());
-        Some(Figure::bars(title, about, bars))
+        Some(Figure::bars(title, about, bars).as_headline())
     }
 
     /// What `auto` has chosen, and in how many cells.
@@ -287,40 +313,16 @@ impl<'a> Report<'a> {
         list
     }
 
-    fn sum_up(&self, summary: &Summary) -> Section {
-        let Summary { engine, cells, first, geometric_mean, worst, worst_direct_cpu } = summary;
-        let cell = |Extreme { ratio, workload, depth, against }: &Extreme| {
-            format!(
-                "{ratio:.2}: {}, depth {depth}, against {}",
-                self.title(*workload),
-                against.name()
-            )
-        };
-        let mut table = Table::new("", ["", ""], 0..0);
-        let cpu = worst_direct_cpu.as_ref().map_or_else(|| "not measured".into(), cell);
-        for (name, value) in [
-            ("geometric mean of the ratios", format!("{geometric_mean:.2}")),
-            ("first (ratio 1.00 or more)", format!("in {first} of {cells} cells")),
-            ("worst ratio", cell(worst)),
-            ("worst ratio of CPU time when direct", cpu),
-        ] {
-            table.row([name.to_owned(), value]);
-        }
-        Section::new(format!("{} against the best native engine of each cell", engine.name()))
-            .with_figures(self.ratio_plot())
-            .with_table(table)
+    fn sum_up(&self) -> Section {
+        let verdicts = verdicts(self.settings, &self.lines);
+        let section = conclusion::section(&verdicts, &["workload", "depth"], &around(self.matrix));
+        section.with_figures(self.ratio_plot())
     }
 
-    fn table(
-        &self,
-        engines: &[Engine],
-        with_ratio: bool,
-        value: impl Fn(&Cell) -> Option<String>,
-    ) -> Table {
+    fn table(&self, engines: &[Engine], value: impl Fn(&Cell) -> Option<String>) -> Table {
         let names = engines.iter().map(|engine| engine.name());
-        let ratio = ["ratio", "rounds", "against"].into_iter().filter(|_| with_ratio);
-        let heads = ["workload", "depth"].into_iter().chain(names).chain(ratio);
-        let mut table = Table::new("", heads, 1..2 + engines.len() + usize::from(with_ratio));
+        let heads = ["workload", "depth"].into_iter().chain(names);
+        let mut table = Table::new("", heads, 1..2 + engines.len()).labelled(2);
         let mut previous = None;
         for line in &self.lines {
             let (workload, depth) = (line.workload, line.depth);
@@ -332,45 +334,60 @@ impl<'a> Report<'a> {
                 Some(same) if same == workload => String::new(),
                 _ => self.title(workload),
             };
-            let mut row = vec![TableCell::from(name), depth.to_string().into()];
-            for &engine in engines {
-                let again = engine.is_synchronous() && depth > 1;
-                row.push(TableCell::from(match found(engine) {
-                    Some(text) if again => format!("{text}*"),
-                    Some(text) => text,
-                    None => "-".into(),
-                }));
-            }
-            if with_ratio {
-                let found = line.comparison.as_ref().map(|found| (found, found.best_native.name()));
-                row.extend(ratio_cells(found, self.settings.rounds));
-            }
-            table.row(row);
+            let names = [TableCell::from(name), depth.to_string().into()];
+            let values = engines.iter().map(|&engine| found(engine).unwrap_or_else(|| "-".into()));
+            table.row(names.into_iter().chain(values.map(TableCell::from)));
         }
         table
     }
+}
+
+/// The lines in words.
+fn verdicts<'a>(settings: &Settings, lines: &'a [Line]) -> Vec<Verdict<'a>> {
+    let of = |line: &'a Line| {
+        let block = size::short(settings.block(line.workload));
+        let title = format!("{} {block}", line.workload.label());
+        Verdict {
+            name: format!("{title}, depth {}", line.depth),
+            columns: vec![title, line.depth.to_string()],
+            found: line.comparison.as_ref(),
+        }
+    };
+    lines.iter().map(of).collect()
+}
+
+fn around(matrix: &Matrix) -> Circumstances {
+    let natives = matrix.settings.engines.iter().filter(|engine| engine.is_native());
+    let refused = natives.filter(|engine| {
+        let mut mine = matrix.cells.iter().filter(|cell| cell.engine == **engine);
+        mine.all(|cell| cell.not_measured.is_some())
+    });
+    Circumstances {
+        subject: matrix.subject().map_or("uringlet", Engine::name).into(),
+        outside: matrix.usual_outside(),
+        refused: refused.map(|engine| engine.name().to_owned()).collect(),
+        disturbed: matrix.lines.iter().map(|line| line.disturbed).sum(),
+        more: if matrix.settings.rounds.is_some() { "--rounds 20" } else { "--budget 5m" },
+    }
+}
+
+/// A line that has had its turn, while the others wait for theirs.
+pub fn so_far(matrix: &Matrix, line: &super::matrix::Line) -> Option<String> {
+    let found = matrix.comparison(line)?;
+    let title =
+        format!("{} {}", line.workload.label(), size::short(matrix.settings.block(line.workload)));
+    let known = found.rate.interval.map_or_else(String::new, |one| format!(" ({})", one.text()));
+    let (ratio, word, against) = (found.rate.ratio, found.rate.word(), found.best_native.name());
+    let depth = line.depth;
+    Some(format!(
+        "{title:<22} depth {depth:<3} {ratio:.2}×{known} against {against}: {word} so far"
+    ))
 }
 
 fn submit_text(latency: LatencyFigure) -> Option<String> {
     let submit = latency.submit?;
     let (mean, p999) = (submit.us_per_request_mean, submit.calls.p999);
     Some(format!("{} / {}", size::digits(mean), size::digits(p999)))
-}
-
-/// Of a comparison with the engine of this name: ratio, lowest and highest of a round, and that
-/// name.
-pub fn ratio_cells<E>(
-    found: Option<(&Comparison<E>, impl Into<String>)>,
-    rounds: u32,
-) -> [TableCell; 3] {
-    let Some((found, against)) = found else { return ["-", "", ""].map(TableCell::from) };
-    let ratio =
-        TableCell { text: format!("{:.2}×", found.ratio), tone: Tone::of_ratio(found.ratio) };
-    let rounds = match rounds {
-        1 => String::new(),
-        _ => format!("{:.2}–{:.2}", found.ratio_min, found.ratio_max),
-    };
-    [ratio, rounds.into(), TableCell::from(against)]
 }
 
 /// Reasons in the order of the table, each with everything that it is the reason for.
@@ -388,26 +405,4 @@ fn not_measured(matrix: &Matrix) -> Vec<NotMeasured> {
         };
         (name, cell.not_measured.as_ref())
     }))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn losses_are_as_plain_as_wins() {
-        let cells = |ratio: f64, rounds| {
-            let (ratio_min, ratio_max) = (ratio - 0.1, ratio + 0.1);
-            let (engine, best_native) = (Engine::OursAuto, Engine::Libaio);
-            let found =
-                Comparison { engine, best_native, ratio, ratio_min, ratio_max, cpu_ratio: 1.0 };
-            ratio_cells(Some((&found, best_native.name())), rounds)
-        };
-        let cell = |text: &str, tone| TableCell { text: text.into(), tone };
-        let loss = [cell("0.93×", Tone::Loss), "0.83–1.03".into(), "libaio".into()];
-        assert_eq!(cells(0.934, 3), loss);
-        assert_eq!(cells(1.412, 3)[0], cell("1.41×", Tone::Win));
-        assert_eq!(cells(1.0, 1)[..2], [cell("1.00×", Tone::Plain), "".into()]);
-        assert_eq!(ratio_cells::<Engine>(None::<(_, &str)>, 3)[0], "-".into());
-    }
 }

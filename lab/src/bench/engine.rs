@@ -35,6 +35,8 @@ pub enum Engine {
     OursLinuxAio,
     /// uringlet over aio(7), with a pool of descriptors.
     OursPosixAio,
+    /// Plain pread and pwrite once more, on uringlet's side: a comparison that must find nothing.
+    PsyncAgain,
 }
 
 impl Engine {
@@ -68,6 +70,7 @@ impl Engine {
             Self::OursIoUring => "uringlet:io_uring",
             Self::OursLinuxAio => "uringlet:linux_aio",
             Self::OursPosixAio => "uringlet:posix_aio",
+            Self::PsyncAgain => "psync-again",
         }
     }
 
@@ -83,15 +86,19 @@ impl Engine {
             Self::OursIoUring => "uringlet over io_uring only",
             Self::OursLinuxAio => "uringlet over Linux AIO only",
             Self::OursPosixAio => "uringlet over aio(7), with a pool of descriptors",
+            Self::PsyncAgain => "psync under another name, in uringlet's place",
         }
     }
 
     /// Which of uringlet's engines it is; none for a native one.
     pub fn kind(self) -> Option<EngineKind> {
         match self {
-            Self::Psync | Self::Libaio | Self::IoUring | Self::IoUringAsync | Self::Posixaio => {
-                None
-            }
+            Self::Psync
+            | Self::PsyncAgain
+            | Self::Libaio
+            | Self::IoUring
+            | Self::IoUringAsync
+            | Self::Posixaio => None,
             Self::OursAuto => Some(EngineKind::Auto),
             Self::OursWorkers => Some(EngineKind::Workers),
             Self::OursIoUring => Some(EngineKind::IoUring),
@@ -102,12 +109,12 @@ impl Engine {
 
     /// Has only one request in flight, whatever the depth.
     pub fn is_synchronous(self) -> bool {
-        self == Self::Psync
+        matches!(self, Self::Psync | Self::PsyncAgain)
     }
 
     /// What uringlet is compared with.
     pub fn is_native(self) -> bool {
-        self.kind().is_none()
+        self.kind().is_none() && self != Self::PsyncAgain
     }
 
     /// Tries to set it up for `depth` requests.
@@ -157,7 +164,16 @@ fn builder(kind: EngineKind, pool: Option<usize>) -> Builder {
 
 impl ValueEnum for Engine {
     fn value_variants<'a>() -> &'a [Self] {
-        &Self::ALL
+        const SELECTABLE: [Engine; 10] = {
+            let mut all = [Engine::PsyncAgain; 10];
+            let mut at = 0;
+            while at < Engine::ALL.len() {
+                all[at] = Engine::ALL[at];
+                at += 1;
+            }
+            all
+        };
+        &SELECTABLE
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
@@ -166,6 +182,7 @@ impl ValueEnum for Engine {
             // Nothing native is called so.
             Self::OursAuto => value.alias("auto"),
             Self::OursWorkers => value.alias("workers"),
+            Self::PsyncAgain => value.hide(true),
             _ => value,
         })
     }

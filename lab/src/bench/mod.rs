@@ -10,6 +10,8 @@ mod stream;
 mod trial;
 mod workload;
 
+use crate::size;
+
 pub use drive::{
     BOUNDS_NS, Distribution, Figure, LatencyFigure, PERCENTILES, Queue, Request, Spread,
     SubmitFigure, cpu_time, keep_in_flight,
@@ -20,13 +22,14 @@ pub use ours::Ours;
 pub use trial::{Trial, exclusion, interleaved};
 pub use workload::{Buffers, Job, Load, Operation, Order, Workload};
 
-/// Seconds of one run, on the command line.
+/// Seconds on the command line, where they are a time as everywhere: `0.2`, `200ms`, `2m`.
 ///
 /// # Errors
 /// What was expected.
 pub fn seconds(text: &str) -> Result<f64, String> {
-    let seconds = text.parse().ok().filter(|seconds| (0.001..=3600.0).contains(seconds));
-    seconds.ok_or_else(|| "expected seconds from 0.001 to 3600".into())
+    let seconds = size::parse_duration(text)?.as_secs_f64();
+    let allowed = (0.001..=3600.0).contains(&seconds);
+    allowed.then_some(seconds).ok_or_else(|| "expected a time from 1ms to 1h".into())
 }
 
 /// The middle value, or the mean of the two in the middle.

@@ -90,6 +90,7 @@ fn document_body(document: &Document, level: usize, ids: &mut Ids) -> Markup {
         .filter(|s| !s.is_empty())
         .collect();
     html! {
+        @for sentence in &document.conclusion { p class="conclusion" { (sentence) } }
         @if document.interrupted {
             p { strong { "Interrupted: the figures are of what was run." } }
         }

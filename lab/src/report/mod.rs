@@ -51,6 +51,8 @@ pub struct Document {
     pub header: Header,
     /// Ended by Ctrl-C: figures are of what was run.
     pub interrupted: bool,
+    /// What came out, in sentences for somebody who reads nothing else.
+    pub conclusion: Vec<String>,
     /// How it was measured, in paragraphs.
     pub method: String,
     /// Details, in the order of reading.
@@ -185,6 +187,8 @@ pub struct Table {
     pub rows: Vec<Vec<Cell>>,
     /// Columns that are aligned to the right.
     pub right: Range<usize>,
+    /// Leading columns that say what a line is: where a table is too wide, each part has them.
+    pub labels: usize,
 }
 
 impl Table {
@@ -194,7 +198,14 @@ impl Table {
         right: Range<usize>,
     ) -> Self {
         let heads = heads.into_iter().map(Into::into).collect();
-        Self { caption: caption.into(), heads, right, ..Self::default() }
+        let labels = right.start.max(1);
+        Self { caption: caption.into(), heads, right, labels, ..Self::default() }
+    }
+
+    /// So many leading columns say what a line is.
+    pub fn labelled(mut self, labels: usize) -> Self {
+        self.labels = labels;
+        self
     }
 
     pub fn grouped(mut self, groups: &[(&str, usize)]) -> Self {
@@ -219,6 +230,8 @@ pub struct Figure {
     /// How to read it, in a sentence.
     pub about: String,
     pub plot: Plot,
+    /// The first that a reader is to see: as large as the page.
+    pub headline: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -341,7 +354,13 @@ impl Figure {
     }
 
     fn new(title: impl Into<String>, about: impl Into<String>, plot: Plot) -> Self {
-        Self { title: title.into(), about: about.into(), plot }
+        Self { title: title.into(), about: about.into(), plot, headline: false }
+    }
+
+    /// It is the one that says most.
+    pub fn as_headline(mut self) -> Self {
+        self.headline = true;
+        self
     }
 
     /// The plot's values.

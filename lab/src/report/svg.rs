@@ -385,7 +385,7 @@ fn bar_of(class: &str, striped: bool, x: f64, y: f64, width: f64) -> Markup {
 }
 
 /// Lines of at most so many letters, broken between words where that is possible.
-fn wrapped(text: &str, letters: usize) -> Vec<String> {
+pub fn wrapped(text: &str, letters: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
         let mut word: Vec<char> = word.chars().collect();

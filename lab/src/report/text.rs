@@ -1,5 +1,6 @@
 //! A document on a terminal.
 
+use super::svg::wrapped;
 use super::{Cell, Document, Header, Record, Section, Table, Tone};
 use crate::session;
 use comfy_table::{Attribute, Cell as TableCell, Color};
@@ -28,6 +29,8 @@ impl Document {
         }
         let all = self.sections.iter().chain([&self.summary]);
         let texts = all.filter(|section| !section.is_empty()).map(Section::text);
+        let conclusion = self.conclusion.iter().map(|text| wrapped(text, WIDEST).join("\n") + "\n");
+        let texts = texts.chain([conclusion.collect()]);
         texts.filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n")
     }
 }
@@ -48,23 +51,54 @@ impl Section {
     }
 }
 
+/// No line of a table is longer, if its columns can be parted.
+const WIDEST: usize = 100;
+
 impl Table {
+    /// The table; one that is too wide in parts, each with the columns that say what a line is.
     pub fn text(&self) -> String {
+        if !self.groups.is_empty() {
+            return self.part(&(0..self.heads.len()).collect::<Vec<_>>());
+        }
+        let labels = self.labels.min(self.heads.len());
+        let width = |columns: &[usize]| {
+            let text = self.part(columns);
+            text.lines().map(|line| line.chars().count()).max().unwrap_or(0)
+        };
+        let widest = session::terminal_width().map_or(WIDEST, |width| width.clamp(60, WIDEST));
+        let mut parts: Vec<Vec<usize>> = vec![(0..labels).collect()];
+        for column in labels..self.heads.len() {
+            let mut part = parts.last().cloned().unwrap_or_default();
+            part.push(column);
+            if part.len() > labels + 1 && width(&part) > widest {
+                parts.push((0..labels).chain([column]).collect());
+            } else {
+                parts.pop();
+                parts.push(part);
+            }
+        }
+        parts.iter().map(|part| self.part(part)).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Some of its columns.
+    fn part(&self, columns: &[usize]) -> String {
         let bold = |head: &String| TableCell::new(head).add_attribute(Attribute::Bold);
         let groups = self.groups.iter().flat_map(|(text, span)| {
             std::iter::once(text.clone()).chain(std::iter::repeat_n(String::new(), span - 1))
         });
+        let heads = || columns.iter().map(|&at| &self.heads[at]);
         let mut out = if self.groups.is_empty() {
-            session::table(self.has_heads().then_some(&self.heads).into_iter().flatten().cloned())
+            session::table(self.has_heads().then(heads).into_iter().flatten().cloned())
         } else {
             let mut out = session::table(groups);
-            out.add_row(self.heads.iter().map(bold));
+            out.add_row(heads().map(bold));
             out
         };
         for row in &self.rows {
-            out.add_row(row.iter().map(cell));
+            out.add_row(columns.iter().filter_map(|&at| row.get(at)).map(cell));
         }
-        session::lines(&mut out, self.right.clone())
+        let right = columns.iter().enumerate().filter(|(_, at)| self.right.contains(at));
+        session::lines(&mut out, &right.map(|(at, _)| at).collect::<Vec<_>>())
     }
 }
 
@@ -84,10 +118,20 @@ mod tests {
     #[test]
     fn losses_are_as_plain_as_wins() {
         let bold = |text: &str| TableCell::new(text).add_attribute(Attribute::Bold);
-        let of = |ratio: f64| cell(&Cell { text: "x".into(), tone: Tone::of_ratio(ratio) });
-        assert!(of(0.934) == bold("x").fg(Color::Red));
-        assert!(of(1.412) == bold("x").fg(Color::Green));
-        assert!(of(1.001) == TableCell::new("x"));
+        let of = |tone| cell(&Cell { text: "x".into(), tone });
+        assert!(of(Tone::Loss) == bold("x").fg(Color::Red));
+        assert!(of(Tone::Win) == bold("x").fg(Color::Green));
+        assert!(of(Tone::Plain) == TableCell::new("x"));
+    }
+
+    #[test]
+    fn a_table_that_is_too_wide_is_parted_and_each_part_has_its_labels() {
+        let heads = (0..12).map(|at| format!("column {at:02}"));
+        let mut table = Table::new("", ["name".to_owned()].into_iter().chain(heads), 1..13);
+        table.row((0..13).map(|at| format!("value {at:02}")));
+        let text = table.text();
+        assert!(text.lines().all(|line| line.chars().count() <= WIDEST), "{text}");
+        assert_eq!((text.matches("value 00").count(), text.matches("column 11").count()), (2, 1));
     }
 
     #[test]

@@ -253,7 +253,7 @@ fn all_cells(scratch: &Scratch, storage: &Storage) -> Vec<Cell> {
 }
 
 fn measure(cells: &mut [Cell], settings: &Settings, scratch: &Scratch, steps: u64) {
-    let bar = session::progress(steps);
+    let bar = session::steps(steps);
     let groups = [ROADS.len(); TABLES.len()];
     cells::measure(cells, &groups, settings.rounds, &bar, |cell, round, index| {
         // One for a table and round: all engines get the same offsets.

@@ -217,7 +217,7 @@ fn all_cells(settings: &Settings, scratch: &Scratch, storage: &Storage) -> Vec<C
 }
 
 fn measure(settings: &Settings, cells: &mut [Cell], scratch: &Scratch) {
-    let bar = session::progress(cells.len() as u64 * u64::from(settings.rounds));
+    let bar = session::steps(cells.len() as u64 * u64::from(settings.rounds));
     let groups = vec![ROADS.len(); settings.depths.len()];
     cells::measure(cells, &groups, settings.rounds, &bar, |cell, round, index| {
         // One for a depth and round: all engines get the same offsets.

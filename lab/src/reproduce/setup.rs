@@ -76,7 +76,7 @@ impl Setup {
     ) -> Document {
         let (interrupted, method) = (self.interrupted, method.to_owned());
         let records = records.into_iter().collect();
-        Document { header, interrupted, method, sections, summary, records, parts: Vec::new() }
+        Document { header, interrupted, method, sections, summary, records, ..Document::default() }
     }
 
     /// After the measurement.

@@ -9,13 +9,14 @@ mod report;
 
 use self::file::JobFile;
 use self::output::{Figure, Job};
-use super::matrix::{Comparison, Side};
+use super::comparison::{Comparison, Side};
 use super::{Arguments, without_repeats};
 use crate::machine::{Machine, Storage};
 use crate::run::library::{self, DropIn};
 use crate::run::program;
 use crate::session::{self, STOP, Session};
 use anyhow::{Context as _, Result};
+use fastrand::Rng;
 use rustix::process::{Signal, kill_process};
 use serde::{Serialize, Serializer};
 use std::ffi::OsStr;
@@ -24,7 +25,8 @@ use std::io::{Read, Write as _};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Output, Stdio};
 use std::sync::atomic::Ordering;
-use uringlet_lab::bench::{Engine, interleaved};
+use uringlet_lab::bench::Engine;
+use uringlet_lab::bench::outside::{Look, Outside};
 
 const INSTALL: &str = "expected fio, which runs job files; install it with your system's package \
                        manager (apt install fio, dnf install fio, pacman -S fio)";
@@ -78,6 +80,11 @@ impl Way {
             DropIn::PosixAio => "posixaio",
         };
         Self { ioengine: ioengine.into(), ours: Some((drop_in, engine)) }
+    }
+
+    /// fio's engine.
+    fn short(&self) -> &str {
+        &self.ioengine
     }
 
     /// `libaio`, `uringlet:auto (libaio)`.
@@ -136,6 +143,8 @@ struct Runs {
     refused: Vec<(usize, usize, String)>,
     /// What fio calls itself.
     version: String,
+    /// What others did in each round.
+    outside: Vec<Option<Outside>>,
 }
 
 impl Runs {
@@ -153,21 +162,27 @@ impl Runs {
     /// Runs all rounds. `progress` hears of every run before it is begun.
     fn measure(&mut self, mut progress: impl FnMut(String)) {
         let (rounds, ways) = (self.settings.rounds, self.ways.len());
-        for (round, index) in interleaved(&vec![ways; self.files.len()], rounds) {
-            let (file, way) = (index / ways, index % ways);
-            let (name, path) = (self.ways[way].name(), &self.settings.files[file]);
-            progress(format!("round {} of {rounds} · {path} · {name}", round + 1));
-            if self.refused.iter().any(|(f, w, _)| (*f, *w) == (file, way)) {
-                continue;
+        let mut random = Rng::new();
+        for round in 0..rounds {
+            let look = Look::now();
+            for file in 0..self.files.len() {
+                let mut order: Vec<usize> = (0..ways).collect();
+                order.retain(|way| !self.refused.iter().any(|(f, w, _)| (f, w) == (&file, way)));
+                random.shuffle(&mut order);
+                for way in order {
+                    let (name, path) = (self.ways[way].name(), &self.settings.files[file]);
+                    progress(format!("round {} of {rounds} · {path} · {name}", round + 1));
+                    let result = self.run(file, way);
+                    if STOP.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    match result {
+                        Ok(jobs) => jobs.into_iter().for_each(|job| self.take(file, way, job)),
+                        Err(reason) => self.refused.push((file, way, reason)),
+                    }
+                }
             }
-            let result = self.run(file, way);
-            if STOP.load(Ordering::Relaxed) {
-                return;
-            }
-            match result {
-                Ok(jobs) => jobs.into_iter().for_each(|job| self.take(file, way, job)),
-                Err(reason) => self.refused.push((file, way, reason)),
-            }
+            self.outside.push(look.elapsed());
         }
     }
 
@@ -280,24 +295,25 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         false => Vec::new(),
     };
     let ways = Way::all(&without_repeats(&arguments.engines, defaults), own);
+    // Fewer have no interval, and so no verdict.
+    let rounds = arguments.rounds.unwrap_or(6);
     let settings = Settings {
         files: arguments.jobs.iter().map(|path| path.display().to_string()).collect(),
         sections: arguments.section.clone(),
         seconds: arguments.seconds,
-        rounds: arguments.rounds,
+        rounds,
         engines: ways.iter().map(Way::name).collect(),
     };
     let mut notices = differences(&files);
     notices.extend(arguments.sandbox.notice());
     let notices = session::notices(&machine, &storage, &notices);
-    let (rows, cells, refused) = Default::default();
-    let version = String::new();
-    let mut runs = Runs { fio, settings, files, ways, rows, cells, refused, version };
+    let (rows, cells, refused, version, outside) = Default::default();
+    let mut runs = Runs { fio, settings, files, ways, rows, cells, refused, version, outside };
     let header = report::header(&machine, &storage, &runs, &folder, notices.clone());
     session.begin(&header)?;
 
-    let steps = runs.files.len() * runs.ways.len() * arguments.rounds as usize;
-    let bar = session::progress(steps as u64);
+    let steps = runs.files.len() * runs.ways.len() * rounds as usize;
+    let bar = session::steps(steps as u64);
     runs.measure(|what| {
         bar.set_message(what);
         bar.inc(1);
@@ -308,7 +324,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let report = report::Report::new(&machine, &storage, &runs, notices, interrupted);
     let document = report.document(header, super::JOBS);
     session::say(&document.text())?;
-    session.end(&report, &document)
+    let status = session.end(&report, &document)?;
+    if interrupted || runs.cells.iter().any(|cell| cell.not_measured.is_none()) {
+        return Ok(status);
+    }
+    Ok(session::nothing_measured("bench", true))
 }
 
 #[cfg(test)]

@@ -2,15 +2,18 @@
 
 use super::output::{Figure, Job};
 use super::{Cell, Runs, Settings, Way};
-use crate::bench::matrix::Comparison;
-use crate::bench::report::ratio_cells;
+use crate::bench::comparison::Comparison;
+use crate::bench::conclusion::{self, Circumstances, Verdict};
 use crate::machine::{Machine, Storage};
-use crate::report::{Cell as TableCell, Document, Header, NotMeasured, Record, Section, Table};
+use crate::report::{
+    Axis, Bar, Bars, Cell as TableCell, Document, Figure as Plot, Group, Header, Key, NotMeasured,
+    Record, Scale, Section, Table,
+};
 use crate::{session, size};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::path::Path;
-use uringlet_lab::bench::median;
+use uringlet_lab::bench::{median, outside};
 
 /// What is known before the first measurement.
 pub fn header(
@@ -42,6 +45,7 @@ pub struct Report<'a> {
     settings: &'a Settings,
     interrupted: bool,
     lines: Vec<Line<'a>>,
+    sentences: Vec<String>,
     cells: Vec<Measured<'a>>,
     not_measured: Vec<NotMeasured>,
     #[serde(skip)]
@@ -55,7 +59,7 @@ struct Line<'a> {
     group: u64,
     engine: &'a Way,
     /// None if uringlet or every native engine has no figure.
-    comparison: Option<Comparison<&'a Way>>,
+    comparison: Option<Comparison<String>>,
 }
 
 /// A cell with its medians.
@@ -162,7 +166,7 @@ impl<'a> Report<'a> {
             job: &runs.rows[row].name,
             group: runs.rows[row].group,
             engine: way(ours),
-            comparison: runs.comparison(row, ours).map(|found| found.named(way)),
+            comparison: runs.comparison(row, ours).map(|found| found.named(|at| way(at).name())),
         };
         let crossings = (0..runs.rows.len()).flat_map(|row| runs.ours().map(move |way| (row, way)));
         let measured = |cell: &'a Cell| {
@@ -189,15 +193,17 @@ impl<'a> Report<'a> {
                 entry
             })
         });
+        let lines: Vec<Line<'_>> = crossings.map(line).collect();
         Self {
             version: &runs.version,
+            sentences: conclusion::sentences(&verdicts(&lines), &around(runs)),
             jobs: entries.collect(),
             machine,
             storage,
             notices,
             settings: &runs.settings,
             interrupted,
-            lines: crossings.map(line).collect(),
+            lines,
             cells: runs.cells.iter().map(measured).collect(),
             not_measured: runs.not_measured(),
             runs,
@@ -218,14 +224,16 @@ impl<'a> Report<'a> {
         let mib = |cell: &Cell| {
             digits(cell.median(|figure| Some(figure.bytes_per_second / f64::from(1 << 20))))
         };
+        let rate = |cell: &Cell| cell.median(|figure| Some(figure.iops));
+        let cpu = |cell: &Cell| cell.median(|figure| Some(figure.cpu_us_per_request));
         let mut sections = vec![
-            section("Requests per second", &|cell| {
-                cell.median(|figure| Some(figure.iops)).map(size::rate)
-            }),
+            section("Requests per second", &|cell| rate(cell).map(size::rate))
+                .with_figures(self.bars("Requests per second", "requests/s", &rate)),
             section("Throughput, MiB/s", &mib),
             section("CPU time per request, µs (user and system, as fio counts it)", &|cell| {
-                digits(cell.median(|figure| Some(figure.cpu_us_per_request)))
-            }),
+                digits(cpu(cell))
+            })
+            .with_figures(self.bars("CPU time per request", "µs", &cpu)),
             section("Latency from the submit on, µs: mean / 99th percentile", &latency),
         ];
         if self.runs.cells.iter().flat_map(Cell::figures).any(|figure| figure.errors > 0) {
@@ -239,27 +247,66 @@ impl<'a> Report<'a> {
             interrupted: self.interrupted,
             method: method.into(),
             sections,
+            conclusion: self.sentences.clone(),
             summary: self.summary(),
-            parts: Vec::new(),
             records: self.records(),
+            ..Document::default()
         }
     }
 
     fn summary(&self) -> Section {
-        let heads = ["job", "engine", "ratio", "rounds", "against", "CPU"];
-        let mut table = Table::new("", heads, 2..4);
-        for line in self.lines.iter() {
-            let cpu = line.comparison.as_ref().map(|found| found.cpu_ratio);
-            // fio counts in milliseconds, of which there may be none.
-            let cpu = cpu.filter(|ratio| ratio.is_finite()).map(|ratio| format!("{ratio:.2}×"));
-            let found = line.comparison.as_ref().map(|found| (found, found.best_native.name()));
-            let mut row = vec![TableCell::from(line.job), line.engine.name().into()];
-            row.extend(ratio_cells(found, self.settings.rounds));
-            row.push(cpu.unwrap_or_default().into());
-            table.row(row);
-        }
-        let section = Section::new("uringlet against the best native engine of each job");
-        if self.lines.is_empty() { Section::default() } else { section.with_table(table) }
+        let section =
+            conclusion::section(&verdicts(&self.lines), &["job", "engine"], &around(self.runs));
+        section.with_figures(self.ratio_plot())
+    }
+
+    /// A bar for each job and way of uringlet's that has a ratio.
+    fn ratio_plot(&self) -> Option<Plot> {
+        let bar = |line: &Line<'_>| {
+            let found = &line.comparison.as_ref()?.rate;
+            Some(Bar {
+                label: line.engine.short().into(),
+                parts: vec![(0, found.ratio)],
+                spread: found.interval.map(|found| (found.low, found.high)),
+                tone: conclusion::tone(found),
+            })
+        };
+        let groups = self.lines.chunk_by(|a, b| (a.job, a.group) == (b.job, b.group));
+        let groups = groups.map(|lines| Group {
+            label: lines[0].job.to_owned(),
+            bars: lines.iter().filter_map(bar).collect(),
+        });
+        let groups: Vec<Group> = groups.filter(|group| !group.bars.is_empty()).collect();
+        let value =
+            Axis::new("ratio to the best native engine", "1 is equal, log scale", Scale::Log);
+        let keys = vec![Key::new("uringlet", 4, false)];
+        let about = "Requests per second divided by those of the best native engine of the same \
+                     job; whiskers are the 95 % interval. Where it is beyond noise, ▲ says faster \
+                     and ▼ slower.";
+        let category = "jobs, by interface".into();
+        let bars = Bars { value, category, origin: 1.0, keys, groups };
+        (!bars.groups.is_empty())
+            .then(|| Plot::bars("uringlet in each job", about, bars).as_headline())
+    }
+
+    /// A bar for each way in each job.
+    fn bars(&self, name: &str, unit: &str, of: &dyn Fn(&Cell) -> Option<f64>) -> Option<Plot> {
+        let bar = |at: usize, way: usize| {
+            Bar::one(self.runs.ways[way].name(), 0, self.runs.cell(at, way).and_then(of))
+        };
+        let groups = self.runs.rows.iter().enumerate().map(|(at, row)| Group {
+            label: format!("{}: {}", row.name, self.runs.load(at).text()),
+            bars: (0..self.runs.ways.len()).map(|way| bar(at, way)).collect(),
+        });
+        let bars = Bars {
+            value: Axis::new(name, unit, Scale::Linear),
+            category: "jobs, by engine".into(),
+            origin: 0.0,
+            keys: vec![Key::new("median of the rounds", 2, false)],
+            groups: groups.collect(),
+        };
+        let about = format!("Median of the rounds, in {unit}, of each job with each engine.");
+        (!bars.groups.is_empty()).then(|| Plot::bars(name, about, bars))
     }
 
     /// A line for each cell and round.
@@ -280,7 +327,7 @@ impl<'a> Report<'a> {
     fn table(&self, value: &dyn Fn(&Cell) -> Option<String>) -> Table {
         let names = self.runs.ways.iter().map(Way::name);
         let heads = ["job", "load"].map(str::to_owned).into_iter().chain(names);
-        let mut table = Table::new("", heads, 2..2 + self.runs.ways.len());
+        let mut table = Table::new("", heads, 2..2 + self.runs.ways.len()).labelled(2);
         for (at, row) in self.runs.rows.iter().enumerate() {
             let cells = (0..self.runs.ways.len()).map(|way| {
                 let found = self.runs.cell(at, way).and_then(value);
@@ -290,5 +337,30 @@ impl<'a> Report<'a> {
             table.row(names.into_iter().chain(cells));
         }
         table
+    }
+}
+
+/// The lines in words.
+fn verdicts<'a>(lines: &'a [Line<'_>]) -> Vec<Verdict<'a>> {
+    let of = |line: &'a Line<'_>| Verdict {
+        name: format!("{} through {}", line.job, line.engine.short()),
+        columns: vec![line.job.to_owned(), line.engine.name()],
+        found: line.comparison.as_ref(),
+    };
+    lines.iter().map(of).collect()
+}
+
+fn around(runs: &Runs) -> Circumstances {
+    let ours = runs.ours().next().map(|way| &runs.ways[way]);
+    let natives = runs.ways.iter().enumerate().filter(|(_, way)| way.ours.is_none());
+    let refused = natives.filter(|(at, _)| {
+        runs.cells.iter().filter(|cell| cell.way == *at).all(|cell| cell.not_measured.is_some())
+    });
+    Circumstances {
+        subject: ours.and_then(|way| Some(way.ours?.1.name())).unwrap_or("uringlet").into(),
+        outside: outside::usual(runs.outside.iter().flatten()),
+        refused: refused.map(|(_, way)| way.name()).collect(),
+        disturbed: 0,
+        more: "--rounds 20",
     }
 }

@@ -278,7 +278,7 @@ fn measure(
     switch: &Switch,
     steps: u64,
 ) {
-    let bar = session::progress(steps);
+    let bar = session::steps(steps);
     let duration = Duration::from_secs_f64(settings.seconds);
     let groups = [cells.len()];
     cells::measure(cells, &groups, settings.rounds, &bar, |cell, _, _| {

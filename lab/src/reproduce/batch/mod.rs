@@ -157,7 +157,7 @@ impl Settings {
     ) {
         let rounds = self.rounds;
         let groups = vec![BATCHES.len(); self.threads.len()];
-        let bar = session::progress(2 * paths.len() as u64 * u64::from(rounds));
+        let bar = session::steps(2 * paths.len() as u64 * u64::from(rounds));
         let duration = Duration::from_secs_f64(self.seconds);
         cells::measure(paths, &groups, rounds, &bar, |cell, _, _| {
             path::alone((cell.threads, cell.batch), duration, cpus, &STOP)

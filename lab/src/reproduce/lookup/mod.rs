@@ -234,7 +234,7 @@ impl Experiment for Arguments {
 
 fn measure(settings: &Settings, lookups: &mut [LookupCell], jobs: &mut [JobCell], files: &Files) {
     let rounds = settings.rounds;
-    let bar = session::progress((lookups.len() + jobs.len()) as u64 * u64::from(rounds));
+    let bar = session::steps((lookups.len() + jobs.len()) as u64 * u64::from(rounds));
     let duration = Duration::from_secs_f64(settings.seconds);
     let groups = vec![Structure::ALL.len(); lookups.len() / Structure::ALL.len()];
     cells::measure(lookups, &groups, rounds, &bar, |cell, round, _| {

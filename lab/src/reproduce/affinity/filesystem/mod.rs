@@ -113,7 +113,7 @@ impl FileSystems {
         let parts: Vec<Part> = (0..self.side_by_side as u64)
             .map(|at| Part { offset: at * self.bytes_each, length: self.bytes_each })
             .collect();
-        let bar = session::progress(self.rows.len() as u64 * u64::from(self.rounds));
+        let bar = session::steps(self.rows.len() as u64 * u64::from(self.rounds));
         let groups = [self.rows.len()];
         cells::measure(&mut self.rows, &groups, self.rounds, &bar, |row, _, _| {
             tar.clone().and_then(|tar| run(&row.builder, direct, &parts, tar))

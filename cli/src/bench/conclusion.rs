@@ -1,0 +1,284 @@
+//! What came out, in two sentences and a table of verdicts: for somebody who reads nothing else.
+
+use super::comparison::{Comparison, Ratio};
+use crate::report::{Cell, Section, Table, Tone};
+use serde::Serialize;
+use uringlet_lab::verdict::Class;
+
+/// More of the CPUs than this in others' hands, and small differences cannot be told.
+const BUSY: f64 = 0.10;
+
+/// One cell of the comparison, in words.
+pub struct Verdict<'a> {
+    /// `cached read 4k, depth 32`.
+    pub name: String,
+    /// The leading columns of the table.
+    pub columns: Vec<String>,
+    /// None if one side has no figures.
+    pub found: Option<&'a Comparison<String>>,
+}
+
+/// What a reader should know to judge the verdicts.
+pub struct Circumstances {
+    /// Who is compared.
+    pub subject: String,
+    /// What others had of the CPUs, 0 to 1.
+    pub outside: f64,
+    /// Native interfaces that are refused here.
+    pub refused: Vec<String>,
+    /// Rounds that were run again.
+    pub disturbed: usize,
+    /// How more rounds are asked for.
+    pub more: &'static str,
+}
+
+/// How many cells of each class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Count {
+    pub better: usize,
+    pub level: usize,
+    pub worse: usize,
+    pub unknown: usize,
+}
+
+impl Count {
+    pub fn of<'a>(ratios: impl Iterator<Item = &'a Ratio>) -> Self {
+        let mut count = Self::default();
+        for ratio in ratios {
+            match ratio.class.0 {
+                Class::Better => count.better += 1,
+                Class::Level => count.level += 1,
+                Class::Worse => count.worse += 1,
+                Class::Unknown => count.unknown += 1,
+            }
+        }
+        count
+    }
+
+    pub fn all(&self) -> usize {
+        self.better + self.level + self.worse + self.unknown
+    }
+
+    /// `faster in 3 (most: NAME, 1.40×), level in 2`.
+    fn text<'a>(&self, of: impl Iterator<Item = (&'a str, &'a Ratio)> + Clone) -> String {
+        let mut parts = Vec::new();
+        for (class, count) in [
+            (Class::Better, self.better),
+            (Class::Level, self.level),
+            (Class::Worse, self.worse),
+            (Class::Unknown, self.unknown),
+        ] {
+            let mut mine = of.clone().filter(|(_, ratio)| ratio.class.0 == class);
+            let Some((_, first)) = mine.next() else { continue };
+            let named = matches!(class, Class::Better | Class::Worse);
+            let far = |ratio: &Ratio| ratio.ratio.ln().abs();
+            let most = of
+                .clone()
+                .filter(|(_, ratio)| named && ratio.class.0 == class)
+                .max_by(|(_, a), (_, b)| far(a).total_cmp(&far(b)));
+            let most = most.map_or_else(String::new, |(name, ratio)| {
+                let most = if count > 1 { "most: " } else { "" };
+                format!(" ({most}{name}, {:.2}×)", ratio.ratio)
+            });
+            parts.push(format!("{} in {count}{most}", first.word()));
+        }
+        parts.join("; ")
+    }
+}
+
+/// The table of verdicts.
+pub fn section(verdicts: &[Verdict<'_>], heads: &[&str], around: &Circumstances) -> Section {
+    let judged = ["ratio", "95 %", "verdict", "against", "CPU", "95 %", "verdict"];
+    let heads: Vec<&str> = heads.iter().copied().chain(judged).collect();
+    let labels = heads.len() - judged.len();
+    let mut table = Table::new("", heads, labels..labels + 1);
+    let mut previous = None;
+    for Verdict { columns, found, .. } in verdicts {
+        // What the line above says already.
+        let name = columns.first().map_or("", |name| name.as_str());
+        let again = columns.len() > 1 && previous.replace(name) == Some(name);
+        let shown = columns.iter().enumerate().map(|(at, column)| match at {
+            0 if again => Cell::from(""),
+            _ => Cell::from(column.as_str()),
+        });
+        let mut row: Vec<Cell> = shown.collect();
+        match found {
+            Some(found) => {
+                row.extend(cells(&found.rate));
+                row.push(found.best_native.as_str().into());
+                row.extend(cells(&found.cpu));
+            }
+            None => row.extend(["-", "", "", "", "", "", ""].map(Cell::from)),
+        }
+        table.row(row);
+    }
+    let heading = format!("{} against the best native engine", around.subject);
+    Section::new(heading).with_table(table)
+}
+
+/// Ratio, interval and class; colours only beyond noise.
+fn cells(found: &Ratio) -> [Cell; 3] {
+    if !found.ratio.is_finite() {
+        return ["-", "", ""].map(Cell::from);
+    }
+    let tone = tone(found);
+    let interval = found.interval.map_or_else(|| "few rounds".into(), |found| found.text());
+    let ratio = Cell { text: format!("{:.2}×", found.ratio), tone };
+    [ratio, interval.into(), Cell { text: found.word().into(), tone }]
+}
+
+/// Plain unless it is beyond noise.
+pub fn tone(found: &Ratio) -> Tone {
+    match found.class.0 {
+        Class::Better => Tone::Win,
+        Class::Worse => Tone::Loss,
+        Class::Level | Class::Unknown => Tone::Plain,
+    }
+}
+
+/// What is faster, slower, unknown; what to do next.
+pub fn sentences(verdicts: &[Verdict<'_>], around: &Circumstances) -> Vec<String> {
+    let found = || verdicts.iter().filter_map(|one| Some((&*one.name, one.found?)));
+    let count = Count::of(found().map(|(_, found)| &found.rate));
+    let Circumstances { subject, .. } = around;
+    if count.all() == 0 {
+        let next = "Choose one of uringlet's engines and a native one with --engines, or see under \
+                    Not measured why there are no figures.";
+        return vec![format!("{subject} was compared with nothing. {next}")];
+    }
+    let rates = found().map(|(name, found)| (name, &found.rate));
+    let costs =
+        found().map(|(name, found)| (name, &found.cpu)).filter(|(_, c)| c.ratio.is_finite());
+    let cpu = Count::of(costs.clone().map(|(_, cost)| cost));
+    let all = count.all();
+    let cells = if all == 1 { "cell" } else { "cells" };
+    let mut first = format!("Of {all} {cells}, {subject} is {}.", count.text(rates));
+    if cpu.all() > 0 {
+        first += &format!(" CPU time per request is {}.", cpu.text(costs));
+    }
+    vec![first, format!("Next: {}", next(&count, around, found()))]
+}
+
+fn next<'a>(
+    count: &Count,
+    around: &Circumstances,
+    found: impl Iterator<Item = (&'a str, &'a Comparison<String>)>,
+) -> String {
+    let Circumstances { subject, outside, refused, disturbed, more } = around;
+    let mut parts = Vec::new();
+    let (busy, percent) = (*outside > BUSY, outside * 100.0);
+    if count.unknown * 4 > count.all() || busy && count.unknown > 0 {
+        parts.push(match busy {
+            true => format!(
+                "others had {percent:.0} % of the CPU time, so measure again on a quieter machine, \
+                 or longer with {more}"
+            ),
+            false => format!("the figures vary from round to round, so measure longer with {more}"),
+        });
+    } else if busy {
+        parts
+            .push(format!("others had {percent:.0} % of the CPU time, which counts for all sides"));
+    }
+    if *disturbed > 0 {
+        parts.push(format!("{disturbed} rounds were disturbed from outside and not counted"));
+    }
+    let mut losses: Vec<_> =
+        found.filter(|(_, found)| found.rate.class.0 == Class::Worse).collect();
+    losses.sort_by(|(_, a), (_, b)| a.rate.ratio.total_cmp(&b.rate.ratio));
+    if let Some((name, worst)) = losses.first() {
+        parts.push(format!(
+            "a program that mostly does {name} stays on {}, or tries another engine with --engines",
+            worst.best_native
+        ));
+    }
+    if !refused.is_empty() {
+        let engines = refused.join(" and ");
+        parts.push(format!("{engines} cannot be had here, and `uringlet doctor` says why"));
+    }
+    if count.better > count.worse && count.unknown * 2 <= count.all() {
+        parts.push("run your program on it: `uringlet run --stats -- PROGRAM`".into());
+    } else if count.worse == 0 && count.unknown * 4 <= count.all() {
+        parts.push(format!(
+            "{subject} is no faster here: take it where io_uring is refused, or submitting must not \
+             block"
+        ));
+    }
+    if parts.is_empty() {
+        parts.push(format!("measure longer with {more}"));
+    }
+    parts.join("; ") + "."
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::comparison::Side;
+    use super::*;
+    use uringlet_lab::verdict::Sense;
+
+    fn found(ratio: f64, cpu: f64, rounds: usize) -> Comparison<String> {
+        let side = |engine: &str, iops: f64, cpu: f64| Side {
+            engine: engine.to_owned(),
+            iops: vec![iops; rounds],
+            cpu_us: vec![cpu; rounds],
+        };
+        let native = std::iter::once(side("libaio", 100.0, 2.0));
+        Comparison::of(side("uringlet:auto", 100.0 * ratio, 2.0 * cpu), native).unwrap()
+    }
+
+    fn said(all: &[Comparison<String>], outside: f64) -> String {
+        let verdicts: Vec<_> = all
+            .iter()
+            .zip(["a", "b", "c", "d"])
+            .map(|(found, name)| Verdict {
+                name: name.into(),
+                columns: vec![name.into()],
+                found: Some(found),
+            })
+            .collect();
+        let around = Circumstances {
+            subject: "uringlet:auto".into(),
+            outside,
+            refused: Vec::new(),
+            disturbed: 0,
+            more: "--budget 5m",
+        };
+        sentences(&verdicts, &around).join("\n")
+    }
+
+    #[test]
+    fn two_sentences_say_what_is_faster_and_what_to_do() {
+        let text = said(&[found(1.4, 0.8, 10), found(1.0, 1.0, 10), found(1.2, 1.0, 10)], 0.0);
+        assert_eq!(
+            text,
+            "Of 3 cells, uringlet:auto is faster in 2 (most: a, 1.40×); level in 1. CPU time per \
+             request is cheaper in 1 (a, 0.80×); level in 2.\n\
+             Next: run your program on it: `uringlet run --stats -- PROGRAM`."
+        );
+    }
+
+    #[test]
+    fn a_loss_is_named_with_what_to_take_instead() {
+        let text = said(&[found(0.5, 1.0, 10), found(0.9, 1.0, 10)], 0.0);
+        assert!(text.contains("slower in 2 (most: a, 0.50×)"), "{text}");
+        assert!(text.contains("mostly does a stays on libaio"), "{text}");
+    }
+
+    #[test]
+    fn what_is_not_known_is_said_with_the_reason() {
+        let text = said(&[found(1.4, 1.0, 3)], 0.4);
+        assert!(text.contains("unknown in 1") && text.contains("others had 40 %"), "{text}");
+        assert!(text.contains("--budget 5m") && !text.contains("run your program"), "{text}");
+        assert!(said(&[found(1.4, 1.0, 3)], 0.0).contains("vary from round to round"));
+        assert!(said(&[], 0.0).contains("compared with nothing"));
+    }
+
+    #[test]
+    fn colours_are_for_what_is_beyond_noise_only() {
+        let tones = |ratio, rounds| cells(&found(ratio, 1.0, rounds).rate).map(|cell| cell.tone);
+        assert_eq!(tones(0.8, 10), [Tone::Loss, Tone::Plain, Tone::Loss]);
+        assert_eq!(tones(1.3, 10), [Tone::Win, Tone::Plain, Tone::Win]);
+        assert_eq!((tones(0.5, 3), tones(1.01, 10)), ([Tone::Plain; 3], [Tone::Plain; 3]));
+        assert_eq!(cells(&found(1.3, 1.0, 3).rate)[1].text, "few rounds");
+        assert_eq!(found(1.0, 1.0, 10).rate.word(), Class::Level.word(Sense::More));
+    }
+}
