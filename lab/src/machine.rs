@@ -16,6 +16,8 @@ pub struct Machine {
     pub version: &'static str,
     /// Built without optimisation: no figure means anything.
     pub debug_build: bool,
+    /// The host's name.
+    pub host: String,
     /// `Linux 6.18.1 x86_64`.
     pub kernel: String,
     /// Model name, as the kernel has it.
@@ -42,6 +44,7 @@ impl Machine {
         Self {
             version: VERSION,
             debug_build: cfg!(debug_assertions),
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
             kernel: kernel(),
             cpu: field(&cpuinfo, "model name").unwrap_or("unknown CPU").to_owned(),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),

@@ -249,6 +249,8 @@ pub fn header(
 ) -> Header {
     let mut facts = Vec::new();
     let mut fact = |name: &str, value: String| facts.push((name.to_owned(), value));
+    fact("command", command_line());
+    fact("host", machine.host.clone());
     fact("kernel", machine.kernel.clone());
     let kind = if machine.virtual_machine { ", virtual machine" } else { "" };
     fact("CPU", format!("{} × {}{kind}; load {:.2}", machine.cpus, machine.cpu, machine.load));
@@ -267,6 +269,14 @@ pub fn header(
         fact(name, value.clone());
     }
     Header { command: command.into(), version: machine.version.into(), facts, notices }
+}
+
+/// What was typed, so that it can be typed again.
+fn command_line() -> String {
+    let words: Vec<String> =
+        std::env::args_os().skip(1).map(|word| printable(&word.to_string_lossy())).collect();
+    let words = words.iter().map(|word| shlex::try_quote(word).unwrap_or(word.into()));
+    ["uringlet".into()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
 }
 
 /// What a reader should know before believing a figure; `own` is of the files that are worked on.

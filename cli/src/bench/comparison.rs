@@ -115,10 +115,10 @@ mod tests {
 
     #[test]
     fn the_best_native_is_that_of_the_rounds_and_not_of_one() {
-        let ours = || side("ours", &[20.0; 10], 3.0);
-        let mut lucky = [10.0; 10];
+        let ours = || side("ours", &[20.0; 20], 3.0);
+        let mut lucky = [10.0; 20];
         lucky[9] = 1000.0;
-        let natives = || [side("lucky", &lucky, 1.0), side("good", &[16.0; 10], 2.0)].into_iter();
+        let natives = || [side("lucky", &lucky, 1.0), side("good", &[16.0; 20], 2.0)].into_iter();
         let found = Comparison::of(ours(), natives()).unwrap();
         assert_eq!((found.best_native, found.rate.word()), ("good", "faster"));
         assert!((found.rate.ratio - 1.25).abs() < 1e-9 && (found.cpu.ratio - 1.5).abs() < 1e-9);

@@ -138,7 +138,8 @@ impl Matrix {
             let excluded = exclusion(&settings.load(workload), scratch, storage);
             for &depth in &settings.depths {
                 for (engine, refusal) in &refused {
-                    let too_much = (block * depth as u64 > MOST_BUFFERS).then(|| {
+                    let in_flight = if engine.is_synchronous() { 1 } else { depth as u64 };
+                    let too_much = (block * in_flight > MOST_BUFFERS).then(|| {
                         let most = size::short(MOST_BUFFERS);
                         format!(
                             "expected at most {most} in flight: a smaller --depth, or a smaller \

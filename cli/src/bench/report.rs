@@ -214,8 +214,9 @@ impl<'a> Report<'a> {
         self.settings.workloads.iter().copied().filter(measured)
     }
 
+    /// Bars of two depths, lines of more.
     fn rate_plots(&self) -> Vec<Figure> {
-        let plot = |workload| {
+        let lines = |workload| {
             let series = self.settings.engines.iter().map(|&engine| {
                 let mine = self.cells(workload).filter(|cell| cell.engine == engine);
                 let measured = mine.filter(|cell| cell.iops().is_some());
@@ -223,17 +224,29 @@ impl<'a> Report<'a> {
             });
             plots::rate_plot(self.title(workload), series.collect())
         };
-        self.workloads().map(plot).collect()
+        let bars = |workload| {
+            let groups = self.groups(workload, |cell| plots::rate_bar(cell.engine, &cell.figures));
+            plots::rate_bars(self.title(workload), groups)
+        };
+        match self.settings.depths.len() {
+            ..=2 => self.workloads().map(bars).collect(),
+            _ => self.workloads().map(lines).collect(),
+        }
+    }
+
+    /// A group of bars for each depth.
+    fn groups(&self, workload: Workload, bar: impl Fn(&Cell) -> Bar) -> Vec<Group> {
+        let group = |&depth: &usize| {
+            let mine = self.cells(workload).filter(|cell| cell.depth == depth);
+            Group { label: format!("{depth} in flight"), bars: mine.map(&bar).collect() }
+        };
+        self.settings.depths.iter().map(group).collect()
     }
 
     fn cpu_plots(&self) -> Vec<Figure> {
         let plot = |workload| {
-            let groups = self.settings.depths.iter().map(|&depth| {
-                let mine = self.cells(workload).filter(|cell| cell.depth == depth);
-                let bars = mine.map(|cell| plots::cpu_bar(cell.engine, &cell.figures)).collect();
-                Group { label: format!("{depth} in flight"), bars }
-            });
-            plots::cpu_plot(self.title(workload), groups.collect())
+            let groups = self.groups(workload, |cell| plots::cpu_bar(cell.engine, &cell.figures));
+            plots::cpu_plot(self.title(workload), groups)
         };
         self.workloads().map(plot).collect()
     }
@@ -281,7 +294,7 @@ impl<'a> Report<'a> {
             return None;
         }
         let subject = self.matrix.subject()?;
-        let keys = vec![Key::new(subject.name(), subject.style(), false)];
+        let keys = vec![Key::new(subject.name(), 0, false)];
         let bars = Bars {
             value: Axis::new(
                 "ratio to the best native engine",

@@ -11,9 +11,10 @@ use read::{Measured, Metric, Run};
 use serde::Serialize;
 use serde_json::Value;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use strum::VariantArray as _;
+use uringlet_lab::verdict::{Class, Interval, class};
 
 const HELP: &str = include_str!("../../help/compare.txt");
 
@@ -38,46 +39,9 @@ pub struct Arguments {
     #[arg(long)]
     fail_on_regression: bool,
 
-    /// Write the comparison to this file
+    /// Write the comparison to this file (- for standard output, instead of the text)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-}
-
-/// What a difference means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Verdict {
-    Better,
-    Worse,
-    WithinNoise,
-    /// One of them was run only once.
-    NotJudged,
-}
-
-impl Verdict {
-    fn of(metric: Metric, a: &Measured, b: &Measured) -> Self {
-        let more = b.min > a.max;
-        let less = b.max < a.min;
-        match (a.rounds.min(b.rounds) > 1, more, less) {
-            (false, ..) => Self::NotJudged,
-            (true, false, false) => Self::WithinNoise,
-            (true, more, _) if more == metric.is_rate() => Self::Better,
-            _ => Self::Worse,
-        }
-    }
-
-    /// In the words of what was measured.
-    fn text(self, metric: Metric) -> &'static str {
-        let is_cost = matches!(metric, Metric::CpuUsPerRequest | Metric::StepsPerRequest);
-        match self {
-            Self::Better if is_cost => "cheaper",
-            Self::Better => "faster",
-            Self::Worse if is_cost => "dearer",
-            Self::Worse => "slower",
-            Self::WithinNoise => "within noise",
-            Self::NotJudged => "one run",
-        }
-    }
 }
 
 /// One metric of a cell that is in both.
@@ -89,7 +53,9 @@ struct Change {
     b: Measured,
     /// B divided by A; none of nothing.
     ratio: Option<f64>,
-    verdict: Verdict,
+    /// 95 % interval of it; none with too few rounds.
+    interval: Option<Interval>,
+    verdict: Class,
 }
 
 /// How many of each.
@@ -97,8 +63,8 @@ struct Change {
 struct Count {
     better: usize,
     worse: usize,
-    within_noise: usize,
-    not_judged: usize,
+    level: usize,
+    unknown: usize,
 }
 
 /// Everything that came out.
@@ -129,13 +95,18 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         )));
     }
     let report = Report::new(arguments, &a, &b);
-    session::say(&report.text(arguments.changed))?;
-    if let Some(path) = &arguments.json {
-        let cannot = || format!("--json: cannot write {}", path.display());
-        let text = serde_json::to_string_pretty(&report)?;
-        std::fs::write(path, text + "\n").with_context(cannot)?;
+    let json = || anyhow::Ok(serde_json::to_string_pretty(&report)? + "\n");
+    match &arguments.json {
+        Some(path) if path == Path::new("-") => session::say(&json()?)?,
+        other => {
+            session::say(&report.text(arguments.changed))?;
+            if let Some(path) = other {
+                let cannot = || format!("--json: cannot write {}", path.display());
+                std::fs::write(path, json()?).with_context(cannot)?;
+            }
+        }
     }
-    let worse = report.changes.iter().any(|change| change.verdict == Verdict::Worse);
+    let worse = report.changes.iter().any(|change| change.verdict == Class::Worse);
     Ok(if worse && arguments.fail_on_regression { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
@@ -146,13 +117,17 @@ impl Report {
             let Some(other) = b.cells.iter().find(|other| other.name == cell.name) else {
                 continue;
             };
-            for &(metric, a) in &cell.measured {
-                let Some(&(_, b)) = other.measured.iter().find(|(same, _)| *same == metric) else {
+            for (metric, a) in &cell.measured {
+                let metric = *metric;
+                let Some((_, b)) = other.measured.iter().find(|(same, _)| *same == metric) else {
                     continue;
                 };
-                let ratio = (a.median != 0.0).then(|| b.median / a.median);
-                let verdict = Verdict::of(metric, &a, &b);
-                changes.push(Change { cell: cell.name.clone(), metric, a, b, ratio, verdict });
+                let interval = Interval::unpaired(&a.values, &b.values);
+                let medians = || (a.median != 0.0).then(|| b.median / a.median);
+                let ratio = interval.map(|found| found.ratio).or_else(medians);
+                let verdict = class(interval.as_ref(), metric.sense());
+                let (cell, a, b) = (cell.name.clone(), a.clone(), b.clone());
+                changes.push(Change { cell, metric, a, b, ratio, interval, verdict });
             }
         }
         let summary = Metric::VARIANTS.iter().filter_map(|&metric| {
@@ -160,10 +135,10 @@ impl Report {
                 changes.iter().filter(|c| c.metric == metric && c.verdict == verdict).count()
             };
             let count = Count {
-                better: of(Verdict::Better),
-                worse: of(Verdict::Worse),
-                within_noise: of(Verdict::WithinNoise),
-                not_judged: of(Verdict::NotJudged),
+                better: of(Class::Better),
+                worse: of(Class::Worse),
+                level: of(Class::Level),
+                unknown: of(Class::Unknown),
             };
             (count != Count::default()).then_some((metric, count))
         });
@@ -186,7 +161,7 @@ impl Report {
         }
         let section = |(metric, _): &(Metric, Count)| {
             let beyond = |change: &&Change| {
-                !changed_only || matches!(change.verdict, Verdict::Better | Verdict::Worse)
+                !changed_only || matches!(change.verdict, Class::Better | Class::Worse)
             };
             let lines = self.changes.iter().filter(|change| change.metric == *metric);
             let lines: Vec<&Change> = lines.filter(beyond).collect();
@@ -197,10 +172,10 @@ impl Report {
         for (which, cells) in [("A", &self.only_in_a), ("B", &self.only_in_b)] {
             sections.push(Section::new(format!("Only in {which}")).with_notes(cells.clone()));
         }
-        let heads = ["", "better", "worse", "within noise", "one run"];
+        let heads = ["", "better", "worse", "level", "unknown"];
         let mut counts = Table::new("", heads, 1..5);
-        for (metric, Count { better, worse, within_noise, not_judged }) in &self.summary {
-            let numbers = [better, worse, within_noise, not_judged].map(ToString::to_string);
+        for (metric, Count { better, worse, level, unknown }) in &self.summary {
+            let numbers = [better, worse, level, unknown].map(ToString::to_string);
             counts.row(std::iter::once(metric.to_string()).chain(numbers));
         }
         let (a, b) = (self.only_in_a.len(), self.only_in_b.len());
@@ -212,7 +187,7 @@ impl Report {
 }
 
 fn table(metric: Metric, lines: &[&Change]) -> Table {
-    let mut table = Table::new("", ["cell", "A", "B", "B / A", ""], 1..4);
+    let mut table = Table::new("", ["cell", "A", "B", "B / A", "95 %", "verdict"], 1..4);
     let value = |measured: &Measured| match metric {
         Metric::RequestsPerSecond => size::rate(measured.median),
         _ => size::digits(measured.median),
@@ -220,12 +195,13 @@ fn table(metric: Metric, lines: &[&Change]) -> Table {
     for change in lines {
         let ratio = change.ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}×"));
         let tone = match change.verdict {
-            Verdict::Better => Tone::Win,
-            Verdict::Worse => Tone::Loss,
-            Verdict::WithinNoise | Verdict::NotJudged => Tone::Plain,
+            Class::Better => Tone::Win,
+            Class::Worse => Tone::Loss,
+            Class::Level | Class::Unknown => Tone::Plain,
         };
-        let texts = [change.cell.clone(), value(&change.a), value(&change.b), ratio];
-        let verdict = Cell { text: change.verdict.text(metric).into(), tone };
+        let interval = change.interval.map_or_else(|| "few rounds".into(), |found| found.text());
+        let texts = [change.cell.clone(), value(&change.a), value(&change.b), ratio, interval];
+        let verdict = Cell { text: change.verdict.word(metric.sense()).into(), tone };
         table.row(texts.map(Cell::from).into_iter().chain([verdict]));
     }
     table
@@ -254,8 +230,9 @@ fn differences(a: &Value, b: &Value) -> Vec<String> {
         let mut names: Vec<&String> = names.flat_map(|object| object.keys()).collect();
         names.sort_unstable();
         names.dedup();
-        for name in
-            names.into_iter().filter(|name| !["load", "memory_available"].contains(&&***name))
+        for name in names
+            .into_iter()
+            .filter(|name| !["load", "memory_available", "seed"].contains(&&***name))
         {
             let (first, second) = (&a[part][name], &b[part][name]);
             if first != second {
@@ -280,27 +257,5 @@ fn short(value: &Value) -> String {
         Value::String(text) => text.clone(),
         Value::Null => "nothing".into(),
         other => other.to_string(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn rounds(min: f64, max: f64) -> Measured {
-        Measured { median: f64::midpoint(min, max), min, max, rounds: 3 }
-    }
-
-    #[test]
-    fn only_what_does_not_overlap_has_changed() {
-        let of = |metric, a, b| Verdict::of(metric, &a, &b);
-        let (low, middle, high) = (rounds(1.0, 2.0), rounds(2.0, 3.0), rounds(2.5, 4.0));
-        let rate = Metric::RequestsPerSecond;
-        assert_eq!(of(rate, low, high), Verdict::Better);
-        assert_eq!(of(rate, high, low), Verdict::Worse);
-        assert_eq!(of(rate, low, middle), Verdict::WithinNoise);
-        assert_eq!(of(Metric::P999Us, low, high), Verdict::Worse);
-        assert_eq!(of(Metric::CpuUsPerRequest, high, low), Verdict::Better);
-        assert_eq!(of(rate, low, Measured { rounds: 1, ..high }), Verdict::NotJudged);
     }
 }

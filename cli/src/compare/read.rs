@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use std::path::Path;
 use strum::VariantArray as _;
 use uringlet_lab::bench::{PERCENTILES, median};
+use uringlet_lab::verdict::Sense;
 
 /// Something that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, strum::Display, strum::VariantArray)]
@@ -35,9 +36,13 @@ pub enum Metric {
 }
 
 impl Metric {
-    /// More of it is better.
-    pub fn is_rate(self) -> bool {
-        matches!(self, Self::RequestsPerSecond | Self::MbPerSecond)
+    /// Which way is better.
+    pub fn sense(self) -> Sense {
+        match self {
+            Self::RequestsPerSecond | Self::MbPerSecond => Sense::More,
+            Self::CpuUsPerRequest | Self::StepsPerRequest => Sense::Cheaper,
+            _ => Sense::Less,
+        }
     }
 
     /// Of one round.
@@ -67,12 +72,14 @@ impl Metric {
 }
 
 /// Rounds of one metric in one cell.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measured {
     pub median: f64,
     pub min: f64,
     pub max: f64,
     pub rounds: usize,
+    #[serde(skip)]
+    pub values: Vec<f64>,
 }
 
 impl Measured {
@@ -81,7 +88,8 @@ impl Measured {
             min: values.iter().copied().reduce(f64::min)?,
             max: values.iter().copied().reduce(f64::max)?,
             rounds: values.len(),
-            median: median(values)?,
+            median: median(values.clone())?,
+            values,
         })
     }
 }
@@ -267,11 +275,12 @@ mod tests {
             "figures": [{ "iops": 3.0 }, { "iops": 1.0 }, { "iops": 2.0 }],
             "latency": { "complete_us_p999": 7.0 },
         });
-        let rate = Measured { median: 2.0, min: 1.0, max: 3.0, rounds: 3 };
-        let tail = Measured { median: 7.0, min: 7.0, max: 7.0, rounds: 1 };
+        let of = |values: &[f64]| Measured::of(values.to_vec()).unwrap();
+        let (rate, tail) = (of(&[3.0, 1.0, 2.0]), of(&[7.0]));
+        assert_eq!((rate.median, rate.min, rate.max, rate.rounds), (2.0, 1.0, 3.0, 3));
         assert_eq!(measured(&cell), [(Metric::RequestsPerSecond, rate), (Metric::P999Us, tail)]);
         assert!(measured(&json!({ "ns": [1.0], "not_measured": "refused" })).is_empty());
-        let lookup = Measured { median: 1.5, min: 1.0, max: 2.0, rounds: 2 };
+        let lookup = of(&[1.0, 2.0]);
         assert_eq!(measured(&json!({ "ns": [1.0, 2.0] })), [(Metric::NsPerLookup, lookup)]);
     }
 }

@@ -20,6 +20,30 @@ pub fn rates<'a>(engine: Engine, depths: impl IntoIterator<Item = (usize, &'a [R
     Series::new(engine.name(), engine.style(), depths.into_iter().filter_map(point))
 }
 
+/// The median rate, with the middle half of the rounds; empty without a round.
+pub fn rate_bar(engine: Engine, runs: &[Run]) -> Bar {
+    let mut rates: Vec<f64> = runs.iter().map(|run| run.iops).collect();
+    rates.sort_by(f64::total_cmp);
+    let last = rates.len().saturating_sub(1);
+    let quarter = |at: usize| rates.get(last * at / 4).copied();
+    let spread = quarter(1).zip(quarter(3)).filter(|_| rates.len() > 3);
+    Bar { spread, ..Bar::one(engine.name(), 0, median(rates)) }
+}
+
+/// Rates where there are too few depths for a line.
+pub fn rate_bars(title: impl Into<String>, groups: Vec<Group>) -> Figure {
+    let bars = Bars {
+        value: Axis::new("rate", "requests/s", Scale::Linear),
+        category: "engines, by requests in flight".into(),
+        origin: 0.0,
+        keys: vec![Key::new("median of the rounds", 2, false)],
+        groups,
+    };
+    let about = "Requests per second, median of the rounds; whiskers hold the middle half of the \
+                 rounds. More is better.";
+    Figure::bars(title, about, bars)
+}
+
 /// Requests per second over depth.
 pub fn rate_plot(title: impl Into<String>, series: Vec<Series>) -> Figure {
     let x = Axis::new("in flight", "requests", Scale::Log);

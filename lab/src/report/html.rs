@@ -30,6 +30,7 @@ pub fn page(document: &Document) -> String {
                 (svg::definitions())
                 header {
                     h1 { "uringlet " (command) }
+                    (conclusion(document))
                     (facts(&document.header, Some(&date.to_string())))
                 }
                 nav aria-label="Contents" {
@@ -90,7 +91,7 @@ fn document_body(document: &Document, level: usize, ids: &mut Ids) -> Markup {
         .filter(|s| !s.is_empty())
         .collect();
     html! {
-        @for sentence in &document.conclusion { p class="conclusion" { (sentence) } }
+        @if level > 1 { (conclusion(document)) }
         @if document.interrupted {
             p { strong { "Interrupted: the figures are of what was run." } }
         }
@@ -111,6 +112,11 @@ fn document_body(document: &Document, level: usize, ids: &mut Ids) -> Markup {
             }
         }
     }
+}
+
+/// For those who read nothing else.
+fn conclusion(document: &Document) -> Markup {
+    html! { @for sentence in &document.conclusion { p class="conclusion" { (sentence) } } }
 }
 
 fn facts(header: &Header, date: Option<&str>) -> Markup {
@@ -152,7 +158,7 @@ fn figure_body(figure: &Figure, known: bool, level: usize, ids: &mut Ids) -> Mar
     let id = ids.new_id();
     let table = figure.table();
     html! {
-        figure aria-labelledby=(id) {
+        figure class=[figure.headline.then_some("headline")] aria-labelledby=(id) {
             (heading(level, &id, &figure.title))
             @if !known { p { (figure.about) } }
             (svg::plot(&figure.plot, &id, &figure.title, &figure.about))
@@ -168,8 +174,9 @@ fn figure_body(figure: &Figure, known: bool, level: usize, ids: &mut Ids) -> Mar
 fn table_body(table: &Table, name: &str) -> Markup {
     let name = if table.caption.is_empty() { name } else { &table.caption };
     let right = |column: usize| table.right.contains(&column).then_some("right");
+    let class = if table.heads.len() > 4 { "scroll wide" } else { "scroll" };
     html! {
-        div class="scroll" tabindex="0" role="region" aria-label=(name) {
+        div class=(class) tabindex="0" role="region" aria-label=(name) {
             table {
                 @if !table.caption.is_empty() { caption { (table.caption) } }
                 thead {

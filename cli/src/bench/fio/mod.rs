@@ -295,8 +295,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         false => Vec::new(),
     };
     let ways = Way::all(&without_repeats(&arguments.engines, defaults), own);
-    // Fewer have no interval, and so no verdict.
-    let rounds = arguments.rounds.unwrap_or(6);
+    // Fewer have no interval to the best of five, and so no verdict.
+    let rounds = arguments.rounds.unwrap_or(8);
     let settings = Settings {
         files: arguments.jobs.iter().map(|path| path.display().to_string()).collect(),
         sections: arguments.section.clone(),

@@ -279,7 +279,7 @@ impl<'a> Report<'a> {
         let groups: Vec<Group> = groups.filter(|group| !group.bars.is_empty()).collect();
         let value =
             Axis::new("ratio to the best native engine", "1 is equal, log scale", Scale::Log);
-        let keys = vec![Key::new("uringlet", 4, false)];
+        let keys = vec![Key::new("uringlet", 0, false)];
         let about = "Requests per second divided by those of the best native engine of the same \
                      job; whiskers are the 95 % interval. Where it is beyond noise, ▲ says faster \
                      and ▼ slower.";
