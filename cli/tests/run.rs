@@ -106,7 +106,7 @@ fn the_program_gets_preload_engine_arguments_and_its_own_name() {
     let [libaio, posix_aio] = DROP_INS.map(|name| folder.join(name).display().to_string());
     let expected = format!("{libaio}:{posix_aio}|null|1||name|--stats|b c\n");
     installation
-        .run(&["--engine", "null", "--", "sh", "-c", script, "name", "--stats", "b c"])
+        .run(&["--engine", "null", "--yes", "--", "sh", "-c", script, "name", "--stats", "b c"])
         .success()
         .stdout(expected);
     let own = ["--observe", "--", "sh", "-c", "echo $URINGLET_STATS"];
@@ -142,9 +142,13 @@ fn an_engine_that_moves_no_data_is_warned_of_unless_it_was_asked_for() {
     let setup = folder.path().join("setup");
     let run = |engine: &str, words: &[&str]| {
         let mut uringlet = uringlet();
-        uringlet.args(["run", "--engine", engine, "--"]).args(words).arg(&setup).assert().success()
+        let yes = ["--yes"].into_iter().filter(|_| engine == "null");
+        uringlet.args(["run", "--engine", engine]).args(yes).arg("--").args(words);
+        uringlet.arg(&setup).assert().success()
     };
-    run("null", &[]).stderr("");
+    run("null", &[]).stderr("uringlet run: --engine null moves no data\n");
+    let refused = uringlet().args(["run", "--engine", "null", "--", "true"]).assert().code(2);
+    refused.stderr(contains("expected --yes").and(contains("MOVES NO DATA")));
     run("auto", &[]).stderr("");
     let warning = contains("no data").and(contains("unset URINGLET_ENGINE"));
     run("auto", &["env", "URINGLET_ENGINE=null"]).stderr(warning);
@@ -186,7 +190,7 @@ fn without_requests_the_summary_says_so_and_the_counters_are_gone() {
     let assert = installation
         .run(&["--stats", "--", "sh", "-c", "test -f $URINGLET_STATS && echo $URINGLET_STATS; cat"])
         .success()
-        .stderr(contains("nothing went through it").and(contains("did not use libaio")));
+        .stderr(contains("nothing went through it: the drop-in was loaded into no process"));
     let path = String::from_utf8(assert.get_output().stdout.clone()).unwrap();
     assert!(path.starts_with("/proc/") && !Path::new(path.trim()).exists(), "{path}");
 }
@@ -298,4 +302,19 @@ fn the_environment_is_printed_for_services_and_shells() {
         let arguments = [&["--print-env"], other].concat();
         run(&arguments).code(2).stderr(contains("cannot be used with"));
     }
+}
+
+/// With the drop-ins themselves.
+#[test]
+fn why_nothing_went_through_is_said_in_a_line_without_being_asked() {
+    const REFUSED: &str = "#include <sys/syscall.h>\n#include <unistd.h>\n\
+        int main(void) { long ctx = 1; syscall(SYS_io_setup, 8, &ctx); return 0; }";
+    let folder = tempfile::tempdir().unwrap();
+    compile(folder.path(), REFUSED, &[], "refused");
+    let refused = folder.path().join("refused");
+    uringlet().args(["run", "--"]).arg(&refused).assert().success().stderr(
+        contains("1 set-ups were refused by uringlet (EINVAL)").or(contains("neither libaio")),
+    );
+    let nothing = uringlet().args(["run", "--", "true"]).assert().success();
+    nothing.stderr(contains("it called neither libaio nor POSIX AIO").and(contains("doctor -- ")));
 }

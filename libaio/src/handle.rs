@@ -126,6 +126,10 @@ fn ring_size(entries: u32) -> (u32, u32) {
 
 /// Makes a context for `entries` requests and gives its handle, or a negative errno.
 pub(crate) fn create(entries: u32) -> Result<usize, i32> {
+    front::env::set_up(make(entries))
+}
+
+fn make(entries: u32) -> Result<usize, i32> {
     /// More than this the kernel does not take either.
     const ENTRIES_MAX: u32 = 0x1000_0000 / 32;
     if entries == 0 || entries > ENTRIES_MAX {

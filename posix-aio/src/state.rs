@@ -78,7 +78,7 @@ pub(crate) fn current() -> Option<&'static Process> {
 pub(crate) fn current_or_new() -> Result<&'static Process, i32> {
     match current() {
         Some(process) => Ok(process),
-        None => make(),
+        None => front::env::set_up(make()),
     }
 }
 

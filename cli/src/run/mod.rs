@@ -6,22 +6,25 @@ mod placement;
 mod print_env;
 pub mod program;
 mod prometheus;
+mod seen;
 mod signals;
 mod summary;
 
 use self::library::DropIn;
 use self::live::Live;
+use self::seen::Watch;
 use crate::sandbox::Sandbox;
 use crate::session;
 use anyhow::{Context as _, Result};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueHint};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
+use std::time::Duration;
 use uringlet::EngineKind;
 use uringlet::stats::{ProcessId, Region};
 
@@ -34,6 +37,9 @@ const NULL_MEANT: &str = "URINGLET_NULL_MEANT";
 const STATS: &str = "URINGLET_STATS";
 /// Its value for memory of the process's own, which `uringlet top` finds.
 const STATS_OWN: &str = "auto";
+
+/// How often processes without a drop-in are looked for, until something went through one.
+const LOOK: Duration = Duration::from_millis(500);
 
 const HELP: &str = include_str!("../../help/run.txt");
 
@@ -57,6 +63,10 @@ pub struct Arguments {
     #[arg(long, default_value = EngineKind::default().name(),
           value_parser = PossibleValuesParser::new(EngineKind::ALL.map(EngineKind::name)))]
     engine: String,
+
+    /// Yes, move no data: needed for --engine null
+    #[arg(long)]
+    yes: bool,
 
     /// Serve the calls of one interface only
     #[arg(long, value_enum, value_name = "INTERFACE")]
@@ -90,6 +100,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         return print_environment(arguments, format);
     }
     let (name, rest) = arguments.program.split_first().expect("clap requires one");
+    let null = arguments.engine == EngineKind::Null.name();
+    if null && !arguments.yes && std::env::var_os(ENGINE).is_none_or(|name| name != "null") {
+        return Err(session::refusal(
+            "--engine null: expected --yes too, since it MOVES NO DATA: every read and write \
+             answers success",
+        ));
+    }
     let path = std::env::var_os("PATH");
     let file = program::resolve(name, path.as_deref()).map_err(session::refusal)?;
     program::check(&file).map_err(session::refusal)?;
@@ -97,13 +114,21 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     command.arg0(name).args(rest);
     serve(&mut command, arguments)?;
     arguments.sandbox.lock_in(&mut command)?;
+    let mut watch = Watch::new().context("cannot keep what the program tells")?;
+    watch.tell(&mut command);
     if arguments.stats || arguments.live.any() {
-        with_stats(command, arguments)
-    } else {
-        // Nothing is left to do afterwards: the program takes this process over, signals and all.
-        let error = command.exec();
-        Err(error).with_context(|| format!("cannot start {}", file.display()))
+        return with_stats(command, arguments, &mut watch);
     }
+    let started = Cell::new(0);
+    let status = signals::run_to_the_end(
+        &mut command,
+        |pid| started.set(pid),
+        Some(LOOK),
+        || watch.look(started.get()),
+    );
+    let status = status.with_context(|| format!("cannot start {}", file.display()))?;
+    seen::say(watch.verdict(&file));
+    Ok(exit_code(status))
 }
 
 /// Has a program served as the arguments say. Gives the drop-ins.
@@ -114,6 +139,7 @@ fn serve(command: &mut Command, arguments: &Arguments) -> Result<Vec<PathBuf>> {
     let libraries = served.map(library::find).collect::<Result<Vec<_>>>()?;
     preload(command, &libraries, &arguments.engine);
     if arguments.engine == EngineKind::Null.name() {
+        session::tell("uringlet run: --engine null moves no data");
         command.env(NULL_MEANT, "1");
     } else {
         command.env_remove(NULL_MEANT);
@@ -139,24 +165,36 @@ pub fn preload(command: &mut Command, libraries: &[PathBuf], engine: &str) {
     command.env("LD_PRELOAD", library::preload(libraries, existing)).env(ENGINE, engine);
 }
 
-fn with_stats(mut command: Command, arguments: &Arguments) -> Result<ExitCode> {
+fn with_stats(mut command: Command, arguments: &Arguments, watch: &mut Watch) -> Result<ExitCode> {
     let region = Region::create().context("cannot make the memory that collects the counters")?;
     command.env(STATS, region.path());
     let name = Path::new(&arguments.program[0]).file_name().unwrap_or(&arguments.program[0]);
     let live = RefCell::new(Live::open(&arguments.live, &region, &name.to_string_lossy())?);
+    let id = Cell::new(0);
     let started = |pid| {
+        id.set(pid);
         region.set_program(ProcessId::of(pid).unwrap_or_default());
         live.borrow_mut().started(pid);
     };
     let interval = arguments.live.interval();
-    let tick = || live.borrow_mut().tick();
-    let status = signals::run_to_the_end(&mut command, started, interval, tick)
+    let tick = || {
+        if interval.is_some() {
+            live.borrow_mut().tick();
+        }
+        watch.look(id.get());
+    };
+    let often = interval.or(Some(LOOK));
+    let status = signals::run_to_the_end(&mut command, started, often, tick)
         .with_context(|| format!("cannot start {}", command.get_program().display()))?;
     let problems = live.into_inner().end();
-    if arguments.stats {
+    let file = PathBuf::from(command.get_program());
+    let nothing = watch.verdict(&file);
+    if nothing.is_none() && arguments.stats {
         // Nobody may be listening any more; the program's exit status matters more.
-        let _ = std::io::stderr().write_all(summary::text(&region.snapshot()).as_bytes());
+        let text = summary::text(&region.snapshot(), watch.refusals());
+        let _ = std::io::stderr().write_all(text.as_bytes());
     }
+    seen::say(nothing);
     problems.iter().for_each(|problem| session::tell(format_args!("uringlet run: {problem:#}")));
     Ok(if status.success() && !problems.is_empty() { ExitCode::FAILURE } else { exit_code(status) })
 }

@@ -41,9 +41,14 @@ pub fn run_to_the_end(
     let watched: SigSet = PASSED_ON.into_iter().chain([Signal::SIGCHLD]).collect();
     let before = watched.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
     let restore = move || before.thread_set_mask().map_err(io::Error::from);
-    // SAFETY: the closure runs between fork and exec; it allocates nothing and makes one
-    // async-signal-safe call, pthread_sigmask(3).
-    unsafe { command.pre_exec(restore) };
+    let begin = move || {
+        // Whoever kills us means the program.
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+        restore()
+    };
+    // SAFETY: the closure runs between fork and exec; it allocates nothing and makes two
+    // async-signal-safe calls, prctl(2) and pthread_sigmask(3).
+    unsafe { command.pre_exec(begin) };
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {

@@ -5,6 +5,7 @@
 use std::ffi::{OsStr, OsString, c_int};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
+use super::seen::{self, Seen};
 use crate::{Builder, Context, EngineKind, own, process, sys};
 
 /// `URINGLET_ENGINE`: which engine executes the requests (default `auto`).
@@ -17,6 +18,8 @@ const STATS: &str = "URINGLET_STATS";
 const PRELOAD: &str = "LD_PRELOAD";
 /// In front of the number of a descriptor from which it may preload.
 const DESCRIPTORS: &str = "/proc/self/fd/";
+/// `URINGLET_SEEN`: where `uringlet run` keeps what happens in the program, see [`super::seen`].
+const SEEN: &str = "URINGLET_SEEN";
 /// Each process counts into memory of its own, for `uringlet top`.
 pub(crate) const STATS_OWN: &str = "auto";
 
@@ -31,6 +34,7 @@ struct Told {
     /// `None`: something that cannot be used.
     builder: Option<Builder>,
     stats: Option<OsString>,
+    seen: Option<OsString>,
 }
 
 /// A variable of uringlet's. A program that gains privileges when it is started (AT_SECURE,
@@ -44,6 +48,7 @@ pub(crate) fn variable(name: &str) -> Option<OsString> {
 /// Reads the environment, for [`at_load!`](crate::at_load).
 pub extern "C" fn read() {
     told();
+    seen(Seen::Loaded);
     // Where no folder can hold the drop-ins, `uringlet run` has them preloaded from descriptors.
     // Programs that close all that they find leave these to what they start.
     preloaded_from(&variable(PRELOAD).unwrap_or_default()).for_each(own::keep);
@@ -55,6 +60,22 @@ fn preloaded_from(list: &OsStr) -> impl Iterator<Item = c_int> {
     paths.filter_map(|path| path.strip_prefix(DESCRIPTORS)?.parse().ok())
 }
 
+/// Tells `uringlet run`, if that has started the program.
+fn seen(what: Seen) {
+    if let Some(path) = &told().seen {
+        seen::note(path.as_ref(), what);
+    }
+}
+
+/// Tells it of a set-up that was made, or refused for this errno, negative or not.
+pub fn set_up<T>(result: Result<T, i32>) -> Result<T, i32> {
+    seen(match &result {
+        Ok(_) => Seen::Made,
+        Err(errno) => Seen::Refused(u8::try_from(errno.unsigned_abs()).unwrap_or(u8::MAX)),
+    });
+    result
+}
+
 /// What the environment said when it was read, which is now if it was not read before. The child of
 /// a fork has what its parent has.
 fn told() -> &'static Told {
@@ -62,7 +83,11 @@ fn told() -> &'static Told {
     static TOLD: AtomicPtr<Told> = AtomicPtr::new(std::ptr::null_mut());
     let mut known = TOLD.load(Ordering::Acquire);
     if known.is_null() {
-        known = Box::into_raw(Box::new(Told { builder: told_builder(), stats: variable(STATS) }));
+        known = Box::into_raw(Box::new(Told {
+            builder: told_builder(),
+            stats: variable(STATS),
+            seen: variable(SEEN),
+        }));
         TOLD.store(known, Ordering::Release);
     }
     // SAFETY: leaked above, now or earlier.

@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 pub mod descriptors;
 pub mod env;
 pub mod note;
+pub mod seen;
 
 pub use self::descriptors::Ends;
 pub use crate::board::{DirectCompletions, Sink};
