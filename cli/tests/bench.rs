@@ -348,6 +348,10 @@ fn standard_output_can_be_an_output_too() {
     let file = folder.path().join("redirected");
     run(std::fs::File::create(&file).unwrap().into());
     is_complete(&std::fs::read_to_string(&file).unwrap());
+    let arguments = ["--size", "1M", "--depth", "1", "--engines", "psync", "--json", "-"];
+    let only = bench(folder.path()).args(arguments).args(["--workloads", "cached-read"]).output();
+    let only: Value = serde_json::from_slice(&only.unwrap().stdout).unwrap();
+    assert!(only["cells"].is_array(), "{only}");
 }
 
 /// A benchmark of several minutes that has just printed its header.

@@ -14,7 +14,7 @@ fn doctor(arguments: &[&str]) -> assert_cmd::assert::Assert {
 }
 
 fn json(arguments: &[&str]) -> Value {
-    let assert = doctor(&[&["--json"], arguments].concat()).success();
+    let assert = doctor(&[&["--json", "-"], arguments].concat()).success();
     serde_json::from_slice(&assert.get_output().stdout).unwrap()
 }
 
@@ -90,7 +90,7 @@ fn json_has_the_names_that_programs_rely_on() {
 fn without_folders_each_file_system_at_hand_is_tried_once() {
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     let mut command = Command::new(assert_cmd::cargo::cargo_bin!("uringlet"));
-    let assert = command.current_dir(&folder).args(["doctor", "--json"]).assert().success();
+    let assert = command.current_dir(&folder).args(["doctor", "--json", "-"]).assert().success();
     let report: Value = serde_json::from_slice(&assert.get_output().stdout).unwrap();
     let systems = report["file_systems"].as_array().unwrap();
     // The current folder lies under /tmp.

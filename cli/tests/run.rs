@@ -205,7 +205,7 @@ fn what_is_forbidden_is_refused_to_the_program() {
     let installation = Installation::new();
     let executable = installation.executable();
     let folder = installation.0.path().to_str().unwrap();
-    let doctor = [executable.to_str().unwrap(), "doctor", "--json", folder];
+    let doctor = [executable.to_str().unwrap(), "doctor", "--json", "-", folder];
     for stats in [&[][..], &["--stats"]] {
         let forbid = ["--forbid", "linux_aio,threads", "--forbid-errno", "ENOSYS", "--"];
         let assert = installation.run(&[stats, &forbid, &doctor].concat()).success();

@@ -38,7 +38,7 @@ fn top(arguments: &[&str]) -> Output {
 
 /// The program that a process is part of, if it is observed.
 fn look(pid: u32) -> Option<Value> {
-    let output = top(&["--json", "--once", &pid.to_string()]);
+    let output = top(&["--json", "-", "--once", &pid.to_string()]);
     let mut look: Value = serde_json::from_slice(&output.stdout).ok()?;
     let programs = look["programs"].as_array_mut()?;
     assert_eq!(programs.len(), 1);
@@ -143,7 +143,7 @@ fn figures_move_agree_with_fio_and_go_with_the_program() {
 
     drop(running.run.stdin.take());
     assert!(running.run.wait().unwrap().success());
-    let all = top(&["--once", "--json"]);
+    let all = top(&["--once", "--json", "-"]);
     let all: Value = serde_json::from_slice(&all.stdout).unwrap();
     let mut programs = all["programs"].as_array().unwrap().iter();
     assert!(programs.all(|other| other["pid"] != program["pid"]), "{all}");

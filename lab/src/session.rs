@@ -74,11 +74,17 @@ pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
+/// A result in another form is on standard output: no text is.
+static SILENT: AtomicBool = AtomicBool::new(false);
+
 /// To standard output, where somebody may have stopped reading.
 ///
 /// # Errors
 /// It cannot be written to.
 pub fn say(text: &str) -> Result<()> {
+    if SILENT.load(Ordering::Relaxed) {
+        return Ok(());
+    }
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write the result")
 }
@@ -147,6 +153,7 @@ impl<'a> Session<'a> {
     /// The handler cannot be installed.
     pub fn new(outputs: &'a Outputs, file: Option<&'a Path>) -> Result<Self> {
         stop_on_ctrl_c()?;
+        SILENT.store(outputs.replace_text(), Ordering::Relaxed);
         Ok(Self { outputs, file, files: None, first: None })
     }
 

@@ -49,6 +49,10 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME", requires = "jobs")]
     section: Vec<String>,
 
+    /// Keep what the jobs lay out; without it, files for which a job names no place are removed
+    #[arg(long, requires = "jobs")]
+    keep: bool,
+
     #[command(flatten)]
     place: Place,
 

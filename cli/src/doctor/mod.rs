@@ -1,17 +1,22 @@
 //! `uringlet doctor`: what this machine and sandbox allow, and why not.
 
+mod program;
 mod report;
+mod words;
 
 use crate::machine::Storage;
 use crate::sandbox::Sandbox;
 use crate::session;
 use anyhow::{Context as _, Result};
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 use report::{FileSystem, Report};
+use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use uringlet::EngineKind;
 use uringlet::probe::Probe;
 
 /// Looked at when no folder is named; those behind the first only if they can be written to.
@@ -23,9 +28,14 @@ const HELP: &str = include_str!("../../help/doctor.txt");
 #[derive(Args)]
 #[command(after_help = session::help(&[HELP]))]
 pub struct Arguments {
-    /// Write JSON instead of text
-    #[arg(long)]
-    json: bool,
+    /// Write JSON to this file (- for standard output, instead of the text)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// End with status 3 unless this engine is available; may be given several times
+    #[arg(long, value_name = "ENGINE",
+          value_parser = PossibleValuesParser::new(EngineKind::ALL.map(EngineKind::name)))]
+    require: Vec<String>,
 
     #[command(flatten)]
     sandbox: Sandbox,
@@ -34,13 +44,27 @@ pub struct Arguments {
     /// /dev/shm]
     #[arg(value_name = "DIR")]
     folders: Vec<PathBuf>,
+
+    /// Say instead whether this program can be reached, and how (put `--` in front of it)
+    #[arg(last = true, value_name = "PROGRAM", conflicts_with_all = ["folders", "require"])]
+    program: Vec<OsString>,
 }
+
+/// Exit status where what was required is not there.
+const MISSING: u8 = 3;
 
 /// Runs the command.
 ///
 /// # Errors
 /// The sandbox cannot be entered, or nobody takes the report.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    if let Some(name) = arguments.program.first() {
+        let found = program::look(name)?;
+        let mut json = serde_json::to_value(&found)?;
+        json["verdict"] = found.verdict().into();
+        write(arguments, &json, &found.text())?;
+        return Ok(if found.is_reached() { ExitCode::SUCCESS } else { ExitCode::from(MISSING) });
+    }
     arguments.sandbox.enter()?;
     let probe = Probe::look();
     let file_systems = match &arguments.folders[..] {
@@ -51,13 +75,31 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
     };
     let report = Report { probe: &probe, sandbox: &arguments.sandbox, file_systems };
-    let text = if arguments.json {
-        serde_json::to_string_pretty(&report.json()).context("--json")? + "\n"
-    } else {
-        report.text()
-    };
-    session::say(&text)?;
-    Ok(ExitCode::SUCCESS)
+    write(arguments, &report.json(), &report.text())?;
+    let mut status = ExitCode::SUCCESS;
+    for name in &arguments.require {
+        let engine = probe.engines.iter().find(|engine| engine.kind.name() == name);
+        // What stands in no list is never refused.
+        if let Some(refusal) = engine.and_then(|engine| engine.refusal.as_ref()) {
+            session::tell(format_args!("uringlet doctor: --require {name}: {refusal}"));
+            status = ExitCode::from(MISSING);
+        }
+    }
+    Ok(status)
+}
+
+/// The text, and JSON where that is wanted.
+fn write(arguments: &Arguments, json: &serde_json::Value, text: &str) -> Result<()> {
+    let json = || anyhow::Ok(serde_json::to_string_pretty(json).context("--json")? + "\n");
+    match &arguments.json {
+        Some(path) if path == Path::new("-") => session::say(&json()?),
+        Some(path) => {
+            let cannot = || format!("--json: cannot write {}", path.display());
+            std::fs::write(path, json()?).with_context(cannot)?;
+            session::say(text)
+        }
+        None => session::say(text),
+    }
 }
 
 fn look(probe: &Probe, path: &Path) -> Result<FileSystem> {

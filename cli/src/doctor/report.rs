@@ -1,5 +1,6 @@
 //! What the user gets: text, and the same as JSON with names that stay.
 
+use super::words;
 use crate::machine::{self, Storage};
 use crate::sandbox::Sandbox;
 use crate::size;
@@ -55,6 +56,7 @@ impl Report<'_> {
             },
             "engines": engines.collect::<Vec<_>>(),
             "limits": limits,
+            "remedies": words::remedies(self.probe),
             "file_systems": self.file_systems.iter().map(FileSystem::json).collect::<Vec<_>>(),
         })
     }
@@ -91,7 +93,7 @@ impl Report<'_> {
         for file_system in &self.file_systems {
             file_system.write(&mut text);
         }
-        text
+        text + &self.plain_words()
     }
 
     fn sandbox_text(&self) -> String {
@@ -139,6 +141,7 @@ impl FileSystem {
                 "total_ns": timing.map(|timing| timing.total_ns),
                 "single_ns": timing.map(|timing| timing.single_ns),
             },
+            "served": self.served(),
             // Where that engine would send requests at first.
             "auto": {
                 "cached_read": cached.to_string(),

@@ -14,7 +14,9 @@ use crate::observe;
 use crate::session;
 use anyhow::{Context as _, Result};
 use clap::Args;
-use std::io::IsTerminal as _;
+use std::fs::File;
+use std::io::{IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -49,9 +51,10 @@ pub struct Arguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     batch: Option<u64>,
 
-    /// Write each look as an object in a line; without --once or --batch until it is interrupted
-    #[arg(long)]
-    json: bool,
+    /// Write each look as an object in a line to this file (- for standard output); without --once
+    /// or --batch until it is interrupted
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
 }
 
 /// Runs the command.
@@ -59,7 +62,7 @@ pub struct Arguments {
 /// # Errors
 /// /proc cannot be read, or the terminal or standard output not written to.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let is_plain = arguments.once || arguments.batch.is_some() || arguments.json;
+    let is_plain = arguments.once || arguments.batch.is_some() || arguments.json.is_some();
     let has_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
     if !is_plain && !has_terminal {
         let reason = "this is not a terminal; --once, --batch N and --json need none";
@@ -98,6 +101,13 @@ fn refusal(pid: u32, why: Unseen) -> String {
 fn lines(arguments: &Arguments, programs: &mut Programs) -> Result<ExitCode> {
     session::stop_on_ctrl_c()?;
     let looks = if arguments.once { Some(1) } else { arguments.batch };
+    let mut file = match &arguments.json {
+        Some(path) if path != Path::new("-") => {
+            let cannot = || format!("--json: cannot make {}", path.display());
+            Some(File::create(path).with_context(cannot)?)
+        }
+        _ => None,
+    };
     let mut due = Instant::now();
     let mut look = 0;
     while looks.is_none_or(|looks| look < looks) {
@@ -111,9 +121,13 @@ fn lines(arguments: &Arguments, programs: &mut Programs) -> Result<ExitCode> {
             break;
         }
         sort(&mut now, columns::BUSIEST);
-        let text =
-            if arguments.json { plain::json(&now) } else { plain::text(&now, arguments.interval) };
-        session::say(&text)?;
+        match (&arguments.json, &mut file) {
+            (None, _) => session::say(&plain::text(&now, arguments.interval))?,
+            (Some(_), None) => session::say(&plain::json(&now))?,
+            (Some(path), Some(file)) => file
+                .write_all(plain::json(&now).as_bytes())
+                .with_context(|| format!("--json: cannot write {}", path.display()))?,
+        }
         look += 1;
     }
     Ok(ExitCode::SUCCESS)

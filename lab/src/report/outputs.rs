@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 /// Where the result goes beside standard output.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Outputs {
-    /// Write everything, each round's figures included, to this file
+    /// Write everything, each round's figures included, to this file (- for standard output,
+    /// instead of the text; so --html and --csv)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
@@ -47,6 +48,11 @@ pub struct Files {
 }
 
 impl Outputs {
+    /// One of them takes the place of the text on standard output.
+    pub fn replace_text(&self) -> bool {
+        [&self.json, &self.html, &self.csv].into_iter().flatten().any(|path| path == Path::new("-"))
+    }
+
     /// Makes the files. `worked_on` is what the measurement works on, which none of them may be.
     ///
     /// # Errors
@@ -56,6 +62,7 @@ impl Outputs {
         taken.extend(worked_on.and_then(identity).map(|id| ("--file", id)));
         let mut open = |option, path: &Option<PathBuf>| {
             let Some(path) = path else { return Ok(None) };
+            let path = if path == Path::new("-") { Path::new("/dev/stdout") } else { path };
             let same = identity(path).and_then(|id| taken.iter().find(|(_, other)| *other == id));
             if let Some((other, _)) = same {
                 bail!("{option} {}: expected another file than {other}", path.display());

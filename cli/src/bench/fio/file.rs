@@ -165,6 +165,12 @@ impl JobFile {
         self.jobs().iter().filter_map(named).collect()
     }
 
+    /// No job says where its files are, so that they are ours to place.
+    pub fn is_placeless(&self) -> bool {
+        let places = ["directory", "filename", "filename_format", "opendir"];
+        self.jobs().iter().all(|job| job.last(&places).is_none())
+    }
+
     /// Where the files of its first job are.
     pub fn folder(&self) -> PathBuf {
         let jobs = self.jobs();

@@ -134,6 +134,8 @@ impl Cell {
 /// All of them, and what was refused as a whole.
 struct Runs {
     fio: PathBuf,
+    /// Where fio runs.
+    folder: PathBuf,
     settings: Settings,
     files: Vec<JobFile>,
     ways: Vec<Way>,
@@ -191,6 +193,7 @@ impl Runs {
         let Way { ioengine, ours } = &self.ways[way];
         let mut command = Command::new(&self.fio);
         command.args(["--output-format=json+", "--eta=never"]);
+        command.current_dir(&self.folder);
         command.args(self.settings.sections.iter().map(|name| format!("--section={name}")));
         if let Some((drop_in, engine)) = ours {
             let kind = engine.kind().expect("it is one of uringlet's");
@@ -286,15 +289,25 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut session = Session::new(&arguments.outputs, None)?;
     arguments.sandbox.enter()?;
     let machine = Machine::look();
-    let folder = files[0].folder();
+    // What jobs lay out without saying where is put aside, and goes with this.
+    let placeless = files.iter().all(JobFile::is_placeless);
+    let own = placeless.then(|| tempfile::Builder::new().prefix("uringlet-").tempdir());
+    let mut own = own.transpose().context("cannot make a folder for the jobs' files")?;
+    if arguments.keep
+        && let Some(folder) = &mut own
+    {
+        folder.disable_cleanup(true);
+    }
+    let folder = own.as_ref().map_or_else(|| files[0].folder(), |own| own.path().to_owned());
+    let runs_in = if own.is_some() { folder.clone() } else { ".".into() };
     let storage = File::open(&folder).and_then(|folder| Storage::behind(&folder));
     let storage = storage.with_context(|| folder.display().to_string())?;
     let defaults = if arguments.full { &Engine::ALL[..] } else { &Engine::DEFAULT[..] };
-    let own = match arguments.engines.is_empty() {
+    let named = match arguments.engines.is_empty() {
         true => files.iter().flat_map(JobFile::engines).collect(),
         false => Vec::new(),
     };
-    let ways = Way::all(&without_repeats(&arguments.engines, defaults), own);
+    let ways = Way::all(&without_repeats(&arguments.engines, defaults), named);
     // Fewer have no interval to the best of five, and so no verdict.
     let rounds = arguments.rounds.unwrap_or(8);
     let settings = Settings {
@@ -306,9 +319,23 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let mut notices = differences(&files);
     notices.extend(arguments.sandbox.notice());
+    if arguments.keep && own.is_some() {
+        notices.push(format!("the jobs' files stay in {}", folder.display()));
+    }
     let notices = session::notices(&machine, &storage, &notices);
     let (rows, cells, refused, version, outside) = Default::default();
-    let mut runs = Runs { fio, settings, files, ways, rows, cells, refused, version, outside };
+    let mut runs = Runs {
+        fio,
+        folder: runs_in,
+        settings,
+        files,
+        ways,
+        rows,
+        cells,
+        refused,
+        version,
+        outside,
+    };
     let header = report::header(&machine, &storage, &runs, &folder, notices.clone());
     session.begin(&header)?;
 

@@ -1,0 +1,284 @@
+//! `uringlet doctor -- PROGRAM`: whether a program can be served by the drop-ins, and through what.
+
+use crate::run::program;
+use crate::session;
+use anyhow::Result;
+use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
+use serde::Serialize;
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+/// A larger file is not looked into.
+const LARGEST: u64 = 1 << 30;
+
+/// What was found in a program and the libraries that it names.
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Found {
+    pub file: PathBuf,
+    /// Why nothing can be preloaded; none if it can.
+    pub refused: Option<String>,
+    /// Functions of libaio, of POSIX AIO, and of liburing that it imports.
+    pub libaio: Vec<String>,
+    pub posix_aio: Vec<String>,
+    pub io_uring: Vec<String>,
+    /// It imports syscall(2), by which it may make Linux AIO's calls.
+    pub calls_by_number: bool,
+    /// Built by Go's compiler, whose programs make system calls themselves.
+    pub go: bool,
+    /// Places in its code with a system call instruction.
+    pub raw_calls: usize,
+    /// Libraries that it names.
+    pub needs: Vec<String>,
+    /// Of a script: what was looked at is its interpreter.
+    pub interpreter: bool,
+}
+
+const LIBAIO: [&str; 7] = [
+    "io_setup",
+    "io_submit",
+    "io_getevents",
+    "io_destroy",
+    "io_cancel",
+    "io_queue_init",
+    "io_pgetevents",
+];
+const POSIX_AIO: [&str; 8] = [
+    "aio_read",
+    "aio_write",
+    "aio_fsync",
+    "aio_error",
+    "aio_return",
+    "aio_suspend",
+    "lio_listio",
+    "aio_cancel",
+];
+
+/// Looks at a program as `uringlet run` would start it.
+///
+/// # Errors
+/// There is no such program.
+pub fn look(name: &OsStr) -> Result<Found> {
+    let path = std::env::var_os("PATH");
+    let file = program::resolve(name, path.as_deref()).map_err(session::refusal)?;
+    let refused = program::check(&file).err().map(|refusal| refusal.to_string());
+    let mut found = Found { refused, file, ..Found::default() };
+    let mut image = found.file.clone();
+    if let Some(interpreter) = interpreter(&image) {
+        found.interpreter = true;
+        image = interpreter;
+    }
+    if std::fs::metadata(&image).is_ok_and(|data| data.len() <= LARGEST)
+        && let Ok(bytes) = std::fs::read(&image)
+    {
+        found.read(&bytes);
+    }
+    Ok(found)
+}
+
+/// The program that a script's first line names.
+fn interpreter(file: &Path) -> Option<PathBuf> {
+    let bytes = std::fs::read(file).ok()?;
+    let line = bytes.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let line = String::from_utf8_lossy(line).into_owned();
+    let mut words = line.split_ascii_whitespace();
+    let first = words.next()?;
+    match words.next().filter(|_| first.ends_with("/env")) {
+        Some(name) => program::resolve(name.as_ref(), std::env::var_os("PATH").as_deref()).ok(),
+        None => Some(first.into()),
+    }
+}
+
+impl Found {
+    fn read(&mut self, bytes: &[u8]) {
+        let Ok(image) = object::File::parse(bytes) else { return };
+        self.go = image.section_by_name(".go.buildinfo").is_some()
+            || image.section_by_name(".note.go.buildid").is_some();
+        for symbol in image.dynamic_symbols().filter(|symbol| symbol.is_undefined()) {
+            let Ok(name) = symbol.name() else { continue };
+            let bare = name.trim_end_matches("64");
+            let list = if LIBAIO.contains(&bare) {
+                &mut self.libaio
+            } else if POSIX_AIO.contains(&bare) {
+                &mut self.posix_aio
+            } else if name.starts_with("io_uring_") {
+                &mut self.io_uring
+            } else {
+                self.calls_by_number |= name == "syscall";
+                continue;
+            };
+            list.push(name.to_owned());
+        }
+        for section in image.sections().filter(|s| s.kind() == object::SectionKind::Text) {
+            let code = section.data().unwrap_or_default();
+            self.raw_calls += raw_calls(code, image.architecture());
+        }
+        self.needs = needed(bytes);
+        for list in [&mut self.libaio, &mut self.posix_aio, &mut self.io_uring, &mut self.needs] {
+            list.sort();
+            list.dedup();
+            list.iter_mut().for_each(|name| *name = session::printable(name));
+        }
+    }
+
+    fn names(&self, library: &str) -> bool {
+        self.needs.iter().any(|name| name.starts_with(library))
+    }
+
+    /// It can be served, as far as can be told before it runs.
+    pub fn is_reached(&self) -> bool {
+        self.refused.is_none()
+            && (!self.libaio.is_empty()
+                || !self.posix_aio.is_empty()
+                || self.names("libaio.so")
+                || self.calls_by_number)
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let mut text = format!("Program {}\n", self.file.display());
+        let mut line = |name: &str, value: &str| {
+            let _ = writeln!(text, "  {name:<12}{value}");
+        };
+        if self.interpreter {
+            line("script", "what follows is of its interpreter; its modules are not looked at");
+        }
+        line("preload", self.refused.as_deref().unwrap_or("possible: dynamically linked"));
+        let list = |names: &[String]| match names {
+            [] => "not imported".to_owned(),
+            names => names.join(", "),
+        };
+        line("libaio", &list(&self.libaio));
+        line("POSIX AIO", &list(&self.posix_aio));
+        line("liburing", &list(&self.io_uring));
+        line(
+            "libraries",
+            &if self.needs.is_empty() { "none".into() } else { self.needs.join(", ") },
+        );
+        let raw = match (self.go, self.raw_calls) {
+            (true, _) => {
+                "a Go program: it makes all system calls by instructions of its own".into()
+            }
+            (false, 0) => "none in its own code".to_owned(),
+            (false, 1) => "1 place in its own code".to_owned(),
+            (false, places) => format!("{places} places in its own code"),
+        };
+        line("raw calls", &raw);
+        let _ = writeln!(text, "\n{}", self.verdict());
+        text
+    }
+
+    /// In a sentence.
+    pub fn verdict(&self) -> String {
+        let run = "`uringlet run --stats -- PROGRAM` shows what goes through";
+        if let Some(refused) = &self.refused {
+            return format!("uringlet cannot reach it: {refused}.");
+        }
+        let through = [
+            ("libaio", !self.libaio.is_empty() || self.names("libaio.so")),
+            ("POSIX AIO", !self.posix_aio.is_empty()),
+        ];
+        let through: Vec<&str> =
+            through.iter().filter(|(_, is)| *is).map(|(name, _)| *name).collect();
+        if !through.is_empty() {
+            return format!("uringlet can reach it, through {}: {run}.", through.join(" and "));
+        }
+        if self.go {
+            return "uringlet cannot reach it: a Go program makes its system calls itself.".into();
+        }
+        if !self.io_uring.is_empty() || self.names("liburing.so") {
+            return "It uses io_uring through liburing, which has no drop-in: uringlet does not \
+                    reach that."
+                .into();
+        }
+        if self.calls_by_number {
+            return format!(
+                "uringlet can reach it if it makes Linux AIO's calls through syscall(): {run}."
+            );
+        }
+        format!(
+            "Nothing that uringlet serves is imported. A library that it loads while it runs may \
+             do so: {run}."
+        )
+    }
+}
+
+/// The libraries that a dynamic image names.
+fn needed(bytes: &[u8]) -> Vec<String> {
+    use object::elf;
+    use object::read::elf::{Dyn as _, FileHeader as _};
+    macro_rules! needed {
+        ($header:ty) => {{
+            let header = <$header>::parse(bytes).ok()?;
+            let endian = header.endian().ok()?;
+            let sections = header.sections(endian, bytes).ok()?;
+            let (entries, strings) = sections.dynamic(endian, bytes).ok()??;
+            let strings = sections.strings(endian, bytes, strings).ok()?;
+            let names = entries.iter().filter(|entry| entry.d_tag(endian) == elf::DT_NEEDED);
+            let names = names.filter_map(|entry| entry.string(endian, strings).ok());
+            Some(names.map(|name| String::from_utf8_lossy(name).into_owned()).collect())
+        }};
+    }
+    let found = || -> Option<Vec<String>> {
+        match elf::FileClass(*bytes.get(4)?) {
+            elf::ELFCLASS64 => needed!(elf::FileHeader64<object::Endianness>),
+            elf::ELFCLASS32 => needed!(elf::FileHeader32<object::Endianness>),
+            _ => None,
+        }
+    };
+    found().unwrap_or_default()
+}
+
+/// Instructions that enter the kernel; a few may be data that looks like one.
+fn raw_calls(code: &[u8], architecture: object::Architecture) -> usize {
+    match architecture {
+        object::Architecture::X86_64 => {
+            code.windows(2).filter(|bytes| *bytes == [0x0f, 0x05]).count()
+        }
+        object::Architecture::Aarch64 => {
+            code.chunks_exact(4).filter(|word| *word == [0x01, 0x00, 0x00, 0xd4]).count()
+        }
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_program_is_read() {
+        let mut found = Found::default();
+        found.read(&std::fs::read("/proc/self/exe").unwrap());
+        assert!(found.names("libc.so") || found.names("libc.musl"), "{found:?}");
+        assert!(!found.go);
+        found.read(b"no image");
+    }
+
+    #[test]
+    fn the_verdict_names_the_way_or_the_obstacle() {
+        let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let of = |found: Found| (found.is_reached(), found.verdict());
+        let (is, said) = of(Found { libaio: list(&["io_setup"]), ..Found::default() });
+        assert!(is && said.contains("through libaio"), "{said}");
+        let (is, said) = of(Found { posix_aio: list(&["aio_read"]), ..Found::default() });
+        assert!(is && said.contains("through POSIX AIO"), "{said}");
+        let (is, said) = of(Found { io_uring: list(&["io_uring_submit"]), ..Found::default() });
+        assert!(!is && said.contains("no drop-in"), "{said}");
+        let (is, said) = of(Found { go: true, ..Found::default() });
+        assert!(!is && said.contains("Go"), "{said}");
+        let static_one = Found { refused: Some("statically linked".into()), ..Found::default() };
+        let (is, said) = of(static_one);
+        assert!(!is && said.contains("cannot reach it: statically linked"), "{said}");
+        let (is, said) = of(Found { calls_by_number: true, ..Found::default() });
+        assert!(is && said.contains("syscall()"), "{said}");
+        assert!(of(Found::default()).1.contains("Nothing that uringlet serves"));
+    }
+
+    #[test]
+    fn instructions_are_counted() {
+        let code = [0x90, 0x0f, 0x05, 0xc3, 0x0f, 0x05];
+        assert_eq!(raw_calls(&code, object::Architecture::X86_64), 2);
+        assert_eq!(raw_calls(&[1, 0, 0, 0xd4], object::Architecture::Aarch64), 1);
+    }
+}

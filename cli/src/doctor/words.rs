@@ -1,0 +1,174 @@
+//! What the findings mean for somebody who has a program to run: what serves each kind of request
+//! here, what that costs beside the best machine, and what would help.
+
+use super::report::{FileSystem, Report};
+use serde::Serialize;
+use uringlet::EngineKind;
+use uringlet::probe::{Cause, Lane, Probe};
+
+/// One kind of request on one file system.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct Served {
+    /// `cached reads and writes`.
+    pub what: &'static str,
+    pub by: String,
+    /// Beside the best machine.
+    pub costs: &'static str,
+    /// Nothing better is known.
+    pub is_best: bool,
+}
+
+impl Served {
+    fn new(what: &'static str, by: impl Into<String>, costs: &'static str, is_best: bool) -> Self {
+        Self { what, by: by.into(), costs, is_best }
+    }
+
+    pub fn text(&self) -> String {
+        format!("{}: {}; {}", self.what, self.by, self.costs)
+    }
+}
+
+impl FileSystem {
+    /// What serves what.
+    pub fn served(&self) -> Vec<Served> {
+        let lanes = &self.folder.lanes;
+        let cached = match lanes.cached {
+            Lane::Inline => Served::new(
+                "cached reads and writes",
+                "the thread that waits, with one system call each",
+                "as on the best machine",
+                true,
+            ),
+            _ => Served::new(
+                "cached reads and writes",
+                "a worker each",
+                "a wake-up more for each than on the best machine",
+                false,
+            ),
+        };
+        let cold = match lanes.cold {
+            Lane::Cold => Served::new(
+                "cold reads",
+                "a worker that starts many at a time without waiting",
+                "a system call more for each than on the best machine",
+                true,
+            ),
+            Lane::Inline => Served::new(
+                "cold reads",
+                "the thread that waits, one after the other",
+                "only one is at the device at a time",
+                false,
+            ),
+            _ => Served::new(
+                "cold reads",
+                "a worker each, at most 64",
+                "a wake-up more for each, and about twice the CPU time of the best machine",
+                false,
+            ),
+        };
+        let direct = match lanes.direct {
+            None => Served::new(
+                "direct reads and writes",
+                "nothing: this file system or sandbox refuses them",
+                "programs that insist on O_DIRECT fail here with or without uringlet",
+                true,
+            ),
+            Some(Lane::Kernel(kind)) => Served::new(
+                "direct reads and writes",
+                format!("the kernel ({}), many with one call", kind.name()),
+                "as on the best machine",
+                true,
+            ),
+            Some(Lane::Inline) => Served::new(
+                "direct reads and writes",
+                "the thread that waits, one after the other",
+                "only one is at the device at a time",
+                false,
+            ),
+            Some(_) => Served::new(
+                "direct reads and writes",
+                "a worker each, at most 64",
+                "two context switches more for each than on the best machine",
+                false,
+            ),
+        };
+        vec![cached, cold, direct]
+    }
+}
+
+/// What would help where an interface or threads are refused: lines for those who run containers
+/// and machines.
+pub fn remedies(probe: &Probe) -> Vec<String> {
+    let mut lines = Vec::new();
+    for engine in &probe.engines {
+        let Some(refusal) = &engine.refusal else { continue };
+        let calls = match engine.kind {
+            EngineKind::IoUring => "io_uring_setup, io_uring_enter and io_uring_register",
+            EngineKind::LinuxAio => "io_setup, io_submit, io_getevents and io_destroy",
+            _ => "clone3 and clone",
+        };
+        let name = engine.kind.name();
+        match refusal.cause {
+            Cause::Seccomp => lines.extend([
+                format!("Docker, {name}: --security-opt seccomp=FILE, a copy of its default profile that allows {calls}"),
+                format!("Kubernetes, {name}: seccompProfile: {{ type: Localhost, localhostProfile: FILE }}, the same file on the node"),
+                format!("systemd, {name}: SystemCallFilter=@aio in the unit"),
+            ]),
+            Cause::IoUringDisabled => {
+                lines.push(format!("sysctl, {name}: sysctl -w kernel.io_uring_disabled=0, on the host"));
+            }
+            Cause::AioMaxNr => {
+                lines.push(format!("sysctl, {name}: sysctl -w fs.aio-max-nr=1048576, on the host"));
+            }
+            Cause::Threads => lines.push(format!(
+                "{name}: --pids-limit (Docker), podPidsLimit (Kubernetes), TasksMax= (systemd)"
+            )),
+            Cause::Descriptors => lines.push(format!(
+                "{name}: ulimit -n; --ulimit nofile= (Docker), LimitNOFILE= (systemd)"
+            )),
+            Cause::Memlock => lines.push(format!(
+                "{name}: ulimit -l; --ulimit memlock= (Docker), LimitMEMLOCK= (systemd)"
+            )),
+            Cause::Kernel => lines.push(format!("{name}: a newer kernel, or one compiled with it")),
+            _ => {}
+        }
+    }
+    lines
+}
+
+impl Report<'_> {
+    /// The end of the report, for those who read only that.
+    pub fn plain_words(&self) -> String {
+        let mut text = String::from("\nIn plain words\n");
+        let mut add = |line: &str| {
+            text.push_str(line);
+            text.push('\n');
+        };
+        let mut is_best = true;
+        for file_system in &self.file_systems {
+            add(&format!("  In {}:", file_system.folder.path.display()));
+            if !file_system.folder.scratch.works() {
+                add("    nothing could be tried: it cannot be written to");
+                continue;
+            }
+            for served in file_system.served() {
+                is_best &= served.is_best;
+                add(&format!("    {}", served.text()));
+            }
+        }
+        let remedies = remedies(self.probe);
+        match (is_best, remedies.is_empty()) {
+            (true, true) => add("  uringlet has all it needs here; there is nothing to change."),
+            (true, false) => add(
+                "  uringlet does its best here with what it is allowed; programs that insist on a \
+                 refused interface need:",
+            ),
+            (false, true) => {
+                add("  It works here, at the cost named above; no setting is known to help.")
+            }
+            (false, false) => add("  It works here, at the cost named above. What would help:"),
+        }
+        remedies.iter().for_each(|line| add(&format!("    {line}")));
+        text
+    }
+}
