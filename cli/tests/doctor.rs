@@ -55,7 +55,16 @@ fn the_report_is_readable_and_nothing_is_left_behind() {
 fn json_has_the_names_that_programs_rely_on() {
     let folder = tempfile::tempdir().unwrap();
     let report = json(&[folder.path().to_str().unwrap()]);
-    let top = ["c_library", "engines", "file_systems", "kernel", "limits", "sandbox", "version"];
+    let top = [
+        "c_library",
+        "engines",
+        "file_systems",
+        "kernel",
+        "limits",
+        "remedies",
+        "sandbox",
+        "version",
+    ];
     let mut found = keys(&report);
     found.sort_unstable();
     assert_eq!(found, top);
@@ -207,4 +216,30 @@ fn bench_measures_what_is_left_and_says_what_was_forbidden() {
         cells.iter().find(|cell| cell["engine"] == engine).unwrap()["not_measured"].is_null()
     };
     assert_eq!((measured("io_uring"), measured("uringlet:auto")), (false, true));
+}
+
+#[test]
+fn what_is_required_and_refused_is_an_exit_status() {
+    if !has_seccomp("what_is_required_and_refused_is_an_exit_status") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    doctor(&["--require", "auto", "--require", "workers", path]).success();
+    doctor(&["--forbid", "io_uring", "--require", "io_uring", path])
+        .code(3)
+        .stderr(contains("--require io_uring: io_uring_setup: EPERM"))
+        .stdout(contains("In plain words").and(contains("Docker, io_uring: --security-opt")));
+    doctor(&["--require", "warp"]).code(2).stderr(contains("io_uring"));
+}
+
+#[test]
+fn a_program_is_looked_at_before_it_is_run() {
+    doctor(&["--", "true"])
+        .code(3)
+        .stdout(contains("preload     possible").and(contains("libaio      not imported")));
+    doctor(&["--", "no-such-program"]).code(2).stderr(contains("no such program"));
+    let assert = doctor(&["--json", "-", "--", env!("CARGO")]).get_output().stdout.clone();
+    let found: Value = serde_json::from_slice(&assert).unwrap();
+    assert!(found["needs"].as_array().unwrap().iter().any(|name| name == "libc.so.6"), "{found}");
 }

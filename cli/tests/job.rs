@@ -203,7 +203,11 @@ fn what_fio_or_the_kernel_refuses_is_not_measured_and_says_why() {
     }
     assert_eq!(requests(&forbidden, "a", "uringlet:auto (libaio)"), Some(16), "{forbidden:#}");
 
-    let unknown = report(folder.path(), "[a]\nsize=64k\nnosuch=1\n", &["--engines", "psync"]);
+    let arguments = ["--engines", "psync", "--json", "ours.json"];
+    let nothing = bench(folder.path(), "[a]\nsize=64k\nnosuch=1\n").args(arguments).assert();
+    nothing.code(2).stderr(contains("nothing was measured: all of it was refused"));
+    let unknown = std::fs::read(folder.path().join("ours.json")).unwrap();
+    let unknown: Value = serde_json::from_slice(&unknown).unwrap();
     assert!(
         refusal(&unknown, "psync").is_some_and(|reason| reason.contains("nosuch")),
         "{unknown:#}"

@@ -1,5 +1,6 @@
 //! `uringlet doctor -- PROGRAM`: whether a program can be served by the drop-ins, and through what.
 
+use crate::report::wrapped;
 use crate::run::program;
 use crate::session;
 use anyhow::Result;
@@ -138,7 +139,7 @@ impl Found {
     pub fn text(&self) -> String {
         let mut text = format!("Program {}\n", self.file.display());
         let mut line = |name: &str, value: &str| {
-            let _ = writeln!(text, "  {name:<12}{value}");
+            let _ = writeln!(text, "  {name:<12}{}", wrapped(value, 84).join("\n              "));
         };
         if self.interpreter {
             line("script", "what follows is of its interpreter; its modules are not looked at");
@@ -164,13 +165,14 @@ impl Found {
             (false, places) => format!("{places} places in its own code"),
         };
         line("raw calls", &raw);
-        let _ = writeln!(text, "\n{}", self.verdict());
+        let _ = writeln!(text, "\n{}", wrapped(&self.verdict(), 98).join("\n"));
         text
     }
 
     /// In a sentence.
     pub fn verdict(&self) -> String {
-        let run = "`uringlet run --stats -- PROGRAM` shows what goes through";
+        let name = self.file.display();
+        let run = format!("`uringlet run --stats -- {name}` shows what goes through");
         if let Some(refused) = &self.refused {
             return format!("uringlet cannot reach it: {refused}.");
         }

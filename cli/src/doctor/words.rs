@@ -2,7 +2,9 @@
 //! here, what that costs beside the best machine, and what would help.
 
 use super::report::{FileSystem, Report};
+use crate::report::wrapped;
 use serde::Serialize;
+use std::fmt::Write as _;
 use uringlet::EngineKind;
 use uringlet::probe::{Cause, Lane, Probe};
 
@@ -141,8 +143,11 @@ impl Report<'_> {
     pub fn plain_words(&self) -> String {
         let mut text = String::from("\nIn plain words\n");
         let mut add = |line: &str| {
-            text.push_str(line);
-            text.push('\n');
+            let inside = line.len() - line.trim_start().len();
+            for (at, part) in wrapped(line, 96 - inside).iter().enumerate() {
+                let more = if at > 0 { 2 } else { 0 };
+                let _ = writeln!(text, "{:1$}{part}", "", inside + more);
+            }
         };
         let mut is_best = true;
         for file_system in &self.file_systems {

@@ -13,6 +13,7 @@ mod text;
 pub use outputs::{Files, Outputs};
 pub use records::Record;
 pub use scale::{Axis, Scale};
+pub use svg::wrapped;
 
 use serde::Serialize;
 use std::ops::Range;
