@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 const HELP: &str = include_str!("../help/completions.txt");
 
-/// Prints the script that has a shell complete commands, options and their values.
+/// Prints a script with which a shell completes commands, options and values.
 #[derive(Args)]
 #[command(after_help = session::help(&[HELP]))]
 pub struct Arguments {

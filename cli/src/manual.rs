@@ -14,7 +14,7 @@ const HELP: &str = include_str!("../help/man.txt");
 #[derive(Args)]
 #[command(after_help = session::help(&[HELP]))]
 pub struct Arguments {
-    /// Whose page; without one, that of uringlet itself
+    /// The command; without one, uringlet itself
     #[arg(value_name = "COMMAND")]
     command: Vec<String>,
 

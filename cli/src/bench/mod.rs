@@ -45,7 +45,7 @@ pub struct Arguments {
           conflicts_with_all = ["file", "size", "bs", "depth", "workloads"])]
     jobs: Vec<PathBuf>,
 
-    /// Only the jobs of this name
+    /// Only the job of this name; may be given several times
     #[arg(long, value_name = "NAME", requires = "jobs")]
     section: Vec<String>,
 
@@ -56,7 +56,7 @@ pub struct Arguments {
     #[command(flatten)]
     place: Place,
 
-    /// Block size of all workloads [default: as said at each]
+    /// Block size of all workloads [default: named beside each workload]
     #[arg(long, value_parser = block_size, allow_hyphen_values = true)]
     bs: Option<u64>,
 

@@ -31,7 +31,7 @@ pub struct Arguments {
     #[arg(value_name = "B.json")]
     b: PathBuf,
 
-    /// Leave out what is within noise, or not judged
+    /// Show only what is better or worse
     #[arg(long)]
     changed: bool,
 

@@ -58,13 +58,13 @@ pub struct Arguments {
     #[arg(long)]
     observe: bool,
 
-    /// What executes the requests; null completes each with 0 and MOVES NO DATA (it shows the cost
-    /// of the frame)
+    /// What executes the requests. null MOVES NO DATA: it completes each request with 0, and shows
+    /// what uringlet itself costs
     #[arg(long, default_value = EngineKind::default().name(),
           value_parser = PossibleValuesParser::new(EngineKind::ALL.map(EngineKind::name)))]
     engine: String,
 
-    /// Yes, move no data: needed for --engine null
+    /// Confirm --engine null, which moves no data
     #[arg(long)]
     yes: bool,
 
@@ -103,8 +103,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let null = arguments.engine == EngineKind::Null.name();
     if null && !arguments.yes && std::env::var_os(ENGINE).is_none_or(|name| name != "null") {
         return Err(session::refusal(
-            "--engine null: expected --yes too, since it MOVES NO DATA: every read and write \
-             answers success",
+            "--engine null: expected --yes too, since it MOVES NO DATA: every request completes \
+             with 0",
         ));
     }
     let path = std::env::var_os("PATH");

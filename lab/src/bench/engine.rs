@@ -81,7 +81,7 @@ impl Engine {
             Self::IoUring => "Native: Linux io_uring",
             Self::IoUringAsync => "Native: Linux io_uring, on the kernel's workers",
             Self::Posixaio => "Native: the C library's aio_read and aio_write",
-            Self::OursAuto => "uringlet, a road chosen for each request",
+            Self::OursAuto => "uringlet; chooses who executes each request",
             Self::OursWorkers => "uringlet, on waiting threads and workers only",
             Self::OursIoUring => "uringlet over io_uring only",
             Self::OursLinuxAio => "uringlet over Linux AIO only",

@@ -153,15 +153,6 @@ impl Tone {
             Self::Loss => "▼",
         }
     }
-
-    /// Of a ratio of which more is better; differences below half a percent are none.
-    pub fn of_ratio(ratio: f64) -> Self {
-        match ratio {
-            r if r < 1.0 - 0.005 => Self::Loss,
-            r if r > 1.0 + 0.005 => Self::Win,
-            _ => Self::Plain,
-        }
-    }
 }
 
 /// A table's cell.

@@ -8,7 +8,7 @@ use super::{Cell, FileSystems, Settings, Setup, What};
 use crate::bench;
 use crate::report::{
     Axis, Bar, Bars, Document, Figure, Group, Header, Key, NotMeasured, Point, Record, Scale,
-    Section, Series, Table, Tone,
+    Section, Series, Table,
 };
 use crate::reproduce::report::{self as reproduced, Goal, Shown};
 use crate::size;
@@ -327,8 +327,7 @@ impl Report {
     fn placements_plot(&self, whose: &str, ratio: impl Fn(Letters) -> Option<f64>) -> Figure {
         let bar = |placed: &Placed| {
             let value = ratio(placed.letters);
-            let tone = value.map_or(Tone::Plain, Tone::of_ratio);
-            Bar { tone, ..Bar::one(format!("C {:?}", placed.letters.completion), 0, value) }
+            Bar::one(format!("C {:?}", placed.letters.completion), 0, value)
         };
         let sites = |letters: Letters| (letters.application, letters.queue);
         let groups = self.placements.chunk_by(|a, b| sites(a.letters) == sites(b.letters));
