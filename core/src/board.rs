@@ -32,6 +32,12 @@ pub trait Sink: Send + Sync + std::fmt::Debug {
 
     /// Its slot is free, and those who wait for it are woken.
     fn released(&self);
+
+    /// The oldest read (or write) of a stream counts as begun from its submit on, and cannot be
+    /// cancelled: as aio_cancel(3) of the C library has it.
+    fn begins_streams_at_once(&self) -> bool {
+        true
+    }
 }
 
 /// Who executed a request.
@@ -368,6 +374,11 @@ impl Board {
     /// Completions go to a [`Sink`].
     pub(crate) fn has_sink(&self) -> bool {
         self.sink.is_some()
+    }
+
+    /// Is the oldest read (or write) of a stream not to be cancelled?
+    pub(crate) fn begins_streams_at_once(&self) -> bool {
+        self.sink.as_ref().is_some_and(|sink| sink.begins_streams_at_once())
     }
 
     /// The calling thread hands these to the kernel.

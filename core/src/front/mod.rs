@@ -20,6 +20,7 @@ pub use crate::queue::IoEvent;
 pub use crate::reserve::{Reserve, has_memory};
 pub use crate::sync::Patience;
 pub use crate::sys::Uncancelable;
+pub use crate::threads::timers::{Armed, Expire};
 
 use crate::descriptor;
 use crate::router::facts::{Facts, FileKind, Fresh};

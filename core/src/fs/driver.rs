@@ -527,4 +527,8 @@ impl Sink for Deliver {
     fn released(&self) {
         ending(|| self.0.released());
     }
+
+    fn begins_streams_at_once(&self) -> bool {
+        false
+    }
 }

@@ -59,6 +59,7 @@
 //!    open(2) says why no direct I/O should be in flight at a fork.
 
 mod budget;
+mod deadline;
 mod driver;
 mod file;
 mod flight;
@@ -73,6 +74,7 @@ mod transfer;
 
 pub use compio_buf::{self as buf, BufResult, IoBuf, IoBufMut, SetLen};
 
+pub use self::deadline::{Elapsed, Timeout};
 pub use self::driver::{Fs, FsBuilder};
 pub use self::file::{Advice, Close, Control};
 pub use self::handle::{Alignment, File};

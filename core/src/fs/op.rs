@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
 use super::budget;
 use super::driver::{Fs, Header, Verbs};
@@ -181,7 +182,7 @@ unsafe fn complete<O: Operation>(header: NonNull<Header>, result: i32) -> bool {
 
 /// Runs what is the program's on a thread of the engine: a panic, whose message was printed, ends
 /// here.
-fn guarded(body: impl FnOnce()) {
+pub(super) fn guarded(body: impl FnOnce()) {
     if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
         // Its own drop could panic again.
         std::mem::forget(panic);
@@ -221,9 +222,23 @@ impl<O: Operation> Op<O> {
     pub fn wait(mut self) -> O::Output {
         self.begin(-1);
         if let State::Flying(slot) = &self.state {
-            block_on(slot);
+            block_on(slot, None);
         }
         self.output().expect("it was waited for")
+    }
+
+    /// As [`Op::wait`], at most until `at`. `Err`: the operation, which has begun and not ended.
+    pub(super) fn wait_until(mut self, at: Instant) -> Result<O::Output, Self> {
+        self.begin(-1);
+        if let State::Flying(slot) = &self.state {
+            block_on(slot, Some(at));
+        }
+        self.output().ok_or(self)
+    }
+
+    /// Something may have happened.
+    pub(super) fn has_begun(&self) -> bool {
+        !matches!(self.state, State::Lazy(_))
     }
 
     /// Asks that the operation be left undone. The outcome comes when it comes, with the buffer:
@@ -364,7 +379,8 @@ fn stop<O: Operation>(slot: &Arc<Slot<O>>) -> bool {
     false
 }
 
-fn block_on<O: Operation>(slot: &Arc<Slot<O>>) {
+/// Waits until it has ended, or until `end`.
+fn block_on<O: Operation>(slot: &Arc<Slot<O>>, end: Option<Instant>) {
     let address = Arc::as_ptr(slot) as u64;
     let fs = slot.header.fs();
     let wish = WaitCondition {
@@ -374,9 +390,12 @@ fn block_on<O: Operation>(slot: &Arc<Slot<O>>) {
     };
     let mut patience = Patience::default();
     while !slot.flight.is_done() && slot.generation() == process::generation() {
-        match fs.instance().wait_for(&wish, None) {
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        match fs.instance().wait_for(&wish, left) {
+            Waited::TimedOut => return,
             // A signal handler ran.
-            Waited::Enough | Waited::Interrupted | Waited::GaveUp | Waited::TimedOut => {}
+            Waited::Enough | Waited::Interrupted | Waited::GaveUp => {}
+            Waited::Gone if left == Some(Duration::ZERO) => return,
             Waited::Gone => patience.wait(),
         }
     }

@@ -101,7 +101,7 @@ impl Instance {
                 // Or it has tried it, between the two looks: then the request waits again.
                 Cancel::Started if !slot.cancel_finds_started(key) => {}
                 // aio_cancel(3): the first of a stream counts as one that is being executed.
-                Cancel::Polling if self.board.has_sink() => return Cancel::Started,
+                Cancel::Polling if self.board.begins_streams_at_once() => return Cancel::Started,
                 // Taken off by a thread that has not begun it yet, or back already.
                 Cancel::Polling => patience.wait(),
                 other => return other,
@@ -112,8 +112,8 @@ impl Instance {
 
     /// Is the poller trying it, without waiting? Then it is through with that when this comes back.
     fn outlasts_try(&self, index: u32) -> bool {
-        let is_tried =
-            || !self.board.has_sink() && self.threads.poller.is_trying(self.board.slot(index));
+        let at_once = self.board.begins_streams_at_once();
+        let is_tried = || !at_once && self.threads.poller.is_trying(self.board.slot(index));
         if !is_tried() {
             return false;
         }

@@ -1,10 +1,11 @@
-//! The threads of this process: workers, poller, watchdog. Made when needed, gone when idle. They
-//! know a context as a [`Tenant`].
+//! The threads of this process: workers, poller, watchdog, timer. Made when needed, gone when idle.
+//! They know a context as a [`Tenant`].
 #![allow(unsafe_code)]
 
 pub(crate) mod poller;
 pub(crate) mod pool;
 mod stacks;
+pub(crate) mod timers;
 pub(crate) mod watchdog;
 
 use std::fmt;
@@ -14,6 +15,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use self::poller::Poller;
 use self::pool::{PoolEntry, WorkerPool};
+use self::timers::Timers;
 use self::watchdog::{Activity, Watchdog, Watched};
 use crate::affinity::CpuSet;
 use crate::board::Board;
@@ -76,6 +78,8 @@ pub(crate) struct Threads {
     pub(crate) pool: WorkerPool,
     pub(crate) poller: Poller,
     pub(crate) watchdog: Watchdog,
+    /// Of the set that is not placed; the other ones' are not used.
+    timers: Timers,
     /// Those that it makes never get a CPU.
     #[cfg(test)]
     still: bool,
@@ -120,6 +124,7 @@ impl Threads {
                 pool: WorkerPool::new(),
                 poller: Poller::new(),
                 watchdog: Watchdog::new(),
+                timers: Timers::new(),
                 #[cfg(test)]
                 still: false,
             }));
@@ -158,6 +163,7 @@ impl Threads {
             pool: WorkerPool::new(),
             poller: Poller::new(),
             watchdog: Watchdog::new(),
+            timers: Timers::new(),
             still: true,
         }))
     }

@@ -305,7 +305,7 @@ impl Poller {
         };
         let (before, rest) = state.waiting.split_at(at);
         if rest[0].passed_on != 0
-            || board.has_sink()
+            || board.begins_streams_at_once()
                 && rest[0].transfer
                 && !before.iter().any(|other| other.goes_with(&rest[0]))
                 && !state.served.contains(&(rest[0].fd, rest[0].events))

@@ -41,7 +41,7 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 #[derive(Default)]
-struct Count(AtomicUsize);
+pub(crate) struct Count(pub(crate) AtomicUsize);
 
 impl Wake for Count {
     fn wake(self: Arc<Self>) {

@@ -1,6 +1,7 @@
 //! Files that are awaited: what `uringlet::fs` promises, on five executors.
 
 mod basics;
+mod deadlines;
 mod executors;
 mod faults;
 mod fork;

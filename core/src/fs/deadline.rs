@@ -1,0 +1,265 @@
+//! Operations with a deadline.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use super::op::{Op, Operation, guarded};
+use crate::front::{Armed, Expire};
+use crate::sync::lock;
+
+/// An operation with a deadline: what [`Op::timeout`] and [`Op::deadline`] give. A future for any
+/// executor, or none; dropping it is as dropping an [`Op`].
+#[must_use = "an operation does nothing until it is awaited, waited for or submitted"]
+pub struct Timeout<O: Operation> {
+    /// None once the output was given.
+    operation: Option<Op<O>>,
+    end: End,
+    alarm: Option<Alarm>,
+}
+
+/// When it is too late.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    /// So long after the beginning.
+    After(Duration),
+    /// `None`: never.
+    At(Option<Instant>),
+}
+
+impl End {
+    /// The moment, for an operation that begins now if it has not yet.
+    fn fix(&mut self, now: Instant) -> Option<Instant> {
+        let at = match *self {
+            Self::After(time) => now.checked_add(time),
+            Self::At(at) => at,
+        };
+        *self = Self::At(at);
+        at
+    }
+
+    /// That of an operation that has begun.
+    fn fixed(&self) -> Option<Instant> {
+        match *self {
+            Self::After(_) => None,
+            Self::At(at) => at,
+        }
+    }
+}
+
+/// A deadline that wakes a task.
+struct Alarm {
+    bell: Arc<Bell>,
+    armed: Armed,
+}
+
+struct Bell {
+    has_rung: AtomicBool,
+    task: Mutex<Option<Waker>>,
+}
+
+impl Expire for Bell {
+    fn expire(&self) {
+        self.has_rung.store(true, Ordering::Release);
+        // Whoever puts another one there looks afterwards.
+        let task = lock(&self.task).take();
+        guarded(|| task.into_iter().for_each(Waker::wake));
+    }
+}
+
+impl Alarm {
+    fn set(at: Instant, task: &Waker) -> io::Result<Self> {
+        let task = Mutex::new(Some(task.clone()));
+        let bell = Arc::new(Bell { has_rung: AtomicBool::new(false), task });
+        let what = Arc::clone(&bell);
+        Ok(Self { armed: Armed::new(at, what)?, bell })
+    }
+
+    /// Has another task woken.
+    fn wakes(&self, task: &Waker) {
+        let mut known = lock(&self.bell.task);
+        let is_same = known.as_ref().is_some_and(|known| known.will_wake(task));
+        let before = if is_same { None } else { known.replace(task.clone()) };
+        drop(known);
+        drop(before);
+    }
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        self.armed.disarm();
+    }
+}
+
+/// The time was over. The operation is in here: it was asked to stop, as by [`Op::cancel`].
+///
+/// What had not been begun has ended with `ECANCELED`. A request that the kernel was executing goes
+/// on until the kernel is done; a write may still happen. [`Elapsed::into_op`] gives the real
+/// outcome and the buffer. Dropped, they go when the engine is done with them.
+pub struct Elapsed<O: Operation> {
+    operation: Op<O>,
+    errno: i32,
+}
+
+impl<O: Operation> Elapsed<O> {
+    /// The operation that was late: a future for its real outcome, and its buffer.
+    pub fn into_op(self) -> Op<O> {
+        self.operation
+    }
+
+    /// `ETIMEDOUT`. Where there was no thread to be had that watches deadlines, and so no waiting
+    /// for this one: `EAGAIN` or `ENOMEM` (clone(2)).
+    pub fn errno(&self) -> i32 {
+        self.errno
+    }
+}
+
+impl<O: Operation> fmt::Debug for Elapsed<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Elapsed").field("operation", &self.operation).finish_non_exhaustive()
+    }
+}
+
+impl<O: Operation> fmt::Display for Elapsed<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        io::Error::from_raw_os_error(self.errno).fmt(f)
+    }
+}
+
+impl<O: Operation> std::error::Error for Elapsed<O> {}
+
+impl<O: Operation> From<Elapsed<O>> for io::Error {
+    /// The error alone; the operation is dropped.
+    fn from(elapsed: Elapsed<O>) -> Self {
+        Self::from_raw_os_error(elapsed.errno)
+    }
+}
+
+impl<O: Operation> Op<O> {
+    /// Ends with [`Elapsed`] if the operation has not ended `time` after it was begun: by its first
+    /// poll, by [`Timeout::submit`], or by [`Timeout::wait`].
+    ///
+    /// A request that is only in line, or that waits for a pipe, a socket or a thread, is left
+    /// undone then. A request that the kernel executes cannot be stopped: the future is ready
+    /// without it, and the buffer stays with the engine until the kernel is done.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use uringlet::fs::{BufResult, File};
+    ///
+    /// async fn head(file: &File) -> std::io::Result<Vec<u8>> {
+    ///     let read = file.read_at(Vec::with_capacity(512), 0);
+    ///     let BufResult(result, buffer) = read.timeout(Duration::from_secs(5)).await?;
+    ///     result.map(|_| buffer)
+    /// }
+    /// # let file = File::open("/proc/self/exe").wait()?;
+    /// # assert_eq!(pollster::block_on(head(&file))?[..4], *b"\x7fELF");
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Elapsed`]: the time was over.
+    pub fn timeout(self, time: Duration) -> Timeout<O> {
+        Timeout { operation: Some(self), end: End::After(time), alarm: None }
+    }
+
+    /// As [`Op::timeout`], at a certain moment. An operation that is begun later is left undone.
+    ///
+    /// # Errors
+    /// [`Elapsed`]: the time was over.
+    pub fn deadline(self, at: Instant) -> Timeout<O> {
+        Timeout { operation: Some(self), end: End::At(Some(at)), alarm: None }
+    }
+}
+
+impl<O: Operation> Timeout<O> {
+    /// Begins now; the time of [`Op::timeout`] counts from now on.
+    pub fn submit(mut self) -> Self {
+        let now = Instant::now();
+        if self.end.fix(now).is_none_or(|at| now < at) {
+            self.operation = self.operation.take().map(Op::submit);
+        }
+        self
+    }
+
+    /// Blocks the calling thread until the operation has ended, or the time is over; needs no
+    /// executor. The thread makes no call that may wait for a file system's server.
+    ///
+    /// # Errors
+    /// [`Elapsed`]: the time was over.
+    pub fn wait(mut self) -> Result<O::Output, Elapsed<O>> {
+        let operation = self.operation.take().expect("it has not ended");
+        let now = Instant::now();
+        match self.end.fix(now) {
+            None => Ok(operation.wait()),
+            Some(at) if at <= now && !operation.has_begun() => {
+                Err(elapsed(operation, libc::ETIMEDOUT))
+            }
+            Some(at) => operation.wait_until(at).map_err(|late| elapsed(late, libc::ETIMEDOUT)),
+        }
+    }
+
+    /// Gives up.
+    fn elapse(&mut self, errno: i32) -> Elapsed<O> {
+        self.alarm = None;
+        elapsed(self.operation.take().expect("it has not ended"), errno)
+    }
+}
+
+fn elapsed<O: Operation>(operation: Op<O>, errno: i32) -> Elapsed<O> {
+    Elapsed { operation: operation.cancel(), errno }
+}
+
+impl<O: Operation> Future for Timeout<O> {
+    type Output = Result<O::Output, Elapsed<O>>;
+
+    /// # Panics
+    /// If it is polled after it was ready.
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let operation = this.operation.as_mut().expect("polled after it was ready");
+        if !operation.has_begun() {
+            let now = Instant::now();
+            if this.end.fix(now).is_some_and(|at| at <= now) {
+                return Poll::Ready(Err(this.elapse(libc::ETIMEDOUT)));
+            }
+        }
+        if let Poll::Ready(output) = Pin::new(operation).poll(context) {
+            (this.alarm, this.operation) = (None, None);
+            return Poll::Ready(Ok(output));
+        }
+        let Some(at) = this.end.fixed() else { return Poll::Pending };
+        match &this.alarm {
+            Some(alarm) => alarm.wakes(context.waker()),
+            None => match Alarm::set(at, context.waker()) {
+                Ok(alarm) => this.alarm = Some(alarm),
+                Err(error) => {
+                    let errno = error.raw_os_error().unwrap_or(libc::ENOMEM);
+                    return Poll::Ready(Err(this.elapse(errno)));
+                }
+            },
+        }
+        let has_rung = this.alarm.as_ref().is_some_and(|alarm| {
+            // After the waker was put there.
+            alarm.bell.has_rung.load(Ordering::Acquire)
+        });
+        if has_rung {
+            return Poll::Ready(Err(this.elapse(libc::ETIMEDOUT)));
+        }
+        Poll::Pending
+    }
+}
+
+impl<O: Operation> fmt::Debug for Timeout<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Timeout")
+            .field("operation", &self.operation)
+            .field("end", &self.end)
+            .finish_non_exhaustive()
+    }
+}
