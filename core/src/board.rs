@@ -33,6 +33,11 @@ pub trait Sink: Send + Sync + std::fmt::Debug {
     /// Its slot is free, and those who wait for it are woken.
     fn released(&self);
 
+    /// Runs `harvest`, which ends several requests one after the other.
+    fn together(&self, harvest: &mut dyn FnMut()) {
+        harvest();
+    }
+
     /// The oldest read (or write) of a stream counts as begun from its submit on, and cannot be
     /// cancelled: as aio_cancel(3) of the C library has it.
     fn begins_streams_at_once(&self) -> bool {
@@ -645,13 +650,19 @@ impl Board {
     /// whoever waits is told once.
     #[inline]
     pub(crate) fn finish_together(&self, done: &[(u32, i32)], by: By) {
-        if self.placed.is_none() {
-            return self.finish_here(done.iter().copied(), by);
-        }
-        for &(index, result) in done {
-            if !self.sends_away(index, result, How::Finished(by)) {
-                self.finish_here(std::iter::once((index, result)), by);
+        let finish = || {
+            if self.placed.is_none() {
+                return self.finish_here(done.iter().copied(), by);
             }
+            for &(index, result) in done {
+                if !self.sends_away(index, result, How::Finished(by)) {
+                    self.finish_here(std::iter::once((index, result)), by);
+                }
+            }
+        };
+        match &self.sink {
+            Some(sink) if done.len() > 1 => sink.together(&mut { finish }),
+            _ => finish(),
         }
     }
 

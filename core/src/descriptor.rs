@@ -260,7 +260,7 @@ mod route_tests {
     use super::Asked;
     use crate::request::{Kind, Route};
     use crate::router::facts::Facts;
-    use crate::router::{KernelScope, route};
+    use crate::router::{KernelScope, explain, route};
     use crate::{Sqe, descriptor};
     use std::io::Write;
     use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -290,6 +290,46 @@ mod route_tests {
             }
             _ => crate::skipped(name, "no O_DIRECT on a local file system here"),
         }
+    }
+
+    #[test]
+    fn what_is_explained_is_what_is_done() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let open = |flags| {
+            let mut options = std::fs::File::options();
+            options.read(true).write(true).create(true).truncate(false).custom_flags(flags);
+            options.open(&path).ok().map(OwnedFd::from)
+        };
+        let (reader, writer) = std::io::pipe().unwrap();
+        let files = [
+            open(0),
+            open(libc::O_APPEND),
+            open(libc::O_SYNC),
+            open(libc::O_DIRECT),
+            open(libc::O_DIRECT | libc::O_APPEND),
+            Some(reader.into()),
+            Some(writer.into()),
+        ];
+        let mut lanes = std::collections::BTreeSet::new();
+        for fd in files.iter().flatten().map(|file| file.as_raw_fd()) {
+            for scope in [KernelScope::Nothing, KernelScope::Direct, KernelScope::Everything] {
+                for (kind, write) in [(Kind::Read, false), (Kind::Write, true)] {
+                    Facts::forget(&(fd..=fd));
+                    let mut buffer = [0; 512];
+                    let sqe = match kind {
+                        Kind::Read => Sqe::read(fd, &mut buffer[..], 0),
+                        _ => Sqe::write(fd, &buffer[..], 0),
+                    };
+                    let (lane, _) = route(&sqe, kind, || false, scope, &mut Asked::new());
+                    let facts = descriptor::fresh(fd).unwrap().facts();
+                    let (explained, reason) = explain(facts, write, scope);
+                    assert_eq!(explained, lane, "{scope:?}, {kind:?}: {reason}");
+                    lanes.insert(reason);
+                }
+            }
+        }
+        assert!(lanes.len() >= 5, "{lanes:?}");
     }
 
     #[test]

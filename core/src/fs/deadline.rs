@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use super::op::{Op, Operation, guarded};
+use super::op::{Op, Operation};
+use super::wakers::guarded;
 use crate::front::{Armed, Expire};
 use crate::sync::lock;
 

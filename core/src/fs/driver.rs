@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::flight::Claim;
+use super::wakers;
 use crate::board::Sink;
 use crate::config::{Builder, ConfigError, ENTRIES_MAX, EngineKind};
 use crate::instance::{Choice, Entry, Instance};
@@ -526,6 +527,10 @@ impl Sink for Deliver {
 
     fn released(&self) {
         ending(|| self.0.released());
+    }
+
+    fn together(&self, harvest: &mut dyn FnMut()) {
+        wakers::after(harvest);
     }
 
     fn begins_streams_at_once(&self) -> bool {

@@ -163,6 +163,17 @@ impl File {
         (is_whole && length > 0).then_some(read as i32)
     }
 
+    /// What becomes of reads of at most [`Fs::inline_max`] bytes, and why.
+    pub(super) fn tried(&self) -> &'static str {
+        match self.0.way.load(Ordering::Relaxed) {
+            _ if IS_REFUSED.load(Ordering::Relaxed) => "not tried: preadv2 is refused here",
+            way::PLAIN => "done on the polling thread: its file system keeps files in memory",
+            way::NOWAIT => "tried on the polling thread, with RWF_NOWAIT",
+            _ if self.0.alignment.is_some() => "not tried: direct I/O waits for the device",
+            _ => "not tried: the file refuses RWF_NOWAIT",
+        }
+    }
+
     /// How `RWF_NOWAIT` was refused says how the next read is to be tried.
     #[cold]
     fn learn(&self, errno: i32) {

@@ -59,8 +59,11 @@
 //!    open(2) says why no direct I/O should be in flight at a fork.
 
 mod budget;
+#[cfg(any(feature = "tokio", feature = "futures-io"))]
+mod cursor;
 mod deadline;
 mod driver;
+mod explain;
 mod file;
 mod flight;
 mod handle;
@@ -71,11 +74,16 @@ mod options;
 mod pool;
 mod ranges;
 mod transfer;
+mod wakers;
 
+pub use crate::instance::{Choice, Lane};
 pub use compio_buf::{self as buf, BufResult, IoBuf, IoBufMut, SetLen};
 
+#[cfg(any(feature = "tokio", feature = "futures-io"))]
+pub use self::cursor::Cursor;
 pub use self::deadline::{Elapsed, Timeout};
 pub use self::driver::{Fs, FsBuilder};
+pub use self::explain::Explain;
 pub use self::file::{Advice, Close, Control};
 pub use self::handle::{Alignment, File};
 pub use self::metadata::{Metadata, Stat};

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use super::budget;
 use super::driver::{Fs, Header, Verbs};
 use super::flight::{Ended, Flight};
+use super::wakers::{self, guarded};
 use crate::front::WaitCondition;
 use crate::instance::{TOLD_OTHERWISE, Waited};
 use crate::process;
@@ -174,19 +175,10 @@ unsafe fn complete<O: Operation>(header: NonNull<Header>, result: i32) -> bool {
     unsafe { forget::<O>(header) };
     match ended {
         Ended::Quietly => {}
-        Ended::Wake(waker) => guarded(|| waker.wake()),
+        Ended::Wake(waker) => wakers::wake(waker),
         Ended::Abandoned(payload) => guarded(|| drop(payload)),
     }
     true
-}
-
-/// Runs what is the program's on a thread of the engine: a panic, whose message was printed, ends
-/// here.
-pub(super) fn guarded(body: impl FnOnce()) {
-    if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
-        // Its own drop could panic again.
-        std::mem::forget(panic);
-    }
 }
 
 impl<O: Operation> Op<O> {
@@ -262,8 +254,12 @@ impl<O: Operation> Op<O> {
 
     /// Lets it run to its end though nobody waits. Begins it if need be.
     pub fn detach(self) {
-        let mut this = self.submit();
-        if let State::Flying(slot) = this.take() {
+        self.submit().release();
+    }
+
+    /// Lets it run to its end, if it has begun.
+    pub(super) fn release(&mut self) {
+        if let State::Flying(slot) = self.take() {
             // SAFETY: the operation goes; the payload was not taken.
             drop(unsafe { slot.flight.abandon() });
         }

@@ -2,8 +2,12 @@
 
 use std::fmt;
 
+use super::Instance;
 use crate::config::EngineKind;
+use crate::descriptor;
 use crate::probe::Refusal;
+use crate::request::Route;
+use crate::router;
 
 /// Which engine executes, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,5 +35,45 @@ impl fmt::Display for Choice {
             write!(f, "; {engine} is refused ({refusal})")?;
         }
         Ok(())
+    }
+}
+
+/// The lane of a file's usual reads, or writes, and why it is that one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lane {
+    /// `inline`, `ordered`, `cold`, `pool`, `stream`, `worker` or `kernel`: ARCHITECTURE.md says
+    /// what each of them does.
+    pub name: &'static str,
+    /// Why.
+    pub reason: &'static str,
+}
+
+impl fmt::Display for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} lane: {}", self.name, self.reason)
+    }
+}
+
+impl Instance {
+    /// Where a read (or write) of this file would go now. `Err`: `-EBADF`.
+    pub(crate) fn explain(&self, fd: i32, write: bool) -> Result<Lane, i32> {
+        let facts = descriptor::fresh(fd)?.facts();
+        let (route, reason) = match self.engine {
+            EngineKind::Null => (Route::Null, "the engine ends every request undone"),
+            _ => router::explain(facts, write, self.lanes.kernel.scope()),
+        };
+        let name = match route {
+            Route::Inline => "inline",
+            Route::Ordered => "ordered",
+            Route::Copy => "copy",
+            Route::Cold => "cold",
+            Route::Pool => "pool",
+            Route::Sync => "sync",
+            Route::Worker => "worker",
+            Route::Stream => "stream",
+            Route::Kernel => "kernel",
+            Route::Null => "null",
+        };
+        Ok(Lane { name, reason })
     }
 }

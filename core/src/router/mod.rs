@@ -278,6 +278,43 @@ pub(crate) fn uncommon(
     (route, false)
 }
 
+/// Where a usual read (or write) of a file goes by what is remembered of it, and why: the same as
+/// [`route`] says. For people.
+pub(crate) fn explain(facts: Facts, write: bool, scope: KernelScope) -> (Route, &'static str) {
+    let direct = facts.is_direct();
+    let because = match () {
+        () if !facts.seems_seekable() && !facts.seems_open_for(write) => {
+            return (Route::Inline, "it is not open for that, which the call says at once");
+        }
+        () if !facts.seems_seekable() && facts.seems_nonblocking() => {
+            return (Route::Inline, "O_NONBLOCK is set, so the call does not sleep");
+        }
+        () if !facts.seems_seekable() => {
+            return (Route::Stream, "a pipe, a socket or a terminal is waited for with poll(2)");
+        }
+        () if write && facts.seems_to_append() => {
+            return (Route::Ordered, "appends take place in the order of submission");
+        }
+        () if scope != KernelScope::Everything && !facts.sleeps(write) => {
+            return (Route::Inline, "calls on it are not known to sleep");
+        }
+        () if scope == KernelScope::Everything => {
+            return (Route::Kernel, "the engine hands over all reads and writes of files");
+        }
+        () if !facts.is_local() => {
+            return (Route::Worker, "its file system is not known to be a local one");
+        }
+        () if !direct && !write => {
+            return (Route::Cold, "reads of it have waited for the device");
+        }
+        () if !direct => "writes to it have waited for the device",
+        () if scope == KernelScope::Nothing => "no interface of the kernel takes direct I/O here",
+        () if facts.submit_blocks(write, 1) => "handing it to the kernel has blocked",
+        () => return (Route::Kernel, "the kernel is asynchronous for direct I/O"),
+    };
+    (Route::Pool, because)
+}
+
 /// May a thread with a deadline not execute this request, because a file system's server may hold
 /// it up? And what may a poll expect of it? `kernel_executes`: the kernel executes cached requests
 /// inside of the call that hands them over.

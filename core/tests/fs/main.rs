@@ -1,6 +1,8 @@
 //! Files that are awaited: what `uringlet::fs` promises, on five executors.
 
 mod basics;
+#[cfg(any(feature = "tokio", feature = "futures-io"))]
+mod cursors;
 mod deadlines;
 mod executors;
 mod faults;
@@ -8,6 +10,7 @@ mod fork;
 mod limits;
 mod more;
 mod storms;
+mod wakers;
 
 /// Past the capturing of a passed test's output: skipped must not look like passed.
 fn skipped(name: &str, reason: impl std::fmt::Display) {

@@ -1,0 +1,116 @@
+//! Waking tasks: on a thread of the engine, under no lock, and after the whole harvest where several
+//! requests end together.
+
+use std::cell::RefCell;
+use std::task::Waker;
+
+/// Wakers of the harvests that this thread is in.
+#[derive(Default)]
+struct Held {
+    harvests: u32,
+    wakers: Vec<Waker>,
+}
+
+thread_local! {
+    static HELD: RefCell<Held> = const { RefCell::new(Held { harvests: 0, wakers: Vec::new() }) };
+}
+
+/// Wakes a task, or has it woken after the harvest that this thread is in.
+pub(super) fn wake(waker: Waker) {
+    let mut waker = Some(waker);
+    // A thread that is ending has no harvest.
+    let _ = HELD.try_with(|held| {
+        let mut held = held.borrow_mut();
+        if held.harvests > 0 {
+            held.wakers.extend(waker.take());
+        }
+    });
+    guarded(|| waker.into_iter().for_each(Waker::wake));
+}
+
+/// Runs a harvest, and then wakes the tasks whose requests it has ended.
+pub(super) fn after(harvest: &mut dyn FnMut()) {
+    let begins = |held: &RefCell<Held>| held.borrow_mut().harvests += 1;
+    let is_counted = HELD.try_with(begins).is_ok();
+    harvest();
+    if !is_counted {
+        return;
+    }
+    let ends = |held: &RefCell<Held>| {
+        let mut held = held.borrow_mut();
+        held.harvests -= 1;
+        if held.harvests == 0 { std::mem::take(&mut held.wakers) } else { Vec::new() }
+    };
+    let mut wakers = HELD.try_with(ends).unwrap_or_default();
+    wakers.drain(..).for_each(|waker| guarded(|| waker.wake()));
+    // The room is for the next harvest.
+    let keeps = |held: &RefCell<Held>| {
+        let mut held = held.borrow_mut();
+        if held.wakers.capacity() < wakers.capacity() && held.wakers.is_empty() {
+            held.wakers = wakers;
+        }
+    };
+    let _ = HELD.try_with(keeps);
+}
+
+/// Runs what is the program's on a thread of the engine: a panic, whose message was printed, ends
+/// here.
+pub(super) fn guarded(body: impl FnOnce()) {
+    if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
+        // Its own drop could panic again.
+        std::mem::forget(panic);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, Mutex};
+    use std::task::Wake;
+
+    use super::*;
+
+    struct Note(usize, Arc<Mutex<Vec<usize>>>);
+
+    impl Wake for Note {
+        fn wake(self: Arc<Self>) {
+            self.1.lock().unwrap().push(self.0);
+        }
+    }
+
+    #[test]
+    fn tasks_are_woken_after_the_outermost_harvest() {
+        let woken = Arc::new(Mutex::new(Vec::new()));
+        let wake = |number| super::wake(Waker::from(Arc::new(Note(number, Arc::clone(&woken)))));
+        let seen = || woken.lock().unwrap().clone();
+        wake(0);
+        assert_eq!(seen(), [0]);
+        for _ in 0..2 {
+            woken.lock().unwrap().clear();
+            after(&mut || {
+                wake(1);
+                after(&mut || wake(2));
+                wake(3);
+                assert!(seen().is_empty());
+            });
+            assert_eq!(seen(), [1, 2, 3]);
+        }
+    }
+
+    /// A waker that panics.
+    struct Panics(AtomicUsize);
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            panic!("as this waker does");
+        }
+    }
+
+    #[test]
+    fn a_waker_that_panics_does_not_keep_the_others_from_being_woken() {
+        let panics = Arc::new(Panics(AtomicUsize::new(0)));
+        after(&mut || (0..3).for_each(|_| wake(Waker::from(Arc::clone(&panics)))));
+        assert_eq!(panics.0.load(Ordering::Relaxed), 3);
+    }
+}
