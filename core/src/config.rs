@@ -1,6 +1,7 @@
 //! What a context is made from: validated once, every refusal names the field.
 
 use std::fmt;
+use std::io;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -88,6 +89,13 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
+impl From<ConfigError> for io::Error {
+    /// With the kind of its errno, and the whole error inside.
+    fn from(error: ConfigError) -> Self {
+        Self::new(Self::from_raw_os_error(error.errno).kind(), error)
+    }
+}
+
 /// The largest number of entries of a context.
 pub const ENTRIES_MAX: u32 = 65_536;
 
@@ -111,6 +119,18 @@ impl fmt::Debug for Handler {
 }
 
 /// Builds a [`Context`](crate::Context).
+///
+/// ```
+/// use uringlet::{Context, EngineKind};
+///
+/// let context = Context::builder().entries(64).engine(EngineKind::Workers).workers_max(4).build()?;
+/// assert_eq!((context.entries(), context.engine()), (64, EngineKind::Workers));
+/// // Every refusal names its field.
+/// let error = Context::builder().entries(0).build().unwrap_err();
+/// assert_eq!(error.to_string(), "entries is 0, expected 1 to 65536");
+/// assert_eq!(std::io::Error::from(error).kind(), std::io::ErrorKind::InvalidInput);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Builder {
     pub(crate) entries: u32,

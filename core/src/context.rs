@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use crate::cqe::Cqe;
 use crate::instance::{Canceled, Choice, Entry, Instance, Submitted, Waited};
 use crate::sqe::Sqe;
 use crate::stats::Snapshot;
+use crate::sys;
 
 /// One asynchronous I/O instance with one owner, who pushes, submits, waits and reaps.
 ///
@@ -30,6 +31,27 @@ use crate::stats::Snapshot;
 /// `CLONE_FILES`, close_range(2) with `CLOSE_RANGE_UNSHARE`) must neither submit nor wait: its
 /// descriptors could stand for other files there, and nothing notices. The drop-ins see such calls,
 /// and refuse what the thread asks for.
+///
+/// ```
+/// use std::os::fd::AsFd as _;
+/// use uringlet::{Context, Sqe};
+///
+/// let file = tempfile::tempfile()?;
+/// let mut context = Context::new(8)?;
+/// let blocks: Vec<[u8; 512]> = (0..8).map(|at| [at; 512]).collect();
+/// for (at, block) in (0..).zip(&blocks) {
+///     let write = Sqe::write(file.as_fd(), &block[..], at * 512).user_data(at);
+///     // SAFETY: `blocks` outlives the requests, and nobody writes to it.
+///     unsafe { context.push(write)? };
+/// }
+/// context.submit()?;
+/// context.wait(8, None)?;
+/// while let Some(cqe) = context.reap() {
+///     assert_eq!(cqe.result()?, 512, "block {}", cqe.user_data);
+/// }
+/// assert_eq!(file.metadata()?.len(), 8 * 512);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Context {
     instance: Arc<Instance>,
@@ -38,6 +60,8 @@ pub struct Context {
     taken: VecDeque<Cqe>,
     /// Counted up after each completion, or -1.
     notify: RawFd,
+    /// Of the context's own, for that.
+    eventfd: Option<OwnedFd>,
     /// Not shared between threads: pushing and reaping are the owner's.
     _not_sync: std::marker::PhantomData<std::cell::Cell<()>>,
 }
@@ -74,6 +98,25 @@ impl Canceller {
     /// As [`Context::cancel`].
     pub fn cancel(&self, user_data: u64) -> io::Result<()> {
         self.0.cancel(user_data).map_err(|errno| io::Error::from_raw_os_error(-errno))
+    }
+
+    /// Ends the [`Context::wait`] that the context's thread sleeps in, with `EINTR`. If it sleeps
+    /// in none, that holds for the next one that is about to sleep. A thread that is inside a
+    /// request comes back once that has ended.
+    ///
+    /// ```
+    /// use uringlet::Context;
+    ///
+    /// let mut context = Context::new(1)?;
+    /// let other = context.canceller();
+    /// let thread = std::thread::spawn(move || other.interrupt());
+    /// let error = context.wait(1, None).unwrap_err();
+    /// assert_eq!(error.kind(), std::io::ErrorKind::Interrupted);
+    /// # thread.join().unwrap();
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn interrupt(&self) {
+        self.0.interrupt();
     }
 
     /// Cancels every submitted request on a descriptor that has not been started: each completes
@@ -114,7 +157,7 @@ impl Context {
         let pushed = Vec::with_capacity(builder.entries as usize);
         let taken = VecDeque::with_capacity(TAKEN_MAX as usize);
         let _not_sync = std::marker::PhantomData;
-        Ok(Self { instance, pushed, taken, notify: -1, _not_sync })
+        Ok(Self { instance, pushed, taken, notify: -1, eventfd: None, _not_sync })
     }
 
     /// The engine that executes the requests.
@@ -139,6 +182,43 @@ impl Context {
     /// descriptor stays open until their completions were reaped.
     pub fn set_eventfd(&mut self, fd: Option<RawFd>) {
         self.notify = fd.unwrap_or(-1);
+    }
+
+    /// An eventfd(2) of the context's own that is counted up as by [`Context::set_eventfd`]: it is
+    /// readable if entries that were pushed after the first call of this have completed since it
+    /// was last read. For loops that wait with epoll(7) or with an executor's reactor. It is made
+    /// by the first call, and does not block.
+    ///
+    /// ```
+    /// use std::os::fd::AsRawFd as _;
+    /// use uringlet::{Context, Sqe};
+    ///
+    /// let mut context = Context::new(1)?;
+    /// let bell = context.eventfd()?.as_raw_fd();
+    /// // SAFETY: a nop has no buffers.
+    /// unsafe { context.push(Sqe::nop())? };
+    /// context.submit()?;
+    /// let mut poll = libc::pollfd { fd: bell, events: libc::POLLIN, revents: 0 };
+    /// // SAFETY: one entry.
+    /// assert_eq!(unsafe { libc::poll(&mut poll, 1, -1) }, 1);
+    /// assert!(context.reap().is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As eventfd(2).
+    pub fn eventfd(&mut self) -> io::Result<BorrowedFd<'_>> {
+        if self.eventfd.is_none() {
+            let made = sys::eventfd();
+            if made < 0 {
+                return Err(io::Error::from_raw_os_error(-made as i32));
+            }
+            // SAFETY: made just now, and nobody else's.
+            self.eventfd = Some(unsafe { OwnedFd::from_raw_fd(made as RawFd) });
+        }
+        let eventfd = self.eventfd.as_ref().expect("made above");
+        self.notify = eventfd.as_raw_fd();
+        Ok(eventfd.as_fd())
     }
 
     /// Requests that can be in flight or unreaped at a time.
@@ -207,7 +287,8 @@ impl Context {
     /// `min` if the time is over. With `min` 0 it never sleeps.
     ///
     /// # Errors
-    /// `EINTR` if a signal handler ran and too few are there; `EINVAL` in the child of a fork, or
+    /// `EINTR` if a signal handler ran, or somebody has called [`Canceller::interrupt`], and too few
+    /// are there; `EINVAL` in the child of a fork, or
     /// if `min` is more than [`Context::entries`].
     #[inline]
     pub fn wait(&mut self, min: usize, timeout: Option<Duration>) -> io::Result<usize> {

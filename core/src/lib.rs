@@ -50,6 +50,7 @@ mod errno;
 mod eventfd;
 #[cfg(not(loom))]
 mod exec;
+#[doc(hidden)]
 #[cfg(not(loom))]
 pub mod front;
 #[cfg(not(loom))]
@@ -70,6 +71,7 @@ mod reserve;
 mod router;
 #[cfg(not(loom))]
 pub mod stats;
+#[doc(hidden)]
 #[cfg(not(loom))]
 pub mod table;
 #[cfg(not(loom))]

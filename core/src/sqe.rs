@@ -5,7 +5,7 @@
 //! with `-EINVAL`, as io_uring answers it.
 
 use std::ffi::CStr;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 
 /// Operation codes, with io_uring's numbers (`enum io_uring_op`).
 pub mod opcode {
@@ -39,6 +39,31 @@ pub const FILE_POSITION: u64 = u64::MAX;
 ///
 /// Buffers are raw pointers: whoever pushes the entry answers for them until its
 /// [`Cqe`](crate::Cqe) was reaped. Everything else (iovec arrays, paths) is copied at submit.
+///
+/// Constructors take a number (`RawFd`), a `BorrowedFd`, or whatever has a descriptor. An entry does
+/// not keep it open: the number has to stand for the file until its completion was reaped.
+///
+/// ```
+/// use std::os::fd::AsFd as _;
+/// use uringlet::{Context, FILE_POSITION, Sqe};
+///
+/// let file = std::fs::File::open("/proc/self/exe")?;
+/// let mut head = [0u8; 4];
+/// let read = Sqe::read(file.as_fd(), &mut head[..], 0).user_data(1);
+/// assert_eq!((read.len, read.user_data), (4, 1));
+/// let mut context = Context::new(2)?;
+/// // SAFETY: `head` outlives its request, and a sync has no buffers.
+/// unsafe {
+///     context.push(read)?;
+///     context.push(Sqe::fdatasync(file.as_fd()).user_data(2))?;
+/// }
+/// assert_eq!(context.submit()?, 2);
+/// context.wait(2, None)?;
+/// assert_eq!(std::iter::from_fn(|| context.reap()).count(), 2);
+/// assert_eq!(&head, b"\x7fELF");
+/// assert_eq!(Sqe::read(3, &mut head[..], FILE_POSITION).off, u64::MAX);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sqe {
@@ -106,108 +131,134 @@ impl Sqe {
 
     /// pread(2) into `buf` from `offset` bytes on, or read(2) with [`FILE_POSITION`]. Result: bytes
     /// read.
-    pub fn read(fd: RawFd, buf: *mut [u8], offset: u64) -> Self {
-        Self::transfer(opcode::READ, fd, buf.cast::<u8>() as u64, buf.len(), offset)
+    pub fn read(fd: impl AsRawFd, buf: *mut [u8], offset: u64) -> Self {
+        Self::transfer(opcode::READ, fd.as_raw_fd(), buf.cast::<u8>() as u64, buf.len(), offset)
     }
 
     /// pwrite(2) of `buf` to `offset` bytes on, or write(2) with [`FILE_POSITION`]. Result: bytes
     /// written.
-    pub fn write(fd: RawFd, buf: *const [u8], offset: u64) -> Self {
-        Self::transfer(opcode::WRITE, fd, buf.cast::<u8>() as u64, buf.len(), offset)
+    pub fn write(fd: impl AsRawFd, buf: *const [u8], offset: u64) -> Self {
+        Self::transfer(opcode::WRITE, fd.as_raw_fd(), buf.cast::<u8>() as u64, buf.len(), offset)
     }
 
     /// preadv2(2). The iovec array is copied at submit. Result: bytes read.
-    pub fn readv(fd: RawFd, iov: *const [libc::iovec], offset: u64) -> Self {
-        Self::transfer(opcode::READV, fd, iov.cast::<u8>() as u64, iov.len(), offset)
+    pub fn readv(fd: impl AsRawFd, iov: *const [libc::iovec], offset: u64) -> Self {
+        Self::transfer(opcode::READV, fd.as_raw_fd(), iov.cast::<u8>() as u64, iov.len(), offset)
     }
 
     /// pwritev2(2). The iovec array is copied at submit. Result: bytes written.
-    pub fn writev(fd: RawFd, iov: *const [libc::iovec], offset: u64) -> Self {
-        Self::transfer(opcode::WRITEV, fd, iov.cast::<u8>() as u64, iov.len(), offset)
+    pub fn writev(fd: impl AsRawFd, iov: *const [libc::iovec], offset: u64) -> Self {
+        Self::transfer(opcode::WRITEV, fd.as_raw_fd(), iov.cast::<u8>() as u64, iov.len(), offset)
     }
 
     /// fsync(2). Covers the requests of its context that were submitted before it and have been
     /// executed.
-    pub const fn fsync(fd: RawFd) -> Self {
-        Self::new(opcode::FSYNC, fd)
+    pub fn fsync(fd: impl AsRawFd) -> Self {
+        Self::new(opcode::FSYNC, fd.as_raw_fd())
     }
 
     /// fdatasync(2).
-    pub const fn fdatasync(fd: RawFd) -> Self {
-        Self { op_flags: FSYNC_DATASYNC, ..Self::new(opcode::FSYNC, fd) }
+    pub fn fdatasync(fd: impl AsRawFd) -> Self {
+        Self { op_flags: FSYNC_DATASYNC, ..Self::new(opcode::FSYNC, fd.as_raw_fd()) }
     }
 
     /// sync_file_range(2) over `len` bytes from `offset` on, with `SYNC_FILE_RANGE_*` flags.
-    pub const fn sync_file_range(fd: RawFd, offset: u64, len: u32, flags: u32) -> Self {
-        Self { off: offset, len, op_flags: flags, ..Self::new(opcode::SYNC_FILE_RANGE, fd) }
+    pub fn sync_file_range(fd: impl AsRawFd, offset: u64, len: u32, flags: u32) -> Self {
+        Self {
+            off: offset,
+            len,
+            op_flags: flags,
+            ..Self::new(opcode::SYNC_FILE_RANGE, fd.as_raw_fd())
+        }
     }
 
     /// fallocate(2) with `FALLOC_FL_*` mode.
-    pub const fn fallocate(fd: RawFd, mode: u32, offset: u64, len: u64) -> Self {
-        Self { off: offset, addr: len, len: mode, ..Self::new(opcode::FALLOCATE, fd) }
+    pub fn fallocate(fd: impl AsRawFd, mode: u32, offset: u64, len: u64) -> Self {
+        Self { off: offset, addr: len, len: mode, ..Self::new(opcode::FALLOCATE, fd.as_raw_fd()) }
     }
 
     /// ftruncate(2) to `len` bytes.
-    pub const fn ftruncate(fd: RawFd, len: u64) -> Self {
-        Self { off: len, ..Self::new(opcode::FTRUNCATE, fd) }
+    pub fn ftruncate(fd: impl AsRawFd, len: u64) -> Self {
+        Self { off: len, ..Self::new(opcode::FTRUNCATE, fd.as_raw_fd()) }
     }
 
     /// posix_fadvise(2) with `POSIX_FADV_*` advice over `len` bytes (0: to the end).
-    pub const fn fadvise(fd: RawFd, offset: u64, len: u32, advice: u32) -> Self {
-        Self { off: offset, len, op_flags: advice, ..Self::new(opcode::FADVISE, fd) }
+    pub fn fadvise(fd: impl AsRawFd, offset: u64, len: u32, advice: u32) -> Self {
+        Self { off: offset, len, op_flags: advice, ..Self::new(opcode::FADVISE, fd.as_raw_fd()) }
     }
 
     /// openat(2). Result: the new descriptor. The path is copied at submit.
-    pub fn openat(dirfd: RawFd, path: &CStr, flags: i32, mode: u32) -> Self {
+    pub fn openat(dirfd: impl AsRawFd, path: &CStr, flags: i32, mode: u32) -> Self {
         let path = path.as_ptr() as u64;
-        Self { addr: path, len: mode, op_flags: flags as u32, ..Self::new(opcode::OPENAT, dirfd) }
+        Self {
+            addr: path,
+            len: mode,
+            op_flags: flags as u32,
+            ..Self::new(opcode::OPENAT, dirfd.as_raw_fd())
+        }
     }
 
     /// close(2).
-    pub const fn close(fd: RawFd) -> Self {
-        Self::new(opcode::CLOSE, fd)
+    pub fn close(fd: impl AsRawFd) -> Self {
+        Self::new(opcode::CLOSE, fd.as_raw_fd())
     }
 
     /// statx(2) into `out`, with `AT_*` flags and a `STATX_*` mask. The path is copied at submit.
-    pub fn statx(dirfd: RawFd, path: &CStr, flags: i32, mask: u32, out: *mut libc::statx) -> Self {
+    pub fn statx(
+        dirfd: impl AsRawFd,
+        path: &CStr,
+        flags: i32,
+        mask: u32,
+        out: *mut libc::statx,
+    ) -> Self {
         Self {
             addr: path.as_ptr() as u64,
             off: out as u64,
             len: mask,
             op_flags: flags as u32,
-            ..Self::new(opcode::STATX, dirfd)
+            ..Self::new(opcode::STATX, dirfd.as_raw_fd())
         }
     }
 
     /// unlinkat(2) with `AT_REMOVEDIR` or 0. The path is copied at submit.
-    pub fn unlinkat(dirfd: RawFd, path: &CStr, flags: i32) -> Self {
+    pub fn unlinkat(dirfd: impl AsRawFd, path: &CStr, flags: i32) -> Self {
         Self {
             addr: path.as_ptr() as u64,
             op_flags: flags as u32,
-            ..Self::new(opcode::UNLINKAT, dirfd)
+            ..Self::new(opcode::UNLINKAT, dirfd.as_raw_fd())
         }
     }
 
     /// renameat2(2) with `RENAME_*` flags. Both paths are copied at submit.
-    pub fn renameat(from_dir: RawFd, from: &CStr, to_dir: RawFd, to: &CStr, flags: u32) -> Self {
+    pub fn renameat(
+        from_dir: impl AsRawFd,
+        from: &CStr,
+        to_dir: impl AsRawFd,
+        to: &CStr,
+        flags: u32,
+    ) -> Self {
         Self {
             addr: from.as_ptr() as u64,
             off: to.as_ptr() as u64,
-            len: to_dir as u32,
+            len: to_dir.as_raw_fd() as u32,
             op_flags: flags,
-            ..Self::new(opcode::RENAMEAT, from_dir)
+            ..Self::new(opcode::RENAMEAT, from_dir.as_raw_fd())
         }
     }
 
     /// mkdirat(2). The path is copied at submit.
-    pub fn mkdirat(dirfd: RawFd, path: &CStr, mode: u32) -> Self {
-        Self { addr: path.as_ptr() as u64, len: mode, ..Self::new(opcode::MKDIRAT, dirfd) }
+    pub fn mkdirat(dirfd: impl AsRawFd, path: &CStr, mode: u32) -> Self {
+        Self {
+            addr: path.as_ptr() as u64,
+            len: mode,
+            ..Self::new(opcode::MKDIRAT, dirfd.as_raw_fd())
+        }
     }
 
     /// Waits once until one of `events` (`POLLIN` …, poll(2)) is true. Result: the mask of those
     /// that are.
-    pub const fn poll_add(fd: RawFd, events: i16) -> Self {
-        Self { op_flags: events as u16 as u32, ..Self::new(opcode::POLL_ADD, fd) }
+    pub fn poll_add(fd: impl AsRawFd, events: i16) -> Self {
+        Self { op_flags: events as u16 as u32, ..Self::new(opcode::POLL_ADD, fd.as_raw_fd()) }
     }
 
     /// The value that comes back in the completion.

@@ -68,6 +68,8 @@ pub struct Instance {
     /// What a napping waiter saw of the baton.
     last_view: AtomicU64,
     polls: polls::Polls,
+    /// The next thread that would sleep in [`Instance::wait`] is to come back.
+    interrupted: AtomicBool,
     /// What the ring lies in, if a front end gave it: goes last.
     _memory: Option<Box<dyn RingMemory>>,
 }
@@ -183,6 +185,7 @@ impl Instance {
                 looked: AtomicU64::new(0),
                 last_view: AtomicU64::new(0),
                 polls: polls::Polls::default(),
+                interrupted: AtomicBool::new(false),
                 _memory: memory,
             }
         });

@@ -182,9 +182,15 @@ impl Instance {
                 let enough = self.has_enough(min, taker);
                 return if enough { Waited::Enough } else { Waited::TimedOut };
             }
+            if self.interrupted.load(Ordering::Relaxed)
+                && self.interrupted.swap(false, Ordering::Relaxed)
+            {
+                return Waited::Interrupted;
+            }
             let nap = self.nap(naps);
             let time = [left, nap].into_iter().flatten().min();
-            let stay_up = || self.has_help_to_offer(&help);
+            let stay_up =
+                || self.interrupted.load(Ordering::SeqCst) || self.has_help_to_offer(&help);
             let need = min - taker.taken();
             let sleeper =
                 Sleeper { need, concerns: None, stay_up: &stay_up, even_if_closed: false };
@@ -270,6 +276,14 @@ impl Instance {
         if self.board.completions().has_sleepers() {
             self.board.completions().wake_now();
         }
+    }
+
+    /// Ends the [`Instance::wait`] of a thread that sleeps there, or is about to.
+    pub(crate) fn interrupt(&self) {
+        // Either whoever goes to sleep sees this, or this sees that somebody does.
+        self.interrupted.store(true, Ordering::SeqCst);
+        std::sync::atomic::fence(Ordering::SeqCst);
+        self.disturb();
     }
 
     /// Wakes those who wait for a request that the front end has completed by itself.
@@ -400,5 +414,45 @@ mod tests {
             assert_eq!(found, [1, 2]);
         }
         instance.close();
+    }
+
+    #[test]
+    fn a_thread_that_waits_is_interrupted_wherever_it_sleeps() {
+        let (reader, _writer) = std::io::pipe().unwrap();
+        let path = tempfile::NamedTempFile::new().unwrap();
+        let mut options = std::fs::File::options();
+        let direct = std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_DIRECT);
+        let direct = direct.read(true).open(path.path());
+        for is_alone in [true, false] {
+            let instance = Instance::new(&Builder::default().entries(8)).unwrap();
+            let mut byte = [0u8; 1];
+            let sqe = Sqe::read(reader.as_raw_fd(), &mut byte[..], 0);
+            // SAFETY: the buffer outlives the request, which `close` cancels.
+            unsafe { instance.submit(&[Entry { sqe, data: 0, notify: -1 }]) };
+            let mut block = Box::new([0u64; 512]);
+            if let (Ok(file), false) = (&direct, is_alone) {
+                // The kernel's interface is in use: a thread sleeps there.
+                let block = std::ptr::slice_from_raw_parts_mut(block.as_mut_ptr().cast(), 4096);
+                let sqe = Sqe::read(file.as_raw_fd(), block, 0);
+                // SAFETY: as above.
+                unsafe { instance.submit(&[Entry { sqe, data: 0, notify: -1 }]) };
+            }
+            let mut nothing = |_, _, _| {};
+            let mut wait = |min| {
+                let mut taker = DirectCompletions::new(0, &mut nothing);
+                instance.wait(min, 8, None, None, &mut taker)
+            };
+            for _ in 0..200 {
+                let other = Arc::clone(&instance);
+                let thread = std::thread::spawn(move || other.interrupt());
+                assert_eq!(wait(3), Waited::Interrupted);
+                thread.join().unwrap();
+            }
+            // Before the wait, once.
+            instance.interrupt();
+            instance.interrupt();
+            assert_eq!(wait(3), Waited::Interrupted);
+            instance.close();
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! What goes wrong: full disks, short transfers, files that are cut, wakers and buffers that panic.
 #![allow(unsafe_code)]
 
+use std::ffi::CString;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -26,6 +27,58 @@ fn a_full_disk_is_told_with_the_buffer() {
             }
         });
     });
+}
+
+/// In a child of its own, with a file system of its own: 64 KiB in memory.
+#[test]
+fn a_small_file_system_that_is_full_says_how_much_it_took_and_then_that() {
+    use std::os::unix::process::CommandExt as _;
+    const CHILD: &str = "URINGLET_TEST_LIMITED";
+    let name = "faults::a_small_file_system_that_is_full_says_how_much_it_took_and_then_that";
+    let Some(place) = std::env::var_os(CHILD) else {
+        let folder = tempfile::tempdir().unwrap();
+        let place = CString::new(folder.path().to_str().unwrap()).unwrap();
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", name, "--test-threads=1"]).env(CHILD, folder.path());
+        let mount = move || {
+            let done = |answer: i32| {
+                if answer == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+            };
+            let (data, null) = (c"size=65536".as_ptr().cast(), std::ptr::null());
+            // SAFETY: strings that end in NUL, or null; system calls only.
+            unsafe {
+                done(libc::unshare(libc::CLONE_NEWNS))
+                    .or_else(|_| done(libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS)))?;
+                let private = libc::MS_REC | libc::MS_PRIVATE;
+                done(libc::mount(null, c"/".as_ptr(), null, private, null.cast()))?;
+                let tmpfs = c"tmpfs".as_ptr();
+                done(libc::mount(tmpfs, place.as_ptr(), tmpfs, 0, data))
+            }
+        };
+        // SAFETY: the child makes system calls only before it becomes another program.
+        unsafe { command.pre_exec(mount) };
+        match command.status() {
+            Ok(status) => assert!(status.success()),
+            Err(error) => crate::skipped(name, format!("no file system to be had: {error}")),
+        }
+        return;
+    };
+    let file = File::create(std::path::Path::new(&place).join("file")).wait().unwrap();
+    let large = vec![7u8; 100_000];
+    let (count, large) = file.write_at(large, 0).wait().unwrap();
+    assert_eq!(count, 65_536);
+    for executor in [Executor::TokioThreads, Executor::Pollster] {
+        let (file, large) = (file.clone(), large.clone());
+        executor.run(async move {
+            let BufResult(result, large) = file.write_at(large, 65_536).await;
+            assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ENOSPC));
+            let BufResult(result, large) = file.write_all_at(large, 0).await;
+            assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ENOSPC));
+            assert_eq!(large, [7; 100_000]);
+            file.sync_data().await.unwrap();
+            assert_eq!(file.metadata().await.unwrap().len(), 65_536);
+        });
+    }
 }
 
 /// In a child of its own, as the limit is the process's.
@@ -126,7 +179,11 @@ fn short_transfers_are_taken_up_again_and_errors_come_with_the_buffer() {
             let BufResult(result, buffer) = pollster::block_on(file.write_all_at(data.clone(), 0));
             assert!(buffer == data);
             if let Err(error) = result {
-                assert!(error.raw_os_error().is_some(), "seed {seed}, {round}: {error}");
+                let errno = error.raw_os_error();
+                assert!(
+                    matches!(errno, Some(libc::EIO | libc::EAGAIN)),
+                    "{seed}, {round}: {error}"
+                );
                 failed += 1;
                 continue;
             }

@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use uringlet::fs::buf::{IoBuf, IoBufMut, SetLen};
 use uringlet::fs::{File, Fs, Op, Operation};
@@ -107,11 +108,11 @@ async fn one(file: File, number: usize, data: Arc<Vec<u8>>, alive: Alive) {
             }
         }
     };
-    match number % 9 {
+    match number % 11 {
         0 => drop(read),
         1 => drop(read.submit()),
         2..=4 => {
-            let polls = number as u32 % 9 - 1;
+            let polls = number as u32 % 11 - 1;
             if let Some(output) = (Abandon { operation: Some(read), polls }).await {
                 check(output);
             }
@@ -119,6 +120,15 @@ async fn one(file: File, number: usize, data: Arc<Vec<u8>>, alive: Alive) {
         5 => check(read.cancel().await),
         6 => check(read.submit().cancel().await),
         7 => read.detach(),
+        // Late, in time, or at that very moment; the late one is dropped, or awaited after all.
+        8 | 9 => {
+            let time = Duration::from_micros(number as u64 / 11 % 50);
+            match read.timeout(time).await {
+                Ok(output) => check(output),
+                Err(late) if number.is_multiple_of(2) => check(late.into_op().await),
+                Err(late) => drop(late),
+            }
+        }
         _ => check(read.await),
     }
 }
