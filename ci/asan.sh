@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Runs the tests of awaited files under AddressSanitizer, which finds memory that is used after it was freed: ci/asan.sh [ARGUMENTS OF cargo test]
+#
+# Needs rustup and the nightly toolchain. URINGLET_STORM sets the number of operations that are
+# dropped, 20,000 by default here.
+set -euo pipefail
+# shellcheck source=ci/common.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
+help_if_asked "$@"
+tests=("$@")
+((${#tests[@]})) || tests=(--test fs)
+command -v rustup >/dev/null || die "rustup is missing"
+cd -- "$root"
+host="$(rustc +nightly -vV | sed -n 's/^host: //p')"
+export RUSTFLAGS="${RUSTFLAGS:-} -Zsanitizer=address"
+# A full heap check at the end finds what nobody refers to any more.
+export ASAN_OPTIONS="${ASAN_OPTIONS:-detect_stack_use_after_return=1:detect_leaks=1}"
+export URINGLET_STORM="${URINGLET_STORM:-20000}"
+export CARGO_TARGET_DIR="$target/asan"
+log="$(mktemp)"
+trap 'rm -f -- "$log"' EXIT
+cargo +nightly test --target "$host" -p uringlet --features faulty,tokio,futures-io,bytes \
+    "${tests[@]}" |& tee -- "$log"
+grep -q '^test result: ok\. [1-9]' "$log" || die "no test has run"
