@@ -47,6 +47,12 @@ impl Deref for Chunk {
     }
 }
 
+impl AsRef<[u8]> for Chunk {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
 /// What [`File::read_ranges`] gives: a future. Dropping it is as dropping an [`Op`].
 #[derive(Debug)]
 #[must_use = "a future does nothing until it is awaited"]
