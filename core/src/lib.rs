@@ -123,3 +123,8 @@ struct RustPage;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/async.md")]
 struct AsyncPage;
+
+/// The example for those who come from other libraries.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/coming-from.md")]
+struct ComingFromPage;

@@ -35,6 +35,9 @@
 //! thread's next operation wakes its task and is pending once; with the feature `tokio`, tokio's
 //! own budget is kept as well.
 //!
+//! Code that wants a stream finds tokio's traits and those of `futures-io` on `Cursor`, with the
+//! features `tokio` and `futures-io`. [`File::explain`] says where requests of a file run, and why.
+//!
 //! # Buffers
 //!
 //! An operation owns its buffer, and gives it back with the result, as a [`BufResult`]. The traits
@@ -54,7 +57,9 @@
 //!    Further ones stand in line, in order, and never fail for that.
 //! 6. A waker is called once the result is final, and never under a lock.
 //! 7. Errors have the kernel's errno; a cancelled operation's is `ECANCELED`.
-//! 8. A [`File`] belongs to the process that opened it. In the child of a fork(2) its operations,
+//! 8. [`Op::timeout`] is ready in time, whatever the kernel does; a late operation and its buffer
+//!    are inside the error.
+//! 9. A [`File`] belongs to the process that opened it. In the child of a fork(2) its operations,
 //!    and those that were in flight, end with `EINVAL`; files that the child opens are its own.
 //!    open(2) says why no direct I/O should be in flight at a fork.
 
