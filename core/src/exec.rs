@@ -54,6 +54,18 @@ fn kind_of_rest(sqe: &Sqe) -> Kind {
     if ok { kind } else { Kind::Invalid }
 }
 
+/// Operation code of a function that a front end has a worker call: for what it executes by itself,
+/// and what may sleep.
+pub const CALL: u8 = 0xff;
+
+/// What [`CALL`] calls, with its argument: `addr` and `off` of the entry. Gives the result.
+pub type Call = unsafe extern "C" fn(u64) -> i32;
+
+/// The kind of a request that may be a [`CALL`]. Entries of programs are not.
+pub(crate) fn accept_call(kind: Kind, sqe: &Sqe) -> Kind {
+    if sqe.opcode == CALL { Kind::Other } else { kind }
+}
+
 /// Copies what the request borrows from the caller besides its data buffers, as promised at submit.
 /// Refuses with a negative errno what has no readable description.
 ///
@@ -335,6 +347,12 @@ unsafe fn execute_rest(request: &mut Request, mode: Mode) -> i32 {
             uninterrupted(|| unsafe { sys::mkdirat(fd, path(false), sqe.len) })
         }
         (_, opcode::POLL_ADD) => poll(fd, flags),
+        (_, CALL) => {
+            // SAFETY: only front ends get here with it (`accept_call`), which answer for both.
+            let call = unsafe { std::mem::transmute::<usize, Call>(sqe.addr as usize) };
+            // SAFETY: as above.
+            unsafe { call(sqe.off) }
+        }
         _ => -libc::EINVAL,
     }
 }

@@ -150,6 +150,12 @@ impl Copied {
         Some(Arc::new(Self(copy)))
     }
 
+    /// A descriptor that was made for the engine.
+    pub(crate) fn adopt(fd: RawFd) -> Arc<Self> {
+        note(fd);
+        Arc::new(Self(fd))
+    }
+
     pub(crate) fn fd(&self) -> RawFd {
         self.0
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use uringlet::front::{DirectCompletions, IoEvent, Waited};
 
 use crate::handle::{self, AioContext};
-use crate::memory::{accessible, is_known_to_be_accessible};
+use uringlet::front::memory::{accessible, is_known_to_be_accessible};
 
 /// As many events a thread may take past the ring, of requests that it executes itself.
 const DIRECT: u32 = 64;

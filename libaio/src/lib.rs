@@ -9,7 +9,6 @@ mod abi;
 mod descriptors;
 mod events;
 mod handle;
-mod memory;
 mod submit;
 mod syscall;
 mod users;
@@ -19,7 +18,7 @@ use std::ffi::c_int;
 use uringlet::front::{self, IoEvent, enter};
 
 use crate::abi::Iocb;
-use crate::memory::accessible;
+use uringlet::front::memory::accessible;
 
 /// In somebody else's process, it must not be this library that ends it for want of memory.
 #[global_allocator]

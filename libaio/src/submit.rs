@@ -8,7 +8,7 @@ use uringlet::front::{self, Descriptor, Hints, Place, Transfer};
 
 use crate::abi::{self, Iocb};
 use crate::handle::{self, AioContext};
-use crate::memory::{accessible, is_known_to_be_accessible};
+use uringlet::front::memory::{accessible, is_known_to_be_accessible};
 
 /// io_submit(2): the number of requests accepted, or a negative errno if it is none.
 ///

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use uringlet::front::{self, IoEvent};
 
 use crate::abi::Iocb;
-use crate::memory::accessible;
 use crate::{EFAULT, EINVAL, enter, events, handle};
+use uringlet::front::memory::accessible;
 
 /// The definition that calls are passed on to. Until the library has been loaded, and where nobody
 /// else has one, an instruction of our own: finding it may allocate, and an allocator may call.

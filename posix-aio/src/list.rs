@@ -175,7 +175,13 @@ fn wait(list: *const List) -> Waited {
     let missing = || list.remaining.load(Ordering::Acquire);
     let is_member = |event: &IoEvent| std::ptr::eq(Member::from_word(event.data).list(), list);
     let concerns = |event: &IoEvent| is_member(event) && missing() == 0;
-    let wish = WaitCondition { missing: &missing, concerns: &concerns, gives_up: &|| false };
+    let wish = WaitCondition {
+        missing: &missing,
+        concerns: &concerns,
+        gives_up: &|| false,
+        mask: None,
+        restarts: true,
+    };
     loop {
         match process.instance.wait_for(&wish, None) {
             Waited::Interrupted if signals::all_restart() => {}

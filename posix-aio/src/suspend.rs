@@ -98,6 +98,8 @@ pub(crate) unsafe fn suspend(
         missing: &|| u32::from(!blocks.is_over(process)),
         concerns: &|event: &IoEvent| blocks.iter().any(|block| block as u64 == event.obj),
         gives_up: &|| state::cancels() != cancels,
+        mask: None,
+        restarts: true,
     };
     loop {
         return Ended::Answer(match process.instance.wait_for(&wish, timeout()) {

@@ -8,10 +8,12 @@ pub mod descriptors;
 pub mod env;
 pub mod note;
 pub mod seen;
+pub mod memory;
 
 pub use self::descriptors::Ends;
 pub use crate::board::{DirectCompletions, Sink};
 pub use crate::errno::{kept as enter, refuse, set_errno};
+pub use crate::exec::{CALL, Call};
 pub use crate::instance::{
     Canceled, Entry, InFlight, Instance, Place, RingMemory, SubmitSteps, Submitted, TOLD_OTHERWISE,
     Transfer, WaitCondition, Waited,
@@ -24,7 +26,7 @@ pub use crate::threads::timers::{Armed, Expire};
 
 use crate::descriptor;
 use crate::router::facts::{Facts, FileKind, Fresh};
-use crate::{own, process, sys};
+use crate::{eventfd, own, process, sys, threads};
 
 /// What is remembered of a descriptor number, which may stand for another file by now: hints. Where
 /// they say that a request is a usual one, the call that executes it answers. Whatever else would
@@ -109,6 +111,43 @@ pub fn is_own_descriptor(fd: i32) -> bool {
 /// The lowest of the engine's own descriptors in a range of numbers.
 pub fn own_descriptor_in(numbers: RangeInclusive<i32>) -> Option<i32> {
     own::first_in(numbers)
+}
+
+/// A descriptor of the engine's own: the program's close(2) and the like leave it open. Closed with
+/// the last of its copies.
+#[derive(Clone, Debug)]
+pub struct OwnDescriptor(std::sync::Arc<own::Copied>);
+
+impl OwnDescriptor {
+    /// Another descriptor of the file that the program has under this number. `None`: there is no
+    /// such file, or no descriptor to be had.
+    pub fn duplicate(fd: i32) -> Option<Self> {
+        own::Copied::of(fd).map(Self)
+    }
+
+    /// Takes over a descriptor that was made for the engine.
+    pub fn adopt(fd: i32) -> Self {
+        Self(own::Copied::adopt(fd))
+    }
+
+    /// Its number.
+    pub fn number(&self) -> i32 {
+        self.0.fd()
+    }
+}
+
+/// Counts up an eventfd by one, which never blocks.
+pub fn count_up(eventfd: i32) {
+    eventfd::count_up(eventfd, 1);
+}
+
+/// Starts a thread of the engine's: the program's signals blocked, no real-time policy, a small
+/// stack, named `uringlet-…`. A panic in it ends the process.
+///
+/// # Errors
+/// There is no thread to be had.
+pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    threads::spawn(name, body)
 }
 
 /// Is there an eventfd behind this descriptor? One system call, if it `was_one` when last asked;

@@ -383,6 +383,8 @@ fn block_on<O: Operation>(slot: &Arc<Slot<O>>, end: Option<Instant>) {
         missing: &|| u32::from(!slot.flight.is_done()),
         concerns: &|event| event.obj == address,
         gives_up: &|| false,
+        mask: None,
+        restarts: true,
     };
     let mut patience = Patience::default();
     while !slot.flight.is_done() && slot.generation() == process::generation() {

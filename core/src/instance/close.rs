@@ -91,6 +91,7 @@ impl Instance {
                 concerns: None,
                 stay_up: &|| false,
                 even_if_closed: true,
+                restarts: false,
             };
             without_taker(|taker| self.sleep(&sleeper, Some(DRAIN_AGAIN), None, taker));
         }

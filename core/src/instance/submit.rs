@@ -293,6 +293,9 @@ impl Instance {
             return Err(refused);
         }
         request.kind = exec::kind(&request.sqe);
+        if request.kind == Kind::Invalid && self.board.has_sink() {
+            request.kind = exec::accept_call(request.kind, &request.sqe);
+        }
         let malformed = request.kind == Kind::Invalid;
         request.refused = if malformed { -libc::EINVAL as i16 } else { refused as i16 };
         request.submitted = begin;

@@ -22,6 +22,10 @@ pub struct WaitCondition<'a> {
     pub concerns: &'a dyn Fn(&IoEvent) -> bool,
     /// Ends the wait although something is missing; asked again after [`Instance::disturb`].
     pub gives_up: &'a dyn Fn() -> bool,
+    /// The signal mask that is in force while the thread sleeps, if another one than its own.
+    pub mask: Option<u64>,
+    /// A wait without a deadline goes on after a handler with `SA_RESTART` (aio_suspend(3)).
+    pub restarts: bool,
 }
 
 impl std::fmt::Debug for WaitCondition<'_> {
@@ -192,8 +196,13 @@ impl Instance {
             let stay_up =
                 || self.interrupted.load(Ordering::SeqCst) || self.has_help_to_offer(&help);
             let need = min - taker.taken();
-            let sleeper =
-                Sleeper { need, concerns: None, stay_up: &stay_up, even_if_closed: false };
+            let sleeper = Sleeper {
+                need,
+                concerns: None,
+                stay_up: &stay_up,
+                even_if_closed: false,
+                restarts: false,
+            };
             let end = self.sleep(&sleeper, time, mask, taker);
             taker.give_back(&self.board);
             match end {
@@ -254,9 +263,14 @@ impl Instance {
                         || self.has_help_to_offer(&help)
                 };
                 let concerns = Some(condition.concerns);
-                let sleeper =
-                    Sleeper { need: missing, concerns, stay_up: &stay_up, even_if_closed: false };
-                match self.sleep(&sleeper, time, None, taker) {
+                let sleeper = Sleeper {
+                    need: missing,
+                    concerns,
+                    stay_up: &stay_up,
+                    even_if_closed: false,
+                    restarts: condition.restarts,
+                };
+                match self.sleep(&sleeper, time, condition.mask, taker) {
                     SleepEnd::Again => {}
                     SleepEnd::TimedOut if nap.is_some() => {
                         naps += 1;

@@ -330,7 +330,8 @@ impl Poller {
         // As with the C library's aio: what is not the first of its stream finds the number closed.
         let is_first = |at: usize| !waiting[..at].iter().any(|other| other.goes_with(&waiting[at]));
         let keeps = |&at: &usize| {
-            fds.contains(&waiting[at].fd) && (!waiting[at].owner.board().has_sink() || is_first(at))
+            let holds_first = waiting[at].owner.board().begins_streams_at_once();
+            fds.contains(&waiting[at].fd) && (!holds_first || is_first(at))
         };
         let kept: Vec<usize> = (0..waiting.len()).filter(keeps).collect();
         for at in kept {

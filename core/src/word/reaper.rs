@@ -86,6 +86,7 @@ mod loom_models {
                         concerns: None,
                         stay_up: &stay_up,
                         even_if_closed: false,
+                        restarts: false,
                     };
                     queue.sleep(&sleeper, None);
                 }
@@ -117,8 +118,13 @@ mod loom_models {
                     }
                     true
                 };
-                let sleeper =
-                    Sleeper { need: 1, concerns: None, stay_up: &stay_up, even_if_closed: false };
+                let sleeper = Sleeper {
+                    need: 1,
+                    concerns: None,
+                    stay_up: &stay_up,
+                    even_if_closed: false,
+                    restarts: false,
+                };
                 queue.sleep(&sleeper, None);
                 if looks_after { after.get() } else { before }
             });

@@ -60,6 +60,8 @@ pub(crate) struct Sleeper<'a> {
     pub(crate) stay_up: &'a dyn Fn() -> bool,
     /// It waits for the end of what was in flight when the context was closed.
     pub(crate) even_if_closed: bool,
+    /// Without a timeout it goes on after a handler with SA_RESTART.
+    pub(crate) restarts: bool,
 }
 
 impl Completions {
@@ -128,10 +130,8 @@ impl Completions {
             Err(end) => end,
             Ok(ticket) => {
                 let choosy = sleeper.concerns.is_some();
-                // As aio_suspend(3), whose wait in the kernel goes on after a handler with
-                // SA_RESTART.
                 let word = if choosy { &own } else { &self.wakes };
-                let end = word.sleep(ticket, timeout, choosy);
+                let end = word.sleep(ticket, timeout, sleeper.restarts);
                 self.unregister(&own, None);
                 end
             }
@@ -315,7 +315,7 @@ mod tests {
     use std::time::Duration;
 
     fn sleeper(need: u32) -> Sleeper<'static> {
-        Sleeper { need, concerns: None, stay_up: &|| false, even_if_closed: false }
+        Sleeper { need, concerns: None, stay_up: &|| false, even_if_closed: false, restarts: false }
     }
 
     #[test]
@@ -340,7 +340,7 @@ mod loom_models {
     use loom::thread;
 
     fn waits_for(need: u32) -> Sleeper<'static> {
-        Sleeper { need, concerns: None, stay_up: &|| false, even_if_closed: false }
+        Sleeper { need, concerns: None, stay_up: &|| false, even_if_closed: false, restarts: false }
     }
 
     #[test]
@@ -387,7 +387,10 @@ mod loom_models {
         let concerns = |event: &IoEvent| event.obj == obj;
         while !is_written() {
             let (concerns, stay_up) = (Some(&concerns as &dyn Fn(&IoEvent) -> bool), &is_written);
-            queue.sleep(&Sleeper { need: 1, concerns, stay_up, even_if_closed: false }, None);
+            queue.sleep(
+                &Sleeper { need: 1, concerns, stay_up, even_if_closed: false, restarts: true },
+                None,
+            );
         }
     }
 
@@ -436,8 +439,13 @@ mod loom_models {
             let own = super::Sleep::new();
             let is_written = || word.load(Ordering::Acquire) == 1;
             let concerns: Option<&dyn Fn(&IoEvent) -> bool> = Some(&|event| event.obj == 7);
-            let sleeper =
-                Sleeper { need: 1, concerns, stay_up: &is_written, even_if_closed: false };
+            let sleeper = Sleeper {
+                need: 1,
+                concerns,
+                stay_up: &is_written,
+                even_if_closed: false,
+                restarts: true,
+            };
             let registered = queue.register(&sleeper, &own, None);
             worker.join().unwrap();
             if let Ok(ticket) = registered {

@@ -3,8 +3,8 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use uringlet::front;
-use uringlet::table::PAGE;
+use crate::front;
+use crate::table::PAGE;
 
 /// Pages remembered: by hash, the last one asked about. A page that was accessible is believed to
 /// stay so.
@@ -13,13 +13,13 @@ const ENTRIES: usize = 4096;
 
 /// Can `bytes` at `address` be read (or written)? Asking changes nothing there.
 #[inline]
-pub(crate) fn accessible(address: usize, bytes: usize, write: bool) -> bool {
+pub fn accessible(address: usize, bytes: usize, write: bool) -> bool {
     is_known_to_be_accessible(address, bytes, write) || accessible_pages(address, bytes, write)
 }
 
 /// As [`accessible`] in the usual case: within one page or two, and asked about before.
 #[inline]
-pub(crate) fn is_known_to_be_accessible(address: usize, bytes: usize, write: bool) -> bool {
+pub fn is_known_to_be_accessible(address: usize, bytes: usize, write: bool) -> bool {
     let page = address / PAGE;
     let within = address % PAGE + bytes;
     within <= 2 * PAGE && is_known(page, write) && (within <= PAGE || is_known(page + 1, write))
