@@ -1,0 +1,97 @@
+//! What a worker does for a request that the engine has no operation for: one blocking system call,
+//! with everything that it borrows copied at submit.
+#![allow(unsafe_code)]
+
+use std::ffi::CString;
+
+use crate::sys::{self, files};
+
+/// One call.
+#[derive(Debug)]
+pub(crate) enum Call {
+    Open { dir: i32, path: CString, flags: u32, mode: u32 },
+    Open2 { dir: i32, path: CString, how: [u64; 3] },
+    Close { fd: i32 },
+    Statx { dir: i32, path: CString, flags: u32, mask: u32, out: u64 },
+    Unlink { dir: i32, path: CString, flags: u32 },
+    Rename { from: (i32, CString), to: (i32, CString), flags: u32 },
+    Link { from: (i32, CString), to: (i32, CString), flags: u32 },
+    Symlink { target: CString, dir: i32, path: CString },
+    Mkdir { dir: i32, path: CString, mode: u32 },
+    SetXattr { path: CString, name: CString, value: Vec<u8>, flags: u32 },
+    FSetXattr { fd: i32, name: CString, value: Vec<u8>, flags: u32 },
+    GetXattr { path: CString, name: CString, value: u64, len: u32 },
+    FGetXattr { fd: i32, name: CString, value: u64, len: u32 },
+    Splice { from: (i32, i64), to: (i32, i64), len: u32, flags: u32 },
+    Tee { from: i32, to: i32, len: u32, flags: u32 },
+    Madvise { at: u64, len: u64, advice: u32 },
+}
+
+impl Call {
+    /// May it wait for somebody else for ever?
+    pub(crate) fn may_hang(&self) -> bool {
+        matches!(
+            self,
+            Self::Open { .. } | Self::Open2 { .. } | Self::Splice { .. } | Self::Tee { .. }
+        )
+    }
+
+    fn run(&self) -> i32 {
+        loop {
+            let result = self.run_once();
+            if result != -libc::EINTR || matches!(self, Self::Close { .. }) {
+                return result;
+            }
+        }
+    }
+
+    fn run_once(&self) -> i32 {
+        match self {
+            Self::Open { dir, path, flags, mode } => files::openat(*dir, path, *flags, *mode),
+            Self::Open2 { dir, path, how } => files::openat2(*dir, path, how),
+            Self::Close { fd } => close(*fd),
+            Self::Statx { dir, path, flags, mask, out } => {
+                files::statx(*dir, path, *flags, *mask, *out)
+            }
+            Self::Unlink { dir, path, flags } => files::unlinkat(*dir, path, *flags),
+            Self::Rename { from, to, flags } => {
+                files::renameat2((from.0, &from.1), (to.0, &to.1), *flags)
+            }
+            Self::Link { from, to, flags } => {
+                files::linkat((from.0, &from.1), (to.0, &to.1), *flags)
+            }
+            Self::Symlink { target, dir, path } => files::symlinkat(target, *dir, path),
+            Self::Mkdir { dir, path, mode } => files::mkdirat(*dir, path, *mode),
+            Self::SetXattr { path, name, value, flags } => {
+                files::setxattr(path, name, value, *flags)
+            }
+            Self::FSetXattr { fd, name, value, flags } => {
+                files::fsetxattr(*fd, name, value, *flags)
+            }
+            Self::GetXattr { path, name, value, len } => files::getxattr(path, name, *value, *len),
+            Self::FGetXattr { fd, name, value, len } => files::fgetxattr(*fd, name, *value, *len),
+            Self::Splice { from, to, len, flags } => files::splice(*from, *to, *len, *flags),
+            Self::Tee { from, to, len, flags } => files::tee(*from, *to, *len, *flags),
+            // SAFETY: the program's pages, and the program's wish.
+            Self::Madvise { at, len, advice } => unsafe { sys::madvise(*at, *len, *advice) },
+        }
+    }
+}
+
+/// As the program's close(2): every drop-in sees it.
+fn close(fd: i32) -> i32 {
+    // SAFETY: the program has asked for it.
+    if unsafe { libc::close(fd) } == 0 {
+        return 0;
+    }
+    -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EBADF)
+}
+
+/// What the engine's worker calls.
+///
+/// # Safety
+/// `call` is the address of a [`Call`] that lives until this returns.
+pub(crate) unsafe extern "C" fn run(call: u64) -> i32 {
+    // SAFETY: the caller's contract.
+    unsafe { &*(call as *const Call) }.run()
+}

@@ -1,0 +1,210 @@
+//! io_uring_enter(2).
+#![allow(unsafe_code)]
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use uringlet::front::{WaitCondition, Waited};
+use uringlet::table::Pinned;
+
+use crate::abi::{GetEventsArg, Timespec, enter, setup};
+use crate::prepare::{deadline, nanoseconds};
+use crate::rings::Ring;
+use crate::{rings, sys, user};
+
+/// What a wait is bounded by.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bounds {
+    mask: Option<u64>,
+    /// Nanoseconds of CLOCK_MONOTONIC.
+    deadline: Option<u64>,
+    /// The time after which one completion is enough, in nanoseconds.
+    min_wait: Option<u64>,
+}
+
+/// The ring that a call means; or what the kernel answers, for what is none.
+pub(crate) fn find(fd: i32, registered: bool) -> Result<Pinned<'static, Ring>, i32> {
+    if registered {
+        return rings::get_registered(fd as u32);
+    }
+    if let Some(ring) = rings::get(fd) {
+        return Ok(ring);
+    }
+    if rings::is_inherited(fd) && sys::is_open(fd) {
+        return Err(-libc::EINVAL);
+    }
+    Err(0)
+}
+
+/// What is answered for a descriptor that is no ring of ours: the kernel's answer, or what it would
+/// be where io_uring is refused.
+pub(crate) fn not_ours(answer: i32, fd: i32) -> i32 {
+    if ![-libc::ENOSYS, -libc::EPERM, -libc::EACCES].contains(&answer) {
+        return answer;
+    }
+    if sys::is_open(fd) { -libc::EOPNOTSUPP } else { -libc::EBADF }
+}
+
+/// io_uring_enter(2): entries submitted, or a negative errno.
+///
+/// # Safety
+/// As the call.
+pub(crate) unsafe fn enter(fd: i32, count: u32, min: u32, flags: u32, arg: [usize; 2]) -> i32 {
+    let ring = match find(fd, flags & enter::REGISTERED_RING != 0) {
+        Ok(ring) => ring,
+        Err(0) => {
+            // SAFETY: the caller's contract.
+            return not_ours(unsafe { sys::io_uring_enter(fd, count, min, flags, arg) }, fd);
+        }
+        Err(errno) => return errno,
+    };
+    // SAFETY: the caller's contract.
+    let answer = unsafe { enter_ring(&ring, count, min, flags, arg) };
+    answer.unwrap_or_else(|errno| errno)
+}
+
+unsafe fn enter_ring(
+    ring: &Ring,
+    count: u32,
+    min: u32,
+    flags: u32,
+    arg: [usize; 2],
+) -> Result<i32, i32> {
+    let core = &ring.core;
+    if flags & !enter::KNOWN != 0 {
+        return Err(-libc::EINVAL);
+    }
+    if core.disabled.load(Ordering::Acquire) {
+        return Err(-libc::EBADFD);
+    }
+    let thread = || sys::thread_id();
+    let gets_events = flags & enter::GETEVENTS != 0;
+    let owner = core.owner.load(Ordering::Relaxed);
+    let single = core.has(setup::SINGLE_ISSUER) && owner != 0;
+    let by_owner = !single || owner == thread();
+    if !by_owner && (count > 0 || core.has(setup::DEFER_TASKRUN) && gets_events) {
+        return Err(-libc::EEXIST);
+    }
+    let mut submitted = 0;
+    // One that polls takes what is there, whatever was said.
+    let count = match () {
+        () if !core.has(setup::SQPOLL) => count,
+        () if flags & enter::SQ_WAKEUP != 0 || count > 0 => u32::MAX,
+        () => 0,
+    };
+    if count > 0 {
+        let consumed = core.entered(|| {
+            let mut locked = core.lock();
+            let consumed = locked.submit(count);
+            core.leave(locked);
+            consumed
+        });
+        submitted = if core.has(setup::SQPOLL) { arg_count(count, consumed) } else { consumed };
+        if !core.has(setup::SQPOLL) && consumed != count {
+            core.entered(|| ring.instance.poll());
+            return Ok(consumed as i32);
+        }
+    }
+    if !gets_events {
+        if count > 0 {
+            core.entered(|| ring.instance.poll());
+        }
+        freshen(ring);
+        return Ok(submitted as i32);
+    }
+    let waited = bounds(flags, arg).and_then(|bounds| wait(ring, min, bounds));
+    match waited {
+        Err(errno) if submitted == 0 => Err(errno),
+        _ => Ok(submitted as i32),
+    }
+}
+
+fn arg_count(asked: u32, consumed: u32) -> u32 {
+    if asked == u32::MAX { consumed } else { asked }
+}
+
+fn freshen(ring: &Ring) {
+    ring.core.freshen();
+}
+
+fn bounds(flags: u32, [at, size]: [usize; 2]) -> Result<Bounds, i32> {
+    let mut bounds = Bounds::default();
+    let (sigmask, sigmask_size) = if flags & enter::EXT_ARG != 0 {
+        if size != size_of::<GetEventsArg>() {
+            return Err(-libc::EINVAL);
+        }
+        let arg: GetEventsArg = user::read(at)?;
+        if arg.ts != 0 {
+            let time = nanoseconds(user::read::<Timespec>(arg.ts as usize)?)?;
+            let absolute = flags & enter::ABS_TIMER != 0;
+            bounds.deadline = Some(deadline(time, libc::CLOCK_MONOTONIC, absolute));
+        }
+        if arg.min_wait_usec > 0 {
+            bounds.min_wait = Some(u64::from(arg.min_wait_usec) * 1000);
+        }
+        (arg.sigmask as usize, arg.sigmask_sz as usize)
+    } else {
+        (at, size)
+    };
+    if sigmask != 0 {
+        if sigmask_size != 8 {
+            return Err(-libc::EINVAL);
+        }
+        bounds.mask = Some(user::read(sigmask)?);
+    }
+    Ok(bounds)
+}
+
+/// Waits for so many completions.
+fn wait(ring: &Ring, min: u32, bounds: Bounds) -> Result<(), i32> {
+    let core = &ring.core;
+    let min = min.min(core.cq_entries);
+    flush(ring);
+    if core.completions() >= min {
+        core.entered(|| ring.instance.poll());
+        flush(ring);
+        return Ok(());
+    }
+    let answer = match bounds.min_wait {
+        Some(min_wait) if min > 1 => {
+            let first = sys::now(libc::CLOCK_MONOTONIC).saturating_add(min_wait);
+            let first_bounds = Bounds { deadline: Some(first), ..bounds };
+            match wait_once(ring, min, first_bounds) {
+                Err(errno) if errno == -libc::ETIME && core.completions() > 0 => Ok(()),
+                Err(errno) if errno == -libc::ETIME => wait_once(ring, 1, bounds),
+                other => other,
+            }
+        }
+        _ => wait_once(ring, min, bounds),
+    };
+    flush(ring);
+    // What has come meanwhile is no error.
+    if core.completions() >= min { Ok(()) } else { answer }
+}
+
+fn flush(ring: &Ring) {
+    let mut locked = ring.core.lock();
+    locked.flush();
+    ring.core.leave(locked);
+}
+
+fn wait_once(ring: &Ring, min: u32, bounds: Bounds) -> Result<(), i32> {
+    let core = &ring.core;
+    let wish = WaitCondition {
+        missing: &|| min.saturating_sub(core.completions()),
+        concerns: &|_| core.completions() >= min,
+        gives_up: &|| core.closing.load(Ordering::Relaxed),
+        mask: bounds.mask,
+        restarts: false,
+    };
+    let left = bounds.deadline.map(|deadline| {
+        Duration::from_nanos(deadline.saturating_sub(sys::now(libc::CLOCK_MONOTONIC)))
+    });
+    let waited = core.entered(|| ring.instance.wait_for(&wish, left));
+    match waited {
+        Waited::Enough => Ok(()),
+        Waited::TimedOut => Err(-libc::ETIME),
+        Waited::Interrupted => Err(-libc::EINTR),
+        Waited::Gone | Waited::GaveUp => Err(-libc::EBADF),
+    }
+}

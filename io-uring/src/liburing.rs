@@ -1,0 +1,1151 @@
+//! liburing's functions (liburing.h, and their manual pages), over rings of ours or of the kernel:
+//! they look into a ring's memory, and go through the same doors as everybody.
+//!
+//! None of them sets errno: errors are negative errnos.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use uringlet::front::memory::accessible;
+
+use crate::abi::{self, Cqe, GetEventsArg, Params, Timespec, Uring, enter, register, setup, sq};
+use crate::{door, sys, syscall};
+
+/// Bits of `int_flags`: the ring's descriptor was registered, is used as that in
+/// io_uring_register(2) too, its memory is the program's.
+const REG_RING: u8 = 1;
+const REG_REG_RING: u8 = 2;
+const APP_MEM: u8 = 4;
+
+const EINVAL: c_int = -libc::EINVAL;
+
+/// A word that the program, or whoever executes, may change.
+///
+/// # Safety
+/// The address of such a word.
+unsafe fn word<'a>(at: *mut u32) -> &'a AtomicU32 {
+    // SAFETY: the caller's contract.
+    unsafe { AtomicU32::from_ptr(at) }
+}
+
+impl Uring {
+    fn has(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+
+    unsafe fn kernel_flags(&self) -> u32 {
+        // SAFETY: a ring that was made, by the callers' contract.
+        unsafe { word(self.sq.kflags) }.load(Ordering::Relaxed)
+    }
+
+    unsafe fn enter(&self, count: u32, min: u32, flags: u32, arg: [usize; 2]) -> c_int {
+        let registered = if self.int_flags & REG_RING != 0 { enter::REGISTERED_RING } else { 0 };
+        // SAFETY: the callers' contract.
+        unsafe { door::enter(self.enter_ring_fd, count, min, flags | registered, arg) }
+    }
+
+    unsafe fn register(&self, opcode: u32, arg: usize, count: u32) -> c_int {
+        let (fd, more) = if self.int_flags & REG_REG_RING != 0 {
+            (self.enter_ring_fd, register::USE_REGISTERED_RING)
+        } else {
+            (self.ring_fd, 0)
+        };
+        // SAFETY: the callers' contract.
+        unsafe { door::register(fd, opcode | more, arg, count) }
+    }
+
+    /// Makes visible what was filled in. Gives how many entries wait.
+    unsafe fn flush(&mut self) -> u32 {
+        let tail = self.sq.sqe_tail;
+        // SAFETY: a ring that was made, by the callers' contract.
+        unsafe {
+            if self.sq.sqe_head != tail {
+                self.sq.sqe_head = tail;
+                word(self.sq.ktail).store(tail, Ordering::Release);
+            }
+            tail.wrapping_sub(word(self.sq.khead).load(Ordering::Acquire))
+        }
+    }
+
+    unsafe fn ready(&self) -> u32 {
+        // SAFETY: a ring that was made, by the callers' contract.
+        unsafe {
+            let tail = word(self.cq.ktail).load(Ordering::Acquire);
+            tail.wrapping_sub(word(self.cq.khead).load(Ordering::Relaxed))
+        }
+    }
+
+    unsafe fn cqe(&self, at: u32) -> *mut Cqe {
+        let shift = u32::from(self.has(setup::CQE32));
+        // SAFETY: masked.
+        unsafe {
+            let mask = *self.cq.kring_mask;
+            self.cq.cqes.cast::<Cqe>().add(((at & mask) << shift) as usize)
+        }
+    }
+
+    /// The first completion that is not liburing's own (a timeout of an old kernel's).
+    unsafe fn peek(&self) -> *mut Cqe {
+        // SAFETY: a ring that was made, by the callers' contract.
+        unsafe {
+            if self.ready() == 0 {
+                return null_mut();
+            }
+            self.cqe(word(self.cq.khead).load(Ordering::Relaxed))
+        }
+    }
+
+    unsafe fn needs_flush(&self) -> bool {
+        // SAFETY: as above.
+        unsafe { self.kernel_flags() & (sq::CQ_OVERFLOW | sq::TASKRUN) != 0 }
+    }
+
+    /// Is a call needed for entries to be seen?
+    unsafe fn needs_enter(&self, count: u32, flags: &mut u32) -> bool {
+        if count == 0 {
+            return false;
+        }
+        if !self.has(setup::SQPOLL) {
+            return true;
+        }
+        // The tail before the flag, as who falls asleep does it the other way round.
+        std::sync::atomic::fence(Ordering::SeqCst);
+        // SAFETY: as above.
+        let needs = unsafe { self.kernel_flags() & sq::NEED_WAKEUP != 0 };
+        if needs {
+            *flags |= enter::SQ_WAKEUP;
+        }
+        needs
+    }
+
+    /// Submits what was filled in, and waits.
+    unsafe fn submit(&mut self, min: u32, gets_events: bool, arg: [usize; 2], more: u32) -> c_int {
+        // SAFETY: the callers' contract.
+        unsafe {
+            let count = self.flush();
+            let mut flags = more;
+            let gets = gets_events || min > 0 || self.has(setup::IOPOLL) || self.needs_flush();
+            if self.needs_enter(count, &mut flags) || gets {
+                if gets {
+                    flags |= enter::GETEVENTS;
+                }
+                return self.enter(count, min, flags, arg);
+            }
+            count as c_int
+        }
+    }
+}
+
+/// How a completion is waited for.
+struct Wait {
+    submit: u32,
+    min: u32,
+    flags: u32,
+    arg: [usize; 2],
+    has_timeout: bool,
+}
+
+unsafe fn get_cqe(ring: &mut Uring, out: *mut *mut Cqe, wait: &Wait) -> c_int {
+    let (mut submit, mut looped) = (wait.submit, false);
+    loop {
+        let mut flags = wait.flags;
+        // SAFETY: the callers' contract.
+        let (cqe, ready) = unsafe { (ring.peek(), ring.ready()) };
+        let mut error = 0;
+        let mut needs = false;
+        if cqe.is_null() && wait.min == 0 && submit == 0 {
+            // SAFETY: as above.
+            let flush = unsafe { ring.needs_flush() } || ring.has(setup::IOPOLL);
+            if looped || !flush {
+                error = -libc::EAGAIN;
+            } else {
+                needs = true;
+                flags |= enter::GETEVENTS;
+            }
+        }
+        if wait.min > ready {
+            flags |= enter::GETEVENTS;
+            needs = true;
+        }
+        // SAFETY: as above.
+        needs |= unsafe { ring.needs_enter(submit, &mut flags) };
+        if !needs || looped && wait.has_timeout {
+            if looped && cqe.is_null() && error == 0 {
+                error = -libc::ETIME;
+            }
+            // SAFETY: a place for the answer, by the callers' contract.
+            unsafe { out.write(cqe) };
+            return error;
+        }
+        // SAFETY: as above.
+        let answer = unsafe { ring.enter(submit, wait.min, flags, wait.arg) };
+        if answer < 0 {
+            // SAFETY: as above.
+            unsafe { out.write(ring.peek()) };
+            return answer;
+        }
+        submit = submit.saturating_sub(answer as u32);
+        // SAFETY: as above.
+        let cqe = unsafe { ring.peek() };
+        if !cqe.is_null() && wait.min <= 1 {
+            // SAFETY: as above.
+            unsafe { out.write(cqe) };
+            return 0;
+        }
+        looped = true;
+    }
+}
+
+/// # Safety
+/// As io_uring_wait_cqe(3): a ring that was made, as everywhere here.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ___io_uring_get_cqe(
+    ring: &mut Uring,
+    out: *mut *mut Cqe,
+    submit: c_uint,
+    min: c_uint,
+    mask: *const c_void,
+) -> c_int {
+    let arg = [mask.addr(), 8];
+    let wait = Wait { submit, min, flags: 0, arg, has_timeout: false };
+    // SAFETY: the caller's contract.
+    unsafe { get_cqe(ring, out, &wait) }
+}
+
+/// # Safety
+/// As io_uring_sqring_wait(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ___io_uring_sqring_wait(ring: &mut Uring) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { ring.enter(0, 0, enter::SQ_WAIT, [0, 8]) }
+}
+
+/// # Safety
+/// As io_uring_get_sqe(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_get_sqe(ring: &mut Uring) -> *mut u8 {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let head = word(ring.sq.khead).load(Ordering::Acquire);
+        let (mask, entries) = (*ring.sq.kring_mask, *ring.sq.kring_entries);
+        let next = ring.sq.sqe_tail.wrapping_add(1);
+        if next.wrapping_sub(head) > entries {
+            return null_mut();
+        }
+        let shift = u32::from(ring.has(setup::SQE128));
+        let at = ((ring.sq.sqe_tail & mask) << shift) as usize;
+        ring.sq.sqe_tail = next;
+        ring.sq.sqes.add(at * 64)
+    }
+}
+
+/// # Safety
+/// As io_uring_peek_batch_cqe(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_peek_batch_cqe(
+    ring: &mut Uring,
+    out: *mut *mut Cqe,
+    count: c_uint,
+) -> c_uint {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if ring.ready() == 0 {
+            if !ring.needs_flush() {
+                return 0;
+            }
+            ring.enter(0, 0, enter::GETEVENTS, [0, 8]);
+        }
+        let count = ring.ready().min(count);
+        let head = word(ring.cq.khead).load(Ordering::Relaxed);
+        for at in 0..count {
+            out.add(at as usize).write(ring.cqe(head.wrapping_add(at)));
+        }
+        count
+    }
+}
+
+/// # Safety
+/// As io_uring_queue_init(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_queue_init(
+    entries: c_uint,
+    ring: *mut Uring,
+    flags: c_uint,
+) -> c_int {
+    let mut params = Params { flags, ..Params::default() };
+    // SAFETY: the caller's contract.
+    unsafe { _io_uring_queue_init_params(entries, ring, &mut params) }
+}
+
+/// # Safety
+/// As io_uring_queue_init_params(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_queue_init_params(
+    entries: c_uint,
+    ring: *mut Uring,
+    params: &mut Params,
+) -> c_int {
+    if params.flags & setup::NO_MMAP != 0 {
+        // The kernel before 6.5 answers that, too.
+        return EINVAL;
+    }
+    let asked = params.flags;
+    // SAFETY: parameters of the caller's.
+    let mut fd = unsafe {
+        params.flags |= setup::NO_SQARRAY;
+        door::setup(entries, std::ptr::from_mut(params).addr())
+    };
+    if fd == EINVAL && asked & setup::NO_SQARRAY == 0 {
+        params.flags = asked;
+        // SAFETY: as above.
+        fd = unsafe { door::setup(entries, std::ptr::from_mut(params).addr()) };
+    }
+    if fd < 0 {
+        return fd;
+    }
+    // SAFETY: the caller's contract.
+    unsafe {
+        let answer = _io_uring_queue_mmap(fd, params, ring);
+        if answer < 0 {
+            libc::close(fd);
+            return answer;
+        }
+        let ring = &mut *ring;
+        if !ring.has(setup::NO_SQARRAY) {
+            for at in 0..*ring.sq.kring_entries {
+                ring.sq.array.add(at as usize).write(at);
+            }
+        }
+        ring.features = params.features;
+        0
+    }
+}
+
+/// # Safety
+/// As io_uring_queue_init_mem(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_queue_init_mem(
+    _entries: c_uint,
+    _ring: *mut Uring,
+    _params: *mut Params,
+    _buffer: *mut c_void,
+    _size: usize,
+) -> c_int {
+    EINVAL
+}
+
+/// Maps a part of a ring.
+unsafe fn map(fd: c_int, len: usize, offset: u64) -> Result<*mut u8, c_int> {
+    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
+    // SAFETY: a new mapping.
+    let mapped = unsafe { syscall::map(0, len, prot, flags, fd, offset as i64) };
+    if (-4095..0).contains(&mapped) { Err(mapped as c_int) } else { Ok(mapped as *mut u8) }
+}
+
+/// # Safety
+/// As io_uring_queue_mmap(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_queue_mmap(
+    fd: c_int,
+    params: &Params,
+    ring: *mut Uring,
+) -> c_int {
+    let wide_cqe = usize::from(params.flags & setup::CQE32 != 0);
+    let wide_sqe = usize::from(params.flags & setup::SQE128 != 0);
+    let array = params.sq_off.array as usize;
+    let has_array = params.flags & setup::NO_SQARRAY == 0;
+    let mut sq_size = if has_array { array + 4 * params.sq_entries as usize } else { 0 };
+    let mut cq_size = params.cq_off.cqes as usize + params.cq_entries as usize * (16 << wide_cqe);
+    let sqes_size = params.sq_entries as usize * (64 << wide_sqe);
+    let single = params.features & abi::FEATURE_SINGLE_MMAP != 0;
+    if single || !has_array {
+        sq_size = sq_size.max(cq_size);
+        cq_size = sq_size;
+    }
+    // SAFETY: descriptors and sizes that set-up has given; the ring is the caller's to be written.
+    unsafe {
+        ring.write_bytes(0, 1);
+        let sq_ring = match map(fd, sq_size, abi::OFF_SQ_RING) {
+            Ok(at) => at,
+            Err(errno) => return errno,
+        };
+        let cq_ring = if single {
+            sq_ring
+        } else {
+            match map(fd, cq_size, abi::OFF_CQ_RING) {
+                Ok(at) => at,
+                Err(errno) => {
+                    sys::unmap(sq_ring, sq_size);
+                    return errno;
+                }
+            }
+        };
+        let sqes = match map(fd, sqes_size, abi::OFF_SQES) {
+            Ok(at) => at,
+            Err(errno) => {
+                sys::unmap(sq_ring, sq_size);
+                if cq_ring != sq_ring {
+                    sys::unmap(cq_ring, cq_size);
+                }
+                return errno;
+            }
+        };
+        let ring = &mut *ring;
+        let (sq_off, cq_off) = (&params.sq_off, &params.cq_off);
+        let in_sq = |offset: u32| sq_ring.add(offset as usize).cast::<u32>();
+        let in_cq = |offset: u32| cq_ring.add(offset as usize).cast::<u32>();
+        let sq = &mut ring.sq;
+        (sq.khead, sq.ktail) = (in_sq(sq_off.head), in_sq(sq_off.tail));
+        (sq.kring_mask, sq.kring_entries) = (in_sq(sq_off.ring_mask), in_sq(sq_off.ring_entries));
+        (sq.kflags, sq.kdropped) = (in_sq(sq_off.flags), in_sq(sq_off.dropped));
+        sq.array = if has_array { in_sq(sq_off.array) } else { null_mut() };
+        (sq.sqes, sq.ring_sz, sq.ring_ptr) = (sqes, sq_size, sq_ring);
+        (sq.ring_mask, sq.ring_entries) = (*sq.kring_mask, *sq.kring_entries);
+        sq.sqes_sz = sqes_size as u32;
+        let cq = &mut ring.cq;
+        (cq.khead, cq.ktail) = (in_cq(cq_off.head), in_cq(cq_off.tail));
+        (cq.kring_mask, cq.kring_entries) = (in_cq(cq_off.ring_mask), in_cq(cq_off.ring_entries));
+        cq.koverflow = in_cq(cq_off.overflow);
+        cq.kflags = if cq_off.flags == 0 { null_mut() } else { in_cq(cq_off.flags) };
+        cq.cqes = cq_ring.add(cq_off.cqes as usize);
+        (cq.ring_sz, cq.ring_ptr) = (cq_size, cq_ring);
+        (cq.ring_mask, cq.ring_entries) = (*cq.kring_mask, *cq.kring_entries);
+        ring.flags = params.flags;
+        (ring.ring_fd, ring.enter_ring_fd) = (fd, fd);
+        0
+    }
+}
+
+/// # Safety
+/// As io_uring_queue_exit(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_queue_exit(ring: &mut Uring) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if ring.int_flags & APP_MEM == 0 {
+            // Before 2.3 nobody has noted the size.
+            let entries = ring.sq.ring_entries as usize;
+            let wide = usize::from(ring.has(setup::SQE128));
+            sys::unmap(ring.sq.sqes, entries * (64 << wide));
+            sys::unmap(ring.sq.ring_ptr, ring.sq.ring_sz);
+            if ring.cq.ring_ptr != ring.sq.ring_ptr {
+                sys::unmap(ring.cq.ring_ptr, ring.cq.ring_sz);
+            }
+        }
+        if ring.int_flags & REG_RING != 0 {
+            _io_uring_unregister_ring_fd(ring);
+        }
+        if ring.ring_fd != -1 {
+            keep_errno(|| libc::close(ring.ring_fd));
+        }
+    }
+}
+
+fn keep_errno(call: impl FnOnce() -> c_int) -> c_int {
+    uringlet::front::enter(|| {
+        if call() == 0 {
+            return 0;
+        }
+        -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+    })
+}
+
+/// # Safety
+/// As io_uring_ring_dontfork(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_ring_dontfork(ring: &Uring) -> c_int {
+    if ring.sq.ring_ptr.is_null() || ring.sq.sqes.is_null() || ring.cq.ring_ptr.is_null() {
+        return EINVAL;
+    }
+    let entries = ring.sq.ring_entries as usize;
+    let wide = usize::from(ring.has(setup::SQE128));
+    let parts = [
+        (ring.sq.sqes, entries * (64 << wide)),
+        (ring.sq.ring_ptr, ring.sq.ring_sz),
+        (ring.cq.ring_ptr, ring.cq.ring_sz),
+    ];
+    let (ours, advice) = (|at: *mut u8| at.addr() as u64, libc::MADV_DONTFORK as u32);
+    for (at, len) in parts {
+        // SAFETY: mappings of the ring.
+        let answer = unsafe { sys::madvise(ours(at), len as u64, advice) };
+        if answer < 0 {
+            return answer;
+        }
+    }
+    0
+}
+
+/// # Safety
+/// As io_uring_submit(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_submit(ring: &mut Uring) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { ring.submit(0, false, [0, 8], 0) }
+}
+
+/// # Safety
+/// As io_uring_submit_and_wait(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_submit_and_wait(ring: &mut Uring, min: c_uint) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { ring.submit(min, false, [0, 8], 0) }
+}
+
+/// # Safety
+/// As io_uring_submit_and_get_events(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_submit_and_get_events(ring: &mut Uring) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { ring.submit(0, true, [0, 8], 0) }
+}
+
+/// # Safety
+/// As io_uring_get_events(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_get_events(ring: &mut Uring) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { ring.enter(0, 0, enter::GETEVENTS, [0, 8]) }
+}
+
+fn ext_arg(time: *const Timespec, min_wait_usec: u32, mask: *const c_void) -> GetEventsArg {
+    GetEventsArg {
+        sigmask: mask.addr() as u64,
+        sigmask_sz: 8,
+        min_wait_usec,
+        ts: time.addr() as u64,
+    }
+}
+
+unsafe fn wait_with_time(
+    ring: &mut Uring,
+    out: *mut *mut Cqe,
+    (submit, min): (u32, u32),
+    (time, min_wait): (*const Timespec, u32),
+    mask: *const c_void,
+) -> c_int {
+    let ext = ext_arg(time, min_wait, mask);
+    let arg = [std::ptr::from_ref(&ext).addr(), size_of::<GetEventsArg>()];
+    let wait = Wait { submit, min, flags: enter::EXT_ARG, arg, has_timeout: !time.is_null() };
+    // SAFETY: the callers' contract.
+    unsafe { get_cqe(ring, out, &wait) }
+}
+
+/// # Safety
+/// As io_uring_wait_cqes(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_wait_cqes(
+    ring: &mut Uring,
+    out: *mut *mut Cqe,
+    min: c_uint,
+    time: *const Timespec,
+    mask: *const c_void,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if time.is_null() {
+            return ___io_uring_get_cqe(ring, out, 0, min, mask);
+        }
+        if ring.features & abi::FEATURE_EXT_ARG == 0 {
+            return EINVAL;
+        }
+        wait_with_time(ring, out, (0, min), (time, 0), mask)
+    }
+}
+
+/// # Safety
+/// As io_uring_wait_cqe_timeout(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_wait_cqe_timeout(
+    ring: &mut Uring,
+    out: *mut *mut Cqe,
+    time: *const Timespec,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { _io_uring_wait_cqes(ring, out, 1, time, std::ptr::null()) }
+}
+
+/// # Safety
+/// As io_uring_wait_cqes_min_timeout(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_wait_cqes_min_timeout(
+    ring: &mut Uring,
+    out: *mut *mut Cqe,
+    min: c_uint,
+    time: *const Timespec,
+    min_wait_usec: c_uint,
+    mask: *const c_void,
+) -> c_int {
+    if ring.features & abi::FEATURE_MIN_TIMEOUT == 0 {
+        return EINVAL;
+    }
+    // SAFETY: the caller's contract.
+    unsafe { wait_with_time(ring, out, (0, min), (time, min_wait_usec), mask) }
+}
+
+/// # Safety
+/// As io_uring_submit_and_wait_timeout(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_submit_and_wait_timeout(
+    ring: &mut Uring,
+    out: *mut *mut Cqe,
+    min: c_uint,
+    time: *const Timespec,
+    mask: *const c_void,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let submit = ring.flush();
+        if time.is_null() {
+            return submitted(submit, ___io_uring_get_cqe(ring, out, submit, min, mask));
+        }
+        if ring.features & abi::FEATURE_EXT_ARG == 0 {
+            return EINVAL;
+        }
+        submitted(submit, wait_with_time(ring, out, (submit, min), (time, 0), mask))
+    }
+}
+
+/// # Safety
+/// As io_uring_submit_and_wait_min_timeout(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_submit_and_wait_min_timeout(
+    ring: &mut Uring,
+    out: *mut *mut Cqe,
+    min: c_uint,
+    time: *const Timespec,
+    min_wait_usec: c_uint,
+    mask: *const c_void,
+) -> c_int {
+    if ring.features & abi::FEATURE_MIN_TIMEOUT == 0 {
+        return EINVAL;
+    }
+    // SAFETY: the caller's contract.
+    unsafe {
+        let submit = ring.flush();
+        submitted(submit, wait_with_time(ring, out, (submit, min), (time, min_wait_usec), mask))
+    }
+}
+
+fn submitted(count: u32, answer: c_int) -> c_int {
+    if answer < 0 { answer } else { count as c_int }
+}
+
+/// # Safety
+/// As io_uring_submit_and_wait_reg(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_submit_and_wait_reg(
+    _ring: &mut Uring,
+    _out: *mut *mut Cqe,
+    _min: c_uint,
+    _index: c_int,
+) -> c_int {
+    EINVAL
+}
+
+/// # Safety
+/// As io_uring_enter2(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_enter2(
+    fd: c_uint,
+    count: c_uint,
+    min: c_uint,
+    flags: c_uint,
+    arg: *const c_void,
+    size: usize,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { door::enter(fd as c_int, count, min, flags, [arg.addr(), size]) }
+}
+
+/// # Safety
+/// As io_uring_enter(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_enter(
+    fd: c_uint,
+    count: c_uint,
+    min: c_uint,
+    flags: c_uint,
+    mask: *const c_void,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { door::enter(fd as c_int, count, min, flags, [mask.addr(), 8]) }
+}
+
+/// # Safety
+/// As io_uring_setup(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_setup(entries: c_uint, params: *mut Params) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { door::setup(entries, params.addr()) }
+}
+
+/// # Safety
+/// As io_uring_register(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_register(
+    fd: c_uint,
+    opcode: c_uint,
+    arg: *const c_void,
+    count: c_uint,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { door::register(fd as c_int, opcode, arg.addr(), count) }
+}
+
+/// Functions that pass their arguments to io_uring_register(2) as they are.
+macro_rules! registers {
+    ($($name:ident($ring:ident $(, $arg:ident)*) $opcode:ident ($at:expr, $count:expr);)*) => {
+        $(
+            /// # Safety
+            /// As the function of liburing.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name($ring: &mut Uring $(, $arg: usize)*) -> c_int {
+                // SAFETY: the caller's contract.
+                unsafe { $ring.register(register::$opcode, $at, $count as u32) }
+            }
+        )*
+    };
+}
+
+registers! {
+    _io_uring_register_buffers(ring, at, count) BUFFERS(at, count);
+    _io_uring_unregister_buffers(ring) UNREGISTER_BUFFERS(0, 0);
+    _io_uring_unregister_files(ring) UNREGISTER_FILES(0, 0);
+    _io_uring_unregister_eventfd(ring) UNREGISTER_EVENTFD(0, 0);
+    _io_uring_register_probe(ring, at, count) PROBE(at, count);
+    _io_uring_register_personality(ring) PERSONALITY(0, 0);
+    _io_uring_unregister_personality(ring, id) UNREGISTER_PERSONALITY(0, id);
+    _io_uring_register_restrictions(ring, at, count) RESTRICTIONS(at, count);
+    _io_uring_enable_rings(ring) ENABLE_RINGS(0, 0);
+    _io_uring_unregister_iowq_aff(ring) UNREGISTER_IOWQ_AFF(0, 0);
+    _io_uring_register_iowq_max_workers(ring, at) IOWQ_MAX_WORKERS(at, 2);
+    _io_uring_register_buf_ring(ring, at, _flags) PBUF_RING(at, 1);
+    _io_uring_register_sync_cancel(ring, at) SYNC_CANCEL(at, 1);
+    _io_uring_register_napi(ring, at) NAPI(at, 1);
+    _io_uring_unregister_napi(ring, at) UNREGISTER_NAPI(at, 1);
+    _io_uring_register_clock(ring, at) CLOCK(at, 0);
+    _io_uring_resize_rings(ring, at) RESIZE_RINGS(at, 1);
+    _io_uring_register_region(ring, at) MEM_REGION(at, 1);
+    _io_uring_register_ifq(ring, at) ZCRX_IFQ(at, 1);
+    _io_uring_register_zcrx_ctrl(ring, at) ZCRX_CTRL(at, 0);
+    _io_uring_register_bpf_filter(ring, at) BPF_FILTER(at, 1);
+}
+
+/// Functions that answer that the kernel does not know what they ask for.
+macro_rules! refuses {
+    ($($name:ident)*) => {
+        $(
+            /// As on a kernel that does not have it.
+            #[unsafe(no_mangle)]
+            pub extern "C" fn $name() -> c_int {
+                EINVAL
+            }
+        )*
+    };
+}
+
+refuses! {
+    _io_uring_register_wait_reg _io_uring_set_iowait _io_uring_clone_buffers
+    _io_uring_clone_buffers_offset ___io_uring_clone_buffers ___io_uring_clone_buffers_offset
+    _io_uring_register_bpf_filter_task _io_uring_register_query _io_uring_register_sync_msg
+    _io_uring_buf_ring_head _io_uring_free_buf_ring
+}
+
+// What is registered only here, by numbers that nobody answers yet.
+const _: [u32; 4] = [
+    register::UNREGISTER_PBUF_RING,
+    register::CLONE_BUFFERS,
+    register::SEND_MSG_RING,
+    register::QUERY,
+];
+
+/// # Safety
+/// As io_uring_unregister_buf_ring(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_unregister_buf_ring(ring: &mut Uring, _group: c_int) -> c_int {
+    // SAFETY: nothing is passed.
+    unsafe { ring.register(register::UNREGISTER_PBUF_RING, 0, 1) }
+}
+
+/// # Safety
+/// As io_uring_setup_buf_ring(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_setup_buf_ring(
+    _ring: &mut Uring,
+    _entries: c_uint,
+    _group: c_int,
+    _flags: c_uint,
+    error: *mut c_int,
+) -> *mut c_void {
+    // SAFETY: a place for the error, by the caller's contract.
+    unsafe { error.write(EINVAL) };
+    null_mut()
+}
+
+unsafe fn register_rsrc(ring: &Uring, opcode: u32, rsrc: &abi::RsrcRegister) -> c_int {
+    let size = size_of::<abi::RsrcRegister>() as u32;
+    // SAFETY: the callers' contract.
+    unsafe { ring.register(opcode, std::ptr::from_ref(rsrc).addr(), size) }
+}
+
+unsafe fn update_rsrc(ring: &Uring, opcode: u32, update: &abi::RsrcUpdate) -> c_int {
+    let size = size_of::<abi::RsrcUpdate>() as u32;
+    // SAFETY: the callers' contract.
+    unsafe { ring.register(opcode, std::ptr::from_ref(update).addr(), size) }
+}
+
+/// Raises the limit of descriptors, once, as liburing does where a table of files meets it.
+unsafe fn with_limit_raised(count: u32, mut call: impl FnMut() -> c_int) -> c_int {
+    let answer = call();
+    if answer != -libc::EMFILE {
+        return answer;
+    }
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a place for the limits.
+    let raised = unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 && {
+            limit.rlim_cur = limit.rlim_cur.saturating_add(count.into()).min(limit.rlim_max);
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) == 0
+        }
+    };
+    if raised { call() } else { answer }
+}
+
+/// # Safety
+/// As io_uring_register_files(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_register_files(
+    ring: &mut Uring,
+    files: *const c_int,
+    count: c_uint,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { with_limit_raised(count, || ring.register(register::FILES, files.addr(), count)) }
+}
+
+/// # Safety
+/// As io_uring_register_files_tags(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_register_files_tags(
+    ring: &mut Uring,
+    files: usize,
+    tags: usize,
+    nr: c_uint,
+) -> c_int {
+    let (data, tags) = (files as u64, tags as u64);
+    let rsrc = abi::RsrcRegister { nr, data, tags, ..abi::RsrcRegister::default() };
+    // SAFETY: the caller's contract.
+    unsafe { with_limit_raised(nr, || register_rsrc(ring, register::FILES2, &rsrc)) }
+}
+
+/// # Safety
+/// As io_uring_register_files_sparse(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_register_files_sparse(ring: &mut Uring, nr: c_uint) -> c_int {
+    let flags = abi::RSRC_SPARSE;
+    let rsrc = abi::RsrcRegister { nr, flags, ..abi::RsrcRegister::default() };
+    // SAFETY: the caller's contract.
+    unsafe { with_limit_raised(nr, || register_rsrc(ring, register::FILES2, &rsrc)) }
+}
+
+/// # Safety
+/// As io_uring_register_files_update(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_register_files_update(
+    ring: &mut Uring,
+    offset: c_uint,
+    files: usize,
+    count: c_uint,
+) -> c_int {
+    let update = abi::RsrcUpdate { offset, data: files as u64, ..abi::RsrcUpdate::default() };
+    // SAFETY: the caller's contract; the call reads the first half.
+    unsafe { ring.register(register::FILES_UPDATE, std::ptr::from_ref(&update).addr(), count) }
+}
+
+/// # Safety
+/// As io_uring_register_files_update_tag(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_register_files_update_tag(
+    ring: &mut Uring,
+    offset: c_uint,
+    files: usize,
+    tags: usize,
+    nr: c_uint,
+) -> c_int {
+    let (data, tags) = (files as u64, tags as u64);
+    let update = abi::RsrcUpdate { offset, data, tags, nr, ..abi::RsrcUpdate::default() };
+    // SAFETY: the caller's contract.
+    unsafe { update_rsrc(ring, register::FILES_UPDATE2, &update) }
+}
+
+/// # Safety
+/// As io_uring_register_buffers_tags(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_register_buffers_tags(
+    ring: &mut Uring,
+    iovecs: usize,
+    tags: usize,
+    nr: c_uint,
+) -> c_int {
+    let (data, tags) = (iovecs as u64, tags as u64);
+    let rsrc = abi::RsrcRegister { nr, data, tags, ..abi::RsrcRegister::default() };
+    // SAFETY: the caller's contract.
+    unsafe { register_rsrc(ring, register::BUFFERS2, &rsrc) }
+}
+
+/// # Safety
+/// As io_uring_register_buffers_sparse(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_register_buffers_sparse(ring: &mut Uring, nr: c_uint) -> c_int {
+    let flags = abi::RSRC_SPARSE;
+    let rsrc = abi::RsrcRegister { nr, flags, ..abi::RsrcRegister::default() };
+    // SAFETY: the caller's contract.
+    unsafe { register_rsrc(ring, register::BUFFERS2, &rsrc) }
+}
+
+/// # Safety
+/// As io_uring_register_buffers_update_tag(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_register_buffers_update_tag(
+    ring: &mut Uring,
+    offset: c_uint,
+    iovecs: usize,
+    tags: usize,
+    nr: c_uint,
+) -> c_int {
+    let (data, tags) = (iovecs as u64, tags as u64);
+    let update = abi::RsrcUpdate { offset, data, tags, nr, ..abi::RsrcUpdate::default() };
+    // SAFETY: the caller's contract.
+    unsafe { update_rsrc(ring, register::BUFFERS_UPDATE, &update) }
+}
+
+/// # Safety
+/// As io_uring_register_eventfd(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_register_eventfd(ring: &mut Uring, fd: c_int) -> c_int {
+    // SAFETY: one descriptor.
+    unsafe { ring.register(register::EVENTFD, std::ptr::from_ref(&fd).addr(), 1) }
+}
+
+/// # Safety
+/// As io_uring_register_eventfd_async(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_register_eventfd_async(ring: &mut Uring, fd: c_int) -> c_int {
+    // SAFETY: one descriptor.
+    unsafe { ring.register(register::EVENTFD_ASYNC, std::ptr::from_ref(&fd).addr(), 1) }
+}
+
+/// # Safety
+/// As io_uring_register_iowq_aff(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_register_iowq_aff(
+    ring: &mut Uring,
+    size: usize,
+    mask: usize,
+) -> c_int {
+    let Ok(size) = u32::try_from(size) else { return EINVAL };
+    // SAFETY: the caller's contract.
+    unsafe { ring.register(register::IOWQ_AFF, mask, size) }
+}
+
+/// # Safety
+/// As io_uring_register_file_alloc_range(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_register_file_alloc_range(
+    ring: &mut Uring,
+    offset: c_uint,
+    len: c_uint,
+) -> c_int {
+    let range = [offset, len, 0, 0];
+    // SAFETY: a struct io_uring_file_index_range.
+    unsafe { ring.register(register::FILE_ALLOC_RANGE, range.as_ptr().addr(), 0) }
+}
+
+/// # Safety
+/// As io_uring_register_ring_fd(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_register_ring_fd(ring: &mut Uring) -> c_int {
+    if ring.int_flags & REG_RING != 0 {
+        return -libc::EEXIST;
+    }
+    let mut update = [u64::from(u32::MAX), ring.ring_fd as u64];
+    // SAFETY: a struct io_uring_rsrc_update, which gets the index.
+    let answer = unsafe { ring.register(register::RING_FDS, update.as_mut_ptr().addr(), 1) };
+    if answer == 1 {
+        ring.enter_ring_fd = update[0] as u32 as c_int;
+        ring.int_flags |= REG_RING;
+        if ring.features & abi::FEATURE_REG_REG_RING != 0 {
+            ring.int_flags |= REG_REG_RING;
+        }
+    }
+    answer
+}
+
+/// # Safety
+/// As io_uring_unregister_ring_fd(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_unregister_ring_fd(ring: &mut Uring) -> c_int {
+    if ring.int_flags & REG_RING == 0 {
+        return EINVAL;
+    }
+    let update = [u64::from(ring.enter_ring_fd as u32), 0];
+    // SAFETY: a struct io_uring_rsrc_update.
+    let answer = unsafe { ring.register(register::UNREGISTER_RING_FDS, update.as_ptr().addr(), 1) };
+    if answer == 1 {
+        ring.enter_ring_fd = ring.ring_fd;
+        ring.int_flags &= !(REG_RING | REG_REG_RING);
+    }
+    answer
+}
+
+/// # Safety
+/// As io_uring_close_ring_fd(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_close_ring_fd(ring: &mut Uring) -> c_int {
+    if ring.features & abi::FEATURE_REG_REG_RING == 0 {
+        return -libc::EOPNOTSUPP;
+    }
+    if ring.int_flags & REG_RING == 0 {
+        return EINVAL;
+    }
+    if ring.ring_fd == -1 {
+        return -libc::EBADF;
+    }
+    // SAFETY: the caller's contract.
+    unsafe { keep_errno(|| libc::close(ring.ring_fd)) };
+    ring.ring_fd = -1;
+    1
+}
+
+/// Operations that a probe has room for.
+const PROBE_OPS: usize = 256;
+
+/// # Safety
+/// As io_uring_get_probe_ring(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_get_probe_ring(ring: &mut Uring) -> *mut c_void {
+    // SAFETY: memory of the C library's, which io_uring_free_probe(3) gives back.
+    let probe = unsafe { libc::calloc(1, 16 + 8 * PROBE_OPS) };
+    if probe.is_null() {
+        return probe;
+    }
+    // SAFETY: room for as many operations.
+    let answer = unsafe { ring.register(register::PROBE, probe.addr(), PROBE_OPS as u32) };
+    if answer >= 0 {
+        return probe;
+    }
+    // SAFETY: from calloc.
+    unsafe { libc::free(probe) };
+    null_mut()
+}
+
+/// # Safety
+/// As io_uring_get_probe(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_get_probe() -> *mut c_void {
+    let mut ring = std::mem::MaybeUninit::<Uring>::zeroed();
+    // SAFETY: a ring of its own, made and ended here.
+    unsafe {
+        if _io_uring_queue_init(2, ring.as_mut_ptr(), 0) < 0 {
+            return null_mut();
+        }
+        let ring = ring.assume_init_mut();
+        let probe = _io_uring_get_probe_ring(ring);
+        _io_uring_queue_exit(ring);
+        probe
+    }
+}
+
+/// # Safety
+/// As io_uring_free_probe(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_free_probe(probe: *mut c_void) {
+    // SAFETY: from `_io_uring_get_probe_ring`.
+    unsafe { libc::free(probe) };
+}
+
+/// # Safety
+/// As io_uring_mlock_size(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_mlock_size(entries: c_uint, flags: c_uint) -> isize {
+    let mut params = Params { flags, ..Params::default() };
+    // SAFETY: parameters of our own.
+    unsafe { _io_uring_mlock_size_params(entries, &mut params) }
+}
+
+/// # Safety
+/// As io_uring_mlock_size_params(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_mlock_size_params(
+    entries: c_uint,
+    params: &mut Params,
+) -> isize {
+    let mut ring = std::mem::MaybeUninit::<Uring>::zeroed();
+    let mut probe = Params::default();
+    // SAFETY: a ring of its own, made and ended here.
+    unsafe {
+        if _io_uring_queue_init_params(2, ring.as_mut_ptr(), &mut probe) >= 0 {
+            _io_uring_queue_exit(ring.assume_init_mut());
+        }
+    }
+    if probe.features & abi::FEATURE_NATIVE_WORKERS != 0 {
+        return 0;
+    }
+    // SAFETY: the caller's contract.
+    unsafe { _io_uring_memory_size_params(entries, params) }
+}
+
+/// # Safety
+/// As io_uring_memory_size(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_memory_size(entries: c_uint, flags: c_uint) -> isize {
+    let mut params = Params { flags, ..Params::default() };
+    // SAFETY: parameters of our own.
+    unsafe { _io_uring_memory_size_params(entries, &mut params) }
+}
+
+/// # Safety
+/// As io_uring_memory_size_params(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_memory_size_params(
+    entries: c_uint,
+    params: &mut Params,
+) -> isize {
+    if !accessible(std::ptr::from_mut(params).addr(), size_of::<Params>(), true) {
+        return EINVAL as isize;
+    }
+    match crate::setup::sizes(entries, params) {
+        Err(errno) => errno as isize,
+        Ok((sq, cq)) => {
+            let page = |bytes: usize| bytes.next_multiple_of(4096);
+            let wide = |flag: u32| usize::from(params.flags & flag != 0);
+            let cqes = (cq as usize) * (16 << wide(setup::CQE32));
+            let array = if params.flags & setup::NO_SQARRAY == 0 { 4 * sq as usize } else { 0 };
+            let rings = page((64 + cqes).next_multiple_of(64) + array);
+            (rings + page(sq as usize * (64 << wide(setup::SQE128)))) as isize
+        }
+    }
+}
+
+/// The version of liburing whose functions are here.
+const VERSION: (c_int, c_int) = (2, 15);
+
+/// As io_uring_major_version(3).
+#[unsafe(no_mangle)]
+pub extern "C" fn _io_uring_major_version() -> c_int {
+    VERSION.0
+}
+
+/// As io_uring_minor_version(3).
+#[unsafe(no_mangle)]
+pub extern "C" fn _io_uring_minor_version() -> c_int {
+    VERSION.1
+}
+
+/// As io_uring_check_version(3): whether the library is older than that.
+#[unsafe(no_mangle)]
+pub extern "C" fn _io_uring_check_version(major: c_int, minor: c_int) -> bool {
+    (major, minor) > VERSION
+}

@@ -1,0 +1,205 @@
+//! The memory of a ring: ours, which stays until nobody posts any more, and the program's mappings
+//! of the same pages.
+//!
+//! The program may write anything anywhere in it at any time. So it is only touched as atomics, or
+//! copied once; every index is masked, and what is not the program's to say is kept elsewhere.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::abi::{CqOffsets, Cqe, OFF_CQ_RING, OFF_SQ_RING, OFF_SQES, SqOffsets, setup};
+use crate::sys;
+
+const PAGE: usize = 4096;
+const CQES: usize = 64;
+const SQE: usize = 64;
+
+/// An entry as the program wrote it, in words.
+pub(crate) type RawSqe = [u64; 8];
+
+#[derive(Debug)]
+pub(crate) struct Memory {
+    rings: *mut u8,
+    rings_len: usize,
+    sqes: *mut u8,
+    sqes_len: usize,
+    sq_entries: u32,
+    cq_entries: u32,
+    /// Where the index array lies; 0 if there is none.
+    array: usize,
+    cqe_size: usize,
+    sqe_size: usize,
+}
+
+// SAFETY: shared memory, touched as atomics and by volatile copies.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+/// The words of the header, at the kernel's offsets.
+#[derive(Clone, Copy, Debug)]
+#[repr(usize)]
+pub(crate) enum Word {
+    SqHead = 0,
+    SqTail = 4,
+    CqHead = 8,
+    CqTail = 12,
+    SqMask = 16,
+    CqMask = 20,
+    SqEntries = 24,
+    CqEntries = 28,
+    SqDropped = 32,
+    SqFlags = 36,
+    CqFlags = 40,
+    CqOverflow = 44,
+}
+
+fn pages(len: usize) -> usize {
+    len.div_ceil(PAGE) * PAGE
+}
+
+impl Memory {
+    /// For powers of two of entries.
+    pub(crate) fn new(sq_entries: u32, cq_entries: u32, flags: u32) -> Result<Self, i32> {
+        let cqe_size = if flags & setup::CQE32 != 0 { 32 } else { 16 };
+        let sqe_size = if flags & setup::SQE128 != 0 { 2 * SQE } else { SQE };
+        let array = (CQES + cqe_size * cq_entries as usize).next_multiple_of(64);
+        let has_array = flags & setup::NO_SQARRAY == 0;
+        let end = if has_array { array + 4 * sq_entries as usize } else { array };
+        let (rings_len, sqes_len) = (pages(end), pages(sqe_size * sq_entries as usize));
+        let rings = sys::map_shared(rings_len)?;
+        let sqes = sys::map_shared(sqes_len).inspect_err(|_| {
+            // SAFETY: mapped above.
+            unsafe { sys::unmap(rings, rings_len) };
+        })?;
+        let array = if has_array { array } else { 0 };
+        let memory = Self {
+            rings,
+            rings_len,
+            sqes,
+            sqes_len,
+            sq_entries,
+            cq_entries,
+            array,
+            cqe_size,
+            sqe_size,
+        };
+        memory.word(Word::SqMask).store(sq_entries - 1, Ordering::Relaxed);
+        memory.word(Word::CqMask).store(cq_entries - 1, Ordering::Relaxed);
+        memory.word(Word::SqEntries).store(sq_entries, Ordering::Relaxed);
+        memory.word(Word::CqEntries).store(cq_entries, Ordering::Relaxed);
+        Ok(memory)
+    }
+
+    pub(crate) fn sq_offsets(&self) -> SqOffsets {
+        SqOffsets {
+            head: Word::SqHead as u32,
+            tail: Word::SqTail as u32,
+            ring_mask: Word::SqMask as u32,
+            ring_entries: Word::SqEntries as u32,
+            flags: Word::SqFlags as u32,
+            dropped: Word::SqDropped as u32,
+            array: self.array as u32,
+            ..SqOffsets::default()
+        }
+    }
+
+    pub(crate) fn cq_offsets() -> CqOffsets {
+        CqOffsets {
+            head: Word::CqHead as u32,
+            tail: Word::CqTail as u32,
+            ring_mask: Word::CqMask as u32,
+            ring_entries: Word::CqEntries as u32,
+            overflow: Word::CqOverflow as u32,
+            cqes: CQES as u32,
+            flags: Word::CqFlags as u32,
+            ..CqOffsets::default()
+        }
+    }
+
+    #[inline]
+    pub(crate) fn word(&self, word: Word) -> &AtomicU32 {
+        // SAFETY: aligned, inside the first page, and an atomic to everybody.
+        unsafe { &*self.rings.add(word as usize).cast::<AtomicU32>() }
+    }
+
+    /// The entry that the submission queue has at this place. `None`: the program's index for it is
+    /// out of range.
+    pub(crate) fn sqe(&self, place: u32) -> Option<RawSqe> {
+        let place = place & (self.sq_entries - 1);
+        let index = if self.array == 0 {
+            place
+        } else {
+            // SAFETY: the array has as many words, which are atomics to us.
+            let index =
+                unsafe { &*self.rings.add(self.array).cast::<AtomicU32>().add(place as usize) };
+            index.load(Ordering::Relaxed)
+        };
+        if index >= self.sq_entries {
+            return None;
+        }
+        // SAFETY: the index was compared. The program may write at the same time: then the words
+        // are any.
+        Some(unsafe {
+            self.sqes.add(index as usize * self.sqe_size).cast::<RawSqe>().read_volatile()
+        })
+    }
+
+    /// Writes a completion to a place. Nobody reads it before the tail says so.
+    pub(crate) fn write_cqe(&self, place: u32, cqe: &Cqe) {
+        let place = (place & (self.cq_entries - 1)) as usize;
+        // SAFETY: inside the ring, which has as many places; the program's reads of a place that
+        // is not published are its own affair.
+        unsafe {
+            let at = self.rings.add(CQES + place * self.cqe_size).cast::<Cqe>();
+            at.write_volatile(*cqe);
+            if self.cqe_size > size_of::<Cqe>() {
+                at.add(1).write_volatile(Cqe::default());
+            }
+        }
+    }
+
+    /// mmap(2) of the ring's descriptor: the program's address, or a negative errno.
+    ///
+    /// # Safety
+    /// As mmap(2) with these arguments.
+    pub(crate) unsafe fn map(
+        &self,
+        at: usize,
+        len: usize,
+        prot: i32,
+        flags: i32,
+        offset: u64,
+    ) -> isize {
+        let (from, whole) = match offset {
+            OFF_SQ_RING | OFF_CQ_RING => (self.rings, self.rings_len),
+            OFF_SQES => (self.sqes, self.sqes_len),
+            _ => return -(libc::ENOMEM as isize),
+        };
+        if len == 0 || len > whole {
+            return -(libc::EINVAL as isize);
+        }
+        let fixed = (flags & libc::MAP_FIXED != 0).then_some(at);
+        let len = pages(len);
+        // SAFETY: pages of a shared mapping; what lies at a fixed address is the caller's to give.
+        let mapped = match unsafe { sys::map_again(from, len, fixed) } {
+            Ok(mapped) => mapped,
+            Err(errno) => return errno as isize,
+        };
+        if prot & (libc::PROT_READ | libc::PROT_WRITE) != libc::PROT_READ | libc::PROT_WRITE {
+            // SAFETY: the mapping was made just now, for the caller.
+            unsafe { sys::protect(mapped, len, prot) };
+        }
+        mapped as isize
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: mappings of our own, which nobody uses any more.
+        unsafe {
+            sys::unmap(self.rings, self.rings_len);
+            sys::unmap(self.sqes, self.sqes_len);
+        }
+    }
+}

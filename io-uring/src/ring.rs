@@ -1,0 +1,980 @@
+//! One ring: its requests, from the entry to the completion.
+//!
+//! Everything is under one lock, which is held for memory only. What calls the engine (requests to
+//! be executed, and cancels) is left in lists, and done without it.
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use uringlet::Sqe;
+use uringlet::front::{self, Entry, Instance, IoEvent, OwnDescriptor, Sink, TOLD_OTHERWISE};
+
+use crate::abi::{self, Cqe, iosqe, op, setup, sq};
+use crate::calls::Call;
+use crate::files::{Buffer, File, Slots};
+use crate::memory::{Memory, Word};
+use crate::prepare::Plan;
+use crate::restrict::Restrictions;
+use crate::{service, sys};
+
+/// No request.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// Rings whose descriptor is readable.
+static ARMED: AtomicUsize = AtomicUsize::new(0);
+
+/// Is the descriptor of any ring readable?
+#[inline]
+pub(crate) fn any_is_armed() -> bool {
+    ARMED.load(Ordering::Relaxed) > 0
+}
+
+thread_local! {
+    /// The ring that this thread has entered.
+    static ENTERED: std::cell::Cell<*const Core> = const { std::cell::Cell::new(std::ptr::null()) };
+}
+
+/// Where a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Free,
+    /// Behind another one of its chain, or of a chain that waits.
+    Waits,
+    /// To be handed to the engine.
+    Ready,
+    /// With the engine.
+    Engine,
+    Poll(service::Poll),
+    Timer(Option<service::Timer>),
+    /// A linked timeout whose target is being executed.
+    LinkTimer(service::Timer),
+    /// Ends in this very call.
+    Here,
+}
+
+/// A request.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) generation: u32,
+    pub(crate) stage: Stage,
+    pub(crate) opcode: u8,
+    pub(crate) flags: u8,
+    pub(crate) user_data: u64,
+    pub(crate) fd: i32,
+    pub(crate) plan: Plan,
+    /// What preparation has refused.
+    pub(crate) refused: i32,
+    /// The next of its chain.
+    pub(crate) next: u32,
+    /// The linked timeout that is set for it.
+    pub(crate) timeout: u32,
+    /// The request that this linked timeout is set for.
+    pub(crate) target: u32,
+    pub(crate) file: Option<Arc<File>>,
+    pub(crate) buffer: Option<Arc<Buffer>>,
+    /// As many bytes are success.
+    pub(crate) expected: i32,
+    pub(crate) iov: Vec<libc::iovec>,
+    pub(crate) call: Option<Box<Call>>,
+    /// The slot that an opened file goes into.
+    pub(crate) target_slot: Option<u32>,
+    /// The registered file that a splice reads from.
+    pub(crate) source: Option<Arc<File>>,
+    /// Those behind it in its chain leave no completions if it fails.
+    quiet: bool,
+    /// It has failed, or one before it.
+    failed: bool,
+}
+
+// SAFETY: the iovecs are addresses of the program's, which are only handed on.
+unsafe impl Send for Request {}
+
+impl Request {
+    fn new() -> Self {
+        Self {
+            generation: 0,
+            stage: Stage::Free,
+            opcode: 0,
+            flags: 0,
+            user_data: 0,
+            fd: -1,
+            plan: Plan::Nop(0),
+            refused: 0,
+            next: NONE,
+            timeout: NONE,
+            target: NONE,
+            file: None,
+            buffer: None,
+            expected: -1,
+            iov: Vec::new(),
+            call: None,
+            target_slot: None,
+            source: None,
+            quiet: false,
+            failed: false,
+        }
+    }
+}
+
+/// A chain that waits for earlier ones.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    head: u32,
+    drains: bool,
+}
+
+/// A cancel that concerns requests which are with the engine.
+#[derive(Debug)]
+pub(crate) struct CancelJob {
+    pub(crate) keys: Vec<u64>,
+    /// As many were cancelled without the engine.
+    pub(crate) done: i32,
+    pub(crate) all: bool,
+    /// The request that gets the answer: a cancel, or a linked timeout.
+    pub(crate) by: u64,
+    pub(crate) is_link_timeout: bool,
+}
+
+/// A timeout.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Timing {
+    /// Nanoseconds of CLOCK_MONOTONIC.
+    pub(crate) deadline: u64,
+    pub(crate) period: u64,
+    pub(crate) flags: u32,
+    /// Completions; 0 for none. For a multishot one: times that are left, or 0 for ever.
+    pub(crate) count: u32,
+    /// The number of completions at which it ends.
+    pub(crate) at: u32,
+}
+
+/// What is under the lock.
+#[derive(Debug)]
+pub(crate) struct State {
+    requests: Vec<Request>,
+    free: Vec<u32>,
+    sq_head: u32,
+    cq_tail: u32,
+    /// Completions that the ring had no room for.
+    backlog: VecDeque<Cqe>,
+    /// Completions that the owner has not come for (DEFER_TASKRUN).
+    deferred: VecDeque<Cqe>,
+    /// Completions posted, without those of timeouts.
+    posted: u32,
+    /// Timeouts that also count.
+    pub(crate) counting: Vec<u32>,
+    link_head: u32,
+    link_tail: u32,
+    drain_next: bool,
+    held: VecDeque<Held>,
+    /// Requests that were started, with all of their chains.
+    running: u32,
+    /// A drained chain was started: later ones wait until it is over.
+    barrier: bool,
+    ready: VecDeque<u32>,
+    starts: VecDeque<u32>,
+    pub(crate) jobs: Vec<CancelJob>,
+    pub(crate) files: Option<Slots<File>>,
+    pub(crate) buffers: Option<Slots<Buffer>>,
+    pub(crate) eventfd: Option<(OwnDescriptor, bool)>,
+    eventfd_due: bool,
+    pub(crate) restrictions: Restrictions,
+    pub(crate) drain_disabled: bool,
+    pub(crate) clock: libc::clockid_t,
+    pub(crate) workers: [u32; 2],
+    /// Completions were posted that no event of the engine's tells of.
+    to_wake: bool,
+}
+
+/// What completions, timers and polls know of a ring.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) memory: Memory,
+    pub(crate) flags: u32,
+    pub(crate) sq_entries: u32,
+    pub(crate) cq_entries: u32,
+    /// Another descriptor of the ring's eventfd.
+    bell: OwnDescriptor,
+    /// The thread that submits (SINGLE_ISSUER), or 0.
+    pub(crate) owner: AtomicI32,
+    pub(crate) disabled: AtomicBool,
+    state: Mutex<State>,
+    /// The tail as it is, whatever the program writes there.
+    tail: AtomicU32,
+    /// Completions that are not in the ring yet.
+    extra: AtomicU32,
+    armed: AtomicBool,
+    ready: AtomicUsize,
+    passing: AtomicBool,
+    /// The program is told of completions, and may not come to wait.
+    pub(crate) told: AtomicBool,
+    pub(crate) closing: AtomicBool,
+    instance: OnceLock<Weak<Instance>>,
+}
+
+/// The lock, with what is to be done before it is given back.
+pub(crate) struct Locked<'a> {
+    core: &'a Arc<Core>,
+    state: MutexGuard<'a, State>,
+}
+
+impl std::ops::Deref for Locked<'_> {
+    type Target = State;
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl std::ops::DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+/// What the engine hands completions to.
+#[derive(Debug)]
+pub(crate) struct Deliver(pub(crate) Arc<Core>);
+
+impl Sink for Deliver {
+    fn complete(&self, event: &IoEvent) {
+        let mut locked = self.0.lock();
+        if let Some(at) = locked.find(event.obj) {
+            locked.finish(at, event.res as i32, 0);
+        }
+        let (jobs, _) = locked.leave();
+        self.0.run_jobs(jobs);
+    }
+
+    fn released(&self) {
+        fence(Ordering::SeqCst);
+        self.0.pass_on();
+    }
+
+    fn begins_streams_at_once(&self) -> bool {
+        false
+    }
+}
+
+impl Core {
+    pub(crate) fn new(
+        memory: Memory,
+        params: &abi::Params,
+        bell: OwnDescriptor,
+        owner: i32,
+    ) -> Arc<Self> {
+        let state = State {
+            requests: Vec::new(),
+            free: Vec::new(),
+            sq_head: 0,
+            cq_tail: 0,
+            backlog: VecDeque::new(),
+            deferred: VecDeque::new(),
+            posted: 0,
+            counting: Vec::new(),
+            link_head: NONE,
+            link_tail: NONE,
+            drain_next: false,
+            held: VecDeque::new(),
+            running: 0,
+            barrier: false,
+            ready: VecDeque::new(),
+            starts: VecDeque::new(),
+            jobs: Vec::new(),
+            files: None,
+            buffers: None,
+            eventfd: None,
+            eventfd_due: false,
+            restrictions: Restrictions::default(),
+            drain_disabled: false,
+            clock: libc::CLOCK_MONOTONIC,
+            workers: [0; 2],
+            to_wake: false,
+        };
+        let core = Arc::new(Self {
+            memory,
+            flags: params.flags,
+            sq_entries: params.sq_entries,
+            cq_entries: params.cq_entries,
+            bell,
+            owner: AtomicI32::new(owner),
+            disabled: AtomicBool::new(params.flags & setup::R_DISABLED != 0),
+            state: Mutex::new(state),
+            tail: AtomicU32::new(0),
+            extra: AtomicU32::new(0),
+            armed: AtomicBool::new(false),
+            ready: AtomicUsize::new(0),
+            passing: AtomicBool::new(false),
+            told: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            instance: OnceLock::new(),
+        });
+        core.show_flags(0);
+        core
+    }
+
+    pub(crate) fn belongs_to(&self, instance: &Arc<Instance>) {
+        let _ = self.instance.set(Arc::downgrade(instance));
+    }
+
+    pub(crate) fn has(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+
+    pub(crate) fn lock(self: &Arc<Self>) -> Locked<'_> {
+        // Nothing in the critical sections panics.
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        Locked { core: self, state }
+    }
+
+    /// Calls `f` as a thread that has entered this ring.
+    pub(crate) fn entered<T>(&self, f: impl FnOnce() -> T) -> T {
+        let before = ENTERED.replace(self);
+        let answer = f();
+        ENTERED.set(before);
+        answer
+    }
+
+    fn is_entered(&self) -> bool {
+        std::ptr::eq(ENTERED.get(), self)
+    }
+
+    /// Completions that are in the ring.
+    pub(crate) fn in_ring(&self) -> u32 {
+        let head = self.memory.word(Word::CqHead).load(Ordering::Acquire);
+        self.tail.load(Ordering::Acquire).wrapping_sub(head).min(self.cq_entries)
+    }
+
+    /// Completions that there are, in the ring or not.
+    pub(crate) fn completions(&self) -> u32 {
+        self.in_ring().saturating_add(self.extra.load(Ordering::Acquire))
+    }
+
+    /// The descriptor is readable, and should not be any more.
+    #[inline]
+    pub(crate) fn is_stale(&self) -> bool {
+        self.armed.load(Ordering::Relaxed) && self.completions() == 0
+    }
+
+    /// Makes the descriptor say what is true.
+    pub(crate) fn freshen(self: &Arc<Self>) {
+        if self.is_stale() {
+            let (jobs, _) = self.lock().leave();
+            self.run_jobs(jobs);
+        }
+    }
+
+    fn show_flags(&self, flags: u32) {
+        let always = if self.has(setup::SQPOLL) { sq::NEED_WAKEUP } else { 0 };
+        self.memory.word(Word::SqFlags).store(flags | always, Ordering::Release);
+    }
+
+    /// A timer of this ring is due.
+    pub(crate) fn on_timer(self: &Arc<Self>, key: u64) {
+        let mut locked = self.lock();
+        if let Some(at) = locked.find(key) {
+            locked.timer_fired(at);
+        }
+        self.leave(locked);
+    }
+
+    /// A descriptor that this ring watches is ready.
+    pub(crate) fn on_poll(self: &Arc<Self>, key: u64, seen: u32) {
+        let mut locked = self.lock();
+        if let Some(at) = locked.find(key) {
+            locked.poll_fired(at, seen);
+        }
+        self.leave(locked);
+    }
+
+    /// Gives the lock back, and does what was left to be done without it.
+    pub(crate) fn leave(self: &Arc<Self>, locked: Locked<'_>) {
+        let (jobs, wake) = locked.leave();
+        if wake {
+            self.wake();
+        }
+        self.run_jobs(jobs);
+        self.pass_on();
+    }
+
+    /// Wakes those who wait for completions of this ring.
+    fn wake(&self) {
+        if let Some(instance) = self.instance.get().and_then(Weak::upgrade) {
+            instance.wake_for(&IoEvent::default());
+        }
+    }
+
+    /// Asks the engine to cancel.
+    fn run_jobs(self: &Arc<Self>, mut jobs: Vec<CancelJob>) {
+        while let Some(job) = jobs.pop() {
+            let instance = self.instance.get().and_then(Weak::upgrade);
+            let mut answer = -libc::ENOENT;
+            let mut done = job.done;
+            for &key in &job.keys {
+                let cancel = |instance: &Arc<Instance>| instance.cancel(key);
+                answer = match instance.as_ref().map_or(Err(-libc::ENOENT), cancel) {
+                    Ok(()) => 0,
+                    Err(errno) => errno,
+                };
+                done += i32::from(answer == 0);
+                if !job.all && answer != -libc::ENOENT {
+                    break;
+                }
+            }
+            let answer = match () {
+                () if job.all => done,
+                () if job.done > 0 => 0,
+                () => answer,
+            };
+            let mut locked = self.lock();
+            if let Some(at) = locked.find(job.by) {
+                let none = job.is_link_timeout && answer == 0;
+                locked.finish(at, if none { -libc::ETIME } else { answer }, 0);
+            }
+            let (more, wake) = locked.leave();
+            if wake {
+                self.wake();
+            }
+            jobs.extend(more);
+        }
+    }
+
+    /// Hands requests to the engine that are ready, in their order: one thread at a time.
+    pub(crate) fn pass_on(self: &Arc<Self>) {
+        while self.ready.load(Ordering::SeqCst) > 0 && !self.passing.swap(true, Ordering::SeqCst) {
+            let passed = self.pass_on_now();
+            self.passing.store(false, Ordering::SeqCst);
+            if !passed {
+                fence(Ordering::SeqCst);
+                let instance = self.instance.get().and_then(Weak::upgrade);
+                if !instance.is_some_and(|instance| instance.has_room()) {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// False: there is no room for the next, or no engine.
+    fn pass_on_now(self: &Arc<Self>) -> bool {
+        let Some(instance) = self.instance.get().and_then(Weak::upgrade) else { return false };
+        let notify = if self.told.load(Ordering::Relaxed) { TOLD_OTHERWISE } else { -1 };
+        let mut entries = [Entry { sqe: Sqe::nop(), data: 0, notify }; 32];
+        loop {
+            let mut count = 0;
+            let mut locked = self.lock();
+            while count < entries.len()
+                && let Some(at) = locked.ready.pop_front()
+            {
+                let request = &mut locked.requests[at as usize];
+                request.stage = Stage::Engine;
+                let key = u64::from(request.generation) << 32 | u64::from(at);
+                entries[count].sqe = request.plan.sqe().user_data(key);
+                count += 1;
+            }
+            drop(locked);
+            if count == 0 {
+                return true;
+            }
+            // SAFETY: the buffers are the request's by the contract of io_uring_enter(2); what else
+            // it points to is kept in the request.
+            let submitted = unsafe { instance.submit(&entries[..count]) };
+            self.ready.fetch_sub(submitted.accepted, Ordering::SeqCst);
+            if submitted.accepted == count {
+                continue;
+            }
+            let mut locked = self.lock();
+            for entry in entries[submitted.accepted..count].iter().rev() {
+                let Some(at) = locked.find(entry.sqe.user_data) else { continue };
+                locked.requests[at as usize].stage = Stage::Ready;
+                locked.ready.push_front(at);
+            }
+            drop(locked);
+            if submitted.refused != -libc::EAGAIN {
+                // Closed: nobody executes them.
+                self.refuse_ready(submitted.refused);
+            }
+            return false;
+        }
+    }
+
+    /// Ends what no engine takes.
+    fn refuse_ready(self: &Arc<Self>, errno: i32) {
+        let mut locked = self.lock();
+        while let Some(at) = locked.ready.pop_front() {
+            self.ready.fetch_sub(1, Ordering::SeqCst);
+            locked.finish(at, errno, 0);
+        }
+        let (jobs, _) = locked.leave();
+        debug_assert!(jobs.is_empty() || !self.closing.load(Ordering::Relaxed));
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        if *self.armed.get_mut() {
+            ARMED.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Locked<'_> {
+    /// Gives the lock back: starts what was set free, makes flags and descriptor say what is true,
+    /// counts up the eventfd. Gives what is to be done without the lock.
+    #[must_use]
+    pub(crate) fn leave(mut self) -> (Vec<CancelJob>, bool) {
+        self.start_all();
+        let core = self.core;
+        let has = core.completions() > 0;
+        let armed = core.armed.load(Ordering::Relaxed);
+        if has && !armed {
+            core.armed.store(true, Ordering::Relaxed);
+            ARMED.fetch_add(1, Ordering::Relaxed);
+            sys::eventfd_set(core.bell.number());
+        } else if armed && !has {
+            core.armed.store(false, Ordering::Relaxed);
+            ARMED.fetch_sub(1, Ordering::Relaxed);
+            sys::eventfd_clear(core.bell.number());
+        }
+        let mut flags = 0;
+        if !self.state.backlog.is_empty() {
+            flags |= sq::CQ_OVERFLOW;
+        }
+        // Where the program has not asked for it, it is what has newer libraries call at an empty
+        // ring, so that its descriptor is cleared.
+        let bell =
+            if core.has(setup::TASKRUN_FLAG) { !self.state.deferred.is_empty() } else { has };
+        if bell {
+            flags |= sq::TASKRUN;
+        }
+        core.show_flags(flags);
+        let due = std::mem::take(&mut self.state.eventfd_due);
+        let eventfd = self.state.eventfd.as_ref().filter(|_| due).cloned();
+        let jobs = std::mem::take(&mut self.state.jobs);
+        let wake = std::mem::take(&mut self.state.to_wake);
+        drop(self);
+        if let Some((eventfd, _)) = eventfd {
+            front::count_up(eventfd.number());
+        }
+        (jobs, wake)
+    }
+
+    /// The request that has this key, if it is still that one.
+    pub(crate) fn find(&self, key: u64) -> Option<u32> {
+        let at = key as u32;
+        let request = self.state.requests.get(at as usize)?;
+        (request.generation == (key >> 32) as u32 && request.stage != Stage::Free).then_some(at)
+    }
+
+    pub(crate) fn key(&self, at: u32) -> u64 {
+        u64::from(self.state.requests[at as usize].generation) << 32 | u64::from(at)
+    }
+
+    pub(crate) fn request(&mut self, at: u32) -> &mut Request {
+        &mut self.state.requests[at as usize]
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        self.core
+    }
+
+    /// Requests that have not ended, by number.
+    pub(crate) fn live(&self) -> impl Iterator<Item = (u32, &Request)> {
+        let all = self.state.requests.iter().enumerate();
+        all.filter(|(_, request)| request.stage != Stage::Free)
+            .map(|(at, request)| (at as u32, request))
+    }
+
+    fn take(&mut self) -> u32 {
+        let at = self.state.free.pop().unwrap_or_else(|| {
+            self.state.requests.push(Request::new());
+            self.state.requests.len() as u32 - 1
+        });
+        let request = self.request(at);
+        request.generation = request.generation.wrapping_add(1);
+        request.stage = Stage::Waits;
+        (request.next, request.timeout, request.target) = (NONE, NONE, NONE);
+        (request.refused, request.expected) = (0, -1);
+        (request.quiet, request.failed) = (false, false);
+        at
+    }
+
+    /// Consumes up to `count` entries. Gives how many.
+    pub(crate) fn submit(&mut self, count: u32) -> u32 {
+        let core = self.core;
+        let tail = core.memory.word(Word::SqTail).load(Ordering::Acquire);
+        let there = tail.wrapping_sub(self.state.sq_head).min(core.sq_entries);
+        let count = count.min(there);
+        let mut consumed = 0;
+        while consumed < count {
+            let entry = core.memory.sqe(self.state.sq_head);
+            self.state.sq_head = self.state.sq_head.wrapping_add(1);
+            let Some(entry) = entry else {
+                core.memory.word(Word::SqDropped).fetch_add(1, Ordering::Relaxed);
+                // Consumed, and none of those that were submitted.
+                break;
+            };
+            consumed += 1;
+            let good = self.accept(&entry);
+            self.start_all();
+            if !good && !core.has(setup::SUBMIT_ALL) {
+                break;
+            }
+        }
+        core.memory.word(Word::SqHead).store(self.state.sq_head, Ordering::Release);
+        // A chain ends with its batch.
+        self.end_chain();
+        self.start_all();
+        consumed
+    }
+
+    /// Takes an entry over. False: its preparation has failed, and a batch ends here.
+    fn accept(&mut self, entry: &[u64; 8]) -> bool {
+        let at = self.take();
+        let refused = self.prepare(at, entry).err().unwrap_or(0);
+        let head = self.state.link_head;
+        let request = self.request(at);
+        request.refused = refused;
+        let links = request.flags & (iosqe::LINK | iosqe::HARDLINK) != 0;
+        let drains = request.flags & iosqe::DRAIN != 0;
+        if refused != 0 && head != NONE {
+            // The chain is assembled to its end, and fails as a whole.
+            let head = self.request(head);
+            if head.refused == 0 {
+                head.refused = -libc::ECANCELED;
+            }
+        }
+        if drains && head != NONE && refused == 0 {
+            // In the middle of a chain: the chain waits, and so does the next one.
+            self.request(head).flags |= iosqe::DRAIN;
+            self.state.drain_next = true;
+        }
+        if head == NONE {
+            if self.state.drain_next {
+                self.state.drain_next = false;
+                self.request(at).flags |= iosqe::DRAIN;
+            }
+            self.state.link_head = at;
+        } else {
+            let tail = self.state.link_tail;
+            self.request(tail).next = at;
+        }
+        self.state.link_tail = at;
+        if links {
+            // Not even the failed one ends the batch.
+            return true;
+        }
+        self.end_chain();
+        refused == 0
+    }
+
+    fn end_chain(&mut self) {
+        let head = std::mem::replace(&mut self.state.link_head, NONE);
+        self.state.link_tail = NONE;
+        if head == NONE {
+            return;
+        }
+        let drains = self.request(head).flags & iosqe::DRAIN != 0;
+        let waits = drains && self.state.running > 0 || self.state.barrier;
+        if waits || !self.state.held.is_empty() {
+            self.state.held.push_back(Held { head, drains });
+            return;
+        }
+        self.start_chain(head, drains);
+    }
+
+    fn start_chain(&mut self, head: u32, drains: bool) {
+        self.state.barrier |= drains;
+        let mut at = head;
+        while at != NONE {
+            self.state.running += 1;
+            at = self.request(at).next;
+        }
+        self.state.starts.push_back(head);
+    }
+
+    /// Starts chains and links until nothing can be.
+    fn start_all(&mut self) {
+        loop {
+            if let Some(at) = self.state.starts.pop_front() {
+                self.start(at);
+                continue;
+            }
+            if self.state.barrier && self.state.running == 0 {
+                self.state.barrier = false;
+            }
+            let Some(&Held { head, drains }) = self.state.held.front() else { return };
+            if self.state.barrier || drains && self.state.running > 0 {
+                return;
+            }
+            self.state.held.pop_front();
+            self.start_chain(head, drains);
+        }
+    }
+
+    fn start(&mut self, at: u32) {
+        let refused = self.request(at).refused;
+        if refused != 0 {
+            self.request(at).stage = Stage::Here;
+            // A chain that was broken when it was made: hard links do not mend it.
+            self.request(at).flags &= !iosqe::HARDLINK;
+            if self.request(at).next != NONE {
+                self.request(at).flags |= iosqe::LINK;
+            }
+            return self.finish(at, refused, 0);
+        }
+        self.request(at).stage = Stage::Here;
+        let key = self.key(at);
+        match self.issue(at) {
+            Some(result) => self.finish(at, result, 0),
+            None if self.find(key).is_none() => {}
+            None => {
+                if self.request(at).stage == Stage::Ready {
+                    self.state.ready.push_back(at);
+                    self.core.ready.fetch_add(1, Ordering::SeqCst);
+                }
+                let next = self.request(at).next;
+                if next != NONE && self.request(next).opcode == op::LINK_TIMEOUT {
+                    self.set_link_timeout(at, next);
+                }
+            }
+        }
+    }
+
+    /// Ends a request: its completion is posted, and its chain goes on or is broken.
+    pub(crate) fn finish(&mut self, at: u32, result: i32, flags: u32) {
+        let result = self.settle_files(at, result);
+        let request = self.request(at);
+        let failed = match request.opcode {
+            op::TIMEOUT => {
+                let Plan::Timeout(timing) = &request.plan else { return };
+                result < 0
+                    && !(result == -libc::ETIME && timing.flags & abi::timeout::ETIME_SUCCESS != 0)
+            }
+            op::LINK_TIMEOUT => false,
+            _ => result < 0 || request.expected >= 0 && result != request.expected,
+        };
+        if failed && request.flags & iosqe::CQE_SKIP != 0 {
+            request.quiet = true;
+        }
+        let skips = request.flags & iosqe::CQE_SKIP != 0 && !failed;
+        let breaks = failed && request.flags & iosqe::HARDLINK == 0;
+        let (opcode, user_data, quiet) = (request.opcode, request.user_data, request.quiet);
+        let (timeout, mut next) = (request.timeout, request.next);
+        let stage = request.stage;
+        self.let_go(at, stage);
+        if !skips {
+            self.post(Cqe { user_data, res: result, flags }, opcode == op::TIMEOUT);
+        }
+        if timeout != NONE {
+            // The one that was set for it, and which it has outrun.
+            let after = self.request(timeout).next;
+            self.request(timeout).next = NONE;
+            self.finish_aside(timeout, -libc::ECANCELED);
+            if next == timeout {
+                next = after;
+            }
+        }
+        if next == NONE {
+            return;
+        }
+        if !breaks && self.request(next).refused == 0 {
+            return self.state.starts.push_back(next);
+        }
+        if !breaks {
+            return self.state.starts.push_back(next);
+        }
+        self.cancel_chain(next, quiet);
+    }
+
+    /// Ends the rest of a broken chain.
+    fn cancel_chain(&mut self, mut next: u32, quiet: bool) {
+        while next != NONE {
+            let request = self.request(next);
+            let result = if request.refused != 0 && request.refused != -libc::ECANCELED {
+                request.refused
+            } else {
+                -libc::ECANCELED
+            };
+            let (at, user_data, opcode) = (next, request.user_data, request.opcode);
+            let stage = request.stage;
+            next = request.next;
+            self.let_go(at, stage);
+            if !quiet {
+                self.post(Cqe { user_data, res: result, flags: 0 }, opcode == op::TIMEOUT);
+            }
+        }
+    }
+
+    /// Ends a linked timeout beside its chain.
+    fn finish_aside(&mut self, at: u32, result: i32) {
+        let request = self.request(at);
+        let (user_data, stage) = (request.user_data, request.stage);
+        let skips = request.flags & iosqe::CQE_SKIP != 0;
+        self.let_go(at, stage);
+        if !skips {
+            self.post(Cqe { user_data, res: result, flags: 0 }, false);
+        }
+    }
+
+    /// The last request of the chain that is being assembled.
+    pub(crate) fn chain_tail(&self) -> u32 {
+        if self.state.link_head == NONE { NONE } else { self.state.link_tail }
+    }
+
+    /// Frees a request's place.
+    fn let_go(&mut self, at: u32, stage: Stage) {
+        let key = self.key(at);
+        match stage {
+            Stage::Poll(poll) => service::unwatch(poll, key, self.core),
+            Stage::Timer(Some(timer)) | Stage::LinkTimer(timer) => service::stop_timer(timer),
+            Stage::Ready => {
+                let before = self.state.ready.len();
+                self.state.ready.retain(|&other| other != at);
+                if self.state.ready.len() < before {
+                    self.core.ready.fetch_sub(1, Ordering::SeqCst);
+                }
+            }
+            _ => {}
+        }
+        if matches!(stage, Stage::Timer(_)) {
+            self.state.counting.retain(|&other| other != at);
+        }
+        let target = self.request(at).target;
+        if target != NONE {
+            self.request(target).timeout = NONE;
+        }
+        let request = self.request(at);
+        request.stage = Stage::Free;
+        (request.file, request.buffer, request.call) = (None, None, None);
+        (request.source, request.target_slot) = (None, None);
+        request.plan = Plan::Nop(0);
+        self.state.free.push(at);
+        self.state.running = self.state.running.saturating_sub(1);
+    }
+
+    /// Posts a completion.
+    pub(crate) fn post(&mut self, cqe: Cqe, of_timeout: bool) {
+        let core = self.core;
+        self.state.to_wake = true;
+        let disabled =
+            core.memory.word(Word::CqFlags).load(Ordering::Relaxed) & abi::CQ_EVENTFD_DISABLED;
+        if disabled == 0
+            && let Some((_, only_async)) = &self.state.eventfd
+        {
+            self.state.eventfd_due |= !only_async || !core.is_entered();
+        }
+        if core.has(setup::DEFER_TASKRUN) && !core.is_entered() {
+            self.state.deferred.push_back(cqe);
+            core.extra.fetch_add(1, Ordering::Release);
+        } else {
+            self.publish(cqe);
+        }
+        if of_timeout {
+            return;
+        }
+        self.state.posted = self.state.posted.wrapping_add(1);
+        if !self.state.counting.is_empty() {
+            self.count_timeouts();
+        }
+    }
+
+    /// Ends the timeouts that have waited for as many completions.
+    fn count_timeouts(&mut self) {
+        let posted = self.state.posted;
+        let counting = std::mem::take(&mut self.state.counting);
+        let (due, left): (Vec<u32>, Vec<u32>) =
+            counting.into_iter().partition(|&at| match &self.state.requests[at as usize].plan {
+                Plan::Timeout(timing) => posted.wrapping_sub(timing.at) as i32 >= 0,
+                _ => true,
+            });
+        self.state.counting = left;
+        for at in due {
+            self.finish(at, 0, 0);
+        }
+    }
+
+    pub(crate) fn count_from_now(&self, count: u32) -> u32 {
+        self.state.posted.wrapping_add(count)
+    }
+
+    fn has_room(&self) -> bool {
+        self.state.backlog.is_empty() && self.core.in_ring() < self.core.cq_entries
+    }
+
+    /// Can the ring take a completion that more will follow?
+    pub(crate) fn can_go_on(&self) -> bool {
+        self.has_room()
+    }
+
+    fn publish(&mut self, cqe: Cqe) {
+        if !self.has_room() {
+            self.state.backlog.push_back(cqe);
+            self.core.extra.fetch_add(1, Ordering::Release);
+            return;
+        }
+        self.write(&cqe);
+    }
+
+    fn write(&mut self, cqe: &Cqe) {
+        let core = self.core;
+        core.memory.write_cqe(self.state.cq_tail, cqe);
+        self.state.cq_tail = self.state.cq_tail.wrapping_add(1);
+        core.memory.word(Word::CqTail).store(self.state.cq_tail, Ordering::Release);
+        core.tail.store(self.state.cq_tail, Ordering::Release);
+    }
+
+    /// Moves into the ring what waits for that, as far as there is room.
+    pub(crate) fn flush(&mut self) {
+        while self.core.in_ring() < self.core.cq_entries
+            && let Some(cqe) = self.state.backlog.pop_front()
+        {
+            self.write(&cqe);
+            self.core.extra.fetch_sub(1, Ordering::Release);
+        }
+        while let Some(cqe) = self.state.deferred.pop_front() {
+            if self.has_room() {
+                self.write(&cqe);
+                self.core.extra.fetch_sub(1, Ordering::Release);
+            } else {
+                // Already counted.
+                self.state.backlog.push_back(cqe);
+            }
+        }
+    }
+
+    /// Closing: everything that waits in here ends. Gives the keys of what the engine has.
+    pub(crate) fn cancel_everything(&mut self) -> Vec<u64> {
+        self.end_chain();
+        while let Some(Held { head, .. }) = self.state.held.pop_front() {
+            self.cancel_chain(head, true);
+        }
+        let live: Vec<(u32, Stage)> =
+            self.live().map(|(at, request)| (at, request.stage)).collect();
+        let mut keys = Vec::new();
+        for (at, stage) in live {
+            let generation_matches = self.state.requests[at as usize].stage == stage;
+            if !generation_matches {
+                continue;
+            }
+            match stage {
+                Stage::Engine => keys.push(self.key(at)),
+                Stage::Poll(_) | Stage::Timer(_) | Stage::Ready => {
+                    self.finish(at, -libc::ECANCELED, 0);
+                }
+                _ => {}
+            }
+        }
+        self.state.starts.clear();
+        keys
+    }
+
+    /// Requests that the engine has and that may never end.
+    pub(crate) fn may_hang(&self) -> bool {
+        let hangs = |request: &Request| {
+            request.stage == Stage::Engine
+                && request.call.as_ref().is_some_and(|call| call.may_hang())
+        };
+        self.live().any(|(_, request)| hangs(request))
+    }
+}

@@ -1,0 +1,313 @@
+//! From a descriptor's number to its ring. The number is never followed: a table says what it
+//! stands for.
+#![allow(unsafe_code)]
+
+use std::cell::RefCell;
+use std::ops::RangeInclusive;
+use std::ptr::{from_ref, null_mut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use uringlet::front::{self, Ends, Instance, WaitCondition};
+use uringlet::table::{Pages, Pinned, Removed, Table};
+
+use crate::ring::{self, Core};
+use crate::service;
+
+/// Numbers in one part of the map, and parts.
+const PART: usize = 1024;
+const PARTS: usize = 1024;
+
+uringlet::at_load!(uringlet::table::prepare_readers);
+
+/// A ring as descriptors find it.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    pub(crate) core: Arc<Core>,
+    pub(crate) instance: Arc<Instance>,
+    /// The number that the program has, or -1 once it was closed.
+    fd: AtomicI32,
+    /// Threads that have registered it.
+    registered: AtomicU32,
+    pages: std::sync::Mutex<Option<Pages>>,
+}
+
+#[derive(Debug)]
+struct Rings {
+    generation: u64,
+    table: Table<Ring>,
+    parts: Box<[AtomicPtr<[AtomicUsize; PART]>]>,
+    /// Those of the parent of a fork.
+    inherited: Option<&'static Rings>,
+}
+
+static RINGS: AtomicPtr<Rings> = AtomicPtr::new(null_mut());
+
+fn newest() -> Option<&'static Rings> {
+    // SAFETY: null, or leaked by `rings_or_new`.
+    unsafe { RINGS.load(Ordering::Acquire).as_ref() }
+}
+
+#[inline]
+fn rings() -> Option<&'static Rings> {
+    newest().filter(|rings| rings.generation == front::generation())
+}
+
+fn rings_or_new() -> Result<&'static Rings, i32> {
+    let generation = front::enter_process();
+    loop {
+        let inherited = newest();
+        if let Some(rings) = rings() {
+            return Ok(rings);
+        }
+        let current = inherited.map_or(null_mut(), |at| from_ref(at).cast_mut());
+        let parts = (0..PARTS).map(|_| AtomicPtr::new(null_mut())).collect();
+        let made = Rings { generation, table: Table::new()?, parts, inherited };
+        let new = Box::into_raw(Box::new(made));
+        let swap = RINGS.compare_exchange(current, new, Ordering::AcqRel, Ordering::Relaxed);
+        if swap.is_err() {
+            // SAFETY: made above and seen by nobody.
+            drop(unsafe { Box::from_raw(new) });
+        }
+    }
+}
+
+impl Rings {
+    #[inline]
+    fn place(&self, fd: i32) -> Option<&AtomicUsize> {
+        let fd = usize::try_from(fd).ok()?;
+        let part = self.parts.get(fd / PART)?.load(Ordering::Acquire);
+        // SAFETY: null, or leaked by `place_or_new`.
+        unsafe { part.as_ref() }.map(|part| &part[fd % PART])
+    }
+
+    fn place_or_new(&self, fd: i32) -> Option<&AtomicUsize> {
+        let number = usize::try_from(fd).ok()?;
+        let part = self.parts.get(number / PART)?;
+        if part.load(Ordering::Acquire).is_null() {
+            let new = Box::into_raw(Box::new([const { AtomicUsize::new(0) }; PART]));
+            let swap = part.compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Acquire);
+            if swap.is_err() {
+                // SAFETY: made above and seen by nobody.
+                drop(unsafe { Box::from_raw(new) });
+            }
+        }
+        self.place(fd)
+    }
+
+    fn handle(&self, fd: i32) -> Option<usize> {
+        let handle = self.place(fd)?.load(Ordering::Acquire);
+        (handle != 0).then_some(handle)
+    }
+}
+
+/// The ring behind a descriptor of this process.
+#[inline]
+pub(crate) fn get(fd: i32) -> Option<Pinned<'static, Ring>> {
+    let rings = rings()?;
+    rings.table.get(rings.handle(fd)?)
+}
+
+/// Does this number stand for a ring?
+pub(crate) fn has(fd: i32) -> bool {
+    rings().is_some_and(|rings| rings.handle(fd).is_some())
+}
+
+/// Did this number stand for a ring of the parent of this process?
+pub(crate) fn is_inherited(fd: i32) -> bool {
+    let first = match rings() {
+        Some(rings) => rings.inherited,
+        None => newest(),
+    };
+    std::iter::successors(first, |rings| rings.inherited).any(|rings| rings.handle(fd).is_some())
+}
+
+/// Makes a ring findable under its descriptor.
+pub(crate) fn publish(fd: i32, core: Arc<Core>, instance: Arc<Instance>) -> Result<(), i32> {
+    let rings = rings_or_new()?;
+    let place = rings.place_or_new(fd).ok_or(-libc::EMFILE)?;
+    let pages = rings.table.allocate(1)?;
+    let handle = pages.address();
+    let ring = Ring {
+        core,
+        instance,
+        fd: AtomicI32::new(fd),
+        registered: AtomicU32::new(0),
+        pages: std::sync::Mutex::new(Some(pages)),
+    };
+    rings.table.publish_at(handle, Box::new(ring));
+    place.store(handle, Ordering::Release);
+    Ok(())
+}
+
+/// A descriptor is looked at by poll(2) or the like: if it is a ring's, the program may not come
+/// to wait in io_uring_enter(2).
+pub(crate) fn is_polled(fd: i32) {
+    if let Some(ring) = get(fd) {
+        ring.core.told.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Clears the descriptors of rings that are empty by now.
+#[inline]
+pub(crate) fn freshen() {
+    if ring::any_is_armed() {
+        freshen_all();
+    }
+}
+
+#[cold]
+fn freshen_all() {
+    if let Some(rings) = rings() {
+        rings.table.each(|ring| ring.core.freshen());
+    }
+}
+
+/// The program is about to close descriptors, or has others take their places.
+pub(crate) fn before_close(fds: &RangeInclusive<i32>, _: Ends) {
+    let Some(rings) = rings() else { return };
+    if front::is_borrowed() {
+        // A child of vfork(2) closes its own.
+        return;
+    }
+    let (first, last) = (*fds.start(), (*fds.end()).min((PART * PARTS) as i32 - 1));
+    let mut fd = first;
+    while fd <= last {
+        let Some(place) = rings.place(fd) else {
+            fd = (fd / PART as i32 + 1) * PART as i32;
+            continue;
+        };
+        let handle = place.swap(0, Ordering::AcqRel);
+        if handle != 0 {
+            closed(rings, handle);
+        }
+        fd += 1;
+    }
+    service::before_close(fds);
+    rings.table.each(|ring| ring.instance.before_close_range(fds));
+    front::forget_descriptors(fds);
+}
+
+/// The program has closed a ring's descriptor.
+fn closed(rings: &Rings, handle: usize) {
+    let is_registered = {
+        let Some(ring) = rings.table.get(handle) else { return };
+        ring.fd.store(-1, Ordering::SeqCst);
+        ring.registered.load(Ordering::SeqCst) > 0
+    };
+    if !is_registered {
+        remove(rings, handle);
+    }
+}
+
+fn remove(rings: &Rings, handle: usize) {
+    let last = |ring: &Ring| ring.core.closing.store(true, Ordering::SeqCst);
+    let removed = rings.table.remove(handle, |ring| {
+        last(ring);
+        // Threads that wait look again, and go.
+        ring.instance.disturb();
+    });
+    let Removed::Value(ring) = removed else { return };
+    if let Some(pages) = ring.pages.lock().ok().and_then(|mut pages| pages.take()) {
+        rings.table.free(pages);
+    }
+    end(&ring.core, &ring.instance);
+}
+
+/// Cancels what waits, and waits for what is being executed: the program may free its buffers when
+/// this is over. What may never end is left to itself.
+fn end(core: &Arc<Core>, instance: &Arc<Instance>) {
+    const AGAIN: Duration = Duration::from_millis(20);
+    loop {
+        let mut locked = core.lock();
+        let keys = locked.cancel_everything();
+        let (_, _) = locked.leave();
+        if keys.is_empty() {
+            break;
+        }
+        for &key in &keys {
+            let _ = instance.cancel(key);
+        }
+        let locked = core.lock();
+        let hangs = locked.may_hang();
+        let left = locked.live().count();
+        drop(locked.leave());
+        if left == 0 {
+            break;
+        }
+        if hangs {
+            // Its thread ends it, whenever that is; the memory stays until then.
+            std::mem::forget(Arc::clone(instance));
+            return;
+        }
+        let wish = WaitCondition {
+            missing: &|| u32::from(core.lock().live().next().is_some()),
+            concerns: &|_| true,
+            gives_up: &|| false,
+            mask: None,
+            restarts: false,
+        };
+        instance.wait_for(&wish, Some(AGAIN));
+    }
+    instance.close();
+}
+
+thread_local! {
+    /// Rings that the calling thread has registered.
+    static REGISTERED: RefCell<[usize; 16]> = const { RefCell::new([0; 16]) };
+}
+
+/// The ring that the calling thread has registered under an index.
+pub(crate) fn get_registered(index: u32) -> Result<Pinned<'static, Ring>, i32> {
+    let handle = REGISTERED.with_borrow(|all| all.get(index as usize).copied());
+    let handle = handle.ok_or(-libc::EINVAL)?;
+    let rings = rings().ok_or(-libc::EINVAL)?;
+    if handle == 0 {
+        return Err(-libc::EBADF);
+    }
+    rings.table.get(handle).ok_or(-libc::EBADF)
+}
+
+/// Registers a ring of the calling thread's: `index`, or any. Gives the index.
+pub(crate) fn register(fd: i32, index: u32) -> Result<u32, i32> {
+    let rings = rings().ok_or(-libc::EBADF)?;
+    let handle = rings.handle(fd).ok_or(-libc::EBADF)?;
+    let ring = rings.table.get(handle).ok_or(-libc::EBADF)?;
+    REGISTERED.with_borrow_mut(|all| {
+        let at = match index {
+            u32::MAX => all.iter().position(|&one| one == 0).ok_or(-libc::EBUSY)?,
+            index => index as usize,
+        };
+        let place = all.get_mut(at).ok_or(-libc::EINVAL)?;
+        if *place != 0 {
+            return Err(-libc::EBUSY);
+        }
+        *place = handle;
+        ring.registered.fetch_add(1, Ordering::SeqCst);
+        Ok(at as u32)
+    })
+}
+
+/// Takes a registration back.
+pub(crate) fn unregister(index: u32) -> Result<(), i32> {
+    let handle = REGISTERED.with_borrow_mut(|all| {
+        all.get_mut(index as usize).map(std::mem::take).ok_or(-libc::EINVAL)
+    })?;
+    let Some(rings) = rings().filter(|_| handle != 0) else { return Ok(()) };
+    let is_last = {
+        let Some(ring) = rings.table.get(handle) else { return Ok(()) };
+        let left = ring.registered.fetch_sub(1, Ordering::SeqCst) - 1;
+        left == 0 && ring.fd.load(Ordering::SeqCst) < 0
+    };
+    if is_last {
+        remove(rings, handle);
+    }
+    Ok(())
+}
+
+/// This process has no ring.
+#[inline]
+pub(crate) fn none() -> bool {
+    rings().is_none()
+}

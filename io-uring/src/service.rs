@@ -1,0 +1,327 @@
+//! One thread for the polls and timers of all rings of the process: it sleeps in epoll_wait(2)
+//! until the next deadline, and is gone when it has had nothing to do for a while.
+#![allow(unsafe_code)]
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use uringlet::front::{self, OwnDescriptor};
+
+use crate::ring::Core;
+use crate::sys;
+
+/// Without anything to do the thread ends after this.
+const RETIRE_NS: u64 = 2_000_000_000;
+/// The token of the descriptor that wakes the thread.
+const WAKE: u64 = u64::MAX;
+
+/// A request of a ring.
+type Member = (Arc<Core>, u64);
+
+/// How a descriptor is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Watch {
+    pub(crate) events: u32,
+    /// It stays after an event, and tells of the next edge.
+    pub(crate) multi: bool,
+}
+
+/// Polls that one registration serves.
+#[derive(Debug)]
+struct Group {
+    /// The number that is registered: the program's, or that of `copy`.
+    fd: i32,
+    copy: Option<OwnDescriptor>,
+    watch: Watch,
+    members: Vec<Member>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    epoll: Option<OwnDescriptor>,
+    wake: Option<OwnDescriptor>,
+    alive: bool,
+    /// By deadline, in nanoseconds of CLOCK_MONOTONIC, and number.
+    timers: BTreeMap<(u64, u64), Member>,
+    groups: HashMap<u64, Group>,
+    /// Groups that take more members, by the program's number.
+    open: HashMap<(i32, Watch), u64>,
+    /// Registered under the program's own number.
+    plain: HashMap<i32, u64>,
+    next: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Service {
+    generation: u64,
+    state: Mutex<State>,
+    /// Groups, for who only wants to know whether there are any.
+    groups: AtomicUsize,
+}
+
+static CURRENT: AtomicPtr<Service> = AtomicPtr::new(std::ptr::null_mut());
+
+fn current() -> Option<&'static Service> {
+    // SAFETY: null, or leaked below.
+    let service = unsafe { CURRENT.load(Ordering::Acquire).as_ref() };
+    service.filter(|service| service.generation == front::generation())
+}
+
+/// That of this process. The child of a fork has one of its own.
+fn of_this_process() -> &'static Service {
+    let generation = front::enter_process();
+    loop {
+        let seen = CURRENT.load(Ordering::Acquire);
+        if let Some(service) = current() {
+            return service;
+        }
+        let new = Box::into_raw(Box::new(Service {
+            generation,
+            state: Mutex::default(),
+            groups: AtomicUsize::new(0),
+        }));
+        if CURRENT.compare_exchange(seen, new, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            // SAFETY: made above and seen by nobody.
+            drop(unsafe { Box::from_raw(new) });
+        }
+    }
+}
+
+/// A timer that was set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Timer(u64, u64);
+
+/// Sets a timer: [`Core::on_timer`] is called at `deadline` or later.
+pub(crate) fn set_timer(deadline: u64, core: &Arc<Core>, key: u64) -> Timer {
+    let service = of_this_process();
+    let mut state = service.lock();
+    state.next += 1;
+    let timer = (deadline, state.next);
+    let first = state.timers.first_key_value().is_none_or(|(&key, _)| timer < key);
+    state.timers.insert(timer, (Arc::clone(core), key));
+    if first {
+        service.look_again(state);
+    }
+    Timer(timer.0, timer.1)
+}
+
+/// Takes a timer back. It may be on its way all the same.
+pub(crate) fn stop_timer(timer: Timer) {
+    if let Some(service) = current() {
+        service.lock().timers.remove(&(timer.0, timer.1));
+    }
+}
+
+/// A poll that is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Poll(u64);
+
+/// Watches a descriptor: [`Core::on_poll`] is called with its events.
+///
+/// # Errors
+/// A negative errno. `-EPERM`: files of this kind are always ready.
+pub(crate) fn watch(fd: i32, watch: Watch, core: &Arc<Core>, key: u64) -> Result<Poll, i32> {
+    let service = of_this_process();
+    let mut state = service.lock();
+    let member = (Arc::clone(core), key);
+    if !watch.multi
+        && let Some(&token) = state.open.get(&(fd, watch))
+        && let Some(group) = state.groups.get_mut(&token)
+    {
+        group.members.push(member);
+        return Ok(Poll(token));
+    }
+    let epoll = state.epoll()?;
+    state.next += 1;
+    let token = state.next;
+    let edge = if watch.multi { libc::EPOLLET as u32 } else { 0 };
+    let add = |fd| sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, watch.events | edge, token);
+    let (mut registered, mut copy) = (fd, None);
+    // Before it is registered: an event may come at once.
+    let is_plain = !state.plain.contains_key(&fd);
+    let mut answer = if is_plain { add(fd) } else { -libc::EEXIST };
+    if answer == -libc::EEXIST {
+        let other = OwnDescriptor::duplicate(fd).ok_or(-libc::EMFILE)?;
+        registered = other.number();
+        answer = add(registered);
+        copy = Some(other);
+    }
+    if answer < 0 {
+        return Err(answer);
+    }
+    if copy.is_none() {
+        state.plain.insert(fd, token);
+    }
+    if !watch.multi {
+        state.open.insert((fd, watch), token);
+    }
+    state.groups.insert(token, Group { fd: registered, copy, watch, members: vec![member] });
+    service.groups.store(state.groups.len(), Ordering::Relaxed);
+    if !state.alive {
+        service.look_again(state);
+    }
+    Ok(Poll(token))
+}
+
+/// Takes a poll back. It may be on its way all the same.
+pub(crate) fn unwatch(poll: Poll, key: u64, core: &Core) {
+    let Some(service) = current() else { return };
+    let mut state = service.lock();
+    let Some(group) = state.groups.get_mut(&poll.0) else { return };
+    let is_it = |member: &Member| member.1 == key && std::ptr::eq(&*member.0, core);
+    if let Some(at) = group.members.iter().position(is_it) {
+        group.members.swap_remove(at);
+    }
+    if group.members.is_empty() {
+        state.remove(poll.0);
+        service.groups.store(state.groups.len(), Ordering::Relaxed);
+    }
+}
+
+/// The program is about to close descriptors: what is watched under their numbers gets others.
+pub(crate) fn before_close(fds: &RangeInclusive<i32>) {
+    let Some(service) = current().filter(|service| service.groups.load(Ordering::Relaxed) > 0)
+    else {
+        return;
+    };
+    let mut state = service.lock();
+    let Ok(epoll) = state.epoll() else { return };
+    let tokens: Vec<u64> =
+        state.plain.iter().filter(|(fd, _)| fds.contains(fd)).map(|(_, &token)| token).collect();
+    for token in tokens {
+        let Some(group) = state.groups.get_mut(&token) else { continue };
+        let (fd, watch) = (group.fd, group.watch);
+        let edge = if watch.multi { libc::EPOLLET as u32 } else { 0 };
+        // Where there is no descriptor to be had, nothing is told any more.
+        if let Some(copy) = OwnDescriptor::duplicate(fd) {
+            let events = watch.events | edge;
+            sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, copy.number(), events, token);
+            group.fd = copy.number();
+            group.copy = Some(copy);
+        }
+        sys::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
+        state.plain.remove(&fd);
+    }
+    state.open.retain(|(fd, _), _| !fds.contains(fd));
+}
+
+impl State {
+    fn epoll(&mut self) -> Result<i32, i32> {
+        if self.epoll.is_none() {
+            let (epoll, wake) = (sys::epoll_create(), sys::eventfd());
+            if epoll < 0 || wake < 0 {
+                [epoll, wake].into_iter().filter(|&fd| fd >= 0).for_each(|fd| _ = sys::close(fd));
+                return Err(epoll.min(wake));
+            }
+            // Out of the way of the numbers that programs expect.
+            let own = |fd: i32| match OwnDescriptor::duplicate(fd) {
+                Some(copy) => {
+                    sys::close(fd);
+                    copy
+                }
+                None => OwnDescriptor::adopt(fd),
+            };
+            let (epoll, wake) = (own(epoll), own(wake));
+            let (add, events) = (libc::EPOLL_CTL_ADD, libc::EPOLLIN as u32);
+            sys::epoll_ctl(epoll.number(), add, wake.number(), events, WAKE);
+            (self.epoll, self.wake) = (Some(epoll), Some(wake));
+        }
+        Ok(self.epoll.as_ref().map_or(-1, OwnDescriptor::number))
+    }
+
+    /// Forgets a group.
+    fn remove(&mut self, token: u64) -> Option<Group> {
+        let group = self.groups.remove(&token)?;
+        if let Some(epoll) = &self.epoll {
+            sys::epoll_ctl(epoll.number(), libc::EPOLL_CTL_DEL, group.fd, 0, 0);
+        }
+        if group.copy.is_none() {
+            self.plain.remove(&group.fd);
+        }
+        self.open.retain(|_, &mut other| other != token);
+        Some(group)
+    }
+}
+
+impl Service {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing in the critical sections panics.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the thread look at the lists again, or makes it.
+    fn look_again(&'static self, mut state: MutexGuard<'_, State>) {
+        if state.alive {
+            if let Some(wake) = &state.wake {
+                sys::eventfd_set(wake.number());
+            }
+            return;
+        }
+        let Ok(epoll) = state.epoll() else { return };
+        state.alive = true;
+        drop(state);
+        if front::spawn("ring", move || self.run(epoll)).is_err() {
+            self.lock().alive = false;
+        }
+    }
+
+    fn run(&self, epoll: i32) {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        loop {
+            let due = {
+                let mut state = self.lock();
+                let now = sys::now(libc::CLOCK_MONOTONIC);
+                let later = state.timers.split_off(&(now + 1, 0));
+                std::mem::replace(&mut state.timers, later)
+            };
+            for (core, key) in due.into_values() {
+                core.on_timer(key);
+            }
+            let (next, idle) = {
+                let state = self.lock();
+                let next = state.timers.first_key_value().map(|(&(deadline, _), _)| deadline);
+                (next, next.is_none() && state.groups.is_empty())
+            };
+            let left = next.map(|next| next.saturating_sub(sys::now(libc::CLOCK_MONOTONIC)));
+            let left = if idle { Some(RETIRE_NS) } else { left };
+            let count = sys::epoll_wait(epoll, &mut events, left);
+            if count == 0 && idle {
+                let mut state = self.lock();
+                if state.timers.is_empty() && state.groups.is_empty() {
+                    state.alive = false;
+                    return;
+                }
+            }
+            for event in &events[..usize::try_from(count).unwrap_or(0)] {
+                let (token, seen) = (event.u64, event.events);
+                if token == WAKE {
+                    if let Some(wake) = &self.lock().wake {
+                        sys::eventfd_clear(wake.number());
+                    }
+                    continue;
+                }
+                self.happened(token, seen);
+            }
+        }
+    }
+
+    fn happened(&self, token: u64, seen: u32) {
+        let members = {
+            let mut state = self.lock();
+            match state.groups.get(&token) {
+                None => return,
+                Some(group) if group.watch.multi => group.members.clone(),
+                Some(_) => {
+                    let group = state.remove(token);
+                    self.groups.store(state.groups.len(), Ordering::Relaxed);
+                    group.map(|group| group.members).unwrap_or_default()
+                }
+            }
+        };
+        for (core, key) in members {
+            core.on_poll(key, seen);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! io_uring_setup(2).
+#![allow(unsafe_code)]
+
+use uringlet::front::{self, Instance, OwnDescriptor};
+
+use crate::abi::{self, ENTRIES_MAX, Params, setup};
+use crate::memory::Memory;
+use crate::ring::{Core, Deliver};
+use crate::{rings, sites, sys, user};
+
+/// Requests of one ring that can be with the engine at a time: others wait for a place.
+const SLOTS: (u32, u32) = (64, 4096);
+/// What a ring takes beside its memory and slots, and for each slot, at most.
+const RING_BYTES: usize = 512 * 1024;
+const SLOT_BYTES: usize = 640;
+
+/// The sizes of both queues.
+pub(crate) fn sizes(entries: u32, params: &Params) -> Result<(u32, u32), i32> {
+    let clamps = params.flags & setup::CLAMP != 0;
+    let round = |entries: u32, max: u32| match entries {
+        0 => Err(-libc::EINVAL),
+        entries if entries <= max => Ok(entries.next_power_of_two()),
+        _ if clamps => Ok(max),
+        _ => Err(-libc::EINVAL),
+    };
+    let sq = round(entries, ENTRIES_MAX)?;
+    if params.flags & setup::CQSIZE == 0 {
+        return Ok((sq, 2 * sq));
+    }
+    let cq = round(params.cq_entries, 2 * ENTRIES_MAX)?;
+    if cq < sq { Err(-libc::EINVAL) } else { Ok((sq, cq)) }
+}
+
+fn check(params: &Params) -> Result<(), i32> {
+    let flags = params.flags;
+    let has = |flag| flags & flag != 0;
+    let bad = params.resv != [0; 3]
+        || flags & !setup::KNOWN != 0
+        || has(setup::SQ_AFF) && !has(setup::SQPOLL)
+        || has(setup::SQPOLL)
+            && has(setup::COOP_TASKRUN | setup::TASKRUN_FLAG | setup::DEFER_TASKRUN)
+        || has(setup::TASKRUN_FLAG) && !has(setup::COOP_TASKRUN | setup::DEFER_TASKRUN)
+        || has(setup::DEFER_TASKRUN) && !has(setup::SINGLE_ISSUER);
+    if bad {
+        return Err(-libc::EINVAL);
+    }
+    if has(setup::SQ_AFF) {
+        // SAFETY: asks for a number.
+        let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+        if i64::from(params.sq_thread_cpu) >= cpus {
+            return Err(-libc::EINVAL);
+        }
+    }
+    if has(setup::ATTACH_WQ) {
+        let fd = params.wq_fd as i32;
+        if !rings::has(fd) {
+            return Err(if sys::is_open(fd) { -libc::EINVAL } else { -libc::EBADF });
+        }
+    }
+    Ok(())
+}
+
+/// io_uring_setup(2): the descriptor, or a negative errno.
+///
+/// # Safety
+/// As the call.
+pub(crate) unsafe fn setup(entries: u32, at: usize) -> i32 {
+    if sites::enters_unseen() {
+        // SAFETY: the caller's contract.
+        return unsafe { sys::io_uring_setup(entries, at) };
+    }
+    match set_up(entries, at) {
+        Ok(fd) => fd,
+        Err(errno) => errno,
+    }
+}
+
+fn set_up(entries: u32, at: usize) -> Result<i32, i32> {
+    let mut params: Params = user::read(at)?;
+    check(&params)?;
+    let (sq, cq) = sizes(entries, &params)?;
+    (params.sq_entries, params.cq_entries) = (sq, cq);
+    params.features = abi::FEATURES;
+    let slots = cq.clamp(SLOTS.0, SLOTS.1);
+    if !front::has_memory(RING_BYTES + slots as usize * SLOT_BYTES) {
+        return Err(-libc::ENOMEM);
+    }
+    let builder = front::env::builder()?.entries(slots).kernel_room(slots);
+    let memory = Memory::new(sq, cq, params.flags)?;
+    params.sq_off = memory.sq_offsets();
+    params.cq_off = Memory::cq_offsets();
+    user::write(at, params)?;
+    let fd = sys::eventfd();
+    if fd < 0 {
+        return Err(fd);
+    }
+    let made = OwnDescriptor::duplicate(fd).ok_or(-libc::EMFILE).and_then(|bell| {
+        let single = setup::SINGLE_ISSUER | setup::R_DISABLED;
+        let issues = params.flags & single == setup::SINGLE_ISSUER;
+        let owner = if issues { sys::thread_id() } else { 0 };
+        let core = Core::new(memory, &params, bell, owner);
+        let sink = Box::new(Deliver(std::sync::Arc::clone(&core)));
+        let instance = Instance::with_sink(&builder, sink).map_err(|error| -error.errno())?;
+        core.belongs_to(&instance);
+        rings::publish(fd, core, instance)
+    });
+    match made {
+        Ok(()) => Ok(fd),
+        Err(errno) => {
+            sys::close(fd);
+            Err(errno)
+        }
+    }
+}

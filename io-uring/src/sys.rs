@@ -1,0 +1,303 @@
+//! System calls by instructions of our own: no function that a drop-in exports lies between. A
+//! result is a count or a negative errno.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_int};
+
+use syscalls::Sysno;
+
+macro_rules! call {
+    ($nr:ident $(, $arg:expr)*) => {
+        syscalls::raw_syscall!(Sysno::$nr $(, $arg)*) as isize
+    };
+}
+
+/// Pages of ours, shared with nobody yet.
+pub(crate) fn map_shared(len: usize) -> Result<*mut u8, i32> {
+    let (prot, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping where the kernel chooses.
+    let ret = unsafe { call!(mmap, 0, len, prot, flags, -1isize, 0) };
+    if (-4095..0).contains(&ret) { Err(ret as i32) } else { Ok(ret as *mut u8) }
+}
+
+/// A second mapping of the first `len` bytes of shared pages, at `wanted` if it is fixed there.
+///
+/// # Safety
+/// `from` is the beginning of pages of a shared mapping that has `len` bytes from there. With
+/// `fixed`, what lies there may go.
+pub(crate) unsafe fn map_again(
+    from: *mut u8,
+    len: usize,
+    fixed: Option<usize>,
+) -> Result<usize, i32> {
+    let flags = libc::MREMAP_MAYMOVE | fixed.map_or(0, |_| libc::MREMAP_FIXED);
+    // An old length of 0 leaves the old mapping where it is (mremap(2)).
+    // SAFETY: the caller's contract.
+    let ret = unsafe { call!(mremap, from, 0, len, flags, fixed.unwrap_or(0)) };
+    if (-4095..0).contains(&ret) { Err(ret as i32) } else { Ok(ret as usize) }
+}
+
+/// # Safety
+/// Nothing needs what lies there.
+pub(crate) unsafe fn unmap(at: *mut u8, len: usize) -> i32 {
+    // SAFETY: the caller's contract.
+    unsafe { call!(munmap, at, len) as i32 }
+}
+
+/// # Safety
+/// As mmap(2).
+pub(crate) unsafe fn mmap(
+    at: usize,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> isize {
+    // SAFETY: the caller's contract.
+    unsafe { call!(mmap, at, len, prot, flags, fd, offset) }
+}
+
+/// # Safety
+/// As mprotect(2), of pages that are the program's.
+pub(crate) unsafe fn protect(at: usize, len: usize, prot: c_int) -> i32 {
+    // SAFETY: the caller's contract.
+    unsafe { call!(mprotect, at, len, prot) as i32 }
+}
+
+/// # Safety
+/// As madvise(2).
+pub(crate) unsafe fn madvise(at: u64, len: u64, advice: u32) -> i32 {
+    // SAFETY: the caller's contract.
+    unsafe { call!(madvise, at, len, advice) as i32 }
+}
+
+/// mincore(2): are all pages of a range mapped? Asked in pieces.
+pub(crate) fn is_mapped(at: u64, len: u64) -> bool {
+    const PIECE: u64 = 1024 * 4096;
+    let mut seen = [0u8; 1024];
+    let (mut from, end) = (at & !4095, at.saturating_add(len));
+    while from < end {
+        let piece = (end - from).min(PIECE);
+        // SAFETY: a byte for each page of the piece.
+        if unsafe { call!(mincore, from, piece, seen.as_mut_ptr()) } < 0 {
+            return false;
+        }
+        from += piece;
+    }
+    true
+}
+
+pub(crate) fn eventfd() -> i32 {
+    // SAFETY: no memory is passed.
+    unsafe { call!(eventfd2, 0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) as i32 }
+}
+
+/// Adds 1 to an eventfd that is not blocking.
+pub(crate) fn eventfd_set(fd: i32) {
+    let one = 1u64;
+    // SAFETY: eight bytes that live through the call.
+    unsafe { call!(write, fd, &raw const one, 8) };
+}
+
+/// Takes what an eventfd that is not blocking has counted.
+pub(crate) fn eventfd_clear(fd: i32) {
+    let mut n = 0u64;
+    // SAFETY: as above.
+    unsafe { call!(read, fd, &raw mut n, 8) };
+}
+
+pub(crate) fn close(fd: i32) -> i32 {
+    // SAFETY: a number that the caller is to close.
+    unsafe { call!(close, fd) as i32 }
+}
+
+/// fcntl(F_GETFD): is there such a descriptor?
+pub(crate) fn is_open(fd: i32) -> bool {
+    // SAFETY: no memory is passed.
+    unsafe { call!(fcntl, fd, libc::F_GETFD, 0) >= 0 }
+}
+
+/// fcntl(F_GETFL), or a negative errno.
+pub(crate) fn status_flags(fd: i32) -> i32 {
+    // SAFETY: no memory is passed.
+    unsafe { call!(fcntl, fd, libc::F_GETFL, 0) as i32 }
+}
+
+/// A new descriptor of an open file, the lowest number.
+pub(crate) fn duplicate(fd: i32, cloexec: bool) -> i32 {
+    let command = if cloexec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+    // SAFETY: no memory is passed.
+    unsafe { call!(fcntl, fd, command, 0) as i32 }
+}
+
+pub(crate) fn epoll_create() -> i32 {
+    // SAFETY: no memory is passed.
+    unsafe { call!(epoll_create1, libc::EPOLL_CLOEXEC) as i32 }
+}
+
+pub(crate) fn epoll_ctl(epoll: i32, op: c_int, fd: i32, events: u32, data: u64) -> i32 {
+    let mut event = libc::epoll_event { events, u64: data };
+    // SAFETY: the event lives through the call.
+    unsafe { call!(epoll_ctl, epoll, op, fd, &raw mut event) as i32 }
+}
+
+/// epoll_wait(2) with a time in nanoseconds, rounded up to milliseconds where the kernel has no
+/// epoll_pwait2(2).
+pub(crate) fn epoll_wait(
+    epoll: i32,
+    events: &mut [libc::epoll_event],
+    nanoseconds: Option<u64>,
+) -> i32 {
+    let time = nanoseconds.map(|ns| libc::timespec {
+        tv_sec: (ns / 1_000_000_000) as i64,
+        tv_nsec: (ns % 1_000_000_000) as i64,
+    });
+    let at = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: room for as many events; the time lives through the call.
+    let ret =
+        unsafe { call!(epoll_pwait2, epoll, events.as_mut_ptr(), events.len(), at, 0, 8) as i32 };
+    if ret != -libc::ENOSYS && ret != -libc::EPERM {
+        return ret;
+    }
+    let ms = nanoseconds.map_or(-1, |ns| i32::try_from(ns.div_ceil(1_000_000)).unwrap_or(i32::MAX));
+    // SAFETY: as above.
+    unsafe { call!(epoll_pwait, epoll, events.as_mut_ptr(), events.len(), ms, 0, 8) as i32 }
+}
+
+/// poll(2) of one descriptor, without waiting: its events, or a negative errno.
+pub(crate) fn poll_now(fd: i32, events: i16) -> i32 {
+    let mut set = libc::pollfd { fd, events, revents: 0 };
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: one descriptor, and a time.
+    let ret = unsafe { call!(ppoll, &raw mut set, 1, &raw const now, 0, 8) };
+    match (ret, set.revents) {
+        (ret, _) if ret < 0 => ret as i32,
+        (_, revents) if revents & libc::POLLNVAL != 0 => -libc::EBADF,
+        (_, revents) => i32::from(revents as u16),
+    }
+}
+
+/// Now, in nanoseconds of a clock.
+pub(crate) fn now(clock: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a place for the time.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+pub(crate) fn thread_id() -> i32 {
+    // SAFETY: takes nothing.
+    unsafe { call!(gettid) as i32 }
+}
+
+/// io_uring_setup(2) of the kernel.
+///
+/// # Safety
+/// As the call.
+pub(crate) unsafe fn io_uring_setup(entries: u32, params: usize) -> i32 {
+    // SAFETY: the caller's contract.
+    unsafe { call!(io_uring_setup, entries, params) as i32 }
+}
+
+/// io_uring_enter(2) of the kernel.
+///
+/// # Safety
+/// As the call.
+pub(crate) unsafe fn io_uring_enter(fd: i32, n: u32, min: u32, flags: u32, arg: [usize; 2]) -> i32 {
+    // SAFETY: the caller's contract.
+    unsafe { call!(io_uring_enter, fd, n, min, flags, arg[0], arg[1]) as i32 }
+}
+
+/// io_uring_register(2) of the kernel.
+///
+/// # Safety
+/// As the call.
+pub(crate) unsafe fn io_uring_register(fd: i32, opcode: u32, arg: usize, n: u32) -> i32 {
+    // SAFETY: the caller's contract.
+    unsafe { call!(io_uring_register, fd, opcode, arg, n) as i32 }
+}
+
+/// What a worker calls, each as its manual page says. The kernel checks every address that is the
+/// program's.
+pub(crate) mod files {
+    use super::{CStr, Sysno};
+
+    pub(crate) fn openat(dir: i32, path: &CStr, flags: u32, mode: u32) -> i32 {
+        // SAFETY: a path that ends in NUL.
+        unsafe { call!(openat, dir, path.as_ptr(), flags, mode) as i32 }
+    }
+
+    pub(crate) fn openat2(dir: i32, path: &CStr, how: &[u64; 3]) -> i32 {
+        // SAFETY: a path that ends in NUL, and a struct open_how.
+        unsafe { call!(openat2, dir, path.as_ptr(), how.as_ptr(), 24) as i32 }
+    }
+
+    pub(crate) fn statx(dir: i32, path: &CStr, flags: u32, mask: u32, out: u64) -> i32 {
+        // SAFETY: a path that ends in NUL.
+        unsafe { call!(statx, dir, path.as_ptr(), flags, mask, out) as i32 }
+    }
+
+    pub(crate) fn unlinkat(dir: i32, path: &CStr, flags: u32) -> i32 {
+        // SAFETY: a path that ends in NUL.
+        unsafe { call!(unlinkat, dir, path.as_ptr(), flags) as i32 }
+    }
+
+    pub(crate) fn renameat2(from: (i32, &CStr), to: (i32, &CStr), flags: u32) -> i32 {
+        // SAFETY: paths that end in NUL.
+        unsafe { call!(renameat2, from.0, from.1.as_ptr(), to.0, to.1.as_ptr(), flags) as i32 }
+    }
+
+    pub(crate) fn linkat(from: (i32, &CStr), to: (i32, &CStr), flags: u32) -> i32 {
+        // SAFETY: paths that end in NUL.
+        unsafe { call!(linkat, from.0, from.1.as_ptr(), to.0, to.1.as_ptr(), flags) as i32 }
+    }
+
+    pub(crate) fn symlinkat(target: &CStr, dir: i32, path: &CStr) -> i32 {
+        // SAFETY: paths that end in NUL.
+        unsafe { call!(symlinkat, target.as_ptr(), dir, path.as_ptr()) as i32 }
+    }
+
+    pub(crate) fn mkdirat(dir: i32, path: &CStr, mode: u32) -> i32 {
+        // SAFETY: a path that ends in NUL.
+        unsafe { call!(mkdirat, dir, path.as_ptr(), mode) as i32 }
+    }
+
+    pub(crate) fn setxattr(path: &CStr, name: &CStr, value: &[u8], flags: u32) -> i32 {
+        let (path, name) = (path.as_ptr(), name.as_ptr());
+        // SAFETY: strings that end in NUL, and bytes.
+        unsafe { call!(setxattr, path, name, value.as_ptr(), value.len(), flags) as i32 }
+    }
+
+    pub(crate) fn fsetxattr(fd: i32, name: &CStr, value: &[u8], flags: u32) -> i32 {
+        let name = name.as_ptr();
+        // SAFETY: a string that ends in NUL, and bytes.
+        unsafe { call!(fsetxattr, fd, name, value.as_ptr(), value.len(), flags) as i32 }
+    }
+
+    pub(crate) fn getxattr(path: &CStr, name: &CStr, value: u64, len: u32) -> i32 {
+        // SAFETY: strings that end in NUL.
+        unsafe { call!(getxattr, path.as_ptr(), name.as_ptr(), value, len) as i32 }
+    }
+
+    pub(crate) fn fgetxattr(fd: i32, name: &CStr, value: u64, len: u32) -> i32 {
+        // SAFETY: a string that ends in NUL.
+        unsafe { call!(fgetxattr, fd, name.as_ptr(), value, len) as i32 }
+    }
+
+    /// Offsets of -1 are none.
+    pub(crate) fn splice(from: (i32, i64), to: (i32, i64), len: u32, flags: u32) -> i32 {
+        let (mut offset_in, mut offset_out) = (from.1, to.1);
+        let at =
+            |offset: &mut i64| if *offset == -1 { 0 } else { std::ptr::from_mut(offset) as usize };
+        let (a, b) = (at(&mut offset_in), at(&mut offset_out));
+        // SAFETY: offsets that live through the call, or none.
+        unsafe { call!(splice, from.0, a, to.0, b, len, flags) as i32 }
+    }
+
+    pub(crate) fn tee(from: i32, to: i32, len: u32, flags: u32) -> i32 {
+        // SAFETY: no memory is passed.
+        unsafe { call!(tee, from, to, len, flags) as i32 }
+    }
+}

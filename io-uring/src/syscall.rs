@@ -1,0 +1,344 @@
+//! The C library's `syscall(2)`, `mmap(2)`, and the calls that end descriptors or wait for them:
+//! programs that make io_uring's calls by number meet the same rings as through liburing's
+//! functions. Everything else goes on to the next definition.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_long, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use uringlet::front::descriptors::Next;
+use uringlet::front::{self, refuse};
+
+use crate::{door, rings, sys};
+
+uringlet::see_descriptors_end!(crate::rings::before_close);
+
+/// The definition that calls are passed on to. Until the library has been loaded, and where nobody
+/// else has one, an instruction of our own: finding it may allocate, and an allocator may call.
+static NEXT: AtomicPtr<c_void> = AtomicPtr::new(plain as *const () as *mut c_void);
+
+uringlet::at_load!(find_next);
+
+extern "C" fn find_next() {
+    // SAFETY: a NUL-terminated name.
+    let next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"syscall".as_ptr()) };
+    if !next.is_null() {
+        NEXT.store(next, Ordering::Relaxed);
+    }
+    for next in [&EPOLL_WAIT, &EPOLL_PWAIT, &EPOLL_PWAIT2, &EPOLL_CTL, &POLL, &PPOLL] {
+        next.find();
+    }
+    for next in [&SELECT, &PSELECT] {
+        next.find();
+    }
+}
+
+/// syscall(2). Registers and stack stay as they are, so that what is passed on arrives as it came,
+/// whatever the number of its arguments.
+///
+/// # Safety
+/// As the system call.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
+    // The kernel looks at the lower half of the number, too. r11 is anybody's.
+    std::arch::naked_asm!(
+        "lea r11d, [rdi - {first}]",
+        "cmp r11d, 2",
+        "jbe 2f",
+        "cmp edi, {close_range}",
+        "je 2f",
+        "cmp edi, {unshare}",
+        "je 2f",
+        "jmp qword ptr [rip + {next}]",
+        "2: jmp {ours}",
+        first = const libc::SYS_io_uring_setup,
+        close_range = const libc::SYS_close_range,
+        unshare = const libc::SYS_unshare,
+        next = sym NEXT,
+        ours = sym ours,
+    )
+}
+
+/// syscall(2), made here. Its seventh argument is on the stack, and the fourth of the call in
+/// another register than that of a function.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+unsafe extern "C" fn plain(number: c_long) -> c_long {
+    std::arch::naked_asm!(
+        "mov rax, rdi",
+        "mov rdi, rsi",
+        "mov rsi, rdx",
+        "mov rdx, rcx",
+        "mov r10, r8",
+        "mov r8, r9",
+        "mov r9, [rsp + 8]",
+        "syscall",
+        "cmp rax, -4095",
+        "jae 2f",
+        "ret",
+        "2: mov rdi, rax",
+        "jmp {failed}",
+        failed = sym failed,
+    )
+}
+
+/// As on x86-64. x16 is a linker's scratch register, which calls may change.
+///
+/// # Safety
+/// As the system call.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
+    std::arch::naked_asm!(
+        "sub w16, w0, #{first}",
+        "cmp w16, #2",
+        "b.ls 2f",
+        "cmp w0, #{close_range}",
+        "b.eq 2f",
+        "cmp w0, #{unshare}",
+        "b.eq 2f",
+        "adrp x16, {next}",
+        "ldr x16, [x16, :lo12:{next}]",
+        "br x16",
+        "2: b {ours}",
+        first = const libc::SYS_io_uring_setup,
+        close_range = const libc::SYS_close_range,
+        unshare = const libc::SYS_unshare,
+        next = sym NEXT,
+        ours = sym ours,
+    )
+}
+
+/// syscall(2), made here.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+unsafe extern "C" fn plain(number: c_long) -> c_long {
+    std::arch::naked_asm!(
+        "mov x8, x0",
+        "mov x0, x1",
+        "mov x1, x2",
+        "mov x2, x3",
+        "mov x3, x4",
+        "mov x4, x5",
+        "mov x5, x6",
+        "svc #0",
+        "cmn x0, #4095",
+        "b.cs 2f",
+        "ret",
+        "2: b {failed}",
+        failed = sym failed,
+    )
+}
+
+/// The C library's way to tell of an error: -1, and `errno`.
+extern "C" fn failed(answer: c_long) -> c_long {
+    refuse(-answer as c_int).into()
+}
+
+/// The calls that are answered here. A call has fewer arguments than this; what stands in the
+/// others is not looked at.
+unsafe extern "C" fn ours(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
+    // SAFETY: the caller's contract: as the call of that number. errno is its own affair.
+    let answer = unsafe {
+        match c_long::from(number as u32) {
+            libc::SYS_close_range => return close_range(a as u32, b as u32, c as c_int).into(),
+            libc::SYS_unshare => return unshare(a as c_int).into(),
+            libc::SYS_io_uring_setup => door::setup(a as u32, b),
+            libc::SYS_io_uring_enter => {
+                door::enter(a as c_int, b as u32, c as u32, d as u32, [e, f])
+            }
+            _ => door::register(a as c_int, b as u32, c, d as u32),
+        }
+    };
+    if answer < 0 { failed(answer.into()) } else { answer.into() }
+}
+
+/// mmap(2): a ring's memory is answered here. Nothing is allocated on the way.
+///
+/// # Safety
+/// As mmap(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap(
+    at: *mut c_void,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    let at = at.addr();
+    // SAFETY: as the caller called us.
+    let mapped = unsafe { map(at, len, prot, flags, fd, offset) };
+    if (-4095..0).contains(&mapped) {
+        refuse(-mapped as c_int);
+        return libc::MAP_FAILED;
+    }
+    mapped as *mut c_void
+}
+
+/// # Safety
+/// As mmap(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap64(
+    at: *mut c_void,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    // SAFETY: as the caller called us.
+    unsafe { mmap(at, len, prot, flags, fd, offset) }
+}
+
+/// mmap(2): an address, or a negative errno.
+///
+/// # Safety
+/// As mmap(2).
+pub(crate) unsafe fn map(
+    at: usize,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> isize {
+    if fd >= 0 && rings::has(fd) {
+        let found = front::enter(|| {
+            let ring = rings::get(fd)?;
+            // SAFETY: as the caller called us.
+            Some(unsafe { ring.core.memory.map(at, len, prot, flags, offset as u64) })
+        });
+        if let Some(mapped) = found {
+            return mapped;
+        }
+    }
+    // SAFETY: as the caller called us.
+    unsafe { sys::mmap(at, len, prot, flags, fd, offset) }
+}
+
+static EPOLL_CTL: Next = Next::new(c"epoll_ctl");
+static EPOLL_WAIT: Next = Next::new(c"epoll_wait");
+static EPOLL_PWAIT: Next = Next::new(c"epoll_pwait");
+static EPOLL_PWAIT2: Next = Next::new(c"epoll_pwait2");
+static POLL: Next = Next::new(c"poll");
+static PPOLL: Next = Next::new(c"ppoll");
+static SELECT: Next = Next::new(c"select");
+static PSELECT: Next = Next::new(c"pselect");
+
+/// A function of the C library that waits for descriptors: those of rings that are empty by now are
+/// cleared first.
+macro_rules! clears_first {
+    ($next:ident, $name:ident($($arg:ident: $type:ty),*)) => {
+        /// # Safety
+        /// As the C library's.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
+            type Function = unsafe extern "C" fn($($type),*) -> c_int;
+            let next = front::enter(|| {
+                rings::freshen();
+                $next.get()
+            });
+            // SAFETY: the C library's, called as its caller called us. errno is its own.
+            unsafe { std::mem::transmute::<*mut c_void, Function>(next)($($arg),*) }
+        }
+    };
+}
+
+clears_first!(EPOLL_WAIT, epoll_wait(epoll: c_int, events: usize, count: c_int, timeout: c_int));
+clears_first!(
+    EPOLL_PWAIT,
+    epoll_pwait(epoll: c_int, events: usize, count: c_int, timeout: c_int, mask: usize)
+);
+clears_first!(
+    EPOLL_PWAIT2,
+    epoll_pwait2(epoll: c_int, events: usize, count: c_int, timeout: usize, mask: usize)
+);
+clears_first!(
+    SELECT,
+    select(count: c_int, read: usize, write: usize, except: usize, timeout: usize)
+);
+clears_first!(
+    PSELECT,
+    pselect(count: c_int, read: usize, write: usize, except: usize, timeout: usize, mask: usize)
+);
+
+/// # Safety
+/// As epoll_ctl(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_ctl(epoll: c_int, op: c_int, fd: c_int, event: usize) -> c_int {
+    type Function = unsafe extern "C" fn(c_int, c_int, c_int, usize) -> c_int;
+    let next = front::enter(|| {
+        rings::is_polled(fd);
+        EPOLL_CTL.get()
+    });
+    // SAFETY: the C library's, called as its caller called us. errno is its own.
+    unsafe { std::mem::transmute::<*mut c_void, Function>(next)(epoll, op, fd, event) }
+}
+
+/// Takes note of rings in a set that the program polls.
+///
+/// # Safety
+/// `set` has as many descriptors, as poll(2) has it.
+unsafe fn note(set: *const libc::pollfd, count: libc::nfds_t) {
+    if rings::none() {
+        return;
+    }
+    for at in 0..count as usize {
+        // SAFETY: the caller's contract. One that cannot be read fails in the call, too.
+        let place = set.wrapping_add(at);
+        if front::memory::accessible(place.addr(), size_of::<libc::pollfd>(), false) {
+            // SAFETY: readable.
+            rings::is_polled(unsafe { (*place).fd });
+        }
+    }
+    rings::freshen();
+}
+
+/// # Safety
+/// As poll(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn poll(
+    set: *mut libc::pollfd,
+    count: libc::nfds_t,
+    timeout: c_int,
+) -> c_int {
+    type Function = unsafe extern "C" fn(*mut libc::pollfd, libc::nfds_t, c_int) -> c_int;
+    let next = front::enter(|| {
+        // SAFETY: the caller's contract.
+        unsafe { note(set, count) };
+        POLL.get()
+    });
+    // SAFETY: the C library's, called as its caller called us. errno is its own.
+    unsafe { std::mem::transmute::<*mut c_void, Function>(next)(set, count, timeout) }
+}
+
+/// # Safety
+/// As ppoll(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ppoll(
+    set: *mut libc::pollfd,
+    count: libc::nfds_t,
+    timeout: usize,
+    mask: usize,
+) -> c_int {
+    type Function = unsafe extern "C" fn(*mut libc::pollfd, libc::nfds_t, usize, usize) -> c_int;
+    let next = front::enter(|| {
+        // SAFETY: the caller's contract.
+        unsafe { note(set, count) };
+        PPOLL.get()
+    });
+    // SAFETY: the C library's, called as its caller called us. errno is its own.
+    unsafe { std::mem::transmute::<*mut c_void, Function>(next)(set, count, timeout, mask) }
+}
