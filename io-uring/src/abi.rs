@@ -261,6 +261,7 @@ pub(crate) mod op {
     pub(crate) const OPENAT2: u8 = 28;
     pub(crate) const EPOLL_CTL: u8 = 29;
     pub(crate) const SPLICE: u8 = 30;
+    pub(crate) const REMOVE_BUFFERS: u8 = 32;
     pub(crate) const TEE: u8 = 33;
     pub(crate) const RENAMEAT: u8 = 35;
     pub(crate) const UNLINKAT: u8 = 36;

@@ -179,7 +179,7 @@ fn wait(ring: &Ring, min: u32, bounds: Bounds) -> Result<(), i32> {
     };
     flush(ring);
     // What has come meanwhile is no error.
-    if core.completions() >= min { Ok(()) } else { answer }
+    if core.completions() > 0 { Ok(()) } else { answer }
 }
 
 fn flush(ring: &Ring) {
@@ -190,9 +190,16 @@ fn flush(ring: &Ring) {
 
 fn wait_once(ring: &Ring, min: u32, bounds: Bounds) -> Result<(), i32> {
     let core = &ring.core;
+    let timeouts = core.timeouts.load(Ordering::Acquire);
+    let missing = || {
+        if core.timeouts.load(Ordering::Acquire) != timeouts {
+            return 0;
+        }
+        min.saturating_sub(core.completions())
+    };
     let wish = WaitCondition {
-        missing: &|| min.saturating_sub(core.completions()),
-        concerns: &|_| core.completions() >= min,
+        missing: &missing,
+        concerns: &|_| missing() == 0,
         gives_up: &|| core.closing.load(Ordering::Relaxed),
         mask: bounds.mask,
         restarts: false,

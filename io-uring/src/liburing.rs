@@ -291,17 +291,10 @@ pub unsafe extern "C" fn _io_uring_queue_init_params(
         // The kernel before 6.5 answers that, too.
         return EINVAL;
     }
-    let asked = params.flags;
+    // With the index array, unless the program knows that there may be none: those that were built
+    // with older headers look into it.
     // SAFETY: parameters of the caller's.
-    let mut fd = unsafe {
-        params.flags |= setup::NO_SQARRAY;
-        door::setup(entries, std::ptr::from_mut(params).addr())
-    };
-    if fd == EINVAL && asked & setup::NO_SQARRAY == 0 {
-        params.flags = asked;
-        // SAFETY: as above.
-        fd = unsafe { door::setup(entries, std::ptr::from_mut(params).addr()) };
-    }
+    let fd = unsafe { door::setup(entries, std::ptr::from_mut(params).addr()) };
     if fd < 0 {
         return fd;
     }

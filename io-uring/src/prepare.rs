@@ -174,7 +174,8 @@ impl Locked<'_> {
         (request.fd, request.flags) = (fields.fd, fields.flags & iosqe::KNOWN);
         request.plan = Plan::Nop(0);
         let Fields { opcode, flags, .. } = fields;
-        if opcode >= op::LAST || !op::is_known(opcode) || flags & !iosqe::KNOWN != 0 {
+        let known = op::is_known(opcode) || opcode == op::REMOVE_BUFFERS;
+        if opcode >= op::LAST || !known || flags & !iosqe::KNOWN != 0 {
             return Err(-libc::EINVAL);
         }
         if flags & iosqe::BUFFER_SELECT != 0 {
@@ -191,7 +192,10 @@ impl Locked<'_> {
         }
         let is_transfer = matches!(opcode, op::READ..=op::WRITE | op::READV..=op::WRITEV)
             || matches!(opcode, op::READ_FIXED..=op::WRITE_FIXED);
-        if iopoll && !is_transfer && !matches!(opcode, op::NOP | op::FILES_UPDATE) {
+        if iopoll
+            && !is_transfer
+            && !matches!(opcode, op::NOP | op::FILES_UPDATE | op::REMOVE_BUFFERS)
+        {
             return Err(-libc::EINVAL);
         }
         if fields.personality != 0 {
@@ -442,6 +446,8 @@ impl Locked<'_> {
                 }
                 Ok(Plan::Install { cloexec: op_flags & 1 == 0 })
             }
+            // No group was provided. The probe does not tell of it.
+            op::REMOVE_BUFFERS => Ok(Plan::Nop(-libc::ENOENT)),
             _ => Err(-libc::EINVAL),
         }
     }

@@ -205,6 +205,8 @@ pub(crate) struct Core {
     tail: AtomicU32,
     /// Completions that are not in the ring yet.
     extra: AtomicU32,
+    /// Completions of timeouts: any of them ends every wait.
+    pub(crate) timeouts: AtomicU32,
     armed: AtomicBool,
     ready: AtomicUsize,
     passing: AtomicBool,
@@ -303,6 +305,7 @@ impl Core {
             state: Mutex::new(state),
             tail: AtomicU32::new(0),
             extra: AtomicU32::new(0),
+            timeouts: AtomicU32::new(0),
             armed: AtomicBool::new(false),
             ready: AtomicUsize::new(0),
             passing: AtomicBool::new(false),
@@ -871,6 +874,7 @@ impl Locked<'_> {
             self.publish(cqe);
         }
         if of_timeout {
+            core.timeouts.fetch_add(1, Ordering::Release);
             return;
         }
         self.state.posted = self.state.posted.wrapping_add(1);

@@ -1,0 +1,160 @@
+#!/usr/bin/env bash
+# Runs liburing's own tests natively and on the drop-in, and prints a table: ci/liburing-suite.sh [TEST...]
+#
+# Fetches Debian's source package (nothing of it is kept in the repository), builds its tests twice, once with its own
+# library and once against ours, and runs each with a time limit. FOLDER says where (target/liburing-suite without it),
+# PROFILE which build of ours (release without it), LIMIT the seconds for each test (60). The native results are kept in
+# the folder and asked for again only if NATIVE=1. Exits with 1 if a test fails that passes natively and is not excepted.
+#
+# For ours, the tests' own system calls go through the C library's syscall(), as liburing has it on processors that it
+# does not know: with instructions of their own they would not be seen, and be left to the kernel.
+set -euo pipefail
+# shellcheck source=ci/common.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
+help_if_asked "$@"
+need cc
+need make
+need timeout
+profile="${PROFILE:-release}"
+limit="${LIMIT:-60}"
+folder="${FOLDER:-$target/liburing-suite}"
+library="$target/$profile/liburing.so"
+[[ -f "$library" ]] || die "$library is not there: cargo build -p uringlet-io-uring"
+mkdir -p -- "$folder"
+folder="$(cd -- "$folder" && pwd)"
+
+# Not of tier 1, each with its reason: such a test may fail, but must not hang or crash.
+excepted() {
+    case "$1" in
+    232c93d07b74 | accept | accept-link | accept-reuse | accept-test | connect | defer-taskrun | fc2a85cb02ef | \
+        files-exit-hang-poll | files-exit-hang-timeout | poll-link | recv-msgall | recv-msgall-stream | ring-leak2 | \
+        send_recv | shutdown | socket | socket-rw | socket-rw-eagain | socket-rw-offset | send_recvmsg | \
+        sendmsg_fs_cve | splice-sock)
+        echo "sockets are not served yet"
+        ;;
+    buf-ring | file-verify | read-write | recv-multishot | ringbuf-read | 500f9fbadef8 | d4ae271dfaae)
+        echo "provided buffers, or multishot reads, are not served yet"
+        ;;
+    msg-ring | ring-leak | across-fork | io-cancel | single-issuer | sqpoll-cancel-hang)
+        echo "rings of other processes, or MSG_RING"
+        ;;
+    sqpoll-sleep) echo "times the flag of a poller that is not there" ;;
+    nolibc) echo "makes its calls by instructions of its own: left to the kernel" ;;
+    send-zerocopy | io_uring_passthrough | iopoll | d77a67ed5f27 | empty-eownerdead) echo "needs what is refused" ;;
+    *) return 1 ;;
+    esac
+}
+
+fetch() {
+    [[ -d "$folder/source" ]] && return 0
+    local lists="$folder/apt"
+    mkdir -p -- "$lists/lists/partial" "$folder/fetch"
+    local release
+    # shellcheck disable=SC1091
+    release="$(. /etc/os-release && echo "${VERSION_CODENAME:-stable}")"
+    local mirror
+    mirror="$(grep -rhoE 'https?://[^ ]+/debian/?( |$)' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null |
+        grep -v snapshot | head -n 1 | tr -d ' ' || true)"
+    echo "deb-src ${mirror:-http://deb.debian.org/debian} $release main" >"$lists/sources.list"
+    local options=(-o "Dir::Etc::sourcelist=$lists/sources.list" -o Dir::Etc::sourceparts=/dev/null
+        -o "Dir::State::lists=$lists/lists" -o APT::Sandbox::User=root)
+    apt-get "${options[@]}" update -qq
+    (cd -- "$folder/fetch" && apt-get "${options[@]}" source -qq liburing)
+    mv -- "$folder/fetch"/liburing-*/ "$folder/source"
+}
+
+# $1: where; the rest: what is linked.
+build_tests() {
+    local to="$1" source="$2" name
+    shift 2
+    mkdir -p -- "$to"
+    for name in "${tests[@]}"; do
+        [[ -x "$to/$name" ]] && continue
+        cc -O1 -g -w -D_GNU_SOURCE -D__SANE_USERSPACE_TYPES__ -DLIBURING_BUILD_TEST -I"$source/src/include" \
+            -include "$source/config-host.h" -o "$to/$name" "$source/test/$name.c" "$source/test/helpers.c" \
+            "$@" -lpthread 2>"$to/$name.log" || echo "not built: $name ($to/$name.log)" >&2
+    done
+}
+
+# Prints: status seconds.
+run_test() {
+    local from="$1" name="$2" scratch status=0 begin end
+    [[ -x "$from/$name" ]] || {
+        echo "unbuilt 0"
+        return
+    }
+    scratch="$(mktemp -d -- "$folder/run-XXXXXX")"
+    ln -s -- "$from/exec-target" "$scratch/exec-target"
+    mkdir -- "$scratch/test"
+    ln -s -- "$from/exec-target" "$scratch/test/exec-target"
+    begin="$(date +%s.%N)"
+    (cd -- "$scratch" && timeout --kill-after=5 "$limit" env "${environment[@]}" "$from/$name") \
+        >"$from/$name.out" 2>&1 || status=$?
+    end="$(date +%s.%N)"
+    rm -rf -- "$scratch"
+    local word
+    case "$status" in
+    0) word=pass ;;
+    77) word=skip ;;
+    124 | 137) word=hang ;;
+    129 | 13? | 14?) word=crash ;;
+    *) word=fail ;;
+    esac
+    printf '%s %.1f\n' "$word" "$(echo "$end - $begin" | bc -l)"
+}
+
+fetch
+source="$folder/source"
+[[ -f "$source/config-host.h" ]] || (cd -- "$source" && ./configure >"$folder/configure.log")
+[[ -f "$source/src/liburing.a" ]] || make -s -C "$source/src" liburing.a >"$folder/make.log" 2>&1
+mirror="$folder/source-ours"
+if [[ ! -d "$mirror" ]]; then
+    cp -r -- "$source" "$mirror"
+    sed -i 's/^#if defined(__x86_64__) .*/#if 0/; s/^#elif defined(__aarch64__)/#elif 0/' "$mirror/src/syscall.h"
+fi
+mkdir -p -- "$folder/lib"
+ln -sf -- "$library" "$folder/lib/liburing.so.2"
+ln -sf -- "$library" "$folder/lib/liburing.so"
+
+mapfile -t tests < <(cd -- "$source/test" && grep -lE '(^|[^_a-z])main\(' -- *.c | sed 's/\.c$//' | sort)
+build_tests "$folder/native" "$source" "$source/src/liburing.a"
+build_tests "$folder/ours" "$mirror" -L"$folder/lib" -luring
+
+chosen=("$@")
+((${#chosen[@]})) || chosen=("${tests[@]}")
+declare -A count=()
+failed=()
+printf '%-24s %-14s %-14s %s\n' test native drop-in verdict
+for name in "${chosen[@]}"; do
+    [[ "$name" == exec-target ]] && continue
+    environment=()
+    kept="$folder/native/$name.result"
+    [[ -s "$kept" && -z "${NATIVE-}" ]] || run_test "$folder/native" "$name" >"$kept"
+    read -r native native_time <"$kept"
+    environment=("LD_LIBRARY_PATH=$folder/lib" "LD_PRELOAD=$folder/lib/liburing.so.2")
+    read -r ours ours_time < <(run_test "$folder/ours" "$name")
+    reason=
+    case "$native/$ours" in
+    pass/pass) verdict=pass ;;
+    skip/skip | pass/skip | skip/pass) verdict=skip ;;
+    */crash | */hang) verdict=FAIL ;;
+    pass/* | skip/*) verdict=FAIL ;;
+    *) verdict=native ;;
+    esac
+    if [[ "$native" == "$ours" && "$native" != pass && "$native" != skip ]]; then verdict=native; fi
+    if reason="$(excepted "$name")"; then
+        if [[ "$verdict" == FAIL && "$ours" == fail ]]; then verdict=excepted; fi
+    fi
+    [[ "$verdict" != FAIL ]] || failed+=("$name")
+    count[$verdict]=$((${count[$verdict]-0} + 1))
+    [[ "$verdict" == excepted ]] || reason=
+    printf '%-24s %-5s %6s s %-5s %6s s %s%s\n' "$name" "$native" "$native_time" "$ours" "$ours_time" \
+        "$verdict" "${reason:+ ($reason)}"
+done
+echo
+printf 'pass %s, skip %s, excepted %s, not passed natively either %s, fail %s\n' "${count[pass]-0}" "${count[skip]-0}" \
+    "${count[excepted]-0}" "${count[native]-0}" "${count[FAIL]-0}"
+if ((${#failed[@]})); then
+    echo "failed: ${failed[*]}"
+    exit 1
+fi
