@@ -33,6 +33,9 @@ pub(crate) fn find(fd: i32, registered: bool) -> Result<Pinned<'static, Ring>, i
     if rings::is_inherited(fd) && sys::is_open(fd) {
         return Err(-libc::EINVAL);
     }
+    if let Some(ring) = rings::recognise(fd) {
+        return Ok(ring);
+    }
     Err(0)
 }
 
@@ -50,7 +53,8 @@ pub(crate) fn not_ours(answer: i32, fd: i32) -> i32 {
 /// # Safety
 /// As the call.
 pub(crate) unsafe fn enter(fd: i32, count: u32, min: u32, flags: u32, arg: [usize; 2]) -> i32 {
-    let ring = match find(fd, flags & enter::REGISTERED_RING != 0) {
+    let registered = flags & enter::REGISTERED_RING != 0 && flags & !enter::KNOWN == 0;
+    let ring = match find(fd, registered) {
         Ok(ring) => ring,
         Err(0) => {
             // SAFETY: the caller's contract.

@@ -171,7 +171,9 @@ impl Memory {
         flags: i32,
         offset: u64,
     ) -> isize {
-        let (from, whole) = match offset {
+        /// What the kernel looks at.
+        const MASK: u64 = 0xf800_0000;
+        let (from, whole) = match offset & MASK {
             OFF_SQ_RING | OFF_CQ_RING => (self.rings, self.rings_len),
             OFF_SQES => (self.sqes, self.sqes_len),
             _ => return -(libc::ENOMEM as isize),

@@ -102,6 +102,7 @@ impl Match {
 struct Fields {
     opcode: u8,
     flags: u8,
+    ioprio: u16,
     fd: i32,
     off: u64,
     addr: u64,
@@ -119,6 +120,7 @@ impl Fields {
         Self {
             opcode: raw[0] as u8,
             flags: (raw[0] >> 8) as u8,
+            ioprio: (raw[0] >> 16) as u16,
             fd: (raw[0] >> 32) as i32,
             off: raw[1],
             addr: raw[2],
@@ -192,6 +194,7 @@ impl Locked<'_> {
         }
         let is_transfer = matches!(opcode, op::READ..=op::WRITE | op::READV..=op::WRITEV)
             || matches!(opcode, op::READ_FIXED..=op::WRITE_FIXED);
+        check_priority(fields.ioprio, is_transfer)?;
         if iopoll
             && !is_transfer
             && !matches!(opcode, op::NOP | op::FILES_UPDATE | op::REMOVE_BUFFERS)
@@ -552,6 +555,9 @@ impl Locked<'_> {
                     let open = sys::is_open(sqe.fd);
                     return Some(if open { -libc::EOPNOTSUPP } else { -libc::EBADF });
                 }
+                if let Some(result) = self.transfer_now(at, &sqe) {
+                    return Some(result);
+                }
                 let request = self.request(at);
                 request.plan = Plan::Engine(sqe, None);
                 request.stage = Stage::Ready;
@@ -595,6 +601,24 @@ impl Locked<'_> {
             }
             Plan::Install { cloexec } => Some(sys::duplicate(self.number(at), cloexec)),
         }
+    }
+
+    /// A transfer that is not to wait, and does not: buffered, with RWF_NOWAIT.
+    fn transfer_now(&mut self, at: u32, sqe: &Sqe) -> Option<i32> {
+        let is_write = match sqe.opcode {
+            op::READ | op::READV => false,
+            op::WRITE | op::WRITEV => true,
+            _ => return None,
+        };
+        if sqe.op_flags & libc::RWF_NOWAIT as u32 == 0
+            || sys::status_flags(sqe.fd) & libc::O_DIRECT != 0
+        {
+            return None;
+        }
+        let whole = [libc::iovec { iov_base: sqe.addr as *mut _, iov_len: sqe.len as usize }];
+        let is_vectored = matches!(sqe.opcode, op::READV | op::WRITEV);
+        let parts = if is_vectored { &self.request(at).iov[..] } else { &whole };
+        Some(sys::transfer(sqe.fd, is_write, parts, sqe.off, sqe.op_flags))
     }
 
     /// Takes the registered file that a request names.
@@ -887,11 +911,14 @@ impl Locked<'_> {
         let reachable = |stage: Stage| {
             matches!(stage, Stage::Ready | Stage::Engine | Stage::Poll(_) | Stage::Timer(_))
         };
-        let mut found: Vec<(u32, u32)> = self
-            .live()
-            .filter(|(at, request)| *at != except && reachable(request.stage) && what.is(request))
-            .map(|(at, request)| (request.generation, at))
-            .collect();
+        let is_meant = |(at, request): &(u32, &Request)| {
+            *at != except && reachable(request.stage) && what.is(request)
+        };
+        if !what.is_for_all() {
+            return self.live().find(is_meant).map(|(at, _)| at).into_iter().collect();
+        }
+        let mut found: Vec<(u32, u32)> =
+            self.live().filter(is_meant).map(|(at, request)| (request.generation, at)).collect();
         found.sort_unstable();
         found.into_iter().map(|(_, at)| at).collect()
     }
@@ -942,6 +969,19 @@ impl Locked<'_> {
             }
         }
         (done, keys)
+    }
+}
+
+/// A class and level of ioprio_set(2), which this thread may use; of transfers only.
+fn check_priority(priority: u16, is_transfer: bool) -> Result<(), i32> {
+    const REALTIME: u16 = 1;
+    match (priority >> 13, priority & 0x1fff) {
+        (0, 0) => Ok(()),
+        _ if !is_transfer => Err(-libc::EINVAL),
+        (2..=3, _) => Ok(()),
+        (REALTIME, _) if uringlet::front::may_use_priority(priority as i16) => Ok(()),
+        (REALTIME, _) => Err(-libc::EPERM),
+        _ => Err(-libc::EINVAL),
     }
 }
 

@@ -26,7 +26,8 @@ const BUFFER_MAX: u64 = 1 << 30;
 /// # Safety
 /// As the call.
 pub(crate) unsafe fn register(fd: i32, opcode: u32, arg: usize, count: u32) -> i32 {
-    let registered = opcode & reg::USE_REGISTERED_RING != 0;
+    let number = opcode & !reg::USE_REGISTERED_RING;
+    let registered = opcode != number && number <= reg::BPF_FILTER;
     let ring = match find(fd, registered) {
         Ok(ring) => ring,
         Err(0) => {
@@ -35,8 +36,10 @@ pub(crate) unsafe fn register(fd: i32, opcode: u32, arg: usize, count: u32) -> i
         }
         Err(errno) => return errno,
     };
-    let opcode = opcode & !reg::USE_REGISTERED_RING;
-    match act(&ring, opcode, arg, count) {
+    if number > reg::BPF_FILTER {
+        return -libc::EINVAL;
+    }
+    match act(&ring, number, arg, count) {
         Ok(answer) => answer,
         Err(errno) => errno,
     }
@@ -153,9 +156,8 @@ fn act_locked(locked: &mut Locked<'_>, opcode: u32, arg: usize, count: u32) -> R
             }
             let mut list = Vec::new();
             user::read_array(arg, count as usize, &mut list)?;
-            // With none of them, nothing is restricted.
+            // With none of them, nothing is allowed.
             locked.restrictions = Restrictions::read(&list)?;
-            locked.restrictions.any = count > 0;
             Ok(0)
         }
         reg::ENABLE_RINGS => {

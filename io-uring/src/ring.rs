@@ -750,9 +750,11 @@ impl Locked<'_> {
         let request = self.request(at);
         let failed = match request.opcode {
             op::TIMEOUT => {
-                let Plan::Timeout(timing) = &request.plan else { return };
-                result < 0
-                    && !(result == -libc::ETIME && timing.flags & abi::timeout::ETIME_SUCCESS != 0)
+                let asked = match &request.plan {
+                    Plan::Timeout(timing) => timing.flags & abi::timeout::ETIME_SUCCESS != 0,
+                    _ => false,
+                };
+                result < 0 && !(result == -libc::ETIME && asked)
             }
             op::LINK_TIMEOUT => false,
             _ => result < 0 || request.expected >= 0 && result != request.expected,

@@ -6,14 +6,14 @@ use std::cell::RefCell;
 use std::ops::RangeInclusive;
 use std::ptr::{from_ref, null_mut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use uringlet::front::{self, Ends, Instance, WaitCondition};
 use uringlet::table::{Pages, Pinned, Removed, Table};
 
 use crate::ring::{self, Core};
-use crate::service;
+use crate::{service, sys};
 
 /// Numbers in one part of the map, and parts.
 const PART: usize = 1024;
@@ -26,8 +26,10 @@ uringlet::at_load!(uringlet::table::prepare_readers);
 pub(crate) struct Ring {
     pub(crate) core: Arc<Core>,
     pub(crate) instance: Arc<Instance>,
-    /// The number that the program has, or -1 once it was closed.
-    fd: AtomicI32,
+    /// Numbers that the program has for it.
+    numbers: AtomicU32,
+    /// What `/proc/self/fdinfo` says of its eventfd.
+    id: u64,
     /// Threads that have registered it.
     registered: AtomicU32,
     pages: std::sync::Mutex<Option<Pages>>,
@@ -123,6 +125,34 @@ pub(crate) fn is_inherited(fd: i32) -> bool {
     std::iter::successors(first, |rings| rings.inherited).any(|rings| rings.handle(fd).is_some())
 }
 
+/// A descriptor has another number now (dup(2)): if it is a ring's, that finds the ring, too.
+pub(crate) fn duplicated(fd: i32, other: i32) {
+    let Some(rings) = rings() else { return };
+    let Some(handle) = rings.handle(fd).filter(|_| other >= 0) else { return };
+    let Some(ring) = rings.table.get(handle) else { return };
+    if let Some(place) = rings.place_or_new(other) {
+        ring.numbers.fetch_add(1, Ordering::SeqCst);
+        place.store(handle, Ordering::Release);
+    }
+}
+
+/// A number that no call has told of may be a ring's all the same: a copy of its descriptor.
+pub(crate) fn recognise(fd: i32) -> Option<Pinned<'static, Ring>> {
+    let rings = rings()?;
+    let id = sys::eventfd_id(fd)?;
+    let mut found = None;
+    rings.table.each(|ring| {
+        if ring.id == id {
+            found = ring.pages.lock().ok().and_then(|pages| pages.as_ref().map(Pages::address));
+        }
+    });
+    let handle = found?;
+    let ring = rings.table.get(handle)?;
+    ring.numbers.fetch_add(1, Ordering::SeqCst);
+    rings.place_or_new(fd)?.store(handle, Ordering::Release);
+    Some(ring)
+}
+
 /// Makes a ring findable under its descriptor.
 pub(crate) fn publish(fd: i32, core: Arc<Core>, instance: Arc<Instance>) -> Result<(), i32> {
     let rings = rings_or_new()?;
@@ -132,7 +162,8 @@ pub(crate) fn publish(fd: i32, core: Arc<Core>, instance: Arc<Instance>) -> Resu
     let ring = Ring {
         core,
         instance,
-        fd: AtomicI32::new(fd),
+        numbers: AtomicU32::new(1),
+        id: sys::eventfd_id(fd).unwrap_or(u64::MAX),
         registered: AtomicU32::new(0),
         pages: std::sync::Mutex::new(Some(pages)),
     };
@@ -191,12 +222,12 @@ pub(crate) fn before_close(fds: &RangeInclusive<i32>, _: Ends) {
 
 /// The program has closed a ring's descriptor.
 fn closed(rings: &Rings, handle: usize) {
-    let is_registered = {
+    let is_last = {
         let Some(ring) = rings.table.get(handle) else { return };
-        ring.fd.store(-1, Ordering::SeqCst);
-        ring.registered.load(Ordering::SeqCst) > 0
+        let left = ring.numbers.fetch_sub(1, Ordering::SeqCst) - 1;
+        left == 0 && ring.registered.load(Ordering::SeqCst) == 0
     };
-    if !is_registered {
+    if is_last {
         remove(rings, handle);
     }
 }
@@ -298,7 +329,7 @@ pub(crate) fn unregister(index: u32) -> Result<(), i32> {
     let is_last = {
         let Some(ring) = rings.table.get(handle) else { return Ok(()) };
         let left = ring.registered.fetch_sub(1, Ordering::SeqCst) - 1;
-        left == 0 && ring.fd.load(Ordering::SeqCst) < 0
+        left == 0 && ring.numbers.load(Ordering::SeqCst) == 0
     };
     if is_last {
         remove(rings, handle);

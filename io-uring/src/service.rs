@@ -35,7 +35,8 @@ struct Group {
     fd: i32,
     copy: Option<OwnDescriptor>,
     watch: Watch,
-    members: Vec<Member>,
+    /// By ring and request.
+    members: HashMap<(usize, u64), Arc<Core>>,
 }
 
 #[derive(Debug, Default)]
@@ -125,12 +126,11 @@ pub(crate) struct Poll(u64);
 pub(crate) fn watch(fd: i32, watch: Watch, core: &Arc<Core>, key: u64) -> Result<Poll, i32> {
     let service = of_this_process();
     let mut state = service.lock();
-    let member = (Arc::clone(core), key);
     if !watch.multi
         && let Some(&token) = state.open.get(&(fd, watch))
         && let Some(group) = state.groups.get_mut(&token)
     {
-        group.members.push(member);
+        group.members.insert((Arc::as_ptr(core).addr(), key), Arc::clone(core));
         return Ok(Poll(token));
     }
     let epoll = state.epoll()?;
@@ -157,7 +157,9 @@ pub(crate) fn watch(fd: i32, watch: Watch, core: &Arc<Core>, key: u64) -> Result
     if !watch.multi {
         state.open.insert((fd, watch), token);
     }
-    state.groups.insert(token, Group { fd: registered, copy, watch, members: vec![member] });
+    let member = ((Arc::as_ptr(core).addr(), key), Arc::clone(core));
+    let members = HashMap::from([member]);
+    state.groups.insert(token, Group { fd: registered, copy, watch, members });
     service.groups.store(state.groups.len(), Ordering::Relaxed);
     if !state.alive {
         service.look_again(state);
@@ -170,10 +172,7 @@ pub(crate) fn unwatch(poll: Poll, key: u64, core: &Core) {
     let Some(service) = current() else { return };
     let mut state = service.lock();
     let Some(group) = state.groups.get_mut(&poll.0) else { return };
-    let is_it = |member: &Member| member.1 == key && std::ptr::eq(&*member.0, core);
-    if let Some(at) = group.members.iter().position(is_it) {
-        group.members.swap_remove(at);
-    }
+    let _one = group.members.remove(&(std::ptr::from_ref(core).addr(), key));
     if group.members.is_empty() {
         state.remove(poll.0);
         service.groups.store(state.groups.len(), Ordering::Relaxed);
@@ -320,7 +319,7 @@ impl Service {
                 }
             }
         };
-        for (core, key) in members {
+        for ((_, key), core) in members {
             core.on_poll(key, seen);
         }
     }

@@ -94,6 +94,12 @@ pub(crate) fn eventfd() -> i32 {
     unsafe { call!(eventfd2, 0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) as i32 }
 }
 
+/// The number that the kernel has for an eventfd. `None`: it is none, or /proc does not say.
+pub(crate) fn eventfd_id(fd: i32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("eventfd-id:"))?.trim().parse().ok()
+}
+
 /// Adds 1 to an eventfd that is not blocking.
 pub(crate) fn eventfd_set(fd: i32) {
     let one = 1u64;
@@ -106,6 +112,25 @@ pub(crate) fn eventfd_clear(fd: i32) {
     let mut n = 0u64;
     // SAFETY: as above.
     unsafe { call!(read, fd, &raw mut n, 8) };
+}
+
+/// preadv2(2) or pwritev2(2); the offset -1 is the file position.
+pub(crate) fn transfer(
+    fd: i32,
+    write: bool,
+    parts: &[libc::iovec],
+    offset: u64,
+    flags: u32,
+) -> i32 {
+    let (at, count) = (parts.as_ptr(), parts.len());
+    // SAFETY: the kernel checks the buffers, which are the program's.
+    unsafe {
+        if write {
+            call!(pwritev2, fd, at, count, offset, 0, flags) as i32
+        } else {
+            call!(preadv2, fd, at, count, offset, 0, flags) as i32
+        }
+    }
 }
 
 pub(crate) fn close(fd: i32) -> i32 {

@@ -28,7 +28,7 @@ extern "C" fn find_next() {
     for next in [&EPOLL_WAIT, &EPOLL_PWAIT, &EPOLL_PWAIT2, &EPOLL_CTL, &POLL, &PPOLL] {
         next.find();
     }
-    for next in [&SELECT, &PSELECT] {
+    for next in [&SELECT, &PSELECT, &DUP] {
         next.find();
     }
 }
@@ -226,6 +226,20 @@ pub(crate) unsafe fn map(
     }
     // SAFETY: as the caller called us.
     unsafe { sys::mmap(at, len, prot, flags, fd, offset) }
+}
+
+static DUP: Next = Next::new(c"dup");
+
+/// # Safety
+/// As dup(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    type Function = unsafe extern "C" fn(c_int) -> c_int;
+    let next = front::enter(|| DUP.get());
+    // SAFETY: the C library's, called as its caller called us. errno is its own.
+    let other = unsafe { std::mem::transmute::<*mut c_void, Function>(next)(fd) };
+    front::enter(|| rings::duplicated(fd, other));
+    other
 }
 
 static EPOLL_CTL: Next = Next::new(c"epoll_ctl");

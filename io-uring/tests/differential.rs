@@ -1,0 +1,39 @@
+//! The same C programs on the kernel's io_uring and on the library: equal output. Where the kernel
+//! refuses io_uring, only that they end well on the library.
+
+use support::{compile, has_io_uring, run, skipped};
+
+mod support;
+
+fn same(test: &str, source: &str) {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let Some(program) = compile(test, source, folder.path()) else { return };
+    let program = program.to_str().expect("text");
+    let on = |ours| {
+        let output = run(program, &[], folder.path(), ours);
+        let [out, error] =
+            [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+        assert!(output.status.success(), "{source}, ours: {ours}: {}\n{out}{error}", output.status);
+        out
+    };
+    let ours = on(true);
+    assert!(ours.lines().count() > 3, "{ours}");
+    if has_io_uring() {
+        assert_eq!(on(false), ours, "the kernel's (left) and ours");
+    } else {
+        skipped(test, "io_uring is refused here: not compared");
+    }
+}
+
+macro_rules! programs {
+    ($($name:ident)*) => {
+        $(
+            #[test]
+            fn $name() {
+                same(stringify!($name), concat!(stringify!($name), ".c"));
+            }
+        )*
+    };
+}
+
+programs! { basics by_number cancels chains files names overflow polls setup timeouts }

@@ -1,0 +1,106 @@
+//! Programs of the distribution, unchanged, on the library.
+
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use support::{run, skipped};
+use uringlet::stats::{Region, Snapshot};
+
+mod support;
+
+struct House {
+    folder: tempfile::TempDir,
+    counters: Region,
+}
+
+impl House {
+    fn new() -> Self {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+        Self { folder, counters: Region::create().expect("memory") }
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) -> String {
+        let stats = format!("URINGLET_STATS={}", self.counters.path().display());
+        let all = [&[stats.as_str(), program], arguments].concat();
+        let output = run("env", &all, self.path(), true);
+        let [out, error] =
+            [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+        let missing = output.status.code() == Some(127);
+        let hint = if missing { " (it is missing: run ci/setup.sh)" } else { "" };
+        assert!(output.status.success(), "{program}: {}{hint}\n{out}{error}", output.status);
+        out
+    }
+
+    fn counted(&self) -> Snapshot {
+        self.counters.snapshot()
+    }
+
+    /// A disk image, unless the file system takes no direct I/O, which is said aloud.
+    fn disk(&self, test: &str) -> bool {
+        let path = self.path().join("disk");
+        std::fs::write(&path, vec![7; 16 << 20]).expect("written");
+        let mut options = std::fs::OpenOptions::new();
+        let direct = options.read(true).custom_flags(libc::O_DIRECT).open(&path).is_ok();
+        if !direct {
+            skipped(test, "no direct I/O on this file system");
+        }
+        direct
+    }
+}
+
+#[test]
+fn qemu_img_bench_reads_and_writes() {
+    let house = House::new();
+    if !house.disk("qemu_img_bench_reads_and_writes") {
+        return;
+    }
+    let bench = ["bench", "-f", "raw", "-t", "none", "-i", "io_uring", "-c", "2000", "-s", "4096"];
+    let mut expected = 0;
+    for depth in ["1", "8", "64"] {
+        for more in [&[][..], &["-w"], &["-w", "--flush-interval=64"]] {
+            house.run("qemu-img", &[&bench[..], &["-d", depth], more, &["disk"]].concat());
+            expected += 2000;
+            let counted = house.counted();
+            assert!(counted.reads + counted.writes >= expected, "{more:?}: {counted:?}");
+        }
+    }
+    assert_eq!(house.counted().errors, 0);
+}
+
+#[test]
+fn qemu_io_patterns_and_convert() {
+    let house = House::new();
+    if !house.disk("qemu_io_patterns_and_convert") {
+        return;
+    }
+    let options = "driver=file,aio=io_uring,filename=disk";
+    let commands = [
+        "aio_write -P 11 0 1M",
+        "aio_write -P 12 1M 64k",
+        "aio_flush",
+        "read -P 11 0 1M",
+        "read -P 12 1M 64k",
+        "read -P 7 2M 1M",
+    ];
+    let commands: Vec<&str> = commands.iter().flat_map(|command| ["-c", command]).collect();
+    let out = house.run("qemu-io", &[&["--image-opts", options][..], &commands].concat());
+    assert!(!out.contains("Pattern verification failed"), "{out}");
+    let convert = ["convert", "-t", "none", "-T", "none", "--image-opts", options, "-O", "raw"];
+    house.run("qemu-img", &[&convert[..], &["copy"]].concat());
+    let read = |name| std::fs::read(house.path().join(name)).expect("it is there");
+    assert!(read("disk") == read("copy"), "the copy differs");
+    assert!(house.counted().requests() > 20);
+}
+
+/// Its calls come through `syscall()`.
+#[test]
+fn stress_ng_io_uring_verifies() {
+    let house = House::new();
+    house.run("stress-ng", &["--io-uring", "2", "--verify", "--timeout", "3", "--temp-path", "."]);
+    let counted = house.counted();
+    assert!(counted.contexts >= 2 && counted.requests() > 100, "{counted:?}");
+}
