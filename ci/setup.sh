@@ -31,6 +31,7 @@ missing() {
     has_header stdio.h || echo libc6-dev
     # Brings the library itself, whatever its package is called here.
     has_header libaio.h || echo libaio-dev
+    has_header liburing.h || echo liburing-dev
     command -v objdump >/dev/null && command -v readelf >/dev/null || echo binutils
     command -v fio >/dev/null || echo fio
     command -v qemu-img >/dev/null && command -v qemu-io >/dev/null || echo qemu-utils

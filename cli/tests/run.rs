@@ -15,7 +15,7 @@ fn uringlet() -> Command {
     Command::new(assert_cmd::cargo::cargo_bin!("uringlet"))
 }
 
-const DROP_INS: [&str; 2] = ["libaio.so", "libposix_aio.so"];
+const DROP_INS: [&str; 3] = ["libaio.so", "libposix_aio.so", "liburing.so"];
 
 /// A folder with a copy of the command and, beside it, empty drop-ins.
 struct Installation(tempfile::TempDir);

@@ -14,17 +14,20 @@ pub enum DropIn {
     Libaio,
     /// The C library's aio_read, aio_write and so on
     PosixAio,
+    /// liburing's functions, and io_uring's system calls made through syscall(2)
+    IoUring,
 }
 
 impl DropIn {
     /// In the order in which they are preloaded.
-    pub const ALL: [Self; 2] = [Self::Libaio, Self::PosixAio];
+    pub const ALL: [Self; 3] = [Self::Libaio, Self::PosixAio, Self::IoUring];
 
     /// The file that cargo makes of its crate.
     pub fn file_name(self) -> &'static str {
         match self {
             Self::Libaio => "libaio.so",
             Self::PosixAio => "libposix_aio.so",
+            Self::IoUring => "liburing.so",
         }
     }
 }

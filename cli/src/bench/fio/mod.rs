@@ -53,6 +53,11 @@ struct Way {
     ours: Option<(DropIn, Engine)>,
 }
 
+/// The drop-ins that serve an engine of fio's, with its name. Its io_uring engine makes its calls by
+/// instructions of its own.
+const OF_FIO: [(DropIn, &str); 2] =
+    [(DropIn::Libaio, "libaio"), (DropIn::PosixAio, "posixaio")];
+
 impl Way {
     /// Those of the engines that the user chose; of the job files' own engines, if nothing was
     /// chosen.
@@ -61,7 +66,7 @@ impl Way {
         for &engine in chosen {
             ways.extend(match engine.is_native() {
                 true => vec![Self { ioengine: engine.name().into(), ours: None }],
-                false => DropIn::ALL.map(|drop_in| Self::of(drop_in, engine)).to_vec(),
+                false => OF_FIO.map(|(drop_in, _)| Self::of(drop_in, engine)).to_vec(),
             });
         }
         let natives = ways.iter().filter(|way| way.ours.is_none()).count();
@@ -75,11 +80,9 @@ impl Way {
     }
 
     fn of(drop_in: DropIn, engine: Engine) -> Self {
-        let ioengine = match drop_in {
-            DropIn::Libaio => "libaio",
-            DropIn::PosixAio => "posixaio",
-        };
-        Self { ioengine: ioengine.into(), ours: Some((drop_in, engine)) }
+        let found = OF_FIO.iter().find(|(one, _)| *one == drop_in);
+        let (_, ioengine) = found.expect("one of fio's");
+        Self { ioengine: (*ioengine).into(), ours: Some((drop_in, engine)) }
     }
 
     /// fio's engine.

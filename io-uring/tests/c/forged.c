@@ -1,0 +1,79 @@
+/* Random bytes all over a ring's memory while another thread enters it. */
+#define _GNU_SOURCE
+#include "common.h"
+#include <pthread.h>
+#include <sys/mman.h>
+
+static struct io_uring ring;
+static volatile int over;
+static unsigned long long state = 88172645463325252ull;
+
+static unsigned long long next(unsigned long long *from)
+{
+    *from ^= *from << 13;
+    *from ^= *from >> 7;
+    *from ^= *from << 17;
+    return *from;
+}
+
+static void *scribble(void *unused)
+{
+    unsigned long long mine = 4711;
+    (void)unused;
+    while (!over) {
+        unsigned char *rings = ring.sq.ring_ptr, *sqes = (unsigned char *)ring.sq.sqes;
+        rings[next(&mine) % 64] = next(&mine);
+        rings[next(&mine) % ring.sq.ring_sz] = next(&mine);
+        sqes[next(&mine) % (64 * 8)] = next(&mine);
+    }
+    return NULL;
+}
+
+/* A drain that waits for ever ends what a ring does: there are many rings. */
+static void one_ring(char *page)
+{
+    pthread_t thread;
+    MUST(io_uring_queue_init(8, &ring, IORING_SETUP_SUBMIT_ALL) == 0);
+    over = 0;
+    unsigned *tail = ring.sq.ktail, *head = ring.cq.khead;
+    MUST(pthread_create(&thread, NULL, scribble, NULL) == 0);
+    for (int lap = 0; lap < 200; lap++) {
+        struct io_uring_sqe *sqe = &ring.sq.sqes[lap % 8];
+        for (int at = 0; at < 8; at++)
+            ((unsigned long long *)sqe)[at] = next(&state);
+        /* Neither names that may hang, nor addresses that are somebody's, nor descriptors. */
+        static const unsigned char some[] = { IORING_OP_NOP, IORING_OP_READV, IORING_OP_POLL_ADD, IORING_OP_TIMEOUT,
+            IORING_OP_TIMEOUT_REMOVE, IORING_OP_ASYNC_CANCEL, IORING_OP_LINK_TIMEOUT, IORING_OP_POLL_REMOVE,
+            IORING_OP_FSYNC, IORING_OP_READ_FIXED, IORING_OP_FILES_UPDATE };
+        sqe->opcode = some[next(&state) % sizeof some];
+        sqe->fd = -1;
+        sqe->addr = (unsigned long long)page;
+        sqe->flags &= IOSQE_IO_LINK | IOSQE_IO_HARDLINK | IOSQE_IO_DRAIN | IOSQE_CQE_SKIP_SUCCESS;
+        *tail += 1 + next(&state) % 3;
+        if (next(&state) % 2)
+            *head += next(&state) % 4;
+        struct io_uring_getevents_arg arg = { .ts = (unsigned long long)&(struct __kernel_timespec){ 0, 1000 } };
+        io_uring_enter2(ring.ring_fd, next(&state) % 9, next(&state) % 3, IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG,
+                        (void *)&arg, sizeof arg);
+    }
+    over = 1;
+    MUST(pthread_join(thread, NULL) == 0);
+    io_uring_queue_exit(&ring);
+}
+
+int main(void)
+{
+    char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    MUST(page != MAP_FAILED);
+    for (int at = 0; at < 300; at++)
+        one_ring(page);
+    /* And another one works. */
+    MUST(io_uring_queue_init(8, &ring, 0) == 0);
+    struct io_uring_sqe *sqe = entry(&ring, 1);
+    io_uring_prep_nop(sqe);
+    MUST(io_uring_submit_and_wait(&ring, 1) == 1);
+    completions(&ring, "nop", 1);
+    io_uring_queue_exit(&ring);
+    printf("done\n");
+    return 0;
+}

@@ -1,0 +1,37 @@
+//! A ring whose memory the program scribbles over, forks, and programs that are seen only by half:
+//! errors of the program, and no faults of the library.
+
+use support::{compile, run};
+
+mod support;
+
+fn ends_well(test: &str, source: &str) {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let Some(program) = compile(test, source, folder.path()) else { return };
+    let output = run(program.to_str().expect("text"), &[], folder.path(), true);
+    let [out, error] =
+        [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+    assert!(output.status.success(), "{source}: {}\n{out}{error}", output.status);
+    assert!(out.ends_with("done\n"), "{out}{error}");
+}
+
+#[test]
+fn scribbled_memory_faults_nobody() {
+    ends_well("scribbled_memory_faults_nobody", "forged.c");
+}
+
+#[test]
+fn the_child_of_a_fork_is_refused_and_may_have_rings_of_its_own() {
+    ends_well("the_child_of_a_fork_is_refused_and_may_have_rings_of_its_own", "fork.c");
+}
+
+#[test]
+fn a_program_with_calls_of_its_own_is_left_to_the_kernel() {
+    if !support::has_io_uring() {
+        return support::skipped(
+            "a_program_with_calls_of_its_own_is_left_to_the_kernel",
+            "io_uring is refused here",
+        );
+    }
+    ends_well("a_program_with_calls_of_its_own_is_left_to_the_kernel", "raw_enter.c");
+}
