@@ -152,7 +152,10 @@ unsafe fn get_cqe(ring: &mut Uring, out: *mut *mut Cqe, wait: &Wait) -> c_int {
     loop {
         let mut flags = wait.flags;
         // SAFETY: the callers' contract.
-        let (cqe, ready) = unsafe { (ring.peek(), ring.ready()) };
+        let ready = unsafe { ring.ready() };
+        // Of the same look: one that comes in between is for the next.
+        // SAFETY: as above.
+        let cqe = if ready == 0 { null_mut() } else { unsafe { ring.peek() } };
         let mut error = 0;
         let mut needs = false;
         if cqe.is_null() && wait.min == 0 && submit == 0 {
