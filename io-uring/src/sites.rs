@@ -93,15 +93,10 @@ fn has_site(text: &[u8]) -> bool {
 
 #[cfg(target_arch = "x86_64")]
 fn find(text: &[u8], what: &[u8; 5]) -> Option<usize> {
-    let mut from = 0;
-    loop {
-        // The second byte is the rarer one.
-        let at = from + text.get(from..)?.iter().position(|&byte| byte == what[1])?;
-        if at > 0 && text[at - 1..].starts_with(what) {
-            return Some(at - 1);
-        }
-        from = at + 1;
-    }
+    let (at, needle) = (text.as_ptr().cast::<c_void>(), what.as_ptr().cast());
+    // SAFETY: both are slices.
+    let found = unsafe { libc::memmem(at, text.len(), needle, what.len()) };
+    (!found.is_null()).then(|| found.addr() - at.addr())
 }
 
 #[cfg(all(test, target_arch = "x86_64"))]

@@ -93,7 +93,7 @@ fn qemu_io_patterns_and_convert() {
     house.run("qemu-img", &[&convert[..], &["copy"]].concat());
     let read = |name| std::fs::read(house.path().join(name)).expect("it is there");
     assert!(read("disk") == read("copy"), "the copy differs");
-    assert!(house.counted().requests() > 20);
+    assert!(house.counted().requests() >= 10, "{:?}", house.counted());
 }
 
 /// Its calls come through `syscall()`.

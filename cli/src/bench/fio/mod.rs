@@ -55,8 +55,7 @@ struct Way {
 
 /// The drop-ins that serve an engine of fio's, with its name. Its io_uring engine makes its calls by
 /// instructions of its own.
-const OF_FIO: [(DropIn, &str); 2] =
-    [(DropIn::Libaio, "libaio"), (DropIn::PosixAio, "posixaio")];
+const OF_FIO: [(DropIn, &str); 2] = [(DropIn::Libaio, "libaio"), (DropIn::PosixAio, "posixaio")];
 
 impl Way {
     /// Those of the engines that the user chose; of the job files' own engines, if nothing was
