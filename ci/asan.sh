@@ -18,7 +18,12 @@ export ASAN_OPTIONS="${ASAN_OPTIONS:-detect_stack_use_after_return=1:detect_leak
 export URINGLET_STORM="${URINGLET_STORM:-20000}"
 export CARGO_TARGET_DIR="$target/asan"
 log="$(mktemp)"
-trap 'rm -f -- "$log"' EXIT
+known="$(mktemp)"
+trap 'rm -f -- "$log" "$known"' EXIT
+# Request slots lie in mapped memory, where the heap check does not look: what a slot keeps for its
+# next request counts as lost.
+echo 'leak:uringlet::exec::copy_in' >"$known"
+export LSAN_OPTIONS="${LSAN_OPTIONS:-suppressions=$known:print_suppressions=0}"
 cargo +nightly test --target "$host" -p uringlet --features faulty,tokio,futures-io,bytes \
     "${tests[@]}" |& tee -- "$log"
 grep -q '^test result: ok\. [1-9]' "$log" || die "no test has run"

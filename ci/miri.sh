@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs tests under Miri, which finds undefined behaviour: ci/miri.sh [--quick | TEST…]
 #
-# First those of the queues, the request slots and the small protocols, each with several schedules.
+# First those of the queues, the request slots, the small protocols and awaited operations, each
+# with several schedules.
 # Then the whole engine, on the stress test of the conformance suite and those tests of its
 # operations that need no more of the kernel than its stand-in has (core/src/sys/miri.rs).
 # With --quick one schedule of each; with TESTs, only those of the library's own tests.
@@ -14,7 +15,8 @@ seeds=4
 [[ "${1-}" != --quick ]] || { seeds=1 && shift; }
 words=("$@")
 ((${#words[@]})) ||
-    words=(queue:: request:: zeros:: baton:: flight:: mailbox:: readers:: reaper:: seats:: syncs::)
+    words=(queue:: request:: zeros:: baton:: flight:: mailbox:: readers:: reaper:: seats:: syncs::
+        fake:: fs::wakers::)
 command -v rustup >/dev/null || die "rustup is missing"
 rustup component add --toolchain nightly miri rust-src
 cd -- "$root"

@@ -9,11 +9,12 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use super::engine::Engine;
 use super::flight::Claim;
 use super::wakers;
 use crate::board::Sink;
 use crate::config::{Builder, ConfigError, ENTRIES_MAX, EngineKind};
-use crate::instance::{Choice, Entry, Instance};
+use crate::instance::{Choice, Entry};
 use crate::queue::IoEvent;
 use crate::sqe::Sqe;
 use crate::sync::{Patience, lock};
@@ -30,7 +31,7 @@ const KERNEL_ROOM: u32 = 1024;
 pub struct Fs(Arc<Shared>);
 
 struct Shared {
-    instance: Arc<Instance>,
+    engine: Engine,
     line: Arc<Line>,
     generation: u64,
     inline_max: usize,
@@ -107,15 +108,19 @@ impl FsBuilder {
         }
         // Places of cancelled requests come back a little later: there are twice as many.
         let builder = self.builder.clone().entries(2 * self.in_flight).kernel_room(KERNEL_ROOM);
-        let line = Arc::new(Line {
+        let line = self.line();
+        let generation = process::enter();
+        let engine = Engine::new(&builder, Box::new(Deliver(Arc::clone(&line))))?;
+        Ok(Fs(Arc::new(Shared { engine, line, generation, inline_max: self.inline_max })))
+    }
+
+    fn line(&self) -> Arc<Line> {
+        Arc::new(Line {
             waiting: Mutex::default(),
             bytes: AtomicU64::new(0),
             in_flight_max: self.in_flight as usize,
             bytes_max: self.bytes_in_flight,
-        });
-        let generation = process::enter();
-        let instance = Instance::with_sink(&builder, Box::new(Deliver(Arc::clone(&line))))?;
-        Ok(Fs(Arc::new(Shared { instance, line, generation, inline_max: self.inline_max })))
+        })
     }
 }
 
@@ -164,7 +169,7 @@ impl Fs {
 
     /// The engine that executes what is not done on the spot, and what was tried and refused.
     pub fn choice(&self) -> Choice {
-        self.0.instance.choice()
+        self.0.engine.choice()
     }
 
     /// Requests that the engine has, and those that stand in line: a snapshot.
@@ -181,13 +186,24 @@ impl Fs {
         self.0.generation
     }
 
-    pub(super) fn instance(&self) -> &Arc<Instance> {
-        &self.0.instance
+    pub(super) fn engine(&self) -> &Engine {
+        &self.0.engine
     }
 
     #[inline]
     pub(super) fn inline_max(&self) -> usize {
         self.0.inline_max
+    }
+}
+
+#[cfg(test)]
+impl Fs {
+    /// With an engine that makes no system calls and has room for `room` requests.
+    pub(super) fn fake(in_flight: u32, room: usize) -> Self {
+        let line = Self::builder().in_flight(in_flight).line();
+        let fake = super::fake::Fake::new(Box::new(Deliver(Arc::clone(&line))), room);
+        let (engine, generation) = (Engine::Fake(fake), process::enter());
+        Self(Arc::new(Shared { engine, line, generation, inline_max: 0 }))
     }
 }
 
@@ -203,15 +219,15 @@ impl Drop for Shared {
             return;
         }
         if self.line.lock().in_flight == 0 && !IS_ENDING.get() {
-            return self.instance.close();
+            return self.engine.close();
         }
         // Operations that were dropped are in flight, or this thread is ending one: it does not
         // wait.
-        let instance = Arc::clone(&self.instance);
-        let kept = Arc::clone(&instance);
+        let engine = self.engine.clone();
+        let kept = engine.clone();
         let mask = sys::block_signals();
         let thread = std::thread::Builder::new().name("uringlet-close".into());
-        let spawned = thread.stack_size(64 << 10).spawn(move || instance.close());
+        let spawned = thread.stack_size(64 << 10).spawn(move || engine.close());
         sys::restore_signals(mask);
         if spawned.is_err() {
             // There are no threads to be had. The engine ends what it has, and nobody closes it.
@@ -295,10 +311,17 @@ impl Header {
     }
 
     /// Sets the next request, by the engine's side.
-    pub(super) fn fill(&self, sqe: Sqe, bytes: u64) {
-        // SAFETY: the engine's side has the cell to itself.
-        unsafe { (*self.entry.get()).sqe = sqe.user_data(std::ptr::from_ref(self) as u64) };
-        self.bytes.set(bytes);
+    ///
+    /// # Safety
+    /// The header of a slot, as a pointer to the whole of that: it comes back with the result.
+    pub(super) unsafe fn fill(header: NonNull<Self>, sqe: Sqe, bytes: u64) {
+        let sqe = sqe.user_data(header.as_ptr() as u64);
+        // SAFETY: the caller's contract, and the engine's side has the cell to itself.
+        unsafe {
+            let header = header.as_ref();
+            (*header.entry.get()).sqe = sqe;
+            header.bytes.set(bytes);
+        }
     }
 
     pub(super) fn stop(&self) {
@@ -400,10 +423,10 @@ impl Line {
         }
         // SAFETY: the engine's side is this thread.
         let entry = unsafe { *header.entry.get() };
-        let instance = Arc::clone(&header.fs.0.instance);
+        let engine = header.fs.0.engine.clone();
         // SAFETY: the operation's buffers stay in their place until the result is there, and its
         // paths are copied now: `Steps`. Once accepted, the handle is the instance's.
-        let submitted = unsafe { instance.submit(&[entry]) };
+        let submitted = unsafe { engine.submit(&[entry]) };
         match submitted.refused {
             _ if submitted.accepted == 1 => {}
             errno if errno == -libc::EAGAIN => return Some(handle),

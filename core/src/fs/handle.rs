@@ -193,6 +193,9 @@ impl File {
 /// Says what direct I/O on a file has to be aligned to. Where the kernel does not tell (before
 /// Linux 6.1): 4,096 bytes, more than what any disk asks for.
 fn alignment(fd: RawFd) -> Option<Alignment> {
+    if cfg!(miri) {
+        return None;
+    }
     /// `STATX_DIOALIGN`, Linux 6.1.
     const DIOALIGN: u32 = 0x2000;
     let mut found = std::mem::MaybeUninit::<libc::statx>::zeroed();

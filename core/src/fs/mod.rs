@@ -68,7 +68,10 @@ mod budget;
 mod cursor;
 mod deadline;
 mod driver;
+mod engine;
 mod explain;
+#[cfg(test)]
+mod fake;
 mod file;
 mod flight;
 mod handle;

@@ -163,7 +163,9 @@ unsafe fn complete<O: Operation>(header: NonNull<Header>, result: i32) -> bool {
             Some(result) => result,
             None if here.header.is_stopped() => -libc::ECANCELED,
             None => {
-                here.header.fill(payload.operation.request(), payload.operation.bytes());
+                let request = payload.operation.request();
+                // SAFETY: as above.
+                unsafe { Header::fill(header, request, payload.operation.bytes()) };
                 return false;
             }
         };
@@ -311,14 +313,16 @@ impl<O: Operation> Op<O> {
         let payload = Settled { operation, result: std::cell::Cell::new(0) };
         let header = Header::new(fs, notify, &Slot::<O>::VERBS);
         let slot = Arc::new(Slot { header, flight: Flight::new(payload) });
+        let engines = Arc::into_raw(Arc::clone(&slot));
+        let header = NonNull::new(engines.cast_mut().cast::<Header>()).expect("an Arc's");
         {
             // SAFETY: nobody else knows it yet. From here on the operation does not move.
             let operation = &unsafe { slot.flight.payload() }.operation;
             operation.settle();
-            slot.header.fill(operation.request(), operation.bytes());
+            let request = operation.request();
+            // SAFETY: the first field of the slot, whose address this is.
+            unsafe { Header::fill(header, request, operation.bytes()) };
         }
-        let engines = Arc::into_raw(Arc::clone(&slot));
-        let header = NonNull::new(engines.cast_mut().cast::<Header>()).expect("an Arc's");
         // SAFETY: a header with a reference for the engine, in its final place.
         unsafe { Header::start(header) };
         State::Flying(slot)
@@ -370,7 +374,7 @@ fn stop<O: Operation>(slot: &Arc<Slot<O>>) -> bool {
     }
     if O::CANCELLABLE {
         // The address is this slot's as long as there is a reference, which the caller has.
-        let _ = header.fs().instance().cancel(Arc::as_ptr(slot) as u64);
+        let _ = header.fs().engine().cancel(Arc::as_ptr(slot) as u64);
     }
     false
 }
@@ -389,7 +393,7 @@ fn block_on<O: Operation>(slot: &Arc<Slot<O>>, end: Option<Instant>) {
     let mut patience = Patience::default();
     while !slot.flight.is_done() && slot.generation() == process::generation() {
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-        match fs.instance().wait_for(&wish, left) {
+        match fs.engine().wait_for(&wish, left) {
             Waited::TimedOut => return,
             // A signal handler ran.
             Waited::Enough | Waited::Interrupted | Waited::GaveUp => {}
