@@ -66,7 +66,7 @@ enum Doing {
     Reading(Op<Read<Vec<u8>>>, u64),
     Writing(Op<Write<Vec<u8>>>),
     /// So far from the end.
-    Seeking(Op<Stat>, i64),
+    Seeking(Box<Op<Stat>>, i64),
 }
 
 impl Cursor {
@@ -216,7 +216,7 @@ impl Cursor {
                 let stat = match &mut self.doing {
                     Doing::Seeking(stat, known) if *known == by => stat,
                     other => {
-                        *other = Doing::Seeking(self.file.metadata(), by);
+                        *other = Doing::Seeking(Box::new(self.file.metadata()), by);
                         return self.poll_seek_to(context, to);
                     }
                 };

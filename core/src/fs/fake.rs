@@ -56,7 +56,7 @@ impl Fake {
     fn end(&self, entry: &Entry) {
         let sqe = &entry.sqe;
         // Every other transfer is a short one.
-        let most = if sqe.off % 2 == 0 { sqe.len } else { sqe.len.div_ceil(2) };
+        let most = if sqe.off.is_multiple_of(2) { sqe.len } else { sqe.len.div_ceil(2) };
         let result = match sqe.opcode {
             opcode::READ => {
                 for at in 0..u64::from(most) {

@@ -56,9 +56,12 @@ pub(super) fn after(harvest: &mut dyn FnMut()) {
 /// Runs what is the program's on a thread of the engine: a panic, whose message was printed, ends
 /// here.
 pub(super) fn guarded(body: impl FnOnce()) {
-    if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
-        // Its own drop could panic again.
-        std::mem::forget(panic);
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(body))
+        && let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic)))
+    {
+        // What a panic carries has panicked in its own drop.
+        std::mem::forget(again);
     }
 }
 

@@ -153,7 +153,12 @@ fn a_hundred_thousand_are_in_flight_within_a_kilobyte_each() {
     let (in_flight, in_line) = fs.in_flight();
     assert!(in_flight <= IN_FLIGHT && in_flight + in_line == ALL, "{in_flight} and {in_line}");
     let grown = resident().saturating_sub(before);
-    assert!(grown < ALL * 1024, "{grown} bytes");
+    if std::env::var_os("ASAN_OPTIONS").is_some() {
+        let name = "a_hundred_thousand_are_in_flight_within_a_kilobyte_each";
+        skipped(name, "the memory is not counted: a sanitizer surrounds each allocation");
+    } else {
+        assert!(grown < ALL * 1024, "{grown} bytes");
+    }
     let feeder = std::thread::spawn(move || writer.write_all(&vec![7u8; ALL]).unwrap());
     for read in reads {
         assert_eq!(pollster::block_on(read).unwrap(), (1, [7]));

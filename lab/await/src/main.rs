@@ -167,8 +167,11 @@ fn measure(arguments: &Arguments, cell: &mut Cell) -> Result<()> {
         return Ok(());
     }
     let error = String::from_utf8_lossy(&output.stderr);
-    let told = |line: &&str| line.starts_with("Error: ") || line.contains("panicked");
-    let line = error.lines().find(told).or(error.lines().last()).unwrap_or("no reason given");
+    let lines: Vec<&str> = error.lines().collect();
+    // What a panic says stands below the place where it was.
+    let panics = lines.iter().position(|line| line.contains("panicked at")).map(|at| at + 1);
+    let told = lines.iter().position(|line| line.starts_with("Error: ")).or(panics);
+    let line = told.and_then(|at| lines.get(at)).or(lines.last()).unwrap_or(&"no reason given");
     cell.refused = Some(line.trim_start_matches("Error: ").to_owned());
     Ok(())
 }
