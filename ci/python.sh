@@ -77,6 +77,7 @@ install -d uringlet/bin uringlet/lib
 install -m 755 "$built/uringlet" uringlet/bin/uringlet
 install -m 644 "$built/libaio.so" uringlet/lib/libaio.so.1
 install -m 644 "$built/libposix_aio.so" uringlet/lib/libposix_aio.so
+install -m 644 "$built/liburing.so" uringlet/lib/liburing.so
 strip --strip-unneeded uringlet/bin/uringlet uringlet/lib/*.so*
 # A wheel has no links: what -laio finds is a text that says where the library lies.
 printf '/* A linker script: libaio of uringlet. */\nINPUT ( libaio.so.1 )\n' >uringlet/lib/libaio.so
@@ -88,6 +89,7 @@ if ! "$alone/uringlet" run -- true 2>/dev/null; then
     install -d uringlet/lib/uringlet
     install -m 644 uringlet/lib/libaio.so.1 uringlet/lib/uringlet/libaio.so
     install -m 644 uringlet/lib/libposix_aio.so uringlet/lib/uringlet/libposix_aio.so
+    install -m 644 uringlet/lib/liburing.so uringlet/lib/uringlet/liburing.so
 fi
 rm -rf -- "$work/wheels"
 options=(--release --locked --out "$work/wheels")

@@ -10,7 +10,7 @@ cargo build --workspace
 # A command that carries the drop-ins, as a release build does: tests copy it and run it alone.
 carried="$target/debug/drop-ins"
 mkdir -p -- "$carried"
-for name in libaio.so libposix_aio.so; do
+for name in libaio.so libposix_aio.so liburing.so; do
     strip -o "$carried/$name.new" -- "$target/debug/$name"
     # One that is the same stays, so that the command is not built again.
     cmp -s -- "$carried/$name.new" "$carried/$name" || mv -- "$carried/$name.new" "$carried/$name"

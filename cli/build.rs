@@ -13,8 +13,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What the command carries: the `links` key of the package, and the file that cargo makes of it.
-const DROP_INS: &[(&str, &str)] =
-    &[("uringlet-libaio", "libaio.so"), ("uringlet-posix-aio", "libposix_aio.so")];
+const DROP_INS: &[(&str, &str)] = &[
+    ("uringlet-libaio", "libaio.so"),
+    ("uringlet-posix-aio", "libposix_aio.so"),
+    ("uringlet-io-uring", "liburing.so"),
+];
 
 /// As the workspace's profile, which a package from a registry does not have. Nothing is kept that
 /// only a debugger reads.

@@ -24,6 +24,11 @@ fn nodes() -> BTreeMap<(u32, u32), Vec<&'static str>> {
 fn main() {
     println!("cargo::rerun-if-changed=nodes.txt");
     println!("cargo::rerun-if-changed=build.rs");
+    // For packages that depend on this one.
+    println!(
+        "cargo::metadata=folder={}",
+        std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it")
+    );
     let nodes = nodes();
     let (mut script, mut previous) = (String::new(), String::new());
     for ((major, minor), names) in &nodes {

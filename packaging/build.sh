@@ -59,10 +59,10 @@ upper="$(tr 'a-z-' 'A-Z_' <<<"$triple")"
 build=(--release --locked --target "$triple" --target-dir "$packages/target")
 from="$packages/target/$triple/release"
 export "CARGO_TARGET_${upper}_LINKER=$linker"
-cargo build "${build[@]}" -p uringlet-libaio -p uringlet-posix-aio
+cargo build "${build[@]}" -p uringlet-libaio -p uringlet-posix-aio -p uringlet-io-uring
 cargo rustc "${build[@]}" -p uringlet-capi --crate-type cdylib,staticlib
 mkdir -p -- "$built"
-for name in libaio.so libposix_aio.so liburinglet_capi.so liburinglet_capi.a; do
+for name in libaio.so libposix_aio.so liburing.so liburinglet_capi.so liburinglet_capi.a; do
     install -m 644 "$from/$name" "$built/$name"
 done
 # The static library keeps its names, and loses what only a debugger reads.

@@ -46,10 +46,12 @@ run_built() {
 
 # Lays out what every package of the command holds: stage PREFIX-FOLDER
 stage() {
-    local to="$1" shell
+    local to="$1" shell name
     install -d "$to/bin" "$to/lib/uringlet" "$to/share/man/man1" "$to/share/doc/uringlet"
     install -m 755 "$built/uringlet" "$to/bin/uringlet"
-    install -m 644 "$built/libaio.so" "$built/libposix_aio.so" "$to/lib/uringlet/"
+    for name in libaio.so libposix_aio.so liburing.so; do
+        install -m 644 "$built/$name" "$to/lib/uringlet/"
+    done
     run_built man --out "$to/share/man/man1"
     for shell in bash zsh fish; do
         case "$shell" in

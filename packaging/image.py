@@ -15,7 +15,8 @@ import pathlib
 import sys
 import tarfile
 
-FILES = [("uringlet", 0o755), ("libaio.so", 0o755), ("libposix_aio.so", 0o755)]
+NAMES = ["uringlet", "libaio.so", "libposix_aio.so", "liburing.so"]
+FILES = [(name, 0o755) for name in NAMES]
 EPOCH = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
 
 

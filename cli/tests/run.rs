@@ -103,8 +103,9 @@ fn the_program_gets_preload_engine_arguments_and_its_own_name() {
     let script =
         r#"echo "$LD_PRELOAD|$URINGLET_ENGINE|$URINGLET_NULL_MEANT|$URINGLET_STATS|$0|$1|$2""#;
     let folder = installation.0.path().canonicalize().unwrap();
-    let [libaio, posix_aio] = DROP_INS.map(|name| folder.join(name).display().to_string());
-    let expected = format!("{libaio}:{posix_aio}|null|1||name|--stats|b c\n");
+    let [libaio, posix_aio, io_uring] =
+        DROP_INS.map(|name| folder.join(name).display().to_string());
+    let expected = format!("{libaio}:{posix_aio}:{io_uring}|null|1||name|--stats|b c\n");
     installation
         .run(&["--engine", "null", "--yes", "--", "sh", "-c", script, "name", "--stats", "b c"])
         .success()
@@ -117,9 +118,10 @@ fn the_program_gets_preload_engine_arguments_and_its_own_name() {
     let other = installation.0.path().join("other.so");
     std::fs::copy(&libaio, &other).unwrap();
     let cases = [
-        (&[][..], format!("{libaio}:{posix_aio}")),
+        (&[][..], format!("{libaio}:{posix_aio}:{io_uring}")),
         (&["--only", "libaio"], libaio),
         (&["--only", "posix-aio"], posix_aio),
+        (&["--only", "io-uring"], io_uring),
     ];
     for (only, ours) in cases {
         let program = ["--", "sh", "-c", "echo $LD_PRELOAD"];
@@ -282,13 +284,15 @@ fn signals_reach_the_program_and_the_summary_still_comes() {
 fn the_environment_is_printed_for_services_and_shells() {
     let installation = Installation::new();
     let folder = installation.0.path().canonicalize().unwrap();
-    let [libaio, posix_aio] = DROP_INS.map(|name| folder.join(name).display().to_string());
+    let [libaio, posix_aio, io_uring] =
+        DROP_INS.map(|name| folder.join(name).display().to_string());
     let run = |arguments: &[&str]| {
         let mut command = Command::new(installation.executable());
         command.env("LD_PRELOAD", "").arg("run").args(arguments).assert()
     };
     let lines = format!(
-        "Environment=\"LD_PRELOAD={libaio}:{posix_aio}\"\nEnvironment=\"URINGLET_ENGINE=auto\"\n"
+        "Environment=\"LD_PRELOAD={libaio}:{posix_aio}:{io_uring}\"\n\
+         Environment=\"URINGLET_ENGINE=auto\"\n"
     );
     run(&["--print-env"]).success().stdout(lines);
     let shell = ["--print-env=shell", "--only", "libaio", "--engine", "workers", "--observe"];

@@ -30,3 +30,4 @@ use uringlet::front;
 static MEMORY: front::Reserve = front::Reserve::new();
 
 uringlet::at_load!(front::env::read);
+uringlet::note!();

@@ -9,7 +9,11 @@ from pathlib import Path
 _HERE = Path(__file__).resolve().parent
 
 #: In the order in which they are preloaded: the interface, and the file of its drop-in.
-DROP_INS = {"libaio": "libaio.so.1", "posix-aio": "libposix_aio.so"}
+DROP_INS = {
+    "libaio": "libaio.so.1",
+    "posix-aio": "libposix_aio.so",
+    "io-uring": "liburing.so",
+}
 
 
 def _at(*parts: str) -> Path:
@@ -49,7 +53,7 @@ def environment(
     """The environment of a program that is to run on uringlet: ``base`` (that of this process, if
     there is none given) with the drop-ins in front of its ``LD_PRELOAD``.
 
-    ``only`` is ``"libaio"`` or ``"posix-aio"``: the calls of one interface. The loader starts a
+    ``only`` is ``"libaio"``, ``"posix-aio"`` or ``"io-uring"``: the calls of one interface. The loader starts a
     program without a word if it cannot preload; ``uringlet check`` looks.
 
     ``ValueError``: ``only`` is something else, or the package lies at a path with a space or a

@@ -3,7 +3,7 @@
 
 use crate::run::library::DropIn;
 use crate::sandbox::Sandbox;
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::ValueEnum as _;
 use std::fs::File;
 use std::io::{Error, ErrorKind};
@@ -40,12 +40,19 @@ pub fn of(drop_in: DropIn, library: &Path, sandbox: &Sandbox) -> Result<Result<(
     Ok(if reads == 1 { Ok(()) } else { Err(format!("it has counted {reads} reads, not 1")) })
 }
 
+/// Can this command ask a drop-in? Not the one for io_uring: it serves no program that has io_uring's
+/// system calls as instructions of its own, as this command does.
+pub fn can_be_asked(drop_in: DropIn) -> bool {
+    drop_in != DropIn::IoUring
+}
+
 /// One read through the interface, whoever answers.
 pub fn ask(drop_in: DropIn) -> Result<ExitCode> {
     let file = File::open(READ).context(READ)?;
     let bytes = match drop_in {
         DropIn::Libaio => by_libaio(&file),
         DropIn::PosixAio => by_posix_aio(&file),
+        DropIn::IoUring => bail!("this command cannot ask it"),
     };
     ensure!(bytes? == MAGIC, "{READ} does not begin as a program does");
     Ok(ExitCode::SUCCESS)

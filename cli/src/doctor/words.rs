@@ -6,7 +6,7 @@ use crate::report::wrapped;
 use serde::Serialize;
 use std::fmt::Write as _;
 use uringlet::EngineKind;
-use uringlet::probe::{Cause, Lane, Probe};
+use uringlet::probe::{Cause, ExpectedLane as Lane, Probe};
 
 /// One kind of request on one file system.
 #[derive(Debug, PartialEq, Eq, Serialize)]

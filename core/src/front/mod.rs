@@ -6,9 +6,9 @@ use std::ops::RangeInclusive;
 
 pub mod descriptors;
 pub mod env;
+pub mod memory;
 pub mod note;
 pub mod seen;
-pub mod memory;
 
 pub use self::descriptors::Ends;
 pub use crate::board::{DirectCompletions, Sink};
