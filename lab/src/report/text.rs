@@ -45,33 +45,59 @@ impl Section {
             text.push_str(&table.text());
         }
         for note in &self.notes {
-            let _ = writeln!(text, "  {note}");
+            text.push_str(&folded(note));
         }
         text
     }
 }
 
+/// A line beneath a table, folded behind its own indentation if it is too long.
+fn folded(note: &str) -> String {
+    if note.chars().count() + 2 <= WIDEST {
+        return format!("  {note}\n");
+    }
+    let inside = 2 + note.len() - note.trim_start().len();
+    let lines = wrapped(note, WIDEST - inside - 2);
+    let line = |(at, line): (usize, &String)| {
+        let inside = if at > 0 { inside + 2 } else { inside };
+        format!("{:inside$}{line}\n", "")
+    };
+    lines.iter().enumerate().map(line).collect()
+}
+
 /// No line of a table is longer, if its columns can be parted.
 const WIDEST: usize = 100;
+/// Longer texts in a table are folded.
+const LONGEST: usize = 44;
 
 impl Table {
     /// The table; one that is too wide in parts, each with the columns that say what a line is.
     pub fn text(&self) -> String {
-        if !self.groups.is_empty() {
-            return self.part(&(0..self.heads.len()).collect::<Vec<_>>());
-        }
-        let labels = self.labels.min(self.heads.len());
+        let labels = match self.groups.first() {
+            Some((_, span)) => *span,
+            None => self.labels.min(self.heads.len()),
+        };
         let width = |columns: &[usize]| {
             let text = self.part(columns);
             text.lines().map(|line| line.chars().count()).max().unwrap_or(0)
         };
         let widest = session::terminal_width().map_or(WIDEST, |width| width.clamp(60, WIDEST));
         let mut parts: Vec<Vec<usize>> = vec![(0..labels).collect()];
-        for column in labels..self.heads.len() {
+        // What has a head in common stays together.
+        let spans = self.groups.iter().skip(1).map(|(_, span)| *span);
+        let spans = spans.chain(std::iter::repeat(1));
+        let mut first = labels;
+        for span in spans {
+            let columns = first..(first + span).min(self.heads.len());
+            if columns.is_empty() {
+                break;
+            }
+            first = columns.end;
             let mut part = parts.last().cloned().unwrap_or_default();
-            part.push(column);
-            if part.len() > labels + 1 && width(&part) > widest {
-                parts.push((0..labels).chain([column]).collect());
+            let is_first = part.len() == labels;
+            part.extend(columns.clone());
+            if !is_first && width(&part) > widest {
+                parts.push((0..labels).chain(columns).collect());
             } else {
                 parts.pop();
                 parts.push(part);
@@ -86,6 +112,8 @@ impl Table {
         let groups = self.groups.iter().flat_map(|(text, span)| {
             std::iter::once(text.clone()).chain(std::iter::repeat_n(String::new(), span - 1))
         });
+        let groups: Vec<String> = groups.collect();
+        let groups = columns.iter().map(|&at| groups.get(at).cloned().unwrap_or_default());
         let heads = || columns.iter().map(|&at| &self.heads[at]);
         let mut out = if self.groups.is_empty() {
             session::table(self.has_heads().then(heads).into_iter().flatten().cloned())
@@ -103,7 +131,10 @@ impl Table {
 }
 
 fn cell(Cell { text, tone }: &Cell) -> TableCell {
-    let cell = TableCell::new(text);
+    let cell = match text.chars().count() > LONGEST {
+        true => TableCell::new(wrapped(text, LONGEST).join("\n")),
+        false => TableCell::new(text),
+    };
     match tone {
         Tone::Plain => cell,
         Tone::Win => cell.add_attribute(Attribute::Bold).fg(Color::Green),
@@ -125,6 +156,18 @@ mod tests {
     }
 
     #[test]
+    fn long_notes_and_long_cells_are_folded() {
+        let words = "word ".repeat(60);
+        let mut table = Table::new("", ["", "value"], 1..2);
+        table.row([words.trim(), "1"]);
+        let section = Section::new("x").with_table(table).with_notes([words.trim()]);
+        let text = section.text();
+        assert!(text.lines().all(|line| line.chars().count() <= WIDEST), "{text}");
+        assert_eq!(text.matches("word").count(), 120);
+        assert_eq!(folded("short"), "  short\n");
+    }
+
+    #[test]
     fn a_table_that_is_too_wide_is_parted_and_each_part_has_its_labels() {
         let heads = (0..12).map(|at| format!("column {at:02}"));
         let mut table = Table::new("", ["name".to_owned()].into_iter().chain(heads), 1..13);
@@ -132,6 +175,12 @@ mod tests {
         let text = table.text();
         assert!(text.lines().all(|line| line.chars().count() <= WIDEST), "{text}");
         assert_eq!((text.matches("value 00").count(), text.matches("column 11").count()), (2, 1));
+        let grouped = table.grouped(&[("", 1), ("measured", 6), ("published", 6)]).text();
+        let heads = grouped.lines().find(|line| line.contains("published")).unwrap();
+        assert!(
+            !heads.contains("measured") && grouped.matches("value 00").count() == 2,
+            "{grouped}"
+        );
     }
 
     #[test]
