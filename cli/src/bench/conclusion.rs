@@ -187,7 +187,7 @@ fn next<'a>(
     losses.sort_by(|(_, a), (_, b)| a.rate.ratio.total_cmp(&b.rate.ratio));
     if let Some((name, worst)) = losses.first() {
         parts.push(format!(
-            "a program that mostly does {name} stays on {}, or tries another engine with --engines",
+            "leave a program that mostly does {name} on {}, or try another engine with --engines",
             worst.best_native
         ));
     }
@@ -260,7 +260,7 @@ mod tests {
     fn a_loss_is_named_with_what_to_take_instead() {
         let text = said(&[found(0.5, 1.0, 10), found(0.9, 1.0, 10)], 0.0);
         assert!(text.contains("slower in 2 (most: a, 0.50×)"), "{text}");
-        assert!(text.contains("mostly does a stays on libaio"), "{text}");
+        assert!(text.contains("leave a program that mostly does a on libaio"), "{text}");
     }
 
     #[test]
