@@ -233,7 +233,8 @@ fn mann_whitney(a: usize, b: usize) -> Distribution {
     Distribution::Exact(ways[a].iter().map(|ways| ways.ln()).collect(), all.ln())
 }
 
-/// Of the standard normal distribution, below its middle; Abramowitz and Stegun, 26.2.23: to 4.5e-4.
+/// Of the standard normal distribution, below its middle, to 4.5e-4 (Abramowitz and Stegun,
+/// 26.2.23).
 fn quantile(probability: f64) -> f64 {
     let t = (-2.0 * probability.ln()).sqrt();
     let above = 2.515_517 + t * (0.802_853 + t * 0.010_328);

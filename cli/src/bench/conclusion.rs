@@ -199,8 +199,8 @@ fn next<'a>(
         parts.push("run your program on it: `uringlet run --stats -- PROGRAM`".into());
     } else if count.worse == 0 && count.unknown * 4 <= count.all() {
         parts.push(format!(
-            "{subject} is no faster here: take it where io_uring is refused, or submitting must not \
-             block"
+            "{subject} is no faster here: take it where io_uring is refused, or where submitting \
+             must not block"
         ));
     }
     if parts.is_empty() {

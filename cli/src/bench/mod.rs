@@ -83,7 +83,8 @@ pub struct Arguments {
     budget: Option<f64>,
 
     /// So many rounds, whatever comes out [default: until known; of a job 8]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000), allow_hyphen_values = true)]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000),
+          allow_hyphen_values = true)]
     rounds: Option<u32>,
 
     /// Of the random order in the rounds, to repeat a run [default: the time]

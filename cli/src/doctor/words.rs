@@ -112,12 +112,20 @@ pub fn remedies(probe: &Probe) -> Vec<String> {
         let name = engine.kind.name();
         match refusal.cause {
             Cause::Seccomp => lines.extend([
-                format!("Docker, {name}: --security-opt seccomp=FILE, a copy of its default profile that allows {calls}"),
-                format!("Kubernetes, {name}: seccompProfile: {{ type: Localhost, localhostProfile: FILE }}, the same file on the node"),
+                format!(
+                    "Docker, {name}: --security-opt seccomp=FILE, a copy of its default profile \
+                     that allows {calls}"
+                ),
+                format!(
+                    "Kubernetes, {name}: seccompProfile: {{ type: Localhost, localhostProfile: \
+                     FILE }}, the same file on the node"
+                ),
                 format!("systemd, {name}: SystemCallFilter=@aio in the unit"),
             ]),
             Cause::IoUringDisabled => {
-                lines.push(format!("sysctl, {name}: sysctl -w kernel.io_uring_disabled=0, on the host"));
+                lines.push(format!(
+                    "sysctl, {name}: sysctl -w kernel.io_uring_disabled=0, on the host"
+                ));
             }
             Cause::AioMaxNr => {
                 lines.push(format!("sysctl, {name}: sysctl -w fs.aio-max-nr=1048576, on the host"));
