@@ -8,6 +8,10 @@ fn main() {
     println!("cargo::rerun-if-changed=uringlet.map");
     println!("cargo::rerun-if-changed=build.rs");
     let folder = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
+    // GNU ld takes no second version script. On x86-64, rustc brings an lld of its own.
+    if std::env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it") != "x86_64" {
+        println!("cargo::rustc-link-arg-cdylib=-fuse-ld=lld");
+    }
     let map = std::fs::read_to_string(format!("{folder}/uringlet.map")).expect("it is there");
     let names = map.lines().filter_map(|line| line.trim().strip_suffix(';'));
     let mut arguments = vec![

@@ -73,6 +73,7 @@ objcopy="objcopy"
 # The command carries the same libraries that lie beside it.
 URINGLET_DROP_INS="$built" cargo build "${build[@]}" -p uringlet-cli
 install -m 755 "$from/uringlet" "$built/uringlet"
+"$objcopy" --strip-all "$built/uringlet"
 
 "$root/packaging/check-glibc.sh" "$glibc" "$built/uringlet" "$built"/lib*.so
 "$root/packaging/check-sizes.sh" "$built"

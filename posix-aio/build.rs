@@ -21,6 +21,10 @@ fn main() {
     println!("cargo::rerun-if-changed=posix-aio.map");
     println!("cargo::rerun-if-changed=build.rs");
     let folder = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
+    // GNU ld takes no second version script. On x86-64, rustc brings an lld of its own.
+    if std::env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it") != "x86_64" {
+        println!("cargo::rustc-link-arg-cdylib=-fuse-ld=lld");
+    }
     // For packages that depend on this one.
     println!("cargo::metadata=folder={folder}");
     println!("cargo::rustc-link-arg-cdylib=-Wl,-soname,libposix_aio.so");
