@@ -43,6 +43,12 @@ pub trait Sink: Send + Sync + std::fmt::Debug {
     fn begins_streams_at_once(&self) -> bool {
         true
     }
+
+    /// A request waits for its stream although the descriptor is not blocking (`O_NONBLOCK`), as
+    /// io_uring has it.
+    fn waits_where_nonblocking(&self) -> bool {
+        false
+    }
 }
 
 /// Who executed a request.
@@ -374,6 +380,11 @@ impl Board {
     #[inline]
     pub(crate) fn is_to_be_quiet(&self, stream: bool) -> bool {
         self.is_limited || stream && self.has_sink()
+    }
+
+    /// As [`Sink::waits_where_nonblocking`].
+    pub(crate) fn waits_where_nonblocking(&self) -> bool {
+        self.sink.as_ref().is_some_and(|sink| sink.waits_where_nonblocking())
     }
 
     /// Completions go to a [`Sink`].

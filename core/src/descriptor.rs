@@ -110,11 +110,18 @@ pub(crate) struct Asked {
     flags: i32,
     /// Another one, and whether it has offsets.
     offsets: (i32, bool),
+    /// Requests wait for streams that are not blocking, too.
+    patient: bool,
 }
 
 impl Asked {
     pub(crate) fn new() -> Self {
-        Self { fd: -1, flags: 0, offsets: (-1, false) }
+        Self { fd: -1, flags: 0, offsets: (-1, false), patient: false }
+    }
+
+    /// Of a context whose requests wait for streams that are not blocking, if `patient`.
+    pub(crate) fn of(patient: bool) -> Self {
+        Self { patient, ..Self::new() }
     }
 
     /// F_GETFL, 0 if there is no such descriptor.
@@ -134,6 +141,10 @@ impl Ask for Asked {
 
     fn fresh(&mut self, fd: i32) -> Result<Fresh, i32> {
         fresh(fd)
+    }
+
+    fn waits_for(&self, stream: Fresh) -> bool {
+        self.patient || !stream.is_nonblocking()
     }
 
     fn appends(&mut self, fd: i32) -> bool {

@@ -184,7 +184,7 @@ pub(crate) mod setup {
     pub(crate) const NO_MMAP: u32 = 1 << 14;
     pub(crate) const NO_SQARRAY: u32 = 1 << 16;
     /// Those that are accepted.
-    pub(crate) const KNOWN: u32 = (1 << 14) - 1 | NO_SQARRAY;
+    pub(crate) const KNOWN: u32 = ((1 << 14) - 1) | NO_SQARRAY;
 }
 
 /// All but bundles, attributes of transfers, and the control of iowait.

@@ -257,6 +257,10 @@ impl Sink for Deliver {
     fn begins_streams_at_once(&self) -> bool {
         false
     }
+
+    fn waits_where_nonblocking(&self) -> bool {
+        true
+    }
 }
 
 impl Core {
@@ -529,16 +533,6 @@ impl Locked<'_> {
         self.start_all();
         let core = self.core;
         let has = core.completions() > 0;
-        let armed = core.armed.load(Ordering::Relaxed);
-        if has && !armed {
-            core.armed.store(true, Ordering::Relaxed);
-            ARMED.fetch_add(1, Ordering::Relaxed);
-            sys::eventfd_set(core.bell.number());
-        } else if armed && !has {
-            core.armed.store(false, Ordering::Relaxed);
-            ARMED.fetch_sub(1, Ordering::Relaxed);
-            sys::eventfd_clear(core.bell.number());
-        }
         let mut flags = 0;
         if !self.state.backlog.is_empty() {
             flags |= sq::CQ_OVERFLOW;
@@ -550,7 +544,18 @@ impl Locked<'_> {
         if bell {
             flags |= sq::TASKRUN;
         }
+        // First the flags: who is woken looks at them.
         core.show_flags(flags);
+        let armed = core.armed.load(Ordering::Relaxed);
+        if has && !armed {
+            core.armed.store(true, Ordering::Relaxed);
+            ARMED.fetch_add(1, Ordering::Relaxed);
+            sys::eventfd_set(core.bell.number());
+        } else if armed && !has {
+            core.armed.store(false, Ordering::Relaxed);
+            ARMED.fetch_sub(1, Ordering::Relaxed);
+            sys::eventfd_clear(core.bell.number());
+        }
         let due = std::mem::take(&mut self.state.eventfd_due);
         let eventfd = self.state.eventfd.as_ref().filter(|_| due).cloned();
         let jobs = std::mem::take(&mut self.state.jobs);

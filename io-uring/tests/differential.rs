@@ -36,4 +36,4 @@ macro_rules! programs {
     };
 }
 
-programs! { basics by_number cancels chains files names overflow polls setup timeouts }
+programs! { basics by_number cancels chains deferred files names overflow polls setup timeouts }

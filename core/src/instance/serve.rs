@@ -272,7 +272,12 @@ impl Dispatcher for Instance {
     fn reroute(&self, mut request: Started<'_>) {
         let write = request.kind == Kind::Write;
         let nothing = KernelScope::Nothing;
-        let (route, stream) = router::uncommon(&request.sqe, write, nothing, &mut Asked::new());
+        let (route, stream) = router::uncommon(
+            &request.sqe,
+            write,
+            nothing,
+            &mut Asked::of(self.board.waits_where_nonblocking()),
+        );
         (request.route, request.stream) = (route, stream);
         if !stream {
             return self.board.finish(request, -libc::ESPIPE, By::Worker);

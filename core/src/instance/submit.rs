@@ -319,7 +319,7 @@ impl Instance {
     /// Pushes requests, which are filled and the caller's, to their lanes. Never blocks.
     #[inline(always)]
     pub(super) fn push(&self, slots: &[u32]) {
-        let mut asked = Asked::new();
+        let mut asked = Asked::of(self.board.waits_where_nonblocking());
         let [slot] = *slots else {
             return self.push_batch(slots, |request| self.route(request, false, &mut asked));
         };

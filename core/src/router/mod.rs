@@ -25,6 +25,11 @@ pub(crate) trait Ask {
     /// What the kernel says of a descriptor now.
     fn fresh(&mut self, fd: i32) -> Result<Fresh, i32>;
 
+    /// Does a request wait for this stream, or is it to be told at once that it would?
+    fn waits_for(&self, stream: Fresh) -> bool {
+        !stream.is_nonblocking()
+    }
+
     /// Is O_APPEND set now?
     fn appends(&mut self, fd: i32) -> bool;
 
@@ -258,7 +263,7 @@ pub(crate) fn uncommon(
         // What the call answers at once needs no waiting for the descriptor.
         let possible = fresh.is_open_for(write);
         let waits = possible && sqe.len > 0 && sqe.op_flags & !RWF_ON_STREAMS == 0;
-        let waits = waits && !fresh.is_nonblocking();
+        let waits = waits && ask.waits_for(fresh);
         return (if waits { Route::Stream } else { Route::Inline }, true);
     }
     // Appends, and whatever moves the file position, take place in the order of submission.

@@ -50,6 +50,7 @@ pub fn compile(test: &str, name: &str, folder: &Path) -> Option<PathBuf> {
 }
 
 /// Runs a program with a time limit, on the library or not.
+#[allow(dead_code, reason = "not every test file runs one")]
 pub fn run(program: &str, arguments: &[&str], folder: &Path, ours: bool) -> Output {
     let mut command = Command::new("timeout");
     command.args(["--kill-after=5", "120", "env"]);
