@@ -59,7 +59,7 @@ fn kind_of_rest(sqe: &Sqe) -> Kind {
 pub const CALL: u8 = 0xff;
 
 /// What [`CALL`] calls, with its argument: `addr` and `off` of the entry. Gives the result.
-pub type Call = unsafe extern "C" fn(u64) -> i32;
+pub type CallFunction = unsafe extern "C" fn(u64) -> i32;
 
 /// The kind of a request that may be a [`CALL`]. Entries of programs are not.
 pub(crate) fn accept_call(kind: Kind, sqe: &Sqe) -> Kind {
@@ -349,7 +349,7 @@ unsafe fn execute_rest(request: &mut Request, mode: Mode) -> i32 {
         (_, opcode::POLL_ADD) => poll(fd, flags),
         (_, CALL) => {
             // SAFETY: only front ends get here with it (`accept_call`), which answer for both.
-            let call = unsafe { std::mem::transmute::<usize, Call>(sqe.addr as usize) };
+            let call = unsafe { std::mem::transmute::<usize, CallFunction>(sqe.addr as usize) };
             // SAFETY: as above.
             unsafe { call(sqe.off) }
         }

@@ -13,7 +13,7 @@ pub mod seen;
 pub use self::descriptors::Ends;
 pub use crate::board::{DirectCompletions, Sink};
 pub use crate::errno::{kept as enter, refuse, set_errno};
-pub use crate::exec::{CALL, Call};
+pub use crate::exec::{CALL, CallFunction};
 pub use crate::instance::{
     Canceled, Entry, InFlight, Instance, Place, RingMemory, SubmitSteps, Submitted, TOLD_OTHERWISE,
     Transfer, WaitCondition, Waited,

@@ -25,12 +25,12 @@ thread_local! {
 }
 
 /// One operation may be done on the spot.
-pub(super) struct Turn {
+pub(super) struct BudgetTurn {
     #[cfg(feature = "tokio")]
     coop: tokio::task::coop::RestoreOnPending,
 }
 
-impl Turn {
+impl BudgetTurn {
     /// It was, with so many bytes.
     pub(super) fn made_progress(self, bytes: u32) {
         #[cfg(feature = "tokio")]
@@ -43,7 +43,7 @@ impl Turn {
 }
 
 /// Asks for a turn. Pending: the task is woken, and `deferred` is set.
-pub(super) fn turn(context: &mut Context<'_>, deferred: &mut bool) -> Poll<Turn> {
+pub(super) fn turn(context: &mut Context<'_>, deferred: &mut bool) -> Poll<BudgetTurn> {
     #[cfg(feature = "tokio")]
     let coop = std::task::ready!(tokio::task::coop::poll_proceed(context));
     if std::mem::take(deferred) {
@@ -53,7 +53,7 @@ pub(super) fn turn(context: &mut Context<'_>, deferred: &mut bool) -> Poll<Turn>
         context.waker().wake_by_ref();
         return Poll::Pending;
     }
-    Poll::Ready(Turn {
+    Poll::Ready(BudgetTurn {
         #[cfg(feature = "tokio")]
         coop,
     })

@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::engine::Engine;
+use super::engine::FsEngine;
 use super::flight::Claim;
 use super::wakers;
 use crate::board::Sink;
@@ -31,7 +31,7 @@ const KERNEL_ROOM: u32 = 1024;
 pub struct Fs(Arc<Shared>);
 
 struct Shared {
-    engine: Engine,
+    engine: FsEngine,
     line: Arc<Line>,
     generation: u64,
     inline_max: usize,
@@ -110,7 +110,7 @@ impl FsBuilder {
         let builder = self.builder.clone().entries(2 * self.in_flight).kernel_room(KERNEL_ROOM);
         let line = self.line();
         let generation = process::enter();
-        let engine = Engine::new(&builder, Box::new(Deliver(Arc::clone(&line))))?;
+        let engine = FsEngine::new(&builder, Box::new(Deliver(Arc::clone(&line))))?;
         Ok(Fs(Arc::new(Shared { engine, line, generation, inline_max: self.inline_max })))
     }
 
@@ -186,7 +186,7 @@ impl Fs {
         self.0.generation
     }
 
-    pub(super) fn engine(&self) -> &Engine {
+    pub(super) fn engine(&self) -> &FsEngine {
         &self.0.engine
     }
 
@@ -202,7 +202,7 @@ impl Fs {
     pub(super) fn fake(in_flight: u32, room: usize) -> Self {
         let line = Self::builder().in_flight(in_flight).line();
         let fake = super::fake::Fake::new(Box::new(Deliver(Arc::clone(&line))), room);
-        let (engine, generation) = (Engine::Fake(fake), process::enter());
+        let (engine, generation) = (FsEngine::Fake(fake), process::enter());
         Self(Arc::new(Shared { engine, line, generation, inline_max: 0 }))
     }
 }

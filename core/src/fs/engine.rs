@@ -9,11 +9,11 @@ use super::fake::Fake;
 use crate::board::Sink;
 use crate::config::{Builder, ConfigError};
 use crate::front::WaitCondition;
-use crate::instance::{Choice, Entry, Instance, Lane, Submitted, Waited};
+use crate::instance::{Choice, ChosenLane, Entry, Instance, Submitted, Waited};
 
 /// What executes the requests. A handle.
 #[derive(Clone, Debug)]
-pub(super) enum Engine {
+pub(super) enum FsEngine {
     Instance(Arc<Instance>),
     #[cfg(test)]
     Fake(Arc<Fake>),
@@ -23,14 +23,14 @@ pub(super) enum Engine {
 macro_rules! call {
     ($engine:expr, $name:ident($($argument:expr),*)) => {
         match $engine {
-            Engine::Instance(engine) => engine.$name($($argument),*),
+            FsEngine::Instance(engine) => engine.$name($($argument),*),
             #[cfg(test)]
-            Engine::Fake(engine) => engine.$name($($argument),*),
+            FsEngine::Fake(engine) => engine.$name($($argument),*),
         }
     };
 }
 
-impl Engine {
+impl FsEngine {
     pub(super) fn new(builder: &Builder, sink: Box<dyn Sink>) -> Result<Self, ConfigError> {
         Instance::with_sink(builder, sink).map(Self::Instance)
     }
@@ -58,7 +58,7 @@ impl Engine {
         call!(self, choice())
     }
 
-    pub(super) fn explain(&self, fd: i32, write: bool) -> Result<Lane, i32> {
+    pub(super) fn explain(&self, fd: i32, write: bool) -> Result<ChosenLane, i32> {
         call!(self, explain(fd, write))
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 
 use super::driver::Fs;
 use super::handle::File;
-use crate::instance::{Choice, Lane};
+use crate::instance::{Choice, ChosenLane};
 use crate::process;
 
 /// What [`File::explain`] gives; as text, four lines for a log.
@@ -19,9 +19,9 @@ pub struct Explain {
     /// The most bytes that a read may have for that.
     pub inline_max: usize,
     /// The lane of reads that are handed over.
-    pub reads: Lane,
+    pub reads: ChosenLane,
     /// The lane of writes.
-    pub writes: Lane,
+    pub writes: ChosenLane,
 }
 
 impl fmt::Display for Explain {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::board::Sink;
 use crate::config::EngineKind;
 use crate::front::WaitCondition;
-use crate::instance::{Choice, Entry, Lane, Submitted, Waited};
+use crate::instance::{Choice, ChosenLane, Entry, Submitted, Waited};
 use crate::queue::IoEvent;
 use crate::sqe::opcode;
 use crate::sync::lock;
@@ -117,7 +117,7 @@ impl Fake {
         Choice { engine: EngineKind::Null, kernel: None, refusals: Vec::new() }
     }
 
-    pub(super) fn explain(&self, _: i32, _: bool) -> Result<Lane, i32> {
+    pub(super) fn explain(&self, _: i32, _: bool) -> Result<ChosenLane, i32> {
         Err(-libc::EBADF)
     }
 }

@@ -84,7 +84,7 @@ mod ranges;
 mod transfer;
 mod wakers;
 
-pub use crate::instance::{Choice, Lane};
+pub use crate::instance::{Choice, ChosenLane};
 pub use compio_buf::{self as buf, BufResult, IoBuf, IoBufMut, SetLen};
 
 #[cfg(any(feature = "tokio", feature = "futures-io"))]

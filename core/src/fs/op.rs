@@ -103,14 +103,14 @@ enum State<O: Operation> {
     Lazy(O),
     /// The result is there.
     Ended(O, i32),
-    Flying(Arc<Slot<O>>),
+    Flying(Arc<OpSlot<O>>),
     /// The output was given.
     Over,
 }
 
 /// An operation that was handed over: its place does not move while the engine works with it.
 #[repr(C)]
-pub(super) struct Slot<O: Operation> {
+pub(super) struct OpSlot<O: Operation> {
     header: Header,
     flight: Flight<Settled<O>>,
 }
@@ -121,7 +121,7 @@ struct Settled<O> {
     result: std::cell::Cell<i32>,
 }
 
-impl<O: Operation> Slot<O> {
+impl<O: Operation> OpSlot<O> {
     const VERBS: Verbs = Verbs { complete: complete::<O>, forget: forget::<O> };
 
     fn generation(&self) -> u64 {
@@ -132,10 +132,10 @@ impl<O: Operation> Slot<O> {
 /// The slot of a header.
 ///
 /// # Safety
-/// The header is the first field of a `Slot<O>`, of which the caller has a reference.
-unsafe fn slot<'a, O: Operation>(header: NonNull<Header>) -> &'a Slot<O> {
+/// The header is the first field of a `OpSlot<O>`, of which the caller has a reference.
+unsafe fn slot<'a, O: Operation>(header: NonNull<Header>) -> &'a OpSlot<O> {
     // SAFETY: the layout is C's; the caller answers for the rest. The pointer is the `Arc`'s.
-    unsafe { header.cast::<Slot<O>>().as_ref() }
+    unsafe { header.cast::<OpSlot<O>>().as_ref() }
 }
 
 /// Drops the engine's reference to a slot whose payload is the operation's.
@@ -144,7 +144,7 @@ unsafe fn slot<'a, O: Operation>(header: NonNull<Header>) -> &'a Slot<O> {
 /// As for [`slot`]; the reference is the engine's, and used up.
 unsafe fn forget<O: Operation>(header: NonNull<Header>) {
     // SAFETY: the caller's contract; it is from `Arc::into_raw`.
-    drop(unsafe { Arc::from_raw(header.cast::<Slot<O>>().as_ptr().cast_const()) });
+    drop(unsafe { Arc::from_raw(header.cast::<OpSlot<O>>().as_ptr().cast_const()) });
 }
 
 /// Takes the result of a request. False: another one is to be made, and the engine's reference is
@@ -311,8 +311,8 @@ impl<O: Operation> Op<O> {
     fn hand_over(operation: O, notify: i32) -> State<O> {
         let fs = operation.fs().expect("adopted").clone();
         let payload = Settled { operation, result: std::cell::Cell::new(0) };
-        let header = Header::new(fs, notify, &Slot::<O>::VERBS);
-        let slot = Arc::new(Slot { header, flight: Flight::new(payload) });
+        let header = Header::new(fs, notify, &OpSlot::<O>::VERBS);
+        let slot = Arc::new(OpSlot { header, flight: Flight::new(payload) });
         let engines = Arc::into_raw(Arc::clone(&slot));
         let header = NonNull::new(engines.cast_mut().cast::<Header>()).expect("an Arc's");
         {
@@ -350,7 +350,7 @@ impl<O: Operation> Op<O> {
 
 /// The output of an operation whose request is its parent's: nobody in this process ends it.
 #[cold]
-fn orphaned<O: Operation>(slot: &Slot<O>) -> O::Output {
+fn orphaned<O: Operation>(slot: &OpSlot<O>) -> O::Output {
     // SAFETY: the operation is at its end here.
     let done = unsafe { slot.flight.abandon() };
     // SAFETY: of the threads of a fork(2)'s parent none is here but this one: the payload in this
@@ -361,7 +361,7 @@ fn orphaned<O: Operation>(slot: &Slot<O>) -> O::Output {
 
 /// Has a request that is not over stopped, as far as that can be. True if it was withdrawn from the
 /// line: then its payload is the caller's.
-fn stop<O: Operation>(slot: &Arc<Slot<O>>) -> bool {
+fn stop<O: Operation>(slot: &Arc<OpSlot<O>>) -> bool {
     let header = &slot.header;
     if slot.flight.is_done() || slot.generation() != process::generation() {
         return false;
@@ -380,7 +380,7 @@ fn stop<O: Operation>(slot: &Arc<Slot<O>>) -> bool {
 }
 
 /// Waits until it has ended, or until `end`.
-fn block_on<O: Operation>(slot: &Arc<Slot<O>>, end: Option<Instant>) {
+fn block_on<O: Operation>(slot: &Arc<OpSlot<O>>, end: Option<Instant>) {
     let address = Arc::as_ptr(slot) as u64;
     let fs = slot.header.fs();
     let wish = WaitCondition {

@@ -6,13 +6,13 @@ use std::task::Waker;
 
 /// Wakers of the harvests that this thread is in.
 #[derive(Default)]
-struct Held {
+struct HeldWakers {
     harvests: u32,
     wakers: Vec<Waker>,
 }
 
 thread_local! {
-    static HELD: RefCell<Held> = const { RefCell::new(Held { harvests: 0, wakers: Vec::new() }) };
+    static HELD: RefCell<HeldWakers> = const { RefCell::new(HeldWakers { harvests: 0, wakers: Vec::new() }) };
 }
 
 /// Wakes a task, or has it woken after the harvest that this thread is in.
@@ -30,13 +30,13 @@ pub(super) fn wake(waker: Waker) {
 
 /// Runs a harvest, and then wakes the tasks whose requests it has ended.
 pub(super) fn after(harvest: &mut dyn FnMut()) {
-    let begins = |held: &RefCell<Held>| held.borrow_mut().harvests += 1;
+    let begins = |held: &RefCell<HeldWakers>| held.borrow_mut().harvests += 1;
     let is_counted = HELD.try_with(begins).is_ok();
     harvest();
     if !is_counted {
         return;
     }
-    let ends = |held: &RefCell<Held>| {
+    let ends = |held: &RefCell<HeldWakers>| {
         let mut held = held.borrow_mut();
         held.harvests -= 1;
         if held.harvests == 0 { std::mem::take(&mut held.wakers) } else { Vec::new() }
@@ -44,7 +44,7 @@ pub(super) fn after(harvest: &mut dyn FnMut()) {
     let mut wakers = HELD.try_with(ends).unwrap_or_default();
     wakers.drain(..).for_each(|waker| guarded(|| waker.wake()));
     // The room is for the next harvest.
-    let keeps = |held: &RefCell<Held>| {
+    let keeps = |held: &RefCell<HeldWakers>| {
         let mut held = held.borrow_mut();
         if held.wakers.capacity() < wakers.capacity() && held.wakers.is_empty() {
             held.wakers = wakers;

@@ -40,7 +40,7 @@ impl fmt::Display for Choice {
 
 /// The lane of a file's usual reads, or writes, and why it is that one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lane {
+pub struct ChosenLane {
     /// `inline`, `ordered`, `cold`, `pool`, `stream`, `worker` or `kernel`: ARCHITECTURE.md says
     /// what each of them does.
     pub name: &'static str,
@@ -48,7 +48,7 @@ pub struct Lane {
     pub reason: &'static str,
 }
 
-impl fmt::Display for Lane {
+impl fmt::Display for ChosenLane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} lane: {}", self.name, self.reason)
     }
@@ -56,7 +56,7 @@ impl fmt::Display for Lane {
 
 impl Instance {
     /// Where a read (or write) of this file would go now. `Err`: `-EBADF`.
-    pub(crate) fn explain(&self, fd: i32, write: bool) -> Result<Lane, i32> {
+    pub(crate) fn explain(&self, fd: i32, write: bool) -> Result<ChosenLane, i32> {
         let facts = descriptor::fresh(fd)?.facts();
         let (route, reason) = match self.engine {
             EngineKind::Null => (Route::Null, "the engine ends every request undone"),
@@ -74,6 +74,6 @@ impl Instance {
             Route::Kernel => "kernel",
             Route::Null => "null",
         };
-        Ok(Lane { name, reason })
+        Ok(ChosenLane { name, reason })
     }
 }

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 pub use self::cancel::{Canceled, InFlight};
-pub use self::choice::{Choice, Lane};
+pub use self::choice::{Choice, ChosenLane};
 pub use self::fast::Transfer;
 pub use self::submit::{Entry, Place, SubmitSteps, Submitted, TOLD_OTHERWISE};
 pub use self::wait::{WaitCondition, Waited};

@@ -68,7 +68,7 @@ struct TimerState {
 }
 
 /// What the thread does next.
-enum Next {
+enum NextDeadline {
     Expire(Vec<Arc<dyn Expire>>),
     Sleep(u32, Instant),
     /// Nothing is armed: it sleeps, and ends if that stays so.
@@ -130,7 +130,7 @@ impl Timers {
         self.wake.wake_all();
     }
 
-    fn next(&self) -> Next {
+    fn next(&self) -> NextDeadline {
         let mut state = lock(&self.state);
         // Under the lock: whoever changes something after this changes the word after this.
         let ticket = self.wake.ticket();
@@ -143,17 +143,17 @@ impl Timers {
         }
         if !due.is_empty() {
             state.sleeps_until = None;
-            return Next::Expire(due);
+            return NextDeadline::Expire(due);
         }
         match state.armed.first_key_value() {
             Some((&(until, _), _)) => {
                 state.sleeps_until = Some(until);
-                Next::Sleep(ticket, until)
+                NextDeadline::Sleep(ticket, until)
             }
             None => {
                 let until = now + RETIRE_AFTER;
                 state.sleeps_until = Some(until);
-                Next::Idle(ticket, until)
+                NextDeadline::Idle(ticket, until)
             }
         }
     }
@@ -162,12 +162,12 @@ impl Timers {
     fn run(&self) {
         loop {
             let (ticket, until, idle) = match self.next() {
-                Next::Expire(due) => {
+                NextDeadline::Expire(due) => {
                     due.iter().for_each(|what| what.expire());
                     continue;
                 }
-                Next::Sleep(ticket, until) => (ticket, until, false),
-                Next::Idle(ticket, until) => (ticket, until, true),
+                NextDeadline::Sleep(ticket, until) => (ticket, until, false),
+                NextDeadline::Idle(ticket, until) => (ticket, until, true),
             };
             let time = until.saturating_duration_since(Instant::now());
             self.wake.sleep(ticket, Some(time), false);
@@ -298,12 +298,12 @@ mod tests {
         let begin = Instant::now();
         let arm = |after| timers.arm(begin + after, Arc::clone(&tell), || Ok(())).unwrap();
         let far = arm(2 * FAR);
-        let Next::Sleep(ticket, until) = timers.next() else { panic!("there is one") };
+        let NextDeadline::Sleep(ticket, until) = timers.next() else { panic!("there is one") };
         assert_eq!(until, begin + 2 * FAR);
         // An earlier one ends the sleep; a later one does not.
         let earlier = arm(FAR);
         assert_ne!(timers.wake.ticket(), ticket);
-        let Next::Sleep(ticket, until) = timers.next() else { panic!("there are two") };
+        let NextDeadline::Sleep(ticket, until) = timers.next() else { panic!("there are two") };
         assert_eq!(until, begin + FAR);
         assert!(timers.disarm(arm(3 * FAR)) && timers.disarm(far));
         assert_eq!(timers.wake.ticket(), ticket);
@@ -313,7 +313,7 @@ mod tests {
         assert_ne!(roused, ticket);
         assert!(timers.disarm(arm(FAR)));
         assert_eq!(timers.wake.ticket(), roused);
-        let Next::Idle(_, until) = timers.next() else { panic!("there is none") };
+        let NextDeadline::Idle(_, until) = timers.next() else { panic!("there is none") };
         assert!(!timers.retires(until), "the time is not over");
         assert!(timers.retires(Instant::now()) && !lock(&timers.state).alive);
     }
