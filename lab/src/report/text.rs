@@ -68,7 +68,7 @@ fn folded(note: &str) -> String {
 /// No line of a table is longer, if its columns can be parted.
 const WIDEST: usize = 100;
 /// Longer texts in a table are folded.
-const LONGEST: usize = 44;
+const LONGEST: usize = 60;
 
 impl Table {
     /// The table; one that is too wide in parts, each with the columns that say what a line is.
