@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode};
 /// Who is to read the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// The [Service] section of a unit: Environment="NAME=VALUE"
+    /// The Service section of a unit (systemd.exec(5)): Environment="NAME=VALUE"
     Systemd,
     /// A POSIX shell: export NAME='VALUE'
     Shell,
