@@ -73,24 +73,16 @@ if [[ ! -x "$built/uringlet" ]]; then
     native=1
 fi
 rm -rf -- uringlet/bin uringlet/lib
-install -d uringlet/bin uringlet/lib
+install -d uringlet/bin uringlet/lib/uringlet
 install -m 755 "$built/uringlet" uringlet/bin/uringlet
-install -m 644 "$built/libaio.so" uringlet/lib/libaio.so.1
-install -m 644 "$built/libposix_aio.so" uringlet/lib/libposix_aio.so
-install -m 644 "$built/liburing.so" uringlet/lib/liburing.so
-strip --strip-unneeded uringlet/bin/uringlet uringlet/lib/*.so*
-# A wheel has no links: what -laio finds is a text that says where the library lies.
+# The command looks for the drop-ins there before it unpacks those that it carries.
+for name in libaio.so libposix_aio.so liburing.so; do
+    install -m 644 "$built/$name" uringlet/lib/uringlet/
+done
+strip --strip-unneeded uringlet/bin/uringlet uringlet/lib/uringlet/*.so
+# What extensions link with. A wheel has no links: -laio finds a text that names the library.
+install -m 644 uringlet/lib/uringlet/libaio.so uringlet/lib/libaio.so.1
 printf '/* A linker script: libaio of uringlet. */\nINPUT ( libaio.so.1 )\n' >uringlet/lib/libaio.so
-# A command that does not carry the drop-ins looks for them there.
-alone="$(mktemp -d)"
-trap 'rm -rf -- "$alone"' EXIT
-cp -- uringlet/bin/uringlet "$alone"
-if ! "$alone/uringlet" run -- true 2>/dev/null; then
-    install -d uringlet/lib/uringlet
-    install -m 644 uringlet/lib/libaio.so.1 uringlet/lib/uringlet/libaio.so
-    install -m 644 uringlet/lib/libposix_aio.so uringlet/lib/uringlet/libposix_aio.so
-    install -m 644 uringlet/lib/liburing.so uringlet/lib/uringlet/liburing.so
-fi
 rm -rf -- "$work/wheels"
 options=(--release --locked --out "$work/wheels")
 ((native)) && options+=(--compatibility linux) || options+=(--zig --compatibility manylinux_2_28)

@@ -68,12 +68,12 @@ def test_the_exit_status_is_the_programs():
 
 def test_the_environment_preloads_the_drop_ins():
     program = "print(open('/proc/self/maps').read())"
-    folder = uringlet.get_library_dir()
+    folder = f"{uringlet.get_library_dir()}/uringlet"
     both = run(sys.executable, "-c", program, env=uringlet.environment())
-    assert f"{folder}/libaio.so.1" in both.stdout
+    assert f"{folder}/libaio.so" in both.stdout
     assert f"{folder}/libposix_aio.so" in both.stdout
     one = run(sys.executable, "-c", program, env=uringlet.environment({}, only="posix-aio"))
-    assert f"{folder}/libaio.so.1" not in one.stdout
+    assert f"{folder}/libaio.so" not in one.stdout
     assert f"{folder}/libposix_aio.so" in one.stdout
     assert uringlet.environment({"LD_PRELOAD": "/x.so"})["LD_PRELOAD"].endswith(":/x.so")
     with pytest.raises(ValueError):
@@ -85,7 +85,7 @@ def test_env_prints_lines_for_a_shell():
     assert lines.returncode == 0
     script = f"{lines.stdout}\ncat /proc/self/maps"
     shell = run("sh", "-c", script)
-    assert f"{uringlet.get_library_dir()}/libaio.so.1" in shell.stdout
+    assert f"{uringlet.get_library_dir()}/uringlet/libaio.so" in shell.stdout
     assert module("env", "--only", "nothing").returncode == 1
     assert module("env", "nothing").returncode == 2
 

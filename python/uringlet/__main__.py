@@ -54,8 +54,8 @@ def _check(pid: str) -> int:
     except OSError as error:
         print(f"uringlet check: {error}", file=sys.stderr)
         return 2
-    folder = _package.get_library_dir()
-    loaded = [name for name, file in _package.DROP_INS.items() if f"{folder}/{file}" in mapped]
+    drop_ins = _package.DROP_INS.items()
+    loaded = [name for name, file in drop_ins if str(_package.drop_in(file)) in mapped]
     print(f"{pid}: {'loaded: ' + ', '.join(loaded) if loaded else 'no drop-in is loaded'}")
     return 0 if loaded else 1
 

@@ -10,7 +10,7 @@ _HERE = Path(__file__).resolve().parent
 
 #: In the order in which they are preloaded: the interface, and the file of its drop-in.
 DROP_INS = {
-    "libaio": "libaio.so.1",
+    "libaio": "libaio.so",
     "posix-aio": "libposix_aio.so",
     "io-uring": "liburing.so",
 }
@@ -21,6 +21,14 @@ def _at(*parts: str) -> Path:
     if not path.exists():
         raise FileNotFoundError(f"{path} is not there: the package was not installed from a wheel")
     return path
+
+
+def drop_in(name: str) -> Path:
+    """The file of a drop-in: where the command of the package looks for it, too.
+
+    ``FileNotFoundError``: the package was not installed from a wheel.
+    """
+    return _at("lib", "uringlet", name)
 
 
 def get_include() -> str:
@@ -62,7 +70,7 @@ def environment(
     if only is not None and only not in DROP_INS:
         raise ValueError(f"only must be one of {', '.join(DROP_INS)}")
     names = [DROP_INS[only]] if only else list(DROP_INS.values())
-    paths = [str(_at("lib", name)) for name in names]
+    paths = [str(drop_in(name)) for name in names]
     if any(" " in path or ":" in path for path in paths):
         raise ValueError(f"the loader cannot preload from {_HERE}: a space or a colon")
     result = dict(os.environ if base is None else base)
