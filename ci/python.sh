@@ -138,3 +138,5 @@ run=("$work/others/bin/pytest" -q -p no:cacheprovider)
     cd -- "$work/suites/of-aiofile-$aiofile"
     PYTHONPATH="$root/ci/python" "${run[@]}" -p uringlet_default tests README.md
 )
+# The documents have a program for aiofile.
+"${run[@]}" -c pyproject.toml -p no:aiomisc tests/test_documents.py
