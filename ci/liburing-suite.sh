@@ -37,7 +37,7 @@ excepted() {
         ;;
     across-fork) echo "the child of a fork uses its parent's ring; the test's own barrier then waits for ever" ;;
     io_uring_passthrough | iopoll)
-        echo "is not built: its helper calls what the generic system calls do not have"
+        echo "is not built: needs a function that only the static library has"
         ;;
     msg-ring | ring-leak | io-cancel | single-issuer | sqpoll-cancel-hang)
         echo "rings of other processes, or MSG_RING"

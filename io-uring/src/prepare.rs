@@ -763,14 +763,18 @@ impl Locked<'_> {
             self.request(at).user_data = new;
         }
         if flags & poll::UPDATE_EVENTS != 0 {
-            let multi = flags & poll::MULTI != 0;
+            // How it was asked for stays.
+            let (multi, level) = match self.request(at).plan {
+                Plan::Poll { watch, level } => (watch.multi, level),
+                _ => return -libc::ENOENT,
+            };
             let key = self.key(at);
             let Stage::Poll(before) = self.request(at).stage else { return -libc::ENOENT };
             service::unwatch(before, key, self.core());
             let watch = watch(events, multi);
             let request = self.request(at);
             request.stage = Stage::Here;
-            request.plan = Plan::Poll { watch, level: false };
+            request.plan = Plan::Poll { watch, level };
             if let Some(result) = self.begin_poll(at, watch) {
                 self.finish(at, result, 0);
             }

@@ -1,0 +1,138 @@
+/* Random programs of entries whose results do not depend on the order of what is unordered.
+ * Arguments: the first seed, and how many. */
+#define _GNU_SOURCE
+#include "common.h"
+
+enum { MOST = 14 };
+
+static unsigned long long state;
+
+static unsigned pick(unsigned below)
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return (unsigned)(state >> 11) % below;
+}
+
+static int file, full[2], empty[2];
+static char buffers[MOST][16];
+static struct __kernel_timespec soon = { 0, 1000000 }, late = { 1000, 0 };
+
+/* Fills an entry; true if the next one is to be a linked timeout that is due. */
+static int fill(struct io_uring_sqe *sqe, int at, int after_link)
+{
+    char *buffer = buffers[at];
+    int is_due = 0;
+    switch (pick(after_link ? 16 : 14)) {
+    case 0:
+    case 1:
+        io_uring_prep_nop(sqe);
+        break;
+    case 2:
+        io_uring_prep_read(sqe, file, buffer, 16, pick(100));
+        break;
+    case 3:
+        io_uring_prep_read(sqe, file, buffer, 16, 4096 - pick(20));
+        break;
+    case 4:
+        io_uring_prep_read(sqe, -1, buffer, 16, 0);
+        break;
+    case 5:
+        io_uring_prep_write(sqe, file, "0123456789abcdef", 1 + pick(16), 200 + 16 * at);
+        break;
+    case 6:
+        io_uring_prep_nop(sqe);
+        sqe->opcode = 200;
+        break;
+    case 7:
+        io_uring_prep_timeout(sqe, &soon, 0, pick(2) ? IORING_TIMEOUT_ETIME_SUCCESS : 0);
+        break;
+    case 8:
+        io_uring_prep_timeout_remove(sqe, 12345, 0);
+        break;
+    case 9:
+        io_uring_prep_cancel(sqe, (void *)12345, 0);
+        break;
+    case 10:
+        io_uring_prep_poll_add(sqe, full[1], POLLOUT);
+        break;
+    case 11:
+        io_uring_prep_fsync(sqe, file, pick(2));
+        break;
+    case 12:
+        io_uring_prep_read(sqe, pick(4), buffer, 16, 0);
+        sqe->flags |= IOSQE_FIXED_FILE;
+        break;
+    case 13:
+        /* Behind a link the kernel may execute it on a worker, which no timeout ends. */
+        if (after_link) {
+            io_uring_prep_nop(sqe);
+            break;
+        }
+        io_uring_prep_read(sqe, empty[0], buffer, 1, 0);
+        is_due = 1;
+        break;
+    case 14:
+        io_uring_prep_link_timeout(sqe, &late, 0);
+        break;
+    default:
+        io_uring_prep_nop(sqe);
+        sqe->ioprio = 89;
+    }
+    return is_due;
+}
+
+static void program(unsigned long long seed)
+{
+    struct io_uring_params params = { .flags = IORING_SETUP_CQSIZE, .cq_entries = 16 };
+    struct io_uring ring;
+    int list[2] = { file, -1 };
+    state = seed * 2654435761u + 88172645463325252ull;
+    if (pick(2))
+        params.flags |= IORING_SETUP_SUBMIT_ALL;
+    MUST(io_uring_queue_init_params(16, &ring, &params) == 0);
+    MUST(io_uring_register_files(&ring, list, 2) == 0);
+    int drains = pick(2);
+    int count = 1 + pick(MOST - 1), is_due = 0, links = 0;
+    for (int at = 0; at < count; at++) {
+        struct io_uring_sqe *sqe = entry(&ring, at);
+        if (is_due) {
+            io_uring_prep_link_timeout(sqe, &soon, 0);
+            sqe->user_data = at;
+            is_due = links = 0;
+            continue;
+        }
+        is_due = fill(sqe, at, links);
+        sqe->user_data = at;
+        /* One that never ends by itself has its timeout behind it. */
+        if (is_due && at == count - 1)
+            count++;
+        unsigned flags = is_due ? 0 : pick(8);
+        links = is_due || flags < 4;
+        if (links)
+            sqe->flags |= !is_due && flags == 0 ? IOSQE_IO_HARDLINK : IOSQE_IO_LINK;
+        if (drains && pick(10) == 0)
+            sqe->flags |= IOSQE_IO_DRAIN;
+        printf("entry %d: opcode %u, flags %u\n", at, sqe->opcode, sqe->flags);
+    }
+    printf("program %llu: %d entries\n", seed, count);
+    for (int left = count; left > 0;) {
+        int taken = io_uring_submit(&ring);
+        printf("submit %d\n", taken);
+        MUST(taken > 0);
+        left -= taken;
+    }
+    sorted(&ring, "result", count);
+    io_uring_queue_exit(&ring);
+}
+
+int main(int argc, char **argv)
+{
+    unsigned long long first = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
+    unsigned long long count = argc > 2 ? strtoull(argv[2], NULL, 10) : 1000;
+    MUST((file = scratch()) >= 0 && ftruncate(file, 4096) == 0 && pipe(full) == 0 && pipe(empty) == 0);
+    for (unsigned long long seed = first; seed < first + count; seed++)
+        program(seed);
+    return 0;
+}
