@@ -770,6 +770,10 @@ impl Locked<'_> {
             };
             let key = self.key(at);
             let Stage::Poll(before) = self.request(at).stage else { return -libc::ENOENT };
+            if multi && service::change(before, watch(events, true).events) {
+                self.request(at).plan = Plan::Poll { watch: watch(events, true), level };
+                return 0;
+            }
             service::unwatch(before, key, self.core());
             let watch = watch(events, multi);
             let request = self.request(at);

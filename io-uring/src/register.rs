@@ -580,10 +580,10 @@ fn sync_cancel(ring: &Ring, arg: usize, count: u32) -> Result<i32, i32> {
     core.leave(locked);
     let (mut done, mut running) = (done, Vec::new());
     for key in keys {
-        match ring.instance.cancel(key) {
-            Ok(()) => done += 1,
-            Err(errno) if errno == -libc::EALREADY => running.push(key),
-            Err(_) => {}
+        match core.cancel_at(&ring.instance, key) {
+            0 => done += 1,
+            errno if errno == -libc::EALREADY => running.push(key),
+            _ => {}
         }
     }
     if running.is_empty() {

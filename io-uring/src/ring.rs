@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering,
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use uringlet::Sqe;
-use uringlet::front::{self, Entry, Instance, IoEvent, OwnDescriptor, Sink, TOLD_OTHERWISE};
+use uringlet::front::{
+    self, Entry, Instance, IoEvent, OwnDescriptor, Patience, Sink, TOLD_OTHERWISE,
+};
 
 use crate::abi::{self, Cqe, iosqe, op, setup, sq};
 use crate::calls::Call;
@@ -412,6 +414,31 @@ impl Core {
         }
     }
 
+    /// Cancels a request that the engine has: 0, or a negative errno. One that is on its way to the
+    /// engine, or that is just being tried on a stream, is asked for again.
+    pub(crate) fn cancel_at(self: &Arc<Self>, instance: &Instance, key: u64) -> i32 {
+        const ON_ITS_WAY: u32 = 10_000;
+        const TRIED: u32 = 200;
+        let mut patience = Patience::default();
+        for look in 0.. {
+            let answer = match instance.cancel(key) {
+                Ok(()) => return 0,
+                Err(errno) => errno,
+            };
+            let most = if answer == -libc::ENOENT { ON_ITS_WAY } else { TRIED };
+            let locked = self.lock();
+            let is_there = locked
+                .find(key)
+                .is_some_and(|at| locked.state.requests[at as usize].stage == Stage::Engine);
+            drop(locked);
+            if !is_there || look >= most {
+                return answer;
+            }
+            patience.wait();
+        }
+        -libc::ENOENT
+    }
+
     /// Asks the engine to cancel.
     fn run_jobs(self: &Arc<Self>, mut jobs: Vec<CancelJob>) {
         while let Some(job) = jobs.pop() {
@@ -419,11 +446,7 @@ impl Core {
             let mut answer = -libc::ENOENT;
             let mut done = job.done;
             for &key in &job.keys {
-                let cancel = |instance: &Arc<Instance>| instance.cancel(key);
-                answer = match instance.as_ref().map_or(Err(-libc::ENOENT), cancel) {
-                    Ok(()) => 0,
-                    Err(errno) => errno,
-                };
+                answer = instance.as_ref().map_or(-libc::ENOENT, |one| self.cancel_at(one, key));
                 done += i32::from(answer == 0);
                 if !job.all && answer != -libc::ENOENT {
                     break;

@@ -167,6 +167,20 @@ pub(crate) fn watch(fd: i32, watch: Watch, core: &Arc<Core>, key: u64) -> Result
     Ok(Poll(token))
 }
 
+/// Has a poll that tells many times look for other events, and at once for those that are there.
+/// False: it is not watched any more.
+pub(crate) fn change(poll: Poll, events: u32) -> bool {
+    let Some(service) = current() else { return false };
+    let mut state = service.lock();
+    let Ok(epoll) = state.epoll() else { return false };
+    let Some(group) = state.groups.get_mut(&poll.0).filter(|group| group.watch.multi) else {
+        return false;
+    };
+    group.watch.events = events;
+    let edge = events | libc::EPOLLET as u32;
+    sys::epoll_ctl(epoll, libc::EPOLL_CTL_MOD, group.fd, edge, poll.0) == 0
+}
+
 /// Takes a poll back. It may be on its way all the same.
 pub(crate) fn unwatch(poll: Poll, key: u64, core: &Core) {
     let Some(service) = current() else { return };

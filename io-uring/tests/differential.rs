@@ -37,3 +37,29 @@ macro_rules! programs {
 }
 
 programs! { basics by_number cancels chains deferred files names overflow polls setup timeouts }
+
+/// Programs for each run of the test, from these seeds on.
+const PROGRAMS: &str = "400";
+const SEEDS: [&str; 2] = ["1", "50000"];
+
+#[test]
+fn random_programs_have_the_same_results() {
+    let test = "random_programs_have_the_same_results";
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let Some(program) = compile(test, "random.c", folder.path()) else { return };
+    let program = program.to_str().expect("text");
+    for seed in SEEDS {
+        let on = |ours| {
+            let output = run(program, &[seed, PROGRAMS], folder.path(), ours);
+            assert!(output.status.success(), "from seed {seed}, ours: {ours}: {}", output.status);
+            String::from_utf8(output.stdout).expect("text")
+        };
+        let ours = on(true);
+        if !has_io_uring() {
+            return support::skipped(test, "io_uring is refused here: not compared");
+        }
+        let theirs = on(false);
+        let differs = theirs.lines().zip(ours.lines()).find(|(left, right)| left != right);
+        assert_eq!(differs, None, "from seed {seed}: the kernel's (left) and ours");
+    }
+}
