@@ -7,8 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What was found when so many objects had been loaded: their number, and the lowest bit.
 static KNOWN: AtomicU64 = AtomicU64::new(0);
-/// Set-ups that were left to the kernel.
-static LEFT: AtomicU64 = AtomicU64::new(0);
 
 /// What a look at the objects finds.
 struct Look {
@@ -24,9 +22,6 @@ pub(crate) fn enters_unseen() -> bool {
     unsafe { libc::dl_iterate_phdr(Some(each), std::ptr::from_mut(&mut look).cast()) };
     let found = if look.adds == look.known >> 1 { look.known & 1 != 0 } else { look.found };
     KNOWN.store(look.adds << 1 | u64::from(found), Ordering::Relaxed);
-    if found {
-        LEFT.fetch_add(1, Ordering::Relaxed);
-    }
     found
 }
 
