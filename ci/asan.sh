@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests of awaited files under AddressSanitizer, which finds memory that is used after it was freed: ci/asan.sh [ARGUMENTS OF cargo test]
+# Runs the tests of awaited files under AddressSanitizer, which finds memory that is used after it
+# was freed: ci/asan.sh [ARGUMENTS OF cargo test]
 #
 # Needs rustup and the nightly toolchain. URINGLET_STORM sets the number of operations that are
 # dropped, 20,000 by default here.

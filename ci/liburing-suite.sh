@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# Runs liburing's own tests natively and on the drop-in, and prints a table: ci/liburing-suite.sh [TEST...]
+# Runs liburing's own tests natively and on the drop-in, and prints a table: ci/liburing-suite.sh
+# [TEST...]
 #
-# Fetches Debian's source package (nothing of it is kept in the repository), builds its tests twice, once with its own
-# library and once against ours, and runs each with a time limit. FOLDER says where (target/liburing-suite without it),
-# PROFILE which build of ours (release without it), LIMIT the seconds for each test (60). The native results are kept in
-# the folder and asked for again only if NATIVE=1. Exits with 1 if a test fails that passes natively and is not excepted.
+# Fetches Debian's source package (nothing of it is kept in the repository), builds its tests twice,
+# once with its own library and once against ours, and runs each with a time limit. FOLDER says
+# where (target/liburing-suite without it), PROFILE which build of ours (release without it), LIMIT
+# the seconds for each test (60). The native results are kept in the folder and asked for again only
+# if NATIVE=1. Exits with 1 if a test fails that passes natively and is not excepted.
 #
-# For ours, the tests' own system calls go through the C library's syscall(), as liburing has it on processors that it
-# does not know: with instructions of their own they would not be seen, and be left to the kernel.
+# For ours, the tests' own system calls go through the C library's syscall(), as liburing has it on
+# processors that it does not know: with instructions of their own they would not be seen, and be
+# left to the kernel.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -26,16 +29,20 @@ folder="$(cd -- "$folder" && pwd)"
 # Not of tier 1, each with its reason: such a test may fail, but must not hang or crash.
 excepted() {
     case "$1" in
-    232c93d07b74 | accept | accept-link | accept-reuse | accept-test | connect | defer-taskrun | fc2a85cb02ef | \
-        files-exit-hang-poll | files-exit-hang-timeout | poll-link | recv-msgall | recv-msgall-stream | ring-leak2 | \
-        send_recv | shutdown | socket | socket-rw | socket-rw-eagain | socket-rw-offset | send_recvmsg | \
+    232c93d07b74 | accept | accept-link | accept-reuse | accept-test | \
+        connect | defer-taskrun | fc2a85cb02ef | \
+        files-exit-hang-poll | files-exit-hang-timeout | poll-link | recv-msgall | \
+            recv-msgall-stream | ring-leak2 | \
+        send_recv | shutdown | socket | socket-rw | socket-rw-eagain | \
+            socket-rw-offset | send_recvmsg | \
         sendmsg_fs_cve | splice-sock)
         echo "sockets are not served yet"
         ;;
-    buf-ring | file-verify | read-write | recv-multishot | ringbuf-read | 500f9fbadef8 | d4ae271dfaae)
+    buf-ring | file-verify | read-write | recv-multishot | ringbuf-read | \
+        500f9fbadef8 | d4ae271dfaae)
         echo "provided buffers, or multishot reads, are not served yet"
         ;;
-    across-fork) echo "the child of a fork uses its parent's ring; the test's own barrier then waits for ever" ;;
+    across-fork) echo "the child of a fork uses its parent's ring; its barrier waits for ever" ;;
     io_uring_passthrough | iopoll)
         echo "is not built: needs a function that only the static library has"
         ;;
@@ -74,8 +81,10 @@ build_tests() {
     mkdir -p -- "$to"
     for name in "${tests[@]}"; do
         [[ -x "$to/$name" ]] && continue
-        cc -O1 -g -w -D_GNU_SOURCE -D__SANE_USERSPACE_TYPES__ -DLIBURING_BUILD_TEST -I"$source/src/include" \
-            -include "$source/config-host.h" -o "$to/$name" "$source/test/$name.c" "$source/test/helpers.c" \
+        cc -O1 -g -w -D_GNU_SOURCE -D__SANE_USERSPACE_TYPES__ \
+            -DLIBURING_BUILD_TEST -I"$source/src/include" \
+            -include "$source/config-host.h" -o "$to/$name" \
+                "$source/test/$name.c" "$source/test/helpers.c" \
             "$@" -lpthread 2>"$to/$name.log" || echo "not built: $name ($to/$name.log)" >&2
     done
 }
@@ -114,13 +123,15 @@ source="$folder/source"
 mirror="$folder/source-ours"
 if [[ ! -d "$mirror" ]]; then
     cp -r -- "$source" "$mirror"
-    sed -i 's/^#if defined(__x86_64__) .*/#if 0/; s/^#elif defined(__aarch64__)/#elif 0/' "$mirror/src/syscall.h"
+    sed -i 's/^#if defined(__x86_64__) .*/#if 0/; s/^#elif defined(__aarch64__)/#elif 0/' \
+        "$mirror/src/syscall.h"
 fi
 mkdir -p -- "$folder/lib"
 ln -sf -- "$library" "$folder/lib/liburing.so.2"
 ln -sf -- "$library" "$folder/lib/liburing.so"
 
-mapfile -t tests < <(cd -- "$source/test" && grep -lE '(^|[^_a-z])main\(' -- *.c | sed 's/\.c$//' | sort)
+mapfile -t tests < <(cd -- "$source/test" && grep -lE '(^|[^_a-z])main\(' -- *.c |
+    sed 's/\.c$//' | sort)
 build_tests "$folder/native" "$source" "$source/src/liburing.a"
 build_tests "$folder/ours" "$mirror" -L"$folder/lib" -luring
 
@@ -155,11 +166,13 @@ for name in "${chosen[@]}"; do
     [[ "$verdict" != FAIL ]] || failed+=("$name")
     count[$verdict]=$((${count[$verdict]-0} + 1))
     [[ "$verdict" == excepted ]] || reason=
-    printf '%-24s %-5s %6s s %-5s %6s s %s%s\n' "$name" "$native" "$native_time" "$ours" "$ours_time" \
+    printf '%-24s %-5s %6s s %-5s %6s s %s%s\n' \
+        "$name" "$native" "$native_time" "$ours" "$ours_time" \
         "$verdict" "${reason:+ ($reason)}"
 done
 echo
-printf 'pass %s, skip %s, excepted %s, not passed natively either %s, fail %s\n' "${count[pass]-0}" "${count[skip]-0}" \
+printf 'pass %s, skip %s, excepted %s, not passed natively either %s, fail %s\n' \
+    "${count[pass]-0}" "${count[skip]-0}" \
     "${count[excepted]-0}" "${count[native]-0}" "${count[FAIL]-0}"
 if ((${#failed[@]})); then
     echo "failed: ${failed[*]}"

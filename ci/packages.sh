@@ -20,7 +20,8 @@ if [[ ! -e "$base/complete" ]]; then
     rm -rf -- "$base"
     # The server that this machine itself has its packages from.
     server="$(grep -rhoE '(https?|mirror\+file):[^ ]+/debian/?( |$)' /etc/apt/sources.list \
-        /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources 2>/dev/null | head -n 1)" ||
+        /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources 2>/dev/null |
+            head -n 1)" ||
         true
     # shellcheck disable=SC2086 # no server: debootstrap has one of its own
     debootstrap --variant=minbase --include=fio bookworm "$base" ${server:-}
@@ -63,7 +64,8 @@ listing() {
 }
 inside() {
     # Neither variables nor descriptors of ours.
-    chroot "$case_root" /usr/bin/env -i HOME=/root PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin \
+    chroot "$case_root" /usr/bin/env -i HOME=/root \
+        PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin \
         sh -ec "$1"
 }
 # One step of a case: step CASE STEP COMMAND...
@@ -149,7 +151,8 @@ fi
 
 installed="${URINGLET_INSTALLED-}"
 if [[ -z "$installed" ]]; then
-    (cd -- "$root" && cargo install --quiet --locked --force --path cli --root "$packages/installed")
+    (cd -- "$root" && cargo install --quiet --locked --force --path cli \
+        --root "$packages/installed")
     installed="$packages/installed/bin/uringlet"
 fi
 files=("$installed")

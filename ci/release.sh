@@ -16,7 +16,8 @@ case "${1-}" in
 esac
 cd -- "$root"
 [[ -z "$(git status --porcelain)" ]] || die "the tree has changes that are not committed"
-header="$(awk '/^#define [A-Z]+_VERSION_(MAJOR|MINOR|PATCH)/ { printf "%s%s", dot, $3; dot = "." }' \
+header="$(awk '/^#define [A-Z]+_VERSION_(MAJOR|MINOR|PATCH)/
+    { printf "%s%s", dot, $3; dot = "." }' \
     capi/include/uringlet.h)"
 [[ "$header" == "$version" ]] || die "uringlet.h is of version $header, the crates of $version"
 grep -q "^## $version" CHANGELOG.md || die "CHANGELOG.md has no headline for $version"

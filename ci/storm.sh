@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Drops a million awaited operations at every poll and in every state, on five executors: ci/storm.sh [OPERATIONS]
+# Drops a million awaited operations at every poll and in every state, on five executors:
+# ci/storm.sh [OPERATIONS]
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"

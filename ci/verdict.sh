@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
-# Says how far the verdicts of `uringlet bench` can be trusted on this machine: ci/verdict.sh repeat|burner|same FOLDER [RUNS]
+# Says how far the verdicts of `uringlet bench` can be trusted on this machine: ci/verdict.sh
+# repeat|burner|same FOLDER [RUNS]
 #
-#   repeat FOLDER [10]  the default bench, RUNS times: of the cells that any run calls faster or slower, in how many pairs
-#                       of runs the class is the same (bar: 95 of 100); and the share of unknown (bar: a quarter)
+#   repeat FOLDER [10]  the default bench, RUNS times: of the cells that any run calls faster or
+#   slower, in how many pairs
+#                       of runs the class is the same (bar: 95 of 100); and the share of unknown
+#                       (bar: a quarter)
 #   burner FOLDER [10]  the same beside one process that keeps a CPU busy (no bar for unknown)
-#   same   FOLDER [20]  psync against psync under another name: the share of cells called faster or slower (bar: 5 %)
+#   same   FOLDER [20]  psync against psync under another name: the share of cells called faster or
+#   slower (bar: 5 %)
 #
-# BUDGET (90s) is the time of each run; what stands in BENCH is added to its command line. Results stay in OUT, if that is
-# given. Exit status 1: a bar is missed.
+# BUDGET (90s) is the time of each run; what stands in BENCH is added to its command line. Results
+# stay in OUT, if that is given. Exit status 1: a bar is missed.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -39,21 +43,27 @@ read -ra more <<<"${BENCH-}"
 for ((run = 1; run <= runs; run++)); do
     "$uringlet" bench --file "$folder" --budget "${BUDGET-90s}" --seed "$run" "${more[@]}" \
         --json "$out/$run.json" >"$out/$run.txt"
-    printf '%s: run %d of %d: %s\n' "$what" "$run" "$runs" "$(grep -m 1 '^Of ' "$out/$run.txt" || echo 'no figures')"
+    printf '%s: run %d of %d: %s\n' \
+        "$what" "$run" "$runs" "$(grep -m 1 '^Of ' "$out/$run.txt" || echo 'no figures')"
 done
 
 # The class of every cell in every run; rates and CPU time apart.
 summary="$(jq -s '
-    def two: . as $all | range(length) as $a | range($a + 1; $all | length) as $b | [$all[$a], $all[$b]];
+    def two: . as $all | range(length) as $a | range($a + 1; $all | length) as $b
+        | [$all[$a], $all[$b]];
     def agreement($names): map(select(any(IN($names[])))) as $cells
         | {cells: ($cells | length), pairs: ([$cells[] | two] | length),
            same: ([$cells[] | two | select(.[0] == .[1])] | length)};
-    def share($names): flatten | if length == 0 then 0 else (map(select(IN($names[]))) | length) / length end;
-    def classes(of): [.[] | [.lines[] | .comparison | if . == null then null else of end]] | transpose
+    def share($names): flatten | if length == 0 then 0
+        else (map(select(IN($names[]))) | length) / length end;
+    def classes(of): [.[] | [.lines[] | .comparison | if . == null
+        then null else of end]] | transpose
         | map(select(all(. != null)));
     (classes(.class)) as $rate | (classes(.cpu.class)) as $cpu
-    | {rate: ($rate | agreement(["faster", "slower"])), cpu: ($cpu | agreement(["cheaper", "dearer"])),
-       differs: ($rate | share(["faster", "slower"])), cpu_differs: ($cpu | share(["cheaper", "dearer"])),
+    | {rate: ($rate | agreement(["faster", "slower"])),
+        cpu: ($cpu | agreement(["cheaper", "dearer"])),
+       differs: ($rate | share(["faster", "slower"])),
+           cpu_differs: ($cpu | share(["cheaper", "dearer"])),
        unknown: ($rate | share(["unknown"])), outside: ([.[].summary.outside] | add / length)}
 ' "$out"/[0-9]*.json)"
 jq . <<<"$summary"

@@ -20,7 +20,8 @@ for file in "$@"; do
     else
         status=1
         printf '%s: NEEDS glibc %s, later than %s:\n' "$file" "$newest" "$most" >&2
-        grep ' UND ' <<<"$symbols" | grep -o '[^ ]*@GLIBC_[0-9.]*' | sort -u -t@ -k2V | tail -n 5 >&2
+        grep ' UND ' <<<"$symbols" | grep -o '[^ ]*@GLIBC_[0-9.]*' |
+            sort -u -t@ -k2V | tail -n 5 >&2
     fi
 done
 exit "$status"

@@ -31,7 +31,8 @@ need_built() {
 }
 
 # Archives hold the same bytes whenever they are made of the same commit.
-SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-$(git -C "$root" log -1 --format=%ct 2>/dev/null || date +%s)}"
+committed="$(git -C "$root" log -1 --format=%ct 2>/dev/null || date +%s)"
+SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-$committed}"
 export SOURCE_DATE_EPOCH
 
 # The command on this machine, whatever machine the packages are for: it writes the manual.

@@ -51,8 +51,8 @@ pub fn is_passing(path: &Path) -> bool {
     path.starts_with(DESCRIPTORS)
 }
 
-/// A path from which the loader can preload a carried drop-in: of a file in one of the folders, else
-/// of memory that this process and its children have open.
+/// A path from which the loader can preload a carried drop-in: of a file in one of the folders,
+/// else of memory that this process and its children have open.
 ///
 /// # Errors
 /// It is not carried, or can be put nowhere (says why).

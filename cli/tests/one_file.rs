@@ -88,8 +88,9 @@ impl Alone {
         command
     }
 
-    /// Runs a script as root of namespaces of its own, in which this folder is /mnt, and every other
-    /// folder that could hold a library is empty and mounted so; none if there are no namespaces.
+    /// Runs a script as root of namespaces of its own, in which this folder is /mnt, and every
+    /// other folder that could hold a library is empty and mounted so; none if there are no
+    /// namespaces.
     fn in_namespaces(&self, test: &str, options: &str, script: &str) -> Option<Command> {
         let flags = if rustix::process::geteuid().is_root() { "-m" } else { "-rm" };
         let mut probe = std::process::Command::new("unshare");
@@ -122,7 +123,9 @@ fn a_copy_of_the_command_runs_children_of_children() {
     let words = ["run", "--stats", "--", "sh", "-c", script, "sh", &closes, &reads];
     let assert = alone.command(&cache, &words).assert().success();
     let folder = cache.join("uringlet").join(env!("URINGLET_CARRIES")).display().to_string();
-    let expected = format!("{folder}/libaio.so:{folder}/libposix_aio.so\nread\n");
+    let preload = ["libaio.so", "libposix_aio.so", "liburing.so"];
+    let preload = preload.map(|name| format!("{folder}/{name}")).join(":");
+    let expected = format!("{preload}\nread\n");
     assert.stdout(expected).stderr(contains("uringlet: summary").and(contains("reads")));
     // Once more, with what lies there; and by the other commands that need them.
     alone.command(&cache, &["run", "--", &reads]).assert().success().stdout("read\n");

@@ -287,8 +287,8 @@ impl Context {
     /// `min` if the time is over. With `min` 0 it never sleeps.
     ///
     /// # Errors
-    /// `EINTR` if a signal handler ran, or somebody has called [`Canceller::interrupt`], and too few
-    /// are there; `EINVAL` in the child of a fork, or
+    /// `EINTR` if a signal handler ran, or somebody has called [`Canceller::interrupt`], and too
+    /// few are there; `EINVAL` in the child of a fork, or
     /// if `min` is more than [`Context::entries`].
     #[inline]
     pub fn wait(&mut self, min: usize, timeout: Option<Duration>) -> io::Result<usize> {

@@ -40,8 +40,8 @@ pub const FILE_POSITION: u64 = u64::MAX;
 /// Buffers are raw pointers: whoever pushes the entry answers for them until its
 /// [`Cqe`](crate::Cqe) was reaped. Everything else (iovec arrays, paths) is copied at submit.
 ///
-/// Constructors take a number (`RawFd`), a `BorrowedFd`, or whatever has a descriptor. An entry does
-/// not keep it open: the number has to stand for the file until its completion was reaped.
+/// Constructors take a number (`RawFd`), a `BorrowedFd`, or whatever has a descriptor. An entry
+/// does not keep it open: the number has to stand for the file until its completion was reaped.
 ///
 /// ```
 /// use std::os::fd::AsFd as _;

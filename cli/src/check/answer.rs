@@ -40,8 +40,8 @@ pub fn of(drop_in: DropIn, library: &Path, sandbox: &Sandbox) -> Result<Result<(
     Ok(if reads == 1 { Ok(()) } else { Err(format!("it has counted {reads} reads, not 1")) })
 }
 
-/// Can this command ask a drop-in? Not the one for io_uring: it serves no program that has io_uring's
-/// system calls as instructions of its own, as this command does.
+/// Can this command ask a drop-in? Not the one for io_uring: it serves no program that has
+/// io_uring's system calls as instructions of its own, as this command does.
 pub fn can_be_asked(drop_in: DropIn) -> bool {
     drop_in != DropIn::IoUring
 }

@@ -65,7 +65,8 @@ mod tests {
     fn a_loader_is_understood() {
         let objects =
             "\tlinux-vdso.so.1 (0x7f)\n\t/x/libaio.so (0x7f)\n\tlibc.so.6 => /libc.so.6\n";
-        let debug = "   1:\tbinding file ./p [0] to /x/libaio.so [0]: normal symbol `io_submit' [A]\n\
+        let debug = "   1:\tbinding file ./p [0] to /x/libaio.so [0]: normal \
+             symbol `io_submit' [A]\n\
                      1:\tbinding file ./p [0] to /x/libaio.so [0]: normal symbol `close'\n\
                      1:\tbinding file /x/libaio.so [0] to /x/libaio.so [0]: normal symbol `_io_x'\n\
                      1:\tbinding file ./p [0] to /libc.so.6 [0]: normal symbol `io_other'\n";

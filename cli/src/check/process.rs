@@ -34,8 +34,18 @@ impl Mapped {
 /// What proc(5) adds to the path of a file that has no name any more.
 const DELETED: &str = " (deleted)";
 
-/// Looks at a process and says what it has.
+/// What `uringlet run` has started, if that is the process: it waits for the program.
+fn started_by(pid: u32) -> Option<u32> {
+    let command = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let mut words = command.split(|&byte| byte == 0);
+    let is_uringlet = words.next()?.ends_with(b"uringlet") && words.next()? == b"run";
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    children.trim().parse().ok().filter(|_| is_uringlet)
+}
+
+/// Looks at a process, or at the program that it runs, and says what it has.
 pub fn check(pid: u32, only: Option<DropIn>) -> Result<ExitCode> {
+    let pid = started_by(pid).unwrap_or(pid);
     let maps = match std::fs::read_to_string(format!("/proc/{pid}/maps")) {
         Ok(maps) => maps,
         Err(error) if error.kind() == ErrorKind::NotFound => {

@@ -1,6 +1,7 @@
 //! What became of the drop-ins in a program and its children, and why nothing went through them.
 
 use super::library::DropIn;
+use rustix::fs::{MemfdFlags, memfd_create};
 use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
@@ -23,7 +24,9 @@ impl Watch {
     /// # Errors
     /// There is no memory for it.
     pub fn new() -> std::io::Result<Self> {
-        Ok(Self { file: tempfile::tempfile()?, lost: Vec::new() })
+        // In memory: there may be no folder to write to.
+        let file = memfd_create("uringlet-seen", MemfdFlags::CLOEXEC)?.into();
+        Ok(Self { file, lost: Vec::new() })
     }
 
     fn path(&self) -> PathBuf {

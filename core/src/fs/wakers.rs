@@ -1,5 +1,5 @@
-//! Waking tasks: on a thread of the engine, under no lock, and after the whole harvest where several
-//! requests end together.
+//! Waking tasks: on a thread of the engine, under no lock, and after the whole harvest where
+//! several requests end together.
 
 use std::cell::RefCell;
 use std::task::Waker;
@@ -12,7 +12,8 @@ struct HeldWakers {
 }
 
 thread_local! {
-    static HELD: RefCell<HeldWakers> = const { RefCell::new(HeldWakers { harvests: 0, wakers: Vec::new() }) };
+    static HELD: RefCell<HeldWakers> =
+        const { RefCell::new(HeldWakers { harvests: 0, wakers: Vec::new() }) };
 }
 
 /// Wakes a task, or has it woken after the harvest that this thread is in.

@@ -16,20 +16,24 @@ int main(void)
     int fd = syscall(__NR_io_uring_setup, 5, &params);
     MUST(fd >= 0);
     printf("entries %u and %u\n", params.sq_entries, params.cq_entries);
-    printf("offsets %u %u %u %u %u %u %u\n", params.sq_off.head, params.sq_off.tail, params.sq_off.ring_mask,
-           params.sq_off.ring_entries, params.sq_off.flags, params.sq_off.dropped, params.sq_off.array);
-    printf("offsets %u %u %u %u %u %u %u\n", params.cq_off.head, params.cq_off.tail, params.cq_off.ring_mask,
-           params.cq_off.ring_entries, params.cq_off.overflow, params.cq_off.cqes, params.cq_off.flags);
+    printf("offsets %u %u %u %u %u %u %u\n", params.sq_off.head, params.sq_off.tail,
+           params.sq_off.ring_mask, params.sq_off.ring_entries, params.sq_off.flags,
+           params.sq_off.dropped, params.sq_off.array);
+    printf("offsets %u %u %u %u %u %u %u\n", params.cq_off.head, params.cq_off.tail,
+           params.cq_off.ring_mask, params.cq_off.ring_entries, params.cq_off.overflow,
+           params.cq_off.cqes, params.cq_off.flags);
     printf("close on exec %d\n", fcntl(fd, F_GETFD));
     size_t size = params.sq_off.array + params.sq_entries * 4;
     int prot = PROT_READ | PROT_WRITE, flags = MAP_SHARED | MAP_POPULATE;
     char *rings = mmap(NULL, size, prot, flags, fd, IORING_OFF_SQ_RING);
     char *again = mmap(NULL, 4096, prot, flags, fd, IORING_OFF_CQ_RING);
-    struct io_uring_sqe *sqes = mmap(NULL, params.sq_entries * 64, prot, flags, fd, IORING_OFF_SQES);
+    struct io_uring_sqe *sqes =
+        mmap(NULL, params.sq_entries * 64, prot, flags, fd, IORING_OFF_SQES);
     MUST(rings != MAP_FAILED && again != MAP_FAILED && sqes != MAP_FAILED);
     void *elsewhere = mmap(NULL, 4096, prot, flags, fd, 0x20000000);
     printf("elsewhere %d, %d\n", elsewhere == MAP_FAILED, errno);
-    unsigned *tail = (unsigned *)(rings + params.sq_off.tail), *array = (unsigned *)(rings + params.sq_off.array);
+    unsigned *tail = (unsigned *)(rings + params.sq_off.tail),
+             *array = (unsigned *)(rings + params.sq_off.array);
     unsigned *head = (unsigned *)(rings + params.cq_off.head);
     struct io_uring_cqe *cqes = (struct io_uring_cqe *)(again + params.cq_off.cqes);
     for (unsigned at = 0; at < 30; at++) {
@@ -40,7 +44,8 @@ int main(void)
         array[place] = place;
         __atomic_store_n(tail, at + 1, __ATOMIC_RELEASE);
         printf("enter %d\n", enter(fd, 1, 1, IORING_ENTER_GETEVENTS));
-        printf("completion %llu\n", (unsigned long long)cqes[at & (params.cq_entries - 1)].user_data);
+        printf("completion %llu\n",
+               (unsigned long long)cqes[at & (params.cq_entries - 1)].user_data);
         __atomic_store_n(head, at + 1, __ATOMIC_RELEASE);
     }
     /* An index out of range: dropped, no completion. */

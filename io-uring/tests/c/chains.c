@@ -38,7 +38,8 @@ int main(void)
     printf("submit %d\n", io_uring_submit(&ring));
     completions(&ring, "open end", 2);
     /* One that fails to be prepared. */
-    nop(1, IOSQE_IO_LINK), nop(2, IOSQE_IO_LINK)->opcode = 200, nop(3, IOSQE_IO_LINK), nop(4, 0), nop(5, 0);
+    nop(1, IOSQE_IO_LINK), nop(2, IOSQE_IO_LINK)->opcode = 200, nop(3, IOSQE_IO_LINK), nop(4, 0),
+                                  nop(5, 0);
     printf("submit %d\n", io_uring_submit(&ring));
     sorted(&ring, "malformed", 5);
     /* A short transfer breaks a chain. */
@@ -63,10 +64,12 @@ int main(void)
     printf("before: %u\n", io_uring_cq_ready(&ring));
     MUST(write(ends[1], "x", 1) == 1);
     completions(&ring, "drained", 3);
-    nop(1, IOSQE_CQE_SKIP_SUCCESS | IOSQE_IO_LINK), nop(2, IOSQE_CQE_SKIP_SUCCESS | IOSQE_IO_LINK), nop(3, 0);
+    nop(1, IOSQE_CQE_SKIP_SUCCESS | IOSQE_IO_LINK), nop(2, IOSQE_CQE_SKIP_SUCCESS | IOSQE_IO_LINK),
+        nop(3, 0);
     printf("submit %d\n", io_uring_submit(&ring));
     completions(&ring, "skipped", 1);
-    fails(1, IOSQE_CQE_SKIP_SUCCESS | IOSQE_IO_LINK), nop(2, IOSQE_CQE_SKIP_SUCCESS | IOSQE_IO_LINK), nop(3, 0);
+    fails(1, IOSQE_CQE_SKIP_SUCCESS | IOSQE_IO_LINK),
+        nop(2, IOSQE_CQE_SKIP_SUCCESS | IOSQE_IO_LINK), nop(3, 0);
     printf("submit %d\n", io_uring_submit(&ring));
     completions(&ring, "skipped and failed", 1);
     io_uring_queue_exit(&ring);

@@ -37,7 +37,8 @@ static inline void completions(struct io_uring *ring, const char *what, int coun
             printf("%s: wait %d\n", what, error);
             return;
         }
-        printf("%s: %llu gives %d, flags %u\n", what, (unsigned long long)cqe->user_data, cqe->res, cqe->flags);
+        printf("%s: %llu gives %d, flags %u\n", what, (unsigned long long)cqe->user_data, cqe->res,
+               cqe->flags);
         io_uring_cqe_seen(ring, cqe);
     }
     printf("%s: %u more\n", what, io_uring_cq_ready(ring));
@@ -62,8 +63,8 @@ static inline void sorted(struct io_uring *ring, const char *what, int count)
     }
     qsort(all, count, sizeof *all, by_user_data);
     for (int at = 0; at < count; at++)
-        printf("%s: %llu gives %d, flags %u\n", what, (unsigned long long)all[at].user_data, all[at].res,
-               all[at].flags);
+        printf("%s: %llu gives %d, flags %u\n", what, (unsigned long long)all[at].user_data,
+               all[at].res, all[at].flags);
     printf("%s: %u more\n", what, io_uring_cq_ready(ring));
     free(all);
 }

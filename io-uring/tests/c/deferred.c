@@ -1,12 +1,14 @@
-/* Streams that are not blocking are waited for; a ring that defers shows completions when asked for. */
+/* Streams that are not blocking are waited for; a ring that defers shows completions when asked
+ * for. */
 #define _GNU_SOURCE
 #include "common.h"
 
 int main(void)
 {
     struct io_uring ring;
-    struct io_uring_params params = { .flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
-                                               IORING_SETUP_TASKRUN_FLAG };
+    struct io_uring_params params = {.flags = IORING_SETUP_SINGLE_ISSUER |
+                                              IORING_SETUP_DEFER_TASKRUN |
+                                              IORING_SETUP_TASKRUN_FLAG};
     struct __kernel_timespec soon = { 0, 20000000 };
     struct io_uring_cqe *cqe;
     int ends[2];

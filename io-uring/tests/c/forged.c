@@ -42,9 +42,11 @@ static void one_ring(char *page)
         for (int at = 0; at < 8; at++)
             ((unsigned long long *)sqe)[at] = next(&state);
         /* Neither names that may hang, nor addresses that are somebody's, nor descriptors. */
-        static const unsigned char some[] = { IORING_OP_NOP, IORING_OP_READV, IORING_OP_POLL_ADD, IORING_OP_TIMEOUT,
-            IORING_OP_TIMEOUT_REMOVE, IORING_OP_ASYNC_CANCEL, IORING_OP_LINK_TIMEOUT, IORING_OP_POLL_REMOVE,
-            IORING_OP_FSYNC, IORING_OP_READ_FIXED, IORING_OP_FILES_UPDATE };
+        static const unsigned char some[] = {
+            IORING_OP_NOP,          IORING_OP_READV,          IORING_OP_POLL_ADD,
+            IORING_OP_TIMEOUT,      IORING_OP_TIMEOUT_REMOVE, IORING_OP_ASYNC_CANCEL,
+            IORING_OP_LINK_TIMEOUT, IORING_OP_POLL_REMOVE,    IORING_OP_FSYNC,
+            IORING_OP_READ_FIXED,   IORING_OP_FILES_UPDATE};
         sqe->opcode = some[next(&state) % sizeof some];
         sqe->fd = -1;
         sqe->addr = (unsigned long long)page;
@@ -52,9 +54,10 @@ static void one_ring(char *page)
         *tail += 1 + next(&state) % 3;
         if (next(&state) % 2)
             *head += next(&state) % 4;
-        struct io_uring_getevents_arg arg = { .ts = (unsigned long long)&(struct __kernel_timespec){ 0, 1000 } };
-        io_uring_enter2(ring.ring_fd, next(&state) % 9, next(&state) % 3, IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG,
-                        (void *)&arg, sizeof arg);
+        struct io_uring_getevents_arg arg = {
+            .ts = (unsigned long long)&(struct __kernel_timespec){0, 1000}};
+        io_uring_enter2(ring.ring_fd, next(&state) % 9, next(&state) % 3,
+                        IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG, (void *)&arg, sizeof arg);
     }
     over = 1;
     MUST(pthread_join(thread, NULL) == 0);

@@ -1,4 +1,5 @@
-/* The child of a fork: its parent's ring answers EINVAL, its own works, and the parent's goes on. */
+/* The child of a fork: its parent's ring answers EINVAL, its own works, and the parent's goes on.
+ */
 #define _GNU_SOURCE
 #include "common.h"
 #include <sys/wait.h>

@@ -14,8 +14,8 @@ int main(void)
         if (at % 8 == 7)
             printf("submit %d\n", io_uring_submit(&ring));
     }
-    printf("ready %u, overflow %d, lost %u\n", io_uring_cq_ready(&ring), io_uring_cq_has_overflow(&ring),
-           *ring.cq.koverflow);
+    printf("ready %u, overflow %d, lost %u\n", io_uring_cq_ready(&ring),
+           io_uring_cq_has_overflow(&ring), *ring.cq.koverflow);
     completions(&ring, "one after the other", 40);
     printf("overflow %d\n", io_uring_cq_has_overflow(&ring));
     struct io_uring_cqe *cqe;

@@ -131,7 +131,8 @@ int main(int argc, char **argv)
 {
     unsigned long long first = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
     unsigned long long count = argc > 2 ? strtoull(argv[2], NULL, 10) : 1000;
-    MUST((file = scratch()) >= 0 && ftruncate(file, 4096) == 0 && pipe(full) == 0 && pipe(empty) == 0);
+    MUST((file = scratch()) >= 0 && ftruncate(file, 4096) == 0 && pipe(full) == 0 &&
+         pipe(empty) == 0);
     for (unsigned long long seed = first; seed < first + count; seed++)
         program(seed);
     return 0;

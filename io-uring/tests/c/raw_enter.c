@@ -1,4 +1,5 @@
-/* Sets a ring up through liburing, and enters it by an instruction of its own: it gets the kernel's. */
+/* Sets a ring up through liburing, and enters it by an instruction of its own: it gets the
+ * kernel's. */
 #define _GNU_SOURCE
 #include "common.h"
 

@@ -38,7 +38,8 @@ struct Arguments {
     /// Reads in flight.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 16, 64])]
     depths: Vec<usize>,
-    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Column::Cached, Column::Cold, Column::Direct, Column::Mixed])]
+    #[arg(long, value_delimiter = ',', value_enum,
+          default_values_t = [Column::Cached, Column::Cold, Column::Direct, Column::Mixed])]
     columns: Vec<Column>,
     /// All, if none is named.
     #[arg(long, value_delimiter = ',', value_enum)]

@@ -53,8 +53,8 @@ struct Way {
     ours: Option<(DropIn, Engine)>,
 }
 
-/// The drop-ins that serve an engine of fio's, with its name. Its io_uring engine makes its calls by
-/// instructions of its own.
+/// The drop-ins that serve an engine of fio's, with its name. Its io_uring engine makes its calls
+/// by instructions of its own.
 const OF_FIO: [(DropIn, &str); 2] = [(DropIn::Libaio, "libaio"), (DropIn::PosixAio, "posixaio")];
 
 impl Way {
