@@ -123,10 +123,10 @@ impl fmt::Debug for Handler {
 /// ```
 /// use uringlet::{Context, EngineKind};
 ///
-/// let context =
-/// Context::builder().entries(64).engine(EngineKind::Workers).workers_max(4).build()?;
-/// assert_eq!((context.entries(), context.engine()), (64, EngineKind::Workers)); // Every refusal
-/// names its field.
+/// let builder = Context::builder().entries(64).engine(EngineKind::Workers);
+/// let context = builder.workers_max(4).build()?;
+/// assert_eq!((context.entries(), context.engine()), (64, EngineKind::Workers));
+/// // Every refusal names its field.
 /// let error = Context::builder().entries(0).build().unwrap_err();
 /// assert_eq!(error.to_string(), "entries is 0, expected 1 to 65536");
 /// assert_eq!(std::io::Error::from(error).kind(), std::io::ErrorKind::InvalidInput);

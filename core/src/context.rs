@@ -288,8 +288,8 @@ impl Context {
     ///
     /// # Errors
     /// `EINTR` if a signal handler ran, or somebody has called [`Canceller::interrupt`], and too
-    /// few are there; `EINVAL` in the child of a fork, or
-    /// if `min` is more than [`Context::entries`].
+    /// few are there; `EINVAL` in the child of a fork, or if `min` is more than
+    /// [`Context::entries`].
     #[inline]
     pub fn wait(&mut self, min: usize, timeout: Option<Duration>) -> io::Result<usize> {
         let error = |errno| Err(io::Error::from_raw_os_error(errno));
