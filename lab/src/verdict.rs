@@ -78,7 +78,7 @@ impl Interval {
     /// ratios is that of the better one: `f64::min` for rates.
     ///
     /// The best is chosen by the same rounds, and luck would choose too well. So the side of the
-    /// interval that luck would move has a share of [`MISSES`] for each of the others.
+    /// interval that luck would move has a share of `MISSES` for each of the others.
     pub fn to_the_best(ours: &[f64], others: &[&[f64]]) -> Option<(usize, Self)> {
         let all = others.iter().map(|theirs| one_of(ours, theirs, others.len()));
         let all: Vec<Self> = all.collect::<Option<_>>()?;

@@ -60,6 +60,7 @@ struct Station {
     writing: Vec<bool>,
     doing: Vec<(u64, Doing)>,
     /// Boxes: who borrows one borrows none that a request has.
+    #[expect(clippy::vec_box, reason = "a box is not borrowed with the vector")]
     buffers: Vec<Box<[u8; REGION]>>,
     /// Cancels that said yes and have no completion yet.
     cancelled: Vec<u64>,
