@@ -319,6 +319,15 @@ fn why_nothing_went_through_is_said_in_a_line_without_being_asked() {
     uringlet().args(["run", "--"]).arg(&refused).assert().success().stderr(
         contains("1 set-ups were refused by uringlet (EINVAL)").or(contains("neither libaio")),
     );
+    const RING: &str = "#include <sys/syscall.h>\n#include <unistd.h>\n\
+        int main(void) { int params[30] = { 0 };\n\
+        return syscall(SYS_io_uring_setup, 8, params) < 0; }";
+    compile(folder.path(), RING, &[], "ring");
+    let ring = folder.path().join("ring");
+    let run = ["run", "--forbid", "io_uring", "--"];
+    uringlet().args(run).arg(ring).assert().success().stderr("");
     let nothing = uringlet().args(["run", "--", "true"]).assert().success();
-    nothing.stderr(contains("it called neither libaio nor POSIX AIO").and(contains("doctor -- ")));
+    nothing.stderr(
+        contains("it called neither libaio, POSIX AIO nor io_uring").and(contains("doctor -- ")),
+    );
 }

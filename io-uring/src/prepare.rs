@@ -460,18 +460,13 @@ impl Locked<'_> {
         if sqe.len > IOV_MAX {
             return Err(-libc::EINVAL);
         }
-        let mut raw: Vec<[u64; 2]> = Vec::new();
-        user::read_array(sqe.addr as usize, sqe.len as usize, &mut raw)?;
         let request = self.request(at);
-        request.iov.clear();
-        let mut total = 0u64;
-        for [base, len] in raw {
-            if len > isize::MAX as u64 {
-                return Err(-libc::EINVAL);
-            }
-            total = total.saturating_add(len);
-            request.iov.push(libc::iovec { iov_base: base as *mut _, iov_len: len as usize });
+        user::read_array(sqe.addr as usize, sqe.len as usize, &mut request.iov)?;
+        let lengths = || request.iov.iter().map(|part| part.iov_len);
+        if lengths().any(|len| len > isize::MAX as usize) {
+            return Err(-libc::EINVAL);
         }
+        let total = lengths().fold(0usize, usize::saturating_add);
         request.expected = i32::try_from(total).unwrap_or(i32::MAX);
         let addr = request.iov.as_ptr() as u64;
         Ok(Plan::Engine(Sqe { addr, ..sqe }, None))

@@ -66,13 +66,11 @@ fn check(params: &Params) -> Result<(), i32> {
 /// As the call.
 pub(crate) unsafe fn setup(entries: u32, at: usize) -> i32 {
     if sites::enters_unseen() {
+        front::env::left_to_kernel();
         // SAFETY: the caller's contract.
         return unsafe { sys::io_uring_setup(entries, at) };
     }
-    match set_up(entries, at) {
-        Ok(fd) => fd,
-        Err(errno) => errno,
-    }
+    front::env::set_up(set_up(entries, at)).unwrap_or_else(|errno| errno)
 }
 
 fn set_up(entries: u32, at: usize) -> Result<i32, i32> {

@@ -27,12 +27,17 @@ pub(crate) fn write<T: Copy>(at: usize, value: T) -> Result<(), i32> {
     Ok(())
 }
 
-/// Copies an array.
+/// Copies an array. For types that any bytes make.
 pub(crate) fn read_array<T: Copy>(at: usize, count: usize, into: &mut Vec<T>) -> Result<(), i32> {
     into.clear();
+    let bytes = count.checked_mul(size_of::<T>()).ok_or(-libc::EFAULT)?;
+    if count > 0 && !accessible(at, bytes, false) {
+        return Err(-libc::EFAULT);
+    }
     into.try_reserve(count).map_err(|_| -libc::ENOMEM)?;
     for index in 0..count {
-        into.push(read(at + index * size_of::<T>())?);
+        // SAFETY: readable as far as `count`, and plain old data by what this is called with.
+        into.push(unsafe { (at as *const T).add(index).read_unaligned() });
     }
     Ok(())
 }

@@ -162,18 +162,22 @@ pub fn sentences(verdicts: &[Verdict<'_>], around: &Circumstances) -> Vec<String
 fn next<'a>(
     count: &Count,
     around: &Circumstances,
-    found: impl Iterator<Item = (&'a str, &'a Comparison<String>)>,
+    found: impl Iterator<Item = (&'a str, &'a Comparison<String>)> + Clone,
 ) -> String {
     let Circumstances { subject, outside, refused, disturbed, more } = around;
     let mut parts = Vec::new();
     let (busy, percent) = (*outside > BUSY, outside * 100.0);
+    let why = match found.clone().any(|(_, found)| found.rate.interval.is_none()) {
+        true => "the time was too short for enough rounds of every engine",
+        false => "the figures vary from round to round",
+    };
     if count.unknown * 4 > count.all() || busy && count.unknown > 0 {
         parts.push(match busy {
             true => format!(
                 "others had {percent:.0} % of the CPU time, so measure again on a quieter machine, \
                  or longer with {more}"
             ),
-            false => format!("the figures vary from round to round, so measure longer with {more}"),
+            false => format!("{why}, so measure longer with {more}"),
         });
     } else if busy {
         parts
@@ -268,7 +272,7 @@ mod tests {
         let text = said(&[found(1.4, 1.0, 3)], 0.4);
         assert!(text.contains("unknown in 1") && text.contains("others had 40 %"), "{text}");
         assert!(text.contains("--budget 5m") && !text.contains("run your program"), "{text}");
-        assert!(said(&[found(1.4, 1.0, 3)], 0.0).contains("vary from round to round"));
+        assert!(said(&[found(1.4, 1.0, 3)], 0.0).contains("too short for enough rounds"));
         assert!(said(&[], 0.0).contains("compared with nothing"));
     }
 

@@ -83,6 +83,10 @@ impl Watch {
         }
         let cause = if let Some(refused) = self.refusals() {
             refused
+        } else if seen.contains(&Seen::LeftToKernel) {
+            "it enters io_uring's rings by instructions of its own, which are not seen: they are \
+             the kernel's rings"
+                .into()
         } else if !seen.contains(&Seen::Loaded) {
             "the drop-in was loaded into no process: the loader ignored LD_PRELOAD".into()
         } else if let Some((_, name, why)) = self.lost.first() {
@@ -91,8 +95,8 @@ impl Watch {
             format!("its process {name}{more} runs without the drop-in: {why}")
         } else {
             format!(
-                "it called neither libaio nor POSIX AIO in this run: `uringlet doctor -- {}` says \
-                 what it imports",
+                "it called neither libaio, POSIX AIO nor io_uring in this run: `uringlet doctor -- \
+                 {}` says what it imports",
                 program.display()
             )
         };
@@ -103,7 +107,7 @@ impl Watch {
 fn refusal(seen: &Seen) -> Option<u8> {
     match seen {
         Seen::Refused(errno) => Some(*errno),
-        Seen::Loaded | Seen::Made => None,
+        Seen::Loaded | Seen::Made | Seen::LeftToKernel => None,
     }
 }
 

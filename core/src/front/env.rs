@@ -76,6 +76,11 @@ pub fn set_up<T>(result: Result<T, i32>) -> Result<T, i32> {
     result
 }
 
+/// Tells it of a set-up that was left to the kernel.
+pub fn left_to_kernel() {
+    seen(Seen::LeftToKernel);
+}
+
 /// What the environment said when it was read, which is now if it was not read before. The child of
 /// a fork has what its parent has.
 fn told() -> &'static Told {

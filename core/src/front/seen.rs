@@ -14,6 +14,8 @@ pub enum Seen {
     Made,
     /// One was not, for this errno.
     Refused(u8),
+    /// A set-up was left to the kernel, since the program makes further calls unseen.
+    LeftToKernel,
 }
 
 /// Writes it down; it is no failure if that cannot be done.
@@ -22,6 +24,7 @@ pub(crate) fn note(path: &Path, what: Seen) {
         Seen::Loaded => [b'l', 0],
         Seen::Made => [b'm', 0],
         Seen::Refused(errno) => [b'r', errno],
+        Seen::LeftToKernel => [b'k', 0],
     };
     // Whole: two bytes at the end of a file are written as one.
     let _ = File::options().append(true).open(path).and_then(|mut file| file.write_all(&bytes));
@@ -38,6 +41,7 @@ pub fn read(path: &Path) -> std::io::Result<Vec<Seen>> {
         [b'l', _] => Some(Seen::Loaded),
         [b'm', _] => Some(Seen::Made),
         [b'r', errno] => Some(Seen::Refused(*errno)),
+        [b'k', _] => Some(Seen::LeftToKernel),
         _ => None,
     });
     Ok(events.collect())
@@ -54,7 +58,7 @@ mod tests {
         note(&path, Seen::Loaded);
         assert!(!path.exists());
         std::fs::write(&path, "").unwrap();
-        let all = [Seen::Loaded, Seen::Made, Seen::Refused(22)];
+        let all = [Seen::Loaded, Seen::Made, Seen::Refused(22), Seen::LeftToKernel];
         all.into_iter().for_each(|what| note(&path, what));
         assert_eq!(read(&path).unwrap(), all);
     }
