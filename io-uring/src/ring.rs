@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 
 use uringlet::Sqe;
 use uringlet::front::{
@@ -366,12 +366,19 @@ impl Core {
         self.armed.load(Ordering::Relaxed) && self.completions() == 0
     }
 
-    /// Makes the descriptor say what is true.
+    /// Makes the descriptor say what is true. Who has the lock does that when it gives it back, so
+    /// nobody waits for it: poll(2) is called in signal handlers, too.
     pub(crate) fn freshen(self: &Arc<Self>) {
-        if self.is_stale() {
-            let (jobs, _) = self.lock().leave();
-            self.run_jobs(jobs);
+        if !self.is_stale() {
+            return;
         }
+        let state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(error)) => error.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        let (jobs, _) = Locked { core: self, state }.leave();
+        self.run_jobs(jobs);
     }
 
     fn show_flags(&self, flags: u32) {

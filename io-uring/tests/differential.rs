@@ -36,7 +36,7 @@ macro_rules! programs {
     };
 }
 
-programs! { basics by_number cancels chains deferred files names overflow polls setup timeouts }
+programs! { basics by_number cancels chains deferred files names overflow polls setup threads timeouts }
 
 /// Programs for each run of the test, from these seeds on.
 const PROGRAMS: &str = "400";
