@@ -4,28 +4,16 @@
 //! What Rust's library and this one call by number passes here too: none of the numbers below is
 //! among that. The engine itself has instructions of its own (`sys.rs` in core).
 
-use std::ffi::{c_int, c_long, c_void};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::ffi::{c_int, c_long};
 
+use uringlet::front::syscall::{NEXT, failed, find_next};
 use uringlet::front::{self, IoEvent};
 
 use crate::abi::Iocb;
 use crate::{EFAULT, EINVAL, enter, events, handle};
 use uringlet::front::memory::accessible;
 
-/// The definition that calls are passed on to. Until the library has been loaded, and where nobody
-/// else has one, an instruction of our own: finding it may allocate, and an allocator may call.
-static NEXT: AtomicPtr<c_void> = AtomicPtr::new(plain as *const () as *mut c_void);
-
 uringlet::at_load!(find_next);
-
-extern "C" fn find_next() {
-    // SAFETY: a NUL-terminated name.
-    let next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"syscall".as_ptr()) };
-    if !next.is_null() {
-        NEXT.store(next, Ordering::Relaxed);
-    }
-}
 
 /// syscall(2). Registers and stack stay as they are, so that what is passed on arrives as it came,
 /// whatever the number of its arguments.
@@ -56,29 +44,6 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         unshare = const libc::SYS_unshare,
         next = sym NEXT,
         ours = sym ours,
-    )
-}
-
-/// syscall(2), made here. Its seventh argument is on the stack, and the fourth of the call in
-/// another register than that of a function.
-#[cfg(target_arch = "x86_64")]
-#[unsafe(naked)]
-unsafe extern "C" fn plain(number: c_long) -> c_long {
-    std::arch::naked_asm!(
-        "mov rax, rdi",
-        "mov rdi, rsi",
-        "mov rsi, rdx",
-        "mov rdx, rcx",
-        "mov r10, r8",
-        "mov r8, r9",
-        "mov r9, [rsp + 8]",
-        "syscall",
-        "cmp rax, -4095",
-        "jae 2f",
-        "ret",
-        "2: mov rdi, rax",
-        "jmp {failed}",
-        failed = sym failed,
     )
 }
 
@@ -113,36 +78,8 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
     )
 }
 
-/// syscall(2), made here.
-#[cfg(target_arch = "aarch64")]
-#[unsafe(naked)]
-unsafe extern "C" fn plain(number: c_long) -> c_long {
-    std::arch::naked_asm!(
-        "mov x8, x0",
-        "mov x0, x1",
-        "mov x1, x2",
-        "mov x2, x3",
-        "mov x3, x4",
-        "mov x4, x5",
-        "mov x5, x6",
-        "svc #0",
-        "cmn x0, #4095",
-        "b.cs 2f",
-        "ret",
-        "2: b {failed}",
-        failed = sym failed,
-    )
-}
-
 /// `SYS_io_pgetevents`, which the `libc` crate leaves out.
 const PGETEVENTS: c_long = if cfg!(target_arch = "x86_64") { 333 } else { 292 };
-
-/// The C library's way to tell of an error: -1, and `errno`.
-extern "C" fn failed(answer: c_long) -> c_long {
-    // SAFETY: the thread's errno is always there.
-    unsafe { *libc::__errno_location() = -answer as c_int };
-    -1
-}
 
 /// The calls that are answered here. A call has fewer arguments than this; what stands in the
 /// others is not looked at.

@@ -9,6 +9,7 @@ pub mod env;
 pub mod memory;
 pub mod note;
 pub mod seen;
+pub mod syscall;
 
 pub use self::descriptors::Ends;
 pub use crate::board::{DirectCompletions, Sink};

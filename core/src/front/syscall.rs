@@ -1,0 +1,70 @@
+//! The C library's `syscall(2)`, as drop-ins answer it: what is none of theirs goes on to the next
+//! definition.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_long, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::errno::refuse;
+
+/// The definition that calls are passed on to. Until the library has been loaded, and where nobody
+/// else has one, an instruction of our own: finding it may allocate, and an allocator may call.
+pub static NEXT: AtomicPtr<c_void> = AtomicPtr::new(plain as *const () as *mut c_void);
+
+/// Finds [`NEXT`]; for [`at_load!`](crate::at_load).
+pub extern "C" fn find_next() {
+    // SAFETY: a NUL-terminated name.
+    let next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"syscall".as_ptr()) };
+    if !next.is_null() {
+        NEXT.store(next, Ordering::Relaxed);
+    }
+}
+
+/// syscall(2), made here. Its seventh argument is on the stack, and the fourth of the call in
+/// another register than that of a function.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+unsafe extern "C" fn plain(number: c_long) -> c_long {
+    std::arch::naked_asm!(
+        "mov rax, rdi",
+        "mov rdi, rsi",
+        "mov rsi, rdx",
+        "mov rdx, rcx",
+        "mov r10, r8",
+        "mov r8, r9",
+        "mov r9, [rsp + 8]",
+        "syscall",
+        "cmp rax, -4095",
+        "jae 2f",
+        "ret",
+        "2: mov rdi, rax",
+        "jmp {failed}",
+        failed = sym failed,
+    )
+}
+
+/// syscall(2), made here.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+unsafe extern "C" fn plain(number: c_long) -> c_long {
+    std::arch::naked_asm!(
+        "mov x8, x0",
+        "mov x0, x1",
+        "mov x1, x2",
+        "mov x2, x3",
+        "mov x3, x4",
+        "mov x4, x5",
+        "mov x5, x6",
+        "svc #0",
+        "cmn x0, #4095",
+        "b.cs 2f",
+        "ret",
+        "2: b {failed}",
+        failed = sym failed,
+    )
+}
+
+/// The C library's way to tell of an error: -1, and `errno`.
+pub extern "C" fn failed(answer: c_long) -> c_long {
+    refuse(-answer as c_int).into()
+}
