@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
 # Runs tests under Miri, which finds undefined behaviour: ci/miri.sh [--quick | TEST…]
 #
-# First those of the queues, the request slots, the small protocols and awaited operations, each
-# with several schedules.
-# Then the whole engine, on the stress test of the conformance suite and those tests of its
-# operations that need no more of the kernel than its stand-in has (core/src/sys/miri.rs).
+# First those of the queues, the request slots and the small protocols, each with several schedules.
+# Then the whole engine, on awaited operations, the stress test of the conformance suite and those
+# tests of its operations that need no more of the kernel than its stand-in has (core/src/sys/miri.rs).
 # With --quick one schedule of each; with TESTs, only those of the library's own tests.
 # Needs rustup; adds the components that it uses to the nightly toolchain.
 set -euo pipefail
@@ -16,7 +15,7 @@ seeds=4
 words=("$@")
 ((${#words[@]})) ||
     words=(queue:: request:: zeros:: baton:: flight:: mailbox:: readers:: reaper:: seats:: syncs::
-        fake:: fs::wakers::)
+        fs::wakers::)
 command -v rustup >/dev/null || die "rustup is missing"
 rustup component add --toolchain nightly miri rust-src
 cd -- "$root"
@@ -46,6 +45,7 @@ export URINGLET_STRESS_REQUESTS="${URINGLET_STRESS_REQUESTS:-300}"
 conformance=(stress:: operations::a_read_across operations::character_devices
     operations::file_position operations::nop_ operations::reads_and_writes
     operations::transfers_at_the operations::vectored_transfers operations::vectors_of_none)
+miri -Zmiri-ignore-leaks --lib -- fs::tests::
 for engine in auto workers; do
     URINGLET_TEST_ENGINE="$engine" miri "-Zmiri-ignore-leaks -Zmiri-no-short-fd-operations" \
         --test conformance -- "${conformance[@]}"

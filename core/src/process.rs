@@ -35,10 +35,6 @@ fn word() -> &'static AtomicU64 {
 
 #[cold]
 fn make_word() -> &'static AtomicU64 {
-    if cfg!(miri) {
-        // Which makes no system calls of ours, and does not fork.
-        return &FALLBACK;
-    }
     let page = Mapping::new(4096, libc::PROT_READ | libc::PROT_WRITE).ok();
     let word = match page.filter(|page| page.wipe_on_fork() == 0) {
         // Never unmapped: other threads may have seen it.
@@ -169,9 +165,7 @@ pub(crate) fn enter() -> u64 {
     let new = LAST.fetch_add(1, Ordering::Relaxed) + 1;
     match word.compare_exchange(0, new, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {
-            if !cfg!(miri) {
-                PID.store(sys::getpid(), Ordering::Relaxed);
-            }
+            PID.store(sys::getpid(), Ordering::Relaxed);
             new
         }
         Err(other) => other & !PARTED,

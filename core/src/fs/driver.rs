@@ -9,12 +9,11 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::engine::FsEngine;
 use super::flight::Claim;
 use super::wakers;
 use crate::board::Sink;
 use crate::config::{Builder, ConfigError, ENTRIES_MAX, EngineKind};
-use crate::instance::{Choice, Entry};
+use crate::instance::{Choice, Entry, Instance};
 use crate::queue::IoEvent;
 use crate::sqe::Sqe;
 use crate::sync::{Patience, lock};
@@ -31,7 +30,7 @@ const KERNEL_ROOM: u32 = 1024;
 pub struct Fs(Arc<Shared>);
 
 struct Shared {
-    engine: FsEngine,
+    instance: Arc<Instance>,
     line: Arc<Line>,
     generation: u64,
     inline_max: usize,
@@ -107,20 +106,21 @@ impl FsBuilder {
             });
         }
         // Places of cancelled requests come back a little later: there are twice as many.
-        let builder = self.builder.clone().entries(2 * self.in_flight).kernel_room(KERNEL_ROOM);
-        let line = self.line();
-        let generation = process::enter();
-        let engine = FsEngine::new(&builder, Box::new(Deliver(Arc::clone(&line))))?;
-        Ok(Fs(Arc::new(Shared { engine, line, generation, inline_max: self.inline_max })))
+        self.of_places(2 * self.in_flight)
     }
 
-    fn line(&self) -> Arc<Line> {
-        Arc::new(Line {
+    /// With so many places for requests of the engine.
+    pub(super) fn of_places(&self, places: u32) -> Result<Fs, ConfigError> {
+        let builder = self.builder.clone().entries(places).kernel_room(KERNEL_ROOM);
+        let line = Arc::new(Line {
             waiting: Mutex::default(),
             bytes: AtomicU64::new(0),
             in_flight_max: self.in_flight as usize,
             bytes_max: self.bytes_in_flight,
-        })
+        });
+        let generation = process::enter();
+        let instance = Instance::with_sink(&builder, Box::new(Deliver(Arc::clone(&line))))?;
+        Ok(Fs(Arc::new(Shared { instance, line, generation, inline_max: self.inline_max })))
     }
 }
 
@@ -169,7 +169,7 @@ impl Fs {
 
     /// The engine that executes what is not done on the spot, and what was tried and refused.
     pub fn choice(&self) -> Choice {
-        self.0.engine.choice()
+        self.0.instance.choice()
     }
 
     /// Requests that the engine has, and those that stand in line: a snapshot.
@@ -186,24 +186,13 @@ impl Fs {
         self.0.generation
     }
 
-    pub(super) fn engine(&self) -> &FsEngine {
-        &self.0.engine
+    pub(super) fn instance(&self) -> &Arc<Instance> {
+        &self.0.instance
     }
 
     #[inline]
     pub(super) fn inline_max(&self) -> usize {
         self.0.inline_max
-    }
-}
-
-#[cfg(test)]
-impl Fs {
-    /// With an engine that makes no system calls and has room for `room` requests.
-    pub(super) fn fake(in_flight: u32, room: usize) -> Self {
-        let line = Self::builder().in_flight(in_flight).line();
-        let fake = super::fake::Fake::new(Box::new(Deliver(Arc::clone(&line))), room);
-        let (engine, generation) = (FsEngine::Fake(fake), process::enter());
-        Self(Arc::new(Shared { engine, line, generation, inline_max: 0 }))
     }
 }
 
@@ -219,15 +208,15 @@ impl Drop for Shared {
             return;
         }
         if self.line.lock().in_flight == 0 && !IS_ENDING.get() {
-            return self.engine.close();
+            return self.instance.close();
         }
         // Operations that were dropped are in flight, or this thread is ending one: it does not
         // wait.
-        let engine = self.engine.clone();
-        let kept = engine.clone();
+        let instance = Arc::clone(&self.instance);
+        let kept = Arc::clone(&instance);
         let mask = sys::block_signals();
         let thread = std::thread::Builder::new().name("uringlet-close".into());
-        let spawned = thread.stack_size(64 << 10).spawn(move || engine.close());
+        let spawned = thread.stack_size(64 << 10).spawn(move || instance.close());
         sys::restore_signals(mask);
         if spawned.is_err() {
             // There are no threads to be had. The engine ends what it has, and nobody closes it.
@@ -423,10 +412,10 @@ impl Line {
         }
         // SAFETY: the engine's side is this thread.
         let entry = unsafe { *header.entry.get() };
-        let engine = header.fs.0.engine.clone();
+        let instance = Arc::clone(&header.fs.0.instance);
         // SAFETY: the operation's buffers stay in their place until the result is there, and its
         // paths are copied now: `Steps`. Once accepted, the handle is the instance's.
-        let submitted = unsafe { engine.submit(&[entry]) };
+        let submitted = unsafe { instance.submit(&[entry]) };
         match submitted.refused {
             _ if submitted.accepted == 1 => {}
             errno if errno == -libc::EAGAIN => return Some(handle),

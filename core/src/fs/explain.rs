@@ -60,7 +60,7 @@ impl File {
         if fs.generation() != process::generation() {
             return Err(error(-libc::EINVAL));
         }
-        let lane = |write| fs.engine().explain(self.number(), write).map_err(error);
+        let lane = |write| fs.instance().explain(self.number(), write).map_err(error);
         Ok(Explain {
             choice: fs.choice(),
             tried: self.tried(),

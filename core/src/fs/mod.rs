@@ -68,10 +68,7 @@ mod budget;
 mod cursor;
 mod deadline;
 mod driver;
-mod engine;
 mod explain;
-#[cfg(test)]
-mod fake;
 mod file;
 mod flight;
 mod handle;
@@ -104,3 +101,6 @@ pub use self::options::{Direct, Open, OpenOptions};
 pub use self::pool::{Pool, PoolBuf, Take};
 pub use self::ranges::{Chunk, Coalesce, ReadRanges};
 pub use self::transfer::{Read, ReadExact, Write, WriteAll};
+
+#[cfg(test)]
+mod tests;

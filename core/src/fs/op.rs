@@ -374,7 +374,7 @@ fn stop<O: Operation>(slot: &Arc<OpSlot<O>>) -> bool {
     }
     if O::CANCELLABLE {
         // The address is this slot's as long as there is a reference, which the caller has.
-        let _ = header.fs().engine().cancel(Arc::as_ptr(slot) as u64);
+        let _ = header.fs().instance().cancel(Arc::as_ptr(slot) as u64);
     }
     false
 }
@@ -393,7 +393,7 @@ fn block_on<O: Operation>(slot: &Arc<OpSlot<O>>, end: Option<Instant>) {
     let mut patience = Patience::default();
     while !slot.flight.is_done() && slot.generation() == process::generation() {
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-        match fs.engine().wait_for(&wish, left) {
+        match fs.instance().wait_for(&wish, left) {
             Waited::TimedOut => return,
             // A signal handler ran.
             Waited::Enough | Waited::Interrupted | Waited::GaveUp => {}

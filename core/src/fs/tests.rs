@@ -1,0 +1,143 @@
+//! Awaited operations from the first poll to the last drop, while operations are dropped. Miri runs
+//! these on the whole engine (`ci/miri.sh`): its transfers are short now and then.
+#![allow(unsafe_code)]
+
+use std::future::Future as _;
+use std::io::Write as _;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use compio_buf::{BufResult, IoBuf, IoBufMut, SetLen};
+
+use super::driver::Fs;
+use super::handle::File;
+use super::ranges::Coalesce;
+
+/// What stands in the file at an offset.
+fn byte_at(offset: u64) -> u8 {
+    (offset % 251) as u8
+}
+
+struct Unpark(std::thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let mut future = std::pin::pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+/// A buffer that is inside of the operation itself, and counted.
+struct Inline([u8; 5], Arc<AtomicUsize>);
+
+impl Inline {
+    fn new(alive: &Arc<AtomicUsize>) -> Self {
+        alive.fetch_add(1, Ordering::Relaxed);
+        Self([0xA5; 5], Arc::clone(alive))
+    }
+}
+
+impl Drop for Inline {
+    fn drop(&mut self) {
+        self.1.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl IoBuf for Inline {
+    fn as_init(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl SetLen for Inline {
+    unsafe fn set_len(&mut self, length: usize) {
+        assert!(length <= 5);
+    }
+}
+
+impl IoBufMut for Inline {
+    fn as_uninit(&mut self) -> &mut [std::mem::MaybeUninit<u8>] {
+        IoBufMut::as_uninit(&mut self.0[..])
+    }
+}
+
+/// A file that is never read on the spot, with room for so many requests in the engine.
+fn file(in_flight: u32, room: u32) -> (Fs, File) {
+    let fs = Fs::builder().in_flight(in_flight).of_places(room).unwrap();
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&(0..64).map(byte_at).collect::<Vec<u8>>()).unwrap();
+    (fs.clone(), File::opened(file.into(), Some(fs), true))
+}
+
+/// Waits until nothing is in flight: the slots are gone then, or about to go.
+fn drain(fs: &Fs) {
+    while fs.in_flight() != (0, 0) {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn transfers_are_made_whole() {
+    let (fs, file) = file(4, 4);
+    for offset in 0..4u64 {
+        let expected: Vec<u8> = (offset..offset + 20).map(byte_at).collect();
+        let BufResult(result, buffer) = block_on(file.read_exact_at(vec![0; 20], offset));
+        result.unwrap();
+        assert_eq!(buffer, expected);
+        let BufResult(result, _) = file.write_all_at(expected, offset).wait();
+        result.unwrap();
+    }
+    let chunks = block_on(file.read_ranges(&[10..20, 0..5, 30..31], Coalesce::default()));
+    assert_eq!(chunks.unwrap()[1][..], [0, 1, 2, 3, 4]);
+    drain(&fs);
+}
+
+#[test]
+fn operations_are_dropped_in_every_state() {
+    let rounds = if cfg!(miri) { 8 } else { 5_000 };
+    let alive = Arc::new(AtomicUsize::new(0));
+    // Room for all, places that are short, and a line.
+    for (in_flight, room) in [(8, 8), (8, 1), (1, 1)] {
+        let (fs, file) = file(in_flight, room);
+        let mut context = Context::from_waker(Waker::noop());
+        for round in 0..rounds {
+            let read = || file.read_exact_at(Inline::new(&alive), round % 7);
+            let mut polled = read();
+            let is_over = Pin::new(&mut polled).poll(&mut context).is_ready();
+            let (awaited, cancelled, detached, waited) =
+                (read().submit(), read().submit(), read(), read());
+            drop(read().submit());
+            drop(read());
+            detached.detach();
+            let check = |BufResult(result, buffer): BufResult<(), Inline>| match result {
+                Ok(()) => {
+                    let expected: Vec<u8> = (0..5).map(|at| byte_at(round % 7 + at)).collect();
+                    assert_eq!(buffer.0[..], expected);
+                }
+                Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ECANCELED)),
+            };
+            check(block_on(cancelled.cancel()));
+            check(block_on(awaited));
+            check(waited.wait());
+            let _ = is_over || Pin::new(&mut polled).poll(&mut context).is_ready();
+            // On another thread than the one that has polled it.
+            std::thread::scope(|scope| _ = scope.spawn(move || drop(polled)));
+        }
+        drain(&fs);
+    }
+    while alive.load(Ordering::Acquire) > 0 {
+        std::thread::yield_now();
+    }
+}
