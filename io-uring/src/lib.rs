@@ -14,6 +14,7 @@ mod memory;
 mod prepare;
 mod register;
 mod restrict;
+mod rights;
 mod ring;
 mod rings;
 mod service;

@@ -10,7 +10,7 @@ use crate::calls::{self, Call};
 use crate::files::File;
 use crate::ring::{CancelJob, Locked, NONE, Request, Stage, Timing};
 use crate::service::{self, Watch};
-use crate::{rings, sys, user};
+use crate::{rights, rings, sys, user};
 
 /// What is to be done.
 #[derive(Clone, Debug)]
@@ -205,7 +205,11 @@ impl Locked<'_> {
             return Err(-libc::EINVAL);
         }
         let plan = self.plan(at, &fields)?;
-        self.request(at).plan = plan;
+        let request = self.request(at);
+        request.plan = plan;
+        if rights::may_differ() && request.is_judged() {
+            request.submitter = sys::thread_id();
+        }
         Ok(())
     }
 
@@ -570,6 +574,9 @@ impl Locked<'_> {
                 // `finish` asks for the slot again.
                 let Plan::Call(slot) = request.plan else { return Some(-libc::EINVAL) };
                 request.target_slot = slot;
+                if rights::may_differ() && request.is_judged() {
+                    return Some(request.call_here());
+                }
                 request.plan = Plan::Engine(sqe, None);
                 request.stage = Stage::Ready;
                 None

@@ -80,6 +80,8 @@ pub(crate) struct Request {
     pub(crate) expected: i32,
     pub(crate) iov: Vec<libc::iovec>,
     pub(crate) call: Option<Box<Call>>,
+    /// The thread that has submitted the call, where threads may have rights of their own.
+    pub(crate) submitter: i32,
     /// The slot that an opened file goes into.
     pub(crate) target_slot: Option<u32>,
     /// The registered file that a splice reads from.
@@ -112,10 +114,27 @@ impl Request {
             expected: -1,
             iov: Vec::new(),
             call: None,
+            submitter: 0,
             target_slot: None,
             source: None,
             quiet: false,
             failed: false,
+        }
+    }
+}
+
+impl Request {
+    /// Has it a call that is judged by the rights of whoever makes it?
+    pub(crate) fn is_judged(&self) -> bool {
+        self.call.as_deref().is_some_and(Call::is_judged)
+    }
+
+    /// Makes its call on this thread, which has to be the one that submitted it: with other rights
+    /// the answer is `-EACCES`, as for the rest of a chain that another thread goes on with.
+    pub(crate) fn call_here(&self) -> i32 {
+        match self.call.as_deref() {
+            Some(call) if self.submitter == sys::thread_id() => call.run(),
+            _ => -libc::EACCES,
         }
     }
 }
@@ -887,7 +906,7 @@ impl Locked<'_> {
         let request = self.request(at);
         request.stage = Stage::Free;
         (request.file, request.buffer, request.call) = (None, None, None);
-        (request.source, request.target_slot) = (None, None);
+        (request.source, request.target_slot, request.submitter) = (None, None, 0);
         request.plan = Plan::Nop(0);
         self.state.free.push(at);
         self.state.running = self.state.running.saturating_sub(1);

@@ -9,7 +9,11 @@ use uringlet::front::descriptors::Next;
 use uringlet::front::syscall::{NEXT, failed, find_next};
 use uringlet::front::{self, refuse};
 
+use crate::rights::DIFFER;
 use crate::{door, rings, sys};
+
+/// landlock_restrict_self(2), which the `libc` crate leaves out here.
+const LANDLOCK: c_long = 446;
 
 uringlet::see_descriptors_end!(crate::rings::before_close);
 
@@ -43,11 +47,32 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "je 2f",
         "cmp edi, {unshare}",
         "je 2f",
-        "jmp qword ptr [rip + {next}]",
+        // What may change the rights of this thread, and some that only ask.
+        "lea r11d, [rdi - {setuid}]",
+        "cmp r11d, {capset} - {setuid}",
+        "jbe 3f",
+        "cmp edi, {prctl}",
+        "je 3f",
+        "cmp edi, {setns}",
+        "je 3f",
+        "cmp edi, {seccomp}",
+        "je 3f",
+        "cmp edi, {landlock}",
+        "je 3f",
+        "4: jmp qword ptr [rip + {next}]",
         "2: jmp {ours}",
+        "3: mov byte ptr [rip + {differ}], 1",
+        "jmp 4b",
         first = const libc::SYS_io_uring_setup,
         close_range = const libc::SYS_close_range,
         unshare = const libc::SYS_unshare,
+        setuid = const libc::SYS_setuid,
+        capset = const libc::SYS_capset,
+        prctl = const libc::SYS_prctl,
+        setns = const libc::SYS_setns,
+        seccomp = const libc::SYS_seccomp,
+        landlock = const LANDLOCK,
+        differ = sym DIFFER,
         next = sym NEXT,
         ours = sym ours,
     )
@@ -69,13 +94,41 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "b.eq 2f",
         "cmp w0, #{unshare}",
         "b.eq 2f",
-        "adrp x16, {next}",
+        // What may change the rights of this thread, and some that only ask.
+        "sub w16, w0, #{setregid}",
+        "cmp w16, #{setgroups} - {setregid}",
+        "b.ls 3f",
+        "cmp w0, #{capset}",
+        "b.eq 3f",
+        "cmp w0, #{prctl}",
+        "b.eq 3f",
+        "cmp w0, #{setns}",
+        "b.eq 3f",
+        "cmp w0, #{seccomp}",
+        "b.eq 3f",
+        "cmp w0, #{landlock}",
+        "b.eq 3f",
+        "4: adrp x16, {next}",
         "ldr x16, [x16, :lo12:{next}]",
         "br x16",
         "2: b {ours}",
+        // No register but two is free: the address, and a number that is not 0.
+        "3: adrp x16, {differ}",
+        "add x16, x16, :lo12:{differ}",
+        "mov w17, #1",
+        "strb w17, [x16]",
+        "b 4b",
         first = const libc::SYS_io_uring_setup,
         close_range = const libc::SYS_close_range,
         unshare = const libc::SYS_unshare,
+        setregid = const libc::SYS_setregid,
+        setgroups = const libc::SYS_setgroups,
+        capset = const libc::SYS_capset,
+        prctl = const libc::SYS_prctl,
+        setns = const libc::SYS_setns,
+        seccomp = const libc::SYS_seccomp,
+        landlock = const LANDLOCK,
+        differ = sym DIFFER,
         next = sym NEXT,
         ours = sym ours,
     )

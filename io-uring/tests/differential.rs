@@ -38,6 +38,16 @@ macro_rules! programs {
 
 programs! { basics by_number cancels chains deferred files names overflow polls setup threads timeouts }
 
+#[test]
+fn rights() {
+    // SAFETY: asks for a number.
+    #[allow(unsafe_code)]
+    if unsafe { libc::geteuid() } != 0 {
+        return skipped("rights", "root only: its threads give up rights");
+    }
+    same("rights", "rights.c");
+}
+
 /// Programs for each run of the test, from these seeds on.
 const PROGRAMS: &str = "400";
 const SEEDS: [&str; 2] = ["1", "50000"];

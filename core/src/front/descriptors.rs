@@ -9,7 +9,7 @@
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use crate::errno::{kept as enter, refuse};
 use crate::{own, process, sys};
@@ -188,6 +188,15 @@ fn number(fd: c_uint) -> c_int {
     c_int::try_from(fd).unwrap_or(c_int::MAX)
 }
 
+/// Some thread has namespaces, a root or a working directory of its own.
+static UNSHARED: AtomicBool = AtomicBool::new(false);
+
+/// Has a thread of this process parted from the others' namespaces, root or working directory
+/// (unshare(2))?
+pub fn has_unshared() -> bool {
+    UNSHARED.load(Ordering::Relaxed)
+}
+
 /// A thread that parts from the table of descriptors is noticed.
 ///
 /// # Safety
@@ -197,6 +206,9 @@ pub unsafe fn unshare(flags: c_int) -> c_int {
     let next = enter(|| UNSHARE.get());
     // SAFETY: the C library's unshare(2), called as its caller called us. errno is its own.
     let call = || unsafe { std::mem::transmute::<*mut c_void, Unshare>(next)(flags) };
+    if flags & !(libc::CLONE_FILES | libc::CLONE_SYSVSEM) != 0 {
+        UNSHARED.store(true, Ordering::Relaxed);
+    }
     let parts = flags & libc::CLONE_FILES != 0 && process::can_part();
     if parts { process::part(call) } else { call() }
 }
