@@ -2,9 +2,9 @@
 # Runs tests under Miri, which finds undefined behaviour: ci/miri.sh [--quick | TEST…]
 #
 # First those of the queues, the request slots and the small protocols, each with several schedules.
-# Then the whole engine: awaited operations, the stress test of the conformance suite, and a part of
-# its tests of operations. The kernel is a stand-in (core/src/sys/miri.rs), so the part is what needs
-# no more than that has.
+# Then the whole engine: awaited operations, the stress test of the conformance suite, and a part
+# of its tests of operations. The kernel is a stand-in (core/src/sys/miri.rs), so the part is what
+# needs no more than that has.
 # With --quick one schedule of each; with TESTs, only those of the library's own tests.
 # Needs rustup; adds the components that it uses to the nightly toolchain.
 set -euo pipefail
