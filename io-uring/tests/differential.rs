@@ -36,7 +36,9 @@ macro_rules! programs {
     };
 }
 
-programs! { basics by_number cancels chains deferred files names overflow polls setup threads timeouts }
+programs! {
+    basics by_number cancels chains deferred files names overflow polls setup threads timeouts
+}
 
 #[test]
 fn rights() {
