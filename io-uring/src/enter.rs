@@ -113,7 +113,7 @@ unsafe fn enter_ring(
         if count > 0 {
             core.entered(|| ring.instance.poll());
         }
-        freshen(ring);
+        ring.core.freshen();
         return Ok(submitted as i32);
     }
     let waited = bounds(flags, arg).and_then(|bounds| wait(ring, min, bounds));
@@ -125,10 +125,6 @@ unsafe fn enter_ring(
 
 fn arg_count(asked: u32, consumed: u32) -> u32 {
     if asked == u32::MAX { consumed } else { asked }
-}
-
-fn freshen(ring: &Ring) {
-    ring.core.freshen();
 }
 
 fn bounds(flags: u32, [at, size]: [usize; 2]) -> Result<Bounds, i32> {
@@ -186,10 +182,15 @@ fn wait(ring: &Ring, min: u32, bounds: Bounds) -> Result<(), i32> {
     if core.completions() > 0 { Ok(()) } else { answer }
 }
 
+/// Moves into the ring what waits outside of it.
 fn flush(ring: &Ring) {
-    let mut locked = ring.core.lock();
-    locked.flush();
-    ring.core.leave(locked);
+    if ring.core.has_more() {
+        let mut locked = ring.core.lock();
+        locked.flush();
+        ring.core.leave(locked);
+    } else {
+        ring.core.freshen();
+    }
 }
 
 fn wait_once(ring: &Ring, min: u32, bounds: Bounds) -> Result<(), i32> {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Wea
 
 use uringlet::Sqe;
 use uringlet::front::{
-    self, Entry, Instance, IoEvent, OwnDescriptor, Patience, Sink, TOLD_OTHERWISE,
+    self, Entry, Instance, IoEvent, OwnDescriptor, Patience, Readiness, Sink, TOLD_OTHERWISE,
 };
 
 use crate::abi::{self, Cqe, iosqe, op, setup, sq};
@@ -36,6 +36,11 @@ pub(crate) fn any_is_armed() -> bool {
 thread_local! {
     /// The ring that this thread has entered.
     static ENTERED: std::cell::Cell<*const Core> = const { std::cell::Cell::new(std::ptr::null()) };
+}
+
+/// What this thread is known by.
+fn me() -> usize {
+    ENTERED.with(|place| std::ptr::from_ref(place).addr())
 }
 
 /// Where a request is.
@@ -217,18 +222,20 @@ pub(crate) struct Core {
     pub(crate) sq_entries: u32,
     pub(crate) cq_entries: u32,
     /// Another descriptor of the ring's eventfd.
-    bell: OwnDescriptor,
+    eventfd: OwnDescriptor,
+    readiness: Readiness,
     /// The thread that submits (SINGLE_ISSUER), or 0.
     pub(crate) owner: AtomicI32,
     pub(crate) disabled: AtomicBool,
     state: Mutex<State>,
+    /// The thread that has the lock, or 0.
+    holder: AtomicUsize,
     /// The tail as it is, whatever the program writes there.
     tail: AtomicU32,
     /// Completions that are not in the ring yet.
     extra: AtomicU32,
     /// Completions of timeouts: any of them ends every wait.
     pub(crate) timeouts: AtomicU32,
-    armed: AtomicBool,
     ready: AtomicUsize,
     passing: AtomicBool,
     /// The program is told of completions, and may not come to wait.
@@ -241,6 +248,19 @@ pub(crate) struct Core {
 pub(crate) struct Locked<'a> {
     core: &'a Arc<Core>,
     state: MutexGuard<'a, State>,
+}
+
+impl<'a> Locked<'a> {
+    fn new(core: &'a Arc<Core>, state: MutexGuard<'a, State>) -> Self {
+        core.holder.store(me(), Ordering::Relaxed);
+        Self { core, state }
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.core.holder.store(0, Ordering::Relaxed);
+    }
 }
 
 impl std::ops::Deref for Locked<'_> {
@@ -288,7 +308,7 @@ impl Core {
     pub(crate) fn new(
         memory: Memory,
         params: &abi::Params,
-        bell: OwnDescriptor,
+        eventfd: OwnDescriptor,
         owner: i32,
     ) -> Arc<Self> {
         let state = State {
@@ -324,14 +344,15 @@ impl Core {
             flags: params.flags,
             sq_entries: params.sq_entries,
             cq_entries: params.cq_entries,
-            bell,
+            eventfd,
+            readiness: Readiness::new(),
             owner: AtomicI32::new(owner),
             disabled: AtomicBool::new(params.flags & setup::R_DISABLED != 0),
             state: Mutex::new(state),
+            holder: AtomicUsize::new(0),
             tail: AtomicU32::new(0),
             extra: AtomicU32::new(0),
             timeouts: AtomicU32::new(0),
-            armed: AtomicBool::new(false),
             ready: AtomicUsize::new(0),
             passing: AtomicBool::new(false),
             told: AtomicBool::new(false),
@@ -353,7 +374,7 @@ impl Core {
     pub(crate) fn lock(self: &Arc<Self>) -> Locked<'_> {
         // Nothing in the critical sections panics.
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        Locked { core: self, state }
+        Locked::new(self, state)
     }
 
     /// Calls `f` as a thread that has entered this ring.
@@ -379,25 +400,63 @@ impl Core {
         self.in_ring().saturating_add(self.extra.load(Ordering::Acquire))
     }
 
+    /// Are there completions that are not in the ring yet?
+    pub(crate) fn has_more(&self) -> bool {
+        self.extra.load(Ordering::Acquire) > 0
+    }
+
     /// The descriptor is readable, and should not be any more.
     #[inline]
     pub(crate) fn is_stale(&self) -> bool {
-        self.armed.load(Ordering::Relaxed) && self.completions() == 0
+        self.readiness.is_readable() && self.completions() == 0
     }
 
-    /// Makes the descriptor say what is true. Who has the lock does that when it gives it back, so
-    /// nobody waits for it: poll(2) is called in signal handlers, too.
+    /// Clears the descriptor if the program has reaped what made it readable.
     pub(crate) fn freshen(self: &Arc<Self>) {
-        if !self.is_stale() {
-            return;
+        if self.is_stale() {
+            self.settle();
         }
-        let state = match self.state.try_lock() {
-            Ok(state) => state,
-            Err(TryLockError::Poisoned(error)) => error.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
-        };
-        let (jobs, _) = Locked { core: self, state }.leave();
-        self.run_jobs(jobs);
+    }
+
+    /// Has the descriptor say what is true. Waits for other threads, which hold the lock for memory
+    /// only. Where this very thread holds it, in a signal handler, that is left to the holder.
+    fn settle(self: &Arc<Self>) {
+        /// Some seconds: holders wait for each other where handlers have interrupted both.
+        const TRIES: u32 = 50_000;
+        let mut patience = Patience::default();
+        for _ in 0..TRIES {
+            let state = match self.state.try_lock() {
+                Ok(state) => state,
+                Err(TryLockError::Poisoned(error)) => error.into_inner(),
+                Err(TryLockError::WouldBlock) if self.holder.load(Ordering::Relaxed) == me() => {
+                    return;
+                }
+                Err(TryLockError::WouldBlock) => {
+                    patience.wait();
+                    continue;
+                }
+            };
+            let (jobs, _) = Locked::new(self, state).leave();
+            return self.run_jobs(jobs);
+        }
+    }
+
+    /// A thread is about to wait for the descriptor: until [`unwatch`](Self::unwatch) it is
+    /// readable while there are completions.
+    pub(crate) fn watch(self: &Arc<Self>) {
+        self.readiness.watch();
+        self.settle();
+    }
+
+    pub(crate) fn unwatch(&self) {
+        self.readiness.unwatch();
+    }
+
+    /// The descriptor is waited for in ways that end unseen.
+    pub(crate) fn watch_for_ever(self: &Arc<Self>) {
+        if self.readiness.watch_for_ever() {
+            self.settle();
+        }
     }
 
     fn show_flags(&self, flags: u32) {
@@ -568,7 +627,7 @@ impl Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        if *self.armed.get_mut() {
+        if self.readiness.is_readable() {
             ARMED.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -581,39 +640,54 @@ impl Locked<'_> {
     pub(crate) fn leave(mut self) -> (Vec<CancelJob>, bool) {
         self.start_all();
         let core = self.core;
-        let has = core.completions() > 0;
+        self.settle();
+        let due = std::mem::take(&mut self.state.eventfd_due);
+        let eventfd = self.state.eventfd.as_ref().filter(|_| due).cloned();
+        let jobs = std::mem::take(&mut self.state.jobs);
+        let wake = std::mem::take(&mut self.state.to_wake);
+        drop(self);
+        while core.readiness.has_missed(|| core.completions() > 0)
+            && let Ok(state) = core.state.try_lock()
+        {
+            Locked::new(core, state).settle();
+        }
+        if let Some((eventfd, _)) = eventfd {
+            front::count_up(eventfd.number());
+        }
+        (jobs, wake)
+    }
+
+    /// Makes flags and descriptor say what is true.
+    fn settle(&mut self) {
+        let core = self.core;
+        let change = core.readiness.settle(core.completions() > 0);
         let mut flags = 0;
         if !self.state.backlog.is_empty() {
             flags |= sq::CQ_OVERFLOW;
         }
         // Where the program has not asked for it, it is what has newer libraries call at an empty
         // ring, so that its descriptor is cleared.
-        let bell =
-            if core.has(setup::TASKRUN_FLAG) { !self.state.deferred.is_empty() } else { has };
-        if bell {
+        let calls = if core.has(setup::TASKRUN_FLAG) {
+            !self.state.deferred.is_empty()
+        } else {
+            core.readiness.is_readable()
+        };
+        if calls {
             flags |= sq::TASKRUN;
         }
         // First the flags: who is woken looks at them.
         core.show_flags(flags);
-        let armed = core.armed.load(Ordering::Relaxed);
-        if has && !armed {
-            core.armed.store(true, Ordering::Relaxed);
-            ARMED.fetch_add(1, Ordering::Relaxed);
-            sys::eventfd_set(core.bell.number());
-        } else if armed && !has {
-            core.armed.store(false, Ordering::Relaxed);
-            ARMED.fetch_sub(1, Ordering::Relaxed);
-            sys::eventfd_clear(core.bell.number());
+        match change {
+            Some(true) => {
+                ARMED.fetch_add(1, Ordering::Relaxed);
+                sys::eventfd_set(core.eventfd.number());
+            }
+            Some(false) => {
+                ARMED.fetch_sub(1, Ordering::Relaxed);
+                sys::eventfd_clear(core.eventfd.number());
+            }
+            None => {}
         }
-        let due = std::mem::take(&mut self.state.eventfd_due);
-        let eventfd = self.state.eventfd.as_ref().filter(|_| due).cloned();
-        let jobs = std::mem::take(&mut self.state.jobs);
-        let wake = std::mem::take(&mut self.state.to_wake);
-        drop(self);
-        if let Some((eventfd, _)) = eventfd {
-            front::count_up(eventfd.number());
-        }
-        (jobs, wake)
     }
 
     /// The request that has this key, if it is still that one.

@@ -172,11 +172,48 @@ pub(crate) fn publish(fd: i32, core: Arc<Core>, instance: Arc<Instance>) -> Resu
     Ok(())
 }
 
-/// A descriptor is looked at by poll(2) or the like: if it is a ring's, the program may not come
-/// to wait in io_uring_enter(2).
+/// A descriptor is given to epoll or the like: if it is a ring's, the program may not come to wait
+/// in io_uring_enter(2).
 pub(crate) fn is_polled(fd: i32) {
     if let Some(ring) = get(fd) {
         ring.core.told.store(true, Ordering::Relaxed);
+        ring.core.watch_for_ever();
+    }
+}
+
+/// Rings that a thread waits for in one call. Nothing is to be done where the call does not return
+/// (a thread may be cancelled in it), but that they are watched for ever then.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watched {
+    rings: [*const Core; MOST],
+    count: usize,
+}
+
+/// Of these a call knows when it is over.
+const MOST: usize = 4;
+
+impl Watched {
+    pub(crate) const NONE: Self = Self { rings: [std::ptr::null(); MOST], count: 0 };
+
+    /// The calling thread is about to wait for this descriptor. Nothing is allocated.
+    pub(crate) fn add(&mut self, fd: i32) {
+        let Some(ring) = get(fd) else { return };
+        ring.core.told.store(true, Ordering::Relaxed);
+        if self.count == MOST {
+            return ring.core.watch_for_ever();
+        }
+        ring.core.watch();
+        self.rings[self.count] = Arc::into_raw(Arc::clone(&ring.core));
+        self.count += 1;
+    }
+
+    /// The call is over.
+    #[inline]
+    pub(crate) fn end(self) {
+        for &ring in &self.rings[..self.count] {
+            // SAFETY: made by `add`, and taken back once: whoever has this value calls it last.
+            unsafe { Arc::from_raw(ring) }.unwatch();
+        }
     }
 }
 

@@ -65,15 +65,17 @@ fn check(params: &Params) -> Result<(), i32> {
 /// # Safety
 /// As the call.
 pub(crate) unsafe fn setup(entries: u32, at: usize) -> i32 {
-    if sites::enters_unseen() {
+    let sites = sites::look();
+    if sites.enters {
         front::env::left_to_kernel();
         // SAFETY: the caller's contract.
         return unsafe { sys::io_uring_setup(entries, at) };
     }
-    front::env::set_up(set_up(entries, at)).unwrap_or_else(|errno| errno)
+    front::env::set_up(set_up(entries, at, sites.polls)).unwrap_or_else(|errno| errno)
 }
 
-fn set_up(entries: u32, at: usize) -> Result<i32, i32> {
+/// `polls`: descriptors may be waited for unseen.
+fn set_up(entries: u32, at: usize, polls: bool) -> Result<i32, i32> {
     let mut params: Params = user::read(at)?;
     check(&params)?;
     let (sq, cq) = sizes(entries, &params)?;
@@ -92,14 +94,17 @@ fn set_up(entries: u32, at: usize) -> Result<i32, i32> {
     if fd < 0 {
         return Err(fd);
     }
-    let made = OwnDescriptor::duplicate(fd).ok_or(-libc::EMFILE).and_then(|bell| {
+    let made = OwnDescriptor::duplicate(fd).ok_or(-libc::EMFILE).and_then(|eventfd| {
         let single = setup::SINGLE_ISSUER | setup::R_DISABLED;
         let issues = params.flags & single == setup::SINGLE_ISSUER;
         let owner = if issues { sys::thread_id() } else { 0 };
-        let core = Core::new(memory, &params, bell, owner);
+        let core = Core::new(memory, &params, eventfd, owner);
         let sink = Box::new(Deliver(std::sync::Arc::clone(&core)));
         let instance = Instance::with_sink(&builder, sink).map_err(|error| -error.errno())?;
         core.belongs_to(&instance);
+        if polls {
+            core.watch_for_ever();
+        }
         rings::publish(fd, core, instance)
     });
     match made {

@@ -144,6 +144,15 @@ pub(crate) fn is_open(fd: i32) -> bool {
     unsafe { call!(fcntl, fd, libc::F_GETFD, 0) >= 0 }
 }
 
+/// fcntl(2), or a negative errno.
+///
+/// # Safety
+/// As the call.
+pub(crate) unsafe fn fcntl(fd: i32, command: c_int, argument: usize) -> i32 {
+    // SAFETY: the caller's contract.
+    unsafe { call!(fcntl, fd, command, argument) as i32 }
+}
+
 /// fcntl(F_GETFL), or a negative errno.
 pub(crate) fn status_flags(fd: i32) -> i32 {
     // SAFETY: no memory is passed.

@@ -4,18 +4,21 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_long, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use uringlet::front::descriptors::Next;
+use uringlet::front::memory::accessible;
 use uringlet::front::syscall::{NEXT, failed, find_next};
 use uringlet::front::{self, refuse};
 
 use crate::rights::DIFFER;
+use crate::rings::Watched;
 use crate::{door, rings, sys};
 
 /// landlock_restrict_self(2), which the `libc` crate leaves out here.
 const LANDLOCK: c_long = 446;
 
-uringlet::see_descriptors_end!(crate::rings::before_close);
+uringlet::see_descriptors_end!(crate::rings::before_close, crate::rings::duplicated);
 
 uringlet::at_load!(find_next);
 uringlet::at_load!(find_others);
@@ -24,8 +27,13 @@ extern "C" fn find_others() {
     for next in [&EPOLL_WAIT, &EPOLL_PWAIT, &EPOLL_PWAIT2, &EPOLL_CTL, &POLL, &PPOLL] {
         next.find();
     }
-    for next in [&SELECT, &PSELECT, &DUP] {
+    for next in [&SELECT, &PSELECT, &DUP, &POLL_CHECKED, &PPOLL_CHECKED] {
         next.find();
+    }
+    // SAFETY: a NUL-terminated name.
+    let next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"fcntl".as_ptr()) };
+    if !next.is_null() {
+        FCNTL.store(next, Ordering::Relaxed);
     }
 }
 
@@ -238,50 +246,177 @@ pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
     other
 }
 
+/// The next definition of fcntl(2); until the library has been loaded, the call itself.
+static FCNTL: AtomicPtr<c_void> = AtomicPtr::new(plain_fcntl as *const () as *mut c_void);
+
+unsafe extern "C" fn plain_fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: the caller's contract.
+    let answer = unsafe { sys::fcntl(fd, command, argument) };
+    if answer < 0 { refuse(-answer) } else { answer }
+}
+
+/// fcntl(2) under one of its names: those that duplicate descriptors are seen. Everything else goes
+/// on as it came.
+macro_rules! sees_duplicates {
+    ($name:ident) => {
+        /// # Safety
+        /// As fcntl(2).
+        #[cfg(target_arch = "x86_64")]
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(fd: c_int, command: c_int) -> c_int {
+            std::arch::naked_asm!(
+                "cmp esi, {plain}",
+                "je 2f",
+                "cmp esi, {cloexec}",
+                "je 2f",
+                "jmp qword ptr [rip + {next}]",
+                "2: jmp {ours}",
+                plain = const libc::F_DUPFD,
+                cloexec = const libc::F_DUPFD_CLOEXEC,
+                next = sym FCNTL,
+                ours = sym duplicate,
+            )
+        }
+
+        /// # Safety
+        /// As fcntl(2).
+        #[cfg(target_arch = "aarch64")]
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(fd: c_int, command: c_int) -> c_int {
+            std::arch::naked_asm!(
+                "cmp w1, #{plain}",
+                "b.eq 2f",
+                "cmp w1, #{cloexec}",
+                "b.eq 2f",
+                "adrp x16, {next}",
+                "ldr x16, [x16, :lo12:{next}]",
+                "br x16",
+                "2: b {ours}",
+                plain = const libc::F_DUPFD,
+                cloexec = const libc::F_DUPFD_CLOEXEC,
+                next = sym FCNTL,
+                ours = sym duplicate,
+            )
+        }
+    };
+}
+
+sees_duplicates!(fcntl);
+sees_duplicates!(fcntl64);
+
+/// fcntl(2) with one of the commands that duplicate.
+unsafe extern "C" fn duplicate(fd: c_int, command: c_int, least: c_int) -> c_int {
+    type Function = unsafe extern "C" fn(c_int, c_int, ...) -> c_int;
+    let next = FCNTL.load(Ordering::Relaxed);
+    // SAFETY: the next definition, called as its caller called us. errno is its own.
+    let other = unsafe { std::mem::transmute::<*mut c_void, Function>(next)(fd, command, least) };
+    front::enter(|| rings::duplicated(fd, other));
+    other
+}
+
 static EPOLL_CTL: Next = Next::new(c"epoll_ctl");
 static EPOLL_WAIT: Next = Next::new(c"epoll_wait");
 static EPOLL_PWAIT: Next = Next::new(c"epoll_pwait");
 static EPOLL_PWAIT2: Next = Next::new(c"epoll_pwait2");
 static POLL: Next = Next::new(c"poll");
 static PPOLL: Next = Next::new(c"ppoll");
+static POLL_CHECKED: Next = Next::new(c"__poll_chk");
+static PPOLL_CHECKED: Next = Next::new(c"__ppoll_chk");
 static SELECT: Next = Next::new(c"select");
 static PSELECT: Next = Next::new(c"pselect");
 
 /// A function of the C library that waits for descriptors: those of rings that are empty by now are
-/// cleared first.
-macro_rules! clears_first {
-    ($next:ident, $name:ident($($arg:ident: $type:ty),*)) => {
+/// cleared first. While it waits, the rings among its arguments have theirs say what is true.
+macro_rules! waits {
+    ($next:ident, $name:ident($($arg:ident: $type:ty),*) $watched:block) => {
         /// # Safety
         /// As the C library's.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
             type Function = unsafe extern "C" fn($($type),*) -> c_int;
+            let mut watched = Watched::NONE;
             let next = front::enter(|| {
-                rings::freshen();
+                if !rings::none() {
+                    watched = $watched;
+                    rings::freshen();
+                }
                 $next.get()
             });
-            // SAFETY: the C library's, called as its caller called us. errno is its own.
-            unsafe { std::mem::transmute::<*mut c_void, Function>(next)($($arg),*) }
+            let answer =
+                // SAFETY: the C library's, called as its caller called us. errno is its own.
+                unsafe { std::mem::transmute::<*mut c_void, Function>(next)($($arg),*) };
+            watched.end();
+            answer
         }
     };
 }
 
-clears_first!(EPOLL_WAIT, epoll_wait(epoll: c_int, events: usize, count: c_int, timeout: c_int));
-clears_first!(
+waits!(
+    EPOLL_WAIT,
+    epoll_wait(epoll: c_int, events: usize, count: c_int, timeout: c_int) { Watched::NONE }
+);
+waits!(
     EPOLL_PWAIT,
-    epoll_pwait(epoll: c_int, events: usize, count: c_int, timeout: c_int, mask: usize)
+    epoll_pwait(epoll: c_int, events: usize, count: c_int, timeout: c_int, mask: usize) {
+        Watched::NONE
+    }
 );
-clears_first!(
+waits!(
     EPOLL_PWAIT2,
-    epoll_pwait2(epoll: c_int, events: usize, count: c_int, timeout: usize, mask: usize)
+    epoll_pwait2(epoll: c_int, events: usize, count: c_int, timeout: usize, mask: usize) {
+        Watched::NONE
+    }
 );
-clears_first!(
+waits!(
     SELECT,
-    select(count: c_int, read: usize, write: usize, except: usize, timeout: usize)
+    select(count: c_int, read: usize, write: usize, except: usize, timeout: usize) {
+        // SAFETY: the caller's contract.
+        unsafe { in_bits(read, count) }
+    }
 );
-clears_first!(
+waits!(
     PSELECT,
-    pselect(count: c_int, read: usize, write: usize, except: usize, timeout: usize, mask: usize)
+    pselect(count: c_int, read: usize, write: usize, except: usize, timeout: usize, mask: usize) {
+        // SAFETY: the caller's contract.
+        unsafe { in_bits(read, count) }
+    }
+);
+waits!(
+    POLL,
+    poll(set: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) {
+        // SAFETY: the caller's contract.
+        unsafe { in_set(set, count) }
+    }
+);
+waits!(
+    PPOLL,
+    ppoll(set: *mut libc::pollfd, count: libc::nfds_t, timeout: usize, mask: usize) {
+        // SAFETY: the caller's contract.
+        unsafe { in_set(set, count) }
+    }
+);
+// What programs call that were compiled with _FORTIFY_SOURCE.
+waits!(
+    POLL_CHECKED,
+    __poll_chk(set: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int, size: usize) {
+        // SAFETY: the caller's contract.
+        unsafe { in_set(set, count) }
+    }
+);
+waits!(
+    PPOLL_CHECKED,
+    __ppoll_chk(
+        set: *mut libc::pollfd,
+        count: libc::nfds_t,
+        timeout: usize,
+        mask: usize,
+        size: usize
+    ) {
+        // SAFETY: the caller's contract.
+        unsafe { in_set(set, count) }
+    }
 );
 
 /// # Safety
@@ -297,58 +432,42 @@ pub unsafe extern "C" fn epoll_ctl(epoll: c_int, op: c_int, fd: c_int, event: us
     unsafe { std::mem::transmute::<*mut c_void, Function>(next)(epoll, op, fd, event) }
 }
 
-/// Takes note of rings in a set that the program polls.
+/// The rings in a set that the program polls.
 ///
 /// # Safety
 /// `set` has as many descriptors, as poll(2) has it.
-unsafe fn note(set: *const libc::pollfd, count: libc::nfds_t) {
-    if rings::none() {
-        return;
-    }
+unsafe fn in_set(set: *const libc::pollfd, count: libc::nfds_t) -> Watched {
+    let mut watched = Watched::NONE;
     for at in 0..count as usize {
         // SAFETY: the caller's contract. One that cannot be read fails in the call, too.
         let place = set.wrapping_add(at);
-        if front::memory::accessible(place.addr(), size_of::<libc::pollfd>(), false) {
+        if accessible(place.addr(), size_of::<libc::pollfd>(), false) {
             // SAFETY: readable.
-            rings::is_polled(unsafe { (*place).fd });
+            watched.add(unsafe { (*place).fd });
         }
     }
-    rings::freshen();
+    watched
 }
 
+/// The rings in a set of bits.
+///
 /// # Safety
-/// As poll(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn poll(
-    set: *mut libc::pollfd,
-    count: libc::nfds_t,
-    timeout: c_int,
-) -> c_int {
-    type Function = unsafe extern "C" fn(*mut libc::pollfd, libc::nfds_t, c_int) -> c_int;
-    let next = front::enter(|| {
-        // SAFETY: the caller's contract.
-        unsafe { note(set, count) };
-        POLL.get()
-    });
-    // SAFETY: the C library's, called as its caller called us. errno is its own.
-    unsafe { std::mem::transmute::<*mut c_void, Function>(next)(set, count, timeout) }
-}
-
-/// # Safety
-/// As ppoll(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ppoll(
-    set: *mut libc::pollfd,
-    count: libc::nfds_t,
-    timeout: usize,
-    mask: usize,
-) -> c_int {
-    type Function = unsafe extern "C" fn(*mut libc::pollfd, libc::nfds_t, usize, usize) -> c_int;
-    let next = front::enter(|| {
-        // SAFETY: the caller's contract.
-        unsafe { note(set, count) };
-        PPOLL.get()
-    });
-    // SAFETY: the C library's, called as its caller called us. errno is its own.
-    unsafe { std::mem::transmute::<*mut c_void, Function>(next)(set, count, timeout, mask) }
+/// `set` is null, or has `count` bits, as select(2) has it.
+unsafe fn in_bits(set: usize, count: c_int) -> Watched {
+    const BITS: usize = usize::BITS as usize;
+    let mut watched = Watched::NONE;
+    let words = count.max(0) as usize;
+    for at in 0..words.div_ceil(BITS) {
+        let place = set.wrapping_add(at * size_of::<usize>());
+        if set == 0 || !accessible(place, size_of::<usize>(), false) {
+            break;
+        }
+        // SAFETY: readable.
+        let mut bits = unsafe { (place as *const usize).read_unaligned() };
+        while bits != 0 {
+            watched.add((at * BITS) as c_int + bits.trailing_zeros() as c_int);
+            bits &= bits - 1;
+        }
+    }
+    watched
 }

@@ -17,6 +17,12 @@ use crate::{own, process, sys};
 /// What a drop-in does before numbers from 0 on are closed.
 pub type Before = fn(&RangeInclusive<c_int>, Ends);
 
+/// What a drop-in does when a descriptor has another number, too; a negative one if that failed.
+pub type Duplicated = fn(c_int, c_int);
+
+/// For drop-ins that need not know.
+pub fn no_matter(_: c_int, _: c_int) {}
+
 /// How a number ends to stand for a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
@@ -106,7 +112,7 @@ pub unsafe fn close(fd: c_int, before: Before) -> c_int {
 
 /// # Safety
 /// As dup2(2).
-pub unsafe fn dup2(fd: c_int, onto: c_int, before: Before) -> c_int {
+pub unsafe fn dup2(fd: c_int, onto: c_int, before: Before, duplicated: Duplicated) -> c_int {
     type Dup2 = unsafe extern "C" fn(c_int, c_int) -> c_int;
     if own::is(onto) {
         return refuse(libc::EBUSY);
@@ -118,12 +124,22 @@ pub unsafe fn dup2(fd: c_int, onto: c_int, before: Before) -> c_int {
         DUP2.get()
     });
     // SAFETY: the C library's dup2(2), called as its caller called us.
-    unsafe { std::mem::transmute::<*mut c_void, Dup2>(next)(fd, onto) }
+    let other = unsafe { std::mem::transmute::<*mut c_void, Dup2>(next)(fd, onto) };
+    if fd != onto {
+        enter(|| duplicated(fd, other));
+    }
+    other
 }
 
 /// # Safety
 /// As dup3(2).
-pub unsafe fn dup3(fd: c_int, onto: c_int, flags: c_int, before: Before) -> c_int {
+pub unsafe fn dup3(
+    fd: c_int,
+    onto: c_int,
+    flags: c_int,
+    before: Before,
+    duplicated: Duplicated,
+) -> c_int {
     type Dup3 = unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;
     if own::is(onto) {
         return refuse(libc::EBUSY);
@@ -133,7 +149,9 @@ pub unsafe fn dup3(fd: c_int, onto: c_int, flags: c_int, before: Before) -> c_in
         DUP3.get()
     });
     // SAFETY: the C library's dup3(2), called as its caller called us.
-    unsafe { std::mem::transmute::<*mut c_void, Dup3>(next)(fd, onto, flags) }
+    let other = unsafe { std::mem::transmute::<*mut c_void, Dup3>(next)(fd, onto, flags) };
+    enter(|| duplicated(fd, other));
+    other
 }
 
 /// Closes what lies between the engine's own descriptors.
@@ -258,6 +276,9 @@ macro_rules! at_load {
 #[macro_export]
 macro_rules! see_descriptors_end {
     ($before:path) => {
+        $crate::see_descriptors_end!($before, $crate::front::descriptors::no_matter);
+    };
+    ($before:path, $duplicated:path) => {
         $crate::at_load!($crate::front::descriptors::find_next);
 
         /// # Safety
@@ -276,7 +297,7 @@ macro_rules! see_descriptors_end {
             onto: ::std::ffi::c_int,
         ) -> ::std::ffi::c_int {
             // SAFETY: as the caller called us.
-            unsafe { $crate::front::descriptors::dup2(fd, onto, $before) }
+            unsafe { $crate::front::descriptors::dup2(fd, onto, $before, $duplicated) }
         }
 
         /// # Safety
@@ -288,7 +309,7 @@ macro_rules! see_descriptors_end {
             flags: ::std::ffi::c_int,
         ) -> ::std::ffi::c_int {
             // SAFETY: as the caller called us.
-            unsafe { $crate::front::descriptors::dup3(fd, onto, flags, $before) }
+            unsafe { $crate::front::descriptors::dup3(fd, onto, flags, $before, $duplicated) }
         }
 
         /// # Safety

@@ -24,6 +24,7 @@ pub use crate::reserve::{Reserve, has_memory};
 pub use crate::sync::Patience;
 pub use crate::sys::Uncancelable;
 pub use crate::threads::timers::{Armed, Expire};
+pub use crate::word::readiness::Readiness;
 
 use crate::descriptor;
 use crate::router::facts::{Facts, FileKind, Fresh};

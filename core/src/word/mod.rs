@@ -4,5 +4,6 @@
 pub(crate) mod baton;
 pub(crate) mod mailbox;
 pub(crate) mod readers;
+pub(crate) mod readiness;
 pub(crate) mod reaper;
 pub(crate) mod seats;

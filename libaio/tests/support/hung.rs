@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use super::fuse::{ALL, Disk, READS, TRANSFERS};
 
-/// Who takes longer than this waits for the server: nothing else here takes a tenth of it.
-const LIMIT: Duration = Duration::from_secs(5);
-/// The same where it does, on a machine with other things to do.
+/// Who takes longer than this waits for the server, and would do so for ever. Nothing else takes so
+/// long, on a machine with twenty other things to do either.
+const LIMIT: Duration = Duration::from_secs(30);
+/// The same where the server answers.
 const LONG: Duration = Duration::from_secs(60);
 
 /// One way to run the program.
@@ -124,6 +125,22 @@ impl Program {
         }
     }
 
+    /// In which system calls its threads are, as /proc says it.
+    fn threads(&self) -> String {
+        let process = format!("/proc/{}/task", self.child.id());
+        let tasks = std::fs::read_dir(&process).into_iter().flatten().flatten();
+        let read = |task: &std::path::Path, name| {
+            let text = std::fs::read_to_string(task.join(name)).unwrap_or_default();
+            text.trim().replace('\n', " < ")
+        };
+        let thread = |task: std::fs::DirEntry| {
+            let at = task.path();
+            let [name, call, stack] = ["comm", "syscall", "stack"].map(|what| read(&at, what));
+            format!("\n    {name}: {call}, {stack}")
+        };
+        tasks.map(thread).collect()
+    }
+
     /// Does its first thread sleep?
     fn sleeps(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
@@ -152,13 +169,14 @@ fn late_steps(disk: &mut Disk, program: &mut Program, kinds: u64) -> Result<Vec<
                 None => assert!(line.starts_with("end "), "{line}"),
             },
             None => {
+                let where_it_is = program.threads();
                 // Only now may it go on; the next step begins while the server holds again.
                 disk.go_on();
                 match program.line()? {
                     Some(line) if line.starts_with(&format!("end {step}")) => {}
                     other => return Err(format!("{step} does not end at all: {other:?}")),
                 }
-                late.push(std::mem::take(&mut step));
+                late.push(format!("{} in {where_it_is}", std::mem::take(&mut step)));
                 disk.hold(kinds);
             }
         }

@@ -1,0 +1,224 @@
+//! When a descriptor has to say what is true: one that is readable while there are completions.
+//!
+//! It is an eventfd. Keeping it true is two system calls for each time that a queue fills and
+//! empties, and most programs never look. So it is kept only while there are watchers: threads in
+//! poll(2) or select(2), and, for ever, an epoll that has the descriptor and whoever is not seen.
+//!
+//! Who gives back the lock of the queue settles it, and a watcher says so before it looks:
+//!
+//! | gives the lock back | begins to watch |
+//! |---|---|
+//! | settles: reads the watchers | adds itself to the watchers |
+//! | unlocks | fence |
+//! | fence | locks, if nobody has the lock, and settles |
+//! | reads the watchers again, and settles again if that changes something | sleeps |
+//!
+//! A watcher that does not get the lock leaves it to the holder, whose second look sees it.
+
+use crate::sync::{AtomicBool, AtomicU32, Ordering, fence};
+
+/// What is known of such a descriptor, beside it.
+#[derive(Debug)]
+pub struct Readiness {
+    /// The descriptor is readable. Changed under the lock only.
+    readable: AtomicBool,
+    watchers: AtomicU32,
+    /// One of the watchers stays.
+    stays: AtomicBool,
+}
+
+impl Readiness {
+    /// Nobody watches, and it is not readable.
+    #[allow(clippy::new_without_default, reason = "made in one place")]
+    pub fn new() -> Self {
+        Self {
+            readable: AtomicBool::new(false),
+            watchers: AtomicU32::new(0),
+            stays: AtomicBool::new(false),
+        }
+    }
+
+    /// Is it readable?
+    #[inline]
+    pub fn is_readable(&self) -> bool {
+        self.readable.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn should_be_readable(&self, has: bool) -> bool {
+        has && (self.is_readable() || self.watchers.load(Ordering::Relaxed) > 0)
+    }
+
+    /// Under the lock: what the descriptor has to become, if it is not that already. `has`: there
+    /// are completions.
+    #[inline]
+    pub fn settle(&self, has: bool) -> Option<bool> {
+        let should = self.should_be_readable(has);
+        if should == self.is_readable() {
+            return None;
+        }
+        self.readable.store(should, Ordering::Relaxed);
+        Some(should)
+    }
+
+    /// Right after the lock was given back: is it to be taken once more?
+    #[inline]
+    pub fn has_missed(&self, has: impl FnOnce() -> bool) -> bool {
+        fence(Ordering::SeqCst);
+        let (readable, watched) = (self.is_readable(), self.watchers.load(Ordering::Relaxed) > 0);
+        (readable || watched) && readable != has()
+    }
+
+    /// A watcher comes. It then tries to take the lock and to settle.
+    pub fn watch(&self) {
+        self.watchers.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// A watcher goes.
+    pub fn unwatch(&self) {
+        self.watchers.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Somebody watches for ever. True: from now on.
+    pub fn watch_for_ever(&self) -> bool {
+        let first = !self.stays.swap(true, Ordering::Relaxed);
+        if first {
+            self.watch();
+        }
+        first
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_watches_and_it_is_not_readable() {
+        let readiness = Readiness::new();
+        assert_eq!(readiness.settle(true), None);
+        assert!(!readiness.has_missed(|| true));
+        readiness.watch();
+        assert!(readiness.has_missed(|| true));
+        assert_eq!(readiness.settle(true), Some(true));
+        assert_eq!(readiness.settle(true), None);
+        readiness.unwatch();
+        assert_eq!(readiness.settle(true), None, "stays so until there is nothing");
+        assert_eq!(readiness.settle(false), Some(false));
+        assert_eq!(readiness.settle(true), None);
+    }
+
+    #[test]
+    fn who_watches_for_ever_counts_once() {
+        let readiness = Readiness::new();
+        assert!(readiness.watch_for_ever());
+        assert!(!readiness.watch_for_ever());
+        assert_eq!(readiness.settle(true), Some(true));
+        assert_eq!(readiness.settle(false), Some(false));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_models {
+    use loom::sync::{Arc, Mutex};
+    use loom::thread;
+
+    use super::*;
+
+    /// A ring: completions under a lock, and an eventfd that counts.
+    struct ReadinessModel {
+        readiness: Readiness,
+        lock: Mutex<()>,
+        completions: AtomicU32,
+        eventfd: AtomicBool,
+    }
+
+    impl ReadinessModel {
+        fn new() -> Arc<Self> {
+            Arc::new(Self {
+                readiness: Readiness::new(),
+                lock: Mutex::new(()),
+                completions: AtomicU32::new(0),
+                eventfd: AtomicBool::new(false),
+            })
+        }
+
+        fn has(&self) -> bool {
+            self.completions.load(Ordering::Acquire) > 0
+        }
+
+        fn settle(&self) {
+            if let Some(readable) = self.readiness.settle(self.has()) {
+                self.eventfd.store(readable, Ordering::Release);
+            }
+        }
+
+        fn give_back(&self, second_look: bool) {
+            while second_look && self.readiness.has_missed(|| self.has()) {
+                let Ok(held) = self.lock.try_lock() else { return };
+                self.settle();
+                drop(held);
+            }
+        }
+
+        fn post(&self, second_look: bool) {
+            let held = self.lock.lock().unwrap();
+            self.completions.fetch_add(1, Ordering::Release);
+            self.settle();
+            drop(held);
+            self.give_back(second_look);
+        }
+
+        fn begin_to_watch(&self) {
+            self.readiness.watch();
+            if let Ok(held) = self.lock.try_lock() {
+                self.settle();
+                drop(held);
+                self.give_back(true);
+            }
+        }
+    }
+
+    fn who_watches_is_told(second_look: bool) {
+        loom::model(move || {
+            let ring = ReadinessModel::new();
+            let other = Arc::clone(&ring);
+            let poster = thread::spawn(move || other.post(second_look));
+            ring.begin_to_watch();
+            poster.join().unwrap();
+            assert!(ring.eventfd.load(Ordering::Acquire), "sleeps beside a completion");
+        });
+    }
+
+    #[test]
+    fn loom_who_watches_is_told_of_what_is_posted() {
+        who_watches_is_told(true);
+    }
+
+    #[test]
+    #[should_panic(expected = "sleeps beside a completion")]
+    fn loom_canary_without_a_second_look_a_watcher_sleeps() {
+        who_watches_is_told(false);
+    }
+
+    #[test]
+    fn loom_an_empty_queue_is_not_readable() {
+        loom::model(|| {
+            let ring = ReadinessModel::new();
+            ring.readiness.watch_for_ever();
+            ring.post(true);
+            let other = Arc::clone(&ring);
+            let poster = thread::spawn(move || other.post(true));
+            // The program reaps the first, and calls.
+            ring.completions.fetch_sub(1, Ordering::AcqRel);
+            if let Ok(held) = ring.lock.try_lock() {
+                ring.settle();
+                drop(held);
+                ring.give_back(true);
+            }
+            poster.join().unwrap();
+            assert!(ring.eventfd.load(Ordering::Acquire), "the second is there");
+        });
+    }
+}
