@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# Measures the io_uring drop-in against the kernel's io_uring, both through liburing:
+# ci/liburing-bench.sh FOLDER [CASE DEPTH]...
+#
+# Each cell runs both sides ROUNDS times (7) for SECONDS (0.5), one right after the other, the other
+# one first in every second round. The table has the medians of requests per second and of CPU time
+# per request, of all threads, and the ratio of each pair of rounds: median, lowest and highest.
+# Without cells: those that the project has bars for. PROFILE says which build of ours (release).
+# Exit status 1: a bar is missed for sure, as no round reaches it.
+set -euo pipefail
+# shellcheck source=ci/common.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
+help_if_asked "$@"
+folder="${1-}"
+[[ -d "$folder" ]] || die "in which folder? (--help)"
+shift
+(($# % 2 == 0)) || die "CASE DEPTH: the depth of ${!#} is missing"
+need cc
+library="$target/${PROFILE:-release}/liburing.so"
+[[ -f "$library" ]] || die "$library is not there: cargo build --release -p uringlet-io-uring"
+rounds="${ROUNDS:-7}"
+seconds="${SECONDS_EACH:-0.5}"
+scratch="$(mktemp -d -- "$folder/liburing-bench-XXXXXX")"
+trap 'rm -rf -- "$scratch"' EXIT
+cc -O2 -o "$scratch/bench" "$root/ci/liburing-bench.c" -luring
+data="$scratch/data"
+# Larger than what is read cold in a round, smaller than memory.
+dd if=/dev/zero of="$data" bs=1M count="${MEGABYTES:-256}" conv=fsync status=none
+
+side() {
+    if [[ "$1" == ours ]]; then
+        LD_PRELOAD="$library" "$scratch/bench" "$data" "$2" "$3" "$seconds"
+    else
+        "$scratch/bench" "$data" "$2" "$3" "$seconds"
+    fi
+}
+
+missed=0
+print_cell() {
+    local case="$1" depth="$2" bar="$3" round first second
+    local pairs="$scratch/pairs"
+    : >"$pairs"
+    # Warm: what was written last, and the pages of a cached read.
+    [[ "$case" == cold ]] || side native "$case" "$depth" >/dev/null
+    for ((round = 0; round < rounds; round++)); do
+        if ((round % 2)); then
+            second="$(side ours "$case" "$depth")"
+            first="$(side native "$case" "$depth")"
+        else
+            first="$(side native "$case" "$depth")"
+            second="$(side ours "$case" "$depth")"
+        fi
+        printf '%s %s\n' "$first" "$second" >>"$pairs"
+    done
+    awk -v case="$case" -v depth="$depth" -v bar="$bar" '
+        function median(values, count,    i, j, hold) {
+            for (i = 2; i <= count; i++)
+                for (j = i; j > 1 && values[j - 1] > values[j]; j--) {
+                    hold = values[j]; values[j] = values[j - 1]; values[j - 1] = hold
+                }
+            return count % 2 ? values[(count + 1) / 2] :
+                (values[count / 2] + values[count / 2 + 1]) / 2
+        }
+        { n++; theirs[n] = $1; their_cpu[n] = $2; ours[n] = $3; our_cpu[n] = $4; ratio[n] = $3 / $1 }
+        END {
+            middle = median(ratio, n)
+            verdict = bar == "" ? "" : middle >= bar ? "reached" : ratio[n] < bar ? "MISSED" : "open"
+            printf "%-13s %5d %11.0f %11.0f %7.2f %7.2f..%-7.2f %8.0f %8.0f %6s %s\n", case, depth,
+                median(theirs, n), median(ours, n), middle, ratio[1], ratio[n],
+                median(their_cpu, n), median(our_cpu, n), bar, verdict
+            exit verdict == "MISSED"
+        }' "$pairs" || missed=1
+}
+
+print_machine "$folder"
+printf '%-13s %5s %11s %11s %7s %16s %8s %8s %6s\n' case depth native/s ours/s ratio \
+    'lowest..highest' 'CPU ns' 'ours' bar
+if (($#)); then
+    while (($#)); do
+        print_cell "$1" "$2" ''
+        shift 2
+    done
+else
+    while read -r case depth bar; do
+        print_cell "$case" "$depth" "$bar"
+    done <<'CELLS'
+nop 1 3
+nop 32 3
+write 1 15
+write 8 1.3
+write 32 1.05
+read 1 1.0
+read 32 1.0
+cold 1 0.95
+cold 32 0.95
+direct 1 0.95
+direct 32 0.95
+direct-write 1 0.95
+direct-write 32 0.95
+CELLS
+fi
+exit "$missed"
