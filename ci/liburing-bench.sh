@@ -52,20 +52,24 @@ print_cell() {
         fi
         printf '%s %s\n' "$first" "$second" >>"$pairs"
     done
-    awk -v case="$case" -v depth="$depth" -v bar="$bar" '
+    awk -v what="$case" -v depth="$depth" -v bar="$bar" '
         function median(values, count,    i, j, hold) {
             for (i = 2; i <= count; i++)
                 for (j = i; j > 1 && values[j - 1] > values[j]; j--) {
                     hold = values[j]; values[j] = values[j - 1]; values[j - 1] = hold
                 }
-            return count % 2 ? values[(count + 1) / 2] :
-                (values[count / 2] + values[count / 2 + 1]) / 2
+            if (count % 2)
+                return values[(count + 1) / 2]
+            return (values[count / 2] + values[count / 2 + 1]) / 2
         }
         { n++; theirs[n] = $1; their_cpu[n] = $2; ours[n] = $3; our_cpu[n] = $4; ratio[n] = $3 / $1 }
         END {
             middle = median(ratio, n)
-            verdict = bar == "" ? "" : middle >= bar ? "reached" : ratio[n] < bar ? "MISSED" : "open"
-            printf "%-13s %5d %11.0f %11.0f %7.2f %7.2f..%-7.2f %8.0f %8.0f %6s %s\n", case, depth,
+            verdict = "open"
+            if (bar == "") verdict = ""
+            else if (middle >= bar) verdict = "reached"
+            else if (ratio[n] < bar) verdict = "MISSED"
+            printf "%-13s %5d %11.0f %11.0f %7.2f %7.2f..%-7.2f %8.0f %8.0f %6s %s\n", what, depth,
                 median(theirs, n), median(ours, n), middle, ratio[1], ratio[n],
                 median(their_cpu, n), median(our_cpu, n), bar, verdict
             exit verdict == "MISSED"
