@@ -4,7 +4,7 @@
  *
  * Keeps DEPTH requests in flight, waits for one, and takes what there is. Prints requests for each
  * second, and the nanoseconds of CPU time of all threads for each request. Requests are of 4 KiB at
- * random places. Buffered writes are of 1 KiB, in the first 10 MiB, as in the published experiments.
+ * random places. Buffered writes are of 1 KiB, in the first 10 MiB, as in published experiments.
  * "cold" reads each page at most once, from a file that is not in memory. */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -62,7 +62,8 @@ print_cell() {
                 return values[(count + 1) / 2]
             return (values[count / 2] + values[count / 2 + 1]) / 2
         }
-        { n++; theirs[n] = $1; their_cpu[n] = $2; ours[n] = $3; our_cpu[n] = $4; ratio[n] = $3 / $1 }
+        { n++; theirs[n] = $1; their_cpu[n] = $2; ours[n] = $3; our_cpu[n] = $4
+          ratio[n] = $3 / $1 }
         END {
             middle = median(ratio, n)
             verdict = "open"

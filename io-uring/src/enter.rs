@@ -78,6 +78,9 @@ unsafe fn enter_ring(
     if flags & !enter::KNOWN != 0 {
         return Err(-libc::EINVAL);
     }
+    if core.is_held_here() {
+        return Err(-libc::EAGAIN);
+    }
     if core.disabled.load(Ordering::Acquire) {
         return Err(-libc::EBADFD);
     }

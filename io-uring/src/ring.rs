@@ -4,7 +4,9 @@
 //! be executed, and cancels) is left in lists, and done without it.
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::collections::VecDeque;
+use std::ptr::null;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 
@@ -35,12 +37,27 @@ pub(crate) fn any_is_armed() -> bool {
 
 thread_local! {
     /// The ring that this thread has entered.
-    static ENTERED: std::cell::Cell<*const Core> = const { std::cell::Cell::new(std::ptr::null()) };
+    static ENTERED: Cell<*const Core> = const { Cell::new(null()) };
+    /// The ring whose lock this thread has, or waits for. A signal handler finds it so.
+    static HELD: Cell<*const Core> = const { Cell::new(null()) };
 }
 
-/// What this thread is known by.
-fn me() -> usize {
-    ENTERED.with(|place| std::ptr::from_ref(place).addr())
+/// While it lives, this thread has the lock of a ring, or is about to have it.
+#[derive(Debug)]
+struct Holds {
+    before: *const Core,
+}
+
+impl Holds {
+    fn new(core: &Core) -> Self {
+        Self { before: HELD.replace(core) }
+    }
+}
+
+impl Drop for Holds {
+    fn drop(&mut self) {
+        HELD.set(self.before);
+    }
 }
 
 /// Where a request is.
@@ -228,8 +245,6 @@ pub(crate) struct Core {
     pub(crate) owner: AtomicI32,
     pub(crate) disabled: AtomicBool,
     state: Mutex<State>,
-    /// The thread that has the lock, or 0.
-    holder: AtomicUsize,
     /// The tail as it is, whatever the program writes there.
     tail: AtomicU32,
     /// Completions that are not in the ring yet.
@@ -248,19 +263,8 @@ pub(crate) struct Core {
 pub(crate) struct Locked<'a> {
     core: &'a Arc<Core>,
     state: MutexGuard<'a, State>,
-}
-
-impl<'a> Locked<'a> {
-    fn new(core: &'a Arc<Core>, state: MutexGuard<'a, State>) -> Self {
-        core.holder.store(me(), Ordering::Relaxed);
-        Self { core, state }
-    }
-}
-
-impl Drop for Locked<'_> {
-    fn drop(&mut self) {
-        self.core.holder.store(0, Ordering::Relaxed);
-    }
+    /// Goes after the lock.
+    _holds: Holds,
 }
 
 impl std::ops::Deref for Locked<'_> {
@@ -349,7 +353,6 @@ impl Core {
             owner: AtomicI32::new(owner),
             disabled: AtomicBool::new(params.flags & setup::R_DISABLED != 0),
             state: Mutex::new(state),
-            holder: AtomicUsize::new(0),
             tail: AtomicU32::new(0),
             extra: AtomicU32::new(0),
             timeouts: AtomicU32::new(0),
@@ -372,9 +375,28 @@ impl Core {
     }
 
     pub(crate) fn lock(self: &Arc<Self>) -> Locked<'_> {
+        let holds = Holds::new(self);
         // Nothing in the critical sections panics.
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        Locked::new(self, state)
+        Locked { core: self, state, _holds: holds }
+    }
+
+    /// `None`: some thread has the lock.
+    fn try_lock(self: &Arc<Self>) -> Option<Locked<'_>> {
+        let holds = Holds::new(self);
+        let state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(error)) => error.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(Locked { core: self, state, _holds: holds })
+    }
+
+    /// Is this a signal handler, on a thread that has the lock? Whoever waits for it here waits for
+    /// ever.
+    #[inline]
+    pub(crate) fn is_held_here(&self) -> bool {
+        std::ptr::eq(HELD.get(), self)
     }
 
     /// Calls `f` as a thread that has entered this ring.
@@ -425,19 +447,14 @@ impl Core {
         const TRIES: u32 = 50_000;
         let mut patience = Patience::default();
         for _ in 0..TRIES {
-            let state = match self.state.try_lock() {
-                Ok(state) => state,
-                Err(TryLockError::Poisoned(error)) => error.into_inner(),
-                Err(TryLockError::WouldBlock) if self.holder.load(Ordering::Relaxed) == me() => {
-                    return;
-                }
-                Err(TryLockError::WouldBlock) => {
-                    patience.wait();
-                    continue;
-                }
-            };
-            let (jobs, _) = Locked::new(self, state).leave();
-            return self.run_jobs(jobs);
+            if self.is_held_here() {
+                return;
+            }
+            if let Some(locked) = self.try_lock() {
+                let (jobs, _) = locked.leave();
+                return self.run_jobs(jobs);
+            }
+            patience.wait();
         }
     }
 
@@ -647,9 +664,9 @@ impl Locked<'_> {
         let wake = std::mem::take(&mut self.state.to_wake);
         drop(self);
         while core.readiness.has_missed(|| core.completions() > 0)
-            && let Ok(state) = core.state.try_lock()
+            && let Some(mut locked) = core.try_lock()
         {
-            Locked::new(core, state).settle();
+            locked.settle();
         }
         if let Some((eventfd, _)) = eventfd {
             front::count_up(eventfd.number());

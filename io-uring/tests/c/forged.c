@@ -1,8 +1,11 @@
-/* Random bytes all over a ring's memory while another thread enters it. */
+/* Random bytes all over a ring's memory while another thread enters it.
+ *
+ *   forged [SECONDS [SEED]]     300 rings, unless a time is told */
 #define _GNU_SOURCE
 #include "common.h"
 #include <pthread.h>
 #include <sys/mman.h>
+#include <time.h>
 
 static struct io_uring ring;
 static volatile int over;
@@ -18,7 +21,7 @@ static unsigned long long next(unsigned long long *from)
 
 static void *scribble(void *unused)
 {
-    unsigned long long mine = 4711;
+    unsigned long long mine = state | 1;
     (void)unused;
     while (!over) {
         unsigned char *rings = ring.sq.ring_ptr, *sqes = (unsigned char *)ring.sq.sqes;
@@ -33,7 +36,14 @@ static void *scribble(void *unused)
 static void one_ring(char *page)
 {
     pthread_t thread;
-    MUST(io_uring_queue_init(8, &ring, IORING_SETUP_SUBMIT_ALL) == 0);
+    /* All shapes of a ring's memory, and all ways to post. */
+    static const unsigned shapes[] = {
+        0, IORING_SETUP_CQE32, IORING_SETUP_SQE128, IORING_SETUP_SQE128 | IORING_SETUP_CQE32,
+        IORING_SETUP_SQPOLL, IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG,
+        IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN};
+    unsigned shape = shapes[next(&state) % (sizeof shapes / sizeof *shapes)];
+    unsigned entries = 8u << next(&state) % 4;
+    MUST(io_uring_queue_init(entries, &ring, IORING_SETUP_SUBMIT_ALL | shape) == 0);
     over = 0;
     unsigned *tail = ring.sq.ktail, *head = ring.cq.khead;
     MUST(pthread_create(&thread, NULL, scribble, NULL) == 0);
@@ -64,12 +74,18 @@ static void one_ring(char *page)
     io_uring_queue_exit(&ring);
 }
 
-int main(void)
+int main(int count, char **arguments)
 {
+    time_t end = time(NULL) + (count > 1 ? atol(arguments[1]) : 0);
+    if (count > 2)
+        state ^= strtoull(arguments[2], NULL, 10) * 0x9e3779b97f4a7c15ull;
+    long rings = 0;
     char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     MUST(page != MAP_FAILED);
-    for (int at = 0; at < 300; at++)
+    for (; count > 1 ? time(NULL) < end : rings < 300; rings++)
         one_ring(page);
+    if (count > 1)
+        printf("%ld rings\n", rings);
     /* And another one works. */
     MUST(io_uring_queue_init(8, &ring, 0) == 0);
     struct io_uring_sqe *sqe = entry(&ring, 1);
