@@ -51,3 +51,23 @@ print_machine() {
         "${model:-unknown}" "$(file_system "$1")" \
         "$(df --output=source -- "$1" | tail -n 1)" "$(fio --version)" "$commit"
 }
+
+# Debian's source package of liburing, into $1/source. Nothing of it is kept in the repository.
+fetch_liburing() {
+    local folder="$1"
+    [[ -d "$folder/source" ]] && return 0
+    local lists="$folder/apt"
+    mkdir -p -- "$lists/lists/partial" "$folder/fetch"
+    local release
+    # shellcheck disable=SC1091
+    release="$(. /etc/os-release && echo "${VERSION_CODENAME:-stable}")"
+    local mirror
+    mirror="$(grep -rhoE 'https?://[^ ]+/debian/?( |$)' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null |
+        grep -v snapshot | head -n 1 | tr -d ' ' || true)"
+    echo "deb-src ${mirror:-http://deb.debian.org/debian} $release main" >"$lists/sources.list"
+    local options=(-o "Dir::Etc::sourcelist=$lists/sources.list" -o Dir::Etc::sourceparts=/dev/null
+        -o "Dir::State::lists=$lists/lists" -o APT::Sandbox::User=root)
+    apt-get "${options[@]}" update -qq
+    (cd -- "$folder/fetch" && apt-get "${options[@]}" source -qq liburing)
+    mv -- "$folder/fetch"/liburing-*/ "$folder/source"
+}

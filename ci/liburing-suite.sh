@@ -56,24 +56,6 @@ excepted() {
     esac
 }
 
-fetch() {
-    [[ -d "$folder/source" ]] && return 0
-    local lists="$folder/apt"
-    mkdir -p -- "$lists/lists/partial" "$folder/fetch"
-    local release
-    # shellcheck disable=SC1091
-    release="$(. /etc/os-release && echo "${VERSION_CODENAME:-stable}")"
-    local mirror
-    mirror="$(grep -rhoE 'https?://[^ ]+/debian/?( |$)' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null |
-        grep -v snapshot | head -n 1 | tr -d ' ' || true)"
-    echo "deb-src ${mirror:-http://deb.debian.org/debian} $release main" >"$lists/sources.list"
-    local options=(-o "Dir::Etc::sourcelist=$lists/sources.list" -o Dir::Etc::sourceparts=/dev/null
-        -o "Dir::State::lists=$lists/lists" -o APT::Sandbox::User=root)
-    apt-get "${options[@]}" update -qq
-    (cd -- "$folder/fetch" && apt-get "${options[@]}" source -qq liburing)
-    mv -- "$folder/fetch"/liburing-*/ "$folder/source"
-}
-
 # $1: where; the rest: what is linked.
 build_tests() {
     local to="$1" source="$2" name
@@ -116,7 +98,7 @@ run_test() {
     printf '%s %.1f\n' "$word" "$(echo "$end - $begin" | bc -l)"
 }
 
-fetch
+fetch_liburing "$folder"
 source="$folder/source"
 [[ -f "$source/config-host.h" ]] || (cd -- "$source" && ./configure >"$folder/configure.log")
 [[ -f "$source/src/liburing.a" ]] || make -s -C "$source/src" liburing.a >"$folder/make.log" 2>&1
