@@ -4,7 +4,8 @@
 # Needs root, debootstrap, and what packaging/all.sh and `cargo install --path cli` have made; the
 # latter is done here if URINGLET_INSTALLED does not name the command that it installs. The root
 # file system is made once, in target/packages/debian-12; each case gets a copy of it, with fio and
-# nothing else that was not there. What cannot be done here is skipped, with the reason.
+# nothing else that was not there; the wheel's has pip, too. What cannot be done here is skipped,
+# with the reason.
 set -euo pipefail
 # shellcheck source=packaging/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../packaging/common.sh"
@@ -16,19 +17,23 @@ need debootstrap
 
 base="$packages/debian-12"
 case_root="$packages/debian-12-case"
-if [[ ! -e "$base/complete" ]]; then
-    rm -rf -- "$base"
+# A Debian 12 with these packages, made once: $1 is its folder.
+make_base() {
+    local to="$1" server
+    [[ ! -e "$to/complete" ]] || return 0
+    rm -rf -- "$to"
     # The server that this machine itself has its packages from.
     server="$(grep -rhoE '(https?|mirror\+file):[^ ]+/debian/?( |$)' /etc/apt/sources.list \
         /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources 2>/dev/null |
             head -n 1)" ||
         true
     # shellcheck disable=SC2086 # no server: debootstrap has one of its own
-    debootstrap --variant=minbase --include=fio bookworm "$base" ${server:-}
+    debootstrap --variant=minbase --include="$2" bookworm "$to" ${server:-}
     # It leaves this mounted.
-    umount "$base/proc" 2>/dev/null || true
-    touch "$base/complete"
-fi
+    umount "$to/proc" 2>/dev/null || true
+    touch "$to/complete"
+}
+make_base "$base" fio
 
 table=()
 row() {
@@ -158,6 +163,19 @@ fi
 files=("$installed")
 try "cargo install" "cp /packages/uringlet /usr/local/bin/" \
     "rm -r /usr/local/bin/uringlet /var/cache/uringlet"
+
+wheel="$(find "$target/python/wheels" -name "uringlet-$version-*.whl" 2>/dev/null | head -n 1)"
+if [[ -n "$wheel" ]]; then
+    # pip itself is not what is tried.
+    base="$packages/debian-12-python"
+    make_base "$base" fio,python3-pip
+    files=("$wheel")
+    quiet="PYTHONDONTWRITEBYTECODE=1 PIP_ROOT_USER_ACTION=ignore PIP_BREAK_SYSTEM_PACKAGES=1"
+    try wheel "$quiet pip install --no-index /packages/*.whl" "$quiet pip uninstall --yes uringlet"
+else
+    row wheel "not built: ci/python.sh --only-wheel" skipped
+    skipped=$((skipped + 1))
+fi
 
 printf '\n'
 printf '%s\n' "${table[@]}"
