@@ -64,7 +64,8 @@ int main(void)
     memory = kib();
     for (int at = 0; at < rounds; at++)
         use_one(file, pipes[0], at % 2);
-    EQUAL(descriptors(), before);
+    /* Those of a thread that has retired meanwhile are gone. */
+    CHECK(descriptors() <= before);
     /* A KiB for each would be more. */
     CHECK(kib() < memory + 4096);
     /* Many at a time. */
@@ -76,6 +77,6 @@ int main(void)
         for (int at = 0; at < together; at++)
             EQUAL(uringlet_destroy(many[at], -1), 0);
     }
-    EQUAL(descriptors(), before);
+    CHECK(descriptors() <= before);
     return EXIT_SUCCESS;
 }
