@@ -171,7 +171,9 @@ if [[ -n "$wheel" ]]; then
     make_base "$base" fio,python3-pip
     files=("$wheel")
     quiet="PYTHONDONTWRITEBYTECODE=1 PIP_ROOT_USER_ACTION=ignore PIP_BREAK_SYSTEM_PACKAGES=1"
-    try wheel "$quiet pip install --no-index /packages/*.whl" "$quiet pip uninstall --yes uringlet"
+    # It takes folders along that are empty then.
+    try wheel "$quiet pip install --no-index /packages/*.whl" \
+        "$quiet pip uninstall --yes uringlet; mkdir -p /usr/local/bin"
 else
     row wheel "not built: ci/python.sh --only-wheel" skipped
     skipped=$((skipped + 1))
