@@ -321,6 +321,8 @@ mod route_tests {
             open(libc::O_DIRECT | libc::O_APPEND),
             Some(reader.into()),
             Some(writer.into()),
+            // Of a file system that is not known to be a local one.
+            std::fs::File::open("/proc/self/status").ok().map(OwnedFd::from),
         ];
         let mut lanes = std::collections::BTreeSet::new();
         for fd in files.iter().flatten().map(|file| file.as_raw_fd()) {

@@ -303,7 +303,7 @@ pub(crate) fn explain(facts: Facts, write: bool, scope: KernelScope) -> (Route, 
         () if scope != KernelScope::Everything && !facts.sleeps(write) => {
             return (Route::Inline, "calls on it are not known to sleep");
         }
-        () if scope == KernelScope::Everything => {
+        () if scope == KernelScope::Everything && facts.is_local() => {
             return (Route::Kernel, "the engine hands over all reads and writes of files");
         }
         () if !facts.is_local() => {
