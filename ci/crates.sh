@@ -44,9 +44,11 @@ has() {
 check "packages" cargo publish --workspace --dry-run --allow-dirty --locked
 
 msrv="$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)"
-if rustup toolchain list 2>/dev/null | grep -q "^$msrv" ||
+# It may be there under a longer name: 1.93.0 for 1.93.
+oldest="$(rustup toolchain list 2>/dev/null | grep -oE "^$msrv(\.[0-9]+)?" | head -n 1 || true)"
+if [[ -n "$oldest" ]] ||
     rustup toolchain install "$msrv" --profile minimal --no-self-update; then
-    check "Rust $msrv" env URINGLET_DROP_INS=none RUSTUP_TOOLCHAIN="$msrv" \
+    check "Rust $msrv" env URINGLET_DROP_INS=none RUSTUP_TOOLCHAIN="${oldest:-$msrv}" \
         cargo check --workspace --locked --target-dir "$target/msrv"
 else
     skip "Rust $msrv" "the toolchain cannot be fetched"
