@@ -128,6 +128,10 @@ pub(crate) fn is_inherited(fd: i32) -> bool {
 /// A descriptor has another number now (dup(2)): if it is a ring's, that finds the ring, too.
 pub(crate) fn duplicated(fd: i32, other: i32) {
     let Some(rings) = rings() else { return };
+    if front::is_borrowed() {
+        // A child of vfork(2) has numbers of its own.
+        return;
+    }
     let Some(handle) = rings.handle(fd).filter(|_| other >= 0) else { return };
     let Some(ring) = rings.table.get(handle) else { return };
     if let Some(place) = rings.place_or_new(other) {
@@ -181,8 +185,8 @@ pub(crate) fn is_polled(fd: i32) {
     }
 }
 
-/// Rings that a thread waits for in one call. Nothing is to be done where the call does not return
-/// (a thread may be cancelled in it), but that they are watched for ever then.
+/// Rings that a thread waits for in one call. A thread may be cancelled in that call: then these
+/// rings are watched for ever.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watched {
     rings: [*const Core; MOST],
@@ -211,8 +215,11 @@ impl Watched {
     #[inline]
     pub(crate) fn end(self) {
         for &ring in &self.rings[..self.count] {
-            // SAFETY: made by `add`, and taken back once: whoever has this value calls it last.
-            unsafe { Arc::from_raw(ring) }.unwatch();
+            // errno is the call's.
+            front::enter(|| {
+                // SAFETY: made by `add`, and taken back once: whoever has this value calls it last.
+                unsafe { Arc::from_raw(ring) }.unwatch();
+            });
         }
     }
 }

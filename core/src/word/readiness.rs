@@ -4,7 +4,8 @@
 //! empties, and most programs never look. So it is kept only while there are watchers: threads in
 //! poll(2) or select(2), and, for ever, an epoll that has the descriptor and whoever is not seen.
 //!
-//! Who gives back the lock of the queue settles it, and a watcher says so before it looks:
+//! The queue has a lock. Whoever gives it back makes the descriptor true (`settle`). A watcher
+//! announces itself before it looks:
 //!
 //! | gives the lock back | begins to watch |
 //! |---|---|
@@ -17,13 +18,13 @@
 
 use crate::sync::{AtomicBool, AtomicU32, Ordering, fence};
 
-/// What is known of such a descriptor, beside it.
+/// The state of such a descriptor.
 #[derive(Debug)]
 pub struct Readiness {
     /// The descriptor is readable. Changed under the lock only.
     readable: AtomicBool,
     watchers: AtomicU32,
-    /// One of the watchers stays.
+    /// One of the watchers never goes.
     stays: AtomicBool,
 }
 
