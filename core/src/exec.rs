@@ -144,7 +144,7 @@ unsafe fn copy_path(address: u64, into: &mut Vec<u8>) -> Result<(), i32> {
 
 /// Not in the first pages (a null pointer and its fields) nor in the kernel's half.
 pub(crate) fn plausible(address: u64) -> bool {
-    (0x1000..1 << 47).contains(&address)
+    address >= 0x1000 && sys::in_user_space(address, 1)
 }
 
 /// How a read or write is to be executed.

@@ -17,6 +17,19 @@ pub(crate) type Ret = isize;
 /// The kernel's bound for one transfer, in bytes (read(2)).
 pub(crate) const MAX_RW_COUNT: usize = 0x7fff_f000;
 
+/// Does a range lie in the part of the address space that programs have, if they do not ask for
+/// larger addresses than usual? (The kernel's documents x86/x86_64/mm and arch/arm64/memory.)
+#[inline]
+pub const fn in_user_space(address: u64, bytes: u64) -> bool {
+    let (end, begin) = if cfg!(target_arch = "aarch64") {
+        // The top byte is ignored: programs may keep a tag there.
+        (1 << 48, address & ((1 << 56) - 1))
+    } else {
+        ((1 << 47) - 4096, address)
+    };
+    begin <= end && bytes <= end - begin
+}
+
 #[cfg(miri)]
 pub(crate) mod miri;
 

@@ -245,11 +245,10 @@ fn check_flags(flags: u32) -> Result<(), i32> {
     }
 }
 
-/// The range lies in the half of the address space that programs have.
+/// The range lies in the part of the address space that programs have.
 #[inline]
 fn in_user_space(address: u64, bytes: u64) -> bool {
-    const END: u64 = (1 << 47) - 4096;
-    address.checked_add(bytes.min(1 << 31)).is_some_and(|end| end <= END)
+    front::in_user_space(address, bytes.min(1 << 31))
 }
 
 /// A class and level of ioprio_set(2), which this thread may use.

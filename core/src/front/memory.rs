@@ -4,7 +4,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::front;
-use crate::table::PAGE;
+use crate::sys;
+
+/// The least that any machine maps at a time.
+const PAGE: usize = 4096;
 
 /// Pages remembered: by hash, the last one asked about. A page that was accessible is believed to
 /// stay so.
@@ -49,7 +52,7 @@ fn is_known(page: usize, write: bool) -> bool {
 #[inline(never)]
 fn accessible_pages(address: usize, bytes: usize, write: bool) -> bool {
     let Some(end) = address.checked_add(bytes.max(1)) else { return false };
-    if address < PAGE || end >= 1 << 47 {
+    if address < PAGE || !sys::in_user_space(address as u64, bytes as u64) {
         return false;
     }
     let mut at = address;

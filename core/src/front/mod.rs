@@ -22,7 +22,7 @@ pub use crate::instance::{
 pub use crate::queue::IoEvent;
 pub use crate::reserve::{Reserve, has_memory};
 pub use crate::sync::Patience;
-pub use crate::sys::Uncancelable;
+pub use crate::sys::{Uncancelable, in_user_space};
 pub use crate::threads::timers::{Armed, Expire};
 pub use crate::word::readiness::Readiness;
 

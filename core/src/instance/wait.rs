@@ -352,6 +352,7 @@ impl Instance {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::io::Write as _;
     use std::os::fd::AsRawFd as _;
     use std::sync::Arc;
 
@@ -407,9 +408,10 @@ mod tests {
         const LARGE: usize = 1 << 20;
         let instance = Instance::new(&Builder::default().entries(8)).unwrap();
         instance.leave_alone();
-        let file = tempfile::tempfile().unwrap();
-        file.set_len(LARGE as u64).unwrap();
+        let mut file = tempfile::tempfile().unwrap();
         let mut buffer = vec![1u8; LARGE];
+        // It lies in the page cache: no read of it waits for the device.
+        file.write_all(&buffer).unwrap();
         for _ in 0..20 {
             // One that took long, should this thread have been away in the midst of it, says
             // nothing about the next.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io::{Seek as _, Write as _};
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd as _, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -113,6 +113,19 @@ pub fn skip(reason: &str) {
     let name = test.as_deref().or(thread.name()).unwrap_or("a test");
     // On a line of its own: the harness may be in the middle of one.
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: {reason}");
+}
+
+/// Does this kernel take `RWF_NOWAIT` for pipes?
+pub fn pipes_take_nowait() -> bool {
+    let (reader, _writer) = std::io::pipe().unwrap();
+    let mut byte = 0u8;
+    let part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    // SAFETY: one iovec of a live byte.
+    let read =
+        unsafe { libc::preadv2(reader.as_raw_fd(), &raw const part, 1, -1, libc::RWF_NOWAIT) };
+    let error = std::io::Error::last_os_error().raw_os_error();
+    assert_eq!(read, -1, "it is empty");
+    error != Some(libc::EOPNOTSUPP)
 }
 
 /// Says that this test, by the closure that it passes, means nothing on the engine under test, if
