@@ -411,6 +411,7 @@ impl Poller {
             for (waiting, revents) in ready {
                 let (fd, events) = (waiting.fd, waiting.events);
                 self.serve(waiting, revents);
+                // It is over, and no later one has begun.
                 lock(&self.state).served.retain(|&served| served != (fd, events));
             }
         }
@@ -465,6 +466,8 @@ impl Poller {
     fn put_back(&self, mut waiting: PolledRequest, request: Started<'_>) {
         waiting.tried = true;
         let mut state = lock(&self.state);
+        // In one step: a cancel that saw it on the list and served would take it for a later one.
+        state.served.retain(|&served| served != (waiting.fd, waiting.events));
         request.slot().polling();
         request.into_index();
         state.waiting.insert(0, waiting);

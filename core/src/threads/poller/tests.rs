@@ -3,13 +3,19 @@
 #![allow(unsafe_code)]
 
 use super::Poller;
+use crate::board::Sink;
 use crate::board::{Board, Dispatcher as _, without_taker};
+use crate::front::Entry;
 use crate::instance::Instance;
+use crate::own;
+use crate::queue::IoEvent;
 use crate::request::Kind;
 use crate::sync::lock;
 use crate::{Context, EngineKind, Sqe};
 use std::io::Write as _;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// A read that was submitted as one of a file, and that a thread has started.
@@ -67,4 +73,55 @@ fn reads_that_turn_out_to_be_of_a_pipe_in_the_wrong_order_are_done_in_that_of_su
             }
         });
     }
+}
+
+/// Counts completions.
+#[derive(Debug)]
+struct Count(Arc<AtomicUsize>);
+
+impl Sink for Count {
+    fn complete(&self, _: &IoEvent) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn released(&self) {}
+}
+
+#[test]
+fn the_first_of_a_stream_is_never_cancelled_and_those_behind_it_always_are() {
+    let builder = Context::builder().entries(4);
+    let count = Arc::new(AtomicUsize::new(0));
+    let instance = Instance::with_sink(&builder, Box::new(Count(Arc::clone(&count)))).unwrap();
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let (fd, mut buffers) = (reader.as_raw_fd(), [[0u8; 1]; 2]);
+    instance.leave_alone();
+    let poller = instance.poller();
+    // As if the thread were there: this one does what it does.
+    let eventfd = own::eventfd() as RawFd;
+    (lock(&poller.state).alive, lock(&poller.state).eventfd) = (true, eventfd);
+    let serve = || {
+        let ready = lock(&poller.state).take_ready(&[]);
+        assert_eq!(ready.len(), 1, "the first one");
+        ready.into_iter().for_each(|(waiting, revents)| poller.serve(waiting, revents));
+    };
+    for round in 1..=2 {
+        let [first, second] = buffers.each_mut();
+        let reads = [first, second].map(|buffer| Sqe::read(fd, &mut buffer[..], 0));
+        let entries = reads.map(|sqe| Entry { sqe, data: 0, notify: -1 });
+        // SAFETY: the buffers outlive the requests, which end below.
+        assert_eq!(unsafe { instance.submit(&entries) }.accepted, 2);
+        if round == 2 {
+            // The thread has tried the first one, and has done nothing else since.
+            serve();
+        }
+        let found = instance.cancel_all_on(fd);
+        assert_eq!((found.canceled, found.running), (1, 1), "round {round}");
+        writer.write_all(b"x").unwrap();
+        lock(&poller.state).waiting.iter_mut().for_each(|one| one.tried = false);
+        serve();
+        assert_eq!(count.load(Ordering::Relaxed), 2 * round);
+        lock(&poller.state).served.clear();
+    }
+    own::close(eventfd);
+    instance.close();
 }
