@@ -53,7 +53,7 @@ pub(crate) fn fence_behind_exchange() {
 }
 
 /// Locks a mutex whose critical sections cannot leave broken state behind: poison is ignored.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     match mutex.lock() {
         Ok(guard) => guard,
         Err(poisoned) => poisoned.into_inner(),

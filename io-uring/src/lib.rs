@@ -22,6 +22,7 @@ mod setup;
 mod sites;
 mod sys;
 mod syscall;
+mod trap;
 mod user;
 
 use uringlet::front;

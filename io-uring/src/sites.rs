@@ -6,13 +6,18 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use uringlet::front::sites::{each_number, is_io_uring};
 use uringlet::front::syscall::NEXT;
+
+use crate::trap;
 
 /// What some loaded object has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sites {
-    /// io_uring_enter(2).
+    /// io_uring_enter(2), which is not seen.
     pub(crate) enters: bool,
+    /// One of io_uring's calls.
+    rings: bool,
     /// Calls that wait for descriptors, or have others wait for them.
     pub(crate) polls: bool,
 }
@@ -38,9 +43,9 @@ pub(crate) fn look() -> Sites {
     // SAFETY: the callback gets what it expects.
     unsafe { libc::dl_iterate_phdr(Some(each), std::ptr::from_mut(&mut look).cast()) };
     if look.adds == known >> BITS {
-        return Sites { enters: known & ENTERS != 0, polls: known & POLLS != 0 };
+        return Sites { enters: known & ENTERS != 0, polls: known & POLLS != 0, rings: false };
     }
-    let Sites { enters, polls } = look.found;
+    let Sites { enters, polls, .. } = look.found;
     let bits = if enters { ENTERS } else { 0 } | if polls { POLLS } else { 0 };
     KNOWN.store(look.adds << BITS | bits, Ordering::Relaxed);
     look.found
@@ -61,6 +66,8 @@ unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_
     });
     // This library, and the C library, whose functions are answered here.
     let known = [look as *const () as usize, NEXT.load(Ordering::Relaxed).addr()];
+    // SAFETY: null, or a string.
+    let is_program = info.dlpi_name.is_null() || unsafe { *info.dlpi_name } == 0;
     for header in executable {
         let at = info.dlpi_addr.wrapping_add(header.p_vaddr) as usize;
         let len = header.p_memsz as usize;
@@ -69,91 +76,26 @@ unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_
         }
         // SAFETY: a segment that is loaded and can be read.
         let text = unsafe { std::slice::from_raw_parts(at as *const u8, len) };
-        let Sites { enters, polls } = sites(text);
-        seen.found.enters |= enters;
+        let Sites { enters, polls, rings } = sites(text);
+        let covered = trap::covers(&(at..at + len), rings, is_program);
+        seen.found.enters |= enters && !covered;
         seen.found.polls |= polls;
     }
     0
 }
 
-impl Sites {
-    fn note(&mut self, number: u32) {
-        #[cfg(target_arch = "x86_64")]
-        const OLD: [i64; 3] = [libc::SYS_poll, libc::SYS_select, libc::SYS_epoll_wait];
-        #[cfg(not(target_arch = "x86_64"))]
-        const OLD: [i64; 0] = [];
-        const NEW: [i64; 3] = [libc::SYS_ppoll, libc::SYS_pselect6, libc::SYS_epoll_ctl];
-        let number = i64::from(number);
-        self.enters |= number == libc::SYS_io_uring_enter;
-        self.polls |= NEW.contains(&number) || OLD.contains(&number);
-    }
-}
-
-/// The numbers that are loaded in front of system calls.
-#[cfg(target_arch = "x86_64")]
+/// What is found in text.
 fn sites(text: &[u8]) -> Sites {
-    /// As far before it the number may be loaded.
-    const NEAR: usize = 64;
-    const LOAD: u8 = 0xb8;
-    let (mut found, mut from) = (Sites::default(), 0);
-    while let Some(at) = find(&text[from..], [0x0f, 0x05]) {
-        let call = from + at;
-        for load in text[call.saturating_sub(NEAR)..call].windows(5) {
-            if let &[LOAD, a, b, c, d] = load {
-                found.note(u32::from_le_bytes([a, b, c, d]));
-            }
-        }
-        from = call + 2;
-    }
-    found
-}
-
-/// `mov x8, #number` before a `svc #0`.
-#[cfg(target_arch = "aarch64")]
-fn sites(text: &[u8]) -> Sites {
-    const NEAR: usize = 16;
-    const CALL: u32 = 0xd400_0001;
-    const LOAD: u32 = 0xd280_0008;
-    let words: Vec<u32> =
-        text.chunks_exact(4).map(|word| word.try_into().map_or(0, u32::from_le_bytes)).collect();
+    #[cfg(target_arch = "x86_64")]
+    const OLD: [i64; 3] = [libc::SYS_poll, libc::SYS_select, libc::SYS_epoll_wait];
+    #[cfg(not(target_arch = "x86_64"))]
+    const OLD: [i64; 0] = [];
+    const NEW: [i64; 3] = [libc::SYS_ppoll, libc::SYS_pselect6, libc::SYS_epoll_ctl];
     let mut found = Sites::default();
-    for (at, _) in words.iter().enumerate().filter(|&(_, &word)| word == CALL) {
-        for &word in &words[at.saturating_sub(NEAR)..at] {
-            if word & 0xffe0_001f == LOAD {
-                found.note(word >> 5 & 0xffff);
-            }
-        }
-    }
+    each_number(text, |number| {
+        found.enters |= number == libc::SYS_io_uring_enter;
+        found.rings |= is_io_uring(number);
+        found.polls |= NEW.contains(&number) || OLD.contains(&number);
+    });
     found
-}
-
-#[cfg(target_arch = "x86_64")]
-fn find(text: &[u8], what: [u8; 2]) -> Option<usize> {
-    let (at, needle) = (text.as_ptr().cast::<c_void>(), what.as_ptr().cast());
-    // SAFETY: both are slices.
-    let found = unsafe { libc::memmem(at, text.len(), needle, what.len()) };
-    (!found.is_null()).then(|| found.addr() - at.addr())
-}
-
-#[cfg(all(test, target_arch = "x86_64"))]
-mod tests {
-    use super::{Sites, sites};
-
-    #[test]
-    fn only_a_number_that_is_loaded_for_a_call_is_a_site() {
-        let enter = [0x90, 0xb8, 0xaa, 0x01, 0, 0, 0x4d, 0x31, 0xc0, 0x0f, 0x05, 0xc3];
-        assert_eq!(sites(&enter), Sites { enters: true, polls: false });
-        assert_eq!(sites(&enter[..9]), Sites::default(), "no call");
-        let mut other = enter;
-        other[2] = 0xa9;
-        assert_eq!(sites(&other), Sites::default(), "set-up");
-        // epoll_ctl(2).
-        (other[2], other[3]) = (0xe9, 0);
-        assert_eq!(sites(&other), Sites { enters: false, polls: true });
-        let mut far = vec![0xb8, 0xaa, 0x01, 0, 0];
-        far.resize(200, 0x90);
-        far.extend([0x0f, 0x05]);
-        assert_eq!(sites(&far), Sites::default());
-        assert_eq!(sites(&[0xaa, 0x01, 0, 0, 0x0f, 0x05]), Sites::default());
-    }
 }

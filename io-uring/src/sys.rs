@@ -335,3 +335,19 @@ pub(crate) mod files {
         unsafe { call!(tee, from, to, len, flags) as i32 }
     }
 }
+
+/// seccomp(2): a filter for all threads, or a negative errno; -ESRCH where one of them cannot have
+/// it.
+pub(crate) fn set_filter(program: &libc::sock_fprog) -> i32 {
+    let flags = libc::SECCOMP_FILTER_FLAG_TSYNC | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
+    let program = std::ptr::from_ref(program);
+    // SAFETY: a program that is live across the call, which copies it.
+    let set = unsafe { call!(seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, program) as i32 };
+    if set > 0 { -libc::ESRCH } else { set }
+}
+
+/// prctl(2): nothing that this process starts gains privileges any more.
+pub(crate) fn gain_no_privileges() -> bool {
+    // SAFETY: numbers only.
+    unsafe { call!(prctl, libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 }
+}

@@ -6,9 +6,15 @@ use support::{compile, run};
 mod support;
 
 fn ends_well(test: &str, source: &str) {
+    ends_well_with(test, source, "never");
+}
+
+fn ends_well_with(test: &str, source: &str, trap: &str) {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     let Some(program) = compile(test, source, folder.path()) else { return };
-    let output = run(program.to_str().expect("text"), &[], folder.path(), true);
+    let trap = format!("URINGLET_TRAP={trap}");
+    let program = program.to_str().expect("text");
+    let output = run("env", &[&trap, program], folder.path(), true);
     let [out, error] =
         [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
     assert!(output.status.success(), "{source}: {}\n{out}{error}", output.status);
@@ -34,4 +40,24 @@ fn a_program_with_calls_of_its_own_is_left_to_the_kernel() {
         );
     }
     ends_well("a_program_with_calls_of_its_own_is_left_to_the_kernel", "raw_enter.c");
+}
+
+#[test]
+fn calls_that_are_trapped_are_served() {
+    for trap in ["auto", "always"] {
+        ends_well_with("calls_that_are_trapped_are_served", "trapped.c", trap);
+    }
+}
+
+/// As far as it is a program for io_uring at all.
+#[test]
+fn the_program_for_traps_is_right_on_the_kernel() {
+    let test = "the_program_for_traps_is_right_on_the_kernel";
+    if !support::has_io_uring() {
+        return support::skipped(test, "io_uring is refused here");
+    }
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let Some(program) = compile(test, "trapped.c", folder.path()) else { return };
+    let output = run(program.to_str().expect("text"), &["kernel"], folder.path(), false);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "done\n", "{output:?}");
 }

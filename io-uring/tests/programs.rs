@@ -25,7 +25,7 @@ impl House {
 
     fn run(&self, program: &str, arguments: &[&str]) -> String {
         let stats = format!("URINGLET_STATS={}", self.counters.path().display());
-        let all = [&[stats.as_str(), program], arguments].concat();
+        let all = [&[stats.as_str(), "URINGLET_TRAP=auto", program], arguments].concat();
         let output = run("env", &all, self.path(), true);
         let [out, error] =
             [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
@@ -103,4 +103,27 @@ fn stress_ng_io_uring_verifies() {
     house.run("stress-ng", &["--io-uring", "2", "--verify", "--timeout", "3", "--temp-path", "."]);
     let counted = house.counted();
     assert!(counted.contexts >= 2 && counted.requests() > 100, "{counted:?}");
+}
+
+/// Its calls are instructions of its own.
+#[test]
+fn fio_verifies_what_it_has_written() {
+    let house = House::new();
+    let job = ["--name=job", "--filename=file", "--size=2M", "--bs=4k", "--rw=randrw"];
+    let check = ["--verify=crc32c", "--ioengine=io_uring", "--iodepth=16"];
+    let options: [&[&str]; 4] = [
+        &[],
+        &["--registerfiles=1", "--fixedbufs=1"],
+        &["--sqthread_poll=1"],
+        &["--iodepth=1", "--nonvectored=1"],
+    ];
+    for (at, more) in options.into_iter().enumerate() {
+        house.run("fio", &[&job[..], &check, more].concat());
+        let counted = house.counted();
+        assert!(counted.requests() >= 512 * (at as u64 + 1), "{more:?}: {counted:?}");
+    }
+    if house.disk("fio_verifies_what_it_has_written") {
+        house.run("fio", &[&job[..], &check, &["--hipri=1", "--direct=1"]].concat());
+    }
+    assert_eq!(house.counted().errors, 0);
 }

@@ -9,7 +9,14 @@ use serde::Serialize;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use uringlet::front::sites::{each_number, is_io_uring};
 
+/// What system calls look like here.
+const HOST: object::Architecture = if cfg!(target_arch = "aarch64") {
+    object::Architecture::Aarch64
+} else {
+    object::Architecture::X86_64
+};
 /// A larger file is not looked into.
 const LARGEST: u64 = 1 << 30;
 
@@ -23,7 +30,9 @@ pub struct Found {
     pub libaio: Vec<String>,
     pub posix_aio: Vec<String>,
     pub io_uring: Vec<String>,
-    /// It imports syscall(2), by which it may make Linux AIO's calls.
+    /// It makes io_uring's calls by instructions of its own.
+    pub own_io_uring_calls: bool,
+    /// It imports syscall(2), by which it may make the calls of Linux AIO and of io_uring.
     pub calls_by_number: bool,
     /// Built by Go's compiler, whose programs make system calls themselves.
     pub go: bool,
@@ -102,7 +111,7 @@ impl Found {
                 &mut self.libaio
             } else if POSIX_AIO.contains(&bare) {
                 &mut self.posix_aio
-            } else if name.starts_with("io_uring_") {
+            } else if name.trim_start_matches('_').starts_with("io_uring_") {
                 &mut self.io_uring
             } else {
                 self.calls_by_number |= name == "syscall";
@@ -113,6 +122,9 @@ impl Found {
         for section in image.sections().filter(|s| s.kind() == object::SectionKind::Text) {
             let code = section.data().unwrap_or_default();
             self.raw_calls += raw_calls(code, image.architecture());
+            if image.architecture() == HOST {
+                each_number(code, |number| self.own_io_uring_calls |= is_io_uring(number));
+            }
         }
         self.needs = needed(bytes);
         for list in [&mut self.libaio, &mut self.posix_aio, &mut self.io_uring, &mut self.needs] {
@@ -128,11 +140,18 @@ impl Found {
 
     /// It can be served, as far as can be told before it runs.
     pub fn is_reached(&self) -> bool {
-        self.refused.is_none()
-            && (!self.libaio.is_empty()
-                || !self.posix_aio.is_empty()
-                || self.names("libaio.so")
-                || self.calls_by_number)
+        self.refused.is_none() && !self.go && (!self.ways().is_empty() || self.calls_by_number)
+    }
+
+    /// The interfaces through which it certainly can be.
+    fn ways(&self) -> Vec<&'static str> {
+        let all = [
+            ("libaio", !self.libaio.is_empty() || self.names("libaio.so")),
+            ("POSIX AIO", !self.posix_aio.is_empty()),
+            ("liburing", !self.io_uring.is_empty() || self.names("liburing.so")),
+            ("io_uring calls of its own, which are trapped", self.own_io_uring_calls),
+        ];
+        all.iter().filter(|(_, is)| *is).map(|(name, _)| *name).collect()
     }
 
     /// For people.
@@ -164,6 +183,7 @@ impl Found {
             (false, 1) => "1 place in its own code".to_owned(),
             (false, places) => format!("{places} places in its own code"),
         };
+        let raw = raw + if self.own_io_uring_calls { ", some of io_uring" } else { "" };
         line("raw calls", &raw);
         let _ = writeln!(text, "\n{}", wrapped(&self.verdict(), 98).join("\n"));
         text
@@ -176,26 +196,17 @@ impl Found {
         if let Some(refused) = &self.refused {
             return format!("uringlet cannot reach it: {refused}.");
         }
-        let through = [
-            ("libaio", !self.libaio.is_empty() || self.names("libaio.so")),
-            ("POSIX AIO", !self.posix_aio.is_empty()),
-        ];
-        let through: Vec<&str> =
-            through.iter().filter(|(_, is)| *is).map(|(name, _)| *name).collect();
-        if !through.is_empty() {
-            return format!("uringlet can reach it, through {}: {run}.", through.join(" and "));
-        }
         if self.go {
             return "uringlet cannot reach it: a Go program makes its system calls itself.".into();
         }
-        if !self.io_uring.is_empty() || self.names("liburing.so") {
-            return "It uses io_uring through liburing, which has no drop-in: uringlet does not \
-                    reach that."
-                .into();
+        if let [ways @ .., last] = &self.ways()[..] {
+            let ways = if ways.is_empty() { String::new() } else { ways.join(", ") + " and " };
+            return format!("uringlet can reach it, through {ways}{last}: {run}.");
         }
         if self.calls_by_number {
             return format!(
-                "uringlet can reach it if it makes Linux AIO's calls through syscall(): {run}."
+                "uringlet can reach it if it makes the calls of Linux AIO or of io_uring through \
+                 syscall(): {run}."
             );
         }
         format!(
@@ -266,7 +277,11 @@ mod tests {
         let (is, said) = of(Found { posix_aio: list(&["aio_read"]), ..Found::default() });
         assert!(is && said.contains("through POSIX AIO"), "{said}");
         let (is, said) = of(Found { io_uring: list(&["io_uring_submit"]), ..Found::default() });
-        assert!(!is && said.contains("no drop-in"), "{said}");
+        assert!(is && said.contains("through liburing"), "{said}");
+        let both =
+            Found { libaio: list(&["io_setup"]), own_io_uring_calls: true, ..Found::default() };
+        let (is, said) = of(both);
+        assert!(is && said.contains("through libaio and io_uring calls of its own"), "{said}");
         let (is, said) = of(Found { go: true, ..Found::default() });
         assert!(!is && said.contains("Go"), "{said}");
         let static_one = Found { refused: Some("statically linked".into()), ..Found::default() };

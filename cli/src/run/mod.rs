@@ -32,6 +32,8 @@ use uringlet::stats::{ProcessId, Region};
 const ENGINE: &str = "URINGLET_ENGINE";
 /// Read by the drop-ins: the engine null was asked for, so they do not warn of it.
 const NULL_MEANT: &str = "URINGLET_NULL_MEANT";
+/// Read by the drop-in for io_uring: whether calls come to it as signals.
+const TRAP: &str = "URINGLET_TRAP";
 /// Read by the drop-ins: where to find the memory to count into, shared by the program and its
 /// children.
 const STATS: &str = "URINGLET_STATS";
@@ -71,6 +73,13 @@ pub struct Arguments {
     /// Serve the calls of one interface only
     #[arg(long, value_enum, value_name = "INTERFACE")]
     only: Option<DropIn>,
+
+    /// Serve io_uring calls that a program makes by instructions of its own (fio, static liburing),
+    /// by a filter that makes signals of them. The program gains no privileges then. auto: where
+    /// such instructions are found; always: for the whole program
+    #[arg(long, value_name = "WHEN", default_value = "auto",
+          value_parser = PossibleValuesParser::new(["auto", "never", "always"]))]
+    trap: String,
 
     #[command(flatten)]
     placement: placement::CpuOptions,
@@ -138,6 +147,7 @@ fn serve(command: &mut Command, arguments: &Arguments) -> Result<Vec<PathBuf>> {
         DropIn::ALL.into_iter().filter(|&one| arguments.only.is_none_or(|only| only == one));
     let libraries = served.map(library::find).collect::<Result<Vec<_>>>()?;
     preload(command, &libraries, &arguments.engine);
+    command.env(TRAP, &arguments.trap);
     if arguments.engine == EngineKind::Null.name() {
         session::tell("uringlet run: --engine null moves no data");
         command.env(NULL_MEANT, "1");

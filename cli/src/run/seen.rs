@@ -84,8 +84,8 @@ impl Watch {
         let cause = if let Some(refused) = self.refusals() {
             refused
         } else if seen.contains(&Seen::LeftToKernel) {
-            "it enters io_uring's rings by instructions of its own, which are not seen: they are \
-             the kernel's rings"
+            "it enters io_uring's rings by instructions of its own, which are trapped neither with \
+             --trap never nor where seccomp(2) is refused: they are the kernel's rings"
                 .into()
         } else if !seen.contains(&Seen::Loaded) {
             "the drop-in was loaded into no process: the loader ignored LD_PRELOAD".into()

@@ -20,6 +20,8 @@ const PRELOAD: &str = "LD_PRELOAD";
 const DESCRIPTORS: &str = "/proc/self/fd/";
 /// `URINGLET_SEEN`: where `uringlet run` keeps what happens in the program, see [`super::seen`].
 const SEEN: &str = "URINGLET_SEEN";
+/// `URINGLET_TRAP`: `never` (the default), `auto` or `always`, see [`Trap`].
+const TRAP: &str = "URINGLET_TRAP";
 /// Each process counts into memory of its own, for `uringlet top`.
 pub(crate) const STATS_OWN: &str = "auto";
 
@@ -29,12 +31,25 @@ static UNWARNED: AtomicBool = AtomicBool::new(false);
 const WARNING: &str = "uringlet: warning: no data is read or written, because URINGLET_ENGINE is \
                        null (unset URINGLET_ENGINE)\n";
 
+/// Whether calls that a program makes by instructions of its own come to the drop-in as signals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trap {
+    /// They do not.
+    Never,
+    /// Those of text in which such instructions were found.
+    Auto,
+    /// Those, and all of the program itself.
+    Always,
+}
+
 /// What it says.
 struct Told {
     /// `None`: something that cannot be used.
     builder: Option<Builder>,
     stats: Option<OsString>,
     seen: Option<OsString>,
+    /// `None`: something that cannot be used.
+    trap: Option<Trap>,
 }
 
 /// A variable of uringlet's. A program that gains privileges when it is started (AT_SECURE,
@@ -92,6 +107,12 @@ fn told() -> &'static Told {
             builder: told_builder(),
             stats: variable(STATS),
             seen: variable(SEEN),
+            trap: match variable(TRAP).as_deref().map(OsStr::to_str) {
+                None | Some(Some("never")) => Some(Trap::Never),
+                Some(Some("auto")) => Some(Trap::Auto),
+                Some(Some("always")) => Some(Trap::Always),
+                Some(_) => None,
+            },
         }));
         TOLD.store(known, Ordering::Release);
     }
@@ -116,6 +137,11 @@ pub(crate) fn stats() -> Option<&'static OsStr> {
     told().stats.as_deref()
 }
 
+/// What `URINGLET_TRAP` says; never where that cannot be used.
+pub fn trap() -> Trap {
+    told().trap.unwrap_or(Trap::Never)
+}
+
 /// How contexts are to be made. Where they will move no data, the first call warns of it.
 ///
 /// # Errors
@@ -131,7 +157,7 @@ pub fn builder() -> Result<Builder, i32> {
         let _ = crate::stats::observe();
         IS_OBSERVED.store(true, Ordering::Release);
     }
-    let builder = told().builder.clone().ok_or(-libc::EINVAL)?;
+    let builder = told().builder.clone().filter(|_| told().trap.is_some()).ok_or(-libc::EINVAL)?;
     if UNWARNED.swap(false, Ordering::Relaxed) {
         warn();
     }

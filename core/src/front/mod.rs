@@ -9,6 +9,7 @@ pub mod env;
 pub mod memory;
 pub mod note;
 pub mod seen;
+pub mod sites;
 pub mod syscall;
 
 pub use self::descriptors::Ends;
@@ -21,7 +22,7 @@ pub use crate::instance::{
 };
 pub use crate::queue::IoEvent;
 pub use crate::reserve::{Reserve, has_memory};
-pub use crate::sync::Patience;
+pub use crate::sync::{Patience, lock};
 pub use crate::sys::{Uncancelable, in_user_space};
 pub use crate::threads::timers::{Armed, Expire};
 pub use crate::word::readiness::Readiness;

@@ -116,8 +116,6 @@ static void of_cancelled(void)
     third.aio_sigevent = signal_event(SIGRTMIN, 3);
     if (aio_read(&first) || aio_read(&second) || aio_read(&third))
         die("aio_read");
-    /* The first is running when no thread is about to begin it any more. */
-    until_others_sleep();
     cancelled("[aio_cancel AIO_CANCELED] the third", ends[0], &third);
     say("[aio_cancel notifies] the third's signal", "%s", next_signal(0));
     cancelled("[aio_cancel AIO_NOTCANCELED] all", ends[0], NULL);

@@ -1,0 +1,74 @@
+//! System calls that a program makes by instructions of its own, found in its text.
+#![allow(unsafe_code)]
+
+/// Calls `f` with the numbers that are loaded in front of system calls, as far as they are
+/// constants. A few may be data that looks like code.
+#[cfg(target_arch = "x86_64")]
+pub fn each_number(text: &[u8], mut f: impl FnMut(i64)) {
+    /// As far before it the number may be loaded.
+    const NEAR: usize = 64;
+    const LOAD: u8 = 0xb8;
+    let mut from = 0;
+    while let Some(at) = find(&text[from..], [0x0f, 0x05]) {
+        let call = from + at;
+        for load in text[call.saturating_sub(NEAR)..call].windows(5) {
+            if let &[LOAD, a, b, c, d] = load {
+                f(u32::from_le_bytes([a, b, c, d]).into());
+            }
+        }
+        from = call + 2;
+    }
+}
+
+/// As on x86-64: `mov x8, #number` before a `svc #0`.
+#[cfg(target_arch = "aarch64")]
+pub fn each_number(text: &[u8], mut f: impl FnMut(i64)) {
+    const NEAR: usize = 16;
+    const CALL: u32 = 0xd400_0001;
+    const LOAD: u32 = 0xd280_0008;
+    let words: Vec<u32> =
+        text.chunks_exact(4).map(|word| word.try_into().map_or(0, u32::from_le_bytes)).collect();
+    for (at, _) in words.iter().enumerate().filter(|&(_, &word)| word == CALL) {
+        for &word in &words[at.saturating_sub(NEAR)..at] {
+            if word & 0xffe0_001f == LOAD {
+                f((word >> 5 & 0xffff).into());
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn find(text: &[u8], what: [u8; 2]) -> Option<usize> {
+    let (at, needle) = (text.as_ptr().cast::<libc::c_void>(), what.as_ptr().cast());
+    // SAFETY: both are slices.
+    let found = unsafe { libc::memmem(at, text.len(), needle, what.len()) };
+    (!found.is_null()).then(|| found.addr() - at.addr())
+}
+
+/// Is it one of io_uring's three calls?
+pub fn is_io_uring(number: i64) -> bool {
+    (libc::SYS_io_uring_setup..=libc::SYS_io_uring_register).contains(&number)
+}
+
+#[cfg(all(test, target_arch = "x86_64", not(miri)))]
+mod tests {
+    use super::each_number;
+
+    fn numbers(text: &[u8]) -> Vec<i64> {
+        let mut found = Vec::new();
+        each_number(text, |number| found.push(number));
+        found
+    }
+
+    #[test]
+    fn only_a_number_that_is_loaded_for_a_call_is_found() {
+        let enter = [0x90, 0xb8, 0xaa, 0x01, 0, 0, 0x4d, 0x31, 0xc0, 0x0f, 0x05, 0xc3];
+        assert_eq!(numbers(&enter), [426]);
+        assert_eq!(numbers(&enter[..9]), [], "no call");
+        let mut far = vec![0xb8, 0xaa, 0x01, 0, 0];
+        far.resize(200, 0x90);
+        far.extend([0x0f, 0x05]);
+        assert_eq!(numbers(&far), []);
+        assert_eq!(numbers(&[0xaa, 0x01, 0, 0, 0x0f, 0x05]), []);
+    }
+}

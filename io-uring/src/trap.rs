@@ -1,0 +1,113 @@
+//! Calls that the program makes by instructions of its own, not through a function: a seccomp(2)
+//! filter has the kernel send SIGSYS for them, and its handler answers (`trap/signal.rs`).
+//!
+//! The filter names the program's own text, so that neither this library's calls nor those of a
+//! program that is started later are meant. It stays until the process ends (seccomp(2)).
+#![allow(unsafe_code)]
+
+mod filter;
+mod signal;
+
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use uringlet::front;
+use uringlet::front::env::{self, Trap};
+
+use crate::sites;
+
+uringlet::at_load!(at_load);
+
+/// Text whose calls come as signals: where each begins and ends. The first so many are there;
+/// others come behind them, under the lock.
+static COVERED: [[AtomicUsize; 2]; 32] = [const { [const { AtomicUsize::new(0) }; 2] }; 32];
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+static LOCK: Mutex<()> = Mutex::new(());
+
+/// Before the program begins, it has one thread, and no ring.
+extern "C" fn at_load() {
+    if env::trap() != Trap::Never {
+        sites::look();
+    }
+}
+
+/// Do the calls of this text come as signals, from now on at the latest? `makes_calls`: some of
+/// io_uring's were found there. `is_program`: it is the program's own, and no library's.
+pub(crate) fn covers(text: &Range<usize>, makes_calls: bool, is_program: bool) -> bool {
+    let wanted = match env::trap() {
+        Trap::Never => false,
+        Trap::Auto => makes_calls,
+        Trap::Always => makes_calls || is_program,
+    };
+    if !wanted {
+        return false;
+    }
+    let _alone = front::lock(&LOCK);
+    if covered().any(|known| known == *text) {
+        return true;
+    }
+    let count = COUNT.load(Ordering::Relaxed);
+    // The handler comes first: a signal without one ends the process.
+    let Some([begin, end]) = COVERED.get(count).filter(|_| signal::handle()) else { return false };
+    begin.store(text.start, Ordering::Relaxed);
+    end.store(text.end, Ordering::Relaxed);
+    COUNT.store(count + 1, Ordering::Release);
+    let is_covered = filter::install(text);
+    if !is_covered {
+        COUNT.store(count, Ordering::Relaxed);
+    }
+    is_covered
+}
+
+/// What is covered. Takes no lock: the handler asks.
+fn covered() -> impl Iterator<Item = Range<usize>> {
+    let known = COVERED.iter().take(COUNT.load(Ordering::Acquire));
+    known.map(|[begin, end]| begin.load(Ordering::Relaxed)..end.load(Ordering::Relaxed))
+}
+
+/// SIGSYS is this library's.
+#[inline]
+fn is_set() -> bool {
+    COUNT.load(Ordering::Relaxed) > 0
+}
+
+/// The calls that come as signals, by their numbers.
+const CALLS: [i64; 4] = [
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_close,
+];
+
+/// Makes a call for the program: its result, or a negative errno.
+///
+/// # Safety
+/// As the call.
+unsafe fn make(number: i64, arguments: [usize; 6]) -> isize {
+    let [a, b, c, d, e, f] = arguments;
+    // SAFETY: the caller's contract.
+    unsafe {
+        match number {
+            libc::SYS_io_uring_setup => crate::door::setup(a as u32, b) as isize,
+            libc::SYS_io_uring_enter => {
+                crate::door::enter(a as i32, b as u32, c as u32, d as u32, [e, f]) as isize
+            }
+            libc::SYS_io_uring_register => {
+                crate::door::register(a as i32, b as u32, c, d as u32) as isize
+            }
+            libc::SYS_mmap => crate::syscall::map(a, b, c as i32, d as i32, e as i32, f as i64),
+            _ => close(a as i32),
+        }
+    }
+}
+
+/// close(2) as the kernel has it.
+fn close(fd: i32) -> isize {
+    front::enter(|| {
+        // SAFETY: the number is the program's to close.
+        let closed = unsafe { crate::syscall::close(fd) };
+        let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+        if closed < 0 { -(errno as isize) } else { 0 }
+    })
+}

@@ -1,0 +1,267 @@
+//! SIGSYS: its handler makes the call in the place of the instruction. Programs may not block the
+//! signal then, which would end them, and their own handler of it gets what is not meant for here.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+use std::sync::Mutex;
+
+use uringlet::front::descriptors::Next;
+use uringlet::front::{self, lock};
+
+use super::{CALLS, covered, is_set, make};
+
+static SIGACTION: Next = Next::new(c"sigaction");
+static SIGNAL: Next = Next::new(c"signal");
+static SIGPROCMASK: Next = Next::new(c"sigprocmask");
+static PTHREAD_SIGMASK: Next = Next::new(c"pthread_sigmask");
+
+uringlet::at_load!(find);
+
+extern "C" fn find() {
+    for next in [&SIGACTION, &SIGNAL, &SIGPROCMASK, &PTHREAD_SIGMASK] {
+        next.find();
+    }
+}
+
+/// What siginfo_t has for SIGSYS (sigaction(2)).
+#[repr(C)]
+struct Info {
+    signal: c_int,
+    errno: c_int,
+    code: c_int,
+    /// Behind the instruction.
+    instruction: usize,
+    number: c_int,
+    architecture: u32,
+}
+
+/// The code of a signal that a filter has sent.
+const SYS_SECCOMP: c_int = 1;
+
+/// What the program has set for SIGSYS.
+static PROGRAMS: Mutex<Option<libc::sigaction>> = Mutex::new(None);
+
+type Handler = unsafe extern "C" fn(c_int, *mut Info, *mut c_void);
+
+/// Sets the handler. False: it is refused.
+pub(super) fn handle() -> bool {
+    if is_set() {
+        return true;
+    }
+    // SAFETY: zero is a handler, and an empty mask.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = trapped as *const () as usize;
+    // A handler of another signal's may make such a call while this one waits. And it runs on the
+    // stack that the call was made on: a stack for signals can be too small for requests.
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_RESTART;
+    // SAFETY: likewise.
+    let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: both are whole.
+    if unsafe { next_sigaction(libc::SIGSYS, &raw const action, &raw mut old) } != 0 {
+        return false;
+    }
+    *lock(&PROGRAMS) = Some(old);
+    // SAFETY: a set, and no place for the old one.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigaddset(&raw mut set, libc::SIGSYS);
+        next_mask(&PTHREAD_SIGMASK)(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
+    }
+    true
+}
+
+/// # Safety
+/// As the kernel calls it.
+unsafe extern "C" fn trapped(signal: c_int, info: *mut Info, context: *mut c_void) {
+    // SAFETY: the kernel's.
+    let Info { code, instruction, number, .. } = *unsafe { &*info };
+    let number = i64::from(number);
+    let is_ours = code == SYS_SECCOMP
+        && (CALLS.contains(&number) || number == libc::SYS_mmap)
+        && covered().any(|text| text.contains(&instruction.wrapping_sub(1)));
+    if is_ours {
+        // SAFETY: a call of the program's, with the arguments in the registers.
+        unsafe { registers::answer(context.cast(), |arguments| make(number, arguments)) };
+    } else {
+        // SAFETY: as the kernel called us.
+        unsafe { pass_on(signal, info, context) };
+    }
+}
+
+/// A signal that the program, or another filter, has sent.
+unsafe fn pass_on(signal: c_int, info: *mut Info, context: *mut c_void) {
+    let programs = *lock(&PROGRAMS);
+    match programs {
+        Some(action) if action.sa_sigaction == libc::SIG_IGN => {}
+        Some(action) if action.sa_sigaction != libc::SIG_DFL => {
+            // SAFETY: the program's handler; one that takes fewer arguments does not look at them.
+            let handler = unsafe { std::mem::transmute::<usize, Handler>(action.sa_sigaction) };
+            // SAFETY: as the kernel called us.
+            unsafe { handler(signal, info, context) };
+        }
+        _ => {
+            // SAFETY: zero is what ends the process.
+            let action: libc::sigaction = unsafe { std::mem::zeroed() };
+            // SAFETY: whole; a signal to this process.
+            unsafe {
+                next_sigaction(signal, &raw const action, std::ptr::null_mut());
+                libc::raise(signal);
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod registers {
+    use libc::{REG_R8, REG_R9, REG_R10, REG_RAX, REG_RDI, REG_RDX, REG_RSI, ucontext_t};
+
+    /// # Safety
+    /// `context` is the kernel's.
+    pub(super) unsafe fn answer(context: *mut ucontext_t, f: impl FnOnce([usize; 6]) -> isize) {
+        // SAFETY: the caller's contract.
+        let registers = unsafe { &mut (*context).uc_mcontext.gregs };
+        let arguments = [REG_RDI, REG_RSI, REG_RDX, REG_R10, REG_R8, REG_R9];
+        let answer = f(arguments.map(|register| registers[register as usize] as usize));
+        registers[REG_RAX as usize] = answer as i64;
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod registers {
+    use libc::ucontext_t;
+
+    /// # Safety
+    /// `context` is the kernel's.
+    pub(super) unsafe fn answer(context: *mut ucontext_t, f: impl FnOnce([usize; 6]) -> isize) {
+        // SAFETY: the caller's contract.
+        let registers = unsafe { &mut (*context).uc_mcontext.regs };
+        let answer = f(std::array::from_fn(|at| registers[at] as usize));
+        registers[0] = answer as u64;
+    }
+}
+
+/// # Safety
+/// As sigaction(2), of the C library.
+unsafe fn next_sigaction(
+    signal: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
+    type Function =
+        unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
+    let next = front::enter(|| SIGACTION.get());
+    // SAFETY: the C library's, called as its caller called us. errno is its own.
+    unsafe { std::mem::transmute::<*mut c_void, Function>(next)(signal, new, old) }
+}
+
+/// A set of signals without SIGSYS.
+///
+/// # Safety
+/// As sigdelset(3).
+unsafe fn without(mut set: libc::sigset_t) -> libc::sigset_t {
+    // SAFETY: a set of our own.
+    unsafe { libc::sigdelset(&raw mut set, libc::SIGSYS) };
+    set
+}
+
+/// # Safety
+/// As sigaction(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigaction(
+    signal: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
+    if !is_set() {
+        // SAFETY: the caller's contract.
+        return unsafe { next_sigaction(signal, new, old) };
+    }
+    // SAFETY: the caller's contract.
+    let new = unsafe { new.as_ref() }.map(|&action| libc::sigaction {
+        // SAFETY: a set.
+        sa_mask: unsafe { without(action.sa_mask) },
+        ..action
+    });
+    if signal == libc::SIGSYS {
+        let mut programs = lock(&PROGRAMS);
+        // SAFETY: the caller's contract; zero is the default.
+        unsafe {
+            if let Some(old) = old.as_mut() {
+                *old = programs.unwrap_or_else(|| std::mem::zeroed());
+            }
+        }
+        *programs = new.or(*programs);
+        return 0;
+    }
+    let new = new.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the caller's contract.
+    unsafe { next_sigaction(signal, new, old) }
+}
+
+/// # Safety
+/// As signal(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn signal(signal: c_int, handler: usize) -> usize {
+    if is_set() && signal == libc::SIGSYS {
+        // SAFETY: zero is a handler, and an empty mask.
+        let mut new: libc::sigaction = unsafe { std::mem::zeroed() };
+        new.sa_sigaction = handler;
+        new.sa_flags = libc::SA_RESTART;
+        let old = lock(&PROGRAMS).replace(new);
+        return old.map_or(libc::SIG_DFL, |old| old.sa_sigaction);
+    }
+    type Function = unsafe extern "C" fn(c_int, usize) -> usize;
+    let next = front::enter(|| SIGNAL.get());
+    // SAFETY: the C library's, called as its caller called us. errno is its own.
+    unsafe { std::mem::transmute::<*mut c_void, Function>(next)(signal, handler) }
+}
+
+type Mask = unsafe extern "C" fn(c_int, *const libc::sigset_t, *mut libc::sigset_t) -> c_int;
+
+fn next_mask(next: &Next) -> Mask {
+    let next = front::enter(|| next.get());
+    // SAFETY: one of the C library's two functions of this type.
+    unsafe { std::mem::transmute::<*mut c_void, Mask>(next) }
+}
+
+/// # Safety
+/// As pthread_sigmask(3).
+unsafe fn mask(
+    next: &Next,
+    how: c_int,
+    set: *const libc::sigset_t,
+    old: *mut libc::sigset_t,
+) -> c_int {
+    let next = next_mask(next);
+    // SAFETY: the caller's contract.
+    let own = unsafe { set.as_ref() }
+        .filter(|_| is_set() && how != libc::SIG_UNBLOCK)
+        // SAFETY: a set.
+        .map(|&set| unsafe { without(set) });
+    // SAFETY: the C library's, called as its caller called us. errno is its own.
+    unsafe { next(how, own.as_ref().map_or(set, std::ptr::from_ref), old) }
+}
+
+/// # Safety
+/// As sigprocmask(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigprocmask(
+    how: c_int,
+    set: *const libc::sigset_t,
+    old: *mut libc::sigset_t,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { mask(&SIGPROCMASK, how, set, old) }
+}
+
+/// # Safety
+/// As pthread_sigmask(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_sigmask(
+    how: c_int,
+    set: *const libc::sigset_t,
+    old: *mut libc::sigset_t,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { mask(&PTHREAD_SIGMASK, how, set, old) }
+}
