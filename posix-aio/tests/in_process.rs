@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, RawFd};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 
 use libc::aiocb;
@@ -46,8 +47,12 @@ fn end(block: &mut aiocb) -> (i32, isize) {
 /// More than the engine takes at a time.
 const MANY: usize = 6000;
 
+/// Held by a test that uses up all of the process's slots.
+static ALL_SLOTS: Mutex<()> = Mutex::new(());
+
 #[test]
 fn more_requests_than_there_are_slots_keep_their_order() {
+    let _alone = ALL_SLOTS.lock();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("appended");
     let file = File::options().append(true).read(true).create(true).open(&path).unwrap();
@@ -69,6 +74,7 @@ fn more_requests_than_there_are_slots_keep_their_order() {
 
 #[test]
 fn what_waits_for_a_slot_can_be_cancelled() {
+    let _alone = ALL_SLOTS.lock();
     let (reader, mut writer) = std::io::pipe().unwrap();
     let fd = reader.as_raw_fd();
     let mut bytes = vec![0u8; MANY];
