@@ -1,6 +1,8 @@
 //! io_uring_setup(2).
 #![allow(unsafe_code)]
 
+use std::sync::atomic::{AtomicU8, Ordering};
+
 use uringlet::front::{self, Instance, OwnDescriptor};
 
 use crate::abi::{self, ENTRIES_MAX, Params, setup};
@@ -60,14 +62,30 @@ fn check(params: &Params) -> Result<(), i32> {
     Ok(())
 }
 
+/// Are all rings to be the kernel's, since it has some?
+pub(crate) fn steps_aside() -> bool {
+    // 1: yes; 2: no.
+    static KNOWN: AtomicU8 = AtomicU8::new(0);
+    if !front::env::if_refused() {
+        return false;
+    }
+    let mut known = KNOWN.load(Ordering::Relaxed);
+    if known == 0 {
+        known = if sys::has_io_uring() { 1 } else { 2 };
+        KNOWN.store(known, Ordering::Relaxed);
+    }
+    known == 1
+}
+
 /// io_uring_setup(2): the descriptor, or a negative errno.
 ///
 /// # Safety
 /// As the call.
 pub(crate) unsafe fn setup(entries: u32, at: usize) -> i32 {
     let sites = sites::look();
-    if sites.enters {
-        front::env::left_to_kernel();
+    let steps_aside = steps_aside();
+    if sites.enters || steps_aside {
+        front::env::left_to_kernel(steps_aside);
         // SAFETY: the caller's contract.
         return unsafe { sys::io_uring_setup(entries, at) };
     }

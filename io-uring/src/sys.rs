@@ -351,3 +351,14 @@ pub(crate) fn gain_no_privileges() -> bool {
     // SAFETY: numbers only.
     unsafe { call!(prctl, libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 }
 }
+
+/// Does the kernel set up rings for this process?
+pub(crate) fn has_io_uring() -> bool {
+    let mut params = crate::abi::Params::default();
+    // SAFETY: parameters of our own.
+    let fd = unsafe { io_uring_setup(1, (&raw mut params).addr()) };
+    if fd >= 0 {
+        close(fd);
+    }
+    fd >= 0
+}

@@ -27,7 +27,7 @@ static LOCK: Mutex<()> = Mutex::new(());
 
 /// Before the program begins, it has one thread, and no ring.
 extern "C" fn at_load() {
-    if env::trap() != Trap::Never {
+    if env::trap() != Trap::Never && !crate::setup::steps_aside() {
         sites::look();
     }
 }

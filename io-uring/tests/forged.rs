@@ -6,15 +6,15 @@ use support::{compile, run};
 mod support;
 
 fn ends_well(test: &str, source: &str) {
-    ends_well_with(test, source, "never");
+    ends_well_with(test, source, &[]);
 }
 
-fn ends_well_with(test: &str, source: &str, trap: &str) {
+/// With these variables.
+fn ends_well_with(test: &str, source: &str, variables: &[&str]) {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     let Some(program) = compile(test, source, folder.path()) else { return };
-    let trap = format!("URINGLET_TRAP={trap}");
     let program = program.to_str().expect("text");
-    let output = run("env", &[&trap, program], folder.path(), true);
+    let output = run("env", &[variables, &[program]].concat(), folder.path(), true);
     let [out, error] =
         [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
     assert!(output.status.success(), "{source}: {}\n{out}{error}", output.status);
@@ -43,9 +43,19 @@ fn a_program_with_calls_of_its_own_is_left_to_the_kernel() {
 }
 
 #[test]
+fn rings_are_the_kernels_where_it_has_some_if_that_is_asked_for() {
+    let test = "rings_are_the_kernels_where_it_has_some_if_that_is_asked_for";
+    if !support::has_io_uring() {
+        return support::skipped(test, "io_uring is refused here");
+    }
+    let asked = ["URINGLET_TRAP=auto", "URINGLET_IO_URING=refused"];
+    ends_well_with(test, "raw_enter.c", &asked);
+}
+
+#[test]
 fn calls_that_are_trapped_are_served() {
-    for trap in ["auto", "always"] {
-        ends_well_with("calls_that_are_trapped_are_served", "trapped.c", trap);
+    for trap in ["URINGLET_TRAP=auto", "URINGLET_TRAP=always"] {
+        ends_well_with("calls_that_are_trapped_are_served", "trapped.c", &[trap]);
     }
 }
 

@@ -34,6 +34,8 @@ const ENGINE: &str = "URINGLET_ENGINE";
 const NULL_MEANT: &str = "URINGLET_NULL_MEANT";
 /// Read by the drop-in for io_uring: whether calls come to it as signals.
 const TRAP: &str = "URINGLET_TRAP";
+/// Read by it: whether it steps aside where the kernel has io_uring.
+const IO_URING: &str = "URINGLET_IO_URING";
 /// Read by the drop-ins: where to find the memory to count into, shared by the program and its
 /// children.
 const STATS: &str = "URINGLET_STATS";
@@ -80,6 +82,11 @@ pub struct Arguments {
     #[arg(long, value_name = "WHEN", default_value = "auto",
           value_parser = PossibleValuesParser::new(["auto", "never", "always"]))]
     trap: String,
+
+    /// Have rings of io_uring always, or only where the kernel refuses them
+    #[arg(long, value_name = "WHEN", default_value = "always",
+          value_parser = PossibleValuesParser::new(["always", "refused"]))]
+    io_uring: String,
 
     #[command(flatten)]
     placement: placement::CpuOptions,
@@ -147,7 +154,7 @@ fn serve(command: &mut Command, arguments: &Arguments) -> Result<Vec<PathBuf>> {
         DropIn::ALL.into_iter().filter(|&one| arguments.only.is_none_or(|only| only == one));
     let libraries = served.map(library::find).collect::<Result<Vec<_>>>()?;
     preload(command, &libraries, &arguments.engine);
-    command.env(TRAP, &arguments.trap);
+    command.env(TRAP, &arguments.trap).env(IO_URING, &arguments.io_uring);
     if arguments.engine == EngineKind::Null.name() {
         session::tell("uringlet run: --engine null moves no data");
         command.env(NULL_MEANT, "1");

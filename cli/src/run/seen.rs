@@ -83,6 +83,8 @@ impl Watch {
         }
         let cause = if let Some(refused) = self.refusals() {
             refused
+        } else if seen.contains(&Seen::SteppedAside) {
+            "its io_uring rings are the kernel's, which has some (--io-uring refused)".into()
         } else if seen.contains(&Seen::LeftToKernel) {
             "it enters io_uring's rings by instructions of its own, which are trapped neither with \
              --trap never nor where seccomp(2) is refused: they are the kernel's rings"
@@ -107,7 +109,7 @@ impl Watch {
 fn refusal(seen: &Seen) -> Option<u8> {
     match seen {
         Seen::Refused(errno) => Some(*errno),
-        Seen::Loaded | Seen::Made | Seen::LeftToKernel => None,
+        _ => None,
     }
 }
 
@@ -174,6 +176,8 @@ mod tests {
         assert!(
             said(b"l\0r\x16r\x16").unwrap().contains("2 set-ups were refused by uringlet (EINVAL)")
         );
+        assert!(said(b"l\0k\0").unwrap().contains("instructions of its own"));
+        assert!(said(b"l\0s\0").unwrap().contains("--io-uring refused"));
         assert!(said(b"").unwrap().contains("the loader ignored LD_PRELOAD"));
         assert!(said(b"l\0").unwrap().contains("`uringlet doctor -- ./program`"));
         let mut lost = watch(b"l\0");

@@ -22,6 +22,8 @@ const DESCRIPTORS: &str = "/proc/self/fd/";
 const SEEN: &str = "URINGLET_SEEN";
 /// `URINGLET_TRAP`: `never` (the default), `auto` or `always`, see [`Trap`].
 const TRAP: &str = "URINGLET_TRAP";
+/// `URINGLET_IO_URING`: `always` (the default), or `refused`: rings only where the kernel has none.
+const IO_URING: &str = "URINGLET_IO_URING";
 /// Each process counts into memory of its own, for `uringlet top`.
 pub(crate) const STATS_OWN: &str = "auto";
 
@@ -50,6 +52,8 @@ struct Told {
     seen: Option<OsString>,
     /// `None`: something that cannot be used.
     trap: Option<Trap>,
+    /// Rings are made only where the kernel refuses them. `None`: likewise.
+    if_refused: Option<bool>,
 }
 
 /// A variable of uringlet's. A program that gains privileges when it is started (AT_SECURE,
@@ -91,9 +95,9 @@ pub fn set_up<T>(result: Result<T, i32>) -> Result<T, i32> {
     result
 }
 
-/// Tells it of a set-up that was left to the kernel.
-pub fn left_to_kernel() {
-    seen(Seen::LeftToKernel);
+/// Tells it of a set-up that was left to the kernel, because that has it or because it must.
+pub fn left_to_kernel(steps_aside: bool) {
+    seen(if steps_aside { Seen::SteppedAside } else { Seen::LeftToKernel });
 }
 
 /// What the environment said when it was read, which is now if it was not read before. The child of
@@ -111,6 +115,11 @@ fn told() -> &'static Told {
                 None | Some(Some("never")) => Some(Trap::Never),
                 Some(Some("auto")) => Some(Trap::Auto),
                 Some(Some("always")) => Some(Trap::Always),
+                Some(_) => None,
+            },
+            if_refused: match variable(IO_URING).as_deref().map(OsStr::to_str) {
+                None | Some(Some("always")) => Some(false),
+                Some(Some("refused")) => Some(true),
                 Some(_) => None,
             },
         }));
@@ -142,6 +151,11 @@ pub fn trap() -> Trap {
     told().trap.unwrap_or(Trap::Never)
 }
 
+/// Are rings made only where the kernel refuses them (`URINGLET_IO_URING`)?
+pub fn if_refused() -> bool {
+    told().if_refused.unwrap_or(false)
+}
+
 /// How contexts are to be made. Where they will move no data, the first call warns of it.
 ///
 /// # Errors
@@ -157,7 +171,9 @@ pub fn builder() -> Result<Builder, i32> {
         let _ = crate::stats::observe();
         IS_OBSERVED.store(true, Ordering::Release);
     }
-    let builder = told().builder.clone().filter(|_| told().trap.is_some()).ok_or(-libc::EINVAL)?;
+    let told = told();
+    let is_usable = told.trap.is_some() && told.if_refused.is_some();
+    let builder = told.builder.clone().filter(|_| is_usable).ok_or(-libc::EINVAL)?;
     if UNWARNED.swap(false, Ordering::Relaxed) {
         warn();
     }

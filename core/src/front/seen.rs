@@ -16,6 +16,8 @@ pub enum Seen {
     Refused(u8),
     /// A set-up was left to the kernel, since the program makes further calls unseen.
     LeftToKernel,
+    /// One was, since the kernel has what was asked for.
+    SteppedAside,
 }
 
 /// Writes it down; it is no failure if that cannot be done.
@@ -25,6 +27,7 @@ pub(crate) fn note(path: &Path, what: Seen) {
         Seen::Made => [b'm', 0],
         Seen::Refused(errno) => [b'r', errno],
         Seen::LeftToKernel => [b'k', 0],
+        Seen::SteppedAside => [b's', 0],
     };
     // Whole: two bytes at the end of a file are written as one.
     let _ = File::options().append(true).open(path).and_then(|mut file| file.write_all(&bytes));
@@ -42,6 +45,7 @@ pub fn read(path: &Path) -> std::io::Result<Vec<Seen>> {
         [b'm', _] => Some(Seen::Made),
         [b'r', errno] => Some(Seen::Refused(*errno)),
         [b'k', _] => Some(Seen::LeftToKernel),
+        [b's', _] => Some(Seen::SteppedAside),
         _ => None,
     });
     Ok(events.collect())
@@ -58,8 +62,9 @@ mod tests {
         note(&path, Seen::Loaded);
         assert!(!path.exists());
         std::fs::write(&path, "").unwrap();
-        let all = [Seen::Loaded, Seen::Made, Seen::Refused(22), Seen::LeftToKernel];
-        all.into_iter().for_each(|what| note(&path, what));
+        let left = [Seen::LeftToKernel, Seen::SteppedAside];
+        let all = [&[Seen::Loaded, Seen::Made, Seen::Refused(22)][..], &left].concat();
+        all.iter().for_each(|&what| note(&path, what));
         assert_eq!(read(&path).unwrap(), all);
     }
 }
