@@ -500,9 +500,13 @@ pub(crate) fn is_eventfd(fd: RawFd) -> bool {
 /// every thread. A thread that blocks the second one keeps such a call from returning.
 const C_LIBRARYS_SIGNALS: u64 = 1 << (32 - 1) | 1 << (33 - 1);
 
+/// A filter of the program's, or of a drop-in, sends this for a call (seccomp(2)). A thread that
+/// blocks it then ends the process.
+const OF_FILTERS: u64 = 1 << (libc::SIGSYS - 1);
+
 /// Blocks every signal of the calling thread that programs may use, and returns the old mask.
 pub(crate) fn block_signals() -> u64 {
-    let (all, mut old) = (!C_LIBRARYS_SIGNALS, 0u64);
+    let (all, mut old) = (!(C_LIBRARYS_SIGNALS | OF_FILTERS), 0u64);
     // SAFETY: both masks are eight bytes, the kernel's sigset size.
     unsafe { call!(rt_sigprocmask, libc::SIG_SETMASK, &raw const all, &raw mut old, 8) };
     old

@@ -153,7 +153,7 @@ fn bounds(flags: u32, [at, size]: [usize; 2]) -> Result<Bounds, i32> {
         if sigmask_size != 8 {
             return Err(-libc::EINVAL);
         }
-        bounds.mask = Some(user::read(sigmask)?);
+        bounds.mask = Some(crate::trap::mask_of_wait(user::read(sigmask)?));
     }
     Ok(bounds)
 }

@@ -6,6 +6,7 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use uringlet::front::note::OWNER;
 use uringlet::front::sites::{each_number, is_io_uring};
 use uringlet::front::syscall::NEXT;
 
@@ -60,6 +61,9 @@ unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_
     }
     // SAFETY: as many headers.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
+    if headers.iter().any(|header| is_note_of_ours(info.dlpi_addr as usize, header)) {
+        return 0;
+    }
     let executable = headers.iter().filter(|header| {
         header.p_type == libc::PT_LOAD
             && header.p_flags & (libc::PF_X | libc::PF_R) == libc::PF_X | libc::PF_R
@@ -82,6 +86,16 @@ unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_
         seen.found.polls |= polls;
     }
     0
+}
+
+/// Is it the note of a drop-in (`front/note.rs`), whose calls are for its own descriptors?
+fn is_note_of_ours(base: usize, header: &libc::Elf64_Phdr) -> bool {
+    let at = base.wrapping_add(header.p_vaddr as usize) as *const u8;
+    header.p_type == libc::PT_NOTE && {
+        // SAFETY: a segment that is loaded and can be read.
+        let notes = unsafe { std::slice::from_raw_parts(at, header.p_memsz as usize) };
+        notes.windows(OWNER.len()).any(|name| name == OWNER)
+    }
 }
 
 /// What is found in text.

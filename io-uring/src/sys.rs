@@ -346,6 +346,12 @@ pub(crate) fn set_filter(program: &libc::sock_fprog) -> i32 {
     if set > 0 { -libc::ESRCH } else { set }
 }
 
+/// Has this process filters of seccomp(2)?
+pub(crate) fn has_filters() -> bool {
+    // SAFETY: numbers only.
+    unsafe { call!(prctl, libc::PR_GET_SECCOMP, 0, 0, 0, 0) == 2 }
+}
+
 /// prctl(2): nothing that this process starts gains privileges any more.
 pub(crate) fn gain_no_privileges() -> bool {
     // SAFETY: numbers only.

@@ -8,6 +8,8 @@
 mod filter;
 mod signal;
 
+pub(crate) use self::signal::mask_of_wait;
+
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,17 +21,23 @@ use crate::sites;
 
 uringlet::at_load!(at_load);
 
-/// Text whose calls come as signals: where each begins and ends. The first so many are there;
-/// others come behind them, under the lock.
+/// Text whose calls come as signals: where each begins and ends. Only the first `COUNT` are there.
 static COVERED: [[AtomicUsize; 2]; 32] = [const { [const { AtomicUsize::new(0) }; 2] }; 32];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 static LOCK: Mutex<()> = Mutex::new(());
 
 /// Before the program begins, it has one thread, and no ring.
 extern "C" fn at_load() {
-    if env::trap() != Trap::Never && !crate::setup::steps_aside() {
-        sites::look();
+    if env::trap() == Trap::Never || crate::setup::steps_aside() {
+        return;
     }
+    // The C library's text is none of the program's.
+    uringlet::front::syscall::find_next();
+    if crate::sys::has_filters() {
+        // Perhaps of the program that has started this one: it names text of that.
+        signal::handle();
+    }
+    sites::look();
 }
 
 /// Do the calls of this text come as signals, from now on at the latest? `makes_calls`: some of
@@ -50,26 +58,18 @@ pub(crate) fn covers(text: &Range<usize>, makes_calls: bool, is_program: bool) -
     let count = COUNT.load(Ordering::Relaxed);
     // The handler comes first: a signal without one ends the process.
     let Some([begin, end]) = COVERED.get(count).filter(|_| signal::handle()) else { return false };
-    begin.store(text.start, Ordering::Relaxed);
-    end.store(text.end, Ordering::Relaxed);
-    COUNT.store(count + 1, Ordering::Release);
     let is_covered = filter::install(text);
-    if !is_covered {
-        COUNT.store(count, Ordering::Relaxed);
+    if is_covered {
+        begin.store(text.start, Ordering::Relaxed);
+        end.store(text.end, Ordering::Relaxed);
+        COUNT.store(count + 1, Ordering::Release);
     }
     is_covered
 }
 
-/// What is covered. Takes no lock: the handler asks.
 fn covered() -> impl Iterator<Item = Range<usize>> {
     let known = COVERED.iter().take(COUNT.load(Ordering::Acquire));
     known.map(|[begin, end]| begin.load(Ordering::Relaxed)..end.load(Ordering::Relaxed))
-}
-
-/// SIGSYS is this library's.
-#[inline]
-fn is_set() -> bool {
-    COUNT.load(Ordering::Relaxed) > 0
 }
 
 /// The calls that come as signals, by their numbers.
@@ -102,11 +102,13 @@ unsafe fn make(number: i64, arguments: [usize; 6]) -> isize {
     }
 }
 
-/// close(2) as the kernel has it.
+/// close(2) as the kernel has it: no thread is cancelled there.
 fn close(fd: i32) -> isize {
     front::enter(|| {
+        let _whole = front::Uncancelable::new();
+        // The first definition: other drop-ins may have requests on the number, too.
         // SAFETY: the number is the program's to close.
-        let closed = unsafe { crate::syscall::close(fd) };
+        let closed = unsafe { libc::close(fd) };
         let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
         if closed < 0 { -(errno as isize) } else { 0 }
     })

@@ -1,6 +1,4 @@
 //! System calls that a program makes by instructions of its own, found in its text.
-#![allow(unsafe_code)]
-
 /// Calls `f` with the numbers that are loaded in front of system calls, as far as they are
 /// constants. A few may be data that looks like code.
 #[cfg(target_arch = "x86_64")]
@@ -8,15 +6,12 @@ pub fn each_number(text: &[u8], mut f: impl FnMut(i64)) {
     /// As far before it the number may be loaded.
     const NEAR: usize = 64;
     const LOAD: u8 = 0xb8;
-    let mut from = 0;
-    while let Some(at) = find(&text[from..], [0x0f, 0x05]) {
-        let call = from + at;
+    for call in memchr::memmem::find_iter(text, &[0x0f, 0x05]) {
         for load in text[call.saturating_sub(NEAR)..call].windows(5) {
             if let &[LOAD, a, b, c, d] = load {
                 f(u32::from_le_bytes([a, b, c, d]).into());
             }
         }
-        from = call + 2;
     }
 }
 
@@ -26,23 +21,18 @@ pub fn each_number(text: &[u8], mut f: impl FnMut(i64)) {
     const NEAR: usize = 16;
     const CALL: u32 = 0xd400_0001;
     const LOAD: u32 = 0xd280_0008;
-    let words: Vec<u32> =
-        text.chunks_exact(4).map(|word| word.try_into().map_or(0, u32::from_le_bytes)).collect();
-    for (at, _) in words.iter().enumerate().filter(|&(_, &word)| word == CALL) {
-        for &word in &words[at.saturating_sub(NEAR)..at] {
-            if word & 0xffe0_001f == LOAD {
-                f((word >> 5 & 0xffff).into());
+    let word = |at: usize| {
+        text.get(4 * at..4 * at + 4)
+            .and_then(|word| word.try_into().ok())
+            .map_or(0, u32::from_le_bytes)
+    };
+    for call in (0..text.len() / 4).filter(|&at| word(at) == CALL) {
+        for load in (call.saturating_sub(NEAR)..call).map(word) {
+            if load & 0xffe0_001f == LOAD {
+                f((load >> 5 & 0xffff).into());
             }
         }
     }
-}
-
-#[cfg(target_arch = "x86_64")]
-fn find(text: &[u8], what: [u8; 2]) -> Option<usize> {
-    let (at, needle) = (text.as_ptr().cast::<libc::c_void>(), what.as_ptr().cast());
-    // SAFETY: both are slices.
-    let found = unsafe { libc::memmem(at, text.len(), needle, what.len()) };
-    (!found.is_null()).then(|| found.addr() - at.addr())
 }
 
 /// Is it one of io_uring's three calls?

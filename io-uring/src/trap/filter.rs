@@ -20,7 +20,12 @@ const THIS: u32 = LITTLE_ENDIAN_64
     | if cfg!(target_arch = "aarch64") { libc::EM_AARCH64 as u32 } else { libc::EM_X86_64 as u32 };
 
 /// How the memory of a ring is mapped.
-const RING: u32 = (libc::MAP_SHARED | libc::MAP_POPULATE) as u32;
+const RING: u32 = libc::MAP_SHARED as u32;
+
+/// Comes with the signal, as its errno: by that it is known for one of a filter of ours, or of the
+/// program's that has started this one.
+pub(super) const MARK: u16 = 0x7572;
+const TRAP: u32 = libc::SECCOMP_RET_TRAP | MARK as u32;
 
 const fn load(at: u32) -> sock_filter {
     sock_filter { code: (BPF_LD | BPF_W | BPF_ABS) as u16, jt: 0, jf: 0, k: at }
@@ -64,7 +69,7 @@ fn program(text: &Range<usize>) -> Vec<sock_filter> {
             load(INSTRUCTION),
             compare(BPF_JGE, from as u32, 0, 2),
             compare(BPF_JGT, last as u32, 1, 0),
-            answer(libc::SECCOMP_RET_TRAP),
+            answer(TRAP),
         ]);
         from = last + 1;
     }
@@ -123,7 +128,7 @@ mod tests {
     #[test]
     fn only_the_calls_of_the_text_are_trapped() {
         let trapped = |text: Range<usize>, number, instruction, fourth| {
-            run(&program(&text), number, instruction, fourth) == libc::SECCOMP_RET_TRAP
+            run(&program(&text), number, instruction, fourth) == TRAP
         };
         for text in [0x55_0000_1000..0x55_0000_2000, 0x7fff_f000..0x1_0000_1000] {
             let (first, last) = (text.start as u64 + 2, text.end as u64);
@@ -137,7 +142,7 @@ mod tests {
             }
             assert!(!trapped(text.clone(), libc::SYS_read, first, 0));
             assert!(!trapped(text.clone(), libc::SYS_mmap, first, 0));
-            assert!(!trapped(text.clone(), libc::SYS_mmap, first, libc::MAP_SHARED as u64));
+            assert!(!trapped(text.clone(), libc::SYS_mmap, first, libc::MAP_PRIVATE as u64));
             assert!(trapped(text.clone(), libc::SYS_mmap, first, RING.into()));
         }
     }

@@ -3,12 +3,15 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
-use std::sync::Mutex;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
+use uringlet::front;
 use uringlet::front::descriptors::Next;
-use uringlet::front::{self, lock};
+use uringlet::front::env::{self, Trap};
 
-use super::{CALLS, covered, is_set, make};
+use super::filter::MARK;
+use super::make;
 
 static SIGACTION: Next = Next::new(c"sigaction");
 static SIGNAL: Next = Next::new(c"signal");
@@ -38,14 +41,32 @@ struct Info {
 /// The code of a signal that a filter has sent.
 const SYS_SECCOMP: c_int = 1;
 
-/// What the program has set for SIGSYS.
-static PROGRAMS: Mutex<Option<libc::sigaction>> = Mutex::new(None);
+/// What the program has set for SIGSYS, once that is this library's; null before. Never freed, since
+/// a handler may be reading it.
+static PROGRAMS: AtomicPtr<libc::sigaction> = AtomicPtr::new(null_mut());
 
 type Handler = unsafe extern "C" fn(c_int, *mut Info, *mut c_void);
 
-/// Sets the handler. False: it is refused.
+/// What the program has set, if SIGSYS is this library's.
+#[inline]
+fn programs() -> Option<libc::sigaction> {
+    // SAFETY: null, or leaked by `set_programs`.
+    unsafe { PROGRAMS.load(Ordering::Acquire).as_ref() }.copied()
+}
+
+fn set_programs(action: libc::sigaction) {
+    PROGRAMS.store(Box::into_raw(Box::new(action)), Ordering::Release);
+}
+
+/// SIGSYS may be this library's, now or later: nobody blocks it.
+#[inline]
+fn may_trap() -> bool {
+    env::trap() != Trap::Never
+}
+
+/// Sets the handler, for good. False: it is refused.
 pub(super) fn handle() -> bool {
-    if is_set() {
+    if programs().is_some() {
         return true;
     }
     // SAFETY: zero is a handler, and an empty mask.
@@ -56,16 +77,20 @@ pub(super) fn handle() -> bool {
     action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_RESTART;
     // SAFETY: likewise.
     let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: both are whole.
-    if unsafe { next_sigaction(libc::SIGSYS, &raw const action, &raw mut old) } != 0 {
+    // SAFETY: a place for what there is.
+    if unsafe { next_sigaction(libc::SIGSYS, std::ptr::null(), &raw mut old) } != 0 {
         return false;
     }
-    *lock(&PROGRAMS) = Some(old);
+    set_programs(old);
+    // SAFETY: whole, and no place for the old one.
+    if unsafe { next_sigaction(libc::SIGSYS, &raw const action, null_mut()) } != 0 {
+        return false;
+    }
     // SAFETY: a set, and no place for the old one.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigaddset(&raw mut set, libc::SIGSYS);
-        next_mask(&PTHREAD_SIGMASK)(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
+        next_mask(&PTHREAD_SIGMASK)(libc::SIG_UNBLOCK, &raw const set, null_mut());
     }
     true
 }
@@ -74,12 +99,9 @@ pub(super) fn handle() -> bool {
 /// As the kernel calls it.
 unsafe extern "C" fn trapped(signal: c_int, info: *mut Info, context: *mut c_void) {
     // SAFETY: the kernel's.
-    let Info { code, instruction, number, .. } = *unsafe { &*info };
-    let number = i64::from(number);
-    let is_ours = code == SYS_SECCOMP
-        && (CALLS.contains(&number) || number == libc::SYS_mmap)
-        && covered().any(|text| text.contains(&instruction.wrapping_sub(1)));
-    if is_ours {
+    let Info { code, errno, number, .. } = *unsafe { &*info };
+    if code == SYS_SECCOMP && errno == c_int::from(MARK) {
+        let number = i64::from(number);
         // SAFETY: a call of the program's, with the arguments in the registers.
         unsafe { registers::answer(context.cast(), |arguments| make(number, arguments)) };
     } else {
@@ -90,8 +112,7 @@ unsafe extern "C" fn trapped(signal: c_int, info: *mut Info, context: *mut c_voi
 
 /// A signal that the program, or another filter, has sent.
 unsafe fn pass_on(signal: c_int, info: *mut Info, context: *mut c_void) {
-    let programs = *lock(&PROGRAMS);
-    match programs {
+    match programs() {
         Some(action) if action.sa_sigaction == libc::SIG_IGN => {}
         Some(action) if action.sa_sigaction != libc::SIG_DFL => {
             // SAFETY: the program's handler; one that takes fewer arguments does not look at them.
@@ -104,7 +125,7 @@ unsafe fn pass_on(signal: c_int, info: *mut Info, context: *mut c_void) {
             let action: libc::sigaction = unsafe { std::mem::zeroed() };
             // SAFETY: whole; a signal to this process.
             unsafe {
-                next_sigaction(signal, &raw const action, std::ptr::null_mut());
+                next_sigaction(signal, &raw const action, null_mut());
                 libc::raise(signal);
             }
         }
@@ -154,6 +175,11 @@ unsafe fn next_sigaction(
     unsafe { std::mem::transmute::<*mut c_void, Function>(next)(signal, new, old) }
 }
 
+/// The kernel's form of a set, without SIGSYS if that may be this library's.
+pub(crate) fn mask_of_wait(set: u64) -> u64 {
+    if may_trap() { set & !(1 << (libc::SIGSYS - 1)) } else { set }
+}
+
 /// A set of signals without SIGSYS.
 ///
 /// # Safety
@@ -172,43 +198,45 @@ pub unsafe extern "C" fn sigaction(
     new: *const libc::sigaction,
     old: *mut libc::sigaction,
 ) -> c_int {
-    if !is_set() {
+    if !may_trap() {
         // SAFETY: the caller's contract.
         return unsafe { next_sigaction(signal, new, old) };
     }
     // SAFETY: the caller's contract.
-    let new = unsafe { new.as_ref() }.map(|&action| libc::sigaction {
+    let own = unsafe { new.as_ref() }.map(|&action| libc::sigaction {
         // SAFETY: a set.
         sa_mask: unsafe { without(action.sa_mask) },
         ..action
     });
-    if signal == libc::SIGSYS {
-        let mut programs = lock(&PROGRAMS);
-        // SAFETY: the caller's contract; zero is the default.
-        unsafe {
-            if let Some(old) = old.as_mut() {
-                *old = programs.unwrap_or_else(|| std::mem::zeroed());
-            }
+    if signal == libc::SIGSYS
+        && let Some(programs) = programs()
+    {
+        // SAFETY: the caller's contract.
+        if let Some(old) = unsafe { old.as_mut() } {
+            *old = programs;
         }
-        *programs = new.or(*programs);
+        if let Some(own) = own {
+            set_programs(own);
+        }
         return 0;
     }
-    let new = new.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: the caller's contract.
-    unsafe { next_sigaction(signal, new, old) }
+    unsafe { next_sigaction(signal, own.as_ref().map_or(new, std::ptr::from_ref), old) }
 }
 
 /// # Safety
 /// As signal(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn signal(signal: c_int, handler: usize) -> usize {
-    if is_set() && signal == libc::SIGSYS {
+    if signal == libc::SIGSYS
+        && let Some(programs) = programs()
+    {
         // SAFETY: zero is a handler, and an empty mask.
         let mut new: libc::sigaction = unsafe { std::mem::zeroed() };
         new.sa_sigaction = handler;
         new.sa_flags = libc::SA_RESTART;
-        let old = lock(&PROGRAMS).replace(new);
-        return old.map_or(libc::SIG_DFL, |old| old.sa_sigaction);
+        set_programs(new);
+        return programs.sa_sigaction;
     }
     type Function = unsafe extern "C" fn(c_int, usize) -> usize;
     let next = front::enter(|| SIGNAL.get());
@@ -235,7 +263,7 @@ unsafe fn mask(
     let next = next_mask(next);
     // SAFETY: the caller's contract.
     let own = unsafe { set.as_ref() }
-        .filter(|_| is_set() && how != libc::SIG_UNBLOCK)
+        .filter(|_| how != libc::SIG_UNBLOCK && may_trap())
         // SAFETY: a set.
         .map(|&set| unsafe { without(set) });
     // SAFETY: the C library's, called as its caller called us. errno is its own.

@@ -135,8 +135,10 @@ static void *use(void *ours)
 
 int main(int count, char **arguments)
 {
-    (void)arguments;
     int ours = count == 1;
+    sigset_t all;
+    sigemptyset(&all);
+    MUST(sigprocmask(SIG_SETMASK, &all, NULL) == 0);
     struct sigaction action = {.sa_handler = program_handler}, old;
     sigfillset(&action.sa_mask);
     MUST(sigaction(SIGSYS, &action, &old) == 0 && old.sa_handler == SIG_DFL);
@@ -145,7 +147,6 @@ int main(int count, char **arguments)
     action.sa_handler = alarm_handler;
     MUST(sigaction(SIGALRM, &action, NULL) == 0);
     MUST(raise(SIGSYS) == 0 && sent == 1);
-    sigset_t all;
     sigfillset(&all);
     MUST(pthread_sigmask(SIG_BLOCK, &all, NULL) == 0);
     MUST(sigprocmask(SIG_SETMASK, &all, NULL) == 0);
@@ -161,6 +162,13 @@ int main(int count, char **arguments)
     }
     int status;
     MUST(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+    /* Once more as a program that has inherited the filter, at the same addresses if those are not
+     * random. */
+    if (!getenv("AGAIN")) {
+        MUST(setenv("AGAIN", "1", 1) == 0);
+        execv("/proc/self/exe", arguments);
+        MUST(0);
+    }
     printf("done\n");
     return 0;
 }
