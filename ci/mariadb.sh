@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs MariaDB on the libaio drop-in: creates, fills, kills it with -9 under load, restarts, checks:
-# ci/mariadb.sh [FOLDER]
+# Runs MariaDB on the drop-in for libaio, or on the one for io_uring: creates, fills, kills it with
+# -9 under load, restarts, checks: ci/mariadb.sh [--io-uring [--forbid SANDBOX]] [FOLDER]
 #
 # Installs Debian's packages of the server if they are missing, and starts one of its own, without
 # network, in a scratch folder under FOLDER (target/ without one). ENGINE chooses uringlet's engine.
@@ -10,6 +10,18 @@ set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 help_if_asked "$@"
 PATH="$PATH:/usr/sbin:/sbin"
+interface=aio
+says='Using Linux native AIO'
+options=()
+if [[ "${1-}" == --io-uring ]]; then
+    interface=io_uring
+    says='Using io_uring'
+    shift
+fi
+if [[ "${1-}" == --forbid ]]; then
+    options=(--forbid "${2:?--forbid: a sandbox}")
+    shift 2
+fi
 "$root/ci/setup.sh" --mariadb
 uringlet="$(uringlet_command)"
 engine="${ENGINE:-auto}"
@@ -43,10 +55,12 @@ sql() {
 # The server in the background, until it answers. $1 names its summary.
 start() {
     rm -f -- "$folder/pid"
-    "$uringlet" run --engine "$engine" --stats -- mariadbd --no-defaults --user="$(id -un)" \
+    "$uringlet" run --engine "$engine" --stats "${options[@]}" -- \
+        mariadbd --no-defaults --user="$(id -un)" \
         --datadir="$folder/data" --socket="$sockets/s" --skip-networking \
         --pid-file="$folder/pid" --log-error="$folder/log.err" \
-        --innodb-use-native-aio=1 --innodb-linux-aio=aio --innodb-flush-method=O_DIRECT \
+        --innodb-use-native-aio=1 --innodb-linux-aio="$interface" \
+        --innodb-flush-method=O_DIRECT \
         --innodb-buffer-pool-size=16M --innodb-log-file-size=16M 2>"$folder/summary.$1" &
     server=$!
     local try
@@ -58,13 +72,13 @@ start() {
     fail "the server does not answer ($1)"
 }
 
-# Its requests went through uringlet, and it says itself that it uses Linux AIO.
+# Its requests went through uringlet, and it says itself which interface it uses.
 went_through() {
     local count
     count="$(awk '$1 == "requests" { gsub(",", "", $2); print $2; exit }' "$folder/summary.$1")"
     [[ -n "$count" ]] && ((count >= $2)) ||
         fail "requests through uringlet ($1): ${count:-none}, expected $2 at least"
-    grep -q 'Using Linux native AIO' "$folder/log.err" || fail "the server does not use Linux AIO"
+    grep -q "$says" "$folder/log.err" || fail "the server does not say: $says"
     printf '%-22s %s requests through uringlet, engine %s\n' "$1" "$count" "$engine"
 }
 

@@ -200,6 +200,8 @@ pub(crate) struct State {
     free: Vec<u32>,
     sq_head: u32,
     cq_tail: u32,
+    /// As it was when the descriptor has last said what is true.
+    told_tail: u32,
     /// Completions that the ring had no room for.
     backlog: VecDeque<Cqe>,
     /// Completions that the owner has not come for (DEFER_TASKRUN).
@@ -320,6 +322,7 @@ impl Core {
             free: Vec::new(),
             sq_head: 0,
             cq_tail: 0,
+            told_tail: 0,
             backlog: VecDeque::new(),
             deferred: VecDeque::new(),
             posted: 0,
@@ -694,9 +697,15 @@ impl Locked<'_> {
         }
         // First the flags: who is woken looks at them.
         core.show_flags(flags);
+        let tail = self.state.cq_tail;
+        let is_news = std::mem::replace(&mut self.state.told_tail, tail) != tail;
         match change {
             Some(true) => {
                 ARMED.fetch_add(1, Ordering::Relaxed);
+                sys::eventfd_set(core.eventfd.number());
+            }
+            // The program may have reaped what it was told of, and wait for an edge.
+            None if is_news && core.readiness.repeats() => {
                 sys::eventfd_set(core.eventfd.number());
             }
             Some(false) => {

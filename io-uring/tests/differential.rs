@@ -37,8 +37,8 @@ macro_rules! programs {
 }
 
 programs! {
-    basics by_number cancels chains deferred descriptors files handler names overflow polls raw_poll
-    setup threads timeouts
+    basics by_number cancels chains deferred descriptors edges files handler names overflow
+    polls raw_poll setup threads timeouts
 }
 
 #[test]

@@ -62,6 +62,13 @@ impl Readiness {
         Some(should)
     }
 
+    /// Under the lock, where nothing has to change: is the descriptor to be made readable once more
+    /// for each completion? Who watches for ever may be woken by edges only (epoll(7), `EPOLLET`).
+    #[inline]
+    pub fn repeats(&self) -> bool {
+        self.is_readable() && self.stays.load(Ordering::Relaxed)
+    }
+
     /// Right after the lock was given back: is it to be taken once more?
     #[inline]
     pub fn has_missed(&self, has: impl FnOnce() -> bool) -> bool {
@@ -115,8 +122,11 @@ mod tests {
         let readiness = Readiness::new();
         assert!(readiness.watch_for_ever());
         assert!(!readiness.watch_for_ever());
+        assert!(!readiness.repeats());
         assert_eq!(readiness.settle(true), Some(true));
+        assert!(readiness.repeats());
         assert_eq!(readiness.settle(false), Some(false));
+        assert!(!readiness.repeats());
     }
 }
 

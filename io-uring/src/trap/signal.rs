@@ -41,8 +41,8 @@ struct Info {
 /// The code of a signal that a filter has sent.
 const SYS_SECCOMP: c_int = 1;
 
-/// What the program has set for SIGSYS, once that is this library's; null before. Never freed, since
-/// a handler may be reading it.
+/// What the program has set for SIGSYS, once that is this library's; null before. Never freed: a
+/// handler may be reading it.
 static PROGRAMS: AtomicPtr<libc::sigaction> = AtomicPtr::new(null_mut());
 
 type Handler = unsafe extern "C" fn(c_int, *mut Info, *mut c_void);
