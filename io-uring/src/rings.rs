@@ -240,7 +240,7 @@ fn freshen_all() {
 }
 
 /// The program is about to close descriptors, or has others take their places.
-pub(crate) fn before_close(fds: &RangeInclusive<i32>, _: Ends) {
+pub(crate) fn before_close(fds: &RangeInclusive<i32>, ends: Ends) {
     let Some(rings) = rings() else { return };
     if front::is_borrowed() {
         // A child of vfork(2) closes its own.
@@ -260,7 +260,8 @@ pub(crate) fn before_close(fds: &RangeInclusive<i32>, _: Ends) {
         fd += 1;
     }
     service::before_close(fds);
-    rings.table.each(|ring| ring.instance.before_close_range(fds));
+    let gone = ends == Ends::Closed;
+    rings.table.each(|ring| ring.instance.before_close_range(fds, gone));
     front::forget_descriptors(fds);
 }
 

@@ -206,7 +206,7 @@ pub(crate) fn before_close(fds: &RangeInclusive<i32>, ends: Ends) {
         return;
     }
     let tell = |context: &AioContext| {
-        context.instance.before_close_range(fds);
+        context.instance.before_close_range(fds, ends == Ends::Closed);
         context.forget_eventfd(fds);
     };
     match users {

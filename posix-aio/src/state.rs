@@ -320,9 +320,9 @@ pub(crate) fn cancels() -> usize {
 }
 
 /// The program is about to close descriptors: see [`Instance::before_close_range`].
-pub(crate) fn before_close(fds: &RangeInclusive<i32>, _: front::Ends) {
+pub(crate) fn before_close(fds: &RangeInclusive<i32>, ends: front::Ends) {
     if let Some(process) = current() {
-        process.instance.before_close_range(fds);
+        process.instance.before_close_range(fds, ends == front::Ends::Closed);
         front::forget_descriptors(fds);
     }
 }

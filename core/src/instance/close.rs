@@ -18,11 +18,13 @@ impl Instance {
     /// gone, or another file under its number. Requests in the poller stay there, with the file,
     /// and so does an eventfd that requests are to count up.
     pub fn before_close(&self, fd: i32) {
-        self.before_close_range(&(fd..=fd));
+        self.before_close_range(&(fd..=fd), true);
     }
 
-    /// As [`Instance::before_close`], for a range of descriptors that begins at 0 or above.
-    pub fn before_close_range(&self, fds: &RangeInclusive<i32>) {
+    /// As [`Instance::before_close`], for a range of descriptors that begins at 0 or above. `gone`:
+    /// the numbers stand for no file then. Otherwise another one takes their place in the same
+    /// moment (dup2(2)).
+    pub fn before_close_range(&self, fds: &RangeInclusive<i32>, gone: bool) {
         let all = self.offer(u32::MAX, u32::MAX, true, false);
         let (mut naps, mut since) = (0, None);
         let mut needed = false;
@@ -35,7 +37,7 @@ impl Instance {
         self.board.keep_eventfds(fds);
         while self.is_usable() {
             let mut waiting = false;
-            self.threads.poller.keep_files(fds);
+            self.threads.poller.keep_files(fds, gone);
             self.withdraw(&Which::On(fds));
             self.board.free_slots().each_held(|index| {
                 let handing_over = || self.lanes.kernel.is_handing_over();

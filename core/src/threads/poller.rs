@@ -123,6 +123,12 @@ impl PollerState {
         self.waiting[..at].iter().any(|other| other.goes_with(&self.waiting[at]))
     }
 
+    /// Is it the oldest of a stream's reads, or writes? Not if the thread is trying that one.
+    fn is_first(&self, at: usize) -> bool {
+        let one = &self.waiting[at];
+        !self.is_behind(at) && !(one.transfer && self.served.contains(&(one.fd, one.events)))
+    }
+
     /// Where a new one is to stand.
     fn place_of(&self, new: &PolledRequest) -> usize {
         let mut others = self.waiting.iter().enumerate().filter(|(_, other)| other.goes_with(new));
@@ -303,12 +309,9 @@ impl Poller {
         let Some(at) = state.waiting.iter().position(found) else {
             return false;
         };
-        let (before, rest) = state.waiting.split_at(at);
-        if rest[0].passed_on != 0
-            || board.begins_streams_at_once()
-                && rest[0].transfer
-                && !before.iter().any(|other| other.goes_with(&rest[0]))
-                && !state.served.contains(&(rest[0].fd, rest[0].events))
+        let one = &state.waiting[at];
+        if one.passed_on != 0
+            || board.begins_streams_at_once() && one.transfer && state.is_first(at)
         {
             // aio_cancel(3): the first one is being executed, as the C library has it.
             return false;
@@ -323,35 +326,38 @@ impl Poller {
     }
 
     /// These descriptors are about to be closed: requests on the list get others of the same files.
-    pub(crate) fn keep_files(&self, fds: &RangeInclusive<RawFd>) {
+    /// `gone`: the numbers stand for no file then.
+    pub(crate) fn keep_files(&self, fds: &RangeInclusive<RawFd>, gone: bool) {
         let mut copies = Copies::default();
         let mut state = lock(&self.state);
-        let waiting = &state.waiting;
-        // As with the C library's aio: what is not the first of its stream finds the number closed.
-        let is_first = |at: usize| !waiting[..at].iter().any(|other| other.goes_with(&waiting[at]));
-        let keeps = |&at: &usize| {
-            let holds_first = waiting[at].owner.board().begins_streams_at_once();
-            fds.contains(&waiting[at].fd) && (!holds_first || is_first(at))
+        let of_numbers = |&at: &usize| fds.contains(&state.waiting[at].fd);
+        let is_kept = |at: usize| {
+            let holds_first = state.waiting[at].owner.board().begins_streams_at_once();
+            (at, !holds_first || state.is_first(at))
         };
-        let kept: Vec<usize> = (0..waiting.len()).filter(keeps).collect();
-        for at in kept {
+        let found = (0..state.waiting.len()).filter(of_numbers).map(is_kept);
+        let found: Vec<(usize, bool)> = found.collect();
+        for &(at, is_kept) in &found {
             let waiting = &mut state.waiting[at];
-            // Where there is no descriptor to be had, it finds its own closed.
-            let Some(copy) = copies.of(waiting.fd) else { continue };
-            if waiting.passed_on != 0 {
-                // A worker's: only its place goes with the others.
-                (waiting.fd, waiting.kept) = (copy.fd(), Some(copy));
+            // As with the C library's aio: what is not the first of its stream finds no file. That is not
+            // left to the number, which the next file to be opened in the process gets.
+            let copy = if is_kept { copies.of(waiting.fd) } else { None };
+            let Some(fd) = copy.as_ref().map(|copy| copy.fd()).or(gone.then_some(-1)) else {
                 continue;
+            };
+            // A worker's has only its place here, for the others.
+            if waiting.passed_on == 0 {
+                // SAFETY: on the list, whose lock is held, so it is ours alone.
+                let mut request = unsafe { waiting.owner.board().in_hand(waiting.slot) };
+                request.slot().moved_to(fd);
+                request.sqe.fd = fd;
+                request.into_index();
+                waiting.watched = false;
+                waiting.tried &= fd >= 0;
             }
-            // SAFETY: on the list, whose lock is held, so it is ours alone.
-            let mut request = unsafe { waiting.owner.board().in_hand(waiting.slot) };
-            request.slot().moved_to(copy.fd());
-            request.sqe.fd = copy.fd();
-            request.into_index();
-            (waiting.fd, waiting.watched) = (copy.fd(), false);
-            waiting.kept = Some(copy);
+            (waiting.fd, waiting.kept) = (fd, copy);
         }
-        if copies.into_all().next().is_some() {
+        if !found.is_empty() {
             // What the thread finds under the old numbers belongs to nobody on the list any more.
             sys::eventfd_add(state.eventfd, 1);
         }

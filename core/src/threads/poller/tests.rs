@@ -14,8 +14,7 @@ use crate::sync::lock;
 use crate::{Context, EngineKind, Sqe};
 use std::io::Write as _;
 use std::os::fd::{AsRawFd as _, RawFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// A read that was submitted as one of a file, and that a thread has started.
@@ -75,53 +74,113 @@ fn reads_that_turn_out_to_be_of_a_pipe_in_the_wrong_order_are_done_in_that_of_su
     }
 }
 
-/// Counts completions.
+/// Keeps the results.
 #[derive(Debug)]
-struct Count(Arc<AtomicUsize>);
+struct Results(Arc<Mutex<Vec<i64>>>);
 
-impl Sink for Count {
-    fn complete(&self, _: &IoEvent) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+impl Sink for Results {
+    fn complete(&self, event: &IoEvent) {
+        lock(&self.0).push(event.res);
     }
 
     fn released(&self) {}
 }
 
+/// A context whose poller has no thread: this one does what that does.
+fn without_thread() -> (Arc<Instance>, Arc<Mutex<Vec<i64>>>) {
+    let results = Arc::default();
+    let sink = Box::new(Results(Arc::clone(&results)));
+    let instance = Instance::with_sink(&Context::builder().entries(4), sink).unwrap();
+    instance.leave_alone();
+    let eventfd = own::eventfd() as RawFd;
+    let mut state = lock(&instance.poller().state);
+    (state.alive, state.eventfd) = (true, eventfd);
+    drop(state);
+    (instance, results)
+}
+
+/// Submits two reads of a byte each.
+fn submit_two(instance: &Arc<Instance>, fd: RawFd, buffers: &mut [[u8; 1]; 2]) {
+    let [first, second] = buffers.each_mut();
+    let reads = [first, second].map(|buffer| Sqe::read(fd, &mut buffer[..], 0));
+    let entries = reads.map(|sqe| Entry { sqe, data: 0, notify: -1 });
+    // SAFETY: the buffers outlive the requests, which end in each test.
+    assert_eq!(unsafe { instance.submit(&entries) }.accepted, 2);
+}
+
+/// What the thread takes off its list now.
+fn take(poller: &Poller) -> Vec<(super::PolledRequest, i16)> {
+    lock(&poller.state).take_ready(&[])
+}
+
+fn serve(poller: &Poller, ready: Vec<(super::PolledRequest, i16)>) {
+    for (waiting, revents) in ready {
+        let served = (waiting.fd, waiting.events);
+        poller.serve(waiting, revents);
+        lock(&poller.state).served.retain(|&one| one != served);
+    }
+}
+
+/// As if poll(2) had said that all are ready.
+fn all_are_ready(poller: &Poller) {
+    lock(&poller.state).waiting.iter_mut().for_each(|one| one.tried = false);
+}
+
 #[test]
 fn the_first_of_a_stream_is_never_cancelled_and_those_behind_it_always_are() {
-    let builder = Context::builder().entries(4);
-    let count = Arc::new(AtomicUsize::new(0));
-    let instance = Instance::with_sink(&builder, Box::new(Count(Arc::clone(&count)))).unwrap();
+    let (instance, results) = without_thread();
+    let poller = instance.poller();
     let (reader, mut writer) = std::io::pipe().unwrap();
     let (fd, mut buffers) = (reader.as_raw_fd(), [[0u8; 1]; 2]);
-    instance.leave_alone();
-    let poller = instance.poller();
-    // As if the thread were there: this one does what it does.
-    let eventfd = own::eventfd() as RawFd;
-    (lock(&poller.state).alive, lock(&poller.state).eventfd) = (true, eventfd);
-    let serve = || {
-        let ready = lock(&poller.state).take_ready(&[]);
-        assert_eq!(ready.len(), 1, "the first one");
-        ready.into_iter().for_each(|(waiting, revents)| poller.serve(waiting, revents));
-    };
-    for round in 1..=2 {
-        let [first, second] = buffers.each_mut();
-        let reads = [first, second].map(|buffer| Sqe::read(fd, &mut buffer[..], 0));
-        let entries = reads.map(|sqe| Entry { sqe, data: 0, notify: -1 });
-        // SAFETY: the buffers outlive the requests, which end below.
-        assert_eq!(unsafe { instance.submit(&entries) }.accepted, 2);
-        if round == 2 {
+    for round in 0..2 {
+        submit_two(&instance, fd, &mut buffers);
+        if round == 1 {
             // The thread has tried the first one, and has done nothing else since.
-            serve();
+            for (waiting, revents) in take(poller) {
+                poller.serve(waiting, revents);
+            }
         }
         let found = instance.cancel_all_on(fd);
         assert_eq!((found.canceled, found.running), (1, 1), "round {round}");
         writer.write_all(b"x").unwrap();
-        lock(&poller.state).waiting.iter_mut().for_each(|one| one.tried = false);
-        serve();
-        assert_eq!(count.load(Ordering::Relaxed), 2 * round);
-        lock(&poller.state).served.clear();
+        all_are_ready(poller);
+        serve(poller, take(poller));
+        assert_eq!(std::mem::take(&mut *lock(&results)), [-i64::from(libc::ECANCELED), 1]);
     }
-    own::close(eventfd);
     instance.close();
+    own::close(lock(&poller.state).eventfd);
+}
+
+#[test]
+fn of_a_closed_stream_the_first_has_its_file_and_the_second_none_whatever_has_its_number() {
+    for is_tried_meanwhile in [false, true] {
+        let (instance, results) = without_thread();
+        let poller = instance.poller();
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let (fd, mut buffers) = (reader.as_raw_fd(), [[0u8; 1]; 2]);
+        submit_two(&instance, fd, &mut buffers);
+        let tried = take(poller);
+        if is_tried_meanwhile {
+            // The second one is not the first because that is off the list.
+            poller.keep_files(&(fd..=fd), true);
+        }
+        serve(poller, tried);
+        instance.before_close(fd);
+        // Something that never becomes readable has the number now.
+        let other = own::eventfd() as RawFd;
+        // SAFETY: two descriptors, of which the second one is replaced.
+        assert_eq!(unsafe { libc::dup2(other, fd) }, fd);
+        // The first one has nothing to read yet.
+        serve(poller, take(poller));
+        let bad = -i64::from(libc::EBADF);
+        assert_eq!(*lock(&results), [bad], "tried meanwhile: {is_tried_meanwhile}");
+        writer.write_all(b"xy").unwrap();
+        all_are_ready(poller);
+        serve(poller, take(poller));
+        assert_eq!(*lock(&results), [bad, 1]);
+        assert_eq!(buffers, [*b"x", [0]]);
+        instance.close();
+        own::close(other);
+        own::close(lock(&poller.state).eventfd);
+    }
 }
