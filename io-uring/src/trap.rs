@@ -12,7 +12,6 @@ pub(crate) use self::signal::mask_of_wait;
 
 use std::ops::Range;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use uringlet::front;
 use uringlet::front::env::{self, Trap};
@@ -21,10 +20,8 @@ use crate::sites;
 
 uringlet::at_load!(at_load);
 
-/// Text whose calls come as signals: where each begins and ends. Only the first `COUNT` are there.
-static COVERED: [[AtomicUsize; 2]; 32] = [const { [const { AtomicUsize::new(0) }; 2] }; 32];
-static COUNT: AtomicUsize = AtomicUsize::new(0);
-static LOCK: Mutex<()> = Mutex::new(());
+/// Text whose calls come as signals.
+static COVERED: Mutex<Vec<Range<usize>>> = Mutex::new(Vec::new());
 
 /// Before the program begins, it has one thread, and no ring.
 extern "C" fn at_load() {
@@ -51,25 +48,16 @@ pub(crate) fn covers(text: &Range<usize>, makes_calls: bool, is_program: bool) -
     if !wanted {
         return false;
     }
-    let _alone = front::lock(&LOCK);
-    if covered().any(|known| known == *text) {
+    let mut covered = front::lock(&COVERED);
+    if covered.contains(text) {
         return true;
     }
-    let count = COUNT.load(Ordering::Relaxed);
     // The handler comes first: a signal without one ends the process.
-    let Some([begin, end]) = COVERED.get(count).filter(|_| signal::handle()) else { return false };
-    let is_covered = filter::install(text);
+    let is_covered = signal::handle() && filter::install(text);
     if is_covered {
-        begin.store(text.start, Ordering::Relaxed);
-        end.store(text.end, Ordering::Relaxed);
-        COUNT.store(count + 1, Ordering::Release);
+        covered.push(text.clone());
     }
     is_covered
-}
-
-fn covered() -> impl Iterator<Item = Range<usize>> {
-    let known = COVERED.iter().take(COUNT.load(Ordering::Acquire));
-    known.map(|[begin, end]| begin.load(Ordering::Relaxed)..end.load(Ordering::Relaxed))
 }
 
 /// The calls that come as signals, by their numbers.

@@ -339,8 +339,8 @@ impl Poller {
         let found: Vec<(usize, bool)> = found.collect();
         for &(at, is_kept) in &found {
             let waiting = &mut state.waiting[at];
-            // As with the C library's aio: what is not the first of its stream finds no file. That is not
-            // left to the number, which the next file to be opened in the process gets.
+            // As with the C library's aio: what is not the first of its stream finds no file. That
+            // is not left to the number, which the next file to be opened in the process gets.
             let copy = if is_kept { copies.of(waiting.fd) } else { None };
             let Some(fd) = copy.as_ref().map(|copy| copy.fd()).or(gone.then_some(-1)) else {
                 continue;
