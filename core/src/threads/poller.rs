@@ -126,7 +126,8 @@ impl PollerState {
     /// Is it the oldest of a stream's reads, or writes? Not if the thread is trying that one.
     fn is_first(&self, at: usize) -> bool {
         let one = &self.waiting[at];
-        !self.is_behind(at) && !(one.transfer && self.served.contains(&(one.fd, one.events)))
+        let is_tried = one.transfer && self.served.contains(&(one.fd, one.events));
+        !is_tried && !self.is_behind(at)
     }
 
     /// Where a new one is to stand.
