@@ -61,7 +61,7 @@ unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_
     }
     // SAFETY: as many headers.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
-    if headers.iter().any(|header| is_note_of_ours(info.dlpi_addr as usize, header)) {
+    if has_note_of_ours(info.dlpi_addr as usize, headers) {
         return 0;
     }
     let executable = headers.iter().filter(|header| {
@@ -88,14 +88,23 @@ unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_
     0
 }
 
-/// Is it the note of a drop-in (`front/note.rs`), whose calls are for its own descriptors?
-fn is_note_of_ours(base: usize, header: &libc::Elf64_Phdr) -> bool {
-    let at = base.wrapping_add(header.p_vaddr as usize) as *const u8;
-    header.p_type == libc::PT_NOTE && {
-        // SAFETY: a segment that is loaded and can be read.
-        let notes = unsafe { std::slice::from_raw_parts(at, header.p_memsz as usize) };
+/// Has it the note of a drop-in (`front/note.rs`), whose calls are for its own descriptors?
+fn has_note_of_ours(base: usize, headers: &[libc::Elf64_Phdr]) -> bool {
+    let is_loaded = |note: &libc::Elf64_Phdr| {
+        let end = note.p_vaddr.saturating_add(note.p_memsz);
+        headers.iter().any(|header| {
+            header.p_type == libc::PT_LOAD
+                && header.p_flags & libc::PF_R != 0
+                && header.p_vaddr <= note.p_vaddr
+                && end <= header.p_vaddr + header.p_filesz
+        })
+    };
+    headers.iter().filter(|note| note.p_type == libc::PT_NOTE && is_loaded(note)).any(|note| {
+        let at = base.wrapping_add(note.p_vaddr as usize) as *const u8;
+        // SAFETY: inside a segment that is loaded and can be read.
+        let notes = unsafe { std::slice::from_raw_parts(at, note.p_memsz as usize) };
         notes.windows(OWNER.len()).any(|name| name == OWNER)
-    }
+    })
 }
 
 /// What is found in text.

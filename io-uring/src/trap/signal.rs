@@ -84,6 +84,7 @@ pub(super) fn handle() -> bool {
     set_programs(old);
     // SAFETY: whole, and no place for the old one.
     if unsafe { next_sigaction(libc::SIGSYS, &raw const action, null_mut()) } != 0 {
+        PROGRAMS.store(null_mut(), Ordering::Release);
         return false;
     }
     // SAFETY: a set, and no place for the old one.
