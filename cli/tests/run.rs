@@ -292,7 +292,8 @@ fn the_environment_is_printed_for_services_and_shells() {
     };
     let lines = format!(
         "Environment=\"LD_PRELOAD={libaio}:{posix_aio}:{io_uring}\"\n\
-         Environment=\"URINGLET_ENGINE=auto\"\n"
+         Environment=\"URINGLET_ENGINE=auto\"\n\
+         Environment=\"URINGLET_TRAP=auto\"\n"
     );
     run(&["--print-env"]).success().stdout(lines);
     let shell = ["--print-env=shell", "--only", "libaio", "--engine", "workers", "--observe"];

@@ -82,6 +82,9 @@ impl Running {
             .spawn()
             .unwrap();
         let fio = line(&mut run).parse().expect("the shell says fio's process id");
+        // Before it lays its files out, a signal ends it without a report.
+        let laid_out = || folder.path().join("job.0.0").exists().then_some(());
+        wait_for("fio's first file", laid_out);
         Self { folder, run, fio }
     }
 

@@ -14,14 +14,14 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 pub use self::entry::Pinned;
-use self::entry::{Pin, TableEntry, is_pinned};
+use self::entry::{OTHER, Pin, TableEntry, is_pinned};
 pub use self::hazard::{Look, prepare_readers};
 use crate::reserve::has_memory;
 use crate::sync::{Patience, lock};
 use crate::sys::Mapping;
 
 /// Bytes per entry: memory is handed out in pages, of the largest size that kernels have.
-pub const PAGE: usize = if cfg!(target_arch = "aarch64") { 65_536 } else { 4096 };
+pub const PAGE: usize = OTHER;
 
 /// Pages reserved, powers of two, largest first: address space can be limited (RLIMIT_AS).
 const PAGES: [usize; 3] = [1 << 16, 1 << 14, 1 << 11];

@@ -154,7 +154,12 @@ fn serve(command: &mut Command, arguments: &Arguments) -> Result<Vec<PathBuf>> {
         DropIn::ALL.into_iter().filter(|&one| arguments.only.is_none_or(|only| only == one));
     let libraries = served.map(library::find).collect::<Result<Vec<_>>>()?;
     preload(command, &libraries, &arguments.engine);
-    command.env(TRAP, &arguments.trap).env(IO_URING, &arguments.io_uring);
+    if arguments.only.is_none_or(|only| only == DropIn::IoUring) {
+        command.env(TRAP, &arguments.trap);
+        if arguments.io_uring != "always" {
+            command.env(IO_URING, &arguments.io_uring);
+        }
+    }
     if arguments.engine == EngineKind::Null.name() {
         session::tell("uringlet run: --engine null moves no data");
         command.env(NULL_MEANT, "1");

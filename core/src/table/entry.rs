@@ -6,7 +6,7 @@ use std::ops::Deref;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 /// A handle that differs in this bit leads to another entry.
-pub(super) const OTHER: usize = super::PAGE;
+pub(super) const OTHER: usize = if cfg!(target_arch = "aarch64") { 65_536 } else { 4096 };
 
 /// An entry: a value and the handle that it is to be found under, or nothing.
 #[derive(Debug)]
