@@ -507,6 +507,15 @@ impl Board {
         }
     }
 
+    /// Forgets the numbers of cancelled requests that are in front of a queue. Nothing else moves,
+    /// so that other threads may take from the queue meanwhile.
+    pub(crate) fn purge_front(&self, queue: &IndexRing) {
+        while let Some(index) = queue.pop_if(|index| self.slot(index).is_canceled()) {
+            // SAFETY: popped just now.
+            drop(self.start(unsafe { self.popped(index) }));
+        }
+    }
+
     /// Forgets the numbers of cancelled requests in a queue; the others keep their order, unless
     /// other threads push meanwhile.
     pub(crate) fn purge(&self, queue: &IndexRing) {

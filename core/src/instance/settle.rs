@@ -247,6 +247,27 @@ mod tests {
     }
 
     #[test]
+    fn what_was_cancelled_behind_a_holder_that_is_away_holds_no_room() {
+        let (instance, file) = instance();
+        let most = instance.room() as u32;
+        for _ in 0..100 {
+            // As a thread that is preempted: the baton is not given back.
+            instance.lanes().inline.take_baton();
+            (0..most).for_each(|_| submit(&instance, &file));
+            let canceled = instance.cancel_all_on(file.as_raw_fd()).canceled;
+            while instance.available() < most {
+                poll(&instance);
+            }
+            assert_eq!(instance.reap(most, |_| ()), most);
+            (0..most).for_each(|_| submit(&instance, &file));
+            while instance.available() < most {
+                poll(&instance);
+            }
+            assert_eq!(reap(&instance), most, "{canceled} were cancelled");
+        }
+    }
+
+    #[test]
     fn of_two_threads_in_a_context_each_sees_its_own() {
         let (instance, file) = instance();
         let other = tempfile::tempfile().unwrap();

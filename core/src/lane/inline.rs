@@ -526,14 +526,14 @@ impl Lane for InlineLane {
                     if !self.baton.leave(turn) {
                         self.one_loser_less(board, true);
                     }
+                } else {
+                    // A holder may be preempted, or sleep, in one request for longer than a
+                    // submitter waits.
+                    board.purge_front(&self.queue);
                 }
-                // Here the order stays as it is: only what is in front goes.
                 if let Some(turn) = self.order.take() {
-                    let canceled = |slot| board.slot(slot).is_canceled();
-                    while let Some(slot) = self.ordered.pop_if(canceled) {
-                        // SAFETY: popped just now.
-                        drop(board.start(unsafe { board.popped(slot) }));
-                    }
+                    // Here the order stays as it is.
+                    board.purge_front(&self.ordered);
                     self.order.leave(turn);
                 }
             }
