@@ -8,6 +8,9 @@
 # the seconds for each test (60). The native results are kept in the folder and asked for again only
 # if NATIVE=1. Exits with 1 if a test fails that passes natively and is not excepted.
 #
+# ENGINE says with which engine (auto without it), and FORBID in which sandbox of `uringlet run
+# --forbid` ours runs (none without it). The command has to be built then, too.
+#
 # For ours, the tests' own system calls go through the C library's syscall(), as liburing has it on
 # processors that it does not know: with instructions of their own they would not be seen, and be
 # left to the kernel.
@@ -23,6 +26,12 @@ limit="${LIMIT:-60}"
 folder="${FOLDER:-$target/liburing-suite}"
 library="$target/$profile/liburing.so"
 [[ -f "$library" ]] || die "$library is not there: cargo build -p uringlet-io-uring"
+runner=()
+if [[ -n "${FORBID-}" ]]; then
+    command="$target/$profile/uringlet"
+    [[ -x "$command" ]] || die "$command is not there: cargo build"
+    runner=("$command" run --forbid "$FORBID" --)
+fi
 mkdir -p -- "$folder"
 folder="$(cd -- "$folder" && pwd)"
 
@@ -128,7 +137,13 @@ for name in "${chosen[@]}"; do
     kept="$folder/native/$name.result"
     [[ -s "$kept" && -z "${NATIVE-}" ]] || run_test "$folder/native" "$name" >"$kept"
     read -r native native_time <"$kept"
-    environment=("LD_LIBRARY_PATH=$folder/lib" "LD_PRELOAD=$folder/lib/liburing.so.2")
+    environment=("LD_LIBRARY_PATH=$folder/lib" "URINGLET_ENGINE=${ENGINE:-auto}")
+    if ((${#runner[@]})); then
+        # It preloads the drop-in that it carries.
+        environment+=("${runner[@]}")
+    else
+        environment+=("LD_PRELOAD=$folder/lib/liburing.so.2")
+    fi
     read -r ours ours_time < <(run_test "$folder/ours" "$name")
     reason=
     case "$native/$ours" in

@@ -18,6 +18,6 @@ export RUSTFLAGS="${RUSTFLAGS:-} --cfg loom"
 export CARGO_TARGET_DIR="$target/loom"
 log="$(mktemp)"
 trap 'rm -f -- "$log"' EXIT
-cargo test --release -p uringlet --lib loom | tee -- "$log"
+cargo test --release -p uringlet -p uringlet-io-uring --lib loom | tee -- "$log"
 # A filter that matches nothing passes as well.
 grep -q '^test result: ok\. [1-9]' "$log" || die "no loom model has run"

@@ -4,32 +4,63 @@
 //! The functions carry a leading underscore here; `build.rs` has the linker make the real names
 //! and versions. README.md in this crate's folder lists the differences to the original.
 
+#![cfg_attr(loom, allow(dead_code))]
+
 mod abi;
+mod chains;
+mod completions;
+mod handover;
+mod sync;
+
+// Everything but the modelled protocols is left out of a loom build.
+#[cfg(not(loom))]
 mod calls;
+#[cfg(not(loom))]
 mod door;
+#[cfg(not(loom))]
 mod enter;
+#[cfg(not(loom))]
 mod files;
+#[cfg(not(loom))]
 mod liburing;
+#[cfg(not(loom))]
 mod memory;
+#[cfg(not(loom))]
 mod prepare;
+#[cfg(not(loom))]
 mod register;
+#[cfg(not(loom))]
 mod restrict;
+#[cfg(not(loom))]
 mod rights;
+#[cfg(not(loom))]
 mod ring;
+#[cfg(not(loom))]
 mod rings;
+#[cfg(not(loom))]
 mod service;
+#[cfg(not(loom))]
 mod setup;
+#[cfg(not(loom))]
 mod sites;
+#[cfg(not(loom))]
 mod sys;
+#[cfg(not(loom))]
 mod syscall;
+#[cfg(not(loom))]
 mod trap;
+#[cfg(not(loom))]
 mod user;
 
+#[cfg(not(loom))]
 use uringlet::front;
 
 /// In somebody else's process, it must not be this library that ends it for want of memory.
+#[cfg(not(loom))]
 #[global_allocator]
 static MEMORY: front::Reserve = front::Reserve::new();
 
+#[cfg(not(loom))]
 uringlet::at_load!(front::env::read);
+#[cfg(not(loom))]
 uringlet::note!();

@@ -7,8 +7,9 @@ use uringlet::front::{CALL, OwnDescriptor};
 
 use crate::abi::{self, Timespec, cancel, iosqe, op, poll, timeout};
 use crate::calls::{self, Call};
+use crate::chains::NONE;
 use crate::files::File;
-use crate::ring::{CancelJob, Locked, NONE, Request, Stage, Timing};
+use crate::ring::{CancelJob, Locked, Request, Stage, Timing};
 use crate::service::{self, Watch};
 use crate::{rights, rings, sys, user};
 

@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ptr::null;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 
 use uringlet::Sqe;
@@ -17,14 +17,14 @@ use uringlet::front::{
 
 use crate::abi::{self, Cqe, iosqe, op, setup, sq};
 use crate::calls::Call;
+use crate::chains::{Chains, Links, NONE};
+use crate::completions::{Completions, Counts, Queue};
 use crate::files::{Buffer, File, Slots};
+use crate::handover::Handover;
 use crate::memory::{Memory, Word};
 use crate::prepare::Plan;
 use crate::restrict::Restrictions;
 use crate::{service, sys};
-
-/// No request.
-pub(crate) const NONE: u32 = u32::MAX;
 
 /// Rings whose descriptor is readable.
 static ARMED: AtomicUsize = AtomicUsize::new(0);
@@ -161,11 +161,36 @@ impl Request {
     }
 }
 
-/// A chain that waits for earlier ones.
-#[derive(Clone, Copy, Debug)]
-struct Held {
-    head: u32,
-    drains: bool,
+impl Links for Vec<Request> {
+    fn next(&self, at: u32) -> u32 {
+        self[at as usize].next
+    }
+
+    fn set_next(&mut self, at: u32, next: u32) {
+        self[at as usize].next = next;
+    }
+
+    fn drains(&self, at: u32) -> bool {
+        self[at as usize].flags & iosqe::DRAIN != 0
+    }
+
+    fn set_drains(&mut self, at: u32) {
+        self[at as usize].flags |= iosqe::DRAIN;
+    }
+}
+
+impl Queue for Memory {
+    fn head(&self) -> u32 {
+        self.word(Word::CqHead).load(Ordering::Acquire)
+    }
+
+    fn write(&self, place: u32, cqe: &Cqe) {
+        self.write_cqe(place, cqe);
+    }
+
+    fn publish(&self, tail: u32) {
+        self.word(Word::CqTail).store(tail, Ordering::Release);
+    }
 }
 
 /// A cancel that concerns requests which are with the engine.
@@ -199,27 +224,15 @@ pub(crate) struct State {
     requests: Vec<Request>,
     free: Vec<u32>,
     sq_head: u32,
-    cq_tail: u32,
-    /// As it was when the descriptor has last said what is true.
+    completions: Completions,
+    /// The tail as it was when the descriptor has last said what is true.
     told_tail: u32,
-    /// Completions that the ring had no room for.
-    backlog: VecDeque<Cqe>,
-    /// Completions that the owner has not come for (DEFER_TASKRUN).
-    deferred: VecDeque<Cqe>,
     /// Completions posted, without those of timeouts.
     posted: u32,
     /// Timeouts that also count.
     pub(crate) counting: Vec<u32>,
-    link_head: u32,
-    link_tail: u32,
-    drain_next: bool,
-    held: VecDeque<Held>,
-    /// Requests that were started, with all of their chains.
-    running: u32,
-    /// A drained chain was started: later ones wait until it is over.
-    barrier: bool,
+    chains: Chains,
     ready: VecDeque<u32>,
-    starts: VecDeque<u32>,
     pub(crate) jobs: Vec<CancelJob>,
     pub(crate) files: Option<Slots<File>>,
     pub(crate) buffers: Option<Slots<Buffer>>,
@@ -247,14 +260,10 @@ pub(crate) struct Core {
     pub(crate) owner: AtomicI32,
     pub(crate) disabled: AtomicBool,
     state: Mutex<State>,
-    /// The tail as it is, whatever the program writes there.
-    tail: AtomicU32,
-    /// Completions that are not in the ring yet.
-    extra: AtomicU32,
+    counts: Counts,
     /// Completions of timeouts: any of them ends every wait.
     pub(crate) timeouts: AtomicU32,
-    ready: AtomicUsize,
-    passing: AtomicBool,
+    handover: Handover,
     /// The program is told of completions, and may not come to wait.
     pub(crate) told: AtomicBool,
     pub(crate) closing: AtomicBool,
@@ -297,8 +306,8 @@ impl Sink for Deliver {
     }
 
     fn released(&self) {
-        fence(Ordering::SeqCst);
-        self.0.pass_on();
+        let core = &self.0;
+        core.handover.run_in_new_room(|| core.pass_on_now(), || core.engine_has_room());
     }
 
     fn begins_streams_at_once(&self) -> bool {
@@ -321,20 +330,12 @@ impl Core {
             requests: Vec::new(),
             free: Vec::new(),
             sq_head: 0,
-            cq_tail: 0,
+            completions: Completions::new(),
             told_tail: 0,
-            backlog: VecDeque::new(),
-            deferred: VecDeque::new(),
             posted: 0,
             counting: Vec::new(),
-            link_head: NONE,
-            link_tail: NONE,
-            drain_next: false,
-            held: VecDeque::new(),
-            running: 0,
-            barrier: false,
+            chains: Chains::new(),
             ready: VecDeque::new(),
-            starts: VecDeque::new(),
             jobs: Vec::new(),
             files: None,
             buffers: None,
@@ -356,11 +357,9 @@ impl Core {
             owner: AtomicI32::new(owner),
             disabled: AtomicBool::new(params.flags & setup::R_DISABLED != 0),
             state: Mutex::new(state),
-            tail: AtomicU32::new(0),
-            extra: AtomicU32::new(0),
+            counts: Counts::new(params.cq_entries),
             timeouts: AtomicU32::new(0),
-            ready: AtomicUsize::new(0),
-            passing: AtomicBool::new(false),
+            handover: Handover::new(),
             told: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             instance: OnceLock::new(),
@@ -414,20 +413,14 @@ impl Core {
         std::ptr::eq(ENTERED.get(), self)
     }
 
-    /// Completions that are in the ring.
-    pub(crate) fn in_ring(&self) -> u32 {
-        let head = self.memory.word(Word::CqHead).load(Ordering::Acquire);
-        self.tail.load(Ordering::Acquire).wrapping_sub(head).min(self.cq_entries)
-    }
-
     /// Completions that there are, in the ring or not.
     pub(crate) fn completions(&self) -> u32 {
-        self.in_ring().saturating_add(self.extra.load(Ordering::Acquire))
+        self.counts.all(&self.memory)
     }
 
     /// Are there completions that are not in the ring yet?
     pub(crate) fn has_more(&self) -> bool {
-        self.extra.load(Ordering::Acquire) > 0
+        self.counts.outside() > 0
     }
 
     /// The descriptor is readable, and should not be any more.
@@ -575,19 +568,14 @@ impl Core {
         }
     }
 
-    /// Hands requests to the engine that are ready, in their order: one thread at a time.
+    /// Hands requests to the engine that are ready, in their order.
     pub(crate) fn pass_on(self: &Arc<Self>) {
-        while self.ready.load(Ordering::SeqCst) > 0 && !self.passing.swap(true, Ordering::SeqCst) {
-            let passed = self.pass_on_now();
-            self.passing.store(false, Ordering::SeqCst);
-            if !passed {
-                fence(Ordering::SeqCst);
-                let instance = self.instance.get().and_then(Weak::upgrade);
-                if !instance.is_some_and(|instance| instance.has_room()) {
-                    return;
-                }
-            }
-        }
+        self.handover.run(|| self.pass_on_now(), || self.engine_has_room());
+    }
+
+    fn engine_has_room(&self) -> bool {
+        let instance = self.instance.get().and_then(Weak::upgrade);
+        instance.is_some_and(|instance| instance.has_room())
     }
 
     /// False: there is no room for the next, or no engine.
@@ -614,7 +602,7 @@ impl Core {
             // SAFETY: the buffers are the request's by the contract of io_uring_enter(2); what else
             // it points to is kept in the request.
             let submitted = unsafe { instance.submit(&entries[..count]) };
-            self.ready.fetch_sub(submitted.accepted, Ordering::SeqCst);
+            self.handover.sub(submitted.accepted);
             if submitted.accepted == count {
                 continue;
             }
@@ -637,7 +625,7 @@ impl Core {
     fn refuse_ready(self: &Arc<Self>, errno: i32) {
         let mut locked = self.lock();
         while let Some(at) = locked.ready.pop_front() {
-            self.ready.fetch_sub(1, Ordering::SeqCst);
+            self.handover.sub(1);
             locked.finish(at, errno, 0);
         }
         let (jobs, _) = locked.leave();
@@ -682,13 +670,13 @@ impl Locked<'_> {
         let core = self.core;
         let change = core.readiness.settle(core.completions() > 0);
         let mut flags = 0;
-        if !self.state.backlog.is_empty() {
+        if self.state.completions.has_overflown() {
             flags |= sq::CQ_OVERFLOW;
         }
         // Where the program has not asked for it, it is what has newer libraries call at an empty
         // ring, so that its descriptor is cleared.
         let calls = if core.has(setup::TASKRUN_FLAG) {
-            !self.state.deferred.is_empty()
+            self.state.completions.has_deferred()
         } else {
             core.readiness.is_readable()
         };
@@ -697,7 +685,7 @@ impl Locked<'_> {
         }
         // First the flags: who is woken looks at them.
         core.show_flags(flags);
-        let tail = self.state.cq_tail;
+        let tail = self.state.completions.tail();
         let is_news = std::mem::replace(&mut self.state.told_tail, tail) != tail;
         match change {
             Some(true) => {
@@ -789,7 +777,7 @@ impl Locked<'_> {
     fn accept(&mut self, entry: &[u64; 8]) -> bool {
         let at = self.take();
         let refused = self.prepare(at, entry).err().unwrap_or(0);
-        let head = self.state.link_head;
+        let head = self.state.chains.head();
         let request = self.request(at);
         request.refused = refused;
         let links = request.flags & (iosqe::LINK | iosqe::HARDLINK) != 0;
@@ -801,22 +789,8 @@ impl Locked<'_> {
                 head.refused = -libc::ECANCELED;
             }
         }
-        if drains && head != NONE && refused == 0 {
-            // In the middle of a chain: the chain waits, and so does the next one.
-            self.request(head).flags |= iosqe::DRAIN;
-            self.state.drain_next = true;
-        }
-        if head == NONE {
-            if self.state.drain_next {
-                self.state.drain_next = false;
-                self.request(at).flags |= iosqe::DRAIN;
-            }
-            self.state.link_head = at;
-        } else {
-            let tail = self.state.link_tail;
-            self.request(tail).next = at;
-        }
-        self.state.link_tail = at;
+        let state = &mut *self.state;
+        state.chains.add(&mut state.requests, at, drains && refused == 0);
         if links {
             // Not even the failed one ends the batch.
             return true;
@@ -826,46 +800,16 @@ impl Locked<'_> {
     }
 
     fn end_chain(&mut self) {
-        let head = std::mem::replace(&mut self.state.link_head, NONE);
-        self.state.link_tail = NONE;
-        if head == NONE {
-            return;
-        }
-        let drains = self.request(head).flags & iosqe::DRAIN != 0;
-        let waits = drains && self.state.running > 0 || self.state.barrier;
-        if waits || !self.state.held.is_empty() {
-            self.state.held.push_back(Held { head, drains });
-            return;
-        }
-        self.start_chain(head, drains);
-    }
-
-    fn start_chain(&mut self, head: u32, drains: bool) {
-        self.state.barrier |= drains;
-        let mut at = head;
-        while at != NONE {
-            self.state.running += 1;
-            at = self.request(at).next;
-        }
-        self.state.starts.push_back(head);
+        let state = &mut *self.state;
+        state.chains.end(&state.requests);
     }
 
     /// Starts chains and links until nothing can be.
     fn start_all(&mut self) {
         loop {
-            if let Some(at) = self.state.starts.pop_front() {
-                self.start(at);
-                continue;
-            }
-            if self.state.barrier && self.state.running == 0 {
-                self.state.barrier = false;
-            }
-            let Some(&Held { head, drains }) = self.state.held.front() else { return };
-            if self.state.barrier || drains && self.state.running > 0 {
-                return;
-            }
-            self.state.held.pop_front();
-            self.start_chain(head, drains);
+            let state = &mut *self.state;
+            let Some(at) = state.chains.next_start(&state.requests) else { return };
+            self.start(at);
         }
     }
 
@@ -888,7 +832,7 @@ impl Locked<'_> {
             None => {
                 if self.request(at).stage == Stage::Ready {
                     self.state.ready.push_back(at);
-                    self.core.ready.fetch_add(1, Ordering::SeqCst);
+                    self.core.handover.add();
                 }
                 let next = self.request(at).next;
                 if next != NONE && self.request(next).opcode == op::LINK_TIMEOUT {
@@ -937,11 +881,8 @@ impl Locked<'_> {
         if next == NONE {
             return;
         }
-        if !breaks && self.request(next).refused == 0 {
-            return self.state.starts.push_back(next);
-        }
         if !breaks {
-            return self.state.starts.push_back(next);
+            return self.state.chains.go_on(next);
         }
         self.cancel_chain(next, quiet);
     }
@@ -978,7 +919,7 @@ impl Locked<'_> {
 
     /// The last request of the chain that is being assembled.
     pub(crate) fn chain_tail(&self) -> u32 {
-        if self.state.link_head == NONE { NONE } else { self.state.link_tail }
+        self.state.chains.tail()
     }
 
     /// Frees a request's place.
@@ -991,7 +932,7 @@ impl Locked<'_> {
                 let before = self.state.ready.len();
                 self.state.ready.retain(|&other| other != at);
                 if self.state.ready.len() < before {
-                    self.core.ready.fetch_sub(1, Ordering::SeqCst);
+                    self.core.handover.sub(1);
                 }
             }
             _ => {}
@@ -1009,7 +950,7 @@ impl Locked<'_> {
         (request.source, request.target_slot, request.submitter) = (None, None, 0);
         request.plan = Plan::Nop(0);
         self.state.free.push(at);
-        self.state.running = self.state.running.saturating_sub(1);
+        self.state.chains.ended();
     }
 
     /// Posts a completion.
@@ -1024,10 +965,9 @@ impl Locked<'_> {
             self.state.eventfd_due |= !only_async || !core.is_entered();
         }
         if core.has(setup::DEFER_TASKRUN) && !core.is_entered() {
-            self.state.deferred.push_back(cqe);
-            core.extra.fetch_add(1, Ordering::Release);
+            self.state.completions.defer(&core.counts, cqe);
         } else {
-            self.publish(cqe);
+            self.state.completions.add(&core.counts, &core.memory, cqe);
         }
         if of_timeout {
             core.timeouts.fetch_add(1, Ordering::Release);
@@ -1058,55 +998,20 @@ impl Locked<'_> {
         self.state.posted.wrapping_add(count)
     }
 
-    fn has_room(&self) -> bool {
-        self.state.backlog.is_empty() && self.core.in_ring() < self.core.cq_entries
-    }
-
     /// Can the ring take a completion that more will follow?
     pub(crate) fn can_go_on(&self) -> bool {
-        self.has_room()
-    }
-
-    fn publish(&mut self, cqe: Cqe) {
-        if !self.has_room() {
-            self.state.backlog.push_back(cqe);
-            self.core.extra.fetch_add(1, Ordering::Release);
-            return;
-        }
-        self.write(&cqe);
-    }
-
-    fn write(&mut self, cqe: &Cqe) {
-        let core = self.core;
-        core.memory.write_cqe(self.state.cq_tail, cqe);
-        self.state.cq_tail = self.state.cq_tail.wrapping_add(1);
-        core.memory.word(Word::CqTail).store(self.state.cq_tail, Ordering::Release);
-        core.tail.store(self.state.cq_tail, Ordering::Release);
+        self.state.completions.has_room(&self.core.counts, &self.core.memory)
     }
 
     /// Moves into the ring what waits for that, as far as there is room.
     pub(crate) fn flush(&mut self) {
-        while self.core.in_ring() < self.core.cq_entries
-            && let Some(cqe) = self.state.backlog.pop_front()
-        {
-            self.write(&cqe);
-            self.core.extra.fetch_sub(1, Ordering::Release);
-        }
-        while let Some(cqe) = self.state.deferred.pop_front() {
-            if self.has_room() {
-                self.write(&cqe);
-                self.core.extra.fetch_sub(1, Ordering::Release);
-            } else {
-                // Already counted.
-                self.state.backlog.push_back(cqe);
-            }
-        }
+        self.state.completions.flush(&self.core.counts, &self.core.memory);
     }
 
     /// Closing: everything that waits in here ends. Gives the keys of what the engine has.
     pub(crate) fn cancel_everything(&mut self) -> Vec<u64> {
         self.end_chain();
-        while let Some(Held { head, .. }) = self.state.held.pop_front() {
+        while let Some(head) = self.state.chains.pop_held() {
             self.cancel_chain(head, true);
         }
         let live: Vec<(u32, Stage)> =
@@ -1125,7 +1030,7 @@ impl Locked<'_> {
                 _ => {}
             }
         }
-        self.state.starts.clear();
+        self.state.chains.forget_starts();
         keys
     }
 

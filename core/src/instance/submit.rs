@@ -2,6 +2,7 @@
 //! the router says which lane, and who is to come.
 #![allow(unsafe_code)]
 
+use std::array;
 use std::sync::atomic::{Ordering, fence};
 
 use super::{Instance, Transfer};
@@ -395,7 +396,8 @@ impl Instance {
         let board = &self.board;
         let moved = self.lanes.inline.left_to_queue(board);
         let kernel_executes = self.lanes.kernel.executes_what_is_cached();
-        let mut batches = [const { Batch::new() }; Route::Null as usize + 1];
+        // Made one by one: a constant array is written whole, with the slots that hold nothing yet.
+        let mut batches: [Batch; Route::Null as usize + 1] = array::from_fn(|_| Batch::new());
         let (mut notifies, mut expected) = (false, false);
         for &slot in slots {
             // SAFETY: filled by the submitter, which has not passed it on yet.

@@ -1,0 +1,293 @@
+//! Which requests may start: those of a chain one after the other (IOSQE_IO_LINK), and drained ones
+//! (IOSQE_IO_DRAIN) when everything before them has ended, with nothing after them before they have.
+//! io_uring_enter(2) has the rules. All of it is under the ring's lock.
+
+use std::collections::VecDeque;
+
+/// No request.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// A ring's requests, as far as chains concern them.
+pub(crate) trait Links {
+    /// The next of its chain, or [`NONE`].
+    fn next(&self, at: u32) -> u32;
+    fn set_next(&mut self, at: u32, next: u32);
+    /// Does the chain that begins with it wait for all earlier ones?
+    fn drains(&self, at: u32) -> bool;
+    fn set_drains(&mut self, at: u32);
+}
+
+/// A chain that waits for earlier ones.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    head: u32,
+    drains: bool,
+}
+
+/// The chains of a ring. A request that is linked to none is a chain of its own.
+#[derive(Debug)]
+pub(crate) struct Chains {
+    /// The first and the last request of the chain that is being assembled.
+    head: u32,
+    tail: u32,
+    /// The next chain drains, because the one before it has done so in its middle.
+    drain_next: bool,
+    held: VecDeque<Held>,
+    /// Requests of chains that were let through, and have not ended.
+    running: u32,
+    /// A drained chain was let through: later ones wait until it is over.
+    barrier: bool,
+    /// Requests to be started.
+    starts: VecDeque<u32>,
+}
+
+impl Chains {
+    pub(crate) fn new() -> Self {
+        Self {
+            head: NONE,
+            tail: NONE,
+            drain_next: false,
+            held: VecDeque::new(),
+            running: 0,
+            barrier: false,
+            starts: VecDeque::new(),
+        }
+    }
+
+    /// The first request of the chain that is being assembled, or [`NONE`].
+    pub(crate) fn head(&self) -> u32 {
+        self.head
+    }
+
+    /// The last one, or [`NONE`].
+    pub(crate) fn tail(&self) -> u32 {
+        self.tail
+    }
+
+    /// Adds a request to the chain that is being assembled. `drains`: the chain waits for earlier
+    /// ones, also if this is in its middle; then the next chain waits for it, too.
+    pub(crate) fn add(&mut self, requests: &mut impl Links, at: u32, drains: bool) {
+        if self.head == NONE {
+            if std::mem::take(&mut self.drain_next) {
+                requests.set_drains(at);
+            }
+            self.head = at;
+        } else {
+            if drains {
+                requests.set_drains(self.head);
+                self.drain_next = true;
+            }
+            requests.set_next(self.tail, at);
+        }
+        self.tail = at;
+    }
+
+    /// The chain that is being assembled is complete.
+    pub(crate) fn end(&mut self, requests: &impl Links) {
+        self.tail = NONE;
+        let head = std::mem::replace(&mut self.head, NONE);
+        if head == NONE {
+            return;
+        }
+        let chain = Held { head, drains: requests.drains(head) };
+        if self.has_to_wait(chain) || !self.held.is_empty() {
+            self.held.push_back(chain);
+        } else {
+            self.let_through(requests, chain);
+        }
+    }
+
+    fn has_to_wait(&self, chain: Held) -> bool {
+        self.barrier || chain.drains && self.running > 0
+    }
+
+    fn let_through(&mut self, requests: &impl Links, chain: Held) {
+        self.barrier |= chain.drains;
+        let mut at = chain.head;
+        while at != NONE {
+            self.running += 1;
+            at = requests.next(at);
+        }
+        self.starts.push_back(chain.head);
+    }
+
+    /// The next of a chain may start, since the one before it has ended.
+    pub(crate) fn go_on(&mut self, next: u32) {
+        self.starts.push_back(next);
+    }
+
+    /// A request has ended.
+    pub(crate) fn ended(&mut self) {
+        self.running = self.running.saturating_sub(1);
+    }
+
+    /// A request that is to be started now. `None`: there is none until another one ends.
+    pub(crate) fn next_start(&mut self, requests: &impl Links) -> Option<u32> {
+        loop {
+            if let Some(at) = self.starts.pop_front() {
+                return Some(at);
+            }
+            if self.running == 0 {
+                self.barrier = false;
+            }
+            let chain = *self.held.front().filter(|&&chain| !self.has_to_wait(chain))?;
+            self.held.pop_front();
+            self.let_through(requests, chain);
+        }
+    }
+
+    /// The first request of a chain that waits. It never starts.
+    pub(crate) fn pop_held(&mut self) -> Option<u32> {
+        self.held.pop_front().map(|chain| chain.head)
+    }
+
+    /// Nothing more is started.
+    pub(crate) fn forget_starts(&mut self) {
+        self.starts.clear();
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_models {
+    use loom::sync::{Arc, Mutex};
+    use loom::thread;
+
+    use super::{Chains, Links, NONE};
+
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    enum Event {
+        Start(u32),
+        End(u32),
+    }
+
+    #[derive(Default)]
+    struct Requests(Vec<(u32, bool)>);
+
+    impl Links for Requests {
+        fn next(&self, at: u32) -> u32 {
+            self.0[at as usize].0
+        }
+
+        fn set_next(&mut self, at: u32, next: u32) {
+            self.0[at as usize].0 = next;
+        }
+
+        fn drains(&self, at: u32) -> bool {
+            self.0[at as usize].1
+        }
+
+        fn set_drains(&mut self, at: u32) {
+            self.0[at as usize].1 = true;
+        }
+    }
+
+    struct Model {
+        chains: Chains,
+        requests: Requests,
+        /// What has started and not ended.
+        open: Vec<u32>,
+        seen: Vec<Event>,
+    }
+
+    impl Model {
+        fn new() -> Arc<Mutex<Self>> {
+            let (chains, requests) = (Chains::new(), Requests::default());
+            Arc::new(Mutex::new(Self { chains, requests, open: Vec::new(), seen: Vec::new() }))
+        }
+
+        fn submit(&mut self, links: bool, drains: bool) {
+            let at = self.requests.0.len() as u32;
+            self.requests.0.push((NONE, drains));
+            self.chains.add(&mut self.requests, at, drains);
+            if !links {
+                self.chains.end(&self.requests);
+            }
+            self.start_all();
+        }
+
+        fn start_all(&mut self) {
+            while let Some(at) = self.chains.next_start(&self.requests) {
+                self.seen.push(Event::Start(at));
+                self.open.push(at);
+            }
+        }
+
+        /// A thread of the engine ends one, if there is any.
+        fn complete(&mut self) {
+            let Some(at) = self.open.pop() else { return };
+            self.seen.push(Event::End(at));
+            self.chains.ended();
+            let next = self.requests.next(at);
+            if next != NONE {
+                self.chains.go_on(next);
+            }
+            self.start_all();
+        }
+
+        /// Everything that was submitted has ended, once.
+        fn finish(&mut self) {
+            while !self.open.is_empty() {
+                self.complete();
+            }
+            assert_eq!(self.seen.len(), 2 * self.requests.0.len(), "{:?}", self.seen);
+        }
+
+        fn is_before(&self, first: Event, second: Event) -> bool {
+            let place = |event| self.seen.iter().position(|&other| other == event).unwrap();
+            place(first) < place(second)
+        }
+    }
+
+    fn complete_beside(model: &Arc<Mutex<Model>>, times: u32) -> thread::JoinHandle<()> {
+        let model = Arc::clone(model);
+        thread::spawn(move || (0..times).for_each(|_| model.lock().unwrap().complete()))
+    }
+
+    #[test]
+    fn loom_a_drained_request_is_alone() {
+        loom::model(|| {
+            let model = Model::new();
+            let completes = complete_beside(&model, 2);
+            for drains in [false, true, false] {
+                model.lock().unwrap().submit(false, drains);
+            }
+            completes.join().unwrap();
+            let mut model = model.lock().unwrap();
+            model.finish();
+            assert!(model.is_before(Event::End(0), Event::Start(1)), "{:?}", model.seen);
+            assert!(model.is_before(Event::End(1), Event::Start(2)), "{:?}", model.seen);
+        });
+    }
+
+    #[test]
+    fn loom_requests_of_a_chain_start_in_their_order() {
+        loom::model(|| {
+            let model = Model::new();
+            let completes = complete_beside(&model, 3);
+            for links in [true, true, false, false] {
+                model.lock().unwrap().submit(links, false);
+            }
+            completes.join().unwrap();
+            let mut model = model.lock().unwrap();
+            model.finish();
+            assert!(model.is_before(Event::End(0), Event::Start(1)), "{:?}", model.seen);
+            assert!(model.is_before(Event::End(1), Event::Start(2)), "{:?}", model.seen);
+        });
+    }
+
+    #[test]
+    fn loom_a_chain_that_drains_in_its_middle_waits_and_the_next_one_too() {
+        loom::model(|| {
+            let model = Model::new();
+            let completes = complete_beside(&model, 2);
+            for (links, drains) in [(false, false), (true, false), (false, true), (false, false)] {
+                model.lock().unwrap().submit(links, drains);
+            }
+            completes.join().unwrap();
+            let mut model = model.lock().unwrap();
+            model.finish();
+            assert!(model.is_before(Event::End(0), Event::Start(1)), "{:?}", model.seen);
+            assert!(model.is_before(Event::End(2), Event::Start(3)), "{:?}", model.seen);
+        });
+    }
+}

@@ -1,0 +1,275 @@
+//! Completions that the program has not reaped, and the three places where they are: the ring, the
+//! backlog for which the ring had no room, and those that the owner has not come for
+//! (DEFER_TASKRUN). None is lost, and none overtakes another.
+//!
+//! They are moved under the ring's lock. How many there are is asked without it, by threads that
+//! sleep if there are none: what moves from one place to the next must be seen in one of them.
+
+use std::collections::VecDeque;
+
+use crate::abi::Cqe;
+use crate::sync::{AtomicU32, Ordering};
+
+/// The completion queue of a ring's memory.
+pub(crate) trait Queue {
+    /// Completions that the program has reaped, by its own word.
+    fn head(&self) -> u32;
+    /// Writes a completion to a place that nobody reads yet.
+    fn write(&self, place: u32, cqe: &Cqe);
+    /// What is in front of `tail` was written.
+    fn publish(&self, tail: u32);
+}
+
+/// How many there are: for threads without the lock.
+#[derive(Debug)]
+pub(crate) struct Counts {
+    /// What the ring has room for.
+    entries: u32,
+    /// The tail as it is, whatever the program writes there.
+    tail: AtomicU32,
+    /// Those that are not in the ring yet.
+    outside: AtomicU32,
+}
+
+impl Counts {
+    pub(crate) fn new(entries: u32) -> Self {
+        Self { entries, tail: AtomicU32::new(0), outside: AtomicU32::new(0) }
+    }
+
+    /// Completions in the ring.
+    pub(crate) fn in_ring(&self, queue: &impl Queue) -> u32 {
+        let head = queue.head();
+        self.tail.load(Ordering::Acquire).wrapping_sub(head).min(self.entries)
+    }
+
+    /// Completions that there are, in the ring or not.
+    pub(crate) fn all(&self, queue: &impl Queue) -> u32 {
+        // First those outside: one that is on its way into the ring is there before it is taken
+        // off here. In the other order it would be in neither place.
+        let outside = self.outside();
+        self.in_ring(queue).saturating_add(outside)
+    }
+
+    /// Completions that are not in the ring yet.
+    pub(crate) fn outside(&self) -> u32 {
+        self.outside.load(Ordering::Acquire)
+    }
+}
+
+/// The places, under the ring's lock.
+#[derive(Debug)]
+pub(crate) struct Completions {
+    tail: u32,
+    backlog: VecDeque<Cqe>,
+    deferred: VecDeque<Cqe>,
+}
+
+impl Completions {
+    pub(crate) fn new() -> Self {
+        Self { tail: 0, backlog: VecDeque::new(), deferred: VecDeque::new() }
+    }
+
+    /// Completions that were written to the ring so far.
+    pub(crate) fn tail(&self) -> u32 {
+        self.tail
+    }
+
+    /// The ring had no room for some.
+    pub(crate) fn has_overflown(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+
+    /// The owner has to come for some.
+    pub(crate) fn has_deferred(&self) -> bool {
+        !self.deferred.is_empty()
+    }
+
+    /// Can the ring take one now?
+    pub(crate) fn has_room(&self, counts: &Counts, queue: &impl Queue) -> bool {
+        self.backlog.is_empty() && counts.in_ring(queue) < counts.entries
+    }
+
+    /// Adds one: to the ring, or to the backlog.
+    pub(crate) fn add(&mut self, counts: &Counts, queue: &impl Queue, cqe: Cqe) {
+        if self.has_room(counts, queue) {
+            self.write(counts, queue, &cqe);
+        } else {
+            self.backlog.push_back(cqe);
+            counts.outside.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Adds one that goes into the ring when the owner comes.
+    pub(crate) fn defer(&mut self, counts: &Counts, cqe: Cqe) {
+        self.deferred.push_back(cqe);
+        counts.outside.fetch_add(1, Ordering::Release);
+    }
+
+    /// Moves into the ring what waits for that, as far as there is room.
+    pub(crate) fn flush(&mut self, counts: &Counts, queue: &impl Queue) {
+        while counts.in_ring(queue) < counts.entries
+            && let Some(cqe) = self.backlog.pop_front().or_else(|| self.deferred.pop_front())
+        {
+            self.write(counts, queue, &cqe);
+            counts.outside.fetch_sub(1, Ordering::Release);
+        }
+        // Counted already.
+        self.backlog.append(&mut self.deferred);
+    }
+
+    fn write(&mut self, counts: &Counts, queue: &impl Queue, cqe: &Cqe) {
+        queue.write(self.tail, cqe);
+        self.tail = self.tail.wrapping_add(1);
+        queue.publish(self.tail);
+        counts.tail.store(self.tail, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_models {
+    use loom::sync::atomic::{AtomicU32, Ordering};
+    use loom::sync::{Arc, Mutex};
+    use loom::thread;
+
+    use super::{Completions, Counts, Queue};
+    use crate::abi::Cqe;
+
+    const ENTRIES: u32 = 2;
+
+    /// A ring's memory.
+    struct Ring {
+        head: AtomicU32,
+        tail: AtomicU32,
+        places: [AtomicU32; ENTRIES as usize],
+    }
+
+    impl Queue for Ring {
+        fn head(&self) -> u32 {
+            self.head.load(Ordering::Acquire)
+        }
+
+        fn write(&self, place: u32, cqe: &Cqe) {
+            self.places[(place % ENTRIES) as usize].store(cqe.res as u32, Ordering::Relaxed);
+        }
+
+        fn publish(&self, tail: u32) {
+            self.tail.store(tail, Ordering::Release);
+        }
+    }
+
+    impl Ring {
+        /// As a program reaps, from memory only.
+        fn reap(&self) -> Option<u32> {
+            let head = self.head.load(Ordering::Relaxed);
+            if self.tail.load(Ordering::Acquire) == head {
+                return None;
+            }
+            let res = self.places[(head % ENTRIES) as usize].load(Ordering::Relaxed);
+            self.head.store(head + 1, Ordering::Release);
+            Some(res)
+        }
+    }
+
+    struct Model {
+        counts: Counts,
+        ring: Ring,
+        completions: Mutex<Completions>,
+    }
+
+    impl Model {
+        fn new() -> Arc<Self> {
+            Arc::new(Self {
+                counts: Counts::new(ENTRIES),
+                ring: Ring {
+                    head: AtomicU32::new(0),
+                    tail: AtomicU32::new(0),
+                    places: [AtomicU32::new(0), AtomicU32::new(0)],
+                },
+                completions: Mutex::new(Completions::new()),
+            })
+        }
+
+        fn with<R>(&self, f: impl FnOnce(&mut Completions, &Counts, &Ring) -> R) -> R {
+            f(&mut self.completions.lock().unwrap(), &self.counts, &self.ring)
+        }
+
+        fn add(&self, res: u32) {
+            let cqe = Cqe { user_data: 0, res: res as i32, flags: 0 };
+            self.with(|completions, counts, ring| completions.add(counts, ring, cqe));
+        }
+
+        fn defer(&self, res: u32) {
+            let cqe = Cqe { user_data: 0, res: res as i32, flags: 0 };
+            self.with(|completions, counts, _| completions.defer(counts, cqe));
+        }
+
+        fn flush(&self) {
+            self.with(|completions, counts, ring| completions.flush(counts, ring));
+        }
+    }
+
+    #[test]
+    fn loom_more_completions_than_the_ring_holds_come_once_and_in_order() {
+        loom::model(|| {
+            let model = Model::new();
+            let other = Arc::clone(&model);
+            let posts = thread::spawn(move || (1..=4).for_each(|res| other.add(res)));
+            let mut reaped = Vec::new();
+            for _ in 0..2 {
+                reaped.extend(model.ring.reap());
+                model.flush();
+            }
+            posts.join().unwrap();
+            while model.counts.all(&model.ring) > 0 {
+                model.flush();
+                reaped.extend(model.ring.reap());
+            }
+            assert_eq!(reaped, [1, 2, 3, 4]);
+        });
+    }
+
+    #[test]
+    fn loom_what_moves_into_the_ring_is_seen_by_who_would_sleep() {
+        loom::model(|| {
+            let model = Model::new();
+            model.defer(1);
+            let other = Arc::clone(&model);
+            let owner = thread::spawn(move || other.flush());
+            assert_eq!(model.counts.all(&model.ring).min(1), 1, "there has always been one");
+            owner.join().unwrap();
+            assert_eq!((model.ring.reap(), model.counts.all(&model.ring)), (Some(1), 0));
+        });
+    }
+
+    #[test]
+    #[should_panic(expected = "in neither place")]
+    fn loom_canary_those_in_the_ring_are_counted_first() {
+        loom::model(|| {
+            let model = Model::new();
+            model.defer(1);
+            let other = Arc::clone(&model);
+            let owner = thread::spawn(move || other.flush());
+            let in_ring = model.counts.in_ring(&model.ring);
+            assert!(in_ring + model.counts.outside() > 0, "in neither place");
+            owner.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn loom_a_deferred_one_does_not_overtake_the_backlog() {
+        loom::model(|| {
+            let model = Model::new();
+            (1..=3).for_each(|res| model.add(res));
+            model.defer(4);
+            let other = Arc::clone(&model);
+            let owner = thread::spawn(move || other.flush());
+            let mut reaped = Vec::from_iter(model.ring.reap());
+            owner.join().unwrap();
+            while model.counts.all(&model.ring) > 0 {
+                model.flush();
+                reaped.extend(model.ring.reap());
+            }
+            assert_eq!(reaped, [1, 2, 3, 4]);
+        });
+    }
+}

@@ -1,0 +1,168 @@
+//! Handing requests to the engine that are ready: one thread at a time, so that they keep their
+//! order.
+//!
+//! A thread that finds another one at it leaves its requests to that one. What is left because the
+//! engine has no room is handed over by the thread that makes room.
+
+use crate::sync::{AtomicBool, AtomicUsize, Ordering, fence};
+
+/// Requests that are ready, and whether a thread hands them over.
+#[derive(Debug)]
+pub(crate) struct Handover {
+    ready: AtomicUsize,
+    busy: AtomicBool,
+}
+
+impl Handover {
+    pub(crate) fn new() -> Self {
+        Self { ready: AtomicUsize::new(0), busy: AtomicBool::new(false) }
+    }
+
+    /// A request is ready: [`run`](Self::run) has to follow.
+    pub(crate) fn add(&self) {
+        self.ready.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// So many are no longer ready.
+    pub(crate) fn sub(&self, count: usize) {
+        self.ready.fetch_sub(count, Ordering::Relaxed);
+    }
+
+    /// Calls `hand_over` until nothing is ready, or until there is no room. It answers whether there
+    /// was room for all, and `has_room` whether there is some by now.
+    pub(crate) fn run(&self, hand_over: impl Fn() -> bool, has_room: impl Fn() -> bool) {
+        while self.ready.load(Ordering::Relaxed) > 0 && !self.busy.swap(true, Ordering::AcqRel) {
+            let all = hand_over();
+            // Not a plain store: a thread that has found this one here is seen with what it added.
+            self.busy.swap(false, Ordering::AcqRel);
+            if !all {
+                // Whoever makes room comes by, but has found this thread here.
+                fence(Ordering::SeqCst);
+                if !has_room() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// As [`run`](Self::run), for a thread that has made room.
+    pub(crate) fn run_in_new_room(
+        &self,
+        hand_over: impl Fn() -> bool,
+        has_room: impl Fn() -> bool,
+    ) {
+        fence(Ordering::SeqCst);
+        self.run(hand_over, has_room);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_models {
+    use loom::sync::atomic::{AtomicUsize, Ordering};
+    use loom::sync::{Arc, Mutex};
+    use loom::thread;
+
+    use super::Handover;
+
+    struct Model {
+        handover: Handover,
+        queue: Mutex<Vec<u32>>,
+        engine: Mutex<Vec<u32>>,
+        room: AtomicUsize,
+    }
+
+    impl Model {
+        fn new(room: usize) -> Arc<Self> {
+            Arc::new(Self {
+                handover: Handover::new(),
+                queue: Mutex::new(Vec::new()),
+                engine: Mutex::new(Vec::new()),
+                room: AtomicUsize::new(room),
+            })
+        }
+
+        fn hand_over(&self) -> bool {
+            loop {
+                let mut queue = self.queue.lock().unwrap();
+                if queue.is_empty() {
+                    return true;
+                }
+                let room = self.room.load(Ordering::Relaxed);
+                if room == 0 {
+                    return false;
+                }
+                let request = queue.remove(0);
+                drop(queue);
+                self.room.fetch_sub(1, Ordering::Relaxed);
+                self.engine.lock().unwrap().push(request);
+                self.handover.sub(1);
+            }
+        }
+
+        fn has_room(&self) -> bool {
+            self.room.load(Ordering::Relaxed) > 0
+        }
+
+        fn submit(&self, request: u32) {
+            let mut queue = self.queue.lock().unwrap();
+            queue.push(request);
+            self.handover.add();
+            drop(queue);
+            self.handover.run(|| self.hand_over(), || self.has_room());
+        }
+
+        fn make_room(&self) {
+            self.room.fetch_add(1, Ordering::Relaxed);
+            self.handover.run_in_new_room(|| self.hand_over(), || self.has_room());
+        }
+    }
+
+    #[test]
+    fn loom_nothing_stays_that_is_ready_and_each_thread_s_keep_their_order() {
+        loom::model(|| {
+            let model = Model::new(4);
+            let other = Arc::clone(&model);
+            let submits = thread::spawn(move || (1..=2).for_each(|request| other.submit(request)));
+            model.submit(11);
+            submits.join().unwrap();
+            let engine = model.engine.lock().unwrap();
+            assert_eq!(engine.len(), 3);
+            let of_one: Vec<u32> = engine.iter().copied().filter(|&one| one < 10).collect();
+            assert_eq!(of_one, [1, 2]);
+        });
+    }
+
+    #[test]
+    #[should_panic(expected = "one stays")]
+    fn loom_canary_the_right_is_given_back_by_a_plain_store() {
+        loom::model(|| {
+            let model = Model::new(4);
+            let submit = |model: &Model, request| {
+                model.queue.lock().unwrap().push(request);
+                let Handover { ready, busy } = &model.handover;
+                ready.fetch_add(1, Ordering::Relaxed);
+                while ready.load(Ordering::Relaxed) > 0 && !busy.swap(true, Ordering::AcqRel) {
+                    model.hand_over();
+                    busy.store(false, Ordering::Release);
+                }
+            };
+            let other = Arc::clone(&model);
+            let submits = thread::spawn(move || submit(&other, 1));
+            submit(&model, 2);
+            submits.join().unwrap();
+            assert_eq!(model.engine.lock().unwrap().len(), 2, "one stays");
+        });
+    }
+
+    #[test]
+    fn loom_who_makes_room_hands_over_what_was_left() {
+        loom::model(|| {
+            let model = Model::new(1);
+            let other = Arc::clone(&model);
+            let completes = thread::spawn(move || other.make_room());
+            (1..=2).for_each(|request| model.submit(request));
+            completes.join().unwrap();
+            assert_eq!(*model.engine.lock().unwrap(), [1, 2]);
+        });
+    }
+}
