@@ -152,7 +152,10 @@ impl Memory {
         // is not published are its own affair.
         unsafe {
             let at = self.rings.add(CQES + place * self.cqe_size).cast::<Cqe>();
-            at.write_volatile(*cqe);
+            // Field by field, as they were made: a copy of the whole would wait for its parts.
+            (&raw mut (*at).user_data).write_volatile(cqe.user_data);
+            (&raw mut (*at).res).write_volatile(cqe.res);
+            (&raw mut (*at).flags).write_volatile(cqe.flags);
             if self.cqe_size > size_of::<Cqe>() {
                 at.add(1).write_volatile(Cqe::default());
             }

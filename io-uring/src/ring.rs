@@ -864,8 +864,7 @@ impl Locked<'_> {
         let breaks = failed && request.flags & iosqe::HARDLINK == 0;
         let (opcode, user_data, quiet) = (request.opcode, request.user_data, request.quiet);
         let (timeout, mut next) = (request.timeout, request.next);
-        let stage = request.stage;
-        self.let_go(at, stage);
+        self.let_go(at);
         if !skips {
             self.post(Cqe { user_data, res: result, flags }, opcode == op::TIMEOUT);
         }
@@ -897,9 +896,8 @@ impl Locked<'_> {
                 -libc::ECANCELED
             };
             let (at, user_data, opcode) = (next, request.user_data, request.opcode);
-            let stage = request.stage;
             next = request.next;
-            self.let_go(at, stage);
+            self.let_go(at);
             if !quiet {
                 self.post(Cqe { user_data, res: result, flags: 0 }, opcode == op::TIMEOUT);
             }
@@ -909,9 +907,9 @@ impl Locked<'_> {
     /// Ends a linked timeout beside its chain.
     fn finish_aside(&mut self, at: u32, result: i32) {
         let request = self.request(at);
-        let (user_data, stage) = (request.user_data, request.stage);
+        let user_data = request.user_data;
         let skips = request.flags & iosqe::CQE_SKIP != 0;
-        self.let_go(at, stage);
+        self.let_go(at);
         if !skips {
             self.post(Cqe { user_data, res: result, flags: 0 }, false);
         }
@@ -923,11 +921,17 @@ impl Locked<'_> {
     }
 
     /// Frees a request's place.
-    fn let_go(&mut self, at: u32, stage: Stage) {
-        let key = self.key(at);
-        match stage {
-            Stage::Poll(poll) => service::unwatch(poll, key, self.core),
-            Stage::Timer(Some(timer)) | Stage::LinkTimer(timer) => service::stop_timer(timer),
+    fn let_go(&mut self, at: u32) {
+        // Not copied: most have nothing behind their tag.
+        match &self.request(at).stage {
+            &Stage::Poll(poll) => service::unwatch(poll, self.key(at), self.core),
+            &Stage::Timer(timer) => {
+                if let Some(timer) = timer {
+                    service::stop_timer(timer);
+                }
+                self.state.counting.retain(|&other| other != at);
+            }
+            &Stage::LinkTimer(timer) => service::stop_timer(timer),
             Stage::Ready => {
                 let before = self.state.ready.len();
                 self.state.ready.retain(|&other| other != at);
@@ -935,10 +939,7 @@ impl Locked<'_> {
                     self.core.handover.sub(1);
                 }
             }
-            _ => {}
-        }
-        if matches!(stage, Stage::Timer(_)) {
-            self.state.counting.retain(|&other| other != at);
+            Stage::Free | Stage::Waits | Stage::Engine | Stage::Here => {}
         }
         let target = self.request(at).target;
         if target != NONE {

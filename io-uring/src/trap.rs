@@ -1,11 +1,14 @@
 //! Calls that the program makes by instructions of its own, not through a function: a seccomp(2)
-//! filter has the kernel send SIGSYS for them, and its handler answers (`trap/signal.rs`).
+//! filter has the kernel send SIGSYS for them, and its handler answers (`trap/signal.rs`). Where a
+//! call can be replaced by a jump, there is no signal (`trap/jump.rs`).
 //!
 //! The filter names the program's own text, so that neither this library's calls nor those of a
 //! program that is started later are meant. It stays until the process ends (seccomp(2)).
 #![allow(unsafe_code)]
 
 mod filter;
+#[cfg(target_arch = "x86_64")]
+mod jump;
 mod signal;
 
 pub(crate) use self::signal::mask_of_wait;
@@ -42,7 +45,7 @@ extern "C" fn at_load() {
 pub(crate) fn covers(text: &Range<usize>, makes_calls: bool, is_program: bool) -> bool {
     let wanted = match env::trap() {
         Trap::Never => false,
-        Trap::Auto => makes_calls,
+        Trap::Auto | Trap::Signals => makes_calls,
         Trap::Always => makes_calls || is_program,
     };
     if !wanted {
@@ -56,6 +59,10 @@ pub(crate) fn covers(text: &Range<usize>, makes_calls: bool, is_program: bool) -
     let is_covered = signal::handle() && filter::install(text);
     if is_covered {
         covered.push(text.clone());
+        #[cfg(target_arch = "x86_64")]
+        if env::trap() != Trap::Signals {
+            jump::patch(text);
+        }
     }
     is_covered
 }

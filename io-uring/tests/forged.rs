@@ -56,7 +56,8 @@ fn rings_are_the_kernels_where_it_has_some_if_that_is_asked_for() {
 fn calls_that_are_trapped_are_served() {
     // setarch(8): without random addresses.
     let same_addresses = ["URINGLET_TRAP=auto", "setarch", "-R"];
-    for how in [&["URINGLET_TRAP=auto"][..], &["URINGLET_TRAP=always"], &same_addresses] {
+    let signals = ["URINGLET_TRAP=signals"];
+    for how in [&["URINGLET_TRAP=auto"][..], &signals, &["URINGLET_TRAP=always"], &same_addresses] {
         ends_well_with("calls_that_are_trapped_are_served", "trapped.c", how);
     }
 }
@@ -72,4 +73,34 @@ fn the_program_for_traps_is_right_on_the_kernel() {
     let Some(program) = compile(test, "trapped.c", folder.path()) else { return };
     let output = run(program.to_str().expect("text"), &["kernel"], folder.path(), false);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "done\n", "{output:?}");
+}
+
+#[test]
+fn calls_without_a_function_keep_all_registers() {
+    let test = "calls_without_a_function_keep_all_registers";
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let Some(program) = compile(test, "jumped.c", folder.path()) else { return };
+    let program = program.to_str().expect("text");
+    let runs = |ours: bool, variable: &str, text: &str| {
+        let output = run("env", &[variable, program, text], folder.path(), ours);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "done\n", "{variable}: {output:?}");
+    };
+    runs(true, "URINGLET_TRAP=signals", "kept");
+    if can_save_registers() {
+        runs(true, "URINGLET_TRAP=auto", "jumped");
+    } else {
+        support::skipped(test, "no jumps: the processor has no XSAVEC");
+    }
+    if support::has_io_uring() {
+        runs(false, "URINGLET_TRAP=auto", "kept");
+    } else {
+        support::skipped(test, "on the kernel: io_uring is refused here");
+    }
+}
+
+fn can_save_registers() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return is_x86_feature_detected!("xsavec");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }

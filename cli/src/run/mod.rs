@@ -76,11 +76,12 @@ pub struct Arguments {
     #[arg(long, value_enum, value_name = "INTERFACE")]
     only: Option<DropIn>,
 
-    /// Serve io_uring calls that a program makes by instructions of its own (fio, static liburing),
-    /// by a filter that makes signals of them. The program gains no privileges then. auto: where
-    /// such instructions are found; always: for the whole program
+    /// Serve io_uring calls that a program makes by instructions of its own (fio, static liburing).
+    /// A filter makes signals of them, and where it can be, jumps are written in their place. The
+    /// program gains no privileges then. auto: where such instructions are found; signals: likewise,
+    /// without jumps; always: for the whole program
     #[arg(long, value_name = "WHEN", default_value = "auto",
-          value_parser = PossibleValuesParser::new(["auto", "never", "always"]))]
+          value_parser = PossibleValuesParser::new(["auto", "signals", "never", "always"]))]
     trap: String,
 
     /// Have rings of io_uring always, or only where the kernel refuses them

@@ -33,13 +33,16 @@ static UNWARNED: AtomicBool = AtomicBool::new(false);
 const WARNING: &str = "uringlet: warning: no data is read or written, because URINGLET_ENGINE is \
                        null (unset URINGLET_ENGINE)\n";
 
-/// Whether calls that a program makes by instructions of its own come to the drop-in as signals.
+/// Whether calls that a program makes by instructions of its own come to the drop-in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trap {
     /// They do not.
     Never,
-    /// Those of text in which such instructions were found.
+    /// Those of text in which such instructions were found. Such text may be written to, so that
+    /// they come without a signal.
     Auto,
+    /// As `Auto`, and no text is written to.
+    Signals,
     /// Those, and all of the program itself.
     Always,
 }
@@ -114,6 +117,7 @@ fn told() -> &'static Told {
             trap: match variable(TRAP).as_deref().map(OsStr::to_str) {
                 None | Some(Some("never")) => Some(Trap::Never),
                 Some(Some("auto")) => Some(Trap::Auto),
+                Some(Some("signals")) => Some(Trap::Signals),
                 Some(Some("always")) => Some(Trap::Always),
                 Some(_) => None,
             },
