@@ -1,6 +1,6 @@
-//! Which requests may start: those of a chain one after the other (IOSQE_IO_LINK), and drained ones
-//! (IOSQE_IO_DRAIN) when everything before them has ended, with nothing after them before they have.
-//! io_uring_enter(2) has the rules. All of it is under the ring's lock.
+//! Which requests may start. Those of a chain start one after the other (IOSQE_IO_LINK). A drained
+//! one starts when everything before it has ended, and nothing after it starts until it has ended
+//! (IOSQE_IO_DRAIN). io_uring_enter(2) has the rules. All of it is under the ring's lock.
 
 use std::collections::VecDeque;
 

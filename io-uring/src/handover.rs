@@ -28,8 +28,8 @@ impl Handover {
         self.ready.fetch_sub(count, Ordering::Relaxed);
     }
 
-    /// Calls `hand_over` until nothing is ready, or until there is no room. It answers whether there
-    /// was room for all, and `has_room` whether there is some by now.
+    /// Calls `hand_over` until nothing is ready, or until there is no room. `hand_over` answers
+    /// whether there was room for all, and `has_room` whether there is some by now.
     pub(crate) fn run(&self, hand_over: impl Fn() -> bool, has_room: impl Fn() -> bool) {
         while self.ready.load(Ordering::Relaxed) > 0 && !self.busy.swap(true, Ordering::AcqRel) {
             let all = hand_over();
