@@ -89,6 +89,54 @@ pub(crate) fn is_mapped(at: u64, len: u64) -> bool {
     true
 }
 
+/// Has the process one thread? Asked of `/proc/self/stat` (proc(5)), with nothing of the C library's.
+pub(crate) fn is_alone() -> bool {
+    /// Fields behind the name, which ends with the last parenthesis.
+    const THREADS: usize = 17;
+    let fd = open(c"/proc/self/stat", libc::O_RDONLY);
+    if fd < 0 {
+        return false;
+    }
+    let mut text = [0u8; 1024];
+    // SAFETY: room for as much.
+    let len = unsafe { call!(read, fd, text.as_mut_ptr(), text.len()) };
+    close(fd);
+    let Some(text) = usize::try_from(len).ok().and_then(|len| text.get(..len)) else {
+        return false;
+    };
+    let Some(name_end) = text.iter().rposition(|&byte| byte == b')') else { return false };
+    let mut fields = text[name_end + 1..].split(|&byte| byte == b' ').skip(1);
+    fields.nth(THREADS) == Some(b"1")
+}
+
+fn open(path: &CStr, flags: c_int) -> i32 {
+    // SAFETY: a path.
+    unsafe { call!(openat, libc::AT_FDCWD, path.as_ptr(), flags | libc::O_CLOEXEC) as i32 }
+}
+
+/// `/proc/self/mem` (proc(5)): the process's own memory, written to whatever its pages allow.
+pub(crate) struct OwnMemory(i32);
+
+impl OwnMemory {
+    pub(crate) fn open() -> Option<Self> {
+        let fd = open(c"/proc/self/mem", libc::O_RDWR);
+        (fd >= 0).then_some(Self(fd))
+    }
+
+    /// # Safety
+    /// Nobody reads or executes what is written to meanwhile, and afterwards it is as good.
+    pub(crate) unsafe fn write(&self, at: usize, bytes: &[u8]) {
+        // SAFETY: the caller's contract.
+        unsafe { call!(pwrite64, self.0, bytes.as_ptr(), bytes.len(), at) };
+    }
+}
+
+impl Drop for OwnMemory {
+    fn drop(&mut self) {
+        close(self.0);
+    }
+}
+
 pub(crate) fn eventfd() -> i32 {
     // SAFETY: no memory is passed.
     unsafe { call!(eventfd2, 0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) as i32 }

@@ -15,6 +15,8 @@ pub(crate) use self::signal::mask_of_wait;
 
 use std::ops::Range;
 use std::sync::Mutex;
+#[cfg(target_arch = "x86_64")]
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use uringlet::front;
 use uringlet::front::env::{self, Trap};
@@ -22,6 +24,10 @@ use uringlet::front::env::{self, Trap};
 use crate::sites;
 
 uringlet::at_load!(at_load);
+
+/// The program has not begun.
+#[cfg(target_arch = "x86_64")]
+static LOADING: AtomicBool = AtomicBool::new(false);
 
 /// Text whose calls come as signals.
 static COVERED: Mutex<Vec<Range<usize>>> = Mutex::new(Vec::new());
@@ -37,7 +43,11 @@ extern "C" fn at_load() {
         // Perhaps of the program that has started this one: it names text of that.
         signal::handle();
     }
+    #[cfg(target_arch = "x86_64")]
+    LOADING.store(true, Ordering::Relaxed);
     sites::look();
+    #[cfg(target_arch = "x86_64")]
+    LOADING.store(false, Ordering::Relaxed);
 }
 
 /// Do the calls of this text come as signals, from now on at the latest? `makes_calls`: some of
@@ -60,7 +70,7 @@ pub(crate) fn covers(text: &Range<usize>, makes_calls: bool, is_program: bool) -
     if is_covered {
         covered.push(text.clone());
         #[cfg(target_arch = "x86_64")]
-        if env::trap() != Trap::Signals {
+        if LOADING.load(Ordering::Relaxed) && env::trap() != Trap::Signals {
             jump::patch(text);
         }
     }

@@ -98,6 +98,14 @@ fn calls_without_a_function_keep_all_registers() {
     }
 }
 
+#[test]
+fn a_thread_that_ends_in_a_call_without_a_function_gives_back_what_it_holds() {
+    let test = "a_thread_that_ends_in_a_call_without_a_function_gives_back_what_it_holds";
+    for how in ["URINGLET_TRAP=auto", "URINGLET_TRAP=signals"] {
+        ends_well_with(test, "unwound.c", &[how]);
+    }
+}
+
 fn can_save_registers() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("xsavec");

@@ -78,8 +78,8 @@ pub struct Arguments {
 
     /// Serve io_uring calls that a program makes by instructions of its own (fio, static liburing).
     /// A filter makes signals of them, and where it can be, jumps are written in their place. The
-    /// program gains no privileges then. auto: where such instructions are found; signals: likewise,
-    /// without jumps; always: for the whole program
+    /// program gains no privileges then. auto: where such instructions are found; signals:
+    /// likewise, without jumps; always: for the whole program
     #[arg(long, value_name = "WHEN", default_value = "auto",
           value_parser = PossibleValuesParser::new(["auto", "signals", "never", "always"]))]
     trap: String,

@@ -83,7 +83,17 @@ fn with_reordering(_: Builder) -> Builder {
 /// A context of the engine under test for `entries` requests.
 #[track_caller]
 pub fn context(entries: u32) -> Context {
-    builder().entries(entries).build().expect("a context")
+    let mut built = builder().entries(entries).build();
+    // What the kernel has for contexts is the whole host's (fs.aio-max-nr): another test may have
+    // taken all of it for a moment.
+    wait_until(|| {
+        let is_used_up = built.as_ref().is_err_and(|error| error.errno() == libc::EAGAIN);
+        if is_used_up {
+            built = builder().entries(entries).build();
+        }
+        !is_used_up
+    });
+    built.expect("a context")
 }
 
 pub fn from_env(name: &str, default: u64) -> u64 {

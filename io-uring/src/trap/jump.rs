@@ -12,16 +12,19 @@
 //! A call whose number is loaded earlier keeps its instruction, and so does one that is reached
 //! from elsewhere: those come as signals (`signal.rs`).
 //!
-//! The text is written to before the program begins, while it has one thread. It is written to
-//! through `/proc/self/mem`, which changes the process's own copy of a page and not what the page
-//! allows. Where anything of this is refused, the calls come as signals.
+//! Only functions are written to, by the word of the unwind tables: bytes elsewhere may look like
+//! code. It is done before the program begins, while it has one thread, and through
+//! `/proc/self/mem`, which changes the process's own copy of a page and not what the page allows.
+//! Where anything of this is refused, the calls come as signals.
+//!
+//! No function of the C library is called here: the program may have one of that name, which counts
+//! on the program's having begun.
 #![allow(unsafe_code)]
 
 use std::arch::naked_asm;
 use std::arch::x86_64::{__cpuid_count, _xgetbv};
-use std::fs::File;
+use std::ffi::c_void;
 use std::ops::Range;
-use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use uringlet::front::sites::is_io_uring;
@@ -36,7 +39,7 @@ const LOAD_LEN: usize = 5;
 const CALL: [u8; 2] = [0x0f, 0x05];
 
 /// Bytes of a stub.
-const STUB: usize = 48;
+const STUB: usize = 64;
 const PAGE: usize = 4096;
 
 /// Registers that the kernel keeps, and a call of ours may not: of x87, SSE, AVX and AVX-512, by
@@ -64,25 +67,42 @@ fn sites(text: &[u8]) -> Vec<Site> {
     memchr::memmem::find_iter(text, &CALL).filter_map(site).collect()
 }
 
-/// Replaces the calls of io_uring in this text that can be, before the program begins.
+unsafe extern "C" {
+    /// libgcc's: the unwind table's entry for a place, and null if there is none. The three words
+    /// are a place for bases.
+    fn _Unwind_Find_FDE(place: *const c_void, bases: *mut [usize; 3]) -> *const c_void;
+}
+
+fn is_in_function(place: usize) -> bool {
+    let mut bases = [0; 3];
+    // SAFETY: any address may be asked for.
+    unsafe { !_Unwind_Find_FDE(place as *const c_void, &raw mut bases).is_null() }
+}
+
+/// Replaces the calls of io_uring in this text that can be. For the time before the program begins.
 pub(super) fn patch(text: &Range<usize>) {
-    // SAFETY: a segment that is loaded and can be read, by the caller's word.
-    let bytes = unsafe { std::slice::from_raw_parts(text.start as *const u8, text.len()) };
-    let sites = sites(bytes);
-    if sites.is_empty() || !is_alone() || !can_save() {
+    let mut sites = {
+        // SAFETY: a segment that is loaded and can be read, by the caller's word.
+        sites(unsafe { std::slice::from_raw_parts(text.start as *const u8, text.len()) })
+    };
+    sites.retain(|&(load, _)| {
+        let load = text.start + load;
+        // In one page: all of a jump is written, or nothing.
+        load % PAGE + LOAD_LEN <= PAGE
+            && is_in_function(load)
+            && is_in_function(load + LOAD_LEN + CALL.len() - 1)
+    });
+    if sites.is_empty() || !sys::is_alone() || !can_save() {
         return;
     }
-    let Ok(memory) = File::options().write(true).open("/proc/self/mem") else { return };
+    let Some(memory) = sys::OwnMemory::open() else { return };
     let len = (sites.len() * STUB).next_multiple_of(PAGE);
     let Some(stubs) = map_near(text, len) else { return };
-    let mut at = stubs;
-    for &(load, number) in &sites {
-        let back = text.start + load + LOAD_LEN + CALL.len();
+    for (index, &(load, number)) in sites.iter().enumerate() {
+        let at = stubs + index * STUB;
+        let code = stub(at, number, text.start + load + LOAD_LEN + CALL.len());
         // SAFETY: inside of pages that are ours, and are written to by nobody else.
-        unsafe {
-            std::ptr::copy_nonoverlapping(stub(at, number, back).as_ptr(), at as *mut u8, STUB)
-        };
-        at += STUB;
+        unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), at as *mut u8, STUB) };
     }
     // SAFETY: the pages are ours.
     if unsafe { sys::protect(stubs, len, libc::PROT_READ | libc::PROT_EXEC) } < 0 {
@@ -90,13 +110,10 @@ pub(super) fn patch(text: &Range<usize>) {
         unsafe { sys::unmap(stubs as *mut u8, len) };
         return;
     }
-    for (index, (load, _)) in sites.iter().enumerate() {
+    for (index, &(load, _)) in sites.iter().enumerate() {
         let load = text.start + load;
-        let jump = jump(load, stubs + index * STUB);
-        // All of it, or none: it is in one page, or the next call comes as a signal.
-        if load % PAGE + LOAD_LEN <= PAGE {
-            let _ = memory.write_at(&jump, load as u64);
-        }
+        // SAFETY: what the jump leads to does what was there before. Nobody executes it meanwhile.
+        unsafe { memory.write(load, &jump(load, stubs + index * STUB)) };
     }
 }
 
@@ -110,32 +127,40 @@ fn jump(from: usize, to: usize) -> [u8; LOAD_LEN] {
 /// Makes a call, and goes on at `back`. What lies below the stack is the program's (128 bytes, by
 /// the ABI).
 fn stub(at: usize, number: u32, back: usize) -> [u8; STUB] {
-    const ADDRESS: usize = STUB - 8;
+    const ENTER: usize = STUB - 8;
+    const BACK: usize = STUB - 16;
+    let from_here = |code: &[u8], datum: usize| ((datum - code.len() - 4) as u32).to_le_bytes();
     let mut code = Vec::with_capacity(STUB);
     code.extend([0x48, 0x8d, 0x64, 0x24, 0x80]); // lea -128(%rsp), %rsp
+    code.extend([0xff, 0x35]); // push back(%rip)
+    code.extend(from_here(&code, BACK));
     code.push(0x68); // push $number
     code.extend(number.to_le_bytes());
-    let next = code.len() + 6;
-    code.extend([0xff, 0x15]); // call *address(%rip)
-    code.extend(((ADDRESS - next) as u32).to_le_bytes());
-    code.extend([0x48, 0x8d, 0xa4, 0x24, 0x88, 0, 0, 0]); // lea 136(%rsp), %rsp
+    code.extend([0xff, 0x15]); // call *enter(%rip)
+    code.extend(from_here(&code, ENTER));
+    code.extend([0x48, 0x8d, 0xa4, 0x24, 0x90, 0, 0, 0]); // lea 144(%rsp), %rsp
     code.extend(jump(at + code.len(), back));
-    code.resize(ADDRESS, 0xcc);
+    code.resize(BACK, 0xcc);
+    code.extend(back.to_le_bytes());
     code.extend((enter as *const () as usize).to_le_bytes());
     code.try_into().expect("as long as a stub")
 }
 
 /// As the kernel is entered: all registers are kept, but for `rax`, which has the answer, and `rcx`
-/// and `r11`. The number is on the stack, above the address to return to.
+/// and `r11`. On the stack are the address of the stub, the number, `back`, and 128 bytes of the
+/// program's. To an unwinder the caller is the program's function, without the stub between.
 #[unsafe(naked)]
 unsafe extern "C" fn enter() {
     naked_asm!(
+        ".cfi_startproc",
+        ".cfi_def_cfa rsp, 152",
+        ".cfi_offset rip, -136",
         "push rbp",
+        ".cfi_def_cfa_offset 160",
+        ".cfi_offset rbp, -160",
         "mov rbp, rsp",
-        // Flags, of which neither instruction has all.
-        "lahf",
-        "seto al",
-        "push rax",
+        ".cfi_def_cfa_register rbp",
+        "pushfq",
         "push rdi",
         "push rsi",
         "push rdx",
@@ -165,6 +190,7 @@ unsafe extern "C" fn enter() {
         "xor edx, edx",
         "mov eax, [rip + {saved}]",
         "xrstor64 [rsp]",
+        "mov rax, [rbp + 16]",
         "lea rsp, [rbp - 56]",
         "pop r9",
         "pop r8",
@@ -172,13 +198,12 @@ unsafe extern "C" fn enter() {
         "pop rdx",
         "pop rsi",
         "pop rdi",
-        "pop rax",
-        // The overflow flag, then the others.
-        "add al, 127",
-        "sahf",
-        "mov rax, [rbp + 16]",
+        "popfq",
         "pop rbp",
+        ".cfi_def_cfa rsp, 152",
+        ".cfi_restore rbp",
         "ret",
+        ".cfi_endproc",
         state_len = const STATE_LEN,
         saved = sym SAVED,
         answer = sym answer,
@@ -191,11 +216,6 @@ unsafe extern "C" fn answer(number: i64, arguments: &[usize; 6]) -> isize {
     let [f, e, d, c, b, a] = *arguments;
     // SAFETY: a call of the program's, with the arguments in the registers.
     unsafe { make(number, [a, b, c, d, e, f]) }
-}
-
-/// Has the process one thread? No other one runs text that is written to.
-fn is_alone() -> bool {
-    std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1)
 }
 
 /// Can the processor save its registers in the form that is used, in as much space?

@@ -28,7 +28,7 @@ extern unsigned char site[];
  * 1 AVX, 2 AVX-512. */
 long enter_with(const struct registers *in, struct registers *out, long level);
 __asm__(
-    ".text\n.globl site\n.globl enter_with\nenter_with:\n"
+    ".text\n.globl site\n.globl enter_with\nenter_with:\n.cfi_startproc\n"
     "push %rbx\npush %rbp\npush %r12\npush %r13\npush %r14\npush %r15\n"
     "push %rsi\npush %rdx\n"
     "sub $256, %rsp\n"
@@ -56,12 +56,11 @@ __asm__(
     "mov 40(%rax), %rbp\nmov 48(%rax), %r8\nmov 56(%rax), %r9\nmov 64(%rax), %r10\n"
     "mov 80(%rax), %r12\nmov 88(%rax), %r13\nmov 96(%rax), %r14\nmov 104(%rax), %r15\n"
     "site: mov $426, %eax\nsyscall\n"
-    "mov 264(%rsp), %r11\n" /* out */
+    "mov 264(%rsp), %r11\n" /* out; no flags are changed until they are stored */
     "mov %rax, (%r11)\nmov %rbx, 8(%r11)\nmov %rdx, 16(%r11)\nmov %rsi, 24(%r11)\n"
     "mov %rdi, 32(%r11)\nmov %rbp, 40(%r11)\nmov %r8, 48(%r11)\nmov %r9, 56(%r11)\n"
     "mov %r10, 64(%r11)\nmov %r12, 80(%r11)\nmov %r13, 88(%r11)\nmov %r14, 96(%r11)\n"
     "mov %r15, 104(%r11)\n"
-    /* No flags are changed in between. */
     "mov %r11, %rax\n"
     "mov -128(%rsp), %rcx\nmov %rcx, 112(%rax)\nmov -120(%rsp), %rcx\nmov %rcx, 120(%rax)\n"
     "mov -112(%rsp), %rcx\nmov %rcx, 128(%rax)\nmov -104(%rsp), %rcx\nmov %rcx, 136(%rax)\n"
@@ -71,14 +70,15 @@ __asm__(
     "mov -48(%rsp), %rcx\nmov %rcx, 192(%rax)\nmov -40(%rsp), %rcx\nmov %rcx, 200(%rax)\n"
     "mov -32(%rsp), %rcx\nmov %rcx, 208(%rax)\nmov -24(%rsp), %rcx\nmov %rcx, 216(%rax)\n"
     "mov -16(%rsp), %rcx\nmov %rcx, 224(%rax)\nmov -8(%rsp), %rcx\nmov %rcx, 232(%rax)\n"
-    "pushfq\npopq 240(%rax)\n"
+    "pushfq\npopq 240(%rax)\ncld\n"
     "fstpt 248(%rax)\n"
     "stmxcsr 264(%rax)\n"
     "mov 256(%rsp), %rdx\n" /* level */
     "cmp $1, %rdx\njb 3f\nje 2f\n"
     "vmovdqu64 %zmm0, 320(%rax)\nvmovdqu64 %zmm1, 384(%rax)\nvmovdqu64 %zmm2, 448(%rax)\n"
     "vmovdqu64 %zmm8, 832(%rax)\nvmovdqu64 %zmm15, 1280(%rax)\nvmovdqu64 %zmm16, 512(%rax)\n"
-    "vmovdqu64 %zmm31, 576(%rax)\nkmovq %k1, 1344(%rax)\nkmovq %k7, 1352(%rax)\nvzeroupper\njmp 4f\n"
+    "vmovdqu64 %zmm31, 576(%rax)\nkmovq %k1, 1344(%rax)\nkmovq %k7, 1352(%rax)\n"
+    "vzeroupper\njmp 4f\n"
     "2: vmovdqu %ymm0, 320(%rax)\nvmovdqu %ymm1, 384(%rax)\nvmovdqu %ymm2, 448(%rax)\n"
     "vmovdqu %ymm8, 832(%rax)\nvmovdqu %ymm15, 1280(%rax)\nvzeroupper\njmp 4f\n"
     "3: movdqu %xmm0, 320(%rax)\nmovdqu %xmm1, 384(%rax)\nmovdqu %xmm2, 448(%rax)\n"
@@ -87,10 +87,10 @@ __asm__(
     "mov (%rax), %rax\n"
     "add $256, %rsp\n"
     "pop %rdx\npop %rsi\n"
-    "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbp\npop %rbx\nret\n");
+    "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbp\npop %rbx\nret\n.cfi_endproc\n");
 
-/* Carry, parity, adjust, zero, sign, overflow. */
-#define ARITHMETIC 0x8d5ul
+/* Carry, parity, adjust, zero, sign, direction, overflow. */
+#define ARITHMETIC 0xcd5ul
 
 static void check(int fd, int round, long level)
 {

@@ -39,7 +39,7 @@ pub fn compile(test: &str, name: &str, folder: &Path) -> Option<PathBuf> {
         return None;
     }
     let output = Command::new(&compiler)
-        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-pthread"])
+        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-pthread", "-fexceptions"])
         .arg("-o")
         .args([&program, &source])
         .arg("-luring")
