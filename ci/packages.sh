@@ -164,7 +164,9 @@ files=("$installed")
 try "cargo install" "cp /packages/uringlet /usr/local/bin/" \
     "rm -r /usr/local/bin/uringlet /var/cache/uringlet"
 
-wheel="$(find "$target/python/wheels" -name "uringlet-$version-*.whl" 2>/dev/null | head -n 1)" || true
+# No folder: no wheel.
+wheel="$(find "$target/python/wheels" -name "uringlet-$version-*.whl" 2>/dev/null |
+    head -n 1)" || true
 if [[ -n "$wheel" ]]; then
     # pip itself is not what is tried.
     base="$packages/debian-12-python"

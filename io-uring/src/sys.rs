@@ -89,7 +89,7 @@ pub(crate) fn is_mapped(at: u64, len: u64) -> bool {
     true
 }
 
-/// Has the process one thread? Asked of `/proc/self/stat` (proc(5)), with nothing of the C library's.
+/// Has the process one thread? Asked of `/proc/self/stat` (proc(5)), by calls of our own.
 pub(crate) fn is_alone() -> bool {
     /// Fields behind the name, which ends with the last parenthesis.
     const THREADS: usize = 17;
