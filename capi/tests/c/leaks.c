@@ -3,6 +3,10 @@
 
 #include "check.h"
 
+/* Threads of the engine come and go with descriptors of their own, fewer than these. One for each
+ * context, or for each tenth, would be more. */
+#define OF_THREADS 10
+
 static int descriptors(void)
 {
     DIR *folder = opendir("/proc/self/fd");
@@ -64,8 +68,7 @@ int main(void)
     memory = kib();
     for (int at = 0; at < rounds; at++)
         use_one(file, pipes[0], at % 2);
-    /* Those of a thread that has retired meanwhile are gone. */
-    CHECK(descriptors() <= before);
+    CHECK(descriptors() < before + OF_THREADS);
     /* A KiB for each would be more. */
     CHECK(kib() < memory + 4096);
     /* Many at a time. */
@@ -77,6 +80,6 @@ int main(void)
         for (int at = 0; at < together; at++)
             EQUAL(uringlet_destroy(many[at], -1), 0);
     }
-    CHECK(descriptors() <= before);
+    CHECK(descriptors() < before + OF_THREADS);
     return EXIT_SUCCESS;
 }
