@@ -59,18 +59,24 @@ int main(void)
     int first = is_kernels ? 20 : 200, rounds = is_kernels ? 100 : 5000;
     int together = is_kernels ? 20 : 2000;
     int file = file_of("some content of it", 18), pipes[2], before;
-    long memory;
+    long memory, grown = 0;
 
     EQUAL(pipe(pipes), 0);
     for (int at = 0; at < first; at++)
         use_one(file, pipes[0], at % 2);
-    before = descriptors();
-    memory = kib();
-    for (int at = 0; at < rounds; at++)
-        use_one(file, pipes[0], at % 2);
+    /* A thread of the engine may come in one pass, with descriptors and a stack. What leaks does so
+     * in every pass: a KiB for each context would be more. */
+    for (int pass = 0; pass < 5; pass++) {
+        before = descriptors();
+        memory = kib();
+        for (int at = 0; at < rounds; at++)
+            use_one(file, pipes[0], at % 2);
+        grown = kib() - memory;
+        if (descriptors() <= before && grown < 4096)
+            break;
+    }
     CHECK(descriptors() < before + OF_THREADS);
-    /* A KiB for each would be more. */
-    CHECK(kib() < memory + 4096);
+    CHECK(grown < 4096);
     /* Many at a time. */
     {
         static struct uringlet *many[2000];
