@@ -2,9 +2,11 @@
 //! result is a count or a negative errno.
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_int};
 
 use syscalls::Sysno;
+use uringlet::front;
 
 macro_rules! call {
     ($nr:ident $(, $arg:expr)*) => {
@@ -269,9 +271,30 @@ pub(crate) fn now(clock: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+thread_local! {
+    /// The number of the calling thread, in the process of this generation.
+    static THREAD: Cell<(u64, i32)> = const { Cell::new((0, 0)) };
+}
+
+/// The number of the calling thread. Asked for once: every entered ring with
+/// `IORING_SETUP_SINGLE_ISSUER` needs it. A child of vfork(2) has that of its parent's thread.
+#[inline]
 pub(crate) fn thread_id() -> i32 {
+    match THREAD.get() {
+        (known, id) if known != 0 && known == front::generation() => id,
+        _ => ask_thread_id(),
+    }
+}
+
+#[cold]
+fn ask_thread_id() -> i32 {
     // SAFETY: takes nothing.
-    unsafe { call!(gettid) as i32 }
+    let id = unsafe { call!(gettid) as i32 };
+    // The generation of threads that have parted stays the same in a child.
+    if !front::has_parted() {
+        THREAD.set((front::generation(), id));
+    }
+    id
 }
 
 /// io_uring_setup(2) of the kernel.
