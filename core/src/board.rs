@@ -93,8 +93,9 @@ pub(crate) trait Dispatcher: Send + Sync + fmt::Debug {
     /// A request that the poller had passed on to a worker has ended, or was withdrawn.
     fn passed_on_ended(&self, number: u32);
 
-    /// Collects what the kernel has completed.
-    fn collect(&self);
+    /// Collects what the kernel has completed. False: there is no need to come again, before the
+    /// poller is told so.
+    fn collect(&self) -> bool;
 
     /// The kernel's interface has nothing in flight: shall the poller go on looking at it?
     fn stays_watched(&self) -> bool;

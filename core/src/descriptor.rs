@@ -326,7 +326,13 @@ mod route_tests {
         ];
         let mut lanes = std::collections::BTreeSet::new();
         for fd in files.iter().flatten().map(|file| file.as_raw_fd()) {
-            for scope in [KernelScope::Nothing, KernelScope::Direct, KernelScope::Everything] {
+            let scopes = [
+                KernelScope::Nothing,
+                KernelScope::Direct,
+                KernelScope::DirectAndReads,
+                KernelScope::Everything,
+            ];
+            for scope in scopes {
                 for (kind, write) in [(Kind::Read, false), (Kind::Write, true)] {
                     Facts::forget(&(fd..=fd));
                     let mut buffer = [0; 512];

@@ -149,7 +149,7 @@ impl Found {
             ("libaio", !self.libaio.is_empty() || self.names("libaio.so")),
             ("POSIX AIO", !self.posix_aio.is_empty()),
             ("liburing", !self.io_uring.is_empty() || self.names("liburing.so")),
-            ("io_uring calls of its own, which are trapped", self.own_io_uring_calls),
+            ("io_uring calls of its own, which are caught", self.own_io_uring_calls),
         ];
         all.iter().filter(|(_, is)| *is).map(|(name, _)| *name).collect()
     }

@@ -86,7 +86,7 @@ impl Watch {
         } else if seen.contains(&Seen::SteppedAside) {
             "its io_uring rings are the kernel's, which has some (--io-uring refused)".into()
         } else if seen.contains(&Seen::LeftToKernel) {
-            "it enters io_uring's rings by instructions of its own, which are trapped neither with \
+            "it enters io_uring's rings by instructions of its own, which are caught neither with \
              --trap never nor where seccomp(2) is refused: they are the kernel's rings"
                 .into()
         } else if !seen.contains(&Seen::Loaded) {

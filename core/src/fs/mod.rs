@@ -35,6 +35,9 @@
 //! thread's next operation wakes its task and is pending once; with the feature `tokio`, tokio's
 //! own budget is kept as well.
 //!
+//! With the feature `tokio`, a runtime can hand requests to the kernel and collect what is done
+//! itself, in place of threads of the engine that would have to wake it: `drive_on_tokio`.
+//!
 //! Code that wants a stream finds tokio's traits and those of `futures-io` on `Cursor`, with the
 //! features `tokio` and `futures-io`. [`File::explain`] says where requests of a file run, and why.
 //!
@@ -78,6 +81,8 @@ mod op;
 mod options;
 mod pool;
 mod ranges;
+#[cfg(feature = "tokio")]
+mod runtime;
 mod transfer;
 mod wakers;
 
@@ -100,6 +105,8 @@ pub use self::op::{Op, Operation};
 pub use self::options::{Direct, Open, OpenOptions};
 pub use self::pool::{Pool, PoolBuf, Take};
 pub use self::ranges::{Chunk, Coalesce, ReadRanges};
+#[cfg(feature = "tokio")]
+pub use self::runtime::drive_on_tokio;
 pub use self::transfer::{Read, ReadExact, Write, WriteAll};
 
 #[cfg(test)]

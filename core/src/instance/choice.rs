@@ -60,7 +60,7 @@ impl Instance {
         let facts = descriptor::fresh(fd)?.facts();
         let (route, reason) = match self.engine {
             EngineKind::Null => (Route::Null, "the engine ends every request undone"),
-            _ => router::explain(facts, write, self.lanes.kernel.scope()),
+            _ => router::explain(facts, write, self.kernel_scope()),
         };
         let name = match route {
             Route::Inline => "inline",

@@ -72,6 +72,7 @@ impl Instance {
         if !self.board.close() || !self.is_of_this_process() {
             return;
         }
+        self.dismiss_reactor();
         let completions = self.board.completions();
         completions.close();
         loop {

@@ -11,6 +11,7 @@ mod close;
 mod fast;
 mod help;
 mod polls;
+pub(crate) mod reactor;
 mod serve;
 mod settle;
 mod submit;
@@ -55,6 +56,7 @@ pub struct Instance {
     entry: PoolEntry,
     wishes: Wishes,
     threads: ThreadsOf,
+    driven: reactor::Driven,
     /// Those that collect what the kernel has completed, for a program that does not come.
     harvesters: ThreadsOf,
     /// Requests and completions have CPUs of their own: threads of the program only sleep.
@@ -178,6 +180,7 @@ impl Instance {
                 entry: PoolEntry::default(),
                 wishes: Wishes::default(),
                 threads: ThreadsOf::new(Threads::of_this_process()),
+                driven: reactor::Driven::default(),
                 harvesters: ThreadsOf::new(Threads::of_this_process()),
                 is_placed: AtomicBool::new(false),
                 starved: AtomicBool::new(false),

@@ -33,6 +33,7 @@ impl Instance {
                 self.wishes.holder.store(true, Ordering::Release);
                 self.call_worker(true);
             }
+            Call::HandOver if self.call_reactor() => {}
             Call::HandOver => {
                 self.wishes.hand_over.store(true, Ordering::Release);
                 self.call_worker(true);
@@ -98,19 +99,15 @@ impl Instance {
         let nobody_comes = !self.router.waiters.come();
         let alone = kernel.in_flight() == 0 && kernel.queued() == 1;
         let direct = kernel.scope() == KernelScope::Direct;
-        if by == By::Worker && nobody_comes && alone && direct {
+        let sleeps_here = by == By::Worker && nobody_comes && !self.driven.comes();
+        if sleeps_here && alone && direct {
             // One at a time: this thread is as quick as the way through the kernel and the poller.
             if let Some(request) = kernel.pop(&self.board) {
                 return self.run_pooled(request);
             }
         }
         kernel.hand_over(&self.board, nobody_comes);
-        if let Some(events) = kernel.events_to_watch(nobody_comes)
-            && let Some(me) = self.me.upgrade()
-        {
-            let owner: Arc<dyn Dispatcher> = me;
-            self.harvesters.poller.watch(self.harvesters.get(), &owner, events);
-        }
+        self.have_events_watched(nobody_comes);
     }
 
     /// The watchdog looks whether requests of a placed context lie about, and every worker of its
@@ -213,6 +210,9 @@ impl Tenant for Instance {
                     let stuck = lane.unstick(&self.board, part, waiters.come());
                     if stuck.nobody_came {
                         waiters.nobody_came();
+                    }
+                    if stuck.nobody_came || stuck.call == Some(Call::HandOver) {
+                        self.leave_to_our_threads();
                     }
                     if let Some(call) = stuck.call {
                         lying = true;
@@ -328,12 +328,13 @@ impl Dispatcher for Instance {
         self.threads.poller.end(number);
     }
 
-    fn collect(&self) {
+    fn collect(&self) -> bool {
         let any = without_taker(|taker| self.lanes.kernel.harvest(&self.board, taker));
         if any && self.lanes.kernel.queued() > 0 {
             // There is room again.
             self.call(Call::HandOver);
         }
+        !self.driven.comes() || self.lanes.kernel.stays_watched_unless(|| self.driven.comes())
     }
 
     fn stays_watched(&self) -> bool {

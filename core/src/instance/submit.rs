@@ -346,7 +346,7 @@ impl Instance {
             return (Route::Null, false);
         }
         let beside_others = || !single || self.lanes.inline.is_in_use();
-        let scope = self.lanes.kernel.scope();
+        let scope = self.kernel_scope();
         match router::route(&request.sqe, request.kind, beside_others, scope, asked) {
             (Route::Cold, _) if !self.lanes.cold.is_possible() => (Route::Pool, false),
             // Not worth a call: it completes with its error.

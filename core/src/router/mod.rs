@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use self::facts::{Facts, FileKind, Fresh};
 use self::spin::Spin;
-use self::tuning::{COMING_BESIDE_SYNCS, COMING_MAX, LARGE};
+use self::tuning::{COMING_BESIDE_SYNCS, COMING_MAX, DRIVEN_READ_MAX, LARGE};
 use self::waiters::Waiters;
 use crate::request::{Expect, Kind, Request, Route};
 use crate::sqe::{FILE_POSITION, Sqe, opcode};
@@ -50,6 +50,8 @@ pub(crate) enum KernelScope {
     Nothing,
     /// Direct reads and writes: what the kernel is truly asynchronous for.
     Direct,
+    /// These, and small reads: an event loop hands them to a ring, and comes for them.
+    DirectAndReads,
     /// All reads and writes of files.
     Everything,
 }
@@ -198,12 +200,20 @@ fn transfer(
     if write && (facts.seems_to_append() || beside_others() && ask.appends(sqe.fd)) {
         return (Route::Ordered, false);
     }
-    if scope == KernelScope::Everything || facts.sleeps(write) {
+    let driven = || scope == KernelScope::DirectAndReads && is_driven(sqe, write, facts);
+    if scope == KernelScope::Everything || facts.sleeps(write) || driven() {
         return sleeping(sqe, write, facts, scope, ask);
     }
     // Writes of one file wait for its lock, whatever the number of threads.
     let copy = sqe.len >= LARGE && sqe.opcode == opcode::READ && !facts.is_direct();
     (if copy { Route::Copy } else { Route::Inline }, false)
+}
+
+/// A read that an event loop hands to its ring, as it may sleep: whoever drives a context has tried
+/// whether it is in memory.
+#[inline]
+fn is_driven(sqe: &Sqe, write: bool, facts: Facts) -> bool {
+    !write && sqe.opcode == opcode::READ && sqe.len <= DRIVEN_READ_MAX && facts.is_local()
 }
 
 /// One that leaves the inline lane.
@@ -228,10 +238,12 @@ fn sleeping(
         }
         _ if !facts.is_local() => return (Route::Worker, false),
         KernelScope::Nothing => false,
-        KernelScope::Direct if !facts.is_direct() => false,
-        KernelScope::Direct if facts.submit_blocks(write, ask.now()) => false,
-        KernelScope::Direct => ask.is_direct_file(sqe.fd),
         KernelScope::Everything => true,
+        KernelScope::DirectAndReads if !facts.is_direct() => {
+            is_driven(sqe, write, facts) && ask.has_offsets(sqe.fd)
+        }
+        _ if !facts.is_direct() || facts.submit_blocks(write, ask.now()) => false,
+        _ => ask.is_direct_file(sqe.fd),
     };
     // Large ones are worth a thread each.
     let cold = !write && !facts.is_direct() && sqe.opcode == opcode::READ && sqe.len < LARGE;
@@ -299,6 +311,9 @@ pub(crate) fn explain(facts: Facts, write: bool, scope: KernelScope) -> (Route, 
         }
         () if write && facts.seems_to_append() => {
             return (Route::Ordered, "appends take place in the order of submission");
+        }
+        () if scope == KernelScope::DirectAndReads && !write && !direct && facts.is_local() => {
+            return (Route::Kernel, "an event loop hands small reads to its ring");
         }
         () if scope != KernelScope::Everything && !facts.sleeps(write) => {
             return (Route::Inline, "calls on it are not known to sleep");

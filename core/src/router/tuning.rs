@@ -86,6 +86,12 @@ pub(crate) const COMING_BESIDE_SYNCS: usize = 16;
 /// A worker serves other contexts after so many.
 pub(crate) const COLD_TURN: usize = 64;
 
+// An event loop that drives a context.
+
+/// Longer reads that may sleep are not handed over by the loop itself: the kernel copies what it
+/// finds on the spot, 64 KiB in some 7 us, and asks the device for the rest.
+pub(crate) const DRIVEN_READ_MAX: u32 = 64 << 10;
+
 // Fsyncs.
 
 /// A worker looks so many times in a row for others that came meanwhile.

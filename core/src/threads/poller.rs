@@ -158,6 +158,13 @@ impl PollerState {
             .retain(|(owner, _)| owner.upgrade().is_some_and(|owner| owner.stays_watched()));
     }
 
+    /// Somebody else looks at a context's eventfd. Who was told of it twice looks on.
+    fn let_go_of_kernel(&mut self, events: RawFd) {
+        if let Some(at) = self.kernels.iter().position(|&(_, fd)| fd == events) {
+            self.kernels.swap_remove(at);
+        }
+    }
+
     /// Takes those off the list whose descriptor is ready, or that were not tried yet: every poll,
     /// and of the reads and writes of a descriptor the one that has waited longest, which may leave
     /// nothing for the next.
@@ -413,7 +420,9 @@ impl Poller {
             };
             for (owner, fd) in kernels {
                 sys::eventfd_drain(fd);
-                owner.collect();
+                if !owner.collect() {
+                    lock(&self.state).let_go_of_kernel(fd);
+                }
             }
             for (waiting, revents) in ready {
                 let (fd, events) = (waiting.fd, waiting.events);

@@ -4,6 +4,8 @@ mod basics;
 #[cfg(any(feature = "tokio", feature = "futures-io"))]
 mod cursors;
 mod deadlines;
+#[cfg(feature = "tokio")]
+mod driven;
 mod executors;
 mod faults;
 mod fork;

@@ -17,7 +17,13 @@ use crate::file_of;
 
 /// Buffers that are alive.
 #[derive(Clone, Default)]
-struct Alive(Arc<AtomicUsize>);
+pub(crate) struct Alive(Arc<AtomicUsize>);
+
+impl Alive {
+    pub(crate) fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
 
 /// A buffer that is counted, and filled with a pattern when it goes: a request that still used it
 /// would be found with it, and the address sanitizer would see it.
@@ -91,7 +97,7 @@ fn storm() -> usize {
 }
 
 /// One operation, whose kind and end `number` chooses.
-async fn one(file: File, number: usize, data: Arc<Vec<u8>>, alive: Alive) {
+pub(crate) async fn one(file: File, number: usize, data: Arc<Vec<u8>>, alive: Alive) {
     const LENGTH: usize = 1024;
     let offset = number * 67 % (data.len() - LENGTH);
     let expected = &data[offset..][..LENGTH];
@@ -153,7 +159,7 @@ fn run(executor: Executor, fs: &Fs, operations: usize) {
         file = still;
         std::thread::yield_now();
     }
-    while alive.0.load(Ordering::Relaxed) > 0 {
+    while alive.count() > 0 {
         std::thread::yield_now();
     }
 }
@@ -197,7 +203,7 @@ fn operations_are_dropped_on_other_threads_than_they_were_polled_on() {
     }
     drop(sender);
     dropper.join().unwrap();
-    while alive.0.load(Ordering::Relaxed) > 0 {
+    while alive.count() > 0 {
         std::thread::yield_now();
     }
 }

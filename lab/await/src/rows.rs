@@ -17,7 +17,9 @@ use crate::plan::{BLOCK, Column, Plan, device_bytes};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Row {
-    /// uringlet on tokio
+    /// uringlet on tokio, which drives it
+    UringletDriven,
+    /// uringlet on tokio, driven by threads of its own
     UringletTokio,
     /// uringlet on smol's executor
     UringletSmol,
@@ -44,6 +46,7 @@ pub enum Row {
 impl Row {
     pub const ALL: &[Self] = Self::VARIANTS;
     const VARIANTS: &[Self] = &[
+        Self::UringletDriven,
         Self::UringletTokio,
         Self::UringletSmol,
         Self::UringletWait,
@@ -188,11 +191,14 @@ async fn read_ours(
 /// Runs a row in this process. `workers`: threads of tokio's runtime, 0 for the one that blocks.
 pub fn measure(row: Row, plan: &Plan, workers: usize) -> Result<Measured> {
     match row {
-        Row::UringletTokio => {
+        Row::UringletDriven | Row::UringletTokio => {
             let runtime = tokio_runtime(workers)?;
             let ours = uringlet::fs::File::from_std(plan.open()?);
             let watch = Watch::start()?;
             let tasks = runtime.block_on(async {
+                if row == Row::UringletDriven {
+                    uringlet::fs::drive_on_tokio();
+                }
                 tasks!(
                     plan,
                     tokio::spawn,

@@ -122,6 +122,8 @@ pub(crate) struct KernelLane {
     told: AtomicBool,
     /// Requests have named an eventfd: their program may sleep on that, and not come.
     notifies: AtomicBool,
+    /// Of the interfaces that may be used, an io_uring is tried first.
+    prefers_ring: AtomicBool,
 }
 
 /// `slots` are those of the context, of which `room` may be in the kernel's hands at a time.
@@ -179,6 +181,7 @@ impl KernelLane {
             submitting: AtomicU32::new(0),
             told: AtomicBool::new(false),
             notifies: AtomicBool::new(false),
+            prefers_ring: AtomicBool::new(false),
         })
     }
 
@@ -211,7 +214,11 @@ impl KernelLane {
         let known = self.backend.get().is_some();
         let made = self.backend.get_or_init(|| {
             let _whole = sys::Uncancelable::new();
-            for kind in KERNEL_ENGINES {
+            let mut kinds = KERNEL_ENGINES;
+            if self.prefers_ring.load(Ordering::Relaxed) {
+                kinds.sort_by_key(|&kind| kind != EngineKind::IoUring);
+            }
+            for kind in kinds {
                 match make(kind, self.slots, self.room, 1) {
                     Ok(backend) => return Some(backend),
                     Err(errno) => lock(&self.refusals).push((kind, probe::explain(kind, -errno))),
@@ -386,11 +393,34 @@ impl KernelLane {
         Some(backend.events()).filter(|&fd| fd >= 0)
     }
 
+    /// As [`KernelLane::stays_watched`], when somebody else may look.
+    pub(crate) fn stays_watched_unless(&self, others_look: impl FnOnce() -> bool) -> bool {
+        self.told.store(false, Ordering::SeqCst);
+        // Either this sees that they do not any more, or they see the flag.
+        !others_look() && !self.told.swap(true, Ordering::SeqCst)
+    }
+
     /// Shall the poller go on looking? If not, it is told again when there is need.
     pub(crate) fn stays_watched(&self) -> bool {
         self.told.store(false, Ordering::SeqCst);
         // Either this sees what was handed over, or who did so sees the flag.
         self.in_flight() > 0 && !self.told.swap(true, Ordering::SeqCst)
+    }
+
+    /// As [`KernelLane::events_to_watch`], for an event loop that hands over by itself. A ring is
+    /// best for that.
+    pub(crate) fn events_for_reactor(&self, board: &Board) -> Option<RawFd> {
+        if self.scope == KernelScope::Nothing {
+            return None;
+        }
+        self.prefers_ring.store(true, Ordering::Relaxed);
+        Some(self.backend(board)?.events()).filter(|&fd| fd >= 0)
+    }
+
+    /// Handing over does not sleep, whatever the device is doing.
+    #[inline]
+    pub(crate) fn submits_without_sleeping(&self) -> bool {
+        self.kind() == Some(EngineKind::IoUring)
     }
 
     fn try_reap(&self) -> Option<(Reaping<'_>, &dyn Backend)> {

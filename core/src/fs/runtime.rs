@@ -1,0 +1,129 @@
+//! A tokio runtime that drives an [`Fs`]: it hands requests to the kernel and collects what is
+//! done, on its own threads, and no thread of the engine has to wake it.
+
+use std::future::poll_fn;
+use std::os::fd::{AsRawFd, RawFd};
+use std::pin::pin;
+use std::sync::{Arc, Weak};
+use std::task::Poll;
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
+
+use super::driver::Fs;
+use crate::instance::Instance;
+use crate::instance::reactor::Reactor;
+use crate::own::Copied;
+
+/// Has the tokio runtime of the calling thread drive the [`Fs`] of the process: as
+/// [`Fs::drive_on_tokio`]. Once, at the start of a program.
+///
+/// ```
+/// # async fn program() {}
+/// #[tokio::main(flavor = "current_thread")]
+/// async fn main() {
+///     uringlet::fs::drive_on_tokio();
+///     program().await;
+/// }
+/// ```
+///
+/// # Panics
+/// As [`Fs::drive_on_tokio`].
+pub fn drive_on_tokio() -> bool {
+    Fs::global().is_ok_and(|fs| fs.drive_on_tokio())
+}
+
+impl Fs {
+    /// Has the tokio runtime of the calling thread hand requests to the kernel and collect what is
+    /// done, in place of threads of the engine, which would have to wake it each time. That is
+    /// worth the most for direct I/O, and for reads that are not in memory: where io_uring is
+    /// allowed, reads of at most 64 KiB go to a ring then.
+    ///
+    /// It goes on until the runtime or the `Fs` ends. A runtime that does not come in time, because
+    /// a task computes, is helped out: the engine's threads take over within milliseconds, until
+    /// it comes again. Tasks of other runtimes are served, too; each of their completions comes
+    /// through this one. Give each runtime an `Fs` of its own where there are several.
+    ///
+    /// False: nothing has changed. A runtime drives it already, or its engine does not use the
+    /// kernel, or the kernel refuses both io_uring and Linux AIO.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime, and in one without I/O
+    /// ([`enable_io`](tokio::runtime::Builder::enable_io)).
+    pub fn drive_on_tokio(&self) -> bool {
+        let handle = tokio::runtime::Handle::current();
+        let called = Arc::new(Called(Notify::new()));
+        let reactor: Arc<dyn Reactor> = Arc::clone(&called) as _;
+        let Some(events) = self.instance().begin_to_be_driven(reactor) else { return false };
+        let driver = Driver { instance: Arc::downgrade(self.instance()), called };
+        // A copy: the engine may close its own before this task is dropped.
+        let Some(events) = Copied::of(events) else { return false };
+        #[allow(deprecated, reason = "its successor is newer than the oldest tokio that will do")]
+        let events = AsyncFd::with_interest(Events(events), Interest::READABLE);
+        let Ok(events) = events else { return false };
+        handle.spawn(driver.run(events));
+        true
+    }
+}
+
+#[derive(Debug)]
+struct Called(Notify);
+
+impl Reactor for Called {
+    fn call(&self) {
+        self.0.notify_one();
+    }
+}
+
+/// The eventfd(2) of completions, open for as long as this lives.
+struct Events(Arc<Copied>);
+
+impl AsRawFd for Events {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.fd()
+    }
+}
+
+/// The task of the runtime.
+struct Driver {
+    instance: Weak<Instance>,
+    called: Arc<Called>,
+}
+
+impl Driver {
+    async fn run(self, events: AsyncFd<Events>) {
+        let mut called = pin!(self.called.0.notified());
+        loop {
+            let is_over = poll_fn(|context| {
+                let mut comes = false;
+                loop {
+                    match events.poll_read_ready(context) {
+                        // Each completion is an edge: what the eventfd has counted stays in it.
+                        Poll::Ready(Ok(mut guard)) => guard.clear_ready(),
+                        // The runtime ends.
+                        Poll::Ready(Err(_)) => return Poll::Ready(true),
+                        Poll::Pending => break,
+                    }
+                    comes = true;
+                }
+                while called.as_mut().poll(context).is_ready() {
+                    called.set(self.called.0.notified());
+                    comes = true;
+                }
+                if comes { Poll::Ready(false) } else { Poll::Pending }
+            });
+            if is_over.await || !self.instance.upgrade().is_some_and(|instance| instance.drive()) {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        if let Some(instance) = self.instance.upgrade() {
+            instance.end_to_be_driven();
+        }
+    }
+}

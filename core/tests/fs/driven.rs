@@ -1,0 +1,173 @@
+//! A tokio runtime that drives an `Fs`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+use uringlet::EngineKind;
+use uringlet::fs::{self, Direct, File, Fs};
+
+use crate::storms::{Alive, one};
+use crate::{file_of, skipped};
+
+fn runtimes() -> [Runtime; 2] {
+    let mut threads = Builder::new_multi_thread();
+    threads.worker_threads(2);
+    [Builder::new_current_thread(), threads].map(|mut one| one.enable_all().build().unwrap())
+}
+
+/// One that can be driven here, or `None`, which says so.
+fn driven(name: &str, runtime: &Runtime) -> Option<Fs> {
+    let fs = Fs::builder().build().unwrap();
+    let is_driven = runtime.block_on(async { fs.drive_on_tokio() });
+    if !is_driven {
+        skipped(name, "neither io_uring nor Linux AIO is allowed here");
+    }
+    is_driven.then_some(fs)
+}
+
+#[test]
+fn reads_of_a_driven_one_are_those_of_the_file() {
+    for runtime in runtimes() {
+        let Some(fs) = driven("reads_of_a_driven_one", &runtime) else { return };
+        let (named, data) = file_of(1 << 20);
+        let data = Arc::new(data);
+        for direct in [Direct::Off, Direct::Try] {
+            let (fs, data, path) = (fs.clone(), Arc::clone(&data), named.path().to_owned());
+            runtime.block_on(async move {
+                let options = File::options().read(true).direct(direct);
+                let file = options.open(path).on(&fs).await.unwrap();
+                let pool = fs::Pool::new(4096, 4096, 16).unwrap();
+                let read = |at: usize| {
+                    let (file, pool, data) = (file.clone(), pool.clone(), Arc::clone(&data));
+                    async move {
+                        let offset = at * 37 % 256 * 4096;
+                        let buffer = pool.take().await;
+                        let read = file.read_exact_at(buffer, offset as u64).forced_async();
+                        let ((), buffer) = read.await.unwrap();
+                        assert_eq!(buffer[..], data[offset..offset + 4096]);
+                    }
+                };
+                let all: Vec<_> = (0..1000).map(|at| tokio::spawn(read(at))).collect();
+                for one in all {
+                    one.await.unwrap();
+                }
+            });
+        }
+        // Without a ring, such reads go to threads.
+        let file = File::open(named.path()).on(&fs).wait().unwrap();
+        let lane = file.explain().unwrap().to_string();
+        let is_ring = fs.choice().kernel == Some(EngineKind::IoUring);
+        assert_eq!(lane.contains("an event loop hands small reads to its ring"), is_ring, "{lane}");
+    }
+}
+
+#[test]
+fn a_runtime_that_does_not_come_is_helped_out() {
+    for runtime in runtimes() {
+        let Some(fs) = driven("a_runtime_that_does_not_come", &runtime) else { return };
+        let (named, data) = file_of(100_000);
+        let file = File::open(named.path()).on(&fs).wait().unwrap();
+        runtime.block_on(async {
+            for at in 0..20 {
+                // Blocks the thread that would drive it.
+                let read = file.read_exact_at(vec![0u8; 1000], at * 1000).forced_async();
+                let ((), buffer) = pollster::block_on(read).unwrap();
+                assert_eq!(buffer[..], data[at as usize * 1000..][..1000]);
+                // Comes again.
+                tokio::task::yield_now().await;
+                let read = file.read_exact_at(vec![0u8; 1000], at * 1000).forced_async();
+                let ((), buffer) = read.await.unwrap();
+                assert_eq!(buffer[..], data[at as usize * 1000..][..1000]);
+            }
+        });
+    }
+}
+
+#[test]
+fn a_runtime_that_ends_leaves_its_requests_to_threads() {
+    for runtime in runtimes() {
+        let Some(fs) = driven("a_runtime_that_ends", &runtime) else { return };
+        let (named, data) = file_of(100_000);
+        let file = File::open(named.path()).on(&fs).wait().unwrap();
+        let reads = runtime.block_on(async {
+            let read = |at: u64| file.read_exact_at(vec![0u8; 1000], at * 1000).forced_async();
+            (0..100).map(|at| read(at).submit()).collect::<Vec<_>>()
+        });
+        drop(runtime);
+        for (at, read) in reads.into_iter().enumerate() {
+            let ((), buffer) = pollster::block_on(read).unwrap();
+            assert_eq!(buffer[..], data[at * 1000..][..1000]);
+        }
+        let read = file.read_exact_at(vec![0u8; 7], 7).forced_async();
+        let ((), buffer) = pollster::block_on(read).unwrap();
+        assert_eq!(buffer[..], data[7..14]);
+        // Another one may.
+        let next = Builder::new_current_thread().enable_io().build().unwrap();
+        assert!(next.block_on(async { fs.drive_on_tokio() }));
+    }
+}
+
+#[test]
+fn one_runtime_drives_at_a_time_and_ends_with_what_it_drives() {
+    for runtime in runtimes() {
+        let Some(fs) = driven("one_runtime_drives_at_a_time", &runtime) else { return };
+        runtime.block_on(async {
+            assert!(!fs.drive_on_tokio());
+            drop(fs);
+            // The task that drives it finds out.
+            let gone = async {
+                while tokio::runtime::Handle::current().metrics().num_alive_tasks() > 0 {
+                    tokio::task::yield_now().await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(30), gone).await.expect("its task ends");
+        });
+    }
+}
+
+#[test]
+fn what_has_no_use_for_the_kernel_is_not_driven() {
+    let [runtime, _] = runtimes();
+    let fs = Fs::builder().engine(EngineKind::Workers).build().unwrap();
+    assert!(!runtime.block_on(async { fs.drive_on_tokio() }));
+}
+
+#[test]
+#[should_panic(expected = "reactor")]
+fn outside_of_a_runtime_it_panics() {
+    fs::drive_on_tokio();
+}
+
+/// Operations that are dropped, cancelled and late, in the hands of a ring.
+#[test]
+fn a_storm_on_a_driven_one_loses_nothing() {
+    for runtime in runtimes() {
+        let Some(fs) = driven("a_storm_on_a_driven_one", &runtime) else { return };
+        let (named, data) = file_of(1 << 20);
+        let (data, alive) = (Arc::new(data), Alive::default());
+        let file = File::open(named.path()).on(&fs).wait().unwrap();
+        let all = async {
+            let mut tasks = std::collections::VecDeque::new();
+            for number in 0..20_000 {
+                let one = one(file.clone(), number, Arc::clone(&data), alive.clone());
+                tasks.push_back(tokio::spawn(one));
+                if tasks.len() > 64 {
+                    tasks.pop_front().unwrap().await.unwrap();
+                }
+            }
+            for task in tasks {
+                task.await.unwrap();
+            }
+            // What was dropped or detached ends by itself.
+            let gone = async {
+                while alive.count() > 0 {
+                    tokio::task::yield_now().await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(30), gone).await.expect("buffers come back");
+        };
+        runtime.block_on(all);
+        assert_eq!(fs.in_flight(), (0, 0));
+    }
+}
