@@ -97,7 +97,8 @@ impl Instance {
         self.driven.by().inspect(|by| by.call()).is_some()
     }
 
-    /// The event loop has not come in time, or comes no more.
+    /// The event loop has not come in time, or comes no more. Called once more, it drives again
+    /// when it comes.
     #[cold]
     pub(super) fn leave_to_our_threads(&self) {
         if !self.driven.comes.swap(false, Ordering::SeqCst) {
@@ -106,6 +107,9 @@ impl Instance {
         self.have_events_watched(true);
         if self.lanes.kernel.queued() > 0 {
             self.call(Call::HandOver);
+        }
+        if let Some(by) = self.driven.by() {
+            by.call();
         }
     }
 
