@@ -35,18 +35,17 @@ pub fn drive_on_tokio() -> bool {
 }
 
 impl Fs {
-    /// Has the tokio runtime of the calling thread hand requests to the kernel and collect what is
-    /// done, in place of threads of the engine, which would have to wake it each time. That is
-    /// worth the most for direct I/O, and for reads that are not in memory: where io_uring is
-    /// allowed, reads of at most 64 KiB go to a ring then.
+    /// Has the tokio runtime of the calling thread hand requests to an io_uring and collect what is
+    /// done, in place of threads of the engine, which would have to wake it each time. These are
+    /// direct requests, and reads of at most 64 KiB that are not in memory.
     ///
     /// It goes on until the runtime or the `Fs` ends. A runtime that does not come in time, because
     /// a task computes, is helped out: the engine's threads take over within milliseconds, until
     /// it comes again. Tasks of other runtimes are served, too; each of their completions comes
     /// through this one. Give each runtime an `Fs` of its own where there are several.
     ///
-    /// False: nothing has changed. A runtime drives it already, or its engine does not use the
-    /// kernel, or the kernel refuses both io_uring and Linux AIO.
+    /// False: nothing has changed. A runtime drives it already, or the kernel refuses io_uring, or
+    /// its engine is another one; or it has handed requests to Linux AIO before.
     ///
     /// # Panics
     /// Outside of a tokio runtime, and in one without I/O

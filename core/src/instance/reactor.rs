@@ -39,8 +39,7 @@ impl Driven {
 
 impl Instance {
     /// `reactor` drives it from now on: it comes when it is called, and when the eventfd(2) that
-    /// is given is counted up. `None`: somebody drives it already, or no interface of the kernel
-    /// is to be had.
+    /// is given is counted up. `None`: somebody drives it already, or it has no io_uring.
     pub(crate) fn begin_to_be_driven(&self, reactor: Arc<dyn Reactor>) -> Option<RawFd> {
         let mut by = lock(&self.driven.by);
         if by.is_some() || !self.is_usable() {
@@ -63,11 +62,7 @@ impl Instance {
         let kernel = &self.lanes.kernel;
         without_taker(|taker| kernel.harvest(&self.board, taker));
         if kernel.queued() > 0 {
-            if kernel.submits_without_sleeping() {
-                self.hand_over(By::Waiter);
-            } else {
-                self.call(Call::HandOver);
-            }
+            self.hand_over(By::Waiter);
         }
         true
     }
@@ -89,12 +84,9 @@ impl Instance {
         }
     }
 
-    /// Calls the event loop to hand over. False: there is none, or handing over might keep it.
+    /// Calls the event loop to hand over. False: there is none that comes.
     pub(super) fn call_reactor(&self) -> bool {
-        if !self.driven.comes() || !self.lanes.kernel.submits_without_sleeping() {
-            return false;
-        }
-        self.driven.by().inspect(|by| by.call()).is_some()
+        self.driven.comes() && self.driven.by().inspect(|by| by.call()).is_some()
     }
 
     /// The event loop has not come in time, or comes no more. Called once more, it drives again
@@ -129,11 +121,8 @@ impl Instance {
     /// Which requests go to the kernel now.
     #[inline]
     pub(super) fn kernel_scope(&self) -> KernelScope {
-        let kernel = &self.lanes.kernel;
-        match kernel.scope() {
-            KernelScope::Direct if self.driven.comes() && kernel.submits_without_sleeping() => {
-                KernelScope::DirectAndReads
-            }
+        match self.lanes.kernel.scope() {
+            KernelScope::Direct if self.driven.comes() => KernelScope::DirectAndReads,
             scope => scope,
         }
     }

@@ -99,8 +99,7 @@ impl Instance {
         let nobody_comes = !self.router.waiters.come();
         let alone = kernel.in_flight() == 0 && kernel.queued() == 1;
         let direct = kernel.scope() == KernelScope::Direct;
-        let sleeps_here = by == By::Worker && nobody_comes && !self.driven.comes();
-        if sleeps_here && alone && direct {
+        if by == By::Worker && nobody_comes && alone && direct {
             // One at a time: this thread is as quick as the way through the kernel and the poller.
             if let Some(request) = kernel.pop(&self.board) {
                 return self.run_pooled(request);

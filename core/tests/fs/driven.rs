@@ -21,7 +21,7 @@ fn driven(name: &str, runtime: &Runtime) -> Option<Fs> {
     let fs = Fs::builder().build().unwrap();
     let is_driven = runtime.block_on(async { fs.drive_on_tokio() });
     if !is_driven {
-        skipped(name, "neither io_uring nor Linux AIO is allowed here");
+        skipped(name, "io_uring is refused here");
     }
     is_driven.then_some(fs)
 }
@@ -54,17 +54,16 @@ fn reads_of_a_driven_one_are_those_of_the_file() {
                 }
             });
         }
-        // Without a ring, such reads go to threads.
         let file = File::open(named.path()).on(&fs).wait().unwrap();
-        runtime.block_on(drives(&fs, &file));
-        assert_eq!(goes_to_ring(&file), fs.choice().kernel == Some(EngineKind::IoUring));
+        runtime.block_on(drives(&file));
+        assert_eq!(fs.choice().kernel, Some(EngineKind::IoUring));
     }
 }
 
-/// Until the runtime drives it, if it has a ring for that.
-async fn drives(fs: &Fs, file: &File) {
+/// Until the runtime drives it.
+async fn drives(file: &File) {
     let comes = async {
-        while fs.choice().kernel == Some(EngineKind::IoUring) && !goes_to_ring(file) {
+        while !goes_to_ring(file) {
             tokio::task::yield_now().await;
         }
     };
@@ -88,7 +87,7 @@ fn a_runtime_that_does_not_come_is_helped_out() {
                 let ((), buffer) = pollster::block_on(read).unwrap();
                 assert_eq!(buffer[..], data[at as usize * 1000..][..1000]);
                 // Comes again, and finds out that it was missed.
-                drives(&fs, &file).await;
+                drives(&file).await;
                 let read = file.read_exact_at(vec![0u8; 1000], at * 1000).forced_async();
                 let ((), buffer) = read.await.unwrap();
                 assert_eq!(buffer[..], data[at as usize * 1000..][..1000]);
@@ -140,7 +139,7 @@ fn one_runtime_drives_at_a_time_and_ends_with_what_it_drives() {
 }
 
 #[test]
-fn what_has_no_use_for_the_kernel_is_not_driven() {
+fn what_has_no_ring_is_not_driven() {
     let [runtime, _] = runtimes();
     let fs = Fs::builder().engine(EngineKind::Workers).build().unwrap();
     assert!(!runtime.block_on(async { fs.drive_on_tokio() }));

@@ -407,20 +407,15 @@ impl KernelLane {
         self.in_flight() > 0 && !self.told.swap(true, Ordering::SeqCst)
     }
 
-    /// As [`KernelLane::events_to_watch`], for an event loop that hands over by itself. A ring is
-    /// best for that.
+    /// As [`KernelLane::events_to_watch`], for an event loop that hands over by itself. `None`: it
+    /// has no io_uring, which alone does not sleep for that, whatever the device is doing.
     pub(crate) fn events_for_reactor(&self, board: &Board) -> Option<RawFd> {
         if self.scope == KernelScope::Nothing {
             return None;
         }
         self.prefers_ring.store(true, Ordering::Relaxed);
-        Some(self.backend(board)?.events()).filter(|&fd| fd >= 0)
-    }
-
-    /// Handing over does not sleep, whatever the device is doing.
-    #[inline]
-    pub(crate) fn submits_without_sleeping(&self) -> bool {
-        self.kind() == Some(EngineKind::IoUring)
+        let backend = self.backend(board)?;
+        (backend.kind() == EngineKind::IoUring && backend.events() >= 0).then(|| backend.events())
     }
 
     fn try_reap(&self) -> Option<(Reaping<'_>, &dyn Backend)> {
