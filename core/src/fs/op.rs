@@ -189,6 +189,7 @@ impl<O: Operation> Op<O> {
     }
 
     /// Tries nothing on the polling thread: for executors that must not spend the time of a copy.
+    /// A runtime that drives the engine may spend it all the same, in a task of its own.
     pub fn forced_async(mut self) -> Self {
         self.never_inline = true;
         self

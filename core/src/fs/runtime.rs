@@ -37,15 +37,19 @@ pub fn drive_on_tokio() -> bool {
 impl Fs {
     /// Has the tokio runtime of the calling thread hand requests to an io_uring and collect what is
     /// done, in place of threads of the engine, which would have to wake it each time. These are
-    /// direct requests, and reads of at most 64 KiB that are not in memory.
+    /// direct requests, and reads of at most 64 KiB that were not in memory, or not tried. What the
+    /// kernel finds in memory after all it copies on the runtime's thread.
     ///
     /// It goes on until the runtime or the `Fs` ends. A runtime that does not come in time, because
     /// a task computes, is helped out: the engine's threads take over within milliseconds, until
-    /// it comes again. Tasks of other runtimes are served, too; each of their completions comes
-    /// through this one. Give each runtime an `Fs` of its own where there are several.
+    /// it comes again. While its thread is blocked inside the kernel (in `std::fs`, or for want of
+    /// memory), what that thread has handed over is done, and not told. Tasks of other runtimes are
+    /// served, too; each of their completions comes through this one. Give each runtime an `Fs` of
+    /// its own where there are several. It is meant for one thread; with tokio's multi-threaded
+    /// runtime whichever worker is free drives.
     ///
-    /// False: nothing has changed. A runtime drives it already, or the kernel refuses io_uring, or
-    /// its engine is another one; or it has handed requests to Linux AIO before.
+    /// False: the runtime does not drive it. Another one does already, or the kernel refuses
+    /// io_uring, or its engine is another one, or it has handed requests to Linux AIO before.
     ///
     /// # Panics
     /// Outside of a tokio runtime, and in one without I/O
@@ -92,6 +96,8 @@ struct Driver {
 
 impl Driver {
     async fn run(self, events: AsyncFd<Events>) {
+        let flavor = tokio::runtime::Handle::current().runtime_flavor();
+        let has_threads = flavor != tokio::runtime::RuntimeFlavor::CurrentThread;
         let mut called = pin!(self.called.0.notified());
         loop {
             let is_over = poll_fn(|context| {
@@ -112,7 +118,15 @@ impl Driver {
                 }
                 if comes { Poll::Ready(false) } else { Poll::Pending }
             });
-            if is_over.await || !self.instance.upgrade().is_some_and(|instance| instance.drive()) {
+            if is_over.await {
+                return;
+            }
+            if has_threads {
+                // Woken by a task, it is next on the same worker: behind the others, what they
+                // submit comes along, and an idle worker may take it.
+                tokio::task::yield_now().await;
+            }
+            if !self.instance.upgrade().is_some_and(|instance| instance.drive()) {
                 return;
             }
         }

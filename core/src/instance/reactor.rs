@@ -32,6 +32,12 @@ impl Driven {
         self.comes.load(Ordering::Relaxed)
     }
 
+    /// As [`Driven::comes`], for a thread that has just written what others look at once it does
+    /// not.
+    pub(super) fn still_comes(&self) -> bool {
+        self.comes.load(Ordering::SeqCst)
+    }
+
     fn by(&self) -> Option<Arc<dyn Reactor>> {
         lock(&self.by).clone()
     }
@@ -41,8 +47,12 @@ impl Instance {
     /// `reactor` drives it from now on: it comes when it is called, and when the eventfd(2) that
     /// is given is counted up. `None`: somebody drives it already, or it has no io_uring.
     pub(crate) fn begin_to_be_driven(&self, reactor: Arc<dyn Reactor>) -> Option<RawFd> {
+        // A thread that the child of a fork does not have may hold the lock for ever.
+        if !self.is_usable() {
+            return None;
+        }
         let mut by = lock(&self.driven.by);
-        if by.is_some() || !self.is_usable() {
+        if by.is_some() {
             return None;
         }
         let events = self.lanes.kernel.events_for_reactor(&self.board)?;
@@ -60,7 +70,7 @@ impl Instance {
             self.driven.comes.store(true, Ordering::SeqCst);
         }
         let kernel = &self.lanes.kernel;
-        without_taker(|taker| kernel.harvest(&self.board, taker));
+        without_taker(|taker| kernel.harvest_for_loop(&self.board, taker));
         if kernel.queued() > 0 {
             self.hand_over(By::Waiter);
         }
@@ -89,19 +99,18 @@ impl Instance {
         self.driven.comes() && self.driven.by().inspect(|by| by.call()).is_some()
     }
 
-    /// The event loop has not come in time, or comes no more. Called once more, it drives again
-    /// when it comes.
+    /// The event loop has not come in time, or comes no more, and what is queued is handed over by
+    /// a worker. Called once more, the loop drives again when it comes.
     #[cold]
     pub(super) fn leave_to_our_threads(&self) {
-        if !self.driven.comes.swap(false, Ordering::SeqCst) {
-            return;
+        if self.driven.comes.swap(false, Ordering::SeqCst) {
+            self.have_events_watched(true);
+            if let Some(by) = self.driven.by() {
+                by.call();
+            }
         }
-        self.have_events_watched(true);
         if self.lanes.kernel.queued() > 0 {
             self.call(Call::HandOver);
-        }
-        if let Some(by) = self.driven.by() {
-            by.call();
         }
     }
 

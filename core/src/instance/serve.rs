@@ -34,6 +34,7 @@ impl Instance {
                 self.call_worker(true);
             }
             Call::HandOver if self.call_reactor() => {}
+            Call::InPlaceOfLoop => self.leave_to_our_threads(),
             Call::HandOver => {
                 self.wishes.hand_over.store(true, Ordering::Release);
                 self.call_worker(true);
@@ -210,9 +211,6 @@ impl Tenant for Instance {
                     if stuck.nobody_came {
                         waiters.nobody_came();
                     }
-                    if stuck.nobody_came || stuck.call == Some(Call::HandOver) {
-                        self.leave_to_our_threads();
-                    }
                     if let Some(call) = stuck.call {
                         lying = true;
                         self.call(call);
@@ -333,7 +331,7 @@ impl Dispatcher for Instance {
             // There is room again.
             self.call(Call::HandOver);
         }
-        !self.driven.comes() || self.lanes.kernel.stays_watched_unless(|| self.driven.comes())
+        !self.driven.comes() || self.lanes.kernel.stays_watched_unless(|| self.driven.still_comes())
     }
 
     fn stays_watched(&self) -> bool {

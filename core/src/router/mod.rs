@@ -108,8 +108,11 @@ pub(crate) enum Call {
     WorkerNow,
     /// A worker that takes the baton.
     Holder,
-    /// A worker that hands over what is queued for the kernel.
+    /// A worker that hands over what is queued for the kernel, or the event loop that drives the
+    /// context.
     HandOver,
+    /// Threads of ours, since the event loop that drives the context has not come in time.
+    InPlaceOfLoop,
 }
 
 /// What [`who`] is told about a lane, after requests were pushed to it.
@@ -209,8 +212,8 @@ fn transfer(
     (if copy { Route::Copy } else { Route::Inline }, false)
 }
 
-/// A read that an event loop hands to its ring, as it may sleep: whoever drives a context has tried
-/// whether it is in memory.
+/// A read that an event loop hands to its ring, as it may sleep. Most were tried before, and are not
+/// in memory.
 #[inline]
 fn is_driven(sqe: &Sqe, write: bool, facts: Facts) -> bool {
     !write && sqe.opcode == opcode::READ && sqe.len <= DRIVEN_READ_MAX && facts.is_local()
@@ -240,7 +243,9 @@ fn sleeping(
         KernelScope::Nothing => false,
         KernelScope::Everything => true,
         KernelScope::DirectAndReads if !facts.is_direct() => {
-            is_driven(sqe, write, facts) && ask.has_offsets(sqe.fd)
+            is_driven(sqe, write, facts)
+                && !facts.submit_blocks(write, ask.now())
+                && ask.has_offsets(sqe.fd)
         }
         _ if !facts.is_direct() || facts.submit_blocks(write, ask.now()) => false,
         _ => ask.is_direct_file(sqe.fd),

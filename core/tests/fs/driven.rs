@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 use uringlet::EngineKind;
-use uringlet::fs::{self, Direct, File, Fs};
+use uringlet::fs::{self, Advice, Direct, File, Fs};
 
 use crate::storms::{Alive, one};
 use crate::{file_of, skipped};
@@ -118,6 +118,50 @@ fn a_runtime_that_ends_leaves_its_requests_to_threads() {
         let next = Builder::new_current_thread().enable_io().build().unwrap();
         assert!(next.block_on(async { fs.drive_on_tokio() }));
     }
+}
+
+/// The pages of reads may come when the thread that has handed them over is gone.
+#[test]
+fn reads_outlive_the_thread_that_has_handed_them_over() {
+    let (named, data) = file_of(4 << 20);
+    let cold = std::fs::File::open(named.path()).unwrap();
+    cold.sync_all().unwrap();
+    for _ in 0..20 {
+        let fs = Fs::builder().build().unwrap();
+        let file = File::open(named.path()).on(&fs).wait().unwrap();
+        file.advise(0, 0, Advice::Random).wait().unwrap();
+        assert_eq!(forget_pages(&cold), 0);
+        let (is_driven, reads) = std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                let runtime = Builder::new_current_thread().enable_io().build().unwrap();
+                runtime.block_on(async {
+                    let is_driven = fs.drive_on_tokio();
+                    let read =
+                        |at: u64| file.read_exact_at(vec![0u8; 4096], at << 16).forced_async();
+                    let reads: Vec<_> = (0..64).map(|at| read(at).submit()).collect();
+                    // The task that drives has its turn.
+                    tokio::task::yield_now().await;
+                    (is_driven, reads)
+                })
+            });
+            thread.join().unwrap()
+        });
+        if !is_driven {
+            return skipped("reads_outlive_the_thread", "io_uring is refused here");
+        }
+        for (at, read) in reads.into_iter().enumerate() {
+            let ((), buffer) = pollster::block_on(read).unwrap();
+            assert_eq!(buffer[..], data[at << 16..][..4096]);
+        }
+    }
+}
+
+/// Takes the file out of memory, as far as it is there.
+#[allow(unsafe_code)]
+fn forget_pages(file: &std::fs::File) -> i32 {
+    use std::os::fd::AsRawFd as _;
+    // SAFETY: numbers only.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) }
 }
 
 #[test]

@@ -124,6 +124,8 @@ pub(crate) struct KernelLane {
     notifies: AtomicBool,
     /// Of the interfaces that may be used, an io_uring is tried first.
     prefers_ring: AtomicBool,
+    /// An event loop wanted to collect while another thread had the right.
+    missed: AtomicBool,
 }
 
 /// `slots` are those of the context, of which `room` may be in the kernel's hands at a time.
@@ -182,6 +184,7 @@ impl KernelLane {
             told: AtomicBool::new(false),
             notifies: AtomicBool::new(false),
             prefers_ring: AtomicBool::new(false),
+            missed: AtomicBool::new(false),
         })
     }
 
@@ -408,7 +411,7 @@ impl KernelLane {
     }
 
     /// As [`KernelLane::events_to_watch`], for an event loop that hands over by itself. `None`: it
-    /// has no io_uring, which alone does not sleep for that, whatever the device is doing.
+    /// has no io_uring, which alone does not wait for the device in that.
     pub(crate) fn events_for_reactor(&self, board: &Board) -> Option<RawFd> {
         if self.scope == KernelScope::Nothing {
             return None;
@@ -428,7 +431,17 @@ impl KernelLane {
         if self.in_flight.load(Ordering::Relaxed) == 0 {
             return false;
         }
-        let Some((reaping, backend)) = self.try_reap() else { return false };
+        self.try_reap()
+            .is_some_and(|(reaping, backend)| self.harvest_with(reaping, backend, board, taker))
+    }
+
+    fn harvest_with(
+        &self,
+        reaping: Reaping<'_>,
+        backend: &dyn Backend,
+        board: &Board,
+        taker: &mut DirectCompletions<'_>,
+    ) -> bool {
         let mut any = false;
         loop {
             let mut done = [(0, 0); HARVEST];
@@ -475,9 +488,29 @@ impl KernelLane {
         }
     }
 
+    /// As [`KernelLane::harvest`], by an event loop that was told of completions, and is not told
+    /// again: if another thread has the right to collect, that calls it when it is through.
+    pub(crate) fn harvest_for_loop(&self, board: &Board, taker: &mut DirectCompletions<'_>) {
+        if self.in_flight() == 0 {
+            return;
+        }
+        let right = self.try_reap().or_else(|| {
+            self.missed.store(true, Ordering::SeqCst);
+            // Either this finds the right free, or who has it finds the flag.
+            if self.reaper.is_free() { self.try_reap() } else { None }
+        });
+        if let Some((reaping, backend)) = right {
+            self.harvest_with(reaping, backend, board, taker);
+        }
+    }
+
     fn pass_on_the_right(&self, board: &Board) {
         if self.in_flight() > 0 || self.queued() > 0 {
+            // Behind it: a full fence.
             self.reaper.pass_on(board.completions());
+            if self.missed.load(Ordering::Relaxed) && self.missed.swap(false, Ordering::SeqCst) {
+                board.call(Call::HandOver);
+            }
         }
     }
 
@@ -521,10 +554,11 @@ impl KernelLane {
 }
 
 /// Answers that say nothing about the request. Cancelled by nobody here: io_uring
-/// does it when the thread that has submitted ends, or when it can make no thread of its own.
+/// does it when the thread that has submitted ends, or when it can make no thread of its own. It
+/// also says EFAULT of a read whose page comes when that thread has ended.
 fn is_retried(result: i32) -> bool {
-    use libc::{EAGAIN, ECANCELED, EINTR, ENOSYS, EOPNOTSUPP, ESPIPE};
-    matches!(-result, EAGAIN | EOPNOTSUPP | ENOSYS | EINTR | ESPIPE | ECANCELED)
+    use libc::{EAGAIN, ECANCELED, EFAULT, EINTR, ENOSYS, EOPNOTSUPP, ESPIPE};
+    matches!(-result, EAGAIN | EOPNOTSUPP | ENOSYS | EINTR | ESPIPE | ECANCELED | EFAULT)
 }
 
 /// Two parts: those to be handed over, and those in flight.
@@ -545,15 +579,16 @@ impl Lane for KernelLane {
         if part == 1 {
             // Nobody has come for them.
             let any = without_taker(|taker| self.harvest(board, taker));
-            // There is room again.
-            let room = any && self.queued() > 0;
-            return Stuck { nobody_came: any, call: room.then_some(Call::HandOver) };
+            // There is room again, too.
+            return Stuck { nobody_came: any, call: any.then_some(Call::InPlaceOfLoop) };
         }
         let view = self.hand_over.view();
         if view.is_held() {
             self.hand_over.steal(view, 0);
         }
-        Stuck { nobody_came: !view.is_held(), call: Some(Call::HandOver) }
+        let room = self.backend.get().and_then(Option::as_ref).map_or(self.room, |b| b.room());
+        let call = if self.in_flight() < room { Call::InPlaceOfLoop } else { Call::HandOver };
+        Stuck { nobody_came: !view.is_held(), call: Some(call) }
     }
 
     fn withdraw(&self, board: &Board, which: &Which<'_>) {
