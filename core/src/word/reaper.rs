@@ -8,7 +8,11 @@ use crate::queue::Completions;
 use crate::sync::{AtomicBool, Ordering, fence};
 
 #[derive(Debug)]
-pub(crate) struct Reaper(AtomicBool);
+pub(crate) struct Reaper {
+    taken: AtomicBool,
+    /// Somebody wanted the right while another had it.
+    wanted: AtomicBool,
+}
 
 /// The right, given up on drop: followed by [`Reaper::pass_on`].
 #[derive(Debug)]
@@ -16,17 +20,32 @@ pub(crate) struct Reaping<'a>(&'a Reaper);
 
 impl Reaper {
     pub(crate) fn new() -> Self {
-        Self(AtomicBool::new(false))
+        Self { taken: AtomicBool::new(false), wanted: AtomicBool::new(false) }
     }
 
     /// Takes the right, if nobody has it.
     #[inline]
     pub(crate) fn take(&self) -> Option<Reaping<'_>> {
         // The load first, so that those who only look do not take the line from the holder.
-        if self.0.load(Ordering::Relaxed) || self.0.swap(true, Ordering::Acquire) {
+        if self.taken.load(Ordering::Relaxed) || self.taken.swap(true, Ordering::Acquire) {
             return None;
         }
         Some(Reaping(self))
+    }
+
+    /// As [`Reaper::take`], by somebody who is told of completions once. `None`: who has the right
+    /// finds out by [`Reaper::was_wanted`].
+    pub(crate) fn take_or_be_missed(&self) -> Option<Reaping<'_>> {
+        self.take().or_else(|| {
+            self.wanted.store(true, Ordering::Relaxed);
+            if self.is_free() { self.take() } else { None }
+        })
+    }
+
+    /// Asked after [`Reaper::pass_on`]: there is somebody to be called.
+    #[inline]
+    pub(crate) fn was_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed) && self.wanted.swap(false, Ordering::AcqRel)
     }
 
     /// Nobody has it: a thread that is about to sleep elsewhere, and is known to, asks this.
@@ -34,7 +53,7 @@ impl Reaper {
         // Pairs with the fence in `pass_on`: of two threads that each write their own word and then
         // read the other's, one at least reads what was written.
         fence(Ordering::SeqCst);
-        !self.0.load(Ordering::Relaxed)
+        !self.taken.load(Ordering::Relaxed)
     }
 
     fn sees_sleepers(completions: &Completions) -> bool {
@@ -52,7 +71,7 @@ impl Reaper {
 
 impl Drop for Reaping<'_> {
     fn drop(&mut self) {
-        self.0.0.store(false, Ordering::Release);
+        self.0.taken.store(false, Ordering::Release);
     }
 }
 
@@ -138,6 +157,38 @@ mod loom_models {
     #[test]
     fn loom_leaver_or_sleeper_sees_the_other() {
         one_sees_the_other(true);
+    }
+
+    /// Something completes, and who is told of it wants to collect while another is at its end.
+    /// `looks`: that one looks whether it was wanted.
+    fn what_has_completed_is_collected(looks: bool) {
+        loom::model(move || {
+            let (reaper, completions) = reaper_and_queue();
+            let completed = Arc::new(AtomicBool::new(false));
+            let right = reaper.take().expect("free");
+            let (other, also_completed) = (Arc::clone(&reaper), Arc::clone(&completed));
+            let told = thread::spawn(move || {
+                also_completed.store(true, Ordering::Relaxed);
+                other.take_or_be_missed().is_some()
+            });
+            let collected = completed.load(Ordering::Relaxed);
+            drop(right);
+            reaper.pass_on(&completions);
+            let calls = looks && reaper.was_wanted();
+            assert!(collected | told.join().unwrap() | calls, "nobody collects");
+        });
+    }
+
+    #[test]
+    fn loom_who_is_told_once_collects_or_is_called() {
+        what_has_completed_is_collected(true);
+    }
+
+    /// Canary: who gives up the right has to look.
+    #[test]
+    #[should_panic(expected = "nobody collects")]
+    fn loom_canary_a_holder_that_does_not_look_leaves_a_completion() {
+        what_has_completed_is_collected(false);
     }
 
     /// Canary: who looks only before it is known to sleep is left asleep.

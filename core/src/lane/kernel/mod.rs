@@ -124,8 +124,6 @@ pub(crate) struct KernelLane {
     notifies: AtomicBool,
     /// Of the interfaces that may be used, an io_uring is tried first.
     prefers_ring: AtomicBool,
-    /// An event loop wanted to collect while another thread had the right.
-    missed: AtomicBool,
 }
 
 /// `slots` are those of the context, of which `room` may be in the kernel's hands at a time.
@@ -184,7 +182,6 @@ impl KernelLane {
             told: AtomicBool::new(false),
             notifies: AtomicBool::new(false),
             prefers_ring: AtomicBool::new(false),
-            missed: AtomicBool::new(false),
         })
     }
 
@@ -494,21 +491,17 @@ impl KernelLane {
         if self.in_flight() == 0 {
             return;
         }
-        let right = self.try_reap().or_else(|| {
-            self.missed.store(true, Ordering::SeqCst);
-            // Either this finds the right free, or who has it finds the flag.
-            if self.reaper.is_free() { self.try_reap() } else { None }
-        });
-        if let Some((reaping, backend)) = right {
+        if let Some(backend) = self.backend.get().and_then(Option::as_deref)
+            && let Some(reaping) = self.reaper.take_or_be_missed()
+        {
             self.harvest_with(reaping, backend, board, taker);
         }
     }
 
     fn pass_on_the_right(&self, board: &Board) {
         if self.in_flight() > 0 || self.queued() > 0 {
-            // Behind it: a full fence.
             self.reaper.pass_on(board.completions());
-            if self.missed.load(Ordering::Relaxed) && self.missed.swap(false, Ordering::SeqCst) {
+            if self.reaper.was_wanted() {
                 board.call(Call::HandOver);
             }
         }
