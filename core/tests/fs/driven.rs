@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 use uringlet::EngineKind;
-use uringlet::fs::{self, Advice, Direct, File, Fs};
+use uringlet::fs::{self, Advice, BufResult, Direct, File, Fs};
 
+use crate::fork::{in_child, is_invalid};
 use crate::storms::{Alive, one};
 use crate::{file_of, skipped};
 
@@ -162,6 +163,37 @@ fn forget_pages(file: &std::fs::File) -> i32 {
     use std::os::fd::AsRawFd as _;
     // SAFETY: numbers only.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) }
+}
+
+#[test]
+fn a_child_has_nothing_of_what_its_parent_drives_and_drives_its_own() {
+    let [runtime, _] = runtimes();
+    let Some(fs) = driven("a_child_of_one_that_drives", &runtime) else { return };
+    let (named, data) = file_of(100_000);
+    let file = File::open(named.path()).on(&fs).wait().unwrap();
+    let read = |at: u64| file.read_exact_at(vec![0u8; 1000], at * 1000).forced_async();
+    let in_flight: Vec<_> =
+        runtime.block_on(async { (0..50).map(|at| read(at).submit()).collect() });
+    let status = in_child(|| {
+        let runtime = Builder::new_current_thread().enable_io().build().ok()?;
+        let drives = |fs: &Fs| runtime.block_on(async { fs.drive_on_tokio() });
+        if !is_invalid(&read(1).wait()) || drives(&fs) {
+            return Some(1);
+        }
+        let own = Fs::builder().build().ok()?;
+        if !drives(&own) {
+            return Some(2);
+        }
+        let file = File::open(named.path()).on(&own).wait().ok()?;
+        let read = file.read_exact_at(vec![0u8; 10], 10).forced_async();
+        let BufResult(result, buffer) = runtime.block_on(read);
+        (result.is_ok() && buffer[..] == data[10..20]).then_some(100)
+    });
+    assert_eq!(status, 100);
+    for (at, read) in in_flight.into_iter().enumerate() {
+        let ((), buffer) = runtime.block_on(read).unwrap();
+        assert_eq!(buffer[..], data[at * 1000..][..1000]);
+    }
 }
 
 #[test]

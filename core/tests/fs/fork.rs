@@ -11,7 +11,7 @@ use uringlet::fs::{BufResult, Coalesce, File};
 use crate::{file_of, pipe};
 
 /// Runs `child` in a child that ends after 30 seconds in any case, and gives its exit status.
-fn in_child(child: impl FnOnce() -> Option<i32>) -> i32 {
+pub(crate) fn in_child(child: impl FnOnce() -> Option<i32>) -> i32 {
     // SAFETY: the child calls what glibc keeps usable in one, and ends without unwinding.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
@@ -29,7 +29,7 @@ fn in_child(child: impl FnOnce() -> Option<i32>) -> i32 {
     libc::WEXITSTATUS(status)
 }
 
-fn is_invalid<T, B>(output: &BufResult<T, B>) -> bool {
+pub(crate) fn is_invalid<T, B>(output: &BufResult<T, B>) -> bool {
     output.0.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EINVAL))
 }
 
