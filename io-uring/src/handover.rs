@@ -23,6 +23,11 @@ impl Handover {
         self.ready.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// So many are ready: a hint.
+    pub(crate) fn ready(&self) -> usize {
+        self.ready.load(Ordering::Relaxed)
+    }
+
     /// So many are no longer ready.
     pub(crate) fn sub(&self, count: usize) {
         self.ready.fetch_sub(count, Ordering::Relaxed);

@@ -578,47 +578,51 @@ impl Core {
         instance.is_some_and(|instance| instance.has_room())
     }
 
-    /// False: there is no room for the next, or no engine.
+    /// Hands some over. False: there is no room for the next, or no engine.
     fn pass_on_now(self: &Arc<Self>) -> bool {
         let Some(instance) = self.instance.get().and_then(Weak::upgrade) else { return false };
-        let notify = if self.told.load(Ordering::Relaxed) { TOLD_OTHERWISE } else { -1 };
-        let mut entries = [Entry { sqe: Sqe::nop(), data: 0, notify }; 32];
-        loop {
-            let mut count = 0;
-            let mut locked = self.lock();
-            while count < entries.len()
-                && let Some(at) = locked.ready.pop_front()
-            {
-                let request = &mut locked.requests[at as usize];
-                request.stage = Stage::Engine;
-                let key = u64::from(request.generation) << 32 | u64::from(at);
-                entries[count].sqe = request.plan.sqe().user_data(key);
-                count += 1;
-            }
-            drop(locked);
-            if count == 0 {
-                return true;
-            }
-            // SAFETY: the buffers are the request's by the contract of io_uring_enter(2); what else
-            // it points to is kept in the request.
-            let submitted = unsafe { instance.submit(&entries[..count]) };
-            self.handover.sub(submitted.accepted);
-            if submitted.accepted == count {
-                continue;
-            }
-            let mut locked = self.lock();
-            for entry in entries[submitted.accepted..count].iter().rev() {
-                let Some(at) = locked.find(entry.sqe.user_data) else { continue };
-                locked.requests[at as usize].stage = Stage::Ready;
-                locked.ready.push_front(at);
-            }
-            drop(locked);
-            if submitted.refused != -libc::EAGAIN {
-                // Closed: nobody executes them.
-                self.refuse_ready(submitted.refused);
-            }
-            return false;
+        // The entries of a large batch are written to memory before they are used.
+        if self.handover.ready() <= 2 {
+            self.pass_on_to::<2>(&instance)
+        } else {
+            self.pass_on_to::<32>(&instance)
         }
+    }
+
+    fn pass_on_to<const MOST: usize>(self: &Arc<Self>, instance: &Instance) -> bool {
+        let notify = if self.told.load(Ordering::Relaxed) { TOLD_OTHERWISE } else { -1 };
+        let mut entries = [Entry { sqe: Sqe::nop(), data: 0, notify }; MOST];
+        let mut count = 0;
+        let mut locked = self.lock();
+        while count < MOST
+            && let Some(at) = locked.ready.pop_front()
+        {
+            let request = &mut locked.requests[at as usize];
+            request.stage = Stage::Engine;
+            let key = u64::from(request.generation) << 32 | u64::from(at);
+            entries[count].sqe = request.plan.sqe().user_data(key);
+            count += 1;
+        }
+        drop(locked);
+        // SAFETY: the buffers are the request's by the contract of io_uring_enter(2); what else
+        // it points to is kept in the request.
+        let submitted = unsafe { instance.submit(&entries[..count]) };
+        self.handover.sub(submitted.accepted);
+        if submitted.accepted == count {
+            return true;
+        }
+        let mut locked = self.lock();
+        for entry in entries[submitted.accepted..count].iter().rev() {
+            let Some(at) = locked.find(entry.sqe.user_data) else { continue };
+            locked.requests[at as usize].stage = Stage::Ready;
+            locked.ready.push_front(at);
+        }
+        drop(locked);
+        if submitted.refused != -libc::EAGAIN {
+            // Closed: nobody executes them.
+            self.refuse_ready(submitted.refused);
+        }
+        false
     }
 
     /// Ends what no engine takes.

@@ -46,6 +46,7 @@ impl Driven {
 impl Instance {
     /// `reactor` drives it from now on: it comes when it is called, and when the eventfd(2) that
     /// is given is counted up. `None`: somebody drives it already, or it has no io_uring.
+    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "a tokio runtime drives"))]
     pub(crate) fn begin_to_be_driven(&self, reactor: Arc<dyn Reactor>) -> Option<RawFd> {
         // A thread that the child of a fork does not have may hold the lock for ever.
         if !self.is_usable() {
@@ -62,6 +63,7 @@ impl Instance {
     }
 
     /// The event loop has come. False: the context is closed, and there is no need to come again.
+    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "a tokio runtime drives"))]
     pub(crate) fn drive(&self) -> bool {
         if !self.is_usable() {
             return false;
@@ -78,6 +80,7 @@ impl Instance {
     }
 
     /// The event loop has ended.
+    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "a tokio runtime drives"))]
     pub(crate) fn end_to_be_driven(&self) {
         if self.is_of_this_process() {
             *lock(&self.driven.by) = None;

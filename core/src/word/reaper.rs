@@ -35,6 +35,7 @@ impl Reaper {
 
     /// As [`Reaper::take`], by somebody who is told of completions once. `None`: who has the right
     /// finds out by [`Reaper::was_wanted`].
+    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "a tokio runtime drives"))]
     pub(crate) fn take_or_be_missed(&self) -> Option<Reaping<'_>> {
         self.take().or_else(|| {
             self.wanted.store(true, Ordering::Relaxed);

@@ -409,6 +409,7 @@ impl KernelLane {
 
     /// As [`KernelLane::events_to_watch`], for an event loop that hands over by itself. `None`: it
     /// has no io_uring, which alone does not wait for the device in that.
+    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "a tokio runtime drives"))]
     pub(crate) fn events_for_reactor(&self, board: &Board) -> Option<RawFd> {
         if self.scope == KernelScope::Nothing {
             return None;
@@ -487,6 +488,7 @@ impl KernelLane {
 
     /// As [`KernelLane::harvest`], by an event loop that was told of completions, and is not told
     /// again: if another thread has the right to collect, that calls it when it is through.
+    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "a tokio runtime drives"))]
     pub(crate) fn harvest_for_loop(&self, board: &Board, taker: &mut DirectCompletions<'_>) {
         if self.in_flight() == 0 {
             return;
