@@ -212,8 +212,8 @@ fn transfer(
     (if copy { Route::Copy } else { Route::Inline }, false)
 }
 
-/// A read that an event loop hands to its ring, as it may sleep. Most were tried before, and are not
-/// in memory.
+/// A read that an event loop hands to its ring, as it may sleep. Most were tried before, and are
+/// not in memory.
 #[inline]
 fn is_driven(sqe: &Sqe, write: bool, facts: Facts) -> bool {
     !write && sqe.opcode == opcode::READ && sqe.len <= DRIVEN_READ_MAX && facts.is_local()
