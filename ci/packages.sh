@@ -13,7 +13,7 @@ help_if_asked "$@"
 choose_architecture ""
 PATH="$PATH:/usr/sbin:/sbin"
 ((EUID == 0)) || die "root only: it makes file systems and changes into them"
-need debootstrap
+"$root/ci/setup.sh" --packages
 
 base="$packages/debian-12"
 case_root="$packages/debian-12-case"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Installs what tests and measurements need beside the Rust toolchain: ci/setup.sh [--mariadb]
+# Installs what tests and measurements need beside the Rust toolchain: ci/setup.sh [--mariadb |
+# --packages]
 #
-# --mariadb adds what ci/mariadb.sh needs.
+# --mariadb adds what ci/mariadb.sh needs, --packages what packaging/all.sh and ci/packages.sh do.
 # Debian and its kin, with apt-get; quick when everything is there. Elsewhere it says what is
 # missing.
 set -euo pipefail
@@ -10,9 +11,11 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 help_if_asked "$@"
 PATH="$PATH:/usr/sbin:/sbin"
 mariadb=0
+packages_too=0
 case "${1-}" in
 '') ;;
 --mariadb) mariadb=1 ;;
+--packages) packages_too=1 ;;
 *) die "unknown argument $1 (--help)" ;;
 esac
 
@@ -46,10 +49,16 @@ missing() {
     # Looks at the pages that bench and reproduce write; with letters of some font.
     command -v chromium >/dev/null || echo chromium
     [[ -d /usr/share/fonts/truetype/dejavu ]] || echo fonts-dejavu-core
-    ((mariadb)) || return 0
-    # Without the packages that start a server of their own.
-    command -v mariadbd >/dev/null || echo mariadb-server-core
-    command -v mariadb >/dev/null || echo mariadb-client-core
+    if ((mariadb)); then
+        # Without the packages that start a server of their own.
+        command -v mariadbd >/dev/null || echo mariadb-server-core
+        command -v mariadb >/dev/null || echo mariadb-client-core
+    fi
+    if ((packages_too)); then
+        command -v lintian >/dev/null || echo lintian
+        command -v rpmbuild >/dev/null || echo rpm
+        command -v debootstrap >/dev/null || echo debootstrap
+    fi
 }
 
 mapfile -t packages < <(missing)

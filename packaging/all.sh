@@ -5,6 +5,7 @@ set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 help_if_asked "$@"
 choose_architecture "${1-}"
+"$root/ci/setup.sh" --packages
 cd -- "$root"
 packaging/build.sh "$arch"
 packaging/tarball.sh "$arch"
