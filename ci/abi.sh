@@ -8,7 +8,7 @@ set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 help_if_asked "$@"
 (($# == 1)) || die "expected COMMIT (--help)"
-command -v abidiff >/dev/null || die "abidiff is missing: install abigail-tools"
+"$root/ci/setup.sh" --packages
 cd -- "$root"
 work="$(mktemp -d)"
 trap 'git worktree remove --force "$work/before" 2>/dev/null || true; rm -rf -- "$work"' EXIT

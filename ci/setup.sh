@@ -2,7 +2,8 @@
 # Installs what tests and measurements need beside the Rust toolchain: ci/setup.sh [--mariadb |
 # --packages]
 #
-# --mariadb adds what ci/mariadb.sh needs, --packages what packaging/all.sh and ci/packages.sh do.
+# --mariadb adds what ci/mariadb.sh needs, --packages what packaging/all.sh, ci/packages.sh and
+# ci/abi.sh do.
 # Debian and its kin, with apt-get; quick when everything is there. Elsewhere it says what is
 # missing.
 set -euo pipefail
@@ -58,6 +59,7 @@ missing() {
         command -v lintian >/dev/null || echo lintian
         command -v rpmbuild >/dev/null || echo rpm
         command -v debootstrap >/dev/null || echo debootstrap
+        command -v abidiff >/dev/null || echo abigail-tools
     fi
 }
 
