@@ -12,6 +12,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
 use super::driver::Fs;
+use crate::errno::kept;
 use crate::instance::Instance;
 use crate::instance::reactor::Reactor;
 use crate::own::Copied;
@@ -37,16 +38,16 @@ pub fn drive_on_tokio() -> bool {
 impl Fs {
     /// Has the tokio runtime of the calling thread hand requests to an io_uring and collect what is
     /// done, in place of threads of the engine, which would have to wake it each time. These are
-    /// direct requests, and reads of at most 64 KiB that were not in memory, or not tried. What the
-    /// kernel finds in memory after all it copies on the runtime's thread.
+    /// direct requests, and reads of at most 64 KiB that were not in memory, or not tried. If the
+    /// kernel finds the pages in memory after all, it copies them on the runtime's thread.
     ///
     /// It goes on until the runtime or the `Fs` ends. A runtime that does not come in time, because
     /// a task computes, is helped out: the engine's threads take over within milliseconds, until
     /// it comes again. While its thread is blocked inside the kernel (in `std::fs`, or for want of
-    /// memory), what that thread has handed over is done, and not told. Tasks of other runtimes are
-    /// served, too; each of their completions comes through this one. Give each runtime an `Fs` of
-    /// its own where there are several. It is meant for one thread; with tokio's multi-threaded
-    /// runtime whichever worker is free drives.
+    /// memory), no task learns of requests which that thread has handed over. Tasks of other
+    /// runtimes are served, too, and each of their completions comes through this one. Give each
+    /// runtime an `Fs` of its own where there are several. It is meant for `current_thread`; with
+    /// several threads, whichever worker is free drives.
     ///
     /// False: the runtime does not drive it. Another one does already, or the kernel refuses
     /// io_uring, or its engine is another one, or it has handed requests to Linux AIO before.
@@ -59,7 +60,7 @@ impl Fs {
         let called = Arc::new(Called(Notify::new()));
         let reactor: Arc<dyn Reactor> = Arc::clone(&called) as _;
         let Some(events) = self.instance().begin_to_be_driven(reactor) else { return false };
-        let driver = Driver { instance: Arc::downgrade(self.instance()), called };
+        let driver = DrivingTask { instance: Arc::downgrade(self.instance()), called };
         // A copy: the engine may close its own before this task is dropped.
         let Some(events) = Copied::of(events) else { return false };
         #[allow(deprecated, reason = "its successor is newer than the oldest tokio that will do")]
@@ -89,12 +90,12 @@ impl AsRawFd for Events {
 }
 
 /// The task of the runtime.
-struct Driver {
+struct DrivingTask {
     instance: Weak<Instance>,
     called: Arc<Called>,
 }
 
-impl Driver {
+impl DrivingTask {
     async fn run(self, events: AsyncFd<Events>) {
         let flavor = tokio::runtime::Handle::current().runtime_flavor();
         let has_threads = flavor != tokio::runtime::RuntimeFlavor::CurrentThread;
@@ -126,14 +127,16 @@ impl Driver {
                 // submit comes along, and an idle worker may take it.
                 tokio::task::yield_now().await;
             }
-            if !self.instance.upgrade().is_some_and(|instance| instance.drive()) {
+            // A panic in there would lose requests, and tokio would go on: it aborts.
+            let drive = |instance: Arc<Instance>| kept(|| instance.drive());
+            if !self.instance.upgrade().is_some_and(drive) {
                 return;
             }
         }
     }
 }
 
-impl Drop for Driver {
+impl Drop for DrivingTask {
     fn drop(&mut self) {
         if let Some(instance) = self.instance.upgrade() {
             instance.end_to_be_driven();

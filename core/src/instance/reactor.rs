@@ -32,8 +32,8 @@ impl Driven {
         self.comes.load(Ordering::Relaxed)
     }
 
-    /// As [`Driven::comes`], for a thread that has just written what others look at once it does
-    /// not.
+    /// As [`Driven::comes`], in one order with a store before it. Either whoever ends the driving
+    /// sees that store, or this sees that the driving has ended.
     pub(super) fn still_comes(&self) -> bool {
         self.comes.load(Ordering::SeqCst)
     }
@@ -72,7 +72,7 @@ impl Instance {
             self.driven.comes.store(true, Ordering::SeqCst);
         }
         let kernel = &self.lanes.kernel;
-        without_taker(|taker| kernel.harvest_for_loop(&self.board, taker));
+        without_taker(|taker| kernel.harvest_for_reactor(&self.board, taker));
         if kernel.queued() > 0 {
             self.hand_over(By::Waiter);
         }

@@ -34,7 +34,7 @@ impl Instance {
                 self.call_worker(true);
             }
             Call::HandOver if self.call_reactor() => {}
-            Call::InPlaceOfLoop => self.leave_to_our_threads(),
+            Call::InPlaceOfReactor => self.leave_to_our_threads(),
             Call::HandOver => {
                 self.wishes.hand_over.store(true, Ordering::Release);
                 self.call_worker(true);
@@ -331,10 +331,11 @@ impl Dispatcher for Instance {
             // There is room again.
             self.call(Call::HandOver);
         }
-        !self.driven.comes() || self.lanes.kernel.stays_watched_unless(|| self.driven.still_comes())
+        !self.driven.comes() || self.lanes.kernel.stays_watched(|| !self.driven.still_comes())
     }
 
     fn stays_watched(&self) -> bool {
-        self.lanes.kernel.stays_watched()
+        let kernel = &self.lanes.kernel;
+        kernel.stays_watched(|| kernel.in_flight() > 0)
     }
 }

@@ -112,7 +112,7 @@ pub(crate) enum Call {
     /// context.
     HandOver,
     /// Threads of ours, since the event loop that drives the context has not come in time.
-    InPlaceOfLoop,
+    InPlaceOfReactor,
 }
 
 /// What [`who`] is told about a lane, after requests were pushed to it.

@@ -393,18 +393,12 @@ impl KernelLane {
         Some(backend.events()).filter(|&fd| fd >= 0)
     }
 
-    /// As [`KernelLane::stays_watched`], when somebody else may look.
-    pub(crate) fn stays_watched_unless(&self, others_look: impl FnOnce() -> bool) -> bool {
+    /// Shall the poller go on looking? Not unless it is `needed`. Otherwise it is told again when
+    /// there is need.
+    pub(crate) fn stays_watched(&self, needed: impl FnOnce() -> bool) -> bool {
         self.told.store(false, Ordering::SeqCst);
-        // Either this sees that they do not any more, or they see the flag.
-        !others_look() && !self.told.swap(true, Ordering::SeqCst)
-    }
-
-    /// Shall the poller go on looking? If not, it is told again when there is need.
-    pub(crate) fn stays_watched(&self) -> bool {
-        self.told.store(false, Ordering::SeqCst);
-        // Either this sees what was handed over, or who did so sees the flag.
-        self.in_flight() > 0 && !self.told.swap(true, Ordering::SeqCst)
+        // Either this sees that it is needed, or who makes it so sees the flag.
+        needed() && !self.told.swap(true, Ordering::SeqCst)
     }
 
     /// As [`KernelLane::events_to_watch`], for an event loop that hands over by itself. `None`: it
@@ -489,7 +483,7 @@ impl KernelLane {
     /// As [`KernelLane::harvest`], by an event loop that was told of completions, and is not told
     /// again: if another thread has the right to collect, that calls it when it is through.
     #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "a tokio runtime drives"))]
-    pub(crate) fn harvest_for_loop(&self, board: &Board, taker: &mut DirectCompletions<'_>) {
+    pub(crate) fn harvest_for_reactor(&self, board: &Board, taker: &mut DirectCompletions<'_>) {
         if self.in_flight() == 0 {
             return;
         }
@@ -575,14 +569,14 @@ impl Lane for KernelLane {
             // Nobody has come for them.
             let any = without_taker(|taker| self.harvest(board, taker));
             // There is room again, too.
-            return Stuck { nobody_came: any, call: any.then_some(Call::InPlaceOfLoop) };
+            return Stuck { nobody_came: any, call: any.then_some(Call::InPlaceOfReactor) };
         }
         let view = self.hand_over.view();
         if view.is_held() {
             self.hand_over.steal(view, 0);
         }
         let room = self.backend.get().and_then(Option::as_ref).map_or(self.room, |b| b.room());
-        let call = if self.in_flight() < room { Call::InPlaceOfLoop } else { Call::HandOver };
+        let call = if self.in_flight() < room { Call::InPlaceOfReactor } else { Call::HandOver };
         Stuck { nobody_came: !view.is_held(), call: Some(call) }
     }
 
