@@ -7,8 +7,8 @@
 //! Methods, sections 3.3 and 4.3.)
 //!
 //! Neither asks how noise is distributed. Whoever repeats rounds until the interval is narrow looks
-//! at [`Interval::is_known`] only, which knows no verdict: stopping when the verdict pleases would
-//! find differences where there are none.
+//! at its width only ([`Interval::is_known`], [`Interval::is_settled`]): stopping when the verdict
+//! pleases would find differences where there are none.
 
 use serde::Serialize;
 use std::f64::consts::LN_2;
@@ -110,7 +110,17 @@ impl Interval {
 
     /// It is no wider than [`MARGIN`] to each side.
     pub fn is_known(&self) -> bool {
-        (self.high / self.low).ln() <= 2.0 * MARGIN.ln_1p()
+        self.width() <= 2.0 * MARGIN.ln_1p()
+    }
+
+    /// It is known, or so far from 1 that its class is: no wider to each side than a quarter of the
+    /// distance.
+    pub fn is_settled(&self) -> bool {
+        self.is_known() || self.width() <= self.ratio.ln().abs() / 2.0
+    }
+
+    fn width(&self) -> f64 {
+        (self.high / self.low).ln()
     }
 
     /// What it means, of a ratio of which more or less is better.

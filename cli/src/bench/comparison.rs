@@ -103,6 +103,11 @@ impl<E> Comparison<E> {
     pub fn is_known(&self) -> bool {
         self.rate.interval.is_some_and(|found| found.is_known())
     }
+
+    /// More rounds would not change the class.
+    pub fn is_settled(&self) -> bool {
+        self.rate.interval.is_some_and(|found| found.is_settled())
+    }
 }
 
 #[cfg(test)]

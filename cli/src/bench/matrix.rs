@@ -13,10 +13,11 @@ use uringlet_lab::bench::outside::{self, Look, Outside};
 use uringlet_lab::bench::{
     Engine, Figure, LatencyFigure, Load, Trial, Workload, exclusion, median,
 };
-use uringlet_lab::verdict::LEAST_ROUNDS;
+use uringlet_lab::verdict::{Interval, LEAST_ROUNDS, MARGIN};
 
-/// Rounds of a line before the next one has its turn.
-const ROUNDS_PER_TURN: usize = 5;
+/// Rounds of a line before the next one has its turn: the fewest that two engines can be compared
+/// by.
+const ROUNDS_PER_TURN: usize = 6;
 
 /// Bytes in flight.
 pub const MOST_BUFFERS: u64 = 1 << 30;
@@ -73,9 +74,17 @@ pub struct Cell {
     pub latency: Option<LatencyFigure>,
     /// Why there are no (more) figures.
     pub not_measured: Option<String>,
+    /// A native engine that is faster: this one is no candidate for the best, and has no more
+    /// rounds.
+    pub beaten_by: Option<Engine>,
 }
 
 impl Cell {
+    /// It has the next round, too.
+    fn is_in_rounds(&self) -> bool {
+        self.not_measured.is_none() && self.beaten_by.is_none()
+    }
+
     /// Median of the rounds' requests per second; none if any round failed.
     pub fn iops(&self) -> Option<f64> {
         median(self.side()?.iops)
@@ -147,10 +156,16 @@ impl Matrix {
                         )
                     });
                     let not_measured = refusal.clone().or_else(|| excluded.clone()).or(too_much);
-                    let (figures, latency, engine) = (Vec::new(), None, *engine);
-                    let cell =
-                        Cell { workload, block, depth, engine, figures, latency, not_measured };
-                    cells.push(cell);
+                    cells.push(Cell {
+                        workload,
+                        block,
+                        depth,
+                        engine: *engine,
+                        figures: Vec::new(),
+                        latency: None,
+                        not_measured,
+                        beaten_by: None,
+                    });
                 }
             }
         }
@@ -213,18 +228,26 @@ impl Matrix {
         }
     }
 
-    /// Enough rounds of a line are known.
-    fn is_done(&self, line: &Line) -> bool {
+    /// Enough rounds of a line are known, by a rule for those that nobody has counted beforehand.
+    fn is_done(&self, line: &Line, enough: fn(&Comparison<Engine>) -> bool) -> bool {
         let cells = &self.cells[line.cells.clone()];
         let rounds = line.outside.len();
         match self.settings.rounds {
             _ if cells.iter().all(|cell| cell.not_measured.is_some()) => true,
             Some(wanted) => rounds >= wanted as usize,
             None => {
-                let known = |found: &Comparison<Engine>| found.is_known();
-                rounds >= LEAST_ROUNDS && self.comparison(line).is_none_or(|c| known(&c))
+                rounds >= LEAST_ROUNDS && self.comparison(line).is_none_or(|found| enough(&found))
             }
         }
+    }
+
+    /// Lines that need more rounds: first those whose class is open, then those whose ratio is.
+    fn open(&self) -> Vec<usize> {
+        let open = |enough| -> Vec<usize> {
+            (0..self.lines.len()).filter(|&at| !self.is_done(&self.lines[at], enough)).collect()
+        };
+        let unsettled = open(Comparison::is_settled);
+        if unsettled.is_empty() { open(Comparison::is_known) } else { unsettled }
     }
 
     /// Runs rounds of all lines in turn, and goes on with those of which the ratio is not known.
@@ -241,8 +264,7 @@ impl Matrix {
         let goes_by_time = self.settings.rounds.is_none();
         let mut random = Rng::with_seed(self.settings.seed);
         for pass in 0.. {
-            let open = |at: &usize| !self.is_done(&self.lines[*at]);
-            let open: Vec<usize> = (0..self.lines.len()).filter(open).collect();
+            let open = self.open();
             if open.is_empty() {
                 return;
             }
@@ -259,7 +281,7 @@ impl Matrix {
                 for round in 0..ROUNDS_PER_TURN {
                     let over = match goes_by_time {
                         true => round > 0 && now.elapsed() >= share,
-                        false => self.is_done(&self.lines[at]),
+                        false => self.is_done(&self.lines[at], Comparison::is_known),
                     };
                     if over || stop.load(Ordering::Relaxed) {
                         break;
@@ -270,6 +292,9 @@ impl Matrix {
                     return;
                 }
                 self.take_out_disturbed(at);
+                if goes_by_time {
+                    self.leave_out_beaten(at);
+                }
                 progress(Progress::Turn(self, &self.lines[at]));
             }
         }
@@ -286,7 +311,7 @@ impl Matrix {
         progress: &mut impl FnMut(Progress<'_>),
     ) {
         let mut order: Vec<usize> = self.lines[at].cells.clone().collect();
-        order.retain(|&index| self.cells[index].not_measured.is_none());
+        order.retain(|&index| self.cells[index].is_in_rounds());
         random.shuffle(&mut order);
         // The same offsets for all.
         let seed = random.u64(..);
@@ -340,8 +365,27 @@ impl Matrix {
         line.outside.retain(|_| kept.next() == Some(true));
         for cell in &mut self.cells[line.cells.clone()] {
             let mut kept = keep();
-            // A cell that failed has fewer rounds, and is not compared.
+            // A cell that failed or is beaten has fewer rounds, and is not compared.
             cell.figures.retain(|_| kept.next() != Some(false));
+        }
+    }
+
+    /// Natives of a line that another one beats beyond the margin have no more rounds: they would
+    /// take the time from those that uringlet may have to be compared with.
+    fn leave_out_beaten(&mut self, at: usize) {
+        let cells = &mut self.cells[self.lines[at].cells.clone()];
+        let natives = cells.iter().filter(|cell| cell.engine.is_native() && cell.is_in_rounds());
+        let sides: Vec<_> = natives.filter_map(Cell::side).collect();
+        let middle = |side: &Side<Engine>| median(side.iops.clone()).unwrap_or(0.0);
+        let Some(best) = sides.iter().max_by(|a, b| middle(a).total_cmp(&middle(b))) else {
+            return;
+        };
+        for side in &sides {
+            let interval = Interval::paired(&best.iops, &side.iops);
+            if interval.is_some_and(|found| found.low > 1.0 + MARGIN) {
+                let beaten = cells.iter_mut().filter(|cell| cell.engine == side.engine);
+                beaten.for_each(|cell| cell.beaten_by = Some(best.engine));
+            }
         }
     }
 
@@ -381,6 +425,7 @@ mod tests {
             figures: iops.iter().map(figure).collect(),
             latency: None,
             not_measured: None,
+            beaten_by: None,
         }
     }
 
@@ -427,7 +472,9 @@ mod tests {
         }
         let ranges: Vec<_> = matrix.lines.iter().map(|line| line.cells.clone()).collect();
         assert_eq!(ranges, [0..2, 2..4]);
-        let done = |matrix: &Matrix| [0, 1].map(|at| matrix.is_done(&matrix.lines[at]));
+        let done = |matrix: &Matrix| {
+            [0, 1].map(|at| matrix.is_done(&matrix.lines[at], Comparison::is_known))
+        };
         assert_eq!(done(&matrix), [true, false]);
         matrix.settings.rounds = Some(10);
         assert_eq!(done(&matrix), [true, true]);
@@ -452,6 +499,45 @@ mod tests {
         matrix.lines[0].outside[0] = round(0.9);
         matrix.take_out_disturbed(0);
         assert_eq!(matrix.lines[0].outside.len(), 3, "then that is how the machine is");
+    }
+
+    #[test]
+    fn a_line_whose_class_is_open_comes_before_one_that_is_clearly_faster() {
+        let noise = |around: f64| -> Vec<f64> {
+            (0..12).map(|round| around * (1.0 + 0.03 * f64::from(round))).collect()
+        };
+        let mut matrix = matrix(vec![
+            cell(Engine::Psync, 1, &[10.0; 12]),
+            cell(Engine::OursAuto, 1, &noise(30.0)),
+            cell(Engine::Psync, 32, &[10.0; 12]),
+            cell(Engine::OursAuto, 32, &noise(9.5)),
+        ]);
+        for line in &mut matrix.lines {
+            line.outside = vec![None; 12];
+        }
+        assert_eq!(matrix.open(), [1]);
+        matrix.cells[3] = cell(Engine::OursAuto, 32, &[9.5; 12]);
+        assert_eq!(matrix.open(), [0], "three times, but not yet known to 3 %");
+        matrix.cells[1] = cell(Engine::OursAuto, 1, &[30.0; 12]);
+        assert!(matrix.open().is_empty());
+    }
+
+    #[test]
+    fn a_native_engine_that_another_one_beats_has_no_more_rounds() {
+        let mut matrix = matrix(vec![
+            cell(Engine::Psync, 32, &[5.0, 6.0, 5.0, 6.0, 5.0, 6.0]),
+            cell(Engine::Libaio, 32, &[9.0, 9.8, 9.0, 9.8, 9.0, 9.8]),
+            cell(Engine::IoUring, 32, &[9.4; 6]),
+            cell(Engine::OursAuto, 32, &[1.0; 6]),
+        ]);
+        matrix.leave_out_beaten(0);
+        let beaten: Vec<_> = matrix.cells.iter().map(|cell| cell.beaten_by).collect();
+        assert_eq!(beaten, [Some(Engine::IoUring), None, None, None]);
+        matrix.cells[1].figures.pop();
+        matrix.cells[2].figures.truncate(3);
+        matrix.cells[1].beaten_by = None;
+        matrix.leave_out_beaten(0);
+        assert_eq!(matrix.cells[2].beaten_by, None, "three rounds are too few");
     }
 
     #[test]

@@ -70,7 +70,7 @@ fn prepare(load: &Load, scratch: &Scratch, stop: &AtomicBool) -> Result<(), Stri
     let cold = load.order == Order::Once;
     if load.direct || cold {
         scratch.drop_cache().map_err(|error| failed("dropping the file's cache", error))?;
-    } else {
+    } else if scratch.cached_share(load.window).map_or(true, |share| share < STILL_CACHED) {
         let mut chunk = vec![0u8; 1 << 20];
         let mut done = 0;
         while done < load.window && !stop.load(Ordering::Relaxed) {
