@@ -13,8 +13,11 @@
 use serde::Serialize;
 use std::f64::consts::LN_2;
 
-/// A smaller difference is none, and a ratio is known when its interval is no wider to each side.
-pub const MARGIN: f64 = 0.03;
+/// A ratio is known when its interval is no wider to each side.
+const PRECISION: f64 = 0.03;
+/// A smaller difference is none. Beyond what is known: the class of a ratio beside the margin is
+/// chance.
+pub const MARGIN: f64 = 0.05;
 /// How often an interval misses the truth, both sides together.
 const MISSES: f64 = 0.05;
 /// Fewer paired rounds are not judged while more can be had.
@@ -108,9 +111,9 @@ impl Interval {
         }
     }
 
-    /// It is no wider than [`MARGIN`] to each side.
+    /// It is no wider than 3 % to each side.
     pub fn is_known(&self) -> bool {
-        self.width() <= 2.0 * MARGIN.ln_1p()
+        self.width() <= 2.0 * PRECISION.ln_1p()
     }
 
     /// It is known, or so far from 1 that its class is: no wider to each side than a quarter of the
