@@ -293,7 +293,11 @@ fn cgroup(root: &Path) -> Option<CpuSet> {
     let mount = root.join("sys/fs/cgroup");
     for line in text.lines() {
         let mut fields = line.splitn(3, ':');
-        let (number, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+        let (Some(number), Some(controllers), Some(path)) =
+            (fields.next(), fields.next(), fields.next())
+        else {
+            continue;
+        };
         let unified = number == "0" && controllers.is_empty();
         if !unified && !controllers.split(',').any(|controller| controller == "cpuset") {
             continue;
