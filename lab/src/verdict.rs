@@ -10,13 +10,14 @@
 //! at its width only ([`Interval::is_known`], [`Interval::is_settled`]): stopping when the verdict
 //! pleases would find differences where there are none.
 
+use crate::bench::median;
 use serde::Serialize;
 use std::f64::consts::LN_2;
 
 /// A ratio is known when its interval is no wider to each side.
-const PRECISION: f64 = 0.03;
-/// A smaller difference is none. Beyond what is known: the class of a ratio beside the margin is
-/// chance.
+pub const PRECISION: f64 = 0.03;
+/// A smaller difference is none. The margin is wider than [`PRECISION`]: the class of a ratio near
+/// the margin is chance.
 pub const MARGIN: f64 = 0.05;
 /// How often an interval misses the truth, both sides together.
 const MISSES: f64 = 0.05;
@@ -111,7 +112,7 @@ impl Interval {
         }
     }
 
-    /// It is no wider than 3 % to each side.
+    /// It is no wider than [`PRECISION`] to each side.
     pub fn is_known(&self) -> bool {
         self.width() <= 2.0 * PRECISION.ln_1p()
     }
@@ -150,6 +151,17 @@ impl Interval {
 /// What a ratio means whose interval may be unknown.
 pub fn class(interval: Option<&Interval>, sense: Sense) -> Class {
     interval.map_or(Class::Unknown, |interval| interval.class(sense))
+}
+
+/// The best of these by their medians, and those that it beats by more than [`MARGIN`], by the
+/// interval over paired rounds. None without sides.
+pub fn beaten(sides: &[&[f64]]) -> Option<(usize, Vec<usize>)> {
+    let middle = |side: &[f64]| median(side.to_vec()).unwrap_or(0.0);
+    let best = (0..sides.len()).max_by(|&a, &b| middle(sides[a]).total_cmp(&middle(sides[b])))?;
+    let is_beaten = |at: &usize| {
+        Interval::paired(sides[best], sides[*at]).is_some_and(|found| found.low > 1.0 + MARGIN)
+    };
+    Some((best, (0..sides.len()).filter(is_beaten).collect()))
 }
 
 /// Of paired rounds; the upper side is that of one of so many.
@@ -318,17 +330,21 @@ mod tests {
         if random.bool() { 1.08 } else { 0.93 }
     }
 
-    /// Rounds as `bench` makes them: more as long as the ratio is not known. The first has this
-    /// ratio to the others.
+    /// Rounds as `bench` makes them: more as long as the ratio is not known, and without those that
+    /// another one beats. The first has this ratio to the others.
     fn bench(random: &mut Rng, noise: Noise, others: usize, ratio: f64) -> Class {
         let mut ours = Vec::new();
         let mut theirs = vec![Vec::new(); others];
         loop {
-            for _ in 0..5 {
+            for _ in 0..6 {
                 // The machine drifts, for all of a round.
                 let drift = 1.0 + 0.02 * ours.len() as f64;
                 ours.push(ratio * drift * noise(random));
                 theirs.iter_mut().for_each(|side| side.push(drift * noise(random)));
+            }
+            let sides: Vec<&[f64]> = theirs.iter().map(Vec::as_slice).collect();
+            for at in beaten(&sides).unwrap().1.into_iter().rev() {
+                theirs.remove(at);
             }
             let sides: Vec<&[f64]> = theirs.iter().map(Vec::as_slice).collect();
             let found = Interval::to_the_best(&ours, &sides).map(|(_, found)| found);
@@ -366,6 +382,14 @@ mod tests {
             let found = share(noise, 4, 0.9, |class| class == Class::Worse);
             assert!(found >= 0.95, "{found}");
         }
+    }
+
+    #[test]
+    fn the_best_beats_what_is_slower_by_more_than_the_margin_in_six_rounds() {
+        let (slow, near) = ([5.0, 6.0, 5.0, 6.0, 5.0, 6.0], [9.0, 9.8, 9.0, 9.8, 9.0, 9.8]);
+        assert_eq!(beaten(&[&slow, &[9.5; 6], &near]), Some((1, vec![0])));
+        assert_eq!(beaten(&[&slow[..5], &[9.4; 5]]), Some((1, vec![])), "too few rounds");
+        assert_eq!(beaten(&[]), None);
     }
 
     #[test]

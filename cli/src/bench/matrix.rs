@@ -13,7 +13,7 @@ use uringlet_lab::bench::outside::{self, Look, Outside};
 use uringlet_lab::bench::{
     Engine, Figure, LatencyFigure, Load, Trial, Workload, exclusion, median,
 };
-use uringlet_lab::verdict::{Interval, LEAST_ROUNDS, MARGIN};
+use uringlet_lab::verdict::{self, LEAST_ROUNDS};
 
 /// Rounds of a line before the next one has its turn: the fewest that two engines can be compared
 /// by.
@@ -376,15 +376,11 @@ impl Matrix {
         let cells = &mut self.cells[self.lines[at].cells.clone()];
         let natives = cells.iter().filter(|cell| cell.engine.is_native() && cell.is_in_rounds());
         let sides: Vec<_> = natives.filter_map(Cell::side).collect();
-        let middle = |side: &Side<Engine>| median(side.iops.clone()).unwrap_or(0.0);
-        let Some(best) = sides.iter().max_by(|a, b| middle(a).total_cmp(&middle(b))) else {
-            return;
-        };
-        for side in &sides {
-            let interval = Interval::paired(&best.iops, &side.iops);
-            if interval.is_some_and(|found| found.low > 1.0 + MARGIN) {
-                let beaten = cells.iter_mut().filter(|cell| cell.engine == side.engine);
-                beaten.for_each(|cell| cell.beaten_by = Some(best.engine));
+        let rates: Vec<&[f64]> = sides.iter().map(|side| &*side.iops).collect();
+        let Some((best, beaten)) = verdict::beaten(&rates) else { return };
+        for cell in cells {
+            if beaten.iter().any(|&at| sides[at].engine == cell.engine) {
+                cell.beaten_by = Some(sides[best].engine);
             }
         }
     }
@@ -533,11 +529,6 @@ mod tests {
         matrix.leave_out_beaten(0);
         let beaten: Vec<_> = matrix.cells.iter().map(|cell| cell.beaten_by).collect();
         assert_eq!(beaten, [Some(Engine::IoUring), None, None, None]);
-        matrix.cells[1].figures.pop();
-        matrix.cells[2].figures.truncate(3);
-        matrix.cells[1].beaten_by = None;
-        matrix.leave_out_beaten(0);
-        assert_eq!(matrix.cells[2].beaten_by, None, "three rounds are too few");
     }
 
     #[test]

@@ -140,6 +140,7 @@ impl<'a> Report<'a> {
         let mut sections =
             vec![
                 Section::new("Requests per second")
+                    .with_notes(self.beaten())
                     .with_figures(self.rate_plots())
                     .with_table(self.table(all, |cell| cell.iops().map(size::rate))),
                 Section::new("CPU time per request, µs (all threads, user and system)")
@@ -330,6 +331,17 @@ impl<'a> Report<'a> {
         let verdicts = verdicts(self.settings, &self.lines);
         let section = conclusion::section(&verdicts, &["workload", "depth"], &around(self.matrix));
         section.with_figures(self.ratio_plot())
+    }
+
+    /// Says that native engines have left the rounds.
+    fn beaten(&self) -> Option<String> {
+        let cells = self.matrix.cells.iter().filter(|cell| cell.beaten_by.is_some()).count();
+        (cells > 0).then(|| {
+            format!(
+                "{cells} figures of native engines are of fewer rounds: another native engine is \
+                 faster by more than 5 %"
+            )
+        })
     }
 
     fn table(&self, engines: &[Engine], value: impl Fn(&Cell) -> Option<String>) -> Table {

@@ -97,8 +97,9 @@ impl Watch {
             format!("its process {name}{more} runs without the drop-in: {why}")
         } else {
             format!(
-                "it called neither libaio, POSIX AIO nor io_uring in this run (who links uringlet \
-                 itself needs no drop-in): `uringlet doctor -- {}` says what it imports",
+                "it called neither libaio, POSIX AIO nor io_uring in this run (a program that \
+                 links uringlet itself needs no drop-in): `uringlet doctor -- {}` says what it \
+                 imports",
                 program.display()
             )
         };

@@ -92,6 +92,9 @@ fn a_container_may_use_what_its_group_allows() {
     let topology = Topology::read(machine.root());
     assert_eq!(topology.cgroup(), Some(&set("20-23")), "the older interface");
     assert_eq!(topology.allowed(), &set("20-21"));
+    machine.file("proc/self/cgroup", "nothing\n3:cpuset:/docker/1\n");
+    let topology = Topology::read(machine.root());
+    assert_eq!(topology.cgroup(), Some(&set("20-23")), "behind a line that is none");
 }
 
 #[test]

@@ -70,7 +70,10 @@ fn prepare(load: &Load, scratch: &Scratch, stop: &AtomicBool) -> Result<(), Stri
     let cold = load.order == Order::Once;
     if load.direct || cold {
         scratch.drop_cache().map_err(|error| failed("dropping the file's cache", error))?;
-    } else if scratch.cached_share(load.window).map_or(true, |share| share < STILL_CACHED) {
+    } else if scratch.writable && scratch.cached_share(load.window).is_ok_and(|part| part >= 1.0) {
+        // mincore(2) tells the truth to those only who own the file, or may write to it.
+        return Ok(());
+    } else {
         let mut chunk = vec![0u8; 1 << 20];
         let mut done = 0;
         while done < load.window && !stop.load(Ordering::Relaxed) {
