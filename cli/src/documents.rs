@@ -1,5 +1,6 @@
 //! The documents hold: links lead somewhere, command lines can be parsed, variables and tests
-//! exist. So do rules for the whole tree: the width of lines, and one name for one type.
+//! exist. So do rules for the whole tree: the width of lines, one name for one type, and imports
+//! that point one way.
 
 use crate::Cli;
 use clap::{Command, CommandFactory as _, error::ErrorKind};
@@ -401,4 +402,55 @@ fn no_two_files_of_core_define_a_type_of_one_name() {
     });
     let complaints: Vec<String> = complaints.collect();
     assert!(complaints.is_empty(), "rename one of the two, say by its part: {complaints:#?}");
+}
+
+/// The words after each `crate::` of a source. Tests, which stand last, may name any part.
+fn named_of_crate(text: &str) -> BTreeSet<&str> {
+    let is_test =
+        |line: &str| ["#[cfg(test)]", "#[cfg(all(test"].iter().any(|start| line.starts_with(start));
+    let code = text.lines().take_while(|line| !is_test(line));
+    let code = code.filter(|line| !line.trim_start().starts_with("//"));
+    let mut named = BTreeSet::new();
+    for rest in code.flat_map(|line| line.split("crate::").skip(1)) {
+        let mut words = rest.split(|c: char| !c.is_alphanumeric() && c != '_');
+        match rest.starts_with('{') {
+            // As in `use crate::{own, process};`.
+            true => named.extend(words),
+            false => named.extend(words.next()),
+        }
+    }
+    named
+}
+
+#[test]
+fn imports_between_the_parts_of_core_point_one_way() {
+    let text = "use crate::{own, sys};\nfn a() { crate::exec::b() }\n// crate::fs\n#[cfg(test)]\n\
+                use crate::front;\n";
+    let named: Vec<&str> = named_of_crate(text).into_iter().filter(|n| !n.is_empty()).collect();
+    assert_eq!(named, ["exec", "own", "sys"]);
+
+    // A part is a folder at the top of core/src, with its file of the same name, or a file there.
+    let sources = files(&[".rs"]);
+    let mut parts: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for (name, text) in &sources {
+        let Ok(file) = name.strip_prefix("core/src") else { continue };
+        let part = file.iter().next().unwrap().to_str().unwrap().trim_end_matches(".rs");
+        if part != "lib" && !file.ends_with("tests.rs") {
+            parts.entry(part).or_default().extend(named_of_crate(text));
+        }
+    }
+    assert!(parts["instance"].contains("lane"), "{parts:#?}");
+    // One pair is excepted: `process` keeps a descriptor of the engine's own, and `own` asks which
+    // process this is.
+    parts.get_mut("process").unwrap().remove("own");
+    // What names no other part that is left goes, until only circles are left.
+    loop {
+        let left: BTreeSet<&str> = parts.keys().copied().collect();
+        parts.iter_mut().for_each(|(part, named)| named.retain(|n| n != part && left.contains(n)));
+        parts.retain(|_, named| !named.is_empty());
+        if parts.len() == left.len() {
+            break;
+        }
+    }
+    assert!(parts.is_empty(), "parts in a circle, or above one, and what they name: {parts:#?}");
 }

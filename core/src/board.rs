@@ -13,7 +13,7 @@ use crate::eventfd;
 use crate::exec::{self, Mode};
 use crate::own::{Copied, Copies};
 use crate::process;
-use crate::queue::{Completions, IndexRing, IoEvent, Posted};
+use crate::queue::{Completions, IndexRing, Posted};
 use crate::request::{
     Completion, FreeIt, FreeSlots, Kind, Queued, Request, Returned, Route, Slot, Started,
 };
@@ -21,6 +21,7 @@ use crate::router::Call;
 use crate::stats::{Counters, Counting};
 use crate::sync::lock;
 use crate::sys;
+use crate::sys::aio::IoEvent;
 use crate::zeros::Zeros;
 
 /// Takes completions as they happen, in place of a completion queue: called by whichever thread
@@ -110,7 +111,7 @@ pub(crate) enum How {
     Posted,
 }
 
-/// Where a context's requests run and complete, if it is placed: `affinity/placed.rs`.
+/// Where a context's requests run and complete, if it is placed: `placed/mod.rs`.
 pub(crate) trait Placing: Send + Sync + fmt::Debug {
     /// What has become of the placement; none before the first submit.
     fn choice(&self) -> Option<&affinity::EffectivePlacement>;

@@ -1,12 +1,12 @@
 //! What a context is made from: validated once, every refusal names the field.
 
 use std::fmt;
-use std::io;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::affinity::{Affinity, Placement};
 use crate::cqe::Cqe;
+pub use crate::error::ConfigError;
 
 /// The engines that can be chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,37 +62,6 @@ impl FromStr for EngineKind {
             expected: Self::ALL.map(Self::name).join(", "),
             errno: libc::EINVAL,
         })
-    }
-}
-
-/// A value that no context can be made with.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConfigError {
-    pub(crate) field: &'static str,
-    pub(crate) value: String,
-    pub(crate) expected: String,
-    pub(crate) errno: i32,
-}
-
-impl ConfigError {
-    /// The errno that the C interfaces answer with.
-    pub fn errno(&self) -> i32 {
-        self.errno
-    }
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is {}, expected {}", self.field, self.value, self.expected)
-    }
-}
-
-impl std::error::Error for ConfigError {}
-
-impl From<ConfigError> for io::Error {
-    /// With the kind of its errno, and the whole error inside.
-    fn from(error: ConfigError) -> Self {
-        Self::new(Self::from_raw_os_error(error.errno).kind(), error)
     }
 }
 

@@ -11,7 +11,12 @@ use std::time::Duration;
 use crate::board::DirectCompletions;
 use crate::config::{Builder, ConfigError, EngineKind};
 use crate::cqe::Cqe;
-use crate::instance::{Canceled, Choice, Entry, Instance, Submitted, Waited};
+use crate::instance::Instance;
+use crate::instance::cancel::Canceled;
+use crate::instance::choice::Choice;
+use crate::instance::submit::{Entry, Submitted};
+use crate::instance::wait::Waited;
+use crate::router::tuning::TAKEN_MAX;
 use crate::sqe::Sqe;
 use crate::stats::Snapshot;
 use crate::sys;
@@ -65,9 +70,6 @@ pub struct Context {
     /// Not shared between threads: pushing and reaping are the owner's.
     _not_sync: std::marker::PhantomData<std::cell::Cell<()>>,
 }
-
-/// As many completions a wait keeps aside for the reap after it.
-const TAKEN_MAX: u32 = 64;
 
 /// The submission queue is full: the entry comes back.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -24,6 +24,7 @@
 
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
 
+mod cpus;
 mod cqe;
 mod queue;
 mod request;
@@ -45,7 +46,11 @@ mod context;
 #[cfg(not(loom))]
 mod descriptor;
 #[cfg(not(loom))]
+mod environment;
+#[cfg(not(loom))]
 mod errno;
+#[cfg(not(loom))]
+mod error;
 #[cfg(not(loom))]
 mod eventfd;
 #[cfg(not(loom))]
@@ -61,6 +66,8 @@ mod instance;
 mod lane;
 #[cfg(not(loom))]
 mod own;
+#[cfg(not(loom))]
+mod placed;
 #[cfg(not(loom))]
 pub mod probe;
 #[cfg(not(loom))]
@@ -86,7 +93,14 @@ pub use config::{Builder, ConfigError, ENTRIES_MAX, EngineKind, FD_POOL_MAX};
 #[cfg(not(loom))]
 pub use context::{Canceller, Context, Full};
 #[cfg(not(loom))]
-pub use instance::Choice;
+pub use instance::choice::Choice;
+
+/// The list of completions, for the experiment that measures what adding to it costs.
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub mod list {
+    pub use crate::placed::completion::{Chain, CompletionList, Node, Owner};
+}
 
 /// Past the capturing of a passed test's output: skipped must not look like passed.
 #[cfg(all(test, not(loom)))]
@@ -97,8 +111,8 @@ fn skipped(name: &str, reason: impl std::fmt::Display) {
 }
 
 #[cfg(loom)]
-#[path = "affinity/completion.rs"]
-mod affinity_completion;
+#[path = "placed/completion.rs"]
+mod completion_list;
 #[cfg(loom)]
 #[path = "table/entry.rs"]
 mod entry;

@@ -163,7 +163,7 @@ pub(crate) struct Request {
     /// The front end's own word (libaio's `data`).
     pub(crate) data: u64,
     /// An eventfd to count up at completion, -1, or
-    /// [`TOLD_OTHERWISE`](crate::instance::TOLD_OTHERWISE).
+    /// [`TOLD_OTHERWISE`](crate::instance::submit::TOLD_OTHERWISE).
     pub(crate) notify: i32,
     pub(crate) kind: Kind,
     /// Where it is executed.
@@ -172,7 +172,7 @@ pub(crate) struct Request {
     pub(crate) passed_inline: bool,
     /// The descriptor is a stream, the offset is ignored.
     pub(crate) stream: bool,
-    /// It came by the [fast path](crate::instance::Transfer), or could have.
+    /// It came by the [fast path](crate::instance::fast::Transfer), or could have.
     pub(crate) fast: bool,
     /// It may wait for a server for ever, for all that is known. A thread with a deadline does not
     /// execute it.

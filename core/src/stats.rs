@@ -12,6 +12,7 @@ use self::histogram::Histogram;
 pub use self::histogram::{Distribution, Latency};
 use self::region::ContextPlace;
 pub use self::region::{ContextNow, ProcessId, Region, observe, publish_to};
+pub(crate) use self::region::{STATS, observe_as};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {

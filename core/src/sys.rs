@@ -30,6 +30,7 @@ pub const fn in_user_space(address: u64, bytes: u64) -> bool {
     begin <= end && bytes <= end - begin
 }
 
+pub(crate) mod aio;
 #[cfg(miri)]
 pub(crate) mod miri;
 
@@ -465,7 +466,7 @@ pub(crate) unsafe fn io_submit(context: u64, n: usize, iocbs: *const u64) -> Ret
 pub(crate) fn io_pgetevents(
     context: u64,
     min: usize,
-    events: &mut [crate::queue::IoEvent],
+    events: &mut [aio::IoEvent],
     timeout: Option<Duration>,
     mask: Option<&u64>,
 ) -> Ret {
@@ -755,7 +756,7 @@ pub(crate) fn cpu() -> usize {
 #[cfg(not(loom))]
 pub(crate) fn affinity(thread: i32) -> Result<Vec<u64>, i32> {
     // The kernel refuses a mask that is shorter than its own.
-    let mut words = vec![0u64; crate::affinity::CPUS_MAX / 64];
+    let mut words = vec![0u64; crate::cpus::CPUS_MAX / 64];
     // SAFETY: `words` is writable for the length passed.
     let ret = unsafe { call!(sched_getaffinity, thread, words.len() * 8, words.as_mut_ptr()) };
     if ret < 0 {

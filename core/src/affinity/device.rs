@@ -5,8 +5,8 @@ use std::fs::{read_dir, read_to_string};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use super::CpuSet;
 use super::topology::list;
+use crate::cpus::CpuSet;
 
 /// Devices on top of each other that are followed, before it counts as a circle.
 const DEPTH_MAX: usize = 8;

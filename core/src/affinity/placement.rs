@@ -4,9 +4,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{CpuSet, Device, Topology};
-use crate::config::ConfigError;
-use crate::front::env::variable;
+use super::device::Device;
+use super::topology::Topology;
+use crate::cpus::CpuSet;
+use crate::environment::variable;
+use crate::error::ConfigError;
 
 /// CPUs, by number or by what happens on them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

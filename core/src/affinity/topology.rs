@@ -8,7 +8,7 @@ use std::fmt;
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 
-use super::CpuSet;
+use crate::cpus::CpuSet;
 
 /// What a cell is on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl Topology {
         if let Some(reachable) = reachable() {
             topology.reachable = reachable;
         }
-        if let Some(mine) = super::thread_affinity() {
+        if let Some(mine) = thread_affinity() {
             // A thread that was confined by itself says nothing about the process.
             topology.allowed = topology.allowed.or(&mine).and(&topology.reachable);
         }
@@ -348,11 +348,17 @@ fn allowed(
     }
 }
 
+/// The CPUs that the calling thread may run on (sched_getaffinity(2)); none if the kernel does not
+/// say.
+pub fn thread_affinity() -> Option<CpuSet> {
+    crate::sys::affinity(0).ok().map(|words| CpuSet::from_words(&words))
+}
+
 /// What the kernel leaves of all CPUs when a thread asks for them.
 fn reachable() -> Option<CpuSet> {
     let ask = || {
-        let all = [u64::MAX; super::CPUS_MAX / 64];
-        (crate::sys::set_affinity(&all) == 0).then(super::thread_affinity).flatten()
+        let all = [u64::MAX; crate::cpus::CPUS_MAX / 64];
+        (crate::sys::set_affinity(&all) == 0).then(thread_affinity).flatten()
     };
     std::thread::Builder::new().stack_size(64 << 10).spawn(ask).ok()?.join().ok()?
 }

@@ -6,14 +6,14 @@ use std::ffi::{OsStr, OsString, c_int};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use super::seen::{self, Seen};
+use crate::environment::variable;
+use crate::stats::{self, STATS};
 use crate::{Builder, Context, EngineKind, own, process, sys};
 
 /// `URINGLET_ENGINE`: which engine executes the requests (default `auto`).
 const ENGINE: &str = "URINGLET_ENGINE";
 /// `URINGLET_NULL_MEANT`: `uringlet run --engine null` was asked for, so nobody has to be warned.
 const NULL_MEANT: &str = "URINGLET_NULL_MEANT";
-/// `URINGLET_STATS`: where `uringlet run --stats` has the program count, or [`STATS_OWN`].
-const STATS: &str = "URINGLET_STATS";
 /// ld.so(8): the loader has read it by now.
 const PRELOAD: &str = "LD_PRELOAD";
 /// In front of the number of a descriptor from which it may preload.
@@ -24,8 +24,6 @@ const SEEN: &str = "URINGLET_SEEN";
 const TRAP: &str = "URINGLET_TRAP";
 /// `URINGLET_IO_URING`: `always` (the default), or `refused`: rings only where the kernel has none.
 const IO_URING: &str = "URINGLET_IO_URING";
-/// Each process counts into memory of its own, for `uringlet top`.
-pub(crate) const STATS_OWN: &str = "auto";
 
 /// The engine is `null`, nobody on the command line asked for it, and no context was made yet.
 static UNWARNED: AtomicBool = AtomicBool::new(false);
@@ -57,14 +55,6 @@ struct Told {
     trap: Option<Trap>,
     /// Rings are made only where the kernel refuses them. `None`: likewise.
     if_refused: Option<bool>,
-}
-
-/// A variable of uringlet's. A program that gains privileges when it is started (AT_SECURE,
-/// getauxval(3)) has none: who starts it is not to say what it does.
-pub(crate) fn variable(name: &str) -> Option<OsString> {
-    // SAFETY: asks for a number.
-    let gains_privileges = !cfg!(miri) && unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
-    if gains_privileges { None } else { std::env::var_os(name) }
 }
 
 /// Reads the environment, for [`at_load!`](crate::at_load).
@@ -145,11 +135,6 @@ fn told_builder() -> Option<Builder> {
     Some(Context::builder().engine(engine).placement(placement))
 }
 
-/// What `URINGLET_STATS` says.
-pub(crate) fn stats() -> Option<&'static OsStr> {
-    told().stats.as_deref()
-}
-
 /// What `URINGLET_TRAP` says; never where that cannot be used.
 pub fn trap() -> Trap {
     told().trap.unwrap_or(Trap::Never)
@@ -170,12 +155,12 @@ pub fn builder() -> Result<Builder, i32> {
         return Err(-libc::EINVAL);
     }
     static IS_OBSERVED: AtomicBool = AtomicBool::new(false);
-    if stats().is_some() && !IS_OBSERVED.load(Ordering::Acquire) {
+    let told = told();
+    if told.stats.is_some() && !IS_OBSERVED.load(Ordering::Acquire) {
         // Statistics that cannot be written are no reason to stop a program.
-        let _ = crate::stats::observe();
+        let _ = stats::observe_as(told.stats.as_deref());
         IS_OBSERVED.store(true, Ordering::Release);
     }
-    let told = told();
     let is_usable = told.trap.is_some() && told.if_refused.is_some();
     let builder = told.builder.clone().filter(|_| is_usable).ok_or(-libc::EINVAL)?;
     if UNWARNED.swap(false, Ordering::Relaxed) {

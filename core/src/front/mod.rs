@@ -16,13 +16,14 @@ pub use self::descriptors::Ends;
 pub use crate::board::{DirectCompletions, Sink};
 pub use crate::errno::{kept as enter, refuse, set_errno};
 pub use crate::exec::{CALL, CallFunction};
-pub use crate::instance::{
-    Canceled, Entry, InFlight, Instance, Place, RingMemory, SubmitSteps, Submitted, TOLD_OTHERWISE,
-    Transfer, WaitCondition, Waited,
-};
-pub use crate::queue::IoEvent;
+pub use crate::instance::cancel::{Canceled, InFlight};
+pub use crate::instance::fast::Transfer;
+pub use crate::instance::submit::{Entry, Place, SubmitSteps, Submitted, TOLD_OTHERWISE};
+pub use crate::instance::wait::{WaitCondition, Waited};
+pub use crate::instance::{Instance, RingMemory};
 pub use crate::reserve::{Reserve, has_memory};
 pub use crate::sync::{Patience, lock};
+pub use crate::sys::aio::IoEvent;
 pub use crate::sys::{Uncancelable, in_user_space};
 pub use crate::threads::timers::{Armed, Expire};
 pub use crate::word::readiness::Readiness;
@@ -150,7 +151,7 @@ pub fn count_up(eventfd: i32) {
 /// # Errors
 /// There is no thread to be had.
 pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    threads::spawn(name, body)
+    threads::spawn::spawn(name, body)
 }
 
 /// Is there an eventfd behind this descriptor? One system call, if it `was_one` when last asked;

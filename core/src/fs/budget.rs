@@ -7,10 +7,7 @@
 use std::cell::Cell;
 use std::task::{Context, Poll};
 
-/// Operations done on the spot, one after the other.
-const HITS: u32 = 128;
-/// And their bytes: about 100 µs of copying.
-const BYTES: u32 = 1 << 20;
+use crate::router::tuning::{HIT_BYTES, HITS};
 
 #[derive(Clone, Copy)]
 struct Left {
@@ -18,7 +15,7 @@ struct Left {
     bytes: u32,
 }
 
-const FULL: Left = Left { hits: HITS, bytes: BYTES };
+const FULL: Left = Left { hits: HITS, bytes: HIT_BYTES };
 
 thread_local! {
     static LEFT: Cell<Left> = const { Cell::new(FULL) };

@@ -13,14 +13,14 @@ use super::flight::Claim;
 use super::wakers;
 use crate::board::Sink;
 use crate::config::{Builder, ConfigError, ENTRIES_MAX, EngineKind};
-use crate::instance::{Choice, Entry, Instance};
-use crate::queue::IoEvent;
+use crate::instance::Instance;
+use crate::instance::choice::Choice;
+use crate::instance::submit::Entry;
+use crate::router::tuning::AWAITED_ROOM;
 use crate::sqe::Sqe;
 use crate::sync::{Patience, lock};
+use crate::sys::aio::IoEvent;
 use crate::{process, sys};
-
-/// As many the kernel is asked for at a time: Linux AIO's are few on some hosts.
-const KERNEL_ROOM: u32 = 1024;
 
 /// Where the requests of files go: an engine, and limits. A handle, cheap to clone.
 ///
@@ -111,7 +111,7 @@ impl FsBuilder {
 
     /// With so many places for requests of the engine.
     pub(super) fn of_places(&self, places: u32) -> Result<Fs, ConfigError> {
-        let builder = self.builder.clone().entries(places).kernel_room(KERNEL_ROOM);
+        let builder = self.builder.clone().entries(places).kernel_room(AWAITED_ROOM);
         let line = Arc::new(Line {
             waiting: Mutex::default(),
             bytes: AtomicU64::new(0),

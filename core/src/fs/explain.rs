@@ -5,7 +5,7 @@ use std::io;
 
 use super::driver::Fs;
 use super::handle::File;
-use crate::instance::{Choice, ChosenLane};
+use crate::instance::choice::{Choice, ChosenLane};
 use crate::process;
 
 /// What [`File::explain`] gives; as text, four lines for a log.

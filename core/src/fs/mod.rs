@@ -86,7 +86,7 @@ mod runtime;
 mod transfer;
 mod wakers;
 
-pub use crate::instance::{Choice, ChosenLane};
+pub use crate::instance::choice::{Choice, ChosenLane};
 pub use compio_buf::{self as buf, BufResult, IoBuf, IoBufMut, SetLen};
 
 #[cfg(any(feature = "tokio", feature = "futures-io"))]

@@ -2,10 +2,8 @@
 
 use super::Instance;
 use crate::request::Cancel;
+use crate::router::tuning::PREEMPTED_LOOKS;
 use crate::sync::Patience;
-
-/// More looks than a thread takes that is preempted between two steps of a request, to come back.
-const LOOKS: u32 = 10_000;
 
 /// One use of a slot: what [`Instance::in_flight_on`] gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +83,7 @@ impl Instance {
     pub(super) fn cancel_slot(&self, index: u32, key: u64) -> Cancel {
         let slot = self.board.slot(index);
         let mut patience = Patience::default();
-        for _ in 0..LOOKS {
+        for _ in 0..PREEMPTED_LOOKS {
             match slot.cancel_queued(key) {
                 Cancel::Done => {
                     self.board.post_canceled(index);
@@ -118,7 +116,7 @@ impl Instance {
             return false;
         }
         let mut patience = Patience::default();
-        (0..LOOKS).any(|_| {
+        (0..PREEMPTED_LOOKS).any(|_| {
             patience.wait();
             !is_tried()
         })

@@ -55,6 +55,12 @@ impl fmt::Display for ChosenLane {
 }
 
 impl Instance {
+    /// What executes, and what was tried and refused.
+    pub fn choice(&self) -> Choice {
+        let kernel = self.lanes.kernel.kind();
+        Choice { engine: self.engine, kernel, refusals: self.lanes.kernel.refusals() }
+    }
+
     /// Where a read (or write) of this file would go now. `Err`: `-EBADF`.
     pub(crate) fn explain(&self, fd: i32, write: bool) -> Result<ChosenLane, i32> {
         let facts = descriptor::fresh(fd)?.facts();

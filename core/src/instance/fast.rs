@@ -8,14 +8,14 @@ use std::os::fd::RawFd;
 use super::Instance;
 use crate::board::DirectCompletions;
 use crate::errno;
-#[cfg(doc)]
-use crate::queue::IoEvent;
 use crate::request::{Expect, Kind, Request, Route, Started};
 use crate::router::facts::Facts;
 use crate::router::tuning::{LARGE, TIMED_EVERY};
 #[cfg(doc)]
 use crate::sqe::FILE_POSITION;
 use crate::sqe::{Sqe, opcode};
+#[cfg(doc)]
+use crate::sys::aio::IoEvent;
 
 /// A read or write of one buffer at an offset, without flags, of whose end no eventfd tells.
 #[derive(Clone, Copy, Debug)]

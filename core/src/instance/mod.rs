@@ -5,38 +5,35 @@
 //! `settle`), cancel, close, and `serve` for our own threads.
 #![allow(unsafe_code)]
 
-mod cancel;
-mod choice;
+pub(crate) mod cancel;
+pub(crate) mod choice;
 mod close;
-mod fast;
+pub(crate) mod fast;
 mod help;
 mod polls;
 pub(crate) mod reactor;
 mod serve;
 mod settle;
-mod submit;
-mod wait;
+pub(crate) mod submit;
+pub(crate) mod wait;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-pub use self::cancel::{Canceled, InFlight};
-pub use self::choice::{Choice, ChosenLane};
-pub use self::fast::Transfer;
-pub use self::submit::{Entry, Place, SubmitSteps, Submitted, TOLD_OTHERWISE};
-pub use self::wait::{WaitCondition, Waited};
-use crate::affinity::placed::Placed;
 use crate::board::{Board, Dispatcher, Parts, Placing, Sink};
 use crate::config::{Builder, ConfigError, EngineKind};
+use crate::lane::Help;
 #[cfg(feature = "faulty")]
 use crate::lane::faulty::Faulty;
-use crate::lane::{Help, Lanes};
+use crate::lane::lanes::Lanes;
+use crate::placed::Placed;
 use crate::process;
-use crate::queue::{Completions, IoEvent, Ring};
+use crate::queue::{Completions, Ring};
 use crate::router::Router;
 use crate::stats::{Counting, Snapshot};
 use crate::sys;
-use crate::threads::pool::PoolEntry;
+use crate::sys::aio::IoEvent;
+use crate::threads::tenant::PoolEntry;
 use crate::threads::{Threads, ThreadsOf};
 
 /// One asynchronous I/O instance. All methods can be called from any thread.
@@ -217,12 +214,6 @@ impl Instance {
     /// What was counted, if [`Builder::stats`] asked for it.
     pub fn stats(&self) -> Option<Snapshot> {
         self.board.counting()?.read()
-    }
-
-    /// What executes, and what was tried and refused.
-    pub fn choice(&self) -> Choice {
-        let kernel = self.lanes.kernel.kind();
-        Choice { engine: self.engine, kernel, refusals: self.lanes.kernel.refusals() }
     }
 
     /// Where requests run, if that was asked for and one was submitted yet.

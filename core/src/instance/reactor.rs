@@ -126,7 +126,7 @@ impl Instance {
             && let Some(me) = self.me.upgrade()
         {
             let owner: Arc<dyn Dispatcher> = me;
-            self.harvesters.poller.watch(self.harvesters.get(), &owner, events);
+            self.harvesters.get().poller.watch(&owner, events);
         }
     }
 

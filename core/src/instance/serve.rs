@@ -10,15 +10,15 @@ use crate::affinity;
 use crate::board::{Board, By, Dispatcher, without_taker};
 use crate::descriptor::Asked;
 use crate::exec::{self, Mode};
-use crate::lane::{LANES, PARTS, Which};
+use crate::lane::lanes::LANES;
+use crate::lane::{PARTS, Which};
 use crate::request::{Expect, Kind, Route, Started};
 use crate::router::facts::Facts;
 use crate::router::tuning::{HOLDER_SPIN_US, QUIET_TICKS, STARVED_TICKS};
 use crate::router::{self, Call, KernelScope};
 use crate::sys;
-use crate::threads::pool::PoolEntry;
-use crate::threads::watchdog::{Activity, Watched};
-use crate::threads::{Tenant, Threads};
+use crate::threads::Threads;
+use crate::threads::tenant::{Activity, PoolEntry, Tenant, Watched};
 
 impl Instance {
     /// Gets somebody to come, and sees to it that the watchdog looks whether one does.
@@ -50,7 +50,7 @@ impl Instance {
     fn watch(&self) {
         if let Some(me) = self.me.upgrade() {
             let tenant: Arc<dyn Tenant> = me;
-            self.threads.watchdog.add(self.threads.get(), &tenant);
+            self.threads.get().watchdog.add(&tenant);
         }
     }
 
@@ -58,7 +58,7 @@ impl Instance {
     fn call_worker(&self, urgent: bool) {
         if let Some(me) = self.me.upgrade() {
             let tenant: Arc<dyn Tenant> = me;
-            if self.threads.pool.call(&tenant, urgent) {
+            if self.threads.get().pool.call(&tenant, urgent) {
                 self.board.count(|stats| &stats.wakeups);
             }
         }
@@ -68,7 +68,7 @@ impl Instance {
     pub(super) fn wait_for_descriptor(&self, request: Started<'_>) {
         let owner = self.me.upgrade().expect("a context lives as long as its requests");
         request.slot().begin();
-        self.threads.poller.add(self.threads.get(), owner, request);
+        self.threads.get().poller.add(owner, request);
     }
 
     /// Withdraws requests from every lane.
@@ -133,10 +133,6 @@ impl Tenant for Instance {
 
     fn entry(&self) -> &PoolEntry {
         &self.entry
-    }
-
-    fn threads(&self) -> &'static Threads {
-        self.threads.get()
     }
 
     fn workers_max(&self) -> usize {

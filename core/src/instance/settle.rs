@@ -141,7 +141,8 @@ mod tests {
     use std::time::Duration;
 
     use crate::board::{By, without_taker};
-    use crate::instance::{Entry, Instance};
+    use crate::instance::Instance;
+    use crate::instance::submit::Entry;
     use crate::router::facts::{self, Facts};
     use crate::{Context, EngineKind, Sqe, descriptor};
 

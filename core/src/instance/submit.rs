@@ -5,7 +5,8 @@
 use std::array;
 use std::sync::atomic::{Ordering, fence};
 
-use super::{Instance, Transfer};
+use super::Instance;
+use super::fast::Transfer;
 use crate::board::{By, without_taker};
 use crate::config::EngineKind;
 use crate::descriptor::Asked;
@@ -22,7 +23,7 @@ use crate::sys;
 pub struct Entry {
     /// The request.
     pub sqe: Sqe,
-    /// Comes back as [`IoEvent::data`](crate::queue::IoEvent::data); not used with a ring of
+    /// Comes back as [`IoEvent::data`](crate::sys::aio::IoEvent::data); not used with a ring of
     /// [`Cqe`](crate::Cqe)s.
     pub data: u64,
     /// An eventfd(2) that is counted up after the completion is visible, [`TOLD_OTHERWISE`], or -1.
@@ -108,7 +109,7 @@ impl Instance {
             }
         }
         // SAFETY: as above.
-        unsafe { self.submit_with(entries.len(), entries_to(entries)) }
+        unsafe { self.submit_in_batches(entries.len(), BATCH, entries_to(entries), &mut ()) }
     }
 
     /// # Safety
@@ -181,7 +182,9 @@ impl Instance {
             self.board.free_slots().give(slot);
             return Some(Submitted { accepted: 0, refused });
         }
-        self.hand_to_lanes(&[slot]);
+        if !self.is_taken_over(&[slot]) {
+            self.push(&[slot]);
+        }
         self.count_submitted(1, begin);
         Some(Submitted { accepted: 1, refused: 0 })
     }
@@ -244,7 +247,9 @@ impl Instance {
             }
             if filled > 0 {
                 steps.handed_over();
-                self.hand_to_lanes(&slots[..filled]);
+                if !self.is_taken_over(&slots[..filled]) {
+                    self.push(&slots[..filled]);
+                }
                 done.accepted += filled;
             }
         }
@@ -305,16 +310,19 @@ impl Instance {
         Ok(())
     }
 
+    /// Placement notes where requests were submitted. True if the engine of faults has them: it
+    /// pushes them later.
     #[inline(always)]
-    fn hand_to_lanes(&self, slots: &[u32]) {
+    fn is_taken_over(&self, slots: &[u32]) -> bool {
         if let Some(placed) = self.board.placed() {
             placed.submitted(&self.board, slots);
         }
         #[cfg(feature = "faulty")]
         if let Some(faulty) = &self.faulty {
-            return faulty.submit(&self.board, slots);
+            faulty.submit(&self.board, slots);
+            return true;
         }
-        self.push(slots);
+        false
     }
 
     /// Pushes requests, which are filled and the caller's, to their lanes. Never blocks.
@@ -440,7 +448,8 @@ impl Instance {
         for route in OTHERS {
             let batch = &batches[route as usize];
             if !batch.is_empty() {
-                self.push_to(route, batch.as_slice(), waiters_come);
+                let held = self.lanes.push(board, route, batch.as_slice(), waiters_come);
+                self.call_for(route, held, waiters_come);
             }
         }
         if !waiters_come && self.is_helpless() {
@@ -448,9 +457,9 @@ impl Instance {
         }
     }
 
-    /// Pushes requests to a lane other than the inline one, and gets somebody to come.
-    fn push_to(&self, route: Route, slots: &[u32], waiters_come: bool) {
-        let held = self.lanes.push(&self.board, route, slots, waiters_come);
+    /// Requests were pushed to a lane other than the inline one: calls whoever is to execute them.
+    /// `held`: somebody is at that lane, who sees them.
+    fn call_for(&self, route: Route, held: bool, waiters_come: bool) {
         if route == Route::Null {
             return;
         }

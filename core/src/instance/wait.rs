@@ -9,9 +9,10 @@ use super::Instance;
 use crate::board::{DirectCompletions, without_taker};
 use crate::cqe::Cqe;
 use crate::lane::Help;
-use crate::queue::{IoEvent, Ring, SleepEnd, Sleeper};
+use crate::queue::{Ring, SleepEnd, Sleeper};
 use crate::router::tuning::{COLLECT_EVERY_US, POLLED_MOST};
 use crate::sys;
+use crate::sys::aio::IoEvent;
 
 /// What a thread waits for in [`Instance::wait_for`].
 #[derive(Clone, Copy)]
@@ -358,7 +359,8 @@ mod tests {
 
     use super::{DirectCompletions, Waited};
     use crate::config::Builder;
-    use crate::instance::{Entry, Instance};
+    use crate::instance::Instance;
+    use crate::instance::submit::Entry;
     use crate::router::facts::Facts;
     use crate::sqe::Sqe;
 

@@ -15,7 +15,7 @@ use crate::request::{BATCH, Kind, Request};
 use crate::sqe::{FILE_POSITION, opcode};
 use crate::sync::lock;
 use crate::sys;
-use crate::threads::spawn;
+use crate::threads::spawn::spawn;
 
 /// Holds requests back in front of the lanes.
 #[derive(Debug)]

@@ -5,8 +5,7 @@ use std::os::fd::RawFd;
 
 use syscalls::Sysno;
 
-use crate::lane::kernel::linux_aio::Iocb;
-use crate::queue::IoEvent;
+use crate::sys::aio::{IoEvent, Iocb};
 use crate::sys::{self, Ret, call};
 
 /// A refused call and its errno (positive).

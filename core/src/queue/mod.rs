@@ -7,7 +7,6 @@ mod sleep;
 mod submission;
 
 pub(crate) use completion::{Completions, Posted, Sleeper};
-pub use ring::IoEvent;
 pub(crate) use ring::Ring;
 pub(crate) use sleep::{Sleep, SleepEnd};
 pub(crate) use submission::IndexRing;

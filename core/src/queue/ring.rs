@@ -4,21 +4,8 @@
 use crate::cqe::Cqe;
 use crate::request::Completion;
 use crate::sync::{AtomicU32, Ordering};
+use crate::sys::aio::IoEvent;
 use crate::zeros::{Zero, Zeros};
-
-/// `struct io_event` of libaio(3), the entry of an aio ring: 32 bytes.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct IoEvent {
-    /// The `data` of the iocb.
-    pub data: u64,
-    /// The address of the iocb.
-    pub obj: u64,
-    /// A count, or a negative errno.
-    pub res: i64,
-    /// Always 0.
-    pub res2: i64,
-}
 
 // SAFETY: numbers.
 unsafe impl Zero for Cqe {

@@ -1,6 +1,7 @@
 //! Every constant of time and number that policy rests on: unit, value, and what it was measured
 //! on. Measured on virtual machines of two CPUs; docs/decisions has the longer tables.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 // What makes a request a slow one, in microseconds, and in bytes for each microsecond.
@@ -119,6 +120,17 @@ pub(crate) const IDLE_SPIN_US_MAX: u64 = 40;
 /// The longest and the shortest that a worker spins before it gives the baton back.
 pub(crate) const HOLDER_SPIN_US: (u64, u64) = (2, 20);
 
+// Does the program come to wait?
+
+/// Bounds of the count of waits that came, less those that did not: as many the other way change
+/// the mind.
+pub(crate) const COMING_COUNTS: RangeInclusive<i32> = -16..=8;
+/// Requests that were found lying about count for so many. A program whose thread was only
+/// preempted between submitting and waiting is still believed; the second time in a row it is not.
+pub(crate) const LYING_ABOUT: i32 = 6;
+/// As many completions a wait keeps aside for the reap after it.
+pub(crate) const TAKEN_MAX: u32 = 64;
+
 // The watchdog.
 
 /// Between two looks at a context. A holder is stuck if it is in the same request in two looks.
@@ -151,6 +163,15 @@ pub(crate) const HARVEST: usize = 64;
 /// The longest sleep for more than one completion.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
+// Awaited files.
+
+/// Operations that one poll of a task does on the spot, and their bytes (about 100 us of copying),
+/// before other tasks have their turn.
+pub(crate) const HITS: u32 = 128;
+pub(crate) const HIT_BYTES: u32 = 1 << 20;
+/// Requests in the kernel's hands at a time: Linux AIO's are few on some hosts.
+pub(crate) const AWAITED_ROOM: u32 = 1024;
+
 // Real-time threads.
 
 /// Who polls in vain for this long sleeps for a moment if its policy is a real-time one. Who polls
@@ -159,7 +180,10 @@ pub(crate) const POLLED_LONG_US: u64 = 1000;
 /// Enough for a few requests.
 pub(crate) const MOMENT: Duration = Duration::from_micros(200);
 
-// Closing.
+// Cancelling and closing.
+
+/// More looks than a thread takes that is preempted between two steps of a request, to come back.
+pub(crate) const PREEMPTED_LOOKS: u32 = 10_000;
 
 /// After this long a request that is being executed counts as having begun its system call.
 pub(crate) const BEGUN: Duration = Duration::from_secs(1);

@@ -3,6 +3,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
+use super::tuning::{COMING_COUNTS, LYING_ABOUT};
+
 /// What is known of the program's waits.
 #[derive(Debug)]
 pub(crate) struct Waiters {
@@ -13,13 +15,6 @@ pub(crate) struct Waiters {
     /// A waiter would rather have the baton than sleep.
     wants_baton: AtomicBool,
 }
-
-const MOST: i32 = 8;
-/// The other end: as many waits change the mind again.
-const LEAST: i32 = -16;
-/// What it counts that requests were found lying about. A program whose thread was only preempted
-/// between submitting and waiting is still believed; the second time in a row it is not.
-const LYING_ABOUT: i32 = 6;
 
 impl Waiters {
     /// Nothing known: most programs wait. If this one does not, the watchdog finds out at its
@@ -41,7 +36,7 @@ impl Waiters {
     #[inline]
     pub(crate) fn one_came(&self) {
         let now = self.coming.load(Ordering::Relaxed);
-        if now < MOST {
+        if now < *COMING_COUNTS.end() {
             self.coming.store(now + 1, Ordering::Relaxed);
         }
     }
@@ -49,8 +44,8 @@ impl Waiters {
     /// Nobody came.
     pub(crate) fn nobody_came(&self) {
         let now = self.coming.load(Ordering::Relaxed);
-        if now > LEAST {
-            self.coming.store((now - LYING_ABOUT).max(LEAST), Ordering::Relaxed);
+        if now > *COMING_COUNTS.start() {
+            self.coming.store((now - LYING_ABOUT).max(*COMING_COUNTS.start()), Ordering::Relaxed);
         }
     }
 

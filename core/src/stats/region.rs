@@ -6,6 +6,7 @@
 //! one word, and the sum of all places only grows.
 #![allow(unsafe_code)]
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -13,10 +14,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use super::{Counters, Snapshot};
-use crate::front::env::{self, STATS_OWN};
+use crate::environment::variable;
 use crate::own::Copied;
 use crate::{process, sys};
 
+/// `URINGLET_STATS`: where `uringlet run --stats` has the program count, or [`STATS_OWN`].
+pub(crate) const STATS: &str = "URINGLET_STATS";
+/// Each process counts into memory of its own, for `uringlet top`.
+const STATS_OWN: &str = "auto";
 /// "urnglet" and a version of the layout below.
 const MAGIC: u64 = u64::from_le_bytes(*b"urnglet\x08");
 /// As /proc/PID/fd shows it; one of the process's own.
@@ -418,7 +423,12 @@ pub fn publish_to(path: &Path) -> io::Result<()> {
 /// # Errors
 /// As [`Region::create`] and [`publish_to`].
 pub fn observe() -> io::Result<()> {
-    match env::stats() {
+    observe_as(variable(STATS).as_deref())
+}
+
+/// As [`observe`], for a program whose environment said this when it was read.
+pub(crate) fn observe_as(said: Option<&OsStr>) -> io::Result<()> {
+    match said {
         Some(path) if path != STATS_OWN => publish_to(Path::new(path)),
         _ => observe_alone(),
     }

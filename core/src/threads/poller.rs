@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use super::Threads;
+use super::spawn::Spawner;
 use crate::board::{Board, By, Dispatcher};
 use crate::exec::{self, Mode};
 use crate::own::{self, Copied, Copies};
@@ -18,6 +18,7 @@ use crate::sys;
 
 #[derive(Debug)]
 pub(crate) struct Poller {
+    spawner: Spawner,
     state: Mutex<PollerState>,
 }
 
@@ -201,8 +202,9 @@ impl PollerState {
 }
 
 impl Poller {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(spawner: Spawner) -> Self {
         Self {
+            spawner,
             state: Mutex::new(PollerState {
                 waiting: Vec::new(),
                 served: Vec::new(),
@@ -215,12 +217,7 @@ impl Poller {
     }
 
     /// Waits on behalf of a started request.
-    pub(crate) fn add(
-        &self,
-        threads: &'static Threads,
-        owner: Arc<dyn Dispatcher>,
-        request: Started<'_>,
-    ) {
+    pub(crate) fn add(&'static self, owner: Arc<dyn Dispatcher>, request: Started<'_>) {
         let (sqe, kind) = (request.sqe, request.kind);
         let events = match kind {
             Kind::Poll => sqe.op_flags as i16,
@@ -249,7 +246,7 @@ impl Poller {
         if woken {
             return;
         }
-        if eventfd < 0 || threads.spawn("poll", move || threads.poller.run(eventfd)).is_err() {
+        if eventfd < 0 || self.spawner.spawn("poll", move || self.run(eventfd)).is_err() {
             let mut state = lock(&self.state);
             state.alive = false;
             let is_here = |one: &mut PolledRequest| one.passed_on == 0;
@@ -272,12 +269,7 @@ impl Poller {
     }
 
     /// Collects the completions of a context's kernel lane when `events` tells of some.
-    pub(crate) fn watch(
-        &self,
-        threads: &'static Threads,
-        owner: &Arc<dyn Dispatcher>,
-        events: RawFd,
-    ) {
+    pub(crate) fn watch(&'static self, owner: &Arc<dyn Dispatcher>, events: RawFd) {
         let mut state = lock(&self.state);
         state.kernels.push((Arc::downgrade(owner), events));
         let (woken, eventfd) = self.wake(&mut state);
@@ -285,7 +277,7 @@ impl Poller {
         if woken {
             return;
         }
-        if eventfd < 0 || threads.spawn("poll", move || threads.poller.run(eventfd)).is_err() {
+        if eventfd < 0 || self.spawner.spawn("poll", move || self.run(eventfd)).is_err() {
             // The watchdog finds the completions.
             lock(&self.state).alive = false;
         }

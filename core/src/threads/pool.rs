@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::Thread;
 
-use super::{Tenant, Threads};
+use super::spawn::Spawner;
+use super::tenant::Tenant;
 use crate::router::spin::Spin;
 use crate::router::tuning::{
     ENOUGH_PER_CPU, FOR_EACH_WAITING, IDLE_SPIN_US_MAX, LONG_US, ON_THE_WAY_MAX, RETIRE_AFTER,
@@ -22,6 +23,7 @@ use crate::sys::{self, cpus, ticks_per_us};
 /// The pool.
 #[derive(Debug)]
 pub(crate) struct WorkerPool {
+    spawner: Spawner,
     state: Mutex<PoolState>,
     /// Contexts in the queue, for the worker that spins.
     queued: AtomicUsize,
@@ -49,13 +51,6 @@ struct Parker {
     called: AtomicBool,
     /// When its worker went to sleep, in ticks.
     since: AtomicU64,
-}
-
-/// What the pool knows about one context. Both change under the pool's lock.
-#[derive(Debug, Default)]
-pub(crate) struct PoolEntry {
-    queued: AtomicBool,
-    active: AtomicUsize,
 }
 
 /// What is to be done after the lock was released.
@@ -107,7 +102,7 @@ impl PoolState {
 }
 
 impl WorkerPool {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(spawner: Spawner) -> Self {
         let state = PoolState {
             queue: VecDeque::with_capacity(64),
             idle: Vec::with_capacity(WORKERS_MAX),
@@ -116,6 +111,7 @@ impl WorkerPool {
             spinning: false,
         };
         Self {
+            spawner,
             state: Mutex::new(state),
             queued: AtomicUsize::new(0),
             spin: Spin::new(),
@@ -141,7 +137,7 @@ impl WorkerPool {
 
     /// Calls a worker for a context. True if one was woken or made. None is if enough are at work
     /// already, unless the request is one that they must not be waited for.
-    pub(crate) fn call(&self, tenant: &Arc<dyn Tenant>, urgent: bool) -> bool {
+    pub(crate) fn call(&'static self, tenant: &Arc<dyn Tenant>, urgent: bool) -> bool {
         let waiting = tenant.waiting();
         let mut state = lock(&self.state);
         state.enqueue(tenant);
@@ -152,7 +148,7 @@ impl WorkerPool {
         self.wake(wake, &**tenant)
     }
 
-    fn wake(&self, wake: Wake, tenant: &dyn Tenant) -> bool {
+    fn wake(&'static self, wake: Wake, tenant: &dyn Tenant) -> bool {
         match wake {
             Wake::Nobody => false,
             Wake::Idle(parker) => {
@@ -165,9 +161,8 @@ impl WorkerPool {
         }
     }
 
-    fn make(&self, tenant: &dyn Tenant) -> bool {
-        let threads: &'static Threads = tenant.threads();
-        let made = threads.spawn("worker", move || threads.pool.work());
+    fn make(&'static self, tenant: &dyn Tenant) -> bool {
+        let made = self.spawner.spawn("worker", || self.work());
         let mut state = lock(&self.state);
         if made.is_err() {
             // The thread limit: go on with those that there are; without any, waiters execute.
@@ -195,7 +190,7 @@ impl WorkerPool {
     }
 
     /// The life of a worker.
-    fn work(&self) {
+    fn work(&'static self) {
         let parker = Arc::new(Parker {
             thread: std::thread::current(),
             called: AtomicBool::new(false),
@@ -317,7 +312,7 @@ mod tests {
 
     #[test]
     fn more_workers_come_while_many_requests_wait_or_take_long() {
-        let pool = WorkerPool::new();
+        let pool = WorkerPool::new(Spawner::still());
         let few = (ENOUGH_PER_CPU * cpus()).min(WORKERS_MAX);
         assert_eq!(pool.enough(few, few / FOR_EACH_WAITING), few);
         assert_eq!(pool.enough(few, few), (few + 1).min(WORKERS_MAX));

@@ -38,7 +38,7 @@ impl Armed {
     /// `EAGAIN`, `ENOMEM`: the thread of all deadlines is not there and cannot be made.
     pub fn new(deadline: Instant, what: Arc<dyn Expire>) -> io::Result<Self> {
         let threads = Threads::of_this_process();
-        let make = || threads.spawn("timer", move || threads.timers.run());
+        let make = || threads.spawner.spawn("timer", move || threads.timers.run());
         let key = threads.timers.arm(deadline, what, make)?;
         Ok(Self { key, generation: process::generation() })
     }

@@ -3,13 +3,15 @@
 
 use std::sync::{Arc, Mutex, Weak};
 
-use super::{Tenant, Threads};
+use super::spawn::Spawner;
+use super::tenant::{Activity, Tenant, Watched};
 use crate::queue::Sleep;
 use crate::router::tuning::{CALM_LOOKS, CALM_TICK, RETIRE_AFTER, TICK};
 use crate::sync::lock;
 
 #[derive(Debug)]
 pub(crate) struct Watchdog {
+    spawner: Spawner,
     state: Mutex<WatchdogState>,
     wake: Sleep,
 }
@@ -22,37 +24,15 @@ struct WatchdogState {
     resting: bool,
 }
 
-/// What a look at a context has found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Activity {
-    /// Requests wait to be taken, or have just lain about.
-    Busy,
-    /// None wait but those that pass through the kernel.
-    Calm,
-    /// It needs no watch any more.
-    Quiet,
-}
-
-/// What the watchdog remembers of a context from one look to the next; the context says what it is.
-#[derive(Debug)]
-pub(crate) struct Watched {
-    /// How far each part of it was.
-    pub(crate) words: Vec<u64>,
-    /// Looks that have found nothing to do.
-    pub(crate) quiet: u32,
-    /// Of a placed context: looks in which no worker was to be had.
-    pub(crate) starved: u32,
-}
-
 impl Watchdog {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(spawner: Spawner) -> Self {
         let state = WatchdogState { watched: Vec::new(), alive: false, resting: false };
-        Self { state: Mutex::new(state), wake: Sleep::new() }
+        Self { spawner, state: Mutex::new(state), wake: Sleep::new() }
     }
 
     /// Watches a context until it is quiet, which it says by itself. The caller has marked it as
     /// watched.
-    pub(crate) fn add(&self, threads: &'static Threads, tenant: &Arc<dyn Tenant>) {
+    pub(crate) fn add(&'static self, tenant: &Arc<dyn Tenant>) {
         let watched = Watched { words: tenant.words(), quiet: 0, starved: 0 };
         let mut state = lock(&self.state);
         // Not kept alive: a context that is dropped goes at once.
@@ -62,7 +42,7 @@ impl Watchdog {
         state.resting = false;
         drop(state);
         if make {
-            if threads.spawn("watch", move || threads.watchdog.run()).is_err() {
+            if self.spawner.spawn("watch", || self.run()).is_err() {
                 // Without a watchdog, workers are called for every request of this context.
                 lock(&self.state).alive = false;
                 tenant.is_unwatched();

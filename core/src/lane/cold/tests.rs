@@ -254,7 +254,7 @@ fn who_is_told_by_an_eventfd_is_served_while_another_thread_waits_now_and_then()
         // Waiters come, as far as can be seen.
         (0..8).for_each(|_| instance.router().waiters.one_came());
         let sqe = Sqe::read(fd, &raw mut buffer, 0);
-        let notify = crate::instance::TOLD_OTHERWISE;
+        let notify = crate::instance::submit::TOLD_OTHERWISE;
         // SAFETY: the buffer outlives the request.
         let submitted = unsafe { instance.submit(&[Entry { sqe, data: 0, notify }]) };
         assert_eq!(submitted.accepted, 1);

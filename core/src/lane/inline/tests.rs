@@ -5,7 +5,8 @@ use std::os::fd::AsRawFd as _;
 
 use crate::board::without_taker;
 use crate::config::Builder;
-use crate::instance::{Entry, Instance};
+use crate::instance::Instance;
+use crate::instance::submit::Entry;
 use crate::router::facts::Facts;
 use crate::sqe::{FILE_POSITION, Sqe};
 

@@ -15,12 +15,13 @@ use std::time::Duration;
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode as op, squeue, types};
 
-use super::{Backend, Eventfds, Harvested, LOOK_AGAIN};
+use super::backend::{Backend, Eventfds, Harvested, nap};
 use crate::board::Board;
 use crate::config::EngineKind;
 use crate::own;
 use crate::queue::SleepEnd;
 use crate::request::{Kind, Request};
+use crate::router::tuning::LOOK_AGAIN;
 use crate::sqe::{FSYNC_DATASYNC, opcode};
 use crate::sync::lock;
 use crate::sys;
@@ -334,7 +335,7 @@ impl Backend for Uring {
             Err(error) => match error.raw_os_error() {
                 Some(libc::ETIME) => SleepEnd::TimedOut,
                 Some(libc::EINTR) => SleepEnd::Interrupted,
-                _ => super::nap(),
+                _ => nap(),
             },
         };
         if looks_again && end == SleepEnd::TimedOut {

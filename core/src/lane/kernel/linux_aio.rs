@@ -9,53 +9,14 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::{Backend, Eventfds, Harvested};
+use super::backend::{Backend, Eventfds, Harvested, nap};
 use crate::board::Board;
 use crate::config::EngineKind;
-use crate::queue::{IoEvent, SleepEnd};
+use crate::queue::SleepEnd;
 use crate::request::{BATCH, Kind, Request};
 use crate::sqe::{FSYNC_DATASYNC, opcode};
 use crate::sys;
-
-/// `struct iocb` of linux/aio_abi.h, on little-endian machines.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Iocb {
-    data: u64,
-    key: u32,
-    rw_flags: u32,
-    opcode: u16,
-    reqprio: i16,
-    fd: u32,
-    buf: u64,
-    nbytes: u64,
-    offset: i64,
-    reserved2: u64,
-    flags: u32,
-    resfd: u32,
-}
-
-const _: () = assert!(size_of::<Iocb>() == 64 && cfg!(target_endian = "little"));
-
-impl Iocb {
-    /// A read of `len` bytes from `offset` on, to address `buf`.
-    pub(crate) fn pread(fd: RawFd, buf: u64, len: u64, offset: i64) -> Self {
-        let opcode = command::PREAD;
-        Self { opcode, fd: fd as u32, buf, nbytes: len, offset, ..Self::default() }
-    }
-}
-
-mod command {
-    pub(super) const PREAD: u16 = 0;
-    pub(super) const PWRITE: u16 = 1;
-    pub(super) const FSYNC: u16 = 2;
-    pub(super) const FDSYNC: u16 = 3;
-    pub(super) const POLL: u16 = 5;
-    pub(super) const PREADV: u16 = 7;
-    pub(super) const PWRITEV: u16 = 8;
-}
-
-const FLAG_RESFD: u32 = 1;
+use crate::sys::aio::{FLAG_RESFD, IoEvent, Iocb, command};
 
 /// The completion of the poll that ends a sleep.
 const WAKE: u64 = u64::MAX;
@@ -197,7 +158,7 @@ impl LinuxAio {
         );
         if got < 0 {
             let interrupted = got as i32 == -libc::EINTR;
-            return (0, if interrupted { SleepEnd::Interrupted } else { super::nap() });
+            return (0, if interrupted { SleepEnd::Interrupted } else { nap() });
         }
         let mut n = 0;
         for &event in &events[..got as usize] {

@@ -6,23 +6,24 @@
 //! and the argument that no completion is left lying.
 #![allow(unsafe_code)]
 
+mod backend;
 mod batch;
 mod io_uring;
 pub(crate) mod linux_aio;
 mod posix_aio;
 
-use std::fmt;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use self::backend::{Backend, Harvested};
 use self::batch::together;
 use super::{Lane, Progress, Stuck, Which};
 use crate::board::{Board, By, DirectCompletions, without_taker};
 use crate::config::{Builder, ConfigError, EngineKind};
 use crate::descriptor;
-use crate::own;
+
 use crate::probe::{self, KERNEL_ENGINES, Refusal};
 use crate::queue::{IndexRing, SleepEnd, Sleeper};
 use crate::request::{BATCH, Batch, Kind, Route, Started};
@@ -32,70 +33,6 @@ use crate::sync::lock;
 use crate::sys;
 use crate::word::baton::{Baton, Release};
 use crate::word::reaper::{Reaper, Reaping};
-
-/// A completion as the kernel gives it: the slot, and a count or a negative errno.
-pub(super) type Harvested = (u32, i32);
-
-/// One kernel interface, set up for one context. All methods can be called from any thread, and at
-/// any time, unless they say otherwise.
-pub(super) trait Backend: Send + Sync + fmt::Debug {
-    /// Which one it is.
-    fn kind(&self) -> EngineKind;
-
-    /// Requests that may be in flight at a time.
-    fn room(&self) -> usize;
-
-    /// A request that was handed over keeps its file open, whatever becomes of the descriptor.
-    fn holds_files(&self) -> bool {
-        true
-    }
-
-    /// Hands requests over, whose slots are the caller's. Gives how many were taken, from the
-    /// first on, and the negative errno for the next one if not all were. With `tell`,
-    /// [`Backend::events`] becomes readable when they complete.
-    fn submit(&self, board: &Board, slots: &[u32], tell: bool) -> (usize, i32);
-
-    /// [`Backend::events`] need not tell of completions any more, if it does so by itself once it
-    /// was asked to.
-    fn untell(&self) {}
-
-    /// Some of what it took has not reached the kernel yet: the next call hands it over.
-    fn keeps_back(&self) -> bool {
-        false
-    }
-
-    /// Completions that have come, without sleeping: how many were written to `done`. One
-    /// thread at a time, the reaper.
-    fn harvest(&self, board: &Board, done: &mut [Harvested]) -> usize;
-
-    /// As [`Backend::harvest`], after sleeping until `min` have come, the time is over, a signal
-    /// handler ran, or [`Backend::wake_fd`] was counted up. The signal mask, if given, is in force
-    /// meanwhile.
-    fn sleep(
-        &self,
-        board: &Board,
-        min: usize,
-        timeout: Option<Duration>,
-        mask: Option<u64>,
-        done: &mut [Harvested],
-    ) -> (usize, SleepEnd);
-
-    /// Nothing is in flight, and nothing will be: gives back what the host has little of. Called
-    /// once, by the reaper.
-    fn close(&self) {}
-
-    /// The eventfd(2) that ends a sleep, made on first use; negative if there is none to be had.
-    fn wake_fd(&self) -> RawFd;
-
-    /// The eventfd(2) that tells of completions, as [`Backend::wake_fd`].
-    fn events(&self) -> RawFd;
-}
-
-/// The kernel's wait is refused: some time passes all the same.
-fn nap() -> SleepEnd {
-    sys::nap(LOOK_AGAIN);
-    SleepEnd::TimedOut
-}
 
 /// An io_uring has room for so many even if fewer are wanted: it takes no more of the host.
 const RING_LEAST: usize = 128;
@@ -589,64 +526,5 @@ impl Lane for KernelLane {
             }
             Which::On(_) => {}
         }
-    }
-}
-
-/// Two eventfds of a backend, each made on first use: one to be woken by, and one that tells of
-/// completions.
-#[derive(Debug)]
-pub(super) struct Eventfds {
-    wake: OnceLock<RawFd>,
-    events: OnceLock<RawFd>,
-    /// The kernel is told to end a sleep when `wake` is counted up.
-    pub(super) armed: AtomicBool,
-    /// Submits that have read their requests. The kernel orders a submit before its completions,
-    /// which the language's memory model does not know.
-    read: AtomicU32,
-}
-
-impl Eventfds {
-    fn new() -> Self {
-        let (wake, events) = (OnceLock::new(), OnceLock::new());
-        Self { wake, events, armed: AtomicBool::new(false), read: AtomicU32::new(0) }
-    }
-
-    /// The requests were read; the kernel may complete them from now on.
-    fn before_submit(&self) {
-        self.read.fetch_add(1, Ordering::Release);
-    }
-
-    /// Completions were found: whoever has read their requests has done so before.
-    fn after_harvest(&self) {
-        self.read.load(Ordering::Acquire);
-    }
-
-    fn wake(&self) -> RawFd {
-        Self::made(&self.wake)
-    }
-
-    fn events(&self) -> RawFd {
-        Self::made(&self.events)
-    }
-
-    /// A negative number if there is none to be had now.
-    fn made(place: &OnceLock<RawFd>) -> RawFd {
-        if let Some(&fd) = place.get() {
-            return fd;
-        }
-        let fd = own::eventfd() as RawFd;
-        if fd < 0 {
-            return fd;
-        }
-        // Another thread may have been first.
-        place.set(fd).err().inspect(|&fd| own::close(fd));
-        *place.get().expect("set")
-    }
-}
-
-impl Drop for Eventfds {
-    fn drop(&mut self) {
-        let made = [self.wake.get(), self.events.get()].into_iter().flatten();
-        made.for_each(|&fd| own::close(fd));
     }
 }

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use libc::{aiocb, timespec};
 
-use super::{Backend, Eventfds, Harvested};
+use super::backend::{Backend, Eventfds, Harvested};
 use crate::board::Board;
 use crate::config::{EngineKind, FD_POOL_MAX};
 use crate::own;
@@ -30,7 +30,7 @@ use crate::router::tuning::{LOOK_AGAIN, RETIRE_AFTER};
 use crate::sqe::opcode;
 use crate::sync::lock;
 use crate::sys;
-use crate::threads;
+use crate::threads::spawn::spawn_on;
 
 /// The C library's functions.
 #[derive(Debug)]
@@ -168,7 +168,7 @@ impl Teller {
     /// Has it look after a context. False: there can be no thread.
     fn call(&'static self, context: &Arc<PosixAio>) -> bool {
         let mut state = lock(&self.state);
-        if !state.is_there && threads::spawn_on("aio", None, || self.run()).is_err() {
+        if !state.is_there && spawn_on("aio", None, || self.run()).is_err() {
             return false;
         }
         state.is_there = true;

@@ -5,7 +5,8 @@ use std::os::fd::{AsRawFd as _, RawFd};
 use crate::board::By;
 use crate::board::without_taker;
 use crate::config::Builder;
-use crate::instance::{Entry, Instance};
+use crate::instance::Instance;
+use crate::instance::submit::Entry;
 use crate::sqe::Sqe;
 use crate::sys;
 

@@ -8,9 +8,9 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 use super::{Completions, SLEEPERS};
-use crate::queue::ring::IoEvent;
 use crate::queue::sleep::{Sleep, SleepEnd};
 use crate::sync::{Ordering, fence, lock};
+use crate::sys::aio::IoEvent;
 
 /// Who sleeps, and what for.
 #[derive(Debug)]
@@ -334,8 +334,9 @@ mod loom_models {
 
     use super::super::loom_models::post;
     use super::{Completions, Ordering, Sleeper};
-    use crate::queue::{IoEvent, Ring};
+    use crate::queue::Ring;
     use crate::sync::AtomicU32;
+    use crate::sys::aio::IoEvent;
     use loom::sync::Arc;
     use loom::thread;
 

@@ -7,7 +7,7 @@ use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use uringlet::affinity::list::{Chain, CompletionList, Node, Owner};
+use uringlet::list::{Chain, CompletionList, Node, Owner};
 
 /// Completions that are added together, as they are harvested.
 const BATCH: usize = 32;

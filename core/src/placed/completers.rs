@@ -5,12 +5,12 @@
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use super::CPUS_MAX;
 use super::completion::{Chain, CompletionList, Owner};
 use crate::board::{Board, Dispatcher, How};
+use crate::cpus::CPUS_MAX;
 use crate::process;
 use crate::router::tuning::RETIRE_AFTER;
-use crate::threads;
+use crate::threads::spawn::spawn_on;
 
 /// A completion on its way to the CPU where it is wanted.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ impl Completer {
     #[cold]
     fn make(&'static self) {
         let cpus = [self.cpu].into_iter().collect();
-        let made = threads::spawn_on("complete", Some(&cpus), move || {
+        let made = spawn_on("complete", Some(&cpus), move || {
             self.serve(|| self.list.rest(Some(RETIRE_AFTER)));
         });
         if made.is_err() {

@@ -2,6 +2,9 @@
 //! completes.
 #![allow(unsafe_code)]
 
+mod completers;
+pub(crate) mod completion;
+
 use std::cell::Cell;
 use std::fs::File;
 use std::mem::ManuallyDrop;
@@ -10,11 +13,12 @@ use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{OnceLock, Weak};
 
-use super::completers::{Completers, RemoteCompletion};
-use super::completion::{Chain, Node};
-use super::{CpuSet, Device, EffectivePlacement, Placement, Topology, thread_affinity};
+use self::completers::{Completers, RemoteCompletion};
+use self::completion::{Chain, Node};
+use crate::affinity::{Device, EffectivePlacement, Placement, Topology, thread_affinity};
 use crate::board::{Board, Dispatcher, How, Placing};
 use crate::config::{Builder, ConfigError, Handler};
+use crate::cpus::CpuSet;
 use crate::cqe::Cqe;
 use crate::stats::Counters;
 use crate::sys;

@@ -1,0 +1,34 @@
+//! The error of a context that cannot be made.
+
+use std::{fmt, io};
+
+/// A value that no context can be made with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    pub(crate) field: &'static str,
+    pub(crate) value: String,
+    pub(crate) expected: String,
+    pub(crate) errno: i32,
+}
+
+impl ConfigError {
+    /// The errno that the C interfaces answer with.
+    pub fn errno(&self) -> i32 {
+        self.errno
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is {}, expected {}", self.field, self.value, self.expected)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl From<ConfigError> for io::Error {
+    /// With the kind of its errno, and the whole error inside.
+    fn from(error: ConfigError) -> Self {
+        Self::new(Self::from_raw_os_error(error.errno).kind(), error)
+    }
+}

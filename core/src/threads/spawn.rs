@@ -1,0 +1,117 @@
+//! Threads of ours are made here: what they inherit from the thread that makes them, and on which
+//! CPUs they run.
+
+use std::sync::OnceLock;
+
+use super::stacks;
+use crate::cpus::CpuSet;
+use crate::reserve::has_memory;
+use crate::sys;
+
+const STACK_BYTES: usize = 256 * 1024;
+/// What a thread has to find beside its stack.
+const THREAD_BYTES: usize = 256 * 1024;
+
+/// Makes the threads of one set.
+#[derive(Clone, Debug)]
+pub(crate) struct Spawner {
+    /// Where they run; none if that is left to the scheduler.
+    cpus: Option<CpuSet>,
+    /// They never get a CPU.
+    #[cfg(test)]
+    still: bool,
+}
+
+impl Spawner {
+    pub(super) fn on(cpus: Option<CpuSet>) -> Self {
+        Self {
+            cpus,
+            #[cfg(test)]
+            still: false,
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn still() -> Self {
+        Self { cpus: None, still: true }
+    }
+
+    pub(super) fn cpus(&self) -> Option<&CpuSet> {
+        self.cpus.as_ref()
+    }
+
+    /// Starts one.
+    pub(super) fn spawn(
+        &self,
+        name: &str,
+        body: impl FnOnce() + Send + 'static,
+    ) -> std::io::Result<()> {
+        #[cfg(test)]
+        if self.still {
+            return Ok(());
+        }
+        spawn_on(name, self.cpus(), body)
+    }
+}
+
+/// Starts a thread of ours: the program's signals blocked, no real-time policy, a small stack,
+/// named `uringlet-…`. A panic in it ends the process with a message: requests would be lost
+/// otherwise.
+pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    // The C library ends the process if a thread cannot have what it needs at its beginning.
+    if !has_memory(STACK_BYTES + THREAD_BYTES) {
+        return Err(std::io::ErrorKind::OutOfMemory.into());
+    }
+    let body = || {
+        if sys::is_real_time() {
+            // Inherited from the thread that makes it. It serves all threads of the program, and
+            // may run for long.
+            sys::leave_real_time();
+        }
+        body();
+    };
+    let mask = sys::block_signals();
+    let name = format!("uringlet-{name}");
+    let thread = stacks::start(name.clone(), Box::new(body), STACK_BYTES).or_else(|body| {
+        // The thread-locals of the program take more than this stack has, or no thread can be had.
+        let builder = std::thread::Builder::new().name(name).stack_size(STACK_BYTES);
+        let whole = || {
+            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {
+                std::process::abort();
+            }
+        };
+        builder.spawn(whole).map(drop)
+    });
+    sys::restore_signals(mask);
+    thread
+}
+
+/// The CPUs of threads that are not placed, once there are some that are.
+static FREE: OnceLock<CpuSet> = OnceLock::new();
+
+/// Threads inherit the CPUs of the thread that makes them, which may be a placed one from now on.
+pub(super) fn remember_free_cpus() {
+    if FREE.get().is_none()
+        && let Ok(words) = sys::affinity(std::process::id() as i32)
+    {
+        let _ = FREE.set(CpuSet::from_words(&words));
+    }
+}
+
+/// As [`spawn`], on these CPUs. If none of them can be had any more, the thread runs anywhere.
+pub(crate) fn spawn_on(
+    name: &str,
+    cpus: Option<&CpuSet>,
+    body: impl FnOnce() + Send + 'static,
+) -> std::io::Result<()> {
+    let cpus = cpus.or(FREE.get()).cloned();
+    spawn(name, move || {
+        if let Some(cpus) = cpus
+            && sys::set_affinity(cpus.words()) < 0
+            && let Some(free) = FREE.get()
+        {
+            sys::set_affinity(free.words());
+        }
+        body();
+    })
+}
