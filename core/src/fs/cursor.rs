@@ -240,157 +240,118 @@ impl Drop for Doing {
     }
 }
 
-#[cfg(feature = "tokio")]
-mod for_tokio {
-    use std::io::{self, SeekFrom};
-    use std::pin::Pin;
-    use std::task::{Context, Poll, ready};
+/// What tokio and `futures-io` have alike; `$close` is as a flush: the file stays open.
+macro_rules! buffered_stream {
+    ($of:path, $close:ident) => {
+        const _: () = {
+            use $of as of;
 
-    use tokio::io::{AsyncBufRead, AsyncRead, AsyncSeek, AsyncWrite, ReadBuf};
+            impl of::AsyncBufRead for Cursor {
+                fn poll_fill_buf(
+                    self: Pin<&mut Self>,
+                    context: &mut Context<'_>,
+                ) -> Poll<io::Result<&[u8]>> {
+                    let this = self.get_mut();
+                    ready!(this.poll_fill(context))?;
+                    Poll::Ready(Ok(this.buffered()))
+                }
 
-    use super::Cursor;
-
-    impl AsyncRead for Cursor {
-        fn poll_read(
-            mut self: Pin<&mut Self>,
-            context: &mut Context<'_>,
-            into: &mut ReadBuf<'_>,
-        ) -> Poll<io::Result<()>> {
-            if into.remaining() == 0 {
-                return Poll::Ready(Ok(()));
+                fn consume(self: Pin<&mut Self>, count: usize) {
+                    Cursor::consume(self.get_mut(), count);
+                }
             }
-            let take = |bytes: &[u8]| {
-                let count = bytes.len().min(into.remaining());
-                into.put_slice(&bytes[..count]);
-                count
-            };
-            self.poll_take(context, take).map_ok(|_| ())
-        }
-    }
 
-    impl AsyncBufRead for Cursor {
-        fn poll_fill_buf(
-            self: Pin<&mut Self>,
-            context: &mut Context<'_>,
-        ) -> Poll<io::Result<&[u8]>> {
-            let this = self.get_mut();
-            ready!(this.poll_fill(context))?;
-            Poll::Ready(Ok(this.buffered()))
-        }
+            impl of::AsyncWrite for Cursor {
+                fn poll_write(
+                    mut self: Pin<&mut Self>,
+                    context: &mut Context<'_>,
+                    bytes: &[u8],
+                ) -> Poll<io::Result<usize>> {
+                    self.poll_put(context, bytes)
+                }
 
-        fn consume(mut self: Pin<&mut Self>, count: usize) {
-            Cursor::consume(&mut self, count);
-        }
-    }
+                fn poll_flush(
+                    mut self: Pin<&mut Self>,
+                    context: &mut Context<'_>,
+                ) -> Poll<io::Result<()>> {
+                    self.poll_written(context)
+                }
 
-    impl AsyncWrite for Cursor {
-        fn poll_write(
-            mut self: Pin<&mut Self>,
-            context: &mut Context<'_>,
-            bytes: &[u8],
-        ) -> Poll<io::Result<usize>> {
-            self.poll_put(context, bytes)
-        }
+                fn $close(
+                    mut self: Pin<&mut Self>,
+                    context: &mut Context<'_>,
+                ) -> Poll<io::Result<()>> {
+                    self.poll_written(context)
+                }
+            }
+        };
+    };
+}
 
-        fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-            self.poll_written(context)
-        }
+#[cfg(feature = "tokio")]
+buffered_stream!(tokio::io, poll_shutdown);
+#[cfg(feature = "futures-io")]
+buffered_stream!(futures_io, poll_close);
 
-        /// As a flush: the file stays open.
-        fn poll_shutdown(
-            mut self: Pin<&mut Self>,
-            context: &mut Context<'_>,
-        ) -> Poll<io::Result<()>> {
-            self.poll_written(context)
+#[cfg(feature = "tokio")]
+impl tokio::io::AsyncRead for Cursor {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut tokio::io::ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if into.remaining() == 0 {
+            return Poll::Ready(Ok(()));
         }
-    }
-
-    impl AsyncSeek for Cursor {
-        fn start_seek(mut self: Pin<&mut Self>, to: SeekFrom) -> io::Result<()> {
-            self.wish = Some(to);
-            Ok(())
-        }
-
-        fn poll_complete(
-            mut self: Pin<&mut Self>,
-            context: &mut Context<'_>,
-        ) -> Poll<io::Result<u64>> {
-            let Some(to) = self.wish else { return Poll::Ready(Ok(self.position)) };
-            let output = ready!(self.poll_seek_to(context, to));
-            self.wish = None;
-            Poll::Ready(output)
-        }
+        let take = |bytes: &[u8]| {
+            let count = bytes.len().min(into.remaining());
+            into.put_slice(&bytes[..count]);
+            count
+        };
+        self.poll_take(context, take).map_ok(|_| ())
     }
 }
 
 #[cfg(feature = "futures-io")]
-mod for_futures {
-    use std::io::{self, SeekFrom};
-    use std::pin::Pin;
-    use std::task::{Context, Poll, ready};
-
-    use futures_io::{AsyncBufRead, AsyncRead, AsyncSeek, AsyncWrite};
-
-    use super::Cursor;
-
-    impl AsyncRead for Cursor {
-        fn poll_read(
-            mut self: Pin<&mut Self>,
-            context: &mut Context<'_>,
-            into: &mut [u8],
-        ) -> Poll<io::Result<usize>> {
-            if into.is_empty() {
-                return Poll::Ready(Ok(0));
-            }
-            self.poll_take(context, |bytes| {
-                let count = bytes.len().min(into.len());
-                into[..count].copy_from_slice(&bytes[..count]);
-                count
-            })
+impl futures_io::AsyncRead for Cursor {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        if into.is_empty() {
+            return Poll::Ready(Ok(0));
         }
+        self.poll_take(context, |bytes| {
+            let count = bytes.len().min(into.len());
+            into[..count].copy_from_slice(&bytes[..count]);
+            count
+        })
+    }
+}
+
+#[cfg(feature = "tokio")]
+impl tokio::io::AsyncSeek for Cursor {
+    fn start_seek(mut self: Pin<&mut Self>, to: SeekFrom) -> io::Result<()> {
+        self.wish = Some(to);
+        Ok(())
     }
 
-    impl AsyncBufRead for Cursor {
-        fn poll_fill_buf(
-            self: Pin<&mut Self>,
-            context: &mut Context<'_>,
-        ) -> Poll<io::Result<&[u8]>> {
-            let this = self.get_mut();
-            ready!(this.poll_fill(context))?;
-            Poll::Ready(Ok(this.buffered()))
-        }
-
-        fn consume(mut self: Pin<&mut Self>, count: usize) {
-            Cursor::consume(&mut self, count);
-        }
+    fn poll_complete(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<u64>> {
+        let Some(to) = self.wish else { return Poll::Ready(Ok(self.position)) };
+        let output = ready!(self.poll_seek_to(context, to));
+        self.wish = None;
+        Poll::Ready(output)
     }
+}
 
-    impl AsyncWrite for Cursor {
-        fn poll_write(
-            mut self: Pin<&mut Self>,
-            context: &mut Context<'_>,
-            bytes: &[u8],
-        ) -> Poll<io::Result<usize>> {
-            self.poll_put(context, bytes)
-        }
-
-        fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-            self.poll_written(context)
-        }
-
-        /// As a flush: the file stays open.
-        fn poll_close(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-            self.poll_written(context)
-        }
-    }
-
-    impl AsyncSeek for Cursor {
-        fn poll_seek(
-            mut self: Pin<&mut Self>,
-            context: &mut Context<'_>,
-            to: SeekFrom,
-        ) -> Poll<io::Result<u64>> {
-            self.poll_seek_to(context, to)
-        }
+#[cfg(feature = "futures-io")]
+impl futures_io::AsyncSeek for Cursor {
+    fn poll_seek(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        to: SeekFrom,
+    ) -> Poll<io::Result<u64>> {
+        self.poll_seek_to(context, to)
     }
 }

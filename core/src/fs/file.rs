@@ -1,9 +1,11 @@
 //! What can be asked of a file.
 #![allow(unsafe_code)]
 
+use std::ffi::CString;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use compio_buf::{IoBuf, IoBufMut};
 
@@ -49,7 +51,7 @@ impl File {
     /// # Errors
     /// As pread(2), beside the buffer. `ECANCELED`: it was cancelled.
     pub fn read_at<B: IoBufMut + Send>(&self, buffer: B, offset: u64) -> Op<Read<B>> {
-        Op::new(Read::new(self, buffer, offset))
+        Op::new(Read::new(self, buffer, offset, 0))
     }
 
     /// As [`File::read_at`], until the buffer's capacity is full.
@@ -58,7 +60,7 @@ impl File {
     /// As [`File::read_at`]; `UnexpectedEof` if the file ends before, beside the buffer with what
     /// there was.
     pub fn read_exact_at<B: IoBufMut + Send>(&self, buffer: B, offset: u64) -> Op<ReadExact<B>> {
-        Op::new(ReadExact::new(self, buffer, offset))
+        Op::new(ReadExact::new(self, buffer, offset, 0))
     }
 
     /// Reads several ranges at once, each of them whole; the chunks come in the order of the
@@ -80,7 +82,7 @@ impl File {
     /// # Errors
     /// As pwrite(2), beside the buffer. `ECANCELED`: it was cancelled.
     pub fn write_at<B: IoBuf + Send>(&self, buffer: B, offset: u64) -> Op<Write<B>> {
-        Op::new(Write::new(self, buffer, offset))
+        Op::new(Write::new(self, buffer, offset, 0))
     }
 
     /// As [`File::write_at`], until everything is written.
@@ -88,7 +90,7 @@ impl File {
     /// # Errors
     /// As [`File::write_at`]; `WriteZero` if the file takes no more. A part may have been written.
     pub fn write_all_at<B: IoBuf + Send>(&self, buffer: B, offset: u64) -> Op<WriteAll<B>> {
-        Op::new(WriteAll::new(self, buffer, offset))
+        Op::new(WriteAll::new(self, buffer, offset, 0))
     }
 
     /// Writes the buffer's bytes to the end of the file, wherever that is by then (`RWF_APPEND`,
@@ -97,7 +99,7 @@ impl File {
     /// # Errors
     /// As [`File::write_at`]; `EOPNOTSUPP` before Linux 4.16.
     pub fn append<B: IoBuf + Send>(&self, buffer: B) -> Op<Write<B>> {
-        Op::new(Write::append(self, buffer))
+        Op::new(Write::new(self, buffer, 0, libc::RWF_APPEND))
     }
 
     /// Brings the file's data to the disk (fdatasync(2)): that of every write whose future was
@@ -122,7 +124,7 @@ impl File {
     /// # Errors
     /// As statx(2).
     pub fn metadata(&self) -> Op<Stat> {
-        Op::new(Stat::of(self))
+        Op::new(Stat::new(Some(self), CString::default()))
     }
 
     /// Cuts the file to `length` bytes, or extends it with zeros (ftruncate(2)).
@@ -197,12 +199,8 @@ pub struct Control {
 unsafe impl Steps for Control {
     type Output = io::Result<()>;
 
-    fn fs(&self) -> Option<&Fs> {
-        self.file.fs()
-    }
-
-    fn adopt(&mut self, fs: &Fs) {
-        self.file.adopt(fs);
+    fn home(&self) -> &OnceLock<Fs> {
+        self.file.home()
     }
 
     fn request(&self) -> Sqe {
@@ -226,12 +224,8 @@ unsafe impl Steps for Close {
     // Whether the descriptor was closed would not be known.
     const CANCELLABLE: bool = false;
 
-    fn fs(&self) -> Option<&Fs> {
-        self.file.fs()
-    }
-
-    fn adopt(&mut self, fs: &Fs) {
-        self.file.adopt(fs);
+    fn home(&self) -> &OnceLock<Fs> {
+        self.file.home()
     }
 
     fn prepare(&mut self) -> Result<(), i32> {

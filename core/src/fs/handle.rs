@@ -1,6 +1,7 @@
 //! The handle of a file: its descriptor, and what was learned about it.
 #![allow(unsafe_code)]
 
+use std::cell::OnceCell;
 use std::fmt;
 use std::io;
 use std::mem::ManuallyDrop;
@@ -56,9 +57,7 @@ impl File {
     /// reads then sleep on the polling thread.
     pub fn from_std(file: std::fs::File) -> Self {
         let is_direct = sys::status_flags(file.as_raw_fd()) & libc::O_DIRECT as isize != 0;
-        let alignment = if is_direct { alignment(file.as_raw_fd()) } else { None };
-        let way = if is_direct { way::NEVER } else { way::NOWAIT };
-        Self::new(file.into(), None, way, alignment)
+        Self::new(file.into(), OnceLock::new(), is_direct)
     }
 
     /// Gives the file back.
@@ -72,20 +71,16 @@ impl File {
         Ok(unsafe { ManuallyDrop::take(&mut inner.descriptor) }.into())
     }
 
-    fn new(descriptor: OwnedFd, fs: Option<Fs>, way: u8, alignment: Option<Alignment>) -> Self {
+    /// One that is open. Its requests go to `fs`, once that is set.
+    pub(super) fn new(descriptor: OwnedFd, fs: OnceLock<Fs>, is_direct: bool) -> Self {
+        let alignment = if is_direct { alignment(descriptor.as_raw_fd()) } else { None };
         Self(Arc::new(Inner {
             descriptor: ManuallyDrop::new(descriptor),
             is_closed: AtomicBool::new(false),
-            fs: fs.map(OnceLock::from).unwrap_or_default(),
-            way: AtomicU8::new(way),
+            fs,
+            way: AtomicU8::new(if is_direct { way::NEVER } else { way::NOWAIT }),
             alignment,
         }))
-    }
-
-    /// One that was just opened.
-    pub(super) fn opened(descriptor: OwnedFd, fs: Option<Fs>, is_direct: bool) -> Self {
-        let alignment = if is_direct { alignment(descriptor.as_raw_fd()) } else { None };
-        Self::new(descriptor, fs, if is_direct { way::NEVER } else { way::NOWAIT }, alignment)
     }
 
     /// What direct reads and writes have to be multiples of; `None` if the file was not opened for
@@ -99,9 +94,8 @@ impl File {
         self.0.fs.get()
     }
 
-    pub(super) fn adopt(&self, fs: &Fs) {
-        // Another thread may have been first: with the same one.
-        let _ = self.0.fs.set(fs.clone());
+    pub(super) fn home(&self) -> &OnceLock<Fs> {
+        &self.0.fs
     }
 
     /// Nobody else has the file: no other handle, and no request.
@@ -268,8 +262,25 @@ pub(super) fn outcome(result: i32) -> io::Result<u32> {
     u32::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
 }
 
-/// The descriptor that a request has opened.
-pub(super) fn descriptor(result: i32) -> Option<OwnedFd> {
-    // SAFETY: the kernel has just given it, for this request alone.
-    (result >= 0).then(|| unsafe { OwnedFd::from_raw_fd(result) })
+/// A descriptor that an operation opens. Dropped with the operation, it is closed.
+#[derive(Debug, Default)]
+pub(super) struct Opened(OnceCell<OwnedFd>);
+
+impl Opened {
+    /// -1 before it is open.
+    pub(super) fn number(&self) -> RawFd {
+        self.0.get().map_or(-1, AsRawFd::as_raw_fd)
+    }
+
+    /// Takes it from a request's result.
+    pub(super) fn take(&self, result: i32) {
+        if result >= 0 {
+            // SAFETY: the kernel has just given it, for this request alone.
+            let _ = self.0.set(unsafe { OwnedFd::from_raw_fd(result) });
+        }
+    }
+
+    pub(super) fn into_inner(self) -> Option<OwnedFd> {
+        self.0.into_inner()
+    }
 }

@@ -4,6 +4,7 @@
 use std::cell::UnsafeCell;
 use std::ffi::CString;
 use std::io;
+use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
 
 use super::driver::Fs;
@@ -111,7 +112,9 @@ impl std::fmt::Debug for Metadata {
 /// What [`File::metadata`] and [`metadata`](super::metadata()) do.
 #[derive(Debug)]
 pub struct Stat {
-    of: Of,
+    file: Option<File>,
+    path: CString,
+    home: OnceLock<Fs>,
     found: Found,
 }
 
@@ -135,21 +138,12 @@ impl Found {
     }
 }
 
-#[derive(Debug)]
-enum Of {
-    File(File),
-    Path { path: io::Result<CString>, fs: Option<Fs> },
-}
-
 pub(super) const MASK: u32 = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
 
 impl Stat {
-    pub(super) fn of(file: &File) -> Self {
-        Self { of: Of::File(file.clone()), found: Found::new() }
-    }
-
-    pub(super) fn named(path: io::Result<CString>) -> Self {
-        Self { of: Of::Path { path, fs: None }, found: Found::new() }
+    /// Of a file, or of what a path leads to.
+    pub(super) fn new(file: Option<&File>, path: CString) -> Self {
+        Self { file: file.cloned(), path, home: OnceLock::new(), found: Found::new() }
     }
 }
 
@@ -157,34 +151,16 @@ impl Stat {
 unsafe impl Steps for Stat {
     type Output = io::Result<Metadata>;
 
-    fn fs(&self) -> Option<&Fs> {
-        match &self.of {
-            Of::File(file) => file.fs(),
-            Of::Path { fs, .. } => fs.as_ref(),
-        }
-    }
-
-    fn adopt(&mut self, to: &Fs) {
-        match &mut self.of {
-            Of::File(file) => file.adopt(to),
-            Of::Path { fs, .. } => *fs = Some(to.clone()),
-        }
-    }
-
-    fn prepare(&mut self) -> Result<(), i32> {
-        match &self.of {
-            Of::Path { path: Err(_), .. } => Err(-libc::EINVAL),
-            _ => Ok(()),
-        }
+    fn home(&self) -> &OnceLock<Fs> {
+        self.file.as_ref().map_or(&self.home, File::home)
     }
 
     fn request(&self) -> Sqe {
-        let found = self.found.place();
-        match &self.of {
-            Of::File(file) => Sqe::statx(file.number(), c"", libc::AT_EMPTY_PATH, MASK, found),
-            Of::Path { path: Ok(path), .. } => Sqe::statx(libc::AT_FDCWD, path, 0, MASK, found),
-            Of::Path { path: Err(_), .. } => Sqe::nop(),
-        }
+        let (fd, flags) = match &self.file {
+            Some(file) => (file.number(), libc::AT_EMPTY_PATH),
+            None => (libc::AT_FDCWD, 0),
+        };
+        Sqe::statx(fd, &self.path, flags, MASK, self.found.place())
     }
 
     fn end(self, result: i32) -> io::Result<Metadata> {

@@ -1,21 +1,27 @@
 //! Operations on names, and on whole files by name.
 #![allow(unsafe_code)]
 
-use std::cell::{Cell, RefCell, UnsafeCell};
+use std::cell::{Cell, UnsafeCell};
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use compio_buf::{BufResult, IoBuf};
 
 use super::driver::Fs;
-use super::handle::{descriptor, outcome};
+use super::handle::{Opened, outcome};
 use super::metadata::{Found, MASK, Stat};
 use super::op::{Op, Steps};
-use super::options::c_path;
+use super::transfer::{Direction, Out, Span};
 use crate::sqe::Sqe;
 use crate::sys::MAX_RW_COUNT;
+
+const HERE: i32 = libc::AT_FDCWD;
+/// For a file that is read, and for one that is made anew.
+const READ: i32 = libc::O_RDONLY | libc::O_CLOEXEC;
+const REPLACE: i32 = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC;
 
 /// What kind of file a path leads to, its length, and so on (statx(2)). Symbolic links are
 /// followed.
@@ -23,7 +29,7 @@ use crate::sys::MAX_RW_COUNT;
 /// # Errors
 /// As statx(2). `EINVAL`: there is a NUL in the path.
 pub fn metadata(path: impl AsRef<Path>) -> Op<Stat> {
-    Op::new(Stat::named(c_path(path.as_ref())))
+    Op::named([path.as_ref()], |[path]| Stat::new(None, path))
 }
 
 /// Gives a file another name, in place of what had that (rename(2)).
@@ -31,7 +37,7 @@ pub fn metadata(path: impl AsRef<Path>) -> Op<Stat> {
 /// # Errors
 /// As rename(2). `EINVAL`: there is a NUL in a path.
 pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Op<Name> {
-    Name::op(c_path(from.as_ref()), |from| Ok(What::Rename(from, c_path(to.as_ref())?)))
+    Op::named([from.as_ref(), to.as_ref()], |[from, to]| Name::new(from, Some(to)))
 }
 
 /// Removes a name that is not a directory's (unlink(2)).
@@ -39,25 +45,21 @@ pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Op<Name> {
 /// # Errors
 /// As unlink(2). `EINVAL`: there is a NUL in the path.
 pub fn remove_file(path: impl AsRef<Path>) -> Op<Name> {
-    Name::op(c_path(path.as_ref()), |path| Ok(What::Remove(path)))
+    Op::named([path.as_ref()], |[path]| Name::new(path, None))
 }
 
 /// What [`rename`] and [`remove_file`] do.
 #[derive(Debug)]
 pub struct Name {
-    what: Option<What>,
-    fs: Option<Fs>,
-}
-
-#[derive(Debug)]
-enum What {
-    Rename(CString, CString),
-    Remove(CString),
+    path: CString,
+    /// It gets this one; without, it is removed.
+    to: Option<CString>,
+    home: OnceLock<Fs>,
 }
 
 impl Name {
-    fn op(path: io::Result<CString>, what: impl FnOnce(CString) -> io::Result<What>) -> Op<Self> {
-        Op::new(Self { what: path.and_then(what).ok(), fs: None })
+    fn new(path: CString, to: Option<CString>) -> Self {
+        Self { path, to, home: OnceLock::new() }
     }
 }
 
@@ -65,24 +67,14 @@ impl Name {
 unsafe impl Steps for Name {
     type Output = io::Result<()>;
 
-    fn fs(&self) -> Option<&Fs> {
-        self.fs.as_ref()
-    }
-
-    fn adopt(&mut self, fs: &Fs) {
-        self.fs = Some(fs.clone());
-    }
-
-    fn prepare(&mut self) -> Result<(), i32> {
-        if self.what.is_some() { Ok(()) } else { Err(-libc::EINVAL) }
+    fn home(&self) -> &OnceLock<Fs> {
+        &self.home
     }
 
     fn request(&self) -> Sqe {
-        const HERE: i32 = libc::AT_FDCWD;
-        match &self.what {
-            Some(What::Rename(from, to)) => Sqe::renameat(HERE, from, HERE, to, 0),
-            Some(What::Remove(path)) => Sqe::unlinkat(HERE, path, 0),
-            None => Sqe::nop(),
+        match &self.to {
+            Some(to) => Sqe::renameat(HERE, &self.path, HERE, to, 0),
+            None => Sqe::unlinkat(HERE, &self.path, 0),
         }
     }
 
@@ -99,53 +91,45 @@ pub fn create_dir_all(path: impl AsRef<Path>) -> Op<MakeDirs> {
     let path = path.as_ref();
     // The deepest first.
     let above = path.ancestors().filter(|path| !path.as_os_str().is_empty());
-    let paths: io::Result<Vec<_>> = above.map(c_path).collect();
-    Op::new(MakeDirs {
-        paths: paths.ok(),
+    let paths = above.filter_map(|path| CString::new(path.as_os_str().as_bytes()).ok()).collect();
+    Op::named([path], |_| MakeDirs {
+        paths,
         at: Cell::new(0),
         refused: Cell::new(0),
         found: Found::new(),
-        fs: None,
+        home: OnceLock::new(),
     })
 }
 
 /// What [`create_dir_all`] does.
 #[derive(Debug)]
 pub struct MakeDirs {
-    paths: Option<Vec<CString>>,
+    paths: Vec<CString>,
     /// The one that comes next.
     at: Cell<usize>,
     /// It could not be made, with this negative errno: is it a directory that is there?
     refused: Cell<i32>,
     found: Found,
-    fs: Option<Fs>,
+    home: OnceLock<Fs>,
 }
 
 // SAFETY: the paths and the place for what is found are in the operation.
 unsafe impl Steps for MakeDirs {
     type Output = io::Result<()>;
 
-    fn fs(&self) -> Option<&Fs> {
-        self.fs.as_ref()
-    }
-
-    fn adopt(&mut self, fs: &Fs) {
-        self.fs = Some(fs.clone());
-    }
-
-    fn prepare(&mut self) -> Result<(), i32> {
-        if self.paths.is_some() { Ok(()) } else { Err(-libc::EINVAL) }
+    fn home(&self) -> &OnceLock<Fs> {
+        &self.home
     }
 
     fn request(&self) -> Sqe {
-        let Some(path) = self.paths.as_ref().and_then(|paths| paths.get(self.at.get())) else {
+        let Some(path) = self.paths.get(self.at.get()) else {
             // The empty path, whose directory is there.
             return Sqe::nop();
         };
         if self.refused.get() != 0 {
-            Sqe::statx(libc::AT_FDCWD, path, 0, MASK, self.found.place())
+            Sqe::statx(HERE, path, 0, MASK, self.found.place())
         } else {
-            Sqe::mkdirat(libc::AT_FDCWD, path, 0o777)
+            Sqe::mkdirat(HERE, path, 0o777)
         }
     }
 
@@ -156,14 +140,13 @@ unsafe impl Steps for MakeDirs {
             let is_dir = result == 0 && self.found.get().is_dir();
             return Some(if is_dir { 0 } else { refused });
         }
-        let above = self.paths.as_ref().is_some_and(|paths| at + 1 < paths.len());
         match -result {
             0 | libc::EEXIST if at > 0 => self.at.set(at - 1),
             // mkdir(2) says this of a read-only file system, of "/" and so on, too.
             libc::EEXIST | libc::EROFS | libc::EISDIR | libc::EACCES | libc::EPERM if at == 0 => {
                 self.refused.set(result);
             }
-            libc::ENOENT if above => self.at.set(at + 1),
+            libc::ENOENT if at + 1 < self.paths.len() => self.at.set(at + 1),
             _ => return Some(result),
         }
         None
@@ -180,50 +163,38 @@ unsafe impl Steps for MakeDirs {
 /// # Errors
 /// As open(2) and fsync(2). `ENOTDIR`: it is none.
 pub fn sync_dir(path: impl AsRef<Path>) -> Op<SyncDir> {
-    Op::new(SyncDir { path: c_path(path.as_ref()).ok(), opened: RefCell::default(), fs: None })
+    let (opened, home) = (Opened::default(), OnceLock::new());
+    Op::named([path.as_ref()], |[path]| SyncDir { path, opened, home })
 }
 
 /// What [`sync_dir`] does.
 #[derive(Debug)]
 pub struct SyncDir {
-    path: Option<CString>,
-    opened: RefCell<Option<OwnedFd>>,
-    fs: Option<Fs>,
+    path: CString,
+    opened: Opened,
+    home: OnceLock<Fs>,
 }
 
 // SAFETY: the path is in the operation.
 unsafe impl Steps for SyncDir {
     type Output = io::Result<()>;
 
-    fn fs(&self) -> Option<&Fs> {
-        self.fs.as_ref()
-    }
-
-    fn adopt(&mut self, fs: &Fs) {
-        self.fs = Some(fs.clone());
-    }
-
-    fn prepare(&mut self) -> Result<(), i32> {
-        if self.path.is_some() { Ok(()) } else { Err(-libc::EINVAL) }
+    fn home(&self) -> &OnceLock<Fs> {
+        &self.home
     }
 
     fn request(&self) -> Sqe {
-        match &*self.opened.borrow() {
-            Some(directory) => Sqe::fsync(directory.as_raw_fd()),
-            None => {
-                let path = self.path.as_deref().unwrap_or_default();
-                let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
-                Sqe::openat(libc::AT_FDCWD, path, flags, 0)
-            }
+        match self.opened.number() {
+            -1 => Sqe::openat(HERE, &self.path, READ | libc::O_DIRECTORY, 0),
+            directory => Sqe::fsync(directory),
         }
     }
 
     fn after(&self, result: i32) -> Option<i32> {
-        let mut opened = self.opened.borrow_mut();
-        if opened.is_some() || result < 0 {
+        if self.opened.number() >= 0 || result < 0 {
             return Some(result);
         }
-        *opened = descriptor(result);
+        self.opened.take(result);
         None
     }
 
@@ -238,14 +209,14 @@ unsafe impl Steps for SyncDir {
 /// As open(2) and read(2). `ENOMEM`: there is no memory for it. `EINVAL`: there is a NUL in the
 /// path.
 pub fn read(path: impl AsRef<Path>) -> Op<ReadFile> {
-    Op::new(ReadFile {
-        path: c_path(path.as_ref()).ok(),
-        opened: RefCell::default(),
+    Op::named([path.as_ref()], |[path]| ReadFile {
+        path,
+        opened: Opened::default(),
         step: Cell::new(Step::Open),
         found: Found::new(),
         data: UnsafeCell::default(),
         asked: Cell::new(0),
-        fs: None,
+        home: OnceLock::new(),
     })
 }
 
@@ -254,20 +225,20 @@ pub fn read(path: impl AsRef<Path>) -> Op<ReadFile> {
 enum Step {
     Open,
     Look,
-    Transfer,
+    FileTransfer,
 }
 
 /// What [`read()`] does.
 #[derive(Debug)]
 pub struct ReadFile {
-    path: Option<CString>,
-    opened: RefCell<Option<OwnedFd>>,
+    path: CString,
+    opened: Opened,
     step: Cell<Step>,
     found: Found,
     data: UnsafeCell<Vec<u8>>,
     /// Bytes of the read that is under way.
     asked: Cell<usize>,
-    fs: Option<Fs>,
+    home: OnceLock<Fs>,
 }
 
 impl ReadFile {
@@ -291,28 +262,16 @@ impl ReadFile {
 unsafe impl Steps for ReadFile {
     type Output = io::Result<Vec<u8>>;
 
-    fn fs(&self) -> Option<&Fs> {
-        self.fs.as_ref()
-    }
-
-    fn adopt(&mut self, fs: &Fs) {
-        self.fs = Some(fs.clone());
-    }
-
-    fn prepare(&mut self) -> Result<(), i32> {
-        if self.path.is_some() { Ok(()) } else { Err(-libc::EINVAL) }
+    fn home(&self) -> &OnceLock<Fs> {
+        &self.home
     }
 
     fn request(&self) -> Sqe {
-        let opened = self.opened.borrow();
-        let fd = opened.as_ref().map_or(-1, |opened| opened.as_raw_fd());
+        let fd = self.opened.number();
         match self.step.get() {
-            Step::Open => {
-                let path = self.path.as_deref().unwrap_or_default();
-                Sqe::openat(libc::AT_FDCWD, path, libc::O_RDONLY | libc::O_CLOEXEC, 0)
-            }
+            Step::Open => Sqe::openat(HERE, &self.path, READ, 0),
             Step::Look => Sqe::statx(fd, c"", libc::AT_EMPTY_PATH, MASK, self.found.place()),
-            Step::Transfer => {
+            Step::FileTransfer => {
                 let (address, length) = self.spare();
                 self.asked.set(length);
                 // SAFETY: as above.
@@ -323,7 +282,7 @@ unsafe impl Steps for ReadFile {
     }
 
     fn bytes(&self) -> u64 {
-        if self.step.get() == Step::Transfer { self.asked.get() as u64 } else { 0 }
+        if self.step.get() == Step::FileTransfer { self.asked.get() as u64 } else { 0 }
     }
 
     fn after(&self, result: i32) -> Option<i32> {
@@ -334,7 +293,7 @@ unsafe impl Steps for ReadFile {
         }
         match self.step.get() {
             Step::Open => {
-                *self.opened.borrow_mut() = descriptor(result);
+                self.opened.take(result);
                 self.step.set(Step::Look);
             }
             Step::Look => {
@@ -344,9 +303,9 @@ unsafe impl Steps for ReadFile {
                 if !self.reserve(room) {
                     return Some(-libc::ENOMEM);
                 }
-                self.step.set(Step::Transfer);
+                self.step.set(Step::FileTransfer);
             }
-            Step::Transfer => {
+            Step::FileTransfer => {
                 let count = result as usize;
                 // SAFETY: the request is over, and the kernel has written so many bytes.
                 let length = unsafe {
@@ -376,95 +335,60 @@ unsafe impl Steps for ReadFile {
 /// # Errors
 /// As open(2) and write(2), beside the buffer. A part may have been written.
 pub fn write<B: IoBuf + Send>(path: impl AsRef<Path>, buffer: B) -> Op<WriteFile<B>> {
-    Op::new(WriteFile {
-        path: c_path(path.as_ref()).ok(),
-        opened: RefCell::default(),
+    Op::named([path.as_ref()], |[path]| WriteFile {
+        path,
+        opened: Opened::default(),
         buffer: UnsafeCell::new(buffer),
-        address: Cell::new(0),
-        length: Cell::new(0),
-        done: Cell::new(0),
-        fs: None,
+        span: Span::new(0),
+        home: OnceLock::new(),
     })
 }
 
 /// What [`write()`] does.
 #[derive(Debug)]
 pub struct WriteFile<B> {
-    path: Option<CString>,
-    opened: RefCell<Option<OwnedFd>>,
+    path: CString,
+    opened: Opened,
     buffer: UnsafeCell<B>,
-    /// The buffer's, asked of it once, in its final place.
-    address: Cell<u64>,
-    length: Cell<usize>,
-    done: Cell<usize>,
-    fs: Option<Fs>,
+    span: Span,
+    home: OnceLock<Fs>,
 }
 
-// SAFETY: the path is in the operation, and so is the buffer, as in `Write`.
+// SAFETY: the path is in the operation, and so is the buffer, as in `FileTransfer`.
 unsafe impl<B: IoBuf + Send> Steps for WriteFile<B> {
     type Output = BufResult<(), B>;
 
-    fn fs(&self) -> Option<&Fs> {
-        self.fs.as_ref()
-    }
-
-    fn adopt(&mut self, fs: &Fs) {
-        self.fs = Some(fs.clone());
-    }
-
-    fn prepare(&mut self) -> Result<(), i32> {
-        if self.path.is_some() { Ok(()) } else { Err(-libc::EINVAL) }
+    fn home(&self) -> &OnceLock<Fs> {
+        &self.home
     }
 
     fn settle(&self) {
         // SAFETY: not out with the kernel yet.
-        let buffer = unsafe { &*self.buffer.get() }.as_init();
-        self.address.set(buffer.as_ptr() as u64);
-        self.length.set(buffer.len());
+        self.span.settle(Out::memory(unsafe { &mut *self.buffer.get() }));
     }
 
     fn request(&self) -> Sqe {
-        let opened = self.opened.borrow();
-        let Some(opened) = &*opened else {
-            let path = self.path.as_deref().unwrap_or_default();
-            let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC;
-            return Sqe::openat(libc::AT_FDCWD, path, flags, 0o666);
-        };
-        let done = self.done.get();
-        let address = (self.address.get() + done as u64) as *const u8;
-        let buffer = std::ptr::slice_from_raw_parts(address, self.bytes() as usize);
-        Sqe::write(opened.as_raw_fd(), buffer, done as u64)
+        let (address, length, offset) = self.span.left();
+        match self.opened.number() {
+            -1 => Sqe::openat(HERE, &self.path, REPLACE, 0o666),
+            fd => <Out as Direction<B>>::request(fd, address, length, offset),
+        }
     }
 
     fn bytes(&self) -> u64 {
-        match &*self.opened.borrow() {
-            Some(_) => (self.length.get() - self.done.get()).min(MAX_RW_COUNT) as u64,
-            None => 0,
-        }
+        if self.opened.number() < 0 { 0 } else { self.span.bytes() }
     }
 
     fn after(&self, result: i32) -> Option<i32> {
-        if result < 0 {
-            return Some(result);
+        if self.opened.number() >= 0 || result < 0 {
+            return self.span.after(result);
         }
-        let mut opened = self.opened.borrow_mut();
-        if opened.is_none() {
-            *opened = descriptor(result);
-        } else if result == 0 {
-            return Some(0);
-        } else {
-            self.done.set((self.done.get() + result as usize).min(self.length.get()));
-        }
-        (self.done.get() == self.length.get()).then_some(0)
+        self.opened.take(result);
+        self.span.is_whole().then_some(0)
     }
 
     fn end(self, result: i32) -> BufResult<(), B> {
-        let is_whole = self.done.get() == self.length.get();
-        let result = match outcome(result) {
-            Ok(_) if !is_whole => Err(io::ErrorKind::WriteZero.into()),
-            other => other.map(|_| ()),
-        };
-        BufResult(result, self.buffer.into_inner())
+        BufResult(self.span.all(result, io::ErrorKind::WriteZero), self.buffer.into_inner())
     }
 }
 
@@ -474,16 +398,16 @@ unsafe impl<B: IoBuf + Send> Steps for WriteFile<B> {
 /// # Errors
 /// As open(2), read(2) and write(2). A part may have been copied.
 pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Op<Copy> {
-    let paths = c_path(from.as_ref()).and_then(|from| Ok((from, c_path(to.as_ref())?)));
-    Op::new(Copy {
-        paths: paths.ok(),
-        source: RefCell::default(),
-        target: RefCell::default(),
+    Op::named([from.as_ref(), to.as_ref()], |[from, to]| Copy {
+        from,
+        to,
+        source: Opened::default(),
+        target: Opened::default(),
         step: Cell::new(CopyStep::OpenSource),
         found: Found::new(),
         part: UnsafeCell::default(),
         copied: Cell::new(0),
-        fs: None,
+        home: OnceLock::new(),
     })
 }
 
@@ -500,14 +424,15 @@ enum CopyStep {
 /// What [`copy`] does.
 #[derive(Debug)]
 pub struct Copy {
-    paths: Option<(CString, CString)>,
-    source: RefCell<Option<OwnedFd>>,
-    target: RefCell<Option<OwnedFd>>,
+    from: CString,
+    to: CString,
+    source: Opened,
+    target: Opened,
     step: Cell<CopyStep>,
     found: Found,
     part: UnsafeCell<Box<[u8]>>,
     copied: Cell<u64>,
-    fs: Option<Fs>,
+    home: OnceLock<Fs>,
 }
 
 impl Copy {
@@ -525,42 +450,28 @@ impl Copy {
 unsafe impl Steps for Copy {
     type Output = io::Result<u64>;
 
-    fn fs(&self) -> Option<&Fs> {
-        self.fs.as_ref()
-    }
-
-    fn adopt(&mut self, fs: &Fs) {
-        self.fs = Some(fs.clone());
-    }
-
-    fn prepare(&mut self) -> Result<(), i32> {
-        if self.paths.is_some() { Ok(()) } else { Err(-libc::EINVAL) }
+    fn home(&self) -> &OnceLock<Fs> {
+        &self.home
     }
 
     fn request(&self) -> Sqe {
-        const HERE: i32 = libc::AT_FDCWD;
-        let number = |of: &RefCell<Option<OwnedFd>>| {
-            of.borrow().as_ref().map_or(-1, |descriptor| descriptor.as_raw_fd())
-        };
-        let Some((from, to)) = &self.paths else { return Sqe::nop() };
+        let (source, target) = (self.source.number(), self.target.number());
         match self.step.get() {
-            CopyStep::OpenSource => Sqe::openat(HERE, from, libc::O_RDONLY | libc::O_CLOEXEC, 0),
+            CopyStep::OpenSource => Sqe::openat(HERE, &self.from, READ, 0),
             CopyStep::Look => {
-                let found = self.found.place();
-                Sqe::statx(number(&self.source), c"", libc::AT_EMPTY_PATH, MASK, found)
+                Sqe::statx(source, c"", libc::AT_EMPTY_PATH, MASK, self.found.place())
             }
             CopyStep::OpenTarget => {
-                let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC;
-                Sqe::openat(HERE, to, flags, self.found.get().mode() & 0o777)
+                Sqe::openat(HERE, &self.to, REPLACE, self.found.get().mode() & 0o777)
             }
             CopyStep::Read => {
                 let part = std::ptr::slice_from_raw_parts_mut(self.part(), Self::PART);
-                Sqe::read(number(&self.source), part, self.copied.get())
+                Sqe::read(source, part, self.copied.get())
             }
             CopyStep::Write(begin, end) => {
                 let rest = self.part().wrapping_add(begin);
                 let rest = std::ptr::slice_from_raw_parts(rest, end - begin);
-                Sqe::write(number(&self.target), rest, self.copied.get())
+                Sqe::write(target, rest, self.copied.get())
             }
         }
     }
@@ -580,13 +491,13 @@ unsafe impl Steps for Copy {
         let count = result as usize;
         self.step.set(match self.step.get() {
             CopyStep::OpenSource => {
-                *self.source.borrow_mut() = descriptor(result);
+                self.source.take(result);
                 CopyStep::Look
             }
             CopyStep::Look if !self.found.get().is_file() => return Some(-libc::EINVAL),
             CopyStep::Look => CopyStep::OpenTarget,
             CopyStep::OpenTarget => {
-                *self.target.borrow_mut() = descriptor(result);
+                self.target.take(result);
                 // SAFETY: no request is under way.
                 unsafe { *self.part.get() = vec![0; Self::PART].into() };
                 CopyStep::Read

@@ -1,11 +1,14 @@
 //! An operation: a future that does nothing until it is polled, and may be dropped at any time.
 #![allow(unsafe_code)]
 
+use std::ffi::CString;
 use std::fmt;
 use std::future::Future;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::pin::Pin;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -43,11 +46,8 @@ pub unsafe trait Steps: Send + 'static {
     /// A request that the engine has may be left undone.
     const CANCELLABLE: bool = true;
 
-    /// Where its requests go; `None` is the file system of the process.
-    fn fs(&self) -> Option<&Fs>;
-
-    /// It goes to this one from here on, as it had none.
-    fn adopt(&mut self, _: &Fs) {}
+    /// Where its requests go, once that is said; else to the file system of the process.
+    fn home(&self) -> &OnceLock<Fs>;
 
     /// Refuses, with a negative errno, what cannot be begun.
     fn prepare(&mut self) -> Result<(), i32> {
@@ -97,6 +97,8 @@ pub struct Op<O: Operation> {
     deferred: bool,
     /// Nothing is tried on the polling thread.
     never_inline: bool,
+    /// No path of it has a NUL, and its options fit: else it ends with `EINVAL`.
+    pub(super) is_sound: bool,
 }
 
 enum State<O: Operation> {
@@ -186,7 +188,20 @@ unsafe fn complete<O: Operation>(header: NonNull<Header>, result: i32) -> bool {
 
 impl<O: Operation> Op<O> {
     pub(super) fn new(operation: O) -> Self {
-        Self { state: State::Lazy(operation), deferred: false, never_inline: false }
+        let state = State::Lazy(operation);
+        Self { state, deferred: false, never_inline: false, is_sound: true }
+    }
+
+    /// One on names, each as the kernel takes it.
+    pub(super) fn named<const N: usize>(
+        paths: [&Path; N],
+        make: impl FnOnce([CString; N]) -> O,
+    ) -> Self {
+        let paths = paths.map(|path| CString::new(path.as_os_str().as_bytes()));
+        let is_sound = paths.iter().all(Result::is_ok);
+        let mut op = Self::new(make(paths.map(Result::unwrap_or_default)));
+        op.is_sound = is_sound;
+        op
     }
 
     /// Tries nothing on the polling thread: for executors that must not spend the time of a copy.
@@ -198,11 +213,10 @@ impl<O: Operation> Op<O> {
 
     /// Its requests, and those of a file that it opens, go to `fs` in place of that of the process.
     /// No effect on an operation of a file that has one already, or that has begun.
-    pub fn on(mut self, fs: &Fs) -> Self {
-        if let State::Lazy(operation) = &mut self.state
-            && operation.fs().is_none()
-        {
-            operation.adopt(fs);
+    pub fn on(self, fs: &Fs) -> Self {
+        if let State::Lazy(operation) = &self.state {
+            // It may have one already.
+            let _ = operation.home().set(fs.clone());
         }
         self
     }
@@ -285,25 +299,29 @@ impl<O: Operation> Op<O> {
     /// If nothing has happened yet, does it at once, or hands it over.
     fn begin(&mut self, notify: i32) {
         self.state = match self.take() {
-            State::Lazy(operation) => Self::begun(operation, notify, !self.never_inline),
+            State::Lazy(operation) => self.begun(operation, notify),
             other => other,
         };
     }
 
-    fn begun(mut operation: O, notify: i32, inline: bool) -> State<O> {
-        if operation.fs().is_none() {
+    fn begun(&self, mut operation: O, notify: i32) -> State<O> {
+        if operation.home().get().is_none() {
             match Fs::global() {
-                Ok(fs) => operation.adopt(&fs),
+                // Another thread may have been first: with the same one.
+                Ok(fs) => drop(operation.home().set(fs)),
                 Err(errno) => return State::Ended(operation, errno),
             }
         }
-        if operation.fs().is_none_or(|fs| fs.generation() != process::generation()) {
+        let home = operation.home().get();
+        if !self.is_sound || home.is_none_or(|fs| fs.generation() != process::generation()) {
             return State::Ended(operation, -libc::EINVAL);
         }
         if let Err(errno) = operation.prepare() {
             return State::Ended(operation, errno);
         }
-        if inline && let Some(result) = operation.attempt() {
+        if !self.never_inline
+            && let Some(result) = operation.attempt()
+        {
             return State::Ended(operation, result);
         }
         Self::hand_over(operation, notify)
@@ -311,7 +329,7 @@ impl<O: Operation> Op<O> {
 
     #[inline(never)]
     fn hand_over(operation: O, notify: i32) -> State<O> {
-        let fs = operation.fs().expect("adopted").clone();
+        let fs = operation.home().get().expect("set above").clone();
         let payload = Settled { operation, result: std::cell::Cell::new(0) };
         let header = Header::new(fs, notify, &OpSlot::<O>::VERBS);
         let slot = Arc::new(OpSlot { header, flight: Flight::new(payload) });

@@ -1,15 +1,14 @@
 //! Opening a file.
 #![allow(unsafe_code)]
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::ffi::CString;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use super::driver::Fs;
-use super::handle::{File, descriptor};
+use super::handle::{File, Opened};
 use super::op::{Op, Steps};
 use crate::sqe::Sqe;
 
@@ -130,80 +129,59 @@ impl OpenOptions {
         ] {
             flags |= if on { flag } else { 0 };
         }
-        Op::new(Open {
-            path: c_path(path.as_ref()).ok(),
-            flags: access.filter(|_| is_sound).map(|access| Cell::new(flags | access)),
+        let mut open = Op::named([path.as_ref()], |[path]| Open {
+            path,
+            flags: Cell::new(flags | access.unwrap_or_default()),
             mode: self.mode.unwrap_or(0o666),
             direct: self.direct,
-            fs: None,
-            opened: RefCell::new(None),
-        })
+            home: OnceLock::new(),
+            opened: Opened::default(),
+        });
+        open.is_sound &= is_sound && access.is_some();
+        open
     }
-}
-
-/// A path for the kernel.
-pub(super) fn c_path(path: &Path) -> io::Result<CString> {
-    Ok(CString::new(path.as_os_str().as_bytes())?)
 }
 
 /// What [`File::open`] and [`OpenOptions::open`] do.
 #[derive(Debug)]
 pub struct Open {
-    path: Option<CString>,
-    flags: Option<Cell<i32>>,
+    path: CString,
+    flags: Cell<i32>,
     mode: u32,
     direct: Direct,
-    fs: Option<Fs>,
+    home: OnceLock<Fs>,
     /// From the moment that there is a descriptor: an operation that was dropped closes it.
-    opened: RefCell<Option<OwnedFd>>,
-}
-
-impl Open {
-    fn flags(&self) -> i32 {
-        self.flags.as_ref().map_or(0, Cell::get)
-    }
+    opened: Opened,
 }
 
 // SAFETY: the path is in the operation.
 unsafe impl Steps for Open {
     type Output = io::Result<File>;
 
-    fn fs(&self) -> Option<&Fs> {
-        self.fs.as_ref()
-    }
-
-    fn adopt(&mut self, fs: &Fs) {
-        self.fs = Some(fs.clone());
-    }
-
-    fn prepare(&mut self) -> Result<(), i32> {
-        if self.path.is_some() && self.flags.is_some() { Ok(()) } else { Err(-libc::EINVAL) }
+    fn home(&self) -> &OnceLock<Fs> {
+        &self.home
     }
 
     fn request(&self) -> Sqe {
-        let path = self.path.as_deref().unwrap_or_default();
-        Sqe::openat(libc::AT_FDCWD, path, self.flags(), self.mode)
+        Sqe::openat(libc::AT_FDCWD, &self.path, self.flags.get(), self.mode)
     }
 
     fn after(&self, result: i32) -> Option<i32> {
-        let flags = self.flags();
-        if result == -libc::EINVAL
-            && self.direct == Direct::Try
-            && flags & libc::O_DIRECT != 0
-            && let Some(cell) = &self.flags
-        {
+        let flags = self.flags.get();
+        let is_direct = flags & libc::O_DIRECT != 0;
+        if result == -libc::EINVAL && self.direct == Direct::Try && is_direct {
             // The file system has none. It may have made the file.
-            cell.set(flags & !libc::O_DIRECT & !libc::O_EXCL);
+            self.flags.set(flags & !libc::O_DIRECT & !libc::O_EXCL);
             return None;
         }
-        *self.opened.borrow_mut() = descriptor(result);
+        self.opened.take(result);
         Some(result)
     }
 
     fn end(self, result: i32) -> io::Result<File> {
-        let is_direct = self.flags() & libc::O_DIRECT != 0;
+        let is_direct = self.flags.get() & libc::O_DIRECT != 0;
         match self.opened.into_inner() {
-            Some(descriptor) => Ok(File::opened(descriptor, self.fs, is_direct)),
+            Some(descriptor) => Ok(File::new(descriptor, self.home, is_direct)),
             None if result < 0 => Err(io::Error::from_raw_os_error(-result)),
             None => Err(io::ErrorKind::Other.into()),
         }

@@ -108,7 +108,7 @@ impl ReadRanges {
             let length = usize::try_from(range.end - range.start)
                 .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
             let buffer = Vec::with_capacity(length).slice(0..length);
-            let read = Op::new(ReadExact::new(&self.file, buffer, range.start));
+            let read = self.file.read_exact_at(buffer, range.start);
             let read = if at < INLINE { read } else { read.forced_async() };
             self.reads.push(Part { begin: range.start, read: read.submit(), members });
         }

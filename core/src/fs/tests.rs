@@ -78,7 +78,7 @@ fn file(in_flight: u32, room: u32) -> (Fs, File) {
     let fs = Fs::builder().in_flight(in_flight).of_places(room).unwrap();
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(&(0..64).map(byte_at).collect::<Vec<u8>>()).unwrap();
-    (fs.clone(), File::opened(file.into(), Some(fs), true))
+    (fs.clone(), File::new(file.into(), fs.into(), true))
 }
 
 /// Waits until nothing is in flight: the slots are gone then, or about to go.
