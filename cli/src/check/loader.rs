@@ -1,6 +1,7 @@
 //! Asks a program's dynamic loader what it would load and bind. The program is not run (ld.so(8)).
 
 use anyhow::{Context as _, Result};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -8,17 +9,9 @@ use std::process::{Command, Stdio};
 const BESIDE: [&str; 8] =
     ["close", "close_range", "closefrom", "dup2", "dup3", "unshare", "syscall", "pthread_cancel"];
 
-/// What the loader said.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Loaded {
-    /// It would not load the library; why.
-    pub refused: Option<String>,
-    /// The interface's functions that the program and its libraries would call there.
-    pub bound: Vec<String>,
-}
-
-/// Has the loader of a program say what it would do with this library preloaded.
-pub fn trace(program: &Path, library: &Path) -> Result<Loaded> {
+/// Has the loader of a program say what it would do with this library preloaded: the interface's
+/// functions that the program and its libraries would call there, or why it would not load it.
+pub fn trace(program: &Path, library: &Path) -> Result<Result<Vec<String>, String>> {
     let output = Command::new(program)
         .env("LD_PRELOAD", library)
         .env("LD_TRACE_LOADED_OBJECTS", "1")
@@ -33,28 +26,19 @@ pub fn trace(program: &Path, library: &Path) -> Result<Loaded> {
     Ok(read(&text(&output.stdout), &text(&output.stderr), &library.display().to_string()))
 }
 
-fn read(objects: &str, debug: &str, library: &str) -> Loaded {
+fn read(objects: &str, debug: &str, library: &str) -> Result<Vec<String>, String> {
     let is_it = |line: &str| line.split_whitespace().next() == Some(library);
-    let mut loaded = Loaded::default();
     if !objects.lines().any(is_it) {
         let error =
             debug.lines().find(|line| line.contains("ERROR: ld.so") && line.contains(library));
-        let said = error.unwrap_or("its loader says nothing").trim();
-        loaded.refused = Some(said.to_owned());
-        return loaded;
+        return Err(error.unwrap_or("its loader says nothing").trim().to_owned());
     }
     let to_it = format!(" to {library} [");
     let from_it = format!("binding file {library} [");
-    for line in debug.lines().filter(|line| line.contains(&to_it) && !line.contains(&from_it)) {
-        let Some((_, name)) = line.split_once(": normal symbol `") else { continue };
-        let name = name.split('\'').next().unwrap_or(name);
-        if !BESIDE.contains(&name) {
-            loaded.bound.push(name.to_owned());
-        }
-    }
-    loaded.bound.sort_unstable();
-    loaded.bound.dedup();
-    loaded
+    let lines = debug.lines().filter(|line| line.contains(&to_it) && !line.contains(&from_it));
+    let names = lines.filter_map(|line| line.split_once(": normal symbol `")?.1.split('\'').next());
+    let bound: BTreeSet<&str> = names.filter(|name| !BESIDE.contains(name)).collect();
+    Ok(bound.into_iter().map(str::to_owned).collect())
 }
 
 #[cfg(test)]
@@ -70,10 +54,9 @@ mod tests {
                      1:\tbinding file ./p [0] to /x/libaio.so [0]: normal symbol `close'\n\
                      1:\tbinding file /x/libaio.so [0] to /x/libaio.so [0]: normal symbol `_io_x'\n\
                      1:\tbinding file ./p [0] to /libc.so.6 [0]: normal symbol `io_other'\n";
-        let loaded = read(objects, debug, "/x/libaio.so");
-        assert_eq!(loaded, Loaded { refused: None, bound: vec!["io_submit".into()] });
+        assert_eq!(read(objects, debug, "/x/libaio.so"), Ok(vec!["io_submit".into()]));
         let refused = read("\tlibc.so.6 => x\n", "ERROR: ld.so: object '/y.so' no\n", "/y.so");
-        assert!(refused.refused.unwrap().contains("object '/y.so' no"));
-        assert!(read("", "", "/y.so").refused.unwrap().contains("says nothing"));
+        assert!(refused.unwrap_err().contains("object '/y.so' no"));
+        assert!(read("", "", "/y.so").unwrap_err().contains("says nothing"));
     }
 }

@@ -9,7 +9,7 @@ use crate::run::library::{self, DropIn};
 use crate::run::program;
 use crate::sandbox::Sandbox;
 use crate::session;
-use anyhow::Result;
+use anyhow::{Error, Result};
 use clap::{Args, ValueHint};
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -71,45 +71,37 @@ fn check(
 ) -> Result<ExitCode> {
     let mut text = String::new();
     let mut all = true;
-    let unreachable = program::check(program).err();
     for drop_in in asked {
-        let name = drop_in.file_name();
-        if let Some(refusal) = &unreachable {
-            all = false;
-            let _ = writeln!(text, "{name}: NOT loaded: {refusal}");
-            continue;
-        }
-        let found = match library::find(drop_in) {
-            Ok(found) => found,
-            Err(error) => {
-                all = false;
-                let _ = writeln!(text, "{name}: NOT loaded: {error:#}");
-                continue;
-            }
-        };
-        let loaded = loader::trace(program, &found)?;
-        let place = match embed::is_passing(&found) {
-            true => format!("memory, as {}", found.display()),
-            false => found.display().to_string(),
-        };
-        if let Some(reason) = loaded.refused {
-            all = false;
-            let _ = writeln!(text, "{name}: NOT loaded from {place}: {reason}");
-            continue;
-        }
-        if !answer::can_be_asked(drop_in) {
-            let _ = writeln!(text, "{name}: loaded from {place} (not asked for an answer)");
-        } else if let Err(reason) = answer::of(drop_in, &found, sandbox)? {
-            all = false;
-            let _ = writeln!(text, "{name}: loaded from {place}, and does NOT answer: {reason}");
-        } else {
-            let _ = writeln!(text, "{name}: loaded from {place}, and answers");
-        }
-        let _ = match &loaded.bound[..] {
-            [] => writeln!(text, "  binds none of its functions yet; what it loads later may"),
-            bound => writeln!(text, "  binds {}", bound.join(", ")),
-        };
+        let (fine, said) = look(program, drop_in, sandbox)?;
+        all &= fine;
+        let _ = writeln!(text, "{}: {said}", drop_in.file_name());
     }
     session::say(&text)?;
     Ok(if all { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Whether a program gets a drop-in that answers, and that in words.
+fn look(program: &Path, drop_in: DropIn, sandbox: &Sandbox) -> Result<(bool, String)> {
+    let found =
+        match program::check(program).map_err(Error::msg).and_then(|()| library::find(drop_in)) {
+            Ok(found) => found,
+            Err(error) => return Ok((false, format!("NOT loaded: {error:#}"))),
+        };
+    let place = match embed::is_passing(&found) {
+        true => format!("memory, as {}", found.display()),
+        false => found.display().to_string(),
+    };
+    let bound = match loader::trace(program, &found)? {
+        Ok(bound) if bound.is_empty() => {
+            "none of its functions yet; what it loads later may".to_owned()
+        }
+        Ok(bound) => bound.join(", "),
+        Err(reason) => return Ok((false, format!("NOT loaded from {place}: {reason}"))),
+    };
+    let (fine, answers) = match answer::of(drop_in, &found, sandbox)? {
+        None => (true, " (not asked for an answer)".to_owned()),
+        Some(Ok(())) => (true, ", and answers".to_owned()),
+        Some(Err(reason)) => (false, format!(", and does NOT answer: {reason}")),
+    };
+    Ok((fine, format!("loaded from {place}{answers}\n  binds {bound}")))
 }

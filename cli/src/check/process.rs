@@ -104,27 +104,21 @@ fn mapped(maps: &str, proc: &str) -> Vec<Mapped> {
     let mut before = "";
     for line in maps.lines() {
         // address perms offset dev inode pathname, which may have spaces
-        let mut rest = line;
-        let mut fields = [""; 5];
-        for field in &mut fields {
-            let (one, behind) = rest.split_once(' ').unwrap_or((rest, ""));
-            (*field, rest) = (one, behind.trim_start());
-        }
+        let mut fields = line.splitn(6, ' ');
+        let address = fields.next().unwrap_or_default();
+        let rest = fields.nth(4).unwrap_or_default().trim_start();
         if !rest.starts_with('/') || rest == before || Path::new(rest) == program {
             continue;
         }
         before = rest;
-        let version = [format!("{proc}/map_files/{}", fields[0]), format!("{proc}/root{rest}")]
+        let version = [format!("{proc}/map_files/{address}"), format!("{proc}/root{rest}")]
             .iter()
             .find_map(|path| File::open(path).ok())
             .map(version_of);
         let mapped = Mapped { path: rest.to_owned(), version: version.clone().flatten() };
         // One that cannot be read any more is known by its name, which no original has.
         let named = || DropIn::ALL.into_iter().any(|one| mapped.is(one));
-        let ours = match version {
-            Some(version) => version.is_some(),
-            None => named(),
-        };
+        let ours = version.map_or_else(named, |version| version.is_some());
         if ours && !found.iter().any(|known| known.path == rest) {
             found.push(mapped);
         }

@@ -71,7 +71,7 @@ const POSIX_AIO: [&str; 8] = [
 pub fn look(name: &OsStr) -> Result<Found> {
     let path = std::env::var_os("PATH");
     let file = program::resolve(name, path.as_deref()).map_err(session::refusal)?;
-    let refused = program::check(&file).err().map(|refusal| refusal.to_string());
+    let refused = program::check(&file).err();
     let mut found = Found { refused, file, ..Found::default() };
     let mut image = found.file.clone();
     if let Some(interpreter) = interpreter(&image) {

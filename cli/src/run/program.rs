@@ -14,23 +14,11 @@ use std::path::{Path, PathBuf};
 /// The kernel follows this many interpreters of interpreters (fs/exec.c).
 const SCRIPT_LEVELS: usize = 5;
 
-/// Why a program cannot be run under the drop-in.
-#[derive(Debug)]
-pub struct Refusal {
-    file: PathBuf,
-    cause: String,
-}
+/// Why a program cannot be run under the drop-in, in words.
+type Refusal = String;
 
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.file.display(), self.cause)
-    }
-}
-
-impl std::error::Error for Refusal {}
-
-fn refuse<T>(file: &Path, cause: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal { file: file.to_owned(), cause: cause.into() })
+fn refuse<T>(file: &Path, cause: impl fmt::Display) -> Result<T, Refusal> {
+    Err(format!("{}: {cause}", file.display()))
 }
 
 /// The file that execvp(3) would execute for `name`.
@@ -141,9 +129,8 @@ fn check_script(script: &Path, line: &[u8], levels: usize) -> Result<(), Refusal
     let Some(interpreter) = words.next().map(Path::new) else {
         return refuse(script, "a script whose #! line names no interpreter");
     };
-    let blame = |refusal: Refusal| Refusal {
-        file: script.to_owned(),
-        cause: format!("its interpreter cannot be used: {refusal}"),
+    let blame = |refusal: Refusal| {
+        format!("{}: its interpreter cannot be used: {refusal}", script.display())
     };
     if levels == 0 {
         return refuse(script, "too many scripts that interpret scripts");
