@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 
 use crate::request::{CopiedIn, Iovec, Kind, Request};
 use crate::sqe::{FILE_POSITION, FSYNC_DATASYNC, Sqe, opcode};
-use crate::sys::{self, MAX_RW_COUNT, Ret};
+use crate::sys::{self, MAX_RW_COUNT, Ret, call};
 
 /// The most iovecs of one request (`IOV_MAX`, readv(2)).
 pub(crate) const IOV_MAX: usize = 1024;
@@ -307,45 +307,34 @@ unsafe fn execute_rest(request: &mut Request, mode: Mode) -> i32 {
         // SAFETY: the iovecs are ours; the kernel checks the buffers, which are the request's.
         return unsafe { vectored(sqe.fd, kind == Kind::Write, iov, sqe, mode) };
     }
-    let path = |second: bool| {
-        let copied = copied.as_deref().expect("paths are copied at submit");
-        if second { copied.path2.as_ptr() } else { copied.path.as_ptr() }
+    let (fd, off, len, flags) = (sqe.fd, sqe.off, sqe.len, sqe.op_flags);
+    let copied = || copied.as_deref().expect("paths are copied at submit");
+    let path = || copied().path.as_ptr();
+    // SAFETY: the copied paths end in NUL; the kernel checks all other addresses, which are the
+    // request's. What the descriptor stands for is the program's to say.
+    let repeated = || unsafe {
+        match sqe.opcode {
+            opcode::FSYNC if flags == FSYNC_DATASYNC => call!(fdatasync, fd),
+            opcode::FSYNC => call!(fsync, fd),
+            opcode::SYNC_FILE_RANGE => call!(sync_file_range, fd, off, len, flags),
+            opcode::FALLOCATE => call!(fallocate, fd, len, off, sqe.addr),
+            opcode::FTRUNCATE => call!(ftruncate, fd, off),
+            opcode::FADVISE => call!(fadvise64, fd, off, len, flags),
+            opcode::OPENAT => call!(openat, fd, path(), flags, len),
+            opcode::STATX => call!(statx, fd, path(), flags, len, off),
+            opcode::UNLINKAT => call!(unlinkat, fd, path(), flags),
+            opcode::RENAMEAT => {
+                call!(renameat2, fd, path(), len as RawFd, copied().path2.as_ptr(), flags)
+            }
+            opcode::MKDIRAT => call!(mkdirat, fd, path(), len),
+            _ => -(libc::EINVAL as Ret),
+        }
     };
-    let (fd, flags) = (sqe.fd, sqe.op_flags);
     match (kind, sqe.opcode) {
         (Kind::Invalid, _) => -libc::EINVAL,
         (_, opcode::NOP) => 0,
-        (_, opcode::FSYNC) if flags == FSYNC_DATASYNC => uninterrupted(|| sys::fdatasync(fd)),
-        (_, opcode::FSYNC) => uninterrupted(|| sys::fsync(fd)),
-        (_, opcode::SYNC_FILE_RANGE) => {
-            uninterrupted(|| sys::sync_file_range(fd, sqe.off, u64::from(sqe.len), flags))
-        }
-        (_, opcode::FALLOCATE) => uninterrupted(|| sys::fallocate(fd, sqe.len, sqe.off, sqe.addr)),
-        (_, opcode::FTRUNCATE) => uninterrupted(|| sys::ftruncate(fd, sqe.off)),
-        (_, opcode::FADVISE) => sys::fadvise(fd, sqe.off, u64::from(sqe.len), flags) as i32,
         // The descriptor is gone whatever close says: EINTR is not repeated (close(2)).
         (_, opcode::CLOSE) => sys::close(fd) as i32,
-        (_, opcode::OPENAT) => {
-            // SAFETY: the copied path ends in NUL.
-            uninterrupted(|| unsafe { sys::openat(fd, path(false), flags, sqe.len) })
-        }
-        (_, opcode::STATX) => {
-            // SAFETY: as above; the kernel checks the result's address.
-            uninterrupted(|| unsafe { sys::statx(fd, path(false), flags, sqe.len, sqe.off) })
-        }
-        (_, opcode::UNLINKAT) => {
-            // SAFETY: the copied path ends in NUL.
-            uninterrupted(|| unsafe { sys::unlinkat(fd, path(false), flags) })
-        }
-        (_, opcode::RENAMEAT) => {
-            let to_dir = sqe.len as RawFd;
-            // SAFETY: both copied paths end in NUL.
-            uninterrupted(|| unsafe { sys::renameat2(fd, path(false), to_dir, path(true), flags) })
-        }
-        (_, opcode::MKDIRAT) => {
-            // SAFETY: the copied path ends in NUL.
-            uninterrupted(|| unsafe { sys::mkdirat(fd, path(false), sqe.len) })
-        }
         (_, opcode::POLL_ADD) => poll(fd, flags),
         (_, CALL) => {
             // SAFETY: only front ends get here with it (`accept_call`), which answer for both.
@@ -353,7 +342,7 @@ unsafe fn execute_rest(request: &mut Request, mode: Mode) -> i32 {
             // SAFETY: as above.
             unsafe { call(sqe.off) }
         }
-        _ => -libc::EINVAL,
+        _ => uninterrupted(repeated),
     }
 }
 

@@ -9,8 +9,6 @@ use std::marker::PhantomData;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use syscalls::Sysno;
-
 /// A count, or a negative errno.
 pub(crate) type Ret = isize;
 
@@ -37,14 +35,14 @@ pub(crate) mod miri;
 #[cfg(not(miri))]
 macro_rules! call {
     ($nr:ident $(, $arg:expr)*) => {
-        syscalls::raw_syscall!(Sysno::$nr $(, $arg)*) as Ret
+        syscalls::raw_syscall!(syscalls::Sysno::$nr $(, $arg)*) as Ret
     };
 }
 #[cfg(miri)]
 macro_rules! call {
     ($nr:ident $(, $arg:expr)*) => {
         $crate::sys::miri::call(
-            Sysno::$nr,
+            syscalls::Sysno::$nr,
             &[$($crate::sys::miri::Argument::word($arg)),*],
         )
     };
@@ -146,31 +144,6 @@ pub(crate) unsafe fn pwritev(
     }
 }
 
-pub(crate) fn fsync(fd: RawFd) -> Ret {
-    // SAFETY: no memory is passed.
-    unsafe { call!(fsync, fd) }
-}
-
-pub(crate) fn fdatasync(fd: RawFd) -> Ret {
-    // SAFETY: no memory is passed.
-    unsafe { call!(fdatasync, fd) }
-}
-
-pub(crate) fn sync_file_range(fd: RawFd, offset: u64, len: u64, flags: u32) -> Ret {
-    // SAFETY: no memory is passed.
-    unsafe { call!(sync_file_range, fd, offset, len, flags) }
-}
-
-pub(crate) fn fallocate(fd: RawFd, mode: u32, offset: u64, len: u64) -> Ret {
-    // SAFETY: no memory is passed.
-    unsafe { call!(fallocate, fd, mode, offset, len) }
-}
-
-pub(crate) fn ftruncate(fd: RawFd, len: u64) -> Ret {
-    // SAFETY: no memory is passed.
-    unsafe { call!(ftruncate, fd, len) }
-}
-
 pub(crate) fn fadvise(fd: RawFd, offset: u64, len: u64, advice: u32) -> Ret {
     // SAFETY: no memory is passed.
     unsafe { call!(fadvise64, fd, offset, len, advice) }
@@ -186,35 +159,9 @@ pub(crate) fn close_range(first: u32, last: u32, flags: i32) -> Ret {
     unsafe { call!(close_range, first, last, flags) }
 }
 
-pub(crate) unsafe fn openat(dir: RawFd, path: *const u8, flags: u32, mode: u32) -> Ret {
-    // SAFETY: the caller passes a NUL-terminated path.
-    unsafe { call!(openat, dir, path, flags, mode) }
-}
-
 pub(crate) unsafe fn statx(dir: RawFd, path: *const u8, flags: u32, mask: u32, out: u64) -> Ret {
     // SAFETY: the caller passes a NUL-terminated path; the kernel checks `out`.
     unsafe { call!(statx, dir, path, flags, mask, out) }
-}
-
-pub(crate) unsafe fn unlinkat(dir: RawFd, path: *const u8, flags: u32) -> Ret {
-    // SAFETY: the caller passes a NUL-terminated path.
-    unsafe { call!(unlinkat, dir, path, flags) }
-}
-
-pub(crate) unsafe fn renameat2(
-    from_dir: RawFd,
-    from: *const u8,
-    to_dir: RawFd,
-    to: *const u8,
-    flags: u32,
-) -> Ret {
-    // SAFETY: the caller passes NUL-terminated paths.
-    unsafe { call!(renameat2, from_dir, from, to_dir, to, flags) }
-}
-
-pub(crate) unsafe fn mkdirat(dir: RawFd, path: *const u8, mode: u32) -> Ret {
-    // SAFETY: the caller passes a NUL-terminated path.
-    unsafe { call!(mkdirat, dir, path, mode) }
 }
 
 /// fcntl(F_GETFL): access mode and status flags, or `-EBADF`.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use once_cell::race::OnceBox;
 
-use super::{Help, Lane, Progress, Stuck, Which, run};
+use super::{Help, Lane, Progress, Stuck, Which, run, withdraw_from};
 use crate::board::{Board, By, DirectCompletions, without_taker};
 use crate::descriptor;
 use crate::exec::{self, Tried};
@@ -359,11 +359,7 @@ impl Lane for ColdLane {
 
     fn withdraw(&self, board: &Board, which: &Which<'_>) {
         let queues = self.queues.get().into_iter().flat_map(|all| [&all.untried, &all.coming]);
-        match which {
-            Which::Canceled => queues.for_each(|queue| board.purge(queue)),
-            Which::All => queues.for_each(|queue| board.end_all(queue)),
-            Which::On(_) => {}
-        }
+        queues.for_each(|queue| withdraw_from(queue, board, which));
     }
 }
 

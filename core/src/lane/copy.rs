@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
-use super::{Help, Lane, Progress, Stuck, Which, run};
+use super::{Help, Lane, Progress, Stuck, Which, run, withdraw_from};
 use crate::board::{Board, By, DirectCompletions, without_taker};
 use crate::queue::IndexRing;
 use crate::router::Call;
@@ -122,10 +122,6 @@ impl Lane for CopyLane {
     }
 
     fn withdraw(&self, board: &Board, which: &Which<'_>) {
-        match which {
-            Which::Canceled => board.purge(&self.queue),
-            Which::All => board.end_all(&self.queue),
-            Which::On(_) => {}
-        }
+        withdraw_from(&self.queue, board, which);
     }
 }

@@ -96,3 +96,12 @@ pub(crate) trait Lane: fmt::Debug {
 
 /// Parts of a lane that make progress by themselves.
 pub(crate) const PARTS: usize = 2;
+
+/// Withdraws the requests of a queue whose order does not matter.
+fn withdraw_from(queue: &IndexRing, board: &Board, which: &Which<'_>) {
+    match which {
+        Which::Canceled => board.purge(queue),
+        Which::All => board.end_all(queue),
+        Which::On(_) => {}
+    }
+}

@@ -1,7 +1,7 @@
 //! The pool lane: requests that sleep, each on a worker of its own, or on a waiter that would have
 //! to wait for it anyway.
 
-use super::{Lane, Progress, Stuck, Which};
+use super::{Lane, Progress, Stuck, Which, withdraw_from};
 use crate::board::Board;
 use crate::queue::IndexRing;
 use crate::request::Started;
@@ -54,10 +54,6 @@ impl Lane for PoolLane {
     }
 
     fn withdraw(&self, board: &Board, which: &Which<'_>) {
-        match which {
-            Which::Canceled => board.purge(&self.0),
-            Which::All => board.end_all(&self.0),
-            Which::On(_) => {}
-        }
+        withdraw_from(&self.0, board, which);
     }
 }

@@ -3,8 +3,6 @@
 
 use std::os::fd::RawFd;
 
-use syscalls::Sysno;
-
 use crate::sys::aio::{IoEvent, Iocb};
 use crate::sys::{self, Ret, call};
 

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use self::backend::{Backend, Harvested};
 use self::batch::together;
-use super::{Lane, Progress, Stuck, Which};
+use super::{Lane, Progress, Stuck, Which, withdraw_from};
 use crate::board::{Board, By, DirectCompletions, without_taker};
 use crate::config::{Builder, ConfigError, EngineKind};
 use crate::descriptor;
@@ -518,13 +518,9 @@ impl Lane for KernelLane {
     }
 
     fn withdraw(&self, board: &Board, which: &Which<'_>) {
-        match which {
-            Which::Canceled => board.purge(&self.queue),
-            Which::All => {
-                without_taker(|taker| self.harvest(board, taker));
-                board.end_all(&self.queue);
-            }
-            Which::On(_) => {}
+        if matches!(which, Which::All) {
+            without_taker(|taker| self.harvest(board, taker));
         }
+        withdraw_from(&self.queue, board, which);
     }
 }
