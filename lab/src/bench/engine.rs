@@ -7,35 +7,51 @@ use super::workload::Job;
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use serde::{Serialize, Serializer};
+use strum::{EnumMessage, IntoStaticStr};
 use uringlet::{Builder, Context, EngineKind};
 
 /// A way to get requests executed. The native ones are called as fio calls them, uringlet's have
 /// its name in front: `io_uring` is the kernel's ring, `uringlet:io_uring` is uringlet's engine of
 /// that name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+///
+/// What is said of each is also its help on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, EnumMessage, IntoStaticStr)]
+#[strum(const_into_str)]
 pub enum Engine {
-    /// Plain pread and pwrite.
+    /// Native: pread and pwrite, one after the other
+    #[strum(serialize = "psync")]
     Psync,
-    /// Linux AIO by its system calls.
+    /// Native: Linux AIO, io_submit and io_getevents
+    #[strum(serialize = "libaio")]
     Libaio,
-    /// The kernel's ring.
+    /// Native: Linux io_uring
+    #[strum(serialize = "io_uring")]
     IoUring,
-    /// The kernel's ring, every request on one of the kernel's workers; for a reproduction, not on
-    /// the command line.
+    /// Native: Linux io_uring, on the kernel's workers
+    // For a reproduction, not on the command line.
+    #[strum(serialize = "io_uring, async")]
     IoUringAsync,
-    /// The C library's aio(7).
+    /// Native: the C library's aio_read and aio_write
+    #[strum(serialize = "posixaio")]
     Posixaio,
-    /// uringlet, a road chosen for each request.
+    /// uringlet; chooses who executes each request
+    #[strum(serialize = "uringlet:auto")]
     OursAuto,
-    /// uringlet's threads.
+    /// uringlet, on waiting threads and workers only
+    #[strum(serialize = "uringlet:workers")]
     OursWorkers,
-    /// uringlet over io_uring.
+    /// uringlet over io_uring only
+    #[strum(serialize = "uringlet:io_uring")]
     OursIoUring,
-    /// uringlet over Linux AIO.
+    /// uringlet over Linux AIO only
+    #[strum(serialize = "uringlet:linux_aio")]
     OursLinuxAio,
-    /// uringlet over aio(7), with a pool of descriptors.
+    /// uringlet over aio(7), with a pool of descriptors
+    #[strum(serialize = "uringlet:posix_aio")]
     OursPosixAio,
-    /// Plain pread and pwrite once more, on uringlet's side: a comparison that must find nothing.
+    /// psync under another name, in uringlet's place
+    // A comparison that must find nothing.
+    #[strum(serialize = "psync-again")]
     PsyncAgain,
 }
 
@@ -59,52 +75,12 @@ impl Engine {
 
     /// On the command line, in the tables and in JSON.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Psync => "psync",
-            Self::Libaio => "libaio",
-            Self::IoUring => "io_uring",
-            Self::IoUringAsync => "io_uring, async",
-            Self::Posixaio => "posixaio",
-            Self::OursAuto => "uringlet:auto",
-            Self::OursWorkers => "uringlet:workers",
-            Self::OursIoUring => "uringlet:io_uring",
-            Self::OursLinuxAio => "uringlet:linux_aio",
-            Self::OursPosixAio => "uringlet:posix_aio",
-            Self::PsyncAgain => "psync-again",
-        }
-    }
-
-    fn help(self) -> &'static str {
-        match self {
-            Self::Psync => "Native: pread and pwrite, one after the other",
-            Self::Libaio => "Native: Linux AIO, io_submit and io_getevents",
-            Self::IoUring => "Native: Linux io_uring",
-            Self::IoUringAsync => "Native: Linux io_uring, on the kernel's workers",
-            Self::Posixaio => "Native: the C library's aio_read and aio_write",
-            Self::OursAuto => "uringlet; chooses who executes each request",
-            Self::OursWorkers => "uringlet, on waiting threads and workers only",
-            Self::OursIoUring => "uringlet over io_uring only",
-            Self::OursLinuxAio => "uringlet over Linux AIO only",
-            Self::OursPosixAio => "uringlet over aio(7), with a pool of descriptors",
-            Self::PsyncAgain => "psync under another name, in uringlet's place",
-        }
+        self.into_str()
     }
 
     /// Which of uringlet's engines it is; none for a native one.
     pub fn kind(self) -> Option<EngineKind> {
-        match self {
-            Self::Psync
-            | Self::PsyncAgain
-            | Self::Libaio
-            | Self::IoUring
-            | Self::IoUringAsync
-            | Self::Posixaio => None,
-            Self::OursAuto => Some(EngineKind::Auto),
-            Self::OursWorkers => Some(EngineKind::Workers),
-            Self::OursIoUring => Some(EngineKind::IoUring),
-            Self::OursLinuxAio => Some(EngineKind::LinuxAio),
-            Self::OursPosixAio => Some(EngineKind::PosixAio),
-        }
+        self.name().strip_prefix("uringlet:")?.parse().ok()
     }
 
     /// Has only one request in flight, whatever the depth.
@@ -177,7 +153,8 @@ impl ValueEnum for Engine {
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
-        let value = PossibleValue::new(self.name()).help(self.help());
+        let value =
+            PossibleValue::new(self.name()).help(self.get_documentation().unwrap_or_default());
         Some(match self {
             // Nothing native is called so.
             Self::OursAuto => value.alias("auto"),
@@ -191,5 +168,19 @@ impl ValueEnum for Engine {
 impl Serialize for Engine {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.name())
+    }
+}
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uringlets_engines_are_known_by_their_names_and_all_have_a_help_text() {
+        let kinds: Vec<EngineKind> = Engine::ALL.into_iter().filter_map(Engine::kind).collect();
+        assert_eq!(kinds, EngineKind::ALL[..5]);
+        for engine in Engine::value_variants() {
+            let value = engine.to_possible_value().unwrap();
+            assert!(!value.get_help().unwrap().to_string().is_empty(), "{}", engine.name());
+        }
     }
 }
