@@ -6,7 +6,9 @@
 use super::scale::{self, Axis, Scale, Span};
 use super::{Bar, Bars, Key, Lines, Plot, Series, Tone};
 use maud::{Markup, Render, html};
+use std::borrow::Cow;
 use std::fmt::Write as _;
+use textwrap::WordSplitter;
 
 const WIDTH: f64 = 360.0;
 /// No letter of the fonts in use is wider on average over a label.
@@ -386,30 +388,10 @@ fn bar_of(class: &str, striped: bool, x: f64, y: f64, width: f64) -> Markup {
 
 /// Lines of at most so many letters, broken between words where that is possible.
 pub fn wrapped(text: &str, letters: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split_whitespace() {
-        let mut word: Vec<char> = word.chars().collect();
-        loop {
-            let room =
-                lines.last().map_or(0, |line| (letters - 1).saturating_sub(line.chars().count()));
-            match lines.last_mut() {
-                Some(line) if word.len() <= room => {
-                    line.push(' ');
-                    line.extend(&word);
-                }
-                _ => {
-                    let rest = word.split_off(word.len().min(letters));
-                    lines.push(word.iter().collect());
-                    word = rest;
-                    if !word.is_empty() {
-                        continue;
-                    }
-                }
-            }
-            break;
-        }
-    }
-    lines
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let options = textwrap::Options::new(letters).word_splitter(WordSplitter::NoHyphenation);
+    let lines = textwrap::wrap(&text, options).into_iter().map(Cow::into_owned);
+    lines.filter(|line| !line.is_empty()).collect()
 }
 
 #[cfg(test)]
