@@ -109,6 +109,26 @@ pub fn cpus_allowed() -> Vec<usize> {
     (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()
 }
 
+/// Of a CPU, as /proc/stat has them: user, nice, system, idle, iowait, irq, softirq, steal. What
+/// guests use is part of the first two.
+pub type Ticks = [u64; 8];
+
+/// The numbers of CPUs, and what they have done: lines of /proc/stat (proc_stat(5)). All of them
+/// together come first, without a number.
+pub fn cpu_ticks(stat: &str) -> impl Iterator<Item = (&str, Ticks)> {
+    stat.lines().filter_map(|line| {
+        let (number, times) = line.strip_prefix("cpu")?.split_once(' ')?;
+        let times: Option<Vec<u64>> =
+            times.split_whitespace().take(8).map(|time| time.parse().ok()).collect();
+        Some((number, times?.try_into().ok()?))
+    })
+}
+
+/// What was done between two looks.
+pub fn ticks_between(before: &Ticks, after: &Ticks) -> Ticks {
+    std::array::from_fn(|at| after[at].saturating_sub(before[at]))
+}
+
 /// The value of a kernel setting under /proc/sys.
 pub fn sysctl(name: &str) -> Option<String> {
     Some(read_to_string(Path::new("/proc/sys").join(name)).ok()?.trim().to_owned())

@@ -2,7 +2,7 @@
 
 use super::drive::cpu_time;
 use super::median;
-use crate::machine;
+use crate::machine::{self, Ticks};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
 use serde::Serialize;
@@ -61,12 +61,15 @@ impl Look {
         }
         let waited = self.waited.zip(now.waited).map_or(0, |(then, now)| now.saturating_sub(then));
         let cpus = machine::cpus_allowed();
-        let between = Ticks::of(&now.stat, &cpus)?.since(Ticks::of(&self.stat, &cpus)?);
-        let ticks = between.all.max(1) as f64;
+        let ticks =
+            machine::ticks_between(&ticks_of(&self.stat, &cpus)?, &ticks_of(&now.stat, &cpus)?);
+        let [user, nice, system, _idle, _iowait, irq, softirq, stolen] = ticks;
+        let busy = (user + nice + system + irq + softirq) as f64;
+        let ticks = ticks.iter().sum::<u64>().max(1) as f64;
         let whole = seconds.as_secs_f64() * cpus.len() as f64;
         Some(Outside {
-            others: (between.busy as f64 / ticks - own.as_secs_f64() / whole).clamp(0.0, 1.0),
-            stolen: between.stolen as f64 / ticks,
+            others: (busy / ticks - own.as_secs_f64() / whole).clamp(0.0, 1.0),
+            stolen: stolen as f64 / ticks,
             waiting: waited as f64 / 1e6 / seconds.as_secs_f64(),
         })
     }
@@ -96,41 +99,10 @@ pub fn usual<'a>(rounds: impl Iterator<Item = &'a Outside>) -> f64 {
 }
 
 /// Counters of some CPUs together.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Ticks {
-    busy: u64,
-    stolen: u64,
-    all: u64,
-}
-
-impl Ticks {
-    fn of(stat: &str, cpus: &[usize]) -> Option<Self> {
-        let mut sum = Self::default();
-        for line in stat.lines().filter_map(|line| line.strip_prefix("cpu")) {
-            let mut fields = line.split_ascii_whitespace();
-            let number = fields.next().and_then(|number| number.parse().ok());
-            if line.starts_with(' ') || !number.is_some_and(|number| cpus.contains(&number)) {
-                continue;
-            }
-            // user, nice, system, idle, iowait, irq, softirq, steal; what guests use is in user.
-            let times: Vec<u64> = fields.take(8).filter_map(|time| time.parse().ok()).collect();
-            let &[user, nice, system, _idle, _iowait, irq, softirq, stolen] = &times[..] else {
-                return None;
-            };
-            sum.busy += user + nice + system + irq + softirq;
-            sum.stolen += stolen;
-            sum.all += times.iter().sum::<u64>();
-        }
-        (sum.all > 0).then_some(sum)
-    }
-
-    fn since(self, then: Self) -> Self {
-        Self {
-            busy: self.busy.saturating_sub(then.busy),
-            stolen: self.stolen.saturating_sub(then.stolen),
-            all: self.all.saturating_sub(then.all),
-        }
-    }
+fn ticks_of(stat: &str, cpus: &[usize]) -> Option<Ticks> {
+    let is_own = |number: &str| number.parse().is_ok_and(|number| cpus.contains(&number));
+    let own = machine::cpu_ticks(stat).filter(|(number, _)| is_own(number));
+    own.map(|(_, ticks)| ticks).reduce(|sum, ticks| std::array::from_fn(|at| sum[at] + ticks[at]))
 }
 
 #[cfg(test)]
@@ -138,13 +110,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_own_cpus_count_and_idle_ones_are_not_busy() {
+    fn only_own_cpus_count() {
         let stat =
             "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 1 2 3 10 20 4 5 6 0 0\ncpu1 7 0 0 3 0 0 0 0 0 0\n";
-        let expected = Ticks { busy: 15, stolen: 6, all: 51 };
-        assert_eq!(Ticks::of(stat, &[0]), Some(expected));
-        assert_eq!(Ticks::of(stat, &[0, 1]).unwrap().busy, 22);
-        assert_eq!((Ticks::of("", &[0]), Ticks::of("cpu0 1\n", &[0])), (None, None));
+        assert_eq!(ticks_of(stat, &[0]), Some([1, 2, 3, 10, 20, 4, 5, 6]));
+        assert_eq!(ticks_of(stat, &[0, 1]), Some([8, 2, 3, 13, 20, 4, 5, 6]));
+        assert_eq!((ticks_of("", &[0]), ticks_of("cpu0 1\n", &[0])), (None, None));
     }
 
     #[test]

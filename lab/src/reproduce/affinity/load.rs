@@ -2,6 +2,7 @@
 
 use super::cycles::Cycles;
 use crate::bench::{Figure, Job, Load, Ours, keep_in_flight};
+use crate::machine::{Ticks, cpu_ticks, ticks_between};
 use serde::Serialize;
 use std::fs::{File, read_to_string};
 use std::os::fd::AsRawFd as _;
@@ -122,7 +123,7 @@ fn measure(
 }
 
 /// The times of all CPUs together, and of each with its number.
-type Times = (Vec<u64>, Vec<(usize, Vec<u64>)>);
+type Times = (Ticks, Vec<(usize, Ticks)>);
 
 /// From /proc/stat (proc_stat(5)), in ticks.
 fn cpu_times() -> Option<Times> {
@@ -130,13 +131,9 @@ fn cpu_times() -> Option<Times> {
 }
 
 fn parse_times(text: &str) -> Option<Times> {
-    let mut lines = text.lines().map_while(|line| {
-        let (name, times) = line.strip_prefix("cpu")?.split_once(' ')?;
-        let times = times.split_whitespace().map_while(|field| field.parse().ok());
-        Some((name, times.collect::<Vec<u64>>()))
-    });
-    let (_, all) = lines.next().filter(|(name, all)| name.is_empty() && all.len() >= 8)?;
-    let each = lines.filter_map(|(name, times)| Some((name.parse().ok()?, times)));
+    let mut lines = cpu_ticks(text);
+    let (_, all) = lines.next().filter(|(number, _)| number.is_empty())?;
+    let each = lines.filter_map(|(number, ticks)| Some((number.parse().ok()?, ticks)));
     Some((all, each.collect()))
 }
 
@@ -148,23 +145,16 @@ fn busiest((_, before): &Times, (_, after): &Times) -> Option<Busiest> {
     busy.max_by(|left, right| left.busy.total_cmp(&right.busy))
 }
 
-fn share(before: &[u64], after: &[u64]) -> Option<CpuTime> {
-    // user, nice, system, idle, iowait, irq, softirq, steal; guests' time is part of the first two.
-    let spent: Vec<u64> = before
-        .iter()
-        .zip(after)
-        .take(8)
-        .map(|(before, after)| after.saturating_sub(*before))
-        .collect();
+fn share(before: &Ticks, after: &Ticks) -> Option<CpuTime> {
+    let spent = ticks_between(before, after);
     let all: u64 = spent.iter().sum();
-    let percent = |times: &[usize]| {
-        times.iter().map(|&at| spent[at]).sum::<u64>() as f64 / all as f64 * 100.0
-    };
+    let percent = |ticks: u64| ticks as f64 / all as f64 * 100.0;
+    let [user, nice, system, idle, iowait, irq, softirq, _steal] = spent;
     (all > 0).then(|| CpuTime {
-        user: percent(&[0, 1]),
-        sys: percent(&[2, 5, 6]),
-        iowait: percent(&[4]),
-        idle: percent(&[3]),
+        user: percent(user + nice),
+        sys: percent(system + irq + softirq),
+        iowait: percent(iowait),
+        idle: percent(idle),
     })
 }
 
