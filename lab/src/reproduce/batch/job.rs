@@ -3,15 +3,14 @@
 
 #![allow(unsafe_code)]
 
-use super::path::{Figure, Submits, take};
+use super::path::{Figure, Submits, take, together};
 use super::{AT_A_TIME, errno};
-use crate::bench::{Buffers, cpu_time};
+use crate::bench::Buffers;
 use serde::Serialize;
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Barrier, Mutex};
-use std::time::Instant;
+use std::sync::{Arc, Mutex};
 use uringlet::front::{Entry, Instance};
 use uringlet::{Context, Sqe};
 
@@ -99,22 +98,7 @@ impl Job<'_> {
             failed: AtomicBool::new(false),
             stop,
         };
-        let barrier = Barrier::new(self.threads + 1);
-        let (elapsed, cpu, submits) = std::thread::scope(|scope| {
-            let body = || {
-                barrier.wait();
-                self.submit_and_take(&shared)
-            };
-            let threads: Vec<_> = (0..self.threads).map(|_| scope.spawn(body)).collect();
-            let cpu = cpu_time();
-            let begin = Instant::now();
-            barrier.wait();
-            let mut all = Submits::new();
-            for thread in threads {
-                all.add(&thread.join().expect("it does not panic"));
-            }
-            (begin.elapsed(), cpu_time().saturating_sub(cpu), all)
-        });
+        let figure = together(self.threads, cpus, || Ok(self.submit_and_take(&shared)));
         // Nothing is in flight, unless the context failed; then this waits. The buffers go after
         // it.
         shared.instance.close();
@@ -124,7 +108,7 @@ impl Job<'_> {
         }
         match shared.failure.into_inner().expect("nobody panics with it") {
             Some(failure) => Err(failure),
-            None => Ok(submits.figure(elapsed, cpu, cpus)),
+            None => figure,
         }
     }
 

@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 use super::AT_A_TIME;
+use crate::bench::cpu_time;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -72,7 +73,7 @@ impl Submits {
         submitted
     }
 
-    pub fn add(&mut self, other: &Self) {
+    fn add(&mut self, other: &Self) {
         self.calls.add(&other.calls).expect("all have the same bounds");
         self.time += other.time;
         self.steps.slots += other.steps.slots;
@@ -81,7 +82,7 @@ impl Submits {
     }
 
     /// Of a run that took `elapsed`, and `cpu` of CPU time, on so many CPUs.
-    pub fn figure(&self, elapsed: Duration, cpu: Duration, cpus: usize) -> Figure {
+    fn figure(&self, elapsed: Duration, cpu: Duration, cpus: usize) -> Figure {
         let requests = self.requests.max(1) as f64;
         let all = elapsed.as_secs_f64() * cpus as f64;
         let submit_ns = self.calls.value_at_quantile(0.5) as f64 / AT_A_TIME as f64;
@@ -116,6 +117,36 @@ pub fn take(instance: &Arc<Instance>, count: u32, mut each: impl FnMut(u64, i64)
     true
 }
 
+/// Has so many threads submit at the same time, and gives what came out of all on so many CPUs.
+///
+/// # Errors
+/// That of a thread.
+pub fn together(
+    threads: usize,
+    cpus: usize,
+    submit: impl Fn() -> Result<Submits, String> + Sync,
+) -> Result<Figure, String> {
+    let barrier = Barrier::new(threads + 1);
+    let body = || {
+        barrier.wait();
+        submit()
+    };
+    let (elapsed, cpu, results) = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(body)).collect();
+        let cpu = cpu_time();
+        barrier.wait();
+        let begin = Instant::now();
+        let results: Vec<_> =
+            threads.into_iter().map(|t| t.join().expect("it does not panic")).collect();
+        (begin.elapsed(), cpu_time().saturating_sub(cpu), results)
+    });
+    let mut all = Submits::new();
+    for result in results {
+        all.add(&result?);
+    }
+    Ok(all.figure(elapsed, cpu, cpus))
+}
+
 /// The path alone: `threads` threads submit to one context, 32 requests at a time, which the engine
 /// `null` completes at once.
 pub fn alone(
@@ -128,11 +159,9 @@ pub fn alone(
     // So much room that a submit always finds enough.
     let instance = Instance::new(&builder.entries((threads * 2 * AT_A_TIME) as u32))
         .map_err(|error| format!("no context: {error}"))?;
-    let barrier = Barrier::new(threads + 1);
-    let body = || {
+    together(threads, cpus, || {
         let entries = [Entry { sqe: Sqe::nop(), data: 0, notify: -1 }; AT_A_TIME];
         let mut submits = Submits::new();
-        barrier.wait();
         let begin = Instant::now();
         while begin.elapsed() < duration && !stop.load(Ordering::Relaxed) {
             let mut left = &entries[..];
@@ -150,21 +179,7 @@ pub fn alone(
             }
         }
         Ok(submits)
-    };
-    let (elapsed, cpu, results) = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(body)).collect();
-        let cpu = crate::bench::cpu_time();
-        barrier.wait();
-        let begin = Instant::now();
-        let results: Vec<_> =
-            threads.into_iter().map(|t| t.join().expect("it does not panic")).collect();
-        (begin.elapsed(), crate::bench::cpu_time().saturating_sub(cpu), results)
-    });
-    let mut all = Submits::new();
-    for result in results {
-        all.add(&result?);
-    }
-    Ok(all.figure(elapsed, cpu, cpus))
+    })
 }
 
 /// How many of `count` requests each submit takes over, if a context has room for `room`, and
