@@ -56,8 +56,8 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// Every engine that can be chosen, in the order of the table.
-    pub const ALL: [Self; 9] = [
+    /// What the command line takes; the last one is not in its help.
+    const SELECTABLE: [Self; 10] = [
         Self::Psync,
         Self::Libaio,
         Self::IoUring,
@@ -67,7 +67,11 @@ impl Engine {
         Self::OursIoUring,
         Self::OursLinuxAio,
         Self::OursPosixAio,
+        Self::PsyncAgain,
     ];
+
+    /// Every engine that can be chosen, in the order of the table.
+    pub const ALL: [Self; 9] = *Self::SELECTABLE.first_chunk().unwrap();
 
     /// What is compared unless the user says otherwise.
     pub const DEFAULT: [Self; 5] =
@@ -140,16 +144,7 @@ fn builder(kind: EngineKind, pool: Option<usize>) -> Builder {
 
 impl ValueEnum for Engine {
     fn value_variants<'a>() -> &'a [Self] {
-        const SELECTABLE: [Engine; 10] = {
-            let mut all = [Engine::PsyncAgain; 10];
-            let mut at = 0;
-            while at < Engine::ALL.len() {
-                all[at] = Engine::ALL[at];
-                at += 1;
-            }
-            all
-        };
-        &SELECTABLE
+        &Self::SELECTABLE
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
