@@ -6,7 +6,7 @@ use super::ours::Ours;
 use super::workload::Job;
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use strum::{EnumMessage, IntoStaticStr};
 use uringlet::{Builder, Context, EngineKind};
 
@@ -15,7 +15,8 @@ use uringlet::{Builder, Context, EngineKind};
 /// that name.
 ///
 /// What is said of each is also its help on the command line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, EnumMessage, IntoStaticStr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, EnumMessage, IntoStaticStr, Serialize)]
+#[serde(into = "&str")]
 #[strum(const_into_str)]
 pub enum Engine {
     /// Native: pread and pwrite, one after the other
@@ -157,12 +158,6 @@ impl ValueEnum for Engine {
             Self::PsyncAgain => value.hide(true),
             _ => value,
         })
-    }
-}
-
-impl Serialize for Engine {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
     }
 }
 #[cfg(test)]
