@@ -11,6 +11,7 @@ use crate::reproduce::published::ContextLookup;
 use crate::reproduce::report::{self, Goal, Ratio, Shown};
 use crate::size;
 use serde::Serialize;
+use serde_json::json;
 
 /// A lookup alone, in one structure.
 #[derive(Debug, Serialize)]
@@ -58,12 +59,6 @@ impl JobCell {
 keeps!(JobCell, figures: Job, |cell| {
     format!("{}, {}", report::threads(cell.jobs), cell.road.name())
 });
-
-/// A round, in a spreadsheet.
-#[derive(Serialize)]
-struct Ns {
-    ns_per_lookup: f64,
-}
 
 /// Everything that came out.
 #[derive(Serialize)]
@@ -179,7 +174,7 @@ impl Report {
             let record = record("lookup").with("threads", cell.threads);
             let record =
                 record.with("contexts", cell.contexts).with("structure", cell.structure.into_str());
-            let ns = cell.ns.iter().map(|ns| Ns { ns_per_lookup: *ns });
+            let ns = cell.ns.iter().map(|ns| json!({ "ns_per_lookup": ns }));
             record.rounds(ns, cell.not_measured.as_deref())
         });
         let jobs = self.jobs.iter().flat_map(|cell| {
