@@ -160,6 +160,7 @@ impl ValueEnum for Engine {
         })
     }
 }
+
 #[cfg(test)]
 mod tests {
     use super::*;
