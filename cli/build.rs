@@ -85,6 +85,10 @@ fn build(target: &Path) -> Vec<PathBuf> {
         cargo.args(["build", "--release", "--lib", "--target", &triple, "--manifest-path"]);
         cargo.arg(folder.join("Cargo.toml")).arg("--target-dir").arg(target);
         cargo.args(PROFILE.iter().flat_map(|setting| ["--config", setting]));
+        // A command that is linked statically carries libraries that are not.
+        if let Ok(flags) = env::var("CARGO_ENCODED_RUSTFLAGS") {
+            cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.replace("+crt-static", "-crt-static"));
+        }
         // Those of clippy are for the package that it looks at.
         cargo.env_remove("RUSTC_WORKSPACE_WRAPPER");
         let status = cargo.status().unwrap_or_else(|error| panic!("cannot start cargo: {error}"));
