@@ -1,21 +1,31 @@
 //! What came out, in two sentences and a table of verdicts: for somebody who reads nothing else.
 
 use super::comparison::{Comparison, Ratio};
-use crate::report::{Cell, Section, Table, Tone};
+use crate::report::{Axis, Bar, Bars, Cell, Figure, Group, Key, Scale, Section, Table, Tone};
 use serde::Serialize;
+use serde_json::Value;
 use uringlet_lab::verdict::Class;
 
 /// More of the CPUs than this in others' hands, and small differences cannot be told.
 const BUSY: f64 = 0.10;
 
-/// One cell of the comparison, in words.
-pub struct Verdict<'a> {
-    /// `cached read 4k, depth 32`.
+/// uringlet beside the best native engine, under one load.
+#[derive(Serialize)]
+pub struct Line {
+    /// Which load it is, for programs.
+    #[serde(flatten)]
+    pub keys: Value,
+    /// The leading columns of the table; those with the first one in common are a group of bars.
+    #[serde(skip)]
+    pub columns: [String; 2],
+    /// What its bar is called in the group.
+    #[serde(skip)]
+    pub bar: String,
+    /// In a sentence: `cached read 4k, depth 32`.
+    #[serde(skip)]
     pub name: String,
-    /// The leading columns of the table.
-    pub columns: Vec<String>,
     /// None if one side has no figures.
-    pub found: Option<&'a Comparison<String>>,
+    pub comparison: Option<Comparison<String>>,
 }
 
 /// What a reader should know to judge the verdicts.
@@ -30,6 +40,19 @@ pub struct Circumstances {
     pub disturbed: usize,
     /// How more rounds are asked for.
     pub more: &'static str,
+    pub words: Words,
+}
+
+/// What the table and the bars are called.
+pub struct Words {
+    /// Heads of the leading columns.
+    pub heads: [&'static str; 2],
+    /// Title of the bars, and whose they are.
+    pub title: String,
+    pub key: String,
+    /// What is beside each other, and what that is a figure of.
+    pub category: &'static str,
+    pub each: &'static str,
 }
 
 /// How many cells of each class.
@@ -86,23 +109,18 @@ impl Count {
     }
 }
 
-/// The table of verdicts.
-pub fn section(verdicts: &[Verdict<'_>], heads: &[&str], around: &Circumstances) -> Section {
+/// The table of verdicts, and a bar for each of its lines that has a ratio.
+pub fn section(lines: &[Line], around: &Circumstances) -> Section {
     let judged = ["ratio", "95 %", "verdict", "against", "CPU", "95 %", "verdict"];
-    let heads: Vec<&str> = heads.iter().copied().chain(judged).collect();
-    let labels = heads.len() - judged.len();
-    let mut table = Table::new("", heads, labels..labels + 1);
+    let heads = around.words.heads.into_iter().chain(judged);
+    let mut table = Table::new("", heads, 2..3);
     let mut previous = None;
-    for Verdict { columns, found, .. } in verdicts {
+    for Line { columns: [first, second], comparison, .. } in lines {
         // What the line above says already.
-        let name = columns.first().map_or("", |name| name.as_str());
-        let again = columns.len() > 1 && previous.replace(name) == Some(name);
-        let shown = columns.iter().enumerate().map(|(at, column)| match at {
-            0 if again => Cell::from(""),
-            _ => Cell::from(column.as_str()),
-        });
-        let mut row: Vec<Cell> = shown.collect();
-        match found {
+        let again = previous.replace(first) == Some(first);
+        let mut row: Vec<Cell> =
+            vec![if again { "" } else { first }.into(), second.as_str().into()];
+        match comparison {
             Some(found) => {
                 row.extend(cells(&found.rate));
                 row.push(found.best_native.as_str().into());
@@ -113,7 +131,37 @@ pub fn section(verdicts: &[Verdict<'_>], heads: &[&str], around: &Circumstances)
         table.row(row);
     }
     let heading = format!("{} against the best native engine", around.subject);
-    Section::new(heading).with_table(table)
+    Section::new(heading).with_figures(ratio_plot(lines, &around.words)).with_table(table)
+}
+
+fn ratio_plot(lines: &[Line], words: &Words) -> Option<Figure> {
+    let bar = |line: &Line| {
+        let found = &line.comparison.as_ref()?.rate;
+        let spread = found.interval.map(|found| (found.low, found.high));
+        let parts = vec![(0, found.ratio)];
+        Some(Bar { label: line.bar.clone(), parts, spread, tone: tone(found) })
+    };
+    let load = |line: &Line| (line.columns[0].clone(), line.keys.get("group").cloned());
+    let groups = lines.chunk_by(|left, right| load(left) == load(right));
+    let groups = groups.map(|lines| Group {
+        label: lines[0].columns[0].clone(),
+        bars: lines.iter().filter_map(bar).collect(),
+    });
+    let groups: Vec<Group> = groups.filter(|group| !group.bars.is_empty()).collect();
+    let bars = Bars {
+        value: Axis::new("ratio to the best native engine", "1 is equal, log scale", Scale::Log),
+        category: words.category.into(),
+        origin: 1.0,
+        keys: vec![Key::new(&*words.key, 0, false)],
+        groups,
+    };
+    let about = format!(
+        "Requests per second divided by those of the best native engine of the same {}; whiskers \
+         are the 95 % interval. Where it is beyond noise, ▲ says faster and ▼ slower.",
+        words.each
+    );
+    (!bars.groups.is_empty())
+        .then(|| Figure::bars(words.title.as_str(), &about, bars).as_headline())
 }
 
 /// Ratio, interval and class; colours only beyond noise.
@@ -128,7 +176,7 @@ fn cells(found: &Ratio) -> [Cell; 3] {
 }
 
 /// Plain unless it is beyond noise.
-pub fn tone(found: &Ratio) -> Tone {
+fn tone(found: &Ratio) -> Tone {
     match found.class.0 {
         Class::Better => Tone::Win,
         Class::Worse => Tone::Loss,
@@ -137,8 +185,8 @@ pub fn tone(found: &Ratio) -> Tone {
 }
 
 /// What is faster, slower, unknown; what to do next.
-pub fn sentences(verdicts: &[Verdict<'_>], around: &Circumstances) -> Vec<String> {
-    let found = || verdicts.iter().filter_map(|one| Some((&*one.name, one.found?)));
+pub fn sentences(lines: &[Line], around: &Circumstances) -> Vec<String> {
+    let found = || lines.iter().filter_map(|line| Some((&*line.name, line.comparison.as_ref()?)));
     let count = Count::of(found().map(|(_, found)| &found.rate));
     let Circumstances { subject, .. } = around;
     if count.all() == 0 {
@@ -164,7 +212,7 @@ fn next<'a>(
     around: &Circumstances,
     found: impl Iterator<Item = (&'a str, &'a Comparison<String>)> + Clone,
 ) -> String {
-    let Circumstances { subject, outside, refused, disturbed, more } = around;
+    let Circumstances { subject, outside, refused, disturbed, more, .. } = around;
     let mut parts = Vec::new();
     let (busy, percent) = (*outside > BUSY, outside * 100.0);
     let why = match found.clone().any(|(_, found)| found.rate.interval.is_none()) {
@@ -230,13 +278,15 @@ mod tests {
     }
 
     fn said(all: &[Comparison<String>], outside: f64) -> String {
-        let verdicts: Vec<_> = all
+        let lines: Vec<_> = all
             .iter()
             .zip(["a", "b", "c", "d"])
-            .map(|(found, name)| Verdict {
+            .map(|(found, name)| Line {
+                keys: Value::Null,
+                columns: [name.into(), String::new()],
+                bar: String::new(),
                 name: name.into(),
-                columns: vec![name.into()],
-                found: Some(found),
+                comparison: Some(found.clone()),
             })
             .collect();
         let around = Circumstances {
@@ -245,8 +295,15 @@ mod tests {
             refused: Vec::new(),
             disturbed: 0,
             more: "--budget 5m",
+            words: Words {
+                heads: ["job", "engine"],
+                title: String::new(),
+                key: String::new(),
+                category: "",
+                each: "",
+            },
         };
-        sentences(&verdicts, &around).join("\n")
+        sentences(&lines, &around).join("\n")
     }
 
     #[test]

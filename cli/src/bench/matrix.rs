@@ -51,6 +51,11 @@ impl Settings {
         self.block.unwrap_or(workload.default_block())
     }
 
+    /// `cached read 4k`.
+    pub fn title(&self, workload: Workload) -> String {
+        format!("{} {}", workload.label(), size::short(self.block(workload)))
+    }
+
     /// Its requests.
     pub fn load(&self, workload: Workload) -> Load {
         workload.load(self.file_size, self.block(workload))

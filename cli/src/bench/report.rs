@@ -1,17 +1,16 @@
 //! What the user gets: tables, what could not be measured, a summary, and the same as JSON.
 
-use super::comparison::Comparison;
-use super::conclusion::{self, Circumstances, Count, Verdict};
+use super::conclusion::{self, Circumstances, Count, Line, Words};
 use super::fio_json;
-use super::matrix::{Cell, Matrix, Settings};
+use super::matrix::{self, Cell, Matrix, Settings};
 use crate::machine::{Machine, Storage};
 use crate::report::{
-    Axis, Bar, Bars, Cell as TableCell, Document, Figure, Group, Header, Key, NotMeasured, Record,
-    Scale, Section, Table,
+    Bar, Cell as TableCell, Document, Figure, Group, Header, NotMeasured, Record, Section, Table,
 };
 use crate::scratch::Scratch;
 use crate::{session, size};
 use serde::Serialize;
+use serde_json::json;
 use uringlet_lab::bench::{Engine, LatencyFigure, PERCENTILES, Workload, plots};
 
 /// What is known before the first measurement.
@@ -49,17 +48,6 @@ pub struct Report<'a> {
     matrix: &'a Matrix,
 }
 
-/// One line of the table.
-#[derive(Serialize)]
-struct Line {
-    workload: Workload,
-    depth: usize,
-    /// None if uringlet or every native engine has no figure.
-    comparison: Option<Comparison<String>>,
-    /// Rounds that were run again, since others had more of the CPUs than usual.
-    disturbed: usize,
-}
-
 /// What came out of all lines.
 #[derive(Serialize)]
 struct Summary {
@@ -93,13 +81,7 @@ impl<'a> Report<'a> {
         interrupted: bool,
     ) -> Self {
         let settings = &matrix.settings;
-        let lines = matrix.lines.iter().map(|line| {
-            let found = matrix.comparison(line);
-            let comparison = found.map(|found| found.named(|engine| engine.name().to_owned()));
-            let (workload, depth, disturbed) = (line.workload, line.depth, line.disturbed);
-            Line { workload, depth, comparison, disturbed }
-        });
-        let lines: Vec<Line> = lines.collect();
+        let lines: Vec<Line> = matrix.lines.iter().map(|line| one_line(matrix, line)).collect();
         let cells = matrix.cells.iter().map(|cell| {
             let iops = || cell.figures.iter().map(|figure| figure.iops);
             Measured {
@@ -116,7 +98,7 @@ impl<'a> Report<'a> {
             rates: Count::of(found().map(|found| &found.rate)),
             cpu: Count::of(found().map(|found| &found.cpu)),
             outside: matrix.usual_outside(),
-            sentences: conclusion::sentences(&verdicts(settings, &lines), &around(matrix)),
+            sentences: conclusion::sentences(&lines, &around(matrix)),
         };
         Self {
             fio: fio_json::top(matrix.entries()),
@@ -176,7 +158,7 @@ impl<'a> Report<'a> {
             method: method.into(),
             sections,
             conclusion: self.summary.sentences.clone(),
-            summary: self.sum_up(),
+            summary: conclusion::section(&self.lines, &around(self.matrix)),
             parts: Vec::new(),
             records: self.records(),
         }
@@ -204,10 +186,6 @@ impl<'a> Report<'a> {
         self.matrix.cells.iter().filter(move |cell| cell.workload == workload)
     }
 
-    fn title(&self, workload: Workload) -> String {
-        format!("{} {}", workload.label(), size::short(self.settings.block(workload)))
-    }
-
     /// Workloads of which anything was measured.
     fn workloads(&self) -> impl Iterator<Item = Workload> {
         let measured =
@@ -223,11 +201,11 @@ impl<'a> Report<'a> {
                 let measured = mine.filter(|cell| cell.iops().is_some());
                 plots::rates(engine, measured.map(|cell| (cell.depth, &*cell.figures)))
             });
-            plots::rate_plot(self.title(workload), series.collect())
+            plots::rate_plot(self.settings.title(workload), series.collect())
         };
         let bars = |workload| {
             let groups = self.groups(workload, |cell| plots::rate_bar(cell.engine, &cell.figures));
-            plots::rate_bars(self.title(workload), groups)
+            plots::rate_bars(self.settings.title(workload), groups)
         };
         match self.settings.depths.len() {
             ..=2 => self.workloads().map(bars).collect(),
@@ -247,7 +225,7 @@ impl<'a> Report<'a> {
     fn cpu_plots(&self) -> Vec<Figure> {
         let plot = |workload| {
             let groups = self.groups(workload, |cell| plots::cpu_bar(cell.engine, &cell.figures));
-            plots::cpu_plot(self.title(workload), groups)
+            plots::cpu_plot(self.settings.title(workload), groups)
         };
         self.workloads().map(plot).collect()
     }
@@ -268,50 +246,12 @@ impl<'a> Report<'a> {
                     .map(|(engine, curve)| plots::percentiles(engine, std::iter::once(&curve)))
                     .collect();
                 if !series.is_empty() {
-                    let title = format!("{}, {depth} in flight", self.title(workload));
+                    let title = format!("{}, {depth} in flight", self.settings.title(workload));
                     figures.push(plots::percentile_plot(title, name, series));
                 }
             }
         }
         figures
-    }
-
-    /// A bar for each line of the table that has a ratio.
-    fn ratio_plot(&self) -> Option<Figure> {
-        let bar = |line: &Line| {
-            let found = &line.comparison.as_ref()?.rate;
-            let spread = found.interval.map(|found| (found.low, found.high));
-            let label = format!("{} in flight", line.depth);
-            let tone = conclusion::tone(found);
-            Some(Bar { label, parts: vec![(0, found.ratio)], spread, tone })
-        };
-        let groups = self.lines.chunk_by(|left, right| left.workload == right.workload);
-        let groups = groups.map(|lines| Group {
-            label: self.title(lines[0].workload),
-            bars: lines.iter().filter_map(bar).collect(),
-        });
-        let groups: Vec<Group> = groups.filter(|group| !group.bars.is_empty()).collect();
-        if groups.is_empty() {
-            return None;
-        }
-        let subject = self.matrix.subject()?;
-        let keys = vec![Key::new(subject.name(), 0, false)];
-        let bars = Bars {
-            value: Axis::new(
-                "ratio to the best native engine",
-                "1 is equal, log scale",
-                Scale::Log,
-            ),
-            category: "workloads, by requests in flight".into(),
-            origin: 1.0,
-            keys,
-            groups,
-        };
-        let about = "Requests per second divided by those of the best native engine of the same \
-                     line; whiskers are the 95 % interval. Where it is beyond noise, ▲ says faster \
-                     and ▼ slower.";
-        let title = format!("{} against the best native engine", subject.name());
-        Some(Figure::bars(title, about, bars).as_headline())
     }
 
     /// What `auto` has chosen, and in how many cells.
@@ -325,12 +265,6 @@ impl<'a> Report<'a> {
             }
         }
         list
-    }
-
-    fn sum_up(&self) -> Section {
-        let verdicts = verdicts(self.settings, &self.lines);
-        let section = conclusion::section(&verdicts, &["workload", "depth"], &around(self.matrix));
-        section.with_figures(self.ratio_plot())
     }
 
     /// Says that native engines have left the rounds.
@@ -349,7 +283,7 @@ impl<'a> Report<'a> {
         let heads = ["workload", "depth"].into_iter().chain(names);
         let mut table = Table::new("", heads, 1..2 + engines.len()).labelled(2);
         let mut previous = None;
-        for line in &self.lines {
+        for line in &self.matrix.lines {
             let (workload, depth) = (line.workload, line.depth);
             let found = |engine| self.matrix.cell(workload, depth, engine).and_then(&value);
             if engines.iter().all(|&engine| found(engine).is_none()) {
@@ -357,7 +291,7 @@ impl<'a> Report<'a> {
             }
             let name = match previous.replace(workload) {
                 Some(same) if same == workload => String::new(),
-                _ => self.title(workload),
+                _ => self.settings.title(workload),
             };
             let names = [TableCell::from(name), depth.to_string().into()];
             let values = engines.iter().map(|&engine| found(engine).unwrap_or_else(|| "-".into()));
@@ -367,18 +301,18 @@ impl<'a> Report<'a> {
     }
 }
 
-/// The lines in words.
-fn verdicts<'a>(settings: &Settings, lines: &'a [Line]) -> Vec<Verdict<'a>> {
-    let of = |line: &'a Line| {
-        let block = size::short(settings.block(line.workload));
-        let title = format!("{} {block}", line.workload.label());
-        Verdict {
-            name: format!("{title}, depth {}", line.depth),
-            columns: vec![title, line.depth.to_string()],
-            found: line.comparison.as_ref(),
-        }
-    };
-    lines.iter().map(of).collect()
+/// A line in words.
+fn one_line(matrix: &Matrix, line: &matrix::Line) -> Line {
+    let matrix::Line { workload, depth, disturbed, .. } = line;
+    let title = matrix.settings.title(*workload);
+    let found = matrix.comparison(line);
+    Line {
+        keys: json!({ "workload": workload, "depth": depth, "disturbed": disturbed }),
+        name: format!("{title}, depth {depth}"),
+        columns: [title, depth.to_string()],
+        bar: format!("{depth} in flight"),
+        comparison: found.map(|found| found.named(|engine| engine.name().to_owned())),
+    }
 }
 
 fn around(matrix: &Matrix) -> Circumstances {
@@ -387,20 +321,27 @@ fn around(matrix: &Matrix) -> Circumstances {
         let mut mine = matrix.cells.iter().filter(|cell| cell.engine == **engine);
         mine.all(|cell| cell.not_measured.is_some())
     });
+    let subject = matrix.subject().map_or("uringlet", Engine::name);
     Circumstances {
-        subject: matrix.subject().map_or("uringlet", Engine::name).into(),
+        subject: subject.into(),
         outside: matrix.usual_outside(),
         refused: refused.map(|engine| engine.name().to_owned()).collect(),
         disturbed: matrix.lines.iter().map(|line| line.disturbed).sum(),
         more: if matrix.settings.rounds.is_some() { "--rounds 20" } else { "--budget 5m" },
+        words: Words {
+            heads: ["workload", "depth"],
+            title: format!("{subject} against the best native engine"),
+            key: subject.into(),
+            category: "workloads, by requests in flight",
+            each: "line",
+        },
     }
 }
 
 /// A line that has had its turn, while the others wait for theirs.
-pub fn so_far(matrix: &Matrix, line: &super::matrix::Line) -> Option<String> {
+pub fn so_far(matrix: &Matrix, line: &matrix::Line) -> Option<String> {
     let found = matrix.comparison(line)?;
-    let title =
-        format!("{} {}", line.workload.label(), size::short(matrix.settings.block(line.workload)));
+    let title = matrix.settings.title(line.workload);
     let known = found.rate.interval.map_or_else(String::new, |one| format!(" ({})", one.text()));
     let (ratio, word, against) = (found.rate.ratio, found.rate.word(), found.best_native.name());
     let depth = line.depth;

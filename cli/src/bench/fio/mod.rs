@@ -84,11 +84,6 @@ impl Way {
         Self { ioengine: (*ioengine).into(), ours: Some((drop_in, engine)) }
     }
 
-    /// fio's engine.
-    fn short(&self) -> &str {
-        &self.ioengine
-    }
-
     /// `libaio`, `uringlet:auto (libaio)`.
     fn name(&self) -> String {
         match self.ours {

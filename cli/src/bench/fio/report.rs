@@ -1,9 +1,8 @@
 //! What the user gets of a run of job files: tables, what could not be measured, and JSON.
 
 use super::output::{Figure, Job};
-use super::{Cell, Runs, Settings, Way};
-use crate::bench::comparison::Comparison;
-use crate::bench::conclusion::{self, Circumstances, Verdict};
+use super::{Cell, Row, Runs, Settings, Way};
+use crate::bench::conclusion::{self, Circumstances, Line, Words};
 use crate::machine::{Machine, Storage};
 use crate::report::{
     Axis, Bar, Bars, Cell as TableCell, Document, Figure as Plot, Group, Header, Key, NotMeasured,
@@ -44,22 +43,12 @@ pub struct Report<'a> {
     notices: Vec<String>,
     settings: &'a Settings,
     interrupted: bool,
-    lines: Vec<Line<'a>>,
+    lines: Vec<Line>,
     sentences: Vec<String>,
     cells: Vec<Measured<'a>>,
     not_measured: Vec<NotMeasured>,
     #[serde(skip)]
     runs: &'a Runs,
-}
-
-/// uringlet beside the best native engine, in one job.
-#[derive(Serialize)]
-struct Line<'a> {
-    job: &'a str,
-    group: u64,
-    engine: &'a Way,
-    /// None if uringlet or every native engine has no figure.
-    comparison: Option<Comparison<String>>,
 }
 
 /// A cell with its medians.
@@ -137,6 +126,19 @@ impl Runs {
         (0..self.ways.len()).filter(|&way| self.ways[way].ours.is_some())
     }
 
+    /// One of uringlet's ways in one job.
+    fn line(&self, row: usize, way: usize) -> Line {
+        let (Row { name, group, .. }, ours) = (&self.rows[row], &self.ways[way]);
+        let found = self.comparison(row, way);
+        Line {
+            keys: json!({ "job": name, "group": group, "engine": ours }),
+            columns: [name.clone(), ours.name()],
+            bar: ours.ioengine.clone(),
+            name: format!("{name} through {}", ours.ioengine),
+            comparison: found.map(|found| found.named(|at| self.ways[at].name())),
+        }
+    }
+
     /// Reasons, and what each is the reason for.
     fn not_measured(&self) -> Vec<NotMeasured> {
         let refused = self.refused.iter().map(|(file, way, reason)| {
@@ -162,12 +164,6 @@ impl<'a> Report<'a> {
         interrupted: bool,
     ) -> Self {
         let way = |way: usize| &runs.ways[way];
-        let line = |(row, ours): (usize, usize)| Line {
-            job: &runs.rows[row].name,
-            group: runs.rows[row].group,
-            engine: way(ours),
-            comparison: runs.comparison(row, ours).map(|found| found.named(|at| way(at).name())),
-        };
         let crossings = (0..runs.rows.len()).flat_map(|row| runs.ours().map(move |way| (row, way)));
         let measured = |cell: &'a Cell| {
             let load = runs.load(cell.row);
@@ -193,10 +189,10 @@ impl<'a> Report<'a> {
                 entry
             })
         });
-        let lines: Vec<Line<'_>> = crossings.map(line).collect();
+        let lines: Vec<Line> = crossings.map(|(row, way)| runs.line(row, way)).collect();
         Self {
             version: &runs.version,
-            sentences: conclusion::sentences(&verdicts(&lines), &around(runs)),
+            sentences: conclusion::sentences(&lines, &around(runs)),
             jobs: entries.collect(),
             machine,
             storage,
@@ -248,45 +244,10 @@ impl<'a> Report<'a> {
             method: method.into(),
             sections,
             conclusion: self.sentences.clone(),
-            summary: self.summary(),
+            summary: conclusion::section(&self.lines, &around(self.runs)),
             records: self.records(),
             ..Document::default()
         }
-    }
-
-    fn summary(&self) -> Section {
-        let section =
-            conclusion::section(&verdicts(&self.lines), &["job", "engine"], &around(self.runs));
-        section.with_figures(self.ratio_plot())
-    }
-
-    /// A bar for each job and way of uringlet's that has a ratio.
-    fn ratio_plot(&self) -> Option<Plot> {
-        let bar = |line: &Line<'_>| {
-            let found = &line.comparison.as_ref()?.rate;
-            Some(Bar {
-                label: line.engine.short().into(),
-                parts: vec![(0, found.ratio)],
-                spread: found.interval.map(|found| (found.low, found.high)),
-                tone: conclusion::tone(found),
-            })
-        };
-        let groups = self.lines.chunk_by(|a, b| (a.job, a.group) == (b.job, b.group));
-        let groups = groups.map(|lines| Group {
-            label: lines[0].job.to_owned(),
-            bars: lines.iter().filter_map(bar).collect(),
-        });
-        let groups: Vec<Group> = groups.filter(|group| !group.bars.is_empty()).collect();
-        let value =
-            Axis::new("ratio to the best native engine", "1 is equal, log scale", Scale::Log);
-        let keys = vec![Key::new("uringlet", 0, false)];
-        let about = "Requests per second divided by those of the best native engine of the same \
-                     job; whiskers are the 95 % interval. Where it is beyond noise, ▲ says faster \
-                     and ▼ slower.";
-        let category = "jobs, by interface".into();
-        let bars = Bars { value, category, origin: 1.0, keys, groups };
-        (!bars.groups.is_empty())
-            .then(|| Plot::bars("uringlet in each job", about, bars).as_headline())
     }
 
     /// A bar for each way in each job.
@@ -340,16 +301,6 @@ impl<'a> Report<'a> {
     }
 }
 
-/// The lines in words.
-fn verdicts<'a>(lines: &'a [Line<'_>]) -> Vec<Verdict<'a>> {
-    let of = |line: &'a Line<'_>| Verdict {
-        name: format!("{} through {}", line.job, line.engine.short()),
-        columns: vec![line.job.to_owned(), line.engine.name()],
-        found: line.comparison.as_ref(),
-    };
-    lines.iter().map(of).collect()
-}
-
 fn around(runs: &Runs) -> Circumstances {
     let ours = runs.ours().next().map(|way| &runs.ways[way]);
     let natives = runs.ways.iter().enumerate().filter(|(_, way)| way.ours.is_none());
@@ -362,5 +313,12 @@ fn around(runs: &Runs) -> Circumstances {
         refused: refused.map(|(_, way)| way.name()).collect(),
         disturbed: 0,
         more: "--rounds 20",
+        words: Words {
+            heads: ["job", "engine"],
+            title: "uringlet in each job".into(),
+            key: "uringlet".into(),
+            category: "jobs, by interface",
+            each: "job",
+        },
     }
 }
