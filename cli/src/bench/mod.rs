@@ -6,6 +6,7 @@ mod fio;
 mod fio_json;
 mod matrix;
 mod report;
+mod results;
 
 use crate::machine::{Machine, Storage};
 use crate::report::Outputs;
@@ -17,7 +18,6 @@ use clap::{Args, ValueEnum as _};
 use matrix::{MOST_BUFFERS, Matrix, Progress, Settings};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 use uringlet_lab::bench::{Engine, Workload, seconds};
 
@@ -189,16 +189,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         });
         bar.finish_and_clear();
     }
-    let interrupted = STOP.load(Ordering::Relaxed);
-    let report = report::Report::new(&machine, &storage, &scratch, &matrix, interrupted);
-    let document = report.document(header, METHOD);
-    session::say(&document.text())?;
-    let status = session.end(&report, &document)?;
-    if interrupted || matrix.cells.iter().any(|cell| cell.iops().is_some()) {
-        return Ok(status);
-    }
-    let refused = matrix.cells.iter().all(|cell| cell.not_measured.is_some());
-    Ok(session::nothing_measured("bench", refused))
+    matrix.results(&scratch.description, METHOD).end(session, header, &machine, &storage)
 }
 
 /// What was given, or else the default, each item once.

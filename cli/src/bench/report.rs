@@ -3,14 +3,14 @@
 use super::conclusion::{self, Circumstances, Count, Line, Words};
 use super::fio_json;
 use super::matrix::{self, Cell, Matrix, Settings};
+use super::results::Results;
 use crate::machine::{Machine, Storage};
 use crate::report::{
-    Bar, Cell as TableCell, Document, Figure, Group, Header, NotMeasured, Record, Section, Table,
+    Bar, Cell as TableCell, Figure, Group, Header, NotMeasured, Record, Section, Table,
 };
 use crate::scratch::Scratch;
 use crate::{session, size};
-use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use uringlet_lab::bench::{Engine, LatencyFigure, PERCENTILES, Workload, plots};
 
 /// What is known before the first measurement.
@@ -29,95 +29,41 @@ pub fn header(machine: &Machine, storage: &Storage, scratch: &Scratch, matrix: &
     session::header("bench", machine, storage, scratch.line(), &more, notices)
 }
 
-/// Everything that came out.
-#[derive(Serialize)]
-pub struct Report<'a> {
-    #[serde(flatten)]
-    fio: serde_json::Value,
-    machine: &'a Machine,
-    storage: &'a Storage,
-    file: String,
-    notices: Vec<String>,
-    settings: &'a Settings,
-    interrupted: bool,
-    lines: Vec<Line>,
-    summary: Summary,
-    cells: Vec<Measured<'a>>,
-    not_measured: Vec<NotMeasured>,
-    #[serde(skip)]
-    matrix: &'a Matrix,
-}
-
-/// What came out of all lines.
-#[derive(Serialize)]
-struct Summary {
-    /// uringlet's side.
-    engine: Option<Engine>,
-    rates: Count,
-    cpu: Count,
-    /// What others had of the CPU time in the middle round, 0 to 1.
-    outside: f64,
-    sentences: Vec<String>,
-}
-
-/// A cell with its medians.
-#[derive(Serialize)]
-struct Measured<'a> {
-    #[serde(flatten)]
-    cell: &'a Cell,
-    iops_median: Option<f64>,
-    iops_min: Option<f64>,
-    iops_max: Option<f64>,
-    cpu_us_per_request_median: Option<f64>,
-}
-
-impl<'a> Report<'a> {
-    /// Gathers it.
-    pub fn new(
-        machine: &'a Machine,
-        storage: &'a Storage,
-        scratch: &Scratch,
-        matrix: &'a Matrix,
-        interrupted: bool,
-    ) -> Self {
-        let settings = &matrix.settings;
-        let lines: Vec<Line> = matrix.lines.iter().map(|line| one_line(matrix, line)).collect();
-        let cells = matrix.cells.iter().map(|cell| {
-            let iops = || cell.figures.iter().map(|figure| figure.iops);
-            Measured {
-                cell,
-                iops_median: cell.iops(),
-                iops_min: iops().min_by(f64::total_cmp),
-                iops_max: iops().max_by(f64::total_cmp),
-                cpu_us_per_request_median: cell.cpu_us(),
-            }
-        });
+impl Matrix {
+    /// Everything that came out of the file.
+    pub fn results(&self, file: &str, method: &'static str) -> Results {
+        let lines: Vec<Line> = self.lines.iter().map(|line| self.one_line(line)).collect();
+        let around = self.around();
+        let sentences = conclusion::sentences(&lines, &around);
         let found = || lines.iter().filter_map(|line| line.comparison.as_ref());
-        let summary = Summary {
-            engine: matrix.subject(),
-            rates: Count::of(found().map(|found| &found.rate)),
-            cpu: Count::of(found().map(|found| &found.cpu)),
-            outside: matrix.usual_outside(),
-            sentences: conclusion::sentences(&lines, &around(matrix)),
-        };
-        Self {
-            fio: fio_json::top(matrix.entries()),
-            machine,
-            storage,
-            file: scratch.description.clone(),
-            notices: session::notices(machine, storage, &scratch.notices),
-            settings,
-            interrupted,
+        let mut own = fio_json::top(self.entries());
+        own["file"] = file.into();
+        own["summary"] = json!({
+            // uringlet's side.
+            "engine": self.subject(),
+            "rates": Count::of(found().map(|found| &found.rate)),
+            "cpu": Count::of(found().map(|found| &found.cpu)),
+            "outside": around.outside,
+            "sentences": sentences,
+        });
+        let not_measured = self.not_measured();
+        Results {
+            own,
+            settings: json!(self.settings),
+            cells: self.cells.iter().map(Cell::with_medians).collect(),
             lines,
-            summary,
-            cells: cells.collect(),
-            not_measured: not_measured(matrix),
-            matrix,
+            around,
+            sentences,
+            method,
+            sections: self.sections(&not_measured),
+            not_measured,
+            records: self.records(),
+            is_measured: self.cells.iter().any(|cell| cell.iops().is_some()),
+            is_refused: self.cells.iter().all(|cell| cell.not_measured.is_some()),
         }
     }
 
-    /// For people.
-    pub fn document(&self, header: Header, method: &str) -> Document {
+    fn sections(&self, not_measured: &[NotMeasured]) -> Vec<Section> {
         let all = &self.settings.engines[..];
         let mut sections =
             vec![
@@ -145,23 +91,14 @@ impl<'a> Report<'a> {
             let table = self.table(&submitting, |cell| submit_text(cell.latency?));
             sections.push(Section::new(heading).with_figures(plots).with_table(table));
         }
-        sections.push(Section::not_measured(&self.not_measured));
+        sections.push(Section::not_measured(not_measured));
         let choices = self.choices();
         let cells: usize = choices.iter().map(|(_, cells)| cells).sum();
         let choice =
             |(choice, count): &(&str, usize)| format!("in {count} of {cells} cells: {choice}");
         let heading = format!("{} has chosen", Engine::OursAuto.name());
         sections.push(Section::new(heading).with_notes(choices.iter().map(choice)));
-        Document {
-            header,
-            interrupted: self.interrupted,
-            method: method.into(),
-            sections,
-            conclusion: self.summary.sentences.clone(),
-            summary: conclusion::section(&self.lines, &around(self.matrix)),
-            parts: Vec::new(),
-            records: self.records(),
-        }
+        sections
     }
 
     /// A line for each cell and round, and one for the latencies of a cell.
@@ -178,12 +115,12 @@ impl<'a> Report<'a> {
             }
             records
         };
-        self.matrix.cells.iter().flat_map(of).collect()
+        self.cells.iter().flat_map(of).collect()
     }
 
     /// Cells of one workload.
     fn cells(&self, workload: Workload) -> impl Iterator<Item = &Cell> {
-        self.matrix.cells.iter().filter(move |cell| cell.workload == workload)
+        self.cells.iter().filter(move |cell| cell.workload == workload)
     }
 
     /// Workloads of which anything was measured.
@@ -239,7 +176,7 @@ impl<'a> Report<'a> {
         for workload in self.workloads() {
             for &depth in &self.settings.depths {
                 let found = self.settings.engines.iter().filter_map(|&engine| {
-                    let latency = self.matrix.cell(workload, depth, engine)?.latency?;
+                    let latency = self.cell(workload, depth, engine)?.latency?;
                     Some((engine, of(&latency)?))
                 });
                 let series: Vec<_> = found
@@ -257,7 +194,7 @@ impl<'a> Report<'a> {
     /// What `auto` has chosen, and in how many cells.
     fn choices(&self) -> Vec<(&str, usize)> {
         let mut list: Vec<(&str, usize)> = Vec::new();
-        for cell in self.matrix.cells.iter().filter(|cell| cell.engine == Engine::OursAuto) {
+        for cell in self.cells.iter().filter(|cell| cell.engine == Engine::OursAuto) {
             let Some(choice) = cell.executed_by() else { continue };
             match list.iter_mut().find(|(known, _)| *known == choice) {
                 Some((_, cells)) => *cells += 1,
@@ -269,7 +206,7 @@ impl<'a> Report<'a> {
 
     /// Says that native engines have left the rounds.
     fn beaten(&self) -> Option<String> {
-        let cells = self.matrix.cells.iter().filter(|cell| cell.beaten_by.is_some()).count();
+        let cells = self.cells.iter().filter(|cell| cell.beaten_by.is_some()).count();
         (cells > 0).then(|| {
             format!(
                 "{cells} figures of native engines are of fewer rounds: another native engine is \
@@ -283,9 +220,9 @@ impl<'a> Report<'a> {
         let heads = ["workload", "depth"].into_iter().chain(names);
         let mut table = Table::new("", heads, 1..2 + engines.len()).labelled(2);
         let mut previous = None;
-        for line in &self.matrix.lines {
+        for line in &self.lines {
             let (workload, depth) = (line.workload, line.depth);
-            let found = |engine| self.matrix.cell(workload, depth, engine).and_then(&value);
+            let found = |engine| self.cell(workload, depth, engine).and_then(&value);
             if engines.iter().all(|&engine| found(engine).is_none()) {
                 continue;
             }
@@ -299,42 +236,72 @@ impl<'a> Report<'a> {
         }
         table
     }
-}
 
-/// A line in words.
-fn one_line(matrix: &Matrix, line: &matrix::Line) -> Line {
-    let matrix::Line { workload, depth, disturbed, .. } = line;
-    let title = matrix.settings.title(*workload);
-    let found = matrix.comparison(line);
-    Line {
-        keys: json!({ "workload": workload, "depth": depth, "disturbed": disturbed }),
-        name: format!("{title}, depth {depth}"),
-        columns: [title, depth.to_string()],
-        bar: format!("{depth} in flight"),
-        comparison: found.map(|found| found.named(|engine| engine.name().to_owned())),
+    /// A line in words.
+    fn one_line(&self, line: &matrix::Line) -> Line {
+        let matrix::Line { workload, depth, disturbed, .. } = line;
+        let title = self.settings.title(*workload);
+        let found = self.comparison(line);
+        Line {
+            keys: json!({ "workload": workload, "depth": depth, "disturbed": disturbed }),
+            name: format!("{title}, depth {depth}"),
+            columns: [title, depth.to_string()],
+            bar: format!("{depth} in flight"),
+            comparison: found.map(|found| found.named(|engine| engine.name().to_owned())),
+        }
+    }
+
+    fn around(&self) -> Circumstances {
+        let natives = self.settings.engines.iter().filter(|engine| engine.is_native());
+        let refused = natives.filter(|engine| {
+            let mut mine = self.cells.iter().filter(|cell| cell.engine == **engine);
+            mine.all(|cell| cell.not_measured.is_some())
+        });
+        let subject = self.subject().map_or("uringlet", Engine::name);
+        Circumstances {
+            subject: subject.into(),
+            outside: self.usual_outside(),
+            refused: refused.map(|engine| engine.name().to_owned()).collect(),
+            disturbed: self.lines.iter().map(|line| line.disturbed).sum(),
+            more: if self.settings.rounds.is_some() { "--rounds 20" } else { "--budget 5m" },
+            words: Words {
+                heads: ["workload", "depth"],
+                title: format!("{subject} against the best native engine"),
+                key: subject.into(),
+                category: "workloads, by requests in flight",
+                each: "line",
+            },
+        }
+    }
+
+    /// Reasons in the order of the table, each with everything that it is the reason for.
+    fn not_measured(&self) -> Vec<NotMeasured> {
+        NotMeasured::by_reason(self.cells.iter().map(|cell| {
+            let same = |other: &Cell| other.not_measured == cell.not_measured;
+            let mut of_engine = self.cells.iter().filter(|other| other.engine == cell.engine);
+            let mut of_workload = self.cells.iter().filter(|other| other.workload == cell.workload);
+            let name = if of_engine.all(same) {
+                cell.engine.name().to_owned()
+            } else if of_workload.all(same) {
+                cell.workload.label().to_owned()
+            } else {
+                format!("{}, depth {}, {}", cell.workload.label(), cell.depth, cell.engine.name())
+            };
+            (name, cell.not_measured.as_ref())
+        }))
     }
 }
 
-fn around(matrix: &Matrix) -> Circumstances {
-    let natives = matrix.settings.engines.iter().filter(|engine| engine.is_native());
-    let refused = natives.filter(|engine| {
-        let mut mine = matrix.cells.iter().filter(|cell| cell.engine == **engine);
-        mine.all(|cell| cell.not_measured.is_some())
-    });
-    let subject = matrix.subject().map_or("uringlet", Engine::name);
-    Circumstances {
-        subject: subject.into(),
-        outside: matrix.usual_outside(),
-        refused: refused.map(|engine| engine.name().to_owned()).collect(),
-        disturbed: matrix.lines.iter().map(|line| line.disturbed).sum(),
-        more: if matrix.settings.rounds.is_some() { "--rounds 20" } else { "--budget 5m" },
-        words: Words {
-            heads: ["workload", "depth"],
-            title: format!("{subject} against the best native engine"),
-            key: subject.into(),
-            category: "workloads, by requests in flight",
-            each: "line",
-        },
+impl Cell {
+    /// For programs.
+    fn with_medians(&self) -> Value {
+        let iops = || self.figures.iter().map(|figure| figure.iops);
+        let mut value = json!(self);
+        value["iops_median"] = json!(self.iops());
+        value["iops_min"] = json!(iops().min_by(f64::total_cmp));
+        value["iops_max"] = json!(iops().max_by(f64::total_cmp));
+        value["cpu_us_per_request_median"] = json!(self.cpu_us());
+        value
     }
 }
 
@@ -354,21 +321,4 @@ fn submit_text(latency: LatencyFigure) -> Option<String> {
     let submit = latency.submit?;
     let (mean, p999) = (submit.us_per_request_mean, submit.calls.p999);
     Some(format!("{} / {}", size::digits(mean), size::digits(p999)))
-}
-
-/// Reasons in the order of the table, each with everything that it is the reason for.
-fn not_measured(matrix: &Matrix) -> Vec<NotMeasured> {
-    NotMeasured::by_reason(matrix.cells.iter().map(|cell| {
-        let same = |other: &Cell| other.not_measured == cell.not_measured;
-        let mut of_engine = matrix.cells.iter().filter(|other| other.engine == cell.engine);
-        let mut of_workload = matrix.cells.iter().filter(|other| other.workload == cell.workload);
-        let name = if of_engine.all(same) {
-            cell.engine.name().to_owned()
-        } else if of_workload.all(same) {
-            cell.workload.label().to_owned()
-        } else {
-            format!("{}, depth {}, {}", cell.workload.label(), cell.depth, cell.engine.name())
-        };
-        (name, cell.not_measured.as_ref())
-    }))
 }

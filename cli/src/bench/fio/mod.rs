@@ -333,7 +333,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         version,
         outside,
     };
-    let header = report::header(&machine, &storage, &runs, &folder, notices.clone());
+    let header = report::header(&machine, &storage, &runs, &folder, notices);
     session.begin(&header)?;
 
     let steps = runs.files.len() * runs.ways.len() * rounds as usize;
@@ -344,15 +344,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     });
     bar.finish_and_clear();
 
-    let interrupted = STOP.load(Ordering::Relaxed);
-    let report = report::Report::new(&machine, &storage, &runs, notices, interrupted);
-    let document = report.document(header, super::JOBS);
-    session::say(&document.text())?;
-    let status = session.end(&report, &document)?;
-    if interrupted || runs.cells.iter().any(|cell| cell.not_measured.is_none()) {
-        return Ok(status);
-    }
-    Ok(session::nothing_measured("bench", true))
+    runs.results(super::JOBS).end(session, header, &machine, &storage)
 }
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
 //! What the user gets of a run of job files: tables, what could not be measured, and JSON.
 
 use super::output::{Figure, Job};
-use super::{Cell, Row, Runs, Settings, Way};
+use super::{Cell, Row, Runs, Way};
 use crate::bench::conclusion::{self, Circumstances, Line, Words};
+use crate::bench::results::Results;
 use crate::machine::{Machine, Storage};
 use crate::report::{
-    Axis, Bar, Bars, Cell as TableCell, Document, Figure as Plot, Group, Header, Key, NotMeasured,
-    Record, Scale, Section, Table,
+    Axis, Bar, Bars, Cell as TableCell, Figure as Plot, Group, Header, Key, NotMeasured, Record,
+    Scale, Section, Table,
 };
 use crate::{session, size};
 use serde::Serialize;
@@ -31,26 +32,6 @@ pub fn header(
     session::header("bench", machine, storage, file, &more, notices)
 }
 
-/// Everything that came out.
-#[derive(Serialize)]
-pub struct Report<'a> {
-    #[serde(rename = "fio version")]
-    version: &'a str,
-    /// As fio has it: those of the median round.
-    jobs: Vec<Value>,
-    machine: &'a Machine,
-    storage: &'a Storage,
-    notices: Vec<String>,
-    settings: &'a Settings,
-    interrupted: bool,
-    lines: Vec<Line>,
-    sentences: Vec<String>,
-    cells: Vec<Measured<'a>>,
-    not_measured: Vec<NotMeasured>,
-    #[serde(skip)]
-    runs: &'a Runs,
-}
-
 /// A cell with its medians.
 #[derive(Serialize)]
 struct Measured<'a> {
@@ -65,6 +46,20 @@ struct Measured<'a> {
     not_measured: Option<&'a str>,
     iops_median: Option<f64>,
     cpu_us_per_request_median: Option<f64>,
+}
+
+impl Measured<'_> {
+    /// A line for each round.
+    fn records(&self) -> Vec<Record> {
+        let record = Record::default()
+            .with("job", self.job)
+            .with("rw", &self.rw)
+            .with("block", &self.block)
+            .with("depth", self.depth)
+            .with("threads", self.threads)
+            .with("engine", self.engine.name());
+        record.rounds(&self.figures, self.not_measured)
+    }
 }
 
 impl Cell {
@@ -152,62 +147,65 @@ impl Runs {
         });
         NotMeasured::by_reason(refused.chain(failed))
     }
-}
 
-impl<'a> Report<'a> {
-    /// Gathers it.
-    pub fn new(
-        machine: &'a Machine,
-        storage: &'a Storage,
-        runs: &'a Runs,
-        notices: Vec<String>,
-        interrupted: bool,
-    ) -> Self {
-        let way = |way: usize| &runs.ways[way];
-        let crossings = (0..runs.rows.len()).flat_map(|row| runs.ours().map(move |way| (row, way)));
-        let measured = |cell: &'a Cell| {
-            let load = runs.load(cell.row);
-            Measured {
-                job: &runs.rows[cell.row].name,
-                group: runs.rows[cell.row].group,
-                block: load.block(),
-                rw: load.rw,
-                depth: load.depth,
-                threads: load.threads,
-                engine: way(cell.way),
-                figures: cell.figures().collect(),
-                not_measured: cell.not_measured.as_deref(),
-                iops_median: cell.median(|figure| Some(figure.iops)),
-                cpu_us_per_request_median: cell.median(|figure| Some(figure.cpu_us_per_request)),
-            }
-        };
-        let entries = runs.cells.iter().flat_map(|cell| {
-            let entries = cell.middle().map(|job| job.entries.as_slice()).unwrap_or_default();
-            entries.iter().map(|entry| {
-                let mut entry = entry.clone();
-                entry["uringlet"] = json!({ "engine": way(cell.way) });
-                entry
-            })
-        });
-        let lines: Vec<Line> = crossings.map(|(row, way)| runs.line(row, way)).collect();
-        Self {
-            version: &runs.version,
-            sentences: conclusion::sentences(&lines, &around(runs)),
-            jobs: entries.collect(),
-            machine,
-            storage,
-            notices,
-            settings: &runs.settings,
-            interrupted,
+    /// Everything that came out.
+    pub fn results(&self, method: &'static str) -> Results {
+        let crossings = (0..self.rows.len()).flat_map(|row| self.ours().map(move |way| (row, way)));
+        let lines: Vec<Line> = crossings.map(|(row, way)| self.line(row, way)).collect();
+        let around = self.around();
+        let sentences = conclusion::sentences(&lines, &around);
+        let cells: Vec<Measured<'_>> = self.cells.iter().map(|cell| self.measured(cell)).collect();
+        let not_measured = self.not_measured();
+        Results {
+            own: json!({
+                "fio version": self.version,
+                "jobs": self.entries(),
+                "sentences": sentences,
+            }),
+            settings: json!(self.settings),
+            cells: json!(cells),
             lines,
-            cells: runs.cells.iter().map(measured).collect(),
-            not_measured: runs.not_measured(),
-            runs,
+            around,
+            sentences,
+            method,
+            sections: self.sections(&not_measured),
+            not_measured,
+            records: cells.iter().flat_map(Measured::records).collect(),
+            is_measured: self.cells.iter().any(|cell| cell.not_measured.is_none()),
+            is_refused: true,
         }
     }
 
-    /// For people.
-    pub fn document(&self, header: Header, method: &str) -> Document {
+    fn measured<'a>(&'a self, cell: &'a Cell) -> Measured<'a> {
+        let (load, row) = (self.load(cell.row), &self.rows[cell.row]);
+        Measured {
+            job: &row.name,
+            group: row.group,
+            block: load.block(),
+            rw: load.rw,
+            depth: load.depth,
+            threads: load.threads,
+            engine: &self.ways[cell.way],
+            figures: cell.figures().collect(),
+            not_measured: cell.not_measured.as_deref(),
+            iops_median: cell.median(|figure| Some(figure.iops)),
+            cpu_us_per_request_median: cell.median(|figure| Some(figure.cpu_us_per_request)),
+        }
+    }
+
+    /// As fio has them: those of the median round.
+    fn entries(&self) -> Vec<Value> {
+        let of = |cell: &Cell| {
+            let mut entries = cell.middle().map(|job| job.entries.clone()).unwrap_or_default();
+            for entry in &mut entries {
+                entry["uringlet"] = json!({ "engine": self.ways[cell.way] });
+            }
+            entries
+        };
+        self.cells.iter().flat_map(of).collect()
+    }
+
+    fn sections(&self, not_measured: &[NotMeasured]) -> Vec<Section> {
         let section = |heading: &str, value: &dyn Fn(&Cell) -> Option<String>| {
             Section::new(heading).with_table(self.table(value))
         };
@@ -232,32 +230,23 @@ impl<'a> Report<'a> {
             .with_figures(self.bars("CPU time per request", "µs", &cpu)),
             section("Latency from the submit on, µs: mean / 99th percentile", &latency),
         ];
-        if self.runs.cells.iter().flat_map(Cell::figures).any(|figure| figure.errors > 0) {
+        if self.cells.iter().flat_map(Cell::figures).any(|figure| figure.errors > 0) {
             sections.push(section("Failed requests, all rounds", &|cell| {
                 Some(cell.figures().map(|figure| figure.errors).sum::<u64>().to_string())
             }));
         }
-        sections.push(Section::not_measured(&self.not_measured));
-        Document {
-            header,
-            interrupted: self.interrupted,
-            method: method.into(),
-            sections,
-            conclusion: self.sentences.clone(),
-            summary: conclusion::section(&self.lines, &around(self.runs)),
-            records: self.records(),
-            ..Document::default()
-        }
+        sections.push(Section::not_measured(not_measured));
+        sections
     }
 
     /// A bar for each way in each job.
     fn bars(&self, name: &str, unit: &str, of: &dyn Fn(&Cell) -> Option<f64>) -> Option<Plot> {
         let bar = |at: usize, way: usize| {
-            Bar::one(self.runs.ways[way].name(), 0, self.runs.cell(at, way).and_then(of))
+            Bar::one(self.ways[way].name(), 0, self.cell(at, way).and_then(of))
         };
-        let groups = self.runs.rows.iter().enumerate().map(|(at, row)| Group {
-            label: format!("{}: {}", row.name, self.runs.load(at).text()),
-            bars: (0..self.runs.ways.len()).map(|way| bar(at, way)).collect(),
+        let groups = self.rows.iter().enumerate().map(|(at, row)| Group {
+            label: format!("{}: {}", row.name, self.load(at).text()),
+            bars: (0..self.ways.len()).map(|way| bar(at, way)).collect(),
         });
         let bars = Bars {
             value: Axis::new(name, unit, Scale::Linear),
@@ -270,55 +259,40 @@ impl<'a> Report<'a> {
         (!bars.groups.is_empty()).then(|| Plot::bars(name, about, bars))
     }
 
-    /// A line for each cell and round.
-    fn records(&self) -> Vec<Record> {
-        let of = |cell: &Measured<'_>| {
-            let record = Record::default()
-                .with("job", cell.job)
-                .with("rw", &cell.rw)
-                .with("block", &cell.block)
-                .with("depth", cell.depth)
-                .with("threads", cell.threads)
-                .with("engine", cell.engine.name());
-            record.rounds(&cell.figures, cell.not_measured)
-        };
-        self.cells.iter().flat_map(of).collect()
-    }
-
     fn table(&self, value: &dyn Fn(&Cell) -> Option<String>) -> Table {
-        let names = self.runs.ways.iter().map(Way::name);
+        let names = self.ways.iter().map(Way::name);
         let heads = ["job", "load"].map(str::to_owned).into_iter().chain(names);
-        let mut table = Table::new("", heads, 2..2 + self.runs.ways.len()).labelled(2);
-        for (at, row) in self.runs.rows.iter().enumerate() {
-            let cells = (0..self.runs.ways.len()).map(|way| {
-                let found = self.runs.cell(at, way).and_then(value);
+        let mut table = Table::new("", heads, 2..2 + self.ways.len()).labelled(2);
+        for (at, row) in self.rows.iter().enumerate() {
+            let cells = (0..self.ways.len()).map(|way| {
+                let found = self.cell(at, way).and_then(value);
                 TableCell::from(found.unwrap_or_else(|| "-".into()))
             });
-            let names = [TableCell::from(row.name.as_str()), self.runs.load(at).text().into()];
+            let names = [TableCell::from(row.name.as_str()), self.load(at).text().into()];
             table.row(names.into_iter().chain(cells));
         }
         table
     }
-}
 
-fn around(runs: &Runs) -> Circumstances {
-    let ours = runs.ours().next().map(|way| &runs.ways[way]);
-    let natives = runs.ways.iter().enumerate().filter(|(_, way)| way.ours.is_none());
-    let refused = natives.filter(|(at, _)| {
-        runs.cells.iter().filter(|cell| cell.way == *at).all(|cell| cell.not_measured.is_some())
-    });
-    Circumstances {
-        subject: ours.and_then(|way| Some(way.ours?.1.name())).unwrap_or("uringlet").into(),
-        outside: outside::usual(runs.outside.iter().flatten()),
-        refused: refused.map(|(_, way)| way.name()).collect(),
-        disturbed: 0,
-        more: "--rounds 20",
-        words: Words {
-            heads: ["job", "engine"],
-            title: "uringlet in each job".into(),
-            key: "uringlet".into(),
-            category: "jobs, by interface",
-            each: "job",
-        },
+    fn around(&self) -> Circumstances {
+        let ours = self.ours().next().map(|way| &self.ways[way]);
+        let natives = self.ways.iter().enumerate().filter(|(_, way)| way.ours.is_none());
+        let refused = natives.filter(|(at, _)| {
+            self.cells.iter().filter(|cell| cell.way == *at).all(|cell| cell.not_measured.is_some())
+        });
+        Circumstances {
+            subject: ours.and_then(|way| Some(way.ours?.1.name())).unwrap_or("uringlet").into(),
+            outside: outside::usual(self.outside.iter().flatten()),
+            refused: refused.map(|(_, way)| way.name()).collect(),
+            disturbed: 0,
+            more: "--rounds 20",
+            words: Words {
+                heads: ["job", "engine"],
+                title: "uringlet in each job".into(),
+                key: "uringlet".into(),
+                category: "jobs, by interface",
+                each: "job",
+            },
+        }
     }
 }
