@@ -105,7 +105,7 @@ impl Matrix {
     /// One for each cell that has figures.
     pub fn entries(&self) -> Vec<Value> {
         let measured = |cell: &&Cell| cell.not_measured.is_none() && !cell.figures.is_empty();
-        self.cells.iter().filter(measured).map(|cell| self.entry(cell)).collect()
+        self.cells().filter(measured).map(|cell| self.entry(cell)).collect()
     }
 
     fn entry(&self, cell: &Cell) -> Value {

@@ -6,7 +6,6 @@ use crate::scratch::Scratch;
 use crate::size;
 use fastrand::Rng;
 use serde::Serialize;
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use uringlet_lab::bench::outside::{self, Look, Outside};
@@ -123,17 +122,16 @@ impl Cell {
 pub struct Matrix {
     /// What the user chose.
     pub settings: Settings,
-    /// In the order of the table; those of a line follow each other.
-    pub cells: Vec<Cell>,
-    /// Workloads at a depth.
+    /// Workloads at a depth, in the order of the table.
     pub lines: Vec<Line>,
 }
 
-/// The cells of one workload at one depth: they are run in rounds, each of which has all of them.
+/// One workload at one depth: its cells are run in rounds, each of which has all of them.
 pub struct Line {
     pub workload: Workload,
     pub depth: usize,
-    pub cells: Range<usize>,
+    /// In the order of the engines.
+    pub cells: Vec<Cell>,
     /// What others did in each round.
     pub outside: Vec<Option<Outside>>,
     /// Rounds that were taken out, since others had more of the CPUs than usual.
@@ -146,12 +144,12 @@ impl Matrix {
         let deepest = settings.depths.iter().copied().max().unwrap_or(1);
         let refused: Vec<_> =
             settings.engines.iter().map(|&e| (e, e.probe(deepest, None).err())).collect();
-        let mut cells = Vec::new();
+        let mut lines = Vec::new();
         for &workload in &settings.workloads {
             let block = settings.block(workload);
             let excluded = exclusion(&settings.load(workload), scratch, storage);
             for &depth in &settings.depths {
-                for (engine, refusal) in &refused {
+                let cells = refused.iter().map(|(engine, refusal)| {
                     let in_flight = if engine.is_synchronous() { 1 } else { depth as u64 };
                     let too_much = (block * in_flight > MOST_BUFFERS).then(|| {
                         let most = size::short(MOST_BUFFERS);
@@ -160,48 +158,26 @@ impl Matrix {
                              --bs"
                         )
                     });
-                    let not_measured = refusal.clone().or_else(|| excluded.clone()).or(too_much);
-                    cells.push(Cell {
+                    Cell {
                         workload,
                         block,
                         depth,
                         engine: *engine,
                         figures: Vec::new(),
                         latency: None,
-                        not_measured,
+                        not_measured: refusal.clone().or_else(|| excluded.clone()).or(too_much),
                         beaten_by: None,
-                    });
-                }
+                    }
+                });
+                let cells = cells.collect();
+                lines.push(Line { workload, depth, cells, outside: Vec::new(), disturbed: 0 });
             }
         }
-        Self::of(settings, cells)
+        Self { settings, lines }
     }
 
-    fn of(settings: Settings, cells: Vec<Cell>) -> Self {
-        let mut lines: Vec<Line> = Vec::new();
-        for (at, cell) in cells.iter().enumerate() {
-            let Cell { workload, depth, .. } = *cell;
-            match lines.last_mut() {
-                Some(line) if (line.workload, line.depth) == (workload, depth) => {
-                    line.cells.end = at + 1;
-                }
-                _ => lines.push(Line {
-                    workload,
-                    depth,
-                    cells: at..at + 1,
-                    outside: Vec::new(),
-                    disturbed: 0,
-                }),
-            }
-        }
-        Self { settings, cells, lines }
-    }
-
-    /// The cell of one line.
-    pub fn cell(&self, workload: Workload, depth: usize, engine: Engine) -> Option<&Cell> {
-        self.cells
-            .iter()
-            .find(|cell| (cell.workload, cell.depth, cell.engine) == (workload, depth, engine))
+    pub fn cells(&self) -> impl Iterator<Item = &Cell> {
+        self.lines.iter().flat_map(|line| &line.cells)
     }
 
     /// uringlet's side of the comparison: `auto`, or else the first of its engines that was chosen.
@@ -214,9 +190,8 @@ impl Matrix {
     /// uringlet against the best native engine, if both sides have figures.
     pub fn comparison(&self, line: &Line) -> Option<Comparison<Engine>> {
         let subject = self.subject()?;
-        let cells = &self.cells[line.cells.clone()];
-        let ours = cells.iter().find(|cell| cell.engine == subject)?;
-        let natives = cells.iter().filter(|cell| cell.engine.is_native());
+        let ours = line.cell(subject)?;
+        let natives = line.cells.iter().filter(|cell| cell.engine.is_native());
         Comparison::of(ours.side()?, natives.filter_map(Cell::side))
     }
 
@@ -225,7 +200,7 @@ impl Matrix {
         match self.settings.rounds {
             None => Duration::from_secs_f64(self.settings.budget),
             Some(rounds) => {
-                let cells = self.cells.iter().filter(|cell| cell.not_measured.is_none()).count();
+                let cells = self.cells().filter(|cell| cell.not_measured.is_none()).count();
                 let runs = cells as f64 * (f64::from(rounds) + 1.0);
                 // Preparing and ending a run takes some time, too.
                 Duration::from_secs_f64(runs * (self.settings.seconds + 0.05))
@@ -235,10 +210,9 @@ impl Matrix {
 
     /// Enough rounds of a line are known, by a rule for those that nobody has counted beforehand.
     fn is_done(&self, line: &Line, enough: fn(&Comparison<Engine>) -> bool) -> bool {
-        let cells = &self.cells[line.cells.clone()];
         let rounds = line.outside.len();
         match self.settings.rounds {
-            _ if cells.iter().all(|cell| cell.not_measured.is_some()) => true,
+            _ if line.cells.iter().all(|cell| cell.not_measured.is_some()) => true,
             Some(wanted) => rounds >= wanted as usize,
             None => {
                 rounds >= LEAST_ROUNDS && self.comparison(line).is_none_or(|found| enough(&found))
@@ -280,42 +254,52 @@ impl Matrix {
                 }
                 // A slow disk gets fewer rounds, so that each line has some.
                 let share = deadline.saturating_duration_since(now) / (open.len() - turn) as u32;
-                if pass == 0 {
-                    self.round(at, &mut random, true, scratch, stop, &mut progress);
-                }
-                for round in 0..ROUNDS_PER_TURN {
+                let first = usize::from(pass == 0);
+                for round in 0..first + ROUNDS_PER_TURN {
                     let over = match goes_by_time {
-                        true => round > 0 && now.elapsed() >= share,
+                        true => round > first && now.elapsed() >= share,
                         false => self.is_done(&self.lines[at], Comparison::is_known),
                     };
                     if over || stop.load(Ordering::Relaxed) {
                         break;
                     }
-                    self.round(at, &mut random, false, scratch, stop, &mut progress);
+                    let (line, timed) = (&mut self.lines[at], round < first);
+                    line.round(&self.settings, &mut random, timed, scratch, stop, &mut progress);
                 }
                 if stop.load(Ordering::Relaxed) {
                     return;
                 }
-                self.take_out_disturbed(at);
+                self.lines[at].take_out_disturbed();
                 if goes_by_time {
-                    self.leave_out_beaten(at);
+                    self.lines[at].leave_out_beaten();
                 }
                 progress(Progress::Turn(self, &self.lines[at]));
             }
         }
     }
 
-    /// Each engine of a line once, in an order of chance; a timed round is for latencies.
+    /// What others had of the CPU time in the middle round, 0 to 1.
+    pub fn usual_outside(&self) -> f64 {
+        outside::usual(self.lines.iter().flat_map(|line| line.outside.iter().flatten()))
+    }
+}
+
+impl Line {
+    pub fn cell(&self, engine: Engine) -> Option<&Cell> {
+        self.cells.iter().find(|cell| cell.engine == engine)
+    }
+
+    /// Each engine once, in an order of chance; a timed round is for latencies.
     fn round(
         &mut self,
-        at: usize,
+        settings: &Settings,
         random: &mut Rng,
         timed: bool,
         scratch: &Scratch,
         stop: &AtomicBool,
         progress: &mut impl FnMut(Progress<'_>),
     ) {
-        let mut order: Vec<usize> = self.lines[at].cells.clone().collect();
+        let mut order: Vec<usize> = (0..self.cells.len()).collect();
         order.retain(|&index| self.cells[index].is_in_rounds());
         random.shuffle(&mut order);
         // The same offsets for all.
@@ -323,16 +307,16 @@ impl Matrix {
         let look = Look::now();
         let mut figures = Vec::new();
         for index in order {
-            let Cell { workload, engine, .. } = self.cells[index];
-            progress(Progress::Run(&self.cells[index]));
+            let cell = &self.cells[index];
+            progress(Progress::Run(cell));
             let trial = Trial {
-                engine,
+                engine: cell.engine,
                 pool: None,
-                load: self.settings.load(workload),
-                depth: self.cells[index].in_flight(),
+                load: settings.load(cell.workload),
+                depth: cell.in_flight(),
                 seed,
                 pattern: seed.wrapping_add(index as u64),
-                duration: Duration::from_secs_f64(self.settings.seconds),
+                duration: Duration::from_secs_f64(settings.seconds),
                 timed,
             };
             let result = trial.run(scratch, stop);
@@ -346,7 +330,7 @@ impl Matrix {
             }
         }
         if !timed {
-            self.lines[at].outside.push(look.elapsed());
+            self.outside.push(look.elapsed());
         }
         for (index, figure) in figures {
             match timed {
@@ -356,43 +340,37 @@ impl Matrix {
         }
     }
 
-    /// Of a line; not if most would go.
-    fn take_out_disturbed(&mut self, at: usize) {
-        let line = &mut self.lines[at];
-        let disturbed = outside::disturbed(&line.outside);
+    /// Not if most would go.
+    fn take_out_disturbed(&mut self) {
+        let disturbed = outside::disturbed(&self.outside);
         let count = disturbed.iter().filter(|disturbed| **disturbed).count();
-        if line.disturbed + count > line.outside.len() - count {
+        if self.disturbed + count > self.outside.len() - count {
             return;
         }
-        line.disturbed += count;
+        self.disturbed += count;
         let keep = || disturbed.iter().map(|disturbed| !disturbed);
         let mut kept = keep();
-        line.outside.retain(|_| kept.next() == Some(true));
-        for cell in &mut self.cells[line.cells.clone()] {
+        self.outside.retain(|_| kept.next() == Some(true));
+        for cell in &mut self.cells {
             let mut kept = keep();
             // A cell that failed or is beaten has fewer rounds, and is not compared.
             cell.figures.retain(|_| kept.next() != Some(false));
         }
     }
 
-    /// Natives of a line that another one beats beyond the margin have no more rounds: they would
-    /// take the time from those that uringlet may have to be compared with.
-    fn leave_out_beaten(&mut self, at: usize) {
-        let cells = &mut self.cells[self.lines[at].cells.clone()];
-        let natives = cells.iter().filter(|cell| cell.engine.is_native() && cell.is_in_rounds());
+    /// Natives that another one beats beyond the margin have no more rounds: they would take the
+    /// time from those that uringlet may have to be compared with.
+    fn leave_out_beaten(&mut self) {
+        let natives =
+            self.cells.iter().filter(|cell| cell.engine.is_native() && cell.is_in_rounds());
         let sides: Vec<_> = natives.filter_map(Cell::side).collect();
         let rates: Vec<&[f64]> = sides.iter().map(|side| &*side.iops).collect();
         let Some((best, beaten)) = verdict::beaten(&rates) else { return };
-        for cell in cells {
+        for cell in &mut self.cells {
             if beaten.iter().any(|&at| sides[at].engine == cell.engine) {
                 cell.beaten_by = Some(sides[best].engine);
             }
         }
-    }
-
-    /// What others had of the CPU time in the middle round, 0 to 1.
-    pub fn usual_outside(&self) -> f64 {
-        outside::usual(self.lines.iter().flat_map(|line| line.outside.iter().flatten()))
     }
 }
 
@@ -442,7 +420,15 @@ mod tests {
             engines: vec![Engine::Psync, Engine::Libaio, Engine::OursAuto],
             workloads: vec![Workload::DirectRead],
         };
-        Matrix::of(settings, cells)
+        let lines = cells.chunk_by(|left, right| left.depth == right.depth).map(|cells| Line {
+            workload: cells[0].workload,
+            depth: cells[0].depth,
+            cells: cells.to_vec(),
+            outside: Vec::new(),
+            disturbed: 0,
+        });
+        let lines = lines.collect();
+        Matrix { settings, lines }
     }
 
     #[test]
@@ -452,15 +438,15 @@ mod tests {
             cell(Engine::Libaio, 32, &[99.0; 10]),
             cell(Engine::OursAuto, 32, &[20.0; 10]),
         ]);
-        matrix.cells[1].not_measured = Some("short".into());
+        matrix.lines[0].cells[1].not_measured = Some("short".into());
         let found = matrix.comparison(&matrix.lines[0]).unwrap();
         assert_eq!((found.best_native, found.rate.word()), (Engine::Psync, "slower"));
-        matrix.cells[2].not_measured = Some("refused".into());
+        matrix.lines[0].cells[2].not_measured = Some("refused".into());
         assert_eq!(matrix.comparison(&matrix.lines[0]), None);
     }
 
     #[test]
-    fn lines_have_their_cells_and_are_done_when_their_ratio_is_known() {
+    fn lines_are_done_when_their_ratio_is_known() {
         let steady = |engine, depth, iops| cell(engine, depth, &[iops; 10]);
         let mut matrix = matrix(vec![
             steady(Engine::Psync, 1, 10.0),
@@ -471,8 +457,6 @@ mod tests {
         for line in &mut matrix.lines {
             line.outside = vec![None; 10];
         }
-        let ranges: Vec<_> = matrix.lines.iter().map(|line| line.cells.clone()).collect();
-        assert_eq!(ranges, [0..2, 2..4]);
         let done = |matrix: &Matrix| {
             [0, 1].map(|at| matrix.is_done(&matrix.lines[at], Comparison::is_known))
         };
@@ -491,14 +475,14 @@ mod tests {
             cell(Engine::OursAuto, 1, &[1.0, 2.0, 3.0, 4.0]),
         ]);
         matrix.lines[0].outside = [0.0, 0.9, 0.0, 0.0].map(round).to_vec();
-        matrix.take_out_disturbed(0);
-        for cell in &matrix.cells {
+        matrix.lines[0].take_out_disturbed();
+        for cell in matrix.cells() {
             assert_eq!(cell.figures.iter().map(|f| f.iops).collect::<Vec<_>>(), [1.0, 3.0, 4.0]);
         }
         assert_eq!((matrix.lines[0].disturbed, matrix.lines[0].outside.len()), (1, 3));
         matrix.lines[0].disturbed = 2;
         matrix.lines[0].outside[0] = round(0.9);
-        matrix.take_out_disturbed(0);
+        matrix.lines[0].take_out_disturbed();
         assert_eq!(matrix.lines[0].outside.len(), 3, "then that is how the machine is");
     }
 
@@ -517,9 +501,9 @@ mod tests {
             line.outside = vec![None; 12];
         }
         assert_eq!(matrix.open(), [1]);
-        matrix.cells[3] = cell(Engine::OursAuto, 32, &[9.5; 12]);
+        matrix.lines[1].cells[1] = cell(Engine::OursAuto, 32, &[9.5; 12]);
         assert_eq!(matrix.open(), [0], "three times, but not yet known to 3 %");
-        matrix.cells[1] = cell(Engine::OursAuto, 1, &[30.0; 12]);
+        matrix.lines[0].cells[1] = cell(Engine::OursAuto, 1, &[30.0; 12]);
         assert!(matrix.open().is_empty());
     }
 
@@ -531,8 +515,8 @@ mod tests {
             cell(Engine::IoUring, 32, &[9.4; 6]),
             cell(Engine::OursAuto, 32, &[1.0; 6]),
         ]);
-        matrix.leave_out_beaten(0);
-        let beaten: Vec<_> = matrix.cells.iter().map(|cell| cell.beaten_by).collect();
+        matrix.lines[0].leave_out_beaten();
+        let beaten: Vec<_> = matrix.cells().map(|cell| cell.beaten_by).collect();
         assert_eq!(beaten, [Some(Engine::IoUring), None, None, None]);
     }
 

@@ -50,7 +50,7 @@ impl Matrix {
         Results {
             own,
             settings: json!(self.settings),
-            cells: self.cells.iter().map(Cell::with_medians).collect(),
+            cells: self.cells().map(Cell::with_medians).collect(),
             lines,
             around,
             sentences,
@@ -58,8 +58,8 @@ impl Matrix {
             sections: self.sections(&not_measured),
             not_measured,
             records: self.records(),
-            is_measured: self.cells.iter().any(|cell| cell.iops().is_some()),
-            is_refused: self.cells.iter().all(|cell| cell.not_measured.is_some()),
+            is_measured: self.cells().any(|cell| cell.iops().is_some()),
+            is_refused: self.cells().all(|cell| cell.not_measured.is_some()),
         }
     }
 
@@ -115,26 +115,27 @@ impl Matrix {
             }
             records
         };
-        self.cells.iter().flat_map(of).collect()
+        self.cells().flat_map(of).collect()
     }
 
-    /// Cells of one workload.
-    fn cells(&self, workload: Workload) -> impl Iterator<Item = &Cell> {
-        self.cells.iter().filter(move |cell| cell.workload == workload)
+    /// Lines of one workload.
+    fn depths(&self, workload: Workload) -> impl Iterator<Item = &matrix::Line> {
+        self.lines.iter().filter(move |line| line.workload == workload)
     }
 
     /// Workloads of which anything was measured.
     fn workloads(&self) -> impl Iterator<Item = Workload> {
         let measured =
-            |workload: &Workload| self.cells(*workload).any(|cell| !cell.figures.is_empty());
-        self.settings.workloads.iter().copied().filter(measured)
+            |line: &&matrix::Line| line.cells.iter().any(|cell| !cell.figures.is_empty());
+        let has = move |workload: &Workload| self.depths(*workload).any(|line| measured(&line));
+        self.settings.workloads.iter().copied().filter(has)
     }
 
     /// Bars of two depths, lines of more.
     fn rate_plots(&self) -> Vec<Figure> {
         let lines = |workload| {
             let series = self.settings.engines.iter().map(|&engine| {
-                let mine = self.cells(workload).filter(|cell| cell.engine == engine);
+                let mine = self.depths(workload).filter_map(|line| line.cell(engine));
                 let measured = mine.filter(|cell| cell.iops().is_some());
                 plots::rates(engine, measured.map(|cell| (cell.depth, &*cell.figures)))
             });
@@ -152,11 +153,11 @@ impl Matrix {
 
     /// A group of bars for each depth.
     fn groups(&self, workload: Workload, bar: impl Fn(&Cell) -> Bar) -> Vec<Group> {
-        let group = |&depth: &usize| {
-            let mine = self.cells(workload).filter(|cell| cell.depth == depth);
-            Group { label: format!("{depth} in flight"), bars: mine.map(&bar).collect() }
+        let group = |line: &matrix::Line| Group {
+            label: format!("{} in flight", line.depth),
+            bars: line.cells.iter().map(&bar).collect(),
         };
-        self.settings.depths.iter().map(group).collect()
+        self.depths(workload).map(group).collect()
     }
 
     fn cpu_plots(&self) -> Vec<Figure> {
@@ -174,16 +175,15 @@ impl Matrix {
     ) -> Vec<Figure> {
         let mut figures = Vec::new();
         for workload in self.workloads() {
-            for &depth in &self.settings.depths {
-                let found = self.settings.engines.iter().filter_map(|&engine| {
-                    let latency = self.cell(workload, depth, engine)?.latency?;
-                    Some((engine, of(&latency)?))
-                });
+            for line in self.depths(workload) {
+                let found =
+                    line.cells.iter().filter_map(|cell| Some((cell.engine, of(&cell.latency?)?)));
                 let series: Vec<_> = found
                     .map(|(engine, curve)| plots::percentiles(engine, std::iter::once(&curve)))
                     .collect();
                 if !series.is_empty() {
-                    let title = format!("{}, {depth} in flight", self.settings.title(workload));
+                    let title =
+                        format!("{}, {} in flight", self.settings.title(workload), line.depth);
                     figures.push(plots::percentile_plot(title, name, series));
                 }
             }
@@ -194,7 +194,7 @@ impl Matrix {
     /// What `auto` has chosen, and in how many cells.
     fn choices(&self) -> Vec<(&str, usize)> {
         let mut list: Vec<(&str, usize)> = Vec::new();
-        for cell in self.cells.iter().filter(|cell| cell.engine == Engine::OursAuto) {
+        for cell in self.cells().filter(|cell| cell.engine == Engine::OursAuto) {
             let Some(choice) = cell.executed_by() else { continue };
             match list.iter_mut().find(|(known, _)| *known == choice) {
                 Some((_, cells)) => *cells += 1,
@@ -206,7 +206,7 @@ impl Matrix {
 
     /// Says that native engines have left the rounds.
     fn beaten(&self) -> Option<String> {
-        let cells = self.cells.iter().filter(|cell| cell.beaten_by.is_some()).count();
+        let cells = self.cells().filter(|cell| cell.beaten_by.is_some()).count();
         (cells > 0).then(|| {
             format!(
                 "{cells} figures of native engines are of fewer rounds: another native engine is \
@@ -222,7 +222,7 @@ impl Matrix {
         let mut previous = None;
         for line in &self.lines {
             let (workload, depth) = (line.workload, line.depth);
-            let found = |engine| self.cell(workload, depth, engine).and_then(&value);
+            let found = |engine| line.cell(engine).and_then(&value);
             if engines.iter().all(|&engine| found(engine).is_none()) {
                 continue;
             }
@@ -254,7 +254,7 @@ impl Matrix {
     fn around(&self) -> Circumstances {
         let natives = self.settings.engines.iter().filter(|engine| engine.is_native());
         let refused = natives.filter(|engine| {
-            let mut mine = self.cells.iter().filter(|cell| cell.engine == **engine);
+            let mut mine = self.cells().filter(|cell| cell.engine == **engine);
             mine.all(|cell| cell.not_measured.is_some())
         });
         let subject = self.subject().map_or("uringlet", Engine::name);
@@ -276,10 +276,10 @@ impl Matrix {
 
     /// Reasons in the order of the table, each with everything that it is the reason for.
     fn not_measured(&self) -> Vec<NotMeasured> {
-        NotMeasured::by_reason(self.cells.iter().map(|cell| {
+        NotMeasured::by_reason(self.cells().map(|cell| {
             let same = |other: &Cell| other.not_measured == cell.not_measured;
-            let mut of_engine = self.cells.iter().filter(|other| other.engine == cell.engine);
-            let mut of_workload = self.cells.iter().filter(|other| other.workload == cell.workload);
+            let mut of_engine = self.cells().filter(|other| other.engine == cell.engine);
+            let mut of_workload = self.cells().filter(|other| other.workload == cell.workload);
             let name = if of_engine.all(same) {
                 cell.engine.name().to_owned()
             } else if of_workload.all(same) {

@@ -19,6 +19,7 @@ use anyhow::{Context as _, Result};
 use fastrand::Rng;
 use rustix::process::{Signal, kill_process};
 use serde::{Serialize, Serializer};
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Write as _};
@@ -99,18 +100,18 @@ impl Serialize for Way {
     }
 }
 
-/// A line of the tables.
-#[derive(Debug, PartialEq)]
+/// A job: a line of the tables.
 struct Row {
     file: usize,
     name: String,
     group: u64,
+    /// By the number of the way.
+    cells: BTreeMap<usize, Cell>,
 }
 
 /// One job with one engine.
+#[derive(Default)]
 struct Cell {
-    row: usize,
-    way: usize,
     /// In the order of the rounds.
     jobs: Vec<Job>,
     not_measured: Option<String>,
@@ -121,10 +122,10 @@ impl Cell {
         self.jobs.iter().map(|job| &job.figure)
     }
 
-    fn side(&self) -> Option<Side<usize>> {
+    fn side(&self, way: usize) -> Option<Side<usize>> {
         let of = |value: fn(&Figure) -> f64| self.figures().map(value).collect();
         let (iops, cpu_us) = (of(|figure| figure.iops), of(|figure| figure.cpu_us_per_request));
-        self.not_measured.is_none().then_some(Side { engine: self.way, iops, cpu_us })
+        self.not_measured.is_none().then_some(Side { engine: way, iops, cpu_us })
     }
 }
 
@@ -137,7 +138,6 @@ struct Runs {
     files: Vec<JobFile>,
     ways: Vec<Way>,
     rows: Vec<Row>,
-    cells: Vec<Cell>,
     /// File, way and reason.
     refused: Vec<(usize, usize, String)>,
     /// What fio calls itself.
@@ -147,15 +147,18 @@ struct Runs {
 }
 
 impl Runs {
-    fn cell(&self, row: usize, way: usize) -> Option<&Cell> {
-        self.cells.iter().find(|cell| cell.row == row && cell.way == way)
+    /// Every cell, with its job and way.
+    fn cells(&self) -> impl Iterator<Item = (&Row, &Way, &Cell)> {
+        self.rows.iter().flat_map(move |row| {
+            row.cells.iter().map(move |(way, cell)| (row, &self.ways[*way], cell))
+        })
     }
 
     /// One of uringlet's ways against the best native one.
-    fn comparison(&self, row: usize, way: usize) -> Option<Comparison<usize>> {
-        let natives = (0..self.ways.len()).filter(|&way| self.ways[way].ours.is_none());
-        let natives = natives.filter_map(|way| self.cell(row, way)?.side());
-        Comparison::of(self.cell(row, way)?.side()?, natives)
+    fn comparison(&self, row: &Row, way: usize) -> Option<Comparison<usize>> {
+        let natives = row.cells.iter().filter(|(way, _)| self.ways[**way].ours.is_none());
+        let natives = natives.filter_map(|(way, cell)| cell.side(*way));
+        Comparison::of(row.cells.get(&way)?.side(way)?, natives)
     }
 
     /// Runs all rounds. `progress` hears of every run before it is begun.
@@ -224,17 +227,16 @@ impl Runs {
     }
 
     fn take(&mut self, file: usize, way: usize, job: Job) {
-        let row = Row { file, name: job.name.clone(), group: job.group };
-        let at = self.rows.iter().position(|known| *known == row).unwrap_or_else(|| {
-            self.rows.push(row);
+        let known = self
+            .rows
+            .iter()
+            .position(|row| (row.file, &row.name, row.group) == (file, &job.name, job.group));
+        let at = known.unwrap_or_else(|| {
+            let (name, group, cells) = (job.name.clone(), job.group, BTreeMap::new());
+            self.rows.push(Row { file, name, group, cells });
             self.rows.len() - 1
         });
-        let known = self.cells.iter().position(|cell| cell.row == at && cell.way == way);
-        let known = known.unwrap_or_else(|| {
-            self.cells.push(Cell { row: at, way, jobs: Vec::new(), not_measured: None });
-            self.cells.len() - 1
-        });
-        let cell = &mut self.cells[known];
+        let cell = self.rows[at].cells.entry(way).or_default();
         match &job.failure {
             Some(failure) => cell.not_measured = Some(failure.clone()),
             None => cell.jobs.push(job),
@@ -320,19 +322,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         notices.push(format!("the jobs' files stay in {}", folder.display()));
     }
     let notices = session::notices(&machine, &storage, &notices);
-    let (rows, cells, refused, version, outside) = Default::default();
-    let mut runs = Runs {
-        fio,
-        folder: runs_in,
-        settings,
-        files,
-        ways,
-        rows,
-        cells,
-        refused,
-        version,
-        outside,
-    };
+    let (rows, refused, version, outside) = Default::default();
+    let mut runs =
+        Runs { fio, folder: runs_in, settings, files, ways, rows, refused, version, outside };
     let header = report::header(&machine, &storage, &runs, &folder, notices);
     session.begin(&header)?;
 

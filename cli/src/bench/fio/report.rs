@@ -48,7 +48,24 @@ struct Measured<'a> {
     cpu_us_per_request_median: Option<f64>,
 }
 
-impl Measured<'_> {
+impl<'a> Measured<'a> {
+    fn of((row, engine, cell): (&'a Row, &'a Way, &'a Cell)) -> Self {
+        let load = row.load();
+        Self {
+            job: &row.name,
+            group: row.group,
+            block: load.block(),
+            rw: load.rw,
+            depth: load.depth,
+            threads: load.threads,
+            engine,
+            figures: cell.figures().collect(),
+            not_measured: cell.not_measured.as_deref(),
+            iops_median: cell.median(|figure| Some(figure.iops)),
+            cpu_us_per_request_median: cell.median(|figure| Some(figure.cpu_us_per_request)),
+        }
+    }
+
     /// A line for each round.
     fn records(&self) -> Vec<Record> {
         let record = Record::default()
@@ -109,21 +126,21 @@ impl Load {
     }
 }
 
-impl Runs {
-    fn load(&self, row: usize) -> Load {
-        Load::of(
-            self.cells.iter().filter(|cell| cell.row == row).find_map(|cell| cell.jobs.first()),
-        )
+impl Row {
+    fn load(&self) -> Load {
+        Load::of(self.cells.values().find_map(|cell| cell.jobs.first()))
     }
+}
 
+impl Runs {
     /// Numbers of uringlet's ways.
     fn ours(&self) -> impl Iterator<Item = usize> {
         (0..self.ways.len()).filter(|&way| self.ways[way].ours.is_some())
     }
 
     /// One of uringlet's ways in one job.
-    fn line(&self, row: usize, way: usize) -> Line {
-        let (Row { name, group, .. }, ours) = (&self.rows[row], &self.ways[way]);
+    fn line(&self, row: &Row, way: usize) -> Line {
+        let (Row { name, group, .. }, ours) = (row, &self.ways[way]);
         let found = self.comparison(row, way);
         Line {
             keys: json!({ "job": name, "group": group, "engine": ours }),
@@ -141,20 +158,19 @@ impl Runs {
             let name = if self.files.len() == 1 { name } else { format!("{path}, {name}") };
             (name, Some(reason))
         });
-        let failed = self.cells.iter().map(|cell| {
-            let (job, way) = (&self.rows[cell.row].name, self.ways[cell.way].name());
-            (format!("{job}, {way}"), cell.not_measured.as_ref())
+        let failed = self.cells().map(|(row, way, cell)| {
+            (format!("{}, {}", row.name, way.name()), cell.not_measured.as_ref())
         });
         NotMeasured::by_reason(refused.chain(failed))
     }
 
     /// Everything that came out.
     pub fn results(&self, method: &'static str) -> Results {
-        let crossings = (0..self.rows.len()).flat_map(|row| self.ours().map(move |way| (row, way)));
-        let lines: Vec<Line> = crossings.map(|(row, way)| self.line(row, way)).collect();
+        let lines = self.rows.iter().flat_map(|row| self.ours().map(|way| self.line(row, way)));
+        let lines: Vec<Line> = lines.collect();
         let around = self.around();
         let sentences = conclusion::sentences(&lines, &around);
-        let cells: Vec<Measured<'_>> = self.cells.iter().map(|cell| self.measured(cell)).collect();
+        let cells: Vec<Measured<'_>> = self.cells().map(Measured::of).collect();
         let not_measured = self.not_measured();
         Results {
             own: json!({
@@ -171,38 +187,21 @@ impl Runs {
             sections: self.sections(&not_measured),
             not_measured,
             records: cells.iter().flat_map(Measured::records).collect(),
-            is_measured: self.cells.iter().any(|cell| cell.not_measured.is_none()),
+            is_measured: self.cells().any(|(_, _, cell)| cell.not_measured.is_none()),
             is_refused: true,
-        }
-    }
-
-    fn measured<'a>(&'a self, cell: &'a Cell) -> Measured<'a> {
-        let (load, row) = (self.load(cell.row), &self.rows[cell.row]);
-        Measured {
-            job: &row.name,
-            group: row.group,
-            block: load.block(),
-            rw: load.rw,
-            depth: load.depth,
-            threads: load.threads,
-            engine: &self.ways[cell.way],
-            figures: cell.figures().collect(),
-            not_measured: cell.not_measured.as_deref(),
-            iops_median: cell.median(|figure| Some(figure.iops)),
-            cpu_us_per_request_median: cell.median(|figure| Some(figure.cpu_us_per_request)),
         }
     }
 
     /// As fio has them: those of the median round.
     fn entries(&self) -> Vec<Value> {
-        let of = |cell: &Cell| {
+        let of = |(_, way, cell): (&Row, &Way, &Cell)| {
             let mut entries = cell.middle().map(|job| job.entries.clone()).unwrap_or_default();
             for entry in &mut entries {
-                entry["uringlet"] = json!({ "engine": self.ways[cell.way] });
+                entry["uringlet"] = json!({ "engine": way });
             }
             entries
         };
-        self.cells.iter().flat_map(of).collect()
+        self.cells().flat_map(of).collect()
     }
 
     fn sections(&self, not_measured: &[NotMeasured]) -> Vec<Section> {
@@ -230,7 +229,7 @@ impl Runs {
             .with_figures(self.bars("CPU time per request", "µs", &cpu)),
             section("Latency from the submit on, µs: mean / 99th percentile", &latency),
         ];
-        if self.cells.iter().flat_map(Cell::figures).any(|figure| figure.errors > 0) {
+        if self.cells().flat_map(|(_, _, cell)| cell.figures()).any(|figure| figure.errors > 0) {
             sections.push(section("Failed requests, all rounds", &|cell| {
                 Some(cell.figures().map(|figure| figure.errors).sum::<u64>().to_string())
             }));
@@ -241,12 +240,14 @@ impl Runs {
 
     /// A bar for each way in each job.
     fn bars(&self, name: &str, unit: &str, of: &dyn Fn(&Cell) -> Option<f64>) -> Option<Plot> {
-        let bar = |at: usize, way: usize| {
-            Bar::one(self.ways[way].name(), 0, self.cell(at, way).and_then(of))
-        };
-        let groups = self.rows.iter().enumerate().map(|(at, row)| Group {
-            label: format!("{}: {}", row.name, self.load(at).text()),
-            bars: (0..self.ways.len()).map(|way| bar(at, way)).collect(),
+        let groups = self.rows.iter().map(|row| Group {
+            label: format!("{}: {}", row.name, row.load().text()),
+            bars: self
+                .ways
+                .iter()
+                .enumerate()
+                .map(|(at, way)| Bar::one(way.name(), 0, row.cells.get(&at).and_then(of)))
+                .collect(),
         });
         let bars = Bars {
             value: Axis::new(name, unit, Scale::Linear),
@@ -263,12 +264,12 @@ impl Runs {
         let names = self.ways.iter().map(Way::name);
         let heads = ["job", "load"].map(str::to_owned).into_iter().chain(names);
         let mut table = Table::new("", heads, 2..2 + self.ways.len()).labelled(2);
-        for (at, row) in self.rows.iter().enumerate() {
+        for row in &self.rows {
             let cells = (0..self.ways.len()).map(|way| {
-                let found = self.cell(at, way).and_then(value);
+                let found = row.cells.get(&way).and_then(value);
                 TableCell::from(found.unwrap_or_else(|| "-".into()))
             });
-            let names = [TableCell::from(row.name.as_str()), self.load(at).text().into()];
+            let names = [TableCell::from(row.name.as_str()), row.load().text().into()];
             table.row(names.into_iter().chain(cells));
         }
         table
@@ -278,7 +279,8 @@ impl Runs {
         let ours = self.ours().next().map(|way| &self.ways[way]);
         let natives = self.ways.iter().enumerate().filter(|(_, way)| way.ours.is_none());
         let refused = natives.filter(|(at, _)| {
-            self.cells.iter().filter(|cell| cell.way == *at).all(|cell| cell.not_measured.is_some())
+            let mut mine = self.rows.iter().filter_map(|row| row.cells.get(at));
+            mine.all(|cell| cell.not_measured.is_some())
         });
         Circumstances {
             subject: ours.and_then(|way| Some(way.ours?.1.name())).unwrap_or("uringlet").into(),
