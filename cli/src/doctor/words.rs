@@ -21,10 +21,6 @@ pub struct Served {
 }
 
 impl Served {
-    fn new(what: &'static str, by: impl Into<String>, costs: &'static str, is_best: bool) -> Self {
-        Self { what, by: by.into(), costs, is_best }
-    }
-
     pub fn text(&self) -> String {
         format!("{}: {}; {}", self.what, self.by, self.costs)
     }
@@ -34,67 +30,55 @@ impl FileSystem {
     /// What serves what.
     pub fn served(&self) -> Vec<Served> {
         let lanes = &self.folder.lanes;
+        let one_by_one = (
+            "the thread that waits, one after the other",
+            "only one is at the device at a time",
+            false,
+        );
         let cached = match lanes.cached {
-            Lane::Inline => Served::new(
-                "cached reads and writes",
-                "the thread that waits, with one system call each",
-                "as on the best machine",
-                true,
-            ),
-            _ => Served::new(
-                "cached reads and writes",
-                "a worker each",
-                "a wake-up more for each than on the best machine",
-                false,
-            ),
+            Lane::Inline => {
+                ("the thread that waits, with one system call each", "as on the best machine", true)
+            }
+            _ => ("a worker each", "a wake-up more for each than on the best machine", false),
         };
         let cold = match lanes.cold {
-            Lane::Cold => Served::new(
-                "cold reads",
+            Lane::Cold => (
                 "a worker that starts many at a time without waiting",
                 "a system call more for each than on the best machine",
                 true,
             ),
-            Lane::Inline => Served::new(
-                "cold reads",
-                "the thread that waits, one after the other",
-                "only one is at the device at a time",
-                false,
-            ),
-            _ => Served::new(
-                "cold reads",
+            Lane::Inline => one_by_one,
+            _ => (
                 "a worker each, at most 64",
                 "a wake-up more for each, and about twice the CPU time of the best machine",
                 false,
             ),
         };
+        let by_kernel;
         let direct = match lanes.direct {
-            None => Served::new(
-                "direct reads and writes",
+            None => (
                 "nothing: this file system or sandbox refuses them",
                 "programs that insist on O_DIRECT fail here with or without uringlet",
                 true,
             ),
-            Some(Lane::Kernel(kind)) => Served::new(
-                "direct reads and writes",
-                format!("the kernel ({}), many with one call", kind.name()),
-                "as on the best machine",
-                true,
-            ),
-            Some(Lane::Inline) => Served::new(
-                "direct reads and writes",
-                "the thread that waits, one after the other",
-                "only one is at the device at a time",
-                false,
-            ),
-            Some(_) => Served::new(
-                "direct reads and writes",
+            Some(Lane::Kernel(kind)) => {
+                by_kernel = format!("the kernel ({}), many with one call", kind.name());
+                (&*by_kernel, "as on the best machine", true)
+            }
+            Some(Lane::Inline) => one_by_one,
+            Some(_) => (
                 "a worker each, at most 64",
                 "two context switches more for each than on the best machine",
                 false,
             ),
         };
-        vec![cached, cold, direct]
+        let all = [
+            ("cached reads and writes", cached),
+            ("cold reads", cold),
+            ("direct reads and writes", direct),
+        ];
+        all.map(|(what, (by, costs, is_best))| Served { what, by: by.into(), costs, is_best })
+            .into()
     }
 }
 
@@ -110,38 +94,32 @@ pub fn remedies(probe: &Probe) -> Vec<String> {
             _ => "clone3 and clone",
         };
         let name = engine.kind.name();
-        match refusal.cause {
-            Cause::Seccomp => lines.extend([
-                format!(
-                    "Docker, {name}: --security-opt seccomp=FILE, a copy of its default profile \
-                     that allows {calls}"
-                ),
-                format!(
-                    "Kubernetes, {name}: seccompProfile: {{ type: Localhost, localhostProfile: \
-                     FILE }}, the same file on the node"
-                ),
-                format!("systemd, {name}: SystemCallFilter=@aio in the unit"),
-            ]),
+        let words: &[&str] = match refusal.cause {
+            Cause::Seccomp => &[
+                "Docker, NAME: --security-opt seccomp=FILE, a copy of its default profile that \
+                 allows CALLS",
+                "Kubernetes, NAME: seccompProfile: { type: Localhost, localhostProfile: FILE }, \
+                 the same file on the node",
+                "systemd, NAME: SystemCallFilter=@aio in the unit",
+            ],
             Cause::IoUringDisabled => {
-                lines.push(format!(
-                    "sysctl, {name}: sysctl -w kernel.io_uring_disabled=0, on the host"
-                ));
+                &["sysctl, NAME: sysctl -w kernel.io_uring_disabled=0, on the host"]
             }
-            Cause::AioMaxNr => {
-                lines.push(format!("sysctl, {name}: sysctl -w fs.aio-max-nr=1048576, on the host"));
+            Cause::AioMaxNr => &["sysctl, NAME: sysctl -w fs.aio-max-nr=1048576, on the host"],
+            Cause::Threads => {
+                &["NAME: --pids-limit (Docker), podPidsLimit (Kubernetes), TasksMax= (systemd)"]
             }
-            Cause::Threads => lines.push(format!(
-                "{name}: --pids-limit (Docker), podPidsLimit (Kubernetes), TasksMax= (systemd)"
-            )),
-            Cause::Descriptors => lines.push(format!(
-                "{name}: ulimit -n; --ulimit nofile= (Docker), LimitNOFILE= (systemd)"
-            )),
-            Cause::Memlock => lines.push(format!(
-                "{name}: ulimit -l; --ulimit memlock= (Docker), LimitMEMLOCK= (systemd)"
-            )),
-            Cause::Kernel => lines.push(format!("{name}: a newer kernel, or one compiled with it")),
-            _ => {}
-        }
+            Cause::Descriptors => {
+                &["NAME: ulimit -n; --ulimit nofile= (Docker), LimitNOFILE= (systemd)"]
+            }
+            Cause::Memlock => {
+                &["NAME: ulimit -l; --ulimit memlock= (Docker), LimitMEMLOCK= (systemd)"]
+            }
+            Cause::Kernel => &["NAME: a newer kernel, or one compiled with it"],
+            _ => &[],
+        };
+        let filled = |words: &&str| words.replace("NAME", name).replace("CALLS", calls);
+        lines.extend(words.iter().map(filled));
     }
     lines
 }
