@@ -4,6 +4,7 @@
 
 mod bench;
 mod check;
+mod classes;
 mod compare;
 mod completions;
 mod doctor;

@@ -1,7 +1,8 @@
 //! What came out, in two sentences and a table of verdicts: for somebody who reads nothing else.
 
 use super::comparison::{Comparison, Ratio};
-use crate::report::{Axis, Bar, Bars, Cell, Figure, Group, Key, Scale, Section, Table, Tone};
+use crate::classes::{Count, interval_text, tone};
+use crate::report::{Axis, Bar, Bars, Cell, Figure, Group, Key, Scale, Section, Table};
 use serde::Serialize;
 use serde_json::Value;
 use uringlet_lab::verdict::Class;
@@ -55,58 +56,23 @@ pub struct Words {
     pub each: &'static str,
 }
 
-/// How many cells of each class.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Count {
-    pub better: usize,
-    pub level: usize,
-    pub worse: usize,
-    pub unknown: usize,
-}
-
-impl Count {
-    pub fn of<'a>(ratios: impl Iterator<Item = &'a Ratio>) -> Self {
-        let mut count = Self::default();
-        for ratio in ratios {
-            match ratio.class.0 {
-                Class::Better => count.better += 1,
-                Class::Level => count.level += 1,
-                Class::Worse => count.worse += 1,
-                Class::Unknown => count.unknown += 1,
-            }
-        }
-        count
+/// `faster in 3 (most: NAME, 1.40×), level in 2`.
+fn text<'a>(of: impl Iterator<Item = (&'a str, &'a Ratio)> + Clone) -> String {
+    let mut parts = Vec::new();
+    for class in [Class::Better, Class::Level, Class::Worse, Class::Unknown] {
+        let mine = of.clone().filter(move |(_, ratio)| ratio.class.0 == class);
+        let Some((_, first)) = mine.clone().next() else { continue };
+        let count = mine.clone().count();
+        let named = matches!(class, Class::Better | Class::Worse);
+        let far = |ratio: &Ratio| ratio.ratio.ln().abs();
+        let most = mine.filter(|_| named).max_by(|(_, a), (_, b)| far(a).total_cmp(&far(b)));
+        let most = most.map_or_else(String::new, |(name, ratio)| {
+            let most = if count > 1 { "most: " } else { "" };
+            format!(" ({most}{name}, {:.2}×)", ratio.ratio)
+        });
+        parts.push(format!("{} in {count}{most}", first.word()));
     }
-
-    pub fn all(&self) -> usize {
-        self.better + self.level + self.worse + self.unknown
-    }
-
-    /// `faster in 3 (most: NAME, 1.40×), level in 2`.
-    fn text<'a>(&self, of: impl Iterator<Item = (&'a str, &'a Ratio)> + Clone) -> String {
-        let mut parts = Vec::new();
-        for (class, count) in [
-            (Class::Better, self.better),
-            (Class::Level, self.level),
-            (Class::Worse, self.worse),
-            (Class::Unknown, self.unknown),
-        ] {
-            let mut mine = of.clone().filter(|(_, ratio)| ratio.class.0 == class);
-            let Some((_, first)) = mine.next() else { continue };
-            let named = matches!(class, Class::Better | Class::Worse);
-            let far = |ratio: &Ratio| ratio.ratio.ln().abs();
-            let most = of
-                .clone()
-                .filter(|(_, ratio)| named && ratio.class.0 == class)
-                .max_by(|(_, a), (_, b)| far(a).total_cmp(&far(b)));
-            let most = most.map_or_else(String::new, |(name, ratio)| {
-                let most = if count > 1 { "most: " } else { "" };
-                format!(" ({most}{name}, {:.2}×)", ratio.ratio)
-            });
-            parts.push(format!("{} in {count}{most}", first.word()));
-        }
-        parts.join("; ")
-    }
+    parts.join("; ")
 }
 
 /// The table of verdicts, and a bar for each of its lines that has a ratio.
@@ -139,7 +105,7 @@ fn ratio_plot(lines: &[Line], words: &Words) -> Option<Figure> {
         let found = &line.comparison.as_ref()?.rate;
         let spread = found.interval.map(|found| (found.low, found.high));
         let parts = vec![(0, found.ratio)];
-        Some(Bar { label: line.bar.clone(), parts, spread, tone: tone(found) })
+        Some(Bar { label: line.bar.clone(), parts, spread, tone: tone(found.class.0) })
     };
     let load = |line: &Line| (line.columns[0].clone(), line.keys.get("group").cloned());
     let groups = lines.chunk_by(|left, right| load(left) == load(right));
@@ -169,25 +135,15 @@ fn cells(found: &Ratio) -> [Cell; 3] {
     if !found.ratio.is_finite() {
         return ["-", "", ""].map(Cell::from);
     }
-    let tone = tone(found);
-    let interval = found.interval.map_or_else(|| "few rounds".into(), |found| found.text());
+    let tone = tone(found.class.0);
     let ratio = Cell { text: format!("{:.2}×", found.ratio), tone };
-    [ratio, interval.into(), Cell { text: found.word().into(), tone }]
-}
-
-/// Plain unless it is beyond noise.
-fn tone(found: &Ratio) -> Tone {
-    match found.class.0 {
-        Class::Better => Tone::Win,
-        Class::Worse => Tone::Loss,
-        Class::Level | Class::Unknown => Tone::Plain,
-    }
+    [ratio, interval_text(found.interval).into(), Cell { text: found.word().into(), tone }]
 }
 
 /// What is faster, slower, unknown; what to do next.
 pub fn sentences(lines: &[Line], around: &Circumstances) -> Vec<String> {
     let found = || lines.iter().filter_map(|line| Some((&*line.name, line.comparison.as_ref()?)));
-    let count = Count::of(found().map(|(_, found)| &found.rate));
+    let count = Count::of(found().map(|(_, found)| found.rate.class.0));
     let Circumstances { subject, .. } = around;
     if count.all() == 0 {
         let next = "Choose one of uringlet's engines and a native one with --engines, or see under \
@@ -197,12 +153,12 @@ pub fn sentences(lines: &[Line], around: &Circumstances) -> Vec<String> {
     let rates = found().map(|(name, found)| (name, &found.rate));
     let costs =
         found().map(|(name, found)| (name, &found.cpu)).filter(|(_, c)| c.ratio.is_finite());
-    let cpu = Count::of(costs.clone().map(|(_, cost)| cost));
+    let cpu = Count::of(costs.clone().map(|(_, cost)| cost.class.0));
     let all = count.all();
     let cells = if all == 1 { "cell" } else { "cells" };
-    let mut first = format!("Of {all} {cells}, {subject} is {}.", count.text(rates));
+    let mut first = format!("Of {all} {cells}, {subject} is {}.", text(rates));
     if cpu.all() > 0 {
-        first += &format!(" CPU time per request is {}.", cpu.text(costs));
+        first += &format!(" CPU time per request is {}.", text(costs));
     }
     vec![first, format!("Next: {}", next(&count, around, found()))]
 }
@@ -265,6 +221,7 @@ fn next<'a>(
 mod tests {
     use super::super::comparison::Side;
     use super::*;
+    use crate::report::Tone;
     use uringlet_lab::verdict::Sense;
 
     fn found(ratio: f64, cpu: f64, rounds: usize) -> Comparison<String> {

@@ -1,9 +1,10 @@
 //! What the user gets: tables, what could not be measured, a summary, and the same as JSON.
 
-use super::conclusion::{self, Circumstances, Count, Line, Words};
+use super::conclusion::{self, Circumstances, Line, Words};
 use super::fio_json;
 use super::matrix::{self, Cell, Matrix, Settings};
 use super::results::Results;
+use crate::classes::Count;
 use crate::machine::{Machine, Storage};
 use crate::report::{
     Bar, Cell as TableCell, Figure, Group, Header, NotMeasured, Record, Section, Table,
@@ -41,8 +42,8 @@ impl Matrix {
         own["summary"] = json!({
             // uringlet's side.
             "engine": self.subject(),
-            "rates": Count::of(found().map(|found| &found.rate)),
-            "cpu": Count::of(found().map(|found| &found.cpu)),
+            "rates": Count::of(found().map(|found| found.rate.class.0)),
+            "cpu": Count::of(found().map(|found| found.cpu.class.0)),
             "outside": around.outside,
             "sentences": sentences,
         });

@@ -2,7 +2,8 @@
 
 mod read;
 
-use crate::report::{Cell, Document, Section, Table, Tone};
+use crate::classes::{Count, interval_text, tone};
+use crate::report::{Cell, Document, Section, Table};
 use crate::session;
 use crate::size;
 use anyhow::{Context as _, Result};
@@ -56,15 +57,6 @@ struct Change {
     /// 95 % interval of it; none with too few rounds.
     interval: Option<Interval>,
     verdict: Class,
-}
-
-/// How many of each.
-#[derive(Debug, Default, PartialEq, Eq, Serialize)]
-struct Count {
-    better: usize,
-    worse: usize,
-    level: usize,
-    unknown: usize,
 }
 
 /// Everything that came out.
@@ -131,15 +123,8 @@ impl Report {
             }
         }
         let summary = Metric::VARIANTS.iter().filter_map(|&metric| {
-            let of = |verdict| {
-                changes.iter().filter(|c| c.metric == metric && c.verdict == verdict).count()
-            };
-            let count = Count {
-                better: of(Class::Better),
-                worse: of(Class::Worse),
-                level: of(Class::Level),
-                unknown: of(Class::Unknown),
-            };
+            let mine = changes.iter().filter(|change| change.metric == metric);
+            let count = Count::of(mine.map(|change| change.verdict));
             (count != Count::default()).then_some((metric, count))
         });
         Self {
@@ -194,12 +179,8 @@ fn table(metric: Metric, lines: &[&Change]) -> Table {
     };
     for change in lines {
         let ratio = change.ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}×"));
-        let tone = match change.verdict {
-            Class::Better => Tone::Win,
-            Class::Worse => Tone::Loss,
-            Class::Level | Class::Unknown => Tone::Plain,
-        };
-        let interval = change.interval.map_or_else(|| "few rounds".into(), |found| found.text());
+        let tone = tone(change.verdict);
+        let interval = interval_text(change.interval);
         let texts = [change.cell.clone(), value(&change.a), value(&change.b), ratio, interval];
         let verdict = Cell { text: change.verdict.word(metric.sense()).into(), tone };
         table.row(texts.map(Cell::from).into_iter().chain([verdict]));

@@ -1,0 +1,47 @@
+//! Classes of many comparisons, counted and shown.
+
+use crate::report::Tone;
+use serde::Serialize;
+use uringlet_lab::verdict::{Class, Interval};
+
+/// How many of each class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Count {
+    pub better: usize,
+    pub worse: usize,
+    pub level: usize,
+    pub unknown: usize,
+}
+
+impl Count {
+    pub fn of(classes: impl Iterator<Item = Class>) -> Self {
+        let mut count = Self::default();
+        for class in classes {
+            match class {
+                Class::Better => count.better += 1,
+                Class::Worse => count.worse += 1,
+                Class::Level => count.level += 1,
+                Class::Unknown => count.unknown += 1,
+            }
+        }
+        count
+    }
+
+    pub fn all(&self) -> usize {
+        self.better + self.worse + self.level + self.unknown
+    }
+}
+
+/// Plain unless it is beyond noise.
+pub fn tone(class: Class) -> Tone {
+    match class {
+        Class::Better => Tone::Win,
+        Class::Worse => Tone::Loss,
+        Class::Level | Class::Unknown => Tone::Plain,
+    }
+}
+
+/// `0.93–1.15`, or why there is none.
+pub fn interval_text(interval: Option<Interval>) -> String {
+    interval.map_or_else(|| "few rounds".into(), |found| found.text())
+}
