@@ -8,12 +8,13 @@
 use crate::run::library::preloadable;
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
-use rustix::io::{Errno, write};
+use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::process::geteuid;
 use std::env;
 use std::fs::{DirBuilder, File, Metadata, Permissions};
 use std::io::{Read as _, Write as _};
-use std::os::fd::{AsRawFd as _, FromRawFd as _, IntoRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, IntoRawFd as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::ptr;
@@ -179,15 +180,13 @@ fn is_usable(path: &Path, bytes: &[u8]) -> Option<bool> {
 /// Can it be mapped as the loader does? Not on a file system that is mounted noexec.
 fn is_executable(file: &File) -> bool {
     const SIZE: usize = 4096;
-    let (protection, flags) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE);
+    let protection = ProtFlags::READ | ProtFlags::EXEC;
     // SAFETY: a new mapping at an address that the kernel chooses.
-    let at = unsafe { libc::mmap(ptr::null_mut(), SIZE, protection, flags, file.as_raw_fd(), 0) };
-    if at == libc::MAP_FAILED {
-        return false;
-    }
-    // SAFETY: mapped above, and nobody knows it.
-    unsafe { libc::munmap(at, SIZE) };
-    true
+    let made = unsafe { mmap(ptr::null_mut(), SIZE, protection, MapFlags::PRIVATE, file, 0) };
+    made.is_ok_and(|at| {
+        // SAFETY: mapped above, and nobody knows it.
+        unsafe { munmap(at, SIZE) }.is_ok()
+    })
 }
 
 /// The library in memory that nobody can change. The descriptor stays open, and children inherit
@@ -200,30 +199,18 @@ fn in_memory(name: &str, bytes: &[u8]) -> Result<PathBuf> {
         Errno::INVAL => memfd_create(name, flags),
         error => Err(error),
     });
-    let file = made.context("memfd_create")?;
-    let mut rest = bytes;
-    while !rest.is_empty() {
-        rest = &rest[write(&file, rest)?..];
-    }
+    let mut file = File::from(made.context("memfd_create")?);
+    file.write_all(bytes)?;
     let all = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     fcntl_add_seals(&file, all).context("cannot seal it")?;
-    let kept = duplicate(&file, FIRST_NUMBER).or_else(|_| duplicate(&file, 3))?;
+    let duplicate = |from| fcntl_dupfd_cloexec(&file, from);
+    let kept = File::from(duplicate(FIRST_NUMBER).or_else(|_| duplicate(3))?);
+    fcntl_setfd(&kept, FdFlags::empty())?;
     let path = Path::new(DESCRIPTORS).join(kept.as_raw_fd().to_string());
     ensure!(File::open(&path).is_ok(), "{} cannot be opened", path.display());
     ensure!(is_executable(&kept), "it cannot be executed");
     let _ = kept.into_raw_fd();
     Ok(path)
-}
-
-/// A descriptor that children inherit, with a number from this one on.
-fn duplicate(file: &OwnedFd, from: i32) -> std::io::Result<File> {
-    // SAFETY: no memory is involved.
-    let copy = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD, from) };
-    if copy < 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    // SAFETY: made above, and nobody else knows it.
-    Ok(unsafe { File::from_raw_fd(copy) })
 }
 
 #[cfg(test)]
