@@ -17,14 +17,15 @@ use crate::run::program;
 use crate::session::{self, STOP, Session};
 use anyhow::{Context as _, Result};
 use fastrand::Rng;
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Signal, kill_process};
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{Read, Write as _};
+use std::io::{self, Read as _, Seek as _, Write as _};
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, Output, Stdio};
+use std::process::{Command, ExitCode, Output};
 use std::sync::atomic::Ordering;
 use uringlet_lab::bench::Engine;
 use uringlet_lab::bench::outside::{Look, Outside};
@@ -201,27 +202,8 @@ impl Runs {
             crate::run::preload(&mut command, &[library], kind.name());
         }
         let text = self.files[file].with(ioengine, self.settings.seconds);
-        let failed = |error| format!("cannot run fio: {error}");
-        let streams = command.arg("-").stdin(Stdio::piped());
-        let mut child =
-            streams.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(failed)?;
-        let mut input = child.stdin.take().expect("it is a pipe");
-        // fio may end before it has read all; what it says tells why.
-        let _ = input.write_all(text.as_bytes());
-        drop(input);
-        let interrupt = |process| {
-            // fio ends in order then, and removes what it is to remove.
-            let _ = kill_process(process, Signal::INT);
-        };
-        let outputs = (child.stdout.take(), child.stderr.take());
-        let said = std::thread::scope(|scope| {
-            let (stdout, stderr) = (scope.spawn(|| all(outputs.0)), scope.spawn(|| all(outputs.1)));
-            session::until_ended(&child, interrupt);
-            [stdout, stderr].map(|thread| thread.join().expect("it does not panic"))
-        });
-        let [stdout, stderr] = said;
-        let status = child.wait().map_err(failed)?;
-        let found = output::read(&Output { status, stdout, stderr })?;
+        let said = said(&mut command, &text).map_err(|error| format!("cannot run fio: {error}"))?;
+        let found = output::read(&said)?;
         self.version = found.version;
         Ok(found.jobs)
     }
@@ -244,11 +226,24 @@ impl Runs {
     }
 }
 
-/// What comes out of a pipe, as far as it can be read.
-fn all(pipe: Option<impl Read>) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
-    bytes
+/// What fio says of a job file. It ends in order, and removes what it is to remove, after Ctrl-C.
+fn said(fio: &mut Command, job: &str) -> io::Result<Output> {
+    // In memory, so that nobody waits for somebody else who reads or writes.
+    let file = || io::Result::Ok(File::from(memfd_create("uringlet-fio", MemfdFlags::CLOEXEC)?));
+    let (mut input, stdout, stderr) = (file()?, file()?, file()?);
+    input.write_all(job.as_bytes())?;
+    input.rewind()?;
+    fio.arg("-").stdin(input).stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);
+    let mut child = fio.spawn()?;
+    session::until_ended(&child, |process| {
+        let _ = kill_process(process, Signal::INT);
+    });
+    let status = child.wait()?;
+    let all = |mut file: File| {
+        let mut bytes = Vec::new();
+        file.rewind().and_then(|()| file.read_to_end(&mut bytes)).map(|_| bytes)
+    };
+    Ok(Output { status, stdout: all(stdout)?, stderr: all(stderr)? })
 }
 
 /// What a reader should know beside the general notices.
