@@ -1,7 +1,8 @@
 //! Counters as rates, shares and percentiles, for people and for programs.
 
 use crate::size;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
+use serde_json::{Value, json};
 use std::time::Duration;
 use uringlet::stats::{Distribution, Latency, Snapshot};
 
@@ -144,28 +145,13 @@ counters! {
 }
 
 /// All counters and distributions since the program's start, as JSON.
-#[derive(Clone, Debug, Serialize)]
-pub struct Totals {
-    requests: u64,
-    #[serde(flatten, serialize_with = "as_map")]
-    counters: Snapshot,
-    workers_max: u64,
-    submit: Percentiles,
-    completion: Percentiles,
-}
-
-fn as_map<S: Serializer>(stats: &Snapshot, to: S) -> Result<S::Ok, S::Error> {
-    to.collect_map(counters(stats).iter().map(|counter| (counter.name, counter.value)))
-}
-
-impl From<&Snapshot> for Totals {
-    fn from(stats: &Snapshot) -> Self {
-        Self {
-            requests: stats.requests(),
-            workers_max: stats.workers_max,
-            submit: Percentiles::of(&stats.submit),
-            completion: Percentiles::of(&stats.completion),
-            counters: stats.clone(),
-        }
+pub fn totals(stats: &Snapshot) -> Value {
+    let mut all = json!({ "requests": stats.requests() });
+    for counter in counters(stats) {
+        all[counter.name] = counter.value.into();
     }
+    all["workers_max"] = stats.workers_max.into();
+    all["submit"] = json!(Percentiles::of(&stats.submit));
+    all["completion"] = json!(Percentiles::of(&stats.completion));
+    all
 }

@@ -2,12 +2,13 @@
 
 use super::prometheus::{self, Labels};
 use crate::observe;
-use crate::observe::figures::{Figures, Totals};
+use crate::observe::figures::{self, Figures};
 use crate::observe::processes;
 use crate::size;
 use anyhow::{Context as _, Error, Result, bail};
 use clap::{Args, ValueHint};
 use serde::Serialize;
+use serde_json::Value;
 use std::fs::{File, Permissions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt as _;
@@ -59,7 +60,7 @@ struct Line<'a> {
     workers: usize,
     /// Since the line before, or the start.
     interval: &'a Figures,
-    totals: Totals,
+    totals: Value,
 }
 
 /// The counters of one run, looked at again and again.
@@ -148,7 +149,7 @@ impl<'a> Live<'a> {
                 in_flight,
                 workers,
                 interval: &figures,
-                totals: Totals::from(&stats),
+                totals: figures::totals(&stats),
             };
             let text = serde_json::to_string(&line).expect("plain data") + "\n";
             let written = json.write_all(text.as_bytes()).and_then(|()| json.flush());

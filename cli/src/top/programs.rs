@@ -1,9 +1,10 @@
 //! The programs and their contexts, and what they have done since the last look.
 
 use super::find::{Finder, Found, Key};
-use crate::observe::figures::{Figures, Totals};
+use crate::observe::figures::{self, Figures};
 use crate::observe::processes;
 use serde::Serialize;
+use serde_json::Value;
 use std::collections::HashMap;
 use std::io;
 use std::rc::Rc;
@@ -23,7 +24,7 @@ pub struct Program {
     pub in_flight: u64,
     pub workers: usize,
     pub interval: Figures,
-    pub totals: Totals,
+    pub totals: Value,
     pub contexts: Vec<Context>,
 }
 
@@ -115,7 +116,7 @@ impl Programs {
                 in_flight: contexts.iter().fold(0u64, |sum, one| sum.saturating_add(one.in_flight)),
                 workers: processes::workers(&contexts),
                 interval: since(last.as_ref().map(|last| &last.sum), &sum),
-                totals: Totals::from(&sum),
+                totals: figures::totals(&sum),
                 contexts: shown.collect(),
             });
             let contexts = contexts.into_iter().map(|context| (context.place, context.counted));
