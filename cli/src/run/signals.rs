@@ -1,17 +1,18 @@
 //! Waits for a child and passes signals on to it, without a handler and without a race.
 //!
-//! The signals are blocked and taken one by one with sigtimedwait(2), so nothing can
-//! interrupt us between the child's end and the summary.
+//! The signals are blocked and taken one by one from a signalfd(2), so nothing can interrupt us
+//! between the child's end and the summary.
 
 #![allow(unsafe_code)]
 
 use crate::observe;
-use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::Pid;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitStatus};
-use std::ptr;
 use std::time::{Duration, Instant};
 
 /// Those that a person or a supervisor sends; passed on to the child.
@@ -39,6 +40,7 @@ pub fn run_to_the_end(
     mut tick: impl FnMut(),
 ) -> io::Result<ExitStatus> {
     let watched: SigSet = PASSED_ON.into_iter().chain([Signal::SIGCHLD]).collect();
+    let signals = SignalFd::with_flags(&watched, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     let before = watched.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
     let restore = move || before.thread_set_mask().map_err(io::Error::from);
     let begin = move || {
@@ -57,7 +59,7 @@ pub fn run_to_the_end(
         }
     };
     started(child.id());
-    let pid = libc::pid_t::try_from(child.id()).expect("a process id is a pid_t");
+    let pid = Pid::from_raw(child.id().cast_signed());
     let mut due = interval.map(|interval| Instant::now() + interval);
     loop {
         if let Some(status) = child.try_wait()? {
@@ -69,32 +71,17 @@ pub fn run_to_the_end(
             tick();
             due = Some(observe::next(at, interval));
         }
-        let Some(info) = take_signal(&watched, due) else { continue };
-        if info.si_signo == libc::SIGCHLD {
-            continue;
-        }
+        let left = due.map(|at| at.saturating_duration_since(Instant::now()));
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        // An error ends the wait, as a signal or the time does.
+        let _ = poll(&mut [PollFd::new(&signals, PollFlags::IN)], left.as_ref());
+        let Some(info) = signals.read_signal()? else { continue };
+        let signal = Signal::try_from(info.ssi_signo.cast_signed())?;
         // A terminal (SI_KERNEL) signals its whole foreground group, the child included: once is
         // enough.
-        if info.si_code != libc::SI_KERNEL {
-            // SAFETY: no memory is involved, and the child has not been waited for, so its
-            // process id cannot belong to another process.
-            unsafe { libc::kill(pid, info.si_signo) };
+        if signal != Signal::SIGCHLD && info.ssi_code != libc::SI_KERNEL {
+            // The child has not been waited for, so its process id is not another process's.
+            let _ = kill(pid, signal);
         }
     }
-}
-
-/// The next signal of the set; `None` if something else was there, or none came until `due`.
-fn take_signal(watched: &SigSet, due: Option<Instant>) -> Option<libc::siginfo_t> {
-    let time = due.map(|at| {
-        let left = at.saturating_duration_since(Instant::now());
-        let (tv_sec, tv_nsec) = (left.as_secs() as libc::time_t, left.subsec_nanos().into());
-        libc::timespec { tv_sec, tv_nsec }
-    });
-    let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
-    let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
-    // SAFETY: an initialised set, room for one siginfo_t, and a timespec or null, which waits for
-    // ever.
-    let signal = unsafe { libc::sigtimedwait(watched.as_ref(), info.as_mut_ptr(), time) };
-    // SAFETY: a signal was returned, so the siginfo was written.
-    (signal > 0).then(|| unsafe { info.assume_init() })
 }
