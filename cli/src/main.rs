@@ -13,6 +13,7 @@ mod documents;
 mod embed;
 mod manual;
 mod observe;
+mod output;
 mod run;
 #[cfg(test)]
 #[path = "../tests/skip/mod.rs"]

@@ -4,15 +4,14 @@ mod read;
 
 use crate::classes::{Count, interval_text, tone};
 use crate::report::{Cell, Document, Section, Table};
-use crate::session;
-use crate::size;
-use anyhow::{Context as _, Result};
+use crate::{output, session, size};
+use anyhow::Result;
 use clap::Args;
 use read::{Measured, Metric, Run};
 use serde::Serialize;
 use serde_json::Value;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use strum::VariantArray as _;
 use uringlet_lab::verdict::{Class, Interval, class};
@@ -87,17 +86,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         )));
     }
     let report = Report::new(arguments, &a, &b);
-    let json = || anyhow::Ok(serde_json::to_string_pretty(&report)? + "\n");
-    match &arguments.json {
-        Some(path) if path == Path::new("-") => session::say(&json()?)?,
-        other => {
-            session::say(&report.text(arguments.changed))?;
-            if let Some(path) = other {
-                let cannot = || format!("--json: cannot write {}", path.display());
-                std::fs::write(path, json()?).with_context(cannot)?;
-            }
-        }
-    }
+    output::write(arguments.json.as_deref(), &report, &report.text(arguments.changed))?;
     let worse = report.changes.iter().any(|change| change.verdict == Class::Worse);
     Ok(if worse && arguments.fail_on_regression { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

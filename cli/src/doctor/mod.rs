@@ -6,7 +6,7 @@ mod words;
 
 use crate::machine::Storage;
 use crate::sandbox::Sandbox;
-use crate::session;
+use crate::{output, session};
 use anyhow::{Context as _, Result};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
@@ -62,7 +62,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         let found = program::look(name)?;
         let mut json = serde_json::to_value(&found)?;
         json["verdict"] = found.verdict().into();
-        write(arguments, &json, &found.text())?;
+        output::write(arguments.json.as_deref(), &json, &found.text())?;
         return Ok(if found.is_reached() { ExitCode::SUCCESS } else { ExitCode::from(MISSING) });
     }
     arguments.sandbox.enter()?;
@@ -75,7 +75,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
     };
     let report = Report { probe: &probe, sandbox: &arguments.sandbox, file_systems };
-    write(arguments, &report.json(), &report.text())?;
+    output::write(arguments.json.as_deref(), &report.json(), &report.text())?;
     let mut status = ExitCode::SUCCESS;
     for name in &arguments.require {
         let engine = probe.engines.iter().find(|engine| engine.kind.name() == name);
@@ -86,20 +86,6 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
     }
     Ok(status)
-}
-
-/// The text, and JSON where that is wanted.
-fn write(arguments: &Arguments, json: &serde_json::Value, text: &str) -> Result<()> {
-    let json = || anyhow::Ok(serde_json::to_string_pretty(json).context("--json")? + "\n");
-    match &arguments.json {
-        Some(path) if path == Path::new("-") => session::say(&json()?),
-        Some(path) => {
-            let cannot = || format!("--json: cannot write {}", path.display());
-            std::fs::write(path, json()?).with_context(cannot)?;
-            session::say(text)
-        }
-        None => session::say(text),
-    }
 }
 
 fn look(probe: &Probe, path: &Path) -> Result<FileSystem> {

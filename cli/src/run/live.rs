@@ -4,12 +4,13 @@ use super::prometheus::{self, Labels};
 use crate::observe;
 use crate::observe::figures::{self, Figures};
 use crate::observe::processes;
+use crate::output;
 use crate::size;
 use anyhow::{Context as _, Error, Result, bail};
 use clap::{Args, ValueHint};
 use serde::Serialize;
 use serde_json::Value;
-use std::fs::{File, Permissions};
+use std::fs::Permissions;
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -81,15 +82,8 @@ impl<'a> Live<'a> {
     /// # Errors
     /// A file cannot be made.
     pub fn open(options: &Options, region: &'a Region, program: &str) -> Result<Self> {
-        let json = options.stats_json.as_deref().map(|path| -> Result<Box<dyn Write>> {
-            if path == Path::new("-") {
-                return Ok(Box::new(std::io::stdout()));
-            }
-            let made = File::create(path);
-            let file =
-                made.with_context(|| format!("--stats-json: cannot make {}", path.display()))?;
-            Ok(Box::new(file))
-        });
+        let json = options.stats_json.as_deref();
+        let json = json.map(|path| output::open("--stats-json", path));
         let now = Instant::now();
         let mut live = Self {
             region,

@@ -10,13 +10,11 @@ mod screen;
 use self::columns::Column;
 use self::find::{Finder, Unseen};
 use self::programs::{Program, Programs};
-use crate::observe;
-use crate::session;
+use crate::{observe, output, session};
 use anyhow::{Context as _, Result};
 use clap::Args;
-use std::fs::File;
 use std::io::{IsTerminal as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -101,13 +99,8 @@ fn refusal(pid: u32, why: Unseen) -> String {
 fn lines(arguments: &Arguments, programs: &mut Programs) -> Result<ExitCode> {
     session::stop_on_ctrl_c()?;
     let looks = if arguments.once { Some(1) } else { arguments.batch };
-    let mut file = match &arguments.json {
-        Some(path) if path != Path::new("-") => {
-            let cannot = || format!("--json: cannot make {}", path.display());
-            Some(File::create(path).with_context(cannot)?)
-        }
-        _ => None,
-    };
+    let json = arguments.json.as_deref();
+    let mut to = json.map(|path| output::open("--json", path)).transpose()?;
     let mut due = Instant::now();
     let mut look = 0;
     while looks.is_none_or(|looks| look < looks) {
@@ -121,12 +114,12 @@ fn lines(arguments: &Arguments, programs: &mut Programs) -> Result<ExitCode> {
             break;
         }
         sort(&mut now, columns::BUSIEST);
-        match (&arguments.json, &mut file) {
-            (None, _) => session::say(&plain::text(&now, arguments.interval))?,
-            (Some(_), None) => session::say(&plain::json(&now))?,
-            (Some(path), Some(file)) => file
+        match (json, &mut to) {
+            (Some(path), Some(to)) => to
                 .write_all(plain::json(&now).as_bytes())
+                .and_then(|()| to.flush())
                 .with_context(|| format!("--json: cannot write {}", path.display()))?,
+            _ => session::say(&plain::text(&now, arguments.interval))?,
         }
         look += 1;
     }
