@@ -13,6 +13,13 @@ pub struct Side<E> {
     pub cpu_us: Vec<f64>,
 }
 
+/// The round with the median rate; of an even number the slower one in the middle.
+pub fn middle<T>(rounds: &[T], rate: impl Fn(&T) -> f64) -> Option<&T> {
+    let mut order: Vec<&T> = rounds.iter().collect();
+    order.sort_by(|left, right| rate(left).total_cmp(&rate(right)));
+    order.get(order.len().checked_sub(1)? / 2).copied()
+}
+
 /// uringlet against the best native engine.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Comparison<E> {

@@ -7,6 +7,7 @@
 
 #![allow(unsafe_code)]
 
+use super::comparison::middle;
 use super::matrix::{Cell, Matrix};
 use crate::size;
 use serde_json::{Map, Value, json};
@@ -27,11 +28,8 @@ pub fn top(jobs: Vec<Value>) -> Value {
 }
 
 impl Cell {
-    /// The round with the median rate; of an even number the slower one in the middle.
     fn middle(&self) -> &Figure {
-        let mut order: Vec<&Figure> = self.figures.iter().collect();
-        order.sort_by(|left, right| left.iops.total_cmp(&right.iops));
-        order[(order.len() - 1) / 2]
+        middle(&self.figures, |figure| figure.iops).expect("it has figures")
     }
 
     /// Percent of all requests up to each bound of one unit: ns, µs or ms.

@@ -101,8 +101,8 @@ impl Cell {
 
     /// For a comparison; none if any round failed.
     fn side(&self) -> Option<Side<Engine>> {
-        let of = |value: fn(&Figure) -> f64| self.figures.iter().map(value).collect();
-        let (iops, cpu_us) = (of(|figure| figure.iops), of(|figure| figure.cpu_us_per_request));
+        let round = |figure: &Figure| (figure.iops, figure.cpu_us_per_request);
+        let (iops, cpu_us) = self.figures.iter().map(round).unzip();
         let measured = self.not_measured.is_none() && !self.figures.is_empty();
         measured.then_some(Side { engine: self.engine, iops, cpu_us })
     }

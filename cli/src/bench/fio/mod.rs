@@ -124,8 +124,8 @@ impl Cell {
     }
 
     fn side(&self, way: usize) -> Option<Side<usize>> {
-        let of = |value: fn(&Figure) -> f64| self.figures().map(value).collect();
-        let (iops, cpu_us) = (of(|figure| figure.iops), of(|figure| figure.cpu_us_per_request));
+        let round = |figure: &Figure| (figure.iops, figure.cpu_us_per_request);
+        let (iops, cpu_us) = self.figures().map(round).unzip();
         self.not_measured.is_none().then_some(Side { engine: way, iops, cpu_us })
     }
 }
@@ -247,16 +247,12 @@ fn said(fio: &mut Command, job: &str) -> io::Result<Output> {
 }
 
 /// What a reader should know beside the general notices.
-fn differences(files: &[JobFile]) -> Vec<String> {
-    let mut notices = Vec::new();
-    if files.iter().any(|file| file.says("thread")) {
-        notices.push(
-            "of jobs with thread=1, fio counts the CPU time of its own threads only, and not that \
-             of the C library's or uringlet's; compare CPU time without it"
-                .into(),
-        );
-    }
-    notices
+fn difference(files: &[JobFile]) -> Option<String> {
+    files.iter().any(|file| file.says("thread")).then(|| {
+        "of jobs with thread=1, fio counts the CPU time of its own threads only, and not that of \
+         the C library's or uringlet's; compare CPU time without it"
+            .into()
+    })
 }
 
 /// Runs the command with job files.
@@ -311,11 +307,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         rounds,
         engines: ways.iter().map(Way::name).collect(),
     };
-    let mut notices = differences(&files);
-    notices.extend(arguments.sandbox.notice());
-    if arguments.keep && own.is_some() {
-        notices.push(format!("the jobs' files stay in {}", folder.display()));
-    }
+    let kept = (arguments.keep && own.is_some())
+        .then(|| format!("the jobs' files stay in {}", folder.display()));
+    let notices = [difference(&files), arguments.sandbox.notice(), kept];
+    let notices: Vec<String> = notices.into_iter().flatten().collect();
     let notices = session::notices(&machine, &storage, &notices);
     let (rows, refused, version, outside) = Default::default();
     let mut runs =

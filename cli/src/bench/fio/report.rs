@@ -2,6 +2,7 @@
 
 use super::output::{Figure, Job};
 use super::{Cell, Row, Runs, Way};
+use crate::bench::comparison::middle;
 use crate::bench::conclusion::{self, Circumstances, Line, Words};
 use crate::bench::results::Results;
 use crate::machine::{Machine, Storage};
@@ -37,10 +38,8 @@ pub fn header(
 struct Measured<'a> {
     job: &'a str,
     group: u64,
-    rw: String,
-    block: Value,
-    depth: u64,
-    threads: u64,
+    #[serde(flatten)]
+    load: Load,
     engine: &'a Way,
     figures: Vec<&'a Figure>,
     not_measured: Option<&'a str>,
@@ -50,14 +49,10 @@ struct Measured<'a> {
 
 impl<'a> Measured<'a> {
     fn of((row, engine, cell): (&'a Row, &'a Way, &'a Cell)) -> Self {
-        let load = row.load();
         Self {
             job: &row.name,
             group: row.group,
-            block: load.block(),
-            rw: load.rw,
-            depth: load.depth,
-            threads: load.threads,
+            load: row.load(),
             engine,
             figures: cell.figures().collect(),
             not_measured: cell.not_measured.as_deref(),
@@ -70,10 +65,10 @@ impl<'a> Measured<'a> {
     fn records(&self) -> Vec<Record> {
         let record = Record::default()
             .with("job", self.job)
-            .with("rw", &self.rw)
-            .with("block", &self.block)
-            .with("depth", self.depth)
-            .with("threads", self.threads)
+            .with("rw", &self.load.rw)
+            .with("block", &self.load.block)
+            .with("depth", self.load.depth)
+            .with("threads", self.load.threads)
             .with("engine", self.engine.name());
         record.rounds(&self.figures, self.not_measured)
     }
@@ -84,19 +79,16 @@ impl Cell {
         let values: Option<Vec<f64>> = self.figures().map(of).collect();
         median(values.filter(|_| self.not_measured.is_none())?)
     }
-
-    /// The round with the median rate; of an even number the slower one in the middle.
-    fn middle(&self) -> Option<&Job> {
-        let mut order: Vec<&Job> = self.jobs.iter().collect();
-        order.sort_by(|left, right| left.figure.iops.total_cmp(&right.figure.iops));
-        order.get(order.len().checked_sub(1)? / 2).copied()
-    }
 }
 
 /// What a job is asked to do.
+#[derive(Serialize)]
 struct Load {
     rw: String,
+    #[serde(skip)]
     bs: String,
+    /// Bytes, or fio's words where there are several sizes.
+    block: Value,
     depth: u64,
     threads: u64,
 }
@@ -105,22 +97,19 @@ impl Load {
     fn of(job: Option<&Job>) -> Self {
         let option = |name: &str| Some(job?.options.get(name)?.as_str()?.to_owned());
         let number = |name: &str| option(name)?.parse().ok();
+        let bs = option("bs").unwrap_or_else(|| "4k".into());
         Self {
+            block: size::parse(&bs).map_or_else(|_| bs.clone().into(), Value::from),
+            bs,
             rw: option("rw").unwrap_or_else(|| "read".into()),
-            bs: option("bs").unwrap_or_else(|| "4k".into()),
             depth: number("iodepth").unwrap_or(1),
             threads: number("numjobs").unwrap_or(1),
         }
     }
 
-    /// Bytes, or fio's words where there are several sizes.
-    fn block(&self) -> Value {
-        size::parse(&self.bs).map_or_else(|_| self.bs.clone().into(), Value::from)
-    }
-
     /// `randrw 4k, depth 8 × 4`.
     fn text(&self) -> String {
-        let Self { rw, bs, depth, threads } = self;
+        let Self { rw, bs, depth, threads, .. } = self;
         let threads = if *threads == 1 { String::new() } else { format!(" × {threads}") };
         format!("{rw} {bs}, depth {depth}{threads}")
     }
@@ -195,7 +184,8 @@ impl Runs {
     /// As fio has them: those of the median round.
     fn entries(&self) -> Vec<Value> {
         let of = |(_, way, cell): (&Row, &Way, &Cell)| {
-            let mut entries = cell.middle().map(|job| job.entries.clone()).unwrap_or_default();
+            let job = middle(&cell.jobs, |job| job.figure.iops);
+            let mut entries = job.map(|job| job.entries.clone()).unwrap_or_default();
             for entry in &mut entries {
                 entry["uringlet"] = json!({ "engine": way });
             }
