@@ -1,6 +1,6 @@
 //! uringlet beside the native engines, in rounds that all of them have had.
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use uringlet_lab::bench::median;
 use uringlet_lab::verdict::{Class, Interval, Sense, class};
 
@@ -44,31 +44,24 @@ pub struct Ratio {
     low: Option<f64>,
     high: Option<f64>,
     #[serde(skip)]
-    sense: Sense,
-    #[serde(serialize_with = "word")]
-    pub class: (Class, Sense),
-}
-
-fn word<S: Serializer>((class, sense): &(Class, Sense), to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(class.word(*sense))
+    pub class: Class,
+    /// `faster`, `cheaper`.
+    #[serde(rename = "class")]
+    pub word: &'static str,
 }
 
 impl Ratio {
     /// `medians` is what stands in for an estimate without an interval.
     fn new(interval: Option<Interval>, medians: f64, sense: Sense) -> Self {
+        let class = class(interval.as_ref(), sense);
         Self {
             ratio: interval.map_or(medians, |found| found.ratio),
             interval,
             low: interval.map(|found| found.low),
             high: interval.map(|found| found.high),
-            sense,
-            class: (class(interval.as_ref(), sense), sense),
+            class,
+            word: class.word(sense),
         }
-    }
-
-    /// `faster`, `cheaper`.
-    pub fn word(&self) -> &'static str {
-        self.class.0.word(self.sense)
     }
 }
 
@@ -132,16 +125,16 @@ mod tests {
         lucky[9] = 1000.0;
         let natives = || [side("lucky", &lucky, 1.0), side("good", &[16.0; 20], 2.0)].into_iter();
         let found = Comparison::of(ours(), natives()).unwrap();
-        assert_eq!((found.best_native, found.rate.word()), ("good", "faster"));
+        assert_eq!((found.best_native, found.rate.word), ("good", "faster"));
         assert!((found.rate.ratio - 1.25).abs() < 1e-9 && (found.cpu.ratio - 1.5).abs() < 1e-9);
-        assert_eq!(found.cpu.word(), "dearer");
+        assert_eq!(found.cpu.word, "dearer");
     }
 
     #[test]
     fn few_rounds_have_a_ratio_and_no_verdict() {
         let natives = [side("a", &[10.0; 3], 1.0), side("short", &[99.0; 2], 1.0)].into_iter();
         let found = Comparison::of(side("ours", &[20.0; 3], 1.0), natives).unwrap();
-        assert_eq!((found.best_native, found.rate.ratio, found.rate.word()), ("a", 2.0, "unknown"));
+        assert_eq!((found.best_native, found.rate.ratio, found.rate.word), ("a", 2.0, "unknown"));
         assert!(!found.is_known());
         assert!(Comparison::of(side("ours", &[1.0], 1.0), std::iter::empty()).is_none());
     }

@@ -60,7 +60,7 @@ pub struct Words {
 fn text<'a>(of: impl Iterator<Item = (&'a str, &'a Ratio)> + Clone) -> String {
     let mut parts = Vec::new();
     for class in [Class::Better, Class::Level, Class::Worse, Class::Unknown] {
-        let mine = of.clone().filter(move |(_, ratio)| ratio.class.0 == class);
+        let mine = of.clone().filter(move |(_, ratio)| ratio.class == class);
         let Some((_, first)) = mine.clone().next() else { continue };
         let count = mine.clone().count();
         let named = matches!(class, Class::Better | Class::Worse);
@@ -70,7 +70,7 @@ fn text<'a>(of: impl Iterator<Item = (&'a str, &'a Ratio)> + Clone) -> String {
             let most = if count > 1 { "most: " } else { "" };
             format!(" ({most}{name}, {:.2}×)", ratio.ratio)
         });
-        parts.push(format!("{} in {count}{most}", first.word()));
+        parts.push(format!("{} in {count}{most}", first.word));
     }
     parts.join("; ")
 }
@@ -105,7 +105,7 @@ fn ratio_plot(lines: &[Line], words: &Words) -> Option<Figure> {
         let found = &line.comparison.as_ref()?.rate;
         let spread = found.interval.map(|found| (found.low, found.high));
         let parts = vec![(0, found.ratio)];
-        Some(Bar { label: line.bar.clone(), parts, spread, tone: tone(found.class.0) })
+        Some(Bar { label: line.bar.clone(), parts, spread, tone: tone(found.class) })
     };
     let load = |line: &Line| (line.columns[0].clone(), line.keys.get("group").cloned());
     let groups = lines.chunk_by(|left, right| load(left) == load(right));
@@ -135,15 +135,15 @@ fn cells(found: &Ratio) -> [Cell; 3] {
     if !found.ratio.is_finite() {
         return ["-", "", ""].map(Cell::from);
     }
-    let tone = tone(found.class.0);
+    let tone = tone(found.class);
     let ratio = Cell { text: format!("{:.2}×", found.ratio), tone };
-    [ratio, interval_text(found.interval).into(), Cell { text: found.word().into(), tone }]
+    [ratio, interval_text(found.interval).into(), Cell { text: found.word.into(), tone }]
 }
 
 /// What is faster, slower, unknown; what to do next.
 pub fn sentences(lines: &[Line], around: &Circumstances) -> Vec<String> {
     let found = || lines.iter().filter_map(|line| Some((&*line.name, line.comparison.as_ref()?)));
-    let count = Count::of(found().map(|(_, found)| found.rate.class.0));
+    let count = Count::of(found().map(|(_, found)| found.rate.class));
     let Circumstances { subject, .. } = around;
     if count.all() == 0 {
         let next = "Choose one of uringlet's engines and a native one with --engines, or see under \
@@ -153,7 +153,7 @@ pub fn sentences(lines: &[Line], around: &Circumstances) -> Vec<String> {
     let rates = found().map(|(name, found)| (name, &found.rate));
     let costs =
         found().map(|(name, found)| (name, &found.cpu)).filter(|(_, c)| c.ratio.is_finite());
-    let cpu = Count::of(costs.clone().map(|(_, cost)| cost.class.0));
+    let cpu = Count::of(costs.clone().map(|(_, cost)| cost.class));
     let all = count.all();
     let cells = if all == 1 { "cell" } else { "cells" };
     let mut first = format!("Of {all} {cells}, {subject} is {}.", text(rates));
@@ -190,10 +190,9 @@ fn next<'a>(
     if *disturbed > 0 {
         parts.push(format!("{disturbed} rounds were disturbed from outside and not counted"));
     }
-    let mut losses: Vec<_> =
-        found.filter(|(_, found)| found.rate.class.0 == Class::Worse).collect();
-    losses.sort_by(|(_, a), (_, b)| a.rate.ratio.total_cmp(&b.rate.ratio));
-    if let Some((name, worst)) = losses.first() {
+    let losses = found.filter(|(_, found)| found.rate.class == Class::Worse);
+    let worst = losses.min_by(|(_, a), (_, b)| a.rate.ratio.total_cmp(&b.rate.ratio));
+    if let Some((name, worst)) = worst {
         parts.push(format!(
             "leave a program that mostly does {name} on {}, or try another engine with --engines",
             worst.best_native
@@ -297,6 +296,6 @@ mod tests {
         assert_eq!(tones(1.3, 10), [Tone::Win, Tone::Plain, Tone::Win]);
         assert_eq!((tones(0.5, 3), tones(1.01, 10)), ([Tone::Plain; 3], [Tone::Plain; 3]));
         assert_eq!(cells(&found(1.3, 1.0, 3).rate)[1].text, "few rounds");
-        assert_eq!(found(1.0, 1.0, 10).rate.word(), Class::Level.word(Sense::More));
+        assert_eq!(found(1.0, 1.0, 10).rate.word, Class::Level.word(Sense::More));
     }
 }

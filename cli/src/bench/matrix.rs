@@ -440,7 +440,7 @@ mod tests {
         ]);
         matrix.lines[0].cells[1].not_measured = Some("short".into());
         let found = matrix.comparison(&matrix.lines[0]).unwrap();
-        assert_eq!((found.best_native, found.rate.word()), (Engine::Psync, "slower"));
+        assert_eq!((found.best_native, found.rate.word), (Engine::Psync, "slower"));
         matrix.lines[0].cells[2].not_measured = Some("refused".into());
         assert_eq!(matrix.comparison(&matrix.lines[0]), None);
     }

@@ -42,8 +42,8 @@ impl Matrix {
         own["summary"] = json!({
             // uringlet's side.
             "engine": self.subject(),
-            "rates": Count::of(found().map(|found| found.rate.class.0)),
-            "cpu": Count::of(found().map(|found| found.cpu.class.0)),
+            "rates": Count::of(found().map(|found| found.rate.class)),
+            "cpu": Count::of(found().map(|found| found.cpu.class)),
             "outside": around.outside,
             "sentences": sentences,
         });
@@ -311,7 +311,7 @@ pub fn so_far(matrix: &Matrix, line: &matrix::Line) -> Option<String> {
     let found = matrix.comparison(line)?;
     let title = matrix.settings.title(line.workload);
     let known = found.rate.interval.map_or_else(String::new, |one| format!(" ({})", one.text()));
-    let (ratio, word, against) = (found.rate.ratio, found.rate.word(), found.best_native.name());
+    let (ratio, word, against) = (found.rate.ratio, found.rate.word, found.best_native.name());
     let depth = line.depth;
     Some(format!(
         "{title:<22} depth {depth:<3} {ratio:.2}×{known} against {against}: {word} so far"
