@@ -63,11 +63,12 @@ impl Way {
     /// Those of the engines that the user chose; of the job files' own engines, if nothing was
     /// chosen.
     fn all(chosen: &[Engine], own: Vec<String>) -> Vec<Self> {
+        let of = |ioengine: &str, ours| Self { ioengine: ioengine.to_owned(), ours };
         let mut ways = Vec::new();
         for &engine in chosen {
             ways.extend(match engine.is_native() {
-                true => vec![Self { ioengine: engine.name().into(), ours: None }],
-                false => OF_FIO.map(|(drop_in, _)| Self::of(drop_in, engine)).to_vec(),
+                true => vec![of(engine.name(), None)],
+                false => OF_FIO.map(|(drop_in, name)| of(name, Some((drop_in, engine)))).to_vec(),
             });
         }
         let natives = ways.iter().filter(|way| way.ours.is_none()).count();
@@ -78,12 +79,6 @@ impl Way {
             }
         }
         ways
-    }
-
-    fn of(drop_in: DropIn, engine: Engine) -> Self {
-        let found = OF_FIO.iter().find(|(one, _)| *one == drop_in);
-        let (_, ioengine) = found.expect("one of fio's");
-        Self { ioengine: (*ioengine).into(), ours: Some((drop_in, engine)) }
     }
 
     /// `libaio`, `uringlet:auto (libaio)`.
