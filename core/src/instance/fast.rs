@@ -32,7 +32,7 @@ pub struct Transfer {
     pub offset: u64,
     /// [`Sqe::user_data`].
     pub user_data: u64,
-    /// [`Entry::data`](super::Entry::data).
+    /// [`Entry::data`](super::submit::Entry::data).
     pub data: u64,
 }
 
