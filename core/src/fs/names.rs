@@ -225,7 +225,7 @@ pub fn read(path: impl AsRef<Path>) -> Op<ReadFile> {
 enum Step {
     Open,
     Look,
-    FileTransfer,
+    Transfer,
 }
 
 /// What [`read()`] does.
@@ -271,7 +271,7 @@ unsafe impl Steps for ReadFile {
         match self.step.get() {
             Step::Open => Sqe::openat(HERE, &self.path, READ, 0),
             Step::Look => Sqe::statx(fd, c"", libc::AT_EMPTY_PATH, MASK, self.found.place()),
-            Step::FileTransfer => {
+            Step::Transfer => {
                 let (address, length) = self.spare();
                 self.asked.set(length);
                 // SAFETY: as above.
@@ -282,7 +282,7 @@ unsafe impl Steps for ReadFile {
     }
 
     fn bytes(&self) -> u64 {
-        if self.step.get() == Step::FileTransfer { self.asked.get() as u64 } else { 0 }
+        if self.step.get() == Step::Transfer { self.asked.get() as u64 } else { 0 }
     }
 
     fn after(&self, result: i32) -> Option<i32> {
@@ -303,9 +303,9 @@ unsafe impl Steps for ReadFile {
                 if !self.reserve(room) {
                     return Some(-libc::ENOMEM);
                 }
-                self.step.set(Step::FileTransfer);
+                self.step.set(Step::Transfer);
             }
-            Step::FileTransfer => {
+            Step::Transfer => {
                 let count = result as usize;
                 // SAFETY: the request is over, and the kernel has written so many bytes.
                 let length = unsafe {

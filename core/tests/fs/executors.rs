@@ -1,6 +1,8 @@
 //! The executors that everything runs on.
 
+use futures::FutureExt as _;
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Executor {
@@ -35,7 +37,14 @@ impl Executor {
             Self::TokioCurrent => {
                 tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
             }
-            Self::Smol => smol::block_on(async { smol::spawn(future).await }),
+            Self::Smol => {
+                let task = smol::spawn(AssertUnwindSafe(future).catch_unwind());
+                // smol's thread may print a panic where another test's output is kept.
+                smol::block_on(task).unwrap_or_else(|panic| {
+                    let text = panic.downcast_ref::<String>().map(String::as_str);
+                    panic!("in a task: {}", text.or(panic.downcast_ref().copied()).unwrap_or("?"))
+                })
+            }
             Self::LocalPool => futures::executor::LocalPool::new().run_until(future),
             Self::Pollster => pollster::block_on(future),
         }
