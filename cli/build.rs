@@ -86,8 +86,13 @@ fn build(target: &Path) -> Vec<PathBuf> {
         cargo.arg(folder.join("Cargo.toml")).arg("--target-dir").arg(target);
         cargo.args(PROFILE.iter().flat_map(|setting| ["--config", setting]));
         // A command that is linked statically carries libraries that are not.
-        if let Ok(flags) = env::var("CARGO_ENCODED_RUSTFLAGS") {
-            cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.replace("+crt-static", "-crt-static"));
+        if env::var("CARGO_CFG_TARGET_FEATURE").is_ok_and(|list| list.contains("crt-static")) {
+            let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
+            // In place of the flag, which wins over its opposite; and for targets that begin so.
+            let flags = flags.replace("+crt-static", "-crt-static");
+            let separator = if flags.is_empty() { "" } else { "\x1f" };
+            let dynamic = "-Ctarget-feature=-crt-static";
+            cargo.env("CARGO_ENCODED_RUSTFLAGS", format!("{flags}{separator}{dynamic}"));
         }
         // Those of clippy are for the package that it looks at.
         cargo.env_remove("RUSTC_WORKSPACE_WRAPPER");

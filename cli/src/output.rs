@@ -1,5 +1,6 @@
 //! Where an option has a result written to: `-` stands for standard output.
 
+use crate::report::write_json;
 use crate::session;
 use anyhow::{Context as _, Result};
 use serde::Serialize;
@@ -12,16 +13,14 @@ use std::path::Path;
 /// # Errors
 /// One of them cannot be written.
 pub fn write(to: Option<&Path>, json: &impl Serialize, text: &str) -> Result<()> {
-    let json = || anyhow::Ok(serde_json::to_string_pretty(json).context("--json")? + "\n");
-    match to {
-        Some(path) if path == Path::new("-") => return session::say(&json()?),
-        Some(path) => {
-            let cannot = || format!("--json: cannot write {}", path.display());
-            std::fs::write(path, json()?).with_context(cannot)?;
-        }
-        None => {}
+    if to == Some(Path::new("-")) {
+        let json = serde_json::to_string_pretty(json).context("--json")?;
+        return session::say(&(json + "\n"));
     }
-    session::say(text)
+    // A file that cannot be written does not take the text away.
+    let written = to.map_or(Ok(()), |path| write_json(path, json));
+    session::say(text)?;
+    written
 }
 
 /// What is going to be written to again and again.

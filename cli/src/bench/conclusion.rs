@@ -48,11 +48,13 @@ pub struct Circumstances {
 pub struct Words {
     /// Heads of the leading columns.
     pub heads: [&'static str; 2],
-    /// Title of the bars, and whose they are.
+    /// Title of the bars.
     pub title: String,
+    /// The engine that the bars are of.
     pub key: String,
-    /// What is beside each other, and what that is a figure of.
+    /// What the groups of bars are.
     pub category: &'static str,
+    /// What each bar is of.
     pub each: &'static str,
 }
 

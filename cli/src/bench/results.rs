@@ -25,7 +25,7 @@ pub struct Results {
     pub records: Vec<Record>,
     /// There is a figure.
     pub is_measured: bool,
-    /// There is none, and never was one.
+    /// Without a figure: each cell was refused.
     pub is_refused: bool,
 }
 

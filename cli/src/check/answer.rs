@@ -18,15 +18,19 @@ const READ: &str = "/proc/self/exe";
 /// Bytes that are read of it.
 const BLOCK: u64 = 4096;
 
-/// Starts this command under a drop-in, in the sandbox. The inner error: why it does not answer;
-/// none if it cannot be asked.
-pub fn of(
-    drop_in: DropIn,
-    library: &Path,
-    sandbox: &Sandbox,
-) -> Result<Option<Result<(), String>>> {
-    if asks(drop_in).is_none() {
-        return Ok(None);
+/// What became of the question.
+pub enum Answer {
+    /// This command cannot ask the drop-in.
+    NotAsked,
+    Given,
+    /// None, for this reason.
+    Missing(String),
+}
+
+/// Starts this command under a drop-in, in the sandbox, and has it ask.
+pub fn of(drop_in: DropIn, library: &Path, sandbox: &Sandbox) -> Result<Answer> {
+    if asking(drop_in).is_none() {
+        return Ok(Answer::NotAsked);
     }
     let region = Region::create().context("cannot make the memory that collects the counters")?;
     let own = std::env::current_exe().context("cannot find the uringlet executable")?;
@@ -41,16 +45,17 @@ pub fn of(
     let output = command.output().context("cannot start this command once more")?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        return Ok(Some(Err(format!("{} ({})", said.trim(), output.status))));
+        return Ok(Answer::Missing(format!("{} ({})", said.trim(), output.status)));
     }
-    let reads = region.snapshot().reads;
-    let counted = || format!("it has counted {reads} reads, not 1");
-    Ok(Some((reads == 1).then_some(()).ok_or_else(counted)))
+    Ok(match region.snapshot().reads {
+        1 => Answer::Given,
+        reads => Answer::Missing(format!("it has counted {reads} reads, not 1")),
+    })
 }
 
 /// Asks a drop-in by one read, whoever answers.
 pub fn ask(drop_in: DropIn) -> Result<ExitCode> {
-    let engine = asks(drop_in).context("this command cannot ask it")?;
+    let engine = asking(drop_in).context("this command cannot ask it")?;
     let file = File::open(READ).context(READ)?;
     let load = Workload::CachedRead.load(BLOCK, BLOCK);
     // Without any time, it is over after the first read.
@@ -60,10 +65,11 @@ pub fn ask(drop_in: DropIn) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Who makes a drop-in's calls. Nobody those of io_uring: that drop-in serves no program that has
-/// io_uring's system calls as instructions of its own, as this command does.
-fn asks(drop_in: DropIn) -> Option<Engine> {
+/// The engine of `bench` whose calls a drop-in answers. None answers those of this command's
+/// io_uring: they are instructions of its own. A static command preloads nothing.
+fn asking(drop_in: DropIn) -> Option<Engine> {
     match drop_in {
+        _ if cfg!(target_feature = "crt-static") => None,
         DropIn::Libaio => Some(Engine::Libaio),
         DropIn::PosixAio => Some(Engine::Posixaio),
         DropIn::IoUring => None,

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Exported for other reasons than the interface: programs bind them in any case.
-const BESIDE: [&str; 8] =
-    ["close", "close_range", "closefrom", "dup2", "dup3", "unshare", "syscall", "pthread_cancel"];
+/// In the name of each function of the three interfaces. A drop-in exports others too, which
+/// programs bind in any case: close, for one.
+const INTERFACE: &str = "io_";
 
 /// Has the loader of a program say what it would do with this library preloaded: the interface's
 /// functions that the program and its libraries would call there, or why it would not load it.
@@ -37,7 +37,7 @@ fn read(objects: &str, debug: &str, library: &str) -> Result<Vec<String>, String
     let from_it = format!("binding file {library} [");
     let lines = debug.lines().filter(|line| line.contains(&to_it) && !line.contains(&from_it));
     let names = lines.filter_map(|line| line.split_once(": normal symbol `")?.1.split('\'').next());
-    let bound: BTreeSet<&str> = names.filter(|name| !BESIDE.contains(name)).collect();
+    let bound: BTreeSet<&str> = names.filter(|name| name.contains(INTERFACE)).collect();
     Ok(bound.into_iter().map(str::to_owned).collect())
 }
 

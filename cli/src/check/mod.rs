@@ -4,6 +4,7 @@ mod answer;
 mod loader;
 mod process;
 
+use self::answer::Answer;
 use crate::embed;
 use crate::run::library::{self, DropIn};
 use crate::run::program;
@@ -99,9 +100,9 @@ fn look(program: &Path, drop_in: DropIn, sandbox: &Sandbox) -> Result<(bool, Str
         Err(reason) => return Ok((false, format!("NOT loaded from {place}: {reason}"))),
     };
     let (fine, answers) = match answer::of(drop_in, &found, sandbox)? {
-        None => (true, " (not asked for an answer)".to_owned()),
-        Some(Ok(())) => (true, ", and answers".to_owned()),
-        Some(Err(reason)) => (false, format!(", and does NOT answer: {reason}")),
+        Answer::NotAsked => (true, " (not asked for an answer)".to_owned()),
+        Answer::Given => (true, ", and answers".to_owned()),
+        Answer::Missing(reason) => (false, format!(", and does NOT answer: {reason}")),
     };
     Ok((fine, format!("loaded from {place}{answers}\n  binds {bound}")))
 }

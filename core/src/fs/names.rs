@@ -89,7 +89,7 @@ unsafe impl Steps for Name {
 /// As mkdir(2). `EEXIST`: something else has the name. `EINVAL`: there is a NUL in the path.
 pub fn create_dir_all(path: impl AsRef<Path>) -> Op<MakeDirs> {
     let path = path.as_ref();
-    // The deepest first.
+    // The deepest first. With a NUL in one of them, the whole path has it, and is refused below.
     let above = path.ancestors().filter(|path| !path.as_os_str().is_empty());
     let paths = above.filter_map(|path| CString::new(path.as_os_str().as_bytes()).ok()).collect();
     Op::named([path], |_| MakeDirs {

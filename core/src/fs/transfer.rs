@@ -80,7 +80,11 @@ impl Span {
 }
 
 /// The direction of a transfer with this buffer.
-pub trait Direction<B>: 'static {
+///
+/// # Safety
+/// `memory` gives the buffer's own memory, which stays where it is while the buffer is not touched.
+/// `request` transfers to or from the address that it is given, and no other.
+pub unsafe trait Direction<B>: 'static {
     /// Some of these are done on the spot.
     const INLINE: bool;
     /// It ended before everything was transferred.
@@ -103,7 +107,8 @@ pub trait Direction<B>: 'static {
 #[derive(Debug)]
 pub struct In;
 
-impl<B: IoBufMut + Send> Direction<B> for In {
+// SAFETY: compio-buf has an `IoBufMut` answer for its memory.
+unsafe impl<B: IoBufMut + Send> Direction<B> for In {
     const INLINE: bool = true;
     const SHORT: io::ErrorKind = io::ErrorKind::UnexpectedEof;
 
@@ -126,7 +131,8 @@ impl<B: IoBufMut + Send> Direction<B> for In {
 #[derive(Debug)]
 pub struct Out;
 
-impl<B: IoBuf + Send> Direction<B> for Out {
+// SAFETY: as above, of an `IoBuf`.
+unsafe impl<B: IoBuf + Send> Direction<B> for Out {
     const INLINE: bool = false;
     const SHORT: io::ErrorKind = io::ErrorKind::WriteZero;
 

@@ -310,8 +310,8 @@ impl Instance {
         Ok(())
     }
 
-    /// Placement notes where requests were submitted. True if the engine of faults has them: it
-    /// pushes them later.
+    /// A placement takes note of the CPU that requests were submitted on. True if the engine
+    /// `faulty` keeps the requests: it pushes them itself, later.
     #[inline(always)]
     fn is_taken_over(&self, slots: &[u32]) -> bool {
         if let Some(placed) = self.board.placed() {
@@ -457,8 +457,8 @@ impl Instance {
         }
     }
 
-    /// Requests were pushed to a lane other than the inline one: calls whoever is to execute them.
-    /// `held`: somebody is at that lane, who sees them.
+    /// Requests were pushed to a lane other than the inline one. Calls the thread that is to
+    /// execute them. `held`: a thread works on that lane already, and sees the requests.
     fn call_for(&self, route: Route, held: bool, waiters_come: bool) {
         if route == Route::Null {
             return;

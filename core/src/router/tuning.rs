@@ -122,8 +122,8 @@ pub(crate) const HOLDER_SPIN_US: (u64, u64) = (2, 20);
 
 // Does the program come to wait?
 
-/// Bounds of the count of waits that came, less those that did not: as many the other way change
-/// the mind.
+/// Bounds of a count: a wait that came adds one, a request that nobody came for subtracts one.
+/// Above 0, the program is believed to come.
 pub(crate) const COMING_COUNTS: RangeInclusive<i32> = -16..=8;
 /// Requests that were found lying about count for so many. A program whose thread was only
 /// preempted between submitting and waiting is still believed; the second time in a row it is not.

@@ -416,9 +416,10 @@ pub fn publish_to(path: &Path) -> io::Result<()> {
     Region::open(path).map(publish)
 }
 
-/// Has every context of this process, from now on, count where `uringlet top` finds it: into the
-/// region of `uringlet run --stats`, if it was started so, else into one of its own. Children made
-/// by fork(2) count into the same one. Costs contexts some atomic additions per request.
+/// Has every context of this process, from now on, count where `uringlet top` finds it. That is the
+/// region of `uringlet run --stats`, if the environment names it when this is called; else one of
+/// the process's own. Children made by fork(2) count into the same one. Costs contexts some atomic
+/// additions per request.
 ///
 /// # Errors
 /// As [`Region::create`] and [`publish_to`].

@@ -69,7 +69,8 @@ impl Threads {
                 is_first &= threads.generation != generation;
                 at = threads.next;
             }
-            let new = Box::into_raw(Box::new(Self::new(Spawner::on(cpus.cloned()), first)));
+            let new =
+                Box::into_raw(Box::new(Self::new(generation, Spawner::on(cpus.cloned()), first)));
             match CURRENT.compare_exchange(first, new, Ordering::AcqRel, Ordering::Relaxed) {
                 // Leaked: threads and contexts refer to it as long as the process lives.
                 Ok(_) if is_first => forget_syncs(),
@@ -80,9 +81,9 @@ impl Threads {
         }
     }
 
-    fn new(spawner: Spawner, next: *const Self) -> Self {
+    fn new(generation: u64, spawner: Spawner, next: *const Self) -> Self {
         Self {
-            generation: process::enter(),
+            generation,
             next,
             pool: WorkerPool::new(spawner.clone()),
             poller: Poller::new(spawner.clone()),
@@ -97,7 +98,7 @@ impl Threads {
 impl Threads {
     /// Threads that never get a CPU.
     pub(crate) fn still() -> &'static Self {
-        Box::leak(Box::new(Self::new(Spawner::still(), std::ptr::null())))
+        Box::leak(Box::new(Self::new(process::enter(), Spawner::still(), std::ptr::null())))
     }
 }
 

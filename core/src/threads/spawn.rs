@@ -1,5 +1,4 @@
-//! Threads of ours are made here: what they inherit from the thread that makes them, and on which
-//! CPUs they run.
+//! Starts the engine's threads: with which signals, scheduling policy and stack, and on which CPUs.
 
 use std::sync::OnceLock;
 
@@ -17,7 +16,7 @@ const THREAD_BYTES: usize = 256 * 1024;
 pub(crate) struct Spawner {
     /// Where they run; none if that is left to the scheduler.
     cpus: Option<CpuSet>,
-    /// They never get a CPU.
+    /// For tests: its threads are not started, as if they never got a CPU.
     #[cfg(test)]
     still: bool,
 }

@@ -102,6 +102,20 @@ impl Files {
     }
 }
 
+/// Writes JSON to a file, as `--json` of those commands that measure nothing.
+///
+/// # Errors
+/// It cannot be made or written to. What was there stays then.
+pub fn write_json(path: &Path, json: &impl Serialize) -> Result<()> {
+    let target = Target::open("--json", path)
+        .with_context(|| format!("--json: cannot make {}", path.display()))?;
+    write(Some(target), |to| {
+        serde_json::to_writer_pretty(&mut *to, json)?;
+        to.push(b'\n');
+        Ok(())
+    })
+}
+
 fn write(target: Option<Target>, content: impl FnOnce(&mut Vec<u8>) -> Result<()>) -> Result<()> {
     let Some(mut target) = target else { return Ok(()) };
     let mut bytes = Vec::new();

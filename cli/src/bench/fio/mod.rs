@@ -221,9 +221,10 @@ impl Runs {
     }
 }
 
-/// What fio says of a job file. It ends in order, and removes what it is to remove, after Ctrl-C.
+/// What fio says of a job file. After Ctrl-C, fio ends in order, and removes what it is to remove.
 fn said(fio: &mut Command, job: &str) -> io::Result<Output> {
-    // In memory, so that nobody waits for somebody else who reads or writes.
+    // In memory: a pipe that is full would stop fio, and one that a job of a killed fio has open
+    // would stop this command.
     let file = || io::Result::Ok(File::from(memfd_create("uringlet-fio", MemfdFlags::CLOEXEC)?));
     let (mut input, stdout, stderr) = (file()?, file()?, file()?);
     input.write_all(job.as_bytes())?;

@@ -1,4 +1,4 @@
-//! What an interface of the kernel is to the kernel lane.
+//! The trait of a kernel interface that the kernel lane hands requests to.
 
 use std::fmt;
 use std::os::fd::RawFd;

@@ -127,6 +127,7 @@ impl Queue for Libaio {
                 libc::syscall(libc::SYS_io_submit, self.context, rest.len(), rest.as_mut_ptr())
             };
             match usize::try_from(accepted) {
+                Ok(0) => return Err(Error::other("io_submit accepted nothing")),
                 Ok(accepted) => rest = &mut rest[accepted..],
                 Err(_) => return Err(Error::last_os_error()),
             }
@@ -144,6 +145,7 @@ impl Queue for Libaio {
         let got =
             unsafe { libc::syscall(libc::SYS_io_getevents, self.context, 1, most, events, none) };
         match usize::try_from(got) {
+            Ok(0) => return Err(Error::other("io_getevents gave no event")),
             Ok(got) => self.ready = got,
             // A signal (Ctrl-C, for one): the loop comes back.
             Err(_) if last_errno() == i64::from(libc::EINTR) => {}

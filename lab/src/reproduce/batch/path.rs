@@ -133,9 +133,8 @@ pub fn together(
     };
     let (elapsed, cpu, results) = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(body)).collect();
-        let cpu = cpu_time();
+        let (cpu, begin) = (cpu_time(), Instant::now());
         barrier.wait();
-        let begin = Instant::now();
         let results: Vec<_> =
             threads.into_iter().map(|t| t.join().expect("it does not panic")).collect();
         (begin.elapsed(), cpu_time().saturating_sub(cpu), results)
