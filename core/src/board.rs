@@ -50,6 +50,12 @@ pub trait Sink: Send + Sync + std::fmt::Debug {
     fn waits_where_nonblocking(&self) -> bool {
         false
     }
+
+    /// A write that a stream takes in part completes with that part, as io_uring has it. Otherwise
+    /// the rest waits for room, as in a write(2) that may sleep.
+    fn ends_short_writes(&self) -> bool {
+        false
+    }
 }
 
 /// Who executed a request.
@@ -387,6 +393,11 @@ impl Board {
     /// As [`Sink::waits_where_nonblocking`].
     pub(crate) fn waits_where_nonblocking(&self) -> bool {
         self.sink.as_ref().is_some_and(|sink| sink.waits_where_nonblocking())
+    }
+
+    /// As [`Sink::ends_short_writes`].
+    pub(crate) fn ends_short_writes(&self) -> bool {
+        self.sink.as_ref().is_some_and(|sink| sink.ends_short_writes())
     }
 
     /// Completions go to a [`Sink`].

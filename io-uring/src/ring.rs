@@ -317,6 +317,10 @@ impl Sink for Deliver {
     fn waits_where_nonblocking(&self) -> bool {
         true
     }
+
+    fn ends_short_writes(&self) -> bool {
+        true
+    }
 }
 
 impl Core {

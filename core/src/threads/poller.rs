@@ -458,7 +458,10 @@ impl Poller {
                     self.put_back(waiting, request)
                 }
             }
-            _ if kind == Kind::Write && exec::advance(&mut request, result) => {
+            _ if kind == Kind::Write
+                && !board.ends_short_writes()
+                && exec::advance(&mut request, result) =>
+            {
                 self.put_back(waiting, request)
             }
             _ => {

@@ -13,7 +13,7 @@ use crate::router::facts::Facts;
 use crate::sync::lock;
 use crate::sys::aio::IoEvent;
 use crate::{Context, EngineKind, Sqe};
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -77,20 +77,27 @@ fn reads_that_turn_out_to_be_of_a_pipe_in_the_wrong_order_are_done_in_that_of_su
 
 /// Keeps the results.
 #[derive(Debug)]
-struct Results(Arc<Mutex<Vec<i64>>>);
+struct Results {
+    all: Arc<Mutex<Vec<i64>>>,
+    ends_short_writes: bool,
+}
 
 impl Sink for Results {
     fn complete(&self, event: &IoEvent) {
-        lock(&self.0).push(event.res);
+        lock(&self.all).push(event.res);
     }
 
     fn released(&self) {}
+
+    fn ends_short_writes(&self) -> bool {
+        self.ends_short_writes
+    }
 }
 
 /// A context whose poller has no thread: this one does what that does.
-fn without_thread() -> (Arc<Instance>, Arc<Mutex<Vec<i64>>>) {
+fn without_thread(ends_short_writes: bool) -> (Arc<Instance>, Arc<Mutex<Vec<i64>>>) {
     let results = Arc::default();
-    let sink = Box::new(Results(Arc::clone(&results)));
+    let sink = Box::new(Results { all: Arc::clone(&results), ends_short_writes });
     let instance = Instance::with_sink(&Context::builder().entries(4), sink).unwrap();
     instance.leave_alone();
     let eventfd = own::eventfd() as RawFd;
@@ -131,7 +138,7 @@ fn all_are_ready(poller: &Poller) {
 
 #[test]
 fn the_first_of_a_stream_is_never_cancelled_and_those_behind_it_always_are() {
-    let (instance, results) = without_thread();
+    let (instance, results) = without_thread(false);
     let poller = instance.poller();
     let (reader, mut writer) = std::io::pipe().unwrap();
     let (fd, mut buffers) = (reader.as_raw_fd(), [[0u8; 1]; 2]);
@@ -157,7 +164,7 @@ fn the_first_of_a_stream_is_never_cancelled_and_those_behind_it_always_are() {
 #[test]
 fn of_a_closed_stream_the_first_has_its_file_and_the_second_none_whatever_has_its_number() {
     for is_tried_meanwhile in [false, true] {
-        let (instance, results) = without_thread();
+        let (instance, results) = without_thread(false);
         let poller = instance.poller();
         let (reader, mut writer) = std::io::pipe().unwrap();
         let (fd, mut buffers) = (reader.as_raw_fd(), [[0u8; 1]; 2]);
@@ -184,6 +191,38 @@ fn of_a_closed_stream_the_first_has_its_file_and_the_second_none_whatever_has_it
         assert_eq!(buffers, [*b"x", [0]]);
         instance.close();
         own::close(other);
+        own::close(lock(&poller.state).eventfd);
+    }
+}
+
+#[test]
+fn a_short_write_to_a_stream_ends_there_or_waits_for_room_as_the_front_end_says() {
+    for ends_short_writes in [false, true] {
+        let (instance, results) = without_thread(ends_short_writes);
+        let poller = instance.poller();
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let fd = writer.as_raw_fd();
+        Facts::forget(&(fd..=fd));
+        // SAFETY: no memory is passed.
+        let room = unsafe { libc::fcntl(fd, libc::F_GETPIPE_SZ) } as usize;
+        let mut content = vec![7; room + 1000];
+        let iovec = [libc::iovec { iov_base: content.as_mut_ptr().cast(), iov_len: content.len() }];
+        for sqe in [Sqe::write(fd, &content[..], 0), Sqe::writev(fd, &raw const iovec[..], 0)] {
+            let entry = [Entry { sqe, data: 0, notify: -1 }];
+            // SAFETY: buffer and vector outlive the request, which ends below.
+            assert_eq!(unsafe { instance.submit(&entry) }.accepted, 1);
+            serve(poller, take(poller));
+            let expected = if ends_short_writes { room } else { room + 1000 };
+            reader.read_exact(&mut vec![0; room]).unwrap();
+            if !ends_short_writes {
+                assert!(lock(&results).is_empty(), "the rest waits");
+                all_are_ready(poller);
+                serve(poller, take(poller));
+                reader.read_exact(&mut [0; 1000]).unwrap();
+            }
+            assert_eq!(std::mem::take(&mut *lock(&results)), [expected as i64]);
+        }
+        instance.close();
         own::close(lock(&poller.state).eventfd);
     }
 }
