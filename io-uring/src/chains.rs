@@ -1,6 +1,9 @@
 //! Which requests may start. Those of a chain start one after the other (IOSQE_IO_LINK). A drained
 //! one starts when everything before it has ended, and nothing after it starts until it has ended
 //! (IOSQE_IO_DRAIN). io_uring_enter(2) has the rules. All of it is under the ring's lock.
+//!
+//! As in the kernel, the entries of a batch are started first. What follows from the end of a
+//! request is a [`Step`], taken when the batch is through, in the order in which it was caused.
 
 use std::collections::VecDeque;
 
@@ -24,6 +27,17 @@ struct Held {
     drains: bool,
 }
 
+/// What follows from the end of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Starts a request.
+    Start(u32),
+    /// Ends a request with this result.
+    End(u32, i32),
+    /// Ends this request and those behind it in its chain. `quiet`: without completions.
+    Break { head: u32, quiet: bool },
+}
+
 /// The chains of a ring. A request that is linked to none is a chain of its own.
 #[derive(Debug)]
 pub(crate) struct Chains {
@@ -37,8 +51,10 @@ pub(crate) struct Chains {
     running: u32,
     /// A drained chain was let through: later ones wait until it is over.
     barrier: bool,
-    /// Requests to be started.
+    /// First requests of chains, to be started in this batch.
     starts: VecDeque<u32>,
+    /// To be taken after them.
+    steps: VecDeque<Step>,
 }
 
 impl Chains {
@@ -51,6 +67,7 @@ impl Chains {
             running: 0,
             barrier: false,
             starts: VecDeque::new(),
+            steps: VecDeque::new(),
         }
     }
 
@@ -111,9 +128,9 @@ impl Chains {
         self.starts.push_back(chain.head);
     }
 
-    /// The next of a chain may start, since the one before it has ended.
-    pub(crate) fn go_on(&mut self, next: u32) {
-        self.starts.push_back(next);
+    /// Takes a step when the batch is through.
+    pub(crate) fn then(&mut self, step: Step) {
+        self.steps.push_back(step);
     }
 
     /// A request has ended.
@@ -121,11 +138,19 @@ impl Chains {
         self.running = self.running.saturating_sub(1);
     }
 
-    /// A request that is to be started now. `None`: there is none until another one ends.
-    pub(crate) fn next_start(&mut self, requests: &impl Links) -> Option<u32> {
+    /// The first request of a chain that was let through: to be started now.
+    pub(crate) fn next_start(&mut self) -> Option<u32> {
+        self.starts.pop_front()
+    }
+
+    /// What is to be done now that the batch is through. `None`: nothing until a request ends.
+    pub(crate) fn next_step(&mut self, requests: &impl Links) -> Option<Step> {
         loop {
             if let Some(at) = self.starts.pop_front() {
-                return Some(at);
+                return Some(Step::Start(at));
+            }
+            if let Some(step) = self.steps.pop_front() {
+                return Some(step);
             }
             if self.running == 0 {
                 self.barrier = false;
@@ -144,6 +169,7 @@ impl Chains {
     /// Nothing more is started.
     pub(crate) fn forget_starts(&mut self) {
         self.starts.clear();
+        self.steps.retain(|step| !matches!(step, Step::Start(_)));
     }
 }
 
@@ -152,7 +178,7 @@ mod loom_models {
     use loom::sync::{Arc, Mutex};
     use loom::thread;
 
-    use super::{Chains, Links, NONE};
+    use super::{Chains, Links, NONE, Step};
 
     #[derive(Clone, Copy, PartialEq, Debug)]
     enum Event {
@@ -206,7 +232,7 @@ mod loom_models {
         }
 
         fn start_all(&mut self) {
-            while let Some(at) = self.chains.next_start(&self.requests) {
+            while let Some(Step::Start(at)) = self.chains.next_step(&self.requests) {
                 self.seen.push(Event::Start(at));
                 self.open.push(at);
             }
@@ -219,7 +245,7 @@ mod loom_models {
             self.chains.ended();
             let next = self.requests.next(at);
             if next != NONE {
-                self.chains.go_on(next);
+                self.chains.then(Step::Start(next));
             }
             self.start_all();
         }

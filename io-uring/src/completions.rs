@@ -89,8 +89,11 @@ impl Completions {
         self.backlog.is_empty() && counts.in_ring(queue) < counts.entries
     }
 
-    /// Adds one: to the ring, or to the backlog.
+    /// Adds one: to the ring, or to the backlog. What was deferred before it goes first.
     pub(crate) fn add(&mut self, counts: &Counts, queue: &impl Queue, cqe: Cqe) {
+        if !self.deferred.is_empty() {
+            self.flush(counts, queue);
+        }
         if self.has_room(counts, queue) {
             self.write(counts, queue, &cqe);
         } else {
@@ -252,6 +255,28 @@ mod loom_models {
             let in_ring = model.counts.in_ring(&model.ring);
             assert!(in_ring + model.counts.outside() > 0, "in neither place");
             owner.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn loom_one_of_the_owner_s_does_not_overtake_a_deferred_one() {
+        loom::model(|| {
+            let model = Model::new();
+            let other = Arc::clone(&model);
+            let engine = thread::spawn(move || {
+                other.defer(1);
+                other.defer(2);
+            });
+            model.add(10);
+            let mut reaped = Vec::from_iter(model.ring.reap());
+            engine.join().unwrap();
+            model.add(11);
+            while model.counts.all(&model.ring) > 0 {
+                model.flush();
+                reaped.extend(model.ring.reap());
+            }
+            assert!(reaped.iter().filter(|&&one| one < 10).is_sorted(), "{reaped:?}");
+            assert_eq!((reaped.len(), reaped.last()), (4, Some(&11)), "{reaped:?}");
         });
     }
 

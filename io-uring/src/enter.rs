@@ -92,10 +92,10 @@ unsafe fn enter_ring(
     if !by_owner && (count > 0 || core.has(setup::DEFER_TASKRUN) && gets_events) {
         return Err(-libc::EEXIST);
     }
-    let mut submitted = 0;
-    // One that polls takes what is there, whatever was said.
+    // One that polls takes what is there, and answers with what was said.
+    let (polls, submitted) = (core.has(setup::SQPOLL), count);
     let count = match () {
-        () if !core.has(setup::SQPOLL) => count,
+        () if !polls => count,
         () if flags & enter::SQ_WAKEUP != 0 || count > 0 => u32::MAX,
         () => 0,
     };
@@ -106,8 +106,7 @@ unsafe fn enter_ring(
             core.leave(locked);
             consumed
         });
-        submitted = if core.has(setup::SQPOLL) { arg_count(count, consumed) } else { consumed };
-        if !core.has(setup::SQPOLL) && consumed != count {
+        if !polls && consumed != count {
             core.entered(|| ring.instance.poll());
             return Ok(consumed as i32);
         }
@@ -124,10 +123,6 @@ unsafe fn enter_ring(
         Err(errno) if submitted == 0 => Err(errno),
         _ => Ok(submitted as i32),
     }
-}
-
-fn arg_count(asked: u32, consumed: u32) -> u32 {
-    if asked == u32::MAX { consumed } else { asked }
 }
 
 fn bounds(flags: u32, [at, size]: [usize; 2]) -> Result<Bounds, i32> {

@@ -759,7 +759,7 @@ impl Locked<'_> {
         let found = self.live().find(|(_, request)| is_it(request)).map(|(at, _)| at);
         let Some(at) = found else { return -libc::ENOENT };
         if flags == 0 {
-            self.finish(at, -libc::ECANCELED, 0);
+            self.end_later(at, -libc::ECANCELED);
             return 0;
         }
         if flags & poll::UPDATE_USER_DATA != 0 {
@@ -783,7 +783,7 @@ impl Locked<'_> {
             request.stage = Stage::Here;
             request.plan = Plan::Poll { watch, level };
             if let Some(result) = self.begin_poll(at, watch) {
-                self.finish(at, result, 0);
+                self.end_later(at, result);
             }
         }
         0
@@ -881,7 +881,7 @@ impl Locked<'_> {
         let found = self.live().find(|(_, request)| is_it(request)).map(|(at, _)| at);
         let Some(at) = found else { return -libc::ENOENT };
         let Some((time, flags)) = update else {
-            self.finish(at, -libc::ECANCELED, 0);
+            self.end_later(at, -libc::ECANCELED);
             return 0;
         };
         let (Stage::Timer(Some(before)) | Stage::LinkTimer(before)) = self.request(at).stage else {
@@ -919,11 +919,14 @@ impl Locked<'_> {
 
     /// The requests that are meant, of those that a cancel can reach.
     fn matching(&self, except: u32, what: &Match) -> Vec<u32> {
-        let reachable = |stage: Stage| {
-            matches!(stage, Stage::Ready | Stage::Engine | Stage::Poll(_) | Stage::Timer(_))
+        let reachable = |request: &Request| match request.stage {
+            Stage::Ready | Stage::Engine | Stage::Poll(_) | Stage::Timer(_) => true,
+            // Until its completion is posted it can be cancelled again, as in the kernel.
+            Stage::Ends => !matches!(request.opcode, op::TIMEOUT | op::LINK_TIMEOUT),
+            _ => false,
         };
         let is_meant = |(at, request): &(u32, &Request)| {
-            *at != except && reachable(request.stage) && what.is(request)
+            *at != except && reachable(request) && what.is(request)
         };
         if !what.is_for_all() {
             return self.live().find(is_meant).map(|(at, _)| at).into_iter().collect();
@@ -944,8 +947,9 @@ impl Locked<'_> {
             match self.request(at).stage {
                 Stage::Engine => keys.push(self.key(at)),
                 Stage::Free => {}
+                Stage::Ends => done += 1,
                 _ => {
-                    self.finish(at, -libc::ECANCELED, 0);
+                    self.end_later(at, -libc::ECANCELED);
                     done += 1;
                 }
             }
@@ -956,6 +960,9 @@ impl Locked<'_> {
                 () if done > 0 => 0,
                 () => -libc::ENOENT,
             });
+        }
+        for &key in &keys {
+            self.request(key as u32).canceled_by = by;
         }
         self.jobs.push(CancelJob { keys, done, all, by, is_link_timeout: link });
         None
@@ -973,8 +980,9 @@ impl Locked<'_> {
             match self.request(at).stage {
                 Stage::Engine => keys.push(self.key(at)),
                 Stage::Free => {}
+                Stage::Ends => done += 1,
                 _ => {
-                    self.finish(at, -libc::ECANCELED, 0);
+                    self.end_later(at, -libc::ECANCELED);
                     done += 1;
                 }
             }

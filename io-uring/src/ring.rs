@@ -17,7 +17,7 @@ use uringlet::front::{
 
 use crate::abi::{self, Cqe, iosqe, op, setup, sq};
 use crate::calls::Call;
-use crate::chains::{Chains, Links, NONE};
+use crate::chains::{Chains, Links, NONE, Step};
 use crate::completions::{Completions, Counts, Queue};
 use crate::files::{Buffer, File, Slots};
 use crate::handover::Handover;
@@ -76,6 +76,8 @@ pub(crate) enum Stage {
     LinkTimer(service::Timer),
     /// Ends in this very call.
     Here,
+    /// Cancelled, or a timeout that is over: its completion follows that of what has ended it.
+    Ends,
 }
 
 /// A request.
@@ -108,6 +110,8 @@ pub(crate) struct Request {
     pub(crate) target_slot: Option<u32>,
     /// The registered file that a splice reads from.
     pub(crate) source: Option<Arc<File>>,
+    /// The last cancel of it that had to ask the engine, by key.
+    pub(crate) canceled_by: u64,
     /// Those behind it in its chain leave no completions if it fails.
     quiet: bool,
     /// It has failed, or one before it.
@@ -139,6 +143,7 @@ impl Request {
             submitter: 0,
             target_slot: None,
             source: None,
+            canceled_by: 0,
             quiet: false,
             failed: false,
         }
@@ -234,6 +239,10 @@ pub(crate) struct State {
     chains: Chains,
     ready: VecDeque<u32>,
     pub(crate) jobs: Vec<CancelJob>,
+    /// Requests that the engine has cancelled, behind the cancel with this key.
+    held: Vec<(u64, u32)>,
+    /// What is done follows from the end of other requests.
+    stepping: bool,
     pub(crate) files: Option<Slots<File>>,
     pub(crate) buffers: Option<Slots<Buffer>>,
     pub(crate) eventfd: Option<(OwnDescriptor, bool)>,
@@ -299,7 +308,7 @@ impl Sink for Deliver {
     fn complete(&self, event: &IoEvent) {
         let mut locked = self.0.lock();
         if let Some(at) = locked.find(event.obj) {
-            locked.finish(at, event.res as i32, 0);
+            locked.complete(at, event.res as i32);
         }
         let (jobs, _) = locked.leave();
         self.0.run_jobs(jobs);
@@ -341,6 +350,8 @@ impl Core {
             chains: Chains::new(),
             ready: VecDeque::new(),
             jobs: Vec::new(),
+            held: Vec::new(),
+            stepping: false,
             files: None,
             buffers: None,
             eventfd: None,
@@ -529,12 +540,13 @@ impl Core {
             };
             let most = if answer == -libc::ENOENT { ON_ITS_WAY } else { TRIED };
             let locked = self.lock();
-            let is_there = locked
-                .find(key)
-                .is_some_and(|at| locked.state.requests[at as usize].stage == Stage::Engine);
+            let stage = locked.find(key).map(|at| locked.state.requests[at as usize].stage);
             drop(locked);
-            if !is_there || look >= most {
-                return answer;
+            match stage {
+                // Another cancel's, which has not told yet.
+                Some(Stage::Ends) => return 0,
+                Some(Stage::Engine) if look < most => {}
+                _ => return answer,
             }
             patience.wait();
         }
@@ -542,8 +554,9 @@ impl Core {
     }
 
     /// Asks the engine to cancel.
-    fn run_jobs(self: &Arc<Self>, mut jobs: Vec<CancelJob>) {
-        while let Some(job) = jobs.pop() {
+    fn run_jobs(self: &Arc<Self>, jobs: Vec<CancelJob>) {
+        let mut jobs = VecDeque::from(jobs);
+        while let Some(job) = jobs.pop_front() {
             let instance = self.instance.get().and_then(Weak::upgrade);
             let mut answer = -libc::ENOENT;
             let mut done = job.done;
@@ -564,6 +577,7 @@ impl Core {
                 let none = job.is_link_timeout && answer == 0;
                 locked.finish(at, if none { -libc::ETIME } else { answer }, 0);
             }
+            locked.let_follow(job.by);
             let (more, wake) = locked.leave();
             if wake {
                 self.wake();
@@ -654,7 +668,7 @@ impl Locked<'_> {
     /// counts up the eventfd. Gives what is to be done without the lock.
     #[must_use]
     pub(crate) fn leave(mut self) -> (Vec<CancelJob>, bool) {
-        self.start_all();
+        self.take_steps();
         let core = self.core;
         self.settle();
         let due = std::mem::take(&mut self.state.eventfd_due);
@@ -747,7 +761,7 @@ impl Locked<'_> {
         request.generation = request.generation.wrapping_add(1);
         request.stage = Stage::Waits;
         (request.next, request.timeout, request.target) = (NONE, NONE, NONE);
-        (request.refused, request.expected) = (0, -1);
+        (request.refused, request.expected, request.canceled_by) = (0, -1, 0);
         (request.quiet, request.failed) = (false, false);
         at
     }
@@ -757,27 +771,36 @@ impl Locked<'_> {
         let core = self.core;
         let tail = core.memory.word(Word::SqTail).load(Ordering::Acquire);
         let there = tail.wrapping_sub(self.state.sq_head).min(core.sq_entries);
-        let count = count.min(there);
+        // A poller goes on where the batch of a call would end.
+        let goes_on = core.has(setup::SUBMIT_ALL | setup::SQPOLL);
         let mut consumed = 0;
-        while consumed < count {
+        for _ in 0..there {
+            if consumed == count {
+                break;
+            }
             let entry = core.memory.sqe(self.state.sq_head);
             self.state.sq_head = self.state.sq_head.wrapping_add(1);
             let Some(entry) = entry else {
                 core.memory.word(Word::SqDropped).fetch_add(1, Ordering::Relaxed);
                 // Consumed, and none of those that were submitted.
+                if core.has(setup::SQPOLL) {
+                    self.end_chain();
+                    continue;
+                }
                 break;
             };
             consumed += 1;
             let good = self.accept(&entry);
-            self.start_all();
-            if !good && !core.has(setup::SUBMIT_ALL) {
+            self.start_new();
+            if !good && !goes_on {
                 break;
             }
         }
         core.memory.word(Word::SqHead).store(self.state.sq_head, Ordering::Release);
         // A chain ends with its batch.
         self.end_chain();
-        self.start_all();
+        self.start_new();
+        self.take_steps();
         consumed
     }
 
@@ -812,13 +835,26 @@ impl Locked<'_> {
         state.chains.end(&state.requests);
     }
 
-    /// Starts chains and links until nothing can be.
-    fn start_all(&mut self) {
-        loop {
-            let state = &mut *self.state;
-            let Some(at) = state.chains.next_start(&state.requests) else { return };
+    /// Starts chains that were let through.
+    fn start_new(&mut self) {
+        while let Some(at) = self.state.chains.next_start() {
             self.start(at);
         }
+    }
+
+    /// Does what follows from the end of requests, until there is nothing.
+    fn take_steps(&mut self) {
+        self.state.stepping = true;
+        loop {
+            let state = &mut *self.state;
+            match state.chains.next_step(&state.requests) {
+                Some(Step::Start(at)) => self.start(at),
+                Some(Step::End(at, result)) => self.finish(at, result, 0),
+                Some(Step::Break { head, quiet }) => self.cancel_chain(head, quiet),
+                None => break,
+            }
+        }
+        self.state.stepping = false;
     }
 
     fn start(&mut self, at: u32) {
@@ -850,6 +886,32 @@ impl Locked<'_> {
         }
     }
 
+    /// The engine has ended a request. If a cancel has had that done, the cancel's completion is
+    /// posted first.
+    pub(crate) fn complete(&mut self, at: u32, result: i32) {
+        let by = self.request(at).canceled_by;
+        if result != -libc::ECANCELED || self.find(by).is_none() {
+            return self.finish(at, result, 0);
+        }
+        self.request(at).stage = Stage::Ends;
+        self.state.held.push((by, at));
+    }
+
+    /// A cancel that asked the engine has ended: so do those that it has cancelled.
+    fn let_follow(&mut self, by: u64) {
+        let State { held, chains, .. } = &mut *self.state;
+        for (_, at) in held.extract_if(.., |(of, _)| *of == by) {
+            chains.then(Step::End(at, -libc::ECANCELED));
+        }
+    }
+
+    /// Takes a request from where it waits. It ends with this result when the batch is through.
+    pub(crate) fn end_later(&mut self, at: u32, result: i32) {
+        self.disarm(at);
+        self.request(at).stage = Stage::Ends;
+        self.state.chains.then(Step::End(at, result));
+    }
+
     /// Ends a request: its completion is posted, and its chain goes on or is broken.
     pub(crate) fn finish(&mut self, at: u32, result: i32, flags: u32) {
         let result = self.settle_files(at, result);
@@ -878,20 +940,17 @@ impl Locked<'_> {
         }
         if timeout != NONE {
             // The one that was set for it, and which it has outrun.
-            let after = self.request(timeout).next;
-            self.request(timeout).next = NONE;
-            self.finish_aside(timeout, -libc::ECANCELED);
+            let after = std::mem::replace(&mut self.request(timeout).next, NONE);
+            self.request(timeout).target = NONE;
+            self.end_later(timeout, -libc::ECANCELED);
             if next == timeout {
                 next = after;
             }
         }
-        if next == NONE {
-            return;
+        if next != NONE {
+            let step = if breaks { Step::Break { head: next, quiet } } else { Step::Start(next) };
+            self.state.chains.then(step);
         }
-        if !breaks {
-            return self.state.chains.go_on(next);
-        }
-        self.cancel_chain(next, quiet);
     }
 
     /// Ends the rest of a broken chain.
@@ -912,24 +971,13 @@ impl Locked<'_> {
         }
     }
 
-    /// Ends a linked timeout beside its chain.
-    fn finish_aside(&mut self, at: u32, result: i32) {
-        let request = self.request(at);
-        let user_data = request.user_data;
-        let skips = request.flags & iosqe::CQE_SKIP != 0;
-        self.let_go(at);
-        if !skips {
-            self.post(Cqe { user_data, res: result, flags: 0 }, false);
-        }
-    }
-
     /// The last request of the chain that is being assembled.
     pub(crate) fn chain_tail(&self) -> u32 {
         self.state.chains.tail()
     }
 
-    /// Frees a request's place.
-    fn let_go(&mut self, at: u32) {
+    /// Takes a request from where it waits.
+    fn disarm(&mut self, at: u32) {
         // Not copied: most have nothing behind their tag.
         match &self.request(at).stage {
             &Stage::Poll(poll) => service::unwatch(poll, self.key(at), self.core),
@@ -947,8 +995,13 @@ impl Locked<'_> {
                     self.core.handover.sub(1);
                 }
             }
-            Stage::Free | Stage::Waits | Stage::Engine | Stage::Here => {}
+            Stage::Free | Stage::Waits | Stage::Engine | Stage::Here | Stage::Ends => {}
         }
+    }
+
+    /// Frees a request's place.
+    fn let_go(&mut self, at: u32) {
+        self.disarm(at);
         let target = self.request(at).target;
         if target != NONE {
             self.request(target).timeout = NONE;
@@ -973,7 +1026,7 @@ impl Locked<'_> {
         {
             self.state.eventfd_due |= !only_async || !core.is_entered();
         }
-        if core.has(setup::DEFER_TASKRUN) && !core.is_entered() {
+        if core.has(setup::DEFER_TASKRUN) && (self.state.stepping || !core.is_entered()) {
             self.state.completions.defer(&core.counts, cqe);
         } else {
             self.state.completions.add(&core.counts, &core.memory, cqe);
@@ -999,7 +1052,7 @@ impl Locked<'_> {
             });
         self.state.counting = left;
         for at in due {
-            self.finish(at, 0, 0);
+            self.end_later(at, 0);
         }
     }
 

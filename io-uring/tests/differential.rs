@@ -37,7 +37,7 @@ macro_rules! programs {
 }
 
 programs! {
-    basics by_number cancels chains deferred descriptors edges files handler names overflow
+    basics by_number cancels chains deferred descriptors edges files handler names order overflow
     polls raw_poll setup threads timeouts
 }
 

@@ -13,6 +13,36 @@ static void try(const char *what, unsigned entries, struct io_uring_params param
     close(fd);
 }
 
+/* A ring whose entries are taken by a poller: what calls answer, whatever it has taken. */
+static void polled(void)
+{
+    struct io_uring_params params = { .flags = IORING_SETUP_SQPOLL, .sq_thread_idle = 10 };
+    struct io_uring ring;
+    MUST(io_uring_queue_init_params(8, &ring, &params) == 0);
+    for (int asked = 0; asked < 4; asked += 3) {
+        struct io_uring_sqe *sqe = entry(&ring, 1);
+        io_uring_prep_nop(sqe);
+        sqe->user_data = 1;
+        ring.sq.sqe_head = ring.sq.sqe_tail;
+        __atomic_store_n(ring.sq.ktail, ring.sq.sqe_tail, __ATOMIC_RELEASE);
+        printf("woken for %d: %d\n", asked,
+               io_uring_enter(ring.ring_fd, asked, 0, IORING_ENTER_SQ_WAKEUP, NULL));
+        completions(&ring, "taken", 1);
+    }
+    printf("woken for nothing: %d\n",
+           io_uring_enter(ring.ring_fd, 5, 0, IORING_ENTER_SQ_WAKEUP, NULL));
+    /* What fails to be prepared ends no batch. */
+    for (int at = 0; at < 3; at++) {
+        struct io_uring_sqe *sqe = entry(&ring, at);
+        io_uring_prep_nop(sqe);
+        sqe->opcode = at == 1 ? 200 : sqe->opcode;
+        sqe->user_data = at;
+    }
+    printf("submit: %d\n", io_uring_submit(&ring));
+    sorted(&ring, "one of them bad", 3);
+    io_uring_queue_exit(&ring);
+}
+
 #define WITH(...) (struct io_uring_params){ __VA_ARGS__ }
 
 int main(void)
@@ -47,5 +77,6 @@ int main(void)
     completions(&ring, "enabled", 1);
     printf("twice: %d\n", io_uring_register(ring.ring_fd, IORING_REGISTER_ENABLE_RINGS, NULL, 0));
     io_uring_queue_exit(&ring);
+    polled();
     return 0;
 }
