@@ -164,6 +164,13 @@ pub(crate) unsafe fn statx(dir: RawFd, path: *const u8, flags: u32, mask: u32, o
     unsafe { call!(statx, dir, path, flags, mask, out) }
 }
 
+/// Is there a lock of the file that this one is refused by (fcntl(2), `F_OFD_GETLK`)? It is put in
+/// the place of this one.
+pub(crate) fn blocking_lock(fd: RawFd, lock: &mut libc::flock) -> Ret {
+    // SAFETY: the structure lives across the call, which fills it in.
+    unsafe { call!(fcntl, fd, libc::F_OFD_GETLK, std::ptr::from_mut(lock)) }
+}
+
 /// fcntl(F_GETFL): access mode and status flags, or `-EBADF`.
 pub(crate) fn status_flags(fd: RawFd) -> Ret {
     // SAFETY: no memory is passed.
@@ -458,6 +465,15 @@ pub(crate) fn block_signals() -> u64 {
     // SAFETY: both masks are eight bytes, the kernel's sigset size.
     unsafe { call!(rt_sigprocmask, libc::SIG_SETMASK, &raw const all, &raw mut old, 8) };
     old
+}
+
+/// Queues a signal for a process (rt_sigqueueinfo(2)).
+///
+/// # Safety
+/// `info` can be read.
+pub(crate) unsafe fn queue_signal(pid: i32, signo: i32, info: *const libc::siginfo_t) -> Ret {
+    // SAFETY: the caller's contract; the kernel copies it.
+    unsafe { call!(rt_sigqueueinfo, pid, signo, info) }
 }
 
 /// Puts a mask from [`block_signals`] back.
@@ -864,6 +880,14 @@ pub(crate) struct Mapping {
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
+
+/// Maps the first `len` bytes of a file, shared with all who have mapped it; or gives the negative
+/// errno.
+pub(crate) fn map_shared(fd: RawFd, len: usize, prot: i32) -> Result<*mut u8, i32> {
+    // SAFETY: a new mapping where the kernel chooses.
+    let ret = unsafe { call!(mmap, 0, len, prot, libc::MAP_SHARED, fd, 0) };
+    if (-4095..0).contains(&ret) { Err(ret as i32) } else { Ok(ret as *mut u8) }
+}
 
 impl Mapping {
     /// Maps `len` bytes, or gives the negative errno.

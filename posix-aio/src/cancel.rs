@@ -14,8 +14,7 @@ use crate::state::{self, Process};
 /// # Safety
 /// As aio_cancel(3).
 pub(crate) unsafe fn cancel(fd: c_int, block: *const Aiocb, nested: bool) -> Result<c_int, c_int> {
-    // SAFETY: no memory is passed.
-    if unsafe { libc::fcntl(fd, libc::F_GETFL) } < 0 {
+    if !front::is_open(fd) {
         return Err(libc::EBADF);
     }
     if front::has_parted() {

@@ -66,8 +66,8 @@ pub unsafe extern "C" fn _aio_fsync(op: c_int, block: *mut Aiocb) -> c_int {
             libc::O_DSYNC => Operation::DataSync,
             _ => return Err(libc::EINVAL),
         };
-        // SAFETY: a control block by the caller's contract; no memory is passed.
-        if unsafe { libc::fcntl((*block).fildes, libc::F_GETFL) } < 0 {
+        // SAFETY: a control block by the caller's contract.
+        if !front::is_open(unsafe { (*block).fildes }) {
             return Err(libc::EBADF);
         }
         // SAFETY: the caller's contract.

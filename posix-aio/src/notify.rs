@@ -4,6 +4,8 @@
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use uringlet::front;
+
 use crate::abi::{SI_ASYNCIO, Sigevent};
 
 /// Will somebody be told? A signal 0 is none.
@@ -92,14 +94,9 @@ extern "C" fn run(argument: *mut c_void) -> *mut c_void {
     let (function, value) = (gate.function, gate.value);
     drop(gate.open.lock().unwrap_or_else(PoisonError::into_inner));
     drop(gate);
-    // SAFETY: an empty set; the old one is of no interest. Then the program's function, with its
-    // value.
-    unsafe {
-        let mut none = std::mem::zeroed();
-        libc::sigemptyset(&raw mut none);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
-        function(value);
-    }
+    front::unblock_signals();
+    // SAFETY: the program's function, with its value.
+    unsafe { function(value) };
     std::ptr::null_mut()
 }
 
@@ -145,6 +142,6 @@ fn queue_signal(signo: c_int, value: usize) {
     // SAFETY: two numbers.
     let (pid, uid) = unsafe { (libc::getpid(), libc::getuid()) };
     let info = Info { signo, errno: 0, code: SI_ASYNCIO, pad: 0, pid, uid, value, rest: [0; 96] };
-    // SAFETY: a siginfo_t, which the kernel copies.
-    unsafe { libc::syscall(libc::SYS_rt_sigqueueinfo, pid, signo, &raw const info) };
+    // SAFETY: as long, and of the same form for a signal that a process sends.
+    front::queue_signal(signo, unsafe { &*(&raw const info).cast::<libc::siginfo_t>() });
 }

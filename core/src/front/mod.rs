@@ -166,6 +166,22 @@ pub fn is_eventfd(fd: i32, was_one: bool) -> Result<bool, i32> {
     Ok(stat.kind == 0 && (was_one || sys::is_eventfd(fd)))
 }
 
+/// Is there such a descriptor? One system call.
+pub fn is_open(fd: i32) -> bool {
+    sys::status_flags(fd) >= 0
+}
+
+/// From now on the calling thread blocks no signal. One system call.
+pub fn unblock_signals() {
+    sys::restore_signals(0);
+}
+
+/// Queues a signal for this process, if there is room for one more (rt_sigqueueinfo(2)).
+pub fn queue_signal(signo: i32, info: &libc::siginfo_t) {
+    // SAFETY: a reference.
+    unsafe { sys::queue_signal(sys::getpid(), signo, info) };
+}
+
 /// Can eight bytes be read at this address? Two system calls; nothing is touched here.
 pub fn readable(address: usize) -> bool {
     sys::readable(address)

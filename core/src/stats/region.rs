@@ -215,14 +215,8 @@ impl Region {
     }
 
     fn map(file: File, protection: i32) -> io::Result<Self> {
-        let (size, flags) = (size_of::<Layout>(), libc::MAP_SHARED);
-        // SAFETY: a new shared mapping of a file that is long enough, and stays so.
-        let at = unsafe {
-            libc::mmap(std::ptr::null_mut(), size, protection, flags, file.as_raw_fd(), 0)
-        };
-        if at == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+        let at = sys::map_shared(file.as_raw_fd(), size_of::<Layout>(), protection);
+        let at = at.map_err(|errno| io::Error::from_raw_os_error(-errno))?;
         Ok(Self { layout: at.cast(), file: Some(file) })
     }
 

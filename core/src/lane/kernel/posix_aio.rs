@@ -282,9 +282,8 @@ fn is_locked_by_us(fd: RawFd) -> bool {
     // SAFETY: plain integers.
     let mut query: libc::flock = unsafe { std::mem::zeroed() };
     query.l_type = libc::F_WRLCK as libc::c_short;
-    // SAFETY: fcntl(2) fills the structure in. It asks as the open file, not as the process, so
-    // that the process's own locks are in the way.
-    let ret = unsafe { libc::fcntl(fd, libc::F_OFD_GETLK, &raw mut query) };
+    // It asks as the open file, not as the process, so that the process's own locks are in the way.
+    let ret = sys::blocking_lock(fd, &mut query);
     // Another process's lock may hide ours.
     ret != 0 || query.l_type != libc::F_UNLCK as libc::c_short
 }
