@@ -133,7 +133,8 @@ pub(crate) fn publish(context: Context, pages: Pages, engine: &'static CStr) -> 
     let owned = UnsafeCell::new(unsafe { Owned::new(context, pages) });
     let shared = Shared { busy: AtomicBool::new(false), owned, canceller, engine };
     match contexts() {
-        Some(contexts) => contexts.table.publish_at(handle, Box::new(shared)),
+        // SAFETY: pages of this process's table, handed over for this context.
+        Some(contexts) => unsafe { contexts.table.publish_at(handle, Box::new(shared)) },
         None => unreachable!("this process has pages of its table"),
     }
     handle
@@ -156,7 +157,8 @@ pub(crate) fn destroy(handle: usize, may_end: impl FnOnce(&mut Owned) -> Answer<
     // Those that look are told that it is busy, and stay for a moment.
     let _removed = contexts.table.remove(handle, |_| {});
     if let Some(pages) = pages {
-        contexts.table.free(pages);
+        // SAFETY: of this table; the context was removed, and its entries ended with it.
+        unsafe { contexts.table.free(pages) };
     }
     Ok(())
 }

@@ -30,6 +30,16 @@ const PAGES: [usize; 3] = [1 << 16, 1 << 14, 1 << 11];
 const SPARE: usize = 256 * 1024;
 
 /// A table of `T`s, each with some pages of memory whose address is its handle.
+///
+/// Threads share the values and take each other's out, so a value has to be `Send` and `Sync`:
+///
+/// ```compile_fail,E0277
+/// uringlet::table::Table::<std::cell::Cell<u32>>::new().unwrap();
+/// ```
+///
+/// ```compile_fail,E0277
+/// uringlet::table::Table::<std::sync::MutexGuard<'static, u32>>::new().unwrap();
+/// ```
 #[derive(Debug)]
 pub struct Table<T> {
     memory: Mapping,
@@ -86,7 +96,7 @@ impl Pages {
     }
 }
 
-impl<T> Table<T> {
+impl<T: Send + Sync> Table<T> {
     /// What each page of the reservation takes here.
     const BYTES: usize = size_of::<TableEntry<T>>() + size_of::<AtomicU32>() + size_of::<bool>();
 
@@ -137,14 +147,19 @@ impl<T> Table<T> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let ret = self.memory.protect(first * PAGE, count * PAGE, protection);
         if ret < 0 {
-            self.free(pages);
+            // SAFETY: taken above, and seen by nobody.
+            unsafe { self.free(pages) };
             return Err(ret as i32);
         }
         Ok(pages)
     }
 
     /// Gives memory back.
-    pub fn free(&self, pages: Pages) {
+    ///
+    /// # Safety
+    /// The pages are of this table. No value is published under their address, and nobody uses
+    /// their memory any more.
+    pub unsafe fn free(&self, pages: Pages) {
         let Pages { first, count, .. } = pages;
         self.memory.protect(first * PAGE, count * PAGE, libc::PROT_NONE);
         let mut runs = lock(&self.runs);
@@ -154,15 +169,21 @@ impl<T> Table<T> {
 
     /// Makes a value findable under the address of pages of this table, which it may own.
     ///
+    /// # Safety
+    /// `handle` is the [address](Pages::address) of pages of this table that were not freed. No
+    /// value is published under it, nobody else publishes one, and a [removal](Table::remove) of an
+    /// earlier one has returned.
+    ///
     /// # Panics
     /// If `handle` is no address of a page of this table's.
-    pub fn publish_at(&self, handle: usize, value: Box<T>) {
+    pub unsafe fn publish_at(&self, handle: usize, value: Box<T>) {
         let offset = handle.wrapping_sub(self.memory.base() as usize);
         let is_ours = offset < self.entries.len() * PAGE && offset.is_multiple_of(PAGE);
         assert!(is_ours, "an address of this table");
         let index = self.index(handle);
         self.reached.fetch_max(offset / PAGE + 1, Ordering::SeqCst);
-        self.entries[index].publish(handle, value);
+        // SAFETY: the caller's contract.
+        unsafe { self.entries[index].publish(handle, value) };
     }
 
     /// Calls `f` with every value. Allocates nothing: close(2) comes here, also from signal
@@ -272,7 +293,8 @@ mod tests {
         let pages = table.allocate(3 * PAGE).unwrap();
         let handle = pages.address();
         assert!(table.get(handle).is_none(), "not published yet");
-        table.publish_at(handle, Box::new(7));
+        // SAFETY: pages of this table, published at once.
+        unsafe { table.publish_at(handle, Box::new(7)) };
         assert_eq!(*table.get(handle).unwrap(), 7);
         for forged in [0, 1, handle + 8, handle + PAGE, handle - PAGE, usize::MAX, !0 << 63] {
             assert!(table.get(forged).is_none(), "{forged:#x}");
@@ -280,10 +302,12 @@ mod tests {
         assert_eq!(table.remove(handle, |_| {}), Removed::Value(Box::new(7)));
         assert!(table.get(handle).is_none());
         assert_eq!(table.remove(handle, |_| {}), Removed::Nothing);
-        table.free(pages);
+        // SAFETY: of this table, and nothing is published there.
+        unsafe { table.free(pages) };
         let again = table.allocate(1).unwrap();
         assert_eq!(again.address(), handle);
-        table.free(again);
+        // SAFETY: as above.
+        unsafe { table.free(again) };
     }
 
     #[test]
@@ -292,7 +316,8 @@ mod tests {
         let pages: Vec<_> = std::iter::from_fn(|| table.allocate(1).ok()).collect();
         assert_eq!(pages.len(), table.entries.len());
         for pages in &pages {
-            table.publish_at(pages.address(), Box::new(pages.address()));
+            // SAFETY: pages of this table, published at once.
+            unsafe { table.publish_at(pages.address(), Box::new(pages.address())) };
         }
         assert!(pages.iter().all(|pages| *table.get(pages.address()).unwrap() == pages.address()));
         assert!(table.get(0).is_none(), "a null handle with all entries in use");
@@ -306,21 +331,24 @@ mod tests {
         assert!(pages.iter().all(|pages| table.get(pages.address()).is_none()));
         assert!(table.get(0).is_none() && table.get(PAGE).is_none(), "null, all entries empty");
         assert_eq!(table.allocate(1).err(), Some(-libc::EAGAIN));
-        pages.into_iter().for_each(|pages| table.free(pages));
+        // SAFETY: of this table, and nothing is published there.
+        pages.into_iter().for_each(|pages| unsafe { table.free(pages) });
     }
 
     #[test]
     fn removal_does_not_wait_for_the_look_that_it_has_interrupted() {
         let table = Table::<u32>::new().unwrap();
         let pages = table.allocate(1).unwrap();
-        table.publish_at(pages.address(), Box::new(1));
+        // SAFETY: pages of this table, published at once.
+        unsafe { table.publish_at(pages.address(), Box::new(1)) };
         let pin = table.get(pages.address()).unwrap();
         assert_eq!(table.remove(pages.address(), |_| {}), Removed::Kept);
         assert_eq!(*pin, 1, "it stays, for the one who had it");
         // SAFETY: left behind by `remove` for the pin, which goes here.
         drop(unsafe { Box::from_raw(std::ptr::from_ref(&*pin).cast_mut()) });
         drop(pin);
-        table.free(pages);
+        // SAFETY: of this table, and nothing is published there.
+        unsafe { table.free(pages) };
     }
 
     #[test]
@@ -328,7 +356,8 @@ mod tests {
         let table = Table::<u32>::new().unwrap();
         let pages = table.allocate(1).unwrap();
         let handle = pages.address();
-        table.publish_at(handle, Box::new(1));
+        // SAFETY: pages of this table, published at once.
+        unsafe { table.publish_at(handle, Box::new(1)) };
         let (told, telling) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             let pin = table.get(handle).unwrap();
@@ -339,6 +368,7 @@ mod tests {
             drop(pin);
             assert_eq!(remover.join().unwrap(), Removed::Value(Box::new(1)));
         });
-        table.free(pages);
+        // SAFETY: of this table, and nothing is published there.
+        unsafe { table.free(pages) };
     }
 }

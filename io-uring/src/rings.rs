@@ -171,7 +171,8 @@ pub(crate) fn publish(fd: i32, core: Arc<Core>, instance: Arc<Instance>) -> Resu
         registered: AtomicU32::new(0),
         pages: std::sync::Mutex::new(Some(pages)),
     };
-    rings.table.publish_at(handle, Box::new(ring));
+    // SAFETY: pages that were taken above, for this ring.
+    unsafe { rings.table.publish_at(handle, Box::new(ring)) };
     place.store(handle, Ordering::Release);
     Ok(())
 }
@@ -286,7 +287,8 @@ fn remove(rings: &Rings, handle: usize) {
     });
     let Removed::Value(ring) = removed else { return };
     if let Some(pages) = ring.pages.lock().ok().and_then(|mut pages| pages.take()) {
-        rings.table.free(pages);
+        // SAFETY: of this table; the ring was removed, and the pages have nothing but its address.
+        unsafe { rings.table.free(pages) };
     }
     end(&ring.core, &ring.instance);
 }

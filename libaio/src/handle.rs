@@ -168,7 +168,9 @@ fn make(entries: u32) -> Result<usize, i32> {
     }
     .map_err(|error| -error.errno())?;
     let context = AioContext { instance, eventfd: AtomicUsize::new(0), user };
-    table.publish_at(handle, Box::new(context));
+    // SAFETY: pages that were taken above. They are freed with the instance, of which a published
+    // context has a share.
+    unsafe { table.publish_at(handle, Box::new(context)) };
     Ok(handle)
 }
 
@@ -185,7 +187,9 @@ impl RingMemory for RingPages {}
 impl Drop for RingPages {
     fn drop(&mut self) {
         if let Some(pages) = self.pages.take() {
-            self.table.free(pages);
+            // SAFETY: of this table; the context was removed, or not published, or it would have a
+            // share of the instance, and with it of this.
+            unsafe { self.table.free(pages) };
         }
     }
 }

@@ -1,4 +1,5 @@
 //! A lookup in the table: one context, many in turn, and a handle that has none.
+#![allow(unsafe_code)]
 
 use criterion::Criterion;
 use std::hint::black_box;
@@ -10,7 +11,8 @@ fn filled(count: u64) -> (Table<u64>, Vec<Pages>) {
     let pages: Vec<Pages> = (0..count)
         .map(|value| {
             let pages = table.allocate(PAGE).expect("a page");
-            table.publish_at(pages.address(), Box::new(value));
+            // SAFETY: pages of this table, published at once.
+            unsafe { table.publish_at(pages.address(), Box::new(value)) };
             pages
         })
         .collect();
@@ -35,7 +37,8 @@ pub fn lookups(criterion: &mut Criterion) {
         });
         for pages in pages {
             table.remove(pages.address(), |_| {});
-            table.free(pages);
+            // SAFETY: of this table, and nothing is published there.
+            unsafe { table.free(pages) };
         }
     }
 }

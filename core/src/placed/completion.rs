@@ -18,6 +18,7 @@
 // As in the rest of the crate: nothing is made by default.
 #![allow(clippy::new_without_default)]
 
+use std::marker::PhantomData;
 use std::ptr::{null_mut, without_provenance_mut};
 use std::time::Duration;
 
@@ -92,10 +93,19 @@ pub enum Owner {
 }
 
 /// The list.
+///
+/// It gives items to other threads, so they have to be `Send`:
+///
+/// ```compile_fail,E0277
+/// fn is_shared<T: Sync>(_: T) {}
+/// is_shared(uringlet::list::CompletionList::<std::rc::Rc<u32>>::new());
+/// ```
 #[derive(Debug)]
 pub struct CompletionList<T> {
     head: AtomicPtr<Node<T>>,
     sleep: Sleep,
+    /// Items go to other threads, as those in a node do.
+    items: PhantomData<Node<T>>,
 }
 
 const fn awake<T>() -> *mut Node<T> {
@@ -118,7 +128,7 @@ fn is_node<T>(head: *mut Node<T>) -> bool {
 impl<T> CompletionList<T> {
     /// An empty list without an owner.
     pub fn new() -> Self {
-        Self { head: AtomicPtr::new(gone()), sleep: Sleep::new() }
+        Self { head: AtomicPtr::new(gone()), sleep: Sleep::new(), items: PhantomData }
     }
 
     /// Adds a chain that is not empty, with one atomic step. What is to be done then is the
@@ -126,7 +136,7 @@ impl<T> CompletionList<T> {
     #[inline]
     #[must_use]
     pub fn add(&self, chain: Chain<T>) -> Owner {
-        debug_assert!(!chain.is_empty());
+        assert!(!chain.is_empty(), "something to add");
         // SAFETY: what is on the chain is the adder's until the exchange below.
         let oldest = unsafe { &(*chain.oldest).below };
         let mut head = self.head.load(Ordering::Relaxed);

@@ -82,9 +82,12 @@ impl<T> TableEntry<T> {
         self.handle.store(OTHER, Ordering::Relaxed);
     }
 
-    /// From now on `value` can be found under `handle`, which is not 0. The entry is empty, and
-    /// nobody else fills it.
-    pub(super) fn publish(&self, handle: usize, value: Box<T>) {
+    /// From now on `value` can be found under `handle`.
+    ///
+    /// # Safety
+    /// `handle` is not 0, and leads here. The entry is empty, nobody else fills it, and what was
+    /// taken out before was freed.
+    pub(super) unsafe fn publish(&self, handle: usize, value: Box<T>) {
         self.value.store(Box::into_raw(value), Ordering::Relaxed);
         self.handle.store(handle, Ordering::SeqCst);
     }
@@ -168,7 +171,9 @@ mod loom_models {
         }
 
         fn publish(&self, number: u32) {
-            self.entry.publish(HANDLE, Box::new(Value { number, alive: UnsafeCell::new(true) }));
+            let value = Box::new(Value { number, alive: UnsafeCell::new(true) });
+            // SAFETY: at first, or after `destroy`.
+            unsafe { self.entry.publish(HANDLE, value) };
         }
 
         /// A lookup, by the thread that has word `at`; `None`: in the entry's count.

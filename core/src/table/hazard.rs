@@ -168,10 +168,11 @@ pub struct Look {
 }
 
 impl Look {
-    /// At `handle`, which is not 0. Nothing is said if this thread is looking at another one.
+    /// At `handle`. Nothing is said of 0, or if this thread is looking at another one.
     #[inline]
     pub fn at(handle: usize) -> Self {
-        let pin = free().map(|word| Pin::word(word, handle));
+        // A word that says 0 would be taken again by the next look.
+        let pin = free().filter(|_| handle != 0).map(|word| Pin::word(word, handle));
         light_fence();
         Self { _pin: pin }
     }

@@ -51,7 +51,8 @@ impl World {
         if !*alive {
             let context = Mutex::new(builder().entries(4).build().unwrap());
             let behind = Box::new(Behind { number, context });
-            self.table.publish_at(self.pages[number].address(), behind);
+            // SAFETY: pages of this table. It is alive until a removal has returned.
+            unsafe { self.table.publish_at(self.pages[number].address(), behind) };
             self.made.fetch_add(1, Ordering::Relaxed);
             *alive = true;
         }

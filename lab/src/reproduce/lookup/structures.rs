@@ -14,12 +14,15 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use uringlet::table::{Look, PAGE, Pages, Table};
 
 /// A way from a handle to the value behind it.
-pub trait Lookup<T>: Sync {
+pub trait Lookup<T: Send + Sync>: Sync {
     /// Where the handles come from.
     fn memory(&mut self) -> &mut Memory<T>;
 
-    /// Makes `value` known under a handle that no other one has.
-    fn insert(&mut self, handle: usize, value: T);
+    /// Makes `value` known under a handle.
+    ///
+    /// # Safety
+    /// The handle is a page's of this structure's memory, and no other value has it.
+    unsafe fn insert(&mut self, handle: usize, value: T);
 
     /// Calls `f` with the value under a handle. `None`: there is none.
     fn with<R>(&self, handle: usize, f: impl FnOnce(&T) -> R) -> Option<R>;
@@ -30,18 +33,19 @@ pub trait Lookup<T>: Sync {
     /// As [`Table::allocate`].
     fn add(&mut self, value: T) -> Result<usize, i32> {
         let handle = self.memory().page()?;
-        self.insert(handle, value);
+        // SAFETY: a new page.
+        unsafe { self.insert(handle, value) };
         Ok(handle)
     }
 }
 
 /// Handles as the drop-in has them: a page each for the ring of a context.
-pub struct Memory<T> {
+pub struct Memory<T: Send + Sync> {
     table: Table<T>,
     pages: Vec<Pages>,
 }
 
-impl<T> Memory<T> {
+impl<T: Send + Sync> Memory<T> {
     /// # Errors
     /// As [`Table::new`].
     fn new() -> Result<Self, i32> {
@@ -56,19 +60,20 @@ impl<T> Memory<T> {
     }
 }
 
-impl<T> Drop for Memory<T> {
+impl<T: Send + Sync> Drop for Memory<T> {
     fn drop(&mut self) {
         for pages in self.pages.drain(..) {
             self.table.remove(pages.address(), |_| {});
-            self.table.free(pages);
+            // SAFETY: of this table; the value was removed.
+            unsafe { self.table.free(pages) };
         }
     }
 }
 
 /// The table as front ends use it.
-pub struct Indexed<T>(Memory<T>);
+pub struct Indexed<T: Send + Sync>(Memory<T>);
 
-impl<T> Indexed<T> {
+impl<T: Send + Sync> Indexed<T> {
     /// # Errors
     /// As [`Table::new`].
     pub fn new() -> Result<Self, i32> {
@@ -81,8 +86,9 @@ impl<T: Send + Sync> Lookup<T> for Indexed<T> {
         &mut self.0
     }
 
-    fn insert(&mut self, handle: usize, value: T) {
-        self.0.table.publish_at(handle, Box::new(value));
+    unsafe fn insert(&mut self, handle: usize, value: T) {
+        // SAFETY: the caller's contract.
+        unsafe { self.0.table.publish_at(handle, Box::new(value)) };
     }
 
     #[inline]
@@ -92,7 +98,7 @@ impl<T: Send + Sync> Lookup<T> for Indexed<T> {
 }
 
 /// All contexts in a row, the newest first: each look walks to its own.
-pub struct List<T> {
+pub struct List<T: Send + Sync> {
     first: Option<Box<Node<T>>>,
     memory: Memory<T>,
 }
@@ -103,7 +109,7 @@ struct Node<T> {
     value: T,
 }
 
-impl<T> List<T> {
+impl<T: Send + Sync> List<T> {
     /// # Errors
     /// As [`Table::new`].
     pub fn new() -> Result<Self, i32> {
@@ -116,7 +122,7 @@ impl<T: Send + Sync> Lookup<T> for List<T> {
         &mut self.memory
     }
 
-    fn insert(&mut self, handle: usize, value: T) {
+    unsafe fn insert(&mut self, handle: usize, value: T) {
         let next = self.first.take();
         self.first = Some(Box::new(Node { handle, next, value }));
     }
@@ -129,7 +135,7 @@ impl<T: Send + Sync> Lookup<T> for List<T> {
     }
 }
 
-impl<T> Drop for List<T> {
+impl<T: Send + Sync> Drop for List<T> {
     /// One after the other: a long list has no stack for each to free the next.
     fn drop(&mut self) {
         let mut next = self.first.take();
@@ -144,7 +150,7 @@ const BITS: u32 = 6;
 
 /// A tree over the number of the handle's page, 64 branches on each level, as high as the largest
 /// key needs.
-pub struct Radix<T> {
+pub struct Radix<T: Send + Sync> {
     /// A `Branch` if there is a level, else a `Leaf`.
     root: AtomicPtr<()>,
     levels: u32,
@@ -169,7 +175,7 @@ fn digit(key: usize, level: u32) -> usize {
     key >> (BITS * level) & ((1 << BITS) - 1)
 }
 
-impl<T> Radix<T> {
+impl<T: Send + Sync> Radix<T> {
     /// # Errors
     /// As [`Table::new`].
     pub fn new() -> Result<Self, i32> {
@@ -187,7 +193,7 @@ impl<T: Send + Sync> Lookup<T> for Radix<T> {
         &mut self.memory
     }
 
-    fn insert(&mut self, handle: usize, value: T) {
+    unsafe fn insert(&mut self, handle: usize, value: T) {
         let key = handle / PAGE;
         while !self.reaches(key) {
             let below = *self.root.get_mut();
@@ -230,7 +236,7 @@ impl<T: Send + Sync> Lookup<T> for Radix<T> {
     }
 }
 
-impl<T> Drop for Radix<T> {
+impl<T: Send + Sync> Drop for Radix<T> {
     fn drop(&mut self) {
         /// # Safety
         /// `at` is null, or from `insert`, so many levels above the leaves, and not freed.
