@@ -653,7 +653,7 @@ pub(crate) fn threads() -> Option<u32> {
     let mut found: libc::statx = unsafe { std::mem::zeroed() };
     let (path, mask) = (c"/proc/self/task".as_ptr().cast(), libc::STATX_NLINK);
     // SAFETY: a path that ends in NUL, and room for what is found.
-    let ret = unsafe { statx(libc::AT_FDCWD, path, 0, mask, (&raw mut found).addr() as u64) };
+    let ret = unsafe { statx(libc::AT_FDCWD, path, 0, mask, (&raw mut found) as u64) };
     // One link from above, one from itself, and one from each thread.
     if ret == 0 { found.stx_nlink.checked_sub(2).filter(|&threads| threads > 0) } else { None }
 }

@@ -30,84 +30,114 @@ unsafe fn word<'a>(at: *mut u32) -> &'a AtomicU32 {
     unsafe { AtomicU32::from_ptr(at) }
 }
 
-impl Uring {
-    fn has(&self, flag: u32) -> bool {
-        self.flags & flag != 0
-    }
+/// A ring of the program's (`struct io_uring`).
+///
+/// One thread may submit while another one reaps, so there is no reference to the whole of it: only
+/// the fields that a function needs are read or written, each for itself.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub struct RingAt(*mut Uring);
 
-    unsafe fn kernel_flags(&self) -> u32 {
+/// The address of what a call reads or writes, which makes a pointer of it again.
+fn address<T>(of: *const T) -> usize {
+    of.expose_provenance()
+}
+
+impl RingAt {
+    unsafe fn has(self, flag: u32) -> bool {
         // SAFETY: a ring that was made, by the callers' contract.
-        unsafe { word(self.sq.kflags) }.load(Ordering::Relaxed)
+        unsafe { (*self.0).flags & flag != 0 }
     }
 
-    unsafe fn enter(&self, count: u32, min: u32, flags: u32, arg: [usize; 2]) -> c_int {
-        let registered = if self.int_flags & REG_RING != 0 { enter::REGISTERED_RING } else { 0 };
-        // SAFETY: the callers' contract.
-        unsafe { door::enter(self.enter_ring_fd, count, min, flags | registered, arg) }
+    /// Is this bit of `int_flags` set?
+    unsafe fn has_registered(self, flag: u8) -> bool {
+        // SAFETY: as above.
+        unsafe { (*self.0).int_flags & flag != 0 }
     }
 
-    unsafe fn register(&self, opcode: u32, arg: usize, count: u32) -> c_int {
-        let (fd, more) = if self.int_flags & REG_REG_RING != 0 {
-            (self.enter_ring_fd, register::USE_REGISTERED_RING)
-        } else {
-            (self.ring_fd, 0)
-        };
+    unsafe fn has_feature(self, feature: u32) -> bool {
+        // SAFETY: as above.
+        unsafe { (*self.0).features & feature != 0 }
+    }
+
+    unsafe fn kernel_flags(self) -> u32 {
+        // SAFETY: a ring that was made, by the callers' contract.
+        unsafe { word((*self.0).sq.kflags) }.load(Ordering::Relaxed)
+    }
+
+    unsafe fn enter(self, count: u32, min: u32, flags: u32, arg: [usize; 2]) -> c_int {
         // SAFETY: the callers' contract.
-        unsafe { door::register(fd, opcode | more, arg, count) }
+        unsafe {
+            let more = if self.has_registered(REG_RING) { enter::REGISTERED_RING } else { 0 };
+            door::enter((*self.0).enter_ring_fd, count, min, flags | more, arg)
+        }
+    }
+
+    unsafe fn register(self, opcode: u32, arg: usize, count: u32) -> c_int {
+        // SAFETY: the callers' contract.
+        unsafe {
+            let (fd, more) = if self.has_registered(REG_REG_RING) {
+                ((*self.0).enter_ring_fd, register::USE_REGISTERED_RING)
+            } else {
+                ((*self.0).ring_fd, 0)
+            };
+            door::register(fd, opcode | more, arg, count)
+        }
     }
 
     /// Makes visible what was filled in. Gives how many entries wait.
-    unsafe fn flush(&mut self) -> u32 {
-        let tail = self.sq.sqe_tail;
+    unsafe fn flush(self) -> u32 {
         // SAFETY: a ring that was made, by the callers' contract.
         unsafe {
-            if self.sq.sqe_head != tail {
-                self.sq.sqe_head = tail;
-                word(self.sq.ktail).store(tail, Ordering::Release);
+            let tail = (*self.0).sq.sqe_tail;
+            if (*self.0).sq.sqe_head != tail {
+                (*self.0).sq.sqe_head = tail;
+                word((*self.0).sq.ktail).store(tail, Ordering::Release);
             }
-            tail.wrapping_sub(word(self.sq.khead).load(Ordering::Acquire))
+            tail.wrapping_sub(word((*self.0).sq.khead).load(Ordering::Acquire))
         }
     }
 
-    unsafe fn ready(&self) -> u32 {
+    unsafe fn ready(self) -> u32 {
         // SAFETY: a ring that was made, by the callers' contract.
         unsafe {
-            let tail = word(self.cq.ktail).load(Ordering::Acquire);
-            tail.wrapping_sub(word(self.cq.khead).load(Ordering::Relaxed))
+            let tail = word((*self.0).cq.ktail).load(Ordering::Acquire);
+            tail.wrapping_sub(word((*self.0).cq.khead).load(Ordering::Relaxed))
         }
     }
 
-    unsafe fn cqe(&self, at: u32) -> *mut Cqe {
-        let shift = u32::from(self.has(setup::CQE32));
-        // SAFETY: masked.
+    unsafe fn cqe(self, at: u32) -> *mut Cqe {
+        // SAFETY: a ring that was made, by the callers' contract; the index is masked.
         unsafe {
-            let mask = *self.cq.kring_mask;
-            self.cq.cqes.cast::<Cqe>().add(((at & mask) << shift) as usize)
+            let shift = u32::from(self.has(setup::CQE32));
+            let mask = *(*self.0).cq.kring_mask;
+            (*self.0).cq.cqes.cast::<Cqe>().add(((at & mask) << shift) as usize)
         }
     }
 
     /// The first completion that is not liburing's own (a timeout of an old kernel's).
-    unsafe fn peek(&self) -> *mut Cqe {
+    unsafe fn peek(self) -> *mut Cqe {
         // SAFETY: a ring that was made, by the callers' contract.
         unsafe {
             if self.ready() == 0 {
                 return null_mut();
             }
-            self.cqe(word(self.cq.khead).load(Ordering::Relaxed))
+            self.cqe(word((*self.0).cq.khead).load(Ordering::Relaxed))
         }
     }
 
-    unsafe fn needs_flush(&self) -> bool {
+    unsafe fn needs_flush(self) -> bool {
         // SAFETY: as above.
         unsafe { self.kernel_flags() & (sq::CQ_OVERFLOW | sq::TASKRUN) != 0 }
     }
 
     /// Is a call needed for entries to be seen?
-    unsafe fn needs_enter(&self, count: u32, flags: &mut u32) -> bool {
+    unsafe fn needs_enter(self, count: u32, flags: &mut u32) -> bool {
         if count == 0 {
             return false;
         }
-        if !self.has(setup::SQPOLL) {
+        // SAFETY: as above.
+        if !unsafe { self.has(setup::SQPOLL) } {
             return true;
         }
         // The tail before the flag, as who falls asleep does it the other way round.
@@ -121,7 +151,7 @@ impl Uring {
     }
 
     /// Submits what was filled in, and waits.
-    unsafe fn submit(&mut self, min: u32, gets_events: bool, arg: [usize; 2], more: u32) -> c_int {
+    unsafe fn submit(self, min: u32, gets_events: bool, arg: [usize; 2], more: u32) -> c_int {
         // SAFETY: the callers' contract.
         unsafe {
             let count = self.flush();
@@ -147,7 +177,7 @@ struct Wait {
     has_timeout: bool,
 }
 
-unsafe fn get_cqe(ring: &mut Uring, out: *mut *mut Cqe, wait: &Wait) -> c_int {
+unsafe fn get_cqe(ring: RingAt, out: *mut *mut Cqe, wait: &Wait) -> c_int {
     let (mut submit, mut looped) = (wait.submit, false);
     loop {
         let mut flags = wait.flags;
@@ -160,7 +190,7 @@ unsafe fn get_cqe(ring: &mut Uring, out: *mut *mut Cqe, wait: &Wait) -> c_int {
         let mut needs = false;
         if cqe.is_null() && wait.min == 0 && submit == 0 {
             // SAFETY: as above.
-            let flush = unsafe { ring.needs_flush() } || ring.has(setup::IOPOLL);
+            let flush = unsafe { ring.needs_flush() || ring.has(setup::IOPOLL) };
             if looped || !flush {
                 error = -libc::EAGAIN;
             } else {
@@ -205,13 +235,13 @@ unsafe fn get_cqe(ring: &mut Uring, out: *mut *mut Cqe, wait: &Wait) -> c_int {
 /// As io_uring_wait_cqe(3): a ring that was made, as everywhere here.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ___io_uring_get_cqe(
-    ring: &mut Uring,
+    ring: RingAt,
     out: *mut *mut Cqe,
     submit: c_uint,
     min: c_uint,
     mask: *const c_void,
 ) -> c_int {
-    let arg = [mask.addr(), 8];
+    let arg = [address(mask), 8];
     let wait = Wait { submit, min, flags: 0, arg, has_timeout: false };
     // SAFETY: the caller's contract.
     unsafe { get_cqe(ring, out, &wait) }
@@ -220,7 +250,7 @@ pub unsafe extern "C" fn ___io_uring_get_cqe(
 /// # Safety
 /// As io_uring_sqring_wait(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ___io_uring_sqring_wait(ring: &mut Uring) -> c_int {
+pub unsafe extern "C" fn ___io_uring_sqring_wait(ring: RingAt) -> c_int {
     // SAFETY: the caller's contract.
     unsafe { ring.enter(0, 0, enter::SQ_WAIT, [0, 8]) }
 }
@@ -228,19 +258,19 @@ pub unsafe extern "C" fn ___io_uring_sqring_wait(ring: &mut Uring) -> c_int {
 /// # Safety
 /// As io_uring_get_sqe(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _io_uring_get_sqe(ring: &mut Uring) -> *mut u8 {
+pub unsafe extern "C" fn _io_uring_get_sqe(ring: RingAt) -> *mut u8 {
     // SAFETY: the caller's contract.
     unsafe {
-        let head = word(ring.sq.khead).load(Ordering::Acquire);
-        let (mask, entries) = (*ring.sq.kring_mask, *ring.sq.kring_entries);
-        let next = ring.sq.sqe_tail.wrapping_add(1);
+        let head = word((*ring.0).sq.khead).load(Ordering::Acquire);
+        let (mask, entries) = (*(*ring.0).sq.kring_mask, *(*ring.0).sq.kring_entries);
+        let next = (*ring.0).sq.sqe_tail.wrapping_add(1);
         if next.wrapping_sub(head) > entries {
             return null_mut();
         }
         let shift = u32::from(ring.has(setup::SQE128));
-        let at = ((ring.sq.sqe_tail & mask) << shift) as usize;
-        ring.sq.sqe_tail = next;
-        ring.sq.sqes.add(at * 64)
+        let at = (((*ring.0).sq.sqe_tail & mask) << shift) as usize;
+        (*ring.0).sq.sqe_tail = next;
+        (*ring.0).sq.sqes.add(at * 64)
     }
 }
 
@@ -248,7 +278,7 @@ pub unsafe extern "C" fn _io_uring_get_sqe(ring: &mut Uring) -> *mut u8 {
 /// As io_uring_peek_batch_cqe(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _io_uring_peek_batch_cqe(
-    ring: &mut Uring,
+    ring: RingAt,
     out: *mut *mut Cqe,
     count: c_uint,
 ) -> c_uint {
@@ -261,7 +291,7 @@ pub unsafe extern "C" fn _io_uring_peek_batch_cqe(
             ring.enter(0, 0, enter::GETEVENTS, [0, 8]);
         }
         let count = ring.ready().min(count);
-        let head = word(ring.cq.khead).load(Ordering::Relaxed);
+        let head = word((*ring.0).cq.khead).load(Ordering::Relaxed);
         for at in 0..count {
             out.add(at as usize).write(ring.cqe(head.wrapping_add(at)));
         }
@@ -279,7 +309,7 @@ pub unsafe extern "C" fn _io_uring_queue_init(
 ) -> c_int {
     let mut params = Params { flags, ..Params::default() };
     // SAFETY: the caller's contract.
-    unsafe { _io_uring_queue_init_params(entries, ring, &mut params) }
+    unsafe { _io_uring_queue_init_params(entries, ring, &raw mut params) }
 }
 
 /// # Safety
@@ -288,16 +318,17 @@ pub unsafe extern "C" fn _io_uring_queue_init(
 pub unsafe extern "C" fn _io_uring_queue_init_params(
     entries: c_uint,
     ring: *mut Uring,
-    params: &mut Params,
+    params: *mut Params,
 ) -> c_int {
-    if params.flags & setup::NO_MMAP != 0 {
+    // SAFETY: parameters of the caller's.
+    if unsafe { (*params).flags } & setup::NO_MMAP != 0 {
         // The kernel before 6.5 answers that, too.
         return EINVAL;
     }
     // With the index array, unless the program knows that there may be none: those that were built
     // with older headers look into it.
-    // SAFETY: parameters of the caller's.
-    let fd = unsafe { door::setup(entries, std::ptr::from_mut(params).addr()) };
+    // SAFETY: as above.
+    let fd = unsafe { door::setup(entries, address(params)) };
     if fd < 0 {
         return fd;
     }
@@ -308,13 +339,12 @@ pub unsafe extern "C" fn _io_uring_queue_init_params(
             libc::close(fd);
             return answer;
         }
-        let ring = &mut *ring;
-        if !ring.has(setup::NO_SQARRAY) {
-            for at in 0..*ring.sq.kring_entries {
-                ring.sq.array.add(at as usize).write(at);
+        if (*ring).flags & setup::NO_SQARRAY == 0 {
+            for at in 0..*(*ring).sq.kring_entries {
+                (*ring).sq.array.add(at as usize).write(at);
             }
         }
-        ring.features = params.features;
+        (*ring).features = (*params).features;
         0
     }
 }
@@ -345,9 +375,11 @@ unsafe fn map(fd: c_int, len: usize, offset: u64) -> Result<*mut u8, c_int> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _io_uring_queue_mmap(
     fd: c_int,
-    params: &Params,
+    params: *const Params,
     ring: *mut Uring,
 ) -> c_int {
+    // SAFETY: parameters of the caller's, which set-up has filled in.
+    let params = unsafe { params.read() };
     let wide_cqe = usize::from(params.flags & setup::CQE32 != 0);
     let wide_sqe = usize::from(params.flags & setup::SQE128 != 0);
     let array = params.sq_off.array as usize;
@@ -388,28 +420,29 @@ pub unsafe extern "C" fn _io_uring_queue_mmap(
                 return errno;
             }
         };
-        let ring = &mut *ring;
         let (sq_off, cq_off) = (&params.sq_off, &params.cq_off);
         let in_sq = |offset: u32| sq_ring.add(offset as usize).cast::<u32>();
         let in_cq = |offset: u32| cq_ring.add(offset as usize).cast::<u32>();
-        let sq = &mut ring.sq;
-        (sq.khead, sq.ktail) = (in_sq(sq_off.head), in_sq(sq_off.tail));
-        (sq.kring_mask, sq.kring_entries) = (in_sq(sq_off.ring_mask), in_sq(sq_off.ring_entries));
-        (sq.kflags, sq.kdropped) = (in_sq(sq_off.flags), in_sq(sq_off.dropped));
-        sq.array = if has_array { in_sq(sq_off.array) } else { null_mut() };
-        (sq.sqes, sq.ring_sz, sq.ring_ptr) = (sqes, sq_size, sq_ring);
-        (sq.ring_mask, sq.ring_entries) = (*sq.kring_mask, *sq.kring_entries);
-        sq.sqes_sz = sqes_size as u32;
-        let cq = &mut ring.cq;
-        (cq.khead, cq.ktail) = (in_cq(cq_off.head), in_cq(cq_off.tail));
-        (cq.kring_mask, cq.kring_entries) = (in_cq(cq_off.ring_mask), in_cq(cq_off.ring_entries));
-        cq.koverflow = in_cq(cq_off.overflow);
-        cq.kflags = if cq_off.flags == 0 { null_mut() } else { in_cq(cq_off.flags) };
-        cq.cqes = cq_ring.add(cq_off.cqes as usize);
-        (cq.ring_sz, cq.ring_ptr) = (cq_size, cq_ring);
-        (cq.ring_mask, cq.ring_entries) = (*cq.kring_mask, *cq.kring_entries);
-        ring.flags = params.flags;
-        (ring.ring_fd, ring.enter_ring_fd) = (fd, fd);
+        let sq = &raw mut (*ring).sq;
+        ((*sq).khead, (*sq).ktail) = (in_sq(sq_off.head), in_sq(sq_off.tail));
+        ((*sq).kring_mask, (*sq).kring_entries) =
+            (in_sq(sq_off.ring_mask), in_sq(sq_off.ring_entries));
+        ((*sq).kflags, (*sq).kdropped) = (in_sq(sq_off.flags), in_sq(sq_off.dropped));
+        (*sq).array = if has_array { in_sq(sq_off.array) } else { null_mut() };
+        ((*sq).sqes, (*sq).ring_sz, (*sq).ring_ptr) = (sqes, sq_size, sq_ring);
+        ((*sq).ring_mask, (*sq).ring_entries) = (*(*sq).kring_mask, *(*sq).kring_entries);
+        (*sq).sqes_sz = sqes_size as u32;
+        let cq = &raw mut (*ring).cq;
+        ((*cq).khead, (*cq).ktail) = (in_cq(cq_off.head), in_cq(cq_off.tail));
+        ((*cq).kring_mask, (*cq).kring_entries) =
+            (in_cq(cq_off.ring_mask), in_cq(cq_off.ring_entries));
+        (*cq).koverflow = in_cq(cq_off.overflow);
+        (*cq).kflags = if cq_off.flags == 0 { null_mut() } else { in_cq(cq_off.flags) };
+        (*cq).cqes = cq_ring.add(cq_off.cqes as usize);
+        ((*cq).ring_sz, (*cq).ring_ptr) = (cq_size, cq_ring);
+        ((*cq).ring_mask, (*cq).ring_entries) = (*(*cq).kring_mask, *(*cq).kring_entries);
+        (*ring).flags = params.flags;
+        ((*ring).ring_fd, (*ring).enter_ring_fd) = (fd, fd);
         0
     }
 }
@@ -417,24 +450,24 @@ pub unsafe extern "C" fn _io_uring_queue_mmap(
 /// # Safety
 /// As io_uring_queue_exit(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _io_uring_queue_exit(ring: &mut Uring) {
+pub unsafe extern "C" fn _io_uring_queue_exit(ring: RingAt) {
     // SAFETY: the caller's contract.
     unsafe {
-        if ring.int_flags & APP_MEM == 0 {
+        if !ring.has_registered(APP_MEM) {
             // Before 2.3 nobody has noted the size.
-            let entries = ring.sq.ring_entries as usize;
+            let entries = (*ring.0).sq.ring_entries as usize;
             let wide = usize::from(ring.has(setup::SQE128));
-            sys::unmap(ring.sq.sqes, entries * (64 << wide));
-            sys::unmap(ring.sq.ring_ptr, ring.sq.ring_sz);
-            if ring.cq.ring_ptr != ring.sq.ring_ptr {
-                sys::unmap(ring.cq.ring_ptr, ring.cq.ring_sz);
+            sys::unmap((*ring.0).sq.sqes, entries * (64 << wide));
+            sys::unmap((*ring.0).sq.ring_ptr, (*ring.0).sq.ring_sz);
+            if (*ring.0).cq.ring_ptr != (*ring.0).sq.ring_ptr {
+                sys::unmap((*ring.0).cq.ring_ptr, (*ring.0).cq.ring_sz);
             }
         }
-        if ring.int_flags & REG_RING != 0 {
+        if ring.has_registered(REG_RING) {
             _io_uring_unregister_ring_fd(ring);
         }
-        if ring.ring_fd != -1 {
-            keep_errno(|| libc::close(ring.ring_fd));
+        if (*ring.0).ring_fd != -1 {
+            keep_errno(|| libc::close((*ring.0).ring_fd));
         }
     }
 }
@@ -451,21 +484,23 @@ fn keep_errno(call: impl FnOnce() -> c_int) -> c_int {
 /// # Safety
 /// As io_uring_ring_dontfork(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _io_uring_ring_dontfork(ring: &Uring) -> c_int {
-    if ring.sq.ring_ptr.is_null() || ring.sq.sqes.is_null() || ring.cq.ring_ptr.is_null() {
+pub unsafe extern "C" fn _io_uring_ring_dontfork(ring: RingAt) -> c_int {
+    // SAFETY: the caller's contract, as for what is read below.
+    let (sqes, sq, cq) =
+        unsafe { ((*ring.0).sq.sqes, (*ring.0).sq.ring_ptr, (*ring.0).cq.ring_ptr) };
+    if sq.is_null() || sqes.is_null() || cq.is_null() {
         return EINVAL;
     }
-    let entries = ring.sq.ring_entries as usize;
-    let wide = usize::from(ring.has(setup::SQE128));
-    let parts = [
-        (ring.sq.sqes, entries * (64 << wide)),
-        (ring.sq.ring_ptr, ring.sq.ring_sz),
-        (ring.cq.ring_ptr, ring.cq.ring_sz),
-    ];
-    let (ours, advice) = (|at: *mut u8| at.addr() as u64, libc::MADV_DONTFORK as u32);
+    // SAFETY: as above.
+    let parts = unsafe {
+        let sqes_size =
+            ((*ring.0).sq.ring_entries as usize) << (6 + u32::from(ring.has(setup::SQE128)));
+        [(sqes, sqes_size), (sq, (*ring.0).sq.ring_sz), (cq, (*ring.0).cq.ring_sz)]
+    };
     for (at, len) in parts {
         // SAFETY: mappings of the ring.
-        let answer = unsafe { sys::madvise(ours(at), len as u64, advice) };
+        let answer =
+            unsafe { sys::madvise(address(at) as u64, len as u64, libc::MADV_DONTFORK as u32) };
         if answer < 0 {
             return answer;
         }
@@ -476,7 +511,7 @@ pub unsafe extern "C" fn _io_uring_ring_dontfork(ring: &Uring) -> c_int {
 /// # Safety
 /// As io_uring_submit(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _io_uring_submit(ring: &mut Uring) -> c_int {
+pub unsafe extern "C" fn _io_uring_submit(ring: RingAt) -> c_int {
     // SAFETY: the caller's contract.
     unsafe { ring.submit(0, false, [0, 8], 0) }
 }
@@ -484,7 +519,7 @@ pub unsafe extern "C" fn _io_uring_submit(ring: &mut Uring) -> c_int {
 /// # Safety
 /// As io_uring_submit_and_wait(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _io_uring_submit_and_wait(ring: &mut Uring, min: c_uint) -> c_int {
+pub unsafe extern "C" fn _io_uring_submit_and_wait(ring: RingAt, min: c_uint) -> c_int {
     // SAFETY: the caller's contract.
     unsafe { ring.submit(min, false, [0, 8], 0) }
 }
@@ -492,7 +527,7 @@ pub unsafe extern "C" fn _io_uring_submit_and_wait(ring: &mut Uring, min: c_uint
 /// # Safety
 /// As io_uring_submit_and_get_events(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _io_uring_submit_and_get_events(ring: &mut Uring) -> c_int {
+pub unsafe extern "C" fn _io_uring_submit_and_get_events(ring: RingAt) -> c_int {
     // SAFETY: the caller's contract.
     unsafe { ring.submit(0, true, [0, 8], 0) }
 }
@@ -500,29 +535,29 @@ pub unsafe extern "C" fn _io_uring_submit_and_get_events(ring: &mut Uring) -> c_
 /// # Safety
 /// As io_uring_get_events(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _io_uring_get_events(ring: &mut Uring) -> c_int {
+pub unsafe extern "C" fn _io_uring_get_events(ring: RingAt) -> c_int {
     // SAFETY: the caller's contract.
     unsafe { ring.enter(0, 0, enter::GETEVENTS, [0, 8]) }
 }
 
 fn ext_arg(time: *const Timespec, min_wait_usec: u32, mask: *const c_void) -> GetEventsArg {
     GetEventsArg {
-        sigmask: mask.addr() as u64,
+        sigmask: address(mask) as u64,
         sigmask_sz: 8,
         min_wait_usec,
-        ts: time.addr() as u64,
+        ts: address(time) as u64,
     }
 }
 
 unsafe fn wait_with_time(
-    ring: &mut Uring,
+    ring: RingAt,
     out: *mut *mut Cqe,
     (submit, min): (u32, u32),
     (time, min_wait): (*const Timespec, u32),
     mask: *const c_void,
 ) -> c_int {
     let ext = ext_arg(time, min_wait, mask);
-    let arg = [std::ptr::from_ref(&ext).addr(), size_of::<GetEventsArg>()];
+    let arg = [address(&raw const ext), size_of::<GetEventsArg>()];
     let wait = Wait { submit, min, flags: enter::EXT_ARG, arg, has_timeout: !time.is_null() };
     // SAFETY: the callers' contract.
     unsafe { get_cqe(ring, out, &wait) }
@@ -532,7 +567,7 @@ unsafe fn wait_with_time(
 /// As io_uring_wait_cqes(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _io_uring_wait_cqes(
-    ring: &mut Uring,
+    ring: RingAt,
     out: *mut *mut Cqe,
     min: c_uint,
     time: *const Timespec,
@@ -543,7 +578,7 @@ pub unsafe extern "C" fn _io_uring_wait_cqes(
         if time.is_null() {
             return ___io_uring_get_cqe(ring, out, 0, min, mask);
         }
-        if ring.features & abi::FEATURE_EXT_ARG == 0 {
+        if !ring.has_feature(abi::FEATURE_EXT_ARG) {
             return EINVAL;
         }
         wait_with_time(ring, out, (0, min), (time, 0), mask)
@@ -554,7 +589,7 @@ pub unsafe extern "C" fn _io_uring_wait_cqes(
 /// As io_uring_wait_cqe_timeout(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _io_uring_wait_cqe_timeout(
-    ring: &mut Uring,
+    ring: RingAt,
     out: *mut *mut Cqe,
     time: *const Timespec,
 ) -> c_int {
@@ -566,25 +601,27 @@ pub unsafe extern "C" fn _io_uring_wait_cqe_timeout(
 /// As io_uring_wait_cqes_min_timeout(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _io_uring_wait_cqes_min_timeout(
-    ring: &mut Uring,
+    ring: RingAt,
     out: *mut *mut Cqe,
     min: c_uint,
     time: *const Timespec,
     min_wait_usec: c_uint,
     mask: *const c_void,
 ) -> c_int {
-    if ring.features & abi::FEATURE_MIN_TIMEOUT == 0 {
-        return EINVAL;
-    }
     // SAFETY: the caller's contract.
-    unsafe { wait_with_time(ring, out, (0, min), (time, min_wait_usec), mask) }
+    unsafe {
+        if !ring.has_feature(abi::FEATURE_MIN_TIMEOUT) {
+            return EINVAL;
+        }
+        wait_with_time(ring, out, (0, min), (time, min_wait_usec), mask)
+    }
 }
 
 /// # Safety
 /// As io_uring_submit_and_wait_timeout(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _io_uring_submit_and_wait_timeout(
-    ring: &mut Uring,
+    ring: RingAt,
     out: *mut *mut Cqe,
     min: c_uint,
     time: *const Timespec,
@@ -596,7 +633,7 @@ pub unsafe extern "C" fn _io_uring_submit_and_wait_timeout(
         if time.is_null() {
             return submitted(submit, ___io_uring_get_cqe(ring, out, submit, min, mask));
         }
-        if ring.features & abi::FEATURE_EXT_ARG == 0 {
+        if !ring.has_feature(abi::FEATURE_EXT_ARG) {
             return EINVAL;
         }
         submitted(submit, wait_with_time(ring, out, (submit, min), (time, 0), mask))
@@ -607,18 +644,18 @@ pub unsafe extern "C" fn _io_uring_submit_and_wait_timeout(
 /// As io_uring_submit_and_wait_min_timeout(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _io_uring_submit_and_wait_min_timeout(
-    ring: &mut Uring,
+    ring: RingAt,
     out: *mut *mut Cqe,
     min: c_uint,
     time: *const Timespec,
     min_wait_usec: c_uint,
     mask: *const c_void,
 ) -> c_int {
-    if ring.features & abi::FEATURE_MIN_TIMEOUT == 0 {
-        return EINVAL;
-    }
     // SAFETY: the caller's contract.
     unsafe {
+        if !ring.has_feature(abi::FEATURE_MIN_TIMEOUT) {
+            return EINVAL;
+        }
         let submit = ring.flush();
         submitted(submit, wait_with_time(ring, out, (submit, min), (time, min_wait_usec), mask))
     }
@@ -632,7 +669,7 @@ fn submitted(count: u32, answer: c_int) -> c_int {
 /// As io_uring_submit_and_wait_reg(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _io_uring_submit_and_wait_reg(
-    _ring: &mut Uring,
+    _ring: RingAt,
     _out: *mut *mut Cqe,
     _min: c_uint,
     _index: c_int,
@@ -652,7 +689,7 @@ pub unsafe extern "C" fn _io_uring_enter2(
     size: usize,
 ) -> c_int {
     // SAFETY: the caller's contract.
-    unsafe { door::enter(fd as c_int, count, min, flags, [arg.addr(), size]) }
+    unsafe { door::enter(fd as c_int, count, min, flags, [address(arg), size]) }
 }
 
 /// # Safety
@@ -666,7 +703,7 @@ pub unsafe extern "C" fn _io_uring_enter(
     mask: *const c_void,
 ) -> c_int {
     // SAFETY: the caller's contract.
-    unsafe { door::enter(fd as c_int, count, min, flags, [mask.addr(), 8]) }
+    unsafe { door::enter(fd as c_int, count, min, flags, [address(mask), 8]) }
 }
 
 /// # Safety
@@ -674,7 +711,7 @@ pub unsafe extern "C" fn _io_uring_enter(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _io_uring_setup(entries: c_uint, params: *mut Params) -> c_int {
     // SAFETY: the caller's contract.
-    unsafe { door::setup(entries, params.addr()) }
+    unsafe { door::setup(entries, address(params)) }
 }
 
 /// # Safety
@@ -687,7 +724,7 @@ pub unsafe extern "C" fn _io_uring_register(
     count: c_uint,
 ) -> c_int {
     // SAFETY: the caller's contract.
-    unsafe { door::register(fd as c_int, opcode, arg.addr(), count) }
+    unsafe { door::register(fd as c_int, opcode, address(arg), count) }
 }
 
 /// Functions that pass their arguments to io_uring_register(2) as they are.
@@ -697,7 +734,7 @@ macro_rules! registers {
             /// # Safety
             /// As the function of liburing.
             #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn $name($ring: &mut Uring $(, $arg: usize)*) -> c_int {
+            pub unsafe extern "C" fn $name($ring: RingAt $(, $arg: usize)*) -> c_int {
                 // SAFETY: the caller's contract.
                 unsafe { $ring.register(register::$opcode, $at, $count as u32) }
             }
@@ -760,7 +797,7 @@ const _: [u32; 4] = [
 /// # Safety
 /// As io_uring_unregister_buf_ring(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _io_uring_unregister_buf_ring(ring: &mut Uring, _group: c_int) -> c_int {
+pub unsafe extern "C" fn _io_uring_unregister_buf_ring(ring: RingAt, _group: c_int) -> c_int {
     // SAFETY: nothing is passed.
     unsafe { ring.register(register::UNREGISTER_PBUF_RING, 0, 1) }
 }
@@ -769,7 +806,7 @@ pub unsafe extern "C" fn _io_uring_unregister_buf_ring(ring: &mut Uring, _group:
 /// As io_uring_setup_buf_ring(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _io_uring_setup_buf_ring(
-    _ring: &mut Uring,
+    _ring: RingAt,
     _entries: c_uint,
     _group: c_int,
     _flags: c_uint,
@@ -780,16 +817,16 @@ pub unsafe extern "C" fn _io_uring_setup_buf_ring(
     null_mut()
 }
 
-unsafe fn register_rsrc(ring: &Uring, opcode: u32, rsrc: &abi::RsrcRegister) -> c_int {
+unsafe fn register_rsrc(ring: RingAt, opcode: u32, rsrc: &abi::RsrcRegister) -> c_int {
     let size = size_of::<abi::RsrcRegister>() as u32;
     // SAFETY: the callers' contract.
-    unsafe { ring.register(opcode, std::ptr::from_ref(rsrc).addr(), size) }
+    unsafe { ring.register(opcode, address(rsrc), size) }
 }
 
-unsafe fn update_rsrc(ring: &Uring, opcode: u32, update: &abi::RsrcUpdate) -> c_int {
+unsafe fn update_rsrc(ring: RingAt, opcode: u32, update: &abi::RsrcUpdate) -> c_int {
     let size = size_of::<abi::RsrcUpdate>() as u32;
     // SAFETY: the callers' contract.
-    unsafe { ring.register(opcode, std::ptr::from_ref(update).addr(), size) }
+    unsafe { ring.register(opcode, address(update), size) }
 }
 
 /// Raises the limit of descriptors, once, as liburing does where a table of files meets it.
@@ -813,19 +850,19 @@ unsafe fn with_limit_raised(count: u32, mut call: impl FnMut() -> c_int) -> c_in
 /// As io_uring_register_files(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _io_uring_register_files(
-    ring: &mut Uring,
+    ring: RingAt,
     files: *const c_int,
     count: c_uint,
 ) -> c_int {
     // SAFETY: the caller's contract.
-    unsafe { with_limit_raised(count, || ring.register(register::FILES, files.addr(), count)) }
+    unsafe { with_limit_raised(count, || ring.register(register::FILES, address(files), count)) }
 }
 
 /// # Safety
 /// As io_uring_register_files_tags(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _io_uring_register_files_tags(
-    ring: &mut Uring,
+    ring: RingAt,
     files: usize,
     tags: usize,
     nr: c_uint,
@@ -839,7 +876,7 @@ pub unsafe extern "C" fn _io_uring_register_files_tags(
 /// # Safety
 /// As io_uring_register_files_sparse(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _io_uring_register_files_sparse(ring: &mut Uring, nr: c_uint) -> c_int {
+pub unsafe extern "C" fn _io_uring_register_files_sparse(ring: RingAt, nr: c_uint) -> c_int {
     let flags = abi::RSRC_SPARSE;
     let rsrc = abi::RsrcRegister { nr, flags, ..abi::RsrcRegister::default() };
     // SAFETY: the caller's contract.
@@ -850,21 +887,21 @@ pub unsafe extern "C" fn _io_uring_register_files_sparse(ring: &mut Uring, nr: c
 /// As io_uring_register_files_update(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _io_uring_register_files_update(
-    ring: &mut Uring,
+    ring: RingAt,
     offset: c_uint,
     files: usize,
     count: c_uint,
 ) -> c_int {
     let update = abi::RsrcUpdate { offset, data: files as u64, ..abi::RsrcUpdate::default() };
     // SAFETY: the caller's contract; the call reads the first half.
-    unsafe { ring.register(register::FILES_UPDATE, std::ptr::from_ref(&update).addr(), count) }
+    unsafe { ring.register(register::FILES_UPDATE, address(&raw const update), count) }
 }
 
 /// # Safety
 /// As io_uring_register_files_update_tag(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _io_uring_register_files_update_tag(
-    ring: &mut Uring,
+    ring: RingAt,
     offset: c_uint,
     files: usize,
     tags: usize,
@@ -880,7 +917,7 @@ pub unsafe extern "C" fn _io_uring_register_files_update_tag(
 /// As io_uring_register_buffers_tags(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _io_uring_register_buffers_tags(
-    ring: &mut Uring,
+    ring: RingAt,
     iovecs: usize,
     tags: usize,
     nr: c_uint,
@@ -894,7 +931,7 @@ pub unsafe extern "C" fn _io_uring_register_buffers_tags(
 /// # Safety
 /// As io_uring_register_buffers_sparse(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _io_uring_register_buffers_sparse(ring: &mut Uring, nr: c_uint) -> c_int {
+pub unsafe extern "C" fn _io_uring_register_buffers_sparse(ring: RingAt, nr: c_uint) -> c_int {
     let flags = abi::RSRC_SPARSE;
     let rsrc = abi::RsrcRegister { nr, flags, ..abi::RsrcRegister::default() };
     // SAFETY: the caller's contract.
@@ -905,7 +942,7 @@ pub unsafe extern "C" fn _io_uring_register_buffers_sparse(ring: &mut Uring, nr:
 /// As io_uring_register_buffers_update_tag(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _io_uring_register_buffers_update_tag(
-    ring: &mut Uring,
+    ring: RingAt,
     offset: c_uint,
     iovecs: usize,
     tags: usize,
@@ -920,24 +957,24 @@ pub unsafe extern "C" fn _io_uring_register_buffers_update_tag(
 /// # Safety
 /// As io_uring_register_eventfd(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _io_uring_register_eventfd(ring: &mut Uring, fd: c_int) -> c_int {
+pub unsafe extern "C" fn _io_uring_register_eventfd(ring: RingAt, fd: c_int) -> c_int {
     // SAFETY: one descriptor.
-    unsafe { ring.register(register::EVENTFD, std::ptr::from_ref(&fd).addr(), 1) }
+    unsafe { ring.register(register::EVENTFD, address(&raw const fd), 1) }
 }
 
 /// # Safety
 /// As io_uring_register_eventfd_async(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _io_uring_register_eventfd_async(ring: &mut Uring, fd: c_int) -> c_int {
+pub unsafe extern "C" fn _io_uring_register_eventfd_async(ring: RingAt, fd: c_int) -> c_int {
     // SAFETY: one descriptor.
-    unsafe { ring.register(register::EVENTFD_ASYNC, std::ptr::from_ref(&fd).addr(), 1) }
+    unsafe { ring.register(register::EVENTFD_ASYNC, address(&raw const fd), 1) }
 }
 
 /// # Safety
 /// As io_uring_register_iowq_aff(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _io_uring_register_iowq_aff(
-    ring: &mut Uring,
+    ring: RingAt,
     size: usize,
     mask: usize,
 ) -> c_int {
@@ -950,68 +987,74 @@ pub unsafe extern "C" fn _io_uring_register_iowq_aff(
 /// As io_uring_register_file_alloc_range(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _io_uring_register_file_alloc_range(
-    ring: &mut Uring,
+    ring: RingAt,
     offset: c_uint,
     len: c_uint,
 ) -> c_int {
     let range = [offset, len, 0, 0];
     // SAFETY: a struct io_uring_file_index_range.
-    unsafe { ring.register(register::FILE_ALLOC_RANGE, range.as_ptr().addr(), 0) }
+    unsafe { ring.register(register::FILE_ALLOC_RANGE, address(&raw const range), 0) }
 }
 
 /// # Safety
 /// As io_uring_register_ring_fd(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _io_uring_register_ring_fd(ring: &mut Uring) -> c_int {
-    if ring.int_flags & REG_RING != 0 {
-        return -libc::EEXIST;
-    }
-    let mut update = [u64::from(u32::MAX), ring.ring_fd as u64];
-    // SAFETY: a struct io_uring_rsrc_update, which gets the index.
-    let answer = unsafe { ring.register(register::RING_FDS, update.as_mut_ptr().addr(), 1) };
-    if answer == 1 {
-        ring.enter_ring_fd = update[0] as u32 as c_int;
-        ring.int_flags |= REG_RING;
-        if ring.features & abi::FEATURE_REG_REG_RING != 0 {
-            ring.int_flags |= REG_REG_RING;
+pub unsafe extern "C" fn _io_uring_register_ring_fd(ring: RingAt) -> c_int {
+    // SAFETY: the caller's contract; a struct io_uring_rsrc_update gets the index.
+    unsafe {
+        if ring.has_registered(REG_RING) {
+            return -libc::EEXIST;
         }
+        let mut update = [u64::from(u32::MAX), (*ring.0).ring_fd as u64];
+        let answer = ring.register(register::RING_FDS, address(&raw mut update), 1);
+        if answer == 1 {
+            (*ring.0).enter_ring_fd = update[0] as u32 as c_int;
+            (*ring.0).int_flags |= REG_RING;
+            if ring.has_feature(abi::FEATURE_REG_REG_RING) {
+                (*ring.0).int_flags |= REG_REG_RING;
+            }
+        }
+        answer
     }
-    answer
 }
 
 /// # Safety
 /// As io_uring_unregister_ring_fd(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _io_uring_unregister_ring_fd(ring: &mut Uring) -> c_int {
-    if ring.int_flags & REG_RING == 0 {
-        return EINVAL;
+pub unsafe extern "C" fn _io_uring_unregister_ring_fd(ring: RingAt) -> c_int {
+    // SAFETY: the caller's contract; a struct io_uring_rsrc_update is read.
+    unsafe {
+        if !ring.has_registered(REG_RING) {
+            return EINVAL;
+        }
+        let update = [u64::from((*ring.0).enter_ring_fd as u32), 0];
+        let answer = ring.register(register::UNREGISTER_RING_FDS, address(&raw const update), 1);
+        if answer == 1 {
+            (*ring.0).enter_ring_fd = (*ring.0).ring_fd;
+            (*ring.0).int_flags &= !(REG_RING | REG_REG_RING);
+        }
+        answer
     }
-    let update = [u64::from(ring.enter_ring_fd as u32), 0];
-    // SAFETY: a struct io_uring_rsrc_update.
-    let answer = unsafe { ring.register(register::UNREGISTER_RING_FDS, update.as_ptr().addr(), 1) };
-    if answer == 1 {
-        ring.enter_ring_fd = ring.ring_fd;
-        ring.int_flags &= !(REG_RING | REG_REG_RING);
-    }
-    answer
 }
 
 /// # Safety
 /// As io_uring_close_ring_fd(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _io_uring_close_ring_fd(ring: &mut Uring) -> c_int {
-    if ring.features & abi::FEATURE_REG_REG_RING == 0 {
-        return -libc::EOPNOTSUPP;
-    }
-    if ring.int_flags & REG_RING == 0 {
-        return EINVAL;
-    }
-    if ring.ring_fd == -1 {
-        return -libc::EBADF;
-    }
+pub unsafe extern "C" fn _io_uring_close_ring_fd(ring: RingAt) -> c_int {
     // SAFETY: the caller's contract.
-    unsafe { keep_errno(|| libc::close(ring.ring_fd)) };
-    ring.ring_fd = -1;
+    unsafe {
+        if !ring.has_feature(abi::FEATURE_REG_REG_RING) {
+            return -libc::EOPNOTSUPP;
+        }
+        if !ring.has_registered(REG_RING) {
+            return EINVAL;
+        }
+        if (*ring.0).ring_fd == -1 {
+            return -libc::EBADF;
+        }
+        keep_errno(|| libc::close((*ring.0).ring_fd));
+        (*ring.0).ring_fd = -1;
+    }
     1
 }
 
@@ -1021,14 +1064,14 @@ const PROBE_OPS: usize = 256;
 /// # Safety
 /// As io_uring_get_probe_ring(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _io_uring_get_probe_ring(ring: &mut Uring) -> *mut c_void {
+pub unsafe extern "C" fn _io_uring_get_probe_ring(ring: RingAt) -> *mut c_void {
     // SAFETY: memory of the C library's, which io_uring_free_probe(3) gives back.
     let probe = unsafe { libc::calloc(1, 16 + 8 * PROBE_OPS) };
     if probe.is_null() {
         return probe;
     }
     // SAFETY: room for as many operations.
-    let answer = unsafe { ring.register(register::PROBE, probe.addr(), PROBE_OPS as u32) };
+    let answer = unsafe { ring.register(register::PROBE, address(probe), PROBE_OPS as u32) };
     if answer >= 0 {
         return probe;
     }
@@ -1047,7 +1090,7 @@ pub unsafe extern "C" fn _io_uring_get_probe() -> *mut c_void {
         if _io_uring_queue_init(2, ring.as_mut_ptr(), 0) < 0 {
             return null_mut();
         }
-        let ring = ring.assume_init_mut();
+        let ring = RingAt(ring.as_mut_ptr());
         let probe = _io_uring_get_probe_ring(ring);
         _io_uring_queue_exit(ring);
         probe
@@ -1068,7 +1111,7 @@ pub unsafe extern "C" fn _io_uring_free_probe(probe: *mut c_void) {
 pub unsafe extern "C" fn _io_uring_mlock_size(entries: c_uint, flags: c_uint) -> isize {
     let mut params = Params { flags, ..Params::default() };
     // SAFETY: parameters of our own.
-    unsafe { _io_uring_mlock_size_params(entries, &mut params) }
+    unsafe { _io_uring_mlock_size_params(entries, &raw mut params) }
 }
 
 /// # Safety
@@ -1076,14 +1119,14 @@ pub unsafe extern "C" fn _io_uring_mlock_size(entries: c_uint, flags: c_uint) ->
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _io_uring_mlock_size_params(
     entries: c_uint,
-    params: &mut Params,
+    params: *mut Params,
 ) -> isize {
     let mut ring = std::mem::MaybeUninit::<Uring>::zeroed();
     let mut probe = Params::default();
     // SAFETY: a ring of its own, made and ended here.
     unsafe {
-        if _io_uring_queue_init_params(2, ring.as_mut_ptr(), &mut probe) >= 0 {
-            _io_uring_queue_exit(ring.assume_init_mut());
+        if _io_uring_queue_init_params(2, ring.as_mut_ptr(), &raw mut probe) >= 0 {
+            _io_uring_queue_exit(RingAt(ring.as_mut_ptr()));
         }
     }
     if probe.features & abi::FEATURE_NATIVE_WORKERS != 0 {
@@ -1099,7 +1142,7 @@ pub unsafe extern "C" fn _io_uring_mlock_size_params(
 pub unsafe extern "C" fn _io_uring_memory_size(entries: c_uint, flags: c_uint) -> isize {
     let mut params = Params { flags, ..Params::default() };
     // SAFETY: parameters of our own.
-    unsafe { _io_uring_memory_size_params(entries, &mut params) }
+    unsafe { _io_uring_memory_size_params(entries, &raw mut params) }
 }
 
 /// # Safety
@@ -1107,12 +1150,14 @@ pub unsafe extern "C" fn _io_uring_memory_size(entries: c_uint, flags: c_uint) -
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _io_uring_memory_size_params(
     entries: c_uint,
-    params: &mut Params,
+    params: *mut Params,
 ) -> isize {
-    if !accessible(std::ptr::from_mut(params).addr(), size_of::<Params>(), true) {
+    if !accessible(address(params), size_of::<Params>(), true) {
         return EINVAL as isize;
     }
-    match crate::setup::sizes(entries, params) {
+    // SAFETY: accessible, and the caller's.
+    let params = unsafe { params.read() };
+    match crate::setup::sizes(entries, &params) {
         Err(errno) => errno as isize,
         Ok((sq, cq)) => {
             let page = |bytes: usize| bytes.next_multiple_of(4096);
@@ -1145,3 +1190,6 @@ pub extern "C" fn _io_uring_minor_version() -> c_int {
 pub extern "C" fn _io_uring_check_version(major: c_int, minor: c_int) -> bool {
     (major, minor) > VERSION
 }
+
+#[cfg(test)]
+mod tests;

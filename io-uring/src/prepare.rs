@@ -568,8 +568,10 @@ impl Locked<'_> {
                     return Some(errno);
                 }
                 let request = self.request(at);
-                let call =
-                    request.call.as_deref().map_or(0, |call| std::ptr::from_ref(call).addr());
+                let call = request
+                    .call
+                    .as_deref()
+                    .map_or(0, |call| std::ptr::from_ref(call).expose_provenance());
                 let addr = calls::run as *const () as usize as u64;
                 let sqe = Sqe { opcode: CALL, addr, off: call as u64, ..Sqe::nop() };
                 // `finish` asks for the slot again.

@@ -433,7 +433,7 @@ pub(crate) fn gain_no_privileges() -> bool {
 pub(crate) fn has_io_uring() -> bool {
     let mut params = crate::abi::Params::default();
     // SAFETY: parameters of our own.
-    let fd = unsafe { io_uring_setup(1, (&raw mut params).addr()) };
+    let fd = unsafe { io_uring_setup(1, (&raw mut params).expose_provenance()) };
     if fd >= 0 {
         close(fd);
     }

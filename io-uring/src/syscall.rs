@@ -181,7 +181,7 @@ pub unsafe extern "C" fn mmap(
     fd: c_int,
     offset: i64,
 ) -> *mut c_void {
-    let at = at.addr();
+    let at = at.expose_provenance();
     // SAFETY: as the caller called us.
     let mapped = unsafe { map(at, len, prot, flags, fd, offset) };
     if (-4095..0).contains(&mapped) {

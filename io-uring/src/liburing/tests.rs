@@ -1,0 +1,145 @@
+//! A ring in memory of the test's own: one thread submits, as liburing's manual allows, while the
+//! other one is the kernel, and reaps. For Miri, too: no call is made.
+#![allow(unsafe_code)]
+
+use std::ptr::null_mut;
+use std::sync::atomic::Ordering;
+
+use super::*;
+
+const ENTRIES: u32 = 4;
+
+/// The words of one queue: head, tail, mask, entries, flags.
+type Words = [u32; 5];
+
+#[derive(Clone, Copy)]
+struct Shared(RingAt);
+
+// SAFETY: each thread keeps to its own functions.
+unsafe impl Send for Shared {}
+
+impl Shared {
+    fn ring(self) -> RingAt {
+        self.0
+    }
+}
+
+fn sq(words: *mut u32, sqes: *mut u8) -> abi::Sq {
+    let word = |at| words.wrapping_add(at);
+    abi::Sq {
+        khead: word(0),
+        ktail: word(1),
+        kring_mask: word(2),
+        kring_entries: word(3),
+        kflags: word(4),
+        kdropped: null_mut(),
+        array: null_mut(),
+        sqes,
+        sqe_head: 0,
+        sqe_tail: 0,
+        ring_sz: 0,
+        ring_ptr: null_mut(),
+        ring_mask: ENTRIES - 1,
+        ring_entries: ENTRIES,
+        sqes_sz: 0,
+        pad: 0,
+    }
+}
+
+fn cq(words: *mut u32, cqes: *mut u8) -> abi::Cq {
+    let word = |at| words.wrapping_add(at);
+    abi::Cq {
+        khead: word(0),
+        ktail: word(1),
+        kring_mask: word(2),
+        kring_entries: word(3),
+        kflags: word(4),
+        koverflow: null_mut(),
+        cqes,
+        ring_sz: 0,
+        ring_ptr: null_mut(),
+        ring_mask: ENTRIES - 1,
+        ring_entries: ENTRIES,
+        pad: [0; 2],
+    }
+}
+
+/// Fills in `count` entries, whose first words are their numbers.
+fn submit(ring: RingAt, count: u32) {
+    let mut filled = 0;
+    while filled < count {
+        // SAFETY: a ring, to which this thread submits alone.
+        let sqe = unsafe { _io_uring_get_sqe(ring) };
+        if sqe.is_null() {
+            std::thread::yield_now();
+        } else {
+            // SAFETY: a free entry of 64 bytes.
+            unsafe { sqe.cast::<u32>().write(filled) };
+            filled += 1;
+        }
+        // SAFETY: as above.
+        unsafe { ring.flush() };
+    }
+}
+
+/// Has each entry complete with its number.
+fn execute(ring: RingAt) {
+    // SAFETY: the words of a ring, whose kernel this thread is.
+    unsafe {
+        let (sq, cq) = (&raw const (*ring.0).sq, &raw const (*ring.0).cq);
+        let (head, posted) = ((*sq).khead, (*cq).ktail);
+        while word(head).load(Ordering::Relaxed) != word((*sq).ktail).load(Ordering::Acquire) {
+            let at = word(head).load(Ordering::Relaxed);
+            let sqe = (*sq).sqes.add((at % ENTRIES) as usize * 64);
+            let (user_data, place) =
+                (sqe.cast::<u32>().read(), word(posted).load(Ordering::Relaxed));
+            let cqe = Cqe { user_data: user_data.into(), res: 0, flags: 0 };
+            (*cq).cqes.cast::<Cqe>().add((place % ENTRIES) as usize).write(cqe);
+            word(posted).store(place + 1, Ordering::Release);
+            word(head).store(at + 1, Ordering::Release);
+        }
+    }
+}
+
+#[test]
+fn one_thread_submits_while_another_reaps() {
+    const COUNT: u32 = if cfg!(miri) { 12 } else { 1000 };
+    let new = || -> Words { [0, 0, ENTRIES - 1, ENTRIES, 0] };
+    let (mut in_sq, mut in_cq) = (new(), new());
+    let mut sqes = [[0u64; 8]; ENTRIES as usize];
+    let mut cqes = [Cqe::default(); ENTRIES as usize];
+    let mut ring = Uring {
+        sq: sq((&raw mut in_sq).cast(), (&raw mut sqes).cast()),
+        cq: cq((&raw mut in_cq).cast(), (&raw mut cqes).cast()),
+        flags: setup::NO_SQARRAY,
+        ring_fd: -1,
+        features: 0,
+        enter_ring_fd: -1,
+        int_flags: 0,
+        pad: [0; 3],
+        pad2: 0,
+    };
+    let shared = Shared(RingAt(&raw mut ring));
+    let submitter = std::thread::spawn(move || submit(shared.ring(), COUNT));
+    let (ring, mut seen) = (shared.ring(), 0);
+    while seen < COUNT {
+        execute(ring);
+        let mut found = [null_mut::<Cqe>(); ENTRIES as usize];
+        // SAFETY: a ring, from which this thread reaps alone, with room for as many.
+        let count = unsafe {
+            if ring.ready() == 0 {
+                std::thread::yield_now();
+                continue;
+            }
+            _io_uring_peek_batch_cqe(ring, found.as_mut_ptr(), ENTRIES)
+        };
+        for cqe in &found[..count as usize] {
+            // SAFETY: a completion that is not marked as seen.
+            assert_eq!(unsafe { (**cqe).user_data }, seen.into());
+            seen += 1;
+        }
+        // SAFETY: a word of the ring's.
+        unsafe { word((*ring.0).cq.khead) }.fetch_add(count, Ordering::Release);
+    }
+    submitter.join().unwrap();
+}
