@@ -7,8 +7,8 @@
 
 use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crate::process;
 use crate::sys::{self, Mapping, Ret};
@@ -137,7 +137,16 @@ pub(crate) fn eventfd() -> Ret {
     fd
 }
 
-/// Another descriptor of a file that the program has open, closed with the last who needs it.
+/// Closes a descriptor on a thread that may wait for that. False: there is no such thread.
+static ELSEWHERE: OnceLock<fn(RawFd) -> bool> = OnceLock::new();
+
+/// Tells what closes the descriptors whose close may wait.
+pub(crate) fn close_elsewhere_by(closer: fn(RawFd) -> bool) {
+    let _ = ELSEWHERE.set(closer);
+}
+
+/// Another descriptor of a file that the program has open. Dropping the last of them waits for no
+/// server: locks may be held.
 #[derive(Debug)]
 pub(crate) struct Copied(RawFd);
 
@@ -163,7 +172,13 @@ impl Copied {
 
 impl Drop for Copied {
     fn drop(&mut self) {
-        close(self.0);
+        // A file without a type is the kernel's own, such as an eventfd. The others have servers,
+        // terminals or peers that close(2) may wait for.
+        let may_wait = sys::stat(self.0).is_ok_and(|stat| stat.kind != 0);
+        let elsewhere = ELSEWHERE.get().filter(|_| may_wait);
+        if !elsewhere.is_some_and(|close| close(self.0)) {
+            close(self.0);
+        }
     }
 }
 

@@ -4,27 +4,102 @@
 
 use std::ffi::CString;
 
+use uringlet::front::OwnDescriptor;
+
 use crate::sys::{self, files};
 
 /// One call.
 #[derive(Debug)]
 pub(crate) enum Call {
-    Open { dir: i32, path: CString, flags: u32, mode: u32 },
-    Open2 { dir: i32, path: CString, how: [u64; 3] },
-    Close { fd: i32 },
-    Statx { dir: i32, path: CString, flags: u32, mask: u32, out: u64 },
-    Unlink { dir: i32, path: CString, flags: u32 },
-    Rename { from: (i32, CString), to: (i32, CString), flags: u32 },
-    Link { from: (i32, CString), to: (i32, CString), flags: u32 },
-    Symlink { target: CString, dir: i32, path: CString },
-    Mkdir { dir: i32, path: CString, mode: u32 },
-    SetXattr { path: CString, name: CString, value: Vec<u8>, flags: u32 },
-    FSetXattr { fd: i32, name: CString, value: Vec<u8>, flags: u32 },
-    GetXattr { path: CString, name: CString, value: u64, len: u32 },
-    FGetXattr { fd: i32, name: CString, value: u64, len: u32 },
-    Splice { from: (i32, i64), to: (i32, i64), len: u32, flags: u32 },
-    Tee { from: i32, to: i32, len: u32, flags: u32 },
-    Madvise { at: u64, len: u64, advice: u32 },
+    Open {
+        dir: i32,
+        path: CString,
+        flags: u32,
+        mode: u32,
+    },
+    Open2 {
+        dir: i32,
+        path: CString,
+        how: [u64; 3],
+    },
+    /// One of these, for a descriptor of the engine's own, out of the program's way.
+    OpenAside(Box<Self>),
+    Close {
+        fd: i32,
+    },
+    Statx {
+        dir: i32,
+        path: CString,
+        flags: u32,
+        mask: u32,
+        out: u64,
+    },
+    Unlink {
+        dir: i32,
+        path: CString,
+        flags: u32,
+    },
+    Rename {
+        from: (i32, CString),
+        to: (i32, CString),
+        flags: u32,
+    },
+    Link {
+        from: (i32, CString),
+        to: (i32, CString),
+        flags: u32,
+    },
+    Symlink {
+        target: CString,
+        dir: i32,
+        path: CString,
+    },
+    Mkdir {
+        dir: i32,
+        path: CString,
+        mode: u32,
+    },
+    SetXattr {
+        path: CString,
+        name: CString,
+        value: Vec<u8>,
+        flags: u32,
+    },
+    FSetXattr {
+        fd: i32,
+        name: CString,
+        value: Vec<u8>,
+        flags: u32,
+    },
+    GetXattr {
+        path: CString,
+        name: CString,
+        value: u64,
+        len: u32,
+    },
+    FGetXattr {
+        fd: i32,
+        name: CString,
+        value: u64,
+        len: u32,
+    },
+    Splice {
+        from: (i32, i64),
+        to: (i32, i64),
+        len: u32,
+        flags: u32,
+    },
+    Tee {
+        from: i32,
+        to: i32,
+        len: u32,
+        flags: u32,
+    },
+    Madvise {
+        at: u64,
+        len: u64,
+        advice: u32,
+    },
 }
 
 impl Call {
@@ -32,7 +107,11 @@ impl Call {
     pub(crate) fn may_hang(&self) -> bool {
         matches!(
             self,
-            Self::Open { .. } | Self::Open2 { .. } | Self::Splice { .. } | Self::Tee { .. }
+            Self::Open { .. }
+                | Self::Open2 { .. }
+                | Self::OpenAside(_)
+                | Self::Splice { .. }
+                | Self::Tee { .. }
         )
     }
 
@@ -57,6 +136,7 @@ impl Call {
         match self {
             Self::Open { dir, path, flags, mode } => files::openat(*dir, path, *flags, *mode),
             Self::Open2 { dir, path, how } => files::openat2(*dir, path, how),
+            Self::OpenAside(open) => move_aside(open.run_once()),
             Self::Close { fd } => close(*fd),
             Self::Statx { dir, path, flags, mask, out } => {
                 files::statx(*dir, path, *flags, *mask, *out)
@@ -84,6 +164,17 @@ impl Call {
             Self::Madvise { at, len, advice } => unsafe { sys::madvise(*at, *len, *advice) },
         }
     }
+}
+
+/// A descriptor that was just opened gets a number out of the program's way. What has asked for it
+/// takes it over.
+fn move_aside(fd: i32) -> i32 {
+    if fd < 0 {
+        return fd;
+    }
+    let moved = OwnDescriptor::duplicate(fd);
+    sys::close(fd);
+    moved.map_or(-libc::EMFILE, OwnDescriptor::into_number)
 }
 
 /// As the program's close(2): every drop-in sees it.

@@ -100,12 +100,7 @@ unsafe fn enter_ring(
         () => 0,
     };
     if count > 0 {
-        let consumed = core.entered(|| {
-            let mut locked = core.lock();
-            let consumed = locked.submit(count);
-            core.leave(locked);
-            consumed
-        });
+        let consumed = core.entered(|| core.with(|locked| locked.submit(count)));
         if !polls && consumed != count {
             core.entered(|| ring.instance.poll());
             return Ok(consumed as i32);
@@ -183,9 +178,7 @@ fn wait(ring: &Ring, min: u32, bounds: Bounds) -> Result<(), i32> {
 /// Moves into the ring what waits outside of it.
 fn flush(ring: &Ring) {
     if ring.core.has_more() {
-        let mut locked = ring.core.lock();
-        locked.flush();
-        ring.core.leave(locked);
+        ring.core.with(|locked| locked.flush());
     } else {
         ring.core.freshen();
     }

@@ -4,17 +4,30 @@ use std::sync::Arc;
 
 use uringlet::front::OwnDescriptor;
 
-/// A registered file, with the tag that is told when nobody needs it any more.
+/// What was registered, with the tag that is told when nobody uses it any more (0: none). Its slot
+/// uses it, and each request from its start to its completion.
 #[derive(Debug)]
+pub(crate) struct Registered<T> {
+    pub(crate) value: T,
+    pub(crate) tag: u64,
+}
+
+/// A registered file.
+#[derive(Clone, Debug)]
 pub(crate) struct File {
     pub(crate) descriptor: OwnDescriptor,
 }
 
-/// Slots with tags.
+impl Registered<File> {
+    pub(crate) fn number(&self) -> i32 {
+        self.value.descriptor.number()
+    }
+}
+
+/// Slots.
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
-    slots: Vec<Option<Arc<T>>>,
-    tags: Vec<u64>,
+    slots: Vec<Option<Arc<Registered<T>>>>,
     /// Where a slot is looked for next, and the range that is looked at.
     pub(crate) hint: usize,
     pub(crate) range: (usize, usize),
@@ -23,19 +36,17 @@ pub(crate) struct Slots<T> {
 impl<T> Slots<T> {
     /// `None`: no memory.
     pub(crate) fn new(count: usize) -> Option<Self> {
-        let (mut slots, mut tags) = (Vec::new(), Vec::new());
+        let mut slots = Vec::new();
         slots.try_reserve_exact(count).ok()?;
-        tags.try_reserve_exact(count).ok()?;
         slots.resize_with(count, || None);
-        tags.resize(count, 0);
-        Some(Self { slots, tags, hint: 0, range: (0, count) })
+        Some(Self { slots, hint: 0, range: (0, count) })
     }
 
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
 
-    pub(crate) fn get(&self, index: u32) -> Option<&Arc<T>> {
+    pub(crate) fn get(&self, index: u32) -> Option<&Arc<Registered<T>>> {
         self.slots.get(index as usize)?.as_ref()
     }
 
@@ -43,15 +54,16 @@ impl<T> Slots<T> {
         self.slots[index].is_some()
     }
 
-    /// What was in a slot, with its tag.
+    /// Fills a slot, or empties it. Gives what was there, which is to be released.
+    #[must_use]
     pub(crate) fn put(
         &mut self,
         index: usize,
-        value: Option<Arc<T>>,
+        value: Option<T>,
         tag: u64,
-    ) -> (Option<Arc<T>>, u64) {
-        let old = std::mem::replace(&mut self.slots[index], value);
-        (old, std::mem::replace(&mut self.tags[index], tag))
+    ) -> Option<Arc<Registered<T>>> {
+        let new = value.map(|value| Arc::new(Registered { value, tag }));
+        std::mem::replace(&mut self.slots[index], new)
     }
 
     /// A free slot of the range, searched for from where the last one was found.
@@ -63,9 +75,9 @@ impl<T> Slots<T> {
         Some(found)
     }
 
-    /// Everything that is there, with its tag.
-    pub(crate) fn drain(&mut self) -> Vec<(Option<Arc<T>>, u64)> {
-        self.slots.drain(..).zip(self.tags.drain(..)).collect()
+    /// Everything that is there, which is to be released.
+    pub(crate) fn into_all(self) -> impl Iterator<Item = Option<Arc<Registered<T>>>> {
+        self.slots.into_iter()
     }
 }
 

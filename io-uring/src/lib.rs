@@ -10,6 +10,7 @@ mod abi;
 mod chains;
 mod completions;
 mod handover;
+mod inbox;
 mod sync;
 
 // Everything but the modelled protocols is left out of a loom build.

@@ -1,7 +1,5 @@
 //! From an entry to what is done for it. What fails here ends a batch, as in the kernel.
 
-use std::sync::Arc;
-
 use uringlet::Sqe;
 use uringlet::front::{CALL, OwnDescriptor};
 
@@ -9,7 +7,7 @@ use crate::abi::{self, Timespec, cancel, iosqe, op, poll, timeout};
 use crate::calls::{self, Call};
 use crate::chains::NONE;
 use crate::files::File;
-use crate::ring::{CancelJob, Locked, Request, Stage, Timing};
+use crate::ring::{CancelJob, Locked, Request, Stage, Task, Timing};
 use crate::service::{self, Watch};
 use crate::{rights, rings, sys, user};
 
@@ -287,7 +285,8 @@ impl Locked<'_> {
                 if direct.is_some() && open_flags & libc::O_CLOEXEC as u64 != 0 {
                     return Err(-libc::EINVAL);
                 }
-                self.request(at).call = Some(Box::new(open));
+                let call = if direct.is_some() { Call::OpenAside(Box::new(open)) } else { open };
+                self.request(at).call = Some(Box::new(call));
                 Ok(Plan::Call(direct))
             }
             op::CLOSE => {
@@ -543,7 +542,7 @@ impl Locked<'_> {
                 if let Some(index) = index {
                     let buffer = self.buffers.as_ref().and_then(|all| all.get(index.into()));
                     let Some(buffer) = buffer.cloned() else { return Some(-libc::EFAULT) };
-                    if !buffer.has(sqe.addr, sqe.len) {
+                    if !buffer.value.has(sqe.addr, sqe.len) {
                         return Some(-libc::EFAULT);
                     }
                     self.request(at).buffer = Some(buffer);
@@ -578,7 +577,7 @@ impl Locked<'_> {
                 let Plan::Call(slot) = request.plan else { return Some(-libc::EINVAL) };
                 request.target_slot = slot;
                 if rights::may_differ() && request.is_judged() {
-                    return Some(request.call_here());
+                    return self.call_here(at);
                 }
                 request.plan = Plan::Engine(sqe, None);
                 request.stage = Stage::Ready;
@@ -606,6 +605,19 @@ impl Locked<'_> {
             }
             Plan::Install { cloexec } => Some(sys::duplicate(self.number(at), cloexec)),
         }
+    }
+
+    /// Has a call made on this thread, which has to be the one that submitted it. With other rights
+    /// the answer is `-EACCES`, as for the rest of a chain that another thread goes on with.
+    fn call_here(&mut self, at: u32) -> Option<i32> {
+        let key = self.key(at);
+        let request = self.request(at);
+        let is_here = request.submitter == sys::thread_id();
+        let Some(call) = request.call.take().filter(|_| is_here) else {
+            return Some(-libc::EACCES);
+        };
+        self.tasks.push(Task::Call(key, call));
+        None
     }
 
     /// A transfer that is not to wait, and does not: buffered, with RWF_NOWAIT.
@@ -652,7 +664,7 @@ impl Locked<'_> {
     /// The descriptor of a request.
     fn number(&mut self, at: u32) -> i32 {
         let request = self.request(at);
-        request.file.as_ref().map_or(request.fd, |file| file.descriptor.number())
+        request.file.as_ref().map_or(request.fd, |file| file.number())
     }
 
     /// Puts registered files into a call.
@@ -680,7 +692,7 @@ impl Locked<'_> {
                 *to = number;
                 *flags &= !FD_IN_FIXED;
                 if let Some(source) = &source {
-                    *from = source.descriptor.number();
+                    *from = source.number();
                 }
             }
             Call::FSetXattr { fd, .. } | Call::FGetXattr { fd, .. } => *fd = number,
@@ -705,12 +717,7 @@ impl Locked<'_> {
         if result < 0 {
             return result;
         }
-        let Some(descriptor) = OwnDescriptor::duplicate(result) else {
-            sys::close(result);
-            return -libc::EMFILE;
-        };
-        sys::close(result);
-        self.install(slot, Arc::new(File { descriptor }))
+        self.install(slot, File { descriptor: OwnDescriptor::adopt(result) })
     }
 
     fn begin_poll(&mut self, at: u32, watch: Watch) -> Option<i32> {
@@ -966,7 +973,8 @@ impl Locked<'_> {
         for &key in &keys {
             self.request(key as u32).canceled_by = by;
         }
-        self.jobs.push(CancelJob { keys, done, all, by, is_link_timeout: link });
+        let job = CancelJob { keys, done, all, by, is_link_timeout: link };
+        self.tasks.push(Task::Cancel(job));
         None
     }
 

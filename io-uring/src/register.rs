@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use uringlet::front::{OwnDescriptor, WaitCondition, Waited};
 
@@ -13,7 +13,7 @@ use crate::enter::{find, not_ours};
 use crate::files::{Buffer, File, Slots};
 use crate::prepare::{Match, nanoseconds};
 use crate::restrict::Restrictions;
-use crate::ring::Locked;
+use crate::ring::{Locked, Task};
 use crate::rings::Ring;
 use crate::{rings, sys, user};
 
@@ -58,13 +58,16 @@ fn act(ring: &Ring, opcode: u32, arg: usize, count: u32) -> Result<i32, i32> {
     if opcode == reg::SYNC_CANCEL {
         return sync_cancel(ring, arg, count);
     }
-    let mut locked = core.lock();
-    if !core.disabled.load(Ordering::Relaxed) && !locked.restrictions.allow_register(opcode) {
-        return Err(-libc::EACCES);
+    if core.is_held_here() {
+        // A signal handler; what it interrupts has the lock.
+        return Err(-libc::EAGAIN);
     }
-    let answer = act_locked(&mut locked, opcode, arg, count);
-    core.leave(locked);
-    answer
+    core.with(|locked| {
+        if !core.disabled.load(Ordering::Relaxed) && !locked.restrictions.allow_register(opcode) {
+            return Err(-libc::EACCES);
+        }
+        act_locked(locked, opcode, arg, count)
+    })
 }
 
 #[allow(clippy::too_many_lines, reason = "one arm for each operation")]
@@ -90,17 +93,15 @@ fn act_locked(locked: &mut Locked<'_>, opcode: u32, arg: usize, count: u32) -> R
         }
         reg::UNREGISTER_BUFFERS => {
             no_argument(arg, count)?;
-            let mut buffers = locked.buffers.take().ok_or(-libc::ENXIO)?;
-            let old = buffers.drain();
-            tell_tags(locked, old.into_iter().map(|(_, tag)| tag));
+            let buffers = locked.buffers.take().ok_or(-libc::ENXIO)?;
+            buffers.into_all().for_each(|one| locked.release_buffer(one));
             Ok(0)
         }
         reg::FILES => register_files(locked, arg, count, 0, false),
         reg::UNREGISTER_FILES => {
             no_argument(arg, count)?;
-            let mut files = locked.files.take().ok_or(-libc::ENXIO)?;
-            let old = files.drain();
-            tell_tags(locked, old.into_iter().map(|(_, tag)| tag));
+            let files = locked.files.take().ok_or(-libc::ENXIO)?;
+            files.into_all().for_each(|one| locked.release_file(one));
             Ok(0)
         }
         reg::FILES_UPDATE => {
@@ -292,27 +293,20 @@ fn read_tag(tags: usize, at: usize) -> Result<u64, i32> {
     if tags == 0 { Ok(0) } else { user::read(tags + 8 * at) }
 }
 
-/// Posts the completions of tags whose resources are let go of.
-fn tell_tags(locked: &mut Locked<'_>, tags: impl Iterator<Item = u64>) {
-    for user_data in tags.filter(|&tag| tag != 0) {
-        locked.post(abi::Cqe { user_data, res: 0, flags: 0 }, false);
-    }
-}
-
 /// A registered file of a descriptor; none for -1. One copy for each number.
-fn file_of(fd: i32, known: &mut Vec<(i32, Arc<File>)>) -> Result<Option<Arc<File>>, i32> {
+fn file_of(fd: i32, known: &mut Vec<(i32, File)>) -> Result<Option<File>, i32> {
     if fd == -1 {
         return Ok(None);
     }
     if let Some((_, file)) = known.iter().find(|(number, _)| *number == fd) {
-        return Ok(Some(Arc::clone(file)));
+        return Ok(Some(file.clone()));
     }
     if rings::has(fd) || uringlet::front::is_own_descriptor(fd) || !sys::is_open(fd) {
         return Err(-libc::EBADF);
     }
     let descriptor = OwnDescriptor::duplicate(fd).ok_or(-libc::EMFILE)?;
-    let file = Arc::new(File { descriptor });
-    known.push((fd, Arc::clone(&file)));
+    let file = File { descriptor };
+    known.push((fd, file.clone()));
     Ok(Some(file))
 }
 
@@ -344,7 +338,7 @@ fn register_files(
             return Err(-libc::EINVAL);
         }
         let file = file_of(fd, &mut known)?;
-        files.put(at, file, tag);
+        let _none = files.put(at, file, tag);
     }
     locked.files = Some(files);
     Ok(0)
@@ -385,7 +379,7 @@ fn check_buffer(maps: &str, at: u64, len: u64) -> Result<(), i32> {
     Err(-libc::EFAULT)
 }
 
-fn buffer_at(maps: &str, data: usize, at: usize) -> Result<Option<Arc<Buffer>>, i32> {
+fn buffer_at(maps: &str, data: usize, at: usize) -> Result<Option<Buffer>, i32> {
     let [base, len]: [u64; 2] = user::read(data + 16 * at)?;
     if base == 0 {
         return if len == 0 { Ok(None) } else { Err(-libc::EFAULT) };
@@ -394,7 +388,7 @@ fn buffer_at(maps: &str, data: usize, at: usize) -> Result<Option<Arc<Buffer>>, 
         return Err(-libc::EFAULT);
     }
     check_buffer(maps, base, len)?;
-    Ok(Some(Arc::new(Buffer { at: base, len })))
+    Ok(Some(Buffer { at: base, len }))
 }
 
 fn maps() -> String {
@@ -422,7 +416,7 @@ fn register_buffers(
         if buffer.is_none() && tag != 0 {
             return Err(-libc::EINVAL);
         }
-        buffers.put(at, buffer, tag);
+        let _none = buffers.put(at, buffer, tag);
     }
     locked.buffers = Some(buffers);
     Ok(0)
@@ -453,8 +447,8 @@ fn update_buffers(
             Err(_) => break,
         };
         let Some(buffers) = locked.buffers.as_mut() else { return Err(-libc::ENXIO) };
-        let (_, old) = buffers.put(offset as usize + at, buffer, tag);
-        tell_tags(locked, std::iter::once(old));
+        let old = buffers.put(offset as usize + at, buffer, tag);
+        locked.release_buffer(old);
         done += 1;
     }
     Ok(done)
@@ -490,8 +484,8 @@ impl Locked<'_> {
                 Ok(None) => {}
                 Ok(Some((file, tag))) => {
                     let Some(files) = self.files.as_mut() else { return Err(-libc::ENXIO) };
-                    let (_, old) = files.put(offset as usize + at, file, tag);
-                    tell_tags(self, std::iter::once(old));
+                    let old = files.put(offset as usize + at, file, tag);
+                    self.release_file(old);
                 }
                 Err(errno) if done == 0 => return Err(errno),
                 Err(_) => break,
@@ -528,18 +522,24 @@ impl Locked<'_> {
     }
 
     /// Puts a file into a slot, or any: 0 or the slot, or a negative errno.
-    pub(crate) fn install(&mut self, slot: u32, file: Arc<File>) -> i32 {
-        let Some(files) = self.files.as_mut() else { return -libc::ENXIO };
+    pub(crate) fn install(&mut self, slot: u32, file: File) -> i32 {
+        let Some(files) = self.files.as_mut() else { return self.refuse(file, -libc::ENXIO) };
         // One was subtracted from what the entry says.
         let any = slot == INDEX_ALLOC || slot == INDEX_ALLOC - 1;
         let at = if any { files.free() } else { Some(slot as usize) };
-        let Some(at) = at else { return -libc::ENFILE };
+        let Some(at) = at else { return self.refuse(file, -libc::ENFILE) };
         if at >= files.len() {
-            return -libc::EINVAL;
+            return self.refuse(file, -libc::EINVAL);
         }
-        let (_, old) = files.put(at, Some(file), 0);
-        tell_tags(self, std::iter::once(old));
+        let old = files.put(at, Some(file), 0);
+        self.release_file(old);
         if any { at as i32 } else { 0 }
+    }
+
+    /// No slot is there for a file.
+    fn refuse(&mut self, file: File, errno: i32) -> i32 {
+        self.tasks.push(Task::Drop(file));
+        errno
     }
 
     /// Empties a slot.
@@ -551,9 +551,9 @@ impl Locked<'_> {
         if !files.is_used(at) {
             return -libc::EBADF;
         }
-        let (_, old) = files.put(at, None, 0);
+        let old = files.put(at, None, 0);
         files.hint = at;
-        tell_tags(self, std::iter::once(old));
+        self.release_file(old);
         0
     }
 }
@@ -575,9 +575,7 @@ fn sync_cancel(ring: &Ring, arg: usize, count: u32) -> Result<i32, i32> {
     } else {
         Some(Duration::from_nanos(nanoseconds(asked.timeout)?))
     };
-    let mut locked = core.lock();
-    let (done, keys) = locked.cancel_now(&what);
-    core.leave(locked);
+    let (done, keys) = core.with(|locked| locked.cancel_now(&what));
     let (mut done, mut running) = (done, Vec::new());
     for key in keys {
         match core.cancel_at(&ring.instance, key) {
@@ -596,20 +594,25 @@ fn sync_cancel(ring: &Ring, arg: usize, count: u32) -> Result<i32, i32> {
         };
     }
     // They are being executed: until they have ended.
-    let wish = WaitCondition {
-        missing: &|| {
-            let locked = core.lock();
-            running.iter().filter(|&&key| locked.find(key).is_some()).count() as u32
-        },
-        concerns: &|_| true,
-        gives_up: &|| false,
-        mask: None,
-        restarts: false,
-    };
-    match ring.instance.wait_for(&wish, left) {
-        Waited::Enough => Ok(0),
-        Waited::TimedOut => Err(-libc::ETIME),
-        Waited::Interrupted => Err(-libc::EINTR),
-        Waited::Gone | Waited::GaveUp => Err(-libc::EBADF),
+    let deadline = left.and_then(|left| Instant::now().checked_add(left));
+    loop {
+        let seen = core.ended();
+        if core.with(|locked| running.iter().all(|&key| locked.find(key).is_none())) {
+            return Ok(0);
+        }
+        let wish = WaitCondition {
+            missing: &|| u32::from(core.ended() == seen),
+            concerns: &|_| core.ended() != seen,
+            gives_up: &|| false,
+            mask: None,
+            restarts: false,
+        };
+        let left = deadline.map(|end| end.saturating_duration_since(Instant::now()));
+        match ring.instance.wait_for(&wish, left) {
+            Waited::Enough => {}
+            Waited::TimedOut => return Err(-libc::ETIME),
+            Waited::Interrupted => return Err(-libc::EINTR),
+            Waited::Gone | Waited::GaveUp => return Err(-libc::EBADF),
+        }
     }
 }

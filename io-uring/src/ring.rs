@@ -1,13 +1,14 @@
 //! One ring: its requests, from the entry to the completion.
 //!
-//! Everything is under one lock, which is held for memory only. What calls the engine (requests to
-//! be executed, and cancels) is left in lists, and done without it.
+//! Everything is under one lock, which is held for memory only: [`Core::with`]. What can wait, and
+//! what calls the engine, is left in lists, and done without the lock. Threads that serve other
+//! rings, too, never wait for it: [`Core::bring`].
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ptr::null;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 
 use uringlet::Sqe;
@@ -19,8 +20,9 @@ use crate::abi::{self, Cqe, iosqe, op, setup, sq};
 use crate::calls::Call;
 use crate::chains::{Chains, Links, NONE, Step};
 use crate::completions::{Completions, Counts, Queue};
-use crate::files::{Buffer, File, Slots};
+use crate::files::{Buffer, File, Registered, Slots};
 use crate::handover::Handover;
+use crate::inbox::Inbox;
 use crate::memory::{Memory, Word};
 use crate::prepare::Plan;
 use crate::restrict::Restrictions;
@@ -98,8 +100,8 @@ pub(crate) struct Request {
     pub(crate) timeout: u32,
     /// The request that this linked timeout is set for.
     pub(crate) target: u32,
-    pub(crate) file: Option<Arc<File>>,
-    pub(crate) buffer: Option<Arc<Buffer>>,
+    pub(crate) file: Option<Arc<Registered<File>>>,
+    pub(crate) buffer: Option<Arc<Registered<Buffer>>>,
     /// As many bytes are success.
     pub(crate) expected: i32,
     pub(crate) iov: Vec<libc::iovec>,
@@ -109,7 +111,7 @@ pub(crate) struct Request {
     /// The slot that an opened file goes into.
     pub(crate) target_slot: Option<u32>,
     /// The registered file that a splice reads from.
-    pub(crate) source: Option<Arc<File>>,
+    pub(crate) source: Option<Arc<Registered<File>>>,
     /// The last cancel of it that had to ask the engine, by key.
     pub(crate) canceled_by: u64,
     /// Those behind it in its chain leave no completions if it fails.
@@ -154,15 +156,6 @@ impl Request {
     /// Has it a call that is judged by the rights of whoever makes it?
     pub(crate) fn is_judged(&self) -> bool {
         self.call.as_deref().is_some_and(Call::is_judged)
-    }
-
-    /// Makes its call on this thread, which has to be the one that submitted it: with other rights
-    /// the answer is `-EACCES`, as for the rest of a chain that another thread goes on with.
-    pub(crate) fn call_here(&self) -> i32 {
-        match self.call.as_deref() {
-            Some(call) if self.submitter == sys::thread_id() => call.run(),
-            _ => -libc::EACCES,
-        }
     }
 }
 
@@ -210,6 +203,40 @@ pub(crate) struct CancelJob {
     pub(crate) is_link_timeout: bool,
 }
 
+/// What is done without the lock.
+#[derive(Debug)]
+pub(crate) enum Task {
+    /// The engine is asked.
+    Cancel(CancelJob),
+    /// A call of this very thread, with its rights. The result ends the request that has this key.
+    Call(u64, Box<Call>),
+    /// A file that nobody uses any more is let go of.
+    Drop(File),
+}
+
+/// What a thread that has had the lock has to do without it.
+#[derive(Debug, Default)]
+#[must_use]
+struct After {
+    tasks: Vec<Task>,
+    /// Threads that wait for completions are woken.
+    wake: bool,
+}
+
+/// What threads that do not wait for the lock have to say.
+#[derive(Debug)]
+enum Mail {
+    /// A request has ended, with its result.
+    Ended(u64, i32),
+    /// The same of a request that had the engine asked.
+    Asked(u64, i32),
+    Timer(u64),
+    /// Events that were seen.
+    Poll(u64, u32),
+    /// The engine has not taken these requests over, for want of room (`-EAGAIN`) or for good.
+    Refused(Vec<u64>, i32),
+}
+
 /// A timeout.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Timing {
@@ -238,7 +265,9 @@ pub(crate) struct State {
     pub(crate) counting: Vec<u32>,
     chains: Chains,
     ready: VecDeque<u32>,
-    pub(crate) jobs: Vec<CancelJob>,
+    pub(crate) tasks: Vec<Task>,
+    /// Tags whose files and buffers have lost their last user.
+    tags: Vec<u64>,
     /// Requests that the engine has cancelled, behind the cancel with this key.
     held: Vec<(u64, u32)>,
     /// What is done follows from the end of other requests.
@@ -269,9 +298,12 @@ pub(crate) struct Core {
     pub(crate) owner: AtomicI32,
     pub(crate) disabled: AtomicBool,
     state: Mutex<State>,
+    inbox: Inbox<Mail>,
     counts: Counts,
     /// Completions of timeouts: any of them ends every wait.
     pub(crate) timeouts: AtomicU32,
+    /// Requests that have ended.
+    ended: AtomicU32,
     handover: Handover,
     /// The program is told of completions, and may not come to wait.
     pub(crate) told: AtomicBool,
@@ -279,7 +311,7 @@ pub(crate) struct Core {
     instance: OnceLock<Weak<Instance>>,
 }
 
-/// The lock, with what is to be done before it is given back.
+/// The lock.
 pub(crate) struct Locked<'a> {
     core: &'a Arc<Core>,
     state: MutexGuard<'a, State>,
@@ -306,17 +338,18 @@ pub(crate) struct Deliver(pub(crate) Arc<Core>);
 
 impl Sink for Deliver {
     fn complete(&self, event: &IoEvent) {
-        let mut locked = self.0.lock();
-        if let Some(at) = locked.find(event.obj) {
-            locked.complete(at, event.res as i32);
+        let core = &self.0;
+        let after = core.bring(Mail::Ended(event.obj, event.res as i32));
+        // The engine wakes those who wait, and has `released` called.
+        if !after.tasks.is_empty() {
+            core.pass_on();
+            core.run_tasks(after.tasks);
         }
-        let (jobs, _) = locked.leave();
-        self.0.run_jobs(jobs);
     }
 
     fn released(&self) {
         let core = &self.0;
-        core.handover.run_in_new_room(|| core.pass_on_now(), || core.engine_has_room());
+        core.handover.run_in_new_room(|| core.pass_on_now(), || core.can_pass_on());
     }
 
     fn begins_streams_at_once(&self) -> bool {
@@ -349,7 +382,8 @@ impl Core {
             counting: Vec::new(),
             chains: Chains::new(),
             ready: VecDeque::new(),
-            jobs: Vec::new(),
+            tasks: Vec::new(),
+            tags: Vec::new(),
             held: Vec::new(),
             stepping: false,
             files: None,
@@ -372,8 +406,10 @@ impl Core {
             owner: AtomicI32::new(owner),
             disabled: AtomicBool::new(params.flags & setup::R_DISABLED != 0),
             state: Mutex::new(state),
+            inbox: Inbox::new(),
             counts: Counts::new(params.cq_entries),
             timeouts: AtomicU32::new(0),
+            ended: AtomicU32::new(0),
             handover: Handover::new(),
             told: AtomicBool::new(false),
             closing: AtomicBool::new(false),
@@ -391,14 +427,19 @@ impl Core {
         self.flags & flag != 0
     }
 
-    pub(crate) fn lock(self: &Arc<Self>) -> Locked<'_> {
+    /// Calls `f` with the lock, and does without it what was left to be done.
+    pub(crate) fn with<R>(self: &Arc<Self>, f: impl FnOnce(&mut Locked<'_>) -> R) -> R {
         let holds = Holds::new(self);
         // Nothing in the critical sections panics.
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        Locked { core: self, state, _holds: holds }
+        let mut locked = Locked { core: self, state, _holds: holds };
+        locked.read_mail();
+        let answer = f(&mut locked);
+        self.follow_up(locked.give_back());
+        answer
     }
 
-    /// `None`: some thread has the lock.
+    /// `None`: some thread has the lock. It reads the mail, and passes requests on, when it goes.
     fn try_lock(self: &Arc<Self>) -> Option<Locked<'_>> {
         let holds = Holds::new(self);
         let state = match self.state.try_lock() {
@@ -406,7 +447,63 @@ impl Core {
             Err(TryLockError::Poisoned(error)) => error.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        Some(Locked { core: self, state, _holds: holds })
+        let mut locked = Locked { core: self, state, _holds: holds };
+        locked.read_mail();
+        Some(locked)
+    }
+
+    /// Has mail read: by this thread, or by the one that has the lock. Does not wait.
+    fn bring(self: &Arc<Self>, mail: Mail) -> After {
+        if let Some(mut locked) = self.try_lock() {
+            locked.read(mail);
+            return locked.give_back();
+        }
+        self.inbox.put(mail);
+        fence(Ordering::SeqCst);
+        self.try_lock().map(Locked::give_back).unwrap_or_default()
+    }
+
+    /// Does what was left to be done without the lock.
+    fn follow_up(self: &Arc<Self>, after: After) {
+        if after.wake {
+            self.wake();
+        }
+        // First: a task may wait.
+        self.pass_on();
+        if !after.tasks.is_empty() {
+            self.run_tasks(after.tasks);
+        }
+    }
+
+    /// As [`follow_up`](Self::follow_up), by a thread that passes requests on anyway.
+    fn run_tasks_of(self: &Arc<Self>, after: After) {
+        if after.wake {
+            self.wake();
+        }
+        if !after.tasks.is_empty() {
+            self.run_tasks(after.tasks);
+        }
+    }
+
+    #[cold]
+    fn run_tasks(self: &Arc<Self>, tasks: Vec<Task>) {
+        let mut tasks = VecDeque::from(tasks);
+        while let Some(task) = tasks.pop_front() {
+            let mail = match task {
+                Task::Drop(file) => {
+                    drop(file);
+                    continue;
+                }
+                Task::Cancel(job) => Mail::Asked(job.by, self.ask_to_cancel(&job)),
+                Task::Call(key, call) => Mail::Ended(key, call.run()),
+            };
+            let after = self.bring(mail);
+            if after.wake {
+                self.wake();
+            }
+            self.pass_on();
+            tasks.extend(after.tasks);
+        }
     }
 
     /// Is this a signal handler, on a thread that has the lock? Whoever waits for it here waits for
@@ -462,8 +559,7 @@ impl Core {
                 return;
             }
             if let Some(locked) = self.try_lock() {
-                let (jobs, _) = locked.leave();
-                return self.run_jobs(jobs);
+                return self.follow_up(locked.give_back());
             }
             patience.wait();
         }
@@ -494,30 +590,22 @@ impl Core {
 
     /// A timer of this ring is due.
     pub(crate) fn on_timer(self: &Arc<Self>, key: u64) {
-        let mut locked = self.lock();
-        if let Some(at) = locked.find(key) {
-            locked.timer_fired(at);
-        }
-        self.leave(locked);
+        self.follow_up(self.bring(Mail::Timer(key)));
     }
 
     /// A descriptor that this ring watches is ready.
     pub(crate) fn on_poll(self: &Arc<Self>, key: u64, seen: u32) {
-        let mut locked = self.lock();
-        if let Some(at) = locked.find(key) {
-            locked.poll_fired(at, seen);
-        }
-        self.leave(locked);
+        self.follow_up(self.bring(Mail::Poll(key, seen)));
     }
 
-    /// Gives the lock back, and does what was left to be done without it.
-    pub(crate) fn leave(self: &Arc<Self>, locked: Locked<'_>) {
-        let (jobs, wake) = locked.leave();
-        if wake {
-            self.wake();
-        }
-        self.run_jobs(jobs);
-        self.pass_on();
+    /// Right after the lock was given back: is it to be taken once more? A fence comes first.
+    fn has_missed(&self) -> bool {
+        self.readiness.has_missed(|| self.completions() > 0) || self.inbox.has_mail()
+    }
+
+    /// A number that changes with each request that ends.
+    pub(crate) fn ended(&self) -> u32 {
+        self.ended.load(Ordering::Acquire)
     }
 
     /// Wakes those who wait for completions of this ring.
@@ -539,9 +627,12 @@ impl Core {
                 Err(errno) => errno,
             };
             let most = if answer == -libc::ENOENT { ON_ITS_WAY } else { TRIED };
-            let locked = self.lock();
-            let stage = locked.find(key).map(|at| locked.state.requests[at as usize].stage);
-            drop(locked);
+            // While another thread has the lock, the request counts as being with the engine.
+            let stage = self.try_lock().map_or(Some(Stage::Engine), |mut locked| {
+                let stage = locked.find(key).map(|at| locked.request(at).stage);
+                self.run_tasks_of(locked.give_back());
+                stage
+            });
             match stage {
                 // Another cancel's, which has not told yet.
                 Some(Stage::Ends) => return 0,
@@ -553,50 +644,49 @@ impl Core {
         -libc::ENOENT
     }
 
-    /// Asks the engine to cancel.
-    fn run_jobs(self: &Arc<Self>, jobs: Vec<CancelJob>) {
-        let mut jobs = VecDeque::from(jobs);
-        while let Some(job) = jobs.pop_front() {
-            let instance = self.instance.get().and_then(Weak::upgrade);
-            let mut answer = -libc::ENOENT;
-            let mut done = job.done;
-            for &key in &job.keys {
-                answer = instance.as_ref().map_or(-libc::ENOENT, |one| self.cancel_at(one, key));
-                done += i32::from(answer == 0);
-                if !job.all && answer != -libc::ENOENT {
-                    break;
+    /// Asks the engine to cancel. Gives the result of the request that has asked for it.
+    fn ask_to_cancel(self: &Arc<Self>, job: &CancelJob) -> i32 {
+        let instance = self.instance.get().and_then(Weak::upgrade);
+        let mut answer = -libc::ENOENT;
+        let mut done = job.done;
+        for &key in &job.keys {
+            answer = instance.as_ref().map_or(-libc::ENOENT, |one| self.cancel_at(one, key));
+            done += i32::from(answer == 0);
+            if !job.all && answer != -libc::ENOENT {
+                break;
+            }
+        }
+        match () {
+            () if job.all => done,
+            () if job.done > 0 || answer == 0 => {
+                if job.is_link_timeout {
+                    -libc::ETIME
+                } else {
+                    0
                 }
             }
-            let answer = match () {
-                () if job.all => done,
-                () if job.done > 0 => 0,
-                () => answer,
-            };
-            let mut locked = self.lock();
-            if let Some(at) = locked.find(job.by) {
-                let none = job.is_link_timeout && answer == 0;
-                locked.finish(at, if none { -libc::ETIME } else { answer }, 0);
-            }
-            locked.let_follow(job.by);
-            let (more, wake) = locked.leave();
-            if wake {
-                self.wake();
-            }
-            jobs.extend(more);
+            () => answer,
         }
     }
 
     /// Hands requests to the engine that are ready, in their order.
     pub(crate) fn pass_on(self: &Arc<Self>) {
-        self.handover.run(|| self.pass_on_now(), || self.engine_has_room());
+        self.handover.run(|| self.pass_on_now(), || self.can_pass_on());
     }
 
-    fn engine_has_room(&self) -> bool {
+    /// Has the engine room, and is the lock free?
+    fn can_pass_on(self: &Arc<Self>) -> bool {
         let instance = self.instance.get().and_then(Weak::upgrade);
-        instance.is_some_and(|instance| instance.has_room())
+        if !instance.is_some_and(|instance| instance.has_room()) {
+            return false;
+        }
+        let Some(locked) = self.try_lock() else { return false };
+        self.run_tasks_of(locked.give_back());
+        true
     }
 
-    /// Hands some over. False: there is no room for the next, or no engine.
+    /// Hands some over. False: there is no room for the next, no engine, or another thread has the
+    /// lock, and passes requests on when it goes.
     fn pass_on_now(self: &Arc<Self>) -> bool {
         let Some(instance) = self.instance.get().and_then(Weak::upgrade) else { return false };
         // The entries of a large batch are written to memory before they are used.
@@ -611,7 +701,7 @@ impl Core {
         let notify = if self.told.load(Ordering::Relaxed) { TOLD_OTHERWISE } else { -1 };
         let mut entries = [Entry { sqe: Sqe::nop(), data: 0, notify }; MOST];
         let mut count = 0;
-        let mut locked = self.lock();
+        let Some(mut locked) = self.try_lock() else { return false };
         while count < MOST
             && let Some(at) = locked.ready.pop_front()
         {
@@ -621,37 +711,19 @@ impl Core {
             entries[count].sqe = request.plan.sqe().user_data(key);
             count += 1;
         }
-        drop(locked);
+        let after = locked.unlock();
         // SAFETY: the buffers are the request's by the contract of io_uring_enter(2); what else
         // it points to is kept in the request.
         let submitted = unsafe { instance.submit(&entries[..count]) };
         self.handover.sub(submitted.accepted);
-        if submitted.accepted == count {
-            return true;
+        let all = submitted.accepted == count;
+        self.run_tasks_of(after);
+        if !all {
+            let left = entries[submitted.accepted..count].iter();
+            let keys = left.map(|entry| entry.sqe.user_data).collect();
+            self.run_tasks_of(self.bring(Mail::Refused(keys, submitted.refused)));
         }
-        let mut locked = self.lock();
-        for entry in entries[submitted.accepted..count].iter().rev() {
-            let Some(at) = locked.find(entry.sqe.user_data) else { continue };
-            locked.requests[at as usize].stage = Stage::Ready;
-            locked.ready.push_front(at);
-        }
-        drop(locked);
-        if submitted.refused != -libc::EAGAIN {
-            // Closed: nobody executes them.
-            self.refuse_ready(submitted.refused);
-        }
-        false
-    }
-
-    /// Ends what no engine takes.
-    fn refuse_ready(self: &Arc<Self>, errno: i32) {
-        let mut locked = self.lock();
-        while let Some(at) = locked.ready.pop_front() {
-            self.handover.sub(1);
-            locked.finish(at, errno, 0);
-        }
-        let (jobs, _) = locked.leave();
-        debug_assert!(jobs.is_empty() || !self.closing.load(Ordering::Relaxed));
+        all
     }
 }
 
@@ -664,27 +736,124 @@ impl Drop for Core {
 }
 
 impl Locked<'_> {
-    /// Gives the lock back: starts what was set free, makes flags and descriptor say what is true,
-    /// counts up the eventfd. Gives what is to be done without the lock.
-    #[must_use]
-    pub(crate) fn leave(mut self) -> (Vec<CancelJob>, bool) {
-        self.take_steps();
-        let core = self.core;
-        self.settle();
-        let due = std::mem::take(&mut self.state.eventfd_due);
-        let eventfd = self.state.eventfd.as_ref().filter(|_| due).cloned();
-        let jobs = std::mem::take(&mut self.state.jobs);
-        let wake = std::mem::take(&mut self.state.to_wake);
-        drop(self);
-        while core.readiness.has_missed(|| core.completions() > 0)
-            && let Some(mut locked) = core.try_lock()
-        {
+    /// Gives the lock back: starts what was set free, tells tags, makes flags and descriptor say
+    /// what is true, counts up the eventfd. Reads mail until there is none. Gives what is to be
+    /// done without the lock.
+    fn give_back(self) -> After {
+        let mut locked = self;
+        let mut after = After::default();
+        loop {
+            locked.take_steps();
+            locked.tell_tags();
             locked.settle();
+            if !locked.state.tasks.is_empty() {
+                after.tasks.append(&mut locked.state.tasks);
+            }
+            after.wake |= std::mem::take(&mut locked.state.to_wake);
+            let due = std::mem::take(&mut locked.state.eventfd_due);
+            let eventfd = locked.state.eventfd.as_ref().filter(|_| due).cloned();
+            let core = locked.core;
+            drop(locked);
+            if let Some((eventfd, _)) = eventfd {
+                front::count_up(eventfd.number());
+            }
+            if !core.has_missed() {
+                return after;
+            }
+            let Some(again) = core.try_lock() else { return after };
+            locked = again;
         }
-        if let Some((eventfd, _)) = eventfd {
-            front::count_up(eventfd.number());
+    }
+
+    /// Gives the lock back where nothing was changed that anybody waits for.
+    fn unlock(self) -> After {
+        let core = self.core;
+        drop(self);
+        let again = if core.has_missed() { core.try_lock() } else { None };
+        again.map(Locked::give_back).unwrap_or_default()
+    }
+
+    /// Reads what threads have to say that do not wait for the lock.
+    #[inline]
+    fn read_mail(&mut self) {
+        if self.core.inbox.has_mail() {
+            self.read_all();
         }
-        (jobs, wake)
+    }
+
+    #[cold]
+    fn read_all(&mut self) {
+        // Whoever has brought it has not told those who wait, or has told them too early.
+        self.state.to_wake = true;
+        // It is not this thread that it comes from.
+        let entered = ENTERED.replace(null());
+        self.core.inbox.take().for_each(|mail| self.read(mail));
+        ENTERED.set(entered);
+    }
+
+    fn read(&mut self, mail: Mail) {
+        match mail {
+            Mail::Ended(key, result) => {
+                if let Some(at) = self.find(key) {
+                    self.complete(at, result);
+                }
+            }
+            Mail::Asked(key, result) => {
+                if let Some(at) = self.find(key) {
+                    self.finish(at, result, 0);
+                }
+                self.let_follow(key);
+            }
+            Mail::Timer(key) => {
+                if let Some(at) = self.find(key) {
+                    self.timer_fired(at);
+                }
+            }
+            Mail::Poll(key, seen) => {
+                if let Some(at) = self.find(key) {
+                    self.poll_fired(at, seen);
+                }
+            }
+            Mail::Refused(keys, errno) => self.take_back(&keys, errno),
+        }
+    }
+
+    /// What the engine has not taken over is ready once more; or ends, if nobody executes it.
+    fn take_back(&mut self, keys: &[u64], errno: i32) {
+        for at in keys.iter().rev().filter_map(|&key| self.find(key)).collect::<Vec<u32>>() {
+            self.request(at).stage = Stage::Ready;
+            self.state.ready.push_front(at);
+        }
+        if errno == -libc::EAGAIN {
+            return;
+        }
+        while let Some(at) = self.state.ready.pop_front() {
+            self.core.handover.sub(1);
+            self.finish(at, errno, 0);
+        }
+    }
+
+    /// Posts the completions of tags whose files and buffers have lost their last user.
+    fn tell_tags(&mut self) {
+        while !self.state.tags.is_empty() {
+            for user_data in std::mem::take(&mut self.state.tags) {
+                self.post(Cqe { user_data, res: 0, flags: 0 }, false);
+            }
+            self.take_steps();
+        }
+    }
+
+    /// A slot or a request uses a file no more. The last user's call has its tag told.
+    pub(crate) fn release_file(&mut self, file: Option<Arc<Registered<File>>>) {
+        let Some(Registered { value, tag }) = file.and_then(Arc::into_inner) else { return };
+        self.state.tasks.push(Task::Drop(value));
+        self.state.tags.extend((tag != 0).then_some(tag));
+    }
+
+    /// As [`release_file`](Self::release_file).
+    pub(crate) fn release_buffer(&mut self, buffer: Option<Arc<Registered<Buffer>>>) {
+        let Some(Registered { tag, .. }) = buffer.and_then(Arc::into_inner) else { return };
+        self.state.tags.extend((tag != 0).then_some(tag));
     }
 
     /// Makes flags and descriptor say what is true.
@@ -879,7 +1048,9 @@ impl Locked<'_> {
                     self.core.handover.add();
                 }
                 let next = self.request(at).next;
-                if next != NONE && self.request(next).opcode == op::LINK_TIMEOUT {
+                // A call of this thread's cannot be cancelled.
+                let waits = self.request(at).stage != Stage::Here;
+                if waits && next != NONE && self.request(next).opcode == op::LINK_TIMEOUT {
                     self.set_link_timeout(at, next);
                 }
             }
@@ -1008,11 +1179,16 @@ impl Locked<'_> {
         }
         let request = self.request(at);
         request.stage = Stage::Free;
-        (request.file, request.buffer, request.call) = (None, None, None);
-        (request.source, request.target_slot, request.submitter) = (None, None, 0);
+        (request.call, request.target_slot, request.submitter) = (None, None, 0);
         request.plan = Plan::Nop(0);
+        let files = [request.file.take(), request.source.take()];
+        let buffer = request.buffer.take();
+        files.into_iter().for_each(|file| self.release_file(file));
+        self.release_buffer(buffer);
         self.state.free.push(at);
         self.state.chains.ended();
+        let ended = self.core.ended.load(Ordering::Relaxed).wrapping_add(1);
+        self.core.ended.store(ended, Ordering::Release);
     }
 
     /// Posts a completion.

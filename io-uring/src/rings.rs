@@ -298,20 +298,16 @@ fn remove(rings: &Rings, handle: usize) {
 fn end(core: &Arc<Core>, instance: &Arc<Instance>) {
     const AGAIN: Duration = Duration::from_millis(20);
     loop {
-        let mut locked = core.lock();
-        let keys = locked.cancel_everything();
-        let (_, _) = locked.leave();
+        let keys = core.with(|locked| locked.cancel_everything());
         if keys.is_empty() {
             break;
         }
         for &key in &keys {
             let _ = instance.cancel(key);
         }
-        let locked = core.lock();
-        let hangs = locked.may_hang();
-        let left = locked.live().count();
-        drop(locked.leave());
-        if left == 0 {
+        let seen = core.ended();
+        let (left, hangs) = core.with(|locked| (locked.live().next().is_some(), locked.may_hang()));
+        if !left {
             break;
         }
         if hangs {
@@ -320,8 +316,8 @@ fn end(core: &Arc<Core>, instance: &Arc<Instance>) {
             return;
         }
         let wish = WaitCondition {
-            missing: &|| u32::from(core.lock().live().next().is_some()),
-            concerns: &|_| true,
+            missing: &|| u32::from(core.ended() == seen),
+            concerns: &|_| core.ended() != seen,
             gives_up: &|| false,
             mask: None,
             restarts: false,

@@ -38,7 +38,7 @@ macro_rules! programs {
 
 programs! {
     basics by_number cancels chains deferred descriptors edges files handler names order overflow
-    polls raw_poll setup threads timeouts
+    polls raw_poll setup tags threads timeouts
 }
 
 #[test]

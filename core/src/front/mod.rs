@@ -118,7 +118,7 @@ pub fn own_descriptor_in(numbers: RangeInclusive<i32>) -> Option<i32> {
 }
 
 /// A descriptor of the engine's own: the program's close(2) and the like leave it open. Closed with
-/// the last of its copies.
+/// the last of its copies, by another thread if close(2) may wait.
 #[derive(Clone, Debug)]
 pub struct OwnDescriptor(std::sync::Arc<own::Copied>);
 
@@ -137,6 +137,13 @@ impl OwnDescriptor {
     /// Its number.
     pub fn number(&self) -> i32 {
         self.0.fd()
+    }
+
+    /// Its number, for a caller that gives it to [`adopt`](Self::adopt) later.
+    pub fn into_number(self) -> i32 {
+        let number = self.number();
+        std::sync::Arc::into_inner(self.0).map(std::mem::forget);
+        number
     }
 }
 

@@ -1,7 +1,8 @@
-//! The threads of this process: workers, poller, watchdog, timer. Made when needed, gone when idle.
+//! The threads of this process: workers, poller, watchdog, timer, closer. Made when needed, gone when idle.
 //! They know a context as a [`Tenant`](tenant::Tenant).
 #![allow(unsafe_code)]
 
+mod closer;
 pub(crate) mod poller;
 pub(crate) mod pool;
 pub(crate) mod spawn;
@@ -13,12 +14,14 @@ pub(crate) mod watchdog;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use self::closer::Closer;
 use self::poller::Poller;
 use self::pool::WorkerPool;
 use self::spawn::Spawner;
 use self::timers::Timers;
 use self::watchdog::Watchdog;
 use crate::cpus::CpuSet;
+use crate::own;
 use crate::process;
 use crate::router::forget_syncs;
 use crate::sys;
@@ -35,6 +38,8 @@ pub(crate) struct Threads {
     pub(crate) watchdog: Watchdog,
     /// Of the set that is not placed; the other ones' are not used.
     timers: Timers,
+    /// As these.
+    closer: Closer,
 }
 
 static CURRENT: AtomicPtr<Threads> = AtomicPtr::new(std::ptr::null_mut());
@@ -82,6 +87,7 @@ impl Threads {
     }
 
     fn new(generation: u64, spawner: Spawner, next: *const Self) -> Self {
+        own::close_elsewhere_by(closer::close_elsewhere);
         Self {
             generation,
             next,
@@ -89,6 +95,7 @@ impl Threads {
             poller: Poller::new(spawner.clone()),
             watchdog: Watchdog::new(spawner.clone()),
             timers: Timers::new(),
+            closer: Closer::new(spawner.clone()),
             spawner,
         }
     }

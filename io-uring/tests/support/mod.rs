@@ -24,21 +24,32 @@ pub fn skipped(name: &str, reason: &str) {
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: {reason}");
 }
 
-/// Compiles a C program of `tests/c`. `None`, said aloud, where liburing's header is missing.
+fn compiler() -> String {
+    std::env::var("CC").unwrap_or_else(|_| "cc".to_owned())
+}
+
+/// Is liburing's header there? Said aloud if not.
 #[allow(dead_code, reason = "not every test file compiles")]
-pub fn compile(test: &str, name: &str, folder: &Path) -> Option<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name);
-    let program = folder.join(name).with_extension("");
-    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
-    let has = Command::new(&compiler)
+pub fn has_header(test: &str) -> bool {
+    let has = Command::new(compiler())
         .args(["-E", "-include", "liburing.h", "-x", "c", "/dev/null"])
         .output()
         .is_ok_and(|output| output.status.success());
     if !has {
         skipped(test, "liburing.h is not installed: run ci/setup.sh");
+    }
+    has
+}
+
+/// Compiles a C program of `tests/c`. `None`, said aloud, where liburing's header is missing.
+#[allow(dead_code, reason = "not every test file compiles")]
+pub fn compile(test: &str, name: &str, folder: &Path) -> Option<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name);
+    let program = folder.join(name).with_extension("");
+    if !has_header(test) {
         return None;
     }
-    let output = Command::new(&compiler)
+    let output = Command::new(compiler())
         .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-pthread", "-fexceptions"])
         .arg("-o")
         .args([&program, &source])

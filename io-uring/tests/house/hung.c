@@ -1,0 +1,91 @@
+/* Rings of a process whose registered files are on a server that does not answer: only what is asked
+ * of that server waits.
+ *
+ * hung FILE buffered|direct fresh|known steps */
+#include "../../../libaio/tests/support/hung.h"
+#include "../c/common.h"
+
+enum { UPDATED, CLOSED, UNREGISTERED, SLOTS };
+
+static struct io_uring one, two;
+static char bytes[2][8];
+
+static int result(struct io_uring *ring)
+{
+    struct io_uring_cqe *cqe;
+    MUST(io_uring_wait_cqe(ring, &cqe) == 0);
+    int res = cqe->res;
+    io_uring_cqe_seen(ring, cqe);
+    return res;
+}
+
+static void read_pipe(struct io_uring *ring, int fd, char *into)
+{
+    io_uring_prep_read(io_uring_get_sqe(ring), fd, into, 8, 0);
+    MUST(io_uring_submit(ring) == 1);
+}
+
+static void read_slot(int slot, void *into)
+{
+    struct io_uring_sqe *sqe = io_uring_get_sqe(&one);
+    io_uring_prep_read(sqe, slot, into, PAGE, READS_BEGIN);
+    sqe->flags |= IOSQE_FIXED_FILE;
+    MUST(io_uring_submit(&one) == 1);
+}
+
+int main(int arguments, char **argument)
+{
+    if (arguments != 5)
+        die("FILE buffered|direct fresh|known steps");
+    int fds[SLOTS], pipes[2][2], none = -1;
+    MUST(!io_uring_queue_init(8, &one, 0) && !io_uring_queue_init(8, &two, 0));
+    for (int at = 0; at < SLOTS; at++)
+        fds[at] = open_hung(argument[1], argument[2]);
+    MUST(io_uring_register_files(&one, fds, SLOTS) == 0);
+    for (int at = 0; at < SLOTS; at++)
+        close(fds[at]);
+    void *page = pages(PAGE), *held = pages(PAGE);
+    if (!strcmp(argument[3], "known")) {
+        read_slot(UNREGISTERED, page);
+        MUST(result(&one) == PAGE);
+    }
+    MUST(pipe(pipes[0]) == 0 && pipe(pipes[1]) == 0);
+    read_pipe(&one, pipes[0][0], bytes[0]);
+    read_pipe(&two, pipes[1][0], bytes[1]);
+    wait_to_be_told();
+
+    begin("update of a slot");
+    end("update of a slot", io_uring_register_files_update(&one, UPDATED, &none, 1));
+    begin("close of a slot");
+    io_uring_prep_close_direct(io_uring_get_sqe(&one), CLOSED);
+    MUST(io_uring_submit(&one) == 1);
+    end("close of a slot", result(&one));
+    begin("unregister");
+    end("unregister", io_uring_unregister_files(&one));
+    begin("a read of this ring");
+    MUST(write(pipes[0][1], "1234567", 8) == 8);
+    end("a read of this ring", result(&one));
+    begin("a read of another ring");
+    MUST(write(pipes[1][1], "1234567", 8) == 8);
+    end("a read of another ring", result(&two));
+    begin("a timeout of another ring");
+    struct __kernel_timespec soon = {0, 1000000};
+    io_uring_prep_timeout(io_uring_get_sqe(&two), &soon, 0, 0);
+    MUST(io_uring_submit(&two) == 1);
+    end("a timeout of another ring", result(&two));
+    begin("the end of another ring");
+    io_uring_queue_exit(&two);
+    end("the end of another ring", 0);
+    wait_to_be_told();
+
+    /* The server answers: a file whose last user is a request. */
+    int fd = open_hung(argument[1], argument[2]);
+    MUST(io_uring_register_files(&one, &fd, 1) == 0);
+    close(fd);
+    read_slot(0, held);
+    MUST(io_uring_unregister_files(&one) == 0);
+    MUST(result(&one) == PAGE && holds(held, PAGE, READS_BEGIN));
+    io_uring_queue_exit(&one);
+    puts("done");
+    return 0;
+}
