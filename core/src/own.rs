@@ -172,13 +172,7 @@ impl Copied {
 
 impl Drop for Copied {
     fn drop(&mut self) {
-        // A file without a type is the kernel's own, such as an eventfd. The others have servers,
-        // terminals or peers that close(2) may wait for.
-        let may_wait = sys::stat(self.0).is_ok_and(|stat| stat.kind != 0);
-        let elsewhere = ELSEWHERE.get().filter(|_| may_wait);
-        if !elsewhere.is_some_and(|close| close(self.0)) {
-            close(self.0);
-        }
+        close_copy(self.0);
     }
 }
 
@@ -200,6 +194,17 @@ impl Copies {
     /// All of them.
     pub(crate) fn into_all(self) -> impl Iterator<Item = Arc<Copied>> {
         self.0.into_iter().map(|(_, copy)| copy)
+    }
+}
+
+/// Closes another descriptor of a file of the program's, and waits for no server.
+pub(crate) fn close_copy(fd: RawFd) {
+    // A file without a type is the kernel's own, such as an eventfd. The others have servers,
+    // terminals or peers that close(2) may wait for.
+    let may_wait = sys::stat(fd).is_ok_and(|stat| stat.kind != 0);
+    let elsewhere = ELSEWHERE.get().filter(|_| may_wait);
+    if !elsewhere.is_some_and(|close| close(fd)) {
+        close(fd);
     }
 }
 

@@ -295,6 +295,23 @@ pub(crate) mod op {
                 | FTRUNCATE
         )
     }
+
+    /// Those whose requests are on an open file.
+    pub(crate) fn has_file(opcode: u8) -> bool {
+        matches!(
+            opcode,
+            READV..=POLL_ADD
+                | SYNC_FILE_RANGE
+                | FALLOCATE
+                | READ..=FADVISE
+                | SPLICE
+                | TEE
+                | FSETXATTR
+                | FGETXATTR
+                | FIXED_FD_INSTALL
+                | FTRUNCATE
+        )
+    }
 }
 
 /// Flags of timeouts.

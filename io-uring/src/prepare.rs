@@ -1,5 +1,7 @@
 //! From an entry to what is done for it. What fails here ends a batch, as in the kernel.
 
+use std::collections::HashMap;
+
 use uringlet::Sqe;
 use uringlet::front::{CALL, OwnDescriptor};
 
@@ -73,23 +75,20 @@ pub(crate) struct Match {
 }
 
 impl Match {
-    fn is(&self, request: &Request) -> bool {
+    /// `is_on_it`: is this a number of the file that is meant?
+    fn is(&self, request: &Request, mut is_on_it: impl FnMut(i32) -> bool) -> bool {
         let has = |flag| self.flags & flag != 0;
         if has(cancel::ANY) {
             return true;
-        }
-        if has(cancel::FD) {
-            let fixed = has(cancel::FD_FIXED);
-            let is_fixed = request.flags & iosqe::FIXED_FILE != 0;
-            if fixed != is_fixed || request.fd != self.fd {
-                return false;
-            }
         }
         if has(cancel::OP) && request.opcode != self.opcode {
             return false;
         }
         let by_user_data = has(cancel::USERDATA) || !has(cancel::FD) && !has(cancel::OP);
-        !by_user_data || request.user_data == self.user_data
+        if by_user_data && request.user_data != self.user_data {
+            return false;
+        }
+        !has(cancel::FD) || op::has_file(request.opcode) && is_on_it(request.number())
     }
 
     fn is_for_all(&self) -> bool {
@@ -663,8 +662,7 @@ impl Locked<'_> {
 
     /// The descriptor of a request.
     fn number(&mut self, at: u32) -> i32 {
-        let request = self.request(at);
-        request.file.as_ref().map_or(request.fd, |file| file.number())
+        self.request(at).number()
     }
 
     /// Puts registered files into a call.
@@ -913,21 +911,32 @@ impl Locked<'_> {
 
     fn begin_cancel(&mut self, at: u32, what: Match) -> Option<i32> {
         let key = self.key(at);
-        let mut what = what;
-        if what.flags & cancel::FD != 0
-            && what.flags & cancel::FD_FIXED == 0
-            && what.fd >= 0
-            && !sys::is_open(what.fd)
-        {
-            return Some(-libc::EBADF);
+        match self.matching(at, &what) {
+            Ok(found) => self.cancel_these(key, &found, what.is_for_all(), false),
+            Err(errno) => Some(errno),
         }
-        what.flags &= cancel::KNOWN;
-        let found = self.matching(at, &what);
-        self.cancel_these(key, &found, what.is_for_all(), false)
+    }
+
+    /// The number of the file that a cancel means.
+    fn file_of(&self, what: &Match) -> Result<i32, i32> {
+        if what.flags & cancel::FD == 0 {
+            return Ok(-1);
+        }
+        let number = if what.flags & cancel::FD_FIXED == 0 {
+            Some(what.fd).filter(|&fd| sys::is_open(fd))
+        } else {
+            self.files.as_ref().and_then(|all| all.get(what.fd as u32)).map(|file| file.number())
+        };
+        number.ok_or(-libc::EBADF)
     }
 
     /// The requests that are meant, of those that a cancel can reach.
-    fn matching(&self, except: u32, what: &Match) -> Vec<u32> {
+    fn matching(&self, except: u32, what: &Match) -> Result<Vec<u32>, i32> {
+        let meant = self.file_of(what)?;
+        // A number stands for one file while the lock is held, and is asked about once.
+        let mut known = HashMap::from([(meant, true)]);
+        let mut is_on_it =
+            |number| *known.entry(number).or_insert_with(|| sys::is_same_file(number, meant));
         let reachable = |request: &Request| match request.stage {
             Stage::Ready | Stage::Engine | Stage::Poll(_) | Stage::Timer(_) => true,
             // Until its completion is posted it can be cancelled again, as in the kernel.
@@ -935,15 +944,15 @@ impl Locked<'_> {
             _ => false,
         };
         let is_meant = |(at, request): &(u32, &Request)| {
-            *at != except && reachable(request) && what.is(request)
+            *at != except && reachable(request) && what.is(request, &mut is_on_it)
         };
         if !what.is_for_all() {
-            return self.live().find(is_meant).map(|(at, _)| at).into_iter().collect();
+            return Ok(self.live().find(is_meant).map(|(at, _)| at).into_iter().collect());
         }
         let mut found: Vec<(u32, u32)> =
             self.live().filter(is_meant).map(|(at, request)| (request.generation, at)).collect();
         found.sort_unstable();
-        found.into_iter().map(|(_, at)| at).collect()
+        Ok(found.into_iter().map(|(_, at)| at).collect())
     }
 
     /// Cancels requests for `by`. `None`: the engine has to be asked, and `by` gets the answer.
@@ -980,8 +989,8 @@ impl Locked<'_> {
 
     /// IORING_REGISTER_SYNC_CANCEL: what can be cancelled here is; gives that, how many were meant,
     /// and the keys of what the engine has.
-    pub(crate) fn cancel_now(&mut self, what: &Match) -> (i32, Vec<u64>) {
-        let found = self.matching(NONE, what);
+    pub(crate) fn cancel_now(&mut self, what: &Match) -> Result<(i32, Vec<u64>), i32> {
+        let found = self.matching(NONE, what)?;
         let (mut done, mut keys) = (0, Vec::new());
         for at in found {
             if !what.is_for_all() && (done > 0 || !keys.is_empty()) {
@@ -997,7 +1006,7 @@ impl Locked<'_> {
                 }
             }
         }
-        (done, keys)
+        Ok((done, keys))
     }
 }
 

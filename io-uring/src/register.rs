@@ -575,7 +575,7 @@ fn sync_cancel(ring: &Ring, arg: usize, count: u32) -> Result<i32, i32> {
     } else {
         Some(Duration::from_nanos(nanoseconds(asked.timeout)?))
     };
-    let (done, keys) = core.with(|locked| locked.cancel_now(&what));
+    let (done, keys) = core.with(|locked| locked.cancel_now(&what))?;
     let (mut done, mut running) = (done, Vec::new());
     for key in keys {
         match core.cancel_at(&ring.instance, key) {

@@ -7,6 +7,7 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 use std::ptr::null;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
@@ -153,6 +154,11 @@ impl Request {
 }
 
 impl Request {
+    /// The descriptor that it is on.
+    pub(crate) fn number(&self) -> i32 {
+        self.file.as_ref().map_or(self.fd, |file| file.number())
+    }
+
     /// Has it a call that is judged by the rights of whoever makes it?
     pub(crate) fn is_judged(&self) -> bool {
         self.call.as_deref().is_some_and(Call::is_judged)
@@ -302,7 +308,8 @@ pub(crate) struct Core {
     counts: Counts,
     /// Completions of timeouts: any of them ends every wait.
     pub(crate) timeouts: AtomicU32,
-    /// Requests that have ended.
+    /// Requests that were submitted, and those that have ended.
+    taken: AtomicU32,
     ended: AtomicU32,
     handover: Handover,
     /// The program is told of completions, and may not come to wait.
@@ -409,6 +416,7 @@ impl Core {
             inbox: Inbox::new(),
             counts: Counts::new(params.cq_entries),
             timeouts: AtomicU32::new(0),
+            taken: AtomicU32::new(0),
             ended: AtomicU32::new(0),
             handover: Handover::new(),
             told: AtomicBool::new(false),
@@ -601,6 +609,15 @@ impl Core {
     /// Right after the lock was given back: is it to be taken once more? A fence comes first.
     fn has_missed(&self) -> bool {
         self.readiness.has_missed(|| self.completions() > 0) || self.inbox.has_mail()
+    }
+
+    /// The program is about to close descriptors: requests on them keep their files.
+    pub(crate) fn before_close(self: &Arc<Self>, fds: &RangeInclusive<i32>) {
+        let has_requests = self.taken.load(Ordering::Acquire) != self.ended();
+        // In a signal handler, what it interrupts may have the lock.
+        if has_requests && !self.is_held_here() {
+            self.with(|locked| locked.keep_files(fds));
+        }
     }
 
     /// A number that changes with each request that ends.
@@ -932,7 +949,36 @@ impl Locked<'_> {
         (request.next, request.timeout, request.target) = (NONE, NONE, NONE);
         (request.refused, request.expected, request.canceled_by) = (0, -1, 0);
         (request.quiet, request.failed) = (false, false);
+        let taken = self.core.taken.load(Ordering::Relaxed).wrapping_add(1);
+        self.core.taken.store(taken, Ordering::Release);
         at
+    }
+
+    /// Requests on these numbers get other descriptors of their files. Without one, a request has
+    /// its number only.
+    fn keep_files(&mut self, fds: &RangeInclusive<i32>) {
+        let mut known: Vec<(i32, File)> = Vec::new();
+        for request in &mut self.state.requests {
+            let waits = matches!(request.stage, Stage::Ready | Stage::Engine | Stage::Poll(_));
+            let is_on = waits && request.file.is_none() && fds.contains(&request.fd);
+            if !is_on || !op::has_file(request.opcode) {
+                continue;
+            }
+            let found = known.iter().find(|(fd, _)| *fd == request.fd);
+            let file = found.map(|(_, file)| file.clone()).or_else(|| {
+                let descriptor = OwnDescriptor::duplicate(request.fd)?;
+                known.push((request.fd, File { descriptor }));
+                known.last().map(|(_, file)| file.clone())
+            });
+            let Some(file) = file else { continue };
+            if request.stage == Stage::Ready
+                && let Plan::Engine(sqe, _) = &mut request.plan
+                && sqe.fd == request.fd
+            {
+                sqe.fd = file.descriptor.number();
+            }
+            request.file = Some(Arc::new(Registered { value: file, tag: 0 }));
+        }
     }
 
     /// Consumes up to `count` entries. Gives how many.

@@ -262,7 +262,10 @@ pub(crate) fn before_close(fds: &RangeInclusive<i32>, ends: Ends) {
     }
     service::before_close(fds);
     let gone = ends == Ends::Closed;
-    rings.table.each(|ring| ring.instance.before_close_range(fds, gone));
+    rings.table.each(|ring| {
+        ring.core.before_close(fds);
+        ring.instance.before_close_range(fds, gone);
+    });
     front::forget_descriptors(fds);
 }
 

@@ -194,6 +194,28 @@ pub(crate) fn is_open(fd: i32) -> bool {
     unsafe { call!(fcntl, fd, libc::F_GETFD, 0) >= 0 }
 }
 
+/// Are these numbers of one open file? Where kcmp(2) is refused, or not known: are they of one inode,
+/// and opened alike? No server is asked.
+pub(crate) fn is_same_file(a: i32, b: i32) -> bool {
+    const KCMP_FILE: usize = 0;
+    let process = std::process::id();
+    // SAFETY: numbers only.
+    let order = unsafe { call!(kcmp, process, process, KCMP_FILE, a, b) };
+    if order >= 0 {
+        return order == 0;
+    }
+    let of = |fd| {
+        // SAFETY: integers.
+        let mut found: libc::statx = unsafe { std::mem::zeroed() };
+        let flags = (libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC) as u32;
+        let out = (&raw mut found).addr() as u64;
+        let answer = files::statx(fd, c"", flags, libc::STATX_INO, out);
+        let device = (found.stx_dev_major, found.stx_dev_minor);
+        (answer == 0).then_some((device, found.stx_ino, status_flags(fd)))
+    };
+    of(a).is_some_and(|file| of(b) == Some(file))
+}
+
 /// fcntl(2), or a negative errno.
 ///
 /// # Safety

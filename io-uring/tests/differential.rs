@@ -37,7 +37,7 @@ macro_rules! programs {
 }
 
 programs! {
-    basics by_number cancels chains deferred descriptors edges files handler names order overflow
+    basics by_number cancel_by_file cancels chains deferred descriptors edges files handler names order overflow
     polls raw_poll setup tags threads timeouts
 }
 

@@ -461,7 +461,8 @@ impl SharedFile {
             return;
         }
         for &(fd, _) in duplicates {
-            own::close(fd);
+            // A lock is held.
+            own::close_copy(fd);
         }
     }
 }
