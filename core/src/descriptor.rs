@@ -96,6 +96,11 @@ pub(crate) fn learn_sync(fd: RawFd, ticks: u64, rate: u64) {
     facts::learn_sync(fd, ticks, rate, || sys::lives_in_memory(fd));
 }
 
+/// Does the kernel say that writes on this descriptor append? Remembered.
+pub(crate) fn appends(fd: RawFd) -> bool {
+    Asked::new().appends(fd)
+}
+
 /// The kernel's flag. The C library's is 0 where all files may be large.
 #[cfg(target_arch = "aarch64")]
 const O_LARGEFILE: i32 = 0o400_000;
@@ -292,7 +297,7 @@ mod route_tests {
             Facts::forget(&(fd..=fd));
             let mut buffer = [0; 512];
             let sqe = Sqe::read(fd, &mut buffer[..], 0).rw_flags(libc::RWF_NOWAIT);
-            route(&sqe, Kind::Read, || false, KernelScope::Direct, &mut Asked::new())
+            route(&sqe, Kind::Read, KernelScope::Direct, &mut Asked::new())
         };
         assert_eq!(lane(&open(0).unwrap()), (Route::Inline, false));
         match open(libc::O_DIRECT) {
@@ -340,7 +345,7 @@ mod route_tests {
                         Kind::Read => Sqe::read(fd, &mut buffer[..], 0),
                         _ => Sqe::write(fd, &buffer[..], 0),
                     };
-                    let (lane, _) = route(&sqe, kind, || false, scope, &mut Asked::new());
+                    let (lane, _) = route(&sqe, kind, scope, &mut Asked::new());
                     let facts = descriptor::fresh(fd).unwrap().facts();
                     let (explained, reason) = explain(facts, write, scope);
                     assert_eq!(explained, lane, "{scope:?}, {kind:?}: {reason}");
@@ -349,30 +354,6 @@ mod route_tests {
             }
         }
         assert!(lanes.len() >= 5, "{lanes:?}");
-    }
-
-    #[test]
-    fn a_write_beside_others_is_an_append_if_the_kernel_says_so() {
-        // Nobody else in this process gets or uses it.
-        const NUMBER: i32 = 902;
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let append = std::fs::File::options().append(true).open(file.path()).unwrap();
-        let lane = |beside_others| {
-            let sqe = Sqe::write(NUMBER, &[0; 512], 0);
-            let flags = &mut Asked::new();
-            route(&sqe, Kind::Write, || beside_others, KernelScope::Nothing, flags).0
-        };
-        // SAFETY: nobody has the number.
-        assert_eq!(unsafe { libc::dup2(file.as_file().as_raw_fd(), NUMBER) }, NUMBER);
-        descriptor::fresh(NUMBER).unwrap();
-        assert_eq!((lane(false), lane(true)), (Route::Inline, Route::Inline));
-        // SAFETY: as above.
-        assert_eq!(unsafe { libc::dup2(append.as_raw_fd(), NUMBER) }, NUMBER);
-        assert_eq!((lane(false), lane(true)), (Route::Inline, Route::Ordered));
-        assert_eq!(lane(false), Route::Ordered, "it is remembered");
-        // SAFETY: it was made above.
-        assert_eq!(unsafe { libc::close(NUMBER) }, 0);
-        Facts::forget(&(NUMBER..=NUMBER));
     }
 
     #[test]
@@ -390,7 +371,7 @@ mod route_tests {
         };
         let lane = || {
             let sqe = Sqe::write(NUMBER, &[0; 512], 0);
-            route(&sqe, Kind::Write, || false, KernelScope::Direct, &mut Asked::new())
+            route(&sqe, Kind::Write, KernelScope::Direct, &mut Asked::new())
         };
         // SAFETY: nobody has the number.
         assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), NUMBER) }, NUMBER);

@@ -287,6 +287,12 @@ impl Slot {
         self.order.load(Ordering::Relaxed) >> DIRECTION_BITS
     }
 
+    /// The descriptor, if it is a write: a hint to threads that do not own it.
+    pub(crate) fn written(&self) -> Option<i32> {
+        let write = self.order.load(Ordering::Relaxed) & DIRECTION == Kind::Write as u64;
+        write.then(|| self.fd.load(Ordering::Relaxed) as i32)
+    }
+
     /// Was it submitted before `other`, for the same direction?
     pub(crate) fn comes_before(&self, other: &Self) -> bool {
         let (this, other) =

@@ -90,10 +90,8 @@ impl Instance {
         }
         let free = self.board.free_slots();
         let Some((slot, alone)) = free.take_near() else { return false };
-        // Asked while the slot is held: who destroys it later waits for what is in the slot. And a
-        // write beside others may be an append by now, whose order counts: the general way asks.
-        let beside_others = || is_write && !alone && self.lanes.inline.is_in_use();
-        if self.board.is_closed() || beside_others() {
+        // Asked while the slot is held: who destroys it later waits for what is in the slot.
+        if self.board.is_closed() {
             free.give(slot);
             return false;
         }

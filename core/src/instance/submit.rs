@@ -330,11 +330,11 @@ impl Instance {
     pub(super) fn push(&self, slots: &[u32]) {
         let mut asked = Asked::of(self.board.waits_where_nonblocking());
         let [slot] = *slots else {
-            return self.push_batch(slots, |request| self.route(request, false, &mut asked));
+            return self.push_batch(slots, |request| self.route(request, &mut asked));
         };
         // SAFETY: filled by the submitter, which has not passed it on yet.
         let mut request = unsafe { self.board.in_hand(slot) };
-        let chosen = self.route(&request, true, &mut asked);
+        let chosen = self.route(&request, &mut asked);
         if chosen.0 == Route::Inline && request.notify == -1 {
             (request.route, request.stream) = chosen;
             let (wary, expect) = router::patience(&request, Route::Inline, chosen.1, false);
@@ -349,13 +349,12 @@ impl Instance {
 
     /// Where a request goes, and whether its descriptor is a stream.
     #[inline(always)]
-    fn route(&self, request: &Request, single: bool, asked: &mut Asked) -> (Route, bool) {
+    fn route(&self, request: &Request, asked: &mut Asked) -> (Route, bool) {
         if self.engine == EngineKind::Null {
             return (Route::Null, false);
         }
-        let beside_others = || !single || self.lanes.inline.is_in_use();
         let scope = self.kernel_scope();
-        match router::route(&request.sqe, request.kind, beside_others, scope, asked) {
+        match router::route(&request.sqe, request.kind, scope, asked) {
             (Route::Cold, _) if !self.lanes.cold.is_possible() => (Route::Pool, false),
             // Not worth a call: it completes with its error.
             (Route::Kernel, _) if request.refused != 0 => (Route::Inline, false),

@@ -3,9 +3,11 @@
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::{Mutex, PoisonError};
 
 use super::{Lane, Progress, Stuck, Which, run};
 use crate::board::{Board, By, DirectCompletions};
+use crate::descriptor;
 use crate::errno;
 use crate::queue::IndexRing;
 use crate::request::{Queued, Route, Started};
@@ -27,6 +29,8 @@ pub(crate) struct InlineLane {
     /// away.
     ordered: IndexRing,
     order: Baton,
+    /// Held while a request goes from the queue to the ordered ones: they keep their order.
+    diverting: Mutex<()>,
     /// Holders that have lost the baton and are still inside their request.
     losers: AtomicUsize,
     /// Ordered requests that threads with a deadline do not execute.
@@ -53,6 +57,7 @@ impl InlineLane {
             queue: IndexRing::new(slots),
             ordered: IndexRing::new(slots),
             order: Baton::new(),
+            diverting: Mutex::new(()),
             losers: AtomicUsize::new(0),
             wary_ordered: AtomicUsize::new(0),
         }
@@ -68,13 +73,6 @@ impl InlineLane {
     #[inline(always)]
     fn is_idle(&self) -> bool {
         !self.baton.view().is_held() && self.losers.load(Ordering::SeqCst) == 0
-    }
-
-    /// Inline or ordered requests wait, or somebody is at one: a hint.
-    #[inline]
-    pub(crate) fn is_in_use(&self) -> bool {
-        let view = self.baton.view();
-        view.is_held() || view.has_work() || !self.left.is_empty() || self.is_overtaking()
     }
 
     /// Ordered requests wait, or are under way, or holders have lost the baton inside of their
@@ -246,7 +244,7 @@ impl InlineLane {
             if due && self.hold_order(board, router, by, taker, enough) {
                 return self.lay_down(board, router, turn);
             }
-            let popped = self.pop(board, &turn);
+            let popped = self.pop(board, &turn, taker.is_bounded());
             match popped {
                 Popped::Lost => return self.lost(board, router),
                 // Another thread has taken the last inline request that an ordered one had to wait
@@ -293,11 +291,15 @@ impl InlineLane {
 
     /// Takes the oldest inline request. A holder that loses the baton after its last look takes one
     /// more at most. The request is executed as if the holder had lost the baton inside of it.
+    /// `bounded`: the holder leaves requests to workers that a server may hold up.
     #[inline]
-    fn pop<'a>(&self, board: &'a Board, turn: &Turn) -> Popped<'a> {
+    fn pop<'a>(&self, board: &'a Board, turn: &Turn, bounded: bool) -> Popped<'a> {
         while let Some((position, slot)) = self.queue.front() {
             if !self.baton.is_held_in(turn) {
                 return Popped::Lost;
+            }
+            if (bounded || self.is_overtaking()) && self.divert(board, position, slot, bounded) {
+                continue;
             }
             if self.queue.pop_at(position) {
                 // SAFETY: popped just now.
@@ -305,6 +307,25 @@ impl InlineLane {
             }
         }
         Popped::Nothing
+    }
+
+    /// Puts the oldest inline request behind the ordered ones, if it is a write that appends and
+    /// the calling holder would execute it beside an earlier one, or leave it to a worker. What is
+    /// remembered of its descriptor does not say so, or it would be an ordered one: the kernel is
+    /// asked. True: the queue has another front.
+    #[cold]
+    fn divert(&self, board: &Board, position: u64, slot: u32, bounded: bool) -> bool {
+        let Some(fd) = board.slot(slot).written() else { return false };
+        let left = || bounded && !Facts::noted(fd).is_some_and(|facts| facts.is_trusted(true));
+        if !(self.is_overtaking() || left()) || !descriptor::appends(fd) {
+            return false;
+        }
+        // A holder that has lost the baton may be here with an earlier one.
+        let _diverting = self.diverting.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.queue.pop_at(position) {
+            self.push_ordered(board, slot);
+        }
+        true
     }
 
     /// Executes a request of this lane. An fsync goes on to the next place where it has to wait,

@@ -155,17 +155,15 @@ pub(crate) fn who(route: Route, now: &Situation) -> Call {
 }
 
 /// Where a request is executed, and whether its descriptor is a stream (the offset is ignored).
-/// `beside_others`: others are queued, which may be writes to the same file.
 #[inline(always)]
 pub(crate) fn route(
     sqe: &Sqe,
     kind: Kind,
-    beside_others: impl FnOnce() -> bool,
     scope: KernelScope,
     ask: &mut impl Ask,
 ) -> (Route, bool) {
     if kind == Kind::Read || kind == Kind::Write {
-        return transfer(sqe, kind == Kind::Write, beside_others, scope, ask);
+        return transfer(sqe, kind == Kind::Write, scope, ask);
     }
     no_transfer(sqe, kind)
 }
@@ -183,13 +181,7 @@ fn no_transfer(sqe: &Sqe, kind: Kind) -> (Route, bool) {
 }
 
 #[inline(always)]
-fn transfer(
-    sqe: &Sqe,
-    write: bool,
-    beside_others: impl FnOnce() -> bool,
-    scope: KernelScope,
-    ask: &mut impl Ask,
-) -> (Route, bool) {
+fn transfer(sqe: &Sqe, write: bool, scope: KernelScope, ask: &mut impl Ask) -> (Route, bool) {
     let Ok(facts) = ask.known(sqe.fd) else {
         return (Route::Inline, false);
     };
@@ -198,9 +190,9 @@ fn transfer(
     if !facts.seems_seekable() || special {
         return uncommon(sqe, write, scope, ask);
     }
-    // Beside others its order counts, and the number may stand for another file since it was looked
-    // up.
-    if write && (facts.seems_to_append() || beside_others() && ask.appends(sqe.fd)) {
+    // The number may stand for another file since it was looked up. The inline lane keeps the order
+    // of writes, and asks before it breaks it.
+    if write && facts.seems_to_append() {
         return (Route::Ordered, false);
     }
     let driven = || scope == KernelScope::DirectAndReads && is_driven(sqe, write, facts);

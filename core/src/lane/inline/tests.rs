@@ -1,13 +1,17 @@
 //! Tests of the file beside.
 
+#![allow(unsafe_code)]
+
 use std::io::Read as _;
 use std::os::fd::AsRawFd as _;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crate::board::without_taker;
 use crate::config::Builder;
 use crate::instance::Instance;
 use crate::instance::submit::Entry;
-use crate::router::facts::Facts;
+use crate::router::facts::{Facts, Said};
 use crate::sqe::{FILE_POSITION, Sqe};
 
 const AT_START: &[u8] = b"ffff";
@@ -51,4 +55,94 @@ fn a_write_at_an_offset_and_an_append_behind_it_are_executed_in_this_order() {
         assert_eq!(written(&[false, true, false, true, true], together), b"ffffaaaaaaaaa");
         assert_eq!(written(&[true, true, false], together), b"ffffaa");
     }
+}
+
+/// A number that was looked up as that of a plain file, and stands for a file that appends since,
+/// without a word to us. Nobody else in this process gets or uses it.
+struct Reused {
+    number: i32,
+    path: tempfile::TempPath,
+}
+
+impl Reused {
+    /// `local`: its file system is the kernel's own, for all that is remembered.
+    fn new(number: i32, local: bool) -> Self {
+        let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
+        let open =
+            |append| std::fs::File::options().write(true).append(append).open(&path).unwrap();
+        let becomes = |file: &std::fs::File| {
+            // SAFETY: nobody has the number.
+            assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), number) }, number);
+        };
+        becomes(&open(false));
+        Facts::forget(&(number..=number));
+        let said =
+            Said { flags: libc::O_WRONLY, seekable: true, device: false, local: Some(local) };
+        Facts::note(number, &said);
+        becomes(&open(true));
+        Self { number, path }
+    }
+
+    fn content(&self) -> Vec<u8> {
+        std::fs::read(&self.path).unwrap()
+    }
+}
+
+impl Drop for Reused {
+    fn drop(&mut self) {
+        // SAFETY: the number is this value's.
+        unsafe { libc::close(self.number) };
+        Facts::forget(&(self.number..=self.number));
+    }
+}
+
+/// Submits writes of these bytes to `fd`, at the start of the file, one by one.
+fn submit_writes(instance: &Instance, fd: i32, parts: &'static [&'static [u8]]) {
+    for &part in parts {
+        let entry = Entry { sqe: Sqe::write(fd, part, 0), data: 0, notify: -1 };
+        // SAFETY: the buffers are there for good.
+        assert_eq!(unsafe { instance.submit(&[entry]) }.accepted, 1);
+    }
+}
+
+/// Waits until `count` completions are there, or for no time at all; reaps them.
+fn wait_and_reap(instance: &Instance, count: u32, timeout: Option<Duration>) -> u32 {
+    without_taker(|taker| instance.wait(count, count, timeout, None, taker));
+    instance.reap(count, |cqe| assert!(cqe.res > 0, "{}", cqe.res))
+}
+
+#[test]
+fn an_append_that_was_not_known_as_one_waits_for_a_holder_that_has_lost_the_baton() {
+    let instance = Instance::new(&Builder::default().entries(8)).unwrap();
+    instance.leave_alone();
+    let (reused, plain) = (Reused::new(903, true), tempfile::NamedTempFile::new().unwrap());
+    // As the watchdog does before it takes the baton away.
+    let lane = &instance.lanes().inline;
+    lane.losers.fetch_add(1, Ordering::SeqCst);
+    submit_writes(&instance, reused.number, &[b"one ", b"two ", b"three "]);
+    let fd = plain.as_file().as_raw_fd();
+    Facts::forget(&(fd..=fd));
+    submit_writes(&instance, fd, &[b"not held up"]);
+    submit_writes(&instance, reused.number, &[b"four "]);
+    assert_eq!(wait_and_reap(&instance, 1, None), 1);
+    assert_eq!(std::fs::read(plain.path()).unwrap(), b"not held up");
+    assert_eq!(wait_and_reap(&instance, 1, Some(Duration::ZERO)), 0);
+    assert_eq!(reused.content(), b"", "the holder may be at an earlier one");
+    lane.one_loser_less(instance.board(), true);
+    assert_eq!(wait_and_reap(&instance, 4, None), 4);
+    assert_eq!(reused.content(), b"one two three four ");
+    instance.close();
+}
+
+#[test]
+fn an_append_that_a_thread_with_a_deadline_leaves_to_others_keeps_its_order() {
+    let instance = Instance::new(&Builder::default().entries(8)).unwrap();
+    instance.leave_alone();
+    let reused = Reused::new(904, false);
+    submit_writes(&instance, reused.number, &[b"one ", b"two ", b"three "]);
+    assert_eq!(wait_and_reap(&instance, 3, Some(Duration::ZERO)), 0);
+    submit_writes(&instance, reused.number, &[b"four "]);
+    assert_eq!(wait_and_reap(&instance, 4, None), 4);
+    assert_eq!(reused.content(), b"one two three four ");
+    instance.close();
 }
