@@ -4,8 +4,8 @@ use crate::session::printable;
 use std::path::Path;
 use uringlet::stats::{ContextNow, ProcessId};
 
-/// The name that the engine's workers have (proc(5), comm).
-const WORKER: &[u8] = b"uringlet-worker\n";
+/// The names that the engine's workers have (proc(5), comm).
+const WORKERS: [&[u8]; 2] = [b"uringlet-worker\n", b"uringlet-waits\n"];
 
 /// A process's name, fit for a terminal; `?` if it is gone.
 pub fn name(pid: u32) -> String {
@@ -25,7 +25,7 @@ pub fn workers(contexts: &[ContextNow]) -> usize {
 fn workers_of(proc: &Path, pid: u32) -> usize {
     let Ok(tasks) = proc.join(format!("{pid}/task")).read_dir() else { return 0 };
     let is_worker = |task: &std::fs::DirEntry| {
-        std::fs::read(task.path().join("comm")).is_ok_and(|name| name == WORKER)
+        std::fs::read(task.path().join("comm")).is_ok_and(|name| WORKERS.contains(&&name[..]))
     };
     tasks.flatten().filter(is_worker).count()
 }

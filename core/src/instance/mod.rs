@@ -50,7 +50,8 @@ pub struct Instance {
     fast: bool,
     /// As many of our workers may execute its requests at a time.
     workers_max: usize,
-    entry: PoolEntry,
+    /// Its places in the pools: that for work that ends, and the other one.
+    entries: [PoolEntry; 2],
     wishes: Wishes,
     threads: ThreadsOf,
     driven: reactor::Driven,
@@ -77,6 +78,7 @@ pub struct Instance {
 #[derive(Debug, Default)]
 struct Wishes {
     holder: AtomicBool,
+    patient_holder: AtomicBool,
     hand_over: AtomicBool,
 }
 
@@ -174,7 +176,7 @@ impl Instance {
                 me: Weak::clone(me),
                 fast,
                 workers_max: builder.workers_max,
-                entry: PoolEntry::default(),
+                entries: Default::default(),
                 wishes: Wishes::default(),
                 threads: ThreadsOf::new(Threads::of_this_process()),
                 driven: reactor::Driven::default(),
@@ -264,8 +266,16 @@ impl Instance {
     /// Of a context without requests: no worker, poller or watchdog comes to it, as if they never
     /// got a CPU. What happens is what the threads of the test do.
     pub(crate) fn leave_alone(&self) {
-        let still = Threads::still();
-        self.threads.set(still);
-        self.harvesters.set(still);
+        self.have_threads(Threads::still());
+    }
+
+    /// As [`Instance::leave_alone`], and no thread can be made.
+    pub(crate) fn have_no_threads(&self) {
+        self.have_threads(Threads::refused());
+    }
+
+    fn have_threads(&self, threads: &'static Threads) {
+        self.threads.set(threads);
+        self.harvesters.set(threads);
     }
 }

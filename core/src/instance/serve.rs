@@ -3,9 +3,9 @@
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::Instance;
+use super::{Instance, Wishes};
 use crate::affinity;
 use crate::board::{Board, By, Dispatcher, without_taker};
 use crate::descriptor::Asked;
@@ -14,11 +14,18 @@ use crate::lane::lanes::LANES;
 use crate::lane::{PARTS, Which};
 use crate::request::{Expect, Kind, Route, Started};
 use crate::router::facts::Facts;
-use crate::router::tuning::{HOLDER_SPIN_US, QUIET_TICKS, STARVED_TICKS};
+use crate::router::tuning::{HOLDER_SPIN_US, QUIET_TICKS, REFUSE_TICKS, STARVED_TICKS};
 use crate::router::{self, Call, KernelScope};
 use crate::sys;
 use crate::threads::Threads;
-use crate::threads::tenant::{Activity, PoolEntry, Tenant, Watched};
+use crate::threads::tenant::{Activity, PoolEntry, Tenant, Watched, Work};
+use crate::word::baton::Turn;
+
+/// Takes note that a wish is being fulfilled, if it was made.
+fn takes(wish: &AtomicBool) -> bool {
+    // The load first: the word is the submitters' to write.
+    wish.load(Ordering::Relaxed) && wish.swap(false, Ordering::AcqRel)
+}
 
 impl Instance {
     /// Gets somebody to come, and sees to it that the watchdog looks whether one does.
@@ -27,17 +34,22 @@ impl Instance {
         match who {
             Call::Nobody => {}
             Call::Waiter => self.board.wake_waiter(),
-            Call::Worker => self.call_worker(false),
-            Call::WorkerNow => self.call_worker(true),
+            Call::Worker => self.call_worker(Work::Ends, false),
+            Call::WorkerNow => self.call_worker(Work::Ends, true),
+            Call::Patient => self.call_worker(Work::MayWait, true),
             Call::Holder => {
                 self.wishes.holder.store(true, Ordering::Release);
-                self.call_worker(true);
+                self.call_worker(Work::Ends, true);
+            }
+            Call::PatientHolder => {
+                self.wishes.patient_holder.store(true, Ordering::Release);
+                self.call_worker(Work::MayWait, true);
             }
             Call::HandOver if self.call_reactor() => {}
             Call::InPlaceOfReactor => self.leave_to_our_threads(),
             Call::HandOver => {
                 self.wishes.hand_over.store(true, Ordering::Release);
-                self.call_worker(true);
+                self.call_worker(Work::Ends, true);
             }
         }
         let baton = self.lanes.inline.baton();
@@ -55,12 +67,45 @@ impl Instance {
     }
 
     #[inline(never)]
-    fn call_worker(&self, urgent: bool) {
+    fn call_worker(&self, work: Work, urgent: bool) {
         if let Some(me) = self.me.upgrade() {
             let tenant: Arc<dyn Tenant> = me;
-            if self.threads.get().pool.call(&tenant, urgent) {
+            let threads = self.threads.get();
+            let called = match work {
+                Work::Ends => threads.pool.call(&tenant, urgent),
+                Work::MayWait => {
+                    let called = threads.patient.call(&tenant, urgent);
+                    called || self.has_no_patient_worker() && threads.pool.call(&tenant, urgent)
+                }
+            };
+            if called {
                 self.board.count(|stats| &stats.wakeups);
             }
+        }
+    }
+
+    /// No thread can be had for what may wait for ever: then the workers for what ends, if there
+    /// are any, do that too.
+    fn has_no_patient_worker(&self) -> bool {
+        self.threads.patient.is_helpless()
+    }
+
+    /// Is work of this kind done by workers for `work`?
+    fn is_done_by(&self, work: Work, kind: Work) -> bool {
+        work == kind || kind == Work::MayWait && self.has_no_patient_worker()
+    }
+
+    /// The watchdog has found that nobody came to requests that may wait for ever (`stuck`): those
+    /// at them are let go of. If there are as many threads as there may be, and that for long, the
+    /// requests are refused.
+    fn look_after_patient(&self, stuck: bool, looks: &mut u32) {
+        let pool = &self.threads.patient;
+        *looks = if stuck && pool.is_exhausted() { *looks + 1 } else { 0 };
+        if stuck {
+            pool.let_go(self);
+        }
+        if *looks >= REFUSE_TICKS {
+            self.lanes.worker.refuse(&self.board);
         }
     }
 
@@ -82,7 +127,7 @@ impl Instance {
 
     /// Requests of other lanes wait for a worker.
     fn others_wait(&self) -> bool {
-        !self.lanes.pool.is_empty() || self.is_urgent()
+        !self.lanes.pool.is_empty() || self.is_urgent(Work::Ends)
     }
 
     /// A worker executes a request of the pool lane.
@@ -92,6 +137,28 @@ impl Instance {
         if ticks > 0 {
             self.threads.pool.took(ticks);
         }
+    }
+
+    /// A worker holds the baton. `bounded`: it executes nothing that may wait for ever.
+    fn hold(&self, turn: Turn, bounded: bool) {
+        let Self { board, lanes, router, .. } = self;
+        without_taker(|taker| {
+            taker.bound(bounded);
+            lanes.inline.hold(board, router, turn, By::Worker, taker, &mut |_, _| false);
+        });
+    }
+
+    /// A worker's turn at what may wait for ever. False: there was nothing.
+    fn serve_patiently(&self) -> bool {
+        if takes(&self.wishes.patient_holder)
+            && let Some(turn) = self.lanes.inline.take_baton()
+        {
+            self.hold(turn, false);
+            return true;
+        }
+        self.lanes.worker.take(&self.board, |request| {
+            without_taker(|taker| self.lanes.execute(&self.board, request, By::Pool, taker));
+        })
     }
 
     /// Hands over what is queued for the kernel.
@@ -131,49 +198,55 @@ impl Tenant for Instance {
         &self.board
     }
 
-    fn entry(&self) -> &PoolEntry {
-        &self.entry
+    fn entry(&self, work: Work) -> &PoolEntry {
+        &self.entries[work as usize]
     }
 
     fn workers_max(&self) -> usize {
         self.workers_max
     }
 
-    fn waiting(&self) -> usize {
-        let waiters_come = self.router.waiters.come();
-        self.lanes.for_worker_each(waiters_come) + self.lanes.cold.for_workers(waiters_come)
+    fn waiting(&self, work: Work) -> usize {
+        let patient = self.is_done_by(work, Work::MayWait);
+        let waiting = if patient { self.lanes.worker.len() } else { 0 };
+        if work == Work::MayWait {
+            return waiting;
+        }
+        let come = self.router.waiters.come();
+        waiting + self.lanes.for_worker_each(come) + self.lanes.cold.for_workers(come)
     }
 
-    fn has_wishes(&self) -> bool {
-        let wished = |wish: &std::sync::atomic::AtomicBool| wish.load(Ordering::Relaxed);
-        wished(&self.wishes.holder) || wished(&self.wishes.hand_over)
+    fn has_wishes(&self, work: Work) -> bool {
+        let wished = |wish: &AtomicBool| wish.load(Ordering::Relaxed);
+        let Wishes { holder, patient_holder, hand_over } = &self.wishes;
+        work == Work::Ends && (wished(holder) || wished(hand_over))
+            || self.is_done_by(work, Work::MayWait) && wished(patient_holder)
     }
 
-    fn is_urgent(&self) -> bool {
-        !self.lanes.worker.is_empty() || self.has_wishes()
+    fn is_urgent(&self, work: Work) -> bool {
+        self.is_done_by(work, Work::MayWait) && !self.lanes.worker.is_empty()
+            || self.has_wishes(work)
     }
 
-    fn needs_worker(&self) -> bool {
-        self.waiting() > 0 || self.has_wishes()
+    fn needs_worker(&self, work: Work) -> bool {
+        self.waiting(work) > 0 || self.has_wishes(work)
     }
 
-    /// Some cold reads, a hand-over to the kernel, one request that needs a worker, or else a turn
-    /// with the baton.
-    fn serve(&self) {
+    /// Of what ends: some cold reads, a hand-over to the kernel, one request that needs a worker,
+    /// or else a turn with the baton. Of what may wait: one request, or a turn with the baton.
+    fn serve(&self, work: Work) {
+        if self.is_done_by(work, Work::MayWait) && self.serve_patiently() || work == Work::MayWait {
+            return;
+        }
         let Self { board, lanes, router, .. } = self;
         let others_wait = || self.others_wait();
         if lanes.cold.work(board, || router.waiters.come(), others_wait) && !others_wait() {
             return;
         }
-        // The load first: the word is the submitters' to write.
-        let takes = |wish: &std::sync::atomic::AtomicBool| {
-            wish.load(Ordering::Relaxed) && wish.swap(false, Ordering::AcqRel)
-        };
         if takes(&self.wishes.hand_over) {
             self.hand_over(By::Worker);
         } else if let Some(request) = lanes.pool.pop(board) {
             self.run_pooled(request);
-        } else if lanes.worker.take(board, |request| self.run_pooled(request)) {
         } else if lanes.copy.for_workers(router.waiters.come()) > 0 {
             lanes.copy.work(board, others_wait);
         } else if takes(&self.wishes.holder)
@@ -183,9 +256,10 @@ impl Tenant for Instance {
                 // This worker had to be called: a short spin before would have been cheaper.
                 router.holder_spin.would_have_paid(HOLDER_SPIN_US.0 * board.ticks_per_us());
             }
-            without_taker(|taker| {
-                lanes.inline.hold(board, router, turn, By::Worker, taker, &mut |_, _| false);
-            });
+            self.hold(turn, true);
+            if lanes.inline.has_patient_work() {
+                self.call(Call::PatientHolder);
+            }
         }
     }
 
@@ -197,7 +271,7 @@ impl Tenant for Instance {
     fn look(&self, watched: &mut Watched) -> Activity {
         debug_assert_eq!(watched.words.len(), LANES * PARTS);
         let waiters = &self.router.waiters;
-        let (mut lying, mut busy, mut calm) = (false, false, true);
+        let (mut lying, mut busy, mut calm, mut patience) = (false, false, true, false);
         for (lane, before) in self.lanes.each().iter().zip(watched.words.chunks_mut(PARTS)) {
             for (part, now) in lane.progress().into_iter().enumerate() {
                 busy |= now.queued || now.in_hand;
@@ -209,6 +283,7 @@ impl Tenant for Instance {
                     }
                     if let Some(call) = stuck.call {
                         lying = true;
+                        patience |= call == Call::Patient;
                         self.call(call);
                     }
                 }
@@ -216,6 +291,7 @@ impl Tenant for Instance {
             }
         }
         self.look_for_starvation(lying, &mut watched.starved);
+        self.look_after_patient(patience, &mut watched.refused);
         watched.quiet = if busy { 0 } else { watched.quiet + 1 };
         let ends = || self.lanes.inline.ends_watch(|| !self.lanes.are_empty());
         match () {
@@ -257,7 +333,11 @@ impl Dispatcher for Instance {
         if perhaps {
             self.expects_one();
         }
-        let call = if left && to == Route::Pool { Call::Nobody } else { Call::WorkerNow };
+        let call = match to {
+            Route::Pool if left => Call::Nobody,
+            Route::Worker => Call::Patient,
+            _ => Call::WorkerNow,
+        };
         self.call(call);
     }
 

@@ -87,7 +87,10 @@ impl CopyLane {
             let mut leave = false;
             while !leave && let Some(request) = board.pop(&self.queue) {
                 if let Some(request) = board.start(request) {
-                    without_taker(|taker| run::execute(board, request, By::Pool, true, taker));
+                    without_taker(|taker| {
+                        taker.bound(true);
+                        run::execute(board, request, By::Pool, true, taker)
+                    });
                 }
                 // Back to the queue of contexts, which serves them in turn.
                 leave = others_wait();

@@ -98,6 +98,11 @@ impl InlineLane {
             || self.has_ordered_work() && (wary || self.wary_ordered.load(Ordering::SeqCst) == 0)
     }
 
+    /// Ordered requests wait for a thread that may wait for ever.
+    pub(crate) fn has_patient_work(&self) -> bool {
+        self.has_ordered_work() && self.wary_ordered.load(Ordering::SeqCst) > 0
+    }
+
     #[inline]
     fn has_ordered_work(&self) -> bool {
         !self.ordered.is_empty()
@@ -389,8 +394,8 @@ impl InlineLane {
         enough: Enough<'_>,
     ) -> bool {
         if taker.is_bounded() && self.wary_ordered.load(Ordering::SeqCst) > 0 {
-            // In their order, or not at all: workers may wait for the file of any of them.
-            board.call(Call::Holder);
+            // In their order, or not at all: the file of any of them may wait for ever.
+            board.call(Call::PatientHolder);
             return false;
         }
         fence(Ordering::SeqCst);

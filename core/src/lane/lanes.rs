@@ -75,9 +75,9 @@ impl Lanes {
         false
     }
 
-    /// Requests that wait for a worker each.
+    /// Requests that end by themselves, and wait for a worker each.
     pub(crate) fn for_worker_each(&self, waiters_come: bool) -> usize {
-        self.pool.len() + self.worker.len() + self.copy.for_workers(waiters_come)
+        self.pool.len() + self.copy.for_workers(waiters_come)
     }
 
     /// Is there something in any queue?

@@ -5,7 +5,7 @@ use crate::board::{Board, By, DirectCompletions};
 use crate::descriptor;
 use crate::exec::{self, Mode, Tried};
 use crate::request::{Expect, Kind, Request, Route, Started};
-use crate::router::facts;
+use crate::router::facts::{self, Facts};
 use crate::router::tuning::PREFETCH_MAX;
 use crate::router::{sync_begins, sync_ended};
 use crate::sqe::{FILE_POSITION, FSYNC_DATASYNC, Sqe, opcode};
@@ -21,7 +21,7 @@ pub(super) fn execute(
     timed: bool,
     taker: &mut DirectCompletions<'_>,
 ) -> u64 {
-    if request.wary && taker.is_bounded() {
+    if request.wary && taker.is_bounded() && is_to_be_left(&request, by) {
         try_or_leave(board, request, by, taker);
         return 0;
     }
@@ -91,6 +91,12 @@ pub(super) fn transfer_fast(request: &Request) -> Option<i32> {
     let result = unsafe { if write { exec::write(sqe) } else { exec::read(sqe) } };
     // The descriptor is a stream meanwhile, and nothing was done.
     (result != -libc::ESPIPE).then_some(result)
+}
+
+/// Is this request not for a thread that may not wait for ever? A worker waits for a device.
+#[cold]
+fn is_to_be_left(request: &Started<'_>, by: By) -> bool {
+    by == By::Waiter || !Facts::noted(request.sqe.fd).is_some_and(Facts::is_local)
 }
 
 /// Is it an fsync that can be executed?

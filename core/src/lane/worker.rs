@@ -1,5 +1,5 @@
-//! The worker lane: requests that only a worker may execute, since they may wait for ever, as
-//! opening a FIFO or asking a server does.
+//! The worker lane: requests that may wait for ever, as opening a FIFO or asking a server does. Only
+//! workers that are there for such requests execute them.
 #![allow(unsafe_code)]
 
 use std::ops::RangeInclusive;
@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex};
 
 use super::{Lane, Progress, Stuck, Which};
-use crate::board::Board;
+use crate::board::{Board, By};
 use crate::own::{Copied, Copies};
 use crate::queue::IndexRing;
 use crate::request::{Queued, Started};
@@ -82,6 +82,13 @@ impl WorkerLane {
         }
     }
 
+    /// No thread can be had for them: they end with an error.
+    pub(crate) fn refuse(&self, board: &Board) {
+        self.each(board, |request| {
+            self.end(board, request, |request| board.finish(request, -libc::EAGAIN, By::Worker));
+        });
+    }
+
     /// Those whose descriptors are about to be closed get others of the same files, as the closing
     /// thread cannot execute them.
     fn keep_files(&self, board: &Board, fds: &RangeInclusive<RawFd>) {
@@ -117,7 +124,7 @@ impl WorkerLane {
         });
         if any {
             // A worker that looked meanwhile may have found nothing.
-            board.call(Call::WorkerNow);
+            board.call(Call::Patient);
         }
     }
 }
@@ -128,7 +135,7 @@ impl Lane for WorkerLane {
     }
 
     fn unstick(&self, _: &Board, _: usize, _: bool) -> Stuck {
-        Stuck { nobody_came: false, call: Some(Call::WorkerNow) }
+        Stuck { nobody_came: false, call: Some(Call::Patient) }
     }
 
     fn withdraw(&self, board: &Board, which: &Which<'_>) {

@@ -108,6 +108,10 @@ pub(crate) enum Call {
     WorkerNow,
     /// A worker that takes the baton.
     Holder,
+    /// A worker that may wait for ever, however many are at work.
+    Patient,
+    /// A worker that may wait for ever, and takes the baton.
+    PatientHolder,
     /// A worker that hands over what is queued for the kernel, or the event loop that drives the
     /// context.
     HandOver,
@@ -149,7 +153,7 @@ pub(crate) fn who(route: Route, now: &Situation) -> Call {
         Route::Copy => waiter,
         Route::Pool | Route::Sync if now.waiters_come && now.alone && !now.sleeps => Call::Nobody,
         Route::Pool | Route::Sync => Call::Worker,
-        Route::Worker => Call::WorkerNow,
+        Route::Worker => Call::Patient,
         Route::Stream | Route::Null => Call::Nobody,
     }
 }

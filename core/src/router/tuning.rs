@@ -100,8 +100,14 @@ pub(crate) const SYNC_ROUNDS: usize = 16;
 
 // Workers.
 
-/// The most workers of a process.
+/// The most workers of a process for work that ends, and for work that may wait for ever and does
+/// not show yet that it does.
 pub(crate) const WORKERS_MAX: usize = 64;
+/// The most threads of a process for work that may wait for ever. Each takes some 20 KiB.
+pub(crate) const PATIENT_MAX: usize = 1024;
+/// Looks in which all of these wait, and none takes another request, before those behind them are
+/// refused: about ten seconds, as a server that starts again takes some.
+pub(crate) const REFUSE_TICKS: u32 = 10_000;
 /// A thread with nothing to do for this long ends.
 pub(crate) const RETIRE_AFTER: Duration = Duration::from_secs(2);
 /// Workers on their way to work before another one is woken.
@@ -111,7 +117,7 @@ pub(crate) const ON_THE_WAY_MAX: usize = 2;
 pub(crate) const ENOUGH_PER_CPU: usize = 8;
 /// More of them as long as one request waits for each so many that are at work.
 pub(crate) const FOR_EACH_WAITING: usize = 3;
-/// A context may have so many workers for each that is free: 48 of 64 if it is alone.
+/// A context may have this many workers for each that is free: 48 of 64 if it is alone.
 pub(crate) const SHARE_OF_FREE: usize = 3;
 /// Requests that take this long get as many workers as there may be.
 pub(crate) const LONG_US: u64 = 400;

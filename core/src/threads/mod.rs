@@ -18,6 +18,7 @@ use self::closer::Closer;
 use self::poller::Poller;
 use self::pool::WorkerPool;
 use self::spawn::Spawner;
+use self::tenant::Work;
 use self::timers::Timers;
 use self::watchdog::Watchdog;
 use crate::cpus::CpuSet;
@@ -34,6 +35,8 @@ pub(crate) struct Threads {
     /// Made before it.
     next: *const Threads,
     pub(crate) pool: WorkerPool,
+    /// For what may wait for ever.
+    pub(crate) patient: WorkerPool,
     pub(crate) poller: Poller,
     pub(crate) watchdog: Watchdog,
     /// Of the set that is not placed; the other ones' are not used.
@@ -91,7 +94,8 @@ impl Threads {
         Self {
             generation,
             next,
-            pool: WorkerPool::new(spawner.clone()),
+            pool: WorkerPool::new(Work::Ends, spawner.clone()),
+            patient: WorkerPool::new(Work::MayWait, spawner.clone()),
             poller: Poller::new(spawner.clone()),
             watchdog: Watchdog::new(spawner.clone()),
             timers: Timers::new(),
@@ -106,6 +110,11 @@ impl Threads {
     /// Threads that never get a CPU.
     pub(crate) fn still() -> &'static Self {
         Box::leak(Box::new(Self::new(process::enter(), Spawner::still(), std::ptr::null())))
+    }
+
+    /// No thread of these can be made.
+    pub(crate) fn refused() -> &'static Self {
+        Box::leak(Box::new(Self::new(process::enter(), Spawner::refuses(), std::ptr::null())))
     }
 }
 

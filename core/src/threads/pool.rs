@@ -1,9 +1,13 @@
-//! The workers of this process: one bounded pool that serves the contexts in turn.
+//! The workers of this process: two pools that serve the contexts in turn, one for work that ends
+//! by itself, and one for [what may wait for ever](Work::MayWait).
 //!
 //! A context that needs a worker stands in a queue, once. A worker takes the first, executes one
 //! request of its (or some cold reads, or one turn with its baton), and puts it back at the end
 //! while it needs more, so a busy context does not keep the others waiting. The lock covers the
 //! queue and the list of idle workers only; it is never held across a system call.
+//!
+//! A worker that waits for ever is let go of once that shows: it does not count any more, and
+//! another one may take its place. The number of all of them has a limit of its own.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -11,11 +15,11 @@ use std::sync::{Arc, Mutex};
 use std::thread::Thread;
 
 use super::spawn::Spawner;
-use super::tenant::Tenant;
+use super::tenant::{PoolEntry, Tenant, Work};
 use crate::router::spin::Spin;
 use crate::router::tuning::{
-    ENOUGH_PER_CPU, FOR_EACH_WAITING, IDLE_SPIN_US_MAX, LONG_US, ON_THE_WAY_MAX, RETIRE_AFTER,
-    SHARE_OF_FREE, WORKERS_MAX,
+    ENOUGH_PER_CPU, FOR_EACH_WAITING, IDLE_SPIN_US_MAX, LONG_US, ON_THE_WAY_MAX, PATIENT_MAX,
+    RETIRE_AFTER, SHARE_OF_FREE, TICK, WORKERS_MAX,
 };
 use crate::sync::lock;
 use crate::sys::{self, cpus, ticks_per_us};
@@ -23,6 +27,8 @@ use crate::sys::{self, cpus, ticks_per_us};
 /// The pool.
 #[derive(Debug)]
 pub(crate) struct WorkerPool {
+    /// Which work its workers take.
+    work: Work,
     spawner: Spawner,
     state: Mutex<PoolState>,
     /// Contexts in the queue, for the worker that spins.
@@ -42,6 +48,16 @@ struct PoolState {
     /// Woken or made, but not at the queue yet; the one that spins counts.
     on_the_way: usize,
     spinning: bool,
+    /// Workers that were let go of: they wait in a request that may never end.
+    let_go: usize,
+    /// How often all workers were let go of.
+    round: usize,
+    /// Turns that workers have begun.
+    begun: usize,
+    /// The same when a context last found that nobody comes, and when that was, in ticks.
+    looked: (usize, u64),
+    /// The last thread that was wanted could not be made.
+    refused: bool,
 }
 
 /// Where an idle worker sleeps.
@@ -61,17 +77,32 @@ enum Wake {
 }
 
 impl PoolState {
+    fn new() -> Self {
+        Self {
+            queue: VecDeque::with_capacity(64),
+            idle: Vec::with_capacity(WORKERS_MAX),
+            alive: 0,
+            on_the_way: 0,
+            spinning: false,
+            let_go: 0,
+            round: 0,
+            begun: 0,
+            looked: (0, 0),
+            refused: false,
+        }
+    }
+
     /// Wakes or makes a worker if there is need for one and fewer than `enough` are at work.
     fn wake_one(&mut self, enough: usize) -> Wake {
-        let at_work = self.at_work();
-        if self.queue.is_empty() || self.on_the_way >= ON_THE_WAY_MAX || at_work >= enough {
+        let counted = self.counted();
+        if self.queue.is_empty() || self.on_the_way >= ON_THE_WAY_MAX || counted >= enough {
             return Wake::Nobody;
         }
         if let Some(parker) = self.idle.pop() {
             self.on_the_way += 1;
             return Wake::Idle(parker);
         }
-        if self.alive < WORKERS_MAX {
+        if self.alive - self.let_go < WORKERS_MAX && self.alive < PATIENT_MAX {
             self.alive += 1;
             self.on_the_way += 1;
             return Wake::New;
@@ -79,13 +110,56 @@ impl PoolState {
         Wake::Nobody
     }
 
-    fn at_work(&self) -> usize {
-        self.alive - self.idle.len()
+    /// Workers that are not idle, without those that were let go of.
+    fn counted(&self) -> usize {
+        self.alive - self.idle.len() - self.let_go
     }
 
-    fn enqueue(&mut self, tenant: &Arc<dyn Tenant>) {
-        let entry = tenant.entry();
-        if self.may_have_another(entry.active.load(Ordering::Relaxed), tenant.workers_max())
+    /// Workers of a context that were not let go of.
+    fn active(&self, entry: &PoolEntry) -> usize {
+        if entry.round.swap(self.round, Ordering::Relaxed) != self.round {
+            entry.active.store(0, Ordering::Relaxed);
+        }
+        entry.active.load(Ordering::Relaxed)
+    }
+
+    /// A worker begins a turn. Gives what is to be passed to [`PoolState::ends`].
+    fn begins(&mut self, entry: &PoolEntry) -> (usize, usize) {
+        self.begun = self.begun.wrapping_add(1);
+        entry.active.store(self.active(entry) + 1, Ordering::Relaxed);
+        (self.round, entry.let_go.load(Ordering::Relaxed))
+    }
+
+    /// It has ended.
+    fn ends(&mut self, entry: &PoolEntry, begun: (usize, usize)) {
+        if begun == (self.round, entry.let_go.load(Ordering::Relaxed)) {
+            entry.active.fetch_sub(1, Ordering::Relaxed);
+        } else {
+            self.let_go -= 1;
+        }
+    }
+
+    /// For the longest time nobody has come to a context: lets go of its workers. And of those of
+    /// all contexts, if there are as many as there may be, and none of them has begun a turn.
+    fn let_go(&mut self, entry: &PoolEntry, now: u64) {
+        self.let_go += self.active(entry);
+        entry.active.store(0, Ordering::Relaxed);
+        entry.let_go.fetch_add(1, Ordering::Relaxed);
+        let (begun, since) = self.looked;
+        if self.counted() < WORKERS_MAX {
+            self.looked = (self.begun.wrapping_sub(1), now);
+        } else if now.wrapping_sub(since) >= TICK.as_micros() as u64 * ticks_per_us() {
+            if begun == self.begun {
+                self.let_go += self.counted();
+                self.round += 1;
+            }
+            self.looked = (self.begun, now);
+        }
+    }
+
+    fn enqueue(&mut self, tenant: &Arc<dyn Tenant>, work: Work) {
+        let entry = tenant.entry(work);
+        if self.may_have_another(self.active(entry), tenant.workers_max())
             && !entry.queued.swap(true, Ordering::Relaxed)
         {
             self.queue.push_back(Arc::clone(tenant));
@@ -96,23 +170,17 @@ impl PoolState {
     /// has that may never end, and less where others have theirs (dynamic thresholds, Choudhury and
     /// Hahne, 1998). One worker it may always wait for.
     fn may_have_another(&self, active: usize, workers_max: usize) -> bool {
-        let free = WORKERS_MAX - self.at_work().min(WORKERS_MAX);
+        let free = WORKERS_MAX - self.counted().min(WORKERS_MAX);
         active == 0 || active < workers_max.min(SHARE_OF_FREE * free)
     }
 }
 
 impl WorkerPool {
-    pub(crate) fn new(spawner: Spawner) -> Self {
-        let state = PoolState {
-            queue: VecDeque::with_capacity(64),
-            idle: Vec::with_capacity(WORKERS_MAX),
-            alive: 0,
-            on_the_way: 0,
-            spinning: false,
-        };
+    pub(crate) fn new(work: Work, spawner: Spawner) -> Self {
         Self {
+            work,
             spawner,
-            state: Mutex::new(state),
+            state: Mutex::new(PoolState::new()),
             queued: AtomicUsize::new(0),
             spin: Spin::new(),
             typical: AtomicU64::new(0),
@@ -138,11 +206,11 @@ impl WorkerPool {
     /// Calls a worker for a context. True if one was woken or made. None is if enough are at work
     /// already, unless the request is one that they must not be waited for.
     pub(crate) fn call(&'static self, tenant: &Arc<dyn Tenant>, urgent: bool) -> bool {
-        let waiting = tenant.waiting();
+        let waiting = tenant.waiting(self.work);
         let mut state = lock(&self.state);
-        state.enqueue(tenant);
+        state.enqueue(tenant, self.work);
         self.queued.store(state.queue.len(), Ordering::Relaxed);
-        let enough = if urgent { WORKERS_MAX } else { self.enough(state.at_work(), waiting) };
+        let enough = if urgent { WORKERS_MAX } else { self.enough(state.counted(), waiting) };
         let wake = state.wake_one(enough);
         drop(state);
         self.wake(wake, &**tenant)
@@ -162,13 +230,18 @@ impl WorkerPool {
     }
 
     fn make(&'static self, tenant: &dyn Tenant) -> bool {
-        let made = self.spawner.spawn("worker", || self.work());
+        let name = match self.work {
+            Work::Ends => "worker",
+            Work::MayWait => "waits",
+        };
+        let made = self.spawner.spawn(name, || self.work());
         let mut state = lock(&self.state);
         if made.is_err() {
             // The thread limit: go on with those that there are; without any, waiters execute.
             state.alive -= 1;
             state.on_the_way -= 1;
         }
+        state.refused = made.is_err();
         self.helpless.store(state.alive == 0, Ordering::Relaxed);
         let alive = state.alive;
         drop(state);
@@ -186,7 +259,18 @@ impl WorkerPool {
     /// There are as many workers as there may be, and each is inside a request.
     pub(crate) fn is_exhausted(&self) -> bool {
         let state = lock(&self.state);
-        state.alive >= WORKERS_MAX && state.idle.is_empty()
+        let all = match self.work {
+            Work::Ends => state.alive >= WORKERS_MAX,
+            Work::MayWait => state.alive >= PATIENT_MAX || state.refused,
+        };
+        all && state.idle.is_empty()
+    }
+
+    /// A context has found that nobody has come to it for a tick, although it has called: its
+    /// workers are let go of.
+    pub(crate) fn let_go(&self, tenant: &dyn Tenant) {
+        let now = sys::ticks();
+        lock(&self.state).let_go(tenant.entry(self.work), now);
     }
 
     /// The life of a worker.
@@ -223,26 +307,26 @@ impl WorkerPool {
                 state.on_the_way -= 1;
                 continue;
             };
-            let entry = tenant.entry();
+            let entry = tenant.entry(self.work);
             entry.queued.store(false, Ordering::Relaxed);
-            entry.active.fetch_add(1, Ordering::Relaxed);
-            let waiting = tenant.waiting();
-            if waiting > 1 || waiting == 1 && tenant.has_wishes() {
-                state.enqueue(&tenant);
+            let begun = state.begins(entry);
+            let waiting = tenant.waiting(self.work);
+            if waiting > 1 || waiting == 1 && tenant.has_wishes(self.work) {
+                state.enqueue(&tenant, self.work);
             }
             self.queued.store(state.queue.len(), Ordering::Relaxed);
-            let urgent = tenant.is_urgent();
-            let enough = if urgent { WORKERS_MAX } else { self.enough(state.at_work(), waiting) };
+            let urgent = tenant.is_urgent(self.work);
+            let enough = if urgent { WORKERS_MAX } else { self.enough(state.counted(), waiting) };
             let wake = state.wake_one(enough);
             drop(state);
             if self.wake(wake, &*tenant) {
                 tenant.board().count(|stats| &stats.wakeups);
             }
-            tenant.serve();
+            tenant.serve(self.work);
             state = lock(&self.state);
-            tenant.entry().active.fetch_sub(1, Ordering::Relaxed);
-            if tenant.needs_worker() {
-                state.enqueue(&tenant);
+            state.ends(tenant.entry(self.work), begun);
+            if tenant.needs_worker(self.work) {
+                state.enqueue(&tenant, self.work);
                 self.queued.store(state.queue.len(), Ordering::Relaxed);
             }
             if Arc::strong_count(&tenant) == 1 {
@@ -312,12 +396,55 @@ mod tests {
 
     #[test]
     fn more_workers_come_while_many_requests_wait_or_take_long() {
-        let pool = WorkerPool::new(Spawner::still());
+        let pool = WorkerPool::new(Work::Ends, Spawner::still());
         let few = (ENOUGH_PER_CPU * cpus()).min(WORKERS_MAX);
         assert_eq!(pool.enough(few, few / FOR_EACH_WAITING), few);
         assert_eq!(pool.enough(few, few), (few + 1).min(WORKERS_MAX));
         assert_eq!(pool.enough(WORKERS_MAX, 1000), WORKERS_MAX);
         (0..100).for_each(|_| pool.took(2 * LONG_US * ticks_per_us()));
         assert_eq!(pool.enough(few, 0), WORKERS_MAX);
+    }
+
+    #[test]
+    fn workers_that_wait_for_ever_are_let_go_of_and_may_come_back() {
+        let mut state = PoolState::new();
+        let (first, second, third) =
+            (PoolEntry::default(), PoolEntry::default(), PoolEntry::default());
+        let mut turns = Vec::new();
+        for (entry, count) in [(&first, 40), (&second, WORKERS_MAX - 40)] {
+            for _ in 0..count {
+                state.alive += 1;
+                turns.push((entry, state.begins(entry)));
+            }
+        }
+        assert_eq!((state.active(&first), state.counted()), (40, WORKERS_MAX));
+        // A context's own, where others have room.
+        let tick = TICK.as_micros() as u64 * ticks_per_us();
+        state.let_go(&first, tick);
+        assert_eq!((state.active(&first), state.counted()), (0, WORKERS_MAX - 40));
+        // Its places are another one's now, which wait too.
+        for _ in 0..40 {
+            state.alive += 1;
+            turns.push((&second, state.begins(&second)));
+        }
+        assert_eq!(state.counted(), WORKERS_MAX);
+        // Those of all, but not as long as one begins a turn between two looks.
+        state.let_go(&third, 2 * tick);
+        let ended = turns.pop().unwrap();
+        state.ends(ended.0, ended.1);
+        turns.push((&second, state.begins(&second)));
+        state.let_go(&third, 3 * tick);
+        state.let_go(&third, 3 * tick + 1);
+        assert_eq!(state.counted(), WORKERS_MAX, "a moment is not a tick");
+        state.let_go(&third, 4 * tick);
+        assert_eq!((state.active(&second), state.counted()), (0, 0));
+        // Each comes back once.
+        state.alive += 1;
+        turns.push((&second, state.begins(&second)));
+        assert_eq!((state.active(&second), state.counted()), (1, 1));
+        for (entry, begun) in turns {
+            state.ends(entry, begun);
+        }
+        assert_eq!((state.let_go, state.active(&first), state.active(&second)), (0, 0, 0));
     }
 }

@@ -19,6 +19,9 @@ pub(crate) struct Spawner {
     /// For tests: its threads are not started, as if they never got a CPU.
     #[cfg(test)]
     still: bool,
+    /// For tests: none can be made.
+    #[cfg(test)]
+    refuses: bool,
 }
 
 impl Spawner {
@@ -27,12 +30,19 @@ impl Spawner {
             cpus,
             #[cfg(test)]
             still: false,
+            #[cfg(test)]
+            refuses: false,
         }
     }
 
     #[cfg(test)]
     pub(super) fn still() -> Self {
-        Self { cpus: None, still: true }
+        Self { cpus: None, still: true, refuses: false }
+    }
+
+    #[cfg(test)]
+    pub(super) fn refuses() -> Self {
+        Self { cpus: None, still: false, refuses: true }
     }
 
     pub(super) fn cpus(&self) -> Option<&CpuSet> {
@@ -48,6 +58,10 @@ impl Spawner {
         #[cfg(test)]
         if self.still {
             return Ok(());
+        }
+        #[cfg(test)]
+        if self.refuses {
+            return Err(std::io::ErrorKind::WouldBlock.into());
         }
         spawn_on(name, self.cpus(), body)
     }

@@ -5,31 +5,41 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use crate::board::Board;
 
+/// What a worker does, by how long it may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// It ends by itself: transfers of files on local file systems.
+    Ends,
+    /// It may wait for ever: for a server, for the other end of a FIFO, or for a stream that cannot
+    /// be polled.
+    MayWait,
+}
+
 /// What the threads of a process ask of a context.
 pub(crate) trait Tenant: Send + Sync + fmt::Debug {
     /// The requests of this context.
     fn board(&self) -> &Board;
 
-    /// Its place among those that share the pool.
-    fn entry(&self) -> &PoolEntry;
+    /// Its place among those that share the pool for this work.
+    fn entry(&self, work: Work) -> &PoolEntry;
 
     /// As many workers may serve it at a time.
     fn workers_max(&self) -> usize;
 
     /// What waits for workers, as requests that need one each.
-    fn waiting(&self) -> usize;
+    fn waiting(&self, work: Work) -> usize;
 
     /// A worker is to take the baton, or to hand requests over.
-    fn has_wishes(&self) -> bool;
+    fn has_wishes(&self, work: Work) -> bool;
 
     /// Something must not wait for the workers that are at work.
-    fn is_urgent(&self) -> bool;
+    fn is_urgent(&self, work: Work) -> bool;
 
     /// There is something for a worker to do.
-    fn needs_worker(&self) -> bool;
+    fn needs_worker(&self, work: Work) -> bool;
 
     /// A worker's turn: it executes some of its requests.
-    fn serve(&self);
+    fn serve(&self, work: Work);
 
     /// How far each part of it is.
     fn words(&self) -> Vec<u64>;
@@ -41,11 +51,16 @@ pub(crate) trait Tenant: Send + Sync + fmt::Debug {
     fn is_unwatched(&self);
 }
 
-/// What the pool knows about one context. Both change under the pool's lock.
+/// What a pool knows about one context. It changes under the pool's lock.
 #[derive(Debug, Default)]
 pub(crate) struct PoolEntry {
     pub(super) queued: AtomicBool,
+    /// Workers that serve it, and were not let go of, if [`PoolEntry::round`] is the pool's.
     pub(super) active: AtomicUsize,
+    /// As the pool's when this was last looked at.
+    pub(super) round: AtomicUsize,
+    /// How often its own workers were let go of.
+    pub(super) let_go: AtomicUsize,
 }
 
 /// What a look at a context has found.
@@ -68,4 +83,7 @@ pub(crate) struct Watched {
     pub(crate) quiet: u32,
     /// Of a placed context: looks in which no worker was to be had.
     pub(crate) starved: u32,
+    /// Looks in which nobody came to requests that may wait for ever, and no further thread was to
+    /// be had.
+    pub(crate) refused: u32,
 }

@@ -33,7 +33,7 @@ impl Watchdog {
     /// Watches a context until it is quiet, which it says by itself. The caller has marked it as
     /// watched.
     pub(crate) fn add(&'static self, tenant: &Arc<dyn Tenant>) {
-        let watched = Watched { words: tenant.words(), quiet: 0, starved: 0 };
+        let watched = Watched { words: tenant.words(), quiet: 0, starved: 0, refused: 0 };
         let mut state = lock(&self.state);
         // Not kept alive: a context that is dropped goes at once.
         state.watched.push((Arc::downgrade(tenant), watched));

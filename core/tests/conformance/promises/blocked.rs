@@ -16,8 +16,8 @@ use crate::common::{
 };
 use uringlet::{Context, Sqe};
 
-/// Workers that one context may have if no other needs any: never the last of 64.
-const SHARE: usize = 48;
+/// More than there may be workers for what ends.
+const OPENS: usize = 200;
 
 #[test]
 fn blocked_pipe_reads_hold_up_no_file_read_and_can_be_cancelled() {
@@ -57,13 +57,13 @@ fn blocked_pipe_reads_complete_when_data_arrives() {
 }
 
 #[test]
-fn blocked_opens_beyond_the_workers_stop_no_reads_and_are_all_released() {
+fn blocked_opens_stop_nothing_else_and_are_all_released() {
     isolated(|| {
         if !sees_system_calls() {
             return skip("/proc/self/syscall cannot be read: nobody sees the requests start");
         }
         let dir = tempfile::tempdir().unwrap();
-        let fifos: Vec<PathBuf> = (0..100).map(|at| dir.path().join(format!("{at}"))).collect();
+        let fifos: Vec<PathBuf> = (0..OPENS).map(|at| dir.path().join(format!("{at}"))).collect();
         let mut context = context(1024);
         let paths: Vec<CString> = fifos.iter().map(|fifo| c_path(fifo)).collect();
         for (at, (fifo, path)) in fifos.iter().zip(&paths).enumerate() {
@@ -72,7 +72,7 @@ fn blocked_opens_beyond_the_workers_stop_no_reads_and_are_all_released() {
             push(&mut context, open.user_data(PIPES + at as u64));
         }
         submit_all(&mut context);
-        assert!(wait_until(|| threads_opening() == SHARE), "{} started", threads_opening());
+        assert!(wait_until(|| threads_opening() == OPENS), "{} started", threads_opening());
         let file = file_with(&pattern(1, 64 * BLOCK));
         let mut buffers = vec![[0u8; BLOCK]; 500];
         push_reads(&mut context, &file, &mut buffers);
@@ -81,26 +81,37 @@ fn blocked_opens_beyond_the_workers_stop_no_reads_and_are_all_released() {
         let results = by_user_data(&reap_all(&mut context));
         assert_eq!(results.len(), 500);
         assert!((0..500).all(|at| results[&at] == BLOCK as i32));
-        assert_eq!(threads_opening(), SHARE);
-        // Half of the surplus is cancelled, the other half gets its turn.
-        let mut cancelled = 0;
-        for at in 0..100 {
-            if cancelled == 26 {
-                break;
-            }
-            match errno(context.cancel(PIPES + at)) {
-                0 => cancelled += 1,
-                error => assert_eq!(error, libc::EALREADY),
+        // What needs a worker, of either kind, one after the other and all together.
+        let path = c_path(dir.path());
+        let mut status = std::mem::MaybeUninit::<libc::statx>::uninit();
+        let others = [
+            Sqe::openat(libc::AT_FDCWD, &path, libc::O_RDONLY | libc::O_DIRECTORY, 0),
+            Sqe::statx(libc::AT_FDCWD, &path, 0, libc::STATX_SIZE, status.as_mut_ptr()),
+            Sqe::fsync(file.as_raw_fd()),
+            Sqe::ftruncate(file.as_raw_fd(), 1),
+        ];
+        for together in [1, others.len()] {
+            for (at, some) in others.chunks(together).enumerate() {
+                for (which, sqe) in some.iter().enumerate() {
+                    push(&mut context, sqe.user_data((at * together + which) as u64));
+                }
+                submit_all(&mut context);
+                // With a deadline: this thread executes none of them.
+                let missing = some.len();
+                assert_eq!(context.wait(missing, Some(LONG)).unwrap(), missing, "held up: {at}");
+                reap_all(&mut context).iter().for_each(|cqe| match cqe.user_data {
+                    0 => close_fd(cqe.res),
+                    other => assert_eq!(cqe.res, 0, "{other}"),
+                });
             }
         }
-        assert_eq!(cancelled, 26);
+        assert_eq!(threads_opening(), OPENS);
+        assert_eq!(errno(context.cancel(PIPES)), libc::EALREADY);
         let _both: Vec<File> = fifos.iter().map(|fifo| open_both_ends(fifo)).collect();
-        wait_for(&mut context, 100);
+        wait_for(&mut context, OPENS);
         let results = by_user_data(&reap_all(&mut context));
-        assert_eq!(results.len(), 100);
-        let (opened, others): (Vec<i32>, Vec<i32>) = results.values().partition(|&&res| res >= 0);
-        assert_eq!(others, [-libc::ECANCELED; 26]);
-        opened.into_iter().for_each(close_fd);
+        assert_eq!(results.len(), OPENS);
+        results.into_values().for_each(close_fd);
         assert_eq!(context.destroy(), []);
     });
 }
@@ -162,7 +173,7 @@ fn a_waiter_behind_blocked_opens_uses_no_cpu() {
             push(&mut context, open.user_data(at));
         }
         submit_all(&mut context);
-        assert!(wait_until(|| threads_opening() == SHARE), "{} started", threads_opening());
+        assert!(wait_until(|| threads_opening() == 80), "{} started", threads_opening());
         let cpu_ms = || {
             // SAFETY: fills a local structure.
             unsafe {

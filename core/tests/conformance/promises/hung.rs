@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use super::errno;
 use crate::common::{
-    LONG, context, file_with, isolated, pattern, push, reap_all, run, skip, submit_all, wait_until,
+    LONG, context, file_with, isolated, our_threads, pattern, push, reap_all, run, skip,
+    submit_all, wait_for, wait_until,
 };
 use uringlet::{Context, Sqe};
 
@@ -405,4 +406,49 @@ fn drop_waits_for_the_server_and_ends_with_it() {
 #[test]
 fn destroy_waits_for_the_server_and_ends_with_it() {
     isolated(|| the_end_waits(false));
+}
+
+#[test]
+fn files_of_a_server_that_answers_nothing_leave_workers_for_others() {
+    // More than there may be workers for what ends.
+    const CONTEXTS: usize = 4;
+    const FILES: usize = 30;
+    isolated(|| {
+        let mut disk = match Disk::start() {
+            Ok(disk) => disk,
+            Err(reason) => return skip(&reason),
+        };
+        let open = || OpenOptions::new().read(true).write(true).open(disk.file()).expect("a file");
+        let files: Vec<File> = (0..CONTEXTS * FILES).map(|_| open()).collect();
+        let mut pages: Vec<Page> = files.iter().map(|_| Page([0; PAGE])).collect();
+        let mut flooded: Vec<Context> = (0..CONTEXTS).map(|_| context(64)).collect();
+        disk.hold(TRANSFERS);
+        for (at, (file, page)) in files.iter().zip(&mut pages).enumerate() {
+            let sqe = Sqe::read(
+                file.as_raw_fd(),
+                &mut page.0[..],
+                (READS_BEGIN + at % 24 * APART) as u64,
+            );
+            push(&mut flooded[at % CONTEXTS], sqe);
+        }
+        flooded.iter_mut().for_each(submit_all);
+        let all = || our_threads().iter().filter(|one| one.name == "uringlet-waits").count();
+        assert!(wait_until(|| all() >= files.len()), "{} threads", all());
+        let file = file_with(&pattern(1, PAGE));
+        let mut quiet: Vec<Context> = (0..20).map(|_| context(4)).collect();
+        for one in &mut quiet {
+            push(one, Sqe::fsync(file.as_raw_fd()));
+            submit_all(one);
+        }
+        for one in &mut quiet {
+            // With a deadline a waiter executes nothing that may sleep.
+            assert_eq!(one.wait(1, Some(LONG)).expect("a wait"), 1, "held up by the server");
+            assert_eq!(one.reap().map(|cqe| cqe.res), Some(0));
+        }
+        disk.go_on();
+        for one in &mut flooded {
+            wait_for(one, FILES);
+            assert!(reap_all(one).iter().all(|cqe| cqe.res == PAGE as i32));
+        }
+    });
 }
