@@ -194,7 +194,7 @@ pub(crate) unsafe fn execute(request: &mut Request, mode: Mode) -> i32 {
 #[inline(always)]
 pub(crate) unsafe fn read(sqe: &Sqe) -> i32 {
     // SAFETY: the kernel checks the buffer.
-    unsafe { positional(sqe, |a, n, o| sys::pread(sqe.fd, a, n, o)) }
+    unsafe { positional(sqe, false, |a, n, o| sys::pread(sqe.fd, a, n, o)) }
 }
 
 /// Writes at an offset.
@@ -204,7 +204,7 @@ pub(crate) unsafe fn read(sqe: &Sqe) -> i32 {
 #[inline(always)]
 pub(crate) unsafe fn write(sqe: &Sqe) -> i32 {
     // SAFETY: the kernel checks the buffer.
-    unsafe { positional(sqe, |a, n, o| sys::pwrite(sqe.fd, a, n, o)) }
+    unsafe { positional(sqe, true, |a, n, o| sys::pwrite(sqe.fd, a, n, o)) }
 }
 
 /// What a read did that was not to wait.
@@ -223,13 +223,38 @@ pub(crate) enum Tried {
 /// Reads what is in memory, and starts reading what is not (since Linux 5.10).
 ///
 /// # Safety
-/// As for [`execute`]; it is a read at an offset, without flags.
+/// As for [`execute`]; it is a read at an offset, without flags, into one buffer.
 pub(crate) unsafe fn try_read(sqe: &Sqe) -> Tried {
-    let len = (sqe.len as usize).min(MAX_RW_COUNT);
-    let iov = [Iovec { iov_base: sqe.addr as *mut _, iov_len: len }];
+    let iov = [Iovec { iov_base: sqe.addr as *mut _, iov_len: sqe.len as usize }];
+    // SAFETY: the caller's contract.
+    unsafe { try_read_into(sqe, &iov) }
+}
+
+/// As [`try_read`], for every kind of read. One that moves the file position, or has flags, cannot
+/// be tried.
+///
+/// # Safety
+/// As for [`execute`]; it is a read.
+pub(crate) unsafe fn try_request(request: &Request) -> Tried {
+    let sqe = &request.sqe;
+    if sqe.op_flags != 0 || sqe.off == FILE_POSITION {
+        return Tried::Impossible;
+    }
+    // SAFETY: the caller's contract.
+    match (sqe.opcode, &request.copied) {
+        (opcode::READV, Some(copied)) => unsafe { try_read_into(sqe, &copied.iov) },
+        (opcode::READ, _) if sqe.len > 0 => unsafe { try_read(sqe) },
+        _ => Tried::Impossible,
+    }
+}
+
+/// # Safety
+/// As for [`try_read`], with these buffers.
+unsafe fn try_read_into(sqe: &Sqe, iov: &[Iovec]) -> Tried {
+    let len = iov.iter().map(|part| part.iov_len).sum::<usize>().min(MAX_RW_COUNT);
     let flags = libc::RWF_NOWAIT as u32;
-    // SAFETY: the kernel checks the buffer, which is the request's.
-    let result = unsafe { sys::preadv2(sqe.fd, iov.as_ptr(), 1, sqe.off, flags) };
+    // SAFETY: the kernel checks the buffers, which are the request's.
+    let result = unsafe { sys::preadv2(sqe.fd, iov.as_ptr(), iov.len(), sqe.off, flags) };
     #[cfg(test)]
     let result = if sqe.off < ABSENT_FROM.get() { result } else { -(libc::EAGAIN as Ret) };
     match result {
@@ -257,15 +282,16 @@ thread_local! {
     pub(crate) static ABSENT_FROM: std::cell::Cell<u64> = const { std::cell::Cell::new(u64::MAX) };
 }
 
-/// pread or pwrite until everything is transferred, nothing more comes, or an error ends it.
+/// pread until everything is there, nothing more comes, or an error ends it. pwrite once: a write
+/// that could do a part only has met a limit (RLIMIT_FSIZE), and the rest would raise a signal.
 #[inline(always)]
-unsafe fn positional(sqe: &Sqe, call: impl Fn(u64, usize, u64) -> Ret) -> i32 {
+unsafe fn positional(sqe: &Sqe, write: bool, call: impl Fn(u64, usize, u64) -> Ret) -> i32 {
     let len = (sqe.len as usize).min(MAX_RW_COUNT);
     let mut done = 0;
     loop {
         match call(sqe.addr + done as u64, len - done, sqe.off.wrapping_add(done as u64)) {
             n if n == -(libc::EINTR as Ret) => {}
-            n if n > 0 && done + (n as usize) < len => done += n as usize,
+            n if !write && n > 0 && done + (n as usize) < len => done += n as usize,
             n => return finish(done, n),
         }
     }
@@ -401,9 +427,10 @@ unsafe fn vectored(fd: RawFd, write: bool, iov: &mut [Iovec], sqe: &Sqe, mode: M
     let stream = mode != Mode::Plain;
     let nowait = if mode == Mode::StreamNoWait { libc::RWF_NOWAIT as u32 } else { 0 };
     let flags = sqe.op_flags | nowait;
-    // The file position moves with every call and a stream's end is not an error: only a transfer
-    // with an offset of its own is taken up again where it stopped.
-    let repeat = !stream && sqe.off != FILE_POSITION && flags & libc::RWF_NOWAIT as u32 == 0;
+    // The file position moves with every call and a stream's end is not an error: only a read with
+    // an offset of its own is taken up again where it stopped.
+    let repeat =
+        !write && !stream && sqe.off != FILE_POSITION && flags & libc::RWF_NOWAIT as u32 == 0;
     let mut offset = if stream { FILE_POSITION } else { sqe.off };
     let total: usize = iov.iter().map(|part| part.iov_len).sum::<usize>().min(MAX_RW_COUNT);
     let mut done = 0;

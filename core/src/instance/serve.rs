@@ -327,10 +327,13 @@ impl Dispatcher for Instance {
         }
         // This waiter executes it, when it looks for more.
         let left = by == By::Waiter && request.notify == -1 && self.is_left_to_waiter();
-        let perhaps = to == Route::Worker && request.wary;
-        request.slot().expect(if perhaps { Expect::Perhaps } else { Expect::Nothing });
+        // One whose file is not known yet is expected as before.
+        let young = to == Route::Worker && request.wary;
+        if !young {
+            request.slot().expect(Expect::Nothing);
+        }
         self.lanes.push(&self.board, to, &[request.queue()], true);
-        if perhaps {
+        if young {
             self.expects_one();
         }
         let call = match to {

@@ -144,6 +144,8 @@ mod tests {
     use crate::instance::Instance;
     use crate::instance::submit::Entry;
     use crate::router::facts::{self, Facts};
+    use crate::sqe::opcode;
+    use crate::sys;
     use crate::{Context, EngineKind, Sqe, descriptor};
 
     const DATA: &[u8] = b"what is written";
@@ -265,6 +267,52 @@ mod tests {
                 poll(&instance);
             }
             assert_eq!(reap(&instance), most, "{canceled} were cancelled");
+        }
+    }
+
+    #[test]
+    fn a_poll_sees_every_kind_of_transfer_on_new_and_known_descriptors() {
+        let name = "a_poll_sees_every_kind_of_transfer_on_new_and_known_descriptors";
+        // A descriptor of a local file system, as one before it has shown.
+        let file = tempfile::tempfile().unwrap();
+        let fd = file.as_raw_fd();
+        descriptor::fresh(fd).unwrap();
+        descriptor::prove(fd, true);
+        if !sys::takes_nowait(fd) || !Facts::noted(fd).is_some_and(Facts::is_local) {
+            return crate::skipped(name, "no local file system here whose reads can be tried");
+        }
+        for known in [false, true] {
+            for op in [opcode::READ, opcode::READV, opcode::WRITE, opcode::WRITEV] {
+                let instance = Instance::new(&Context::builder().entries(8)).unwrap();
+                // Nobody but the poll executes.
+                instance.leave_alone();
+                let mut buffer = *b"what is written";
+                std::os::unix::fs::FileExt::write_all_at(&file, DATA, 0).unwrap();
+                let (address, len) = (buffer.as_mut_ptr(), buffer.len());
+                let halves = [0, 5].map(|at| libc::iovec {
+                    iov_base: buffer[at..].as_mut_ptr().cast(),
+                    iov_len: if at == 0 { 5 } else { len - 5 },
+                });
+                let sqe = match op {
+                    opcode::READ => Sqe::read(fd, &mut buffer[..], 0),
+                    opcode::WRITE => Sqe::write(fd, &buffer[..], 0),
+                    other => {
+                        let addr = halves.as_ptr() as u64;
+                        Sqe { opcode: other, fd, addr, len: 2, ..Sqe::default() }
+                    }
+                };
+                Facts::forget(&(fd..=fd));
+                if known {
+                    descriptor::fresh(fd).unwrap();
+                    descriptor::prove(fd, false);
+                }
+                // SAFETY: the buffers outlive the request, which has ended when the poll is over.
+                let submitted = unsafe { instance.submit(&[Entry { sqe, data: 0, notify: -1 }]) };
+                assert_eq!(submitted.accepted, 1);
+                assert_eq!((poll(&instance), reap(&instance)), (1, 1), "{op} known {known}");
+                std::hint::black_box(address);
+                instance.close();
+            }
         }
     }
 

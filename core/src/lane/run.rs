@@ -126,20 +126,21 @@ pub(super) fn sync(board: &Board, request: &mut Request, flags: u32) -> (i32, u6
 /// what is in memory, and leaves the rest to a worker.
 #[cold]
 fn try_or_leave(board: &Board, request: Started<'_>, by: By, taker: &mut DirectCompletions<'_>) {
-    let sqe = request.sqe;
-    let plain = sqe.opcode == opcode::READ && sqe.op_flags == 0 && sqe.off != FILE_POSITION;
-    if request.kind == Kind::Read && plain && sqe.len > 0 {
-        // SAFETY: the buffer is the request's until its completion.
-        match unsafe { exec::try_read(&sqe) } {
+    if request.kind == Kind::Read {
+        let fd = request.sqe.fd;
+        // SAFETY: the buffers are the request's until its completion.
+        match unsafe { exec::try_request(&request) } {
             Tried::Done(result) => {
-                facts::prove_by_try(sqe.fd);
+                facts::prove_by_try(fd);
                 board.finish_for(request, result, by, taker);
                 return;
             }
-            Tried::WouldWait => facts::learn_tried(sqe.fd, false),
+            Tried::WouldWait => {
+                facts::learn_tried(fd, false);
+                request.slot().expect(Expect::Perhaps);
+            }
             Tried::Failed | Tried::Impossible => {}
         }
     }
-    request.slot().expect(Expect::Perhaps);
     board.forward(request, Route::Worker, by);
 }

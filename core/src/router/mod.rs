@@ -373,6 +373,10 @@ pub(crate) fn patience(
     };
     match route {
         Route::Inline | Route::Ordered | Route::Copy if harmless => (false, Expect::Soon),
+        // No server can hold it up.
+        Route::Inline | Route::Ordered | Route::Copy if noted().is_some_and(Facts::is_local) => {
+            (true, Expect::Soon)
+        }
         Route::Inline | Route::Ordered | Route::Copy => (true, Expect::Perhaps),
         _ => (false, Expect::Nothing),
     }

@@ -27,6 +27,11 @@ pub const EXCEPTIONS: &[(&str, &[&str], &str)] = &[
         "they are executed by threads of the kernel's or the C library's, or held back as a fault",
     ),
     (
+        "promises::polls::a_poll_sees_the_first_transfers_of_a_new_descriptor_beside_busy_threads",
+        &["io_uring", "posix_aio", "faulty"],
+        "they are executed by threads of the kernel's or the C library's, or held back as a fault",
+    ),
+    (
         "promises::stuck::a_blocked_holder_holds_up_nobody_when_nobody_waits",
         &["io_uring", "linux_aio", "posix_aio"],
         "the baton is not used: requests of files are handed over, and what blocks inside that \

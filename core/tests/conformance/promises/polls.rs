@@ -1,6 +1,8 @@
 //! What a poll sees: every buffered request that was submitted before it and does not sleep.
 
+use std::fs::File;
 use std::os::fd::AsRawFd as _;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::{LONG, bounded, context, excepted, file_with, from_env, push, submit_all};
 use uringlet::Sqe;
@@ -45,4 +47,56 @@ fn a_poll_sees_each_buffered_write_that_was_submitted_before_it() {
         assert!(context.reap().is_none());
     }
     assert_eq!(missed, 0, "of {written} writes");
+}
+
+/// The kinds of transfers.
+fn transfer(kind: u64, file: &File, buffer: &mut [u8], parts: &[libc::iovec; 2]) -> Sqe {
+    match kind % 4 {
+        0 => Sqe::read(file.as_raw_fd(), buffer, 0),
+        1 => Sqe::write(file.as_raw_fd(), &*buffer, 0),
+        2 => Sqe::readv(file.as_raw_fd(), &parts[..], 0),
+        _ => Sqe::writev(file.as_raw_fd(), &parts[..], 0),
+    }
+}
+
+#[test]
+fn a_poll_sees_the_first_transfers_of_a_new_descriptor_beside_busy_threads() {
+    if excepted(|| ()) {
+        return;
+    }
+    let _bound = bounded(4 * LONG);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    let mut buffer = vec![7u8; 8192];
+    std::fs::write(&path, &buffer).unwrap();
+    let part = |at: usize, buffer: &mut Vec<u8>| libc::iovec {
+        iov_base: buffer[at..].as_mut_ptr().cast(),
+        iov_len: 4096,
+    };
+    let parts = [part(0, &mut buffer), part(4096, &mut buffer)];
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 * std::thread::available_parallelism().map_or(2, |cpus| cpus.get()) {
+            scope.spawn(|| while !over.load(Ordering::Relaxed) {});
+        }
+        let mut context = context(8);
+        // Kept open: each has a number of its own, which nothing is known of.
+        let mut files = Vec::new();
+        let mut missed = Vec::new();
+        for first in 0..100 {
+            let file = File::options().read(true).write(true).open(&path).unwrap();
+            for kind in first..first + 4 {
+                push(&mut context, transfer(kind, &file, &mut buffer, &parts));
+                submit_all(&mut context);
+                if context.wait(0, None).unwrap() == 0 {
+                    missed.push((first, kind % 4));
+                    context.wait(1, None).unwrap();
+                }
+                assert_eq!(context.reap().map(|cqe| cqe.res), Some(8192));
+            }
+            files.push(file);
+        }
+        over.store(true, Ordering::Relaxed);
+        assert_eq!(missed, [], "descriptor and kind");
+    });
 }
