@@ -10,7 +10,7 @@ use uringlet::table::Pinned;
 use crate::abi::{GetEventsArg, Timespec, enter, setup};
 use crate::prepare::{deadline, nanoseconds};
 use crate::rings::Ring;
-use crate::{rings, sys, user};
+use crate::{rings, sys, threads, user};
 
 /// What a wait is bounded by.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,7 +25,7 @@ struct Bounds {
 /// The ring that a call means; or what the kernel answers, for what is none.
 pub(crate) fn find(fd: i32, registered: bool) -> Result<Pinned<'static, Ring>, i32> {
     if registered {
-        return rings::get_registered(fd as u32);
+        return threads::registered(fd as u32);
     }
     if let Some(ring) = rings::get(fd) {
         return Ok(ring);
@@ -100,7 +100,9 @@ unsafe fn enter_ring(
         () => 0,
     };
     if count > 0 {
-        let consumed = core.entered(|| core.with(|locked| locked.submit(count)));
+        // What a poller has taken does not end with a thread of the program's.
+        let thread = if polls { 0 } else { threads::enters(ring.handle) };
+        let consumed = core.entered(|| core.with(|locked| locked.submit(count, thread)));
         if !polls && consumed != count {
             core.entered(|| ring.instance.poll());
             return Ok(consumed as i32);

@@ -49,6 +49,8 @@ mod sys;
 #[cfg(not(loom))]
 mod syscall;
 #[cfg(not(loom))]
+mod threads;
+#[cfg(not(loom))]
 mod trap;
 #[cfg(not(loom))]
 mod user;

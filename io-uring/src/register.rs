@@ -15,7 +15,7 @@ use crate::prepare::{Match, nanoseconds};
 use crate::restrict::Restrictions;
 use crate::ring::{Locked, Task};
 use crate::rings::Ring;
-use crate::{rings, sys, user};
+use crate::{rings, sys, threads, user};
 
 const FILES_MAX: u32 = 1 << 20;
 const BUFFERS_MAX: u32 = 1 << 14;
@@ -263,12 +263,12 @@ fn ring_fds(opcode: u32, arg: usize, count: u32) -> Result<i32, i32> {
             }
             if opcode == reg::UNREGISTER_RING_FDS {
                 return if update.data == 0 {
-                    rings::unregister(update.offset)
+                    threads::unregister(update.offset)
                 } else {
                     Err(-libc::EINVAL)
                 };
             }
-            let index = rings::register(update.data as i32, update.offset)?;
+            let index = threads::register(update.data as i32, update.offset)?;
             user::write(place, RsrcUpdateHead { offset: index, ..update })
         });
         match answer {

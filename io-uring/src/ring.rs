@@ -11,10 +11,12 @@ use std::ops::RangeInclusive;
 use std::ptr::null;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
+use std::time::{Duration, Instant};
 
 use uringlet::Sqe;
 use uringlet::front::{
     self, Entry, Instance, IoEvent, OwnDescriptor, Patience, Readiness, Sink, TOLD_OTHERWISE,
+    WaitCondition,
 };
 
 use crate::abi::{self, Cqe, iosqe, op, setup, sq};
@@ -109,6 +111,8 @@ pub(crate) struct Request {
     pub(crate) call: Option<Box<Call>>,
     /// The thread that has submitted the call, where threads may have rights of their own.
     pub(crate) submitter: i32,
+    /// The thread that has submitted it: as [`threads::enters`](crate::threads::enters) has it.
+    thread: u32,
     /// The slot that an opened file goes into.
     pub(crate) target_slot: Option<u32>,
     /// The registered file that a splice reads from.
@@ -144,6 +148,7 @@ impl Request {
             iov: Vec::new(),
             call: None,
             submitter: 0,
+            thread: 0,
             target_slot: None,
             source: None,
             canceled_by: 0,
@@ -661,6 +666,34 @@ impl Core {
         -libc::ENOENT
     }
 
+    /// A thread ends: cancels what it has submitted, and waits a while for what is being executed.
+    pub(crate) fn thread_ends(self: &Arc<Self>, instance: &Instance, thread: u32) {
+        /// In a system call it may be for ever.
+        const LONGEST: Duration = Duration::from_secs(1);
+        let end = Instant::now() + LONGEST;
+        let mut running = self.with(|locked| locked.cancel_thread(thread));
+        running.retain(|&key| self.cancel_at(instance, key) == -libc::EALREADY);
+        loop {
+            let seen = self.ended();
+            self.with(|locked| {
+                let ends = |key: &u64| locked.find(*key).is_some_and(|at| locked.will_end(at));
+                running.retain(ends);
+            });
+            let left = end.saturating_duration_since(Instant::now());
+            if running.is_empty() || left.is_zero() {
+                return;
+            }
+            let wish = WaitCondition {
+                missing: &|| u32::from(self.ended() == seen),
+                concerns: &|_| self.ended() != seen,
+                gives_up: &|| false,
+                mask: None,
+                restarts: true,
+            };
+            instance.wait_for(&wish, Some(left));
+        }
+    }
+
     /// Asks the engine to cancel. Gives the result of the request that has asked for it.
     fn ask_to_cancel(self: &Arc<Self>, job: &CancelJob) -> i32 {
         let instance = self.instance.get().and_then(Weak::upgrade);
@@ -819,7 +852,6 @@ impl Locked<'_> {
                 if let Some(at) = self.find(key) {
                     self.finish(at, result, 0);
                 }
-                self.let_follow(key);
             }
             Mail::Timer(key) => {
                 if let Some(at) = self.find(key) {
@@ -981,8 +1013,8 @@ impl Locked<'_> {
         }
     }
 
-    /// Consumes up to `count` entries. Gives how many.
-    pub(crate) fn submit(&mut self, count: u32) -> u32 {
+    /// Consumes up to `count` entries of a thread, or of none (0). Gives how many.
+    pub(crate) fn submit(&mut self, count: u32, thread: u32) -> u32 {
         let core = self.core;
         let tail = core.memory.word(Word::SqTail).load(Ordering::Acquire);
         let there = tail.wrapping_sub(self.state.sq_head).min(core.sq_entries);
@@ -1005,7 +1037,7 @@ impl Locked<'_> {
                 break;
             };
             consumed += 1;
-            let good = self.accept(&entry);
+            let good = self.accept(&entry, thread);
             self.start_new();
             if !good && !goes_on {
                 break;
@@ -1020,12 +1052,12 @@ impl Locked<'_> {
     }
 
     /// Takes an entry over. False: its preparation has failed, and a batch ends here.
-    fn accept(&mut self, entry: &[u64; 8]) -> bool {
+    fn accept(&mut self, entry: &[u64; 8], thread: u32) -> bool {
         let at = self.take();
         let refused = self.prepare(at, entry).err().unwrap_or(0);
         let head = self.state.chains.head();
         let request = self.request(at);
-        request.refused = refused;
+        (request.refused, request.thread) = (refused, thread);
         let links = request.flags & (iosqe::LINK | iosqe::HARDLINK) != 0;
         let drains = request.flags & iosqe::DRAIN != 0;
         if refused != 0 && head != NONE {
@@ -1114,7 +1146,7 @@ impl Locked<'_> {
         self.state.held.push((by, at));
     }
 
-    /// A cancel that asked the engine has ended: so do those that it has cancelled.
+    /// A request has ended: if it was a cancel, so do those that the engine has cancelled for it.
     fn let_follow(&mut self, by: u64) {
         let State { held, chains, .. } = &mut *self.state;
         for (_, at) in held.extract_if(.., |(of, _)| *of == by) {
@@ -1150,10 +1182,13 @@ impl Locked<'_> {
         let skips = request.flags & iosqe::CQE_SKIP != 0 && !failed;
         let breaks = failed && request.flags & iosqe::HARDLINK == 0;
         let (opcode, user_data, quiet) = (request.opcode, request.user_data, request.quiet);
-        let (timeout, mut next) = (request.timeout, request.next);
+        let (timeout, mut next, key) = (request.timeout, request.next, self.key(at));
         self.let_go(at);
         if !skips {
             self.post(Cqe { user_data, res: result, flags }, opcode == op::TIMEOUT);
+        }
+        if !self.state.held.is_empty() {
+            self.let_follow(key);
         }
         if timeout != NONE {
             // The one that was set for it, and which it has outrun.
@@ -1318,12 +1353,34 @@ impl Locked<'_> {
         keys
     }
 
+    /// Cancels what a thread has submitted that ends, but for timeouts. Gives the keys of what the
+    /// engine has.
+    fn cancel_thread(&mut self, thread: u32) -> Vec<u64> {
+        let mut keys = Vec::new();
+        for at in 0..self.state.requests.len() as u32 {
+            let request = self.request(at);
+            if request.thread != thread {
+                continue;
+            }
+            match request.stage {
+                Stage::Engine => keys.push(self.key(at)),
+                Stage::Poll(_) | Stage::Ready => self.end_later(at, -libc::ECANCELED),
+                // It is not started.
+                Stage::Waits if request.refused == 0 => request.refused = -libc::ECANCELED,
+                _ => {}
+            }
+        }
+        keys
+    }
+
     /// Requests that the engine has and that may never end.
     pub(crate) fn may_hang(&self) -> bool {
-        let hangs = |request: &Request| {
-            request.stage == Stage::Engine
-                && request.call.as_ref().is_some_and(|call| call.may_hang())
-        };
-        self.live().any(|(_, request)| hangs(request))
+        self.live().any(|(at, request)| request.stage == Stage::Engine && !self.will_end(at))
+    }
+
+    /// Will it end by itself?
+    fn will_end(&self, at: u32) -> bool {
+        let call = self.state.requests[at as usize].call.as_deref();
+        !call.is_some_and(Call::may_hang)
     }
 }

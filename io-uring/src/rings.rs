@@ -2,7 +2,6 @@
 //! stands for.
 #![allow(unsafe_code)]
 
-use std::cell::RefCell;
 use std::ops::RangeInclusive;
 use std::ptr::{from_ref, null_mut};
 use std::sync::Arc;
@@ -24,6 +23,8 @@ uringlet::at_load!(uringlet::table::prepare_readers);
 /// A ring as descriptors find it.
 #[derive(Debug)]
 pub(crate) struct Ring {
+    /// What it is found by, beside its descriptors.
+    pub(crate) handle: usize,
     pub(crate) core: Arc<Core>,
     pub(crate) instance: Arc<Instance>,
     /// Numbers that the program has for it.
@@ -164,6 +165,7 @@ pub(crate) fn publish(fd: i32, core: Arc<Core>, instance: Arc<Instance>) -> Resu
     let pages = rings.table.allocate(1)?;
     let handle = pages.address();
     let ring = Ring {
+        handle,
         core,
         instance,
         numbers: AtomicU32::new(1),
@@ -330,57 +332,37 @@ fn end(core: &Arc<Core>, instance: &Arc<Instance>) {
     instance.close();
 }
 
-thread_local! {
-    /// Rings that the calling thread has registered.
-    static REGISTERED: RefCell<[usize; 16]> = const { RefCell::new([0; 16]) };
+/// The ring with a handle.
+#[inline]
+pub(crate) fn behind(handle: usize) -> Option<Pinned<'static, Ring>> {
+    rings()?.table.get(handle)
 }
 
-/// The ring that the calling thread has registered under an index.
-pub(crate) fn get_registered(index: u32) -> Result<Pinned<'static, Ring>, i32> {
-    let handle = REGISTERED.with_borrow(|all| all.get(index as usize).copied());
-    let handle = handle.ok_or(-libc::EINVAL)?;
-    let rings = rings().ok_or(-libc::EINVAL)?;
-    if handle == 0 {
-        return Err(-libc::EBADF);
+/// Calls `f` with each ring.
+pub(crate) fn each(f: impl FnMut(&Ring)) {
+    if let Some(rings) = rings() {
+        rings.table.each(f);
     }
-    rings.table.get(handle).ok_or(-libc::EBADF)
 }
 
-/// Registers a ring of the calling thread's: `index`, or any. Gives the index.
-pub(crate) fn register(fd: i32, index: u32) -> Result<u32, i32> {
-    let rings = rings().ok_or(-libc::EBADF)?;
-    let handle = rings.handle(fd).ok_or(-libc::EBADF)?;
-    let ring = rings.table.get(handle).ok_or(-libc::EBADF)?;
-    REGISTERED.with_borrow_mut(|all| {
-        let at = match index {
-            u32::MAX => all.iter().position(|&one| one == 0).ok_or(-libc::EBUSY)?,
-            index => index as usize,
-        };
-        let place = all.get_mut(at).ok_or(-libc::EINVAL)?;
-        if *place != 0 {
-            return Err(-libc::EBUSY);
-        }
-        *place = handle;
-        ring.registered.fetch_add(1, Ordering::SeqCst);
-        Ok(at as u32)
-    })
+impl Ring {
+    /// A thread has registered it.
+    pub(crate) fn is_registered(&self) {
+        self.registered.fetch_add(1, Ordering::SeqCst);
+    }
 }
 
-/// Takes a registration back.
-pub(crate) fn unregister(index: u32) -> Result<(), i32> {
-    let handle = REGISTERED.with_borrow_mut(|all| {
-        all.get_mut(index as usize).map(std::mem::take).ok_or(-libc::EINVAL)
-    })?;
-    let Some(rings) = rings().filter(|_| handle != 0) else { return Ok(()) };
+/// A thread has taken a registration back.
+pub(crate) fn is_unregistered(handle: usize) {
+    let Some(rings) = rings().filter(|_| handle != 0) else { return };
     let is_last = {
-        let Some(ring) = rings.table.get(handle) else { return Ok(()) };
+        let Some(ring) = rings.table.get(handle) else { return };
         let left = ring.registered.fetch_sub(1, Ordering::SeqCst) - 1;
         left == 0 && ring.numbers.load(Ordering::SeqCst) == 0
     };
     if is_last {
         remove(rings, handle);
     }
-    Ok(())
 }
 
 /// This process has no ring.
