@@ -3,11 +3,10 @@
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, UnsafeCell};
-use std::collections::VecDeque;
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use super::flight::Claim;
 use super::wakers;
@@ -18,8 +17,9 @@ use crate::instance::choice::Choice;
 use crate::instance::submit::Entry;
 use crate::router::tuning::AWAITED_ROOM;
 use crate::sqe::Sqe;
-use crate::sync::{Patience, lock};
+use crate::sync::Patience;
 use crate::sys::aio::IoEvent;
+use crate::word::admission::Admission;
 use crate::{process, sys};
 
 /// Where the requests of files go: an engine, and limits. A handle, cheap to clone.
@@ -62,15 +62,16 @@ impl FsBuilder {
     }
 
     /// Requests that the engine has at a time: 1 to 32,768; 4,096 by default. Any further ones
-    /// stand in line.
+    /// stand in line. A request that never ends keeps its place, as a read of an empty pipe does:
+    /// programs with thousands of those give them an `Fs` of their own.
     #[must_use]
     pub fn in_flight(mut self, requests: u32) -> Self {
         self.in_flight = requests;
         self
     }
 
-    /// Bytes of buffers that the engine has at a time; 64 MiB by default. A larger request goes
-    /// alone.
+    /// Bytes of buffers that the engine has at a time; 64 MiB by default. While it has fewer, the
+    /// next request goes, however large it is.
     #[must_use]
     pub fn bytes_in_flight(mut self, bytes: u64) -> Self {
         self.bytes_in_flight = bytes;
@@ -114,9 +115,10 @@ impl FsBuilder {
     pub(super) fn of_places(&self, places: u32) -> Result<Fs, ConfigError> {
         let builder = self.builder.clone().entries(places).kernel_room(AWAITED_ROOM);
         let line = Arc::new(Line {
-            waiting: Mutex::default(),
-            bytes: AtomicU64::new(0),
+            waiting: Admission::new(),
+            in_flight: AtomicUsize::new(0),
             in_flight_max: self.in_flight as usize,
+            bytes: AtomicU64::new(0),
             bytes_max: self.bytes_in_flight,
         });
         let generation = process::enter();
@@ -139,25 +141,34 @@ impl Fs {
         }
     }
 
-    /// That of the process.
+    /// That which `seen` points to, if it is not null.
+    ///
+    /// # Safety
+    /// `seen` was read from [`GLOBAL`].
+    unsafe fn from_global(seen: *const Shared) -> Option<Self> {
+        if seen.is_null() {
+            return None;
+        }
+        // SAFETY: leaked by `global`, with a reference that is never given back.
+        unsafe { Arc::increment_strong_count(seen) };
+        // SAFETY: as above: the reference is the one that was just counted.
+        Some(Self(unsafe { Arc::from_raw(seen) }))
+    }
+
+    /// That of the process, made now if it has none.
     pub(super) fn global() -> Result<Self, i32> {
         loop {
             let seen = GLOBAL.load(Ordering::Acquire);
-            if !seen.is_null() {
-                // SAFETY: leaked below, with a reference that is never given back.
-                let fs = unsafe {
-                    Arc::increment_strong_count(seen);
-                    Self(Arc::from_raw(seen))
-                };
-                let generation = process::generation();
-                if fs.generation() == generation {
+            // SAFETY: read from there.
+            if let Some(fs) = unsafe { Self::from_global(seen) } {
+                if fs.generation() == process::generation() {
                     return Ok(fs);
                 }
                 if process::has_parted() {
                     return Err(-libc::EINVAL);
                 }
             }
-            // No lock: a thread that the child of a fork does not have may hold it for ever.
+            // No lock: a thread that the child of a fork does not have may hold it.
             let new = Self::builder().build().map_err(|error| -error.errno())?;
             let raw = Arc::into_raw(Arc::clone(&new.0)).cast_mut();
             if GLOBAL.compare_exchange(seen, raw, Ordering::AcqRel, Ordering::Acquire).is_ok() {
@@ -178,8 +189,8 @@ impl Fs {
         if self.generation() != process::generation() {
             return (0, 0);
         }
-        let waiting = self.0.line.lock();
-        (waiting.in_flight, waiting.line.len().saturating_add_signed(-waiting.withdrawn))
+        let line = &self.0.line;
+        (line.in_flight.load(Ordering::Acquire), line.waiting.len())
     }
 
     #[inline]
@@ -208,7 +219,7 @@ impl Drop for Shared {
         if self.generation != process::generation() {
             return;
         }
-        if self.line.lock().in_flight == 0 && !IS_ENDING.get() {
+        if self.line.in_flight.load(Ordering::Acquire) == 0 && !IS_ENDING.get() {
             return self.instance.close();
         }
         // Operations that were dropped are in flight, or this thread is ending one: it does not
@@ -244,8 +255,9 @@ pub(super) struct Header {
     stopped: AtomicBool,
 }
 
-// SAFETY: the cells are the engine's side's: of whoever made the slot, then of whoever has claimed
-// it or is told of its request's end. The rest is atomics and an `Arc`.
+// SAFETY: the cells belong to the engine's side: the thread that makes the slot, claims it, or is
+// told of its request's end. While the slot stands in line they are only read, under the line's
+// lock. The rest is atomics and an `Arc`.
 unsafe impl Send for Header {}
 // SAFETY: as above.
 unsafe impl Sync for Header {}
@@ -342,69 +354,65 @@ impl Header {
     }
 }
 
-/// What is in flight, and what stands in line for that.
+/// What is in flight, within its limits, and what stands in line for that.
 #[derive(Debug)]
 struct Line {
-    waiting: Mutex<Waiting>,
-    /// Of buffers in flight.
-    bytes: AtomicU64,
+    waiting: Admission<Handle>,
+    /// Requests with the engine, whose places are not free yet.
+    in_flight: AtomicUsize,
     in_flight_max: usize,
+    /// Of their buffers.
+    bytes: AtomicU64,
     bytes_max: u64,
 }
 
-#[derive(Debug, Default)]
-struct Waiting {
-    /// In the order in which they came.
-    line: VecDeque<Handle>,
-    /// As many of those were withdrawn; briefly one less for each that is about to be counted.
-    withdrawn: isize,
-    in_flight: usize,
-    /// A thread is passing them on.
-    is_passing: bool,
-}
-
 impl Line {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        lock(&self.waiting)
+    /// There is room for a request: hints that [`Line::admit`] makes sure of. The request that
+    /// reaches the limit of bytes may exceed it: one that is larger has its turn like any other.
+    fn has_place(&self, in_flight: usize) -> bool {
+        in_flight < self.in_flight_max
     }
 
-    fn has_room(&self, waiting: &Waiting, bytes: u64) -> bool {
-        let in_flight = self.bytes.load(Ordering::Relaxed);
-        waiting.in_flight == 0
-            || waiting.in_flight < self.in_flight_max
-                && in_flight.saturating_add(bytes) <= self.bytes_max
+    fn has_bytes(&self, in_flight: u64, bytes: u64) -> bool {
+        bytes == 0 || in_flight == 0 || in_flight < self.bytes_max
     }
 
-    fn admit(&self, waiting: &mut Waiting, handle: &Handle) {
-        waiting.in_flight += 1;
-        self.bytes.fetch_add(handle.header().bytes.get(), Ordering::Relaxed);
+    /// Counts a request as in flight if there is room for it.
+    fn admit(&self, handle: &Handle) -> bool {
+        let place = |now| self.has_place(now).then_some(now + 1);
+        if self.in_flight.fetch_update(Ordering::AcqRel, Ordering::Relaxed, place).is_err() {
+            return false;
+        }
+        let bytes = handle.header().bytes.get();
+        let add = |now| self.has_bytes(now, bytes).then_some(now + bytes);
+        let is_admitted =
+            self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok();
+        if !is_admitted {
+            // Another thread may have found no place meanwhile. The caller tries the line next.
+            self.in_flight.fetch_sub(1, Ordering::Release);
+        }
+        is_admitted
     }
 
-    fn dismiss(&self, waiting: &mut Waiting, handle: &Handle) {
-        waiting.in_flight -= 1;
+    fn dismiss(&self, handle: &Handle) {
         self.bytes.fetch_sub(handle.header().bytes.get(), Ordering::Relaxed);
+        self.in_flight.fetch_sub(1, Ordering::Release);
     }
 
     fn start(&self, handle: Handle) {
-        let mut waiting = self.lock();
-        if !waiting.line.is_empty() || !self.has_room(&waiting, handle.header().bytes.get()) {
+        if !self.waiting.is_empty() || !self.admit(&handle) {
             handle.header().claim.offer();
-            waiting.line.push_back(handle);
+            self.waiting.push_back(handle);
+        } else if let Some(refused) = self.submit(handle) {
+            self.waiting.push_front(refused);
+        } else {
             return;
         }
-        self.admit(&mut waiting, &handle);
-        drop(waiting);
-        // Under no lock: it may complete here and now.
-        if let Some(refused) = self.submit(handle) {
-            let mut waiting = self.lock();
-            self.dismiss(&mut waiting, &refused);
-            refused.header().claim.offer();
-            waiting.line.push_front(refused);
-            self.pass_on(waiting);
-        }
+        self.pass_on();
     }
 
-    /// Submits one that was admitted. `Some`: the instance has no place for it.
+    /// Submits one that was admitted. `Some`: the instance has no place for it, and it is not
+    /// admitted any more. Under no lock: it may complete here and now.
     fn submit(&self, handle: Handle) -> Option<Handle> {
         let header = handle.header();
         if header.is_stopped() {
@@ -419,7 +427,11 @@ impl Line {
         let submitted = unsafe { instance.submit(&[entry]) };
         match submitted.refused {
             _ if submitted.accepted == 1 => {}
-            errno if errno == -libc::EAGAIN => return Some(handle),
+            errno if errno == -libc::EAGAIN => {
+                self.dismiss(&handle);
+                handle.header().claim.offer();
+                return Some(handle);
+            }
             errno => self.end_admitted(handle, if errno < 0 { errno } else { -libc::EINVAL }),
         }
         None
@@ -427,93 +439,88 @@ impl Line {
 
     /// Ends one that was admitted and is not with the instance.
     fn end_admitted(&self, handle: Handle, errno: i32) {
-        self.dismiss(&mut self.lock(), &handle);
+        self.bytes.fetch_sub(handle.header().bytes.get(), Ordering::Relaxed);
         handle.complete_last(errno);
+        self.released();
     }
 
     /// A request has ended. Its place is free a little later: [`Line::released`].
     fn complete(&self, handle: Handle, result: i32) {
         self.bytes.fetch_sub(handle.header().bytes.get(), Ordering::Relaxed);
         if let Some(again) = handle.complete(result) {
-            // At the front, as it has begun. Whoever frees its place passes it on.
+            // At the front, as it has begun. The thread that frees its place passes it on.
             again.header().claim.offer();
-            self.lock().line.push_front(again);
+            self.waiting.push_front(again);
         }
     }
 
     fn released(&self) {
-        let mut waiting = self.lock();
-        waiting.in_flight -= 1;
-        self.pass_on(waiting);
+        self.in_flight.fetch_sub(1, Ordering::Release);
+        if self.waiting.waits_for_room() {
+            self.pass_on();
+        }
     }
 
-    /// Submits what there is room for. One thread at a time; whatever changes meanwhile it sees
-    /// before it ends.
-    fn pass_on<'a>(&'a self, mut waiting: MutexGuard<'a, Waiting>) {
-        if waiting.line.is_empty() || waiting.is_passing {
-            return;
-        }
-        waiting.is_passing = true;
-        let mut gone = Vec::new();
-        let mut patience = Patience::default();
-        while let Some(first) = waiting.line.front() {
-            if !self.has_room(&waiting, first.header().bytes.get()) {
-                break;
-            }
-            let Some(first) = waiting.line.pop_front() else { break };
-            if !first.header().claim.claim() {
-                waiting.withdrawn -= 1;
-                gone.push(first);
-                continue;
-            }
-            self.admit(&mut waiting, &first);
-            drop(waiting);
-            let refused = self.submit(first);
-            waiting = self.lock();
-            if let Some(refused) = refused {
-                self.dismiss(&mut waiting, &refused);
-                refused.header().claim.offer();
-                waiting.line.push_front(refused);
-                if waiting.in_flight > 0 {
-                    // Whoever frees a place comes here.
-                    break;
+    /// Submits what there is room for.
+    fn pass_on(&self) {
+        let (mut gone, mut patience) = (Vec::new(), Patience::default());
+        self.waiting.run(|| self.pass_on_now(&mut gone), || self.first_may_go(&mut patience));
+        gone.into_iter().for_each(Handle::forget);
+    }
+
+    /// As [`Line::pass_on`], by the one thread that does it. Withdrawn requests go to `gone`.
+    /// False: one stays.
+    fn pass_on_now(&self, gone: &mut Vec<Handle>) -> bool {
+        loop {
+            let mut is_admitted = false;
+            let next = self.waiting.take_if(|first| {
+                is_admitted = self.admit(first);
+                is_admitted || first.header().claim.is_claimed()
+            });
+            let next = match next {
+                Ok(next) => next,
+                Err(is_empty) => return is_empty,
+            };
+            let was_withdrawn = !next.header().claim.claim();
+            if was_withdrawn {
+                if is_admitted {
+                    self.dismiss(&next);
                 }
-                // Places of cancelled requests are about to be free.
-                drop(waiting);
+                gone.push(next);
+            } else if let Some(refused) = self.submit(next) {
+                self.waiting.push_front(refused);
+                self.waiting.passed(false);
+                return false;
+            }
+            self.waiting.passed(was_withdrawn);
+        }
+    }
+
+    /// Is there room for the first in line by now?
+    fn first_may_go(&self, patience: &mut Patience) -> bool {
+        let in_flight = self.in_flight.load(Ordering::Acquire);
+        let first = self.waiting.first(|first| {
+            let header = first.header();
+            let bytes = self.bytes.load(Ordering::Relaxed);
+            let has_room = self.has_place(in_flight) && self.has_bytes(bytes, header.bytes.get());
+            (has_room, header.claim.is_claimed(), header.fs.0.instance.has_room())
+        });
+        match first {
+            None | Some((_, true, _) | (true, _, true)) => true,
+            Some((true, false, false)) if in_flight == 0 => {
+                // Places of cancelled requests are about to be free, and no thread tells of it.
                 patience.wait();
-                waiting = self.lock();
+                true
             }
+            Some(_) => false,
         }
-        waiting.is_passing = false;
-        drop(waiting);
-        gone.into_iter().for_each(Handle::forget);
     }
 
-    /// One of those that stand in line was withdrawn. Now and then such are cleared out.
+    /// One of those that stand in line was withdrawn.
     fn note_withdrawn(&self) {
-        /// Fewer are not worth it.
-        const FEW: isize = 64;
-        let mut waiting = self.lock();
-        waiting.withdrawn += 1;
-        if waiting.withdrawn < FEW || waiting.withdrawn < waiting.line.len() as isize / 2 {
-            return;
-        }
-        let line = std::mem::take(&mut waiting.line);
-        let (gone, kept): (Vec<_>, VecDeque<_>) = {
-            let mut gone = Vec::with_capacity(waiting.withdrawn as usize);
-            let mut kept = VecDeque::with_capacity(line.len() / 2);
-            for handle in line {
-                match handle.header().claim.is_claimed() {
-                    true => gone.push(handle),
-                    false => kept.push_back(handle),
-                }
-            }
-            (gone, kept)
-        };
-        waiting.withdrawn -= gone.len() as isize;
-        waiting.line = kept;
-        drop(waiting);
+        let gone = self.waiting.note_withdrawn(|handle| handle.header().claim.is_claimed());
         gone.into_iter().for_each(Handle::forget);
+        self.pass_on();
     }
 }
 

@@ -15,8 +15,9 @@ use super::handle::{Opened, outcome};
 use super::metadata::{Found, MASK, Stat};
 use super::op::{Op, Steps};
 use super::transfer::{Direction, Out, Span};
+use crate::exec::{CALL, CallFunction};
 use crate::sqe::Sqe;
-use crate::sys::MAX_RW_COUNT;
+use crate::sys::{self, MAX_RW_COUNT, Ret};
 
 const HERE: i32 = libc::AT_FDCWD;
 /// For a file that is read, and for one that is made anew.
@@ -95,19 +96,23 @@ pub fn create_dir_all(path: impl AsRef<Path>) -> Op<MakeDirs> {
     Op::named([path], |_| MakeDirs {
         paths,
         at: Cell::new(0),
+        is_descending: Cell::new(false),
         refused: Cell::new(0),
         found: Found::new(),
         home: OnceLock::new(),
     })
 }
 
-/// What [`create_dir_all`] does.
+/// What [`create_dir_all`] does. It goes up the path until a directory is there or can be made, and
+/// from there down, once: so it ends, whatever the file system answers.
 #[derive(Debug)]
 pub struct MakeDirs {
     paths: Vec<CString>,
     /// The one that comes next.
     at: Cell<usize>,
-    /// It could not be made, with this negative errno: is it a directory that is there?
+    /// A directory was there or was made: what is next lies in it.
+    is_descending: Cell<bool>,
+    /// The next one could not be made, with this negative errno: is it a directory that is there?
     refused: Cell<i32>,
     found: Found,
     home: OnceLock<Fs>,
@@ -135,19 +140,22 @@ unsafe impl Steps for MakeDirs {
 
     fn after(&self, result: i32) -> Option<i32> {
         let at = self.at.get();
-        let refused = self.refused.get();
-        if refused != 0 {
-            let is_dir = result == 0 && self.found.get().is_dir();
-            return Some(if is_dir { 0 } else { refused });
+        let refused = self.refused.replace(0);
+        let is_there = result == 0 && (refused == 0 || self.found.get().is_dir());
+        if is_there && at == 0 {
+            return Some(0);
         }
-        match -result {
-            0 | libc::EEXIST if at > 0 => self.at.set(at - 1),
-            // mkdir(2) says this of a read-only file system, of "/" and so on, too.
-            libc::EEXIST | libc::EROFS | libc::EISDIR | libc::EACCES | libc::EPERM if at == 0 => {
-                self.refused.set(result);
-            }
-            libc::ENOENT if at + 1 < self.paths.len() => self.at.set(at + 1),
-            _ => return Some(result),
+        if is_there {
+            self.is_descending.set(true);
+            self.at.set(at - 1);
+        } else if refused != 0 {
+            return Some(refused);
+        } else if result == -libc::ENOENT && !self.is_descending.get() && at + 1 < self.paths.len()
+        {
+            self.at.set(at + 1);
+        } else {
+            // mkdir(2) says so of a directory that is there, too: EEXIST, EROFS, EISDIR, EACCES.
+            self.refused.set(result);
         }
         None
     }
@@ -392,11 +400,13 @@ unsafe impl<B: IoBuf + Send> Steps for WriteFile<B> {
     }
 }
 
-/// Copies what a file holds, and its permissions, into another one, in place of what that held.
-/// Gives the number of bytes. A file that is copied onto itself is empty then.
+/// Copies what a file holds into another one, in place of what that held, and gives it the first
+/// one's permissions, whatever umask(2) says and whether it was there or not. What is no regular
+/// file keeps its own. Gives the number of bytes. A file that is copied onto itself is empty then.
 ///
 /// # Errors
-/// As open(2), read(2) and write(2). A part may have been copied.
+/// As open(2), fchmod(2), read(2) and write(2). A part may have been copied. `EINVAL`: the first
+/// one is no regular file, or there is a NUL in a path.
 pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Op<Copy> {
     Op::named([from.as_ref(), to.as_ref()], |[from, to]| Copy {
         from,
@@ -416,6 +426,7 @@ enum CopyStep {
     OpenSource,
     Look,
     OpenTarget,
+    SetMode,
     Read,
     /// From here to there in the part that was read.
     Write(usize, usize),
@@ -446,7 +457,24 @@ impl Copy {
     }
 }
 
-// SAFETY: paths, buffer and the place for what is found are in the operation.
+/// Gives a regular file these permissions: descriptor, and from bit 32 on the mode. There is no
+/// request for it, so a worker calls this.
+unsafe extern "C" fn set_mode(of: u64) -> i32 {
+    let (fd, mode) = (of as u32 as i32, (of >> 32) as u32);
+    let found = Found::new();
+    let (none, at) = (c"".as_ptr().cast(), found.place() as u64);
+    // SAFETY: an empty path, and a struct statx. The descriptor is the operation's.
+    unsafe {
+        let looked = sys::statx(fd, none, libc::AT_EMPTY_PATH as u32, libc::STATX_TYPE, at);
+        if looked != 0 || !found.get().is_file() {
+            return looked as i32;
+        }
+        sys::call!(fchmod, fd, mode) as i32
+    }
+}
+
+// SAFETY: paths, buffer and the place for what is found are in the operation, and so are the
+// descriptors that `set_mode` is called with.
 unsafe impl Steps for Copy {
     type Output = io::Result<u64>;
 
@@ -463,6 +491,12 @@ unsafe impl Steps for Copy {
             }
             CopyStep::OpenTarget => {
                 Sqe::openat(HERE, &self.to, REPLACE, self.found.get().mode() & 0o777)
+            }
+            CopyStep::SetMode => {
+                let mode = self.found.get().mode() & 0o7777;
+                let (call, of): (CallFunction, _) =
+                    (set_mode, u64::from(mode) << 32 | target as u64);
+                Sqe { opcode: CALL, addr: call as usize as u64, off: of, ..Sqe::nop() }
             }
             CopyStep::Read => {
                 let part = std::ptr::slice_from_raw_parts_mut(self.part(), Self::PART);
@@ -500,8 +534,9 @@ unsafe impl Steps for Copy {
                 self.target.take(result);
                 // SAFETY: no request is under way.
                 unsafe { *self.part.get() = vec![0; Self::PART].into() };
-                CopyStep::Read
+                CopyStep::SetMode
             }
+            CopyStep::SetMode => CopyStep::Read,
             CopyStep::Read if count == 0 => return Some(0),
             CopyStep::Read => CopyStep::Write(0, count),
             CopyStep::Write(..) if count == 0 => return Some(-libc::EIO),

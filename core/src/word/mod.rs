@@ -1,6 +1,7 @@
 //! Small protocols between threads, one file each: one word or two, its states, and loom models
 //! that hold it. They know nothing of lanes, and learn nothing.
 
+pub(crate) mod admission;
 pub(crate) mod baton;
 pub(crate) mod mailbox;
 pub(crate) mod readers;

@@ -9,9 +9,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt as _};
-use uringlet::fs::{File, Fs};
+use uringlet::fs::{self, File, Fs, Op, Operation};
 
 use crate::{file_of, pipe, skipped};
 
@@ -50,7 +51,7 @@ impl Wake for Count {
 }
 
 /// A file in memory that is read by the first poll, if this kernel and file system let it be.
-fn hot(name: &str) -> Option<(tempfile::NamedTempFile, File)> {
+pub(crate) fn hot(name: &str) -> Option<(tempfile::NamedTempFile, File)> {
     let (named, _) = file_of(64 << 10);
     let file = File::open(named.path()).wait().unwrap();
     file.read_exact_at(vec![0; 64 << 10], 0).wait().unwrap();
@@ -184,23 +185,78 @@ fn limits_hold_and_what_stands_in_line_goes_in_order() {
     while fs.in_flight() != (0, 0) {
         std::thread::yield_now();
     }
-    // By bytes; one that is larger than the limit goes alone.
+    // By bytes: the one that reaches the limit goes, and the next ones stand in line.
     let large: Vec<_> = (0..5).map(|_| file.read_at([0u8; 1200], 0).submit()).collect();
-    assert_eq!(fs.in_flight(), (2, 3));
+    assert_eq!(fs.in_flight(), (3, 2));
     for read in large {
         writer.write_all(b"x").unwrap();
         assert_eq!(read.wait().unwrap().0, 1);
     }
-    let alone = file.read_at(vec![0u8; 5000], 0).submit();
-    while fs.in_flight() != (1, 0) {
+    while fs.in_flight() != (0, 0) {
         std::thread::yield_now();
     }
+    let larger = file.read_at(vec![0u8; 5000], 0).submit();
     let other = file.read_at([0u8; 1], 0).submit();
-    assert_eq!(fs.in_flight(), (1, 1), "{alone:?}");
+    assert_eq!(fs.in_flight(), (1, 1), "{larger:?}");
     writer.write_all(b"ab").unwrap();
-    assert_eq!(alone.wait().unwrap().0, 2);
+    assert_eq!(larger.wait().unwrap().0, 2);
     writer.write_all(b"c").unwrap();
     assert_eq!(other.wait().unwrap().1, *b"c");
+}
+
+/// Ends within a minute, or the test fails.
+pub(crate) fn in_time<O: Operation>(what: &str, operation: Op<O>) -> O::Output {
+    operation.timeout(Duration::from_secs(60)).wait().unwrap_or_else(|_| panic!("{what} is stuck"))
+}
+
+#[test]
+fn requests_of_every_size_go_beside_one_that_never_ends() {
+    const LIMIT: usize = 10_000;
+    let (reader, _writer) = pipe();
+    let fs = Fs::builder().bytes_in_flight(LIMIT as u64).inline_max(0).build().unwrap();
+    let _never = File::from(reader).read_at([0u8; 16], 0).on(&fs).submit();
+    let folder = tempfile::tempdir().unwrap();
+    let (path, other) = (folder.path().join("file"), folder.path().join("other"));
+    for size in [0, 1, LIMIT - 16, LIMIT - 15, LIMIT, LIMIT + 1, 100 * LIMIT] {
+        let data = vec![7u8; size];
+        let what = |operation: &str| format!("{operation} of {size} bytes");
+        in_time(&what("write"), fs::write(&path, data.clone()).on(&fs)).unwrap();
+        assert_eq!(in_time(&what("read"), fs::read(&path).on(&fs)).unwrap(), data);
+        let copied = in_time(&what("copy"), fs::copy(&path, &other).on(&fs)).unwrap();
+        assert_eq!(copied, size as u64);
+        let file = in_time("open", File::open(&path).on(&fs)).unwrap();
+        // Several at once, each of which may be larger than the limit.
+        let reads: Vec<_> = (0..3).map(|_| file.read_exact_at(vec![0; size], 0).submit()).collect();
+        for read in reads {
+            assert_eq!(in_time(&what("read"), read).unwrap().1, data);
+        }
+    }
+    assert_eq!(in_time("metadata", fs::metadata(&path).on(&fs)).unwrap().len(), 100 * LIMIT as u64);
+}
+
+#[test]
+fn a_request_that_is_withdrawn_passes_the_next_one_on() {
+    const LIMIT: usize = 1000;
+    let (named, data) = file_of(LIMIT);
+    for withdrawn in [1, 2, 200] {
+        let (reader, _writer) = pipe();
+        let fs = Fs::builder().bytes_in_flight(LIMIT as u64).inline_max(0).build().unwrap();
+        let file = File::open(named.path()).on(&fs).wait().unwrap();
+        while fs.in_flight() != (0, 0) {
+            std::thread::yield_now();
+        }
+        // Nothing with bytes has room until this one goes.
+        let full = File::from(reader).read_at(vec![0u8; LIMIT], 0).on(&fs).submit();
+        let large: Vec<_> =
+            (0..withdrawn).map(|_| file.read_at(vec![0; 2 * LIMIT], 0).submit()).collect();
+        let behind = fs::metadata(named.path()).on(&fs).submit();
+        assert_eq!(fs.in_flight(), (1, withdrawn + 1));
+        drop(large);
+        assert_eq!(in_time("metadata", behind).unwrap().len(), LIMIT as u64);
+        let read = file.read_exact_at(vec![0; LIMIT], 0).submit();
+        drop(full);
+        assert_eq!(in_time("read", read).unwrap().1, data);
+    }
 }
 
 #[test]

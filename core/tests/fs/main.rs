@@ -11,6 +11,7 @@ mod faults;
 mod fork;
 mod limits;
 mod more;
+mod names;
 mod storms;
 mod wakers;
 
