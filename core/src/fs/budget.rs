@@ -1,62 +1,135 @@
-//! A loop of reads that are all in memory never waits: now and then it lets others run.
+//! A loop of futures that are ready at once never waits: now and then it lets others run.
 //!
-//! Nobody tells a future when its executor comes around. But an operation that was put off is
-//! polled again only after its task was: until then every other one on this thread is put off as
-//! well.
+//! Every future of this module is polled in a turn of its own ([`in_turn`]). One that is ready
+//! without having been pending uses up some of its thread's budget. Nobody tells a future when its
+//! executor comes around. But a future that was put off is polled again only after its task was:
+//! until then every other one on this thread is put off as well.
 
 use std::cell::Cell;
+use std::future::Future;
 use std::task::{Context, Poll};
 
 use crate::router::tuning::{HIT_BYTES, HITS};
 
-#[derive(Clone, Copy)]
-struct Left {
-    hits: u32,
-    bytes: u32,
+/// What is done on the spot: operations, and bytes.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Spent {
+    pub(super) hits: u32,
+    pub(super) bytes: u32,
 }
 
-const FULL: Left = Left { hits: HITS, bytes: HIT_BYTES };
-
-thread_local! {
-    static LEFT: Cell<Left> = const { Cell::new(FULL) };
-}
-
-/// One operation may be done on the spot.
-pub(super) struct BudgetTurn {
-    #[cfg(feature = "tokio")]
-    coop: tokio::task::coop::RestoreOnPending,
-}
-
-impl BudgetTurn {
-    /// It was, with so many bytes.
-    pub(super) fn made_progress(self, bytes: u32) {
-        #[cfg(feature = "tokio")]
-        self.coop.made_progress();
-        let left = LEFT.get();
-        let bytes = left.bytes.saturating_sub(bytes);
-        let hits = if bytes == 0 { 0 } else { left.hits.saturating_sub(1) };
-        LEFT.set(Left { hits, bytes });
+impl Spent {
+    /// An operation was done, with this result.
+    pub(super) fn add(&mut self, result: i32) {
+        self.hits += 1;
+        self.bytes = self.bytes.saturating_add(u32::try_from(result).unwrap_or(0));
     }
 }
 
-/// Asks for a turn. Pending: the task is woken, and `deferred` is set.
-pub(super) fn turn(context: &mut Context<'_>, deferred: &mut bool) -> Poll<BudgetTurn> {
+thread_local! {
+    static LEFT: Cell<Spent> = const { Cell::new(Spent { hits: HITS, bytes: HIT_BYTES }) };
+}
+
+/// The executor has come around, or the future that would have seen it is gone.
+fn renew() {
+    LEFT.set(Spent { hits: HITS, bytes: HIT_BYTES });
+}
+
+/// What a future has had of its turns.
+#[derive(Debug, Default)]
+pub(super) enum Turns {
+    /// It was not pending yet.
+    #[default]
+    Fresh,
+    /// It was put off, so that others come to run.
+    Deferred,
+    /// It was pending of itself, so others have run.
+    Waited,
+}
+
+impl Drop for Turns {
+    fn drop(&mut self) {
+        if let Self::Deferred = self {
+            renew();
+        }
+    }
+}
+
+pub(super) trait HasTurns {
+    fn turns(&mut self) -> &mut Turns;
+}
+
+/// Polls by `body`, which adds what it does on the spot. Pending, with the task woken, if others
+/// have to run first.
+#[inline]
+pub(super) fn in_turn<W: HasTurns, T>(
+    what: &mut W,
+    context: &mut Context<'_>,
+    body: impl FnOnce(&mut W, &mut Context<'_>, &mut Spent) -> Poll<T>,
+) -> Poll<T> {
+    let mut spent = Spent::default();
+    if let Turns::Waited = what.turns() {
+        let output = body(what, context, &mut spent);
+        if output.is_ready() {
+            *what.turns() = Turns::Fresh;
+        }
+        return output;
+    }
     #[cfg(feature = "tokio")]
     let coop = std::task::ready!(tokio::task::coop::poll_proceed(context));
-    if std::mem::take(deferred) {
-        renew();
+    if let Turns::Deferred = what.turns() {
+        // Its drop renews the budget.
+        *what.turns() = Turns::Fresh;
     } else if LEFT.get().hits == 0 {
-        *deferred = true;
+        *what.turns() = Turns::Deferred;
         context.waker().wake_by_ref();
         return Poll::Pending;
     }
-    Poll::Ready(BudgetTurn {
-        #[cfg(feature = "tokio")]
-        coop,
-    })
+    let output = body(what, context, &mut spent);
+    if output.is_pending() {
+        *what.turns() = Turns::Waited;
+        return output;
+    }
+    #[cfg(feature = "tokio")]
+    coop.made_progress();
+    let left = LEFT.get();
+    let bytes = left.bytes.saturating_sub(spent.bytes);
+    let hits = if bytes == 0 { 0 } else { left.hits.saturating_sub(spent.hits.max(1)) };
+    LEFT.set(Spent { hits, bytes });
+    output
 }
 
-/// The executor has come around, or the operation that would have seen it is gone.
-pub(super) fn renew() {
-    LEFT.set(FULL);
+/// A future of this module, whose [`Future`] is made by [`awaited`].
+pub(super) trait Awaited: Future + HasTurns + Unpin {
+    /// Polls in the turn of a future or of the caller.
+    fn poll_in_turn(&mut self, context: &mut Context<'_>, spent: &mut Spent) -> Poll<Self::Output>;
 }
+
+/// Implements [`Future`] for a type that is [`Awaited`] and has the field `turns`. No other file of
+/// this module implements it: a test sees to that.
+macro_rules! awaited {
+    ($name:ident $(<$parameter:ident: $bound:ident>)?, $output:ty) => {
+        impl$(<$parameter: $bound>)? $crate::fs::budget::HasTurns for $name$(<$parameter>)? {
+            #[inline]
+            fn turns(&mut self) -> &mut $crate::fs::budget::Turns {
+                &mut self.turns
+            }
+        }
+
+        impl$(<$parameter: $bound>)? std::future::Future for $name$(<$parameter>)? {
+            type Output = $output;
+
+            /// # Panics
+            /// If it is polled after it was ready.
+            #[inline]
+            fn poll(
+                mut self: std::pin::Pin<&mut Self>,
+                context: &mut std::task::Context<'_>,
+            ) -> std::task::Poll<$output> {
+                let poll = $crate::fs::budget::Awaited::poll_in_turn;
+                $crate::fs::budget::in_turn(&mut *self, context, poll)
+            }
+        }
+    };
+}
+pub(super) use awaited;

@@ -1,12 +1,12 @@
 //! A file with a position, for code that reads and writes streams.
 
-use std::future::Future;
 use std::io::{self, SeekFrom};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use compio_buf::BufResult;
 
+use super::budget::{Awaited as _, HasTurns, Spent, Turns, in_turn};
 use super::handle::File;
 use super::metadata::Stat;
 use super::op::Op;
@@ -24,7 +24,8 @@ use super::transfer::{Read, Write};
 /// a `BufWriter`. **A write whose future was dropped goes on.** Should the next write be one of the
 /// same bytes, then it is that one; anything else comes behind what was written, or gets its error.
 ///
-/// For files with offsets, not for pipes and sockets.
+/// For files with offsets, not for pipes and sockets, nor for direct I/O: positions and lengths are
+/// not aligned, and the kernel says `EINVAL`.
 ///
 /// ```
 /// # #[cfg(feature = "tokio")]
@@ -57,6 +58,13 @@ pub struct Cursor {
     doing: Doing,
     /// Where tokio wants to seek to.
     wish: Option<SeekFrom>,
+    turns: Turns,
+}
+
+impl HasTurns for Cursor {
+    fn turns(&mut self) -> &mut Turns {
+        &mut self.turns
+    }
 }
 
 /// What is under way, for the last caller or for one that is gone.
@@ -71,7 +79,8 @@ enum Doing {
 
 impl Cursor {
     /// At the beginning of the file, with a buffer for `capacity` bytes, at least one. Reads of up
-    /// to 64 KiB are tried on the polling thread.
+    /// to 64 KiB are tried on the polling thread. If there is no memory for the buffer, reads fail
+    /// with `ENOMEM`.
     pub fn new(file: File, capacity: usize) -> Self {
         Self {
             file,
@@ -81,6 +90,7 @@ impl Cursor {
             start: 0,
             doing: Doing::Nothing,
             wish: None,
+            turns: Turns::default(),
         }
     }
 
@@ -116,9 +126,13 @@ impl Cursor {
     }
 
     /// A write of somebody who is gone ends, and moves the position.
-    fn poll_written(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_written(
+        &mut self,
+        context: &mut Context<'_>,
+        spent: &mut Spent,
+    ) -> Poll<io::Result<()>> {
         let Doing::Writing(write) = &mut self.doing else { return Poll::Ready(Ok(())) };
-        let BufResult(result, buffer) = ready!(Pin::new(write).poll(context));
+        let BufResult(result, buffer) = ready!(write.poll_in_turn(context, spent));
         self.doing = Doing::Nothing;
         self.has_written(result, buffer).map_ok(|_| ())
     }
@@ -137,15 +151,17 @@ impl Cursor {
         Poll::Ready(result)
     }
 
-    fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_written(context))?;
+    fn poll_fill(&mut self, context: &mut Context<'_>, spent: &mut Spent) -> Poll<io::Result<()>> {
+        ready!(self.poll_written(context, spent))?;
         while self.buffered().is_empty() {
             let (read, from) = match &mut self.doing {
                 Doing::Reading(read, from) => (read, *from),
                 _ => {
                     let mut buffer = std::mem::take(&mut self.buffer);
                     buffer.clear();
-                    buffer.reserve_exact(self.capacity);
+                    if buffer.try_reserve_exact(self.capacity).is_err() {
+                        return Poll::Ready(Err(io::Error::from_raw_os_error(libc::ENOMEM)));
+                    }
                     let read = self.file.read_at(buffer, self.position);
                     self.doing = Doing::Reading(read, self.position);
                     continue;
@@ -156,7 +172,7 @@ impl Cursor {
                 self.doing = Doing::Nothing;
                 continue;
             }
-            let BufResult(result, buffer) = ready!(Pin::new(read).poll(context));
+            let BufResult(result, buffer) = ready!(read.poll_in_turn(context, spent));
             self.doing = Doing::Nothing;
             (self.buffer, self.start) = (buffer, from);
             if result? == 0 {
@@ -171,22 +187,33 @@ impl Cursor {
         self.position += count.min(self.buffered().len()) as u64;
     }
 
-    /// Gives some bytes to `take`, which gives how many it has taken.
+    /// Gives some bytes to `take`, which gives how many it has taken: none if it `is_full`.
     fn poll_take(
         &mut self,
         context: &mut Context<'_>,
+        is_full: bool,
         take: impl FnOnce(&[u8]) -> usize,
     ) -> Poll<io::Result<usize>> {
-        ready!(self.poll_fill(context))?;
-        let count = take(self.buffered());
-        self.consume(count);
-        Poll::Ready(Ok(count))
+        in_turn(self, context, |this, context, spent| {
+            if !is_full {
+                ready!(this.poll_fill(context, spent))?;
+            }
+            let count = take(this.buffered());
+            this.consume(count);
+            spent.bytes = spent.bytes.max(u32::try_from(count).unwrap_or(u32::MAX));
+            Poll::Ready(Ok(count))
+        })
     }
 
-    fn poll_put(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_put(
+        &mut self,
+        context: &mut Context<'_>,
+        spent: &mut Spent,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         loop {
             if let Doing::Writing(write) = &mut self.doing {
-                let BufResult(result, buffer) = ready!(Pin::new(write).poll(context));
+                let BufResult(result, buffer) = ready!(write.poll_in_turn(context, spent));
                 self.doing = Doing::Nothing;
                 let is_this = bytes.starts_with(&buffer);
                 let written = ready!(self.has_written(result, buffer));
@@ -206,8 +233,13 @@ impl Cursor {
         }
     }
 
-    fn poll_seek_to(&mut self, context: &mut Context<'_>, to: SeekFrom) -> Poll<io::Result<u64>> {
-        ready!(self.poll_written(context))?;
+    fn poll_seek_to(
+        &mut self,
+        context: &mut Context<'_>,
+        spent: &mut Spent,
+        to: SeekFrom,
+    ) -> Poll<io::Result<u64>> {
+        ready!(self.poll_written(context, spent))?;
         let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
         let position = match to {
             SeekFrom::Start(position) => Some(position),
@@ -217,10 +249,10 @@ impl Cursor {
                     Doing::Seeking(stat, known) if *known == by => stat,
                     other => {
                         *other = Doing::Seeking(Box::new(self.file.metadata()), by);
-                        return self.poll_seek_to(context, to);
+                        return self.poll_seek_to(context, spent, to);
                     }
                 };
-                let metadata = ready!(Pin::new(stat).poll(context));
+                let metadata = ready!(stat.poll_in_turn(context, spent));
                 self.doing = Doing::Nothing;
                 metadata?.len().checked_add_signed(by)
             }
@@ -252,7 +284,7 @@ macro_rules! buffered_stream {
                     context: &mut Context<'_>,
                 ) -> Poll<io::Result<&[u8]>> {
                     let this = self.get_mut();
-                    ready!(this.poll_fill(context))?;
+                    ready!(in_turn(this, context, Cursor::poll_fill))?;
                     Poll::Ready(Ok(this.buffered()))
                 }
 
@@ -267,21 +299,23 @@ macro_rules! buffered_stream {
                     context: &mut Context<'_>,
                     bytes: &[u8],
                 ) -> Poll<io::Result<usize>> {
-                    self.poll_put(context, bytes)
+                    in_turn(&mut *self, context, |this, context, spent| {
+                        this.poll_put(context, spent, bytes)
+                    })
                 }
 
                 fn poll_flush(
                     mut self: Pin<&mut Self>,
                     context: &mut Context<'_>,
                 ) -> Poll<io::Result<()>> {
-                    self.poll_written(context)
+                    in_turn(&mut *self, context, Cursor::poll_written)
                 }
 
                 fn $close(
                     mut self: Pin<&mut Self>,
                     context: &mut Context<'_>,
                 ) -> Poll<io::Result<()>> {
-                    self.poll_written(context)
+                    in_turn(&mut *self, context, Cursor::poll_written)
                 }
             }
         };
@@ -300,15 +334,13 @@ impl tokio::io::AsyncRead for Cursor {
         context: &mut Context<'_>,
         into: &mut tokio::io::ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if into.remaining() == 0 {
-            return Poll::Ready(Ok(()));
-        }
+        let is_empty = into.remaining() == 0;
         let take = |bytes: &[u8]| {
             let count = bytes.len().min(into.remaining());
             into.put_slice(&bytes[..count]);
             count
         };
-        self.poll_take(context, take).map_ok(|_| ())
+        self.poll_take(context, is_empty, take).map_ok(|_| ())
     }
 }
 
@@ -319,10 +351,7 @@ impl futures_io::AsyncRead for Cursor {
         context: &mut Context<'_>,
         into: &mut [u8],
     ) -> Poll<io::Result<usize>> {
-        if into.is_empty() {
-            return Poll::Ready(Ok(0));
-        }
-        self.poll_take(context, |bytes| {
+        self.poll_take(context, into.is_empty(), |bytes| {
             let count = bytes.len().min(into.len());
             into[..count].copy_from_slice(&bytes[..count]);
             count
@@ -338,10 +367,12 @@ impl tokio::io::AsyncSeek for Cursor {
     }
 
     fn poll_complete(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<u64>> {
-        let Some(to) = self.wish else { return Poll::Ready(Ok(self.position)) };
-        let output = ready!(self.poll_seek_to(context, to));
-        self.wish = None;
-        Poll::Ready(output)
+        in_turn(&mut *self, context, |this, context, spent| {
+            let Some(to) = this.wish else { return Poll::Ready(Ok(this.position)) };
+            let output = ready!(this.poll_seek_to(context, spent, to));
+            this.wish = None;
+            Poll::Ready(output)
+        })
     }
 }
 
@@ -352,6 +383,6 @@ impl futures_io::AsyncSeek for Cursor {
         context: &mut Context<'_>,
         to: SeekFrom,
     ) -> Poll<io::Result<u64>> {
-        self.poll_seek_to(context, to)
+        in_turn(&mut *self, context, |this, context, spent| this.poll_seek_to(context, spent, to))
     }
 }

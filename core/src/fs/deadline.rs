@@ -1,14 +1,13 @@
 //! Operations with a deadline.
 
 use std::fmt;
-use std::future::Future;
 use std::io;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use super::budget::{Awaited, Spent, Turns, awaited};
 use super::op::{Op, Operation};
 use super::wakers::guarded;
 use crate::front::{Armed, Expire};
@@ -22,6 +21,7 @@ pub struct Timeout<O: Operation> {
     operation: Option<Op<O>>,
     end: End,
     alarm: Option<Alarm>,
+    turns: Turns,
 }
 
 /// When it is too late.
@@ -166,7 +166,7 @@ impl<O: Operation> Op<O> {
     /// # Errors
     /// [`Elapsed`]: the time was over.
     pub fn timeout(self, time: Duration) -> Timeout<O> {
-        Timeout { operation: Some(self), end: End::After(time), alarm: None }
+        Timeout::new(self, End::After(time))
     }
 
     /// As [`Op::timeout`], at a certain moment. An operation that is begun later is left undone.
@@ -174,11 +174,15 @@ impl<O: Operation> Op<O> {
     /// # Errors
     /// [`Elapsed`]: the time was over.
     pub fn deadline(self, at: Instant) -> Timeout<O> {
-        Timeout { operation: Some(self), end: End::At(Some(at)), alarm: None }
+        Timeout::new(self, End::At(Some(at)))
     }
 }
 
 impl<O: Operation> Timeout<O> {
+    fn new(operation: Op<O>, end: End) -> Self {
+        Self { operation: Some(operation), end, alarm: None, turns: Turns::default() }
+    }
+
     /// Begins now; the time of [`Op::timeout`] counts from now on.
     pub fn submit(mut self) -> Self {
         let now = Instant::now();
@@ -216,13 +220,11 @@ fn elapsed<O: Operation>(operation: Op<O>, errno: i32) -> Elapsed<O> {
     Elapsed { operation: operation.cancel(), errno }
 }
 
-impl<O: Operation> Future for Timeout<O> {
-    type Output = Result<O::Output, Elapsed<O>>;
+awaited!(Timeout<O: Operation>, Result<O::Output, Elapsed<O>>);
 
-    /// # Panics
-    /// If it is polled after it was ready.
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
+impl<O: Operation> Awaited for Timeout<O> {
+    fn poll_in_turn(&mut self, context: &mut Context<'_>, spent: &mut Spent) -> Poll<Self::Output> {
+        let this = self;
         let operation = this.operation.as_mut().expect("polled after it was ready");
         if !operation.has_begun() {
             let now = Instant::now();
@@ -230,7 +232,7 @@ impl<O: Operation> Future for Timeout<O> {
                 return Poll::Ready(Err(this.elapse(libc::ETIMEDOUT)));
             }
         }
-        if let Poll::Ready(output) = Pin::new(operation).poll(context) {
+        if let Poll::Ready(output) = operation.poll_in_turn(context, spent) {
             (this.alarm, this.operation) = (None, None);
             return Poll::Ready(Ok(output));
         }

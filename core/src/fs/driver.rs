@@ -8,6 +8,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
+use super::drain::Detached;
 use super::flight::Claim;
 use super::wakers;
 use crate::board::Sink;
@@ -32,6 +33,7 @@ pub struct Fs(Arc<Shared>);
 struct Shared {
     instance: Arc<Instance>,
     line: Arc<Line>,
+    detached: Detached,
     generation: u64,
     inline_max: usize,
 }
@@ -123,7 +125,8 @@ impl FsBuilder {
         });
         let generation = process::enter();
         let instance = Instance::with_sink(&builder, Box::new(Deliver(Arc::clone(&line))))?;
-        Ok(Fs(Arc::new(Shared { instance, line, generation, inline_max: self.inline_max })))
+        let (detached, inline_max) = (Detached::default(), self.inline_max);
+        Ok(Fs(Arc::new(Shared { instance, line, detached, generation, inline_max })))
     }
 }
 
@@ -153,6 +156,12 @@ impl Fs {
         unsafe { Arc::increment_strong_count(seen) };
         // SAFETY: as above: the reference is the one that was just counted.
         Some(Self(unsafe { Arc::from_raw(seen) }))
+    }
+
+    /// That of the process, if it has used any.
+    pub(super) fn known() -> Option<Self> {
+        // SAFETY: read from there.
+        unsafe { Self::from_global(GLOBAL.load(Ordering::Acquire)) }
     }
 
     /// That of the process, made now if it has none.
@@ -200,6 +209,10 @@ impl Fs {
 
     pub(super) fn instance(&self) -> &Arc<Instance> {
         &self.0.instance
+    }
+
+    pub(super) fn detached(&self) -> &Detached {
+        &self.0.detached
     }
 
     #[inline]
@@ -253,6 +266,8 @@ pub(super) struct Header {
     claim: Claim,
     /// No further request is to be made.
     stopped: AtomicBool,
+    /// The operation runs to its end though nobody waits, and is counted for that.
+    detached: AtomicBool,
 }
 
 // SAFETY: the cells belong to the engine's side: the thread that makes the slot, claims it, or is
@@ -305,6 +320,7 @@ impl Header {
             bytes: Cell::new(0),
             claim: Claim::taken(),
             stopped: AtomicBool::new(false),
+            detached: AtomicBool::new(false),
         }
     }
 
@@ -332,6 +348,17 @@ impl Header {
 
     pub(super) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::SeqCst)
+    }
+
+    /// Counts the operation as detached: it is abandoned next.
+    pub(super) fn detach(&self) {
+        self.fs.detached().begin();
+        self.detached.store(true, Ordering::Relaxed);
+    }
+
+    /// By the thread that has found the operation abandoned.
+    pub(super) fn is_detached(&self) -> bool {
+        self.detached.load(Ordering::Relaxed)
     }
 
     /// Takes it out of the line, if it stands there.

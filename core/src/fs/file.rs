@@ -64,11 +64,14 @@ impl File {
     }
 
     /// Reads several ranges at once, each of them whole; the chunks come in the order of the
-    /// ranges. Those that lie close together are read as one, and the task is woken once.
+    /// ranges. Those that lie close together are read as one, and the task is woken once. On a file
+    /// that is open for direct I/O, ranges need no alignment: what is read is widened to it, and
+    /// cut.
     ///
     /// # Errors
     /// As [`File::read_at`]: the first one in the order of the file. `UnexpectedEof`: a range ends
-    /// behind the file. `EINVAL`: a range ends before it begins, or behind 2^63 bytes.
+    /// behind the file. `EINVAL`: a range ends before it begins, or behind 2^63 bytes. `ENOMEM`:
+    /// there is no memory for a range.
     pub fn read_ranges(&self, ranges: &[Range<u64>], coalesce: Coalesce) -> ReadRanges {
         ReadRanges::new(self, ranges, coalesce)
     }

@@ -124,7 +124,8 @@ impl<T> Flight<T> {
     /// # Safety
     /// The caller owns the payload as the engine's side, and calls this once.
     pub(crate) unsafe fn finish(&self) -> Ended<T> {
-        let mut now = self.state.load(Ordering::Relaxed);
+        // Acquire: what the operation has left to be read with the payload.
+        let mut now = self.state.load(Ordering::Acquire);
         loop {
             if now == state::ABANDONED {
                 // SAFETY: the engine's still, by the caller's contract.
@@ -132,7 +133,7 @@ impl<T> Flight<T> {
             }
             // Release: the payload. Acquire: the waker.
             let swap =
-                self.state.compare_exchange(now, state::DONE, Ordering::AcqRel, Ordering::Relaxed);
+                self.state.compare_exchange(now, state::DONE, Ordering::AcqRel, Ordering::Acquire);
             match swap {
                 Ok(state::WAKER) => {
                     // SAFETY: this thread has left WAKER, so the cell is its own.

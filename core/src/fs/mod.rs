@@ -31,9 +31,10 @@
 //! wake the task. The futures are `Send + 'static`, know no executor, and can be waited for without
 //! one ([`Op::wait`]).
 //!
-//! A task whose reads all are in memory would never let others run. After 128 of them, or 1 MiB, a
-//! thread's next operation wakes its task and is pending once; with the feature `tokio`, tokio's
-//! own budget is kept as well.
+//! A task whose reads all are in memory would never let others run. So every future of this module
+//! that is ready at once counts, and so does a call of a `Cursor`. After 128 of them, or 1 MiB, a
+//! thread's next one wakes its task and is pending once. With the feature `tokio`, tokio's own
+//! budget is kept as well.
 //!
 //! With the feature `tokio`, a runtime can hand requests to the kernel and collect what is done
 //! itself, in place of threads of the engine that would have to wake it: `drive_on_tokio`.
@@ -66,11 +67,13 @@
 //! 9. A [`File`] belongs to the process that opened it. In the child of a fork(2) its operations,
 //!    and those that were in flight, end with `EINVAL`; files that the child opens are its own.
 //!    open(2) says why no direct I/O should be in flight at a fork.
+//! 10. A detached operation runs to its end, as long as the process does: [`drain`] waits for it.
 
 mod budget;
 #[cfg(any(feature = "tokio", feature = "futures-io"))]
 mod cursor;
 mod deadline;
+mod drain;
 mod driver;
 mod explain;
 mod file;
@@ -93,6 +96,7 @@ pub use compio_buf::{self as buf, BufResult, IoBuf, IoBufMut, SetLen};
 #[cfg(any(feature = "tokio", feature = "futures-io"))]
 pub use self::cursor::Cursor;
 pub use self::deadline::{Elapsed, Timeout};
+pub use self::drain::{Drain, drain};
 pub use self::driver::{Fs, FsBuilder};
 pub use self::explain::Explain;
 pub use self::file::{Advice, Close, Control};

@@ -3,16 +3,14 @@
 
 use std::ffi::CString;
 use std::fmt;
-use std::future::Future;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use std::pin::Pin;
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use super::budget;
+use super::budget::{Awaited, Spent, Turns, awaited};
 use super::driver::{Fs, Header, Verbs};
 use super::flight::{Ended, Flight};
 use super::wakers::{self, guarded};
@@ -39,9 +37,6 @@ impl<O: Steps> Operation for O {}
 pub unsafe trait Steps: Send + 'static {
     /// What the future gives.
     type Output;
-
-    /// Some of these operations are done on the spot.
-    const INLINE: bool = false;
 
     /// A request that the engine has may be left undone.
     const CANCELLABLE: bool = true;
@@ -93,8 +88,7 @@ pub unsafe trait Steps: Send + 'static {
 #[must_use = "an operation does nothing until it is awaited, waited for, submitted or detached"]
 pub struct Op<O: Operation> {
     state: State<O>,
-    /// It was put off once, so that others come to run.
-    deferred: bool,
+    pub(super) turns: Turns,
     /// Nothing is tried on the polling thread.
     never_inline: bool,
     /// No path of it has a NUL, and its options fit: else it ends with `EINVAL`.
@@ -176,6 +170,10 @@ unsafe fn complete<O: Operation>(header: NonNull<Header>, result: i32) -> bool {
     }
     // SAFETY: as above; the request is over.
     let ended = unsafe { here.flight.finish() };
+    let detached_of = match &ended {
+        Ended::Abandoned(_) if here.header.is_detached() => Some(here.header.fs().clone()),
+        _ => None,
+    };
     // SAFETY: the engine's reference, which nothing uses any more.
     unsafe { forget::<O>(header) };
     match ended {
@@ -183,13 +181,16 @@ unsafe fn complete<O: Operation>(header: NonNull<Header>, result: i32) -> bool {
         Ended::Wake(waker) => wakers::wake(waker),
         Ended::Abandoned(payload) => guarded(|| drop(payload)),
     }
+    if let Some(fs) = detached_of {
+        fs.detached().end();
+    }
     true
 }
 
 impl<O: Operation> Op<O> {
     pub(super) fn new(operation: O) -> Self {
         let state = State::Lazy(operation);
-        Self { state, deferred: false, never_inline: false, is_sound: true }
+        Self { state, turns: Turns::default(), never_inline: false, is_sound: true }
     }
 
     /// One on names, each as the kernel takes it.
@@ -270,7 +271,8 @@ impl<O: Operation> Op<O> {
         self
     }
 
-    /// Lets it run to its end though nobody waits. Begins it if need be.
+    /// Lets it run to its end though nobody waits. Begins it if need be. The end of the process
+    /// cuts it off: [`drain`](super::drain()) waits for what was detached.
     pub fn detach(self) {
         self.submit().release();
     }
@@ -278,8 +280,16 @@ impl<O: Operation> Op<O> {
     /// Lets it run to its end, if it has begun.
     pub(super) fn release(&mut self) {
         if let State::Flying(slot) = self.take() {
+            // In the child of a fork(2) it is not this process's.
+            let is_counted = slot.generation() == process::generation();
+            if is_counted {
+                slot.header.detach();
+            }
             // SAFETY: the operation goes; the payload was not taken.
-            drop(unsafe { slot.flight.abandon() });
+            let ended = unsafe { slot.flight.abandon() };
+            if is_counted && ended.is_some() {
+                slot.header.fs().detached().end();
+            }
         }
     }
 
@@ -292,16 +302,25 @@ impl<O: Operation> Op<O> {
         }
     }
 
+    /// Adds what was done on the spot.
+    #[inline]
+    pub(super) fn spend(&self, spent: &mut Spent) {
+        if let State::Ended(_, result) = &self.state {
+            spent.add(*result);
+        }
+    }
+
     fn take(&mut self) -> State<O> {
         std::mem::replace(&mut self.state, State::Over)
     }
 
     /// If nothing has happened yet, does it at once, or hands it over.
     fn begin(&mut self, notify: i32) {
-        self.state = match self.take() {
-            State::Lazy(operation) => self.begun(operation, notify),
-            other => other,
-        };
+        if let State::Lazy(_) = self.state
+            && let State::Lazy(operation) = self.take()
+        {
+            self.state = self.begun(operation, notify);
+        }
     }
 
     fn begun(&self, mut operation: O, notify: i32) -> State<O> {
@@ -423,36 +442,22 @@ fn block_on<O: Operation>(slot: &Arc<OpSlot<O>>, end: Option<Instant>) {
     }
 }
 
-impl<O: Operation> Future for Op<O> {
-    type Output = O::Output;
+awaited!(Op<O: Operation>, O::Output);
 
-    /// # Panics
-    /// If it is polled after it was ready.
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<O::Output> {
-        let this = &mut *self;
-        if let State::Lazy(_) = this.state {
-            let turn = if O::INLINE && !this.never_inline {
-                match budget::turn(context, &mut this.deferred) {
-                    Poll::Ready(turn) => Some(turn),
-                    Poll::Pending => return Poll::Pending,
-                }
-            } else {
-                None
-            };
-            this.begin(TOLD_OTHERWISE);
-            if let (Some(turn), State::Ended(_, result)) = (turn, &this.state) {
-                turn.made_progress(u32::try_from(*result).unwrap_or(0));
-            }
-        }
-        if let State::Flying(slot) = &this.state {
+impl<O: Operation> Awaited for Op<O> {
+    #[inline]
+    fn poll_in_turn(&mut self, context: &mut Context<'_>, spent: &mut Spent) -> Poll<O::Output> {
+        self.begin(TOLD_OTHERWISE);
+        self.spend(spent);
+        if let State::Flying(slot) = &self.state {
             // SAFETY: this is the operation; the payload is not taken before the state is over.
             let is_done = unsafe { slot.flight.poll(context.waker()) };
             if !is_done && slot.generation() == process::generation() {
                 return Poll::Pending;
             }
         }
-        assert!(!matches!(this.state, State::Over), "polled after it was ready");
-        Poll::Ready(this.output().expect("it has ended"))
+        assert!(!matches!(self.state, State::Over), "polled after it was ready");
+        Poll::Ready(self.output().expect("it has ended"))
     }
 }
 
@@ -461,9 +466,6 @@ impl<O: Operation> Unpin for Op<O> {}
 
 impl<O: Operation> Drop for Op<O> {
     fn drop(&mut self) {
-        if self.deferred {
-            budget::renew();
-        }
         let State::Flying(slot) = self.take() else { return };
         // SAFETY: the operation goes; the payload was not taken.
         let done = unsafe { slot.flight.abandon() };

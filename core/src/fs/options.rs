@@ -96,7 +96,8 @@ impl OpenOptions {
     }
 
     /// Reads and writes past the page cache. Buffers, offsets and lengths then have to be
-    /// [aligned](File::alignment): a [`Pool`](super::Pool) makes such buffers.
+    /// [aligned](File::alignment), or the kernel says `EINVAL`: a [`Pool`](super::Pool) makes such
+    /// buffers. [`File::read_ranges`] takes ranges of any alignment. A `Cursor` takes no such file.
     #[must_use]
     pub fn direct(mut self, direct: Direct) -> Self {
         self.direct = direct;

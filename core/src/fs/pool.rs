@@ -1,27 +1,27 @@
 //! Buffers with an alignment, which come back by themselves.
 #![allow(unsafe_code)]
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, dealloc};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::future::Future;
 use std::io;
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
-use std::pin::Pin;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use compio_buf::{IoBuf, IoBufMut, SetLen};
 
+use super::budget::{Awaited, Spent, Turns, awaited};
 use crate::sync::lock;
 
 /// Buffers of one size and alignment, as direct I/O needs them. A handle, cheap to clone.
 ///
 /// A buffer that is dropped goes back to its pool, also from a request that was cancelled or whose
-/// future was dropped. Memory is taken when a buffer is needed for the first time, and given back
-/// with the last handle and buffer.
+/// future was dropped. The pool has one buffer from the beginning. Memory for another one is taken
+/// when it is needed for the first time; where there is none, the pool does with those that it has.
+/// All memory is given back with the last handle and buffer.
 #[derive(Clone)]
 pub struct Pool(Arc<Shelf>);
 
@@ -42,7 +42,7 @@ struct Stock {
     last: u64,
 }
 
-/// Allocated with the layout of its shelf, and initialised.
+/// Allocated with the layout of its shelf.
 struct Memory(NonNull<u8>);
 
 // SAFETY: plain memory, which has one owner.
@@ -54,14 +54,19 @@ impl Pool {
     /// For `count` buffers of `size` bytes, at addresses that are multiples of `align`.
     ///
     /// # Errors
-    /// `EINVAL`: `size` is 0 or too large, or `align` is not a power of two.
+    /// `EINVAL`: `size` is 0 or too large, or `align` is not a power of two. `ENOMEM`: there is no
+    /// memory for the first buffer.
     pub fn new(size: usize, align: usize, count: usize) -> io::Result<Self> {
         let layout = Layout::from_size_align(size, align).ok().filter(|_| size > 0);
         let layout = layout.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
-        Ok(Self(Arc::new(Shelf { layout, count, stock: Mutex::default() })))
+        let pool = Self(Arc::new(Shelf { layout, count, stock: Mutex::default() }));
+        if count > 0 && pool.try_take().is_none() {
+            return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+        }
+        Ok(pool)
     }
 
-    /// A buffer, if one is free.
+    /// A buffer, if one is free, or there is memory for another one.
     pub fn try_take(&self) -> Option<PoolBuf> {
         let memory = self.0.get(&mut lock(&self.0.stock))?;
         Some(self.buffer(memory))
@@ -69,7 +74,7 @@ impl Pool {
 
     /// A buffer, as soon as one is free. Those who wait get theirs in the order in which they came.
     pub fn take(&self) -> Take {
-        Take { pool: self.clone(), number: None }
+        Take { pool: self.clone(), number: None, turns: Turns::default() }
     }
 
     fn buffer(&self, memory: Memory) -> PoolBuf {
@@ -87,8 +92,7 @@ impl Shelf {
             return None;
         }
         // SAFETY: the size is not 0.
-        let memory = NonNull::new(unsafe { alloc_zeroed(self.layout) });
-        let Some(memory) = memory else { handle_alloc_error(self.layout) };
+        let memory = NonNull::new(unsafe { alloc(self.layout) })?;
         stock.made += 1;
         Some(Memory(memory))
     }
@@ -131,12 +135,13 @@ pub struct Take {
     pool: Pool,
     /// Its place among those who wait.
     number: Option<u64>,
+    turns: Turns,
 }
 
-impl Future for Take {
-    type Output = PoolBuf;
+awaited!(Take, PoolBuf);
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<PoolBuf> {
+impl Awaited for Take {
+    fn poll_in_turn(&mut self, context: &mut Context<'_>, _: &mut Spent) -> Poll<PoolBuf> {
         let mut stock = lock(&self.pool.0.stock);
         let found = match self.number {
             Some(number) => stock.given.remove(&number),
@@ -175,6 +180,7 @@ impl Drop for Take {
 /// A buffer of a [`Pool`]. It has a length, 0 at first, and the pool's size as its capacity.
 pub struct PoolBuf {
     memory: Memory,
+    /// So many bytes are initialised.
     length: usize,
     pool: Pool,
 }
@@ -185,12 +191,15 @@ impl PoolBuf {
         self.pool.0.layout.size()
     }
 
-    /// Makes it so many bytes long. What is new are zeros, or bytes that it had before.
+    /// Makes it so many bytes long. What is new are zeros.
     ///
     /// # Panics
     /// `length` is more than the capacity.
     pub fn resize(&mut self, length: usize) {
         assert!(length <= self.capacity(), "a pool's buffer does not grow");
+        let new = length.saturating_sub(self.length);
+        // SAFETY: behind the bytes that are initialised, and within the memory.
+        unsafe { self.memory.0.add(length - new).write_bytes(0, new) };
         self.length = length;
     }
 }
@@ -205,7 +214,7 @@ impl Deref for PoolBuf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: initialised, and at least so long.
+        // SAFETY: so many bytes are initialised: by `resize`, or by whoever has called `set_len`.
         unsafe { std::slice::from_raw_parts(self.memory.0.as_ptr(), self.length) }
     }
 }
@@ -225,15 +234,17 @@ impl IoBuf for PoolBuf {
 
 impl SetLen for PoolBuf {
     unsafe fn set_len(&mut self, length: usize) {
-        self.resize(length);
+        debug_assert!(length <= self.capacity(), "the caller's contract");
+        self.length = length;
     }
 }
 
 impl IoBufMut for PoolBuf {
     fn as_uninit(&mut self) -> &mut [MaybeUninit<u8>] {
         let at = self.memory.0.as_ptr().cast();
-        // SAFETY: allocated with this size, and the buffer has one owner. The trait has nobody
-        // write bytes there that are not initialised.
+        // SAFETY: allocated with this size, and the buffer has one owner. Bytes behind its length
+        // are read by nobody before they are written. As for a `Vec`, the trait's callers leave
+        // those before it initialised.
         unsafe { std::slice::from_raw_parts_mut(at, self.capacity()) }
     }
 }

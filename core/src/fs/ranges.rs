@@ -1,19 +1,19 @@
 //! Many ranges of a file at once; those that lie close together are read as one.
 
-use std::future::Future;
 use std::io;
 use std::ops::{Deref, Range};
-use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
 use compio_buf::{BufResult, IntoInner as _, IoBuf as _, Slice};
 
-use super::handle::File;
+use super::budget::{Awaited, Spent, Turns, awaited};
+use super::handle::{Alignment, File};
 use super::op::Op;
 use super::transfer::ReadExact;
 use crate::process;
+use crate::router::tuning::HIT_BYTES;
 use crate::sync::lock;
 
 /// Which ranges [`File::read_ranges`] reads as one.
@@ -62,15 +62,40 @@ pub struct ReadRanges {
     coalesce: Coalesce,
     reads: Vec<Part>,
     gather: Option<Arc<Gather>>,
+    turns: Turns,
 }
 
 /// Ranges that are read as one.
 #[derive(Debug)]
 struct Part {
+    /// Where the slice begins in the file.
     begin: u64,
     read: Op<ReadExact<Slice<Vec<u8>>>>,
     /// Which they are.
     members: Vec<usize>,
+}
+
+impl Part {
+    /// On a direct file, the range is widened to what the file is aligned to, and so is the memory.
+    fn new(file: &File, range: &Range<u64>, members: Vec<usize>) -> io::Result<Self> {
+        let errno = io::Error::from_raw_os_error;
+        let Alignment { memory, offset: granule } =
+            file.alignment().unwrap_or(Alignment { memory: 1, offset: 1 });
+        let begin = range.start - range.start % granule as u64;
+        // Neither goes beyond 2^63 and a granule.
+        let length = usize::try_from(range.end.next_multiple_of(granule as u64) - begin);
+        let enough = usize::try_from(range.end - begin).map_err(|_| errno(libc::EINVAL))?;
+        let length = length.map_err(|_| errno(libc::EINVAL))?;
+        let mut buffer: Vec<u8> = Vec::new();
+        let all = length.checked_add(memory - 1).ok_or_else(|| errno(libc::ENOMEM))?;
+        buffer.try_reserve_exact(all).map_err(|_| errno(libc::ENOMEM))?;
+        let address = buffer.as_ptr().addr();
+        let skipped = address.next_multiple_of(memory) - address;
+        buffer.resize(skipped, 0);
+        let slice = buffer.slice(skipped..skipped + length);
+        let read = ReadExact::new(file, slice, begin, 0).in_steps(enough, granule);
+        Ok(Self { begin, read: Op::new(read), members })
+    }
 }
 
 /// Wakes the task when the last of several operations has ended.
@@ -91,26 +116,25 @@ impl Wake for Gather {
 
 impl ReadRanges {
     pub(super) fn new(file: &File, ranges: &[Range<u64>], coalesce: Coalesce) -> Self {
-        let (reads, gather) = (Vec::new(), None);
-        Self { file: file.clone(), ranges: ranges.to_vec(), coalesce, reads, gather }
+        let (reads, gather, turns) = (Vec::new(), None, Turns::default());
+        Self { file: file.clone(), ranges: ranges.to_vec(), coalesce, reads, gather, turns }
     }
 
     /// Begins to read. Those that are in memory are read now, as many as may be without others
     /// waiting.
-    fn begin(&mut self) -> io::Result<()> {
+    fn begin(&mut self, spent: &mut Spent) -> io::Result<()> {
         /// The rest is handed over.
-        const INLINE: usize = 64;
+        const INLINE: u32 = 64;
         let invalid = |range: &Range<u64>| range.start > range.end || range.end > i64::MAX as u64;
         if self.ranges.iter().any(invalid) {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        for (at, (range, members)) in self.parts().into_iter().enumerate() {
-            let length = usize::try_from(range.end - range.start)
-                .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-            let buffer = Vec::with_capacity(length).slice(0..length);
-            let read = self.file.read_exact_at(buffer, range.start);
-            let read = if at < INLINE { read } else { read.forced_async() };
-            self.reads.push(Part { begin: range.start, read: read.submit(), members });
+        for (range, members) in self.parts() {
+            let Part { begin, read, members } = Part::new(&self.file, &range, members)?;
+            let is_inline = spent.hits < INLINE && spent.bytes < HIT_BYTES;
+            let read = if is_inline { read } else { read.forced_async() }.submit();
+            read.spend(spent);
+            self.reads.push(Part { begin, read, members });
         }
         Ok(())
     }
@@ -143,7 +167,7 @@ impl ReadRanges {
     /// # Errors
     /// As [`File::read_ranges`].
     pub fn wait(mut self) -> io::Result<Vec<Chunk>> {
-        self.begin()?;
+        self.begin(&mut Spent::default())?;
         let reads = std::mem::take(&mut self.reads);
         self.chunks(reads.into_iter().map(|part| (part.begin, part.members, part.read.wait())))
     }
@@ -156,10 +180,11 @@ impl ReadRanges {
         let mut chunks = vec![nothing; self.ranges.len()];
         for (begin, members, BufResult(result, buffer)) in reads {
             result?;
+            let skipped = buffer.begin();
             let data = Arc::new(buffer.into_inner());
             for member in members {
                 let Range { start, end } = self.ranges[member];
-                let range = (start - begin) as usize..(end - begin) as usize;
+                let range = skipped + (start - begin) as usize..skipped + (end - begin) as usize;
                 chunks[member] = Chunk { data: Arc::clone(&data), range };
             }
         }
@@ -167,17 +192,17 @@ impl ReadRanges {
     }
 }
 
-impl Future for ReadRanges {
-    type Output = io::Result<Vec<Chunk>>;
+awaited!(ReadRanges, io::Result<Vec<Chunk>>);
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
+impl Awaited for ReadRanges {
+    fn poll_in_turn(&mut self, context: &mut Context<'_>, spent: &mut Spent) -> Poll<Self::Output> {
+        let this = self;
         // In the child of a fork nothing ends; the operations know.
         let is_inherited =
             this.file.fs().is_some_and(|fs| fs.generation() != process::generation());
         if is_inherited {
             if this.gather.is_none() {
-                this.begin()?;
+                this.begin(spent)?;
             }
         } else if let Some(gather) = &this.gather {
             // The waker first: the last one that ends sees it, or is seen.
@@ -186,7 +211,7 @@ impl Future for ReadRanges {
                 return Poll::Pending;
             }
         } else {
-            this.begin()?;
+            this.begin(spent)?;
             // One for this poll, which holds the wake back until all are asked.
             let left = AtomicUsize::new(this.reads.len() + 1);
             let task = Mutex::new(context.waker().clone());

@@ -4,6 +4,7 @@
 
 use std::future::Future as _;
 use std::io::Write as _;
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,6 +14,7 @@ use compio_buf::{BufResult, IoBuf, IoBufMut, SetLen};
 
 use super::driver::Fs;
 use super::handle::File;
+use super::pool::Pool;
 use super::ranges::Coalesce;
 
 /// What stands in the file at an offset.
@@ -68,7 +70,7 @@ impl SetLen for Inline {
 }
 
 impl IoBufMut for Inline {
-    fn as_uninit(&mut self) -> &mut [std::mem::MaybeUninit<u8>] {
+    fn as_uninit(&mut self) -> &mut [MaybeUninit<u8>] {
         IoBufMut::as_uninit(&mut self.0[..])
     }
 }
@@ -139,5 +141,53 @@ fn operations_are_dropped_in_every_state() {
     }
     while alive.load(Ordering::Acquire) > 0 {
         std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_pools_buffer_shows_what_was_written_and_zeros() {
+    let pool = Pool::new(16, 8, 1).unwrap();
+    for round in 0..2 {
+        let mut buffer = pool.try_take().unwrap();
+        assert!(buffer.is_empty());
+        buffer.as_uninit().fill(MaybeUninit::uninit());
+        buffer.resize(5);
+        assert_eq!(buffer[..], [0; 5]);
+        buffer.copy_from_slice(b"12345");
+        buffer.as_uninit()[5..].fill(MaybeUninit::new(7 + round));
+        // SAFETY: as many were written.
+        unsafe { buffer.advance_to(8) };
+        buffer.resize(10);
+        assert_eq!(
+            buffer[..],
+            [b'1', b'2', b'3', b'4', b'5', 7 + round, 7 + round, 7 + round, 0, 0]
+        );
+        buffer.resize(2);
+        buffer.resize(3);
+        assert_eq!(buffer[..], *b"12\0");
+        buffer.as_uninit()[3..].fill(MaybeUninit::uninit());
+        assert_eq!(buffer.ensure_init().len(), 16);
+        buffer.resize(16);
+        assert_eq!(buffer[3..], [0; 13]);
+    }
+}
+
+#[test]
+fn a_detached_operation_is_waited_for() {
+    let (fs, file) = file(1, 1);
+    for round in 0..4u8 {
+        for at in 0..20 {
+            file.write_all_at([round; 7], 100 * at).detach();
+        }
+        if round % 2 == 0 {
+            fs.drain().wait()
+        } else {
+            block_on(fs.drain())
+        }
+        for at in 0..20 {
+            let BufResult(result, buffer) = file.read_exact_at([9; 7], 100 * at).wait();
+            result.unwrap();
+            assert_eq!(buffer, [round; 7]);
+        }
     }
 }

@@ -35,11 +35,23 @@ pub(super) struct Span {
     address: Cell<u64>,
     length: Cell<usize>,
     done: Cell<usize>,
+    /// With as many bytes it is whole, though the buffer has room for more.
+    enough: usize,
+    /// What ends with a part of so many bytes is the end of the file.
+    granule: usize,
 }
 
 impl Span {
     pub(super) fn new(offset: u64) -> Self {
-        Self { offset, address: Cell::new(0), length: Cell::new(0), done: Cell::new(0) }
+        let zero = || Cell::new(0);
+        Self {
+            offset,
+            address: Cell::new(0),
+            length: zero(),
+            done: zero(),
+            enough: usize::MAX,
+            granule: 1,
+        }
     }
 
     pub(super) fn settle(&self, (address, length): (u64, usize)) {
@@ -62,7 +74,7 @@ impl Span {
     }
 
     pub(super) fn is_whole(&self) -> bool {
-        self.done.get() == self.length.get()
+        self.done.get() >= self.length.get().min(self.enough)
     }
 
     /// The result of a transfer of everything.
@@ -75,7 +87,8 @@ impl Span {
     pub(super) fn after(&self, result: i32) -> Option<i32> {
         let Ok(count) = usize::try_from(result) else { return Some(result) };
         self.done.set((self.done.get() + count).min(self.length.get()));
-        (count == 0 || self.is_whole()).then_some(result)
+        let is_end = count == 0 || count % self.granule != 0;
+        (is_end || self.is_whole()).then_some(result)
     }
 }
 
@@ -196,13 +209,19 @@ impl<B, D, A> FileTransfer<B, D, A> {
         let (file, span, buffer) = (file.clone(), Span::new(offset), UnsafeCell::new(buffer));
         Self { file, span, flags, buffer, kind: PhantomData }
     }
+
+    /// For a direct file, whose transfers go in steps of `granule` bytes: it is whole with `enough`
+    /// bytes, and a part of a step is the last one of the file.
+    pub(super) fn in_steps(mut self, enough: usize, granule: usize) -> Self {
+        (self.span.enough, self.span.granule) = (enough, granule);
+        self
+    }
 }
 
 // SAFETY: the buffer is the operation's, so what it has said of its memory stays true until it is
 // touched again, which happens at the end; compio-buf has its implementors answer for that.
 unsafe impl<B: Send + 'static, D: Direction<B>, A: Amount> Steps for FileTransfer<B, D, A> {
     type Output = BufResult<A::Count, B>;
-    const INLINE: bool = D::INLINE;
 
     fn home(&self) -> &OnceLock<Fs> {
         self.file.home()

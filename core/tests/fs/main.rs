@@ -1,6 +1,7 @@
 //! Files that are awaited: what `uringlet::fs` promises, on five executors.
 
 mod basics;
+mod budget;
 #[cfg(any(feature = "tokio", feature = "futures-io"))]
 mod cursors;
 mod deadlines;

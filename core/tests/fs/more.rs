@@ -120,6 +120,56 @@ fn ranges_are_read_whole_in_their_order_and_together_where_they_are_close() {
 }
 
 #[test]
+fn ranges_of_a_direct_file_are_widened_read_and_cut() {
+    const LENGTH: u64 = 100_001;
+    let (named, data) = file_of(LENGTH as usize);
+    let file = File::options().read(true).direct(Direct::Require).open(named.path()).wait();
+    let Ok(file) = file else {
+        let name = "ranges_of_a_direct_file_are_widened_read_and_cut";
+        return skipped(name, "no direct I/O here");
+    };
+    let apart = Coalesce { gap: 0, max: 0 };
+    // One to a few blocks, from the beginning of the file to its odd end.
+    let bounds = [0, 1, 10, 511, 512, 4095, 4096, 4097, 65_536, LENGTH - 1, LENGTH];
+    let all = bounds.iter().flat_map(|&start| bounds.map(|end| start..end));
+    let ranges: Vec<_> = all.filter(|range| range.start <= range.end).collect();
+    for coalesce in [apart, Coalesce::default(), Coalesce { gap: u64::MAX, max: u64::MAX }] {
+        let read = |ranges: &[std::ops::Range<u64>]| {
+            pollster::block_on(file.read_ranges(ranges, coalesce))
+        };
+        for (chunk, range) in read(&ranges).unwrap().iter().zip(&ranges) {
+            assert!(chunk[..] == data[range.start as usize..range.end as usize], "{range:?}");
+        }
+        for behind in [LENGTH - 1..LENGTH + 1, 0..2 * LENGTH, LENGTH..LENGTH + 1, 1 << 40..1 << 41]
+        {
+            let behind = behind.start..behind.end.min(behind.start + (1 << 30));
+            let error = read(std::slice::from_ref(&behind)).unwrap_err();
+            assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof, "{behind:?}");
+        }
+    }
+}
+
+#[test]
+fn what_there_is_no_memory_for_is_an_error() {
+    let errno = |error: std::io::Error| error.raw_os_error();
+    let file = File::open("/proc/self/exe").wait().unwrap();
+    for range in [100..1u64 << 50, 0..i64::MAX as u64, 1..1 << 62] {
+        let read = file.read_ranges(&[0..4, range], Coalesce::default());
+        assert_eq!(errno(read.wait().unwrap_err()), Some(libc::ENOMEM));
+    }
+    for (size, align) in [(4096, 1 << 50), (1 << 50, 4096), (1 << 60, 1)] {
+        assert_eq!(errno(Pool::new(size, align, 1).unwrap_err()), Some(libc::ENOMEM));
+    }
+    #[cfg(feature = "tokio")]
+    for capacity in [1 << 50, usize::MAX] {
+        let mut cursor = uringlet::fs::Cursor::new(file.clone(), capacity);
+        let mut into = [0; 4];
+        let read = tokio::io::AsyncReadExt::read(&mut cursor, &mut into);
+        assert_eq!(errno(pollster::block_on(read).unwrap_err()), Some(libc::ENOMEM));
+    }
+}
+
+#[test]
 fn a_task_that_reads_ranges_is_woken_once_and_may_go_at_any_time() {
     let (named, data) = file_of(1 << 20);
     let fs = Fs::builder().inline_max(0).build().unwrap();

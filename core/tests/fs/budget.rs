@@ -1,0 +1,175 @@
+//! Every future of the module lets others run, however ready it is.
+//!
+//! The futures are found in the sources: one that is added without a budget, or without a loop
+//! here, fails the test.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use uringlet::fs::{self, Coalesce, Fs, Op, Operation, Pool};
+
+use crate::limits::hot;
+
+/// The sources of the module, by the names of their files.
+fn sources() -> Vec<(String, String)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/fs");
+    let files = folder.read_dir().unwrap().map(|file| file.unwrap());
+    files
+        .map(|file| {
+            let name = file.file_name().into_string().unwrap();
+            (name, std::fs::read_to_string(file.path()).unwrap())
+        })
+        .collect()
+}
+
+/// What follows each `mark` of a text, up to a character that belongs to no name.
+fn names_behind<'a>(text: &'a str, mark: &'a str) -> impl Iterator<Item = &'a str> {
+    text.match_indices(mark).map(move |(at, _)| {
+        let rest = &text[at + mark.len()..];
+        rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap()
+    })
+}
+
+#[derive(Default)]
+struct Woken(AtomicUsize);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Polls what is made each time, until it was pending and has woken its task at once. False: it was
+/// ready a thousand times.
+fn lets_others_run<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> bool {
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    (0..1000).any(|_| {
+        let before = woken.0.load(Ordering::Relaxed);
+        poll(&mut Context::from_waker(&waker)).is_pending()
+            && woken.0.load(Ordering::Relaxed) > before
+    })
+}
+
+fn check<F: Future + Unpin>(what: &str, mut make: impl FnMut() -> F) {
+    let lets = lets_others_run(|context| Pin::new(&mut make()).poll(context));
+    assert!(lets, "a loop over {what} never lets others run");
+}
+
+/// An operation as it is, and begun before it is awaited.
+fn check_op<O: Operation>(what: &str, mut make: impl FnMut() -> Op<O>) {
+    check(what, &mut make);
+    check(&format!("{what}, submitted"), || make().submit());
+    check(&format!("{what}, cancelled"), || make().cancel());
+}
+
+#[test]
+fn every_future_that_is_ready_at_once_lets_others_run() {
+    let name = "every_future_that_is_ready_at_once_lets_others_run";
+    let sources = sources();
+    for (file, text) in &sources {
+        let is_made_here = file == "budget.rs" || file == "tests.rs";
+        assert!(is_made_here || !text.contains("Future for"), "{file}: a future beside `awaited!`");
+    }
+    let futures: BTreeSet<&str> =
+        sources.iter().flat_map(|(_, text)| names_behind(text, "\nawaited!(")).collect();
+    assert!(futures.contains("Op"), "{futures:?}");
+    let Some((named, file)) = hot(name) else { return };
+    let pool = Pool::new(16, 1, 1).unwrap();
+    for future in futures {
+        match future {
+            "Op" => {
+                check_op("reads", || file.read_at([0u8; 16], 0));
+                check_op("whole reads", || file.read_exact_at([0u8; 16], 0));
+                check_op("metadata of a name with a NUL", || fs::metadata("a\0b"));
+                check_op("closing a file of several handles", || file.clone().close());
+            }
+            "Timeout" => {
+                let minute = Duration::from_secs(60);
+                check("reads in time", || file.read_at([0u8; 16], 0).timeout(minute));
+                check("submitted", || file.read_at([0u8; 16], 0).timeout(minute).submit());
+                check("too late", || fs::metadata(named.path()).timeout(Duration::ZERO));
+                check("deadlines", || fs::metadata(named.path()).deadline(Instant::now()));
+            }
+            "ReadRanges" => {
+                check("ranges", || file.read_ranges(&[0..16, 9000..9001], Coalesce::default()));
+                check("no ranges", || file.read_ranges(&[], Coalesce::default()));
+                let bad = std::ops::Range { start: 1, end: 0 };
+                check("bad ranges", || {
+                    file.read_ranges(std::slice::from_ref(&bad), Coalesce::default())
+                });
+            }
+            "Take" => check("buffers of a pool", || pool.take()),
+            "Drain" => {
+                let fs = Fs::builder().build().unwrap();
+                check("drains", || fs.drain());
+            }
+            other => panic!("{other}: there is no loop over this future here"),
+        }
+    }
+}
+
+/// Calls of a `Cursor` are not futures of its own: each `poll_…` of its traits takes a turn.
+#[cfg(all(feature = "tokio", feature = "futures-io"))]
+#[test]
+fn every_call_of_a_cursor_lets_others_run() {
+    use std::io::SeekFrom;
+    use uringlet::fs::Cursor;
+
+    let name = "every_call_of_a_cursor_lets_others_run";
+    let sources = sources();
+    let (_, text) = sources.iter().find(|(file, _)| file == "cursor.rs").unwrap();
+    let traits = text.find("macro_rules!").unwrap();
+    // Both traits close by the macro's parameter.
+    let calls: BTreeSet<&str> =
+        names_behind(&text[traits..], "fn ").filter(|name| name.starts_with("poll_")).collect();
+    let calls = calls.into_iter().chain(["poll_shutdown", "poll_close"]);
+    let Some((_named, file)) = hot(name) else { return };
+    let mut cursor = Cursor::new(file, 4096);
+    for call in calls {
+        let looped = lets_others_run(|context| {
+            use futures::io as other;
+            use tokio::io as stream;
+            let mut cursor = Pin::new(&mut cursor);
+            if cursor.position() > 32_768 {
+                cursor.set_position(0);
+            }
+            let mut bytes = [0u8; 16];
+            match call {
+                "poll_fill_buf" => {
+                    let ready = stream::AsyncBufRead::poll_fill_buf(cursor.as_mut(), context);
+                    let poll = ready.map(|bytes| bytes.unwrap().len());
+                    stream::AsyncBufRead::consume(cursor, usize::from(poll.is_ready()));
+                    poll.map(drop)
+                }
+                "poll_read" => {
+                    let mut into = stream::ReadBuf::new(&mut bytes);
+                    let poll =
+                        stream::AsyncRead::poll_read(cursor.as_mut(), context, &mut into).map(drop);
+                    match poll {
+                        Poll::Ready(()) => {
+                            other::AsyncRead::poll_read(cursor, context, &mut bytes).map(drop)
+                        }
+                        Poll::Pending => poll,
+                    }
+                }
+                "poll_write" => stream::AsyncWrite::poll_write(cursor, context, &[]).map(drop),
+                "poll_flush" => stream::AsyncWrite::poll_flush(cursor, context).map(drop),
+                "poll_shutdown" => stream::AsyncWrite::poll_shutdown(cursor, context).map(drop),
+                "poll_close" => other::AsyncWrite::poll_close(cursor, context).map(drop),
+                "poll_seek" => {
+                    other::AsyncSeek::poll_seek(cursor, context, SeekFrom::Start(5)).map(drop)
+                }
+                "poll_complete" => stream::AsyncSeek::poll_complete(cursor, context).map(drop),
+                other => panic!("{other}: there is no loop over this call here"),
+            }
+        });
+        assert!(looped, "a loop over {call} never lets others run");
+    }
+}
