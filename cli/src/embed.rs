@@ -8,12 +8,13 @@
 use crate::run::library::preloadable;
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
-use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::process::geteuid;
 use std::env;
 use std::fs::{DirBuilder, File, Metadata, Permissions};
 use std::io::{Read as _, Write as _};
+use std::ops::Range;
 use std::os::fd::{AsRawFd as _, IntoRawFd as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -25,10 +26,9 @@ static CARRIED: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/drop_ins.
 /// Says which build they are of: versions of the command do not get in each other's way.
 const HASH: &str = env!("URINGLET_CARRIES");
 
-/// The loader finds a library of this process and its children there, by descriptor.
-const DESCRIPTORS: &str = "/proc/self/fd";
-/// Descriptors are made from this number on: above those that programs choose by hand.
-const FIRST_NUMBER: i32 = 40;
+/// Where a descriptor of this process's has its number: above what processes have open, so that
+/// nothing else is found there should another process get this one's id.
+const NUMBERS: Range<i32> = 256..1000;
 
 /// Others may write, of whom the sticky bit says that they change nothing but their own.
 const OTHERS_WRITE: u32 = 0o022;
@@ -47,13 +47,19 @@ pub fn carries(name: &str) -> bool {
     CARRIED.iter().any(|&(carried, _)| carried == name)
 }
 
-/// Is it found only by this process and its children, as long as they live?
+/// The descriptors of this process, as others find them. Children have other numbers for other
+/// files: what a program closes and opens changes nothing here.
+fn descriptors() -> PathBuf {
+    format!("/proc/{}/fd", std::process::id()).into()
+}
+
+/// Is it found only as long as this process lives?
 pub fn is_passing(path: &Path) -> bool {
-    path.starts_with(DESCRIPTORS)
+    path.starts_with(descriptors())
 }
 
 /// A path from which the loader can preload a carried drop-in: of a file in one of the folders,
-/// else of memory that this process and its children have open.
+/// else of memory that this process has open.
 ///
 /// # Errors
 /// It is not carried, or can be put nowhere (says why).
@@ -190,10 +196,9 @@ fn is_executable(file: &File) -> bool {
     })
 }
 
-/// The library in memory that nobody can change. The descriptor stays open, and children inherit
-/// it.
+/// The library in memory that nobody can change. The descriptor stays open, in this process only.
 fn in_memory(name: &str, bytes: &[u8]) -> Result<PathBuf> {
-    let flags = MemfdFlags::ALLOW_SEALING;
+    let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC;
     // Linux before 6.3 does not know the flag; where vm.memfd_noexec is 2, it is required.
     let made = memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL);
     let made = made.or_else(|error| match error {
@@ -205,9 +210,8 @@ fn in_memory(name: &str, bytes: &[u8]) -> Result<PathBuf> {
     let all = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     fcntl_add_seals(&file, all).context("cannot seal it")?;
     let duplicate = |from| fcntl_dupfd_cloexec(&file, from);
-    let kept = File::from(duplicate(FIRST_NUMBER).or_else(|_| duplicate(3))?);
-    fcntl_setfd(&kept, FdFlags::empty())?;
-    let path = Path::new(DESCRIPTORS).join(kept.as_raw_fd().to_string());
+    let kept = File::from(duplicate(fastrand::i32(NUMBERS)).or_else(|_| duplicate(3))?);
+    let path = descriptors().join(kept.as_raw_fd().to_string());
     ensure!(File::open(&path).is_ok(), "{} cannot be opened", path.display());
     ensure!(is_executable(&kept), "it cannot be executed");
     let _ = kept.into_raw_fd();
@@ -314,7 +318,7 @@ mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), BYTES);
         let writer = File::options().write(true).open(&path).and_then(|mut f| f.write_all(b"x"));
         assert!(writer.is_err(), "it is sealed");
-        // A child has it under the same name.
+        // A child finds it under the same name, and has no descriptor of it.
         let mut cat = std::process::Command::new("cat");
         assert_eq!(cat.arg(&path).output().unwrap().stdout, BYTES);
     }

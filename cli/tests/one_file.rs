@@ -50,6 +50,22 @@ int main(int count, char **words) {
 }
 "#;
 
+/// Closes what it has inherited, has a file under every number up to 128, and becomes a program.
+const REOPENS: &str = r#"
+#include <fcntl.h>
+#include <unistd.h>
+int main(int count, char **words) {
+    int last = 3;
+    (void)count;
+    for (int fd = 3; fd < 1024; fd++)
+        close(fd);
+    while (last >= 0 && last < 128)
+        last = open(words[1], O_RDONLY);
+    execv(words[2], words + 2);
+    return 1;
+}
+"#;
+
 /// A folder with a copy of the command, programs, and nothing else; none if it carries nothing.
 struct Alone(tempfile::TempDir);
 
@@ -166,17 +182,40 @@ fn where_no_folder_will_do_programs_run_from_memory() {
     // Nothing can be executed there; nothing can be written there.
     for options in ["noexec", "ro"] {
         let Some(mut command) = alone.in_namespaces(name, options, script) else { return };
-        let place = contains("/proc/self/fd/").and(contains("\nread\n"));
+        let place = contains("/fd/").and(contains("\nread\n"));
         // The loader complains of what it cannot preload.
         let summary = contains("uringlet: summary").and(contains("ERROR: ld.so").not());
         command.assert().success().stdout(place).stderr(summary);
         let check = "exec ./uringlet check -- ./reads";
         let mut command = alone.in_namespaces(name, options, check).unwrap();
-        command.assert().success().stdout(contains("loaded from memory, as /proc/self/fd/"));
+        command.assert().success().stdout(contains("loaded from memory, as /proc/"));
         let print = "exec ./uringlet run --print-env";
         let mut command = alone.in_namespaces(name, options, print).unwrap();
         command.assert().code(1).stderr(contains("no folder can hold").and(contains("noexec")));
     }
+}
+
+#[test]
+fn nothing_else_is_loaded_where_a_program_has_other_files() {
+    let name = "nothing_else_is_loaded_where_a_program_has_other_files";
+    let Some(alone) = Alone::new(name) else { return };
+    let trap =
+        "#include <stdio.h>\n__attribute__((constructor)) void f(void) { puts(\"loaded\"); }";
+    for (file, source, flags) in
+        [("trap.so", trap, &["-shared", "-fPIC"][..]), ("reopens", REOPENS, &["-static"])]
+    {
+        let code = alone.path("source.c");
+        std::fs::write(&code, source).unwrap();
+        let mut cc = std::process::Command::new("cc");
+        let made = cc.args(flags).arg(&code).arg("-o").arg(alone.path(file)).output().unwrap();
+        if !made.status.success() {
+            return skip::skipped(name, "cc -static does not work here");
+        }
+    }
+    // Not everything that is started by the program has the drop-ins' functions.
+    let script = "exec ./uringlet run -- sh -c './reopens ./trap.so ./reads'";
+    let Some(mut command) = alone.in_namespaces(name, "noexec", script) else { return };
+    command.assert().success().stdout("read\n");
 }
 
 #[test]

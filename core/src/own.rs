@@ -7,7 +7,7 @@
 
 use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::process;
@@ -24,10 +24,6 @@ const FROM: RawFd = 40;
 static BITS: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 /// No word at or beyond this one was ever used.
 static REACHED: AtomicUsize = AtomicUsize::new(0);
-
-/// Descriptors that children inherit: the loader preloads from them what it preloads into them. The
-/// child of a fork keeps them, too. -1: none.
-static KEPT: [AtomicI32; 4] = [const { AtomicI32::new(-1) }; 4];
 
 /// The bits, if any were needed yet.
 fn bits() -> &'static [AtomicU64] {
@@ -65,16 +61,6 @@ pub(crate) fn note(fd: RawFd) {
     bits()[number / 64].fetch_or(1 << (number % 64), Ordering::Relaxed);
 }
 
-/// Keeps a descriptor open for the children of this process. Of more than four, the first four.
-pub(crate) fn keep(fd: RawFd) {
-    for place in &KEPT {
-        let was = place.compare_exchange(-1, fd, Ordering::Relaxed, Ordering::Relaxed);
-        if was.is_ok() || was == Err(fd) {
-            return;
-        }
-    }
-}
-
 /// A descriptor of the engine's is about to be closed.
 pub(crate) fn forget(fd: RawFd) {
     let word = usize::try_from(fd).ok().and_then(|number| bits().get(number / 64));
@@ -83,23 +69,17 @@ pub(crate) fn forget(fd: RawFd) {
     }
 }
 
-/// Is this number one of the engine's own descriptors, in this process, or a kept one?
+/// Is this number one of the engine's own descriptors, in this process?
 pub(crate) fn is(fd: RawFd) -> bool {
     first_in(fd..=fd).is_some()
 }
 
-/// The lowest number in a range that is one of the engine's own descriptors, in this process, or a
-/// kept one. A thread with a table of its own has none of them.
+/// The lowest number in a range that is one of the engine's own descriptors, in this process. A
+/// thread with a table of its own has none of them.
 pub(crate) fn first_in(numbers: RangeInclusive<RawFd>) -> Option<RawFd> {
     if process::has_parted() {
         return None;
     }
-    let kept = KEPT.iter().map(|fd| fd.load(Ordering::Relaxed));
-    let kept = kept.filter(|&fd| fd >= 0 && numbers.contains(&fd));
-    kept.chain(first_noted_in(numbers.clone())).min()
-}
-
-fn first_noted_in(numbers: RangeInclusive<RawFd>) -> Option<RawFd> {
     let (from, to) =
         (usize::try_from(*numbers.start()).ok()?, usize::try_from(*numbers.end()).ok()?);
     let words = bits().iter().enumerate().skip(from / 64);
@@ -216,7 +196,7 @@ pub(crate) fn close(fd: RawFd) {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{close, eventfd, first_in, forget, is, keep, note};
+    use super::{close, eventfd, first_in, forget, is, note};
 
     #[test]
     fn own_descriptors_are_known_until_they_are_closed() {
@@ -230,19 +210,15 @@ mod tests {
     }
 
     #[test]
-    fn kept_descriptors_are_found_too_and_the_child_of_a_fork_keeps_them() {
-        assert!(!is(499_001));
-        keep(499_001);
-        keep(499_001);
+    fn the_child_of_a_fork_has_none_of_them() {
         note(499_002);
-        assert_eq!(first_in(499_000..=499_002), Some(499_001));
-        assert_eq!(first_in(499_002..=499_002), Some(499_002));
+        assert_eq!(first_in(499_000..=499_002), Some(499_002));
         // SAFETY: the child makes a call without locks or memory, and ends.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            let kept = first_in(499_000..=499_002) == Some(499_001) && !is(499_002);
+            let code = if is(499_002) { 1 } else { 7 };
             // SAFETY: no memory is involved.
-            unsafe { libc::_exit(if kept { 7 } else { 1 }) };
+            unsafe { libc::_exit(code) };
         }
         let mut status = 0;
         // SAFETY: a child of ours, and room for its status.

@@ -35,12 +35,21 @@ struct Look {
     adds: u64,
     known: u64,
     found: Sites,
+    /// Of the program itself only.
+    is_short: bool,
+}
+
+/// Has the calls of the program's own text come here, if it makes some.
+pub(crate) fn look_at_program() {
+    let mut look = Look { adds: 0, known: 0, found: Sites::default(), is_short: true };
+    // SAFETY: the callback gets what it expects.
+    unsafe { libc::dl_iterate_phdr(Some(each), std::ptr::from_mut(&mut look).cast()) };
 }
 
 /// Asked before a ring is set up.
 pub(crate) fn look() -> Sites {
     let known = KNOWN.load(Ordering::Relaxed);
-    let mut look = Look { adds: 0, known, found: Sites::default() };
+    let mut look = Look { adds: 0, known, found: Sites::default(), is_short: false };
     // SAFETY: the callback gets what it expects.
     unsafe { libc::dl_iterate_phdr(Some(each), std::ptr::from_mut(&mut look).cast()) };
     if look.adds == known >> BITS {
@@ -81,11 +90,13 @@ unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_
         // SAFETY: a segment that is loaded and can be read.
         let text = unsafe { std::slice::from_raw_parts(at as *const u8, len) };
         let Sites { enters, polls, rings } = sites(text);
-        let covered = trap::covers(&(at..at + len), rings, is_program);
+        // SAFETY: as above. What a library that is unloaded has left is not asked for again.
+        let covered = unsafe { trap::covers(&(at..at + len), rings, is_program) };
         seen.found.enters |= enters && !covered;
         seen.found.polls |= polls;
     }
-    0
+    // The program is the first.
+    i32::from(seen.is_short)
 }
 
 /// Has it the note of a drop-in (`front/note.rs`), whose calls are for its own descriptors?

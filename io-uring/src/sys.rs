@@ -127,9 +127,10 @@ impl OwnMemory {
 
     /// # Safety
     /// Nobody reads or executes what is written to meanwhile, and afterwards it is as good.
-    pub(crate) unsafe fn write(&self, at: usize, bytes: &[u8]) {
+    pub(crate) unsafe fn write(&self, at: usize, bytes: &[u8]) -> bool {
         // SAFETY: the caller's contract.
-        unsafe { call!(pwrite64, self.0, bytes.as_ptr(), bytes.len(), at) };
+        let written = unsafe { call!(pwrite64, self.0, bytes.as_ptr(), bytes.len(), at) };
+        written == bytes.len() as isize
     }
 }
 

@@ -13,6 +13,7 @@ use uringlet::front::{self, refuse};
 
 use crate::rights::DIFFER;
 use crate::rings::Watched;
+use crate::trap::{Set, set_of_wait};
 use crate::{door, rings, sys};
 
 /// landlock_restrict_self(2), which the `libc` crate leaves out here.
@@ -328,9 +329,10 @@ static SELECT: Next = Next::new(c"select");
 static PSELECT: Next = Next::new(c"pselect");
 
 /// A function of the C library that waits for descriptors: those of rings that are empty by now are
-/// cleared first. While it waits, the rings among its arguments have theirs say what is true.
+/// cleared first. While it waits, the rings among its arguments have theirs say what is true. If it
+/// waits under a mask, SIGSYS stays out of that.
 macro_rules! waits {
-    ($next:ident, $name:ident($($arg:ident: $type:ty),*) $watched:block) => {
+    ($next:ident, $name:ident($($arg:ident: $type:ty),*) $(under $mask:ident)? $watched:block) => {
         /// # Safety
         /// As the C library's.
         #[unsafe(no_mangle)]
@@ -344,6 +346,11 @@ macro_rules! waits {
                 }
                 $next.get()
             });
+            $(
+                let mut place = Set::default();
+                // SAFETY: the caller's contract.
+                let $mask = unsafe { set_of_wait($mask, &mut place) };
+            )?
             let answer =
                 // SAFETY: the C library's, called as its caller called us. errno is its own.
                 unsafe { std::mem::transmute::<*mut c_void, Function>(next)($($arg),*) };
@@ -359,13 +366,15 @@ waits!(
 );
 waits!(
     EPOLL_PWAIT,
-    epoll_pwait(epoll: c_int, events: usize, count: c_int, timeout: c_int, mask: usize) {
+    epoll_pwait(epoll: c_int, events: usize, count: c_int, timeout: c_int, mask: usize)
+    under mask {
         Watched::NONE
     }
 );
 waits!(
     EPOLL_PWAIT2,
-    epoll_pwait2(epoll: c_int, events: usize, count: c_int, timeout: usize, mask: usize) {
+    epoll_pwait2(epoll: c_int, events: usize, count: c_int, timeout: usize, mask: usize)
+    under mask {
         Watched::NONE
     }
 );
@@ -378,7 +387,8 @@ waits!(
 );
 waits!(
     PSELECT,
-    pselect(count: c_int, read: usize, write: usize, except: usize, timeout: usize, mask: usize) {
+    pselect(count: c_int, read: usize, write: usize, except: usize, timeout: usize, mask: usize)
+    under mask {
         // SAFETY: the caller's contract.
         unsafe { in_bits(read, count) }
     }
@@ -392,7 +402,8 @@ waits!(
 );
 waits!(
     PPOLL,
-    ppoll(set: *mut libc::pollfd, count: libc::nfds_t, timeout: usize, mask: usize) {
+    ppoll(set: *mut libc::pollfd, count: libc::nfds_t, timeout: usize, mask: usize)
+    under mask {
         // SAFETY: the caller's contract.
         unsafe { in_set(set, count) }
     }
@@ -413,7 +424,7 @@ waits!(
         timeout: usize,
         mask: usize,
         size: usize
-    ) {
+    ) under mask {
         // SAFETY: the caller's contract.
         unsafe { in_set(set, count) }
     }

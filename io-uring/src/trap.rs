@@ -1,9 +1,10 @@
-//! Calls that the program makes by instructions of its own, not through a function: a seccomp(2)
-//! filter has the kernel send SIGSYS for them, and its handler answers (`trap/signal.rs`). Where a
-//! call can be replaced by a jump, there is no signal (`trap/jump.rs`).
+//! Calls that the program makes by instructions of its own, not through a function: they become
+//! jumps (`trap/jump.rs`). Where one cannot be replaced, a seccomp(2) filter has the kernel send
+//! SIGSYS for it, and its handler answers (`trap/signal.rs`).
 //!
 //! The filter names the program's own text, so that neither this library's calls nor those of a
-//! program that is started later are meant. It stays until the process ends (seccomp(2)).
+//! program that is started later are meant. It stays until the process ends (seccomp(2)). Text that
+//! is mapped later is not in it: where all calls of a text are jumps, a filter would catch nothing.
 #![allow(unsafe_code)]
 
 mod filter;
@@ -11,12 +12,10 @@ mod filter;
 mod jump;
 mod signal;
 
-pub(crate) use self::signal::mask_of_wait;
+pub(crate) use self::signal::{Set, mask_of_wait, set_of_wait};
 
 use std::ops::Range;
 use std::sync::Mutex;
-#[cfg(target_arch = "x86_64")]
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use uringlet::front;
 use uringlet::front::env::{self, Trap};
@@ -25,14 +24,13 @@ use crate::sites;
 
 uringlet::at_load!(at_load);
 
-/// The program has not begun.
-#[cfg(target_arch = "x86_64")]
-static LOADING: AtomicBool = AtomicBool::new(false);
-
-/// Text whose calls come as signals.
+/// Text whose calls come here.
 static COVERED: Mutex<Vec<Range<usize>>> = Mutex::new(Vec::new());
 
-/// Before the program begins, it has one thread, and no ring.
+/// Before the program begins, it has one thread, and no ring. Of the objects, only the program
+/// itself is looked at: to look through all libraries takes longer than most programs run, and one
+/// that sets rings up by instructions of its own is none of the distributions'. A ring that is set
+/// up through a function has the libraries looked at then.
 extern "C" fn at_load() {
     if env::trap() == Trap::Never || crate::setup::steps_aside() {
         return;
@@ -43,16 +41,15 @@ extern "C" fn at_load() {
         // Perhaps of the program that has started this one: it names text of that.
         signal::handle();
     }
-    #[cfg(target_arch = "x86_64")]
-    LOADING.store(true, Ordering::Relaxed);
-    sites::look();
-    #[cfg(target_arch = "x86_64")]
-    LOADING.store(false, Ordering::Relaxed);
+    sites::look_at_program();
 }
 
-/// Do the calls of this text come as signals, from now on at the latest? `makes_calls`: some of
+/// Do the calls of this text come here, from now on at the latest? `makes_calls`: some of
 /// io_uring's were found there. `is_program`: it is the program's own, and no library's.
-pub(crate) fn covers(text: &Range<usize>, makes_calls: bool, is_program: bool) -> bool {
+///
+/// # Safety
+/// The text is a segment that is loaded, can be read, and stays.
+pub(crate) unsafe fn covers(text: &Range<usize>, makes_calls: bool, is_program: bool) -> bool {
     let wanted = match env::trap() {
         Trap::Never => false,
         Trap::Auto | Trap::Signals => makes_calls,
@@ -65,16 +62,42 @@ pub(crate) fn covers(text: &Range<usize>, makes_calls: bool, is_program: bool) -
     if covered.contains(text) {
         return true;
     }
-    // The handler comes first: a signal without one ends the process.
-    let is_covered = signal::handle() && filter::install(text);
+    // SAFETY: the caller's contract.
+    let is_covered = unsafe { replaces(text) } || traps(text);
     if is_covered {
         covered.push(text.clone());
-        #[cfg(target_arch = "x86_64")]
-        if LOADING.load(Ordering::Relaxed) && env::trap() != Trap::Signals {
-            jump::patch(text);
-        }
     }
     is_covered
+}
+
+/// Replaces the calls of a text that can be. All of them: no filter is needed.
+///
+/// # Safety
+/// As [`covers`].
+#[cfg(target_arch = "x86_64")]
+unsafe fn replaces(text: &Range<usize>) -> bool {
+    if env::trap() == Trap::Signals {
+        return false;
+    }
+    // SAFETY: the caller's contract.
+    let jumps = unsafe { jump::Jumps::find(text) };
+    // A call that comes here for no ring of ours goes on to the kernel.
+    jumps.write() && jumps.are_all && env::trap() == Trap::Auto
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn replaces(_: &Range<usize>) -> bool {
+    false
+}
+
+/// Has the calls of a text come as signals.
+fn traps(text: &Range<usize>) -> bool {
+    // The handler comes first: a signal without one ends the process.
+    let is_set = signal::handle() && filter::install(text);
+    if is_set {
+        env::filtered();
+    }
+    is_set
 }
 
 /// The calls that come as signals, by their numbers.

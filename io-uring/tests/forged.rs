@@ -106,6 +106,65 @@ fn a_thread_that_ends_in_a_call_without_a_function_gives_back_what_it_holds() {
     }
 }
 
+#[test]
+fn a_handler_under_the_mask_of_a_wait_may_enter_a_ring() {
+    for how in ["URINGLET_TRAP=auto", "URINGLET_TRAP=signals"] {
+        ends_well_with("a_handler_under_the_mask_of_a_wait_may_enter_a_ring", "masks.c", &[how]);
+    }
+}
+
+/// Other calls cost what they cost without the library, and privileges stay.
+#[test]
+fn a_program_has_no_filter_where_nothing_is_left_to_catch() {
+    let test = "a_program_has_no_filter_where_nothing_is_left_to_catch";
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let Some(program) = compile(test, "no_filter.c", folder.path()) else { return };
+    let program = program.to_str().expect("text");
+    let prints = |ours: bool, trap: &str, words: &[&str]| {
+        let trap = format!("URINGLET_TRAP={trap}");
+        let output = run("env", &[&[&trap, program], words].concat(), folder.path(), ours);
+        assert!(output.status.success(), "{trap} {words:?}: {output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let plain = prints(false, "auto", &[]);
+    assert!(plain.contains("Seccomp:") && plain.ends_with("done\n"), "{plain}");
+    if can_save_registers() {
+        assert_eq!(prints(true, "auto", &[]), plain, "all calls are jumps");
+        assert_eq!(prints(true, "auto", &["ours"]), plain, "and their ring is the library's");
+    } else {
+        support::skipped(test, "no jumps: the processor has no XSAVEC");
+    }
+    assert_eq!(prints(true, "never", &[]), plain, "rings are the kernel's");
+    if !plain.contains("Seccomp:\t0") {
+        return support::skipped(test, "there is a filter already: not compared with one of ours");
+    }
+    assert!(prints(true, "signals", &[]).contains("Seccomp:\t2"), "it would be seen");
+    assert!(prints(true, "signals", &["ours"]).ends_with("done\n"));
+}
+
+/// Of the objects of a program without a ring, only the program itself is looked at.
+#[test]
+fn libraries_are_looked_at_when_a_ring_is_set_up() {
+    let test = "libraries_are_looked_at_when_a_ring_is_set_up";
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let Some(program) = compile(test, "library.c", folder.path()) else { return };
+    let library = folder.path().join("library.so");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/library.c");
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let made = std::process::Command::new(compiler)
+        .args(["-shared", "-fPIC", "-DLIBRARY", "-o"])
+        .arg(&library)
+        .arg(source)
+        .output()
+        .expect("a compiler");
+    assert!(made.status.success(), "{made:?}");
+    let (program, library) = (program.display().to_string(), library.display().to_string());
+    for how in ["URINGLET_TRAP=auto", "URINGLET_TRAP=signals"] {
+        let output = run("env", &[how, &program, &library], folder.path(), true);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "done\n", "{how}: {output:?}");
+    }
+}
+
 fn can_save_registers() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("xsavec");

@@ -77,9 +77,9 @@ pub struct Arguments {
     only: Option<DropIn>,
 
     /// Serve io_uring calls that a program makes by instructions of its own (fio, static liburing).
-    /// A filter makes signals of them, and where it can be, jumps are written in their place. The
-    /// program gains no privileges then. auto: where such instructions are found; signals:
-    /// likewise, without jumps; always: for the whole program
+    /// Jumps are written in their place. Where one cannot be, a filter makes signals of the calls,
+    /// and the program gains no privileges then. auto: where such instructions are found; signals:
+    /// likewise, without jumps; always: a filter for the whole program
     #[arg(long, value_name = "WHEN", default_value = "auto",
           value_parser = PossibleValuesParser::new(["auto", "signals", "never", "always"]))]
     trap: String,
@@ -144,7 +144,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         || watch.look(started.get()),
     );
     let status = status.with_context(|| format!("cannot start {}", file.display()))?;
-    seen::say(watch.verdict(&file));
+    seen::say(watch.verdict(&file, status));
     Ok(exit_code(status))
 }
 
@@ -211,10 +211,10 @@ fn with_stats(mut command: Command, arguments: &Arguments, watch: &mut Watch) ->
         .with_context(|| format!("cannot start {}", command.get_program().display()))?;
     let problems = live.into_inner().end();
     let file = PathBuf::from(command.get_program());
-    let nothing = watch.verdict(&file);
+    let nothing = watch.verdict(&file, status);
     if nothing.is_none() && arguments.stats {
         // Nobody may be listening any more; the program's exit status matters more.
-        let text = summary::text(&region.snapshot(), watch.refusals());
+        let text = summary::text(&region.snapshot(), watch.filters(), watch.refusals());
         let _ = std::io::stderr().write_all(text.as_bytes());
     }
     seen::say(nothing);

@@ -1,12 +1,14 @@
 //! What became of the drop-ins in a program and its children, and why nothing went through them.
 
 use super::library::DropIn;
+use nix::sys::signal::Signal;
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use uringlet::front::seen::{self, Seen};
 use uringlet::probe::errno_name;
 
@@ -75,8 +77,14 @@ impl Watch {
         })
     }
 
-    /// Why nothing went through it; none if something did. `program` is what was started.
-    pub fn verdict(&self, program: &Path) -> Option<String> {
+    /// Processes that got a filter of seccomp(2).
+    pub fn filters(&self) -> usize {
+        self.all().iter().filter(|&&what| what == Seen::Filtered).count()
+    }
+
+    /// Why nothing went through it; none if something did. `program` is what was started, and
+    /// `status` how that has ended.
+    pub fn verdict(&self, program: &Path, status: ExitStatus) -> Option<String> {
         let seen = self.all();
         if seen.contains(&Seen::Made) {
             return None;
@@ -95,6 +103,8 @@ impl Watch {
             let more = self.lost.len() - 1;
             let more = if more > 0 { format!(", and {more} more") } else { String::new() };
             format!("its process {name}{more} runs without the drop-in: {why}")
+        } else if let Some(signal) = killed_by(status) {
+            format!("{signal} ended it before a first set-up was complete")
         } else {
             format!(
                 "it called neither libaio, POSIX AIO nor io_uring in this run (a program that \
@@ -112,6 +122,13 @@ fn refusal(seen: &Seen) -> Option<u8> {
         Seen::Refused(errno) => Some(*errno),
         _ => None,
     }
+}
+
+/// The signal that has ended a program; a shell tells of that of its last command.
+fn killed_by(status: ExitStatus) -> Option<String> {
+    let told = status.code().and_then(|code| code.checked_sub(128));
+    let number = status.signal().or(told)?;
+    Some(format!("signal {number} ({})", Signal::try_from(number).ok()?))
 }
 
 /// Says so if nothing went through uringlet. Nobody may be listening any more.
@@ -167,7 +184,19 @@ mod tests {
     }
 
     fn said(events: &[u8]) -> Option<String> {
-        watch(events).verdict(Path::new("./program"))
+        watch(events).verdict(Path::new("./program"), ExitStatus::default())
+    }
+
+    #[test]
+    fn what_a_signal_ended_is_not_said_to_have_called_nothing() {
+        let ended =
+            |events, raw| watch(events).verdict(Path::new("x"), ExitStatus::from_raw(raw)).unwrap();
+        for raw in [libc::SIGSEGV, (128 + libc::SIGSEGV) << 8] {
+            let text = ended(b"l\0", raw);
+            assert!(text.contains("signal 11 (SIGSEGV) ended it"), "{text}");
+        }
+        assert!(ended(b"l\0", 1 << 8).contains("it called neither"));
+        assert!(ended(b"l\0r\x16", libc::SIGSEGV).contains("refused by uringlet"));
     }
 
     #[test]
@@ -183,7 +212,7 @@ mod tests {
         assert!(said(b"l\0").unwrap().contains("`uringlet doctor -- ./program`"));
         let mut lost = watch(b"l\0");
         lost.lost = vec![(1, "child".into(), "why"), (2, "other".into(), "why")];
-        let text = lost.verdict(Path::new("x")).unwrap();
+        let text = lost.verdict(Path::new("x"), ExitStatus::default()).unwrap();
         assert!(
             text.contains("its process child, and 1 more runs without the drop-in: why"),
             "{text}"

@@ -4,8 +4,9 @@ use crate::report::Table;
 use crate::size;
 use uringlet::stats::{Distribution, Snapshot};
 
-/// The whole summary, ready to print; `refused` says which set-ups were not made.
-pub fn text(stats: &Snapshot, refused: Option<String>) -> String {
+/// The whole summary, ready to print. `filters`: processes to which calls come by a filter of
+/// seccomp(2). `refused` says which set-ups were not made.
+pub fn text(stats: &Snapshot, filters: usize, refused: Option<String>) -> String {
     let mut table = Table::new("", ["", "", ""], 1..2);
     let mut row = |name: &str, value: String, more: String| {
         table.row([name.to_owned(), value, more]);
@@ -34,6 +35,7 @@ pub fn text(stats: &Snapshot, refused: Option<String>) -> String {
     row("reads of pages not in memory", count(stats.reads_ahead), share(stats.reads_ahead, total));
     row("fsyncs done with others", count(stats.syncs_together), String::new());
     row("workers at most", count(stats.workers_max), String::new());
+    row("processes with a filter of calls", count(filters as u64), String::new());
     for (name, number) in [
         ("executed in the submitter's cell", stats.submissions_local),
         ("  in another", stats.submissions_remote),
@@ -94,7 +96,7 @@ mod tests {
         stats.wakeups = 10;
         stats.workers_max = 3;
         [512, 2_000_000_000].into_iter().for_each(|ns| stats.completion.record(ns));
-        let text = text(&stats, Some("2 set-ups were refused".into()));
+        let text = text(&stats, 1, Some("2 set-ups were refused".into()));
         for part in ["1,234,567", "3.81 GiB", "100.0 %", "<0.1 %", "543 ns", "2.00 s"] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
@@ -104,6 +106,7 @@ mod tests {
         };
         assert_eq!(ends("contexts", "2"), ends("reads", "1,000,000"));
         assert_eq!(ends("contexts", "2"), ends("a waiter", "1,234,000"));
+        assert_eq!(ends("contexts", "2"), ends("processes with a filter of calls", "1"));
         assert!(text.lines().all(|l| l == l.trim_end() && l.chars().count() <= 100));
     }
 }

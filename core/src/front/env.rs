@@ -2,22 +2,18 @@
 //! clear or overwrite their environment before they make a context.
 #![allow(unsafe_code)]
 
-use std::ffi::{OsStr, OsString, c_int};
+use std::ffi::{OsStr, OsString};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use super::seen::{self, Seen};
 use crate::environment::variable;
 use crate::stats::{self, STATS};
-use crate::{Builder, Context, EngineKind, own, process, sys};
+use crate::{Builder, Context, EngineKind, process, sys};
 
 /// `URINGLET_ENGINE`: which engine executes the requests (default `auto`).
 const ENGINE: &str = "URINGLET_ENGINE";
 /// `URINGLET_NULL_MEANT`: `uringlet run --engine null` was asked for, so nobody has to be warned.
 const NULL_MEANT: &str = "URINGLET_NULL_MEANT";
-/// ld.so(8): the loader has read it by now.
-const PRELOAD: &str = "LD_PRELOAD";
-/// In front of the number of a descriptor from which it may preload.
-const DESCRIPTORS: &str = "/proc/self/fd/";
 /// `URINGLET_SEEN`: where `uringlet run` keeps what happens in the program, see [`super::seen`].
 const SEEN: &str = "URINGLET_SEEN";
 /// `URINGLET_TRAP`: `never` (the default), `auto` or `always`, see [`Trap`].
@@ -61,15 +57,6 @@ struct Told {
 pub extern "C" fn read() {
     told();
     seen(Seen::Loaded);
-    // Where no folder can hold the drop-ins, `uringlet run` has them preloaded from descriptors.
-    // Programs that close all that they find leave these to what they start.
-    preloaded_from(&variable(PRELOAD).unwrap_or_default()).for_each(own::keep);
-}
-
-/// The descriptors among the paths that the loader preloads.
-fn preloaded_from(list: &OsStr) -> impl Iterator<Item = c_int> {
-    let paths = list.to_str().unwrap_or_default().split([':', ' ']);
-    paths.filter_map(|path| path.strip_prefix(DESCRIPTORS)?.parse().ok())
 }
 
 /// Tells `uringlet run`, if that has started the program.
@@ -86,6 +73,11 @@ pub fn set_up<T>(result: Result<T, i32>) -> Result<T, i32> {
         Err(errno) => Seen::Refused(u8::try_from(errno.unsigned_abs()).unwrap_or(u8::MAX)),
     });
     result
+}
+
+/// Tells it that the process has a filter of seccomp(2), by which calls come to the drop-in.
+pub fn filtered() {
+    seen(Seen::Filtered);
 }
 
 /// Tells it of a set-up that was left to the kernel, because that has it or because it must.

@@ -18,6 +18,8 @@ pub enum Seen {
     LeftToKernel,
     /// One was, since the kernel has what was asked for.
     SteppedAside,
+    /// A process got a filter of seccomp(2).
+    Filtered,
 }
 
 /// Writes it down; it is no failure if that cannot be done.
@@ -28,6 +30,7 @@ pub(crate) fn note(path: &Path, what: Seen) {
         Seen::Refused(errno) => [b'r', errno],
         Seen::LeftToKernel => [b'k', 0],
         Seen::SteppedAside => [b's', 0],
+        Seen::Filtered => [b'f', 0],
     };
     // Whole: two bytes at the end of a file are written as one.
     let _ = File::options().append(true).open(path).and_then(|mut file| file.write_all(&bytes));
@@ -46,6 +49,7 @@ pub fn read(path: &Path) -> std::io::Result<Vec<Seen>> {
         [b'r', errno] => Some(Seen::Refused(*errno)),
         [b'k', _] => Some(Seen::LeftToKernel),
         [b's', _] => Some(Seen::SteppedAside),
+        [b'f', _] => Some(Seen::Filtered),
         _ => None,
     });
     Ok(events.collect())
@@ -62,7 +66,7 @@ mod tests {
         note(&path, Seen::Loaded);
         assert!(!path.exists());
         std::fs::write(&path, "").unwrap();
-        let left = [Seen::LeftToKernel, Seen::SteppedAside];
+        let left = [Seen::LeftToKernel, Seen::SteppedAside, Seen::Filtered];
         let all = [&[Seen::Loaded, Seen::Made, Seen::Refused(22)][..], &left].concat();
         all.iter().for_each(|&what| note(&path, what));
         assert_eq!(read(&path).unwrap(), all);

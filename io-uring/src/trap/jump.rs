@@ -1,21 +1,23 @@
 //! A jump in the place of a call: no signal, and no way into the kernel.
 //!
-//! Compilers put the number into `eax` right before the call, and that instruction has the five
+//! Compilers put the number into `eax` shortly before the call, and that instruction has the five
 //! bytes of a jump:
 //!
 //! | the program's text | becomes |
 //! |---|---|
 //! | `mov $426, %eax` | `jmp stub` |
+//! | moves between registers and memory, or nothing | the same; the stub has them, too |
 //! | `syscall` | the same |
 //! | what follows | what the stub comes back to |
 //!
-//! A call whose number is loaded earlier keeps its instruction, and so does one that is reached
-//! from elsewhere: those come as signals (`signal.rs`).
+//! A call whose number comes in another way keeps its instruction, and so does one that is reached
+//! from elsewhere: those come as signals (`signal.rs`). Where all of a text's calls have become
+//! jumps, it needs no filter.
 //!
 //! Only functions are written to, by the word of the unwind tables: bytes elsewhere may look like
-//! code. It is done before the program begins, while it has one thread, and through
-//! `/proc/self/mem`, which changes the process's own copy of a page and not what the page allows.
-//! Where anything of this is refused, the calls come as signals.
+//! code. It is done while the process has one thread, and through `/proc/self/mem`, which changes
+//! the process's own copy of a page and not what the page allows. Where anything of this is
+//! refused, the calls come as signals.
 //!
 //! No function of the C library is called here: the program may have one of that name, which counts
 //! on the program's having begun.
@@ -29,17 +31,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use uringlet::front::sites::is_io_uring;
 
-use super::make;
+use super::{CALLS, make};
 use crate::sys;
 
 /// `mov $number, %eax`, and `jmp` with a distance.
 const LOAD: u8 = 0xb8;
 const JUMP: u8 = 0xe9;
 const LOAD_LEN: usize = 5;
+/// What is added to the first for another register.
+const EDI: u8 = 7;
+/// The upper bytes of io_uring's numbers.
+const NUMBERS_END: [u8; 3] = [0x01, 0, 0];
 const CALL: [u8; 2] = [0x0f, 0x05];
 
-/// Bytes of a stub.
-const STUB: usize = 64;
+/// Bytes of a stub, and how many of them may be instructions of the program's.
+const STUB: usize = 128;
+const BETWEEN: usize = 64;
 const PAGE: usize = 4096;
 
 /// Registers that the kernel keeps, and a call of ours may not: of x87, SSE, AVX and AVX-512, by
@@ -52,19 +59,153 @@ const STATE_LEN: usize = 512 + 64 + 256 + 64 + 512 + 1024;
 /// What XSAVEC saves here.
 static SAVED: AtomicUsize = AtomicUsize::new(0);
 
-/// A call that can be replaced: where its number is loaded, and the number.
-type Site = (usize, u32);
+/// A call that can be replaced: where its number is loaded, the number, and where the call is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Site {
+    load: usize,
+    number: u32,
+    call: usize,
+}
 
-fn sites(text: &[u8]) -> Vec<Site> {
-    let site = |call: usize| {
-        let load = call.checked_sub(LOAD_LEN)?;
-        let &[LOAD, a, b, c, d] = &text[load..call] else { return None };
-        let number = u32::from_le_bytes([a, b, c, d]);
-        // With a prefix it is another register's.
-        let has_prefix = load.checked_sub(1).is_some_and(|at| text[at] & 0xf0 == 0x40);
-        (is_io_uring(number.into()) && !has_prefix).then_some((load, number))
-    };
-    memchr::memmem::find_iter(text, &CALL).filter_map(site).collect()
+/// Where the number of a call comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Number {
+    Constant {
+        load: usize,
+        number: u32,
+    },
+    Computed,
+    /// By instructions that are not known here; or it is no call at all.
+    Unknown,
+}
+
+/// The length of an instruction that does the same wherever it stands, and leaves `rax` and `rsp`
+/// alone: a constant for a register, a move, or the usual way to make a zero. 0: another one.
+fn movable(code: &[u8]) -> usize {
+    let rex = code.first().copied().filter(|byte| byte & 0xf0 == 0x40);
+    let prefix = usize::from(rex.is_some());
+    // Bits of the prefix: the upper half of the registers in the two fields, and 64 bits.
+    let [b, r, w] = [1, 4, 8].map(|bit| rex.unwrap_or(0) & bit != 0);
+    let Some(&[op, mode]) = code.get(prefix..prefix + 2) else { return 0 };
+    // rax and rsp have the numbers 0 and 4, without the upper half.
+    let is_kept = |register: u8, upper: bool| upper || register & 3 != 0;
+    let (reg, rm) = (mode >> 3 & 7, mode & 7);
+    match (op, mode >> 6) {
+        (0xb8..=0xbf, _) => {
+            if !w && is_kept(op & 7, b) {
+                prefix + 5
+            } else {
+                0
+            }
+        }
+        (0x89 | 0x31, 3) => {
+            if is_kept(rm, b) {
+                prefix + 2
+            } else {
+                0
+            }
+        }
+        (0x8b | 0x33, 3) => {
+            if is_kept(reg, r) {
+                prefix + 2
+            } else {
+                0
+            }
+        }
+        // Memory: not relative to the instruction, nor with a base that stands for none.
+        (0x89 | 0x8b, 0..3) => {
+            let has_index = rm == 4;
+            let base = if has_index { code.get(prefix + 2).map_or(5, |byte| byte & 7) } else { rm };
+            if base == 5 && mode >> 6 == 0 || op == 0x8b && !is_kept(reg, r) {
+                return 0;
+            }
+            prefix + 2 + usize::from(has_index) + [0, 1, 4][usize::from(mode >> 6)]
+        }
+        _ => 0,
+    }
+}
+
+/// Do only movable instructions lie between two places?
+fn leads(text: &[u8], from: usize, to: usize) -> bool {
+    let mut at = from;
+    while at < to {
+        match movable(&text[at..]) {
+            0 => return false,
+            len => at += len,
+        }
+    }
+    at == to
+}
+
+fn has_upper_prefix(text: &[u8], at: usize) -> bool {
+    at.checked_sub(1).is_some_and(|before| text[before] & 0xf0 == 0x40)
+}
+
+/// The constant that an instruction at this place loads into `eax`.
+fn constant(text: &[u8], at: usize) -> Option<u32> {
+    match text.get(at..at + LOAD_LEN) {
+        Some(&[LOAD, a, b, c, d]) => Some(u32::from_le_bytes([a, b, c, d])),
+        _ => None,
+    }
+}
+
+fn number(text: &[u8], call: usize) -> Number {
+    // From the nearest on.
+    for at in (call.saturating_sub(LOAD_LEN + BETWEEN)..call).rev() {
+        let constant = constant(text, at).filter(|_| !has_upper_prefix(text, at));
+        if let Some(number) = constant
+            && at + LOAD_LEN <= call
+            && leads(text, at + LOAD_LEN, call)
+        {
+            return Number::Constant { load: at, number };
+        }
+        // `mov %r, %eax` in both forms, `mov (%r), %eax`, `mov $n, %rax`, `pop %rax`.
+        let len = match text[at..call] {
+            [0x89, mode, ..] if mode & 0xc7 == 0xc0 => 2,
+            [0x8b, mode, ..] if mode & 0xf8 == 0xc0 || mode & 0xf8 == 0 && mode & 7 < 4 => 2,
+            [0xc7, 0xc0, ..] => 6,
+            [0x58, ..] => 1,
+            _ => continue,
+        };
+        if at + len <= call && leads(text, at + len, call) {
+            return Number::Computed;
+        }
+    }
+    Number::Unknown
+}
+
+fn is_ours(number: u32) -> bool {
+    CALLS.contains(&number.into()) || i64::from(number) == libc::SYS_mmap
+}
+
+/// The calls that can be replaced, and: those are all that this text makes.
+fn sites(text: &[u8]) -> (Vec<Site>, bool) {
+    let (mut sites, mut is_all) = (Vec::new(), true);
+    for call in memchr::memmem::find_iter(text, &CALL) {
+        match number(text, call) {
+            Number::Constant { load, number } if is_ours(number) => {
+                sites.push(Site { load, number, call });
+            }
+            Number::Constant { .. } => {}
+            Number::Computed => is_all = false,
+            Number::Unknown => {
+                let near = call.saturating_sub(BETWEEN)..call;
+                is_all &= !near.into_iter().any(|at| constant(text, at).is_some_and(is_ours));
+            }
+        }
+    }
+    // A number of io_uring's that is loaded elsewhere may come to any call, unless it is in the
+    // register of an argument: that of the C library's syscall(2).
+    let loads = memchr::memmem::find_iter(text, &NUMBERS_END).filter_map(|end| {
+        let at = end.checked_sub(LOAD_LEN - NUMBERS_END.len())?;
+        let number = u32::from_le_bytes(text[at + 1..at + LOAD_LEN].try_into().ok()?);
+        let is_argument = text[at] == LOAD + EDI && !has_upper_prefix(text, at);
+        let is_load = (LOAD..LOAD + 8).contains(&text[at]) && !is_argument;
+        (is_load && is_io_uring(number.into())).then_some(at)
+    });
+    let found = sites.iter().filter(|site| is_io_uring(site.number.into()));
+    is_all &= loads.eq(found.map(|site| site.load));
+    (sites, is_all)
 }
 
 unsafe extern "C" {
@@ -79,41 +220,65 @@ fn is_in_function(place: usize) -> bool {
     unsafe { !_Unwind_Find_FDE(place as *const c_void, &raw mut bases).is_null() }
 }
 
-/// Replaces the calls of io_uring in this text that can be. For the time before the program begins.
-pub(super) fn patch(text: &Range<usize>) {
-    let mut sites = {
-        // SAFETY: a segment that is loaded and can be read, by the caller's word.
-        sites(unsafe { std::slice::from_raw_parts(text.start as *const u8, text.len()) })
-    };
-    sites.retain(|&(load, _)| {
-        let load = text.start + load;
-        // In one page: all of a jump is written, or nothing.
-        load % PAGE + LOAD_LEN <= PAGE
-            && is_in_function(load)
-            && is_in_function(load + LOAD_LEN + CALL.len() - 1)
-    });
-    if sites.is_empty() || !sys::is_alone() || !can_save() {
-        return;
+/// What can be replaced in a text.
+pub(super) struct Jumps {
+    text: Range<usize>,
+    sites: Vec<Site>,
+    /// Nothing of this text is left for a filter to catch.
+    pub(super) are_all: bool,
+}
+
+impl Jumps {
+    /// # Safety
+    /// The text is a segment that is loaded, can be read, and stays.
+    pub(super) unsafe fn find(text: &Range<usize>) -> Self {
+        // SAFETY: the caller's contract.
+        let bytes = unsafe { std::slice::from_raw_parts(text.start as *const u8, text.len()) };
+        let (mut sites, is_all) = sites(bytes);
+        let found = sites.len();
+        sites.retain(|site| {
+            let load = text.start + site.load;
+            // In one page: all of a jump is written, or nothing.
+            load % PAGE + LOAD_LEN <= PAGE
+                && is_in_function(load)
+                && is_in_function(text.start + site.call + CALL.len() - 1)
+        });
+        Self { text: text.clone(), are_all: is_all && sites.len() == found, sites }
     }
-    let Some(memory) = sys::OwnMemory::open() else { return };
-    let len = (sites.len() * STUB).next_multiple_of(PAGE);
-    let Some(stubs) = map_near(text, len) else { return };
-    for (index, &(load, number)) in sites.iter().enumerate() {
-        let at = stubs + index * STUB;
-        let code = stub(at, number, text.start + load + LOAD_LEN + CALL.len());
-        // SAFETY: inside of pages that are ours, and are written to by nobody else.
-        unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), at as *mut u8, STUB) };
-    }
-    // SAFETY: the pages are ours.
-    if unsafe { sys::protect(stubs, len, libc::PROT_READ | libc::PROT_EXEC) } < 0 {
-        // SAFETY: nothing leads there yet.
-        unsafe { sys::unmap(stubs as *mut u8, len) };
-        return;
-    }
-    for (index, &(load, _)) in sites.iter().enumerate() {
-        let load = text.start + load;
-        // SAFETY: what the jump leads to does what was there before. Nobody executes it meanwhile.
-        unsafe { memory.write(load, &jump(load, stubs + index * STUB)) };
+
+    /// Replaces them, while the process has one thread. False: not all of them.
+    pub(super) fn write(&self) -> bool {
+        if self.sites.is_empty() || !sys::is_alone() || !can_save() {
+            return false;
+        }
+        let Some(memory) = sys::OwnMemory::open() else { return false };
+        let len = (self.sites.len() * STUB).next_multiple_of(PAGE);
+        let Some(stubs) = map_near(&self.text, len) else { return false };
+        for (index, site) in self.sites.iter().enumerate() {
+            let at = stubs + index * STUB;
+            // SAFETY: of the text, which stays as it is.
+            let own = unsafe {
+                let from = self.text.start + site.load;
+                std::slice::from_raw_parts(from as *const u8, site.call - site.load)
+            };
+            let code = stub(at, own, site.number, self.text.start + site.call + CALL.len());
+            // SAFETY: inside of pages that are ours, and are written to by nobody else.
+            unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), at as *mut u8, STUB) };
+        }
+        // SAFETY: the pages are ours.
+        let ready = unsafe { sys::protect(stubs, len, libc::PROT_READ | libc::PROT_EXEC) } >= 0;
+        let written = self.sites.iter().enumerate().take_while(|&(index, site)| {
+            let load = self.text.start + site.load;
+            // SAFETY: what the jump leads to does what was there before. Nobody executes it
+            // meanwhile.
+            ready && unsafe { memory.write(load, &jump(load, stubs + index * STUB)) }
+        });
+        let written = written.count();
+        if written == 0 {
+            // SAFETY: nothing leads there.
+            unsafe { sys::unmap(stubs as *mut u8, len) };
+        }
+        written == self.sites.len()
     }
 }
 
@@ -124,13 +289,14 @@ fn jump(from: usize, to: usize) -> [u8; LOAD_LEN] {
     [JUMP, a, b, c, d]
 }
 
-/// Makes a call, and goes on at `back`. What lies below the stack is the program's (128 bytes, by
-/// the ABI).
-fn stub(at: usize, number: u32, back: usize) -> [u8; STUB] {
+/// Does what the program does from loading the number on (`own`), makes the call, and goes on at
+/// `back`. What lies below the stack is the program's (128 bytes, by the ABI).
+fn stub(at: usize, own: &[u8], number: u32, back: usize) -> [u8; STUB] {
     const ENTER: usize = STUB - 8;
     const BACK: usize = STUB - 16;
     let from_here = |code: &[u8], datum: usize| ((datum - code.len() - 4) as u32).to_le_bytes();
     let mut code = Vec::with_capacity(STUB);
+    code.extend(own);
     code.extend([0x48, 0x8d, 0x64, 0x24, 0x80]); // lea -128(%rsp), %rsp
     code.extend([0xff, 0x35]); // push back(%rip)
     code.extend(from_here(&code, BACK));
@@ -266,15 +432,70 @@ fn map_near(text: &Range<usize>, len: usize) -> Option<usize> {
 mod tests {
     use super::*;
 
+    const ENTER: [u8; 5] = [LOAD, 0xaa, 0x01, 0, 0];
+
+    fn text(parts: &[&[u8]]) -> Vec<u8> {
+        parts.concat()
+    }
+
     #[test]
-    fn only_a_number_of_io_uring_right_before_its_call_is_replaced() {
-        let enter = [0x90, 0xb8, 0xaa, 0x01, 0, 0, 0x0f, 0x05, 0xc3];
-        assert_eq!(sites(&enter), [(1, 426)]);
-        assert_eq!(sites(&enter[1..]), [(0, 426)]);
-        assert_eq!(sites(&enter[2..]), [], "cut off");
-        assert_eq!(sites(&[0xb8, 0x09, 0, 0, 0, 0x0f, 0x05]), [], "another call");
-        assert_eq!(sites(&[0x41, 0xb8, 0xaa, 0x01, 0, 0, 0x0f, 0x05]), [], "of r8");
-        assert_eq!(sites(&[0xb8, 0xaa, 0x01, 0, 0, 0x90, 0x0f, 0x05]), [], "apart");
+    fn a_number_that_moves_alone_keep_from_its_call_is_replaced() {
+        let site = |load, call| vec![Site { load, number: 426, call }];
+        let enter = text(&[&[0x90], &ENTER, &CALL, &[0xc3]]);
+        assert_eq!(sites(&enter), (site(1, 6), true));
+        assert_eq!(sites(&enter[1..]), (site(0, 5), true));
+        assert_eq!(sites(&enter[2..]), (vec![], true), "cut off");
+        let moves: [&[u8]; 6] = [
+            &[0x89, 0xea],                      // mov %ebp, %edx
+            &[0x45, 0x31, 0xc0],                // xor %r8d, %r8d
+            &[0x41, 0xba, 1, 0, 0, 0],          // mov $1, %r10d
+            &[0x48, 0x8b, 0xbb, 0xc4, 0, 0, 0], // mov 196(%rbx), %rdi
+            &[0x48, 0x89, 0x54, 0x24, 0x08],    // mov %rdx, 8(%rsp)
+            &[0x89, 0xc6],                      // mov %eax, %esi
+        ];
+        for one in moves {
+            let text = text(&[&ENTER, one, &CALL]);
+            assert_eq!(sites(&text), (site(0, 5 + one.len()), true), "{one:x?}");
+        }
+        let all = text(&[&ENTER, &moves.concat(), &CALL]);
+        assert_eq!(sites(&all), (site(0, 5 + moves.concat().len()), true));
+    }
+
+    #[test]
+    fn what_cannot_be_replaced_needs_a_filter() {
+        let others: [&[u8]; 8] = [
+            &[0x90],                         // not known here
+            &[0x89, 0xf8],                   // mov %edi, %eax
+            &[0x31, 0xc0],                   // xor %eax, %eax
+            &[0x48, 0x89, 0xfc],             // mov %rdi, %rsp
+            &[0x8b, 0x05, 0, 0, 0, 0],       // mov 0(%rip), %eax
+            &[0x8b, 0x3d, 0, 0, 0, 0],       // mov 0(%rip), %edi
+            &[0x8b, 0x3c, 0x25, 0, 0, 0, 0], // mov 0, %edi
+            &[0x49, 0xb8, 0, 0, 0, 0],       // the first part of a longer constant
+        ];
+        for one in others {
+            let (sites, is_all) = sites(&text(&[&ENTER, one, &CALL]));
+            assert!(sites.is_empty() && !is_all, "{one:x?}");
+        }
+        let of = |number| text(&[&[LOAD, number, 0, 0, 0], &CALL]);
+        // Loaded far before, in r8, or for another call than the one behind it.
+        assert!(!sites(&text(&[&ENTER, &[0x90; 200], &CALL])).1);
+        assert!(!sites(&text(&[&[0x41], &ENTER, &CALL])).1);
+        assert!(!sites(&text(&[&ENTER, &[0xc3], &ENTER, &CALL])).1);
+        // Loaded into another register, which is an argument or not.
+        let into = |code| sites(&text(&[&[code, 0xaa, 0x01, 0, 0], &[0xc3], &of(1)])).1;
+        assert_eq!([0xbb, 0xbd, 0xbf].map(into), [false, false, true]);
+        // Its number is an argument.
+        assert!(!sites(&text(&[&[0x48, 0x89, 0xf8], &CALL])).1);
+        // close(2) and mmap(2) are meant, too, and no other call.
+        assert_eq!([3, 9, 1].map(|number| sites(&of(number)).0.len()), [1, 1, 0]);
+        assert_eq!(sites(&of(1)), (vec![], true));
+    }
+
+    #[test]
+    fn a_stub_fits_and_does_first_what_the_program_does() {
+        let own = [0x90; LOAD_LEN + BETWEEN];
+        assert!(stub(0x1000, &own, 426, 0x2000).starts_with(&own));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use uringlet::front;
 use uringlet::front::descriptors::Next;
 use uringlet::front::env::{self, Trap};
+use uringlet::front::memory::accessible;
 
 use super::filter::MARK;
 use super::make;
@@ -17,11 +18,12 @@ static SIGACTION: Next = Next::new(c"sigaction");
 static SIGNAL: Next = Next::new(c"signal");
 static SIGPROCMASK: Next = Next::new(c"sigprocmask");
 static PTHREAD_SIGMASK: Next = Next::new(c"pthread_sigmask");
+static SIGSUSPEND: Next = Next::new(c"sigsuspend");
 
 uringlet::at_load!(find);
 
 extern "C" fn find() {
-    for next in [&SIGACTION, &SIGNAL, &SIGPROCMASK, &PTHREAD_SIGMASK] {
+    for next in [&SIGACTION, &SIGNAL, &SIGPROCMASK, &PTHREAD_SIGMASK, &SIGSUSPEND] {
         next.find();
     }
 }
@@ -179,6 +181,40 @@ unsafe fn next_sigaction(
 /// The kernel's form of a set, without SIGSYS if that may be this library's.
 pub(crate) fn mask_of_wait(set: u64) -> u64 {
     if may_trap() { set & !(1 << (libc::SIGSYS - 1)) } else { set }
+}
+
+/// A set under which the program has a function of the C library wait: the same, or one in `place`
+/// without SIGSYS, if that may be this library's. What cannot be read is refused by the function.
+///
+/// # Safety
+/// As the function: null, or a set.
+pub(crate) unsafe fn set_of_wait(set: usize, place: &mut Set) -> usize {
+    if set == 0 || !may_trap() || !accessible(set, size_of::<u64>(), false) {
+        return set;
+    }
+    // SAFETY: readable. The kernel looks at the first eight bytes.
+    let theirs = unsafe { (set as *const u64).read_unaligned() };
+    if theirs == mask_of_wait(theirs) {
+        return set;
+    }
+    place[0] = mask_of_wait(theirs);
+    place.as_ptr().expose_provenance()
+}
+
+/// Room for the C library's set.
+pub(crate) type Set = [u64; size_of::<libc::sigset_t>() / size_of::<u64>()];
+
+/// # Safety
+/// As sigsuspend(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn sigsuspend(set: usize) -> c_int {
+    type Function = unsafe extern "C-unwind" fn(usize) -> c_int;
+    let mut place = Set::default();
+    // SAFETY: the caller's contract.
+    let set = unsafe { set_of_wait(set, &mut place) };
+    let next = front::enter(|| SIGSUSPEND.get());
+    // SAFETY: the C library's, called as its caller called us. errno is its own.
+    unsafe { std::mem::transmute::<*mut c_void, Function>(next)(set) }
 }
 
 /// A set of signals without SIGSYS.
