@@ -296,6 +296,24 @@ pub(crate) mod op {
         )
     }
 
+    /// Those whose entries point to memory of the program's that is copied at submit.
+    pub(crate) fn borrows(opcode: u8) -> bool {
+        matches!(
+            opcode,
+            READV
+                | WRITEV
+                | TIMEOUT
+                | TIMEOUT_REMOVE
+                | LINK_TIMEOUT
+                | OPENAT
+                | STATX
+                | OPENAT2
+                | EPOLL_CTL
+                | RENAMEAT..=LINKAT
+                | FSETXATTR..=GETXATTR
+        )
+    }
+
     /// Those whose requests are on an open file.
     pub(crate) fn has_file(opcode: u8) -> bool {
         matches!(

@@ -102,7 +102,7 @@ unsafe fn enter_ring(
     if count > 0 {
         // What a poller has taken does not end with a thread of the program's.
         let thread = if polls { 0 } else { threads::enters(ring.handle) };
-        let consumed = core.entered(|| core.with(|locked| locked.submit(count, thread)));
+        let consumed = core.entered(|| core.submit(count, thread));
         if !polls && consumed != count {
             core.entered(|| ring.instance.poll());
             return Ok(consumed as i32);

@@ -126,6 +126,21 @@ impl Memory {
     /// The entry that the submission queue has at this place. `None`: the program's index for it is
     /// out of range.
     pub(crate) fn sqe(&self, place: u32) -> Option<RawSqe> {
+        let entry = self.entry(place)?;
+        // SAFETY: an entry. The program may write at the same time: then the words are any.
+        Some(unsafe { entry.read_volatile() })
+    }
+
+    /// The operation of that entry.
+    #[inline]
+    pub(crate) fn opcode(&self, place: u32) -> Option<u8> {
+        let entry = self.entry(place)?;
+        // SAFETY: as above; its first byte.
+        Some(unsafe { entry.cast::<u8>().read_volatile() })
+    }
+
+    #[inline]
+    fn entry(&self, place: u32) -> Option<*const RawSqe> {
         let place = place & (self.sq_entries - 1);
         let index = if self.array == 0 {
             place
@@ -138,11 +153,8 @@ impl Memory {
         if index >= self.sq_entries {
             return None;
         }
-        // SAFETY: the index was compared. The program may write at the same time: then the words
-        // are any.
-        Some(unsafe {
-            self.sqes.add(index as usize * self.sqe_size).cast::<RawSqe>().read_volatile()
-        })
+        // SAFETY: the index was compared.
+        Some(unsafe { self.sqes.add(index as usize * self.sqe_size).cast::<RawSqe>() })
     }
 
     /// Writes a completion to a place. Nobody reads it before the tail says so.

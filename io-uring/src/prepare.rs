@@ -163,32 +163,59 @@ pub(crate) fn deadline(time: u64, clock: libc::clockid_t, absolute: bool) -> u64
     now.saturating_add(left).min(u64::MAX - 1)
 }
 
+/// Why an entry is refused.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Refused {
+    /// It is none that any ring takes, with this errno.
+    Malformed(i32),
+    /// It is none that a ring takes which allows its operation and flags.
+    Errno(i32),
+}
+
+impl From<i32> for Refused {
+    fn from(errno: i32) -> Self {
+        Self::Errno(errno)
+    }
+}
+
 impl Locked<'_> {
-    /// Fills a request from its entry; what it borrows is copied.
-    pub(crate) fn prepare(&mut self, at: u32, raw: &[u64; 8]) -> Result<(), i32> {
+    /// Whether the ring, and the chain that is being assembled, take an entry that was prepared:
+    /// 0, or a negative errno.
+    pub(crate) fn judge(&mut self, at: u32, prepared: Result<(), Refused>) -> i32 {
+        if let Err(Refused::Malformed(errno)) = prepared {
+            return errno;
+        }
+        let &mut Request { opcode, flags, .. } = self.request(at);
+        if !self.restrictions.allow(opcode, flags) {
+            return -libc::EACCES;
+        }
+        self.drain_disabled |= flags & iosqe::CQE_SKIP != 0;
+        if flags & iosqe::DRAIN != 0 && self.drain_disabled {
+            return -libc::EOPNOTSUPP;
+        }
+        if let Err(Refused::Errno(errno)) = prepared {
+            return errno;
+        }
+        let tail = self.chain_tail();
+        let mut has_target = || tail != NONE && self.request(tail).opcode != op::LINK_TIMEOUT;
+        if opcode == op::LINK_TIMEOUT && !has_target() { -libc::EINVAL } else { 0 }
+    }
+}
+
+impl Request {
+    /// Fills it from its entry; what it borrows is copied. No lock is held if it borrows.
+    pub(crate) fn prepare(&mut self, raw: &[u64; 8], iopoll: bool) -> Result<(), Refused> {
         let fields = Fields::of(raw);
-        let restrictions = self.restrictions;
-        let iopoll = self.core().has(abi::setup::IOPOLL);
-        let request = self.request(at);
-        (request.opcode, request.user_data) = (fields.opcode, fields.user_data);
-        (request.fd, request.flags) = (fields.fd, fields.flags & iosqe::KNOWN);
-        request.plan = Plan::Nop(0);
+        (self.opcode, self.user_data) = (fields.opcode, fields.user_data);
+        (self.fd, self.flags) = (fields.fd, fields.flags & iosqe::KNOWN);
+        self.plan = Plan::Nop(0);
         let Fields { opcode, flags, .. } = fields;
         let known = op::is_known(opcode) || opcode == op::REMOVE_BUFFERS;
         if opcode >= op::LAST || !known || flags & !iosqe::KNOWN != 0 {
-            return Err(-libc::EINVAL);
+            return Err(Refused::Malformed(-libc::EINVAL));
         }
         if flags & iosqe::BUFFER_SELECT != 0 {
-            return Err(-libc::EOPNOTSUPP);
-        }
-        if !restrictions.allow(opcode, flags) {
-            return Err(-libc::EACCES);
-        }
-        if flags & iosqe::CQE_SKIP != 0 {
-            self.drain_disabled = true;
-        }
-        if flags & iosqe::DRAIN != 0 && self.drain_disabled {
-            return Err(-libc::EOPNOTSUPP);
+            return Err(Refused::Malformed(-libc::EOPNOTSUPP));
         }
         let is_transfer = matches!(opcode, op::READ..=op::WRITE | op::READV..=op::WRITEV)
             || matches!(opcode, op::READ_FIXED..=op::WRITE_FIXED);
@@ -197,22 +224,20 @@ impl Locked<'_> {
             && !is_transfer
             && !matches!(opcode, op::NOP | op::FILES_UPDATE | op::REMOVE_BUFFERS)
         {
-            return Err(-libc::EINVAL);
+            return Err(Refused::Errno(-libc::EINVAL));
         }
         if fields.personality != 0 {
-            return Err(-libc::EINVAL);
+            return Err(Refused::Errno(-libc::EINVAL));
         }
-        let plan = self.plan(at, &fields)?;
-        let request = self.request(at);
-        request.plan = plan;
-        if rights::may_differ() && request.is_judged() {
-            request.submitter = sys::thread_id();
+        self.plan = self.plan_of(&fields)?;
+        if rights::may_differ() && self.is_judged() {
+            self.submitter = sys::thread_id();
         }
         Ok(())
     }
 
     #[allow(clippy::too_many_lines, reason = "one arm for each operation")]
-    fn plan(&mut self, at: u32, fields: &Fields) -> Result<Plan, i32> {
+    fn plan_of(&mut self, fields: &Fields) -> Result<Plan, i32> {
         let &Fields { opcode, fd, off, addr, len, op_flags, buf_index, file_index, .. } = fields;
         let (wide_len, wide_flags) = (u64::from(len), u64::from(op_flags));
         let (index, slot) = (u64::from(buf_index), u64::from(file_index));
@@ -220,7 +245,7 @@ impl Locked<'_> {
         let direct = (file_index != 0).then_some(file_index.wrapping_sub(1));
         let is_fixed = fields.flags & iosqe::FIXED_FILE != 0;
         let call = |this: &mut Self, call: Call| {
-            this.request(at).call = Some(Box::new(call));
+            this.call = Some(Box::new(call));
             Ok(Plan::Call(None))
         };
         match opcode {
@@ -230,15 +255,15 @@ impl Locked<'_> {
                 Ok(Plan::Nop(if op_flags & 1 != 0 { len as i32 } else { 0 }))
             }
             op::READ | op::WRITE => {
-                self.request(at).expected = i32::try_from(len).unwrap_or(i32::MAX);
+                self.expected = i32::try_from(len).unwrap_or(i32::MAX);
                 Ok(Plan::Engine(sqe, None))
             }
             op::READ_FIXED | op::WRITE_FIXED => {
-                self.request(at).expected = i32::try_from(len).unwrap_or(i32::MAX);
+                self.expected = i32::try_from(len).unwrap_or(i32::MAX);
                 let opcode = if opcode == op::READ_FIXED { op::READ } else { op::WRITE };
                 Ok(Plan::Engine(Sqe { opcode, ..sqe }, Some(buf_index)))
             }
-            op::READV | op::WRITEV => self.plan_vectored(at, sqe),
+            op::READV | op::WRITEV => self.plan_vectored(sqe),
             op::FSYNC => {
                 // A range is accepted, and all of the file synced.
                 Fields::idle(&[addr, index, slot, wide_flags & !1])?;
@@ -285,7 +310,7 @@ impl Locked<'_> {
                     return Err(-libc::EINVAL);
                 }
                 let call = if direct.is_some() { Call::OpenAside(Box::new(open)) } else { open };
-                self.request(at).call = Some(Box::new(call));
+                self.call = Some(Box::new(call));
                 Ok(Plan::Call(direct))
             }
             op::CLOSE => {
@@ -348,9 +373,7 @@ impl Locked<'_> {
                 let path = user::path(addr)?;
                 call(self, Call::Mkdir { dir: fd, path, mode: len })
             }
-            op::SETXATTR | op::FSETXATTR | op::GETXATTR | op::FGETXATTR => {
-                self.plan_xattr(at, fields)
-            }
+            op::SETXATTR | op::FSETXATTR | op::GETXATTR | op::FGETXATTR => self.plan_xattr(fields),
             op::SPLICE | op::TEE => {
                 const FD_IN_FIXED: u32 = 1 << 31;
                 Fields::idle(&[index])?;
@@ -359,7 +382,7 @@ impl Locked<'_> {
                 if opcode == op::TEE {
                     Fields::idle(&[off, addr])?;
                 }
-                self.request(at).expected = i32::try_from(len).unwrap_or(i32::MAX);
+                self.expected = i32::try_from(len).unwrap_or(i32::MAX);
                 let (from, flags) = (file_index as i32, op_flags);
                 call(
                     self,
@@ -396,7 +419,7 @@ impl Locked<'_> {
                 }
                 Ok(Plan::PollUpdate { old: addr, new: off, events: op_flags, flags: len })
             }
-            op::TIMEOUT | op::LINK_TIMEOUT => self.plan_timeout(fields),
+            op::TIMEOUT | op::LINK_TIMEOUT => Self::plan_timeout(fields),
             op::TIMEOUT_REMOVE => {
                 Fields::idle(&[index, wide_len, slot])?;
                 if fields.flags & iosqe::FIXED_FILE != 0 {
@@ -458,24 +481,23 @@ impl Locked<'_> {
         }
     }
 
-    fn plan_vectored(&mut self, at: u32, sqe: Sqe) -> Result<Plan, i32> {
+    fn plan_vectored(&mut self, sqe: Sqe) -> Result<Plan, i32> {
         const IOV_MAX: u32 = 1024;
         if sqe.len > IOV_MAX {
             return Err(-libc::EINVAL);
         }
-        let request = self.request(at);
-        user::read_array(sqe.addr as usize, sqe.len as usize, &mut request.iov)?;
-        let lengths = || request.iov.iter().map(|part| part.iov_len);
+        user::read_array(sqe.addr as usize, sqe.len as usize, &mut self.iov)?;
+        let lengths = || self.iov.iter().map(|part| part.iov_len);
         if lengths().any(|len| len > isize::MAX as usize) {
             return Err(-libc::EINVAL);
         }
         let total = lengths().fold(0usize, usize::saturating_add);
-        request.expected = i32::try_from(total).unwrap_or(i32::MAX);
-        let addr = request.iov.as_ptr() as u64;
+        self.expected = i32::try_from(total).unwrap_or(i32::MAX);
+        let addr = self.iov.as_ptr() as u64;
         Ok(Plan::Engine(Sqe { addr, ..sqe }, None))
     }
 
-    fn plan_xattr(&mut self, at: u32, fields: &Fields) -> Result<Plan, i32> {
+    fn plan_xattr(&mut self, fields: &Fields) -> Result<Plan, i32> {
         const XATTR_NAME_MAX: usize = 255;
         let &Fields { opcode, fd, off, addr, len, op_flags: flags, addr3, .. } = fields;
         let of_path = matches!(opcode, op::SETXATTR | op::GETXATTR);
@@ -499,11 +521,11 @@ impl Locked<'_> {
             op::GETXATTR => Call::GetXattr { path: user::path(addr3)?, name, value: off, len },
             _ => Call::FGetXattr { fd, name, value: off, len },
         };
-        self.request(at).call = Some(Box::new(call));
+        self.call = Some(Box::new(call));
         Ok(Plan::Call(None))
     }
 
-    fn plan_timeout(&mut self, fields: &Fields) -> Result<Plan, i32> {
+    fn plan_timeout(fields: &Fields) -> Result<Plan, i32> {
         let &Fields { opcode, off, addr, len, op_flags, buf_index, file_index, .. } = fields;
         Fields::idle(&[buf_index.into(), file_index.into()])?;
         let is_link = opcode == op::LINK_TIMEOUT;
@@ -519,16 +541,11 @@ impl Locked<'_> {
         let time = nanoseconds(user::read(addr as usize)?)?;
         let deadline = deadline(time, clock(op_flags), op_flags & timeout::ABS != 0);
         let timing = Timing { deadline, period: time, flags: op_flags, count: off as u32, at: 0 };
-        if is_link {
-            let tail = self.chain_tail();
-            if tail == NONE || self.request(tail).opcode == op::LINK_TIMEOUT {
-                return Err(-libc::EINVAL);
-            }
-            return Ok(Plan::LinkTimeout(timing));
-        }
-        Ok(Plan::Timeout(timing))
+        Ok(if is_link { Plan::LinkTimeout(timing) } else { Plan::Timeout(timing) })
     }
+}
 
+impl Locked<'_> {
     /// Begins what a request is to do. `None`: it ends later, or has ended.
     pub(crate) fn issue(&mut self, at: u32) -> Option<i32> {
         if let Err(errno) = self.resolve(at) {

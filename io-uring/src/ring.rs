@@ -20,6 +20,7 @@ use uringlet::front::{
 };
 
 use crate::abi::{self, Cqe, iosqe, op, setup, sq};
+use crate::batch::{Batch, Prepared};
 use crate::calls::Call;
 use crate::chains::{Chains, Links, NONE, Step};
 use crate::completions::{Completions, Counts, Queue};
@@ -27,7 +28,7 @@ use crate::files::{Buffer, File, Registered, Slots};
 use crate::handover::Handover;
 use crate::inbox::Inbox;
 use crate::memory::{Memory, Word};
-use crate::prepare::Plan;
+use crate::prepare::{Plan, Refused};
 use crate::restrict::Restrictions;
 use crate::{service, sys};
 
@@ -129,7 +130,7 @@ pub(crate) struct Request {
 unsafe impl Send for Request {}
 
 impl Request {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             generation: 0,
             stage: Stage::Free,
@@ -229,9 +230,18 @@ pub(crate) enum Task {
 #[derive(Debug, Default)]
 #[must_use]
 struct After {
-    tasks: Vec<Task>,
+    /// Usually none: a word that is null.
+    tasks: Option<Box<[Task]>>,
     /// Threads that wait for completions are woken.
     wake: bool,
+}
+
+impl After {
+    #[cold]
+    fn add(&mut self, tasks: Vec<Task>) {
+        let all = self.tasks.take().into_iter().flatten().chain(tasks);
+        self.tasks = Some(all.collect());
+    }
 }
 
 /// What threads that do not wait for the lock have to say.
@@ -266,7 +276,6 @@ pub(crate) struct Timing {
 pub(crate) struct State {
     requests: Vec<Request>,
     free: Vec<u32>,
-    sq_head: u32,
     completions: Completions,
     /// The tail as it was when the descriptor has last said what is true.
     told_tail: u32,
@@ -313,6 +322,8 @@ pub(crate) struct Core {
     counts: Counts,
     /// Completions of timeouts: any of them ends every wait.
     pub(crate) timeouts: AtomicU32,
+    /// Entries taken from the queue. Changed under the lock.
+    sq_head: AtomicU32,
     /// Requests that were submitted, and those that have ended.
     taken: AtomicU32,
     ended: AtomicU32,
@@ -353,9 +364,9 @@ impl Sink for Deliver {
         let core = &self.0;
         let after = core.bring(Mail::Ended(event.obj, event.res as i32));
         // The engine wakes those who wait, and has `released` called.
-        if !after.tasks.is_empty() {
+        if let Some(tasks) = after.tasks {
             core.pass_on();
-            core.run_tasks(after.tasks);
+            core.run_tasks(tasks);
         }
     }
 
@@ -387,7 +398,6 @@ impl Core {
         let state = State {
             requests: Vec::new(),
             free: Vec::new(),
-            sq_head: 0,
             completions: Completions::new(),
             told_tail: 0,
             posted: 0,
@@ -421,6 +431,7 @@ impl Core {
             inbox: Inbox::new(),
             counts: Counts::new(params.cq_entries),
             timeouts: AtomicU32::new(0),
+            sq_head: AtomicU32::new(0),
             taken: AtomicU32::new(0),
             ended: AtomicU32::new(0),
             handover: Handover::new(),
@@ -452,6 +463,20 @@ impl Core {
         answer
     }
 
+    /// Consumes up to `count` entries of the queue, for a thread or for none (0). Gives how many.
+    pub(crate) fn submit(self: &Arc<Self>, count: u32, thread: u32) -> u32 {
+        loop {
+            let head = self.sq_head.load(Ordering::Acquire);
+            let tail = self.memory.word(Word::SqTail).load(Ordering::Acquire);
+            let there = tail.wrapping_sub(head).min(self.sq_entries);
+            let iopoll = self.has(setup::IOPOLL);
+            let mut batch = Batch::read(&self.memory, (head, there), count, iopoll);
+            if let Some(consumed) = self.with(|locked| locked.submit(count, thread, &mut batch)) {
+                return consumed;
+            }
+        }
+    }
+
     /// `None`: some thread has the lock. It reads the mail, and passes requests on, when it goes.
     fn try_lock(self: &Arc<Self>) -> Option<Locked<'_>> {
         let holds = Holds::new(self);
@@ -477,14 +502,15 @@ impl Core {
     }
 
     /// Does what was left to be done without the lock.
+    #[inline]
     fn follow_up(self: &Arc<Self>, after: After) {
         if after.wake {
             self.wake();
         }
         // First: a task may wait.
         self.pass_on();
-        if !after.tasks.is_empty() {
-            self.run_tasks(after.tasks);
+        if let Some(tasks) = after.tasks {
+            self.run_tasks(tasks);
         }
     }
 
@@ -493,14 +519,14 @@ impl Core {
         if after.wake {
             self.wake();
         }
-        if !after.tasks.is_empty() {
-            self.run_tasks(after.tasks);
+        if let Some(tasks) = after.tasks {
+            self.run_tasks(tasks);
         }
     }
 
     #[cold]
-    fn run_tasks(self: &Arc<Self>, tasks: Vec<Task>) {
-        let mut tasks = VecDeque::from(tasks);
+    fn run_tasks(self: &Arc<Self>, tasks: Box<[Task]>) {
+        let mut tasks = VecDeque::from(tasks.into_vec());
         while let Some(task) = tasks.pop_front() {
             let mail = match task {
                 Task::Drop(file) => {
@@ -515,7 +541,7 @@ impl Core {
                 self.wake();
             }
             self.pass_on();
-            tasks.extend(after.tasks);
+            tasks.extend(after.tasks.into_iter().flatten());
         }
     }
 
@@ -761,13 +787,15 @@ impl Core {
             entries[count].sqe = request.plan.sqe().user_data(key);
             count += 1;
         }
-        let after = locked.unlock();
+        let owes = locked.unlock();
         // SAFETY: the buffers are the request's by the contract of io_uring_enter(2); what else
         // it points to is kept in the request.
         let submitted = unsafe { instance.submit(&entries[..count]) };
         self.handover.sub(submitted.accepted);
         let all = submitted.accepted == count;
-        self.run_tasks_of(after);
+        if owes && let Some(locked) = self.try_lock() {
+            self.run_tasks_of(locked.give_back());
+        }
         if !all {
             let left = entries[submitted.accepted..count].iter();
             let keys = left.map(|entry| entry.sqe.user_data).collect();
@@ -797,7 +825,7 @@ impl Locked<'_> {
             locked.tell_tags();
             locked.settle();
             if !locked.state.tasks.is_empty() {
-                after.tasks.append(&mut locked.state.tasks);
+                after.add(std::mem::take(&mut locked.state.tasks));
             }
             after.wake |= std::mem::take(&mut locked.state.to_wake);
             let due = std::mem::take(&mut locked.state.eventfd_due);
@@ -815,12 +843,13 @@ impl Locked<'_> {
         }
     }
 
-    /// Gives the lock back where nothing was changed that anybody waits for.
-    fn unlock(self) -> After {
+    /// Gives the lock back where nothing was changed that anybody waits for. True: somebody has come
+    /// meanwhile who leaves the rest to this thread.
+    #[inline]
+    fn unlock(self) -> bool {
         let core = self.core;
         drop(self);
-        let again = if core.has_missed() { core.try_lock() } else { None };
-        again.map(Locked::give_back).unwrap_or_default()
+        core.has_missed()
     }
 
     /// Reads what threads have to say that do not wait for the lock.
@@ -1013,21 +1042,24 @@ impl Locked<'_> {
         }
     }
 
-    /// Consumes up to `count` entries of a thread, or of none (0). Gives how many.
-    pub(crate) fn submit(&mut self, count: u32, thread: u32) -> u32 {
+    /// Consumes up to `count` entries of a batch, for a thread or for none (0). Gives how many;
+    /// `None`: another thread has taken the first of them.
+    fn submit(&mut self, count: u32, thread: u32, batch: &mut Batch) -> Option<u32> {
         let core = self.core;
-        let tail = core.memory.word(Word::SqTail).load(Ordering::Acquire);
-        let there = tail.wrapping_sub(self.state.sq_head).min(core.sq_entries);
+        let mut place = core.sq_head.load(Ordering::Relaxed);
+        if place != batch.head {
+            return None;
+        }
         // A poller goes on where the batch of a call would end.
         let goes_on = core.has(setup::SUBMIT_ALL | setup::SQPOLL);
         let mut consumed = 0;
-        for _ in 0..there {
+        for _ in 0..batch.there {
             if consumed == count {
                 break;
             }
-            let entry = core.memory.sqe(self.state.sq_head);
-            self.state.sq_head = self.state.sq_head.wrapping_add(1);
-            let Some(entry) = entry else {
+            let at = place;
+            place = place.wrapping_add(1);
+            let Some((at, prepared)) = self.accept(at, batch) else {
                 core.memory.word(Word::SqDropped).fetch_add(1, Ordering::Relaxed);
                 // Consumed, and none of those that were submitted.
                 if core.has(setup::SQPOLL) {
@@ -1037,24 +1069,39 @@ impl Locked<'_> {
                 break;
             };
             consumed += 1;
-            let good = self.accept(&entry, thread);
+            let good = self.assemble(at, prepared, thread);
             self.start_new();
             if !good && !goes_on {
                 break;
             }
         }
-        core.memory.word(Word::SqHead).store(self.state.sq_head, Ordering::Release);
+        core.sq_head.store(place, Ordering::Relaxed);
+        core.memory.word(Word::SqHead).store(place, Ordering::Release);
         // A chain ends with its batch.
         self.end_chain();
         self.start_new();
         self.take_steps();
-        consumed
+        Some(consumed)
     }
 
-    /// Takes an entry over. False: its preparation has failed, and a batch ends here.
-    fn accept(&mut self, entry: &[u64; 8], thread: u32) -> bool {
+    /// Makes a request of the entry at a place. `None`: the program's index for it is out of range.
+    fn accept(&mut self, place: u32, batch: &mut Batch) -> Option<(u32, Result<(), Refused>)> {
+        if let Some(Prepared { request, answer, .. }) = batch.take(place) {
+            let at = self.take();
+            let Request { generation, stage, .. } = *self.request(at);
+            *self.request(at) = Request { generation, stage, ..request };
+            return Some((at, answer));
+        }
+        let entry = self.core.memory.sqe(place)?;
         let at = self.take();
-        let refused = self.prepare(at, entry).err().unwrap_or(0);
+        let iopoll = self.core.has(setup::IOPOLL);
+        let answer = self.request(at).prepare(&entry, iopoll);
+        Some((at, answer))
+    }
+
+    /// Adds a request to its chain. False: its preparation has failed, and a batch ends here.
+    fn assemble(&mut self, at: u32, prepared: Result<(), Refused>, thread: u32) -> bool {
+        let refused = self.judge(at, prepared);
         let head = self.state.chains.head();
         let request = self.request(at);
         (request.refused, request.thread) = (refused, thread);

@@ -1,0 +1,70 @@
+//! What io_uring_enter(2) does before it has the ring's lock: it prepares the entries that borrow
+//! memory of the program's. That memory may have to be paged in, and a server may not answer.
+
+use std::collections::VecDeque;
+
+use crate::abi::op;
+use crate::memory::Memory;
+use crate::prepare::Refused;
+use crate::ring::Request;
+
+/// An entry that was prepared.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    place: u32,
+    pub(crate) request: Request,
+    pub(crate) answer: Result<(), Refused>,
+}
+
+/// The entries of one call.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    /// The place of the first entry.
+    pub(crate) head: u32,
+    /// Entries that are there.
+    pub(crate) there: u32,
+    /// Those that borrow. One alone is not allocated.
+    first: Option<Prepared>,
+    others: VecDeque<Prepared>,
+}
+
+impl Batch {
+    /// Prepares up to `count` entries from `head` on, as far as they borrow.
+    pub(crate) fn read(
+        memory: &Memory,
+        (head, there): (u32, u32),
+        count: u32,
+        iopoll: bool,
+    ) -> Self {
+        let mut batch = Self { head, there, first: None, others: VecDeque::new() };
+        for place in (0..count.min(there)).map(|at| head.wrapping_add(at)) {
+            if memory.opcode(place).is_some_and(op::borrows) {
+                batch.prepare(memory, place, iopoll);
+            }
+        }
+        batch
+    }
+
+    #[inline(never)]
+    fn prepare(&mut self, memory: &Memory, place: u32, iopoll: bool) {
+        let Some(entry) = memory.sqe(place) else { return };
+        let mut request = Request::new();
+        let answer = request.prepare(&entry, iopoll);
+        let prepared = Prepared { place, request, answer };
+        if self.first.is_none() && self.others.is_empty() {
+            self.first = Some(prepared);
+        } else {
+            self.others.push_back(prepared);
+        }
+    }
+
+    /// What was prepared for this place.
+    #[inline]
+    pub(crate) fn take(&mut self, place: u32) -> Option<Prepared> {
+        let is_here = |one: &Prepared| one.place == place;
+        if self.first.as_ref().is_some_and(is_here) {
+            return self.first.take();
+        }
+        self.others.front().is_some_and(is_here).then(|| self.others.pop_front()).flatten()
+    }
+}
