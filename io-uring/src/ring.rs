@@ -9,16 +9,20 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 use std::ptr::null;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use uringlet::Sqe;
 use uringlet::front::{
-    self, Entry, Instance, IoEvent, OwnDescriptor, Patience, Readiness, Sink, TOLD_OTHERWISE,
+    Entry, Instance, IoEvent, OwnDescriptor, Patience, Readiness, Sink, TOLD_OTHERWISE,
     WaitCondition,
 };
 
+mod lock;
+
+use self::lock::Mail;
+pub(crate) use self::lock::{Locked, Task};
 use crate::abi::{self, Cqe, iosqe, op, setup, sq};
 use crate::batch::{Batch, Prepared};
 use crate::calls::Call;
@@ -44,26 +48,6 @@ pub(crate) fn any_is_armed() -> bool {
 thread_local! {
     /// The ring that this thread has entered.
     static ENTERED: Cell<*const Core> = const { Cell::new(null()) };
-    /// The ring whose lock this thread has, or waits for. A signal handler finds it so.
-    static HELD: Cell<*const Core> = const { Cell::new(null()) };
-}
-
-/// While it lives, this thread has the lock of a ring, or is about to have it.
-#[derive(Debug)]
-struct Holds {
-    before: *const Core,
-}
-
-impl Holds {
-    fn new(core: &Core) -> Self {
-        Self { before: HELD.replace(core) }
-    }
-}
-
-impl Drop for Holds {
-    fn drop(&mut self) {
-        HELD.set(self.before);
-    }
 }
 
 /// Where a request is.
@@ -215,49 +199,6 @@ pub(crate) struct CancelJob {
     pub(crate) is_link_timeout: bool,
 }
 
-/// What is done without the lock.
-#[derive(Debug)]
-pub(crate) enum Task {
-    /// The engine is asked.
-    Cancel(CancelJob),
-    /// A call of this very thread, with its rights. The result ends the request that has this key.
-    Call(u64, Box<Call>),
-    /// A file that nobody uses any more is let go of.
-    Drop(File),
-}
-
-/// What a thread that has had the lock has to do without it.
-#[derive(Debug, Default)]
-#[must_use]
-struct After {
-    /// Usually none: a word that is null.
-    tasks: Option<Box<[Task]>>,
-    /// Threads that wait for completions are woken.
-    wake: bool,
-}
-
-impl After {
-    #[cold]
-    fn add(&mut self, tasks: Vec<Task>) {
-        let all = self.tasks.take().into_iter().flatten().chain(tasks);
-        self.tasks = Some(all.collect());
-    }
-}
-
-/// What threads that do not wait for the lock have to say.
-#[derive(Debug)]
-enum Mail {
-    /// A request has ended, with its result.
-    Ended(u64, i32),
-    /// The same of a request that had the engine asked.
-    Asked(u64, i32),
-    Timer(u64),
-    /// Events that were seen.
-    Poll(u64, u32),
-    /// The engine has not taken these requests over, for want of room (`-EAGAIN`) or for good.
-    Refused(Vec<u64>, i32),
-}
-
 /// A timeout.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Timing {
@@ -332,27 +273,6 @@ pub(crate) struct Core {
     pub(crate) told: AtomicBool,
     pub(crate) closing: AtomicBool,
     instance: OnceLock<Weak<Instance>>,
-}
-
-/// The lock.
-pub(crate) struct Locked<'a> {
-    core: &'a Arc<Core>,
-    state: MutexGuard<'a, State>,
-    /// Goes after the lock.
-    _holds: Holds,
-}
-
-impl std::ops::Deref for Locked<'_> {
-    type Target = State;
-    fn deref(&self) -> &State {
-        &self.state
-    }
-}
-
-impl std::ops::DerefMut for Locked<'_> {
-    fn deref_mut(&mut self) -> &mut State {
-        &mut self.state
-    }
 }
 
 /// What the engine hands completions to.
@@ -451,18 +371,6 @@ impl Core {
         self.flags & flag != 0
     }
 
-    /// Calls `f` with the lock, and does without it what was left to be done.
-    pub(crate) fn with<R>(self: &Arc<Self>, f: impl FnOnce(&mut Locked<'_>) -> R) -> R {
-        let holds = Holds::new(self);
-        // Nothing in the critical sections panics.
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut locked = Locked { core: self, state, _holds: holds };
-        locked.read_mail();
-        let answer = f(&mut locked);
-        self.follow_up(locked.give_back());
-        answer
-    }
-
     /// Consumes up to `count` entries of the queue, for a thread or for none (0). Gives how many.
     pub(crate) fn submit(self: &Arc<Self>, count: u32, thread: u32) -> u32 {
         loop {
@@ -475,81 +383,6 @@ impl Core {
                 return consumed;
             }
         }
-    }
-
-    /// `None`: some thread has the lock. It reads the mail, and passes requests on, when it goes.
-    fn try_lock(self: &Arc<Self>) -> Option<Locked<'_>> {
-        let holds = Holds::new(self);
-        let state = match self.state.try_lock() {
-            Ok(state) => state,
-            Err(TryLockError::Poisoned(error)) => error.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
-        let mut locked = Locked { core: self, state, _holds: holds };
-        locked.read_mail();
-        Some(locked)
-    }
-
-    /// Has mail read: by this thread, or by the one that has the lock. Does not wait.
-    fn bring(self: &Arc<Self>, mail: Mail) -> After {
-        if let Some(mut locked) = self.try_lock() {
-            locked.read(mail);
-            return locked.give_back();
-        }
-        self.inbox.put(mail);
-        fence(Ordering::SeqCst);
-        self.try_lock().map(Locked::give_back).unwrap_or_default()
-    }
-
-    /// Does what was left to be done without the lock.
-    #[inline]
-    fn follow_up(self: &Arc<Self>, after: After) {
-        if after.wake {
-            self.wake();
-        }
-        // First: a task may wait.
-        self.pass_on();
-        if let Some(tasks) = after.tasks {
-            self.run_tasks(tasks);
-        }
-    }
-
-    /// As [`follow_up`](Self::follow_up), by a thread that passes requests on anyway.
-    fn run_tasks_of(self: &Arc<Self>, after: After) {
-        if after.wake {
-            self.wake();
-        }
-        if let Some(tasks) = after.tasks {
-            self.run_tasks(tasks);
-        }
-    }
-
-    #[cold]
-    fn run_tasks(self: &Arc<Self>, tasks: Box<[Task]>) {
-        let mut tasks = VecDeque::from(tasks.into_vec());
-        while let Some(task) = tasks.pop_front() {
-            let mail = match task {
-                Task::Drop(file) => {
-                    drop(file);
-                    continue;
-                }
-                Task::Cancel(job) => Mail::Asked(job.by, self.ask_to_cancel(&job)),
-                Task::Call(key, call) => Mail::Ended(key, call.run()),
-            };
-            let after = self.bring(mail);
-            if after.wake {
-                self.wake();
-            }
-            self.pass_on();
-            tasks.extend(after.tasks.into_iter().flatten());
-        }
-    }
-
-    /// Is this a signal handler, on a thread that has the lock? Whoever waits for it here waits for
-    /// ever.
-    #[inline]
-    pub(crate) fn is_held_here(&self) -> bool {
-        std::ptr::eq(HELD.get(), self)
     }
 
     /// Calls `f` as a thread that has entered this ring.
@@ -625,21 +458,6 @@ impl Core {
     fn show_flags(&self, flags: u32) {
         let always = if self.has(setup::SQPOLL) { sq::NEED_WAKEUP } else { 0 };
         self.memory.word(Word::SqFlags).store(flags | always, Ordering::Release);
-    }
-
-    /// A timer of this ring is due.
-    pub(crate) fn on_timer(self: &Arc<Self>, key: u64) {
-        self.follow_up(self.bring(Mail::Timer(key)));
-    }
-
-    /// A descriptor that this ring watches is ready.
-    pub(crate) fn on_poll(self: &Arc<Self>, key: u64, seen: u32) {
-        self.follow_up(self.bring(Mail::Poll(key, seen)));
-    }
-
-    /// Right after the lock was given back: is it to be taken once more? A fence comes first.
-    fn has_missed(&self) -> bool {
-        self.readiness.has_missed(|| self.completions() > 0) || self.inbox.has_mail()
     }
 
     /// The program is about to close descriptors: requests on them keep their files.
@@ -814,88 +632,6 @@ impl Drop for Core {
 }
 
 impl Locked<'_> {
-    /// Gives the lock back: starts what was set free, tells tags, makes flags and descriptor say
-    /// what is true, counts up the eventfd. Reads mail until there is none. Gives what is to be
-    /// done without the lock.
-    fn give_back(self) -> After {
-        let mut locked = self;
-        let mut after = After::default();
-        loop {
-            locked.take_steps();
-            locked.tell_tags();
-            locked.settle();
-            if !locked.state.tasks.is_empty() {
-                after.add(std::mem::take(&mut locked.state.tasks));
-            }
-            after.wake |= std::mem::take(&mut locked.state.to_wake);
-            let due = std::mem::take(&mut locked.state.eventfd_due);
-            let eventfd = locked.state.eventfd.as_ref().filter(|_| due).cloned();
-            let core = locked.core;
-            drop(locked);
-            if let Some((eventfd, _)) = eventfd {
-                front::count_up(eventfd.number());
-            }
-            if !core.has_missed() {
-                return after;
-            }
-            let Some(again) = core.try_lock() else { return after };
-            locked = again;
-        }
-    }
-
-    /// Gives the lock back where nothing was changed that anybody waits for. True: somebody has come
-    /// meanwhile who leaves the rest to this thread.
-    #[inline]
-    fn unlock(self) -> bool {
-        let core = self.core;
-        drop(self);
-        core.has_missed()
-    }
-
-    /// Reads what threads have to say that do not wait for the lock.
-    #[inline]
-    fn read_mail(&mut self) {
-        if self.core.inbox.has_mail() {
-            self.read_all();
-        }
-    }
-
-    #[cold]
-    fn read_all(&mut self) {
-        // Whoever has brought it has not told those who wait, or has told them too early.
-        self.state.to_wake = true;
-        // It is not this thread that it comes from.
-        let entered = ENTERED.replace(null());
-        self.core.inbox.take().for_each(|mail| self.read(mail));
-        ENTERED.set(entered);
-    }
-
-    fn read(&mut self, mail: Mail) {
-        match mail {
-            Mail::Ended(key, result) => {
-                if let Some(at) = self.find(key) {
-                    self.complete(at, result);
-                }
-            }
-            Mail::Asked(key, result) => {
-                if let Some(at) = self.find(key) {
-                    self.finish(at, result, 0);
-                }
-            }
-            Mail::Timer(key) => {
-                if let Some(at) = self.find(key) {
-                    self.timer_fired(at);
-                }
-            }
-            Mail::Poll(key, seen) => {
-                if let Some(at) = self.find(key) {
-                    self.poll_fired(at, seen);
-                }
-            }
-            Mail::Refused(keys, errno) => self.take_back(&keys, errno),
-        }
-    }
-
     /// What the engine has not taken over is ready once more; or ends, if nobody executes it.
     fn take_back(&mut self, keys: &[u64], errno: i32) {
         for at in keys.iter().rev().filter_map(|&key| self.find(key)).collect::<Vec<u32>>() {
@@ -909,29 +645,6 @@ impl Locked<'_> {
             self.core.handover.sub(1);
             self.finish(at, errno, 0);
         }
-    }
-
-    /// Posts the completions of tags whose files and buffers have lost their last user.
-    fn tell_tags(&mut self) {
-        while !self.state.tags.is_empty() {
-            for user_data in std::mem::take(&mut self.state.tags) {
-                self.post(Cqe { user_data, res: 0, flags: 0 }, false);
-            }
-            self.take_steps();
-        }
-    }
-
-    /// A slot or a request uses a file no more. The last user's call has its tag told.
-    pub(crate) fn release_file(&mut self, file: Option<Arc<Registered<File>>>) {
-        let Some(Registered { value, tag }) = file.and_then(Arc::into_inner) else { return };
-        self.state.tasks.push(Task::Drop(value));
-        self.state.tags.extend((tag != 0).then_some(tag));
-    }
-
-    /// As [`release_file`](Self::release_file).
-    pub(crate) fn release_buffer(&mut self, buffer: Option<Arc<Registered<Buffer>>>) {
-        let Some(Registered { tag, .. }) = buffer.and_then(Arc::into_inner) else { return };
-        self.state.tags.extend((tag != 0).then_some(tag));
     }
 
     /// Makes flags and descriptor say what is true.
