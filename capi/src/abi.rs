@@ -114,8 +114,8 @@ pub struct Range {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Handler {
-    /// Is called with its own address, and the result.
-    pub done: Option<unsafe extern "C" fn(*mut Handler, i32)>,
+    /// Is called with its own address, and the result. It may end its thread.
+    pub done: Option<unsafe extern "C-unwind" fn(*mut Handler, i32)>,
 }
 
 /// `struct uringlet_stats`.

@@ -253,7 +253,7 @@ pub unsafe extern "C" fn _uringlet_peek(u: Handle, out: *mut Cqe, n: c_uint) -> 
 }
 
 /// Calls `f` with each of up to `max` completions that are there, outside of the door: `f` may do
-/// anything.
+/// anything, also end its thread: nothing here is to be dropped.
 fn each(u: Handle, max: usize, mut f: impl FnMut(&Cqe)) -> c_int {
     // Requests that `f` submits are for the next call.
     let begin = enter(|| handle::with_owned(u as usize, |owned| Ok(owned.outstanding())));
@@ -276,14 +276,14 @@ fn each(u: Handle, max: usize, mut f: impl FnMut(&Cqe)) -> c_int {
 }
 
 /// What `uringlet_for_each()` calls.
-type Visitor = unsafe extern "C" fn(*const Cqe, *mut c_void);
+type Visitor = unsafe extern "C-unwind" fn(*const Cqe, *mut c_void);
 
 /// `uringlet_for_each()`.
 ///
 /// # Safety
 /// `f` can be called with `arg`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _uringlet_for_each(
+pub unsafe extern "C-unwind" fn _uringlet_for_each(
     u: Handle,
     max: c_uint,
     f: Option<Visitor>,
@@ -299,7 +299,7 @@ pub unsafe extern "C" fn _uringlet_for_each(
 /// # Safety
 /// As [`_uringlet_submit`]; each `user_data` is 0 or the address of a handler that can be called.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _uringlet_run(u: Handle, min: c_uint, timeout_ns: i64) -> c_int {
+pub unsafe extern "C-unwind" fn _uringlet_run(u: Handle, min: c_uint, timeout_ns: i64) -> c_int {
     // SAFETY: the caller's contract.
     let waited = unsafe { _uringlet_wait(u, min, timeout_ns) };
     // What is there is handled also if a signal has ended the wait.

@@ -281,6 +281,11 @@ impl Slot {
         self.order.store(number << DIRECTION_BITS | kind as u64 & DIRECTION, Ordering::Relaxed);
     }
 
+    /// The number of its descriptor.
+    pub(crate) fn fd(&self) -> i32 {
+        self.fd.load(Ordering::Relaxed) as i32
+    }
+
     /// Its place among those that were submitted, if it is queued: a hint.
     #[inline]
     pub(crate) fn number(&self) -> u64 {

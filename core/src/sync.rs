@@ -60,6 +60,69 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     }
 }
 
+#[cfg(loom)]
+pub(crate) use lock as lock_counted;
+
+#[cfg(not(loom))]
+pub(crate) use counted::{holds_lock, lock_counted};
+
+/// Locks that a signal handler may come to, and whether the thread that it has interrupted holds
+/// one.
+#[cfg(not(loom))]
+mod counted {
+    use std::cell::Cell;
+    use std::ops::{Deref, DerefMut};
+    use std::sync::{Mutex, MutexGuard};
+
+    thread_local! {
+        /// Locks that the thread holds or waits for.
+        static HELD: Cell<u32> = const { Cell::new(0) };
+    }
+
+    /// Gives the lock back when it is dropped.
+    #[derive(Debug)]
+    pub(crate) struct Guard<'a, T> {
+        /// Dropped before the count goes down.
+        guard: MutexGuard<'a, T>,
+        _count: Count,
+    }
+
+    #[derive(Debug)]
+    struct Count;
+
+    impl Drop for Count {
+        fn drop(&mut self) {
+            HELD.set(HELD.get() - 1);
+        }
+    }
+
+    /// As [`lock`](super::lock), counted for [`holds_lock`].
+    pub(crate) fn lock_counted<T>(mutex: &Mutex<T>) -> Guard<'_, T> {
+        HELD.set(HELD.get() + 1);
+        let _count = Count;
+        Guard { guard: super::lock(mutex), _count }
+    }
+
+    /// Does the calling thread hold a counted lock, or wait for one?
+    pub(crate) fn holds_lock() -> bool {
+        HELD.get() != 0
+    }
+
+    impl<T> Deref for Guard<'_, T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            &self.guard
+        }
+    }
+
+    impl<T> DerefMut for Guard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            &mut self.guard
+        }
+    }
+}
+
 /// Lets others run who are about to be done: at first those that can run on this CPU, then, should
 /// one have been preempted by a thread of a higher class, whoever there is.
 #[derive(Debug, Default)]

@@ -672,8 +672,11 @@ pub(crate) fn file_identity(fd: RawFd) -> Result<(u64, u64), i32> {
 
 /// The aligned words with the first and the last of the eight bytes at `address`: a page has all of
 /// a word. `None` if they would lie beyond the end of memory.
-fn ends_of_eight(address: usize) -> Option<[usize; 2]> {
-    Some([address & !3, address.checked_add(7)? & !3])
+fn ends_of_eight(address: usize) -> Option<impl Iterator<Item = usize>> {
+    /// The least that any machine maps at a time.
+    const PAGE: usize = 4096;
+    let (first, last) = (address & !3, address.checked_add(7)? & !3);
+    Some([first, last].into_iter().take(1 + usize::from(first / PAGE != last / PAGE)))
 }
 
 /// Can eight bytes be read at `address`? Asked of the kernel without touching them ourselves:
@@ -687,7 +690,7 @@ pub(crate) fn readable(address: usize) -> bool {
         let ret = unsafe { call!(futex, word, op, unlikely, &raw const now) };
         ret != -(libc::EFAULT as Ret)
     };
-    ends_of_eight(address).is_some_and(|words| words.into_iter().all(is_readable))
+    ends_of_eight(address).is_some_and(|mut words| words.all(is_readable))
 }
 
 /// Can eight bytes be written at `address`? Asked of the kernel, which changes nothing there:
@@ -701,7 +704,7 @@ pub(crate) fn writable(address: usize) -> bool {
         // woken for nothing has to look again anyway; nobody sleeps at the other word.
         unsafe { call!(futex, &raw const nobodys, op, 0, 0, word, add_0) >= 0 }
     };
-    ends_of_eight(address).is_some_and(|words| words.into_iter().all(is_writable))
+    ends_of_eight(address).is_some_and(|mut words| words.all(is_writable))
 }
 
 /// The CPU that the calling thread runs on, at this moment.

@@ -128,9 +128,9 @@ fn bounds(flags: u32, [at, size]: [usize; 2]) -> Result<Bounds, i32> {
         if size != size_of::<GetEventsArg>() {
             return Err(-libc::EINVAL);
         }
-        let arg: GetEventsArg = user::read(at)?;
+        let arg: GetEventsArg = user::read_known(at)?;
         if arg.ts != 0 {
-            let time = nanoseconds(user::read::<Timespec>(arg.ts as usize)?)?;
+            let time = nanoseconds(user::read_known::<Timespec>(arg.ts as usize)?)?;
             let absolute = flags & enter::ABS_TIMER != 0;
             bounds.deadline = Some(deadline(time, libc::CLOCK_MONOTONIC, absolute));
         }
@@ -145,7 +145,7 @@ fn bounds(flags: u32, [at, size]: [usize; 2]) -> Result<Bounds, i32> {
         if sigmask_size != 8 {
             return Err(-libc::EINVAL);
         }
-        bounds.mask = Some(crate::trap::mask_of_wait(user::read(sigmask)?));
+        bounds.mask = Some(crate::trap::mask_of_wait(user::read_known(sigmask)?));
     }
     Ok(bounds)
 }

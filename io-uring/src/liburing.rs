@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use uringlet::front::memory::accessible;
+use uringlet::front::memory::accessible_now;
 
 use crate::abi::{self, Cqe, GetEventsArg, Params, Timespec, Uring, enter, register, setup, sq};
 use crate::{door, sys, syscall};
@@ -1152,7 +1152,7 @@ pub unsafe extern "C" fn _io_uring_memory_size_params(
     entries: c_uint,
     params: *mut Params,
 ) -> isize {
-    if !accessible(address(params), size_of::<Params>(), true) {
+    if !accessible_now(address(params), size_of::<Params>(), true) {
         return EINVAL as isize;
     }
     // SAFETY: accessible, and the caller's.

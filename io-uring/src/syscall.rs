@@ -6,8 +6,8 @@
 use std::ffi::{c_int, c_long, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use uringlet::front::descriptors::Next;
-use uringlet::front::memory::accessible;
+use uringlet::front::descriptors::{self, Next};
+use uringlet::front::memory::accessible_now;
 use uringlet::front::syscall::{NEXT, failed, find_next};
 use uringlet::front::{self, refuse};
 
@@ -52,6 +52,12 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "lea r11d, [rdi - {first}]",
         "cmp r11d, 2",
         "jbe 2f",
+        "cmp edi, {close}",
+        "je 2f",
+        "cmp edi, {dup2}",
+        "je 2f",
+        "cmp edi, {dup3}",
+        "je 2f",
         "cmp edi, {close_range}",
         "je 2f",
         "cmp edi, {unshare}",
@@ -73,6 +79,9 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "3: mov byte ptr [rip + {differ}], 1",
         "jmp 4b",
         first = const libc::SYS_io_uring_setup,
+        close = const libc::SYS_close,
+        dup2 = const libc::SYS_dup2,
+        dup3 = const libc::SYS_dup3,
         close_range = const libc::SYS_close_range,
         unshare = const libc::SYS_unshare,
         setuid = const libc::SYS_setuid,
@@ -99,6 +108,10 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "sub w16, w0, #{first}",
         "cmp w16, #2",
         "b.ls 2f",
+        "cmp w0, #{close}",
+        "b.eq 2f",
+        "cmp w0, #{dup3}",
+        "b.eq 2f",
         "cmp w0, #{close_range}",
         "b.eq 2f",
         "cmp w0, #{unshare}",
@@ -128,6 +141,8 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "strb w17, [x16]",
         "b 4b",
         first = const libc::SYS_io_uring_setup,
+        close = const libc::SYS_close,
+        dup3 = const libc::SYS_dup3,
         close_range = const libc::SYS_close_range,
         unshare = const libc::SYS_unshare,
         setregid = const libc::SYS_setregid,
@@ -145,7 +160,7 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
 
 /// The calls that are answered here. A call has fewer arguments than this; what stands in the
 /// others is not looked at.
-unsafe extern "C" fn ours(
+unsafe extern "C-unwind" fn ours(
     number: c_long,
     a: usize,
     b: usize,
@@ -154,11 +169,15 @@ unsafe extern "C" fn ours(
     e: usize,
     f: usize,
 ) -> c_long {
+    let (before, duplicated) = (rings::before_close, rings::duplicated);
+    // SAFETY: the caller's contract. errno is the call's own.
+    let ended = unsafe { descriptors::by_number(number, [a, b, c], before, duplicated) };
+    if let Some(answer) = ended {
+        return answer.into();
+    }
     // SAFETY: the caller's contract: as the call of that number. errno is its own affair.
     let answer = unsafe {
         match c_long::from(number as u32) {
-            libc::SYS_close_range => return close_range(a as u32, b as u32, c as c_int).into(),
-            libc::SYS_unshare => return unshare(a as c_int).into(),
             libc::SYS_io_uring_setup => door::setup(a as u32, b),
             libc::SYS_io_uring_enter => {
                 door::enter(a as c_int, b as u32, c as u32, d as u32, [e, f])
@@ -330,14 +349,14 @@ static PSELECT: Next = Next::new(c"pselect");
 
 /// A function of the C library that waits for descriptors: those of rings that are empty by now are
 /// cleared first. While it waits, the rings among its arguments have theirs say what is true. If it
-/// waits under a mask, SIGSYS stays out of that.
+/// waits under a mask, SIGSYS stays out of that. A thread may end in it (pthreads(7)).
 macro_rules! waits {
     ($next:ident, $name:ident($($arg:ident: $type:ty),*) $(under $mask:ident)? $watched:block) => {
         /// # Safety
         /// As the C library's.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
-            type Function = unsafe extern "C" fn($($type),*) -> c_int;
+        pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
+            type Function = unsafe extern "C-unwind" fn($($type),*) -> c_int;
             let mut watched = Watched::NONE;
             let next = front::enter(|| {
                 if !rings::none() {
@@ -449,13 +468,11 @@ pub unsafe extern "C" fn epoll_ctl(epoll: c_int, op: c_int, fd: c_int, event: us
 /// `set` has as many descriptors, as poll(2) has it.
 unsafe fn in_set(set: *const libc::pollfd, count: libc::nfds_t) -> Watched {
     let mut watched = Watched::NONE;
-    for at in 0..count as usize {
-        // SAFETY: the caller's contract. One that cannot be read fails in the call, too.
-        let place = set.wrapping_add(at);
-        if accessible(place.addr(), size_of::<libc::pollfd>(), false) {
-            // SAFETY: readable.
-            watched.add(unsafe { (*place).fd });
-        }
+    let bytes = (count as usize).saturating_mul(size_of::<libc::pollfd>());
+    // Where it cannot be read the call fails, too.
+    if count > 0 && accessible_now(set.addr(), bytes, false) {
+        // SAFETY: the caller's contract, and readable.
+        (0..count as usize).for_each(|at| watched.add(unsafe { (*set.add(at)).fd }));
     }
     watched
 }
@@ -467,12 +484,12 @@ unsafe fn in_set(set: *const libc::pollfd, count: libc::nfds_t) -> Watched {
 unsafe fn in_bits(set: usize, count: c_int) -> Watched {
     const BITS: usize = usize::BITS as usize;
     let mut watched = Watched::NONE;
-    let words = count.max(0) as usize;
-    for at in 0..words.div_ceil(BITS) {
-        let place = set.wrapping_add(at * size_of::<usize>());
-        if set == 0 || !accessible(place, size_of::<usize>(), false) {
-            break;
-        }
+    let words = (count.max(0) as usize).div_ceil(BITS);
+    if set == 0 || words == 0 || !accessible_now(set, words * size_of::<usize>(), false) {
+        return watched;
+    }
+    for at in 0..words {
+        let place = set + at * size_of::<usize>();
         // SAFETY: readable.
         let mut bits = unsafe { (place as *const usize).read_unaligned() };
         while bits != 0 {

@@ -1,25 +1,35 @@
-//! Reading and writing what a program points to: checked first, so that a bad address is an error
-//! and not a crash.
+//! Reading and writing what a program points to: the kernel is asked first, each time, so that a bad
+//! address is an error and not a crash.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
 
-use uringlet::front::memory::accessible;
+use uringlet::front::memory::{accessible, accessible_now};
 
 /// Copies a value. `Err`: `-EFAULT`.
 ///
 /// For types that any bytes make.
 pub(crate) fn read<T: Copy>(at: usize) -> Result<T, i32> {
-    if !accessible(at, size_of::<T>(), false) {
+    if !accessible_now(at, size_of::<T>(), false) {
         return Err(-libc::EFAULT);
     }
     // SAFETY: readable, and plain old data by what this is called with.
     Ok(unsafe { (at as *const T).read_unaligned() })
 }
 
+/// As [`read`], where a page that was good once is believed to be good, without a system call.
+pub(crate) fn read_known<T: Copy>(at: usize) -> Result<T, i32> {
+    if accessible(at, size_of::<T>(), false) {
+        // SAFETY: as above, by what was known.
+        Ok(unsafe { (at as *const T).read_unaligned() })
+    } else {
+        Err(-libc::EFAULT)
+    }
+}
+
 /// Writes a value. `Err`: `-EFAULT`.
 pub(crate) fn write<T: Copy>(at: usize, value: T) -> Result<(), i32> {
-    if !accessible(at, size_of::<T>(), true) {
+    if !accessible_now(at, size_of::<T>(), true) {
         return Err(-libc::EFAULT);
     }
     // SAFETY: writable, and the program's to have written.
@@ -31,7 +41,7 @@ pub(crate) fn write<T: Copy>(at: usize, value: T) -> Result<(), i32> {
 pub(crate) fn read_array<T: Copy>(at: usize, count: usize, into: &mut Vec<T>) -> Result<(), i32> {
     into.clear();
     let bytes = count.checked_mul(size_of::<T>()).ok_or(-libc::EFAULT)?;
-    if count > 0 && !accessible(at, bytes, false) {
+    if count > 0 && !accessible_now(at, bytes, false) {
         return Err(-libc::EFAULT);
     }
     into.try_reserve(count).map_err(|_| -libc::ENOMEM)?;
@@ -51,9 +61,16 @@ pub(crate) fn read_bytes(at: usize, len: usize) -> Result<Vec<u8>, i32> {
 
 /// Copies a string that ends in NUL within `max` bytes; `too_long` is what a longer one gets.
 pub(crate) fn string(at: usize, max: usize, too_long: i32) -> Result<CString, i32> {
+    /// The least that any machine maps at a time.
+    const PAGE: usize = 4096;
     let mut bytes = Vec::new();
     while bytes.len() < max {
-        match read::<u8>(at.wrapping_add(bytes.len()))? {
+        let next = at.wrapping_add(bytes.len());
+        if (bytes.is_empty() || next.is_multiple_of(PAGE)) && !accessible_now(next, 1, false) {
+            return Err(-libc::EFAULT);
+        }
+        // SAFETY: a byte of a page that is readable.
+        match unsafe { (next as *const u8).read() } {
             0 => return Ok(CString::new(bytes).unwrap_or_default()),
             byte => bytes.push(byte),
         }

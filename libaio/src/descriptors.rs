@@ -1,6 +1,21 @@
 //! The calls that end the life of a descriptor number: requests that still wait for it come first.
 
+use std::ffi::{c_int, c_long};
+
+use uringlet::front::descriptors;
+
+use crate::handle::before_close;
+
 uringlet::see_descriptors_end!(crate::handle::before_close);
+
+/// These calls by number; `None`: another one.
+///
+/// # Safety
+/// As the call of that number.
+pub(crate) unsafe fn by_number(number: c_long, arguments: [usize; 3]) -> Option<c_int> {
+    // SAFETY: the caller's contract.
+    unsafe { descriptors::by_number(number, arguments, before_close, descriptors::no_matter) }
+}
 
 #[cfg(test)]
 mod tests {

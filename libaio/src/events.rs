@@ -7,7 +7,7 @@ use std::time::Duration;
 use uringlet::front::{DirectCompletions, IoEvent, Waited};
 
 use crate::handle::{self, AioContext};
-use uringlet::front::memory::{accessible, is_known_to_be_accessible};
+use uringlet::front::memory::{accessible, accessible_now, is_known_to_be_accessible};
 
 /// As many events a thread may take past the ring, of requests that it executes itself.
 const DIRECT: u32 = 64;
@@ -118,7 +118,7 @@ pub(crate) unsafe fn get_fast(
 #[cold]
 pub(crate) unsafe fn without_context(handle: usize, timeout: *const libc::timespec) -> c_int {
     let polls = !timeout.is_null()
-        && accessible(timeout as usize, size_of::<libc::timespec>(), false)
+        && accessible_now(timeout as usize, size_of::<libc::timespec>(), false)
         // SAFETY: readable, and a timespec by the caller's contract.
         && duration(unsafe { timeout.read_unaligned() }) == Some(Duration::ZERO);
     if polls && handle::is_inherited_and_empty(handle) { 0 } else { -libc::EINVAL }

@@ -84,6 +84,8 @@ fn contexts_or_new() -> Result<&'static Contexts, i32> {
         if swap.is_err() {
             // SAFETY: made above and seen by nobody.
             drop(unsafe { Box::from_raw(new) });
+        } else {
+            front::leaving::at_exit(before_leaving);
         }
     }
 }
@@ -199,6 +201,13 @@ impl Drop for RingPages {
 pub(crate) fn destroy(handle: usize) -> bool {
     let Some(contexts) = contexts() else { return false };
     !matches!(contexts.table.remove(handle, |context| context.instance.close()), Removed::Nothing)
+}
+
+/// The process is about to leave: see [`Instance::before_leaving`].
+pub(crate) extern "C" fn before_leaving() {
+    if let Some(contexts) = contexts() {
+        contexts.table.each(|context| context.instance.before_leaving());
+    }
 }
 
 /// The program is about to close descriptors: see [`Instance::before_close_range`].

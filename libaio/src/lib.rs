@@ -18,12 +18,13 @@ use std::ffi::c_int;
 use uringlet::front::{self, IoEvent, enter};
 
 use crate::abi::Iocb;
-use uringlet::front::memory::accessible;
+use uringlet::front::memory::accessible_now;
 
 /// In somebody else's process, it must not be this library that ends it for want of memory.
 #[global_allocator]
 static MEMORY: front::Reserve = front::Reserve::new();
 
+uringlet::see_process_leave!(crate::handle::before_leaving);
 uringlet::at_load!(front::env::read);
 uringlet::note!();
 
@@ -106,7 +107,7 @@ pub unsafe extern "C" fn _io_cancel(
     _event: *mut IoEvent,
 ) -> c_int {
     enter(|| {
-        if !accessible(iocb as usize, size_of::<Iocb>(), false) {
+        if !accessible_now(iocb as usize, size_of::<Iocb>(), false) {
             return EFAULT;
         }
         let Some(context) = handle::get(handle) else { return EINVAL };
@@ -172,7 +173,7 @@ pub unsafe extern "C" fn _io_pgetevents(
         let Some(context) = handle::get(handle) else { return without() };
         let mask = if sigmask.is_null() {
             None
-        } else if accessible(sigmask as usize, 8, false) {
+        } else if accessible_now(sigmask as usize, 8, false) {
             // SAFETY: readable; the kernel's part of a sigset_t is its first eight bytes.
             Some(unsafe { sigmask.read_unaligned() })
         } else {
@@ -208,14 +209,18 @@ pub unsafe extern "C" fn _io_queue_release(handle: usize) -> c_int {
     unsafe { _io_destroy(handle) }
 }
 
-/// What `data` of an iocb points to for [`_io_queue_run`] (`io_callback_t`).
-type Callback =
-    unsafe extern "C" fn(handle: usize, iocb: *mut Iocb, res: libc::c_long, res2: libc::c_long);
+/// What `data` of an iocb points to for [`_io_queue_run`] (`io_callback_t`). It may end its thread.
+type Callback = unsafe extern "C-unwind" fn(
+    handle: usize,
+    iocb: *mut Iocb,
+    res: libc::c_long,
+    res2: libc::c_long,
+);
 
 /// # Safety
 /// As io_queue_run(3): the `data` of every request that completes is a function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _io_queue_run(handle: usize) -> c_int {
+pub unsafe extern "C-unwind" fn _io_queue_run(handle: usize) -> c_int {
     let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     loop {
         let mut event = IoEvent::default();
@@ -225,7 +230,7 @@ pub unsafe extern "C" fn _io_queue_run(handle: usize) -> c_int {
             return ret;
         }
         // SAFETY: a function by the caller's contract; the cast is from its address. It may do
-        // anything, so it runs outside of `enter`.
+        // anything, so it runs outside of `enter`, and this frame has nothing to drop.
         unsafe {
             let callback: Callback = std::mem::transmute(event.data as usize);
             callback(handle, event.obj as *mut Iocb, event.res as _, event.res2 as _);

@@ -8,7 +8,7 @@ use uringlet::front::{self, Descriptor, Hints, Place, Transfer};
 
 use crate::abi::{self, Iocb};
 use crate::handle::{self, AioContext};
-use uringlet::front::memory::{accessible, is_known_to_be_accessible};
+use uringlet::front::memory::{accessible, accessible_now, is_known_to_be_accessible};
 
 /// io_submit(2): the number of requests accepted, or a negative errno if it is none.
 ///
@@ -188,7 +188,7 @@ fn vectored(iocb: &Iocb, fd: i32, hints: Hints) -> Result<Sqe, i32> {
         return Err(-libc::EINVAL);
     }
     let address = usize::try_from(iocb.buf).map_err(|_| -libc::EFAULT)?;
-    if length > 0 && !accessible(address, length * size_of::<libc::iovec>(), false) {
+    if length > 0 && !accessible_now(address, length * size_of::<libc::iovec>(), false) {
         return Err(-libc::EFAULT);
     }
     let within = |at: usize| {

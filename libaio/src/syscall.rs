@@ -4,14 +4,15 @@
 //! What Rust's library and this one call by number passes here too: none of the numbers below is
 //! among that. The engine itself has instructions of its own (`sys.rs` in core).
 
-use std::ffi::{c_int, c_long};
+use std::ffi::{c_int, c_long, c_void};
+use std::sync::atomic::Ordering;
 
 use uringlet::front::syscall::{NEXT, failed, find_next};
 use uringlet::front::{self, IoEvent};
 
 use crate::abi::Iocb;
-use crate::{EFAULT, EINVAL, enter, events, handle};
-use uringlet::front::memory::accessible;
+use crate::{EFAULT, EINVAL, descriptors, enter, events, handle};
+use uringlet::front::memory::{accessible, accessible_now};
 
 uringlet::at_load!(find_next);
 
@@ -31,17 +32,35 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "jbe 2f",
         "cmp edi, {pgetevents}",
         "je 2f",
+        "cmp edi, {close}",
+        "je 2f",
+        "cmp edi, {dup2}",
+        "je 2f",
+        "cmp edi, {dup3}",
+        "je 2f",
         "cmp edi, {close_range}",
         "je 2f",
         "cmp edi, {unshare}",
+        "je 2f",
+        "cmp edi, {exit_group}",
+        "je 2f",
+        "cmp edi, {execve}",
+        "je 2f",
+        "cmp edi, {execveat}",
         "je 2f",
         "jmp qword ptr [rip + {next}]",
         "2: jmp {ours}",
         first = const libc::SYS_io_setup,
         last = const libc::SYS_io_cancel,
         pgetevents = const PGETEVENTS,
+        close = const libc::SYS_close,
+        dup2 = const libc::SYS_dup2,
+        dup3 = const libc::SYS_dup3,
         close_range = const libc::SYS_close_range,
         unshare = const libc::SYS_unshare,
+        exit_group = const libc::SYS_exit_group,
+        execve = const libc::SYS_execve,
+        execveat = const libc::SYS_execveat,
         next = sym NEXT,
         ours = sym ours,
     )
@@ -60,9 +79,19 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "b.ls 2f",
         "cmp w0, #{pgetevents}",
         "b.eq 2f",
+        "cmp w0, #{close}",
+        "b.eq 2f",
+        "cmp w0, #{dup3}",
+        "b.eq 2f",
         "cmp w0, #{close_range}",
         "b.eq 2f",
         "cmp w0, #{unshare}",
+        "b.eq 2f",
+        "cmp w0, #{exit_group}",
+        "b.eq 2f",
+        "cmp w0, #{execve}",
+        "b.eq 2f",
+        "cmp w0, #{execveat}",
         "b.eq 2f",
         "adrp x16, {next}",
         "ldr x16, [x16, :lo12:{next}]",
@@ -71,8 +100,13 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         // The first is 0.
         last = const libc::SYS_io_getevents,
         pgetevents = const PGETEVENTS,
+        close = const libc::SYS_close,
+        dup3 = const libc::SYS_dup3,
         close_range = const libc::SYS_close_range,
         unshare = const libc::SYS_unshare,
+        exit_group = const libc::SYS_exit_group,
+        execve = const libc::SYS_execve,
+        execveat = const libc::SYS_execveat,
         next = sym NEXT,
         ours = sym ours,
     )
@@ -83,7 +117,7 @@ const PGETEVENTS: c_long = if cfg!(target_arch = "x86_64") { 333 } else { 292 };
 
 /// The calls that are answered here. A call has fewer arguments than this; what stands in the
 /// others is not looked at.
-unsafe extern "C" fn ours(
+unsafe extern "C-unwind" fn ours(
     number: c_long,
     a: usize,
     b: usize,
@@ -92,13 +126,19 @@ unsafe extern "C" fn ours(
     e: usize,
     f: usize,
 ) -> c_long {
-    if c_long::from(number as u32) == libc::SYS_close_range {
-        // SAFETY: the caller's contract. errno is its own affair.
-        return unsafe { crate::descriptors::close_range(a as u32, b as u32, c as c_int) }.into();
+    // SAFETY: the caller's contract. errno is the call's own.
+    if let Some(answer) = unsafe { descriptors::by_number(number, [a, b, c]) } {
+        return answer.into();
     }
-    if c_long::from(number as u32) == libc::SYS_unshare {
-        // SAFETY: as above.
-        return unsafe { crate::descriptors::unshare(a as c_int) }.into();
+    if leaves(number) {
+        type Syscall =
+            unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long;
+        enter(|| handle::before_leaving());
+        // SAFETY: what `find_next` found, or its stand-in.
+        let next =
+            unsafe { std::mem::transmute::<*mut c_void, Syscall>(NEXT.load(Ordering::Relaxed)) };
+        // SAFETY: called as its caller called us.
+        return unsafe { next(number, a, b, c, d, e, f) };
     }
     // SAFETY: the caller's contract: as the call of that number.
     let answer = unsafe {
@@ -115,6 +155,14 @@ unsafe extern "C" fn ours(
         }
     };
     if answer < 0 { failed(answer.into()) } else { answer.into() }
+}
+
+/// Does the process end with this call, or become another program?
+fn leaves(number: c_long) -> bool {
+    matches!(
+        c_long::from(number as u32),
+        libc::SYS_exit_group | libc::SYS_execve | libc::SYS_execveat
+    )
 }
 
 /// The kernel's io_getevents(2): unlike libaio's, it looks at its arguments before it looks into
@@ -168,7 +216,7 @@ fn mask_of(timeout: usize, argument: usize) -> Result<Option<u64>, c_int> {
     if argument == 0 {
         return Ok(None);
     }
-    if !accessible(argument, size_of::<Sigset>(), false) {
+    if !accessible_now(argument, size_of::<Sigset>(), false) {
         return Err(EFAULT);
     }
     // SAFETY: readable, and of integers.
@@ -179,7 +227,7 @@ fn mask_of(timeout: usize, argument: usize) -> Result<Option<u64>, c_int> {
     if size != size_of::<u64>() {
         return Err(EINVAL);
     }
-    if !accessible(mask as usize, size, false) {
+    if !accessible_now(mask as usize, size, false) {
         return Err(EFAULT);
     }
     // SAFETY: readable.

@@ -17,6 +17,9 @@ const SATURATES: &str =
     "the kernel's signal reaches 2^64 - 1, and poll tells of an error; a write reaches one less";
 const QUEUED: &str = "a request that has not been started can be cancelled; natively there is none";
 
+const LEFT: &str = "what was submitted is executed by whoever waits for it: no library sees a \
+                    SIGKILL, nor a read(2) by itself";
+
 const ADDRESS: &str = "the address is the handle";
 const METHOD: &str =
     "files that the kernel has no asynchronous method for are read and written all the same";
@@ -90,6 +93,8 @@ const DIFFERENCES: &[Difference] = &[
         ADDRESS,
     ),
     differs(("moved_ring", "destroy the new address"), ("0", "-EINVAL"), Occurs::Always, ADDRESS),
+    differs(("leaving", "SIGKILL"), ("yes", "no"), Occurs::May, LEFT),
+    differs(("leaving", "a read(2) of the same process"), ("yes", "no"), Occurs::May, LEFT),
     differs(
         ("read_write", "read of a socket, with an offset"),
         ("res -ESPIPE", "res 3"),
@@ -142,6 +147,7 @@ programs! {
     close_in_flight,
     destroy,
     destroy_race,
+    ends,
     eintr,
     enospc,
     eventfd,
@@ -151,10 +157,12 @@ programs! {
     fork_threads,
     fsync,
     getevents,
+    gone,
     handles,
     house,
     ioprio,
     leaks,
+    leaving,
     little_memory,
     moved_ring,
     old_versions,

@@ -32,7 +32,7 @@ pub struct Sigevent {
     pub(crate) value: usize,
     pub(crate) signo: c_int,
     pub(crate) notify: c_int,
-    pub(crate) function: Option<unsafe extern "C" fn(usize)>,
+    pub(crate) function: Option<unsafe extern "C-unwind" fn(usize)>,
     pub(crate) attributes: *const libc::pthread_attr_t,
     pad: [usize; 4],
 }

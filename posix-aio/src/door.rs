@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use uringlet::front;
 
 use crate::abi::Aiocb;
+use crate::state;
 
 /// As many requests that signal handlers have submitted while their thread was inside may wait at a
 /// time.
@@ -90,6 +91,16 @@ pub(crate) fn enter(body: impl FnOnce(bool) -> Result<c_int, c_int>) -> c_int {
         answer
     });
     answer.unwrap_or_else(front::refuse)
+}
+
+/// The process is about to leave: see [`Instance::before_leaving`](front::Instance). Not in a
+/// signal handler whose thread is inside.
+pub(crate) extern "C" fn before_leaving() {
+    if let Some(process) = state::current()
+        && !THREAD.with(|thread| thread.inside.get())
+    {
+        process.instance.before_leaving();
+    }
 }
 
 #[inline(always)]

@@ -28,6 +28,7 @@ use crate::submit::{Operation, start};
 use crate::suspend::Ended;
 
 uringlet::see_descriptors_end!(crate::state::before_close);
+uringlet::see_process_leave!(crate::door::before_leaving);
 
 /// In somebody else's process, it must not be this library that ends it for want of memory.
 #[global_allocator]
@@ -146,11 +147,13 @@ extern "C" fn find_next() {
 
 uringlet::at_load!(find_next);
 
+/// A thread that cancels itself may end in it.
+///
 /// # Safety
 /// As pthread_cancel(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pthread_cancel(thread: libc::pthread_t) -> c_int {
-    type Cancel = unsafe extern "C" fn(libc::pthread_t) -> c_int;
+pub unsafe extern "C-unwind" fn pthread_cancel(thread: libc::pthread_t) -> c_int {
+    type Cancel = unsafe extern "C-unwind" fn(libc::pthread_t) -> c_int;
     // SAFETY: the C library's pthread_cancel(3), called as its caller called us.
     let answer =
         unsafe { std::mem::transmute::<*mut c_void, Cancel>(PTHREAD_CANCEL.get())(thread) };

@@ -29,7 +29,7 @@ pub(crate) enum Prepared {
 #[derive(Debug)]
 pub(crate) struct Gate {
     open: Mutex<()>,
-    function: unsafe extern "C" fn(usize),
+    function: unsafe extern "C-unwind" fn(usize),
     value: usize,
 }
 
@@ -63,6 +63,10 @@ fn prepare_thread(event: &Sigevent) -> Result<Prepared, c_int> {
 }
 
 fn make_thread(attributes: *const libc::pthread_attr_t, gate: &Arc<Gate>) -> Result<(), c_int> {
+    type Run = extern "C" fn(*mut c_void) -> *mut c_void;
+    type Unwinds = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
+    // SAFETY: the C library's threads can be unwound; the declaration of its function says less.
+    let run = unsafe { std::mem::transmute::<Unwinds, Run>(run) };
     let argument = Arc::into_raw(Arc::clone(gate));
     let mut thread = 0;
     // SAFETY: attributes of the program's or of ours; `run` takes the argument.
@@ -87,8 +91,9 @@ fn make_thread(attributes: *const libc::pthread_attr_t, gate: &Arc<Gate>) -> Res
     Ok(())
 }
 
-/// The thread of a notification: all signals open, as the C library has it.
-extern "C" fn run(argument: *mut c_void) -> *mut c_void {
+/// The thread of a notification: all signals open, as the C library has it. The program's function
+/// may end it, where this frame has nothing to drop.
+extern "C-unwind" fn run(argument: *mut c_void) -> *mut c_void {
     // SAFETY: from `make_thread`, and taken once.
     let gate = unsafe { Arc::from_raw(argument.cast::<Gate>()) };
     let (function, value) = (gate.function, gate.value);

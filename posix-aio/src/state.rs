@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use uringlet::front::{self, InFlight, Instance, IoEvent, Place, Submitted};
 
 use crate::complete::{self, Deliver};
+use crate::door;
 use crate::submit::Ready;
 
 /// Requests that can be with the instance at a time. Memory for a slot is touched when it is first
@@ -111,6 +112,8 @@ fn make() -> Result<&'static Process, i32> {
         if swap.is_err() {
             // SAFETY: made above and seen by nobody.
             drop(unsafe { Box::from_raw(new) });
+        } else {
+            front::leaving::at_exit(door::before_leaving);
         }
     }
 }

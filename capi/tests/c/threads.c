@@ -60,6 +60,56 @@ static void on_signal(int number)
     answers[2] = uringlet_cancel(interrupted, 77);
 }
 
+static void ends_thread(struct uringlet_handler *handler, int32_t res)
+{
+    (void)handler;
+    EQUAL(res, 0);
+    pthread_exit(&over);
+}
+
+static void visits(const struct uringlet_cqe *cqe, void *arg)
+{
+    (void)cqe;
+    pthread_exit(arg);
+}
+
+static void *runs(void *u)
+{
+    uringlet_run(u, 1, -1);
+    return NULL;
+}
+
+static void *visits_all(void *u)
+{
+    while (uringlet_for_each(u, 1, visits, &over) == 0)
+        sched_yield();
+    return NULL;
+}
+
+/* What the library calls may end its thread. */
+static void callbacks_end_threads(void)
+{
+    struct uringlet_handler handler = {ends_thread};
+    struct uringlet *u = context(2);
+    void *(*const bodies[])(void *) = {runs, visits_all};
+
+    for (int at = 0; at < 2; at++) {
+        struct uringlet_sqe *sqe = entry(u);
+        pthread_t thread;
+        void *ret;
+
+        uringlet_prep_nop(sqe);
+        if (at == 0)
+            uringlet_sqe_set_data(sqe, &handler);
+        else
+            EQUAL(uringlet_wait(u, 1, -1), 1);
+        EQUAL(pthread_create(&thread, NULL, bodies[at], u), 0);
+        EQUAL(pthread_join(thread, &ret), 0);
+        CHECK(ret == &over);
+    }
+    EQUAL(uringlet_destroy(u, -1), 0);
+}
+
 int main(void)
 {
     struct sigaction action;
@@ -117,5 +167,6 @@ int main(void)
     EQUAL(uringlet_destroy(u, -1), 0);
     for (int at = 0; at < 3; at++)
         EQUAL(pthread_join(threads[at], NULL), 0);
+    callbacks_end_threads();
     return EXIT_SUCCESS;
 }

@@ -7,7 +7,7 @@
 //! threads would meet. `see_descriptors_end` makes the functions.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_int, c_long, c_uint, c_void};
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
@@ -64,7 +64,7 @@ impl Next {
     }
 
     /// Null if there is none.
-    fn look(&self) -> *mut c_void {
+    pub(super) fn look(&self) -> *mut c_void {
         let mut next = self.0.load(Ordering::Relaxed);
         if next.is_null() {
             // SAFETY: a NUL-terminated name.
@@ -82,22 +82,24 @@ impl Next {
     }
 }
 
-fn before_close(first: c_int, last: c_int, before: Before) {
+pub(super) fn before_close(first: c_int, last: c_int, before: Before) {
     if first >= 0 {
         before(&(first..=last), Ends::Closed);
     }
 }
 
-fn before_replace(fd: c_int, before: Before) {
+pub(super) fn before_replace(fd: c_int, before: Before) {
     if fd >= 0 {
         before(&(fd..=fd), Ends::Replaced);
     }
 }
 
+/// A cancellation point: nothing is held when the thread may end in it (pthreads(7)).
+///
 /// # Safety
 /// As close(2).
 pub unsafe fn close(fd: c_int, before: Before) -> c_int {
-    type Close = unsafe extern "C" fn(c_int) -> c_int;
+    type Close = unsafe extern "C-unwind" fn(c_int) -> c_int;
     if own::is(fd) {
         // The program has not opened it.
         return refuse(libc::EBADF);
@@ -259,6 +261,32 @@ pub unsafe fn closefrom(first: c_int, before: Before) {
     }
 }
 
+/// The calls of this file by their numbers, for drop-ins that answer syscall(2). `None`: another
+/// number.
+///
+/// # Safety
+/// As the call of that number.
+pub unsafe fn by_number(
+    number: c_long,
+    [a, b, c]: [usize; 3],
+    before: Before,
+    duplicated: Duplicated,
+) -> Option<c_int> {
+    // SAFETY: the caller's contract. The kernel looks at the lower half of a number.
+    let answer = unsafe {
+        match c_long::from(number as u32) {
+            libc::SYS_close => close(a as c_int, before),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_dup2 => dup2(a as c_int, b as c_int, before, duplicated),
+            libc::SYS_dup3 => dup3(a as c_int, b as c_int, c as c_int, before, duplicated),
+            libc::SYS_close_range => close_range(a as c_uint, b as c_uint, c as c_int, before),
+            libc::SYS_unshare => unshare(a as c_int),
+            _ => return None,
+        }
+    };
+    Some(answer)
+}
+
 /// Has an `extern "C" fn()` called when a drop-in has been loaded.
 #[macro_export]
 macro_rules! at_load {
@@ -271,8 +299,9 @@ macro_rules! at_load {
     };
 }
 
-/// Exports close(2), dup2(2), dup3(2), close_range(2) and closefrom(3), which call a
-/// [`Before`](crate::front::descriptors::Before) first, and unshare(2). For use once in a drop-in.
+/// Exports close(2), dup2(2), dup3(2), close_range(2), closefrom(3), and what
+/// [`see_streams_end!`](crate::see_streams_end) does, which call a
+/// [`Before`](crate::front::descriptors::Before) first; and unshare(2). For use once in a drop-in.
 #[macro_export]
 macro_rules! see_descriptors_end {
     ($before:path) => {
@@ -280,11 +309,12 @@ macro_rules! see_descriptors_end {
     };
     ($before:path, $duplicated:path) => {
         $crate::at_load!($crate::front::descriptors::find_next);
+        $crate::see_streams_end!($before);
 
         /// # Safety
         /// As close(2).
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn close(fd: ::std::ffi::c_int) -> ::std::ffi::c_int {
+        pub unsafe extern "C-unwind" fn close(fd: ::std::ffi::c_int) -> ::std::ffi::c_int {
             // SAFETY: as the caller called us.
             unsafe { $crate::front::descriptors::close(fd, $before) }
         }

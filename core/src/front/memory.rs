@@ -1,5 +1,6 @@
-//! Is the caller's memory there? Asked of the kernel once per page, so that a bad address gets
-//! `EFAULT` and not a crash, and a good one costs no system call.
+//! Is the caller's memory there? A bad address gets `EFAULT` and not a crash. On the way of every
+//! request the kernel is asked once per page ([`accessible`]), so that a good one costs no system
+//! call; elsewhere it is asked each time ([`accessible_now`]).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -18,6 +19,12 @@ const ENTRIES: usize = 4096;
 #[inline]
 pub fn accessible(address: usize, bytes: usize, write: bool) -> bool {
     is_known_to_be_accessible(address, bytes, write) || accessible_pages(address, bytes, write)
+}
+
+/// As [`accessible`], of pages that may be gone since they were last asked about: a system call for
+/// each.
+pub fn accessible_now(address: usize, bytes: usize, write: bool) -> bool {
+    all_pages(address, bytes, |place, _| ask(place, write))
 }
 
 /// As [`accessible`] in the usual case: within one page or two, and asked about before.
@@ -51,6 +58,21 @@ fn is_known(page: usize, write: bool) -> bool {
 
 #[inline(never)]
 fn accessible_pages(address: usize, bytes: usize, write: bool) -> bool {
+    all_pages(address, bytes, |place, page| {
+        let is_there = is_known(page, write) || ask(place, write);
+        if is_there {
+            entry(page).store(known(page, write), Ordering::Relaxed);
+        }
+        is_there
+    })
+}
+
+fn ask(place: usize, write: bool) -> bool {
+    if write { front::writable(place) } else { front::readable(place) }
+}
+
+/// Is `is_there` true of a place in each page of a range, and of the page's number?
+fn all_pages(address: usize, bytes: usize, is_there: impl Fn(usize, usize) -> bool) -> bool {
     let Some(end) = address.checked_add(bytes.max(1)) else { return false };
     if address < PAGE || !sys::in_user_space(address as u64, bytes as u64) {
         return false;
@@ -58,12 +80,8 @@ fn accessible_pages(address: usize, bytes: usize, write: bool) -> bool {
     let mut at = address;
     while at < end {
         let page = at / PAGE;
-        if !is_known(page, write) {
-            let place = at.min(end.saturating_sub(8).max(address));
-            if !(if write { front::writable(place) } else { front::readable(place) }) {
-                return false;
-            }
-            entry(page).store(known(page, write), Ordering::Relaxed);
+        if !is_there(at.min(end.saturating_sub(8).max(address)), page) {
+            return false;
         }
         at = (page + 1) * PAGE;
     }

@@ -6,10 +6,12 @@ use std::ops::RangeInclusive;
 
 pub mod descriptors;
 pub mod env;
+pub mod leaving;
 pub mod memory;
 pub mod note;
 pub mod seen;
 pub mod sites;
+pub mod streams;
 pub mod syscall;
 
 pub use self::descriptors::Ends;
@@ -189,12 +191,12 @@ pub fn queue_signal(signo: i32, info: &libc::siginfo_t) {
     unsafe { sys::queue_signal(sys::getpid(), signo, info) };
 }
 
-/// Can eight bytes be read at this address? Two system calls; nothing is touched here.
+/// Can eight bytes be read at this address? A system call for each page; nothing is touched here.
 pub fn readable(address: usize) -> bool {
     sys::readable(address)
 }
 
-/// Can eight bytes be written at this address? Two system calls; they stay as they are.
+/// Can eight bytes be written at this address? A system call for each page; they stay as they are.
 pub fn writable(address: usize) -> bool {
     sys::writable(address)
 }

@@ -37,7 +37,6 @@ impl Instance {
         self.board.keep_eventfds(fds);
         while self.is_usable() {
             let mut waiting = false;
-            self.threads.poller.keep_files(fds, gone);
             self.withdraw(&Which::On(fds));
             self.board.free_slots().each_held(|index| {
                 let handing_over = || self.lanes.kernel.is_handing_over();
@@ -48,6 +47,8 @@ impl Instance {
                     .free_slots()
                     .each_held(|index| waiting |= !self.board.slot(index).forget_number(fds));
             }
+            // Afterwards: what was being tried is on the poller's list again, or in its hand.
+            waiting |= self.threads.poller.keep_files(fds, gone);
             if !waiting {
                 return;
             }

@@ -2,7 +2,7 @@
 //!
 //! [`Context`](crate::Context) is its single-owner face; front ends hold it directly. What it is
 //! made of stands here, what can be done with it in the files beside: submit, wait (with `help` and
-//! `settle`), cancel, close, and `serve` for our own threads.
+//! `settle`), cancel, close, leaving, and `serve` for our own threads.
 #![allow(unsafe_code)]
 
 pub(crate) mod cancel;
@@ -10,6 +10,7 @@ pub(crate) mod choice;
 mod close;
 pub(crate) mod fast;
 mod help;
+mod leaving;
 mod polls;
 pub(crate) mod reactor;
 mod serve;

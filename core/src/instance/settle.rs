@@ -121,7 +121,7 @@ impl Instance {
         }
     }
 
-    fn give_others_time(waits: &mut u32) {
+    pub(super) fn give_others_time(waits: &mut u32) {
         *waits += 1;
         if sys::cpus() > 1 && *waits < LOOKS {
             std::hint::spin_loop();

@@ -2,11 +2,11 @@
 //! baton; and the ordered ones among them. A single request waits in the mailbox for its submitter.
 #![allow(unsafe_code)]
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
-use std::sync::{Mutex, PoisonError};
 
 use super::{Lane, Progress, Stuck, Which, run};
-use crate::board::{Board, By, DirectCompletions};
+use crate::board::{Board, By, DirectCompletions, without_taker};
 use crate::descriptor;
 use crate::errno;
 use crate::queue::IndexRing;
@@ -14,6 +14,7 @@ use crate::request::{Queued, Route, Started};
 use crate::router::facts::Facts;
 use crate::router::tuning::{HOLDER_SPIN_US, TIMED_EVERY};
 use crate::router::{self, Call, Router, Situation};
+use crate::sync::lock_counted;
 use crate::sys;
 use crate::word::baton::{Baton, Release, Turn, View};
 use crate::word::mailbox::{Mailbox, Taken};
@@ -294,6 +295,34 @@ impl InlineLane {
         }
     }
 
+    /// Executes reads and writes that were left or queued here and do not sleep, in their order, up
+    /// to the first other request. Calls no other thread, and waits for none. True if requests are
+    /// left that nobody is at.
+    pub(crate) fn execute_ready(&self, board: &Board, router: &Router) -> bool {
+        if self.left_to_queue(board) {
+            self.baton.announce();
+        }
+        if self.is_ready(board)
+            && let Some(turn) = self.take_baton()
+        {
+            without_taker(|taker| {
+                let enough = &mut |_, _| !self.is_ready(board);
+                self.hold(board, router, turn, By::Waiter, taker, enough);
+            });
+        }
+        !self.baton.view().is_held() && self.has_work() && !self.is_ready(board)
+    }
+
+    /// Is the oldest request one that does not sleep, and that no server can hold up?
+    fn is_ready(&self, board: &Board) -> bool {
+        let due = self.is_ordered_due(board);
+        let next = if due { self.ordered.peek() } else { self.queue.peek() };
+        next.map(|slot| board.slot(slot)).is_some_and(|slot| match slot.expected() {
+            Some((_, soon)) => soon || Facts::noted(slot.fd()).is_some_and(Facts::is_local),
+            None => false,
+        })
+    }
+
     /// Takes the oldest inline request. A holder that loses the baton after its last look takes one
     /// more at most. The request is executed as if the holder had lost the baton inside of it.
     /// `bounded`: the holder leaves requests to workers that a server may hold up.
@@ -326,7 +355,7 @@ impl InlineLane {
             return false;
         }
         // A holder that has lost the baton may be here with an earlier one.
-        let _diverting = self.diverting.lock().unwrap_or_else(PoisonError::into_inner);
+        let _diverting = lock_counted(&self.diverting);
         if self.queue.pop_at(position) {
             self.push_ordered(board, slot);
         }

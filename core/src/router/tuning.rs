@@ -191,6 +191,10 @@ pub(crate) const MOMENT: Duration = Duration::from_micros(200);
 /// More looks than a thread takes that is preempted between two steps of a request, to come back.
 pub(crate) const PREEMPTED_LOOKS: u32 = 10_000;
 
+/// Before the process ends or becomes another, so long is waited for the next of the requests that
+/// are known not to sleep and that other threads have in hand. The thread may itself have one, and
+/// be in a signal handler.
+pub(crate) const LEAVE_US: u64 = 100_000;
 /// After this long a request that is being executed counts as having begun its system call.
 pub(crate) const BEGUN: Duration = Duration::from_secs(1);
 /// Naps meanwhile: so many short ones, and then longer ones.

@@ -13,7 +13,7 @@ use crate::exec::{self, Mode};
 use crate::own::{self, Copied, Copies};
 use crate::request::{Kind, Route, Slot, Started};
 use crate::router::tuning::{BLIND, RETIRE_AFTER, STRAYS};
-use crate::sync::lock;
+use crate::sync::lock_counted;
 use crate::sys;
 
 #[derive(Debug)]
@@ -237,7 +237,7 @@ impl Poller {
             tried: kind == Kind::Poll,
             held: false,
         };
-        let mut state = lock(&self.state);
+        let mut state = lock_counted(&self.state);
         waiting.slot().polling();
         let at = state.place_of(&waiting);
         state.waiting.insert(at, waiting);
@@ -247,7 +247,7 @@ impl Poller {
             return;
         }
         if eventfd < 0 || self.spawner.spawn("poll", move || self.run(eventfd)).is_err() {
-            let mut state = lock(&self.state);
+            let mut state = lock_counted(&self.state);
             state.alive = false;
             let is_here = |one: &mut PolledRequest| one.passed_on == 0;
             let stranded: Vec<PolledRequest> = state.waiting.extract_if(.., is_here).collect();
@@ -270,7 +270,7 @@ impl Poller {
 
     /// Collects the completions of a context's kernel lane when `events` tells of some.
     pub(crate) fn watch(&'static self, owner: &Arc<dyn Dispatcher>, events: RawFd) {
-        let mut state = lock(&self.state);
+        let mut state = lock_counted(&self.state);
         state.kernels.push((Arc::downgrade(owner), events));
         let (woken, eventfd) = self.wake(&mut state);
         drop(state);
@@ -279,7 +279,7 @@ impl Poller {
         }
         if eventfd < 0 || self.spawner.spawn("poll", move || self.run(eventfd)).is_err() {
             // The watchdog finds the completions.
-            lock(&self.state).alive = false;
+            lock_counted(&self.state).alive = false;
         }
     }
 
@@ -297,12 +297,12 @@ impl Poller {
 
     /// Is the thread at a transfer on this slot's descriptor?
     pub(crate) fn is_trying(&self, slot: &Slot) -> bool {
-        lock(&self.state).served.iter().any(|&(fd, _)| slot.names(fd))
+        lock_counted(&self.state).served.iter().any(|&(fd, _)| slot.names(fd))
     }
 
     /// Takes a request off the list: the caller completes it. False if it is not there (any more).
     pub(crate) fn remove(&self, board: &Board, slot: u32, key: u64) -> bool {
-        let mut state = lock(&self.state);
+        let mut state = lock_counted(&self.state);
         // A slot on the list is not reused: its key is that of the request.
         let found =
             |waiting: &PolledRequest| waiting.is(board, slot) && board.slot(slot).key() == key;
@@ -327,9 +327,10 @@ impl Poller {
 
     /// These descriptors are about to be closed: requests on the list get others of the same files.
     /// `gone`: the numbers stand for no file then.
-    pub(crate) fn keep_files(&self, fds: &RangeInclusive<RawFd>, gone: bool) {
+    /// True if the thread has some in hand, which may come back to the list.
+    pub(crate) fn keep_files(&self, fds: &RangeInclusive<RawFd>, gone: bool) -> bool {
         let mut copies = Copies::default();
-        let mut state = lock(&self.state);
+        let mut state = lock_counted(&self.state);
         let of_numbers = |&at: &usize| fds.contains(&state.waiting[at].fd);
         let is_kept = |at: usize| {
             let holds_first = state.waiting[at].owner.board().begins_streams_at_once();
@@ -361,6 +362,7 @@ impl Poller {
             // What the thread finds under the old numbers belongs to nobody on the list any more.
             sys::eventfd_add(state.eventfd, 1);
         }
+        state.served.iter().any(|(fd, _)| fds.contains(fd))
     }
 
     fn run(&self, mut eventfd: RawFd) {
@@ -368,8 +370,8 @@ impl Poller {
         loop {
             set.clear();
             set.push(libc::pollfd { fd: eventfd, events: libc::POLLIN, revents: 0 });
-            let soon = lock(&self.state).collect(&mut set);
-            let idle = lock(&self.state).waiting.is_empty();
+            let soon = lock_counted(&self.state).collect(&mut set);
+            let idle = lock_counted(&self.state).waiting.is_empty();
             let timeout = match () {
                 () if soon.is_some() => soon,
                 () if eventfd < 0 => Some(BLIND),
@@ -377,7 +379,7 @@ impl Poller {
             };
             let ret = sys::ppoll(&mut set, timeout, None);
             if ret == 0 && soon.is_none() {
-                let mut state = lock(&self.state);
+                let mut state = lock_counted(&self.state);
                 state.let_go_of_idle_kernels();
                 if state.waiting.is_empty() && state.kernels.is_empty() {
                     state.alive = false;
@@ -395,32 +397,32 @@ impl Poller {
                 set.truncate(1);
                 sys::ppoll(&mut set, Some(BLIND), None);
                 let mut all = Vec::new();
-                lock(&self.state).collect(&mut all);
+                lock_counted(&self.state).collect(&mut all);
                 all.iter_mut().for_each(|polled| polled.revents = polled.events);
                 set.extend(all);
             }
             if set[0].revents & libc::POLLNVAL != 0 {
                 // Closed in a way that nobody sees. Without one, new requests wait for BLIND.
                 eventfd = own::eventfd() as RawFd;
-                lock(&self.state).eventfd = eventfd;
+                lock_counted(&self.state).eventfd = eventfd;
             } else if set[0].revents != 0 {
                 sys::eventfd_drain(eventfd);
             }
             let (kernels, ready) = {
-                let mut state = lock(&self.state);
+                let mut state = lock_counted(&self.state);
                 (state.ready_kernels(&set[1..]), state.take_ready(&set[1..]))
             };
             for (owner, fd) in kernels {
                 sys::eventfd_drain(fd);
                 if !owner.collect() {
-                    lock(&self.state).let_go_of_kernel(fd);
+                    lock_counted(&self.state).let_go_of_kernel(fd);
                 }
             }
             for (waiting, revents) in ready {
                 let (fd, events) = (waiting.fd, waiting.events);
                 self.serve(waiting, revents);
                 // It is over, and no later one has begun.
-                lock(&self.state).served.retain(|&served| served != (fd, events));
+                lock_counted(&self.state).served.retain(|&served| served != (fd, events));
             }
         }
     }
@@ -476,7 +478,7 @@ impl Poller {
     /// Back to the list, in front: those that have waited less long stay behind.
     fn put_back(&self, mut waiting: PolledRequest, request: Started<'_>) {
         waiting.tried = true;
-        let mut state = lock(&self.state);
+        let mut state = lock_counted(&self.state);
         // In one step: a cancel that saw it on the list and served would take it for a later one.
         state.served.retain(|&served| served != (waiting.fd, waiting.events));
         request.slot().polling();
@@ -487,7 +489,7 @@ impl Poller {
     /// A worker executes it; later ones of its descriptor wait for that.
     fn pass_on(&self, waiting: PolledRequest, mut request: Started<'_>) {
         let owner = Arc::clone(&waiting.owner);
-        let mut state = lock(&self.state);
+        let mut state = lock_counted(&self.state);
         // 0 is for those that are not passed on.
         state.passed_on = state.passed_on.wrapping_add(1).max(1);
         let passed_on = state.passed_on;
@@ -499,7 +501,7 @@ impl Poller {
 
     /// A request that was passed on was executed, or withdrawn: the next one may go.
     pub(crate) fn end(&self, number: u32) {
-        let mut state = lock(&self.state);
+        let mut state = lock_counted(&self.state);
         let Some(at) = state.waiting.iter().position(|one| one.passed_on == number) else { return };
         state.waiting.remove(at);
         let eventfd = state.eventfd;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use uringlet::front;
 use uringlet::front::descriptors::Next;
 use uringlet::front::env::{self, Trap};
-use uringlet::front::memory::accessible;
+use uringlet::front::memory::accessible_now;
 
 use super::filter::MARK;
 use super::make;
@@ -47,7 +47,7 @@ const SYS_SECCOMP: c_int = 1;
 /// handler may be reading it.
 static PROGRAMS: AtomicPtr<libc::sigaction> = AtomicPtr::new(null_mut());
 
-type Handler = unsafe extern "C" fn(c_int, *mut Info, *mut c_void);
+type Handler = unsafe extern "C-unwind" fn(c_int, *mut Info, *mut c_void);
 
 /// What the program has set, if SIGSYS is this library's.
 #[inline]
@@ -100,7 +100,7 @@ pub(super) fn handle() -> bool {
 
 /// # Safety
 /// As the kernel calls it.
-unsafe extern "C" fn trapped(signal: c_int, info: *mut Info, context: *mut c_void) {
+unsafe extern "C-unwind" fn trapped(signal: c_int, info: *mut Info, context: *mut c_void) {
     // SAFETY: the kernel's.
     let Info { code, errno, number, .. } = *unsafe { &*info };
     if code == SYS_SECCOMP && errno == c_int::from(MARK) {
@@ -189,7 +189,7 @@ pub(crate) fn mask_of_wait(set: u64) -> u64 {
 /// # Safety
 /// As the function: null, or a set.
 pub(crate) unsafe fn set_of_wait(set: usize, place: &mut Set) -> usize {
-    if set == 0 || !may_trap() || !accessible(set, size_of::<u64>(), false) {
+    if set == 0 || !may_trap() || !accessible_now(set, size_of::<u64>(), false) {
         return set;
     }
     // SAFETY: readable. The kernel looks at the first eight bytes.

@@ -41,6 +41,36 @@ static void *wait_for_it(void *argument)
     return NULL;
 }
 
+/* close(2) is a place to end. */
+static void *close_it(void *argument)
+{
+    struct waiter *me = argument;
+    pthread_cleanup_push(cleanup, me);
+    while (__atomic_load_n(&me->held, __ATOMIC_ACQUIRE))
+        sched_yield();
+    me->answer = me->how ? fclose((FILE *)me->ctx) : close((int)me->min);
+    pthread_cleanup_pop(0);
+    return NULL;
+}
+
+static void closers(void)
+{
+    for (int how = 0; how < 2; how++) {
+        FILE *stream = tmpfile();
+        struct waiter waiter = {
+            .min = fileno(stream), .ctx = (io_context_t)stream, .how = how, .held = 1};
+        void *end;
+        fputs("something to write", stream);
+        pthread_create(&waiter.thread, NULL, close_it, &waiter);
+        pthread_cancel(waiter.thread);
+        __atomic_store_n(&waiter.held, 0, __ATOMIC_RELEASE);
+        pthread_join(waiter.thread, &end);
+        yes(how ? "[io_submit closed descriptor] a thread that is cancelled in fclose"
+                : "[io_submit closed descriptor] a thread that is cancelled in close",
+            end == PTHREAD_CANCELED && waiter.cleaned);
+    }
+}
+
 int main(void)
 {
     static const char *const hows[] = {"for ever", "a minute", "with a mask", "by number"};
@@ -98,5 +128,6 @@ int main(void)
         answer(hows[how], io_destroy(fresh));
     }
     answer("destroy", io_destroy(ctx));
+    closers();
     return 0;
 }

@@ -28,6 +28,32 @@ static void resubmit(io_context_t ctx, struct iocb *iocb, long res, long res2)
         die("submit");
 }
 
+static int cleaned;
+
+static void cleanup(void *argument)
+{
+    cleaned += *(int *)argument;
+}
+
+static void ends_thread(io_context_t ctx, struct iocb *iocb, long res, long res2)
+{
+    int one = 1;
+    (void)ctx, (void)iocb, (void)res, (void)res2;
+    pthread_cleanup_push(cleanup, &one);
+    pthread_exit(NULL);
+    pthread_cleanup_pop(0);
+}
+
+static void *run_until_it_ends(void *ctx)
+{
+    int one = 1;
+    pthread_cleanup_push(cleanup, &one);
+    while (io_queue_run(ctx) >= 0)
+        usleep(1000);
+    pthread_cleanup_pop(0);
+    return NULL;
+}
+
 int main(void)
 {
     io_context_t ctx = (io_context_t)0x1234;
@@ -83,6 +109,17 @@ int main(void)
         io_queue_run(ctx);
         usleep(1000);
     }
+    /* A callback that ends its thread, in the midst of the call. */
+    struct iocb last;
+    pthread_t thread;
+    io_prep_pread(&last, fd, buf[0], PAGE, 0);
+    io_set_callback(&last, ends_thread);
+    if (submit1(ctx, &last) != 1 || pthread_create(&thread, NULL, run_until_it_ends, ctx))
+        die("a thread");
+    pthread_join(thread, NULL);
+    yes("[io_queue_run success] a callback ends its thread", cleaned == 2);
+    answer("[io_queue_run success] a run after that", io_queue_run(ctx));
+
     calls = 0;
     again = 9;
     io_prep_pread(&repeated, fd, buf[0], PAGE, 0);

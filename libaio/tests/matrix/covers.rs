@@ -189,6 +189,7 @@ pub const COVERS: &[Covers] = &[
     ("io_submit", "order", "append_order", &["*"]),
     ("io_submit", "closed descriptor", "close_in_flight", &["*"]),
     ("io_submit", "closed descriptor", "close_all", &["*"]),
+    ("io_submit", "closed descriptor", "ends", &["*"]),
     ("io_submit", "in a child", "fork", &["child, submit*", "child's own, *", "grandchild*"]),
     ("io_submit", "exit", "house", &["exit with*", "_exit with*"]),
     ("io_submit", "vfork", "vfork", &["*"]),

@@ -53,6 +53,7 @@ const FUNCTIONS: &[Function] = &[
             "closed descriptor",
             "in a child",
             "exit",
+            "leaves",
             "vfork",
             "syscall()",
         ],

@@ -25,3 +25,45 @@ pub fn functions(library: &str) -> BTreeSet<String> {
     }
     found
 }
+
+/// Functions of the C library by which descriptors and processes end, which drop-ins export.
+pub const INTERPOSED: &[&str] = &[
+    "close",
+    "close_range",
+    "closefrom",
+    "dup2",
+    "dup3",
+    "unshare",
+    "fclose",
+    "pclose",
+    "closedir",
+    "freopen",
+    "freopen64",
+    "_exit",
+    "_Exit",
+    "quick_exit",
+    "fork",
+    "_Fork",
+    "vfork",
+    "daemon",
+    "forkpty",
+    "clone",
+    "system",
+    "popen",
+    "posix_spawn",
+    "posix_spawnp",
+    "execl",
+    "execle",
+    "execlp",
+    "execv",
+    "execve",
+    "execvp",
+    "execvpe",
+    "execveat",
+    "fexecve",
+];
+
+/// Is it one of these, or a drop-in's `own`?
+pub fn is_interposed(name: &str, own: &str) -> bool {
+    name.strip_suffix("@Base").is_some_and(|name| name == own || INTERPOSED.contains(&name))
+}

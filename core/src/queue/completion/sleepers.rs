@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::{Completions, SLEEPERS};
 use crate::queue::sleep::{Sleep, SleepEnd};
-use crate::sync::{Ordering, fence, lock};
+use crate::sync::{Ordering, fence, lock_counted};
 use crate::sys::aio::IoEvent;
 
 /// Who sleeps, and what for.
@@ -74,7 +74,7 @@ impl Completions {
         eventfd: Option<RawFd>,
     ) -> Result<u32, SleepEnd> {
         let need = sleeper.need;
-        let mut sleepers = lock(&self.sleepers);
+        let mut sleepers = lock_counted(&self.sleepers);
         if sleepers.closed && !sleeper.even_if_closed {
             return Err(SleepEnd::Closed);
         }
@@ -110,7 +110,7 @@ impl Completions {
     }
 
     fn unregister(&self, own: &Sleep, eventfd: Option<RawFd>) {
-        let mut sleepers = lock(&self.sleepers);
+        let mut sleepers = lock_counted(&self.sleepers);
         sleepers.count -= 1;
         sleepers.choosy.retain(|other| !std::ptr::eq(other.sleep, own));
         if let Some(fd) = eventfd {
@@ -215,7 +215,7 @@ impl Completions {
     }
 
     fn wake_if(&self, due: impl FnOnce(&Sleepers) -> bool) -> bool {
-        let mut sleepers = lock(&self.sleepers);
+        let mut sleepers = lock_counted(&self.sleepers);
         let due = sleepers.count > 0 && due(&sleepers);
         let mut woken = WokenSleepers::default();
         if due {
@@ -249,7 +249,7 @@ impl Completions {
     #[cold]
     fn wake_concerned(&self, event: &IoEvent) {
         let mut woken = WokenSleepers::default();
-        let sleepers = lock(&self.sleepers);
+        let sleepers = lock_counted(&self.sleepers);
         for choosy in &sleepers.choosy {
             // SAFETY: registered, so its owner sleeps, or waits for this lock.
             if unsafe { (*choosy.concerns)(event) } {
@@ -267,7 +267,7 @@ impl Completions {
 
     /// Wakes every sleeper, and lets nobody sleep any more.
     pub(crate) fn close(&self) {
-        lock(&self.sleepers).closed = true;
+        lock_counted(&self.sleepers).closed = true;
         self.wake();
     }
 
@@ -466,7 +466,7 @@ mod loom_models {
             let poster = thread::spawn(move || post(&other, 0));
             if queue.available() < 1 {
                 let ticket = {
-                    let mut sleepers = super::lock(&queue.sleepers);
+                    let mut sleepers = super::lock_counted(&queue.sleepers);
                     sleepers.count += 1;
                     sleepers.need = 1;
                     queue.state.fetch_or(super::SLEEPERS, super::Ordering::Relaxed);

@@ -79,7 +79,7 @@ fn reads_that_turn_out_to_be_of_a_pipe_in_the_wrong_order_are_done_in_that_of_su
 #[derive(Debug)]
 struct Results {
     all: Arc<Mutex<Vec<i64>>>,
-    ends_short_writes: bool,
+    as_io_uring: bool,
 }
 
 impl Sink for Results {
@@ -89,15 +89,19 @@ impl Sink for Results {
 
     fn released(&self) {}
 
+    fn begins_streams_at_once(&self) -> bool {
+        !self.as_io_uring
+    }
+
     fn ends_short_writes(&self) -> bool {
-        self.ends_short_writes
+        self.as_io_uring
     }
 }
 
 /// A context whose poller has no thread: this one does what that does.
-fn without_thread(ends_short_writes: bool) -> (Arc<Instance>, Arc<Mutex<Vec<i64>>>) {
+fn without_thread(as_io_uring: bool) -> (Arc<Instance>, Arc<Mutex<Vec<i64>>>) {
     let results = Arc::default();
-    let sink = Box::new(Results { all: Arc::clone(&results), ends_short_writes });
+    let sink = Box::new(Results { all: Arc::clone(&results), as_io_uring });
     let instance = Instance::with_sink(&Context::builder().entries(4), sink).unwrap();
     instance.leave_alone();
     let eventfd = own::eventfd() as RawFd;
@@ -172,7 +176,7 @@ fn of_a_closed_stream_the_first_has_its_file_and_the_second_none_whatever_has_it
         let tried = take(poller);
         if is_tried_meanwhile {
             // The second one is not the first because that is off the list.
-            poller.keep_files(&(fd..=fd), true);
+            assert!(poller.keep_files(&(fd..=fd), true), "the first one may come back");
         }
         serve(poller, tried);
         instance.before_close(fd);
@@ -225,4 +229,33 @@ fn a_short_write_to_a_stream_ends_there_or_waits_for_room_as_the_front_end_says(
         instance.close();
         own::close(lock(&poller.state).eventfd);
     }
+}
+
+#[test]
+fn a_read_that_is_being_tried_while_its_number_gets_another_file_keeps_its_own() {
+    let (instance, results) = without_thread(true);
+    let poller = instance.poller();
+    let ((reader, mut writer), (other, mut others)) =
+        (std::io::pipe().unwrap(), std::io::pipe().unwrap());
+    let (fd, mut buffers) = (reader.as_raw_fd(), [[0u8; 1]; 2]);
+    submit_two(&instance, fd, &mut buffers);
+    let tried = take(poller);
+    std::thread::scope(|scope| {
+        let closing = scope.spawn(|| instance.before_close_range(&(fd..=fd), false));
+        // It waits for what is being tried, and comes for it when that is on the list again.
+        serve(poller, tried);
+        closing.join().unwrap();
+    });
+    // SAFETY: two descriptors, of which the second one is replaced.
+    assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), fd) }, fd);
+    others.write_all(b"no").unwrap();
+    writer.write_all(b"xy").unwrap();
+    for _ in 0..2 {
+        all_are_ready(poller);
+        serve(poller, take(poller));
+    }
+    assert_eq!(*lock(&results), [1, 1]);
+    assert_eq!(buffers.concat(), b"xy");
+    instance.close();
+    own::close(lock(&poller.state).eventfd);
 }

@@ -1,0 +1,121 @@
+//! The calls by which a process ends, becomes another program, or starts a process, for drop-ins
+//! that export them: what was submitted and does not sleep comes first. `see_process_leave!` makes
+//! the functions.
+//!
+//! They may be called by signal handlers and in the child of a vfork(2), come back twice, and take
+//! any number of arguments: registers and stack are passed on as they came.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+
+use super::descriptors::Next;
+use crate::errno::{kept, refuse};
+
+/// What a drop-in does before the process leaves: for signal handlers, too.
+pub type Before = extern "C" fn();
+
+/// Calls `before`, and gives the definition that the call is passed on to. errno stays.
+pub fn pass_on(before: Before, next: &Next) -> *mut c_void {
+    kept(|| {
+        before();
+        let next = next.look();
+        if next.is_null() { missing as *const () as *mut c_void } else { next }
+    })
+}
+
+/// In place of a function that this C library does not have.
+extern "C" fn missing() -> c_int {
+    refuse(libc::ENOSYS)
+}
+
+/// Has `before` called when the process ends by exit(3) or by a return from `main`: before the
+/// handlers and destructors that the program has registered earlier.
+pub fn at_exit(before: Before) {
+    // SAFETY: a function of a library that stays.
+    unsafe { libc::atexit(before) };
+}
+
+/// Exports functions of the C library, each of which calls a
+/// [`Before`](crate::front::leaving::Before) first. For use once in a drop-in.
+#[macro_export]
+macro_rules! see_process_leave {
+    ($before:path) => {
+        $crate::see_process_leave! {
+            $before: _exit _Exit quick_exit fork _Fork vfork daemon forkpty clone system popen
+            posix_spawn posix_spawnp execl execle execlp execv execve execvp execvpe execveat
+            fexecve
+        }
+    };
+    ($before:path: $($name:ident)*) => { $(
+        const _: () = {
+            static NEXT: $crate::front::descriptors::Next =
+                match ::std::ffi::CStr::from_bytes_with_nul(
+                    concat!(stringify!($name), "\0").as_bytes(),
+                ) {
+                    Ok(name) => $crate::front::descriptors::Next::new(name),
+                    Err(_) => unreachable!(),
+                };
+
+            extern "C" fn find_next() {
+                NEXT.find();
+            }
+
+            $crate::at_load!(find_next);
+
+            extern "C" fn pass_on() -> *mut ::std::ffi::c_void {
+                $crate::front::leaving::pass_on($before, &NEXT)
+            }
+
+            /// The C library's function of this name. r11 is anybody's.
+            #[cfg(target_arch = "x86_64")]
+            #[unsafe(naked)]
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn $name() {
+                ::std::arch::naked_asm!(
+                    "push rdi",
+                    "push rsi",
+                    "push rdx",
+                    "push rcx",
+                    "push r8",
+                    "push r9",
+                    "push rax",
+                    "call {pass_on}",
+                    "mov r11, rax",
+                    "pop rax",
+                    "pop r9",
+                    "pop r8",
+                    "pop rcx",
+                    "pop rdx",
+                    "pop rsi",
+                    "pop rdi",
+                    "jmp r11",
+                    pass_on = sym pass_on,
+                )
+            }
+
+            /// As on x86-64. x16 is a linker's scratch register, which calls may change.
+            #[cfg(target_arch = "aarch64")]
+            #[unsafe(naked)]
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn $name() {
+                ::std::arch::naked_asm!(
+                    "stp x29, x30, [sp, #-80]!",
+                    "mov x29, sp",
+                    "stp x0, x1, [sp, #16]",
+                    "stp x2, x3, [sp, #32]",
+                    "stp x4, x5, [sp, #48]",
+                    "stp x6, x7, [sp, #64]",
+                    "bl {pass_on}",
+                    "mov x16, x0",
+                    "ldp x0, x1, [sp, #16]",
+                    "ldp x2, x3, [sp, #32]",
+                    "ldp x4, x5, [sp, #48]",
+                    "ldp x6, x7, [sp, #64]",
+                    "ldp x29, x30, [sp], #80",
+                    "br x16",
+                    pass_on = sym pass_on,
+                )
+            }
+        };
+    )* };
+}
