@@ -3,35 +3,39 @@
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd as _, RawFd};
 use std::ptr::NonNull;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
-use uringlet::{Context, Sqe};
+use uringlet::{Context, Sqe, fs};
 
 use crate::buffer;
 use crate::error;
+use crate::file::File;
 
 /// Requests that a thread's context has at a time: enough to keep a disk and 64 threads busy.
 const ENTRIES: u32 = 512;
 
-/// The most bytes that one request transfers, as read(2) says.
-const LENGTH_MAX: usize = 0x7fff_f000;
+/// The most bytes that one call transfers, as read(2) says. What is longer takes several.
+pub(crate) const LENGTH_MAX: usize = 0x7fff_f000;
 
 /// [`Request::result`] before there is one.
-const NONE_YET: i32 = i32::MIN;
+const NONE_YET: i64 = i64::MIN;
 
 /// One request, and its result: a count, or a negative errno.
 pub(crate) struct Request {
     what: What,
+    /// A call that transfers less than it could is followed by another one.
+    is_whole: bool,
     fd: RawFd,
-    result: i32,
+    result: i64,
     offset: u64,
     address: *mut u8,
     length: usize,
+    done: usize,
 }
 
 /// What a request does.
@@ -48,23 +52,50 @@ unsafe impl Send for Request {}
 
 impl Request {
     pub(crate) fn new(what: What, fd: RawFd, memory: (*mut u8, usize), offset: u64) -> Self {
-        let (address, length) = (memory.0, memory.1.min(LENGTH_MAX));
-        Self { what, fd, result: NONE_YET, offset, address, length }
+        let (address, length) = memory;
+        Self { what, is_whole: false, fd, result: NONE_YET, offset, address, length, done: 0 }
+    }
+
+    /// Until all of it is transferred, or nothing more is.
+    pub(crate) fn whole(self) -> Self {
+        Self { is_whole: true, ..self }
     }
 
     pub(crate) fn sync(what: What, fd: RawFd) -> Self {
         Self::new(what, fd, (std::ptr::null_mut(), 0), 0)
     }
 
+    /// What is left of it, as far as one call goes.
     #[inline]
     fn sqe(&self) -> Sqe {
-        let memory = std::ptr::slice_from_raw_parts_mut(self.address, self.length);
+        let address = self.address.wrapping_add(self.done);
+        let length = (self.length - self.done).min(LENGTH_MAX);
+        let memory = std::ptr::slice_from_raw_parts_mut(address, length);
+        let offset = self.offset.saturating_add(self.done as u64);
         match self.what {
-            What::Read => Sqe::read(self.fd, memory, self.offset),
-            What::Write => Sqe::write(self.fd, memory, self.offset),
+            What::Read => Sqe::read(self.fd, memory, offset),
+            What::Write => Sqe::write(self.fd, memory, offset),
             What::Fsync => Sqe::fsync(self.fd),
             What::Fdatasync => Sqe::fdatasync(self.fd),
         }
+    }
+
+    /// Takes the result of a call. True: another one is to be made.
+    #[inline]
+    fn after(&mut self, result: i32) -> bool {
+        let Ok(count) = usize::try_from(result) else {
+            // What was transferred before the failure is told, as after a short transfer.
+            let is_short = self.done > 0 && !self.is_whole;
+            self.result = if is_short { self.done as i64 } else { result.into() };
+            return false;
+        };
+        self.done += count;
+        let goes_on = count == LENGTH_MAX || self.is_whole && count > 0;
+        if goes_on && self.done < self.length {
+            return true;
+        }
+        self.result = self.done as i64;
+        false
     }
 }
 
@@ -101,9 +132,26 @@ impl Own {
 struct Progress {
     /// The first request that was not pushed.
     next: usize,
+    /// Requests that take another call.
+    again: Vec<usize>,
     outstanding: usize,
     /// Nothing further is pushed.
     is_stopped: bool,
+}
+
+impl Progress {
+    /// Calls are still to be made for some of so many requests.
+    fn has_more(&self, count: usize) -> bool {
+        !self.is_stopped && (self.next < count || !self.again.is_empty())
+    }
+
+    /// The next request that a call is to be made for.
+    fn take(&mut self) -> usize {
+        self.again.pop().unwrap_or_else(|| {
+            self.next += 1;
+            self.next - 1
+        })
+    }
 }
 
 /// What a batch stopped for.
@@ -122,16 +170,17 @@ unsafe fn go_on(context: &mut Context, requests: &mut [Request], at: &mut Progre
     let room = context.entries();
     let errno = |error: &std::io::Error| error.raw_os_error().unwrap_or(libc::EIO);
     // What was pushed is submitted in any case: the context outlives the buffers.
-    while at.outstanding + context.pushed() > 0 || !at.is_stopped && at.next < requests.len() {
+    while at.outstanding + context.pushed() > 0 || at.has_more(requests.len()) {
         let mut pushed = context.pushed();
-        while !at.is_stopped && at.next < requests.len() && pushed + at.outstanding < room {
-            let sqe = requests[at.next].sqe().user_data(at.next as u64);
+        while at.has_more(requests.len()) && pushed + at.outstanding < room {
+            let next = at.take();
+            let sqe = requests[next].sqe().user_data(next as u64);
             // SAFETY: the caller's contract.
             if unsafe { context.push(sqe) }.is_err() {
+                at.again.push(next);
                 break;
             }
             pushed += 1;
-            at.next += 1;
         }
         if pushed > 0 {
             match context.submit() {
@@ -142,12 +191,15 @@ unsafe fn go_on(context: &mut Context, requests: &mut [Request], at: &mut Progre
             }
         }
         // While more are to come, half of them are to be in flight meanwhile.
-        let is_all = at.is_stopped || at.next == requests.len();
-        let min = if is_all { at.outstanding } else { at.outstanding.div_ceil(2) };
+        let has_more = at.has_more(requests.len());
+        let min = if has_more { at.outstanding.div_ceil(2) } else { at.outstanding };
         let waited = context.wait(min, None);
         while let Some(cqe) = context.reap() {
             at.outstanding -= 1;
-            requests[cqe.user_data as usize].result = cqe.res;
+            let at_request = cqe.user_data as usize;
+            if requests[at_request].after(cqe.res) {
+                at.again.push(at_request);
+            }
         }
         match waited.map_err(|error| errno(&error)) {
             Ok(_) => {}
@@ -220,7 +272,7 @@ pub(crate) unsafe fn execute_one(py: Python<'_>, request: Request) -> PyResult<u
     // SAFETY: the caller's contract.
     unsafe { execute(py, &mut requests)? };
     let [Request { result, .. }] = requests;
-    usize::try_from(result).map_err(|_| error::os_error(-result))
+    usize::try_from(result).map_err(|_| error::os_error(-result as i32))
 }
 
 /// `Py_buffer`s in their places, released together.
@@ -320,20 +372,33 @@ fn many<'py>(
     let flags = if what == What::Write { ffi::PyBUF_SIMPLE } else { ffi::PyBUF_WRITABLE };
     let mut views = Views(Vec::with_capacity(items.len()));
     let mut batch = Vec::with_capacity(items.len());
+    // Files of this module stay open until the call is over, whoever closes them meanwhile.
+    let mut kept: Vec<fs::File> = Vec::new();
     let mut last: Option<(*mut ffi::PyObject, RawFd)> = None;
     for item in items.iter_borrowed() {
         let [file, at, object] = parts(&item)?;
         let fd = match last {
             Some((known, fd)) if known == file.as_ptr() => fd,
-            _ => descriptor(&file)?,
+            _ => match file.cast::<File>() {
+                Ok(file) => {
+                    kept.push(file.get().handle()?);
+                    kept[kept.len() - 1].as_raw_fd()
+                }
+                Err(_) => descriptor(&file)?,
+            },
         };
         last = Some((file.as_ptr(), fd));
         let offset = offset(&at)?;
         batch.push(Request::new(what, fd, views.add(&object, flags)?, offset));
     }
     // SAFETY: the views hold the memory until after this call.
-    unsafe { execute(py, &mut batch)? };
+    let executed = unsafe { execute(py, &mut batch) };
+    if !kept.is_empty() {
+        // The last of a file's handles closes it, which may take a while.
+        py.detach(|| drop(kept));
+    }
     drop(views);
+    executed?;
     results(py, &batch, errors)
 }
 
@@ -343,7 +408,7 @@ fn results<'py>(
     errors: Errors,
 ) -> PyResult<Bound<'py, PyList>> {
     // Most counts are the same: one number for all of these.
-    let mut last: Option<(i32, Bound<'py, PyAny>)> = None;
+    let mut last: Option<(i64, Bound<'py, PyAny>)> = None;
     let mut counts = Vec::with_capacity(batch.len());
     for (at, &Request { result, .. }) in batch.iter().enumerate() {
         if let Some((known, count)) = &last
@@ -353,7 +418,7 @@ fn results<'py>(
             continue;
         }
         if result < 0 {
-            let exception = error::os_error(-result);
+            let exception = error::os_error(-result as i32);
             let value = exception.value(py);
             value.setattr("index", at)?;
             if errors == Errors::Raise {
@@ -411,4 +476,54 @@ pub(crate) fn write_many<'py>(
     errors: &str,
 ) -> PyResult<Bound<'py, PyList>> {
     many(requests, errors, What::Write)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives a request results until it makes no further call: its own, and what the calls were for.
+    fn over(mut request: Request, results: &[i32]) -> (i64, Vec<(u64, u32)>) {
+        let mut calls = Vec::new();
+        for &result in results {
+            let sqe = request.sqe();
+            calls.push((sqe.off, sqe.len));
+            if !request.after(result) {
+                break;
+            }
+        }
+        assert_eq!(calls.len(), results.len(), "calls that nobody expects");
+        (request.result, calls)
+    }
+
+    fn of(length: usize) -> Request {
+        Request::new(What::Write, 0, (NonNull::dangling().as_ptr(), length), 10)
+    }
+
+    #[test]
+    fn a_short_transfer_is_the_last_one() {
+        assert_eq!(over(of(100), &[100]), (100, vec![(10, 100)]));
+        assert_eq!(over(of(100), &[7]), (7, vec![(10, 100)]));
+        assert_eq!(over(of(100), &[0]), (0, vec![(10, 100)]));
+        assert_eq!(over(of(100), &[-libc::EIO]), (-i64::from(libc::EIO), vec![(10, 100)]));
+    }
+
+    #[test]
+    fn what_one_call_cannot_transfer_takes_several() {
+        let most = LENGTH_MAX as i32;
+        let calls = vec![(10, LENGTH_MAX as u32), (10 + LENGTH_MAX as u64, 50)];
+        assert_eq!(over(of(LENGTH_MAX), &[most]), (most.into(), calls[..1].to_vec()));
+        assert_eq!(over(of(LENGTH_MAX + 50), &[most, 50]), (i64::from(most) + 50, calls.clone()));
+        assert_eq!(over(of(LENGTH_MAX + 50), &[most, 0]), (most.into(), calls.clone()));
+        assert_eq!(over(of(LENGTH_MAX + 50), &[most, -libc::EIO]), (most.into(), calls));
+    }
+
+    #[test]
+    fn a_whole_one_goes_on_until_nothing_is_transferred() {
+        let calls = vec![(10, 100), (40, 70), (50, 60)];
+        assert_eq!(over(of(100).whole(), &[30, 10, 60]), (100, calls.clone()));
+        assert_eq!(over(of(100).whole(), &[30, 10, 0]), (40, calls.clone()));
+        let failed = over(of(100).whole(), &[30, 10, -libc::ENOSPC]);
+        assert_eq!(failed, (-i64::from(libc::ENOSPC), calls));
+    }
 }

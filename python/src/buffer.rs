@@ -41,6 +41,35 @@ enum Kept {
     Object(Py<PyAny>),
 }
 
+/// Where bytes are, and how many. The pointer is the interpreter's own: who has just made the bytes
+/// may write through it. A slice would say that nobody does, and that all of it is initialised.
+fn memory_of(bytes: &Bound<'_, PyBytes>) -> (*mut u8, usize) {
+    // SAFETY: bytes, with the interpreter attached.
+    let (address, length) =
+        unsafe { (ffi::PyBytes_AsString(bytes.as_ptr()), ffi::PyBytes_Size(bytes.as_ptr())) };
+    (address.cast(), usize::try_from(length).unwrap_or(0))
+}
+
+/// So many of the bytes, from the first on.
+///
+/// # Safety
+/// So many are initialised, and nobody writes to them any more.
+///
+/// # Errors
+/// `MemoryError`.
+pub(crate) unsafe fn cut(bytes: &Bound<'_, PyBytes>, count: usize) -> PyResult<Py<PyAny>> {
+    let (address, length) = memory_of(bytes);
+    if count == length {
+        return Ok(bytes.clone().into_any().unbind());
+    }
+    let count = ffi::Py_ssize_t::try_from(count.min(length)).unwrap_or(0);
+    // SAFETY: gives a new reference, or null with an exception. The caller answers for the memory.
+    unsafe {
+        let raw = ffi::PyBytes_FromStringAndSize(address.cast_const().cast(), count);
+        Ok(Bound::from_owned_ptr_or_err(bytes.py(), raw)?.unbind())
+    }
+}
+
 /// Memory of a Python object, which neither moves nor goes away while this is held.
 pub(crate) struct Hold {
     /// `None` once it was released.
@@ -98,10 +127,19 @@ impl Hold {
 
     /// The memory of bytes.
     pub(crate) fn of_bytes(bytes: &Bound<'_, PyBytes>) -> Self {
-        let slice = bytes.as_bytes();
-        let address = NonNull::new(slice.as_ptr().cast_mut()).unwrap_or(NonNull::dangling());
+        let (address, length) = memory_of(bytes);
+        let address = NonNull::new(address).unwrap_or(NonNull::dangling());
         let kept = Some(Kept::Object(bytes.clone().into_any().unbind()));
-        Self { kept, home: None, address, length: slice.len() }
+        Self { kept, home: None, address, length }
+    }
+
+    /// What is left of it behind so many bytes.
+    pub(crate) fn from(mut self, at: usize) -> Self {
+        let at = at.min(self.length);
+        // SAFETY: within the memory, or at its end.
+        self.address = unsafe { self.address.add(at) };
+        self.length -= at;
+        self
     }
 
     /// The loop that is told when a thread of the engine has let go of it.

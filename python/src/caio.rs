@@ -196,7 +196,7 @@ impl Operation {
             return Err(PyValueError::new_err("the payload must be bytes"));
         };
         let operation = Self::new(Kind::Write, fd, offset, priority);
-        let nbytes = bytes.as_bytes().len();
+        let nbytes = bytes.len()?;
         Ok(Self { nbytes, bytes: Some(bytes.clone().unbind()), ..operation })
     }
 
@@ -226,7 +226,8 @@ impl Operation {
         }
         match (self.kind, &self.bytes) {
             (Kind::Read, Some(bytes)) => {
-                crate::request::cut(bytes.bind(py), usize::try_from(result).unwrap_or(0))
+                // SAFETY: so many were read, and the operation is over.
+                unsafe { buffer::cut(bytes.bind(py), usize::try_from(result).unwrap_or(0)) }
             }
             (Kind::Write, _) => Ok(result.into_pyobject(py)?.into_any().unbind()),
             _ => Ok(py.None()),

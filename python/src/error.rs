@@ -30,6 +30,12 @@ pub(crate) fn closed() -> PyErr {
     PyValueError::new_err("I/O operation on closed file")
 }
 
+/// A file is used in the child of a fork.
+pub(crate) fn forked(name: &str) -> PyErr {
+    let text = "the file belongs to the process that opened it: open it after the fork";
+    PyOSError::new_err((libc::EINVAL, text, name.to_owned()))
+}
+
 /// As [`from_io`], with the name of the file.
 pub(crate) fn with_name(py: Python<'_>, error: &std::io::Error, name: &str) -> PyErr {
     let exception = from_io(error);

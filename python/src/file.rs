@@ -1,29 +1,28 @@
 //! An open file.
 #![allow(unsafe_code)]
 
-use std::ffi::OsStr;
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, IntoRawFd as _, OwnedFd, RawFd};
 use std::sync::Mutex;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use pyo3::exceptions::PyValueError;
-use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
-use uringlet::fs::{self, Direct, Op};
+use pyo3::types::PyDict;
+use uringlet::fs;
 
 use crate::batch::{self, What, execute_one};
-use crate::buffer::{self, Hold, Source, Target};
+use crate::buffer::{self, Hold, Source, Target, cut};
 use crate::error;
 use crate::loops::{Home, lock};
-use crate::request::{Request, Work, cut};
+use crate::open::{Flags, How, READ};
+use crate::request::{Request, Work};
+use crate::whole::{self, ReadAll};
 
 /// An open file for reads and writes at offsets, from any thread or task.
 ///
-/// ``File(path)`` opens it, blocking, as open(2) does with ``flags`` (``os.O_RDONLY`` and so on;
-/// ``O_CLOEXEC`` is always set) and ``mode``, the permissions of a file that is made, less the
-/// umask. ``await File.aopen(path)`` does it without blocking the event loop.
+/// ``File(path)`` opens it, blocking, as open(2) does with ``flags`` and ``mode``, the permissions
+/// of a file that is made, less the umask. ``flags`` are ``os.O_RDONLY`` and so on (``O_CLOEXEC``
+/// is always set), or a mode of ``open``: ``"rb"``, ``"r+b"``, ``"wb"``, ``"xb"``, ``"ab"``.
+/// ``await File.aopen(path)`` does it without blocking the event loop.
 ///
 /// ``direct``: ``"off"``; ``"try"``, which goes past the page cache (``O_DIRECT``) if the file
 /// system can; ``"require"``, which fails otherwise. Direct I/O needs aligned buffers, offsets and
@@ -33,7 +32,8 @@ use crate::request::{Request, Work, cut};
 /// other, and any number may be in flight. A file belongs to the process that opened it: in the
 /// child of a fork its methods raise ``OSError`` with ``EINVAL``.
 ///
-/// ``OSError`` as open(2). ``ValueError``: a NUL in the path, or ``direct`` is something else.
+/// ``OSError`` as open(2). ``ValueError``: a NUL in the path, or ``flags`` or ``direct`` is
+/// something else.
 #[pyclass(frozen, weakref, module = "uringlet")]
 pub(crate) struct File {
     file: Mutex<Option<fs::File>>,
@@ -50,36 +50,41 @@ pub(crate) fn closed(result: std::io::Result<()>) -> PyResult<()> {
     }
 }
 
-/// A path as the file system has it, and its name for messages.
-fn path_of(path: &Bound<'_, PyAny>) -> PyResult<(PathBuf, String)> {
-    let mut bytes: *mut ffi::PyObject = std::ptr::null_mut();
-    // SAFETY: gives a new reference to bytes, or an exception; the interpreter is attached.
-    let bytes = unsafe {
-        match ffi::PyUnicode_FSConverter(path.as_ptr(), (&raw mut bytes).cast()) {
-            0 => return Err(PyErr::fetch(path.py())),
-            _ => Bound::from_owned_ptr(path.py(), bytes).cast_into_unchecked::<PyBytes>(),
-        }
-    };
-    let path = PathBuf::from(OsStr::from_bytes(bytes.as_bytes()));
-    let name = path.to_string_lossy().into_owned();
-    Ok((path, name))
+/// close(2), of a number that is this process's to close.
+fn close(fd: RawFd) -> std::io::Result<()> {
+    uringlet::front::forget_descriptors(&(fd..=fd));
+    // SAFETY: nobody else has it.
+    if unsafe { libc::close(fd) } == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
-fn open(path: PathBuf, flags: i32, mode: u32, direct: &str) -> PyResult<Op<fs::Open>> {
-    let direct = match direct {
-        "off" => Direct::Off,
-        "try" => Direct::Try,
-        "require" => Direct::Require,
-        _ => return Err(PyValueError::new_err("direct must be 'off', 'try' or 'require'")),
+/// ``os.stat_result`` of what statx(2) has found.
+///
+/// # Errors
+/// `MemoryError`.
+pub(crate) fn stat_result(py: Python<'_>, found: &fs::Metadata) -> PyResult<Py<PyAny>> {
+    let nanoseconds = |time: SystemTime| match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => since.as_nanos() as i128,
+        Err(before) => -(before.duration().as_nanos() as i128),
     };
-    let (read, write) = match flags & libc::O_ACCMODE {
-        libc::O_RDONLY => (true, false),
-        libc::O_WRONLY => (false, true),
-        libc::O_RDWR => (true, true),
-        _ => return Err(PyValueError::new_err("flags have no access mode")),
-    };
-    let options = fs::File::options().read(read).write(write).custom_flags(flags);
-    Ok(options.mode(mode).direct(direct).open(path))
+    let others = PyDict::new(py);
+    let mut seconds = [0; 3];
+    let times = [("a", found.accessed()), ("m", found.modified()), ("c", found.changed())];
+    for (at, (letter, time)) in times.into_iter().enumerate() {
+        let time = nanoseconds(time);
+        seconds[at] = time.div_euclid(1_000_000_000);
+        let rest = time.rem_euclid(1_000_000_000) as f64;
+        others.set_item(format!("st_{letter}time"), seconds[at] as f64 + 1e-9 * rest)?;
+        others.set_item(format!("st_{letter}time_ns"), time)?;
+    }
+    others.set_item("st_blksize", found.blksize())?;
+    others.set_item("st_blocks", found.blocks())?;
+    others.set_item("st_rdev", found.rdev())?;
+    let fields = (
+        (found.mode(), found.ino(), found.dev(), found.nlink(), found.uid(), found.gid()),
+        (found.len(), seconds[0], seconds[1], seconds[2]),
+    );
+    let fields = fields.0.into_pyobject(py)?.add(fields.1)?;
+    Ok(py.import("os")?.getattr("stat_result")?.call1((fields, others))?.unbind())
 }
 
 impl File {
@@ -93,28 +98,50 @@ impl File {
         self
     }
 
-    /// The file.
+    /// The file, for whoever needs no more than its descriptor. It stays open as long as this does.
     ///
     /// # Errors
     /// `ValueError`: it is closed.
-    fn get(&self) -> PyResult<fs::File> {
+    pub(crate) fn handle(&self) -> PyResult<fs::File> {
         lock(&self.file).clone().ok_or_else(error::closed)
     }
 
-    /// As [`File::get`], for a call that blocks.
+    /// The file, for a request.
     ///
     /// # Errors
-    /// `EINVAL` in the child of a fork, too.
-    fn of_this_process(&self) -> PyResult<fs::File> {
+    /// As [`File::handle`]; `EINVAL` in the child of a fork.
+    fn get(&self) -> PyResult<fs::File> {
+        let file = self.handle()?;
+        if self.is_of_this_process() { Ok(file) } else { Err(error::forked(&self.name)) }
+    }
+
+    fn is_of_this_process(&self) -> bool {
+        self.generation == uringlet::front::generation()
+    }
+
+    /// Writes data, or as much of it as one call takes.
+    fn written(
+        &self,
+        data: &Bound<'_, PyAny>,
+        offset: i64,
+        is_whole: bool,
+    ) -> PyResult<(usize, usize)> {
+        let py = data.py();
         let file = self.get()?;
-        match self.generation == uringlet::front::generation() {
-            true => Ok(file),
-            false => Err(error::os_error(libc::EINVAL)),
-        }
+        let offset = error::offset(offset)?;
+        buffer::sweep(py);
+        let hold = Hold::readable(data)?;
+        let request = batch::Request::new(What::Write, file.as_raw_fd(), hold.memory(), offset);
+        let request = if is_whole { request.whole() } else { request };
+        let length = hold.length();
+        // SAFETY: the hold outlives the call.
+        let written = unsafe { execute_one(py, request) };
+        hold.release(py);
+        Ok((written?, length))
     }
 
     fn sync(&self, py: Python<'_>, what: What) -> PyResult<()> {
-        let file = self.of_this_process()?;
+        let file = self.get()?;
         let request = batch::Request::sync(what, file.as_raw_fd());
         // SAFETY: it has no buffer.
         unsafe { execute_one(py, request) }.map(|_| ())
@@ -124,26 +151,24 @@ impl File {
 #[pymethods]
 impl File {
     #[new]
-    #[pyo3(signature = (path, flags = libc::O_RDONLY, mode = 0o666, *, direct = "off"))]
+    #[pyo3(signature = (path, flags = READ, mode = 0o666, *, direct = "off"))]
     fn new(
         py: Python<'_>,
         path: &Bound<'_, PyAny>,
-        flags: i32,
+        flags: Flags,
         mode: u32,
         direct: &str,
     ) -> PyResult<Self> {
-        let (path, name) = path_of(path)?;
-        let open = open(path, flags, mode, direct)?;
-        let opened = py.detach(|| open.wait());
-        Ok(Self::of(opened.map_err(|error| error::with_name(py, &error, &name))?).named(name))
+        let how = How::new(path, &flags, mode, direct)?;
+        Ok(Self::of(how.open(py)?).named(how.name))
     }
 
     /// Opens a file as ``File(...)`` does, without blocking the event loop.
     #[staticmethod]
-    #[pyo3(signature = (path, flags = libc::O_RDONLY, mode = 0o666, *, direct = "off"))]
-    fn aopen(path: &Bound<'_, PyAny>, flags: i32, mode: u32, direct: &str) -> PyResult<Request> {
-        let (path, name) = path_of(path)?;
-        Ok(Request::new(Work::Open(open(path, flags, mode, direct)?, name)))
+    #[pyo3(signature = (path, flags = READ, mode = 0o666, *, direct = "off"))]
+    fn aopen(path: &Bound<'_, PyAny>, flags: Flags, mode: u32, direct: &str) -> PyResult<Request> {
+        let how = How::new(path, &flags, mode, direct)?;
+        Ok(Request::new("File.aopen", Work::Open(how.op(), how.name)))
     }
 
     /// Takes over a descriptor that is open already; ``close`` closes it.
@@ -162,13 +187,14 @@ impl File {
 
     /// Reads from ``offset`` on into a contiguous writable buffer, from its beginning.
     ///
-    /// Returns the number of bytes, 0 at the end of the file, as pread(2). Blocks without the GIL.
+    /// Returns the number of bytes, 0 at the end of the file, as pread(2). Blocks without the GIL. A
+    /// buffer of more than 2 GiB takes several calls; they end with the first that is short.
     ///
     /// ``OSError`` as pread(2). ``ValueError``: the file is closed, or the offset is negative.
     /// ``BufferError`` or ``TypeError``: the buffer is not writable or not contiguous.
     #[pyo3(signature = (buffer, offset, /))]
     fn read_into(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: i64) -> PyResult<usize> {
-        let file = self.of_this_process()?;
+        let file = self.get()?;
         let offset = error::offset(offset)?;
         buffer::sweep(py);
         let hold = Hold::writable(buffer)?;
@@ -184,14 +210,26 @@ impl File {
     /// Errors as ``read_into``. ``MemoryError`` if there is no memory for ``n`` bytes.
     #[pyo3(signature = (n, offset, /))]
     fn read(&self, py: Python<'_>, n: usize, offset: i64) -> PyResult<Py<PyAny>> {
-        let file = self.of_this_process()?;
+        let file = self.get()?;
         let offset = error::offset(offset)?;
         let (hold, bytes) = Hold::new_bytes(py, n)?;
         let request = batch::Request::new(What::Read, file.as_raw_fd(), hold.memory(), offset);
         // SAFETY: the hold outlives the call.
         let read = unsafe { execute_one(py, request) };
         hold.release(py);
-        cut(bytes.bind(py), read?)
+        // SAFETY: so many were read, and the read is over.
+        unsafe { cut(bytes.bind(py), read?) }
+    }
+
+    /// Reads from ``offset`` on to the end of the file, whatever its length.
+    ///
+    /// Errors as ``read``.
+    #[pyo3(signature = (offset = 0, /))]
+    fn read_all(&self, py: Python<'_>, offset: i64) -> PyResult<Py<PyAny>> {
+        let file = self.get()?;
+        let offset = error::offset(offset)?;
+        buffer::sweep(py);
+        whole::read_all(py, &file, offset)
     }
 
     /// Writes a contiguous buffer to ``offset`` on.
@@ -201,16 +239,19 @@ impl File {
     ///
     /// ``OSError`` as pwrite(2). Otherwise as ``read_into``.
     #[pyo3(signature = (data, offset, /))]
-    fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>, offset: i64) -> PyResult<usize> {
-        let file = self.of_this_process()?;
-        let offset = error::offset(offset)?;
-        buffer::sweep(py);
-        let hold = Hold::readable(data)?;
-        let request = batch::Request::new(What::Write, file.as_raw_fd(), hold.memory(), offset);
-        // SAFETY: the hold outlives the call.
-        let written = unsafe { execute_one(py, request) };
-        hold.release(py);
-        written
+    fn write(&self, data: &Bound<'_, PyAny>, offset: i64) -> PyResult<usize> {
+        self.written(data, offset, false).map(|(count, _)| count)
+    }
+
+    /// As ``write``, until all of the buffer is written.
+    ///
+    /// ``OSError`` as pwrite(2); a part may have been written. ``EIO``: the file takes no more.
+    #[pyo3(signature = (data, offset, /))]
+    fn write_all(&self, data: &Bound<'_, PyAny>, offset: i64) -> PyResult<()> {
+        match self.written(data, offset, true)? {
+            (count, length) if count < length => Err(error::os_error(libc::EIO)),
+            _ => Ok(()),
+        }
     }
 
     /// Brings data and metadata to the disk, as fsync(2).
@@ -221,6 +262,30 @@ impl File {
     /// Brings data to the disk, as fdatasync(2).
     fn fdatasync(&self, py: Python<'_>) -> PyResult<()> {
         self.sync(py, What::Fdatasync)
+    }
+
+    /// What is known of the file, as ``os.fstat``.
+    fn stat(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let file = self.get()?;
+        Ok(py.import("os")?.call_method1("fstat", (file.as_raw_fd(),))?.unbind())
+    }
+
+    /// Cuts the file to so many bytes, or extends it with zeros, as ``os.ftruncate``.
+    #[pyo3(signature = (length, /))]
+    fn truncate(&self, py: Python<'_>, length: i64) -> PyResult<()> {
+        let file = self.get()?;
+        py.import("os")?.call_method1("ftruncate", (file.as_raw_fd(), length))?;
+        Ok(())
+    }
+
+    /// The length in bytes (fstat(2)).
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        self.stat(py)?.bind(py).getattr("st_size")?.extract()
+    }
+
+    /// True, also of an empty file.
+    fn __bool__(&self) -> bool {
+        true
     }
 
     /// As ``read_into``, to be awaited. The buffer is held until the read is over, also if the task
@@ -237,7 +302,8 @@ impl File {
         buffer::sweep(py);
         let home = Home::default();
         let target = Target(Hold::writable(buffer)?.at(&home));
-        Ok(Request::with_home(Work::ReadInto(file.read_at(target, offset)), home))
+        let read = Work::ReadInto(file.read_at(target, offset));
+        Ok(Request::with_home("File.aread_into", read, home))
     }
 
     /// As ``read``, to be awaited.
@@ -249,7 +315,18 @@ impl File {
         let home = Home::default();
         let (hold, bytes) = Hold::new_bytes(py, n)?;
         let read = file.read_at(Target(hold.at(&home)), offset);
-        Ok(Request::with_home(Work::Read(read, bytes), home))
+        Ok(Request::with_home("File.aread", Work::Read(read, bytes), home))
+    }
+
+    /// As ``read_all``, to be awaited.
+    #[pyo3(signature = (offset = 0, /))]
+    fn aread_all(&self, py: Python<'_>, offset: i64) -> PyResult<Request> {
+        let file = self.get()?;
+        let offset = error::offset(offset)?;
+        buffer::sweep(py);
+        let home = Home::default();
+        let read = ReadAll::new(py, file, offset, Home::clone(&home))?;
+        Ok(Request::with_home("File.aread_all", Work::ReadAll(Box::new(read)), home))
     }
 
     /// As ``write``, to be awaited. The buffer is held until the write is over, also if the task is
@@ -261,18 +338,50 @@ impl File {
         buffer::sweep(py);
         let home = Home::default();
         let source = Source(Hold::readable(data)?.at(&home));
-        Ok(Request::with_home(Work::Write(file.write_at(source, offset)), home))
+        let write = Work::Write(file.write_at(source, offset));
+        Ok(Request::with_home("File.awrite", write, home))
+    }
+
+    /// As ``write_all``, to be awaited; as ``awrite`` otherwise.
+    #[pyo3(signature = (data, offset, /))]
+    fn awrite_all(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        offset: i64,
+    ) -> PyResult<Request> {
+        let file = self.get()?;
+        let offset = error::offset(offset)?;
+        buffer::sweep(py);
+        let home = Home::default();
+        let source = Source(Hold::readable(data)?.at(&home));
+        let write = Work::WriteAll(file.write_all_at(source, offset));
+        Ok(Request::with_home("File.awrite_all", write, home))
     }
 
     /// As ``fsync``, to be awaited. It covers the writes that had ended before. Calls that are made
     /// at the same time are shared.
     fn afsync(&self) -> PyResult<Request> {
-        Ok(Request::new(Work::Control(self.get()?.sync_all())))
+        Ok(Request::new("File.afsync", Work::Control(self.get()?.sync_all())))
     }
 
     /// As ``fdatasync``, to be awaited; as ``afsync`` otherwise.
     fn afdatasync(&self) -> PyResult<Request> {
-        Ok(Request::new(Work::Control(self.get()?.sync_data())))
+        Ok(Request::new("File.afdatasync", Work::Control(self.get()?.sync_data())))
+    }
+
+    /// As ``stat``, to be awaited.
+    fn astat(&self) -> PyResult<Request> {
+        Ok(Request::new("File.astat", Work::Stat(Box::new(self.get()?.metadata()))))
+    }
+
+    /// As ``truncate``, to be awaited.
+    #[pyo3(signature = (length, /))]
+    fn atruncate(&self, length: i64) -> PyResult<Request> {
+        let file = self.get()?;
+        // Negative ones the kernel refuses.
+        let cut = Work::Control(file.set_len(length as u64));
+        Ok(Request::new("File.atruncate", cut))
     }
 
     /// Closes the file. Requests in flight go on, and the descriptor is closed after the last one.
@@ -280,20 +389,35 @@ impl File {
     ///
     /// ``OSError`` as close(2), if nothing was in flight.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let file = lock(&self.file).take();
-        match file {
-            Some(file) => closed(py.detach(|| file.close().wait())),
-            None => Ok(()),
+        let Some(file) = lock(&self.file).take() else { return Ok(()) };
+        let closed = py.detach(|| match file.into_std() {
+            Ok(file) => close(file.into_raw_fd()),
+            // The last of those who have it closes it.
+            Err(shared) => {
+                drop(shared);
+                Ok(())
+            }
+        });
+        match closed {
+            // It is closed all the same.
+            Err(error) if error.raw_os_error() == Some(libc::EINTR) => py.check_signals(),
+            closed => closed.map_err(|error| error::from_io(&error)),
         }
     }
 
     /// As ``close``, to be awaited; the file is closed for other calls at once.
-    fn aclose(&self, py: Python<'_>) -> Request {
+    fn aclose(&self, py: Python<'_>) -> PyResult<Request> {
+        if !self.is_of_this_process() {
+            self.close(py)?;
+        }
         let file = lock(&self.file).take();
-        Request::new(match file {
-            Some(file) => Work::Close(file.close()),
-            None => Work::Done(py.None()),
-        })
+        Ok(Request::new(
+            "File.aclose",
+            match file {
+                Some(file) => Work::Close(file.close()),
+                None => Work::Done(py.None()),
+            },
+        ))
     }
 
     /// The descriptor, which stays the file's.
@@ -319,11 +443,11 @@ impl File {
     /// lengths. ``None`` if reads and writes go through the page cache.
     #[getter]
     fn alignment(&self) -> PyResult<Option<(usize, usize)>> {
-        Ok(self.get()?.alignment().map(|alignment| (alignment.memory, alignment.offset)))
+        Ok(self.handle()?.alignment().map(|alignment| (alignment.memory, alignment.offset)))
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
-        slf.get().get()?;
+        slf.get().handle()?;
         Ok(slf)
     }
 
@@ -338,8 +462,8 @@ impl File {
     }
 
     fn __aenter__(slf: Bound<'_, Self>) -> PyResult<Request> {
-        slf.get().get()?;
-        Ok(Request::new(Work::Done(slf.into_any().unbind())))
+        slf.get().handle()?;
+        Ok(Request::new("File.__aenter__", Work::Done(slf.into_any().unbind())))
     }
 
     fn __aexit__(
@@ -348,7 +472,7 @@ impl File {
         _kind: &Bound<'_, PyAny>,
         _value: &Bound<'_, PyAny>,
         _traceback: &Bound<'_, PyAny>,
-    ) -> Request {
+    ) -> PyResult<Request> {
         self.aclose(py)
     }
 

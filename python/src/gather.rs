@@ -1,22 +1,22 @@
 //! Many requests that are awaited together, with one wake-up of the loop.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::task::{Poll, Wake, Waker};
 
-use pyo3::exceptions::{PyStopIteration, PyTypeError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use pyo3::{PyTraverseError, PyVisit};
 
 use crate::buffer;
-use crate::loops::{self, Bell, Place, lock};
-use crate::request::{Job, Request, awaited, thrown};
+use crate::loops::Place;
+use crate::request::{Job, Request, Work};
 
-/// Rings when the last of those that are polled with it is to be polled again.
+/// Wakes the task when the last of those that are polled with it is to be polled again.
 struct Round {
     left: AtomicUsize,
-    bell: Arc<Bell>,
+    task: Waker,
 }
 
 impl Round {
@@ -29,7 +29,7 @@ impl Round {
 impl Wake for Round {
     fn wake(self: Arc<Self>) {
         if self.less(1) {
-            self.bell.ring();
+            self.task.wake_by_ref();
         }
     }
 }
@@ -39,49 +39,34 @@ enum Part {
     Ended(PyResult<Py<PyAny>>),
 }
 
-enum State {
-    Pending(Vec<Part>, Option<Place>),
-    Busy,
-    Over,
-}
-
-/// What ``gather`` gives: to be awaited once.
-#[pyclass(frozen, weakref, module = "uringlet")]
-pub(crate) struct Gather {
-    state: Mutex<State>,
+/// Requests that end together.
+pub(crate) struct Together {
+    parts: Vec<Part>,
     return_exceptions: bool,
 }
 
-impl Gather {
-    fn set(&self, state: State) {
-        *lock(&self.state) = state;
+impl Together {
+    fn waiting(&self) -> impl Iterator<Item = &Job> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Waits(job) => Some(job),
+            Part::Ended(_) => None,
+        })
     }
 
-    fn abandon(&self) {
-        let state = std::mem::replace(&mut *lock(&self.state), State::Over);
-        drop(state);
+    /// They are awaited at this place.
+    pub(crate) fn wait_at(&self, place: &Place) {
+        self.waiting().for_each(|job| job.wait_at(place));
     }
 
-    fn step(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let state = std::mem::replace(&mut *lock(&self.state), State::Busy);
-        let mut parts = match state {
-            State::Pending(parts, place) => {
-                drop(place);
-                parts
-            }
-            other => {
-                self.set(other);
-                return Err(awaited());
-            }
-        };
-        let waiting = parts.iter().filter(|part| matches!(part, Part::Waits(_))).count();
-        let bell = Bell::new();
-        // One more, which holds the ring back until all are polled.
+    /// Goes on with all of them. Ready: the values, or the first exception.
+    pub(crate) fn poll(&mut self, py: Python<'_>, task: &Waker) -> Poll<PyResult<Py<PyAny>>> {
+        let waiting = self.waiting().count();
+        // One more, which holds the wake-up back until all are polled.
         let left = AtomicUsize::new(waiting + 1);
-        let round = Arc::new(Round { left, bell: Arc::clone(&bell) });
+        let round = Arc::new(Round { left, task: task.clone() });
         let waker = Waker::from(Arc::clone(&round));
         let mut ended = 0;
-        for part in &mut parts {
+        for part in &mut self.parts {
             if let Part::Waits(job) = part
                 && let Poll::Ready(result) = job.work.poll(py, &waker)
             {
@@ -90,34 +75,17 @@ impl Gather {
             }
         }
         if ended == waiting {
-            self.set(State::Over);
-            return Err(match self.values(py, parts) {
-                Ok(values) => PyStopIteration::new_err((values,)),
-                Err(exception) => exception,
-            });
+            return Poll::Ready(self.values(py));
         }
         if round.less(ended + 1) {
             // Those that were put off so that others come to run are to be polled again.
-            bell.ring();
+            task.wake_by_ref();
         }
-        match loops::wait_for(py, &bell) {
-            Ok((place, given)) => {
-                for part in &parts {
-                    if let Part::Waits(job) = part {
-                        job.wait_at(&place);
-                    }
-                }
-                self.set(State::Pending(parts, Some(place)));
-                Ok(given.unbind())
-            }
-            Err(exception) => {
-                self.set(State::Over);
-                Err(exception)
-            }
-        }
+        Poll::Pending
     }
 
-    fn values(&self, py: Python<'_>, parts: Vec<Part>) -> PyResult<Py<PyAny>> {
+    fn values(&mut self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let parts = std::mem::take(&mut self.parts);
         let mut values = Vec::with_capacity(parts.len());
         for part in parts {
             match part {
@@ -130,6 +98,14 @@ impl Gather {
             }
         }
         Ok(PyList::new(py, values)?.into_any().unbind())
+    }
+
+    /// The objects that it refers to.
+    pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.parts.iter().try_for_each(|part| match part {
+            Part::Ended(Ok(value)) => visit.call(value),
+            _ => Ok(()),
+        })
     }
 }
 
@@ -146,7 +122,7 @@ pub(crate) fn gather(
     py: Python<'_>,
     requests: &Bound<'_, PyTuple>,
     return_exceptions: bool,
-) -> PyResult<Gather> {
+) -> PyResult<Request> {
     buffer::sweep(py);
     let mut parts = Vec::with_capacity(requests.len());
     for request in requests.iter_borrowed() {
@@ -155,61 +131,5 @@ pub(crate) fn gather(
         })?;
         parts.push(Part::Waits(request.get().take()?));
     }
-    let state = Mutex::new(State::Pending(parts, None));
-    Ok(Gather { state, return_exceptions })
-}
-
-#[pymethods]
-impl Gather {
-    fn __await__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    fn __next__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.step(py)
-    }
-
-    /// Goes on with it, as for a coroutine.
-    #[pyo3(signature = (value, /))]
-    fn send(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        if !value.is_none() {
-            return Err(PyTypeError::new_err("nothing but None can be sent"));
-        }
-        self.step(py)
-    }
-
-    /// Gives the requests up, and raises the exception, as for a coroutine.
-    #[pyo3(signature = (kind, value = None, traceback = None, /))]
-    fn throw(
-        &self,
-        kind: &Bound<'_, PyAny>,
-        value: Option<&Bound<'_, PyAny>>,
-        traceback: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Py<PyAny>> {
-        let _ = traceback;
-        self.abandon();
-        Err(thrown(kind, value)?)
-    }
-
-    /// Gives the requests up. Those that have begun go on, and keep their buffers until then.
-    fn close(&self) {
-        self.abandon();
-    }
-
-    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        if let Ok(state) = self.state.try_lock()
-            && let State::Pending(_, Some(place)) = &*state
-        {
-            visit.call(place.reader())?;
-        }
-        Ok(())
-    }
-
-    fn __clear__(&self) {
-        self.abandon();
-    }
+    Ok(Request::new("gather", Work::Together(Together { parts, return_exceptions })))
 }

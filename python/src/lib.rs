@@ -11,7 +11,9 @@ mod error;
 mod file;
 mod gather;
 mod loops;
+mod open;
 mod request;
+mod whole;
 
 use pyo3::prelude::*;
 
@@ -24,7 +26,6 @@ fn _uringlet(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(gather::gather, module)?)?;
     module.add_class::<file::File>()?;
     module.add_class::<request::Request>()?;
-    module.add_class::<gather::Gather>()?;
     module.add_class::<caio::Context>()?;
     module.add_class::<caio::Operation>()?;
     module.add("OperationError", caio::operation_error(module.py())?)?;

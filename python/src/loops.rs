@@ -1,7 +1,8 @@
 //! The event loops: how one learns, on its own thread, that requests have ended.
 //!
-//! A loop has one eventfd(2) among its readers. Threads of the engine note what has ended and count
-//! it up; the loop's thread finishes the futures. No thread of the engine touches Python.
+//! A loop of asyncio's has one eventfd(2) among its readers. Threads of the engine note what has
+//! ended and count it up; the loop's thread finishes the futures. A task of trio's waits for an
+//! eventfd of its own. No thread of the engine touches Python.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
@@ -10,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Wake;
 
+use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -65,6 +67,10 @@ pub(crate) struct Ready {
 pub(crate) type Home = Arc<OnceLock<Arc<Ready>>>;
 
 impl Ready {
+    fn new() -> PyResult<Arc<Self>> {
+        Ok(Arc::new(Self { counter: Counter::new()?, ended: Mutex::default() }))
+    }
+
     /// Has the loop call its reader.
     pub(crate) fn call(&self) {
         self.counter.count_up();
@@ -122,7 +128,7 @@ impl Wake for Bell {
 }
 
 /// A loop's reader: called by the loop when its eventfd is readable.
-#[pyclass(frozen, module = "uringlet._uringlet")]
+#[pyclass(frozen, weakref, module = "uringlet._uringlet")]
 pub(crate) struct Reader {
     ready: Arc<Ready>,
     /// Futures of those that await.
@@ -169,24 +175,61 @@ fn finish(future: &Bound<'_, PyAny>) -> PyResult<()> {
     Ok(())
 }
 
-/// A place at a loop, where somebody waits for a [`Bell`]. Dropped, nobody does any more.
-pub(crate) struct Place {
+/// Where somebody waits for a [`Bell`]. Dropped, nobody does any more.
+pub(crate) enum Place {
+    /// At a loop of asyncio's, which finishes a future.
+    Loop(Seat),
+    /// In a task of trio's, which waits until the counter is readable.
+    Trio { ready: Arc<Ready>, wait: Py<PyAny> },
+}
+
+/// A place at a loop.
+pub(crate) struct Seat {
     reader: Py<Reader>,
     ticket: u64,
 }
 
 impl Place {
-    pub(crate) fn reader(&self) -> &Py<Reader> {
-        &self.reader
+    /// Those who wait, as threads of the engine know them.
+    pub(crate) fn ready(&self) -> Arc<Ready> {
+        match self {
+            Self::Loop(seat) => Arc::clone(&seat.reader.get().ready),
+            Self::Trio { ready, .. } => Arc::clone(ready),
+        }
     }
 
-    /// The loop, as threads of the engine know it.
-    pub(crate) fn ready(&self) -> Arc<Ready> {
-        Arc::clone(&self.reader.get().ready)
+    /// Whoever goes on with the wait sends what the wait is to get.
+    pub(crate) fn takes_values(&self) -> bool {
+        matches!(self, Self::Trio { .. })
+    }
+
+    /// Goes on with the wait: what the scheduler is to get, or `None`, if the wait is over.
+    ///
+    /// # Errors
+    /// What the wait raises: it was cancelled.
+    pub(crate) fn resume<'py>(
+        &self,
+        py: Python<'py>,
+        sent: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let Self::Trio { wait, .. } = self else { return Ok(None) };
+        match wait.bind(py).call_method1(intern!(py, "send"), (sent,)) {
+            Ok(given) => Ok(Some(given)),
+            Err(end) if end.is_instance_of::<PyStopIteration>(py) => Ok(None),
+            Err(exception) => Err(exception),
+        }
+    }
+
+    /// The objects that it refers to.
+    pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        match self {
+            Self::Loop(seat) => visit.call(&seat.reader),
+            Self::Trio { wait, .. } => visit.call(wait),
+        }
     }
 }
 
-impl Drop for Place {
+impl Drop for Seat {
     fn drop(&mut self) {
         let future = lock(&self.reader.get().waiting).remove(&self.ticket);
         // Not under the lock: it may be the last reference.
@@ -197,36 +240,62 @@ impl Drop for Place {
 /// The running loop's reader.
 ///
 /// # Errors
-/// `RuntimeError`: no loop of asyncio is running.
+/// What the loop raises where it has no `add_reader`.
 fn reader<'py>(py: Python<'py>, running: &Bound<'py, PyAny>) -> PyResult<Py<Reader>> {
     static READERS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    static REFERENCE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let readers = READERS.import(py, "uringlet._loops", "READERS")?;
     let known = readers.call_method1(intern!(py, "get"), (running,))?;
-    if let Ok(known) = known.cast::<Reader>() {
+    if !known.is_none()
+        && let Ok(known) = known.call0()?.cast::<Reader>()
+    {
         return Ok(known.clone().unbind());
     }
-    let ready = Arc::new(Ready { counter: Counter::new()?, ended: Mutex::default() });
+    let ready = Ready::new()?;
     let number = ready.counter.number();
     let reader = Py::new(py, Reader { ready, waiting: Mutex::default() })?;
+    // The loop keeps it. What the table kept would keep the futures of it, and they the loop.
     running.call_method1(intern!(py, "add_reader"), (number, reader.clone_ref(py)))?;
-    readers.set_item(running, reader.clone_ref(py))?;
+    let reference = REFERENCE.import(py, "weakref", "ref")?.call1((reader.clone_ref(py),))?;
+    readers.set_item(running, reference)?;
     Ok(reader)
 }
 
-/// Has the running loop wait for a bell: a place, and what a coroutine's `send` gives the loop.
+/// Has the running task wait for a bell: a place, and what a coroutine's `send` gives the scheduler.
 ///
 /// # Errors
-/// `RuntimeError`: no loop of asyncio is running.
+/// `RuntimeError`: no task of asyncio or trio is running.
 pub(crate) fn wait_for<'py>(py: Python<'py>, bell: &Bell) -> PyResult<(Place, Bound<'py, PyAny>)> {
+    static IN_TRIO: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     static RUNNING: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let running = RUNNING.import(py, "asyncio", "get_running_loop")?.call0()?;
+    let in_trio = IN_TRIO.import(py, "uringlet._loops", "trio")?.call0()?;
+    if !in_trio.is_none() {
+        return wait_in_trio(&in_trio, bell);
+    }
+    let running = RUNNING.import(py, "asyncio", "get_running_loop")?.call0().map_err(|_| {
+        PyRuntimeError::new_err("no running event loop: await it in a task of asyncio or trio")
+    })?;
     let reader = reader(py, &running)?;
     let future = running.call_method0(intern!(py, "create_future"))?;
     // The first step of awaiting it, which has it say so.
     let step = future.call_method0(intern!(py, "__await__"))?;
     let given = step.call_method0(intern!(py, "__next__"))?;
     lock(&reader.get().waiting).insert(bell.ticket, future.unbind());
-    let place = Place { reader, ticket: bell.ticket };
+    let place = Place::Loop(Seat { reader, ticket: bell.ticket });
     bell.connect(place.ready());
     Ok((place, given))
+}
+
+/// As [`wait_for`], with `trio.lowlevel`.
+fn wait_in_trio<'py>(
+    lowlevel: &Bound<'py, PyAny>,
+    bell: &Bell,
+) -> PyResult<(Place, Bound<'py, PyAny>)> {
+    let py = lowlevel.py();
+    let ready = Ready::new()?;
+    bell.connect(Arc::clone(&ready));
+    let number = ready.counter.number();
+    let wait = lowlevel.call_method1(intern!(py, "wait_readable"), (number,))?;
+    let given = wait.call_method1(intern!(py, "send"), (py.None(),))?;
+    Ok((Place::Trio { ready, wait: wait.unbind() }, given))
 }

@@ -1,20 +1,24 @@
 //! One operation that Python awaits: a future of `uringlet::fs`, polled by `send`.
+#![allow(unsafe_code)]
 
+use std::ffi::CString;
 use std::future::Future as _;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use pyo3::exceptions::{PyRuntimeError, PyStopIteration, PyTypeError};
+use pyo3::exceptions::{PyRuntimeError, PyRuntimeWarning, PyStopIteration, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyType};
 use pyo3::{PyTraverseError, PyVisit};
 use uringlet::fs::{self, BufResult, Op};
 
-use crate::buffer::{Source, Target};
+use crate::buffer::{self, Source, Target};
 use crate::error;
-use crate::file::File;
+use crate::file::{self, File};
+use crate::gather::Together;
 use crate::loops::{self, Bell, Home, Place, lock};
+use crate::whole::ReadAll;
 
 /// An operation, and where its buffer goes if it outlives those who wait.
 pub(crate) struct Job {
@@ -28,6 +32,9 @@ impl Job {
         if let Some(home) = &self.home {
             let _ = home.set(place.ready());
         }
+        if let Work::Together(together) = &self.work {
+            together.wait_at(place);
+        }
     }
 }
 
@@ -37,10 +44,15 @@ pub(crate) enum Work {
     ReadInto(Op<fs::Read<Target>>),
     /// Into new bytes, which nobody has seen.
     Read(Op<fs::Read<Target>>, Py<PyBytes>),
+    ReadAll(Box<ReadAll>),
     Write(Op<fs::Write<Source>>),
+    WriteAll(Op<fs::WriteAll<Source>>),
     Control(Op<fs::Control>),
+    Stat(Box<Op<fs::Stat>>),
     Close(Op<fs::Close>),
     Open(Op<fs::Open>, String),
+    /// Several, of which each has its own buffer.
+    Together(Together),
     /// Nothing is left to do.
     Done(Py<PyAny>),
 }
@@ -52,6 +64,7 @@ impl Work {
         let context = &mut context;
         let errors = |error: std::io::Error| error::from_io(&error);
         let count = |count: usize| Ok(count.into_pyobject(py)?.into_any().unbind());
+        let nothing = |result: std::io::Result<()>| result.map(|()| py.None()).map_err(errors);
         match self {
             Self::ReadInto(op) => Pin::new(op).poll(context).map(|BufResult(result, target)| {
                 target.0.release(py);
@@ -59,34 +72,33 @@ impl Work {
             }),
             Self::Read(op, bytes) => Pin::new(op).poll(context).map(|BufResult(result, target)| {
                 target.0.release(py);
-                cut(bytes.bind(py), result.map_err(errors)?)
+                // SAFETY: so many were read, and the read is over.
+                unsafe { buffer::cut(bytes.bind(py), result.map_err(errors)?) }
             }),
+            Self::ReadAll(read) => read.poll(py, context),
             Self::Write(op) => Pin::new(op).poll(context).map(|BufResult(result, source)| {
                 source.0.release(py);
                 result.map_err(errors).and_then(count)
             }),
-            Self::Control(op) => {
-                Pin::new(op).poll(context).map(|result| result.map(|()| py.None()).map_err(errors))
-            }
-            Self::Close(op) => Pin::new(op)
+            Self::WriteAll(op) => Pin::new(op).poll(context).map(|BufResult(result, source)| {
+                source.0.release(py);
+                nothing(result)
+            }),
+            Self::Control(op) => Pin::new(op).poll(context).map(nothing),
+            Self::Stat(op) => Pin::new(op)
                 .poll(context)
-                .map(|result| crate::file::closed(result).map(|()| py.None())),
+                .map(|result| file::stat_result(py, &result.map_err(errors)?)),
+            Self::Close(op) => {
+                Pin::new(op).poll(context).map(|result| file::closed(result).map(|()| py.None()))
+            }
             Self::Open(op, name) => Pin::new(op).poll(context).map(|result| {
                 let file = File::of(result.map_err(|error| error::with_name(py, &error, name))?);
                 Ok(Py::new(py, file.named(std::mem::take(name)))?.into_any())
             }),
+            Self::Together(together) => together.poll(py, waker),
             Self::Done(value) => Poll::Ready(Ok(value.clone_ref(py))),
         }
     }
-}
-
-/// So many of the bytes.
-pub(crate) fn cut(bytes: &Bound<'_, PyBytes>, count: usize) -> PyResult<Py<PyAny>> {
-    let all = bytes.as_bytes();
-    if count == all.len() {
-        return Ok(bytes.clone().into_any().unbind());
-    }
-    Ok(PyBytes::new(bytes.py(), &all[..count]).into_any().unbind())
 }
 
 enum State {
@@ -96,29 +108,33 @@ enum State {
     Over,
 }
 
-/// An operation of a file, to be awaited once, or given to ``gather``.
+/// An operation of a file, or several of ``gather``, to be awaited once.
 ///
-/// Nothing happens before it is awaited. What is done at once then does not go round the event
-/// loop: a read of at most 64 KiB whose pages are in memory, say. Everything else is done by other
-/// threads or the kernel, and the loop goes on meanwhile.
+/// Nothing happens before it is awaited; one that never is says so with a ``RuntimeWarning``, as a
+/// coroutine does. What is done at once then does not go round the event loop: a read of at most
+/// 64 KiB whose pages are in memory, say. Everything else is done by other threads or the kernel,
+/// and the loop goes on meanwhile.
 ///
 /// A task that is cancelled while it awaits goes on at once. A request that had not begun is left
 /// undone; one that had goes on, and keeps its buffer until it is over. **A write that was
 /// cancelled may have happened wholly, in part, or not at all.**
 #[pyclass(frozen, weakref, module = "uringlet")]
 pub(crate) struct Request {
+    name: &'static str,
     state: Mutex<State>,
 }
 
 impl Request {
-    /// One without a buffer.
-    pub(crate) fn new(work: Work) -> Self {
-        Self { state: Mutex::new(State::Pending(Job { work, home: None }, None)) }
+    /// One without a buffer of its own; its name is for messages.
+    pub(crate) fn new(name: &'static str, work: Work) -> Self {
+        let job = Job { work, home: None };
+        Self { name, state: Mutex::new(State::Pending(job, None)) }
     }
 
     /// One whose buffer is at this home.
-    pub(crate) fn with_home(work: Work, home: Home) -> Self {
-        Self { state: Mutex::new(State::Pending(Job { work, home: Some(home) }, None)) }
+    pub(crate) fn with_home(name: &'static str, work: Work, home: Home) -> Self {
+        let job = Job { work, home: Some(home) };
+        Self { name, state: Mutex::new(State::Pending(job, None)) }
     }
 
     /// What it is to do, for one that does it in its place.
@@ -144,19 +160,28 @@ impl Request {
     }
 
     /// As a coroutine's `send`: what the event loop is to get, or `StopIteration` with the value.
-    fn step(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+    fn step(&self, py: Python<'_>, sent: Option<&Bound<'_, PyAny>>) -> PyResult<Py<PyAny>> {
         let state = std::mem::replace(&mut *lock(&self.state), State::Busy);
-        let mut job = match state {
-            // The place at the loop is the one of the last step.
-            State::Pending(job, place) => {
-                drop(place);
-                job
-            }
+        let (mut job, place) = match state {
+            State::Pending(job, place) => (job, place),
             other => {
                 self.set(other);
                 return Err(awaited());
             }
         };
+        if let Some(place) = place {
+            match place.resume(py, sent) {
+                Ok(None) => {}
+                Ok(Some(given)) => {
+                    self.set(State::Pending(job, Some(place)));
+                    return Ok(given.unbind());
+                }
+                Err(exception) => {
+                    self.set(State::Over);
+                    return Err(exception);
+                }
+            }
+        }
         let bell = Bell::new();
         let waker = Waker::from(Arc::clone(&bell));
         match job.work.poll(py, &waker) {
@@ -182,20 +207,48 @@ impl Request {
         }
     }
 
-    /// Nobody waits any more.
-    fn abandon(&self) {
+    /// Nobody waits any more. True: nobody ever has.
+    fn abandon(&self) -> bool {
         let state = std::mem::replace(&mut *lock(&self.state), State::Over);
-        drop(state);
+        matches!(state, State::Pending(_, None))
+    }
+
+    /// As [`Request::abandon`], of one that is garbage.
+    fn end(&self) {
+        if self.abandon() {
+            // Where the interpreter ends nobody is told.
+            Python::try_attach(|py| never_awaited(py, self.name));
+        }
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Warns as a coroutine does. An exception that is on its way stays.
+#[cold]
+fn never_awaited(py: Python<'_>, name: &str) {
+    let on_its_way = PyErr::take(py);
+    let text = CString::new(format!("{name} was never awaited")).unwrap_or_default();
+    let warned = PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &text, 1);
+    if let Err(exception) = warned {
+        exception.write_unraisable(py, None);
+    }
+    if let Some(exception) = on_its_way {
+        exception.restore(py);
     }
 }
 
 /// A coroutine was used up.
-pub(crate) fn awaited() -> PyErr {
+fn awaited() -> PyErr {
     PyRuntimeError::new_err("a request can be awaited once")
 }
 
 /// The exception that `throw` is to raise.
-pub(crate) fn thrown(kind: &Bound<'_, PyAny>, value: Option<&Bound<'_, PyAny>>) -> PyResult<PyErr> {
+fn thrown(kind: &Bound<'_, PyAny>, value: Option<&Bound<'_, PyAny>>) -> PyResult<PyErr> {
     let value = value.filter(|value| !value.is_none());
     if kind.is_instance_of::<PyType>() {
         let value = match value {
@@ -219,16 +272,18 @@ impl Request {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.step(py)
+        self.step(py, None)
     }
 
     /// Goes on with it, as for a coroutine.
     #[pyo3(signature = (value, /))]
     fn send(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        if !value.is_none() {
+        let takes_values =
+            matches!(&*lock(&self.state), State::Pending(_, Some(place)) if place.takes_values());
+        if !value.is_none() && !takes_values {
             return Err(PyTypeError::new_err("nothing but None can be sent"));
         }
-        self.step(py)
+        self.step(py, Some(value))
     }
 
     /// Gives it up, and raises the exception, as for a coroutine.
@@ -249,12 +304,25 @@ impl Request {
         self.abandon();
     }
 
-    fn __repr__(&self) -> &'static str {
-        match &*lock(&self.state) {
-            State::Pending(_, None) => "<uringlet.Request, not awaited>",
-            State::Pending(_, Some(_)) | State::Busy => "<uringlet.Request, in flight>",
-            State::Over => "<uringlet.Request, over>",
-        }
+    /// What it does, as the name of a method.
+    #[getter]
+    fn __qualname__(&self) -> &str {
+        self.name
+    }
+
+    /// As ``__qualname__``, without the class.
+    #[getter]
+    fn __name__(&self) -> &str {
+        self.name.rsplit('.').next().unwrap_or_default()
+    }
+
+    fn __repr__(&self) -> String {
+        let state = match &*lock(&self.state) {
+            State::Pending(_, None) => "not awaited",
+            State::Pending(_, Some(_)) | State::Busy => "in flight",
+            State::Over => "over",
+        };
+        format!("<uringlet.Request, {}, {state}>", self.name)
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -262,16 +330,18 @@ impl Request {
             && let State::Pending(job, place) = &*state
         {
             if let Some(place) = place {
-                visit.call(place.reader())?;
+                place.traverse(&visit)?;
             }
-            if let Work::Done(value) = &job.work {
-                visit.call(value)?;
+            match &job.work {
+                Work::Done(value) => visit.call(value)?,
+                Work::Together(together) => together.traverse(&visit)?,
+                _ => {}
             }
         }
         Ok(())
     }
 
     fn __clear__(&self) {
-        self.abandon();
+        self.end();
     }
 }

@@ -55,6 +55,44 @@ def test_short_reads_and_the_end_of_the_file(file, data):
     assert buffers[2] == bytes(100)
 
 
+@pytest.mark.parametrize("is_write", [False, True])
+def test_a_file_that_is_closed_meanwhile_stays_open_until_the_call_is_over(
+    tmp_path, path, data, is_write
+):
+    """Otherwise another file would get its number, and the requests."""
+    (tmp_path / "other").write_bytes(bytes(SIZE))
+    file, others = uringlet.File(path, os.O_RDWR), []
+    fd = file.fileno()
+
+    class Closes:
+        """The call asks for its descriptor after it has taken the file."""
+
+        def fileno(self):
+            file.close()
+            others.append(os.open(tmp_path / "other", os.O_RDWR))
+            return others[-1]
+
+    many = uringlet.write_many if is_write else uringlet.read_many
+    buffers = [bytearray(b"four") for _ in range(2)]
+    assert many([(file, 0, buffers[0]), (Closes(), 8, buffers[1])]) == [4, 4]
+    assert file.closed and others != [fd]
+    if is_write:
+        assert path.read_bytes()[:4] == b"four"
+        assert os.pread(others[0], 4, 0) == bytes(4)
+    else:
+        assert buffers == [data[:4], bytes(4)]
+    os.close(others[0])
+    with pytest.raises(OSError):
+        os.fstat(fd)
+
+
+def test_a_closed_file_is_refused(path):
+    file = uringlet.File(path)
+    file.close()
+    with pytest.raises(ValueError):
+        uringlet.read_many([(file, 0, bytearray(1))])
+
+
 def test_nothing_to_do():
     assert uringlet.read_many([]) == []
     assert uringlet.write_many(()) == []

@@ -12,7 +12,6 @@ build extensions that use libaio.
 from uringlet._package import command, environment, get_include, get_library_dir
 from uringlet._uringlet import (
     File,
-    Gather,
     Request,
     __version__,
     gather,
@@ -22,7 +21,6 @@ from uringlet._uringlet import (
 
 __all__ = [
     "File",
-    "Gather",
     "Request",
     "__version__",
     "command",

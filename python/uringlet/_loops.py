@@ -1,9 +1,24 @@
-"""The readers of event loops, one for each loop that has awaited anything."""
+"""Event loops: the readers of asyncio's, and whether trio's is the one that runs."""
 
 from __future__ import annotations
 
+import sys
 import weakref
 from asyncio import AbstractEventLoop
+from typing import Any
 
-#: A loop that is gone takes its reader, and so its eventfd, with it.
-READERS: weakref.WeakKeyDictionary[AbstractEventLoop, object] = weakref.WeakKeyDictionary()
+#: The reader of each loop that has awaited anything. The loop keeps it, as long as it is open.
+READERS: weakref.WeakKeyDictionary[AbstractEventLoop, weakref.ref[Any]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def trio() -> Any:
+    """``trio.lowlevel`` in a task of trio's, ``None`` elsewhere."""
+    lowlevel = getattr(sys.modules.get("trio"), "lowlevel", None)
+    if lowlevel is not None:
+        try:
+            lowlevel.current_task()
+        except RuntimeError:
+            return None
+    return lowlevel

@@ -1,14 +1,25 @@
 from collections.abc import Callable, Coroutine, Generator, Iterable
-from os import PathLike
+from os import PathLike, stat_result
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, SupportsIndex, TypeVar, final, overload
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    Protocol,
+    Self,
+    SupportsIndex,
+    TypeAlias,
+    TypeVar,
+    final,
+    overload,
+    type_check_only,
+)
 
 from typing_extensions import Buffer, disjoint_base
 
 __all__ = [
     "Context",
     "File",
-    "Gather",
     "Operation",
     "OperationError",
     "Request",
@@ -22,9 +33,19 @@ __version__: str
 
 _T_co = TypeVar("_T_co", covariant=True)
 
-class _HasFileno:
+@type_check_only
+class _HasFileno(Protocol):
     def fileno(self) -> int: ...
 
+# NumPy says that its arrays are buffers from Python 3.12 on only.
+@type_check_only
+class _IsArray(Protocol):
+    @property
+    def __array_interface__(self) -> dict[str, Any]: ...
+
+_Buffer: TypeAlias = Buffer | _IsArray
+_Path: TypeAlias = str | bytes | PathLike[str] | PathLike[bytes]
+_Descriptor: TypeAlias = SupportsIndex | _HasFileno
 _Direct = Literal["off", "try", "require"]
 
 @final
@@ -35,42 +56,45 @@ class Request(Coroutine[Any, Any, _T_co], Generic[_T_co]):
     def close(self) -> None: ...
 
 @final
-class Gather(Coroutine[Any, Any, _T_co], Generic[_T_co]):
-    def __await__(self) -> Generator[Any, Any, _T_co]: ...
-    def send(self, value: None, /) -> Any: ...
-    def throw(self, kind: Any, value: Any = None, traceback: Any = None, /) -> Any: ...
-    def close(self) -> None: ...
-
-@final
 class File:
     def __new__(
         cls,
-        path: str | bytes | PathLike[str] | PathLike[bytes],
-        flags: int = ...,
+        path: _Path,
+        flags: int | str = ...,
         mode: int = 0o666,
         *,
         direct: _Direct = "off",
     ) -> Self: ...
     @staticmethod
     def aopen(
-        path: str | bytes | PathLike[str] | PathLike[bytes],
-        flags: int = ...,
+        path: _Path,
+        flags: int | str = ...,
         mode: int = 0o666,
         *,
         direct: _Direct = "off",
     ) -> Request[File]: ...
     @staticmethod
     def from_fd(fd: int) -> File: ...
-    def read_into(self, buffer: Buffer, offset: int, /) -> int: ...
+    def read_into(self, buffer: _Buffer, offset: int, /) -> int: ...
     def read(self, n: int, offset: int, /) -> bytes: ...
-    def write(self, data: Buffer, offset: int, /) -> int: ...
+    def read_all(self, offset: int = 0, /) -> bytes: ...
+    def write(self, data: _Buffer, offset: int, /) -> int: ...
+    def write_all(self, data: _Buffer, offset: int, /) -> None: ...
     def fsync(self) -> None: ...
     def fdatasync(self) -> None: ...
-    def aread_into(self, buffer: Buffer, offset: int, /) -> Request[int]: ...
+    def stat(self) -> stat_result: ...
+    def truncate(self, length: int, /) -> None: ...
+    def __len__(self) -> int: ...
+    def __bool__(self) -> Literal[True]: ...
+    def aread_into(self, buffer: _Buffer, offset: int, /) -> Request[int]: ...
     def aread(self, n: int, offset: int, /) -> Request[bytes]: ...
-    def awrite(self, data: Buffer, offset: int, /) -> Request[int]: ...
+    def aread_all(self, offset: int = 0, /) -> Request[bytes]: ...
+    def awrite(self, data: _Buffer, offset: int, /) -> Request[int]: ...
+    def awrite_all(self, data: _Buffer, offset: int, /) -> Request[None]: ...
     def afsync(self) -> Request[None]: ...
     def afdatasync(self) -> Request[None]: ...
+    def astat(self) -> Request[stat_result]: ...
+    def atruncate(self, length: int, /) -> Request[None]: ...
     def close(self) -> None: ...
     def aclose(self) -> Request[None]: ...
     def fileno(self) -> int: ...
@@ -99,28 +123,28 @@ class File:
 
 @overload
 def read_many(
-    requests: Iterable[tuple[SupportsIndex | _HasFileno, int, Buffer]],
+    requests: Iterable[tuple[_Descriptor, int, _Buffer]],
     /,
     *,
     errors: Literal["raise"] = "raise",
 ) -> list[int]: ...
 @overload
 def read_many(
-    requests: Iterable[tuple[SupportsIndex | _HasFileno, int, Buffer]],
+    requests: Iterable[tuple[_Descriptor, int, _Buffer]],
     /,
     *,
     errors: Literal["return"],
 ) -> list[int | OSError]: ...
 @overload
 def write_many(
-    requests: Iterable[tuple[SupportsIndex | _HasFileno, int, Buffer]],
+    requests: Iterable[tuple[_Descriptor, int, _Buffer]],
     /,
     *,
     errors: Literal["raise"] = "raise",
 ) -> list[int]: ...
 @overload
 def write_many(
-    requests: Iterable[tuple[SupportsIndex | _HasFileno, int, Buffer]],
+    requests: Iterable[tuple[_Descriptor, int, _Buffer]],
     /,
     *,
     errors: Literal["return"],
@@ -131,11 +155,11 @@ _T = TypeVar("_T")
 @overload
 def gather(
     *requests: Request[_T], return_exceptions: Literal[False] = False
-) -> Gather[list[_T]]: ...
+) -> Request[list[_T]]: ...
 @overload
 def gather(
     *requests: Request[_T], return_exceptions: Literal[True]
-) -> Gather[list[_T | BaseException]]: ...
+) -> Request[list[_T | BaseException]]: ...
 
 class OperationError(OSError, SystemError): ...
 

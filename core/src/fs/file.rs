@@ -46,7 +46,8 @@ impl File {
     /// to that number.
     ///
     /// A read of at most [`inline_max`](super::FsBuilder::inline_max) bytes that are all in the
-    /// page cache is done by the first poll, with one system call.
+    /// page cache is done by the first poll, with one system call. More than 2 GiB take several
+    /// calls, one after the other; they end with the first that is short.
     ///
     /// # Errors
     /// As pread(2), beside the buffer. `ECANCELED`: it was cancelled.

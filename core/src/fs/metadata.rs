@@ -67,6 +67,16 @@ impl Metadata {
         self.0.stx_nlink
     }
 
+    /// The device that a device's file stands for (`st_rdev`).
+    pub fn rdev(&self) -> u64 {
+        libc::makedev(self.0.stx_rdev_major, self.0.stx_rdev_minor)
+    }
+
+    /// Bytes that the file system would have read and written at a time.
+    pub fn blksize(&self) -> u32 {
+        self.0.stx_blksize
+    }
+
     /// Room that it takes, in units of 512 bytes.
     pub fn blocks(&self) -> u64 {
         self.0.stx_blocks
@@ -75,6 +85,11 @@ impl Metadata {
     /// When the contents were last changed.
     pub fn modified(&self) -> SystemTime {
         time(self.0.stx_mtime)
+    }
+
+    /// When contents, owner, permissions or names were last changed.
+    pub fn changed(&self) -> SystemTime {
+        time(self.0.stx_ctime)
     }
 
     /// When the contents were last read, as far as that is kept.

@@ -170,7 +170,7 @@ pub trait Amount: 'static {
     fn count(done: usize) -> Self::Count;
 }
 
-/// One request is enough, however much it transfers.
+/// One request is enough, however much it transfers, if that is less than one can.
 #[derive(Debug)]
 pub struct Once;
 
@@ -255,8 +255,16 @@ unsafe impl<B: Send + 'static, D: Direction<B>, A: Amount> Steps for FileTransfe
     }
 
     fn after(&self, result: i32) -> Option<i32> {
+        let before = self.span.done.get();
         let ended = self.span.after(result);
-        if A::WHOLE { ended } else { Some(result) }
+        match result {
+            _ if A::WHOLE => ended,
+            // More than one call moves is moved by several; they end with the first short one.
+            _ if result as usize == MAX_RW_COUNT => ended,
+            // What was moved before the failure is told, as after a short transfer.
+            ..0 if before > 0 => Some(0),
+            _ => Some(result),
+        }
     }
 
     fn end(self, result: i32) -> BufResult<A::Count, B> {

@@ -1,5 +1,5 @@
 //! Pools of buffers, and ranges.
-#![allow(clippy::single_range_in_vec_init)]
+#![allow(clippy::single_range_in_vec_init, unsafe_code)]
 
 use std::future::Future as _;
 use std::pin::Pin;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-use uringlet::fs::{Coalesce, Direct, File, Fs, Pool};
+use uringlet::fs::{BufResult, Coalesce, Direct, File, Fs, IoBuf, Pool};
 
 use crate::executors::Executor;
 use crate::{file_of, pipe, skipped};
@@ -198,4 +198,57 @@ fn a_task_that_reads_ranges_is_woken_once_and_may_go_at_any_time() {
         }
         assert!(count.0.load(Ordering::SeqCst) <= 1);
     }
+}
+
+/// So many zeros, in pages that nobody touches: they take no room.
+struct Zeros(std::ptr::NonNull<u8>, usize);
+
+// SAFETY: a mapping of its own.
+unsafe impl Send for Zeros {}
+
+impl Zeros {
+    fn new(length: usize) -> Self {
+        let (protection, flags) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, -1, 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        Self(std::ptr::NonNull::new(at.cast()).unwrap(), length)
+    }
+}
+
+impl Drop for Zeros {
+    fn drop(&mut self) {
+        // SAFETY: mapped above, and used by nobody any more.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), self.1) };
+    }
+}
+
+impl IoBuf for Zeros {
+    fn as_init(&self) -> &[u8] {
+        // SAFETY: so many bytes are mapped.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr(), self.1) }
+    }
+}
+
+/// One call moves 0x7ffff000 bytes at most (write(2)).
+#[test]
+fn a_write_of_more_than_two_gib_is_whole() {
+    let length = (2 << 30) + 4096;
+    let file = File::options().write(true).open("/dev/null").wait().unwrap();
+    let BufResult(written, zeros) = file.write_at(Zeros::new(length), 0).wait();
+    assert_eq!(written.unwrap(), length);
+    let BufResult(written, _) = file.write_all_at(zeros, 0).wait();
+    written.unwrap();
+}
+
+/// Offsets end at 2^63 - 1.
+#[test]
+fn what_was_written_before_a_failure_is_counted() {
+    let one_call = 0x7fff_f000_usize;
+    let file = File::options().write(true).open("/dev/null").wait().unwrap();
+    let offset = i64::MAX as u64 - one_call as u64;
+    let BufResult(written, zeros) = file.write_at(Zeros::new(one_call + 4096), offset).wait();
+    assert_eq!(written.unwrap(), one_call);
+    let BufResult(written, _) = file.write_all_at(zeros, offset).wait();
+    assert_eq!(written.unwrap_err().raw_os_error(), Some(libc::EINVAL));
 }
