@@ -88,7 +88,7 @@ static void done(struct uringlet_handler *handler, int32_t res)
 int main(int argc, char **argv)
 {
     static struct block blocks[DEPTH];
-    struct uringlet_options options = {.size = sizeof(options), .entries = DEPTH};
+    struct uringlet_options options = URINGLET_OPTIONS_INIT;
     struct copy copy = {.busy = DEPTH};
     struct stat st;
 
@@ -103,6 +103,7 @@ int main(int argc, char **argv)
         return EXIT_FAILURE;
     }
     copy.size = (uint64_t)st.st_size;
+    options.entries = DEPTH;
     if (uringlet_create(&copy.u, &options) < 0) {
         fprintf(stderr, "cp: %s\n", uringlet_explain(NULL));
         return EXIT_FAILURE;

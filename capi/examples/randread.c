@@ -33,7 +33,7 @@ static double seconds(void)
 
 int main(int argc, char **argv)
 {
-    struct uringlet_options options = {.size = sizeof(options), .flags = URINGLET_WITH_STATS};
+    struct uringlet_options options = URINGLET_OPTIONS_INIT;
     struct uringlet_stats stats = {.size = sizeof(stats)};
     uint64_t reads = argc > 2 ? strtoull(argv[2], NULL, 10) : 100000;
     unsigned depth = argc > 3 ? (unsigned)strtoul(argv[3], NULL, 10) : 32;
@@ -45,6 +45,7 @@ int main(int argc, char **argv)
     double begin;
     int fd;
 
+    options.flags = URINGLET_WITH_STATS;
     options.entries = depth;
     options.engine = argc > 4 ? argv[4] : NULL;
     fd = argc > 1 ? open(argv[1], O_RDONLY | O_CLOEXEC) : -1;

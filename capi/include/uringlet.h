@@ -76,6 +76,9 @@ struct uringlet_options {
     uint32_t reserved;  /* must be 0 */
 };
 
+/* Options with their defaults: struct uringlet_options options = URINGLET_OPTIONS_INIT; */
+#define URINGLET_OPTIONS_INIT { sizeof(struct uringlet_options), 0, 0, NULL, 0, 0 }
+
 /* What a context has done. */
 struct uringlet_stats {
     size_t size; /* sizeof(struct uringlet_stats); the library says how much of it is filled */
@@ -279,6 +282,12 @@ static inline void uringlet_prep_fsync(struct uringlet_sqe *sqe, int fd)
 static inline void uringlet_prep_fdatasync(struct uringlet_sqe *sqe, int fd)
 {
     uringlet_prep_any(sqe, URINGLET_OP_FSYNC, fd, 0, 0, 0, URINGLET_FSYNC_DATASYNC);
+}
+
+/* fsync(2), or fdatasync(2) with URINGLET_FSYNC_DATASYNC. Other flags: the result is -EINVAL. */
+static inline void uringlet_prep_fsync_flags(struct uringlet_sqe *sqe, int fd, unsigned flags)
+{
+    uringlet_prep_any(sqe, URINGLET_OP_FSYNC, fd, 0, 0, 0, flags);
 }
 
 /* sync_file_range(2), with SYNC_FILE_RANGE_* flags. */

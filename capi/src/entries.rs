@@ -48,6 +48,8 @@ preparations! {
         Sqe::writev(fd, vectors(iov, n), off);
     _uringlet_prep_fsync(fd: c_int) Sqe::fsync(fd);
     _uringlet_prep_fdatasync(fd: c_int) Sqe::fdatasync(fd);
+    _uringlet_prep_fsync_flags(fd: c_int, flags: c_uint)
+        Sqe { op_flags: flags, ..Sqe::fsync(fd) };
     _uringlet_prep_sync_file_range(fd: c_int, off: u64, len: u32, flags: c_uint)
         Sqe::sync_file_range(fd, off, len, flags);
     _uringlet_prep_fallocate(fd: c_int, mode: c_int, off: u64, len: u64)

@@ -34,6 +34,12 @@ int main(void)
     EQUAL(result(u), 0);
     uringlet_prep_fdatasync(entry(u), fd);
     EQUAL(result(u), 0);
+    uringlet_prep_fsync_flags(entry(u), fd, 0);
+    EQUAL(result(u), 0);
+    uringlet_prep_fsync_flags(entry(u), fd, URINGLET_FSYNC_DATASYNC);
+    EQUAL(result(u), 0);
+    uringlet_prep_fsync_flags(entry(u), fd, 2);
+    EQUAL(result(u), -EINVAL);
     uringlet_prep_sync_file_range(entry(u), fd, 0, 9, SYNC_FILE_RANGE_WRITE);
     EQUAL(result(u), 0);
     iov[0].iov_base = one;

@@ -64,6 +64,7 @@ int main(int argc, char **argv)
          iov, 2, 9);
     TWIN(prep_fsync, (struct uringlet_sqe *, int), 3);
     TWIN(prep_fdatasync, (struct uringlet_sqe *, int), 3);
+    TWIN(prep_fsync_flags, (struct uringlet_sqe *, int, unsigned), 3, URINGLET_FSYNC_DATASYNC);
     TWIN(prep_sync_file_range, (struct uringlet_sqe *, int, uint64_t, uint32_t, unsigned), 3, 4,
          5, 6);
     TWIN(prep_fallocate, (struct uringlet_sqe *, int, int, uint64_t, uint64_t), 3, 4, 5, 6);

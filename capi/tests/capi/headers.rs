@@ -4,11 +4,12 @@ use std::process::Command;
 
 use crate::support::{STRICT, crate_folder, finished, has, scratch, skipped};
 
-/// Uses an inline function, so that they are compiled, too.
+/// Uses an inline function, so that they are compiled, too, and the options' initialiser.
 const SOURCE: &str = "#include \"uringlet.h\"\n\
     void use(struct uringlet_sqe *sqe, struct uringlet_stats *stats);\n\
     void use(struct uringlet_sqe *sqe, struct uringlet_stats *stats)\n\
-    { stats->size = sizeof(struct uringlet_options); uringlet_prep_nop(sqe); }\n";
+    { struct uringlet_options options = URINGLET_OPTIONS_INIT;\n\
+    stats->size = options.size; uringlet_prep_nop(sqe); }\n";
 
 fn compiles(compiler: &str, language: &str, standard: &str) -> std::process::Output {
     let name = format!("capi-header-{compiler}-{standard}");
