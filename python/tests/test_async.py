@@ -4,6 +4,7 @@ import asyncio
 import errno
 import gc
 import inspect
+import mmap
 import os
 import sys
 import threading
@@ -564,6 +565,37 @@ def test_reads_beyond_what_is_tried_at_once(file, data):
     async def main():
         tasks = [asyncio.create_task(file.aread(SIZE // 4, at * (SIZE // 4))) for at in range(4)]
         assert b"".join(await asyncio.gather(*tasks)) == data
+
+    run(main())
+
+
+def test_a_read_of_more_than_the_engine_has_at_a_time_waits_for_nobody(tmp_path, pipe, path, data):
+    """Its limit is 64 MiB. The read of the pipe does not end before."""
+    large = tmp_path / "large"
+    large.touch()
+    os.truncate(large, 100 << 20)
+
+    async def main():
+        waiting = await in_flight(pipe.file.aread(4, 0))
+        async with await uringlet.File.aopen(large) as file:
+            with mmap.mmap(-1, 100 << 20) as buffer:
+                assert await file.aread_into(buffer, 0) == 100 << 20
+                # Nor does one that was given up hold up what comes behind it.
+                given_up = await in_flight(file.aread_into(buffer, 0))
+                given_up.cancel()
+                async with await uringlet.File.aopen(path) as other:
+                    assert await other.aread_all() == data
+                with pytest.raises(asyncio.CancelledError):
+                    await given_up
+                while True:
+                    try:
+                        buffer.resize(100 << 20)
+                        break
+                    except BufferError:
+                        await asyncio.sleep(0.001)
+        assert not waiting.done()
+        pipe.write(b"late")
+        assert await waiting == b"late"
 
     run(main())
 
