@@ -2,7 +2,7 @@
 //! our threads.
 
 use std::collections::{BTreeMap, HashMap};
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::fs::{File, OpenOptions};
 use std::io::{Seek as _, Write as _};
 use std::os::fd::{AsRawFd as _, RawFd};
@@ -350,15 +350,6 @@ impl OurThread {
         std::fs::read_to_string(self.folder.join(file)).ok()
     }
 
-    /// User and system time, in clock ticks.
-    pub fn cpu_ticks(&self) -> u64 {
-        let stat = self.read("stat").unwrap_or_default();
-        let fields: Vec<&str> =
-            stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        // The state, field 3 of proc_pid_stat(5), is the first behind the name: utime is 14.
-        [11, 12].iter().filter_map(|&at| fields.get(at)?.parse::<u64>().ok()).sum()
-    }
-
     /// Inside this system call right now.
     pub fn is_inside(&self, call: libc::c_long) -> bool {
         let now = self.read("syscall").unwrap_or_default();
@@ -377,6 +368,36 @@ pub fn our_threads() -> Vec<OurThread> {
             name.starts_with("uringlet-").then(|| OurThread { name, folder: task.path() })
         })
         .collect()
+}
+
+/// How often each thread of this process has gone to sleep, but the calling one and those with this
+/// name. `None`: one of them is awake.
+fn sleeps(but: &str) -> Option<BTreeMap<OsString, u64>> {
+    // SAFETY: takes nothing.
+    let me = OsString::from(unsafe { libc::gettid() }.to_string());
+    let tasks = std::fs::read_dir("/proc/self/task").expect("/proc").flatten();
+    let others = tasks.filter(|task| task.file_name() != me);
+    let counts = others.map(|task| {
+        // proc_pid_status(5)
+        let status = std::fs::read_to_string(task.path().join("status")).ok()?;
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+        if field("Name:")?.trim() == but {
+            return Some(None);
+        }
+        let sleeps = field("State:")?.trim().starts_with('S');
+        let count = field("voluntary_ctxt_switches:")?.trim().parse().ok()?;
+        sleeps.then(|| Some((task.file_name(), count)))
+    });
+    Some(counts.collect::<Option<Vec<_>>>()?.into_iter().flatten().collect())
+}
+
+/// Looks at the other threads of this process twice, but not at those with this name. True: all
+/// slept, and none woke in between.
+pub fn none_wakes(but: &str) -> bool {
+    let before = sleeps(but);
+    // As long as something that happens now and then would take to happen.
+    std::thread::sleep(Duration::from_millis(500));
+    before.is_some() && sleeps(but) == before
 }
 
 /// How many of our threads are inside openat(2).

@@ -273,7 +273,8 @@ fn what_is_detached_is_done() {
 fn an_instance_of_ones_own_is_dropped_with_requests_in_flight() {
     let (named, _) = file_of(1 << 20);
     let error = Fs::builder().in_flight(0).build().err().unwrap();
-    assert_eq!(error.to_string(), "in_flight is 0, expected 1 to 32768");
+    let text = error.to_string();
+    assert!(["in_flight", "0", "1", "32768"].iter().all(|part| text.contains(part)), "{text}");
     for engine in [EngineKind::Auto, EngineKind::Workers] {
         for _ in 0..20 {
             let own = Fs::builder().engine(engine).threads(2).in_flight(3).build().unwrap();
