@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_short, c_uint, c_void};
+use std::mem::MaybeUninit;
 
 use uringlet::{Cqe, Sqe};
 
@@ -14,10 +15,22 @@ macro_rules! preparations {
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name(sqe: *mut Sqe, $($argument: $type),*) {
                 // SAFETY: an entry, by the caller's contract.
-                unsafe { *sqe = $made.user_data((*sqe).user_data) };
+                unsafe { write_all_but_user_data(sqe, $made) };
             }
         )*
     };
+}
+
+/// # Safety
+/// An entry, which nobody may have written to yet.
+unsafe fn write_all_but_user_data(at: *mut Sqe, made: Sqe) {
+    // SAFETY: the caller's contract; the number is copied, whatever it is.
+    unsafe {
+        let user_data = (&raw mut (*at).user_data).cast::<MaybeUninit<u64>>();
+        let before = user_data.read();
+        at.write(made);
+        user_data.write(before);
+    }
 }
 
 fn bytes(at: *const c_void, len: usize) -> *const [u8] {
@@ -98,7 +111,7 @@ pub unsafe extern "C" fn _uringlet_sqe_set_data64(sqe: *mut Sqe, data: u64) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _uringlet_sqe_set_rw_flags(sqe: *mut Sqe, flags: c_int) {
     // SAFETY: the caller's contract.
-    unsafe { *sqe = (*sqe).rw_flags(flags) };
+    unsafe { sqe.write(sqe.read().rw_flags(flags)) };
 }
 
 /// # Safety

@@ -12,6 +12,8 @@ mod owned;
 mod text;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use uringlet::front::{self, enter};
@@ -247,8 +249,9 @@ pub unsafe extern "C" fn _uringlet_peek(u: Handle, out: *mut Cqe, n: c_uint) -> 
         }
         // No more than that can be there.
         let n = (n as usize).min(owned.context().entries());
-        // SAFETY: by the caller's contract; the fields are numbers.
-        Ok(count(owned.reap(unsafe { std::slice::from_raw_parts_mut(out, n) })))
+        // SAFETY: room for as many by the caller's contract, whatever is there now.
+        let out = unsafe { std::slice::from_raw_parts_mut(out.cast::<MaybeUninit<Cqe>>(), n) };
+        Ok(count(owned.reap(out)))
     })
 }
 
@@ -263,14 +266,15 @@ fn each(u: Handle, max: usize, mut f: impl FnMut(&Cqe)) -> c_int {
     };
     let mut done = 0;
     while done < max {
-        let mut cqe = [Cqe::default()];
+        let mut cqe = [MaybeUninit::<Cqe>::uninit()];
         let reaped = enter(|| handle::with_owned(u as usize, |owned| Ok(owned.reap(&mut cqe))));
         // `f` may have destroyed the context.
         if reaped != Ok(1) {
             break;
         }
         done += 1;
-        f(&cqe[0]);
+        // SAFETY: it is a completion, as one was taken.
+        f(unsafe { cqe[0].assume_init_ref() });
     }
     count(done)
 }
@@ -331,8 +335,14 @@ pub extern "C" fn _uringlet_cancel(u: Handle, user_data: u64) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn _uringlet_cancel_fd(u: Handle, fd: c_int) -> c_int {
     enter(|| {
-        let canceled = handle::get(u as usize)
-            .and_then(|shared| shared.canceller.cancel_fd(fd).map_err(|error| errno(&error)));
+        let canceled = handle::get(u as usize).and_then(|shared| {
+            if fd < 0 {
+                return Err(-libc::ENOENT);
+            }
+            // SAFETY: a number that the program has requests on. It is compared, and not used.
+            let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+            shared.canceller.cancel_fd(fd).map_err(|error| errno(&error))
+        });
         answer(canceled.map(count))
     })
 }
@@ -351,13 +361,8 @@ pub unsafe extern "C" fn _uringlet_read_many(
         if ranges.is_null() && n > 0 {
             return Err(EFAULT);
         }
-        let ranges = match n {
-            0 => &mut [],
-            // SAFETY: the caller's contract.
-            _ => unsafe { std::slice::from_raw_parts_mut(ranges, n as usize) },
-        };
         // SAFETY: the caller's contract.
-        unsafe { owned.read_many(ranges) }.map(count)
+        unsafe { owned.read_many(ranges, n as usize) }.map(count)
     }) as libc::ssize_t
 }
 

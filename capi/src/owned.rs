@@ -1,7 +1,8 @@
 //! What one thread at a time uses of a context: its entries, and what is in flight.
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd as _, RawFd};
 use std::time::{Duration, Instant};
 
 use uringlet::table::Pages;
@@ -22,7 +23,8 @@ pub(crate) struct Owned {
     filled: usize,
     /// Accepted and not reaped.
     outstanding: usize,
-    eventfd: Option<OwnedFd>,
+    /// The context's own, if it has one.
+    eventfd: Option<RawFd>,
 }
 
 // SAFETY: the entries are the context's alone, whichever thread uses it.
@@ -120,14 +122,15 @@ impl Owned {
         self.context_mut().wait(min, timeout).map_err(|error| errno(&error))
     }
 
-    /// Takes completions that are there; looks once more for some if there seem to be none.
+    /// Takes completions that are there, and looks once more for some if there seem to be none.
+    /// Gives how many of `cqes` are completions now, from the first on.
     #[inline]
-    pub(crate) fn reap(&mut self, cqes: &mut [Cqe]) -> usize {
-        let mut reaped = self.context_mut().reap_into(cqes);
+    pub(crate) fn reap(&mut self, cqes: &mut [MaybeUninit<Cqe>]) -> usize {
+        let mut reaped = self.context_mut().reap_into_uninit(cqes);
         if reaped == 0 && self.outstanding > 0 && !cqes.is_empty() {
             // What does not sleep is executed, and is there then.
             let _ = self.context_mut().wait(0, None);
-            reaped = self.context_mut().reap_into(cqes);
+            reaped = self.context_mut().reap_into_uninit(cqes);
         }
         if reaped < cqes.len() && self.eventfd.is_some() {
             reaped += self.reap_last(&mut cqes[reaped..]);
@@ -138,11 +141,11 @@ impl Owned {
 
     /// No completion seems to wait: the eventfd is to say so.
     #[cold]
-    fn reap_last(&mut self, cqes: &mut [Cqe]) -> usize {
+    fn reap_last(&mut self, cqes: &mut [MaybeUninit<Cqe>]) -> usize {
         self.count_down();
         // A completion can be seen before it is counted: one whose count was just taken away is
         // seen here, and one that is not seen has its count yet to come.
-        let reaped = self.context_mut().reap_into(cqes);
+        let reaped = self.context_mut().reap_into_uninit(cqes);
         if reaped == cqes.len() {
             self.count_up();
         }
@@ -150,17 +153,17 @@ impl Owned {
     }
 
     fn count_down(&self) {
-        let Some(eventfd) = &self.eventfd else { return };
+        let Some(eventfd) = self.eventfd else { return };
         let mut count = 0u64;
         // SAFETY: eight bytes; a descriptor that does not block.
-        unsafe { libc::read(eventfd.as_raw_fd(), (&raw mut count).cast(), 8) };
+        unsafe { libc::read(eventfd, (&raw mut count).cast(), 8) };
     }
 
     fn count_up(&self) {
-        let Some(eventfd) = &self.eventfd else { return };
+        let Some(eventfd) = self.eventfd else { return };
         let one = 1u64;
         // SAFETY: as above.
-        unsafe { libc::write(eventfd.as_raw_fd(), (&raw const one).cast(), 8) };
+        unsafe { libc::write(eventfd, (&raw const one).cast(), 8) };
     }
 
     /// The descriptor that is readable while completions wait.
@@ -168,21 +171,15 @@ impl Owned {
     /// # Errors
     /// `-EBUSY` if requests are in flight that do not know of it, or that of eventfd(2).
     pub(crate) fn event_fd(&mut self) -> Answer<RawFd> {
-        if let Some(eventfd) = &self.eventfd {
-            return Ok(eventfd.as_raw_fd());
+        if let Some(eventfd) = self.eventfd {
+            return Ok(eventfd);
         }
         if self.outstanding > 0 || self.context().pushed() > 0 {
             return Err(-libc::EBUSY);
         }
-        // SAFETY: makes a descriptor.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(errno(&std::io::Error::last_os_error()));
-        }
-        self.context_mut().set_eventfd(Some(fd));
-        // SAFETY: ours since just now.
-        self.eventfd = Some(unsafe { OwnedFd::from_raw_fd(fd) });
-        Ok(fd)
+        let eventfd = self.context_mut().eventfd().map_err(|error| errno(&error))?.as_raw_fd();
+        self.eventfd = Some(eventfd);
+        Ok(eventfd)
     }
 
     /// Reads all ranges, and waits for all.
@@ -191,16 +188,21 @@ impl Owned {
     /// `-EBUSY` if there is anything else in the context.
     ///
     /// # Safety
-    /// The buffers are the reads' until this returns.
-    pub(crate) unsafe fn read_many(&mut self, ranges: &mut [Range]) -> Answer<usize> {
+    /// At `ranges` are `count` of them, whose results nobody has written yet. The buffers are the
+    /// reads' until this returns.
+    pub(crate) unsafe fn read_many(&mut self, ranges: *mut Range, count: usize) -> Answer<usize> {
         if self.filled > 0 || self.outstanding > 0 || self.context().pushed() > 0 {
             return Err(-libc::EBUSY);
         }
         let room = self.context().entries();
         let (mut next, mut good) = (0, 0);
-        while next < ranges.len() || self.outstanding > 0 {
-            while next < ranges.len() && self.context().pushed() + self.outstanding < room {
-                let Range { fd, off, buf, len, .. } = ranges[next];
+        while next < count || self.outstanding > 0 {
+            while next < count && self.context().pushed() + self.outstanding < room {
+                // SAFETY: one of them, by the caller's contract.
+                let (fd, off, buf, len) = unsafe {
+                    let range = ranges.add(next);
+                    ((*range).fd, (*range).off, (*range).buf, (*range).len)
+                };
                 let buffer = std::ptr::slice_from_raw_parts_mut(buf.cast::<u8>(), len);
                 let sqe = Sqe::read(fd, buffer, off).user_data(next as u64);
                 // SAFETY: the caller's contract; nothing is left in flight below.
@@ -209,7 +211,7 @@ impl Owned {
                 next += 1;
             }
             // While more are to come, half of them are to be in flight meanwhile.
-            let all = next == ranges.len();
+            let all = next == count;
             let min = |outstanding: usize| if all { outstanding } else { outstanding.div_ceil(2) };
             // SAFETY: as above.
             let submitted = unsafe { self.submit() };
@@ -221,7 +223,8 @@ impl Owned {
             }
             while let Some(cqe) = self.context_mut().reap() {
                 self.outstanding -= 1;
-                ranges[cqe.user_data as usize].res = cqe.res;
+                // SAFETY: the number of one of them, from above.
+                unsafe { (*ranges.add(cqe.user_data as usize)).res = cqe.res };
                 good += usize::from(cqe.res >= 0);
             }
         }
@@ -249,7 +252,6 @@ impl Owned {
 
     /// Cancels what has not been started, waits for what has, and gives the memory of the entries.
     pub(crate) fn end(&mut self) -> Option<Pages> {
-        // The context first: it counts the eventfd up.
         drop(self.context.take());
         self.eventfd = None;
         self.pages.take()

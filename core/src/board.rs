@@ -27,9 +27,11 @@ use crate::zeros::Zeros;
 /// Takes completions as they happen, in place of a completion queue: called by whichever thread
 /// has ended the request, with no lock held.
 pub trait Sink: Send + Sync + std::fmt::Debug {
-    /// A request has ended; `obj` is its [`Sqe::user_data`](crate::Sqe::user_data). Called once for
-    /// each.
-    fn complete(&self, event: &IoEvent);
+    /// A request has ended; `obj` is its [`Sqe::user_data`](crate::Sqe::user_data).
+    ///
+    /// # Safety
+    /// The request was accepted with this `obj` and this `data`, and this is called once for it.
+    unsafe fn complete(&self, event: &IoEvent);
 
     /// Its slot is free, and those who wait for it are woken.
     fn released(&self);
@@ -749,7 +751,8 @@ impl Board {
         let request = unsafe { self.slot(index).ended() };
         let (data, obj) = (request.data, request.sqe.user_data);
         let event = IoEvent { data, obj, res: i64::from(result), res2: 0 };
-        sink.complete(&event);
+        // SAFETY: what the request came with; a slot ends once for each request.
+        unsafe { sink.complete(&event) };
         // Afterwards, so that whoever finds no such slot finds the completion.
         self.reaped(index);
         self.completions.completed(&event);

@@ -4,7 +4,8 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use crate::instance::cancel::Canceled;
 use crate::instance::choice::Choice;
 use crate::instance::submit::{Entry, Submitted};
 use crate::instance::wait::Waited;
+use crate::own::Copied;
 use crate::router::tuning::TAKEN_MAX;
 use crate::sqe::Sqe;
 use crate::stats::Snapshot;
@@ -67,6 +69,8 @@ pub struct Context {
     notify: RawFd,
     /// Of the context's own, for that.
     eventfd: Option<OwnedFd>,
+    /// The program's, for that: those that requests may still count up.
+    eventfds: Vec<Arc<Copied>>,
     /// Not shared between threads: pushing and reaping are the owner's.
     _not_sync: std::marker::PhantomData<std::cell::Cell<()>>,
 }
@@ -127,12 +131,12 @@ impl Canceller {
     /// # Errors
     /// `EALREADY` if none was cancelled and some are being executed; `ENOENT` if there is none.
     /// `EINVAL` in the child of a fork.
-    pub fn cancel_fd(&self, fd: RawFd) -> io::Result<usize> {
+    pub fn cancel_fd(&self, fd: impl AsFd) -> io::Result<usize> {
         let error = |errno| Err(io::Error::from_raw_os_error(errno));
         if !self.0.is_usable() {
             return error(libc::EINVAL);
         }
-        match self.0.cancel_all_on(fd) {
+        match self.0.cancel_all_on(fd.as_fd().as_raw_fd()) {
             Canceled { canceled: 0, running: 0 } => error(libc::ENOENT),
             Canceled { canceled: 0, .. } => error(libc::EALREADY),
             Canceled { canceled, .. } => Ok(canceled),
@@ -159,7 +163,8 @@ impl Context {
         let pushed = Vec::with_capacity(builder.entries as usize);
         let taken = VecDeque::with_capacity(TAKEN_MAX as usize);
         let _not_sync = std::marker::PhantomData;
-        Ok(Self { instance, pushed, taken, notify: -1, eventfd: None, _not_sync })
+        let (notify, eventfd, eventfds) = (-1, None, Vec::new());
+        Ok(Self { instance, pushed, taken, notify, eventfd, eventfds, _not_sync })
     }
 
     /// The engine that executes the requests.
@@ -181,9 +186,29 @@ impl Context {
 
     /// Has an eventfd(2) counted up after each completion that can be reaped, for loops that wait
     /// with epoll(7); `None` ends it. It applies to entries that are pushed from now on. The
-    /// descriptor stays open until their completions were reaped.
-    pub fn set_eventfd(&mut self, fd: Option<RawFd>) {
-        self.notify = fd.unwrap_or(-1);
+    /// context keeps a duplicate of the descriptor until their completions were reaped and another
+    /// one is set, or until it ends.
+    ///
+    /// ```compile_fail,E0308
+    /// let mut context = uringlet::Context::new(1)?;
+    /// context.set_eventfd(Some(7))?; // A number may stand for any file, or none.
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `EMFILE` if there is no other descriptor: everything stays as it was.
+    pub fn set_eventfd(&mut self, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let error = || io::Error::from_raw_os_error(libc::EMFILE);
+        let copy = match fd {
+            Some(fd) => Some(Copied::of(fd.as_raw_fd()).ok_or_else(error)?),
+            None => None,
+        };
+        if self.pushed.is_empty() && self.instance.unreaped() == 0 {
+            self.eventfds.clear();
+        }
+        self.notify = copy.as_ref().map_or(-1, |copy| copy.fd());
+        self.eventfds.extend(copy);
+        Ok(())
     }
 
     /// An eventfd(2) of the context's own that is counted up as by [`Context::set_eventfd`]: it is
@@ -341,6 +366,15 @@ impl Context {
     /// Takes up to `cqes.len()` completions, without sleeping. Gives how many.
     #[inline]
     pub fn reap_into(&mut self, cqes: &mut [Cqe]) -> usize {
+        let at = std::ptr::from_mut(cqes) as *mut [MaybeUninit<Cqe>];
+        // SAFETY: the same memory, to which only completions are written.
+        self.reap_into_uninit(unsafe { &mut *at })
+    }
+
+    /// As [`Context::reap_into`], for memory that was not written to: as many of `cqes` are
+    /// completions afterwards, from the first on.
+    #[inline]
+    pub fn reap_into_uninit(&mut self, cqes: &mut [MaybeUninit<Cqe>]) -> usize {
         if !self.instance.is_of_this_process() {
             return 0;
         }
@@ -348,12 +382,12 @@ impl Context {
         while at < cqes.len()
             && let Some(cqe) = self.taken.pop_front()
         {
-            cqes[at] = cqe;
+            cqes[at].write(cqe);
             at += 1;
         }
         let max = u32::try_from(cqes.len() - at).unwrap_or(u32::MAX);
         let take = |cqe| {
-            cqes[at] = cqe;
+            cqes[at].write(cqe);
             at += 1;
         };
         self.instance.reap(max, take);

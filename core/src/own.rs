@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use std::ops::RangeInclusive;
-use std::os::fd::RawFd;
+use std::os::fd::{IntoRawFd as _, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -139,8 +139,9 @@ impl Copied {
         Some(Arc::new(Self(copy)))
     }
 
-    /// A descriptor that was made for the engine.
-    pub(crate) fn adopt(fd: RawFd) -> Arc<Self> {
+    /// Takes over a descriptor that was made for the engine.
+    pub(crate) fn adopt(fd: OwnedFd) -> Arc<Self> {
+        let fd = fd.into_raw_fd();
         note(fd);
         Arc::new(Self(fd))
     }

@@ -1,6 +1,7 @@
 //! From an entry to what is done for it. What fails here ends a batch, as in the kernel.
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 
 use uringlet::Sqe;
 use uringlet::front::{CALL, OwnDescriptor};
@@ -726,13 +727,8 @@ impl Locked<'_> {
     }
 
     /// A descriptor that was opened for a slot goes there; the request's result.
-    pub(crate) fn settle_files(&mut self, at: u32, result: i32) -> i32 {
-        let request = self.request(at);
-        let Some(slot) = request.target_slot.take() else { return result };
-        if result < 0 {
-            return result;
-        }
-        self.install(slot, File { descriptor: OwnDescriptor::adopt(result) })
+    pub(crate) fn install_opened(&mut self, slot: u32, opened: OwnedFd) -> i32 {
+        self.install(slot, File { descriptor: OwnDescriptor::adopt(opened) })
     }
 
     fn begin_poll(&mut self, at: u32, watch: Watch) -> Option<i32> {

@@ -8,6 +8,7 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
+use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::ptr::null;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -280,7 +281,7 @@ pub(crate) struct Core {
 pub(crate) struct Deliver(pub(crate) Arc<Core>);
 
 impl Sink for Deliver {
-    fn complete(&self, event: &IoEvent) {
+    unsafe fn complete(&self, event: &IoEvent) {
         let core = &self.0;
         let after = core.bring(Mail::Ended(event.obj, event.res as i32));
         // The engine wakes those who wait, and has `released` called.
@@ -923,7 +924,14 @@ impl Locked<'_> {
 
     /// Ends a request: its completion is posted, and its chain goes on or is broken.
     pub(crate) fn finish(&mut self, at: u32, result: i32, flags: u32) {
-        let result = self.settle_files(at, result);
+        let result = match self.request(at).target_slot.take() {
+            Some(slot) if result >= 0 => {
+                // SAFETY: the request has opened it, for this slot alone.
+                let opened = unsafe { OwnedFd::from_raw_fd(result) };
+                self.install_opened(slot, opened)
+            }
+            _ => result,
+        };
         let request = self.request(at);
         let failed = match request.opcode {
             op::TIMEOUT => {

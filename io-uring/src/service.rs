@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -229,14 +230,12 @@ impl State {
                 return Err(epoll.min(wake));
             }
             // Out of the way of the numbers that programs expect.
-            let own = |fd: i32| match OwnDescriptor::duplicate(fd) {
-                Some(copy) => {
-                    sys::close(fd);
-                    copy
-                }
-                None => OwnDescriptor::adopt(fd),
+            let own = |fd: OwnedFd| {
+                OwnDescriptor::duplicate(fd.as_raw_fd()).unwrap_or_else(|| OwnDescriptor::adopt(fd))
             };
-            let (epoll, wake) = (own(epoll), own(wake));
+            // SAFETY: made above, and nobody else's.
+            let (epoll, wake) =
+                unsafe { (own(OwnedFd::from_raw_fd(epoll)), own(OwnedFd::from_raw_fd(wake))) };
             let (add, events) = (libc::EPOLL_CTL_ADD, libc::EPOLLIN as u32);
             sys::epoll_ctl(epoll.number(), add, wake.number(), events, WAKE);
             (self.epoll, self.wake) = (Some(epoll), Some(wake));

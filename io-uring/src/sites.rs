@@ -70,7 +70,8 @@ unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_
     }
     // SAFETY: as many headers.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
-    if has_note_of_ours(info.dlpi_addr as usize, headers) {
+    // SAFETY: the headers of a loaded object, and where it was loaded.
+    if unsafe { has_note_of_ours(info.dlpi_addr as usize, headers) } {
         return 0;
     }
     let executable = headers.iter().filter(|header| {
@@ -100,7 +101,10 @@ unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_
 }
 
 /// Has it the note of a drop-in (`front/note.rs`), whose calls are for its own descriptors?
-fn has_note_of_ours(base: usize, headers: &[libc::Elf64_Phdr]) -> bool {
+///
+/// # Safety
+/// An object with these headers is loaded at `base`.
+unsafe fn has_note_of_ours(base: usize, headers: &[libc::Elf64_Phdr]) -> bool {
     let is_loaded = |note: &libc::Elf64_Phdr| {
         let end = note.p_vaddr.saturating_add(note.p_memsz);
         headers.iter().any(|header| {

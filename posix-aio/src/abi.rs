@@ -1,6 +1,7 @@
 //! The layouts and numbers of the C library's aio.h, on 64-bit machines.
 
 use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicI32, AtomicIsize, AtomicU64};
 
 /// `struct aiocb`, 168 bytes. The same as `struct aiocb64`.
@@ -16,12 +17,12 @@ pub struct Aiocb {
     /// The C library's own word; here the process that the request was submitted in
     /// ([`crate::state`]).
     pub(crate) owner: AtomicU64,
-    unused: [c_int; 2],
+    unused: [MaybeUninit<c_int>; 2],
     /// 0, `EINPROGRESS`, or an errno.
     pub(crate) error: AtomicI32,
     pub(crate) value: AtomicIsize,
     pub(crate) offset: i64,
-    reserved: [u8; 32],
+    reserved: [MaybeUninit<u8>; 32],
 }
 
 /// `struct sigevent`, 64 bytes.
@@ -34,7 +35,7 @@ pub struct Sigevent {
     pub(crate) notify: c_int,
     pub(crate) function: Option<unsafe extern "C-unwind" fn(usize)>,
     pub(crate) attributes: *const libc::pthread_attr_t,
-    pad: [usize; 4],
+    pad: [MaybeUninit<usize>; 4],
 }
 
 pub(crate) const LIO_READ: c_int = 0;

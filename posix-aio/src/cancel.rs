@@ -68,7 +68,8 @@ fn is_in_progress(process: &Process, block: &Aiocb) -> bool {
 fn cancel_all(process: &Process, fd: c_int) -> c_int {
     let withdrawn = process.withdraw(|ready| ready.fildes() == fd);
     for ready in &withdrawn {
-        process.complete_withdrawn(ready, -libc::ECANCELED);
+        // SAFETY: withdrawn above, by this call alone.
+        unsafe { process.complete_withdrawn(ready, -libc::ECANCELED) };
     }
     let found = process.instance.cancel_all_on(fd);
     match (withdrawn.len() + found.canceled, found.running) {
@@ -84,7 +85,8 @@ fn cancel_one(process: &Process, block: &Aiocb) -> c_int {
     while is_in_progress(process, block) {
         let withdrawn = process.withdraw(|ready| ready.address() == address);
         if let Some(ready) = withdrawn.first() {
-            process.complete_withdrawn(ready, -libc::ECANCELED);
+            // SAFETY: as above.
+            unsafe { process.complete_withdrawn(ready, -libc::ECANCELED) };
             return AIO_CANCELED;
         }
         match process.instance.cancel(address) {

@@ -16,8 +16,9 @@ pub(crate) struct Deliver;
 
 impl Sink for Deliver {
     #[inline]
-    fn complete(&self, event: &IoEvent) {
-        complete(event);
+    unsafe fn complete(&self, event: &IoEvent) {
+        // SAFETY: the caller's contract: control block and list are those of `submit::start`.
+        unsafe { complete(event) };
     }
 
     #[inline]
@@ -29,14 +30,16 @@ impl Sink for Deliver {
 }
 
 /// Writes the result of the request whose control block is `obj`, and tells of it.
+///
+/// # Safety
+/// The block is in progress, `data` is the word of its list's member, and nobody else ends it.
 #[inline]
-pub(crate) fn complete(event: &IoEvent) {
+pub(crate) unsafe fn complete(event: &IoEvent) {
     let block = event.obj as *const Aiocb;
-    let member = Member::from_word(event.data);
     let (value, error) =
         if event.res < 0 { (-1, -event.res as i32) } else { (event.res as isize, 0) };
     // SAFETY: in progress, so the block is ours until the error code is stored.
-    let prepared = notify::prepare(unsafe { &(*block).sigevent });
+    let prepared = unsafe { notify::prepare(&raw const (*block).sigevent) };
     let ((value, error), prepared) = match prepared {
         Ok(prepared) => ((value, error), prepared),
         // As the C library has it: what cannot be told of has failed.
@@ -49,5 +52,6 @@ pub(crate) fn complete(event: &IoEvent) {
         (*block).error.store(error, Ordering::Release);
     }
     prepared.go();
-    member.ended();
+    // SAFETY: the request's, which ends here.
+    unsafe { Member::from_word(event.data).ended() };
 }

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use uringlet::front::{IoEvent, Uncancelable, WaitCondition, Waited};
@@ -16,8 +17,8 @@ struct List {
     holders: AtomicU32,
     /// Requests that have not ended; one more while they are being submitted.
     remaining: AtomicU32,
-    /// To be sent at the end, if nobody waits.
-    sigevent: Option<Sigevent>,
+    /// To be sent at the end, if nobody waits. What its kind does not use may be anything.
+    sigevent: Option<MaybeUninit<Sigevent>>,
 }
 
 // SAFETY: what a sigevent points to is the program's, and passed on to its function only.
@@ -35,6 +36,7 @@ impl Member {
         Self(0)
     }
 
+    /// The member that a word came from, to be asked only, or, once, to be ended.
     pub(crate) fn from_word(word: u64) -> Self {
         Self(word)
     }
@@ -57,10 +59,13 @@ impl Member {
     }
 
     /// The request has ended.
+    ///
+    /// # Safety
+    /// It was accepted with this member, which `listio` has counted; called once for it.
     #[inline]
-    pub(crate) fn ended(self) {
+    pub(crate) unsafe fn ended(self) {
         if self.0 != 0 {
-            // SAFETY: a member holds its list, and lets go of it here.
+            // SAFETY: a member holds its list, and lets go of it here, by the caller's contract.
             unsafe { one_less(self.list()) };
         }
     }
@@ -76,7 +81,8 @@ unsafe fn one_less(list: *const List) {
     if fields.remaining.fetch_sub(1, Ordering::AcqRel) == 1
         && let Some(event) = &fields.sigevent
     {
-        notify::send(event);
+        // SAFETY: of the program's, by the contract of lio_listio(3).
+        unsafe { notify::send(event.as_ptr()) };
     }
     // SAFETY: as above.
     unsafe { let_go(list) };
@@ -114,8 +120,10 @@ pub(crate) unsafe fn listio(
     }
     let waits = mode == abi::LIO_WAIT && !before_2_4;
     // SAFETY: null, or a sigevent by the caller's contract.
-    let sigevent = unsafe { event.as_ref() }.copied().filter(|_| !waits);
-    let tells = sigevent.as_ref().is_some_and(notify::tells);
+    let sigevent = unsafe { event.cast::<MaybeUninit<Sigevent>>().as_ref() };
+    let sigevent = sigevent.copied().filter(|_| !waits);
+    // SAFETY: as above.
+    let tells = sigevent.is_some_and(|event| unsafe { notify::tells(event.as_ptr()) });
     let (holders, remaining) = (AtomicU32::new(2), AtomicU32::new(1));
     let list = Box::into_raw(Box::new(List { holders, remaining, sigevent }));
     let member = Member(list as u64 | if tells { TELLS } else { 0 });
@@ -151,7 +159,8 @@ pub(crate) unsafe fn listio(
     }
     // SAFETY: one of the two holds of this call, and its count.
     unsafe { one_less(list) };
-    let waited = if waits { wait(list) } else { Waited::Enough };
+    // SAFETY: held by this call until below.
+    let waited = if waits { wait(unsafe { &*list }) } else { Waited::Enough };
     // SAFETY: the other one.
     unsafe { let_go(list) };
     if !waits || !started {
@@ -166,11 +175,9 @@ pub(crate) unsafe fn listio(
     }
 }
 
-/// Waits for the end of the list, which the caller holds.
-fn wait(list: *const List) -> Waited {
+/// Waits for the end of the list.
+fn wait(list: &List) -> Waited {
     let Some(process) = state::current() else { return Waited::Enough };
-    // SAFETY: held by the caller.
-    let list = unsafe { &*list };
     let _whole = Uncancelable::new();
     let missing = || list.remaining.load(Ordering::Acquire);
     let is_member = |event: &IoEvent| std::ptr::eq(Member::from_word(event.data).list(), list);

@@ -9,12 +9,18 @@ use uringlet::front;
 use crate::abi::{SI_ASYNCIO, Sigevent};
 
 /// Will somebody be told? A signal 0 is none.
+///
+/// # Safety
+/// A sigevent as in sigevent(7): what its kind does not use may be anything.
 #[inline]
-pub(crate) fn tells(event: &Sigevent) -> bool {
-    match event.notify {
-        libc::SIGEV_SIGNAL => event.signo != 0,
-        libc::SIGEV_THREAD => true,
-        _ => false,
+pub(crate) unsafe fn tells(event: *const Sigevent) -> bool {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match (*event).notify {
+            libc::SIGEV_SIGNAL => (*event).signo != 0,
+            libc::SIGEV_THREAD => true,
+            _ => false,
+        }
     }
 }
 
@@ -37,32 +43,48 @@ pub(crate) struct Gate {
 ///
 /// # Errors
 /// The errno: there is no such signal, or no thread can be made.
+///
+/// # Safety
+/// As [`tells`]; function and attributes, if it has them, are the program's.
 #[inline]
-pub(crate) fn prepare(event: &Sigevent) -> Result<Prepared, c_int> {
-    match event.notify {
-        libc::SIGEV_SIGNAL if event.signo == 0 => Ok(Prepared::Nothing),
-        libc::SIGEV_SIGNAL if (1..=64).contains(&event.signo) => {
-            Ok(Prepared::Signal { signo: event.signo, value: event.value })
+pub(crate) unsafe fn prepare(event: *const Sigevent) -> Result<Prepared, c_int> {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match (*event).notify {
+            libc::SIGEV_SIGNAL if (*event).signo == 0 => Ok(Prepared::Nothing),
+            libc::SIGEV_SIGNAL if (1..=64).contains(&(*event).signo) => {
+                Ok(Prepared::Signal { signo: (*event).signo, value: (*event).value })
+            }
+            libc::SIGEV_SIGNAL => Err(libc::EINVAL),
+            libc::SIGEV_THREAD => prepare_thread(event),
+            _ => Ok(Prepared::Nothing),
         }
-        libc::SIGEV_SIGNAL => Err(libc::EINVAL),
-        libc::SIGEV_THREAD => prepare_thread(event),
-        _ => Ok(Prepared::Nothing),
     }
 }
 
+/// # Safety
+/// As [`prepare`].
 #[cold]
-fn prepare_thread(event: &Sigevent) -> Result<Prepared, c_int> {
-    let Some(function) = event.function else { return Ok(Prepared::Nothing) };
-    let gate = Arc::new(Gate { open: Mutex::new(()), function, value: event.value });
+unsafe fn prepare_thread(event: *const Sigevent) -> Result<Prepared, c_int> {
+    // SAFETY: the caller's contract.
+    let Sigevent { function, value, attributes, .. } = unsafe { event.read() };
+    let Some(function) = function else { return Ok(Prepared::Nothing) };
+    let gate = Arc::new(Gate { open: Mutex::new(()), function, value });
     // SAFETY: the mutex lives as long as the `Arc` beside which the guard is kept; see
     // `Prepared::go`.
     let open: &'static Mutex<()> = unsafe { &(*Arc::as_ptr(&gate)).open };
     let closed = open.lock().unwrap_or_else(PoisonError::into_inner);
-    make_thread(event.attributes, &gate)?;
+    // SAFETY: the caller's contract.
+    unsafe { make_thread(attributes, &gate) }?;
     Ok(Prepared::Thread(gate, Some(closed)))
 }
 
-fn make_thread(attributes: *const libc::pthread_attr_t, gate: &Arc<Gate>) -> Result<(), c_int> {
+/// # Safety
+/// As [`prepare`].
+unsafe fn make_thread(
+    attributes: *const libc::pthread_attr_t,
+    gate: &Arc<Gate>,
+) -> Result<(), c_int> {
     type Run = extern "C" fn(*mut c_void) -> *mut c_void;
     type Unwinds = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
     // SAFETY: the C library's threads can be unwound; the declaration of its function says less.
@@ -92,7 +114,7 @@ fn make_thread(attributes: *const libc::pthread_attr_t, gate: &Arc<Gate>) -> Res
 }
 
 /// The thread of a notification: all signals open, as the C library has it. The program's function
-/// may end it, where this frame has nothing to drop.
+/// may end it, where this frame has nothing to drop. Called with a share of a [`Gate`].
 extern "C-unwind" fn run(argument: *mut c_void) -> *mut c_void {
     // SAFETY: from `make_thread`, and taken once.
     let gate = unsafe { Arc::from_raw(argument.cast::<Gate>()) };
@@ -122,8 +144,12 @@ impl Prepared {
 }
 
 /// A notification of its own, for a list.
-pub(crate) fn send(event: &Sigevent) {
-    if let Ok(prepared) = prepare(event) {
+///
+/// # Safety
+/// As [`prepare`].
+pub(crate) unsafe fn send(event: *const Sigevent) {
+    // SAFETY: the caller's contract.
+    if let Ok(prepared) = unsafe { prepare(event) } {
         prepared.go();
     }
 }

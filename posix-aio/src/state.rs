@@ -289,10 +289,14 @@ impl Process {
     }
 
     /// Completes a request that this thread has withdrawn.
-    pub(crate) fn complete_withdrawn(&self, ready: &Ready, result: i32) {
+    ///
+    /// # Safety
+    /// Withdrawn by [`Process::withdraw`], and completed once.
+    pub(crate) unsafe fn complete_withdrawn(&self, ready: &Ready, result: i32) {
         let event =
             IoEvent { data: ready.data(), obj: ready.address(), res: i64::from(result), res2: 0 };
-        complete::complete(&event);
+        // SAFETY: in progress since it was accepted, and nobody else has it.
+        unsafe { complete::complete(&event) };
         self.instance.wake_for(&event);
     }
 }

@@ -94,88 +94,113 @@ pub(crate) unsafe fn start(
     member: Member,
     nested: bool,
 ) -> Result<(), c_int> {
+    // No reference to the whole: the program may have left fields as they were, and other threads
+    // ask for the error code.
     // SAFETY: a control block by the caller's contract, and nobody else's yet.
-    let fields = unsafe { &mut *block };
+    let (value, owner, error) = unsafe { (&(*block).value, &(*block).owner, &(*block).error) };
     let is_sync = matches!(operation, Operation::Sync | Operation::DataSync);
-    if !is_sync && !(0..=abi::PRIO_DELTA_MAX).contains(&fields.reqprio) {
-        fields.value.store(-1, Ordering::Relaxed);
-        fields.error.store(libc::EINVAL, Ordering::Release);
+    // SAFETY: as above.
+    if !is_sync && !(0..=abi::PRIO_DELTA_MAX).contains(unsafe { &(*block).reqprio }) {
+        value.store(-1, Ordering::Relaxed);
+        error.store(libc::EINVAL, Ordering::Release);
         return Err(libc::EINVAL);
     }
-    if is_sync {
-        fields.reqprio = 0;
+    // SAFETY: as above.
+    unsafe {
+        if is_sync {
+            (*block).reqprio = 0;
+        }
+        (*block).lio_opcode = operation.opcode();
     }
-    fields.lio_opcode = operation.opcode();
     if nested {
-        return defer(fields, member);
+        // SAFETY: as above.
+        return unsafe { defer(block, member) };
     }
     let process = state::current_or_new()?;
-    fields.value.store(-1, Ordering::Relaxed);
-    fields.owner.store(process.mark(block.addr()), Ordering::Relaxed);
-    fields.error.store(libc::EINPROGRESS, Ordering::Relaxed);
-    match translate(fields, operation, member) {
+    value.store(-1, Ordering::Relaxed);
+    owner.store(process.mark(block.addr()), Ordering::Relaxed);
+    error.store(libc::EINPROGRESS, Ordering::Relaxed);
+    // SAFETY: as above.
+    match unsafe { translate(block, operation, member) } {
         Ok(ready) => {
             if let Err(errno) = process.start(ready) {
                 // Accepted by nobody, so it is the program's again.
-                fields.error.store(errno, Ordering::Release);
+                error.store(errno, Ordering::Release);
                 return Err(errno);
             }
         }
         Err(errno) => {
             let (data, obj) = (member.word(), block as u64);
-            complete::complete(&IoEvent { data, obj, res: i64::from(-errno), res2: 0 });
+            // SAFETY: in progress since above, and of this call alone.
+            unsafe { complete::complete(&IoEvent { data, obj, res: i64::from(-errno), res2: 0 }) };
         }
     }
     Ok(())
 }
 
 /// From here to the kernel's system call nothing of the block is written.
+///
+/// # Safety
+/// A control block that is in progress.
 #[inline]
-fn translate(fields: &Aiocb, operation: Operation, member: Member) -> Result<Ready, c_int> {
-    let fd = fields.fildes;
-    let address = fields.buf.cast::<u8>();
+unsafe fn translate(
+    block: *const Aiocb,
+    operation: Operation,
+    member: Member,
+) -> Result<Ready, c_int> {
+    // SAFETY: the caller's contract.
+    let (fd, priority) = unsafe { ((*block).fildes, (*block).reqprio) };
     let transfer = || {
+        // SAFETY: as above; a transfer has these fields.
+        let (buf, nbytes, offset) = unsafe { ((*block).buf, (*block).nbytes, (*block).offset) };
         // As pread(2): before anything else is looked at.
-        let offset = u64::try_from(fields.offset).map_err(|_| libc::EINVAL)?;
+        let offset = u64::try_from(offset).map_err(|_| libc::EINVAL)?;
         // No buffer is that long; one that is cut short would be written to.
-        let fits = isize::try_from(fields.nbytes).is_ok();
-        if fits { Ok(offset) } else { Err(libc::EFAULT) }
+        let fits = isize::try_from(nbytes).is_ok();
+        let buffer = std::ptr::slice_from_raw_parts_mut(buf.cast::<u8>(), nbytes);
+        if fits { Ok((buffer, offset)) } else { Err(libc::EFAULT) }
     };
     let mut sqe = match operation {
         Operation::Read => {
-            let offset = transfer()?;
-            Sqe::read(fd, std::ptr::slice_from_raw_parts_mut(address, fields.nbytes), offset)
+            let (buffer, offset) = transfer()?;
+            Sqe::read(fd, buffer, offset)
         }
         Operation::Write => {
-            let offset = transfer()?;
-            Sqe::write(fd, std::ptr::slice_from_raw_parts(address, fields.nbytes), offset)
+            let (buffer, offset) = transfer()?;
+            Sqe::write(fd, buffer.cast_const(), offset)
         }
         Operation::Sync => Sqe::fsync(fd),
         Operation::DataSync => Sqe::fdatasync(fd),
         Operation::Unknown(_) => return Err(libc::EINVAL),
     };
-    let told = member.tells() || notify::tells(&fields.sigevent);
+    // SAFETY: as above.
+    let told = member.tells() || unsafe { notify::tells(&raw const (*block).sigevent) };
     let notify = if told { TOLD_OTHERWISE } else { -1 };
-    (sqe.user_data, sqe.ioprio) = (std::ptr::from_ref(fields) as u64, fields.reqprio as u16);
+    (sqe.user_data, sqe.ioprio) = (block as u64, priority as u16);
     Ok(Ready { sqe, data: member.word(), notify })
 }
 
 /// The thread holds who knows what: it submits when it is out. POSIX does not ask for this to work
 /// (signal-safety(7)), but programs do it, and the C library's locks allow it.
+///
+/// # Safety
+/// As [`start`].
 #[cold]
-fn defer(fields: &mut Aiocb, member: Member) -> Result<(), c_int> {
+unsafe fn defer(block: *mut Aiocb, member: Member) -> Result<(), c_int> {
     if !member.is_none() {
         return Err(libc::EAGAIN);
     }
-    let before = (fields.value.load(Ordering::Relaxed), fields.error.load(Ordering::Relaxed));
-    fields.value.store(-1, Ordering::Relaxed);
-    fields.owner.store(DEFERRED, Ordering::Relaxed);
-    fields.error.store(libc::EINPROGRESS, Ordering::Relaxed);
-    if door::defer(fields) {
+    // SAFETY: the caller's contract.
+    let (value, owner, error) = unsafe { (&(*block).value, &(*block).owner, &(*block).error) };
+    let before = (value.load(Ordering::Relaxed), error.load(Ordering::Relaxed));
+    value.store(-1, Ordering::Relaxed);
+    owner.store(DEFERRED, Ordering::Relaxed);
+    error.store(libc::EINPROGRESS, Ordering::Relaxed);
+    if door::defer(block) {
         return Ok(());
     }
-    fields.value.store(before.0, Ordering::Relaxed);
-    fields.error.store(before.1, Ordering::Relaxed);
+    value.store(before.0, Ordering::Relaxed);
+    error.store(before.1, Ordering::Relaxed);
     Err(libc::EAGAIN)
 }
 
@@ -189,6 +214,7 @@ pub(crate) unsafe fn start_deferred(block: *mut Aiocb) {
     // SAFETY: as above.
     if let Err(errno) = unsafe { start(block, Operation::of(opcode), Member::none(), false) } {
         let res = i64::from(-errno);
-        complete::complete(&IoEvent { data: 0, obj: block as u64, res, res2: 0 });
+        // SAFETY: in progress since it was deferred, and accepted by nobody.
+        unsafe { complete::complete(&IoEvent { data: 0, obj: block as u64, res, res2: 0 }) };
     }
 }

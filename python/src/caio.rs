@@ -429,7 +429,7 @@ impl Context {
         let counter = Counter::new()?;
         let mut context =
             uringlet::Context::new(max_requests).map_err(|error| error::os_error(error.errno()))?;
-        context.set_eventfd(Some(counter.number()));
+        context.set_eventfd(Some(counter.descriptor())).map_err(|error| error::from_io(&error))?;
         let canceller = context.canceller();
         let owned = Mutex::new(Some(Owned { context, outstanding: 0, next: 0 }));
         let (max_requests, in_flight) = (max_requests as usize, Mutex::default());

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Wake;
@@ -40,6 +40,10 @@ impl Counter {
 
     pub(crate) fn number(&self) -> i32 {
         self.0.as_raw_fd()
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 
     pub(crate) fn count_up(&self) {

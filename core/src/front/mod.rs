@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::ops::RangeInclusive;
+use std::os::fd::OwnedFd;
 
 pub mod descriptors;
 pub mod env;
@@ -131,8 +132,8 @@ impl OwnDescriptor {
         own::Copied::of(fd).map(Self)
     }
 
-    /// Takes over a descriptor that was made for the engine.
-    pub fn adopt(fd: i32) -> Self {
+    /// Takes over a descriptor.
+    pub fn adopt(fd: OwnedFd) -> Self {
         Self(own::Copied::adopt(fd))
     }
 

@@ -567,7 +567,7 @@ fn ending(body: impl FnOnce()) {
 struct Deliver(Arc<Line>);
 
 impl Sink for Deliver {
-    fn complete(&self, event: &IoEvent) {
+    unsafe fn complete(&self, event: &IoEvent) {
         let header = NonNull::new(event.obj as *mut Header).expect("a header's address");
         ending(|| self.0.complete(Handle(header), event.res as i32));
     }

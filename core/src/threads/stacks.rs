@@ -66,6 +66,7 @@ fn new_stack(bytes: usize) -> Option<Mapping> {
     (stack.protect(0, GUARD_BYTES, libc::PROT_NONE) == 0).then_some(stack)
 }
 
+/// What pthread_create(3) calls, with a thread of `start`'s.
 extern "C" fn run(thread: *mut c_void) -> *mut c_void {
     let thread = thread.cast::<Thread>();
     // SAFETY: from `start`, and nobody else's until it is put on the list below.
@@ -78,12 +79,16 @@ extern "C" fn run(thread: *mut c_void) -> *mut c_void {
     }
     // SAFETY: a number.
     fields.id = unsafe { libc::pthread_self() };
-    put(thread);
+    // SAFETY: as above, and not used any more.
+    unsafe { put(thread) };
     std::ptr::null_mut()
 }
 
-/// On the list; it is not the caller's any more.
-fn put(thread: *mut Thread) {
+/// Puts a thread on the list.
+///
+/// # Safety
+/// It is from `start`, and the caller's alone; afterwards it is not.
+unsafe fn put(thread: *mut Thread) {
     let mut first = ENDED.load(Ordering::Relaxed);
     loop {
         // SAFETY: the caller's until the exchange.
@@ -113,7 +118,8 @@ fn ended() -> Option<Mapping> {
             // SAFETY: from `start`; the thread has ended.
             stack = Some(unsafe { Box::from_raw(at) }.stack);
         } else {
-            put(at);
+            // SAFETY: as above.
+            unsafe { put(at) };
         }
         at = next;
     }

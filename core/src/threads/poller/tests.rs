@@ -83,7 +83,7 @@ struct Results {
 }
 
 impl Sink for Results {
-    fn complete(&self, event: &IoEvent) {
+    unsafe fn complete(&self, event: &IoEvent) {
         lock(&self.all).push(event.res);
     }
 

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Read as _;
-use std::os::fd::{AsRawFd as _, FromRawFd as _};
+use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _};
 
 use super::{BLOCK, push_reads};
 use crate::common::{
@@ -25,7 +25,7 @@ fn an_eventfd_tells_of_every_completion() {
     let file = file_with(&pattern(1, 64 * BLOCK));
     let eventfd = eventfd();
     let mut context = context(8);
-    context.set_eventfd(Some(eventfd.as_raw_fd()));
+    context.set_eventfd(Some(eventfd.as_fd())).unwrap();
     let mut buffers = vec![[0; BLOCK]; 8];
     for _ in 0..50 {
         push_reads(&mut context, &file, &mut buffers);
@@ -48,8 +48,8 @@ fn an_eventfd_that_was_taken_back_is_not_told() {
     let file = file_with(&pattern(1, 64 * BLOCK));
     let eventfd = eventfd();
     let mut context = context(8);
-    context.set_eventfd(Some(eventfd.as_raw_fd()));
-    context.set_eventfd(None);
+    context.set_eventfd(Some(eventfd.as_fd())).unwrap();
+    context.set_eventfd(None).unwrap();
     let mut buffers = vec![[0; BLOCK]; 8];
     push_reads(&mut context, &file, &mut buffers);
     submit_all(&mut context);
@@ -57,6 +57,27 @@ fn an_eventfd_that_was_taken_back_is_not_told() {
     drop(context);
     let left = (&eventfd).read(&mut [0; 8]).unwrap_err();
     assert_eq!(left.kind(), std::io::ErrorKind::WouldBlock, "told");
+}
+
+/// The context has a descriptor of its own: what the program closes is not written to.
+#[test]
+fn an_eventfd_that_was_closed_is_told_all_the_same() {
+    let _bound = bounded(2 * LONG);
+    let file = file_with(&pattern(1, 64 * BLOCK));
+    let eventfd = eventfd();
+    let copy = eventfd.try_clone().unwrap();
+    let mut context = context(8);
+    context.set_eventfd(Some(eventfd.as_fd())).unwrap();
+    let mut buffers = vec![[0; BLOCK]; 8];
+    push_reads(&mut context, &file, &mut buffers);
+    drop(eventfd);
+    // Entries that were pushed keep the one that was set then.
+    context.set_eventfd(None).unwrap();
+    submit_all(&mut context);
+    wait_for(&mut context, 8);
+    let mut count = [0; 8];
+    (&copy).read_exact(&mut count).unwrap();
+    assert_eq!(u64::from_ne_bytes(count), 8);
 }
 
 #[test]
@@ -67,12 +88,12 @@ fn what_waits_on_a_descriptor_is_cancelled_by_it() {
     let (other, mut other_writer) = std::io::pipe().unwrap();
     let mut context = context(4);
     let canceller = context.canceller();
-    assert_eq!(errno(canceller.cancel_fd(reader.as_raw_fd())), Err(libc::ENOENT));
+    assert_eq!(errno(canceller.cancel_fd(&reader)), Err(libc::ENOENT));
     for (at, fd) in [(0, &reader), (1, &other), (2, &reader)] {
         push(&mut context, Sqe::poll_add(fd.as_raw_fd(), libc::POLLIN).user_data(at));
     }
     submit_all(&mut context);
-    assert_eq!(errno(canceller.cancel_fd(reader.as_raw_fd())), Ok(2));
+    assert_eq!(errno(canceller.cancel_fd(&reader)), Ok(2));
     wait_for(&mut context, 2);
     let results = by_user_data(&reap_all(&mut context));
     assert_eq!(results, [(0, -libc::ECANCELED), (2, -libc::ECANCELED)].into());
