@@ -63,31 +63,37 @@ pub(crate) unsafe fn covers(text: &Range<usize>, makes_calls: bool, is_program: 
         return true;
     }
     // SAFETY: the caller's contract.
-    let is_covered = unsafe { replaces(text) } || traps(text);
+    let is_covered = unsafe { comes_here(text) };
     if is_covered {
         covered.push(text.clone());
     }
     is_covered
 }
 
-/// Replaces the calls of a text that can be. All of them: no filter is needed.
+/// Replaces the calls of a text. Where one is left, they come as signals, and if those cannot be
+/// had, nothing is replaced: half of a ring's calls would be made here.
 ///
 /// # Safety
 /// As [`covers`].
 #[cfg(target_arch = "x86_64")]
-unsafe fn replaces(text: &Range<usize>) -> bool {
+unsafe fn comes_here(text: &Range<usize>) -> bool {
     if env::trap() == Trap::Signals {
-        return false;
+        return traps(text);
     }
     // SAFETY: the caller's contract.
     let jumps = unsafe { jump::Jumps::find(text) };
-    // A call that comes here for no ring of ours goes on to the kernel.
-    jumps.write() && jumps.are_all && env::trap() == Trap::Auto
+    if jumps.are_all && env::trap() == Trap::Auto {
+        return jumps.write() || traps(text);
+    }
+    traps(text) && {
+        jumps.write();
+        true
+    }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-unsafe fn replaces(_: &Range<usize>) -> bool {
-    false
+unsafe fn comes_here(text: &Range<usize>) -> bool {
+    traps(text)
 }
 
 /// Has the calls of a text come as signals.

@@ -91,27 +91,9 @@ fn movable(code: &[u8]) -> usize {
     let is_kept = |register: u8, upper: bool| upper || register & 3 != 0;
     let (reg, rm) = (mode >> 3 & 7, mode & 7);
     match (op, mode >> 6) {
-        (0xb8..=0xbf, _) => {
-            if !w && is_kept(op & 7, b) {
-                prefix + 5
-            } else {
-                0
-            }
-        }
-        (0x89 | 0x31, 3) => {
-            if is_kept(rm, b) {
-                prefix + 2
-            } else {
-                0
-            }
-        }
-        (0x8b | 0x33, 3) => {
-            if is_kept(reg, r) {
-                prefix + 2
-            } else {
-                0
-            }
-        }
+        (0xb8..=0xbf, _) if !w && is_kept(op & 7, b) => prefix + 5,
+        (0x89 | 0x31, 3) if is_kept(rm, b) => prefix + 2,
+        (0x8b | 0x33, 3) if is_kept(reg, r) => prefix + 2,
         // Memory: not relative to the instruction, nor with a base that stands for none.
         (0x89 | 0x8b, 0..3) => {
             let has_index = rm == 4;
