@@ -1,14 +1,16 @@
 //! io_uring_enter(2).
 #![allow(unsafe_code)]
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use uringlet::front::{WaitCondition, Waited};
+use uringlet::front::{Instance, WaitCondition, Waited};
 use uringlet::table::Pinned;
 
 use crate::abi::{GetEventsArg, Timespec, enter, setup};
 use crate::prepare::{deadline, nanoseconds};
+use crate::ring::Core;
 use crate::rings::Ring;
 use crate::{rings, sys, threads, user};
 
@@ -63,12 +65,12 @@ pub(crate) unsafe fn enter(fd: i32, count: u32, min: u32, flags: u32, arg: [usiz
         Err(errno) => return errno,
     };
     // SAFETY: the caller's contract.
-    let answer = unsafe { enter_ring(&ring, count, min, flags, arg) };
+    let answer = unsafe { enter_ring(ring, count, min, flags, arg) };
     answer.unwrap_or_else(|errno| errno)
 }
 
 unsafe fn enter_ring(
-    ring: &Ring,
+    ring: Pinned<'static, Ring>,
     count: u32,
     min: u32,
     flags: u32,
@@ -115,7 +117,23 @@ unsafe fn enter_ring(
         ring.core.freshen();
         return Ok(submitted as i32);
     }
-    let waited = bounds(flags, arg).and_then(|bounds| wait(ring, min, bounds));
+    let min = min.min(core.cq_entries);
+    flush(core);
+    let waited = match bounds(flags, arg) {
+        Err(errno) => Err(errno),
+        Ok(_) if core.completions() >= min => {
+            core.entered(|| ring.instance.poll());
+            flush(core);
+            Ok(())
+        }
+        Ok(bounds) => {
+            let (core, instance) = (Arc::clone(core), Arc::clone(&ring.instance));
+            // A signal handler may leave the wait by a jump: the ring is not looked at then, for
+            // its end waits for who does.
+            drop(ring);
+            wait(&core, &instance, min, bounds)
+        }
+    };
     match waited {
         Err(errno) if submitted == 0 => Err(errno),
         _ => Ok(submitted as i32),
@@ -151,53 +169,39 @@ fn bounds(flags: u32, [at, size]: [usize; 2]) -> Result<Bounds, i32> {
 }
 
 /// Waits for so many completions.
-fn wait(ring: &Ring, min: u32, bounds: Bounds) -> Result<(), i32> {
-    let core = &ring.core;
-    let min = min.min(core.cq_entries);
-    flush(ring);
-    if core.completions() >= min {
-        core.entered(|| ring.instance.poll());
-        flush(ring);
-        return Ok(());
-    }
+fn wait(core: &Arc<Core>, instance: &Instance, min: u32, bounds: Bounds) -> Result<(), i32> {
     let answer = match bounds.min_wait {
         Some(min_wait) if min > 1 => {
             let first = sys::now(libc::CLOCK_MONOTONIC).saturating_add(min_wait);
             let first_bounds = Bounds { deadline: Some(first), ..bounds };
-            match wait_once(ring, min, first_bounds) {
+            match wait_once(core, instance, min, first_bounds) {
                 Err(errno) if errno == -libc::ETIME && core.completions() > 0 => Ok(()),
-                Err(errno) if errno == -libc::ETIME => wait_once(ring, 1, bounds),
+                Err(errno) if errno == -libc::ETIME => wait_once(core, instance, 1, bounds),
                 other => other,
             }
         }
-        _ => wait_once(ring, min, bounds),
+        _ => wait_once(core, instance, min, bounds),
     };
-    flush(ring);
+    flush(core);
     // What has come meanwhile is no error.
     if core.completions() > 0 { Ok(()) } else { answer }
 }
 
 /// Moves into the ring what waits outside of it.
-fn flush(ring: &Ring) {
-    if ring.core.has_more() {
-        ring.core.with(|locked| locked.flush());
+fn flush(core: &Arc<Core>) {
+    if core.has_more() {
+        core.with(|locked| locked.flush());
     } else {
-        ring.core.freshen();
+        core.freshen();
     }
 }
 
-fn wait_once(ring: &Ring, min: u32, bounds: Bounds) -> Result<(), i32> {
-    let core = &ring.core;
+fn wait_once(core: &Core, instance: &Instance, min: u32, bounds: Bounds) -> Result<(), i32> {
     let timeouts = core.timeouts.load(Ordering::Acquire);
-    let missing = || {
-        if core.timeouts.load(Ordering::Acquire) != timeouts {
-            return 0;
-        }
-        min.saturating_sub(core.completions())
-    };
+    let missing = || core.missing(min, timeouts);
     let wish = WaitCondition {
         missing: &missing,
-        concerns: &|_| missing() == 0,
+        concern: core.concern(min, timeouts),
         gives_up: &|| core.closing.load(Ordering::Relaxed),
         mask: bounds.mask,
         restarts: false,
@@ -205,7 +209,7 @@ fn wait_once(ring: &Ring, min: u32, bounds: Bounds) -> Result<(), i32> {
     let left = bounds.deadline.map(|deadline| {
         Duration::from_nanos(deadline.saturating_sub(sys::now(libc::CLOCK_MONOTONIC)))
     });
-    let waited = core.entered(|| ring.instance.wait_for(&wish, left));
+    let waited = core.entered(|| instance.wait_for(&wish, left));
     match waited {
         Waited::Enough => Ok(()),
         Waited::TimedOut => Err(-libc::ETIME),

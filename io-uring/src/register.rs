@@ -602,7 +602,7 @@ fn sync_cancel(ring: &Ring, arg: usize, count: u32) -> Result<i32, i32> {
         }
         let wish = WaitCondition {
             missing: &|| u32::from(core.ended() == seen),
-            concerns: &|_| core.ended() != seen,
+            concern: core.concern_about_more(seen),
             gives_up: &|| false,
             mask: None,
             restarts: false,

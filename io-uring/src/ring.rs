@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use uringlet::Sqe;
 use uringlet::front::{
-    Entry, Instance, IoEvent, OwnDescriptor, Patience, Readiness, Sink, TOLD_OTHERWISE,
+    Concern, Entry, Instance, IoEvent, OwnDescriptor, Patience, Readiness, Sink, TOLD_OTHERWISE,
     WaitCondition,
 };
 
@@ -390,7 +390,8 @@ impl Core {
     pub(crate) fn entered<T>(&self, f: impl FnOnce() -> T) -> T {
         let before = ENTERED.replace(self);
         let answer = f();
-        ENTERED.set(before);
+        // A wait that a signal handler has left by a jump has not put it back.
+        ENTERED.set(if std::ptr::eq(before, self) { null() } else { before });
         answer
     }
 
@@ -475,6 +476,38 @@ impl Core {
         self.ended.load(Ordering::Acquire)
     }
 
+    /// Completions that a wait for `min` misses. Any timeout ends the wait that has not been counted
+    /// in `timeouts`.
+    pub(crate) fn missing(&self, min: u32, timeouts: u32) -> u32 {
+        let waits = self.timeouts.load(Ordering::Acquire) == timeouts;
+        if waits { min.saturating_sub(self.completions()) } else { 0 }
+    }
+
+    /// What ends the wait of [`Core::missing`].
+    pub(crate) fn concern(&self, min: u32, timeouts: u32) -> Concern {
+        let words = [std::ptr::from_ref(self) as u64, min.into(), timeouts.into()];
+        // SAFETY: what takes the completions of the engine's context holds this.
+        unsafe {
+            let is_over = |words: &[u64; 8], _: &IoEvent| {
+                let core = &*(words[0] as *const Self);
+                core.missing(words[1] as u32, words[2] as u32) == 0
+            };
+            Concern::new(is_over, &words)
+        }
+    }
+
+    /// A request ends, after [`Core::ended`] was `seen`.
+    pub(crate) fn concern_about_more(&self, seen: u32) -> Concern {
+        let words = [std::ptr::from_ref(self) as u64, seen.into()];
+        // SAFETY: as above.
+        unsafe {
+            let has_more = |words: &[u64; 8], _: &IoEvent| {
+                u64::from((*(words[0] as *const Self)).ended()) != words[1]
+            };
+            Concern::new(has_more, &words)
+        }
+    }
+
     /// Wakes those who wait for completions of this ring.
     fn wake(&self) {
         if let Some(instance) = self.instance.get().and_then(Weak::upgrade) {
@@ -530,7 +563,7 @@ impl Core {
             }
             let wish = WaitCondition {
                 missing: &|| u32::from(self.ended() == seen),
-                concerns: &|_| self.ended() != seen,
+                concern: self.concern_about_more(seen),
                 gives_up: &|| false,
                 mask: None,
                 restarts: true,

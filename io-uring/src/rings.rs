@@ -322,7 +322,7 @@ fn end(core: &Arc<Core>, instance: &Arc<Instance>) {
         }
         let wish = WaitCondition {
             missing: &|| u32::from(core.ended() == seen),
-            concerns: &|_| core.ended() != seen,
+            concern: core.concern_about_more(seen),
             gives_up: &|| false,
             mask: None,
             restarts: false,

@@ -2,12 +2,14 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
+use std::sync::Arc;
 use std::time::Duration;
 
 use uringlet::front::{DirectCompletions, IoEvent, Waited};
 
 use crate::handle::{self, AioContext};
 use uringlet::front::memory::{accessible, accessible_now, is_known_to_be_accessible};
+use uringlet::table::Pinned;
 
 /// As many events a thread may take past the ring, of requests that it executes itself.
 const DIRECT: u32 = 64;
@@ -20,7 +22,7 @@ const DIRECT: u32 = 64;
 /// accessible at all.
 #[inline]
 pub(crate) unsafe fn get_events(
-    context: &AioContext,
+    context: Pinned<'static, AioContext>,
     min_nr: i64,
     nr: i64,
     events: *mut IoEvent,
@@ -28,7 +30,6 @@ pub(crate) unsafe fn get_events(
     mask: Option<u64>,
 ) -> i64 {
     let invalid = i64::from(-libc::EINVAL);
-    let instance = &context.instance;
     let timeout = if timeout.is_null() {
         None
     } else if accessible(timeout as usize, size_of::<libc::timespec>(), false) {
@@ -39,11 +40,15 @@ pub(crate) unsafe fn get_events(
     };
     let (Ok(min), Ok(max)) = (u32::try_from(min_nr), u32::try_from(nr.min(i64::from(u32::MAX))))
     else {
-        return refused(context, timeout);
+        return refused(&context, timeout);
     };
     if min_nr > nr {
-        return refused(context, timeout);
+        return refused(&context, timeout);
     }
+    // A signal handler may leave the wait by a jump: the context is not looked at then, for
+    // io_destroy(2) waits for who does.
+    let instance = Arc::clone(&context.instance);
+    drop(context);
     // More than the ring has room for never come together.
     let reachable = min.min(instance.room() as u32 + u32::from(min as usize > instance.room()));
     let writable = |first: u32, count: u32| {

@@ -152,7 +152,7 @@ unsafe fn get_any_events(
         let without = || unsafe { events::without_context(handle, timeout) };
         let Some(context) = handle::get(handle) else { return without() };
         // SAFETY: the caller's contract.
-        unsafe { events::get_events(&context, min_nr, nr, events, timeout, None) as c_int }
+        unsafe { events::get_events(context, min_nr, nr, events, timeout, None) as c_int }
     })
 }
 
@@ -180,7 +180,7 @@ pub unsafe extern "C" fn _io_pgetevents(
             return EFAULT;
         };
         // SAFETY: the caller's contract.
-        unsafe { events::get_events(&context, min_nr, nr, events, timeout, mask) as c_int }
+        unsafe { events::get_events(context, min_nr, nr, events, timeout, mask) as c_int }
     })
 }
 

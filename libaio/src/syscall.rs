@@ -188,7 +188,7 @@ unsafe fn get_events(
     }
     let (events, timeout) = (events as *mut IoEvent, timeout as *const libc::timespec);
     // SAFETY: the caller's contract.
-    let got = unsafe { events::get_events(&context, min, nr, events, timeout, mask) as c_int };
+    let got = unsafe { events::get_events(context, min, nr, events, timeout, mask) as c_int };
     match mask {
         // Signals are let through even if there is no time to sleep.
         Some(mask) if got == 0 && front::interrupted_under(mask) => -libc::EINTR,

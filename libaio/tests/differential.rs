@@ -161,6 +161,7 @@ programs! {
     handles,
     house,
     ioprio,
+    jumps,
     leaks,
     leaving,
     little_memory,

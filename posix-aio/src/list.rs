@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use uringlet::front::{IoEvent, Uncancelable, WaitCondition, Waited};
+use uringlet::front::{Concern, IoEvent, Uncancelable, WaitCondition, Waited};
 
 use crate::abi::{self, Aiocb, Sigevent};
 use crate::submit::{self, Operation};
@@ -180,11 +180,17 @@ fn wait(list: &List) -> Waited {
     let Some(process) = state::current() else { return Waited::Enough };
     let _whole = Uncancelable::new();
     let missing = || list.remaining.load(Ordering::Acquire);
-    let is_member = |event: &IoEvent| std::ptr::eq(Member::from_word(event.data).list(), list);
-    let concerns = |event: &IoEvent| is_member(event) && missing() == 0;
+    let is_last = |words: &[u64; 8], event: &IoEvent| {
+        let list = Member::from_word(event.data).list();
+        // SAFETY: the list that is waited for. Its holder waits, or has left the wait by a jump and
+        // never gives it back.
+        list as u64 == words[0] && unsafe { (*list).remaining.load(Ordering::Acquire) } == 0
+    };
+    // SAFETY: as said there.
+    let concern = unsafe { Concern::new(is_last, &[std::ptr::from_ref(list) as u64]) };
     let wish = WaitCondition {
         missing: &missing,
-        concerns: &concerns,
+        concern,
         gives_up: &|| false,
         mask: None,
         restarts: true,

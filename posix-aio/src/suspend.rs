@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use uringlet::front::{self, IoEvent, Uncancelable, WaitCondition, Waited};
+use uringlet::front::{self, Concern, Uncancelable, WaitCondition, Waited};
 
 use crate::abi::Aiocb;
 use crate::signals;
@@ -32,6 +32,20 @@ impl Blocks {
     fn iter(self) -> impl Iterator<Item = *const Aiocb> {
         // SAFETY: `suspend` passes what its caller answers for.
         (0..self.1).map(move |at| unsafe { self.0.add(at).read_unaligned() })
+    }
+
+    /// A thread that waits for one of many looks at each completion.
+    fn concern(self) -> Concern {
+        let mut blocks = self.iter().filter(|block| !block.is_null());
+        let words: [u64; 8] = std::array::from_fn(|_| blocks.next().map_or(0, |at| at as u64));
+        let any = blocks.next().is_some();
+        // SAFETY: they look at the words only.
+        unsafe {
+            match any {
+                true => Concern::new(|_, _| true, &[]),
+                false => Concern::new(|words, event| words.contains(&event.obj), &words),
+            }
+        }
     }
 
     /// One of them has ended, or none is there to wait for.
@@ -96,7 +110,7 @@ pub(crate) unsafe fn suspend(
     let timeout = || deadline.map(|end| end.saturating_duration_since(Instant::now()));
     let wish = WaitCondition {
         missing: &|| u32::from(!blocks.is_over(process)),
-        concerns: &|event: &IoEvent| blocks.iter().any(|block| block as u64 == event.obj),
+        concern: blocks.concern(),
         gives_up: &|| state::cancels() != cancels,
         mask: None,
         restarts: true,

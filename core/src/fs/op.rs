@@ -14,7 +14,7 @@ use super::budget::{Awaited, Spent, Turns, awaited};
 use super::driver::{Fs, Header, Verbs};
 use super::flight::{Ended, Flight};
 use super::wakers::{self, guarded};
-use crate::front::WaitCondition;
+use crate::front::{Concern, WaitCondition};
 use crate::instance::submit::TOLD_OTHERWISE;
 use crate::instance::wait::Waited;
 use crate::process;
@@ -424,7 +424,7 @@ fn block_on<O: Operation>(slot: &Arc<OpSlot<O>>, end: Option<Instant>) {
     let fs = slot.header.fs();
     let wish = WaitCondition {
         missing: &|| u32::from(!slot.flight.is_done()),
-        concerns: &|event| event.obj == address,
+        concern: Concern::about(address),
         gives_up: &|| false,
         mask: None,
         restarts: true,

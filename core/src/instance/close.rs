@@ -92,7 +92,7 @@ impl Instance {
             }
             let sleeper = Sleeper {
                 need: available + 1,
-                concerns: None,
+                concern: None,
                 stay_up: &|| false,
                 even_if_closed: true,
                 restarts: false,

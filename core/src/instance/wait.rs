@@ -9,7 +9,7 @@ use super::Instance;
 use crate::board::{DirectCompletions, without_taker};
 use crate::cqe::Cqe;
 use crate::lane::Help;
-use crate::queue::{Ring, SleepEnd, Sleeper};
+use crate::queue::{Concern, Ring, SleepEnd, Sleeper};
 use crate::router::tuning::{COLLECT_EVERY_US, POLLED_MOST};
 use crate::sys;
 use crate::sys::aio::IoEvent;
@@ -19,8 +19,8 @@ use crate::sys::aio::IoEvent;
 pub struct WaitCondition<'a> {
     /// How many requests are still to end; 0 ends the wait.
     pub missing: &'a dyn Fn() -> u32,
-    /// Is this one of them? A thread that sleeps is woken for those only. Must not block.
-    pub concerns: &'a dyn Fn(&IoEvent) -> bool,
+    /// Which are they? A thread that sleeps is woken for those only.
+    pub concern: Concern,
     /// Ends the wait although something is missing; asked again after [`Instance::disturb`].
     pub gives_up: &'a dyn Fn() -> bool,
     /// The signal mask that is in force while the thread sleeps, if another one than its own.
@@ -199,7 +199,7 @@ impl Instance {
             let need = min - taker.taken();
             let sleeper = Sleeper {
                 need,
-                concerns: None,
+                concern: None,
                 stay_up: &stay_up,
                 even_if_closed: false,
                 restarts: false,
@@ -263,10 +263,10 @@ impl Instance {
                         || (condition.gives_up)()
                         || self.has_help_to_offer(&help)
                 };
-                let concerns = Some(condition.concerns);
+                let concern = Some(condition.concern);
                 let sleeper = Sleeper {
                     need: missing,
-                    concerns,
+                    concern,
                     stay_up: &stay_up,
                     even_if_closed: false,
                     restarts: condition.restarts,

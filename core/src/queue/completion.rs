@@ -9,8 +9,9 @@ mod sleepers;
 
 use std::os::fd::RawFd;
 
+pub use self::sleepers::Concern;
 pub(crate) use self::sleepers::Sleeper;
-use self::sleepers::Sleepers;
+use self::sleepers::{Sleepers, WORDS};
 use super::gate::Gate;
 use super::ring::Ring;
 use super::sleep::Sleep;
@@ -39,6 +40,8 @@ pub(crate) struct Completions {
     reaper: Gate<ReaperState>,
     sleepers: Mutex<Sleepers>,
     wakes: Sleep,
+    /// Words of those that sleep for certain requests.
+    choosy: [Sleep; WORDS],
     /// Completions that can be reaped while their eventfds are still to be counted up.
     untold: AtomicU32,
 }
@@ -65,8 +68,7 @@ struct ReaperState {
 
 // SAFETY: cells are touched under the rules above: `parked[slot]` by the slot's holder until it is
 // on the list and by the publisher afterwards, `slots[place]` by the publisher beyond the tail
-// and by the reaper (under its lock) before it. What choosy sleepers point to is used under
-// the sleepers' lock, which they take before it goes.
+// and by the reaper (under its lock) before it.
 unsafe impl Send for Completions {}
 // SAFETY: as above.
 unsafe impl Sync for Completions {}
@@ -121,6 +123,7 @@ impl Completions {
             ring,
             sleepers: Mutex::new(Sleepers::new()),
             wakes: Sleep::new(),
+            choosy: std::array::from_fn(|_| Sleep::new()),
             untold: AtomicU32::new(0),
         }
     }

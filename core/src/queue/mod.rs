@@ -6,6 +6,7 @@ mod ring;
 mod sleep;
 mod submission;
 
+pub use completion::Concern;
 pub(crate) use completion::{Completions, Posted, Sleeper};
 pub(crate) use ring::Ring;
 pub(crate) use sleep::{Sleep, SleepEnd};

@@ -50,15 +50,7 @@ impl Sleep {
     }
 
     pub(crate) fn wake_all(&self) {
-        Self::wake_at(self.address());
-    }
-
-    pub(super) fn address(&self) -> usize {
-        self.0.as_ptr().addr()
-    }
-
-    pub(super) fn wake_at(address: usize) {
-        crate::sys::futex_wake(address, i32::MAX);
+        crate::sys::futex_wake(self.0.as_ptr().addr(), i32::MAX);
     }
 }
 
@@ -103,10 +95,4 @@ impl Sleep {
         drop(lock(&self.gate));
         self.changed.notify_all();
     }
-
-    pub(super) fn address(&self) -> usize {
-        0
-    }
-
-    pub(super) fn wake_at(_: usize) {}
 }

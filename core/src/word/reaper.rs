@@ -103,7 +103,7 @@ mod loom_models {
                     let stay_up = || other.is_free();
                     let sleeper = Sleeper {
                         need: 1,
-                        concerns: None,
+                        concern: None,
                         stay_up: &stay_up,
                         even_if_closed: false,
                         restarts: false,
@@ -140,7 +140,7 @@ mod loom_models {
                 };
                 let sleeper = Sleeper {
                     need: 1,
-                    concerns: None,
+                    concern: None,
                     stay_up: &stay_up,
                     even_if_closed: false,
                     restarts: false,

@@ -273,6 +273,7 @@ pub const COVERS: &[Covers] = &[
     ),
     ("io_getevents", "EFAULT", "getevents", &["3 there, to *", "3 there, 2 fit", "still there"]),
     ("io_getevents", "EINTR", "eintr", &["plain, *", "SA_RESTART, *", "under a storm of signals"]),
+    ("io_getevents", "left by a jump", "jumps", &["after jump *"]),
     (
         "io_getevents",
         "EINVAL",

@@ -87,6 +87,7 @@ const FUNCTIONS: &[Function] = &[
             "timeout out of range",
             "several threads",
             "pthread_cancel",
+            "left by a jump",
             "ring read by the program",
             "in a child",
             "syscall()",

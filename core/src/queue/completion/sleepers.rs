@@ -12,39 +12,101 @@ use crate::queue::sleep::{Sleep, SleepEnd};
 use crate::sync::{Ordering, fence, lock_counted};
 use crate::sys::aio::IoEvent;
 
+/// Words that choosy sleepers sleep on, one each; the others share one.
+pub(super) const WORDS: usize = if cfg!(loom) { 1 } else { 8 };
+
+/// Which completions wake a thread that sleeps: a function, and what it is to look at. A signal
+/// handler may leave the wait by a jump (siglongjmp(3)), so that the thread never says that it does
+/// not sleep any more: nothing here may lie on its stack.
+#[derive(Clone, Copy)]
+pub struct Concern {
+    asks: unsafe fn(&[u64; 8], &IoEvent) -> bool,
+    words: [u64; 8],
+}
+
+impl Concern {
+    /// `asks` is called with these words for each completion, under a lock: it must not block.
+    ///
+    /// # Safety
+    /// It may be called by any thread, as long as there is the context that is waited for.
+    pub unsafe fn new(asks: unsafe fn(&[u64; 8], &IoEvent) -> bool, words: &[u64]) -> Self {
+        let mut all = [0; 8];
+        all[..words.len()].copy_from_slice(words);
+        Self { asks, words: all }
+    }
+
+    /// Of requests with this [`Sqe::user_data`](crate::Sqe::user_data).
+    pub fn about(user_data: u64) -> Self {
+        // SAFETY: it looks at the words only.
+        unsafe { Self::new(|words, event| event.obj == words[0], &[user_data]) }
+    }
+
+    fn is_about(&self, event: &IoEvent) -> bool {
+        // SAFETY: as was promised when it was made.
+        unsafe { (self.asks)(&self.words, event) }
+    }
+}
+
+impl std::fmt::Debug for Concern {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Concern").field("words", &self.words).finish_non_exhaustive()
+    }
+}
+
 /// Who sleeps, and what for.
 #[derive(Debug)]
 pub(super) struct Sleepers {
-    count: u32,
+    asleep: Vec<Asleep>,
     /// The smallest number of completions that any of them waits for.
     need: u32,
-    /// Sleepers in ppoll: their eventfds.
-    eventfds: Vec<RawFd>,
-    /// Those of all these who wait for certain requests, and for no number of completions.
-    choosy: Vec<Choosy>,
+    /// How many have registered.
+    number: u64,
     /// The context is being destroyed: nobody sleeps any more.
     closed: bool,
 }
 
 impl Sleepers {
     pub(super) fn new() -> Self {
-        Self { count: 0, need: u32::MAX, eventfds: Vec::new(), choosy: Vec::new(), closed: false }
+        Self { asleep: Vec::new(), need: u32::MAX, number: 0, closed: false }
     }
 }
 
-/// A sleeper that waits for certain requests. Both pointers are good until it has unregistered
-/// itself.
-#[derive(Clone, Copy)]
-struct Choosy {
-    concerns: *const (dyn Fn(&IoEvent) -> bool + 'static),
-    sleep: *const Sleep,
+/// A thread that sleeps, or has left its sleep by a jump.
+#[derive(Clone, Copy, Debug)]
+struct Asleep {
+    number: u64,
+    thread: usize,
+    /// It waits for certain requests, and for no number of completions.
+    concern: Option<Concern>,
+    /// Its word among those of choosy ones; [`WORDS`]: the shared one.
+    word: usize,
     /// It sleeps elsewhere, and this ends it; else -1.
     eventfd: RawFd,
+    /// The descriptor is its own.
+    owns: bool,
 }
 
-impl std::fmt::Debug for Choosy {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Choosy").field("eventfd", &self.eventfd).finish_non_exhaustive()
+/// What a registered thread knows of itself.
+struct Registration {
+    number: u64,
+    word: usize,
+    ticket: u32,
+}
+
+/// Says which thread this is, among those that live.
+fn this_thread() -> usize {
+    #[cfg(loom)]
+    {
+        // All of a model's threads are one.
+        static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(1);
+        NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+    }
+    #[cfg(not(loom))]
+    {
+        thread_local! {
+            static HERE: u8 = const { 0 };
+        }
+        HERE.with(|here| std::ptr::from_ref(here).addr())
     }
 }
 
@@ -52,9 +114,8 @@ impl std::fmt::Debug for Choosy {
 pub(crate) struct Sleeper<'a> {
     /// Completions in the ring.
     pub(crate) need: u32,
-    /// Instead: completions for which this is true, of a context whose completions go through no
-    /// ring. Asked under a lock: it must not block.
-    pub(crate) concerns: Option<&'a dyn Fn(&IoEvent) -> bool>,
+    /// Instead: these completions, of a context whose completions go through no ring.
+    pub(crate) concern: Option<Concern>,
     /// Asked once more when everybody can see that this thread is going to sleep: true if there
     /// is something to do instead.
     pub(crate) stay_up: &'a dyn Fn() -> bool,
@@ -65,16 +126,24 @@ pub(crate) struct Sleeper<'a> {
 }
 
 impl Completions {
-    /// Registers a sleeper, unless it need not sleep. Gives the word to sleep on, of `own` if it is
-    /// choosy.
+    /// Registers a sleeper, unless it need not sleep, with the eventfd that ends its sleep, and
+    /// whether that is its own.
     fn register(
         &self,
         sleeper: &Sleeper<'_>,
-        own: &Sleep,
-        eventfd: Option<RawFd>,
-    ) -> Result<u32, SleepEnd> {
-        let need = sleeper.need;
+        eventfd: Option<(RawFd, bool)>,
+    ) -> Result<Registration, SleepEnd> {
+        let (need, thread) = (sleeper.need, this_thread());
         let mut sleepers = lock_counted(&self.sleepers);
+        // This thread has left those by a jump; or it is a signal handler, and has interrupted one,
+        // which looks again then.
+        while let Some(at) = sleepers.asleep.iter().position(|one| one.thread == thread) {
+            let left = sleepers.asleep.swap_remove(at);
+            self.word(left.word).change();
+            if left.owns {
+                crate::sys::close(left.eventfd);
+            }
+        }
         if sleepers.closed && !sleeper.even_if_closed {
             return Err(SleepEnd::Closed);
         }
@@ -85,54 +154,53 @@ impl Completions {
         // Pairs with the fence in `completed`: it sees the flag, or `stay_up` what it has written.
         fence(Ordering::SeqCst);
         if self.available() >= need || (sleeper.stay_up)() {
-            if sleepers.count == 0 {
+            if sleepers.asleep.is_empty() {
                 self.state.fetch_and(!SLEEPERS, Ordering::Relaxed);
             }
             return Err(SleepEnd::Again);
         }
-        sleepers.count += 1;
-        let Some(concerns) = sleeper.concerns else {
-            sleepers.need = sleepers.need.min(need);
-            sleepers.eventfds.extend(eventfd);
-            return Ok(self.wakes.ticket());
+        let is_free = |word: &usize| sleepers.asleep.iter().all(|one| one.word != *word);
+        let word = match sleeper.concern {
+            Some(_) => (0..WORDS).find(is_free).unwrap_or(WORDS),
+            None => {
+                sleepers.need = sleepers.need.min(need);
+                WORDS
+            }
         };
-        let concerns = std::ptr::from_ref(concerns);
-        // SAFETY: only the lifetime changes; `unregister` comes before its end.
-        let concerns = unsafe {
-            std::mem::transmute::<
-                *const (dyn Fn(&IoEvent) -> bool + '_),
-                *const (dyn Fn(&IoEvent) -> bool + 'static),
-            >(concerns)
-        };
-        let eventfd = eventfd.unwrap_or(-1);
-        sleepers.choosy.push(Choosy { concerns, sleep: std::ptr::from_ref(own), eventfd });
-        Ok(own.ticket())
+        sleepers.number += 1;
+        let number = sleepers.number;
+        let (eventfd, owns) = eventfd.unwrap_or((-1, false));
+        let concern = sleeper.concern;
+        sleepers.asleep.push(Asleep { number, thread, concern, word, eventfd, owns });
+        Ok(Registration { number, word, ticket: self.word(word).ticket() })
     }
 
-    fn unregister(&self, own: &Sleep, eventfd: Option<RawFd>) {
+    /// False: a signal handler of this thread has slept meanwhile, and it is not registered.
+    fn unregister(&self, number: u64) -> bool {
         let mut sleepers = lock_counted(&self.sleepers);
-        sleepers.count -= 1;
-        sleepers.choosy.retain(|other| !std::ptr::eq(other.sleep, own));
-        if let Some(fd) = eventfd {
-            sleepers.eventfds.retain(|&other| other != fd);
+        let at = sleepers.asleep.iter().position(|one| one.number == number);
+        if let Some(at) = at {
+            sleepers.asleep.swap_remove(at);
         }
-        if sleepers.count == 0 {
+        if sleepers.asleep.is_empty() {
             sleepers.need = u32::MAX;
             self.state.fetch_and(!SLEEPERS, Ordering::Relaxed);
         }
+        at.is_some()
+    }
+
+    fn word(&self, at: usize) -> &Sleep {
+        self.choosy.get(at).unwrap_or(&self.wakes)
     }
 
     /// Sleeps until there are enough completions, or those that it waits for, at most `timeout`.
     /// May end for no reason.
     pub(crate) fn sleep(&self, sleeper: &Sleeper<'_>, timeout: Option<Duration>) -> SleepEnd {
-        let own = Sleep::new();
-        match self.register(sleeper, &own, None) {
+        match self.register(sleeper, None) {
             Err(end) => end,
-            Ok(ticket) => {
-                let choosy = sleeper.concerns.is_some();
-                let word = if choosy { &own } else { &self.wakes };
-                let end = word.sleep(ticket, timeout, sleeper.restarts);
-                self.unregister(&own, None);
+            Ok(Registration { number, word, ticket }) => {
+                let end = self.word(word).sleep(ticket, timeout, sleeper.restarts);
+                self.unregister(number);
                 end
             }
         }
@@ -152,13 +220,13 @@ impl Completions {
             return Err(fd as i32);
         }
         let fd = fd as RawFd;
-        let own = Sleep::new();
-        let end = match self.register(sleeper, &own, Some(fd)) {
+        let mut owns = true;
+        let end = match self.register(sleeper, Some((fd, true))) {
             Err(end) => end,
-            Ok(_) => {
+            Ok(Registration { number, .. }) => {
                 let mut poll = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
                 let ret = crate::sys::ppoll(&mut poll, timeout, Some(&mask));
-                self.unregister(&own, Some(fd));
+                owns = self.unregister(number);
                 match ret {
                     0 => SleepEnd::TimedOut,
                     ret if ret == -(libc::EINTR as isize) => SleepEnd::Interrupted,
@@ -166,7 +234,9 @@ impl Completions {
                 }
             }
         };
-        crate::sys::close(fd);
+        if owns {
+            crate::sys::close(fd);
+        }
         Ok(end)
     }
 
@@ -193,12 +263,11 @@ impl Completions {
         eventfd: RawFd,
         elsewhere: impl FnOnce() -> SleepEnd,
     ) -> SleepEnd {
-        let own = Sleep::new();
-        match self.register(sleeper, &own, Some(eventfd)) {
+        match self.register(sleeper, Some((eventfd, false))) {
             Err(end) => end,
-            Ok(_) => {
+            Ok(Registration { number, .. }) => {
                 let end = elsewhere();
-                self.unregister(&own, Some(eventfd));
+                self.unregister(number);
                 end
             }
         }
@@ -216,22 +285,15 @@ impl Completions {
 
     fn wake_if(&self, due: impl FnOnce(&Sleepers) -> bool) -> bool {
         let mut sleepers = lock_counted(&self.sleepers);
-        let due = sleepers.count > 0 && due(&sleepers);
-        let mut woken = WokenSleepers::default();
+        let due = !sleepers.asleep.is_empty() && due(&sleepers);
+        let mut woken = Woken::default();
         if due {
             // All of them look again, and say anew what they need.
             sleepers.need = u32::MAX;
-            self.wakes.change();
-            for &fd in &sleepers.eventfds {
-                crate::sys::eventfd_add(fd, 1);
-            }
-            sleepers.choosy.iter().for_each(|choosy| woken.add(choosy));
+            sleepers.asleep.iter().for_each(|one| woken.add(self, one));
         }
         drop(sleepers);
-        if due {
-            self.wakes.wake_all();
-        }
-        woken.wake();
+        woken.wake(self);
         due
     }
 
@@ -248,18 +310,17 @@ impl Completions {
 
     #[cold]
     fn wake_concerned(&self, event: &IoEvent) {
-        let mut woken = WokenSleepers::default();
+        let mut woken = Woken::default();
         let sleepers = lock_counted(&self.sleepers);
-        for choosy in &sleepers.choosy {
-            // SAFETY: registered, so its owner sleeps, or waits for this lock.
-            if unsafe { (*choosy.concerns)(event) } {
-                woken.add(choosy);
+        for one in &sleepers.asleep {
+            if one.concern.is_some_and(|concern| concern.is_about(event)) {
+                woken.add(self, one);
             }
         }
         // The last ones of a context that is being closed are counted.
         let closing = sleepers.closed;
         drop(sleepers);
-        woken.wake();
+        woken.wake(self);
         if closing {
             self.wake();
         }
@@ -278,44 +339,65 @@ impl Completions {
     }
 }
 
-/// Sleepers whose words were changed under the lock, to be woken outside of it.
+/// Words that were changed under the lock, whose sleepers are to be woken outside of it.
 #[derive(Default)]
-struct WokenSleepers {
-    words: [usize; 8],
-    count: usize,
-}
+struct Woken([bool; WORDS + 1]);
 
-impl WokenSleepers {
+impl Woken {
     /// The caller holds the sleepers' lock.
-    fn add(&mut self, choosy: &Choosy) {
-        // SAFETY: registered, so the word is there.
-        let sleep = unsafe { &*choosy.sleep };
-        sleep.change();
-        if choosy.eventfd >= 0 {
-            crate::sys::eventfd_add(choosy.eventfd, 1);
-        } else if cfg!(loom) || self.count == self.words.len() {
-            sleep.wake_all();
-        } else {
-            self.words[self.count] = sleep.address();
-            self.count += 1;
+    fn add(&mut self, queue: &Completions, one: &Asleep) {
+        if one.eventfd >= 0 {
+            crate::sys::eventfd_add(one.eventfd, 1);
+        }
+        if !std::mem::replace(&mut self.0[one.word], true) {
+            queue.word(one.word).change();
         }
     }
 
-    fn wake(&self) {
-        // Their owners may have gone meanwhile: a wake at a word that is none any more hits nobody,
-        // or somebody who looks again.
-        self.words[..self.count].iter().for_each(|&word| Sleep::wake_at(word));
+    fn wake(&self, queue: &Completions) {
+        let woken = self.0.iter().enumerate().filter(|&(_, &woken)| woken);
+        woken.for_each(|(word, _)| queue.word(word).wake_all());
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{Completions, Sleeper};
+    use super::{Completions, Concern, Sleeper, WORDS};
     use crate::queue::{Ring, SleepEnd};
+    use crate::sys::aio::IoEvent;
     use std::time::Duration;
 
     fn sleeper(need: u32) -> Sleeper<'static> {
-        Sleeper { need, concerns: None, stay_up: &|| false, even_if_closed: false, restarts: false }
+        Sleeper { need, concern: None, stay_up: &|| false, even_if_closed: false, restarts: false }
+    }
+
+    #[test]
+    fn a_thread_that_left_its_sleep_by_a_jump_is_forgotten_when_it_comes_again() {
+        // Read in place of sleeping, as by a thread that is not there any more.
+        let queue = Completions::without_ring();
+        let about = |obj| Sleeper { concern: Some(Concern::about(obj)), ..sleeper(1) };
+        let first = queue.register(&about(7), None).ok().unwrap();
+        assert!(queue.has_sleepers());
+        queue.completed(&IoEvent { obj: 7, ..IoEvent::default() });
+        let before = queue.word(first.word).ticket();
+        let second = queue.register(&about(8), None).ok().unwrap();
+        // Should it be a handler's: the interrupted sleep ends.
+        assert_ne!(queue.word(first.word).ticket(), before);
+        assert!(!queue.unregister(first.number), "it was forgotten");
+        assert!(queue.has_sleepers());
+        assert!(queue.unregister(second.number));
+        assert!(!queue.has_sleepers());
+        // Other threads stay, and more of them than there are words.
+        std::thread::scope(|scope| {
+            for obj in 0..2 * WORDS as u64 {
+                scope.spawn({
+                    let (queue, about) = (&queue, &about);
+                    move || queue.register(&about(obj), None).ok().unwrap()
+                });
+            }
+        });
+        assert!(queue.register(&sleeper(1), None).is_ok());
+        assert!(queue.has_sleepers());
     }
 
     #[test]
@@ -333,7 +415,7 @@ mod loom_models {
     //! Failure would look like: a sleeper that sleeps on (loom reports a deadlock).
 
     use super::super::loom_models::post;
-    use super::{Completions, Ordering, Sleeper};
+    use super::{Completions, Concern, Ordering, Sleeper};
     use crate::queue::Ring;
     use crate::sync::AtomicU32;
     use crate::sys::aio::IoEvent;
@@ -341,7 +423,7 @@ mod loom_models {
     use loom::thread;
 
     fn waits_for(need: u32) -> Sleeper<'static> {
-        Sleeper { need, concerns: None, stay_up: &|| false, even_if_closed: false, restarts: false }
+        Sleeper { need, concern: None, stay_up: &|| false, even_if_closed: false, restarts: false }
     }
 
     #[test]
@@ -385,11 +467,10 @@ mod loom_models {
     /// Sleeps until the word for `obj` is written.
     fn sleep_for(queue: &Completions, obj: u64, word: &AtomicU32) {
         let is_written = || word.load(Ordering::Acquire) == 1;
-        let concerns = |event: &IoEvent| event.obj == obj;
         while !is_written() {
-            let (concerns, stay_up) = (Some(&concerns as &dyn Fn(&IoEvent) -> bool), &is_written);
+            let (concern, stay_up) = (Some(Concern::about(obj)), &is_written);
             queue.sleep(
-                &Sleeper { need: 1, concerns, stay_up, even_if_closed: false, restarts: true },
+                &Sleeper { need: 1, concern, stay_up, even_if_closed: false, restarts: true },
                 None,
             );
         }
@@ -437,21 +518,20 @@ mod loom_models {
                 other.completed(&event(7));
                 written.store(1, Ordering::Release);
             });
-            let own = super::Sleep::new();
             let is_written = || word.load(Ordering::Acquire) == 1;
-            let concerns: Option<&dyn Fn(&IoEvent) -> bool> = Some(&|event| event.obj == 7);
             let sleeper = Sleeper {
                 need: 1,
-                concerns,
+                concern: Some(Concern::about(7)),
                 stay_up: &is_written,
                 even_if_closed: false,
                 restarts: true,
             };
-            let registered = queue.register(&sleeper, &own, None);
+            let registered = queue.register(&sleeper, None);
             worker.join().unwrap();
-            if let Ok(ticket) = registered {
-                queue.unregister(&own, None);
-                assert_ne!(own.ticket(), ticket, "sleeps for ever");
+            if let Ok(registered) = registered {
+                queue.unregister(registered.number);
+                let word = queue.word(registered.word);
+                assert_ne!(word.ticket(), registered.ticket, "sleeps for ever");
             }
         });
     }
@@ -467,7 +547,6 @@ mod loom_models {
             if queue.available() < 1 {
                 let ticket = {
                     let mut sleepers = super::lock_counted(&queue.sleepers);
-                    sleepers.count += 1;
                     sleepers.need = 1;
                     queue.state.fetch_or(super::SLEEPERS, super::Ordering::Relaxed);
                     queue.wakes.ticket()
