@@ -20,6 +20,7 @@ const OTHERS: [&str; 1] = ["liburinglet_capi.so"];
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("syscall", "std::", "futex, statx, getrandom, gettid: a jump leads on to the C library"),
     ("close", "std::", "what std has opened itself: nobody's requests are on such a number"),
+    ("closedir", "std::", "what std has opened itself: likewise"),
     ("fcntl", "std::", "F_GETFD, which builds with assertions ask before they close"),
     ("mmap64", "std::", "memory of no file, and files of which stack traces are made: no rings"),
     ("poll", "std::", "/dev/random, on kernels without getrandom(2)"),
@@ -30,10 +31,6 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("close", "uring::trap::close", "the program's close(2), by an instruction"),
     ("close", "uring::liburing", "the program's close(2) of a ring, in functions of liburing"),
     ("close", "io_uring_queue_init_params", "likewise"),
-    ("close_range", "uring::syscall::ours", "the program's, by number"),
-    ("unshare", "uring::syscall::ours", "the program's, by number"),
-    ("close_range", "aio::syscall::ours", "the program's, by number"),
-    ("unshare", "aio::syscall::ours", "the program's, by number"),
     ("mmap", "mmap64", "one name of the program's mmap(2) for the other"),
 ];
 

@@ -37,8 +37,8 @@ macro_rules! programs {
 }
 
 programs! {
-    basics by_number cancel_by_file cancels chains closed deferred descriptors edges ended files gone
-    handler jumps names order overflow polls raw_poll setup tags threads timeouts
+    basics by_number cancel_by_file cancels chains closed deferred descriptors edges ended files
+    gone handler jumps names order overflow polls raw_poll setup tags threads timeouts
 }
 
 #[test]

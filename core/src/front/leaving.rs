@@ -12,10 +12,10 @@ use super::descriptors::Next;
 use crate::errno::{kept, refuse};
 
 /// What a drop-in does before the process leaves: for signal handlers, too.
-pub type Before = extern "C" fn();
+pub type BeforeLeaving = extern "C" fn();
 
 /// Calls `before`, and gives the definition that the call is passed on to. errno stays.
-pub fn pass_on(before: Before, next: &Next) -> *mut c_void {
+pub fn pass_on(before: BeforeLeaving, next: &Next) -> *mut c_void {
     kept(|| {
         before();
         let next = next.look();
@@ -30,13 +30,13 @@ extern "C" fn missing() -> c_int {
 
 /// Has `before` called when the process ends by exit(3) or by a return from `main`: before the
 /// handlers and destructors that the program has registered earlier.
-pub fn at_exit(before: Before) {
+pub fn at_exit(before: BeforeLeaving) {
     // SAFETY: a function of a library that stays.
     unsafe { libc::atexit(before) };
 }
 
 /// Exports functions of the C library, each of which calls a
-/// [`Before`](crate::front::leaving::Before) first. For use once in a drop-in.
+/// [`BeforeLeaving`](crate::front::leaving::BeforeLeaving) first. For use once in a drop-in.
 #[macro_export]
 macro_rules! see_process_leave {
     ($before:path) => {

@@ -10,7 +10,7 @@ use crate::errno::kept;
 
 /// What a function ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum EndedObject {
     /// A `FILE`, with its descriptor.
     Stream,
     /// A `FILE` gets another file, whose descriptor may have the same number.
@@ -25,7 +25,7 @@ pub enum Ended {
 /// # Safety
 /// A `FILE` or `DIR` of the program's, as `ended` says.
 pub unsafe fn pass_on(
-    ended: Ended,
+    ended: EndedObject,
     object: usize,
     before: Before,
     next: &'static Next,
@@ -34,13 +34,15 @@ pub unsafe fn pass_on(
         // SAFETY: the caller's contract. Both look up a number; a stream without one has -1.
         let fd = unsafe {
             match ended {
-                Ended::Folder => libc::dirfd(object as *mut libc::DIR),
-                Ended::Stream | Ended::Reopened => libc::fileno(object as *mut libc::FILE),
+                EndedObject::Folder => libc::dirfd(object as *mut libc::DIR),
+                EndedObject::Stream | EndedObject::Reopened => {
+                    libc::fileno(object as *mut libc::FILE)
+                }
             }
         };
         match ended {
-            Ended::Reopened => before_replace(fd, before),
-            Ended::Stream | Ended::Folder => before_close(fd, fd, before),
+            EndedObject::Reopened => before_replace(fd, before),
+            EndedObject::Stream | EndedObject::Folder => before_close(fd, fd, before),
         }
         next.get()
     })
@@ -68,8 +70,9 @@ macro_rules! see_streams_end {
         pub unsafe extern "C-unwind" fn $name($($arg: usize),*) -> usize {
             static NEXT: $crate::front::descriptors::Next =
                 $crate::front::descriptors::Next::new($text);
-            type Function = unsafe extern "C-unwind" fn($($crate::see_streams_end!(@ $arg)),*) -> usize;
-            let ended = $crate::front::streams::Ended::$ended;
+            type Function =
+                unsafe extern "C-unwind" fn($($crate::see_streams_end!(@ $arg)),*) -> usize;
+            let ended = $crate::front::streams::EndedObject::$ended;
             // SAFETY: as the caller called us.
             let next = unsafe {
                 $crate::front::streams::pass_on(ended, $object, $before, &NEXT)
