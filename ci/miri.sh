@@ -4,7 +4,7 @@
 # First those of the queues, the request slots and the small protocols, each with several schedules.
 # Then the whole engine: awaited operations, the stress test of the conformance suite, and a part
 # of its tests of operations. The kernel is a stand-in (core/src/sys/miri.rs), so the part is what
-# needs no more than that has.
+# needs no more than that has. Of the front ends, what makes no call of its own.
 # With --quick one schedule of each; with TESTs, only those of the library's own tests.
 # Needs rustup; adds the components that it uses to the nightly toolchain.
 set -euo pipefail
@@ -30,15 +30,15 @@ cargo +nightly miri setup
 log="$(mktemp)"
 trap 'rm -f -- "$log"' EXIT
 
-# The flags of Miri, and the arguments of cargo miri test.
+# The flags of Miri, a package, and the arguments of cargo miri test.
 miri() {
-    MIRIFLAGS="${MIRIFLAGS:-${flags[*]} $1}" cargo +nightly miri test -p uringlet "${@:2}" |
+    MIRIFLAGS="${MIRIFLAGS:-${flags[*]} $1}" cargo +nightly miri test -p "$2" "${@:3}" |
         tee -- "$log"
     grep -q '^test result: ok\. [1-9]' "$log" || die "no test has run"
 }
 
 # Miri explores one schedule, and one choice of weak memory, per seed.
-miri "-Zmiri-many-seeds=0..$seeds" --lib -- "${words[@]}"
+miri "-Zmiri-many-seeds=0..$seeds" uringlet --lib -- "${words[@]}"
 (($# == 0)) || exit 0
 
 # Threads of the engine outlive a test: they end when there was nothing to do for a while.
@@ -46,8 +46,13 @@ export URINGLET_STRESS_REQUESTS="${URINGLET_STRESS_REQUESTS:-300}"
 conformance=(stress:: operations::a_read_across operations::character_devices
     operations::file_position operations::nop_ operations::reads_and_writes
     operations::transfers_at_the operations::vectored_transfers operations::vectors_of_none)
-miri -Zmiri-ignore-leaks --lib -- fs::tests::
+miri -Zmiri-ignore-leaks uringlet --lib -- fs::tests::
 for engine in auto workers; do
     URINGLET_TEST_ENGINE="$engine" miri "-Zmiri-ignore-leaks -Zmiri-no-short-fd-operations" \
-        --test conformance -- "${conformance[@]}"
+        uringlet --test conformance -- "${conformance[@]}"
 done
+for package in uringlet-capi uringlet-posix-aio uringlet-io-uring; do
+    miri -Zmiri-ignore-leaks "$package" --lib
+done
+# Its other tests ask the kernel about descriptors.
+miri -Zmiri-ignore-leaks uringlet-libaio --lib -- abi::

@@ -224,7 +224,7 @@ fn act_locked(locked: &mut Locked<'_>, opcode: u32, arg: usize, count: u32) -> R
 }
 
 /// A struct whose size the program passes as well.
-fn read_sized<T: Copy>(arg: usize, size: u32) -> Result<T, i32> {
+fn read_sized<T: user::Plain>(arg: usize, size: u32) -> Result<T, i32> {
     if size as usize != size_of::<T>() {
         return Err(-libc::EINVAL);
     }
@@ -288,6 +288,9 @@ struct RsrcUpdateHead {
     resv: u32,
     data: u64,
 }
+
+// SAFETY: numbers, without padding.
+unsafe impl user::Plain for RsrcUpdateHead {}
 
 fn read_tag(tags: usize, at: usize) -> Result<u64, i32> {
     if tags == 0 { Ok(0) } else { user::read(tags + 8 * at) }

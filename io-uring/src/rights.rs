@@ -40,7 +40,7 @@ macro_rules! changes_rights {
     ($next:ident, $name:ident($($arg:ident: $type:ty),*), $when:expr) => {
         /// # Safety
         /// As the C library's.
-        #[unsafe(no_mangle)]
+        #[cfg_attr(not(miri), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
             type Function = unsafe extern "C" fn($($type),*) -> c_int;
             if $when {

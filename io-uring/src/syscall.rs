@@ -45,7 +45,7 @@ extern "C" fn find_others() {
 /// As the system call.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
-#[unsafe(no_mangle)]
+#[cfg_attr(not(miri), unsafe(no_mangle))]
 pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
     // The kernel looks at the lower half of the number, too. r11 is anybody's.
     std::arch::naked_asm!(
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
 /// As the system call.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
-#[unsafe(no_mangle)]
+#[cfg_attr(not(miri), unsafe(no_mangle))]
 pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
     std::arch::naked_asm!(
         "sub w16, w0, #{first}",
@@ -192,7 +192,7 @@ unsafe extern "C-unwind" fn ours(
 ///
 /// # Safety
 /// As mmap(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(miri), unsafe(no_mangle))]
 pub unsafe extern "C" fn mmap(
     at: *mut c_void,
     len: usize,
@@ -213,7 +213,7 @@ pub unsafe extern "C" fn mmap(
 
 /// # Safety
 /// As mmap(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(miri), unsafe(no_mangle))]
 pub unsafe extern "C" fn mmap64(
     at: *mut c_void,
     len: usize,
@@ -256,7 +256,7 @@ static DUP: Next = Next::new(c"dup");
 
 /// # Safety
 /// As dup(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(miri), unsafe(no_mangle))]
 pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
     type Function = unsafe extern "C" fn(c_int) -> c_int;
     let next = front::enter(|| DUP.get());
@@ -283,7 +283,7 @@ macro_rules! sees_duplicates {
         /// As fcntl(2).
         #[cfg(target_arch = "x86_64")]
         #[unsafe(naked)]
-        #[unsafe(no_mangle)]
+        #[cfg_attr(not(miri), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name(fd: c_int, command: c_int) -> c_int {
             std::arch::naked_asm!(
                 "cmp esi, {plain}",
@@ -303,7 +303,7 @@ macro_rules! sees_duplicates {
         /// As fcntl(2).
         #[cfg(target_arch = "aarch64")]
         #[unsafe(naked)]
-        #[unsafe(no_mangle)]
+        #[cfg_attr(not(miri), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name(fd: c_int, command: c_int) -> c_int {
             std::arch::naked_asm!(
                 "cmp w1, #{plain}",
@@ -354,7 +354,7 @@ macro_rules! waits {
     ($next:ident, $name:ident($($arg:ident: $type:ty),*) $(under $mask:ident)? $watched:block) => {
         /// # Safety
         /// As the C library's.
-        #[unsafe(no_mangle)]
+        #[cfg_attr(not(miri), unsafe(no_mangle))]
         pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
             type Function = unsafe extern "C-unwind" fn($($type),*) -> c_int;
             let mut watched = Watched::NONE;
@@ -451,7 +451,7 @@ waits!(
 
 /// # Safety
 /// As epoll_ctl(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(miri), unsafe(no_mangle))]
 pub unsafe extern "C" fn epoll_ctl(epoll: c_int, op: c_int, fd: c_int, event: usize) -> c_int {
     type Function = unsafe extern "C" fn(c_int, c_int, c_int, usize) -> c_int;
     let next = front::enter(|| {

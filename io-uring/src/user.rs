@@ -6,19 +6,40 @@ use std::ffi::CString;
 
 use uringlet::front::memory::{accessible, accessible_now};
 
-/// Copies a value. `Err`: `-EFAULT`.
+use crate::abi::{GetEventsArg, Params, RsrcRegister, RsrcUpdate, SyncCancel, Timespec};
+
+/// What any bytes make, with none between its fields.
 ///
-/// For types that any bytes make.
-pub(crate) fn read<T: Copy>(at: usize) -> Result<T, i32> {
+/// # Safety
+/// That is so.
+pub(crate) unsafe trait Plain: Copy {}
+
+macro_rules! plain {
+    ($($type:ty),*) => {
+        $(
+            // SAFETY: numbers, or made of numbers without padding, as the kernel has them.
+            unsafe impl Plain for $type {}
+        )*
+    };
+}
+
+plain!(u8, u32, i32, u64, libc::iovec, Params, Timespec, GetEventsArg);
+plain!(RsrcRegister, RsrcUpdate, SyncCancel);
+
+// SAFETY: as its elements, between which there is nothing.
+unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
+
+/// Copies a value. `Err`: `-EFAULT`.
+pub(crate) fn read<T: Plain>(at: usize) -> Result<T, i32> {
     if !accessible_now(at, size_of::<T>(), false) {
         return Err(-libc::EFAULT);
     }
-    // SAFETY: readable, and plain old data by what this is called with.
+    // SAFETY: readable, and any bytes make one.
     Ok(unsafe { (at as *const T).read_unaligned() })
 }
 
 /// As [`read`], where a page that was good once is believed to be good, without a system call.
-pub(crate) fn read_known<T: Copy>(at: usize) -> Result<T, i32> {
+pub(crate) fn read_known<T: Plain>(at: usize) -> Result<T, i32> {
     if accessible(at, size_of::<T>(), false) {
         // SAFETY: as above, by what was known.
         Ok(unsafe { (at as *const T).read_unaligned() })
@@ -28,7 +49,7 @@ pub(crate) fn read_known<T: Copy>(at: usize) -> Result<T, i32> {
 }
 
 /// Writes a value. `Err`: `-EFAULT`.
-pub(crate) fn write<T: Copy>(at: usize, value: T) -> Result<(), i32> {
+pub(crate) fn write<T: Plain>(at: usize, value: T) -> Result<(), i32> {
     if !accessible_now(at, size_of::<T>(), true) {
         return Err(-libc::EFAULT);
     }
@@ -37,8 +58,8 @@ pub(crate) fn write<T: Copy>(at: usize, value: T) -> Result<(), i32> {
     Ok(())
 }
 
-/// Copies an array. For types that any bytes make.
-pub(crate) fn read_array<T: Copy>(at: usize, count: usize, into: &mut Vec<T>) -> Result<(), i32> {
+/// Copies an array.
+pub(crate) fn read_array<T: Plain>(at: usize, count: usize, into: &mut Vec<T>) -> Result<(), i32> {
     into.clear();
     let bytes = count.checked_mul(size_of::<T>()).ok_or(-libc::EFAULT)?;
     if count > 0 && !accessible_now(at, bytes, false) {
@@ -46,7 +67,7 @@ pub(crate) fn read_array<T: Copy>(at: usize, count: usize, into: &mut Vec<T>) ->
     }
     into.try_reserve(count).map_err(|_| -libc::ENOMEM)?;
     for index in 0..count {
-        // SAFETY: readable as far as `count`, and plain old data by what this is called with.
+        // SAFETY: readable as far as `count`, and any bytes make one.
         into.push(unsafe { (at as *const T).add(index).read_unaligned() });
     }
     Ok(())

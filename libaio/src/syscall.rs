@@ -23,7 +23,7 @@ uringlet::at_load!(find_next);
 /// As the system call.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
-#[unsafe(no_mangle)]
+#[cfg_attr(not(miri), unsafe(no_mangle))]
 pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
     // The kernel looks at the lower half of the number, too. r11 is anybody's.
     std::arch::naked_asm!(
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
 /// As the system call.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
-#[unsafe(no_mangle)]
+#[cfg_attr(not(miri), unsafe(no_mangle))]
 pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
     std::arch::naked_asm!(
         "cmp w0, #{last}",

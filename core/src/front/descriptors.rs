@@ -292,8 +292,8 @@ pub unsafe fn by_number(
 macro_rules! at_load {
     ($function:expr) => {
         const _: () = {
-            #[used]
-            #[unsafe(link_section = ".init_array")]
+            #[cfg_attr(miri, allow(dead_code))]
+            #[cfg_attr(not(miri), used, unsafe(link_section = ".init_array"))]
             static INIT: extern "C" fn() = $function;
         };
     };
@@ -313,7 +313,7 @@ macro_rules! see_descriptors_end {
 
         /// # Safety
         /// As close(2).
-        #[unsafe(no_mangle)]
+        #[cfg_attr(not(miri), unsafe(no_mangle))]
         pub unsafe extern "C-unwind" fn close(fd: ::std::ffi::c_int) -> ::std::ffi::c_int {
             // SAFETY: as the caller called us.
             unsafe { $crate::front::descriptors::close(fd, $before) }
@@ -321,7 +321,7 @@ macro_rules! see_descriptors_end {
 
         /// # Safety
         /// As dup2(2).
-        #[unsafe(no_mangle)]
+        #[cfg_attr(not(miri), unsafe(no_mangle))]
         pub unsafe extern "C" fn dup2(
             fd: ::std::ffi::c_int,
             onto: ::std::ffi::c_int,
@@ -332,7 +332,7 @@ macro_rules! see_descriptors_end {
 
         /// # Safety
         /// As dup3(2).
-        #[unsafe(no_mangle)]
+        #[cfg_attr(not(miri), unsafe(no_mangle))]
         pub unsafe extern "C" fn dup3(
             fd: ::std::ffi::c_int,
             onto: ::std::ffi::c_int,
@@ -344,7 +344,7 @@ macro_rules! see_descriptors_end {
 
         /// # Safety
         /// As close_range(2).
-        #[unsafe(no_mangle)]
+        #[cfg_attr(not(miri), unsafe(no_mangle))]
         pub unsafe extern "C" fn close_range(
             first: ::std::ffi::c_uint,
             last: ::std::ffi::c_uint,
@@ -356,7 +356,7 @@ macro_rules! see_descriptors_end {
 
         /// # Safety
         /// As closefrom(3).
-        #[unsafe(no_mangle)]
+        #[cfg_attr(not(miri), unsafe(no_mangle))]
         pub unsafe extern "C" fn closefrom(first: ::std::ffi::c_int) {
             // SAFETY: as the caller called us.
             unsafe { $crate::front::descriptors::closefrom(first, $before) }
@@ -364,7 +364,7 @@ macro_rules! see_descriptors_end {
 
         /// # Safety
         /// As unshare(2).
-        #[unsafe(no_mangle)]
+        #[cfg_attr(not(miri), unsafe(no_mangle))]
         pub unsafe extern "C" fn unshare(flags: ::std::ffi::c_int) -> ::std::ffi::c_int {
             // SAFETY: as the caller called us.
             unsafe { $crate::front::descriptors::unshare(flags) }

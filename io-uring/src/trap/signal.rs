@@ -206,7 +206,7 @@ pub(crate) type Set = [u64; size_of::<libc::sigset_t>() / size_of::<u64>()];
 
 /// # Safety
 /// As sigsuspend(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(miri), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn sigsuspend(set: usize) -> c_int {
     type Function = unsafe extern "C-unwind" fn(usize) -> c_int;
     let mut place = Set::default();
@@ -229,7 +229,7 @@ unsafe fn without(mut set: libc::sigset_t) -> libc::sigset_t {
 
 /// # Safety
 /// As sigaction(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(miri), unsafe(no_mangle))]
 pub unsafe extern "C" fn sigaction(
     signal: c_int,
     new: *const libc::sigaction,
@@ -263,7 +263,7 @@ pub unsafe extern "C" fn sigaction(
 
 /// # Safety
 /// As signal(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(miri), unsafe(no_mangle))]
 pub unsafe extern "C" fn signal(signal: c_int, handler: usize) -> usize {
     if signal == libc::SIGSYS
         && let Some(programs) = programs()
@@ -309,7 +309,7 @@ unsafe fn mask(
 
 /// # Safety
 /// As sigprocmask(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(miri), unsafe(no_mangle))]
 pub unsafe extern "C" fn sigprocmask(
     how: c_int,
     set: *const libc::sigset_t,
@@ -321,7 +321,7 @@ pub unsafe extern "C" fn sigprocmask(
 
 /// # Safety
 /// As pthread_sigmask(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(miri), unsafe(no_mangle))]
 pub unsafe extern "C" fn pthread_sigmask(
     how: c_int,
     set: *const libc::sigset_t,
