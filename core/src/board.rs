@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use crate::affinity;
@@ -18,6 +18,7 @@ use crate::request::{
     Completion, FreeIt, FreeSlots, Kind, Queued, Request, Returned, Route, Slot, Started,
 };
 use crate::router::Call;
+use crate::sqe::Sqe;
 use crate::stats::{Counters, Counting};
 use crate::sync::lock;
 use crate::sys;
@@ -57,6 +58,11 @@ pub trait Sink: Send + Sync + std::fmt::Debug {
     /// the rest waits for room, as in a write(2) that may sleep.
     fn ends_short_writes(&self) -> bool {
         false
+    }
+
+    /// The poller is about to execute a transfer on a stream. A result ends it unexecuted.
+    fn before_transfer(&self, _sqe: &Sqe) -> Option<i32> {
+        None
     }
 }
 
@@ -230,6 +236,8 @@ pub(crate) struct Board {
     numbered: AtomicU64,
     /// Slots of cancelled requests that are free once their numbers have left a ring.
     reaped_in_rings: AtomicIsize,
+    /// Requests on the poller's list.
+    polled: AtomicUsize,
     strict: bool,
     counters: Option<Counting>,
     ticks_per_us: u64,
@@ -268,6 +276,7 @@ impl Board {
             closed: AtomicBool::new(false),
             numbered: AtomicU64::new(0),
             reaped_in_rings: AtomicIsize::new(0),
+            polled: AtomicUsize::new(0),
             strict: parts.strict,
             counters: parts.counters,
             ticks_per_us: parts.ticks_per_us,
@@ -400,6 +409,11 @@ impl Board {
     /// As [`Sink::ends_short_writes`].
     pub(crate) fn ends_short_writes(&self) -> bool {
         self.sink.as_ref().is_some_and(|sink| sink.ends_short_writes())
+    }
+
+    /// As [`Sink::before_transfer`].
+    pub(crate) fn before_transfer(&self, sqe: &Sqe) -> Option<i32> {
+        self.sink.as_ref().and_then(|sink| sink.before_transfer(sqe))
     }
 
     /// Completions go to a [`Sink`].
@@ -847,8 +861,24 @@ impl Board {
     /// descriptor, and is neither done nor on the poller's list? Its descriptor was not known to be
     /// a stream's.
     pub(crate) fn has_strays_before(&self, index: u32) -> bool {
+        if self.free.held() <= self.polled.load(Ordering::Relaxed) {
+            // All are on the list, which the caller has locked.
+            return false;
+        }
         let (this, mut found) = (self.slot(index), false);
         self.free.each_held(|other| found |= self.slot(other).strays_before(this));
         found
+    }
+
+    /// A request is on the poller's list, which the caller has locked.
+    pub(crate) fn begins_to_wait(&self, index: u32) {
+        self.polled.fetch_add(1, Ordering::Relaxed);
+        self.slot(index).polling();
+    }
+
+    /// It is taken off that list.
+    pub(crate) fn ends_to_wait(&self, index: u32) {
+        self.slot(index).begin();
+        self.polled.fetch_sub(1, Ordering::Relaxed);
     }
 }

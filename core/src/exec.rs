@@ -35,7 +35,7 @@ fn kind_of_rest(sqe: &Sqe) -> Kind {
         opcode::READV => (Kind::Read, true),
         opcode::WRITEV => (Kind::Write, true),
         opcode::NOP => (Kind::Quick, idle(&[flags])),
-        opcode::FADVISE => (Kind::Quick, idle(&[addr])),
+        opcode::FADVISE => (Kind::Quick, true),
         opcode::FSYNC => {
             let known = sqe.op_flags & !FSYNC_DATASYNC == 0;
             (Kind::Sync, known && idle(&[off, addr, len]))
@@ -345,6 +345,8 @@ unsafe fn execute_rest(request: &mut Request, mode: Mode) -> i32 {
             opcode::SYNC_FILE_RANGE => call!(sync_file_range, fd, off, len, flags),
             opcode::FALLOCATE => call!(fallocate, fd, len, off, sqe.addr),
             opcode::FTRUNCATE => call!(ftruncate, fd, off),
+            // A length of 64 bits stands where others have an address.
+            opcode::FADVISE if sqe.addr != 0 => call!(fadvise64, fd, off, sqe.addr, flags),
             opcode::FADVISE => call!(fadvise64, fd, off, len, flags),
             opcode::OPENAT => call!(openat, fd, path(), flags, len),
             opcode::STATX => call!(statx, fd, path(), flags, len, off),

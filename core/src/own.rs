@@ -98,7 +98,16 @@ pub(crate) fn first_in(numbers: RangeInclusive<RawFd>) -> Option<RawFd> {
 
 /// A new eventfd(2) of the engine's own, or the negative errno.
 pub(crate) fn eventfd() -> Ret {
-    let mut fd = sys::eventfd();
+    out_of_the_way(sys::eventfd())
+}
+
+/// A new epoll(7) of the engine's own, or the negative errno.
+pub(crate) fn epoll() -> Ret {
+    out_of_the_way(sys::epoll_create())
+}
+
+/// Moves a descriptor that was just made to a number that programs do not expect, and notes it.
+fn out_of_the_way(mut fd: Ret) -> Ret {
     if fd < 0 {
         return fd;
     }

@@ -380,6 +380,51 @@ pub(crate) fn eventfd() -> Ret {
     unsafe { call!(eventfd2, 0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }
 }
 
+/// A new epoll(7), or the negative errno.
+pub(crate) fn epoll_create() -> Ret {
+    // SAFETY: no memory is passed.
+    unsafe { call!(epoll_create1, libc::EPOLL_CLOEXEC) }
+}
+
+fn epoll_ctl(epoll: RawFd, op: i32, fd: RawFd, events: u32, token: u64) -> Ret {
+    let mut event = libc::epoll_event { events, u64: token };
+    // SAFETY: the event lives across the call.
+    unsafe { call!(epoll_ctl, epoll, op, fd, &raw mut event) }
+}
+
+/// Registers a descriptor: 0, or a negative errno.
+pub(crate) fn epoll_add(epoll: RawFd, fd: RawFd, events: u32, token: u64) -> Ret {
+    epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, events, token)
+}
+
+/// As [`epoll_add`], for one that may be registered already. `is_known`: it probably is.
+pub(crate) fn epoll_set(epoll: RawFd, fd: RawFd, events: u32, token: u64, is_known: bool) -> Ret {
+    let (add, change) = (libc::EPOLL_CTL_ADD, libc::EPOLL_CTL_MOD);
+    let (first, second) = if is_known { (change, add) } else { (add, change) };
+    match epoll_ctl(epoll, first, fd, events, token) {
+        errno if [-(libc::EEXIST as Ret), -(libc::ENOENT as Ret)].contains(&errno) => {
+            epoll_ctl(epoll, second, fd, events, token)
+        }
+        answer => answer,
+    }
+}
+
+/// Ends a registration.
+pub(crate) fn epoll_del(epoll: RawFd, fd: RawFd) {
+    epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
+}
+
+/// Waits for events: how many, or a negative errno. The time is rounded up to milliseconds.
+pub(crate) fn epoll_wait(
+    epoll: RawFd,
+    events: &mut [libc::epoll_event],
+    timeout: Option<Duration>,
+) -> Ret {
+    let time = timeout.map_or(-1, |time| time.as_micros().div_ceil(1000) as i32);
+    // SAFETY: the events live across the call; there is no signal mask.
+    unsafe { call!(epoll_pwait, epoll, events.as_mut_ptr(), events.len(), time, 0, 8) }
+}
+
 /// Adds `n` to an eventfd: 8, or a negative errno.
 pub(crate) fn eventfd_add(fd: RawFd, n: u64) -> Ret {
     // SAFETY: the eight bytes live across the call.

@@ -7,6 +7,7 @@ use std::time::Instant;
 use super::Instance;
 use crate::board::without_taker;
 use crate::lane::Which;
+use crate::own::Copies;
 use crate::process;
 use crate::queue::Sleeper;
 use crate::router::tuning::{BEGUN, DRAIN_AGAIN, LONG_NAP, SHORT_NAPS};
@@ -26,7 +27,7 @@ impl Instance {
     /// moment (dup2(2)).
     pub fn before_close_range(&self, fds: &RangeInclusive<i32>, gone: bool) {
         let all = self.offer(u32::MAX, u32::MAX, true, false);
-        let (mut naps, mut since) = (0, None);
+        let (mut naps, mut since, mut copies) = (0, None, Copies::default());
         let mut needed = false;
         self.board
             .free_slots()
@@ -48,7 +49,7 @@ impl Instance {
                     .each_held(|index| waiting |= !self.board.slot(index).forget_number(fds));
             }
             // Afterwards: what was being tried is on the poller's list again, or in its hand.
-            waiting |= self.threads.poller.keep_files(fds, gone);
+            waiting |= self.threads.poller.keep_files(fds, gone, &mut copies);
             if !waiting {
                 return;
             }

@@ -12,7 +12,7 @@ use crate::request::Kind;
 use crate::router::facts::Facts;
 use crate::sync::lock;
 use crate::sys::aio::IoEvent;
-use crate::{Context, EngineKind, Sqe};
+use crate::{Context, EngineKind, Sqe, sys};
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::sync::{Arc, Mutex};
@@ -66,7 +66,7 @@ fn reads_that_turn_out_to_be_of_a_pipe_in_the_wrong_order_are_done_in_that_of_su
         // The thread has seen that there is data for the second one.
         reads_in_order(nonblocking, |poller| {
             let deadline = Instant::now() + Duration::from_secs(60);
-            let is_held = || lock(&poller.state).waiting.iter().any(|one| one.held);
+            let is_held = || lock(&poller.state).streams.waiting().any(|one| one.held);
             while !is_held() {
                 assert!(Instant::now() < deadline, "it is not held back");
                 std::thread::yield_now();
@@ -124,20 +124,29 @@ fn submit_two(instance: &Arc<Instance>, fd: RawFd, buffers: &mut [[u8; 1]; 2]) {
 
 /// What the thread takes off its list now.
 fn take(poller: &Poller) -> Vec<(super::PolledRequest, i16)> {
-    lock(&poller.state).take_ready(&[])
+    let streams = &mut lock(&poller.state).streams;
+    let mut taken = Vec::new();
+    while let Some(fd) = streams.next_due() {
+        taken.extend(streams.take_ready(fd));
+    }
+    taken
 }
 
 fn serve(poller: &Poller, ready: Vec<(super::PolledRequest, i16)>) {
     for (waiting, revents) in ready {
         let served = (waiting.fd, waiting.events);
         poller.serve(waiting, revents);
-        lock(&poller.state).served.retain(|&one| one != served);
+        let streams = &mut lock(&poller.state).streams;
+        streams.served.retain(|&one| one != served);
+        streams.is_due(served.0);
     }
 }
 
 /// As if poll(2) had said that all are ready.
 fn all_are_ready(poller: &Poller) {
-    lock(&poller.state).waiting.iter_mut().for_each(|one| one.tried = false);
+    let streams = &mut lock(&poller.state).streams;
+    streams.waiting().for_each(|one| one.tried = false);
+    streams.all_are_due();
 }
 
 #[test]
@@ -176,7 +185,10 @@ fn of_a_closed_stream_the_first_has_its_file_and_the_second_none_whatever_has_it
         let tried = take(poller);
         if is_tried_meanwhile {
             // The second one is not the first because that is off the list.
-            assert!(poller.keep_files(&(fd..=fd), true), "the first one may come back");
+            assert!(
+                poller.keep_files(&(fd..=fd), true, &mut own::Copies::default()),
+                "the first one may come back"
+            );
         }
         serve(poller, tried);
         instance.before_close(fd);
@@ -258,4 +270,47 @@ fn a_read_that_is_being_tried_while_its_number_gets_another_file_keeps_its_own()
     assert_eq!(buffers.concat(), b"xy");
     instance.close();
     own::close(lock(&poller.state).eventfd);
+}
+
+#[test]
+fn of_many_streams_that_wait_only_those_that_are_ready_are_looked_at() {
+    let (instance, results) = without_thread(true);
+    let poller = instance.poller();
+    own::close(lock(&poller.state).eventfd);
+    assert!(lock(&poller.state).prepare());
+    let mut pipes: Vec<_> = (0..4).map(|_| std::io::pipe().unwrap()).collect();
+    let mut buffers = [[0u8; 1]; 4];
+    for ((reader, _), buffer) in pipes.iter().zip(&mut buffers) {
+        let fd = reader.as_raw_fd();
+        Facts::forget(&(fd..=fd));
+        let entry = [Entry { sqe: Sqe::read(fd, &mut buffer[..], 0), data: 0, notify: -1 }];
+        // SAFETY: the buffers outlive the requests, which end below.
+        assert_eq!(unsafe { instance.submit(&entry) }.accepted, 1);
+    }
+    assert_eq!(poller.serve_due(), (false, false));
+    pipes[2].1.write_all(b"x").unwrap();
+    let mut state = lock(&poller.state);
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
+    let tokens = |events: &[libc::epoll_event], count| -> Vec<u64> {
+        let tokens = events[..count as usize].iter().map(|event| event.u64);
+        tokens.filter(|&token| token != super::WAKE).collect()
+    };
+    let count = sys::epoll_wait(state.epoll, &mut events, Some(Duration::ZERO));
+    let [token] = tokens(&events, count)[..] else { panic!("{count} events") };
+    state.streams.is_ready(token, libc::POLLIN);
+    let fd = pipes[2].0.as_raw_fd();
+    assert_eq!((state.streams.next_due(), state.streams.next_due()), (Some(fd), None));
+    // Watched once more, it has another token: the event of a file that had the number is none.
+    let epoll = state.epoll;
+    assert_eq!(state.streams.arm(epoll, fd), super::Armed::Yes);
+    state.streams.is_ready(token, libc::POLLIN);
+    assert_eq!(state.streams.next_due(), None);
+    drop(state);
+    pipes.iter_mut().for_each(|(_, writer)| writer.write_all(b"x").unwrap());
+    lock(&poller.state).streams.all_are_due();
+    all_are_ready(poller);
+    assert_eq!(poller.serve_due(), (false, false));
+    assert_eq!(*lock(&results), [1; 4]);
+    let state = lock(&poller.state);
+    [state.epoll, state.eventfd].into_iter().for_each(own::close);
 }

@@ -1,0 +1,432 @@
+//! What waits, by descriptor. Reads of one descriptor are executed one after the other, and so are
+//! writes.
+//!
+//! A descriptor is registered for one event at a time (EPOLLONESHOT). Its token has a number that
+//! changes with each registration: an event of a file that had this descriptor before is none.
+
+#![allow(unsafe_code)]
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
+use std::ops::RangeInclusive;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use crate::board::{Board, Dispatcher};
+use crate::own::{Copied, Copies};
+use crate::request::{Kind, Slot, Started};
+use crate::sys;
+
+/// Tokens of what is no stream: the descriptor that wakes the thread, and, with their numbers,
+/// those that tell of a context's kernel lane.
+pub(super) const WAKE: u64 = u64::MAX;
+pub(super) const KERNEL: u64 = 1 << 63;
+
+#[derive(Debug)]
+pub(super) struct PolledRequest {
+    pub(super) owner: Arc<dyn Dispatcher>,
+    pub(super) slot: u32,
+    pub(super) fd: RawFd,
+    pub(super) events: i16,
+    /// A read or a write, not a poll.
+    pub(super) transfer: bool,
+    /// Behind others of its descriptor with a smaller number. The first of them stays in front.
+    pub(super) priority: u16,
+    /// If not 0: a worker executes it, and it only stands here so that later ones of its descriptor
+    /// wait.
+    pub(super) passed_on: u32,
+    /// It would have waited, so poll(2) says when to try again. What poll says before that is no
+    /// answer: a socket that is not writable by its measure, or a full pipe whose last page is not,
+    /// take some bytes all the same.
+    pub(super) tried: bool,
+    /// Some that were submitted before it were not known to be of a stream, and are yet to come
+    /// here.
+    pub(super) held: bool,
+    /// What keeps the file open, since the program has closed its descriptor.
+    pub(super) kept: Option<Arc<Copied>>,
+}
+
+impl PolledRequest {
+    pub(super) fn new(owner: Arc<dyn Dispatcher>, request: Started<'_>) -> Self {
+        let (sqe, kind) = (request.sqe, request.kind);
+        let events = match kind {
+            Kind::Poll => sqe.op_flags as i16,
+            Kind::Write => libc::POLLOUT,
+            _ => libc::POLLIN,
+        };
+        Self {
+            slot: request.into_index(),
+            owner,
+            fd: sqe.fd,
+            events,
+            transfer: kind != Kind::Poll,
+            priority: sqe.ioprio,
+            passed_on: 0,
+            kept: None,
+            tried: kind == Kind::Poll,
+            held: false,
+        }
+    }
+
+    fn is(&self, board: &Board, slot: u32) -> bool {
+        self.slot == slot && std::ptr::eq(self.owner.board(), board)
+    }
+
+    fn slot(&self) -> &Slot {
+        self.owner.board().slot(self.slot)
+    }
+
+    pub(super) fn begins_to_wait(&self) {
+        self.owner.board().begins_to_wait(self.slot);
+    }
+
+    pub(super) fn ends_to_wait(&self) {
+        self.owner.board().ends_to_wait(self.slot);
+    }
+
+    /// Both are reads, or both writes: executed one after the other.
+    fn goes_with(&self, other: &Self) -> bool {
+        self.transfer && other.transfer && self.events == other.events
+    }
+
+    /// Of one context, and submitted before that.
+    fn comes_before(&self, other: &Self) -> bool {
+        let of_one = std::ptr::eq(self.owner.board(), other.owner.board());
+        of_one && self.slot().comes_before(other.slot())
+    }
+
+    fn has_strays_before(&self) -> bool {
+        self.transfer && self.owner.board().has_strays_before(self.slot)
+    }
+}
+
+/// What waits for one descriptor.
+#[derive(Debug, Default)]
+struct Stream {
+    waiting: Vec<PolledRequest>,
+    /// The number of its registration; 0: none.
+    registration: u32,
+    /// It is in the list of what is to be looked at.
+    due: bool,
+    /// What was seen of it.
+    revents: i16,
+}
+
+impl Stream {
+    /// Is it one of the reads, or writes, and not the first?
+    fn is_behind(&self, at: usize) -> bool {
+        self.waiting[..at].iter().any(|other| other.goes_with(&self.waiting[at]))
+    }
+
+    /// Where a new one is to stand.
+    fn place_of(&self, new: &PolledRequest) -> usize {
+        let mut others = self.waiting.iter().enumerate().filter(|(_, other)| other.goes_with(new));
+        // Not known to be of this stream before: it goes in front of those that were submitted
+        // after it.
+        let first = others.next().filter(|(_, first)| new.comes_before(first));
+        let behind = |other: &PolledRequest| {
+            other.priority > new.priority
+                || other.priority == new.priority && new.comes_before(other)
+        };
+        let place = first.or_else(|| others.find(|(_, other)| behind(other)));
+        place.map_or(self.waiting.len(), |(at, _)| at)
+    }
+
+    /// What it waits for, if it does: nothing of those that wait for a worker, or are held back.
+    fn events(&self) -> Option<i16> {
+        let waits = |&at: &usize| {
+            let one = &self.waiting[at];
+            one.passed_on == 0 && !one.held && !self.is_behind(at)
+        };
+        let all = (0..self.waiting.len()).filter(waits).map(|at| self.waiting[at].events);
+        all.reduce(|events, one| events | one)
+    }
+
+    /// It cannot be watched, for this reason: what poll(2) says of it.
+    fn unwatched(&mut self, errno: i32, events: i16) -> Armed {
+        const ALWAYS_READY: i16 =
+            libc::POLLIN | libc::POLLOUT | libc::POLLRDNORM | libc::POLLWRNORM;
+        self.revents = match errno {
+            libc::EBADF => libc::POLLNVAL,
+            libc::EPERM => events & ALWAYS_READY,
+            _ => events,
+        };
+        let is_answer = errno == libc::EBADF
+            || errno == libc::EPERM && self.waiting.iter().any(|one| !one.transfer);
+        if is_answer { Armed::Ready } else { Armed::Blind }
+    }
+}
+
+/// What has become of an attempt to wait for a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Armed {
+    /// It is watched, or there is nothing to wait for.
+    Yes,
+    /// It need not be: it is ready.
+    Ready,
+    /// It cannot be watched, and is tried now and then.
+    Blind,
+    /// A request waits for others that are yet to come.
+    Held,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    by_fd: HashMap<RawFd, Stream>,
+    /// Descriptors to be looked at.
+    due: VecDeque<RawFd>,
+    /// To be looked at when the thread wakes.
+    later: Vec<RawFd>,
+    /// Descriptors and directions of transfers that the thread has taken off the list to execute
+    /// them: they may come back.
+    pub(super) served: Vec<(RawFd, i16)>,
+    registrations: u32,
+}
+
+impl Streams {
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_fd.is_empty()
+    }
+
+    /// What waits, in no order of its descriptors.
+    #[cfg(test)]
+    pub(super) fn waiting(&mut self) -> impl Iterator<Item = &mut PolledRequest> {
+        self.by_fd.values_mut().flat_map(|stream| &mut stream.waiting)
+    }
+
+    /// Has the thread look at a descriptor.
+    pub(super) fn is_due(&mut self, fd: RawFd) {
+        if let Some(stream) = self.by_fd.get_mut(&fd)
+            && !std::mem::replace(&mut stream.due, true)
+        {
+            self.due.push_back(fd);
+        }
+    }
+
+    pub(super) fn all_are_due(&mut self) {
+        let all: Vec<RawFd> = self.by_fd.keys().copied().collect();
+        all.into_iter().for_each(|fd| self.is_due(fd));
+    }
+
+    /// Has the thread look at those that wait for it to wake.
+    pub(super) fn look_again(&mut self) {
+        for fd in std::mem::take(&mut self.later) {
+            self.is_due(fd);
+        }
+    }
+
+    pub(super) fn next_due(&mut self) -> Option<RawFd> {
+        let fd = self.due.pop_front()?;
+        if let Some(stream) = self.by_fd.get_mut(&fd) {
+            stream.due = false;
+        }
+        Some(fd)
+    }
+
+    /// An event of a stream.
+    pub(super) fn is_ready(&mut self, token: u64, revents: i16) {
+        let (fd, registration) = (token as u32 as RawFd, (token >> 32) as u32);
+        if let Some(stream) = self.by_fd.get_mut(&fd)
+            && stream.registration == registration
+        {
+            stream.revents |= revents;
+            self.is_due(fd);
+        }
+    }
+
+    pub(super) fn add(&mut self, new: PolledRequest) {
+        let fd = new.fd;
+        let stream = self.by_fd.entry(fd).or_default();
+        let at = stream.place_of(&new);
+        stream.waiting.insert(at, new);
+        self.is_due(fd);
+    }
+
+    /// Back, in front: those that have waited less long stay behind.
+    pub(super) fn put_back(&mut self, one: PolledRequest) {
+        let fd = one.fd;
+        self.by_fd.entry(fd).or_default().waiting.insert(0, one);
+        self.is_due(fd);
+    }
+
+    /// Takes those that no thread waits for.
+    pub(super) fn take_stranded(&mut self) -> Vec<PolledRequest> {
+        let mut stranded = Vec::new();
+        for stream in self.by_fd.values_mut() {
+            stranded.extend(stream.waiting.extract_if(.., |one| one.passed_on == 0));
+        }
+        self.by_fd.retain(|_, stream| !stream.waiting.is_empty());
+        stranded
+    }
+
+    /// Takes those of a descriptor off the list that are ready, or were not tried yet: every poll,
+    /// and of its reads and writes the one that has waited longest, which may leave nothing for the
+    /// next.
+    pub(super) fn take_ready(&mut self, fd: RawFd) -> Vec<(PolledRequest, i16)> {
+        const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
+        let mut ready: Vec<(PolledRequest, i16)> = Vec::new();
+        let Some(stream) = self.by_fd.get_mut(&fd) else { return ready };
+        let seen = std::mem::take(&mut stream.revents);
+        let mut at = 0;
+        while at < stream.waiting.len() {
+            let is_behind = stream.is_behind(at);
+            let one = &mut stream.waiting[at];
+            one.held = one.held && one.has_strays_before();
+            let revents = seen & (one.events | ALWAYS);
+            if revents == 0 && one.tried
+                || one.held
+                || one.passed_on != 0
+                || is_behind
+                || ready.iter().any(|(other, _)| other.goes_with(one))
+            {
+                at += 1;
+                continue;
+            }
+            if one.has_strays_before() {
+                one.held = true;
+                at += 1;
+                continue;
+            }
+            let waiting = stream.waiting.remove(at);
+            waiting.ends_to_wait();
+            if waiting.transfer {
+                self.served.push((fd, waiting.events));
+            }
+            ready.push((waiting, revents));
+        }
+        // A transfer may leave nothing for a poll.
+        ready.sort_by_key(|(one, _)| one.transfer);
+        ready
+    }
+
+    /// Has a stream watched of which nothing is ready.
+    pub(super) fn arm(&mut self, epoll: RawFd, fd: RawFd) -> Armed {
+        let Entry::Occupied(mut entry) = self.by_fd.entry(fd) else { return Armed::Yes };
+        if entry.get().waiting.is_empty() {
+            entry.remove();
+            return Armed::Yes;
+        }
+        let stream = entry.get_mut();
+        let is_held = stream.waiting.iter().any(|one| one.held);
+        if is_held {
+            self.later.push(fd);
+        }
+        let Some(events) = stream.events() else {
+            return if is_held { Armed::Held } else { Armed::Yes };
+        };
+        let is_known = stream.registration != 0;
+        self.registrations = (self.registrations + 1) % (1 << 30);
+        stream.registration = self.registrations + 1;
+        let token = u64::from(stream.registration) << 32 | u64::from(fd as u32);
+        let mask = u32::from(events as u16) | libc::EPOLLONESHOT as u32;
+        let armed = match sys::epoll_set(epoll, fd, mask, token, is_known) {
+            0 => Armed::Yes,
+            errno => stream.unwatched(-errno as i32, events),
+        };
+        match armed {
+            Armed::Ready => self.is_due(fd),
+            Armed::Blind if !is_held => self.later.push(fd),
+            _ => {}
+        }
+        if is_held { Armed::Held } else { armed }
+    }
+
+    /// There is another epoll, which watches nothing.
+    pub(super) fn forget_epoll(&mut self) {
+        self.by_fd.values_mut().for_each(|stream| stream.registration = 0);
+        self.all_are_due();
+    }
+
+    /// Takes a request of a descriptor off, if it is here, and says whether there are others. The
+    /// first of a stream may count as being executed (aio_cancel(3), as the C library has it).
+    pub(super) fn remove(
+        &mut self,
+        fd: RawFd,
+        board: &Board,
+        slot: u32,
+    ) -> Option<(PolledRequest, bool)> {
+        let stream = self.by_fd.get_mut(&fd)?;
+        let at = stream.waiting.iter().position(|one| one.is(board, slot))?;
+        let one = &stream.waiting[at];
+        let is_tried = one.transfer && self.served.contains(&(fd, one.events));
+        let is_first = !is_tried && !stream.is_behind(at);
+        if one.passed_on != 0 || board.begins_streams_at_once() && one.transfer && is_first {
+            return None;
+        }
+        let one = stream.waiting.remove(at);
+        let others = !stream.waiting.is_empty();
+        if others {
+            self.is_due(fd);
+        } else {
+            self.by_fd.remove(&fd);
+        }
+        Some((one, others))
+    }
+
+    /// A request that was passed on has ended. True: others of its stream may go.
+    pub(super) fn end(&mut self, number: u32) -> bool {
+        let is_it = |one: &PolledRequest| one.passed_on == number;
+        let found = self.by_fd.iter_mut().find_map(|(&fd, stream)| {
+            let at = stream.waiting.iter().position(is_it)?;
+            stream.waiting.remove(at);
+            Some(fd)
+        });
+        found.is_some_and(|fd| {
+            self.is_due(fd);
+            true
+        })
+    }
+
+    /// These descriptors are about to be closed: requests get others of the same files. `gone`: the
+    /// numbers stand for no file then. True: there are such requests.
+    pub(super) fn keep_files(
+        &mut self,
+        epoll: RawFd,
+        fds: &RangeInclusive<RawFd>,
+        gone: bool,
+        copies: &mut Copies,
+    ) -> bool {
+        let found: Vec<RawFd> = self.by_fd.keys().copied().filter(|fd| fds.contains(fd)).collect();
+        for &fd in &found {
+            let Some(stream) = self.by_fd.remove(&fd) else { continue };
+            if stream.registration != 0 {
+                sys::epoll_del(epoll, fd);
+            }
+            let mut firsts = Vec::new();
+            for at in 0..stream.waiting.len() {
+                let one = &stream.waiting[at];
+                let is_tried = one.transfer && self.served.contains(&(fd, one.events));
+                firsts.push(!is_tried && !stream.is_behind(at));
+            }
+            // From the last one on, each in front: what comes back late was there first.
+            for (mut one, is_first) in stream.waiting.into_iter().zip(firsts).rev() {
+                // As with the C library's aio: what is not the first of its stream finds no file.
+                // That is not left to the number, which the next file to be opened in the process
+                // gets.
+                let is_kept = !one.owner.board().begins_streams_at_once() || is_first;
+                let copy = if is_kept { copies.of(fd) } else { None };
+                let number = copy.as_ref().map(|copy| copy.fd()).or(gone.then_some(-1));
+                if let Some(number) = number {
+                    one.move_to(number, copy);
+                }
+                self.put_back(one);
+            }
+        }
+        !found.is_empty()
+    }
+}
+
+impl PolledRequest {
+    fn move_to(&mut self, fd: RawFd, copy: Option<Arc<Copied>>) {
+        // A worker's has only its place here, for the others.
+        if self.passed_on == 0 {
+            // SAFETY: on the list, whose lock is held, so it is ours alone.
+            let mut request = unsafe { self.owner.board().in_hand(self.slot) };
+            request.slot().moved_to(fd);
+            request.sqe.fd = fd;
+            request.into_index();
+            self.tried &= fd >= 0;
+        }
+        (self.fd, self.kept) = (fd, copy);
+    }
+}
