@@ -516,12 +516,7 @@ impl Slot {
 
     /// It is on this descriptor, which was not closed since.
     pub(crate) fn names(&self, fd: i32) -> bool {
-        self.fd() == fd
-    }
-
-    /// The descriptor that it is on.
-    pub(crate) fn fd(&self) -> i32 {
-        self.fd.load(Ordering::SeqCst) as i32
+        self.fd.load(Ordering::SeqCst) as i32 == fd
     }
 
     /// It is on one of these descriptors, or is to count one of them up.

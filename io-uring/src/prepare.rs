@@ -284,12 +284,13 @@ impl Request {
             }
             op::FADVISE => {
                 Fields::idle(&[index, slot])?;
-                // Its length may also stand where others have an address.
-                Ok(Plan::Engine(Sqe { addr: 0, ..sqe }, None))
+                Ok(Plan::Engine(sqe, None))
             }
             op::MADVISE => {
-                Fields::idle(&[index, off, slot])?;
-                call(self, Call::Madvise { at: addr, len: wide_len, advice: op_flags })
+                Fields::idle(&[index, slot])?;
+                // A length of 64 bits stands where others have an offset.
+                let len = if off != 0 { off } else { wide_len };
+                call(self, Call::Madvise { at: addr, len, advice: op_flags })
             }
             op::OPENAT | op::OPENAT2 => {
                 Fields::idle(&[index])?;

@@ -307,6 +307,12 @@ impl Sink for Deliver {
     fn ends_short_writes(&self) -> bool {
         true
     }
+
+    fn before_transfer(&self, sqe: &Sqe) -> Option<i32> {
+        service::look(sqe.fd);
+        // A socket has no offsets. A pipe has none either, and does not mind.
+        (![0, u64::MAX].contains(&sqe.off) && sys::is_socket(sqe.fd)).then_some(-libc::ESPIPE)
+    }
 }
 
 impl Core {

@@ -168,6 +168,29 @@ pub(crate) fn watch(fd: i32, watch: Watch, core: &Arc<Core>, key: u64) -> Result
     Ok(Poll(token))
 }
 
+/// A transfer on this descriptor is about to be executed, and may take what a poll waits for: polls
+/// that tell once look before it.
+pub(crate) fn look(fd: i32) {
+    let Some(service) = current().filter(|service| service.groups.load(Ordering::Relaxed) > 0)
+    else {
+        return;
+    };
+    let found: Vec<(u64, u32)> = {
+        let state = service.lock();
+        if !state.plain.contains_key(&fd) {
+            return;
+        }
+        let of_it = state.open.iter().filter(|((of, _), _)| *of == fd);
+        of_it.map(|((_, watch), &token)| (token, watch.events)).collect()
+    };
+    for (token, events) in found {
+        let seen = sys::poll_now(fd, (events & 0xffff) as i16);
+        if seen > 0 {
+            service.happened(token, seen as u32);
+        }
+    }
+}
+
 /// Has a poll that tells many times look for other events, and at once for those that are there.
 /// False: it is not watched any more.
 pub(crate) fn change(poll: Poll, events: u32) -> bool {

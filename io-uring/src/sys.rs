@@ -273,6 +273,15 @@ pub(crate) fn epoll_wait(
     unsafe { call!(epoll_pwait, epoll, events.as_mut_ptr(), events.len(), ms, 0, 8) as i32 }
 }
 
+/// Is there a socket behind this descriptor? One system call.
+pub(crate) fn is_socket(fd: i32) -> bool {
+    // SAFETY: integers, for which zeroes are valid.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: a place for the answer.
+    let answer = unsafe { libc::fstat(fd, &raw mut stat) };
+    answer == 0 && stat.st_mode & libc::S_IFMT == libc::S_IFSOCK
+}
+
 /// poll(2) of one descriptor, without waiting: its events, or a negative errno.
 pub(crate) fn poll_now(fd: i32, events: i16) -> i32 {
     let mut set = libc::pollfd { fd, events, revents: 0 };

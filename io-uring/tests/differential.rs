@@ -38,7 +38,8 @@ macro_rules! programs {
 
 programs! {
     basics by_number cancel_by_file cancels chains closed deferred descriptors edges ended files
-    gone handler jumps names order overflow polls raw_poll setup tags threads timeouts
+    gone handler jumps names order overflow polls raw_poll setup streams tags threads
+    timeouts
 }
 
 #[test]

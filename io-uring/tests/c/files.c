@@ -1,6 +1,7 @@
 /* Registered files and buffers, tags, direct descriptors, eventfds. */
 #define _GNU_SOURCE
 #include "common.h"
+#include <sys/mman.h>
 #include <sys/uio.h>
 
 static struct io_uring ring;
@@ -85,6 +86,23 @@ int main(void)
     printf("read %zd, %llu\n", read(event, &counted, 8), counted);
     printf("unregister %d\n", io_uring_unregister_eventfd(&ring));
     printf("unregister %d\n", io_uring_unregister_eventfd(&ring));
+    /* Lengths of 64 bits, as newer libraries fill them in. */
+    char *pages = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    MUST(pages != MAP_FAILED);
+    memset(pages, 7, 1 << 16);
+    sqe = entry(&ring, 13);
+    io_uring_prep_madvise(sqe, pages, 0, MADV_DONTNEED);
+    sqe->off = 1 << 15;
+    run(sqe, 13, "long advice on memory");
+    printf("first %d, last %d\n", pages[0], pages[(1 << 16) - 1]);
+    sqe = entry(&ring, 14);
+    io_uring_prep_fadvise(sqe, file, 0, 0, POSIX_FADV_WILLNEED);
+    sqe->addr = 5ull << 30;
+    run(sqe, 14, "long advice on a file");
+    sqe = entry(&ring, 15);
+    io_uring_prep_fadvise(sqe, file, 0, 0, POSIX_FADV_WILLNEED);
+    sqe->addr = -1ull;
+    run(sqe, 15, "more than there can be");
     io_uring_queue_exit(&ring);
     return 0;
 }
