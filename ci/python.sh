@@ -6,9 +6,9 @@
 # `cargo build --release`. --native builds the module with this machine's linker and C library in
 # place of Zig's for glibc 2.28. --only-wheel neither lints nor tests.
 #
-# Tests: the module's own, its examples and types; an extension that is built on the wheel's libaio; the suites of caio and
-# aiofile on uringlet. Everything that is installed for that goes below target/python. Needs Python
-# 3.11 or later with its headers, a C compiler, and a package index.
+# Tests: the module's own, its examples and types; an extension that is built on the wheel's libaio;
+# the suites of caio and aiofile on uringlet. Everything that is installed for that goes below
+# target/python. Needs Python 3.11 or later with its headers, a C compiler, and a package index.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"

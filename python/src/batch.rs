@@ -482,7 +482,7 @@ pub(crate) fn write_many<'py>(
 mod tests {
     use super::*;
 
-    /// Gives a request results until it makes no further call: its own, and what the calls were for.
+    /// Gives a request results until it makes no further call: its result, and the calls' ranges.
     fn over(mut request: Request, results: &[i32]) -> (i64, Vec<(u64, u32)>) {
         let mut calls = Vec::new();
         for &result in results {

@@ -187,8 +187,8 @@ impl File {
 
     /// Reads from ``offset`` on into a contiguous writable buffer, from its beginning.
     ///
-    /// Returns the number of bytes, 0 at the end of the file, as pread(2). Blocks without the GIL. A
-    /// buffer of more than 2 GiB takes several calls; they end with the first that is short.
+    /// Returns the number of bytes, 0 at the end of the file, as pread(2). Blocks without the GIL.
+    /// A buffer of more than 2 GiB takes several calls; they end with the first that is short.
     ///
     /// ``OSError`` as pread(2). ``ValueError``: the file is closed, or the offset is negative.
     /// ``BufferError`` or ``TypeError``: the buffer is not writable or not contiguous.

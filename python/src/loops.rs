@@ -265,7 +265,7 @@ fn reader<'py>(py: Python<'py>, running: &Bound<'py, PyAny>) -> PyResult<Py<Read
     Ok(reader)
 }
 
-/// Has the running task wait for a bell: a place, and what a coroutine's `send` gives the scheduler.
+/// Has the running task wait for a bell: a place, and what `send` gives the scheduler.
 ///
 /// # Errors
 /// `RuntimeError`: no task of asyncio or trio is running.

@@ -1,4 +1,4 @@
-//! A file from an offset to its end, into bytes that grow where its size does not tell their length.
+//! A file from an offset to its end, into bytes that grow if its size does not tell their length.
 #![allow(unsafe_code)]
 
 use std::future::Future as _;

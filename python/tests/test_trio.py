@@ -22,9 +22,8 @@ def test_what_waits_and_what_does_not(path, data, pipe):
         async with await uringlet.File.aopen(path) as file:
             assert await file.aread(4, 0) == data[:4]
             assert await file.aread_all() == data
-            assert b"".join(
-                await uringlet.gather(*(file.aread(SIZE // 8, at) for at in range(0, SIZE, SIZE // 8)))
-            ) == data
+            reads = (file.aread(SIZE // 8, at) for at in range(0, SIZE, SIZE // 8))
+            assert b"".join(await uringlet.gather(*reads)) == data
         read = []
 
         async def reads():
