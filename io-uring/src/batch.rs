@@ -23,9 +23,10 @@ pub(crate) struct Batch {
     pub(crate) head: u32,
     /// Entries that are there.
     pub(crate) there: u32,
-    /// Those that borrow. One alone is not allocated.
+    /// Those that borrow. One alone is not allocated; the others seldom are there.
     first: Option<Prepared>,
-    others: VecDeque<Prepared>,
+    #[allow(clippy::box_collection, reason = "one word to look at where there are none")]
+    others: Option<Box<VecDeque<Prepared>>>,
 }
 
 impl Batch {
@@ -36,7 +37,7 @@ impl Batch {
         count: u32,
         iopoll: bool,
     ) -> Self {
-        let mut batch = Self { head, there, first: None, others: VecDeque::new() };
+        let mut batch = Self { head, there, first: None, others: None };
         for place in (0..count.min(there)).map(|at| head.wrapping_add(at)) {
             if memory.opcode(place).is_some_and(op::borrows) {
                 batch.prepare(memory, place, iopoll);
@@ -51,10 +52,10 @@ impl Batch {
         let mut request = Request::new();
         let answer = request.prepare(&entry, iopoll);
         let prepared = Prepared { place, request, answer };
-        if self.first.is_none() && self.others.is_empty() {
+        if self.first.is_none() {
             self.first = Some(prepared);
         } else {
-            self.others.push_back(prepared);
+            self.others.get_or_insert_default().push_back(prepared);
         }
     }
 
@@ -65,6 +66,7 @@ impl Batch {
         if self.first.as_ref().is_some_and(is_here) {
             return self.first.take();
         }
-        self.others.front().is_some_and(is_here).then(|| self.others.pop_front()).flatten()
+        let others = self.others.as_deref_mut()?;
+        others.front().is_some_and(is_here).then(|| others.pop_front()).flatten()
     }
 }

@@ -2,7 +2,9 @@
 //! order.
 //!
 //! A thread that finds another one at it leaves its requests to that one. What is left because the
-//! engine has no room is handed over by the thread that makes room.
+//! engine has no room is handed over by the thread that makes room. What is left because another
+//! thread has the ring's lock is handed over by that thread: each one that gives the lock back calls
+//! [`Handover::run`] after it.
 
 use crate::sync::{AtomicBool, AtomicUsize, Ordering, fence};
 
@@ -116,6 +118,45 @@ mod loom_models {
             self.handover.run(|| self.hand_over(), || self.has_room());
         }
 
+        /// As a ring has it: without waiting for the lock of the queue.
+        fn run_without_waiting(&self) {
+            let hand_over = || loop {
+                let Ok(mut queue) = self.queue.try_lock() else { return false };
+                if queue.is_empty() {
+                    return true;
+                }
+                let request = queue.remove(0);
+                drop(queue);
+                self.engine.lock().unwrap().push(request);
+                self.handover.sub(1);
+            };
+            self.handover.run(hand_over, || self.has_room() && self.queue.try_lock().is_ok());
+        }
+
+        /// A thread that needs the lock for something else.
+        fn settle(&self, passes_on: bool) {
+            let queue = self.queue.lock().unwrap();
+            // Something that the other thread does, too, so that the model stops here.
+            self.handover.ready.fetch_add(0, Ordering::Relaxed);
+            drop(queue);
+            if passes_on {
+                self.run_without_waiting();
+            }
+        }
+
+        fn submit_beside_a_holder(passes_on: bool) {
+            loom::model(move || {
+                let model = Model::new(1);
+                let other = Arc::clone(&model);
+                let holds = thread::spawn(move || other.settle(passes_on));
+                model.queue.lock().unwrap().push(1);
+                model.handover.add();
+                model.run_without_waiting();
+                holds.join().unwrap();
+                assert_eq!(*model.engine.lock().unwrap(), [1], "it stays");
+            });
+        }
+
         fn make_room(&self) {
             self.room.fetch_add(1, Ordering::Relaxed);
             self.handover.run_in_new_room(|| self.hand_over(), || self.has_room());
@@ -157,6 +198,17 @@ mod loom_models {
             submits.join().unwrap();
             assert_eq!(model.engine.lock().unwrap().len(), 2, "one stays");
         });
+    }
+
+    #[test]
+    fn loom_who_has_the_lock_hands_over_what_was_left_for_that() {
+        Model::submit_beside_a_holder(true);
+    }
+
+    #[test]
+    #[should_panic(expected = "it stays")]
+    fn loom_canary_who_has_the_lock_does_not_pass_on() {
+        Model::submit_beside_a_holder(false);
     }
 
     #[test]

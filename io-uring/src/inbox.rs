@@ -97,6 +97,7 @@ impl<M> Drop for Inbox<M> {
 
 #[cfg(all(test, loom))]
 mod loom_models {
+    use loom::sync::atomic::AtomicU32;
     use loom::sync::{Arc, Mutex, MutexGuard};
     use loom::thread;
 
@@ -106,11 +107,17 @@ mod loom_models {
     struct Model {
         inbox: Inbox<u32>,
         read: Mutex<Vec<u32>>,
+        /// What else is done with the lock.
+        work: AtomicU32,
     }
 
     impl Model {
         fn new() -> Arc<Self> {
-            Arc::new(Self { inbox: Inbox::new(), read: Mutex::new(Vec::new()) })
+            Arc::new(Self {
+                inbox: Inbox::new(),
+                read: Mutex::new(Vec::new()),
+                work: AtomicU32::new(0),
+            })
         }
 
         fn try_lock(&self) -> Option<MutexGuard<'_, Vec<u32>>> {
@@ -121,6 +128,7 @@ mod loom_models {
         fn hold<'a>(&'a self, mut read: MutexGuard<'a, Vec<u32>>, looks_again: bool) {
             loop {
                 read.extend(self.inbox.take());
+                self.work.fetch_add(1, Ordering::Relaxed);
                 drop(read);
                 fence(Ordering::SeqCst);
                 if !looks_again || !self.inbox.has_mail() {

@@ -205,6 +205,7 @@ impl Locked<'_> {
 
 impl Request {
     /// Fills it from its entry; what it borrows is copied. No lock is held if it borrows.
+    #[inline(always)]
     pub(crate) fn prepare(&mut self, raw: &[u64; 8], iopoll: bool) -> Result<(), Refused> {
         let fields = Fields::of(raw);
         (self.opcode, self.user_data) = (fields.opcode, fields.user_data);
@@ -238,6 +239,7 @@ impl Request {
     }
 
     #[allow(clippy::too_many_lines, reason = "one arm for each operation")]
+    #[inline(always)]
     fn plan_of(&mut self, fields: &Fields) -> Result<Plan, i32> {
         let &Fields { opcode, fd, off, addr, len, op_flags, buf_index, file_index, .. } = fields;
         let (wide_len, wide_flags) = (u64::from(len), u64::from(op_flags));

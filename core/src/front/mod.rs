@@ -146,7 +146,9 @@ impl OwnDescriptor {
     /// Its number, for a caller that gives it to [`adopt`](Self::adopt) later.
     pub fn into_number(self) -> i32 {
         let number = self.number();
-        std::sync::Arc::into_inner(self.0).map(std::mem::forget);
+        if let Some(copied) = std::sync::Arc::into_inner(self.0) {
+            std::mem::forget(copied);
+        }
         number
     }
 }

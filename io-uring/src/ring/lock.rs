@@ -292,6 +292,7 @@ impl Locked<'_> {
     }
 
     /// A slot or a request uses a file no more. The last user's call has its tag told.
+    #[inline]
     pub(crate) fn release_file(&mut self, file: Option<Arc<Registered<File>>>) {
         let Some(Registered { value, tag }) = file.and_then(Arc::into_inner) else { return };
         self.state.tasks.push(Task::Drop(value));
@@ -299,6 +300,7 @@ impl Locked<'_> {
     }
 
     /// As [`release_file`](Self::release_file).
+    #[inline]
     pub(crate) fn release_buffer(&mut self, buffer: Option<Arc<Registered<Buffer>>>) {
         let Some(Registered { tag, .. }) = buffer.and_then(Arc::into_inner) else { return };
         self.state.tags.extend((tag != 0).then_some(tag));
