@@ -983,7 +983,7 @@ impl Locked<'_> {
                 Stage::Free => {}
                 Stage::Ends => done += 1,
                 _ => {
-                    self.end_later(at, -libc::ECANCELED);
+                    self.end_behind(by, at);
                     done += 1;
                 }
             }

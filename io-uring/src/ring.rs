@@ -961,6 +961,13 @@ impl Locked<'_> {
         self.state.chains.then(Step::End(at, result));
     }
 
+    /// As [`end_later`](Self::end_later), cancelled by the request with this key: behind that.
+    pub(crate) fn end_behind(&mut self, by: u64, at: u32) {
+        self.disarm(at);
+        self.request(at).stage = Stage::Ends;
+        self.state.held.push((by, at));
+    }
+
     /// Ends a request: its completion is posted, and its chain goes on or is broken.
     pub(crate) fn finish(&mut self, at: u32, result: i32, flags: u32) {
         let result = match self.request(at).target_slot.take() {

@@ -124,6 +124,25 @@ static void targets(enum kind kind)
     close(ends[1]);
 }
 
+/* One cancel of a poll and of reads that wait. */
+static void together(void)
+{
+    struct io_uring_cqe *cqe;
+    MUST(pipe(ends) == 0);
+    adds(READ, 1);
+    adds(POLL, 2);
+    adds(READ, 3);
+    MUST(io_uring_submit(&ring) == 3);
+    io_uring_prep_cancel64(next(4), 0, IORING_ASYNC_CANCEL_ANY);
+    last->user_data = 4;
+    MUST(io_uring_submit(&ring) == 1 && io_uring_wait_cqe(&ring, &cqe) == 0);
+    printf("cancel of all: first %llu gives %d\n", (unsigned long long)cqe->user_data, cqe->res);
+    io_uring_cqe_seen(&ring, cqe);
+    sorted(&ring, "cancel of all", 3);
+    close(ends[0]);
+    close(ends[1]);
+}
+
 static void batches(void)
 {
     io_uring_prep_timeout(next(1), &late, 1, 0);
@@ -206,6 +225,7 @@ int main(void)
         MUST(io_uring_queue_init(32, &ring, flags[at]) == 0);
         for (enum kind kind = POLL; kind < KINDS; kind++)
             targets(kind);
+        together();
         batches();
         events();
         drained();
