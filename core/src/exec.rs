@@ -240,9 +240,10 @@ pub(crate) unsafe fn try_request(request: &Request) -> Tried {
     if sqe.op_flags != 0 || sqe.off == FILE_POSITION {
         return Tried::Impossible;
     }
-    // SAFETY: the caller's contract.
     match (sqe.opcode, &request.copied) {
+        // SAFETY: the caller's contract.
         (opcode::READV, Some(copied)) => unsafe { try_read_into(sqe, &copied.iov) },
+        // SAFETY: as above.
         (opcode::READ, _) if sqe.len > 0 => unsafe { try_read(sqe) },
         _ => Tried::Impossible,
     }
