@@ -3,8 +3,8 @@
 //!
 //! A thread that finds another one at it leaves its requests to that one. What is left because the
 //! engine has no room is handed over by the thread that makes room. What is left because another
-//! thread has the ring's lock is handed over by that thread: each one that gives the lock back calls
-//! [`Handover::run`] after it.
+//! thread has the ring's lock is handed over by that thread: each one that gives the lock back
+//! calls [`Handover::run`] after it.
 
 use crate::sync::{AtomicBool, AtomicUsize, Ordering, fence};
 

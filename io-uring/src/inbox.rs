@@ -1,12 +1,12 @@
-//! Mail for the thread that has a lock, from threads that must not wait for the lock. They put their
-//! mail into the inbox. The thread that has the lock reads the mail, when it gets the lock and once
-//! more when it gives the lock back.
+//! Mail for the thread that has a lock, from threads that must not wait for the lock. They put
+//! their mail into the inbox. The thread that has the lock reads the mail, when it gets the lock
+//! and once more when it gives the lock back.
 //!
 //! | brings mail | gives the lock back |
 //! |---|---|
 //! | puts it into the inbox | unlocks |
 //! | fence | fence |
-//! | tries the lock; with the lock, it reads the mail itself | looks into the inbox; if there is mail, tries the lock again |
+//! | tries the lock, and then reads the mail | looks for mail; if there is some, tries to lock |
 //!
 //! One of both sees what the other has done. So no mail stays when all of them have gone.
 #![allow(unsafe_code)]

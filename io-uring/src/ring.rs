@@ -482,8 +482,8 @@ impl Core {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Completions that a wait for `min` misses. Any timeout ends the wait that has not been counted
-    /// in `timeouts`.
+    /// Completions that a wait for `min` misses. Any timeout ends the wait that has not been
+    /// counted in `timeouts`.
     pub(crate) fn missing(&self, min: u32, timeouts: u32) -> u32 {
         let waits = self.timeouts.load(Ordering::Acquire) == timeouts;
         if waits { min.saturating_sub(self.completions()) } else { 0 }

@@ -195,8 +195,8 @@ pub(crate) fn is_open(fd: i32) -> bool {
     unsafe { call!(fcntl, fd, libc::F_GETFD, 0) >= 0 }
 }
 
-/// Are these numbers of one open file? Where kcmp(2) is refused, or not known: are they of one inode,
-/// and opened alike? No server is asked.
+/// Are these numbers of one open file? Where kcmp(2) is refused, or not known: are they of one
+/// inode, and opened alike? No server is asked.
 pub(crate) fn is_same_file(a: i32, b: i32) -> bool {
     const KCMP_FILE: usize = 0;
     let process = std::process::id();

@@ -1,5 +1,5 @@
-//! Reading and writing what a program points to: the kernel is asked first, each time, so that a bad
-//! address is an error and not a crash.
+//! Reading and writing what a program points to: the kernel is asked first, each time, so that a
+//! bad address is an error and not a crash.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;

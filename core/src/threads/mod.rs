@@ -1,5 +1,5 @@
-//! The threads of this process: workers, poller, watchdog, timer, closer. Made when needed, gone when idle.
-//! They know a context as a [`Tenant`](tenant::Tenant).
+//! The threads of this process: workers, poller, watchdog, timer, closer. Made when needed, gone
+//! when idle. They know a context as a [`Tenant`](tenant::Tenant).
 #![allow(unsafe_code)]
 
 mod closer;

@@ -225,7 +225,8 @@ impl Poller {
             }
             let mut state = lock_counted(&self.state);
             if count < 0 {
-                // Closed in a way that nobody sees. Without another one, all are tried now and then.
+                // Closed in a way that nobody sees. Without another one, all are tried now and
+                // then.
                 (state.epoll, state.eventfd) = (-1, -1);
                 if !state.prepare() {
                     drop(state);

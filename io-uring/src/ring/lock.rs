@@ -233,8 +233,8 @@ impl Locked<'_> {
         }
     }
 
-    /// Gives the lock back where nothing was changed that anybody waits for. True: somebody has come
-    /// meanwhile who leaves the rest to this thread.
+    /// Gives the lock back where nothing was changed that anybody waits for. True: somebody has
+    /// come meanwhile who leaves the rest to this thread.
     #[inline]
     pub(super) fn unlock(self) -> bool {
         let core = self.core;

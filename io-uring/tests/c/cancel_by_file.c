@@ -1,5 +1,5 @@
-/* A cancel by descriptor means the open file, whatever number or slot a request has named it by; and
- * not the file that had the number before. */
+/* A cancel by descriptor means the open file, whatever number or slot a request has named it by;
+ * and not the file that had the number before. */
 #include "common.h"
 #include <sys/socket.h>
 

@@ -1,5 +1,5 @@
-/* Registered files and buffers that are replaced or unregistered while requests use them: the tag is
- * told when the last user is gone, and not before. */
+/* Registered files and buffers that are replaced or unregistered while requests use them: the
+ * tag is told when the last user is gone, and not before. */
 #include "common.h"
 
 static char memory[2][4096];

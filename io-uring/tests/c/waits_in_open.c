@@ -1,5 +1,5 @@
-/* A thread waits in an open(2) that it makes itself, as its rights may be its own: the ring goes on,
- * and so do the others of the process. */
+/* A thread waits in an open(2) that it makes itself, as its rights may be its own: the ring goes
+ * on, and so do the others of the process. */
 #include "common.h"
 #include <pthread.h>
 #include <sched.h>

@@ -1,7 +1,5 @@
-/* Rings of a process whose registered files are on a server that does not answer: only what is asked
- * of that server waits.
- *
- * hung FILE buffered|direct fresh|known steps */
+/* Rings of a process whose registered files are on a server that does not answer: only what is
+ * asked of that server waits.  hung FILE buffered|direct fresh|known steps */
 #include "../../../libaio/tests/support/hung.h"
 #include "../c/common.h"
 
