@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, Weak};
 
-use self::streams::{Armed, KERNEL, PolledRequest, Streams, WAKE};
+use self::streams::{KERNEL, PolledRequest, StreamWatch, Streams, WAKE};
 use super::spawn::Spawner;
 use crate::board::{Board, By, Dispatcher};
 use crate::exec::{self, Mode};
@@ -278,9 +278,9 @@ impl Poller {
             let ready = state.streams.take_ready(fd);
             if ready.is_empty() {
                 match state.streams.arm(epoll, fd) {
-                    Armed::Yes | Armed::Ready => {}
-                    Armed::Blind => is_blind = true,
-                    Armed::Held => is_held = true,
+                    StreamWatch::Yes | StreamWatch::Ready => {}
+                    StreamWatch::Blind => is_blind = true,
+                    StreamWatch::Held => is_held = true,
                 }
                 continue;
             }

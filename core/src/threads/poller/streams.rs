@@ -143,7 +143,7 @@ impl Stream {
     }
 
     /// It cannot be watched, for this reason: what poll(2) says of it.
-    fn unwatched(&mut self, errno: i32, events: i16) -> Armed {
+    fn unwatched(&mut self, errno: i32, events: i16) -> StreamWatch {
         const ALWAYS_READY: i16 =
             libc::POLLIN | libc::POLLOUT | libc::POLLRDNORM | libc::POLLWRNORM;
         self.revents = match errno {
@@ -153,13 +153,13 @@ impl Stream {
         };
         let is_answer = errno == libc::EBADF
             || errno == libc::EPERM && self.waiting.iter().any(|one| !one.transfer);
-        if is_answer { Armed::Ready } else { Armed::Blind }
+        if is_answer { StreamWatch::Ready } else { StreamWatch::Blind }
     }
 }
 
 /// What has become of an attempt to wait for a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Armed {
+pub(super) enum StreamWatch {
     /// It is watched, or there is nothing to wait for.
     Yes,
     /// It need not be: it is ready.
@@ -300,11 +300,11 @@ impl Streams {
     }
 
     /// Has a stream watched of which nothing is ready.
-    pub(super) fn arm(&mut self, epoll: RawFd, fd: RawFd) -> Armed {
-        let Entry::Occupied(mut entry) = self.by_fd.entry(fd) else { return Armed::Yes };
+    pub(super) fn arm(&mut self, epoll: RawFd, fd: RawFd) -> StreamWatch {
+        let Entry::Occupied(mut entry) = self.by_fd.entry(fd) else { return StreamWatch::Yes };
         if entry.get().waiting.is_empty() {
             entry.remove();
-            return Armed::Yes;
+            return StreamWatch::Yes;
         }
         let stream = entry.get_mut();
         let is_held = stream.waiting.iter().any(|one| one.held);
@@ -312,7 +312,7 @@ impl Streams {
             self.later.push(fd);
         }
         let Some(events) = stream.events() else {
-            return if is_held { Armed::Held } else { Armed::Yes };
+            return if is_held { StreamWatch::Held } else { StreamWatch::Yes };
         };
         let is_known = stream.registration != 0;
         self.registrations = (self.registrations + 1) % (1 << 30);
@@ -320,15 +320,15 @@ impl Streams {
         let token = u64::from(stream.registration) << 32 | u64::from(fd as u32);
         let mask = u32::from(events as u16) | libc::EPOLLONESHOT as u32;
         let armed = match sys::epoll_set(epoll, fd, mask, token, is_known) {
-            0 => Armed::Yes,
+            0 => StreamWatch::Yes,
             errno => stream.unwatched(-errno as i32, events),
         };
         match armed {
-            Armed::Ready => self.is_due(fd),
-            Armed::Blind if !is_held => self.later.push(fd),
+            StreamWatch::Ready => self.is_due(fd),
+            StreamWatch::Blind if !is_held => self.later.push(fd),
             _ => {}
         }
-        if is_held { Armed::Held } else { armed }
+        if is_held { StreamWatch::Held } else { armed }
     }
 
     /// There is another epoll, which watches nothing.

@@ -302,7 +302,7 @@ fn of_many_streams_that_wait_only_those_that_are_ready_are_looked_at() {
     assert_eq!((state.streams.next_due(), state.streams.next_due()), (Some(fd), None));
     // Watched once more, it has another token: the event of a file that had the number is none.
     let epoll = state.epoll;
-    assert_eq!(state.streams.arm(epoll, fd), super::Armed::Yes);
+    assert_eq!(state.streams.arm(epoll, fd), super::StreamWatch::Yes);
     state.streams.is_ready(token, libc::POLLIN);
     assert_eq!(state.streams.next_due(), None);
     drop(state);
