@@ -333,7 +333,7 @@ pub(crate) fn ppoll(
 
 /// What ended a [`futex_wait`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Woken {
+pub(crate) enum FutexEnd {
     /// A wake, a changed word, or nothing at all: look again.
     Again,
     /// The timeout.
@@ -350,7 +350,7 @@ pub(crate) fn futex_wait(
     expected: u32,
     timeout: Option<Duration>,
     restarts: bool,
-) -> Woken {
+) -> FutexEnd {
     /// Without a timeout the call would be taken up again after a handler with SA_RESTART.
     const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
     let time = timespec(timeout.unwrap_or(FAR));
@@ -360,9 +360,9 @@ pub(crate) fn futex_wait(
     // SAFETY: `word` outlives the call; the timespec does too.
     let ret = unsafe { call!(futex, word.as_ptr(), op, expected, time) };
     match -ret as i32 {
-        libc::ETIMEDOUT => Woken::TimedOut,
-        libc::EINTR => Woken::Interrupted,
-        _ => Woken::Again,
+        libc::ETIMEDOUT => FutexEnd::TimedOut,
+        libc::EINTR => FutexEnd::Interrupted,
+        _ => FutexEnd::Again,
     }
 }
 

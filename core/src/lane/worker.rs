@@ -1,5 +1,5 @@
-//! The worker lane: requests that may wait for ever, as opening a FIFO or asking a server does. Only
-//! workers that are there for such requests execute them.
+//! The worker lane: requests that may wait without end, as opening a FIFO or asking a server does.
+//! Only workers that are there for such requests execute them.
 #![allow(unsafe_code)]
 
 use std::ops::RangeInclusive;

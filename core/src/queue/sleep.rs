@@ -36,11 +36,11 @@ impl Sleep {
     }
 
     pub(crate) fn sleep(&self, ticket: u32, timeout: Option<Duration>, restarts: bool) -> SleepEnd {
-        use crate::sys::Woken;
+        use crate::sys::FutexEnd;
         match crate::sys::futex_wait(&self.0, ticket, timeout, restarts) {
-            Woken::Again => SleepEnd::Again,
-            Woken::TimedOut => SleepEnd::TimedOut,
-            Woken::Interrupted => SleepEnd::Interrupted,
+            FutexEnd::Again => SleepEnd::Again,
+            FutexEnd::TimedOut => SleepEnd::TimedOut,
+            FutexEnd::Interrupted => SleepEnd::Interrupted,
         }
     }
 
