@@ -149,8 +149,8 @@ impl Builder {
 
     /// Workers that may execute requests of this context at a time: 1 to 64, the bound of the
     /// process and the default. No context gets the last ones: at most three for each that is free.
-    /// The same holds, by itself, for workers that execute what may wait for ever; those that have
-    /// waited for a millisecond or two do not count.
+    /// The same holds, by itself, for workers that execute what may wait without end. A worker that
+    /// has waited for a millisecond or two does not count.
     #[must_use]
     pub fn workers_max(mut self, workers: usize) -> Self {
         self.workers_max = workers;

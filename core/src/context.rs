@@ -69,7 +69,7 @@ pub struct Context {
     notify: RawFd,
     /// Of the context's own, for that.
     eventfd: Option<OwnedFd>,
-    /// The program's, for that: those that requests may still count up.
+    /// The program's, for that: each that requests may still count up.
     eventfds: Vec<Arc<Copied>>,
     /// Not shared between threads: pushing and reaping are the owner's.
     _not_sync: std::marker::PhantomData<std::cell::Cell<()>>,

@@ -23,7 +23,7 @@ pub(crate) struct Batch {
     pub(crate) head: u32,
     /// Entries that are there.
     pub(crate) there: u32,
-    /// Those that borrow. One alone is not allocated; the others seldom are there.
+    /// Entries that borrow. One alone is not allocated; the others seldom are there.
     first: Option<Prepared>,
     #[allow(clippy::box_collection, reason = "one word to look at where there are none")]
     others: Option<Box<VecDeque<Prepared>>>,

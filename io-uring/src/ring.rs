@@ -207,7 +207,7 @@ pub(crate) struct Timing {
     pub(crate) deadline: u64,
     pub(crate) period: u64,
     pub(crate) flags: u32,
-    /// Completions; 0 for none. For a multishot one: times that are left, or 0 for ever.
+    /// Completions; 0 for none. For a multishot one: times that are left, or 0 without end.
     pub(crate) count: u32,
     /// The number of completions at which it ends.
     pub(crate) at: u32,
@@ -266,7 +266,7 @@ pub(crate) struct Core {
     pub(crate) timeouts: AtomicU32,
     /// Entries taken from the queue. Changed under the lock.
     sq_head: AtomicU32,
-    /// Requests that were submitted, and those that have ended.
+    /// Requests that were submitted, and requests that have ended.
     taken: AtomicU32,
     ended: AtomicU32,
     handover: Handover,
@@ -552,7 +552,7 @@ impl Core {
 
     /// A thread ends: cancels what it has submitted, and waits a while for what is being executed.
     pub(crate) fn thread_ends(self: &Arc<Self>, instance: &Instance, thread: u32) {
-        /// In a system call it may be for ever.
+        /// A request in a system call may never end.
         const LONGEST: Duration = Duration::from_secs(1);
         let end = Instant::now() + LONGEST;
         let mut running = self.with(|locked| locked.cancel_thread(thread));
@@ -946,7 +946,7 @@ impl Locked<'_> {
         self.state.held.push((by, at));
     }
 
-    /// A request has ended: if it was a cancel, so do those that the engine has cancelled for it.
+    /// A request has ended. After a cancel, the requests that the engine cancelled for it end.
     fn let_follow(&mut self, by: u64) {
         let State { held, chains, .. } = &mut *self.state;
         for (_, at) in held.extract_if(.., |(of, _)| *of == by) {

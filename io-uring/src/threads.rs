@@ -16,7 +16,7 @@ use uringlet::table::Pinned;
 
 use crate::rings::{self, Ring};
 
-/// Rings that a thread can register, and rings that are remembered of those that it submits to.
+/// Rings that a thread can register, and the last rings that it submitted to.
 const REGISTERED: usize = 16;
 const ENTERED: usize = 8;
 

@@ -17,8 +17,8 @@ const SATURATES: &str =
     "the kernel's signal reaches 2^64 - 1, and poll tells of an error; a write reaches one less";
 const QUEUED: &str = "a request that has not been started can be cancelled; natively there is none";
 
-const LEFT: &str = "what was submitted is executed by whoever waits for it: no library sees a \
-                    SIGKILL, nor a read(2) by itself";
+const LEFT: &str = "what was submitted is executed by the thread that waits for it: no library \
+                    sees a SIGKILL, nor a read(2) by itself";
 
 const ADDRESS: &str = "the address is the handle";
 const METHOD: &str =

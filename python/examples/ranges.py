@@ -37,7 +37,7 @@ THREADS = 32
 
 @dataclass
 class Job:
-    """What is read: row by row, so many bytes from each offset on."""
+    """What is read: row by row, the same number of bytes from each offset on."""
 
     path: str
     offsets: list[int]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reads tensors of a file straight into NumPy arrays: only those that are asked for, all at once.
+"""Reads tensors of a file straight into NumPy arrays: only what is asked for, all at once.
 
     python tensors.py FOLDER
 

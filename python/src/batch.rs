@@ -140,7 +140,7 @@ struct Progress {
 }
 
 impl Progress {
-    /// Calls are still to be made for some of so many requests.
+    /// Calls are still to be made for some of `count` requests.
     fn has_more(&self, count: usize) -> bool {
         !self.is_stopped && (self.next < count || !self.again.is_empty())
     }
@@ -372,7 +372,7 @@ fn many<'py>(
     let flags = if what == What::Write { ffi::PyBUF_SIMPLE } else { ffi::PyBUF_WRITABLE };
     let mut views = Views(Vec::with_capacity(items.len()));
     let mut batch = Vec::with_capacity(items.len());
-    // Files of this module stay open until the call is over, whoever closes them meanwhile.
+    // Files of this module stay open until the call is over, also if another thread closes them.
     let mut kept: Vec<fs::File> = Vec::new();
     let mut last: Option<(*mut ffi::PyObject, RawFd)> = None;
     for item in items.iter_borrowed() {

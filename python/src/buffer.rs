@@ -50,10 +50,10 @@ fn memory_of(bytes: &Bound<'_, PyBytes>) -> (*mut u8, usize) {
     (address.cast(), usize::try_from(length).unwrap_or(0))
 }
 
-/// So many of the bytes, from the first on.
+/// This number of the bytes, from the first on.
 ///
 /// # Safety
-/// So many are initialised, and nobody writes to them any more.
+/// These bytes are initialised, and nobody writes to them any more.
 ///
 /// # Errors
 /// `MemoryError`.
@@ -133,7 +133,7 @@ impl Hold {
         Self { kept, home: None, address, length }
     }
 
-    /// What is left of it behind so many bytes.
+    /// What is left of it behind `at` bytes.
     pub(crate) fn from(mut self, at: usize) -> Self {
         let at = at.min(self.length);
         // SAFETY: within the memory, or at its end.

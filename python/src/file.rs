@@ -98,7 +98,7 @@ impl File {
         self
     }
 
-    /// The file, for whoever needs no more than its descriptor. It stays open as long as this does.
+    /// The file, for a caller that needs its descriptor only. It stays open as long as this does.
     ///
     /// # Errors
     /// `ValueError`: it is closed.
@@ -217,7 +217,7 @@ impl File {
         // SAFETY: the hold outlives the call.
         let read = unsafe { execute_one(py, request) };
         hold.release(py);
-        // SAFETY: so many were read, and the read is over.
+        // SAFETY: this number was read, and the read is over.
         unsafe { cut(bytes.bind(py), read?) }
     }
 
@@ -270,7 +270,7 @@ impl File {
         Ok(py.import("os")?.call_method1("fstat", (file.as_raw_fd(),))?.unbind())
     }
 
-    /// Cuts the file to so many bytes, or extends it with zeros, as ``os.ftruncate``.
+    /// Cuts the file to ``length`` bytes, or extends it with zeros, as ``os.ftruncate``.
     #[pyo3(signature = (length, /))]
     fn truncate(&self, py: Python<'_>, length: i64) -> PyResult<()> {
         let file = self.get()?;

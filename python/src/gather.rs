@@ -13,7 +13,7 @@ use crate::buffer;
 use crate::loops::Place;
 use crate::request::{Job, Request, Work};
 
-/// Wakes the task when the last of those that are polled with it is to be polled again.
+/// Wakes the task when the last request that is polled with it is to be polled again.
 struct Round {
     left: AtomicUsize,
     task: Waker,

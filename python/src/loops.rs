@@ -202,7 +202,7 @@ impl Place {
         }
     }
 
-    /// Whoever goes on with the wait sends what the wait is to get.
+    /// The code that goes on with the wait sends what the wait is to get.
     pub(crate) fn takes_values(&self) -> bool {
         matches!(self, Self::Trio { .. })
     }

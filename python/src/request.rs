@@ -72,7 +72,7 @@ impl Work {
             }),
             Self::Read(op, bytes) => Pin::new(op).poll(context).map(|BufResult(result, target)| {
                 target.0.release(py);
-                // SAFETY: so many were read, and the read is over.
+                // SAFETY: this number was read, and the read is over.
                 unsafe { buffer::cut(bytes.bind(py), result.map_err(errors)?) }
             }),
             Self::ReadAll(read) => read.poll(py, context),

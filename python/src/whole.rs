@@ -18,14 +18,14 @@ use crate::loops::Home;
 /// Bytes of the first read where nothing is known: as many as are copied on the loop's thread.
 const FIRST: usize = 64 << 10;
 
-/// The length of the bytes if so many are filled and more are to come: what is left of a file of
+/// The length of the bytes if `filled` are filled and more are to come: what is left of a file of
 /// that size, or twice as many.
 fn next_length(filled: usize, size: Option<u64>, offset: u64) -> usize {
     let left = size.and_then(|size| usize::try_from(size.checked_sub(offset)?).ok());
     left.filter(|&left| left > filled).unwrap_or(FIRST.max(filled.saturating_mul(2)))
 }
 
-/// A file of that size has nothing behind so many bytes.
+/// A file of that size has nothing behind `filled` bytes.
 fn is_end(filled: usize, size: Option<u64>, offset: u64) -> bool {
     size.is_some_and(|size| size > 0 && offset.saturating_add(filled as u64) == size)
 }
@@ -58,7 +58,7 @@ impl Growing {
         longer.filled = self.filled;
         let (from, to) =
             (Hold::of_bytes(self.bytes.bind(py)), Hold::of_bytes(longer.bytes.bind(py)));
-        // SAFETY: so many bytes are filled here, and there are more of them there.
+        // SAFETY: `filled` bytes are filled here, and `longer` has more room.
         unsafe { to.address().copy_from_nonoverlapping(from.address(), self.filled) };
         from.release(py);
         to.release(py);
@@ -67,7 +67,7 @@ impl Growing {
     }
 
     fn take(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        // SAFETY: so many are filled, and no read is under way.
+        // SAFETY: `filled` bytes are filled, and no read is under way.
         unsafe { buffer::cut(self.bytes.bind(py), self.filled) }
     }
 }

@@ -55,8 +55,8 @@ impl FsBuilder {
         self
     }
 
-    /// Threads that may execute requests at a time: 1 to 64, which is the default. Those that wait
-    /// for a FIFO or a server do not count ([`Builder::workers_max`](crate::Builder::workers_max)).
+    /// Threads that may execute requests at a time: 1 to 64, which is the default. Threads that
+    /// wait for a FIFO or a server do not count ([`Builder::workers_max`](crate::Builder::workers_max)).
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.builder = self.builder.workers_max(threads);
@@ -543,7 +543,7 @@ impl Line {
         }
     }
 
-    /// One of those that stand in line was withdrawn.
+    /// A request that stands in line was withdrawn.
     fn note_withdrawn(&self) {
         let gone = self.waiting.note_withdrawn(|handle| handle.header().claim.is_claimed());
         gone.into_iter().for_each(Handle::forget);

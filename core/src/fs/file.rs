@@ -65,9 +65,8 @@ impl File {
     }
 
     /// Reads several ranges at once, each of them whole; the chunks come in the order of the
-    /// ranges. Those that lie close together are read as one, and the task is woken once. On a file
-    /// that is open for direct I/O, ranges need no alignment: what is read is widened to it, and
-    /// cut.
+    /// ranges. Ranges close together are read as one, and the task is woken once. On a file that is
+    /// open for direct I/O, ranges need no alignment: what is read is widened to it, and cut.
     ///
     /// # Errors
     /// As [`File::read_at`]: the first one in the order of the file. `UnexpectedEof`: a range ends

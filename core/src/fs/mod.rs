@@ -57,9 +57,10 @@
 //! 3. [`Op::cancel`] asks, and gives the real outcome and the buffer.
 //! 4. Requests have no order among each other. [`File::sync_data`] covers the writes whose futures
 //!    were ready before it was polled.
-//! 5. The engine is given requests while it has fewer than so many, and fewer bytes than so many
-//!    ([`FsBuilder`]). Further ones stand in line, in order, and never fail for that. A request of
-//!    any size has its turn, and one that is dropped in the line leaves its turn to the next.
+//! 5. The engine is given requests while it has less than a number of requests and of bytes
+//!    ([`FsBuilder`] sets both). Further ones stand in line, in order, and never fail for that. A
+//!    request of any size has its turn, and one that is dropped in the line leaves its turn to the
+//!    next.
 //! 6. A waker is called once the result is final, and never under a lock.
 //! 7. Errors have the kernel's errno; a cancelled operation's is `ECANCELED`.
 //! 8. [`Op::timeout`] is ready in time, whatever the kernel does; a late operation and its buffer

@@ -20,7 +20,7 @@ use crate::sync::lock;
 ///
 /// A buffer that is dropped goes back to its pool, also from a request that was cancelled or whose
 /// future was dropped. The pool has one buffer from the beginning. Memory for another one is taken
-/// when it is needed for the first time; where there is none, the pool does with those that it has.
+/// when it is needed for the first time; where there is none, the pool does with what it has.
 /// All memory is given back with the last handle and buffer.
 #[derive(Clone)]
 pub struct Pool(Arc<Shelf>);
@@ -180,7 +180,7 @@ impl Drop for Take {
 /// A buffer of a [`Pool`]. It has a length, 0 at first, and the pool's size as its capacity.
 pub struct PoolBuf {
     memory: Memory,
-    /// So many bytes are initialised.
+    /// Bytes that are initialised, from the first on.
     length: usize,
     pool: Pool,
 }
@@ -191,7 +191,7 @@ impl PoolBuf {
         self.pool.0.layout.size()
     }
 
-    /// Makes it so many bytes long. What is new are zeros.
+    /// Makes it `length` bytes long. New bytes are zeros.
     ///
     /// # Panics
     /// `length` is more than the capacity.
@@ -214,7 +214,7 @@ impl Deref for PoolBuf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: so many bytes are initialised: by `resize`, or by whoever has called `set_len`.
+        // SAFETY: `length` bytes are initialised: by `resize`, or by the caller of `set_len`.
         unsafe { std::slice::from_raw_parts(self.memory.0.as_ptr(), self.length) }
     }
 }

@@ -37,7 +37,7 @@ pub(super) struct Span {
     done: Cell<usize>,
     /// With as many bytes it is whole, though the buffer has room for more.
     enough: usize,
-    /// What ends with a part of so many bytes is the end of the file.
+    /// A transfer that ends within a unit of this many bytes has met the end of the file.
     granule: usize,
 }
 

@@ -84,7 +84,7 @@ impl Instance {
         }
     }
 
-    /// No thread can be had for what may wait for ever: then the workers for what ends, if there
+    /// No thread can be made for what may wait: then the workers for what ends, if there
     /// are any, do that too.
     fn has_no_patient_worker(&self) -> bool {
         self.threads.patient.is_helpless()
@@ -95,9 +95,9 @@ impl Instance {
         work == kind || kind == Work::MayWait && self.has_no_patient_worker()
     }
 
-    /// The watchdog has found that nobody came to requests that may wait for ever (`stuck`): those
-    /// at them are let go of. If there are as many threads as there may be, and that for long, the
-    /// requests are refused.
+    /// The watchdog has found that no thread came to requests that may wait without end (`stuck`):
+    /// the threads that wait are let go of. If there are as many threads as there may be, and that
+    /// for long, the requests are refused.
     fn look_after_patient(&self, stuck: bool, looks: &mut u32) {
         let pool = &self.threads.patient;
         *looks = if stuck && pool.is_exhausted() { *looks + 1 } else { 0 };
@@ -139,7 +139,7 @@ impl Instance {
         }
     }
 
-    /// A worker holds the baton. `bounded`: it executes nothing that may wait for ever.
+    /// A worker holds the baton. `bounded`: it executes nothing that may wait without end.
     fn hold(&self, turn: Turn, bounded: bool) {
         let Self { board, lanes, router, .. } = self;
         without_taker(|taker| {
@@ -148,7 +148,7 @@ impl Instance {
         });
     }
 
-    /// A worker's turn at what may wait for ever. False: there was nothing.
+    /// A worker's turn at what may wait without end. False: there was nothing.
     fn serve_patiently(&self) -> bool {
         if takes(&self.wishes.patient_holder)
             && let Some(turn) = self.lanes.inline.take_baton()

@@ -99,7 +99,7 @@ impl InlineLane {
             || self.has_ordered_work() && (wary || self.wary_ordered.load(Ordering::SeqCst) == 0)
     }
 
-    /// Ordered requests wait for a thread that may wait for ever.
+    /// Ordered requests wait for a thread that may wait without end.
     pub(crate) fn has_patient_work(&self) -> bool {
         self.has_ordered_work() && self.wary_ordered.load(Ordering::SeqCst) > 0
     }
@@ -423,7 +423,7 @@ impl InlineLane {
         enough: Enough<'_>,
     ) -> bool {
         if taker.is_bounded() && self.wary_ordered.load(Ordering::SeqCst) > 0 {
-            // In their order, or not at all: the file of any of them may wait for ever.
+            // In their order, or not at all: the file of any of them may wait without end.
             board.call(Call::PatientHolder);
             return false;
         }

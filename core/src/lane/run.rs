@@ -93,7 +93,7 @@ pub(super) fn transfer_fast(request: &Request) -> Option<i32> {
     (result != -libc::ESPIPE).then_some(result)
 }
 
-/// Is this request not for a thread that may not wait for ever? A worker waits for a device.
+/// Is this request not for a thread that may not wait without end? A worker waits for a device.
 #[cold]
 fn is_to_be_left(request: &Started<'_>, by: By) -> bool {
     by == By::Waiter || !Facts::noted(request.sqe.fd).is_some_and(Facts::is_local)
@@ -122,7 +122,7 @@ pub(super) fn sync(board: &Board, request: &mut Request, flags: u32) -> (i32, u6
     (result, ticks)
 }
 
-/// A thread with a deadline has started a request whose file may keep it waiting for ever: reads
+/// A thread with a deadline has started a request whose file may keep it waiting without end: reads
 /// what is in memory, and leaves the rest to a worker.
 #[cold]
 fn try_or_leave(board: &Board, request: Started<'_>, by: By, taker: &mut DirectCompletions<'_>) {

@@ -40,7 +40,7 @@ pub(crate) struct Completions {
     reaper: Gate<ReaperState>,
     sleepers: Mutex<Sleepers>,
     wakes: Sleep,
-    /// Words of those that sleep for certain requests.
+    /// Words of threads that sleep for certain requests.
     choosy: [Sleep; WORDS],
     /// Completions that can be reaped while their eventfds are still to be counted up.
     untold: AtomicU32,

@@ -108,9 +108,9 @@ pub(crate) enum Call {
     WorkerNow,
     /// A worker that takes the baton.
     Holder,
-    /// A worker that may wait for ever, however many are at work.
+    /// A worker that may wait without end, however many are at work.
     Patient,
-    /// A worker that may wait for ever, and takes the baton.
+    /// A worker that may wait without end, and takes the baton.
     PatientHolder,
     /// A worker that hands over what is queued for the kernel, or the event loop that drives the
     /// context.

@@ -100,10 +100,10 @@ pub(crate) const SYNC_ROUNDS: usize = 16;
 
 // Workers.
 
-/// The most workers of a process for work that ends, and for work that may wait for ever and does
-/// not show yet that it does.
+/// The most workers of a process for work that ends, and for work that may wait without end and
+/// does not show yet that it does.
 pub(crate) const WORKERS_MAX: usize = 64;
-/// The most threads of a process for work that may wait for ever. Each takes some 20 KiB.
+/// The most threads of a process for work that may wait without end. Each takes some 20 KiB.
 pub(crate) const PATIENT_MAX: usize = 1024;
 /// Looks in which all of these wait, and none takes another request, before those behind them are
 /// refused: about ten seconds, as a server that starts again takes some.

@@ -33,7 +33,7 @@ pub(crate) struct Closer {
 struct CloserState {
     queue: VecDeque<RawFd>,
     threads: usize,
-    /// Those that sleep.
+    /// Threads that sleep.
     idle: usize,
     /// Descriptors closed so far.
     closed: u64,

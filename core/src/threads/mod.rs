@@ -35,7 +35,7 @@ pub(crate) struct Threads {
     /// Made before it.
     next: *const Threads,
     pub(crate) pool: WorkerPool,
-    /// For what may wait for ever.
+    /// For what may wait without end.
     pub(crate) patient: WorkerPool,
     pub(crate) poller: Poller,
     pub(crate) watchdog: Watchdog,

@@ -41,7 +41,7 @@ struct PollerState {
 }
 
 impl PollerState {
-    /// Makes what the thread sleeps in, if it is not there. False: there is nothing to be had.
+    /// Makes what the thread sleeps in, if it is not there. False: the kernel refuses it.
     fn prepare(&mut self) -> bool {
         if self.epoll >= 0 {
             return true;

@@ -1,12 +1,12 @@
 //! The workers of this process: two pools that serve the contexts in turn, one for work that ends
-//! by itself, and one for [what may wait for ever](Work::MayWait).
+//! by itself, and one for [what may wait without end](Work::MayWait).
 //!
 //! A context that needs a worker stands in a queue, once. A worker takes the first, executes one
 //! request of its (or some cold reads, or one turn with its baton), and puts it back at the end
 //! while it needs more, so a busy context does not keep the others waiting. The lock covers the
 //! queue and the list of idle workers only; it is never held across a system call.
 //!
-//! A worker that waits for ever is let go of once that shows: it does not count any more, and
+//! A worker that waits without end is let go of once that shows: it does not count any more, and
 //! another one may take its place. The number of all of them has a limit of its own.
 
 use std::collections::VecDeque;
@@ -110,7 +110,7 @@ impl PoolState {
         Wake::Nobody
     }
 
-    /// Workers that are not idle, without those that were let go of.
+    /// Workers that are neither idle nor let go of.
     fn counted(&self) -> usize {
         self.alive - self.idle.len() - self.let_go
     }

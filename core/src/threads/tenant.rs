@@ -10,8 +10,8 @@ use crate::board::Board;
 pub(crate) enum Work {
     /// It ends by itself: transfers of files on local file systems.
     Ends,
-    /// It may wait for ever: for a server, for the other end of a FIFO, or for a stream that cannot
-    /// be polled.
+    /// It may wait without end: for a server, for the other end of a FIFO, or for a stream that
+    /// cannot be polled.
     MayWait,
 }
 
@@ -20,7 +20,7 @@ pub(crate) trait Tenant: Send + Sync + fmt::Debug {
     /// The requests of this context.
     fn board(&self) -> &Board;
 
-    /// Its place among those that share the pool for this work.
+    /// Its place among the contexts that share the pool for this work.
     fn entry(&self, work: Work) -> &PoolEntry;
 
     /// As many workers may serve it at a time.
@@ -83,7 +83,7 @@ pub(crate) struct Watched {
     pub(crate) quiet: u32,
     /// Of a placed context: looks in which no worker was to be had.
     pub(crate) starved: u32,
-    /// Looks in which nobody came to requests that may wait for ever, and no further thread was to
-    /// be had.
+    /// Looks in which no thread came to requests that may wait without end, and none could be
+    /// made.
     pub(crate) refused: u32,
 }

@@ -200,7 +200,7 @@ fn a_task_that_reads_ranges_is_woken_once_and_may_go_at_any_time() {
     }
 }
 
-/// So many zeros, in pages that nobody touches: they take no room.
+/// A number of zeros, in pages that nobody touches: they take no room.
 struct Zeros(std::ptr::NonNull<u8>, usize);
 
 // SAFETY: a mapping of its own.
@@ -225,7 +225,7 @@ impl Drop for Zeros {
 
 impl IoBuf for Zeros {
     fn as_init(&self) -> &[u8] {
-        // SAFETY: so many bytes are mapped.
+        // SAFETY: this number of bytes is mapped.
         unsafe { std::slice::from_raw_parts(self.0.as_ptr(), self.1) }
     }
 }

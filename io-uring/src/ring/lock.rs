@@ -180,8 +180,8 @@ impl Core {
         }
     }
 
-    /// Is this a signal handler, on a thread that has the lock? Whoever waits for it here waits for
-    /// ever.
+    /// Is this a signal handler, on a thread that has the lock? A handler that waits for the lock
+    /// waits without end.
     #[inline]
     pub(crate) fn is_held_here(&self) -> bool {
         std::ptr::eq(HELD.get(), self)
@@ -252,7 +252,7 @@ impl Locked<'_> {
 
     #[cold]
     fn read_all(&mut self) {
-        // Whoever has brought it has not told those who wait, or has told them too early.
+        // The thread that brought the mail has not woken the waiters, or has woken them too early.
         self.state.to_wake = true;
         // It is not this thread that it comes from.
         let entered = ENTERED.replace(null());

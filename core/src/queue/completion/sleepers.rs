@@ -93,7 +93,7 @@ struct Registration {
     ticket: u32,
 }
 
-/// Says which thread this is, among those that live.
+/// Says which of the living threads this is.
 fn this_thread() -> usize {
     #[cfg(loom)]
     {
@@ -508,7 +508,7 @@ mod loom_models {
 
     /// Canary: who looks for sleepers before the word is written leaves one asleep.
     #[test]
-    #[should_panic(expected = "sleeps for ever")]
+    #[should_panic(expected = "sleeps without end")]
     fn loom_canary_looking_before_writing_leaves_a_sleeper() {
         loom::model(|| {
             let queue = Arc::new(Completions::without_ring());
@@ -531,14 +531,14 @@ mod loom_models {
             if let Ok(registered) = registered {
                 queue.unregister(registered.number);
                 let word = queue.word(registered.word);
-                assert_ne!(word.ticket(), registered.ticket, "sleeps for ever");
+                assert_ne!(word.ticket(), registered.ticket, "sleeps without end");
             }
         });
     }
 
     /// Canary: a sleeper that looks first and raises its flag afterwards is never woken.
     #[test]
-    #[should_panic(expected = "sleeps for ever")]
+    #[should_panic(expected = "sleeps without end")]
     fn loom_canary_flag_after_looking_sleeps_for_ever() {
         loom::model(|| {
             let queue = Arc::new(Completions::new(Ring::cqes(1), 1));
@@ -552,7 +552,7 @@ mod loom_models {
                     queue.wakes.ticket()
                 };
                 poster.join().unwrap();
-                assert_ne!(queue.wakes.ticket(), ticket, "sleeps for ever");
+                assert_ne!(queue.wakes.ticket(), ticket, "sleeps without end");
             } else {
                 poster.join().unwrap();
             }

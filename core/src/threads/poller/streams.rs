@@ -18,7 +18,7 @@ use crate::request::{Kind, Slot, Started};
 use crate::sys;
 
 /// Tokens of what is no stream: the descriptor that wakes the thread, and, with their numbers,
-/// those that tell of a context's kernel lane.
+/// the descriptors that tell of a context's kernel lane.
 pub(super) const WAKE: u64 = u64::MAX;
 pub(super) const KERNEL: u64 = 1 << 63;
 
@@ -121,7 +121,7 @@ impl Stream {
     /// Where a new one is to stand.
     fn place_of(&self, new: &PolledRequest) -> usize {
         let mut others = self.waiting.iter().enumerate().filter(|(_, other)| other.goes_with(new));
-        // Not known to be of this stream before: it goes in front of those that were submitted
+        // Not known to be of this stream before: it goes in front of what was submitted
         // after it.
         let first = others.next().filter(|(_, first)| new.comes_before(first));
         let behind = |other: &PolledRequest| {
@@ -132,7 +132,7 @@ impl Stream {
         place.map_or(self.waiting.len(), |(at, _)| at)
     }
 
-    /// What it waits for, if it does: nothing of those that wait for a worker, or are held back.
+    /// What it waits for, if it does. Requests for a worker, or held back, do not count.
     fn events(&self) -> Option<i16> {
         let waits = |&at: &usize| {
             let one = &self.waiting[at];
@@ -208,7 +208,7 @@ impl Streams {
         all.into_iter().for_each(|fd| self.is_due(fd));
     }
 
-    /// Has the thread look at those that wait for it to wake.
+    /// Has the thread look at the streams that wait for it to wake.
     pub(super) fn look_again(&mut self) {
         for fd in std::mem::take(&mut self.later) {
             self.is_due(fd);
@@ -242,14 +242,14 @@ impl Streams {
         self.is_due(fd);
     }
 
-    /// Back, in front: those that have waited less long stay behind.
+    /// Back, in front: requests that have waited less long stay behind.
     pub(super) fn put_back(&mut self, one: PolledRequest) {
         let fd = one.fd;
         self.by_fd.entry(fd).or_default().waiting.insert(0, one);
         self.is_due(fd);
     }
 
-    /// Takes those that no thread waits for.
+    /// Takes the requests that no thread waits for.
     pub(super) fn take_stranded(&mut self) -> Vec<PolledRequest> {
         let mut stranded = Vec::new();
         for stream in self.by_fd.values_mut() {
