@@ -77,7 +77,11 @@ fn a_poll_sees_the_first_transfers_of_a_new_descriptor_beside_busy_threads() {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..2 * std::thread::available_parallelism().map_or(2, |cpus| cpus.get()) {
-            scope.spawn(|| while !over.load(Ordering::Relaxed) {});
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
         }
         let mut context = context(8);
         // Kept open: each has a number of its own, which nothing is known of.
