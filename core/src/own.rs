@@ -134,6 +134,15 @@ pub(crate) fn close_elsewhere_by(closer: fn(RawFd) -> bool) {
     let _ = ELSEWHERE.set(closer);
 }
 
+/// The number of another descriptor of a file that the program has open, noted, and out of the way
+/// of the numbers that programs expect. `None`: there can be none.
+pub(crate) fn copy(fd: RawFd) -> Option<RawFd> {
+    let copies = [FROM, 3].into_iter().map(|from| sys::duplicate(fd, from));
+    let copy = copies.into_iter().find(|&copy| copy >= 0)? as RawFd;
+    note(copy);
+    Some(copy)
+}
+
 /// Another descriptor of a file that the program has open. Dropping the last of them waits for no
 /// server: locks may be held.
 #[derive(Debug)]
@@ -142,10 +151,7 @@ pub(crate) struct Copied(RawFd);
 impl Copied {
     /// `None` if there is no descriptor to be had.
     pub(crate) fn of(fd: RawFd) -> Option<Arc<Self>> {
-        let copies = [FROM, 3].into_iter().map(|from| sys::duplicate(fd, from));
-        let copy = copies.into_iter().find(|&copy| copy >= 0)? as RawFd;
-        note(copy);
-        Some(Arc::new(Self(copy)))
+        copy(fd).map(|copy| Arc::new(Self(copy)))
     }
 
     /// Takes over a descriptor that was made for the engine.
@@ -206,7 +212,7 @@ pub(crate) fn close(fd: RawFd) {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{close, eventfd, first_in, forget, is, note};
+    use super::{FROM, close, copy, eventfd, first_in, forget, is, note};
 
     #[test]
     fn own_descriptors_are_known_until_they_are_closed() {
@@ -217,6 +223,14 @@ mod tests {
         assert!(!is(a) && is(b));
         close(b);
         assert!(!is(b));
+    }
+
+    #[test]
+    fn copies_are_out_of_the_way_of_numbers_that_programs_choose() {
+        let fd = eventfd() as i32;
+        let copy = copy(fd).expect("a descriptor");
+        assert!(copy >= FROM && copy != fd && is(copy));
+        [fd, copy].into_iter().for_each(close);
     }
 
     #[test]

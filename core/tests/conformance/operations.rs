@@ -423,6 +423,25 @@ fn close_closes_the_descriptor_and_only_once() {
     assert_eq!(run(&mut context, Sqe::fsync(file.as_raw_fd())), 0, "the original is open");
 }
 
+/// To close another one later would release a POSIX lock that the program has taken meanwhile.
+#[test]
+fn a_file_has_no_other_descriptor_when_its_request_is_reaped() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    std::fs::write(&path, [7; 4096]).unwrap();
+    let file = File::open(&path).unwrap();
+    let mut context = context(64);
+    for round in 0..200 {
+        let mut buf = [0; 64];
+        let read = Sqe::read(file.as_raw_fd(), &mut buf[..], 0);
+        assert_eq!(run(&mut context, read), 64);
+        assert_eq!(buf, [7; 64]);
+        let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let links = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+        assert_eq!(links.filter(|link| *link == path).count(), 1, "round {round}");
+    }
+}
+
 #[test]
 fn poll_add_waits_for_its_event_and_gives_the_mask() {
     let _bound = bounded(2 * LONG);

@@ -446,9 +446,7 @@ fn duplicate(fd: RawFd) -> Option<RawFd> {
     if is_locked_by_us(fd) {
         return None;
     }
-    let duplicate = RawFd::try_from(sys::duplicate(fd, 3)).ok().filter(|&fd| fd >= 0)?;
-    own::note(duplicate);
-    Some(duplicate)
+    own::copy(fd)
 }
 
 impl SharedFile {
@@ -461,8 +459,9 @@ impl SharedFile {
             return;
         }
         for &(fd, _) in duplicates {
-            // A lock is held.
-            own::close_copy(fd);
+            // At once: later, it would release a lock that the program takes after its request. The
+            // file system is a local one, so no server is waited for.
+            own::close(fd);
         }
     }
 }
