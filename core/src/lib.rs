@@ -67,6 +67,8 @@ mod lane;
 #[cfg(not(loom))]
 mod own;
 #[cfg(not(loom))]
+mod place;
+#[cfg(not(loom))]
 mod placed;
 #[cfg(not(loom))]
 pub mod probe;

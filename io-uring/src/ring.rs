@@ -627,8 +627,14 @@ impl Core {
         if self.handover.ready() <= 2 {
             self.pass_on_to::<2>(&instance)
         } else {
-            self.pass_on_to::<32>(&instance)
+            self.pass_on_many(&instance)
         }
+    }
+
+    /// In a frame of its own: a small stack has no room for it beside others.
+    #[inline(never)]
+    fn pass_on_many(self: &Arc<Self>, instance: &Instance) -> bool {
+        self.pass_on_to::<32>(instance)
     }
 
     fn pass_on_to<const MOST: usize>(self: &Arc<Self>, instance: &Instance) -> bool {

@@ -18,6 +18,7 @@ mod settle;
 pub(crate) mod submit;
 pub(crate) mod wait;
 
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -27,6 +28,7 @@ use crate::lane::Help;
 #[cfg(feature = "faulty")]
 use crate::lane::faulty::Faulty;
 use crate::lane::lanes::Lanes;
+use crate::place::fill;
 use crate::placed::Placed;
 use crate::process;
 use crate::queue::{Completions, Ring};
@@ -131,6 +133,22 @@ impl Instance {
         Self::with(builder, completions, room, Some(memory), None)
     }
 
+    /// Memory for one, in which its lanes are made. The weak pointer is not to be followed until
+    /// everything else is.
+    fn begin(
+        builder: &Builder,
+        slots: usize,
+    ) -> Result<(Arc<MaybeUninit<Self>>, Weak<Self>), ConfigError> {
+        let place = Arc::<Self>::new_uninit();
+        let at = Arc::as_ptr(&place).cast::<Self>().cast_mut();
+        // SAFETY: a field of memory that nobody else knows.
+        unsafe { Lanes::put(&raw mut (*at).lanes, builder, slots)? };
+        let me = Arc::downgrade(&place).into_raw().cast::<Self>();
+        // SAFETY: the same memory, and laid out alike.
+        let me = unsafe { Weak::from_raw(me) };
+        Ok((place, me))
+    }
+
     fn with(
         builder: &Builder,
         completions: Completions,
@@ -141,7 +159,6 @@ impl Instance {
         let generation = process::enter();
         let slots = room as usize;
         let machine = Placed::look(builder)?;
-        let lanes = Lanes::new(builder, slots)?;
         let counters = Counting::new(builder.stats);
         let observed = counters.is_some() || machine.is_some();
         let keeps_inline = matches!(builder.engine, EngineKind::Auto | EngineKind::Workers);
@@ -150,32 +167,34 @@ impl Instance {
         let faulty = builder.faults.map(Faulty::new);
         #[cfg(feature = "faulty")]
         let fast = fast && faulty.is_none();
-        let instance = Arc::new_cyclic(|me: &Weak<Self>| {
-            let dispatcher = || Weak::clone(me) as Weak<dyn Dispatcher>;
-            let placed = |machine| {
-                let placed = Placed::new(builder, machine, slots, dispatcher());
-                Box::new(placed) as Box<dyn Placing>
-            };
-            let board = Board::new(Parts {
-                slots,
-                completions,
-                dispatcher: dispatcher(),
-                generation,
-                strict: builder.strict,
-                counters,
-                ticks_per_us: sys::ticks_per_us(),
-                sink,
-                placed: machine.map(placed),
-            });
-            Self {
-                board,
-                lanes,
+        let (place, me) = Self::begin(builder, slots)?;
+        let dispatcher = || Weak::clone(&me) as Weak<dyn Dispatcher>;
+        let placed = machine.map(|machine| {
+            let placed = Placed::new(builder, machine, slots, dispatcher());
+            Box::new(placed) as Box<dyn Placing>
+        });
+        let parts = Parts {
+            slots,
+            completions,
+            dispatcher: dispatcher(),
+            generation,
+            strict: builder.strict,
+            counters,
+            ticks_per_us: sys::ticks_per_us(),
+            sink,
+            placed,
+        };
+        let at = Arc::as_ptr(&place).cast::<Self>().cast_mut();
+        // SAFETY: nobody looks into the memory yet: the copies of `me` are kept, none is followed.
+        unsafe {
+            fill!(at, Self with { lanes } {
+                board: Board::new(parts),
                 router: Router::new(),
                 engine: builder.engine,
                 #[cfg(feature = "faulty")]
-                faulty,
-                me: Weak::clone(me),
-                fast,
+                faulty: faulty,
+                me: me,
+                fast: fast,
                 workers_max: builder.workers_max,
                 entries: Default::default(),
                 wishes: Wishes::default(),
@@ -190,8 +209,10 @@ impl Instance {
                 polls: polls::Polls::default(),
                 interrupted: AtomicBool::new(false),
                 _memory: memory,
-            }
-        });
+            });
+        }
+        // SAFETY: every field was made: the lanes before, the others here.
+        let instance = unsafe { place.assume_init() };
         instance.board.count(|counters| &counters.contexts);
         Dispatcher::note_choice(&*instance);
         Ok(instance)

@@ -1,4 +1,5 @@
 //! All lanes of a context.
+#![allow(unsafe_code)]
 
 use super::cold::ColdLane;
 use super::copy::CopyLane;
@@ -11,6 +12,7 @@ use super::worker::WorkerLane;
 use super::{Lane, run};
 use crate::board::{Board, By, DirectCompletions, without_taker};
 use crate::config::{Builder, ConfigError};
+use crate::place::fill;
 use crate::request::{Route, Started};
 
 /// Lanes of a context.
@@ -30,19 +32,33 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
+    /// Makes them in their place.
+    ///
     /// # Errors
-    /// The builder asks for an interface of the kernel that this machine refuses.
-    pub(crate) fn new(builder: &Builder, slots: usize) -> Result<Self, ConfigError> {
-        Ok(Self {
-            inline: InlineLane::new(slots),
-            pool: PoolLane::new(slots),
-            worker: WorkerLane::new(slots),
-            sync: SyncLane::new(),
-            copy: CopyLane::new(slots),
-            cold: ColdLane::new(slots),
-            kernel: KernelLane::new(builder, slots)?,
-            null: Null,
-        })
+    /// The builder asks for an interface of the kernel that this machine refuses: nothing is made.
+    ///
+    /// # Safety
+    /// `at` is valid for a write, and aligned.
+    pub(crate) unsafe fn put(
+        at: *mut Self,
+        builder: &Builder,
+        slots: usize,
+    ) -> Result<(), ConfigError> {
+        let kernel = KernelLane::new(builder, slots)?;
+        // SAFETY: the caller's contract.
+        unsafe {
+            fill!(at, Self with {} {
+                inline: InlineLane::new(slots),
+                pool: PoolLane::new(slots),
+                worker: WorkerLane::new(slots),
+                sync: SyncLane::new(),
+                copy: CopyLane::new(slots),
+                cold: ColdLane::new(slots),
+                kernel: kernel,
+                null: Null,
+            });
+        }
+        Ok(())
     }
 
     /// Every lane with queues.

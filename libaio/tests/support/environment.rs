@@ -48,8 +48,15 @@ impl Program {
     /// What it prints, under a time limit, and without being told anything.
     #[allow(dead_code, reason = "not every test file asks")]
     pub fn answers(&self) -> String {
+        self.answers_to(&[])
+    }
+
+    /// As [`Program::answers`], with arguments.
+    #[allow(dead_code, reason = "as above")]
+    pub fn answers_to(&self, arguments: &[&str]) -> String {
         let mut command = Command::new("timeout");
-        command.args(["--kill-after=5", "100"]).arg(&self.path).env("TMPDIR", self.folder.path());
+        command.args(["--kill-after=5", "100"]).arg(&self.path).args(arguments);
+        command.env("TMPDIR", self.folder.path());
         for name in ["LD_LIBRARY_PATH", "LD_PRELOAD", "URINGLET_ENGINE"] {
             command.env_remove(name);
         }

@@ -1,0 +1,32 @@
+/* Threads with the least stack that the C library gives them. */
+#ifndef SMALL_STACK_H
+#define SMALL_STACK_H
+
+#include "answers.h"
+
+/* In the thread, before all of the library's work in this process. The stack is as long as the
+ * first argument says, in KiB, or as short as is allowed; below it lies a page that is not
+ * accessible. */
+UNUSED static void on_a_small_stack(char **arguments, void *(*body)(void *))
+{
+    size_t least = (size_t)sysconf(_SC_THREAD_STACK_MIN);
+    size_t size = arguments[1] ? (size_t)atol(arguments[1]) << 10 : least;
+    unsigned char *at = pages(PAGE + size);
+    pthread_attr_t attributes;
+    pthread_t thread;
+    if (mprotect(at, PAGE, PROT_NONE))
+        die("mprotect");
+    if (pthread_attr_init(&attributes) || pthread_attr_setstack(&attributes, at + PAGE, size))
+        die("a stack of %zu bytes", size);
+    if (pthread_create(&thread, &attributes, body, NULL) || pthread_join(thread, NULL))
+        die("a thread");
+}
+
+/* The file as it is, or past the page cache where that is possible. */
+UNUSED static int cached_or_not(int fd, int direct)
+{
+    int other = direct ? reopen(fd, O_RDWR | O_DIRECT) : fd;
+    return other < 0 ? fd : other;
+}
+
+#endif
