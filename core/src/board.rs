@@ -857,6 +857,18 @@ impl Board {
         }
     }
 
+    /// A read was executed at its submit, with this result, without a slot.
+    #[inline]
+    pub(crate) fn count_tried(&self, result: i32) {
+        if let Some(counters) = self.counters() {
+            let bytes = u64::try_from(result).unwrap_or(0);
+            counters.bytes_read.fetch_add(bytes, Ordering::Relaxed);
+            for counter in [&counters.submitted, &counters.reads, &counters.by_waiter] {
+                counter.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
     /// Is there a transfer that was submitted before this one, for the same direction of the same
     /// descriptor, and is neither done nor on the poller's list? Its descriptor was not known to be
     /// a stream's.

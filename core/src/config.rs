@@ -105,6 +105,7 @@ impl fmt::Debug for Handler {
 pub struct Builder {
     pub(crate) entries: u32,
     pub(crate) workers_max: usize,
+    pub(crate) spare_cpus: Option<usize>,
     pub(crate) engine: EngineKind,
     pub(crate) stats: bool,
     /// Descriptors per file of `posix_aio`.
@@ -125,6 +126,7 @@ impl Default for Builder {
         Self {
             entries: 128,
             workers_max: crate::router::tuning::WORKERS_MAX,
+            spare_cpus: None,
             engine: EngineKind::default(),
             stats: false,
             fd_pool: FD_POOL_MAX,
@@ -154,6 +156,15 @@ impl Builder {
     #[must_use]
     pub fn workers_max(mut self, workers: usize) -> Self {
         self.workers_max = workers;
+        self
+    }
+
+    /// At most so many workers execute queued requests beside the program's threads while CPUs are
+    /// spare: 0 forbids it. As many as the process has CPUs, less one, if this is not called. A
+    /// worker leaves as soon as it was preempted or has too little to do.
+    #[must_use]
+    pub fn spare_cpus(mut self, cpus: usize) -> Self {
+        self.spare_cpus = Some(cpus);
         self
     }
 

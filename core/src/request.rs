@@ -292,6 +292,12 @@ impl Slot {
         self.order.load(Ordering::Relaxed) >> DIRECTION_BITS
     }
 
+    /// Is it a read? A hint to threads that do not own it.
+    #[inline]
+    pub(crate) fn is_read(&self) -> bool {
+        self.order.load(Ordering::Relaxed) & DIRECTION == Kind::Read as u64
+    }
+
     /// The descriptor, if it is a write: a hint to threads that do not own it.
     pub(crate) fn written(&self) -> Option<i32> {
         let write = self.order.load(Ordering::Relaxed) & DIRECTION == Kind::Write as u64;

@@ -114,6 +114,12 @@ counters! {
     wakeups,
     /// Times that the baton was taken from a blocked holder.
     handovers,
+    /// Times that a worker was called to execute beside a waiting thread.
+    calls_beside,
+    /// Of these: it found its CPU busy, and left.
+    beside_busy,
+    /// Of these: it had too little to do, and left.
+    beside_idle,
     /// Cached reads that did not find their pages in memory, and had them asked for before a thread
     /// waited for them.
     reads_ahead,

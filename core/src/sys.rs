@@ -572,14 +572,29 @@ pub(crate) fn name_thread(name: &std::ffi::CStr) {
     unsafe { call!(prctl, libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0) };
 }
 
-/// How often the calling thread has slept (getrusage(2), voluntary switches), and not been
-/// preempted. `None` if that is refused.
-pub(crate) fn sleeps_of_this_thread() -> Option<i64> {
+/// What the kernel says of the calling thread (getrusage(2)).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ThreadUse {
+    /// How often it has slept: voluntary switches.
+    pub(crate) sleeps: i64,
+    /// How often it was preempted.
+    pub(crate) preemptions: i64,
+    /// Its CPU time in microseconds.
+    pub(crate) cpu_us: u64,
+}
+
+/// `None` if that is refused.
+pub(crate) fn use_of_this_thread() -> Option<ThreadUse> {
     // SAFETY: plain old data.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: `usage` is as large as the call writes.
     let ret = unsafe { call!(getrusage, libc::RUSAGE_THREAD, &raw mut usage) };
-    (ret == 0).then_some(usage.ru_nvcsw)
+    let us = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
+    (ret == 0).then_some(ThreadUse {
+        sleeps: usage.ru_nvcsw,
+        preemptions: usage.ru_nivcsw,
+        cpu_us: us(usage.ru_utime) + us(usage.ru_stime),
+    })
 }
 
 /// getpid(2).

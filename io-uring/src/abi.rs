@@ -229,6 +229,7 @@ pub(crate) mod iosqe {
     pub(crate) const DRAIN: u8 = 1 << 1;
     pub(crate) const LINK: u8 = 1 << 2;
     pub(crate) const HARDLINK: u8 = 1 << 3;
+    pub(crate) const ASYNC: u8 = 1 << 4;
     pub(crate) const BUFFER_SELECT: u8 = 1 << 5;
     pub(crate) const CQE_SKIP: u8 = 1 << 6;
     pub(crate) const KNOWN: u8 = 0x7f;

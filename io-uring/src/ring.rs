@@ -22,8 +22,8 @@ use uringlet::front::{
 
 mod lock;
 
-use self::lock::Mail;
 pub(crate) use self::lock::{Locked, Task};
+use self::lock::{Mail, Try};
 use crate::abi::{self, Cqe, iosqe, op, setup, sq};
 use crate::batch::{Batch, Prepared};
 use crate::calls::Call;
@@ -59,6 +59,8 @@ pub(crate) enum Stage {
     Waits,
     /// To be handed to the engine.
     Ready,
+    /// A read that its thread tries. For others it counts as ended.
+    Tried,
     /// With the engine.
     Engine,
     Poll(service::Poll),
@@ -109,6 +111,8 @@ pub(crate) struct Request {
     quiet: bool,
     /// It has failed, or one before it.
     failed: bool,
+    /// The engine has it or is to get it, and it is no read: a read behind it is not tried.
+    in_front: bool,
 }
 
 // SAFETY: the iovecs are addresses of the program's, which are only handed on.
@@ -140,6 +144,7 @@ impl Request {
             canceled_by: 0,
             quiet: false,
             failed: false,
+            in_front: false,
         }
     }
 }
@@ -228,6 +233,12 @@ pub(crate) struct State {
     chains: Chains,
     ready: VecDeque<u32>,
     pub(crate) tasks: Vec<Task>,
+    /// Reads of the submit that has the lock.
+    tries: Vec<Try>,
+    /// A thread submits, and tries reads.
+    submits: bool,
+    /// Requests that no read behind them is to overtake.
+    in_front: u32,
     /// Tags whose files and buffers have lost their last user.
     tags: Vec<u64>,
     /// Requests that the engine has cancelled, behind the cancel with this key.
@@ -269,6 +280,8 @@ pub(crate) struct Core {
     /// Requests that were submitted, and requests that have ended.
     taken: AtomicU32,
     ended: AtomicU32,
+    /// Threads that try reads.
+    trying: AtomicU32,
     handover: Handover,
     /// The program is told of completions, and may not come to wait.
     pub(crate) told: AtomicBool,
@@ -332,6 +345,9 @@ impl Core {
             chains: Chains::new(),
             ready: VecDeque::new(),
             tasks: Vec::new(),
+            tries: Vec::new(),
+            submits: false,
+            in_front: 0,
             tags: Vec::new(),
             held: Vec::new(),
             stepping: false,
@@ -361,6 +377,7 @@ impl Core {
             sq_head: AtomicU32::new(0),
             taken: AtomicU32::new(0),
             ended: AtomicU32::new(0),
+            trying: AtomicU32::new(0),
             handover: Handover::new(),
             told: AtomicBool::new(false),
             closing: AtomicBool::new(false),
@@ -474,6 +491,20 @@ impl Core {
         // In a signal handler, what it interrupts may have the lock.
         if has_requests && !self.is_held_here() {
             self.with(|locked| locked.keep_files(fds));
+            self.await_tries();
+        }
+    }
+
+    /// Waits for threads that try reads by a descriptor's number: they do not wait. Not for long, as
+    /// this may be a signal handler on such a thread.
+    fn await_tries(&self) {
+        const TRIES: u32 = 100;
+        let mut patience = Patience::default();
+        for _ in 0..TRIES {
+            if self.trying.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            patience.wait();
         }
     }
 
@@ -514,9 +545,13 @@ impl Core {
         }
     }
 
+    fn instance(&self) -> Option<Arc<Instance>> {
+        self.instance.get().and_then(Weak::upgrade)
+    }
+
     /// Wakes those who wait for completions of this ring.
     fn wake(&self) {
-        if let Some(instance) = self.instance.get().and_then(Weak::upgrade) {
+        if let Some(instance) = self.instance() {
             instance.wake_for(&IoEvent::default());
         }
     }
@@ -580,7 +615,7 @@ impl Core {
 
     /// Asks the engine to cancel. Gives the result of the request that has asked for it.
     fn ask_to_cancel(self: &Arc<Self>, job: &CancelJob) -> i32 {
-        let instance = self.instance.get().and_then(Weak::upgrade);
+        let instance = self.instance();
         let mut answer = -libc::ENOENT;
         let mut done = job.done;
         for &key in &job.keys {
@@ -610,7 +645,7 @@ impl Core {
 
     /// Has the engine room, and is the lock free?
     fn can_pass_on(self: &Arc<Self>) -> bool {
-        let instance = self.instance.get().and_then(Weak::upgrade);
+        let instance = self.instance();
         if !instance.is_some_and(|instance| instance.has_room()) {
             return false;
         }
@@ -622,7 +657,7 @@ impl Core {
     /// Hands some over. False: there is no room for the next, no engine, or another thread has the
     /// lock, and passes requests on when it goes.
     fn pass_on_now(self: &Arc<Self>) -> bool {
-        let Some(instance) = self.instance.get().and_then(Weak::upgrade) else { return false };
+        let Some(instance) = self.instance() else { return false };
         // The entries of a large batch are written to memory before they are used.
         if self.handover.ready() <= 2 {
             self.pass_on_to::<2>(&instance)
@@ -779,7 +814,10 @@ impl Locked<'_> {
     fn keep_files(&mut self, fds: &RangeInclusive<i32>) {
         let mut known: Vec<(i32, File)> = Vec::new();
         for request in &mut self.state.requests {
-            let waits = matches!(request.stage, Stage::Ready | Stage::Engine | Stage::Poll(_));
+            let waits = matches!(
+                request.stage,
+                Stage::Ready | Stage::Tried | Stage::Engine | Stage::Poll(_)
+            );
             let is_on = waits && request.file.is_none() && fds.contains(&request.fd);
             if !is_on || !op::has_file(request.opcode) {
                 continue;
@@ -791,7 +829,7 @@ impl Locked<'_> {
                 known.last().map(|(_, file)| file.clone())
             });
             let Some(file) = file else { continue };
-            if request.stage == Stage::Ready
+            if matches!(request.stage, Stage::Ready | Stage::Tried)
                 && let Plan::Engine(sqe, _) = &mut request.plan
                 && sqe.fd == request.fd
             {
@@ -811,6 +849,7 @@ impl Locked<'_> {
         }
         // A poller goes on where the batch of a call would end.
         let goes_on = core.has(setup::SUBMIT_ALL | setup::SQPOLL);
+        self.state.submits = core.is_entered();
         let mut consumed = 0;
         for _ in 0..batch.there {
             if consumed == count {
@@ -839,6 +878,7 @@ impl Locked<'_> {
         // A chain ends with its batch.
         self.end_chain();
         self.start_new();
+        self.state.submits = false;
         self.take_steps();
         Some(consumed)
     }
@@ -927,9 +967,8 @@ impl Locked<'_> {
             Some(result) => self.finish(at, result, 0),
             None if self.find(key).is_none() => {}
             None => {
-                if self.request(at).stage == Stage::Ready {
-                    self.state.ready.push_back(at);
-                    self.core.handover.add();
+                if self.request(at).stage == Stage::Ready && !self.is_tried(at) {
+                    self.make_ready(at);
                 }
                 let next = self.request(at).next;
                 // A call of this thread's cannot be cancelled.
@@ -939,6 +978,33 @@ impl Locked<'_> {
                 }
             }
         }
+    }
+
+    /// The engine is to get a request.
+    fn make_ready(&mut self, at: u32) {
+        let request = self.request(at);
+        request.stage = Stage::Ready;
+        request.in_front = !matches!(request.opcode, op::READ | op::READV | op::READ_FIXED);
+        self.state.in_front += u32::from(self.state.requests[at as usize].in_front);
+        self.state.ready.push_back(at);
+        self.core.handover.add();
+    }
+
+    /// Has the submitting thread try a read without the lock. False: it is none that can be tried,
+    /// or the engine has others than reads: programs may count on their order, which many file
+    /// systems keep.
+    fn is_tried(&mut self, at: u32) -> bool {
+        let (key, submits) = (self.key(at), self.state.submits && self.state.in_front == 0);
+        let request = self.request(at);
+        let Plan::Engine(sqe, None) = request.plan else { return false };
+        let alone = request.next == NONE && request.flags & iosqe::ASYNC == 0;
+        let is_read = matches!(request.opcode, op::READ | op::READ_FIXED);
+        if !submits || !alone || !is_read || !uringlet::front::is_read_inline(sqe.fd) {
+            return false;
+        }
+        request.stage = Stage::Tried;
+        self.state.tries.push(Try { key, sqe, result: None });
+        true
     }
 
     /// The engine has ended a request. If a cancel has had that done, the cancel's completion is
@@ -1067,7 +1133,12 @@ impl Locked<'_> {
                     self.core.handover.sub(1);
                 }
             }
-            Stage::Free | Stage::Waits | Stage::Engine | Stage::Here | Stage::Ends => {}
+            Stage::Free
+            | Stage::Waits
+            | Stage::Tried
+            | Stage::Engine
+            | Stage::Here
+            | Stage::Ends => {}
         }
     }
 
@@ -1079,6 +1150,7 @@ impl Locked<'_> {
             self.request(target).timeout = NONE;
         }
         let request = self.request(at);
+        let in_front = std::mem::take(&mut request.in_front);
         request.stage = Stage::Free;
         (request.call, request.target_slot, request.submitter) = (None, None, 0);
         request.plan = Plan::Nop(0);
@@ -1086,6 +1158,7 @@ impl Locked<'_> {
         let buffer = request.buffer.take();
         files.into_iter().for_each(|file| self.release_file(file));
         self.release_buffer(buffer);
+        self.state.in_front -= u32::from(in_front);
         self.state.free.push(at);
         self.state.chains.ended();
         let ended = self.core.ended.load(Ordering::Relaxed).wrapping_add(1);

@@ -37,7 +37,8 @@ pub fn of(drop_in: DropIn, library: &Path, sandbox: &Sandbox) -> Result<Answer> 
     let value = drop_in.to_possible_value().expect("none is hidden");
     let mut command = Command::new(own);
     command.args(["check", "--answer", value.get_name()]).env("LD_PRELOAD", library);
-    for variable in ["ENGINE", "QUEUE_AFFINITY", "COMPLETION_AFFINITY", "RQ_AFFINITY"] {
+    for variable in ["ENGINE", "QUEUE_AFFINITY", "COMPLETION_AFFINITY", "RQ_AFFINITY", "SPARE_CPUS"]
+    {
         command.env_remove(format!("URINGLET_{variable}"));
     }
     command.env("URINGLET_STATS", region.path());

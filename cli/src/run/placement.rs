@@ -6,7 +6,7 @@ use uringlet::affinity::{
     Affinity, COMPLETION_VARIABLE, Placement, QUEUE_VARIABLE, RQ_VARIABLE, Topology,
 };
 
-/// The three settings; what is not given is taken from the environment as it is.
+/// The settings; what is not given is taken from the environment as it is.
 #[derive(Args)]
 pub struct CpuOptions {
     /// CPUs that execute requests and hand them to the kernel: a list as in 0-3,8, or application,
@@ -22,7 +22,15 @@ pub struct CpuOptions {
     /// very CPU
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=2))]
     rq_affinity: Option<u8>,
+
+    /// Workers that execute queued requests beside the program's threads while CPUs are spare: at
+    /// most N, 0 for none (default: one fewer than the CPUs)
+    #[arg(long, value_name = "N")]
+    spare_cpus: Option<usize>,
 }
+
+/// Read by the drop-ins.
+const SPARE_VARIABLE: &str = "URINGLET_SPARE_CPUS";
 
 impl CpuOptions {
     /// Can they be had on this machine?
@@ -55,6 +63,9 @@ impl CpuOptions {
         }
         if let Some(back) = self.rq_affinity {
             command.env(RQ_VARIABLE, back.to_string());
+        }
+        if let Some(cpus) = self.spare_cpus {
+            command.env(SPARE_VARIABLE, cpus.to_string());
         }
     }
 }

@@ -32,6 +32,9 @@ pub fn text(stats: &Snapshot, filters: usize, refused: Option<String>) -> String
     row("of these after losing the baton", count(lost), share(lost, total));
     row("wake-ups", count(stats.wakeups), per_request(stats.wakeups, total));
     row("hand-overs", count(stats.handovers), per_request(stats.handovers, total));
+    row("calls of a worker beside a waiter", count(stats.calls_beside), String::new());
+    row("  its CPU was busy", count(stats.beside_busy), String::new());
+    row("  it had too little to do", count(stats.beside_idle), String::new());
     row("reads of pages not in memory", count(stats.reads_ahead), share(stats.reads_ahead, total));
     row("fsyncs done with others", count(stats.syncs_together), String::new());
     row("workers at most", count(stats.workers_max), String::new());

@@ -12,6 +12,8 @@ use crate::{Builder, Context, EngineKind, process, sys};
 
 /// `URINGLET_ENGINE`: which engine executes the requests (default `auto`).
 const ENGINE: &str = "URINGLET_ENGINE";
+/// `URINGLET_SPARE_CPUS`: as [`Builder::spare_cpus`].
+const SPARE_CPUS: &str = "URINGLET_SPARE_CPUS";
 /// `URINGLET_NULL_MEANT`: `uringlet run --engine null` was asked for, so nobody has to be warned.
 const NULL_MEANT: &str = "URINGLET_NULL_MEANT";
 /// `URINGLET_SEEN`: where `uringlet run` keeps what happens in the program, see [`super::seen`].
@@ -124,7 +126,11 @@ fn told_builder() -> Option<Builder> {
         UNWARNED.store(true, Ordering::Relaxed);
     }
     let placement = crate::affinity::Placement::from_environment().ok()?;
-    Some(Context::builder().engine(engine).placement(placement))
+    let builder = Context::builder().engine(engine).placement(placement);
+    Some(match variable(SPARE_CPUS).as_deref().map(OsStr::to_str) {
+        Some(cpus) => builder.spare_cpus(cpus?.parse().ok()?),
+        None => builder,
+    })
 }
 
 /// What `URINGLET_TRAP` says; never where that cannot be used.

@@ -94,6 +94,12 @@ impl Descriptor {
     }
 }
 
+/// By what is remembered of a descriptor: is it a file that is open for reading, and are reads of it
+/// not known to wait? Makes no system call.
+pub fn is_read_inline(fd: i32) -> bool {
+    Facts::noted(fd).is_some_and(|facts| facts.is_inline(false))
+}
+
 /// Forgets what is known about descriptor numbers: they are about to stand for something else.
 pub fn forget_descriptors(fds: &RangeInclusive<i32>) {
     Facts::forget(fds);

@@ -7,10 +7,13 @@ use std::os::fd::RawFd;
 
 use super::Instance;
 use crate::board::DirectCompletions;
+use crate::config::EngineKind;
 use crate::errno;
+use crate::exec::{self, Tried};
 use crate::request::{Expect, Kind, Request, Route, Started};
+use crate::router::KernelScope;
 use crate::router::facts::Facts;
-use crate::router::tuning::{LARGE, TIMED_EVERY};
+use crate::router::tuning::{LARGE, TIMED_EVERY, TRIED_MAX};
 #[cfg(doc)]
 use crate::sqe::FILE_POSITION;
 use crate::sqe::{Sqe, opcode};
@@ -111,6 +114,24 @@ impl Instance {
         }
         self.expects_one();
         true
+    }
+
+    /// Reads now what an entry asks for, if it is a plain read of at most [`TRIED_MAX`] bytes that
+    /// does not wait, as io_uring does when a read is issued. `None`: it is to be submitted.
+    ///
+    /// # Safety
+    /// As for [`Instance::submit_with`]; the buffer is the read's during the call.
+    pub unsafe fn try_now(&self, sqe: &Sqe) -> Option<i32> {
+        let read = Transfer::of(sqe).filter(|one| !one.is_write && one.length <= TRIED_MAX)?;
+        let inline = Facts::noted(read.fd).is_some_and(|facts| facts.is_inline(false));
+        let engine = self.engine != EngineKind::Null && self.kernel_scope() <= KernelScope::Direct;
+        if !inline || !engine || self.stands_by() || self.board.is_closed() || read.length == 0 {
+            return None;
+        }
+        // SAFETY: at an offset, and without flags; the rest is the caller's contract.
+        let Tried::Done(result) = (unsafe { exec::try_read(sqe) }) else { return None };
+        self.board.count_tried(result);
+        Some(result)
     }
 
     /// Executes the request that was left for this wait, if it is a single one and nothing has

@@ -9,7 +9,8 @@ use crate::board::{By, DirectCompletions};
 use crate::lane::Help;
 use crate::request::Started;
 use crate::router::tuning::{
-    ASK_US, FAVOUR_US, FAVOURS, LOOK_EVERY, LOOK_ON_US, NAP_US, TIMED_EVERY,
+    ASK_US, BESIDE_LOOK_US, BESIDE_WAIT_US, FAVOUR_US, FAVOURS, LOOK_EVERY, LOOK_ON_US, NAP_US,
+    TIMED_EVERY,
 };
 use crate::router::{Call, KernelScope};
 use crate::sys;
@@ -139,6 +140,33 @@ impl Instance {
         }
     }
 
+    /// A worker executes beside this thread: takes reads out of its hands, and looks for a while for
+    /// what it completes. False: neither has come.
+    fn help_beside(&self, help: &Help, taker: &mut DirectCompletions<'_>) -> bool {
+        let Self { board, lanes, .. } = self;
+        let (mut begin, before) = (sys::ticks(), taker.taken());
+        let mut seen = 0;
+        while lanes.inline.is_held_beside() {
+            let come = taker.taken() - before + board.completions().available();
+            if come >= help.min {
+                return true;
+            }
+            let executed = lanes.inline.execute_read(board, taker);
+            let now = sys::ticks();
+            if executed || come > seen {
+                (begin, seen) = (now, come);
+            } else if now.wrapping_sub(begin) > BESIDE_WAIT_US * board.ticks_per_us() {
+                return false;
+            } else {
+                // Each look takes a line from the worker, which has to fetch it again.
+                while sys::ticks().wrapping_sub(now) < BESIDE_LOOK_US * board.ticks_per_us() {
+                    std::hint::spin_loop();
+                }
+            }
+        }
+        true
+    }
+
     /// May a waiter take requests that sleep?
     fn may_take(&self, help: &Help) -> bool {
         let own = help.unbounded && self.board.must_wait_for_all(help.min);
@@ -156,7 +184,11 @@ impl Instance {
                 router.waiters.one_came();
             }
             let ask = view.is_held() && help.min > 0;
-            if ask && inline.has_work_for(help.wary) {
+            if ask && inline.is_held_beside() {
+                if self.help_beside(help, taker) {
+                    return true;
+                }
+            } else if ask && inline.has_work_for(help.wary) {
                 view = self.ask_for_baton();
             }
             if !view.is_held()
@@ -238,5 +270,77 @@ impl Instance {
         if last == view.word() && inline.steal(&self.board, come, view) && !come {
             self.call(Call::Holder);
         }
+    }
+}
+
+#[cfg(all(test, not(any(loom, miri))))]
+mod tests {
+    use std::io::Write as _;
+    use std::os::fd::AsRawFd as _;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use crate::board::without_taker;
+    use crate::config::Builder;
+    use crate::instance::Instance;
+    use crate::instance::submit::Entry;
+    use crate::sqe::Sqe;
+
+    const ROUNDS: u64 = 2_000;
+    const DEPTH: usize = 8;
+    const BLOCK: usize = 64;
+
+    /// Each round has reads and appends, submitted one by one, and one wait for all of them, with or
+    /// without a deadline.
+    #[test]
+    fn a_worker_beside_a_waiter_repeats_loses_and_reorders_nothing() {
+        let instance = Instance::new(&Builder::default().entries(2 * DEPTH as u32)).unwrap();
+        instance.leave_alone();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[7; BLOCK]).unwrap();
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let append = std::fs::File::options().append(true).open(log.path()).unwrap();
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let inline = &instance.lanes().inline;
+                while !over.load(Ordering::Relaxed) {
+                    if let Some(turn) = inline.take_baton() {
+                        let enough = &mut |_, _| false;
+                        inline.hold_beside(instance.board(), &instance.router, turn, enough);
+                    }
+                    std::thread::yield_now();
+                }
+            });
+            for round in 0..ROUNDS {
+                let mut buffers = [[0; BLOCK]; DEPTH];
+                let numbers: [[u8; 8]; DEPTH] =
+                    std::array::from_fn(|at| (round * DEPTH as u64 + at as u64).to_le_bytes());
+                for at in 0..DEPTH {
+                    let sqe = if at % 4 == 3 {
+                        Sqe::write(append.as_raw_fd(), &numbers[at][..], 0)
+                    } else {
+                        Sqe::read(file.as_raw_fd(), &mut buffers[at][..], 0)
+                    };
+                    let entry = Entry { sqe: sqe.user_data(at as u64), data: 0, notify: -1 };
+                    // SAFETY: every round ends its requests.
+                    assert_eq!(unsafe { instance.submit(&[entry]) }.accepted, 1);
+                }
+                let timeout = (round % 2 == 0).then(|| std::time::Duration::from_secs(600));
+                let all = DEPTH as u32;
+                without_taker(|taker| instance.wait(all, all, timeout, None, taker));
+                let mut seen = [0; DEPTH];
+                let reaped = instance.reap(all, |cqe| {
+                    assert_eq!(cqe.res, if cqe.user_data % 4 == 3 { 8 } else { BLOCK as i32 });
+                    seen[cqe.user_data as usize] += 1;
+                });
+                assert_eq!((reaped, seen), (all, [1; DEPTH]));
+                assert!((0..DEPTH).all(|at| at % 4 == 3 || buffers[at] == [7; BLOCK]));
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        instance.close();
+        let written = std::fs::read(log.path()).unwrap();
+        let expected = (0..ROUNDS * DEPTH as u64).filter(|number| number % 4 == 3);
+        assert!(written.chunks(8).eq(expected.map(|number| number.to_le_bytes())), "the order");
     }
 }

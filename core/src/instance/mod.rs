@@ -189,7 +189,9 @@ impl Instance {
         unsafe {
             fill!(at, Self with { lanes } {
                 board: Board::new(parts),
-                router: Router::new(),
+                router: Router::new(
+                    builder.spare_cpus.unwrap_or(sys::cpus() - 1).min(sys::cpus() - 1),
+                ),
                 engine: builder.engine,
                 #[cfg(feature = "faulty")]
                 faulty: faulty,

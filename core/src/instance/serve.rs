@@ -9,12 +9,17 @@ use super::{Instance, Wishes};
 use crate::affinity;
 use crate::board::{Board, By, Dispatcher, without_taker};
 use crate::descriptor::Asked;
+use crate::errno;
 use crate::exec::{self, Mode};
+use crate::lane::kernel::HandOver;
 use crate::lane::lanes::LANES;
 use crate::lane::{PARTS, Which};
 use crate::request::{Expect, Kind, Route, Started};
 use crate::router::facts::Facts;
-use crate::router::tuning::{HOLDER_SPIN_US, QUIET_TICKS, REFUSE_TICKS, STARVED_TICKS};
+use crate::router::spare::{Left, Seat};
+use crate::router::tuning::{
+    BESIDE_ASKS_EVERY, HOLDER_SPIN_US, QUIET_TICKS, REFUSE_TICKS, STARVED_TICKS,
+};
 use crate::router::{self, Call, KernelScope};
 use crate::sys;
 use crate::threads::Threads;
@@ -173,8 +178,86 @@ impl Instance {
                 return self.run_pooled(request);
             }
         }
-        kernel.hand_over(&self.board, nobody_comes);
+        kernel.hand_over(&self.board, HandOver { nobody_comes, at_once: false });
         self.have_events_watched(nobody_comes);
+    }
+
+    /// A submitter hands over what is queued for the kernel, for a program that does not come to
+    /// wait: no thread of ours is woken for it. The kernel answers EAGAIN where it would wait.
+    pub(super) fn hand_over_at_once(&self) {
+        errno::kept(|| {
+            self.lanes
+                .kernel
+                .hand_over(&self.board, HandOver { nobody_comes: true, at_once: true });
+            self.have_events_watched(true);
+        });
+        let left = self.lanes.kernel.queued() > 0;
+        self.call(if left { Call::HandOver } else { Call::Nobody });
+    }
+
+    /// A worker takes a turn with the baton.
+    fn take_turn(&self) {
+        let Self { board, lanes, router, .. } = self;
+        if let Some(seat) = router.beside.comes() {
+            self.hold_beside(seat);
+        } else if let Some(turn) = lanes.inline.take_baton() {
+            if sys::cpus() > 1 {
+                // This worker had to be called: a short spin before would have been cheaper.
+                router.holder_spin.would_have_paid(HOLDER_SPIN_US.0 * board.ticks_per_us());
+            }
+            self.hold(turn, true);
+        } else {
+            return;
+        }
+        if lanes.inline.has_patient_work() {
+            self.call(Call::PatientHolder);
+        }
+    }
+
+    /// A worker executes beside the thread of the program that waits, while its CPU is spare.
+    fn hold_beside(&self, seat: Seat<'_>) {
+        let Self { board, lanes, router, .. } = self;
+        let (begin, rate, taken) = (sys::ticks(), board.ticks_per_us(), lanes.inline.taken());
+        let late = seat.is_late(begin, rate);
+        let mut before = (begin, sys::use_of_this_thread());
+        // Has it lost its CPU to others since it was last asked?
+        let mut is_busy = || {
+            let now = (sys::ticks(), sys::use_of_this_thread());
+            let earlier = std::mem::replace(&mut before, now);
+            let (Some(last), Some(this)) = (earlier.1, now.1) else { return false };
+            let preempted = this.preemptions > last.preemptions;
+            let all_us = now.0.wrapping_sub(earlier.0) / rate;
+            preempted && router::spare::was_away(all_us, this.cpu_us - last.cpu_us)
+        };
+        let mut busy = late;
+        if !late && let Some(turn) = self.take_baton_within(HOLDER_SPIN_US.1 * rate) {
+            router.holder_spin.would_have_paid(HOLDER_SPIN_US.1 * rate);
+            let mut executed = 0u32;
+            lanes.inline.hold_beside(board, router, turn, &mut |_, _| {
+                executed = executed.wrapping_add(1);
+                busy = busy || executed.is_multiple_of(BESIDE_ASKS_EVERY) && is_busy();
+                busy
+            });
+            busy = busy || is_busy();
+        }
+        let executed = lanes.inline.taken().wrapping_sub(taken);
+        match seat.ends(busy, executed, sys::ticks(), rate) {
+            Left::Busy => board.count(|stats| &stats.beside_busy),
+            Left::Idle => board.count(|stats| &stats.beside_idle),
+            Left::Done => {}
+        }
+    }
+
+    /// Takes the baton, which a waiter may have for a moment, within so many ticks.
+    fn take_baton_within(&self, longest: u64) -> Option<Turn> {
+        let begin = sys::ticks();
+        loop {
+            let turn = self.lanes.inline.take_baton();
+            if turn.is_some() || sys::ticks().wrapping_sub(begin) > longest {
+                return turn;
+            }
+            std::hint::spin_loop();
+        }
     }
 
     /// The watchdog looks whether requests of a placed context lie about, and every worker of its
@@ -249,17 +332,8 @@ impl Tenant for Instance {
             self.run_pooled(request);
         } else if lanes.copy.for_workers(router.waiters.come()) > 0 {
             lanes.copy.work(board, others_wait);
-        } else if takes(&self.wishes.holder)
-            && let Some(turn) = lanes.inline.take_baton()
-        {
-            if sys::cpus() > 1 {
-                // This worker had to be called: a short spin before would have been cheaper.
-                router.holder_spin.would_have_paid(HOLDER_SPIN_US.0 * board.ticks_per_us());
-            }
-            self.hold(turn, true);
-            if lanes.inline.has_patient_work() {
-                self.call(Call::PatientHolder);
-            }
+        } else if takes(&self.wishes.holder) {
+            self.take_turn();
         }
     }
 

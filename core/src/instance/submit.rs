@@ -10,10 +10,11 @@ use super::fast::Transfer;
 use crate::board::{By, without_taker};
 use crate::config::EngineKind;
 use crate::descriptor::Asked;
+use crate::errno;
 use crate::exec;
 use crate::lane::Which;
 use crate::request::{BATCH, Batch, CountSteps, Expect, Kind, Request, Route, Started};
-use crate::router::tuning::POP_US;
+use crate::router::tuning::{BESIDE_QUEUED, POP_US};
 use crate::router::{self, Call, Situation};
 use crate::sqe::Sqe;
 use crate::sys;
@@ -391,7 +392,20 @@ impl Instance {
     pub(super) fn push_inline(&self, request: Started<'_>) {
         self.lanes.inline.left_to_queue(&self.board);
         self.lanes.inline.push(&[request.queue()]);
-        self.lanes.inline.announce(&self.board, self.router.waiters.come());
+        self.announce(self.router.waiters.come());
+    }
+
+    /// Requests were pushed to the inline lane. Calls a worker to execute them beside the thread of
+    /// the program that will come, if that is worth it.
+    #[inline]
+    fn announce(&self, waiters_come: bool) {
+        let inline = &self.lanes.inline;
+        let held = inline.announce(&self.board, waiters_come);
+        let beside = waiters_come && !held && self.router.beside.is_possible();
+        if beside && inline.queued() >= BESIDE_QUEUED && self.router.beside.is_due(sys::ticks()) {
+            self.board.count(|stats| &stats.calls_beside);
+            errno::kept(|| self.call(Call::Holder));
+        }
     }
 
     /// Pushes requests of any lane, as `choose` says. Kept out of the way of a single one.
@@ -440,7 +454,7 @@ impl Instance {
             self.lanes.push(board, Route::Ordered, ordered.as_slice(), waiters_come);
         }
         if moved || !inline.is_empty() || !ordered.is_empty() {
-            self.lanes.inline.announce(board, waiters_come);
+            self.announce(waiters_come);
         }
         const OTHERS: [Route; 6] =
             [Route::Null, Route::Worker, Route::Copy, Route::Cold, Route::Kernel, Route::Pool];
@@ -473,7 +487,12 @@ impl Instance {
             queued: if route == Route::Copy { self.lanes.copy.len() } else { 0 },
             room: if route == Route::Copy { self.lanes.copy.for_workers(waiters_come) } else { 0 },
         };
-        self.call(router::who(route, &now));
+        match router::who(route, &now) {
+            Call::HandOver if !self.driven.comes() && self.lanes.kernel.takes_at_once() => {
+                self.hand_over_at_once();
+            }
+            call => self.call(call),
+        }
     }
 
     /// A request of the pool lane is the only one of its context, and the thread that comes to wait

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
 use super::{Lane, Progress, Stuck, Which, run};
 use crate::board::{Board, By, DirectCompletions, without_taker};
@@ -12,6 +12,7 @@ use crate::errno;
 use crate::queue::IndexRing;
 use crate::request::{Queued, Route, Started};
 use crate::router::facts::Facts;
+use crate::router::spare::SPARE_CPUS;
 use crate::router::tuning::{HOLDER_SPIN_US, TIMED_EVERY};
 use crate::router::{self, Call, Router, Situation};
 use crate::sync::lock_counted;
@@ -36,6 +37,8 @@ pub(crate) struct InlineLane {
     losers: AtomicUsize,
     /// Ordered requests that threads with a deadline do not execute.
     wary_ordered: AtomicUsize,
+    /// The baton's holder is a worker that executes beside the program.
+    beside: AtomicBool,
 }
 
 /// What a holder of the baton found in the queue.
@@ -61,6 +64,7 @@ impl InlineLane {
             diverting: Mutex::new(()),
             losers: AtomicUsize::new(0),
             wary_ordered: AtomicUsize::new(0),
+            beside: AtomicBool::new(false),
         }
     }
 
@@ -141,9 +145,10 @@ impl InlineLane {
         self.order.announce();
     }
 
-    /// Says that requests were pushed, and sees to it that somebody executes them.
+    /// Says that requests were pushed, and sees to it that somebody executes them. True if a thread
+    /// executes what is queued already.
     #[inline]
-    pub(crate) fn announce(&self, board: &Board, waiters_come: bool) {
+    pub(crate) fn announce(&self, board: &Board, waiters_come: bool) -> bool {
         let seen = self.baton.announce();
         let held = seen.is_held();
         let sleeps = board.completions().has_sleepers();
@@ -152,6 +157,18 @@ impl InlineLane {
         if call != Call::Nobody || !seen.is_watched() {
             board.call(call);
         }
+        held
+    }
+
+    /// Requests in the queue: a hint.
+    #[inline]
+    pub(crate) fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Numbers that left the queue.
+    pub(crate) fn taken(&self) -> u64 {
+        self.queue.taken()
     }
 
     /// Leaves a single request, which may be `alone` in its context, to the wait that is expected
@@ -235,6 +252,42 @@ impl InlineLane {
         self.baton.take()
     }
 
+    /// Does a worker beside the program hold the baton?
+    #[inline]
+    pub(crate) fn is_held_beside(&self) -> bool {
+        self.beside.load(Ordering::Relaxed) && self.baton.view().is_held()
+    }
+
+    /// Holds the baton on a worker beside the program: it stays while there is enough to do. A
+    /// waiter does not ask for the baton meanwhile, and [takes reads](Self::execute_read) itself.
+    pub(crate) fn hold_beside(
+        &self,
+        board: &Board,
+        router: &Router,
+        turn: Turn,
+        enough: Enough<'_>,
+    ) {
+        self.beside.store(true, Ordering::Relaxed);
+        without_taker(|taker| {
+            taker.bound(true);
+            self.hold(board, router, turn, By::Worker, taker, enough);
+        });
+        self.beside.store(false, Ordering::Relaxed);
+    }
+
+    /// A waiter executes the oldest request, if it is a read, beside the baton's holder: nothing
+    /// depends on the order of reads. False: there is none.
+    pub(crate) fn execute_read(&self, board: &Board, taker: &mut DirectCompletions<'_>) -> bool {
+        let Some((position, slot)) = self.queue.front() else { return false };
+        if !board.slot(slot).is_read() || !self.queue.pop_at(position) {
+            return false;
+        }
+        let timed = position.is_multiple_of(TIMED_EVERY);
+        // SAFETY: popped just now.
+        self.run(board, unsafe { board.popped(slot) }, By::Waiter, timed, taker);
+        true
+    }
+
     /// Holds the baton until nothing is waiting, `enough` says so, or it is taken away.
     pub(crate) fn hold(
         &self,
@@ -281,7 +334,8 @@ impl InlineLane {
                     continue;
                 }
             }
-            if by == By::Worker && !router.waiters.come() {
+            let beside = || self.beside.load(Ordering::Relaxed);
+            if by == By::Worker && (!router.waiters.come() || beside()) {
                 self.spin_for_work(board, router);
             }
             match self.baton.release(turn) {
@@ -479,6 +533,9 @@ impl InlineLane {
         let stolen = self.baton.steal(view, self.queue.taken());
         if stolen {
             board.count(|stats| &stats.handovers);
+            if self.beside.load(Ordering::Relaxed) {
+                SPARE_CPUS.was_busy(sys::ticks(), board.ticks_per_us());
+            }
         } else {
             self.one_loser_less(board, waiters_come);
         }

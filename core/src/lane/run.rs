@@ -51,7 +51,8 @@ pub(super) fn execute(
         sys::prefetch_buffer(request.sqe.addr, (len as usize).min(PREFETCH_MAX));
     }
     let doubted = timed && facts::is_on_the_brink(fd, write);
-    let slept = if doubted { sys::sleeps_of_this_thread() } else { None };
+    let sleeps = || sys::use_of_this_thread().map(|thread| thread.sleeps);
+    let slept = if doubted { sleeps() } else { None };
     let before = if timed { sys::ticks() } else { 0 };
     let result = if write && by == By::Waiter && board.is_to_be_quiet(request.stream) {
         // SAFETY: copied in at submit; the buffers are the request's until its completion.
@@ -68,7 +69,7 @@ pub(super) fn execute(
     if timed {
         // As long as it took, it was preempted at most.
         let rate = board.ticks_per_us();
-        let awake = slept.is_some() && sys::sleeps_of_this_thread() == slept;
+        let awake = slept.is_some() && sleeps() == slept;
         let ticks = if awake { ticks.min(rate) } else { ticks };
         descriptor::learn(fd, write, ticks, rate, u64::from(len));
     }

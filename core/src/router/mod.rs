@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub(crate) mod facts;
+pub(crate) mod spare;
 pub(crate) mod spin;
 pub(crate) mod tuning;
 pub(crate) mod waiters;
@@ -11,6 +12,7 @@ pub(crate) mod waiters;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use self::facts::{Facts, FileKind, Fresh};
+use self::spare::{Beside, SPARE_CPUS};
 use self::spin::Spin;
 use self::tuning::{COMING_BESIDE_SYNCS, COMING_MAX, DRIVEN_READ_MAX, LARGE};
 use self::waiters::Waiters;
@@ -44,7 +46,7 @@ pub(crate) trait Ask {
 }
 
 /// Which requests the kernel lane takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum KernelScope {
     /// None.
     Nothing,
@@ -62,11 +64,14 @@ pub(crate) struct Router {
     pub(crate) waiters: Waiters,
     /// How long a worker spins for more before it gives the baton back.
     pub(crate) holder_spin: Spin,
+    /// Workers that execute beside the program.
+    pub(crate) beside: Beside,
 }
 
 impl Router {
-    pub(crate) fn new() -> Self {
-        Self { waiters: Waiters::new(), holder_spin: Spin::new() }
+    /// `beside`: so many workers of the process execute beside the program, at most.
+    pub(crate) fn new(beside: usize) -> Self {
+        Self { waiters: Waiters::new(), holder_spin: Spin::new(), beside: Beside::new(beside) }
     }
 }
 
@@ -83,9 +88,10 @@ pub(crate) fn sync_ended() {
     SYNCING.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// This process is the child of a fork: the fsyncs of its parent's threads never end here.
-pub(crate) fn forget_syncs() {
+/// This process is the child of a fork: what its parent's threads have begun never ends here.
+pub(crate) fn forget_threads() {
     SYNCING.store(0, Ordering::Relaxed);
+    SPARE_CPUS.forget_workers();
 }
 
 /// So many cold reads may be on their way from the device now.

@@ -23,7 +23,7 @@ pub(crate) const STATS: &str = "URINGLET_STATS";
 /// Each process counts into memory of its own, for `uringlet top`.
 const STATS_OWN: &str = "auto";
 /// "urnglet" and a version of the layout below.
-const MAGIC: u64 = u64::from_le_bytes(*b"urnglet\x08");
+const MAGIC: u64 = u64::from_le_bytes(*b"urnglet\x09");
 /// As /proc/PID/fd shows it; one of the process's own.
 const NAME: &std::ffi::CStr = c"uringlet-stats";
 /// Contexts with a place of their own at a time; those beyond share one.

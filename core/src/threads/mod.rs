@@ -24,7 +24,7 @@ use self::watchdog::Watchdog;
 use crate::cpus::CpuSet;
 use crate::own;
 use crate::process;
-use crate::router::forget_syncs;
+use crate::router::forget_threads;
 use crate::sys;
 
 /// What all contexts of this process share that are not placed, or placed on the same CPUs.
@@ -81,7 +81,7 @@ impl Threads {
                 Box::into_raw(Box::new(Self::new(generation, Spawner::on(cpus.cloned()), first)));
             match CURRENT.compare_exchange(first, new, Ordering::AcqRel, Ordering::Relaxed) {
                 // Leaked: threads and contexts refer to it as long as the process lives.
-                Ok(_) if is_first => forget_syncs(),
+                Ok(_) if is_first => forget_threads(),
                 Ok(_) => {}
                 // SAFETY: made above and seen by nobody.
                 Err(_) => drop(unsafe { Box::from_raw(new) }),

@@ -1,13 +1,15 @@
 //! The lock of a ring: memory only is read and written under it. What can wait is left in a list of
 //! tasks, and done without it. Threads that serve other rings, too, bring mail and never wait.
 
+#![allow(unsafe_code)]
+
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ptr::null;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
 
-use uringlet::front;
+use uringlet::{Sqe, front};
 
 use super::{CancelJob, Core, ENTERED, State};
 use crate::abi::Cqe;
@@ -48,10 +50,19 @@ pub(crate) enum Task {
     Drop(File),
 }
 
+/// A read that the submitting thread tries without the lock, and its result if it did not wait.
+#[derive(Debug)]
+pub(super) struct Try {
+    pub(super) key: u64,
+    pub(super) sqe: Sqe,
+    pub(super) result: Option<i32>,
+}
+
 /// What a thread that has had the lock has to do without it.
 #[derive(Debug, Default)]
 #[must_use]
 pub(super) struct After {
+    tries: Vec<Try>,
     /// Usually none: a word that is null.
     pub(super) tasks: Option<Box<[Task]>>,
     /// Threads that wait for completions are woken.
@@ -102,14 +113,19 @@ impl std::ops::DerefMut for Locked<'_> {
 impl Core {
     /// Calls `f` with the lock, and does without it what was left to be done.
     pub(crate) fn with<R>(self: &Arc<Self>, f: impl FnOnce(&mut Locked<'_>) -> R) -> R {
+        let mut locked = self.lock();
+        let answer = f(&mut locked);
+        self.follow_up(locked.give_back());
+        answer
+    }
+
+    fn lock(self: &Arc<Self>) -> Locked<'_> {
         let holds = Holds::new(self);
         // Nothing in the critical sections panics.
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let mut locked = Locked { core: self, state, _holds: holds };
         locked.read_mail();
-        let answer = f(&mut locked);
-        self.follow_up(locked.give_back());
-        answer
+        locked
     }
 
     /// `None`: some thread has the lock. It reads the mail, and passes requests on, when it goes.
@@ -138,7 +154,14 @@ impl Core {
 
     /// Does what was left to be done without the lock.
     #[inline]
-    pub(super) fn follow_up(self: &Arc<Self>, after: After) {
+    pub(super) fn follow_up(self: &Arc<Self>, mut after: After) {
+        if !after.tries.is_empty() {
+            let tried = self.try_reads(std::mem::take(&mut after.tries));
+            after.wake |= tried.wake;
+            if let Some(tasks) = tried.tasks {
+                after.add(tasks.into_vec());
+            }
+        }
         if after.wake {
             self.wake();
         }
@@ -147,6 +170,29 @@ impl Core {
         if let Some(tasks) = after.tasks {
             self.run_tasks(tasks);
         }
+    }
+
+    /// Tries reads that were just submitted, as the kernel does when it issues them. The engine gets
+    /// those that would wait.
+    fn try_reads(self: &Arc<Self>, mut tries: Vec<Try>) -> After {
+        if let Some(instance) = self.instance() {
+            for Try { sqe, result, .. } in &mut tries {
+                // SAFETY: the buffer is the request's by the contract of io_uring_enter(2).
+                *result = unsafe { instance.try_now(sqe) };
+            }
+        }
+        let mut locked = self.lock();
+        self.trying.fetch_sub(1, Ordering::Release);
+        for Try { key, result, .. } in tries.drain(..) {
+            let Some(at) = locked.find(key) else { continue };
+            match result {
+                Some(result) => locked.complete(at, result),
+                None => locked.make_ready(at),
+            }
+        }
+        // The next submit needs no memory of its own.
+        locked.state.tries = tries;
+        locked.give_back()
     }
 
     /// As [`follow_up`](Self::follow_up), by a thread that passes requests on anyway.
@@ -214,6 +260,10 @@ impl Locked<'_> {
             locked.take_steps();
             locked.tell_tags();
             locked.settle();
+            if !locked.state.tries.is_empty() {
+                after.tries = std::mem::take(&mut locked.state.tries);
+                locked.core.trying.fetch_add(1, Ordering::Relaxed);
+            }
             if !locked.state.tasks.is_empty() {
                 after.add(std::mem::take(&mut locked.state.tasks));
             }

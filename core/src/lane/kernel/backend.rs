@@ -31,8 +31,14 @@ pub(super) trait Backend: Send + Sync + fmt::Debug {
 
     /// Hands requests over, whose slots are the caller's. Gives how many were taken, from the
     /// first on, and the negative errno for the next one if not all were. With `tell`,
-    /// [`Backend::events`] becomes readable when they complete.
-    fn submit(&self, board: &Board, slots: &[u32], tell: bool) -> (usize, i32);
+    /// [`Backend::events`] becomes readable when they complete. With `at_once`, the kernel does not
+    /// wait for anything inside of the call; requests for which it would are answered with EAGAIN.
+    fn submit(&self, board: &Board, slots: &[u32], tell: bool, at_once: bool) -> (usize, i32);
+
+    /// Can it hand over at once?
+    fn submits_at_once(&self) -> bool {
+        false
+    }
 
     /// [`Backend::events`] need not tell of completions any more, if it does so by itself once it
     /// was asked to.

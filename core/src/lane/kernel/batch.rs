@@ -33,7 +33,7 @@ fn follows(one: &Request, next: &Request) -> bool {
 }
 
 /// Bytes that a read or write asks for.
-fn transfer_len(request: &Request) -> u64 {
+pub(super) fn transfer_len(request: &Request) -> u64 {
     match (request.sqe.opcode, &request.copied) {
         (opcode::READV | opcode::WRITEV, Some(copied)) => {
             copied.iov.iter().fold(0, |sum, iov| sum.saturating_add(iov.iov_len as u64))

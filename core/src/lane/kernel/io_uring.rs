@@ -243,7 +243,7 @@ impl Backend for Uring {
         self.room
     }
 
-    fn submit(&self, board: &Board, slots: &[u32], tell: bool) -> (usize, i32) {
+    fn submit(&self, board: &Board, slots: &[u32], tell: bool, _at_once: bool) -> (usize, i32) {
         if tell {
             self.tell();
         }

@@ -227,13 +227,20 @@ impl Backend for LinuxAio {
         self.room
     }
 
-    fn submit(&self, board: &Board, slots: &[u32], tell: bool) -> (usize, i32) {
+    fn submits_at_once(&self) -> bool {
+        true
+    }
+
+    fn submit(&self, board: &Board, slots: &[u32], tell: bool, at_once: bool) -> (usize, i32) {
         let mut pointers = [std::ptr::null::<Iocb>(); BATCH];
         let events = if tell { self.fds.events() } else { -1 };
         for (&slot, pointer) in slots.iter().zip(&mut pointers) {
             // SAFETY: the slot is the caller's.
             let request = unsafe { board.slot(slot).ended() };
             let mut iocb = fill(request, slot);
+            if at_once && request.kind != Kind::Sync {
+                iocb.rw_flags |= libc::RWF_NOWAIT as u32;
+            }
             if events >= 0 {
                 (iocb.flags, iocb.resfd) = (FLAG_RESFD, events as u32);
             }

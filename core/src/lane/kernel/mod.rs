@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use self::backend::{Backend, Harvested};
-use self::batch::together;
+use self::batch::{together, transfer_len};
 use super::{Lane, Progress, Stuck, Which, withdraw_from};
 use crate::board::{Board, By, DirectCompletions, without_taker};
 use crate::config::{Builder, ConfigError, EngineKind};
@@ -27,12 +27,24 @@ use crate::descriptor;
 use crate::probe::{self, KERNEL_ENGINES, Refusal};
 use crate::queue::{IndexRing, SleepEnd, Sleeper};
 use crate::request::{BATCH, Batch, Kind, Route, Started};
-use crate::router::tuning::{FRESH_EVERY, HARVEST, LOOK_AGAIN, SLOW_SUBMIT_US};
+use crate::router::tuning::{AT_ONCE_MAX, FRESH_EVERY, HARVEST, LOOK_AGAIN, SLOW_SUBMIT_US};
 use crate::router::{Call, KernelScope, facts};
 use crate::sync::lock;
 use crate::sys;
 use crate::word::baton::{Baton, Release};
 use crate::word::reaper::{Reaper, Reaping};
+
+/// Of one request, in [`KernelLane::depth`]; and with each batch, it forgets one part of so many.
+const DEPTH_PARTS: usize = 16;
+
+/// How a thread hands over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HandOver {
+    /// No thread of the program comes to collect.
+    pub(crate) nobody_comes: bool,
+    /// Without waiting for anything: the thread submits.
+    pub(crate) at_once: bool,
+}
 
 /// An io_uring has room for so many even if fewer are wanted: it takes no more of the host.
 const RING_LEAST: usize = 128;
@@ -61,6 +73,12 @@ pub(crate) struct KernelLane {
     notifies: AtomicBool,
     /// Of the interfaces that may be used, an io_uring is tried first.
     prefers_ring: AtomicBool,
+    /// A file has refused to be asked without waiting (RWF_NOWAIT).
+    only_waits: AtomicBool,
+    /// The most requests that the lane had lately, in sixteenths of one.
+    depth: AtomicUsize,
+    /// Requests were handed over so: the kernel may do a part of one.
+    did_at_once: AtomicBool,
 }
 
 /// `slots` are those of the context, of which `room` may be in the kernel's hands at a time.
@@ -119,6 +137,9 @@ impl KernelLane {
             told: AtomicBool::new(false),
             notifies: AtomicBool::new(false),
             prefers_ring: AtomicBool::new(false),
+            only_waits: AtomicBool::new(false),
+            depth: AtomicUsize::new(0),
+            did_at_once: AtomicBool::new(false),
         })
     }
 
@@ -214,14 +235,25 @@ impl KernelLane {
             || collects && self.in_flight() > 0 && self.reaper.is_free()
     }
 
+    /// May a submitter hand over by itself? Not before the interface was made, which waits. Not if the
+    /// program keeps many requests in flight: a worker hands over more with one call. And not what
+    /// is cached: without waiting, the kernel gives what it finds of it.
+    #[inline]
+    pub(crate) fn takes_at_once(&self) -> bool {
+        self.scope == KernelScope::Direct
+            && self.depth.load(Ordering::Relaxed) <= AT_ONCE_MAX * DEPTH_PARTS
+            && !self.only_waits.load(Ordering::Relaxed)
+            && self.backend.get().and_then(Option::as_deref).is_some_and(Backend::submits_at_once)
+    }
+
     /// Hands over what is queued, as far as there is room. What the kernel does not take goes to
-    /// the pool lane. `nobody_comes`: no thread of the program comes to collect.
-    pub(crate) fn hand_over(&self, board: &Board, nobody_comes: bool) {
+    /// the pool lane.
+    pub(crate) fn hand_over(&self, board: &Board, how: HandOver) {
         let Some(mut turn) = self.hand_over.take() else { return };
         loop {
             while let Some(batch) = self.next_batch(board) {
                 match self.backend(board) {
-                    Some(backend) => self.hand_over_batch(board, backend, &batch, nobody_comes),
+                    Some(backend) => self.hand_over_batch(board, backend, &batch, how),
                     None => batch.as_slice().iter().for_each(|&slot| {
                         // SAFETY: started by this thread, and not handed over.
                         board.forward(unsafe { board.in_hand(slot) }, Route::Pool, By::Kernel);
@@ -257,13 +289,7 @@ impl KernelLane {
         (!batch.is_empty()).then_some(batch)
     }
 
-    fn hand_over_batch(
-        &self,
-        board: &Board,
-        backend: &dyn Backend,
-        batch: &Batch,
-        nobody_comes: bool,
-    ) {
+    fn hand_over_batch(&self, board: &Board, backend: &dyn Backend, batch: &Batch, how: HandOver) {
         let slots = batch.as_slice();
         // SAFETY: started by this thread, and not handed over yet.
         let request = |slot: u32| unsafe { board.slot(slot).ended() };
@@ -273,22 +299,32 @@ impl KernelLane {
         if notifies && !self.notifies.load(Ordering::Relaxed) {
             self.notifies.store(true, Ordering::Relaxed);
         }
-        let tell = nobody_comes || notifies;
+        let tell = how.nobody_comes || notifies;
         if !tell && !self.notifies.load(Ordering::Relaxed) {
             backend.untell();
+        }
+        if how.at_once && !self.did_at_once.load(Ordering::Relaxed) {
+            self.did_at_once.store(true, Ordering::Relaxed);
         }
         self.submitting.fetch_add(1, Ordering::SeqCst);
         if backend.holds_files() {
             slots.iter().for_each(|&slot| board.slot(slot).hand_over());
         }
         let before = self.in_flight.fetch_add(slots.len(), Ordering::SeqCst);
+        let depth = self.depth.load(Ordering::Relaxed);
+        let now = (before + slots.len() + self.queued()) * DEPTH_PARTS;
+        self.depth.store(now.max(depth - depth / DEPTH_PARTS), Ordering::Relaxed);
         board.ran_here(slots);
         let begin = sys::ticks();
         let mut done = 0;
         while done < slots.len() {
             let together = together(board, &slots[done..], before + done, self.queued());
-            let (taken, errno) = backend.submit(board, &slots[done..done + together], tell);
+            let some = &slots[done..done + together];
+            let (taken, errno) = backend.submit(board, some, tell, how.at_once);
             done += taken;
+            if errno == -libc::EOPNOTSUPP && how.at_once {
+                self.only_waits.store(true, Ordering::Relaxed);
+            }
             if errno < 0 {
                 // Whatever the reason: executed by a thread it either works or says why not.
                 self.in_flight.fetch_sub(1, Ordering::SeqCst);
@@ -395,13 +431,15 @@ impl KernelLane {
         self.collected.store(collected.wrapping_add(1), Ordering::Relaxed);
         self.in_flight.fetch_sub(done.len(), Ordering::SeqCst);
         let mut left = 0;
+        let partly = self.did_at_once.load(Ordering::Relaxed);
         board.together(|| {
             for at in 0..done.len() {
                 let (slot, result) = done[at];
                 // Not possible there, or not now: a thread does it, or says why not.
-                let again = is_retried(result) && board.slot(slot).take_back();
                 // SAFETY: the kernel has given it back, and tells of it once.
                 let request = unsafe { board.in_hand(slot) };
+                let short = || partly && result >= 0 && (result as u64) < transfer_len(&request);
+                let again = (is_retried(result) || short()) && board.slot(slot).take_back();
                 if again && board.is_closed() {
                     board.end_started(request);
                 } else if again {

@@ -479,7 +479,7 @@ impl Backend for Arc<PosixAio> {
         false
     }
 
-    fn submit(&self, board: &Board, slots: &[u32], tell: bool) -> (usize, i32) {
+    fn submit(&self, board: &Board, slots: &[u32], tell: bool, _at_once: bool) -> (usize, i32) {
         for (at, &slot) in slots.iter().enumerate() {
             // SAFETY: the slot is the caller's.
             let request = unsafe { board.slot(slot).ended() };

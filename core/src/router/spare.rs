@@ -1,0 +1,234 @@
+//! May a worker execute queued requests beside the program's own thread? Yes, while a CPU is spare
+//! and the worker has enough to do. The answer rests on what is seen anyway: how soon a called
+//! worker came, whether it was preempted, whether it lost the baton, and how much it executed.
+//! There are no trials: each sign against it makes a pause, and pauses in a row grow.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use super::tuning::{BESIDE_AWAY_US, BESIDE_LATE_US, BESIDE_PAUSE_US, BESIDE_PAYS};
+
+/// A time in which no worker is called, in ticks.
+#[derive(Debug)]
+struct Pause {
+    until: AtomicU64,
+    length: AtomicU64,
+}
+
+impl Pause {
+    const fn new() -> Self {
+        Self { until: AtomicU64::new(0), length: AtomicU64::new(0) }
+    }
+
+    fn is_over(&self, now: u64) -> bool {
+        now >= self.until.load(Ordering::Relaxed)
+    }
+
+    /// Begins, unless it has. Twice as long as the last one, if that ended less than its own length
+    /// ago.
+    fn begin(&self, now: u64, ticks_per_us: u64) {
+        if !self.is_over(now) {
+            return;
+        }
+        let (shortest, longest) = BESIDE_PAUSE_US;
+        let last = self.length.load(Ordering::Relaxed);
+        let again = now - self.until.load(Ordering::Relaxed) < last;
+        let length = if again { 2 * last } else { shortest * ticks_per_us };
+        let length = length.min(longest * ticks_per_us);
+        self.length.store(length, Ordering::Relaxed);
+        self.until.store(now + length, Ordering::Relaxed);
+    }
+}
+
+/// What is known of this process.
+#[derive(Debug)]
+pub(crate) struct SpareCpus {
+    /// No CPU was spare a moment ago.
+    busy: Pause,
+    /// Workers that execute beside the program, or were called for that.
+    beside: AtomicUsize,
+}
+
+/// The process's own.
+pub(crate) static SPARE_CPUS: SpareCpus = SpareCpus::new();
+
+impl SpareCpus {
+    const fn new() -> Self {
+        Self { busy: Pause::new(), beside: AtomicUsize::new(0) }
+    }
+
+    /// A worker beside the program was preempted, or lost the baton: its CPU is not spare.
+    #[cold]
+    pub(crate) fn was_busy(&self, now: u64, ticks_per_us: u64) {
+        self.busy.begin(now, ticks_per_us);
+    }
+
+    /// This process is the child of a fork, and has none of its parent's workers.
+    pub(crate) fn forget_workers(&self) {
+        self.beside.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Was a thread that was preempted away for long, of which `cpu_us` of `all_us` were CPU time? The
+/// watchdog and others that run for a moment do not count.
+pub(crate) fn was_away(all_us: u64, cpu_us: u64) -> bool {
+    let away = all_us.saturating_sub(cpu_us);
+    away > BESIDE_AWAY_US && away > all_us / 8
+}
+
+/// What one context knows of workers that execute beside the program.
+#[derive(Debug)]
+pub(crate) struct Beside {
+    cpus: &'static SpareCpus,
+    /// So many workers of the process, at most. 0: none ever.
+    at_most: usize,
+    /// When a worker was called that has not come yet, in ticks; else 0.
+    called: AtomicU64,
+    /// A worker had too little to do.
+    idle: Pause,
+}
+
+impl Beside {
+    /// `at_most`: so many workers of the process execute beside the program.
+    pub(crate) fn new(at_most: usize) -> Self {
+        Self::of(&SPARE_CPUS, at_most)
+    }
+
+    fn of(cpus: &'static SpareCpus, at_most: usize) -> Self {
+        Self { cpus, at_most, called: AtomicU64::new(0), idle: Pause::new() }
+    }
+
+    /// Is a worker ever called?
+    #[inline]
+    pub(crate) fn is_possible(&self) -> bool {
+        self.at_most > 0
+    }
+
+    /// Is a worker to be called now? The caller calls it, and it [comes](Self::comes).
+    pub(crate) fn is_due(&self, now: u64) -> bool {
+        let pauses = !self.idle.is_over(now) || !self.cpus.busy.is_over(now);
+        if self.called.load(Ordering::Relaxed) != 0 || pauses {
+            return false;
+        }
+        let all = &self.cpus.beside;
+        let is_due = all.fetch_add(1, Ordering::Relaxed) < self.at_most
+            && self.called.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if !is_due {
+            all.fetch_sub(1, Ordering::Relaxed);
+        }
+        is_due
+    }
+
+    /// A worker has come. `None`: it was not called for this.
+    pub(crate) fn comes(&self) -> Option<Seat<'_>> {
+        if self.called.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let called = self.called.swap(0, Ordering::Relaxed);
+        (called != 0).then_some(Seat { beside: self, called })
+    }
+}
+
+/// A worker's leave to execute beside the program, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Seat<'a> {
+    beside: &'a Beside,
+    called: u64,
+}
+
+/// Why a worker beside the program left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// It came late, or was preempted.
+    Busy,
+    /// It executed too few requests.
+    Idle,
+    /// Nothing was left to do, after enough.
+    Done,
+}
+
+impl Seat<'_> {
+    /// Did it take too long to come?
+    pub(crate) fn is_late(&self, now: u64, ticks_per_us: u64) -> bool {
+        now.saturating_sub(self.called) > BESIDE_LATE_US * ticks_per_us
+    }
+
+    /// The worker goes: its CPU was `busy`, or so many requests left the queue meanwhile.
+    pub(crate) fn ends(self, busy: bool, executed: u64, now: u64, ticks_per_us: u64) -> Left {
+        if busy {
+            self.beside.cpus.was_busy(now, ticks_per_us);
+            return Left::Busy;
+        }
+        if executed < BESIDE_PAYS {
+            self.beside.idle.begin(now, ticks_per_us);
+            return Left::Idle;
+        }
+        Left::Done
+    }
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        self.beside.cpus.beside.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{Beside, Left, Pause, SpareCpus};
+    use crate::router::tuning::{BESIDE_LATE_US, BESIDE_PAUSE_US, BESIDE_PAYS};
+
+    #[test]
+    fn pauses_in_a_row_grow_and_a_late_one_is_short() {
+        let (pause, (shortest, longest)) = (Pause::new(), BESIDE_PAUSE_US);
+        let mut now = 1_000_000_000;
+        assert!(pause.is_over(now));
+        let mut lengths = Vec::new();
+        for _ in 0..12 {
+            pause.begin(now, 1);
+            pause.begin(now, 1);
+            assert!(!pause.is_over(now));
+            let length = (1..).find(|&length| pause.is_over(now + length)).unwrap();
+            lengths.push(length);
+            now += length + length / 2;
+        }
+        assert_eq!(lengths[..3], [shortest, 2 * shortest, 4 * shortest]);
+        assert_eq!(lengths[11], longest);
+        now += longest;
+        pause.begin(now, 1);
+        assert!(pause.is_over(now + shortest) && !pause.is_over(now + shortest - 1));
+    }
+
+    #[test]
+    fn a_worker_with_too_little_to_do_is_not_called_for_a_while() {
+        static CPUS: SpareCpus = SpareCpus::new();
+        let (beside, now) = (Beside::of(&CPUS, 1), 1_000_000_000);
+        assert!(beside.comes().is_none(), "none was called");
+        assert!(beside.is_due(now) && !beside.is_due(now), "it is on its way");
+        assert_eq!(beside.comes().unwrap().ends(false, BESIDE_PAYS, now, 1), Left::Done);
+        assert!(beside.is_due(now));
+        assert_eq!(beside.comes().unwrap().ends(false, BESIDE_PAYS - 1, now, 1), Left::Idle);
+        assert!(!beside.is_due(now) && beside.is_due(now + BESIDE_PAUSE_US.0));
+        assert!(!Beside::of(&CPUS, 1).is_due(now), "another context has the CPU");
+        assert!(!Beside::of(&CPUS, 0).is_due(now), "forbidden");
+    }
+
+    #[test]
+    fn while_no_cpu_is_spare_no_context_calls_a_worker() {
+        static CPUS: SpareCpus = SpareCpus::new();
+        let contexts = [(); 2].map(|()| Beside::of(&CPUS, 2));
+        let mut now = 1_000_000_000;
+        assert!(contexts[0].is_due(now));
+        let seat = contexts[0].comes().unwrap();
+        assert!(
+            !seat.is_late(now + BESIDE_LATE_US, 1) && seat.is_late(now + BESIDE_LATE_US + 1, 1)
+        );
+        assert_eq!(seat.ends(true, 0, now, 1), Left::Busy);
+        assert!(contexts.iter().all(|beside| !beside.is_due(now)));
+        now += BESIDE_PAUSE_US.0;
+        assert!(contexts[1].is_due(now));
+        CPUS.was_busy(now, 1);
+        assert_eq!(contexts[1].comes().unwrap().ends(false, BESIDE_PAYS, now, 1), Left::Done);
+        assert!(contexts.iter().all(|beside| !beside.is_due(now + BESIDE_PAUSE_US.0)));
+        assert!(contexts.iter().all(|beside| beside.is_due(now + 2 * BESIDE_PAUSE_US.0)));
+    }
+}
