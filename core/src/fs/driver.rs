@@ -467,7 +467,11 @@ impl Line {
     /// Ends one that was admitted and is not with the instance.
     fn end_admitted(&self, handle: Handle, errno: i32) {
         self.bytes.fetch_sub(handle.header().bytes.get(), Ordering::Relaxed);
+        let (instance, obj) =
+            (Arc::clone(&handle.header().fs.0.instance), handle.0.as_ptr() as u64);
         handle.complete_last(errno);
+        // A thread may sleep in the instance until this operation ends.
+        instance.wake_for(&IoEvent { data: 0, obj, res: i64::from(errno), res2: 0 });
         self.released();
     }
 
