@@ -56,7 +56,8 @@ impl FsBuilder {
     }
 
     /// Threads that may execute requests at a time: 1 to 64, which is the default. Threads that
-    /// wait for a FIFO or a server do not count ([`Builder::workers_max`](crate::Builder::workers_max)).
+    /// wait for a FIFO or a server do not count
+    /// ([`Builder::workers_max`](crate::Builder::workers_max)).
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.builder = self.builder.workers_max(threads);
