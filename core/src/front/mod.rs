@@ -94,8 +94,8 @@ impl Descriptor {
     }
 }
 
-/// By what is remembered of a descriptor: is it a file that is open for reading, and are reads of it
-/// not known to wait? Makes no system call.
+/// By what is remembered of a descriptor: is it a file that is open for reading, and are reads of
+/// it not known to wait? Makes no system call.
 pub fn is_read_inline(fd: i32) -> bool {
     Facts::noted(fd).is_some_and(|facts| facts.is_inline(false))
 }

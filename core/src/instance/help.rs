@@ -140,8 +140,8 @@ impl Instance {
         }
     }
 
-    /// A worker executes beside this thread: takes reads out of its hands, and looks for a while for
-    /// what it completes. False: neither has come.
+    /// A worker executes beside this thread: takes reads out of its hands, and looks for a while
+    /// for what it completes. False: neither has come.
     fn help_beside(&self, help: &Help, taker: &mut DirectCompletions<'_>) -> bool {
         let Self { board, lanes, .. } = self;
         let (mut begin, before) = (sys::ticks(), taker.taken());
@@ -289,8 +289,8 @@ mod tests {
     const DEPTH: usize = 8;
     const BLOCK: usize = 64;
 
-    /// Each round has reads and appends, submitted one by one, and one wait for all of them, with or
-    /// without a deadline.
+    /// Each round has reads and appends, submitted one by one, and one wait for all of them, with
+    /// or without a deadline.
     #[test]
     fn a_worker_beside_a_waiter_repeats_loses_and_reorders_nothing() {
         let instance = Instance::new(&Builder::default().entries(2 * DEPTH as u32)).unwrap();

@@ -133,9 +133,9 @@ pub(crate) const TRIED_MAX: u32 = 64 << 10;
 
 // Handing over to the kernel.
 
-/// A submitter hands over by itself if the lane had no more requests than these lately. With qemu-img
-/// and direct requests, 4 in flight became 1.4 times as fast so; 32 in flight became slower by a
-/// third, since a worker hands over several with one call.
+/// A submitter hands over by itself if the lane had no more requests than these lately. With
+/// qemu-img and direct requests, 4 in flight became 1.4 times as fast so; 32 in flight became
+/// slower by a third, since a worker hands over several with one call.
 pub(crate) const AT_ONCE_MAX: usize = 8;
 
 // A worker beside the program.
@@ -146,8 +146,8 @@ pub(crate) const BESIDE_QUEUED: usize = 4;
 pub(crate) const BESIDE_PAYS: u64 = 32;
 /// One that takes longer to come found no idle CPU: on one, it comes within 20 to 100 us.
 pub(crate) const BESIDE_LATE_US: u64 = 400;
-/// A preempted worker that was away for less than this has a spare CPU all the same. Who shares a CPU
-/// with it has the CPU for some milliseconds at a time.
+/// A preempted worker that was away for less than this has a spare CPU all the same. Who shares a
+/// CPU with it has the CPU for some milliseconds at a time.
 pub(crate) const BESIDE_AWAY_US: u64 = 300;
 /// A worker asks after so many requests whether it was preempted.
 pub(crate) const BESIDE_ASKS_EVERY: u32 = 256;

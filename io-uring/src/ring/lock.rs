@@ -172,8 +172,8 @@ impl Core {
         }
     }
 
-    /// Tries reads that were just submitted, as the kernel does when it issues them. The engine gets
-    /// those that would wait.
+    /// Tries reads that were just submitted, as the kernel does when it issues them. The engine
+    /// gets those that would wait.
     fn try_reads(self: &Arc<Self>, mut tries: Vec<Try>) -> After {
         if let Some(instance) = self.instance() {
             for Try { sqe, result, .. } in &mut tries {

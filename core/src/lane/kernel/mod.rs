@@ -235,9 +235,9 @@ impl KernelLane {
             || collects && self.in_flight() > 0 && self.reaper.is_free()
     }
 
-    /// May a submitter hand over by itself? Not before the interface was made, which waits. Not if the
-    /// program keeps many requests in flight: a worker hands over more with one call. And not what
-    /// is cached: without waiting, the kernel gives what it finds of it.
+    /// May a submitter hand over by itself? Not before the interface was made, which waits. Not if
+    /// the program keeps many requests in flight: a worker hands over more with one call. And not
+    /// what is cached: without waiting, the kernel gives what it finds of it.
     #[inline]
     pub(crate) fn takes_at_once(&self) -> bool {
         self.scope == KernelScope::Direct
