@@ -6,8 +6,8 @@
 
 #![allow(unsafe_code)]
 
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -172,7 +172,7 @@ pub(super) enum StreamWatch {
 
 #[derive(Debug, Default)]
 pub(super) struct Streams {
-    by_fd: HashMap<RawFd, Stream>,
+    by_fd: BTreeMap<RawFd, Stream>,
     /// Descriptors to be looked at.
     due: VecDeque<RawFd>,
     /// To be looked at when the thread wakes.
