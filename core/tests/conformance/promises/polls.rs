@@ -4,7 +4,9 @@ use std::fs::File;
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::common::{LONG, bounded, context, excepted, file_with, from_env, push, submit_all};
+use crate::common::{
+    LONG, bounded, context, excepted, file_with, from_env, isolated, push, submit_all,
+};
 use uringlet::Sqe;
 
 /// Writes in all. `ci/polls.sh` makes ten million.
@@ -64,43 +66,46 @@ fn a_poll_sees_the_first_transfers_of_a_new_descriptor_beside_busy_threads() {
     if excepted(|| ()) {
         return;
     }
-    let _bound = bounded(4 * LONG);
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("file");
-    let mut buffer = vec![7u8; 8192];
-    std::fs::write(&path, &buffer).unwrap();
-    let part = |at: usize, buffer: &mut Vec<u8>| libc::iovec {
-        iov_base: buffer[at..].as_mut_ptr().cast(),
-        iov_len: 4096,
-    };
-    let parts = [part(0, &mut buffer), part(4096, &mut buffer)];
-    let over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        for _ in 0..2 * std::thread::available_parallelism().map_or(2, |cpus| cpus.get()) {
-            scope.spawn(|| {
-                while !over.load(Ordering::Relaxed) {
-                    std::hint::spin_loop();
-                }
-            });
-        }
-        let mut context = context(8);
-        // Kept open: each has a number of its own, which nothing is known of.
-        let mut files = Vec::new();
-        let mut missed = Vec::new();
-        for first in 0..100 {
-            let file = File::options().read(true).write(true).open(&path).unwrap();
-            for kind in first..first + 4 {
-                push(&mut context, transfer(kind, &file, &mut buffer, &parts));
-                submit_all(&mut context);
-                if context.wait(0, None).unwrap() == 0 {
-                    missed.push((first, kind % 4));
-                    context.wait(1, None).unwrap();
-                }
-                assert_eq!(context.reap().map(|cqe| cqe.res), Some(8192));
+    // The numbers are new to this process: other tests have learned nothing of them.
+    isolated(|| {
+        let _bound = bounded(4 * LONG);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let mut buffer = vec![7u8; 8192];
+        std::fs::write(&path, &buffer).unwrap();
+        let part = |at: usize, buffer: &mut Vec<u8>| libc::iovec {
+            iov_base: buffer[at..].as_mut_ptr().cast(),
+            iov_len: 4096,
+        };
+        let parts = [part(0, &mut buffer), part(4096, &mut buffer)];
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 * std::thread::available_parallelism().map_or(2, |cpus| cpus.get()) {
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
             }
-            files.push(file);
-        }
-        over.store(true, Ordering::Relaxed);
-        assert_eq!(missed, [], "descriptor and kind");
+            let mut context = context(8);
+            // Kept open: each has a number of its own, which nothing is known of.
+            let mut files = Vec::new();
+            let mut missed = Vec::new();
+            for first in 0..100 {
+                let file = File::options().read(true).write(true).open(&path).unwrap();
+                for kind in first..first + 4 {
+                    push(&mut context, transfer(kind, &file, &mut buffer, &parts));
+                    submit_all(&mut context);
+                    if context.wait(0, None).unwrap() == 0 {
+                        missed.push((first, kind % 4));
+                        context.wait(1, None).unwrap();
+                    }
+                    assert_eq!(context.reap().map(|cqe| cqe.res), Some(8192));
+                }
+                files.push(file);
+            }
+            over.store(true, Ordering::Relaxed);
+            assert_eq!(missed, [], "descriptor and kind");
+        });
     });
 }
