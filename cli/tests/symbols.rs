@@ -95,12 +95,16 @@ fn calls(elf: &Elf, functions: &BTreeSet<String>) -> BTreeSet<(String, String)> 
     let text = elf.section_by_name(".text").unwrap();
     let Some(reach) = slots.first_key_value().zip(slots.last_key_value()) else { return found };
     let reach = *reach.0.0..=*reach.1.0;
-    // Such an address is read relative to the instruction that comes next.
-    for (at, distance) in text.data().unwrap().windows(4).enumerate() {
-        let at = text.address() + at as u64;
+    // Such an address is read relative to the instruction that comes next, by call, jmp and push
+    // (0xff), mov (0x8b) or cmp (0x39, 0x3b). Other bytes may look like a distance by chance.
+    for (at, bytes) in text.data().unwrap().windows(6).enumerate() {
+        let [opcode, operand, distance @ ..] = bytes else { unreachable!() };
+        let at = text.address() + at as u64 + 2;
         let distance = i32::from_le_bytes(distance.try_into().unwrap());
         let target = (at + 4).wrapping_add_signed(distance.into());
-        if reach.contains(&target)
+        let reads = [0xff, 0x8b, 0x39, 0x3b].contains(opcode) && operand & 0xc7 == 5;
+        if reads
+            && reach.contains(&target)
             && let Some(name) = slots.get(&target)
         {
             found.insert((name.clone(), owner(at)));
