@@ -159,9 +159,9 @@ impl Builder {
         self
     }
 
-    /// At most so many workers execute queued requests beside the program's threads while CPUs are
-    /// spare: 0 forbids it. As many as the process has CPUs, less one, if this is not called. A
-    /// worker leaves as soon as it was preempted or has too little to do.
+    /// The most workers of the process that execute queued requests beside the program's threads,
+    /// while CPUs are spare; 0 forbids it. By default one fewer than the process has CPUs. A worker
+    /// leaves when others need its CPU, or when it has too little to do.
     #[must_use]
     pub fn spare_cpus(mut self, cpus: usize) -> Self {
         self.spare_cpus = Some(cpus);

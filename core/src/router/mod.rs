@@ -69,7 +69,7 @@ pub(crate) struct Router {
 }
 
 impl Router {
-    /// `beside`: so many workers of the process execute beside the program, at most.
+    /// `beside`: the most workers of the process that execute beside the program.
     pub(crate) fn new(beside: usize) -> Self {
         Self { waiters: Waiters::new(), holder_spin: Spin::new(), beside: Beside::new(beside) }
     }

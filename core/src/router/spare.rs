@@ -79,7 +79,7 @@ pub(crate) fn was_away(all_us: u64, cpu_us: u64) -> bool {
 #[derive(Debug)]
 pub(crate) struct Beside {
     cpus: &'static SpareCpus,
-    /// So many workers of the process, at most. 0: none ever.
+    /// The most workers of the process; 0: none ever.
     at_most: usize,
     /// When a worker was called that has not come yet, in ticks; else 0.
     called: AtomicU64,
@@ -88,7 +88,7 @@ pub(crate) struct Beside {
 }
 
 impl Beside {
-    /// `at_most`: so many workers of the process execute beside the program.
+    /// `at_most`: the most workers of the process that execute beside the program.
     pub(crate) fn new(at_most: usize) -> Self {
         Self::of(&SPARE_CPUS, at_most)
     }
@@ -152,7 +152,7 @@ impl Seat<'_> {
         now.saturating_sub(self.called) > BESIDE_LATE_US * ticks_per_us
     }
 
-    /// The worker goes: its CPU was `busy`, or so many requests left the queue meanwhile.
+    /// The worker goes. Its CPU was `busy`, or it `executed` this many requests.
     pub(crate) fn ends(self, busy: bool, executed: u64, now: u64, ticks_per_us: u64) -> Left {
         if busy {
             self.beside.cpus.was_busy(now, ticks_per_us);

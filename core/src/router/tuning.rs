@@ -140,7 +140,7 @@ pub(crate) const AT_ONCE_MAX: usize = 8;
 
 // A worker beside the program.
 
-/// So many queued requests are worth a call: waking a thread takes as long as executing them.
+/// This many queued requests are worth a call: waking a thread takes as long as executing them.
 pub(crate) const BESIDE_QUEUED: usize = 4;
 /// A worker that executed fewer than these was not worth its call.
 pub(crate) const BESIDE_PAYS: u64 = 32;

@@ -34,7 +34,7 @@ use crate::sys;
 use crate::word::baton::{Baton, Release};
 use crate::word::reaper::{Reaper, Reaping};
 
-/// Of one request, in [`KernelLane::depth`]; and with each batch, it forgets one part of so many.
+/// [`KernelLane::depth`] counts sixteenths of a request. With each batch, it loses a sixteenth.
 const DEPTH_PARTS: usize = 16;
 
 /// How a thread hands over.
