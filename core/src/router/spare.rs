@@ -128,6 +128,18 @@ impl Beside {
     }
 }
 
+/// A worker that was called, and has not come, is none of those that execute.
+impl Drop for Beside {
+    fn drop(&mut self) {
+        if *self.called.get_mut() != 0 {
+            let one_less = |all: usize| Some(all.saturating_sub(1));
+            let all = &self.cpus.beside;
+            // The child of a fork has forgotten its parent's.
+            let _ = all.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+        }
+    }
+}
+
 /// A worker's leave to execute beside the program, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Seat<'a> {
