@@ -94,7 +94,7 @@ static void own(io_context_t inherited)
     struct iocb iocb;
     static unsigned char buf[PAGE];
     io_context_t ctx = NULL;
-    answer("child's own, setup", io_setup(8, &ctx));
+    answer("child's own, setup", set_up(8, &ctx));
     yes("child's own, another handle", ctx != inherited);
     io_prep_pread(&iocb, fd, buf, PAGE, PAGE);
     request(ctx, "child's own, read", &iocb);

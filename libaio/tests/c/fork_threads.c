@@ -15,7 +15,7 @@ static int round_trip(unsigned char *buf)
     struct io_event events[9];
     int counter = eventfd(1, EFD_CLOEXEC), right = 0;
     io_context_t ctx = NULL;
-    if (counter < 0 || io_setup(16, &ctx))
+    if (counter < 0 || set_up(16, &ctx))
         return 0;
     for (int i = 0; i < 8; i++) {
         list[i] = &iocbs[i];

@@ -22,24 +22,6 @@ static int went_wrong(const char *call, int i, long ret)
     return 0;
 }
 
-static int is_original(void)
-{
-    const char *expected = getenv("LIBAIO_EXPECTED");
-    return expected && !strcmp(expected, "original");
-}
-
-/* The original's contexts count against a limit of the machine (aio-max-nr), which programs beside
-   this one use up for moments. Ours never meet it. */
-static int set_up(int entries, io_context_t *ctx)
-{
-    for (int tries = 0;; tries++) {
-        int ret = io_setup(entries, ctx);
-        if (ret != -EAGAIN || !is_original() || tries == 10000)
-            return ret;
-        usleep(1000);
-    }
-}
-
 /* With a read now and then, so that threads and kernel contexts behind it exist at all. */
 static int cycle(int i)
 {

@@ -9,7 +9,7 @@ static long read_once(unsigned char *buf, long long offset)
 {
     struct iocb iocb, *list = &iocb;
     struct io_event event;
-    int got = ctx ? 0 : io_setup(8, &ctx);
+    int got = ctx ? 0 : set_up(8, &ctx);
     if (got)
         return got;
     io_prep_pread(&iocb, shared, buf, PAGE, offset);

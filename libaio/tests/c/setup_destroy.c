@@ -35,7 +35,7 @@ int main(void)
     yes("the handle is kept", ctx == (io_context_t)1);
 
     ctx = NULL;
-    answer("setup of 1", io_setup(1, &ctx));
+    answer("setup of 1", set_up(1, &ctx));
     yes("a handle is an address", ctx != NULL && ((uintptr_t)ctx & 7) == 0);
     answer("destroy", io_destroy(ctx));
     answer("destroy again", io_destroy(ctx));
