@@ -8,6 +8,8 @@
 #   --libdir NAME  the folder for libraries below PREFIX (lib64, lib/x86_64-linux-gnu); lib by
 #                  default
 #
+# For another architecture, OBJCOPY and NM name the programs to use (aarch64-linux-gnu-objcopy).
+#
 # Build first: cargo rustc --release -p uringlet-capi --crate-type cdylib,staticlib
 set -euo pipefail
 build="cargo rustc --release -p uringlet-capi --crate-type cdylib,staticlib"
@@ -45,7 +47,10 @@ done
 prefix="${places[0]}"
 [[ "$prefix" == /* ]] || die "$prefix is not an absolute path"
 root="${places[1]-}$prefix"
-command -v objcopy >/dev/null || die "objcopy is missing: install binutils"
+objcopy="${OBJCOPY:-objcopy}" nm="${NM:-nm}"
+for tool in "$objcopy" "$nm"; do
+    command -v "$tool" >/dev/null || die "$tool is missing: install binutils"
+done
 for name in liburinglet_capi.so liburinglet_capi.a; do
     [[ -f "$from/$name" ]] || die "$from/$name is not there: $build"
 done
@@ -58,9 +63,9 @@ trap 'rm -rf -- "$work"' EXIT
 
 # The linker has made the names of the shared library; these are the same for the static one.
 sed -n 's/^ *\(uringlet_[a-z0-9_]*\);$/_\1 \1/p' "$here/uringlet.map" >"$work/names"
-objcopy --redefine-syms="$work/names" "$from/liburinglet_capi.a" "$work/liburinglet.a"
+"$objcopy" --redefine-syms="$work/names" "$from/liburinglet_capi.a" "$work/liburinglet.a"
 # Beside a library for Rust, a release build leaves the functions out of the static one.
-nm --defined-only --extern-only --quiet "$work/liburinglet.a" >"$work/symbols"
+"$nm" --defined-only --extern-only --quiet "$work/liburinglet.a" >"$work/symbols"
 grep -q ' uringlet_create$' "$work/symbols" || die "$from/liburinglet_capi.a is empty: $build"
 install -d "$root/$libdir/pkgconfig" "$root/include" "$root/share/man/man3" "$root/share/man/man7"
 install -m 755 "$from/liburinglet_capi.so" "$root/$libdir/liburinglet.so.$version"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Installs each package in a fresh Debian 12, runs fio on it, and removes it: ci/packages.sh
+# Installs each package in a fresh Debian 12 and 13, runs fio on it, and removes it: ci/packages.sh
 #
 # Needs root, debootstrap, and what packaging/all.sh and `cargo install --path cli` have made; the
 # latter is done here if URINGLET_INSTALLED does not name the command that it installs. The root
-# file system is made once, in target/packages/debian-12; each case gets a copy of it, with fio and
+# file systems are made once, in target/packages/debian-*; each case gets a copy of one, with fio and
 # nothing else that was not there; the wheel's has pip, too. What cannot be done here is skipped,
 # with the reason.
 set -euo pipefail
@@ -15,11 +15,10 @@ PATH="$PATH:/usr/sbin:/sbin"
 ((EUID == 0)) || die "root only: it makes file systems and changes into them"
 "$root/ci/setup.sh" --packages
 
-base="$packages/debian-12"
-case_root="$packages/debian-12-case"
-# A Debian 12 with these packages, made once: $1 is its folder.
+case_root="$packages/debian-case"
+# A Debian with these packages, made once: make_base SUITE FOLDER PACKAGES
 make_base() {
-    local to="$1" server
+    local suite="$1" to="$2" server
     [[ ! -e "$to/complete" ]] || return 0
     rm -rf -- "$to"
     # The server that this machine itself has its packages from.
@@ -28,16 +27,15 @@ make_base() {
             head -n 1)" ||
         true
     # shellcheck disable=SC2086 # no server: debootstrap has one of its own
-    debootstrap --variant=minbase --include="$2" bookworm "$to" ${server:-}
+    debootstrap --variant=minbase --include="$3" "$suite" "$to" ${server:-}
     # It leaves this mounted.
     umount "$to/proc" 2>/dev/null || true
     touch "$to/complete"
 }
-make_base "$base" fio
 
 table=()
 row() {
-    table+=("$(printf '%-14s %-32s %s' "$1" "$2" "$3")")
+    table+=("$(printf '%-26s %-32s %s' "$1" "$2" "$3")")
     printf '%s\n' "${table[-1]}"
 }
 passed=0
@@ -100,6 +98,17 @@ runs() {
     grep -q 'uringlet: summary' <<<"$text" && grep -Eq 'requests +2,[0-9]{3}' <<<"$text" &&
         grep -q 'err= 0' <<<"$text"
 }
+# Every installed list of licences names what the SBOM names, and there is one.
+licensed() {
+    local text count=0
+    python3 "$root/packaging/sbom.py" "$triple" >"$packages/sbom.json" || return 1
+    while read -r text; do
+        python3 "$root/packaging/third_party.py" --check "$packages/sbom.json" "$text" || return 1
+        count=$((count + 1))
+    done < <(find "$case_root" -xdev -path "$case_root/tmp" -prune -o -path "$case_root/packages" \
+        -prune -o -name 'THIRD-PARTY-LICENSES*' -print)
+    ((count > 0))
+}
 gone() {
     listing >"$packages/after"
     diff "$packages/before" "$packages/after"
@@ -107,7 +116,7 @@ gone() {
 
 # try CASE INSTALL REMOVE: both are commands inside, with the packages in /packages.
 try() {
-    local name="$1" install="$2" remove="$3"
+    local name="$1 in Debian $release" install="$2" remove="$3"
     unmounted
     rm -rf --one-file-system -- "$case_root"
     cp -a -- "$base" "$case_root"
@@ -118,6 +127,7 @@ try() {
     # What fails is in the table already; the next case is tried all the same.
     {
         step "$name" "installed by one command" inside "$install" &&
+            { [[ "$1" == "cargo install" ]] || step "$name" "licences" licensed; } &&
             step "$name" "check -- fio" inside "uringlet check -- fio" &&
             step "$name" "fio, libaio" runs libaio "" &&
             step "$name" "fio, posixaio" runs posixaio "" &&
@@ -135,51 +145,58 @@ removed() {
 deb="$packages/uringlet_${version}_$deb_arch.deb"
 libraries=("$packages/liburinglet0_${version}_$deb_arch.deb"
     "$packages/liburinglet-dev_${version}_$deb_arch.deb")
-if [[ -f "$deb" ]]; then
-    files=("$deb" "${libraries[@]}")
-    try deb "dpkg -i /packages/*.deb" \
-        "dpkg --purge uringlet liburinglet-dev liburinglet0; rm -f /var/lib/dpkg/*-old"
-else
-    row deb "not built: packaging/all.sh" skipped
-    skipped=$((skipped + 1))
-fi
-
 archive="uringlet-$version-$arch-linux-gnu"
-if [[ -f "$packages/$archive.tar.gz" ]]; then
-    files=("$packages/$archive.tar.gz")
-    unpack="cd /tmp && tar xzf /packages/$archive.tar.gz"
-    try tarball "$unpack && $archive/install.sh" "$unpack && $archive/uninstall.sh"
-else
-    row tarball "not built: packaging/all.sh" skipped
-    skipped=$((skipped + 1))
-fi
-
+unpack="cd /tmp && tar xzf /packages/$archive.tar.gz"
 installed="${URINGLET_INSTALLED-}"
 if [[ -z "$installed" ]]; then
     (cd -- "$root" && cargo install --quiet --locked --force --path cli \
         --root "$packages/installed")
     installed="$packages/installed/bin/uringlet"
 fi
-files=("$installed")
-try "cargo install" "cp /packages/uringlet /usr/local/bin/" \
-    "rm -r /usr/local/bin/uringlet /var/cache/uringlet"
-
 # No folder: no wheel.
 wheel="$(find "$target/python/wheels" -name "uringlet-$version-*.whl" 2>/dev/null |
     head -n 1)" || true
-if [[ -n "$wheel" ]]; then
-    # pip itself is not what is tried.
-    base="$packages/debian-12-python"
-    make_base "$base" fio,python3-pip
-    files=("$wheel")
-    quiet="PYTHONDONTWRITEBYTECODE=1 PIP_ROOT_USER_ACTION=ignore PIP_BREAK_SYSTEM_PACKAGES=1"
-    # It takes folders along that are empty then.
-    try wheel "$quiet pip install --no-index /packages/*.whl" \
-        "$quiet pip uninstall --yes uringlet; mkdir -p /usr/local/bin"
-else
-    row wheel "not built: ci/python.sh --only-wheel" skipped
+left_out() {
+    row "$1" "$2" skipped
     skipped=$((skipped + 1))
-fi
+}
+
+# Every package in one release of Debian: in_debian SUITE RELEASE
+in_debian() {
+    local suite="$1" release="$2" base="$packages/debian-$2"
+    make_base "$suite" "$base" fio
+    if [[ -f "$deb" ]]; then
+        files=("$deb" "${libraries[@]}")
+        try deb "dpkg -i /packages/*.deb" \
+            "dpkg --purge uringlet liburinglet-dev liburinglet0; rm -f /var/lib/dpkg/*-old"
+    else
+        left_out deb "not built: packaging/all.sh"
+    fi
+    if [[ -f "$packages/$archive.tar.gz" ]]; then
+        files=("$packages/$archive.tar.gz")
+        try tarball "$unpack && $archive/install.sh" "$unpack && $archive/uninstall.sh"
+    else
+        left_out tarball "not built: packaging/all.sh"
+    fi
+    files=("$installed")
+    try "cargo install" "cp /packages/uringlet /usr/local/bin/" \
+        "rm -r /usr/local/bin/uringlet /var/cache/uringlet"
+    if [[ -n "$wheel" ]]; then
+        # pip itself is not what is tried.
+        base="$packages/debian-$release-python"
+        make_base "$suite" "$base" fio,python3-pip
+        files=("$wheel")
+        quiet="PYTHONDONTWRITEBYTECODE=1 PIP_ROOT_USER_ACTION=ignore PIP_BREAK_SYSTEM_PACKAGES=1"
+        # It takes folders along that are empty then.
+        try wheel "$quiet pip install --no-index /packages/*.whl" \
+            "$quiet pip uninstall --yes uringlet; mkdir -p /usr/local/bin"
+    else
+        left_out wheel "not built: ci/python.sh --only-wheel"
+    fi
+}
+in_debian bookworm 12
+in_debian trixie 13
+left_out rpm "no file system with rpm and a repository of its own can be made here"
 
 printf '\n'
 printf '%s\n' "${table[@]}"

@@ -90,6 +90,8 @@ strip --strip-unneeded uringlet/bin/uringlet uringlet/lib/uringlet/*.so
 # What extensions link with. A wheel has no links: -laio finds a text that names the library.
 install -m 644 uringlet/lib/uringlet/libaio.so uringlet/lib/libaio.so.1
 printf '/* A linker script: libaio of uringlet. */\nINPUT ( libaio.so.1 )\n' >uringlet/lib/libaio.so
+(cd -- "$root" && python3 packaging/third_party.py "$(uname -m)-unknown-linux-gnu" \
+    python/Cargo.toml uringlet-python) >THIRD-PARTY-LICENSES
 rm -rf -- "$work/wheels"
 options=(--release --locked --out "$work/wheels")
 ((native)) && options+=(--compatibility linux) || options+=(--zig --compatibility manylinux_2_28)

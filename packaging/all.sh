@@ -11,5 +11,6 @@ packaging/build.sh "$arch"
 packaging/tarball.sh "$arch"
 packaging/deb.sh "$arch"
 packaging/rpm.sh "$arch"
+third_party "$built"
 python3 packaging/image.py "$image_arch" "$version" "$built" \
     "$packages/uringlet-$version-$arch.oci.tar"

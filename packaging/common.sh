@@ -65,9 +65,19 @@ stage() {
         esac
     done
     install -m 644 "$root/README.md" "$root/CHANGELOG.md" "$to/share/doc/uringlet/"
+    third_party "$to/share/doc/uringlet"
+}
+
+# Writes the licences of what is linked: third_party FOLDER
+third_party() {
+    (cd -- "$root" && python3 packaging/third_party.py "$triple") >"$1/THIRD-PARTY-LICENSES"
+    chmod 644 "$1/THIRD-PARTY-LICENSES"
 }
 
 # Runs the installer of the C library: stage_c PREFIX DESTDIR LIBDIR
 stage_c() {
-    "$root/capi/install.sh" --from "$built" --libdir "$3" "$1" "$2"
+    local tools=""
+    [[ "$arch" == "$(uname -m)" ]] || tools="$multiarch-"
+    OBJCOPY="${tools}objcopy" NM="${tools}nm" \
+        "$root/capi/install.sh" --from "$built" --libdir "$3" "$1" "$2"
 }

@@ -44,6 +44,7 @@ Upstream-Name: uringlet
 Files: *
 $(sed -n 's/^Copyright (c) /Copyright: /p' "$root/LICENSE-MIT")
 License: Apache-2.0 or MIT
+Comment: What the binaries are linked with is in THIRD-PARTY-LICENSES.gz.
 
 License: Apache-2.0
  On Debian systems, the text of the Apache License, version 2.0, is in
@@ -55,6 +56,8 @@ END
     printf 'uringlet (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md.\n\n -- %s  %s\n' \
         "$version" "$maintainer" "$date" | gzip -9n >"$docs/changelog.gz"
     [[ ! -f "$docs/CHANGELOG.md" ]] || gzip -9n "$docs/CHANGELOG.md"
+    third_party "$docs"
+    gzip -9nf "$docs/THIRD-PARTY-LICENSES"
     find "$folder/usr/share/man" -type f -exec gzip -9n {} + 2>/dev/null || true
     find "$folder" -type d -exec chmod 755 {} +
     (cd -- "$folder" && find usr -type f -print0 | LC_ALL=C sort -z | xargs -0 md5sum) \

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes an image that holds the drop-ins and the command and nothing else, as an OCI archive:
+"""Writes an image that holds the drop-ins, the command and their licences, as an OCI archive:
 
 packaging/image.py ARCHITECTURE VERSION FOLDER OUTPUT.tar
 
@@ -16,7 +16,9 @@ import sys
 import tarfile
 
 NAMES = ["uringlet", "libaio.so", "libposix_aio.so", "liburing.so"]
-FILES = [(name, 0o755) for name in NAMES]
+FILES = [(name, 0o755) for name in NAMES] + [("THIRD-PARTY-LICENSES", 0o644)]
+LICENCES = ["LICENSE-APACHE", "LICENSE-MIT"]
+ROOT = pathlib.Path(__file__).parent.parent
 EPOCH = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
 
 
@@ -42,6 +44,7 @@ def main():
     architecture, version, folder, output = sys.argv[1:]
     folder = pathlib.Path(folder)
     content = [(f"uringlet/{name}", mode, (folder / name).read_bytes()) for name, mode in FILES]
+    content += [(f"uringlet/{name}", 0o644, (ROOT / name).read_bytes()) for name in LICENCES]
     layer = archive(content, "uringlet")
     packed = gzip.compress(layer, mtime=0)
     blobs = []

@@ -22,6 +22,7 @@ chmod 755 "$tree"/usr/lib/uringlet/*.so "$tree/usr/lib64/liburinglet.so.$version
 for package in liburinglet liburinglet-devel uringlet; do
     install -d "$tree/usr/share/licenses/$package"
     install -m 644 "$root/LICENSE-APACHE" "$root/LICENSE-MIT" "$tree/usr/share/licenses/$package/"
+    third_party "$tree/usr/share/licenses/$package"
 done
 rpmbuild --quiet -bb --target "$arch" --buildroot "$work/root" \
     --define "_topdir $work/rpm" --define "_rpmdir $packages" --define "_build_id_links none" \

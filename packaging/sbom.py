@@ -9,32 +9,15 @@ import datetime
 import hashlib
 import json
 import os
-import subprocess
 import sys
 
-PACKAGED = ["uringlet-cli", "uringlet-libaio", "uringlet-posix-aio", "uringlet-capi"]
+from crates import linked
 
 
 def main():
     if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         sys.exit(__doc__)
-    command = ["cargo", "metadata", "--locked", "--format-version", "1"]
-    output = subprocess.check_output(command + ["--filter-platform", sys.argv[1]])
-    metadata = json.loads(output)
-    packages = {package["id"]: package for package in metadata["packages"]}
-    nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
-    todo = [i for i, package in packages.items() if package["name"] in PACKAGED]
-    roots, found, edges = list(todo), set(), []
-    while todo:
-        package = todo.pop()
-        if package in found:
-            continue
-        found.add(package)
-        for dependency in nodes[package]["deps"]:
-            # None is an ordinary dependency; the others are "build" and "dev".
-            if any(kind["kind"] is None for kind in dependency["dep_kinds"]):
-                edges.append((package, dependency["pkg"]))
-                todo.append(dependency["pkg"])
+    packages, roots, ordered, edges = linked(sys.argv[1])
 
     def name(package):
         digest = hashlib.sha256(package.encode()).hexdigest()[:12]
@@ -60,11 +43,10 @@ def main():
 
     epoch = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
     created = datetime.datetime.fromtimestamp(epoch, datetime.timezone.utc)
-    ordered = sorted(found, key=lambda one: (packages[one]["name"], packages[one]["version"]))
     digest = hashlib.sha256("\n".join(ordered).encode()).hexdigest()[:16]
     version = packages[roots[0]]["version"]
     described = [("SPDXRef-DOCUMENT", "DESCRIBES", name(root)) for root in sorted(roots)]
-    needed = [(name(a), "DEPENDS_ON", name(b)) for a, b in sorted(edges) if b in found]
+    needed = [(name(a), "DEPENDS_ON", name(b)) for a, b in sorted(edges)]
     document = {
         "spdxVersion": "SPDX-2.3",
         "dataLicense": "CC0-1.0",

@@ -19,6 +19,7 @@ printf '#!/bin/sh\n# Removes what install.sh has installed: ./uninstall.sh [PREF
     'exec "$(dirname -- "$0")/install.sh" --uninstall "$@"' >"$top/uninstall.sh"
 chmod 755 "$top/uninstall.sh"
 install -m 644 "$root/LICENSE-APACHE" "$root/LICENSE-MIT" "$root/README.md" "$top/"
+third_party "$top"
 python3 "$root/packaging/sbom.py" "$triple" >"$top/SBOM.spdx.json"
 (cd -- "$top/root" && find . \( -type f -o -type l \) -printf '%P\n' | LC_ALL=C sort) \
     >"$top/MANIFEST"
