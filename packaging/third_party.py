@@ -43,8 +43,8 @@ MARKS = {
 }
 # Ours has neither notices nor other additions: it is the text itself.
 APACHE = pathlib.Path(__file__).parent.parent / "LICENSE-APACHE"
-MIT = """Permission is hereby granted, free of charge, to any person obtaining a copy of this software
-and associated documentation files (the "Software"), to deal in the Software without restriction,
+MIT = """Permission is hereby granted, free of charge, to any person obtaining a copy of this
+software and associated documentation files (the "Software"), to deal in the Software without restriction,
 including without limitation the rights to use, copy, modify, merge, publish, distribute,
 sublicense, and/or sell copies of the Software, and to permit persons to whom the Software is
 furnished to do so, subject to the following conditions:
