@@ -4,8 +4,8 @@
 # Needs root, debootstrap, and what packaging/all.sh and `cargo install --path cli` have made; the
 # latter is done here if URINGLET_INSTALLED does not name the command that it installs. The root
 # file systems are made once, in target/packages/debian-*. Each case gets a copy of one, with fio
-# and nothing else that was not there; the wheel's has pip, too. What cannot be done here is skipped,
-# with the reason.
+# and nothing else that was not there; the wheel's has pip, too. What cannot be done here is
+# skipped, with the reason.
 set -euo pipefail
 # shellcheck source=packaging/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../packaging/common.sh"
