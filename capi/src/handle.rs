@@ -3,11 +3,11 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::CStr;
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use uringlet::front::PerProcess;
 use uringlet::table::{PAGE, Pages, Pinned, Table};
-use uringlet::{Canceller, Context, Sqe, front};
+use uringlet::{Canceller, Context, Sqe};
 
 use crate::Answer;
 use crate::owned::Owned;
@@ -60,39 +60,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// The contexts of one process.
-#[derive(Debug)]
-struct Contexts {
-    generation: u64,
-    table: Table<Shared>,
-}
-
-/// The newest ones: of this process, or still of a parent, whose own stay as they are.
-static CONTEXTS: AtomicPtr<Contexts> = AtomicPtr::new(null_mut());
-
-/// Those of this process, if it has any. The child of a fork has none of its parent's.
-#[inline]
-fn contexts() -> Option<&'static Contexts> {
-    // SAFETY: null, or leaked by `contexts_or_new`.
-    let newest = unsafe { CONTEXTS.load(Ordering::Acquire).as_ref() };
-    newest.filter(|contexts| contexts.generation == front::generation())
-}
-
-fn contexts_or_new() -> Answer<&'static Contexts> {
-    let generation = front::enter_process();
-    loop {
-        let current = CONTEXTS.load(Ordering::Acquire);
-        if let Some(contexts) = contexts() {
-            return Ok(contexts);
-        }
-        let new = Box::into_raw(Box::new(Contexts { generation, table: Table::new()? }));
-        let swap = CONTEXTS.compare_exchange(current, new, Ordering::AcqRel, Ordering::Relaxed);
-        if swap.is_err() {
-            // SAFETY: made above and seen by nobody.
-            drop(unsafe { Box::from_raw(new) });
-        }
-    }
-}
+static CONTEXTS: PerProcess<Table<Shared>> = PerProcess::new();
 
 /// The context behind a handle.
 ///
@@ -100,7 +68,7 @@ fn contexts_or_new() -> Answer<&'static Contexts> {
 /// `-EINVAL` for one that is null, stale, forged or another process's.
 #[inline]
 pub(crate) fn get(handle: usize) -> Answer<Pinned<'static, Shared>> {
-    contexts().and_then(|contexts| contexts.table.get(handle)).ok_or(-libc::EINVAL)
+    CONTEXTS.current().and_then(|contexts| contexts.get(handle)).ok_or(-libc::EINVAL)
 }
 
 /// Calls `body` with what is the owner's.
@@ -122,7 +90,7 @@ pub(crate) fn with_owned<T>(
 /// # Errors
 /// `-ENOMEM`, or `-EAGAIN` if there are too many contexts.
 pub(crate) fn allocate(entries: usize) -> Answer<Pages> {
-    contexts_or_new()?.table.allocate((entries * size_of::<Sqe>()).max(PAGE))
+    CONTEXTS.current_or(Table::new)?.allocate((entries * size_of::<Sqe>()).max(PAGE))
 }
 
 /// Publishes a context, and gives its handle.
@@ -132,9 +100,9 @@ pub(crate) fn publish(context: Context, pages: Pages, engine: &'static CStr) -> 
     // SAFETY: pages for as many entries as the context has, which nobody else uses.
     let owned = UnsafeCell::new(unsafe { Owned::new(context, pages) });
     let shared = Shared { busy: AtomicBool::new(false), owned, canceller, engine };
-    match contexts() {
+    match CONTEXTS.current() {
         // SAFETY: pages of this process's table, handed over for this context.
-        Some(contexts) => unsafe { contexts.table.publish_at(handle, Box::new(shared)) },
+        Some(contexts) => unsafe { contexts.publish_at(handle, Box::new(shared)) },
         None => unreachable!("this process has pages of its table"),
     }
     handle
@@ -145,7 +113,7 @@ pub(crate) fn publish(context: Context, pages: Pages, engine: &'static CStr) -> 
 /// # Errors
 /// As [`with_owned`], and what `may_end` answers.
 pub(crate) fn destroy(handle: usize, may_end: impl FnOnce(&mut Owned) -> Answer<()>) -> Answer<()> {
-    let Some(contexts) = contexts() else { return Err(-libc::EINVAL) };
+    let Some(contexts) = CONTEXTS.current() else { return Err(-libc::EINVAL) };
     let pages = {
         let shared = get(handle)?;
         let mut turn = shared.turn()?;
@@ -155,10 +123,10 @@ pub(crate) fn destroy(handle: usize, may_end: impl FnOnce(&mut Owned) -> Answer<
         pages
     };
     // Those that look are told that it is busy, and stay for a moment.
-    let _removed = contexts.table.remove(handle, |_| {});
+    let _removed = contexts.remove(handle, |_| {});
     if let Some(pages) = pages {
         // SAFETY: of this table; the context was removed, and its entries ended with it.
-        unsafe { contexts.table.free(pages) };
+        unsafe { contexts.free(pages) };
     }
     Ok(())
 }

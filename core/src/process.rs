@@ -68,7 +68,7 @@ pub(crate) fn generation() -> u64 {
 fn generation_here(generation: u64) -> u64 {
     let (known, mut parted) = TABLE.get();
     if known != generation {
-        parted = witness(generation).is_some_and(|witness| !witness.is_here());
+        parted = WITNESS.of(generation).is_some_and(|witness| !witness.is_here());
         TABLE.set((generation, parted));
     }
     if parted { PARTED } else { generation }
@@ -89,44 +89,27 @@ thread_local! {
 /// could be seen.
 #[derive(Debug)]
 struct Witness {
-    generation: u64,
     copy: Arc<Copied>,
     identity: (u64, u64),
 }
 
-static WITNESS: AtomicPtr<Witness> = AtomicPtr::new(std::ptr::null_mut());
+static WITNESS: PerProcess<Witness> = PerProcess::new();
 
 impl Witness {
     fn is_here(&self) -> bool {
         sys::file_identity(self.copy.fd()) == Ok(self.identity)
     }
-}
 
-/// The one of the process with this number, if it has one.
-fn witness(generation: u64) -> Option<&'static Witness> {
-    // SAFETY: null, or leaked below.
-    let witness = unsafe { WITNESS.load(Ordering::Acquire).as_ref() };
-    witness.filter(|witness| witness.generation == generation)
-}
-
-/// As [`witness`], made if there is none. `None`: there is no descriptor to be had.
-fn witness_or_new(generation: u64) -> Option<&'static Witness> {
-    loop {
-        let seen = WITNESS.load(Ordering::Acquire);
-        if let Some(witness) = witness(generation) {
-            return Some(witness);
-        }
+    /// # Errors
+    /// No descriptor is free.
+    fn make() -> Result<Self, ()> {
         // A pipe: no other file has its identity, and no sandbox refuses it.
-        let [reader, writer] = sys::pipe().ok()?;
+        let [reader, writer] = sys::pipe().map_err(drop)?;
         let copy = Copied::of(reader);
         [reader, writer].into_iter().for_each(|end| _ = sys::close(end));
-        let copy = copy?;
-        let identity = sys::file_identity(copy.fd()).ok()?;
-        let new = Box::into_raw(Box::new(Witness { generation, copy, identity }));
-        if WITNESS.compare_exchange(seen, new, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            // SAFETY: made above and seen by nobody.
-            drop(unsafe { Box::from_raw(new) });
-        }
+        let copy = copy.ok_or(())?;
+        let identity = sys::file_identity(copy.fd()).map_err(drop)?;
+        Ok(Self { copy, identity })
     }
 }
 
@@ -142,10 +125,10 @@ pub(crate) fn can_part() -> bool {
 /// child of a fork.
 pub(crate) fn part(call: impl FnOnce() -> c_int) -> c_int {
     let generation = enter();
-    let witness = witness_or_new(generation);
+    let witness = WITNESS.current_or(Witness::make);
     let answer = call();
     if answer == 0 {
-        if let Some(witness) = witness {
+        if let Ok(witness) = witness {
             // In the new table only.
             sys::close(witness.copy.fd());
         }
@@ -176,4 +159,162 @@ pub(crate) fn enter() -> u64 {
 /// contexts belong to? One system call.
 pub(crate) fn is_borrowed() -> bool {
     PID.load(Ordering::Relaxed) != sys::getpid()
+}
+
+/// A value that each process has for itself, made when it is first needed. It stays as long as the
+/// process. The child of a fork makes its own, and leaves its parent's as they were: another thread
+/// may have been changing them.
+#[derive(Debug)]
+pub struct PerProcess<T: 'static>(AtomicPtr<OfProcess<T>>);
+
+#[derive(Debug)]
+struct OfProcess<T: 'static> {
+    generation: u64,
+    value: T,
+    /// The parent's.
+    inherited: Option<&'static Self>,
+}
+
+impl<T> PerProcess<T> {
+    /// No process has one yet.
+    #[allow(clippy::new_without_default)]
+    pub const fn new() -> Self {
+        Self(AtomicPtr::new(std::ptr::null_mut()))
+    }
+
+    /// The newest one: of this process, or still of a parent.
+    #[inline(always)]
+    fn newest(&self) -> Option<&'static OfProcess<T>> {
+        // SAFETY: null, or leaked by `of_or`.
+        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+    }
+
+    #[inline(always)]
+    fn of(&self, generation: u64) -> Option<&'static T> {
+        let newest = self.newest().filter(|newest| newest.generation == generation);
+        newest.map(|newest| &newest.value)
+    }
+
+    /// That of this process, if it has one. A thread that has a table of descriptors of its own has
+    /// none.
+    #[inline(always)]
+    pub fn current(&self) -> Option<&'static T> {
+        self.of(generation())
+    }
+}
+
+impl<T: Send + Sync> PerProcess<T> {
+    /// That of this process, which calls `make` if it has none.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub fn current_or<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<&'static T, E> {
+        self.current_or_then(make, || {})
+    }
+
+    /// As [`current_or`](Self::current_or). Calls `then` once in each process, behind the call of
+    /// `make` whose value is used. Other threads may use the value before.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub fn current_or_then<E>(
+        &self,
+        make: impl FnOnce() -> Result<T, E>,
+        then: impl FnOnce(),
+    ) -> Result<&'static T, E> {
+        self.of_or(enter(), make, then)
+    }
+
+    fn of_or<E>(
+        &self,
+        generation: u64,
+        make: impl FnOnce() -> Result<T, E>,
+        then: impl FnOnce(),
+    ) -> Result<&'static T, E> {
+        let inherited = self.newest();
+        if let Some(current) = inherited.filter(|newest| newest.generation == generation) {
+            return Ok(&current.value);
+        }
+        // No lock: in the child of a fork, a thread that does not exist there may hold it.
+        let value = make()?;
+        let seen = inherited.map_or(std::ptr::null_mut(), |of| std::ptr::from_ref(of).cast_mut());
+        let new = Box::into_raw(Box::new(OfProcess { generation, value, inherited }));
+        let current = match self.0.compare_exchange(seen, new, Ordering::AcqRel, Ordering::Acquire)
+        {
+            Ok(_) => {
+                then();
+                new
+            }
+            Err(current) => {
+                // SAFETY: made above and seen by no other thread.
+                drop(unsafe { Box::from_raw(new) });
+                current
+            }
+        };
+        // SAFETY: made above and never freed, by this thread or by another one of this process.
+        Ok(unsafe { &(*current).value })
+    }
+
+    /// Those of the processes that this one descends from, the parent's first.
+    pub fn inherited(&self) -> impl Iterator<Item = &'static T> {
+        let generation = generation();
+        let all = std::iter::successors(self.newest(), |of| of.inherited);
+        all.filter(move |of| of.generation != generation).map(|of| &of.value)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Barrier;
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    static DROPPED: AtomicUsize = AtomicUsize::new(0);
+
+    struct Value(u64);
+
+    impl Drop for Value {
+        fn drop(&mut self) {
+            DROPPED.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn each_process_makes_one_value_and_finds_its_parents() {
+        const THREADS: usize = 8;
+        static VALUES: PerProcess<Value> = PerProcess::new();
+        assert!(VALUES.current().is_none() && VALUES.inherited().next().is_none());
+        assert_eq!(VALUES.of_or(u64::MAX, || Err(5), || unreachable!()).err(), Some(5));
+        let (made, kept) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        // Numbers that no process has.
+        let generations = [1 << 62, (1 << 62) + 1];
+        for generation in generations {
+            assert!(VALUES.of(generation).is_none());
+            let barrier = Barrier::new(THREADS);
+            let make = || {
+                made.fetch_add(1, Ordering::Relaxed);
+                Ok::<_, ()>(Value(generation))
+            };
+            let get = || {
+                barrier.wait();
+                let then = || _ = kept.fetch_add(1, Ordering::Relaxed);
+                std::ptr::from_ref(VALUES.of_or(generation, make, then).unwrap()).addr()
+            };
+            let found: Vec<usize> = std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(get)).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            assert!(found.iter().all(|&address| address == found[0]));
+            assert_eq!(VALUES.of(generation).unwrap().0, generation);
+        }
+        assert_eq!(kept.into_inner(), generations.len());
+        assert_eq!(DROPPED.load(Ordering::Relaxed), made.into_inner() - generations.len());
+        let inherited: Vec<u64> = VALUES.inherited().map(|value| value.0).collect();
+        assert_eq!(inherited, [generations[1], generations[0]]);
+        // This process comes behind them.
+        let own = VALUES.current_or(|| Ok::<_, ()>(Value(generation()))).unwrap();
+        assert_eq!(VALUES.current().unwrap().0, own.0);
+        assert_eq!(VALUES.inherited().count(), 2);
+    }
 }

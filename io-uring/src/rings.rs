@@ -3,12 +3,12 @@
 #![allow(unsafe_code)]
 
 use std::ops::RangeInclusive;
-use std::ptr::{from_ref, null_mut};
+use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use uringlet::front::{self, Ends, Instance, WaitCondition};
+use uringlet::front::{self, Ends, Instance, PerProcess, WaitCondition};
 use uringlet::table::{Pages, Pinned, Removed, Table};
 
 use crate::ring::{self, Core};
@@ -38,45 +38,18 @@ pub(crate) struct Ring {
 
 #[derive(Debug)]
 struct Rings {
-    generation: u64,
     table: Table<Ring>,
     parts: Box<[AtomicPtr<[AtomicUsize; PART]>]>,
-    /// Those of the parent of a fork.
-    inherited: Option<&'static Rings>,
 }
 
-static RINGS: AtomicPtr<Rings> = AtomicPtr::new(null_mut());
-
-fn newest() -> Option<&'static Rings> {
-    // SAFETY: null, or leaked by `rings_or_new`.
-    unsafe { RINGS.load(Ordering::Acquire).as_ref() }
-}
-
-#[inline]
-fn rings() -> Option<&'static Rings> {
-    newest().filter(|rings| rings.generation == front::generation())
-}
-
-fn rings_or_new() -> Result<&'static Rings, i32> {
-    let generation = front::enter_process();
-    loop {
-        let inherited = newest();
-        if let Some(rings) = rings() {
-            return Ok(rings);
-        }
-        let current = inherited.map_or(null_mut(), |at| from_ref(at).cast_mut());
-        let parts = (0..PARTS).map(|_| AtomicPtr::new(null_mut())).collect();
-        let made = Rings { generation, table: Table::new()?, parts, inherited };
-        let new = Box::into_raw(Box::new(made));
-        let swap = RINGS.compare_exchange(current, new, Ordering::AcqRel, Ordering::Relaxed);
-        if swap.is_err() {
-            // SAFETY: made above and seen by nobody.
-            drop(unsafe { Box::from_raw(new) });
-        }
-    }
-}
+static RINGS: PerProcess<Rings> = PerProcess::new();
 
 impl Rings {
+    fn make() -> Result<Self, i32> {
+        let parts = (0..PARTS).map(|_| AtomicPtr::new(null_mut())).collect();
+        Ok(Self { table: Table::new()?, parts })
+    }
+
     #[inline]
     fn place(&self, fd: i32) -> Option<&AtomicUsize> {
         let fd = usize::try_from(fd).ok()?;
@@ -108,27 +81,23 @@ impl Rings {
 /// The ring behind a descriptor of this process.
 #[inline]
 pub(crate) fn get(fd: i32) -> Option<Pinned<'static, Ring>> {
-    let rings = rings()?;
+    let rings = RINGS.current()?;
     rings.table.get(rings.handle(fd)?)
 }
 
 /// Does this number stand for a ring?
 pub(crate) fn has(fd: i32) -> bool {
-    rings().is_some_and(|rings| rings.handle(fd).is_some())
+    RINGS.current().is_some_and(|rings| rings.handle(fd).is_some())
 }
 
 /// Did this number stand for a ring of the parent of this process?
 pub(crate) fn is_inherited(fd: i32) -> bool {
-    let first = match rings() {
-        Some(rings) => rings.inherited,
-        None => newest(),
-    };
-    std::iter::successors(first, |rings| rings.inherited).any(|rings| rings.handle(fd).is_some())
+    RINGS.inherited().any(|rings| rings.handle(fd).is_some())
 }
 
 /// A descriptor has another number now (dup(2)): if it is a ring's, that finds the ring, too.
 pub(crate) fn duplicated(fd: i32, other: i32) {
-    let Some(rings) = rings() else { return };
+    let Some(rings) = RINGS.current() else { return };
     if front::is_borrowed() {
         // A child of vfork(2) has numbers of its own.
         return;
@@ -143,7 +112,7 @@ pub(crate) fn duplicated(fd: i32, other: i32) {
 
 /// A number that no call has told of may be a ring's all the same: a copy of its descriptor.
 pub(crate) fn recognise(fd: i32) -> Option<Pinned<'static, Ring>> {
-    let rings = rings()?;
+    let rings = RINGS.current()?;
     let id = sys::eventfd_id(fd)?;
     let mut found = None;
     rings.table.each(|ring| {
@@ -160,7 +129,7 @@ pub(crate) fn recognise(fd: i32) -> Option<Pinned<'static, Ring>> {
 
 /// Makes a ring findable under its descriptor.
 pub(crate) fn publish(fd: i32, core: Arc<Core>, instance: Arc<Instance>) -> Result<(), i32> {
-    let rings = rings_or_new()?;
+    let rings = RINGS.current_or(Rings::make)?;
     let place = rings.place_or_new(fd).ok_or(-libc::EMFILE)?;
     let pages = rings.table.allocate(1)?;
     let handle = pages.address();
@@ -237,14 +206,14 @@ pub(crate) fn freshen() {
 
 #[cold]
 fn freshen_all() {
-    if let Some(rings) = rings() {
+    if let Some(rings) = RINGS.current() {
         rings.table.each(|ring| ring.core.freshen());
     }
 }
 
 /// The program is about to close descriptors, or has others take their places.
 pub(crate) fn before_close(fds: &RangeInclusive<i32>, ends: Ends) {
-    let Some(rings) = rings() else { return };
+    let Some(rings) = RINGS.current() else { return };
     if front::is_borrowed() {
         // A child of vfork(2) closes its own.
         return;
@@ -335,12 +304,12 @@ fn end(core: &Arc<Core>, instance: &Arc<Instance>) {
 /// The ring with a handle.
 #[inline]
 pub(crate) fn behind(handle: usize) -> Option<Pinned<'static, Ring>> {
-    rings()?.table.get(handle)
+    RINGS.current()?.table.get(handle)
 }
 
 /// Calls `f` with each ring.
 pub(crate) fn each(f: impl FnMut(&Ring)) {
-    if let Some(rings) = rings() {
+    if let Some(rings) = RINGS.current() {
         rings.table.each(f);
     }
 }
@@ -354,7 +323,7 @@ impl Ring {
 
 /// A thread has taken a registration back.
 pub(crate) fn is_unregistered(handle: usize) {
-    let Some(rings) = rings().filter(|_| handle != 0) else { return };
+    let Some(rings) = RINGS.current().filter(|_| handle != 0) else { return };
     let is_last = {
         let Some(ring) = rings.table.get(handle) else { return };
         let left = ring.registered.fetch_sub(1, Ordering::SeqCst) - 1;
@@ -368,5 +337,5 @@ pub(crate) fn is_unregistered(handle: usize) {
 /// This process has no ring.
 #[inline]
 pub(crate) fn none() -> bool {
-    rings().is_none()
+    RINGS.current().is_none()
 }

@@ -3,12 +3,13 @@
 #![allow(unsafe_code)]
 
 use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use uringlet::front::{self, OwnDescriptor};
+use uringlet::front::{self, OwnDescriptor, PerProcess};
 
 use crate::ring::Core;
 use crate::sys;
@@ -55,40 +56,23 @@ struct State {
     next: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Service {
-    generation: u64,
     state: Mutex<State>,
     /// Groups, for who only wants to know whether there are any.
     groups: AtomicUsize,
 }
 
-static CURRENT: AtomicPtr<Service> = AtomicPtr::new(std::ptr::null_mut());
+static SERVICE: PerProcess<Service> = PerProcess::new();
 
 fn current() -> Option<&'static Service> {
-    // SAFETY: null, or leaked below.
-    let service = unsafe { CURRENT.load(Ordering::Acquire).as_ref() };
-    service.filter(|service| service.generation == front::generation())
+    SERVICE.current()
 }
 
 /// That of this process. The child of a fork has one of its own.
 fn of_this_process() -> &'static Service {
-    let generation = front::enter_process();
-    loop {
-        let seen = CURRENT.load(Ordering::Acquire);
-        if let Some(service) = current() {
-            return service;
-        }
-        let new = Box::into_raw(Box::new(Service {
-            generation,
-            state: Mutex::default(),
-            groups: AtomicUsize::new(0),
-        }));
-        if CURRENT.compare_exchange(seen, new, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            // SAFETY: made above and seen by nobody.
-            drop(unsafe { Box::from_raw(new) });
-        }
-    }
+    let Ok(service) = SERVICE.current_or(|| Ok::<_, Infallible>(Service::default()));
+    service
 }
 
 /// A timer that was set.

@@ -2,11 +2,10 @@
 #![allow(unsafe_code)]
 
 use std::ops::RangeInclusive;
-use std::ptr::{from_ref, null_mut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use uringlet::front::{self, Ends, Instance, IoEvent, RingMemory};
+use uringlet::front::{self, Ends, Instance, IoEvent, PerProcess, RingMemory};
 use uringlet::table::{PAGE, Pages, Pinned, Removed, Table};
 
 use crate::abi::{RING_MAGIC, RingHeader};
@@ -46,63 +45,18 @@ impl AioContext {
     }
 }
 
-/// The contexts of one process.
-#[derive(Debug)]
-struct Contexts {
-    generation: u64,
-    table: Table<AioContext>,
-    /// Those that the process inherited when it was forked.
-    inherited: Option<&'static Contexts>,
-}
-
-/// The newest ones: of this process, or still of a parent.
-static CONTEXTS: AtomicPtr<Contexts> = AtomicPtr::new(null_mut());
-
-#[inline]
-fn newest() -> Option<&'static Contexts> {
-    // SAFETY: null, or leaked by `contexts_or_new`.
-    unsafe { CONTEXTS.load(Ordering::Acquire).as_ref() }
-}
-
-/// Those of this process, if it has any. The child of a fork has none of its parent's.
-#[inline]
-fn contexts() -> Option<&'static Contexts> {
-    newest().filter(|contexts| contexts.generation == front::generation())
-}
-
-fn contexts_or_new() -> Result<&'static Contexts, i32> {
-    let generation = front::enter_process();
-    loop {
-        let inherited = newest();
-        if let Some(contexts) = contexts() {
-            return Ok(contexts);
-        }
-        let (current, table) =
-            (inherited.map_or(null_mut(), |at| from_ref(at).cast_mut()), Table::new()?);
-        let new = Box::into_raw(Box::new(Contexts { generation, table, inherited }));
-        let swap = CONTEXTS.compare_exchange(current, new, Ordering::AcqRel, Ordering::Relaxed);
-        if swap.is_err() {
-            // SAFETY: made above and seen by nobody.
-            drop(unsafe { Box::from_raw(new) });
-        } else {
-            front::leaving::at_exit(before_leaving);
-        }
-    }
-}
+static CONTEXTS: PerProcess<Table<AioContext>> = PerProcess::new();
 
 /// The context behind a handle. `None` for one that is stale, forged or another process's.
 #[inline]
 pub(crate) fn get(handle: usize) -> Option<Pinned<'static, AioContext>> {
-    contexts()?.table.get(handle)
+    CONTEXTS.current()?.get(handle)
 }
 
 /// Is this a context that the process inherited, with an empty ring when it was forked?
 #[cold]
 pub(crate) fn is_inherited_and_empty(handle: usize) -> bool {
-    let ours = contexts();
-    let first = if let Some(ours) = ours { ours.inherited } else { newest() };
-    let mut tables = std::iter::successors(first, |contexts| contexts.inherited);
-    let context = tables.find_map(|contexts| contexts.table.get(handle));
+    let context = CONTEXTS.inherited().find_map(|contexts| contexts.get(handle));
     context.is_some_and(|context| context.instance.available() == 0)
 }
 
@@ -110,7 +64,7 @@ pub(crate) fn is_inherited_and_empty(handle: usize) -> bool {
 /// call that changes errno.
 #[inline(always)]
 pub(crate) fn get_again(handle: usize) -> Option<Pinned<'static, AioContext>> {
-    contexts()?.table.get_again(handle)
+    CONTEXTS.current()?.get_again(handle)
 }
 
 /// The places that the kernel's ring has for `entries` requests, and how many requests it takes.
@@ -141,7 +95,8 @@ fn make(entries: u32) -> Result<usize, i32> {
     const CONTEXT_BYTES: usize = 512 * 1024;
     const SLOT_BYTES: usize = 640;
     let builder = front::env::builder()?.strict(true).kernel_room(entries);
-    let table = &contexts_or_new()?.table;
+    let see_exit = || front::leaving::at_exit(before_leaving);
+    let table = CONTEXTS.current_or_then(Table::new, see_exit)?;
     let (places, room) = ring_size(entries);
     if !front::has_memory(CONTEXT_BYTES + places as usize * SLOT_BYTES) {
         return Err(-libc::ENOMEM);
@@ -199,20 +154,20 @@ impl Drop for RingPages {
 /// Destroys a context once its requests are executed, or cancelled if they may wait for ever.
 /// False: no such context.
 pub(crate) fn destroy(handle: usize) -> bool {
-    let Some(contexts) = contexts() else { return false };
-    !matches!(contexts.table.remove(handle, |context| context.instance.close()), Removed::Nothing)
+    let Some(contexts) = CONTEXTS.current() else { return false };
+    !matches!(contexts.remove(handle, |context| context.instance.close()), Removed::Nothing)
 }
 
 /// The process is about to leave: see [`Instance::before_leaving`].
 pub(crate) extern "C" fn before_leaving() {
-    if let Some(contexts) = contexts() {
-        contexts.table.each(|context| context.instance.before_leaving());
+    if let Some(contexts) = CONTEXTS.current() {
+        contexts.each(|context| context.instance.before_leaving());
     }
 }
 
 /// The program is about to close descriptors: see [`Instance::before_close_range`].
 pub(crate) fn before_close(fds: &RangeInclusive<i32>, ends: Ends) {
-    let Some(contexts) = contexts() else { return };
+    let Some(contexts) = CONTEXTS.current() else { return };
     let users = users::of(fds);
     if users != Users::Nobody && front::is_borrowed() {
         // A child of vfork(2) closes its own.
@@ -224,8 +179,8 @@ pub(crate) fn before_close(fds: &RangeInclusive<i32>, ends: Ends) {
     };
     match users {
         Users::Nobody => {}
-        Users::One(id) => contexts.table.with_id(id, tell),
-        Users::Anybody => contexts.table.each(tell),
+        Users::One(id) => contexts.with_id(id, tell),
+        Users::Anybody => contexts.each(tell),
     }
     users::forget(fds, ends);
     front::forget_descriptors(fds);

@@ -7,10 +7,10 @@
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use uringlet::front::{self, InFlight, Instance, IoEvent, Place, Submitted};
+use uringlet::front::{self, InFlight, Instance, IoEvent, PerProcess, Place, Submitted};
 
 use crate::complete::{self, Deliver};
 use crate::door;
@@ -61,14 +61,12 @@ pub(crate) type Withdrawn = Vec<Ready>;
 
 static CANCELS: AtomicUsize = AtomicUsize::new(0);
 
-static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
+static PROCESS: PerProcess<Process> = PerProcess::new();
 
 /// That of this process, if it has used any. The child of a fork has none of its parent's.
 #[inline]
 pub(crate) fn current() -> Option<&'static Process> {
-    // SAFETY: null, or leaked by `current_or_new`.
-    let process = unsafe { CURRENT.load(Ordering::Acquire).as_ref() };
-    process.filter(|process| process.generation == front::generation())
+    PROCESS.current()
 }
 
 /// That of this process, made now if it has none.
@@ -93,29 +91,19 @@ fn make() -> Result<&'static Process, i32> {
     let generation = front::enter_process();
     let builder =
         front::env::builder().map_err(|errno| -errno)?.entries(SLOTS).kernel_room(KERNEL_ROOM);
-    loop {
-        let seen = CURRENT.load(Ordering::Acquire);
-        if let Some(process) = current() {
-            return Ok(process);
-        }
+    let make = || {
         let instance =
             Instance::with_sink(&builder, Box::new(Deliver)).map_err(|error| error.errno())?;
-        let new = Box::into_raw(Box::new(Process {
+        Ok(Process {
             generation,
             instance,
             waiting: Mutex::default(),
             backlog: AtomicUsize::new(0),
             held_back: AtomicUsize::new(0),
             is_passing: AtomicBool::new(false),
-        }));
-        let swap = CURRENT.compare_exchange(seen, new, Ordering::AcqRel, Ordering::Acquire);
-        if swap.is_err() {
-            // SAFETY: made above and seen by nobody.
-            drop(unsafe { Box::from_raw(new) });
-        } else {
-            front::leaving::at_exit(door::before_leaving);
-        }
-    }
+        })
+    };
+    PROCESS.current_or_then(make, || front::leaving::at_exit(door::before_leaving))
 }
 
 impl Process {

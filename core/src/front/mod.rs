@@ -24,6 +24,7 @@ pub use crate::instance::fast::Transfer;
 pub use crate::instance::submit::{Entry, Place, SubmitSteps, Submitted, TOLD_OTHERWISE};
 pub use crate::instance::wait::{WaitCondition, Waited};
 pub use crate::instance::{Instance, RingMemory};
+pub use crate::process::PerProcess;
 pub use crate::queue::Concern;
 pub use crate::reserve::{Reserve, has_memory};
 pub use crate::sync::{Patience, lock};

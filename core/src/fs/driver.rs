@@ -6,7 +6,7 @@ use std::cell::{Cell, UnsafeCell};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use super::drain::Detached;
 use super::flight::Claim;
@@ -16,6 +16,7 @@ use crate::config::{Builder, ConfigError, ENTRIES_MAX, EngineKind};
 use crate::instance::Instance;
 use crate::instance::choice::Choice;
 use crate::instance::submit::Entry;
+use crate::process::PerProcess;
 use crate::router::tuning::AWAITED_ROOM;
 use crate::sqe::Sqe;
 use crate::sync::Patience;
@@ -132,7 +133,7 @@ impl FsBuilder {
 }
 
 /// That of the process, made on first use and never dropped. A child of a fork makes its own.
-static GLOBAL: AtomicPtr<Shared> = AtomicPtr::new(std::ptr::null_mut());
+static GLOBAL: PerProcess<Fs> = PerProcess::new();
 
 impl Fs {
     /// A builder with the defaults.
@@ -145,47 +146,20 @@ impl Fs {
         }
     }
 
-    /// That which `seen` points to, if it is not null.
-    ///
-    /// # Safety
-    /// `seen` was read from [`GLOBAL`].
-    unsafe fn from_global(seen: *const Shared) -> Option<Self> {
-        if seen.is_null() {
-            return None;
-        }
-        // SAFETY: leaked by `global`, with a reference that is never given back.
-        unsafe { Arc::increment_strong_count(seen) };
-        // SAFETY: as above: the reference is the one that was just counted.
-        Some(Self(unsafe { Arc::from_raw(seen) }))
-    }
-
     /// That of the process, if it has used any.
     pub(super) fn known() -> Option<Self> {
-        // SAFETY: read from there.
-        unsafe { Self::from_global(GLOBAL.load(Ordering::Acquire)) }
+        GLOBAL.current().cloned()
     }
 
     /// That of the process, made now if it has none.
     pub(super) fn global() -> Result<Self, i32> {
-        loop {
-            let seen = GLOBAL.load(Ordering::Acquire);
-            // SAFETY: read from there.
-            if let Some(fs) = unsafe { Self::from_global(seen) } {
-                if fs.generation() == process::generation() {
-                    return Ok(fs);
-                }
-                if process::has_parted() {
-                    return Err(-libc::EINVAL);
-                }
+        match GLOBAL.current() {
+            Some(fs) => Ok(fs.clone()),
+            None if process::has_parted() => Err(-libc::EINVAL),
+            None => {
+                let make = || Self::builder().build().map_err(|error| -error.errno());
+                GLOBAL.current_or(make).cloned()
             }
-            // No lock: a thread that the child of a fork does not have may hold it.
-            let new = Self::builder().build().map_err(|error| -error.errno())?;
-            let raw = Arc::into_raw(Arc::clone(&new.0)).cast_mut();
-            if GLOBAL.compare_exchange(seen, raw, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-                return Ok(new);
-            }
-            // SAFETY: the reference from above, which nobody has seen.
-            drop(unsafe { Arc::from_raw(raw) });
         }
     }
 

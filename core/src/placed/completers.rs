@@ -2,13 +2,13 @@
 //! idle.
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::convert::Infallible;
 use std::sync::{Arc, OnceLock};
 
 use super::completion::{Chain, CompletionList, Owner};
 use crate::board::{Board, Dispatcher, How};
 use crate::cpus::CPUS_MAX;
-use crate::process;
+use crate::process::PerProcess;
 use crate::router::tuning::RETIRE_AFTER;
 use crate::threads::spawn::spawn_on;
 
@@ -37,33 +37,18 @@ pub(super) struct Completer {
 /// Those of a process, by CPU.
 #[derive(Debug)]
 pub(super) struct Completers {
-    generation: u64,
     by_cpu: Box<[OnceLock<Box<Completer>>]>,
 }
 
-static CURRENT: AtomicPtr<Completers> = AtomicPtr::new(std::ptr::null_mut());
+static COMPLETERS: PerProcess<Completers> = PerProcess::new();
 
 impl Completers {
     /// In the child of a fork that is a new set, as its parent's threads do not exist there.
     pub(super) fn of_this_process() -> &'static Self {
-        let generation = process::enter();
-        loop {
-            let current = CURRENT.load(Ordering::Acquire);
-            // SAFETY: null, or a set that was leaked below.
-            if let Some(completers) = unsafe { current.as_ref() }
-                && completers.generation == generation
-            {
-                return completers;
-            }
-            let by_cpu = (0..CPUS_MAX).map(|_| OnceLock::new()).collect();
-            let new = Box::into_raw(Box::new(Self { generation, by_cpu }));
-            match CURRENT.compare_exchange(current, new, Ordering::AcqRel, Ordering::Relaxed) {
-                // Leaked: threads refer to it as long as the process lives.
-                Ok(_) => {}
-                // SAFETY: made above and seen by nobody.
-                Err(_) => drop(unsafe { Box::from_raw(new) }),
-            }
-        }
+        let by_cpu = || (0..CPUS_MAX).map(|_| OnceLock::new()).collect();
+        let Ok(completers) =
+            COMPLETERS.current_or(|| Ok::<_, Infallible>(Self { by_cpu: by_cpu() }));
+        completers
     }
 
     /// Has the CPU's thread complete what is on the chain.

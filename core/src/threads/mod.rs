@@ -11,7 +11,9 @@ pub(crate) mod tenant;
 pub(crate) mod timers;
 pub(crate) mod watchdog;
 
+use std::convert::Infallible;
 use std::ops::Deref;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use self::closer::Closer;
@@ -23,17 +25,16 @@ use self::timers::Timers;
 use self::watchdog::Watchdog;
 use crate::cpus::CpuSet;
 use crate::own;
-use crate::process;
+use crate::process::PerProcess;
 use crate::router::forget_threads;
 use crate::sys;
 
 /// What all contexts of this process share that are not placed, or placed on the same CPUs.
 #[derive(Debug)]
 pub(crate) struct Threads {
-    generation: u64,
     spawner: Spawner,
-    /// Made before it.
-    next: *const Threads,
+    /// Made after it, for other CPUs.
+    next: OnceLock<Box<Threads>>,
     pub(crate) pool: WorkerPool,
     /// For what may wait without end.
     pub(crate) patient: WorkerPool,
@@ -45,7 +46,8 @@ pub(crate) struct Threads {
     closer: Closer,
 }
 
-static CURRENT: AtomicPtr<Threads> = AtomicPtr::new(std::ptr::null_mut());
+/// The set that is not placed; the others follow it.
+static THREADS: PerProcess<Threads> = PerProcess::new();
 
 impl Threads {
     /// Those of this process. In the child of a fork that is a new set: the parent's threads do
@@ -54,46 +56,30 @@ impl Threads {
         // Reads files: later, on another thread, their descriptors could have numbers that the
         // program has just closed, and still uses in a request.
         sys::cpus();
-        Self::find(None)
+        Self::first()
+    }
+
+    fn first() -> &'static Self {
+        let make = || Ok::<_, Infallible>(Self::new(Spawner::on(None)));
+        let Ok(threads) = THREADS.current_or_then(make, forget_threads);
+        threads
     }
 
     /// Those of this process that run on these CPUs.
     pub(crate) fn on(cpus: &CpuSet) -> &'static Self {
         spawn::remember_free_cpus();
-        Self::find(Some(cpus))
-    }
-
-    fn find(cpus: Option<&CpuSet>) -> &'static Self {
-        let generation = process::enter();
-        loop {
-            let first = CURRENT.load(Ordering::Acquire);
-            let mut at = first.cast_const();
-            let mut is_first = true;
-            // SAFETY: null, or a set that was leaked below.
-            while let Some(threads) = unsafe { at.as_ref() } {
-                if threads.generation == generation && threads.spawner.cpus() == cpus {
-                    return threads;
-                }
-                is_first &= threads.generation != generation;
-                at = threads.next;
-            }
-            let new =
-                Box::into_raw(Box::new(Self::new(generation, Spawner::on(cpus.cloned()), first)));
-            match CURRENT.compare_exchange(first, new, Ordering::AcqRel, Ordering::Relaxed) {
-                // Leaked: threads and contexts refer to it as long as the process lives.
-                Ok(_) if is_first => forget_threads(),
-                Ok(_) => {}
-                // SAFETY: made above and seen by nobody.
-                Err(_) => drop(unsafe { Box::from_raw(new) }),
-            }
+        let mut threads = Self::first();
+        while threads.spawner.cpus() != Some(cpus) {
+            let make = || Box::new(Self::new(Spawner::on(Some(cpus.clone()))));
+            threads = threads.next.get_or_init(make);
         }
+        threads
     }
 
-    fn new(generation: u64, spawner: Spawner, next: *const Self) -> Self {
+    fn new(spawner: Spawner) -> Self {
         own::close_elsewhere_by(closer::close_elsewhere);
         Self {
-            generation,
-            next,
+            next: OnceLock::new(),
             pool: WorkerPool::new(Work::Ends, spawner.clone()),
             patient: WorkerPool::new(Work::MayWait, spawner.clone()),
             poller: Poller::new(spawner.clone()),
@@ -109,20 +95,14 @@ impl Threads {
 impl Threads {
     /// Threads that never get a CPU.
     pub(crate) fn still() -> &'static Self {
-        Box::leak(Box::new(Self::new(process::enter(), Spawner::still(), std::ptr::null())))
+        Box::leak(Box::new(Self::new(Spawner::still())))
     }
 
     /// No thread of these can be made.
     pub(crate) fn refused() -> &'static Self {
-        Box::leak(Box::new(Self::new(process::enter(), Spawner::refuses(), std::ptr::null())))
+        Box::leak(Box::new(Self::new(Spawner::refuses())))
     }
 }
-
-// SAFETY: `next` points to a set that is never freed and can itself be shared; the rest is atomics
-// and locks.
-unsafe impl Send for Threads {}
-// SAFETY: as above.
-unsafe impl Sync for Threads {}
 
 /// A context's threads, which its placement may change before the first request.
 #[derive(Debug)]
