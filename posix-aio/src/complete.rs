@@ -4,30 +4,11 @@
 
 use std::sync::atomic::Ordering;
 
-use uringlet::front::{IoEvent, Sink};
+use uringlet::front::IoEvent;
 
 use crate::abi::Aiocb;
-use crate::list::Member;
-use crate::{notify, state};
-
-/// What the instance hands completions to.
-#[derive(Debug)]
-pub(crate) struct Deliver;
-
-impl Sink for Deliver {
-    #[inline]
-    unsafe fn complete(&self, event: &IoEvent) {
-        // SAFETY: the caller's contract: control block and list are those of `submit::start`.
-        unsafe { complete(event) };
-    }
-
-    #[inline]
-    fn released(&self) {
-        if let Some(process) = state::current() {
-            process.released();
-        }
-    }
-}
+use crate::member::Member;
+use crate::notify;
 
 /// Writes the result of the request whose control block is `obj`, and tells of it.
 ///

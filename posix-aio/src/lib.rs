@@ -7,9 +7,11 @@
 mod abi;
 mod cancel;
 mod complete;
-mod door;
 mod list;
+mod member;
 mod notify;
+mod reentry;
+mod request;
 mod signals;
 mod state;
 mod submit;
@@ -22,13 +24,13 @@ use uringlet::front;
 use uringlet::front::descriptors::Next;
 
 use crate::abi::{Aiocb, Sigevent};
-use crate::door::enter;
-use crate::list::Member;
-use crate::submit::{Operation, start};
+use crate::member::Member;
+use crate::request::Operation;
+use crate::submit::start;
 use crate::suspend::Ended;
 
 uringlet::see_descriptors_end!(crate::state::before_close);
-uringlet::see_process_leave!(crate::door::before_leaving);
+uringlet::see_process_leave!(crate::state::before_leaving);
 
 /// In somebody else's process, it must not be this library that ends it for want of memory.
 #[global_allocator]
@@ -36,6 +38,13 @@ static MEMORY: front::Reserve = front::Reserve::new();
 
 uringlet::at_load!(front::env::read);
 uringlet::note!();
+
+/// As [`reentry::enter`].
+#[inline(always)]
+fn enter(body: impl FnOnce(bool) -> Result<c_int, c_int>) -> c_int {
+    // SAFETY: aio_read(3) or the like was called with each, and it has not completed.
+    reentry::enter(body, |block| unsafe { submit::start_deferred(block) })
+}
 
 /// # Safety
 /// As aio_read(3).

@@ -1,4 +1,4 @@
-//! lio_listio(3): many requests, and one word that counts those that have not ended.
+//! lio_listio(3): many requests at a time.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -8,95 +8,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use uringlet::front::{Concern, IoEvent, Uncancelable, WaitCondition, Waited};
 
 use crate::abi::{self, Aiocb, Sigevent};
-use crate::submit::{self, Operation};
-use crate::{notify, signals, state};
-
-/// A list on its way. Each of its requests holds it, and the call that has submitted them.
-#[derive(Debug)]
-struct List {
-    holders: AtomicU32,
-    /// Requests that have not ended; one more while they are being submitted.
-    remaining: AtomicU32,
-    /// To be sent at the end, if nobody waits. What its kind does not use may be anything.
-    sigevent: Option<MaybeUninit<Sigevent>>,
-}
-
-// SAFETY: what a sigevent points to is the program's, and passed on to its function only.
-unsafe impl Sync for List {}
-
-/// To what list a request belongs: the address, and a flag in its lowest bit. 0: none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Member(u64);
-
-/// The end of the list tells somebody.
-const TELLS: u64 = 1;
-
-impl Member {
-    pub(crate) const fn none() -> Self {
-        Self(0)
-    }
-
-    /// The member that a word came from, to be asked only, or, once, to be ended.
-    pub(crate) fn from_word(word: u64) -> Self {
-        Self(word)
-    }
-
-    pub(crate) fn word(self) -> u64 {
-        self.0
-    }
-
-    pub(crate) fn is_none(self) -> bool {
-        self.0 == 0
-    }
-
-    #[inline]
-    pub(crate) fn tells(self) -> bool {
-        self.0 & TELLS != 0
-    }
-
-    fn list(self) -> *const List {
-        (self.0 & !TELLS) as *const List
-    }
-
-    /// The request has ended.
-    ///
-    /// # Safety
-    /// It was accepted with this member, which `listio` has counted; called once for it.
-    #[inline]
-    pub(crate) unsafe fn ended(self) {
-        if self.0 != 0 {
-            // SAFETY: a member holds its list, and lets go of it here, by the caller's contract.
-            unsafe { one_less(self.list()) };
-        }
-    }
-}
-
-/// # Safety
-/// The caller is a holder, and counted in `remaining`; it is neither any more afterwards.
-#[cold]
-unsafe fn one_less(list: *const List) {
-    // SAFETY: held by the caller.
-    let fields = unsafe { &*list };
-    // Release and acquire: what the others have done is done.
-    if fields.remaining.fetch_sub(1, Ordering::AcqRel) == 1
-        && let Some(event) = &fields.sigevent
-    {
-        // SAFETY: of the program's, by the contract of lio_listio(3).
-        unsafe { notify::send(event.as_ptr()) };
-    }
-    // SAFETY: as above.
-    unsafe { let_go(list) };
-}
-
-/// # Safety
-/// The caller is a holder, and none afterwards.
-unsafe fn let_go(list: *const List) {
-    // SAFETY: held by the caller.
-    if unsafe { (*list).holders.fetch_sub(1, Ordering::AcqRel) } == 1 {
-        // SAFETY: from a box in `listio`, and nobody else holds it.
-        drop(unsafe { Box::from_raw(list.cast_mut()) });
-    }
-}
+use crate::member::{List, Member, let_go, one_less};
+use crate::request::Operation;
+use crate::{notify, signals, state, submit};
 
 /// lio_listio(3). `before_2_4` asks for the version of then, which the C library has broken since:
 /// it never waits, and sends no notification for a list of nothing.
@@ -126,7 +40,7 @@ pub(crate) unsafe fn listio(
     let tells = sigevent.is_some_and(|event| unsafe { notify::tells(event.as_ptr()) });
     let (holders, remaining) = (AtomicU32::new(2), AtomicU32::new(1));
     let list = Box::into_raw(Box::new(List { holders, remaining, sigevent }));
-    let member = Member(list as u64 | if tells { TELLS } else { 0 });
+    let member = Member::of(list, tells);
     let (mut started, mut refused) = (false, None);
     let asked = || {
         let all = (0..usize::try_from(count).unwrap_or(0)).map(|at| {

@@ -10,11 +10,10 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use uringlet::front::{self, InFlight, Instance, IoEvent, PerProcess, Place, Submitted};
+use uringlet::front::{self, InFlight, Instance, IoEvent, PerProcess, Place, Sink, Submitted};
 
-use crate::complete::{self, Deliver};
-use crate::door;
-use crate::submit::Ready;
+use crate::request::Ready;
+use crate::{complete, reentry};
 
 /// Requests that can be with the instance at a time. Memory for a slot is touched when it is first
 /// used.
@@ -103,7 +102,7 @@ fn make() -> Result<&'static Process, i32> {
             is_passing: AtomicBool::new(false),
         })
     };
-    PROCESS.current_or_then(make, || front::leaving::at_exit(door::before_leaving))
+    PROCESS.current_or_then(make, || front::leaving::at_exit(before_leaving))
 }
 
 impl Process {
@@ -286,6 +285,35 @@ impl Process {
         // SAFETY: in progress since it was accepted, and nobody else has it.
         unsafe { complete::complete(&event) };
         self.instance.wake_for(&event);
+    }
+}
+
+/// What the instance hands completions to.
+#[derive(Debug)]
+struct Deliver;
+
+impl Sink for Deliver {
+    #[inline]
+    unsafe fn complete(&self, event: &IoEvent) {
+        // SAFETY: the caller's contract: control block and list are those of `submit::start`.
+        unsafe { complete::complete(event) };
+    }
+
+    #[inline]
+    fn released(&self) {
+        if let Some(process) = current() {
+            process.released();
+        }
+    }
+}
+
+/// The process is about to leave: see [`Instance::before_leaving`]. Not in a signal handler whose
+/// thread is inside.
+pub(crate) extern "C" fn before_leaving() {
+    if let Some(process) = current()
+        && !reentry::is_inside()
+    {
+        process.instance.before_leaving();
     }
 }
 

@@ -6,81 +6,15 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
 use uringlet::Sqe;
-use uringlet::front::{IoEvent, Place, TOLD_OTHERWISE};
+use uringlet::front::{IoEvent, TOLD_OTHERWISE};
 
 use crate::abi::{self, Aiocb};
-use crate::list::Member;
-use crate::{complete, door, notify, state};
+use crate::member::Member;
+use crate::request::{Operation, Ready};
+use crate::{complete, notify, reentry, state};
 
 /// [`Aiocb::owner`] of a request that a signal handler has submitted into a thread that was inside.
 pub(crate) const DEFERRED: u64 = 2;
-
-/// What is to be done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Operation {
-    Read,
-    Write,
-    Sync,
-    DataSync,
-    /// Of lio_listio(3): accepted, and fails.
-    Unknown(c_int),
-}
-
-impl Operation {
-    /// By `aio_lio_opcode`.
-    pub(crate) fn of(opcode: c_int) -> Self {
-        // The C library has a flag of its own above.
-        match opcode & 127 {
-            abi::LIO_READ => Self::Read,
-            abi::LIO_WRITE => Self::Write,
-            abi::LIO_SYNC => Self::Sync,
-            abi::LIO_DSYNC => Self::DataSync,
-            _ => Self::Unknown(opcode),
-        }
-    }
-
-    fn opcode(self) -> c_int {
-        match self {
-            Self::Read => abi::LIO_READ,
-            Self::Write => abi::LIO_WRITE,
-            Self::Sync => abi::LIO_SYNC,
-            Self::DataSync => abi::LIO_DSYNC,
-            Self::Unknown(opcode) => opcode,
-        }
-    }
-}
-
-/// An accepted request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ready {
-    sqe: Sqe,
-    data: u64,
-    notify: i32,
-}
-
-impl Ready {
-    pub(crate) fn is_sync(&self) -> bool {
-        self.sqe.opcode == uringlet::opcode::FSYNC
-    }
-
-    pub(crate) fn fildes(&self) -> c_int {
-        self.sqe.fd
-    }
-
-    /// The control block's.
-    pub(crate) fn address(&self) -> u64 {
-        self.sqe.user_data
-    }
-
-    pub(crate) fn data(&self) -> u64 {
-        self.data
-    }
-
-    #[inline]
-    pub(crate) fn fill(&self, place: Place<'_>) {
-        (*place.sqe, *place.data, *place.notify) = (self.sqe, self.data, self.notify);
-    }
-}
 
 /// Starts a request; `nested` says that this is a signal handler in a thread that was inside. `Err`
 /// with the errno if it is not accepted.
@@ -196,7 +130,7 @@ unsafe fn defer(block: *mut Aiocb, member: Member) -> Result<(), c_int> {
     value.store(-1, Ordering::Relaxed);
     owner.store(DEFERRED, Ordering::Relaxed);
     error.store(libc::EINPROGRESS, Ordering::Relaxed);
-    if door::defer(block) {
+    if reentry::defer(block) {
         return Ok(());
     }
     value.store(before.0, Ordering::Relaxed);

@@ -1,6 +1,5 @@
-//! The door of every function: `errno` is kept, and a signal handler that comes back through it,
-//! into a thread that is inside already, is noticed.
-#![allow(unsafe_code)]
+//! What every function does first and last: it keeps `errno`, and notices a signal handler that
+//! calls it on a thread which is inside already.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -9,7 +8,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use uringlet::front;
 
 use crate::abi::Aiocb;
-use crate::state;
 
 /// As many requests that signal handlers have submitted while their thread was inside may wait at a
 /// time.
@@ -79,38 +77,36 @@ pub(crate) fn defer(block: *mut Aiocb) -> bool {
 
 /// Runs `body` inside, with whether the thread was inside before (a signal handler of the program
 /// has interrupted it, and locks may be held), and gives -1 and sets errno for an error. Otherwise
-/// the program's `errno` stays what it was.
+/// the program's `errno` stays what it was. Last, `start` starts what handlers have deferred
+/// meanwhile.
 #[inline(always)]
-pub(crate) fn enter(body: impl FnOnce(bool) -> Result<c_int, c_int>) -> c_int {
+pub(crate) fn enter(
+    body: impl FnOnce(bool) -> Result<c_int, c_int>,
+    start: impl Fn(*mut Aiocb),
+) -> c_int {
     let answer = front::enter(|| {
         let was_inside = THREAD.with(|thread| thread.inside.replace(true));
         let answer = body(was_inside);
         if !was_inside {
-            leave();
+            leave(start);
         }
         answer
     });
     answer.unwrap_or_else(front::refuse)
 }
 
-/// The process is about to leave: see [`Instance::before_leaving`](front::Instance). Not in a
-/// signal handler whose thread is inside.
-pub(crate) extern "C" fn before_leaving() {
-    if let Some(process) = state::current()
-        && !THREAD.with(|thread| thread.inside.get())
-    {
-        process.instance.before_leaving();
-    }
+/// The calling thread is inside: this is a signal handler that has interrupted it.
+pub(crate) fn is_inside() -> bool {
+    THREAD.with(|thread| thread.inside.get())
 }
 
 #[inline(always)]
-fn leave() {
+fn leave(start: impl Fn(*mut Aiocb)) {
     THREAD.with(|thread| {
         thread.inside.set(false);
         // A handler that comes from here on is not inside: it submits by itself.
         while thread.has_deferred() {
-            // SAFETY: aio_read(3) or the like was called with each, and it has not completed.
-            thread.start_deferred(|block| unsafe { crate::submit::start_deferred(block) });
+            thread.start_deferred(&start);
         }
     });
 }

@@ -1,0 +1,99 @@
+//! What counts the requests of a list that have not ended, and to which list a request belongs.
+#![allow(unsafe_code)]
+
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::abi::Sigevent;
+use crate::notify;
+
+/// A list on its way. Each of its requests holds it, and the call that has submitted them.
+#[derive(Debug)]
+pub(crate) struct List {
+    pub(crate) holders: AtomicU32,
+    /// Requests that have not ended; one more while they are being submitted.
+    pub(crate) remaining: AtomicU32,
+    /// To be sent at the end, if nobody waits. What its kind does not use may be anything.
+    pub(crate) sigevent: Option<MaybeUninit<Sigevent>>,
+}
+
+// SAFETY: what a sigevent points to is the program's, and passed on to its function only.
+unsafe impl Sync for List {}
+
+/// To what list a request belongs: the address, and a flag in its lowest bit. 0: none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Member(u64);
+
+/// The end of the list tells somebody.
+const TELLS: u64 = 1;
+
+impl Member {
+    pub(crate) fn of(list: *const List, tells: bool) -> Self {
+        Self(list as u64 | if tells { TELLS } else { 0 })
+    }
+
+    pub(crate) const fn none() -> Self {
+        Self(0)
+    }
+
+    /// The member that a word came from, to be asked only, or, once, to be ended.
+    pub(crate) fn from_word(word: u64) -> Self {
+        Self(word)
+    }
+
+    pub(crate) fn word(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
+    #[inline]
+    pub(crate) fn tells(self) -> bool {
+        self.0 & TELLS != 0
+    }
+
+    pub(crate) fn list(self) -> *const List {
+        (self.0 & !TELLS) as *const List
+    }
+
+    /// The request has ended.
+    ///
+    /// # Safety
+    /// It was accepted with this member, which `listio` has counted; called once for it.
+    #[inline]
+    pub(crate) unsafe fn ended(self) {
+        if self.0 != 0 {
+            // SAFETY: a member holds its list, and lets go of it here, by the caller's contract.
+            unsafe { one_less(self.list()) };
+        }
+    }
+}
+
+/// # Safety
+/// The caller is a holder, and counted in `remaining`; it is neither any more afterwards.
+#[cold]
+pub(crate) unsafe fn one_less(list: *const List) {
+    // SAFETY: held by the caller.
+    let fields = unsafe { &*list };
+    // Release and acquire: what the others have done is done.
+    if fields.remaining.fetch_sub(1, Ordering::AcqRel) == 1
+        && let Some(event) = &fields.sigevent
+    {
+        // SAFETY: of the program's, by the contract of lio_listio(3).
+        unsafe { notify::send(event.as_ptr()) };
+    }
+    // SAFETY: as above.
+    unsafe { let_go(list) };
+}
+
+/// # Safety
+/// The caller is a holder, and none afterwards.
+pub(crate) unsafe fn let_go(list: *const List) {
+    // SAFETY: held by the caller.
+    if unsafe { (*list).holders.fetch_sub(1, Ordering::AcqRel) } == 1 {
+        // SAFETY: from the box of `listio`, and nobody else holds it.
+        drop(unsafe { Box::from_raw(list.cast_mut()) });
+    }
+}
