@@ -12,6 +12,7 @@ use crate::abi::{GetEventsArg, Timespec, enter, setup};
 use crate::prepare::{deadline, nanoseconds};
 use crate::ring::Core;
 use crate::rings::Ring;
+use crate::sigsys::mask_of_wait;
 use crate::{rings, sys, threads, user};
 
 /// What a wait is bounded by.
@@ -163,7 +164,7 @@ fn bounds(flags: u32, [at, size]: [usize; 2]) -> Result<Bounds, i32> {
         if sigmask_size != 8 {
             return Err(-libc::EINVAL);
         }
-        bounds.mask = Some(crate::trap::mask_of_wait(user::read_known(sigmask)?));
+        bounds.mask = Some(mask_of_wait(user::read_known(sigmask)?));
     }
     Ok(bounds)
 }

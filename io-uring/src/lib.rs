@@ -45,6 +45,8 @@ mod service;
 #[cfg(not(loom))]
 mod setup;
 #[cfg(not(loom))]
+mod sigsys;
+#[cfg(not(loom))]
 mod sites;
 #[cfg(not(loom))]
 mod sys;

@@ -42,7 +42,7 @@ struct Group {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ServiceState {
     epoll: Option<OwnDescriptor>,
     wake: Option<OwnDescriptor>,
     alive: bool,
@@ -58,7 +58,7 @@ struct State {
 
 #[derive(Debug, Default)]
 pub(crate) struct Service {
-    state: Mutex<State>,
+    state: Mutex<ServiceState>,
     /// Groups, for who only wants to know whether there are any.
     groups: AtomicUsize,
 }
@@ -228,7 +228,7 @@ pub(crate) fn before_close(fds: &RangeInclusive<i32>) {
     state.open.retain(|(fd, _), _| !fds.contains(fd));
 }
 
-impl State {
+impl ServiceState {
     fn epoll(&mut self) -> Result<i32, i32> {
         if self.epoll.is_none() {
             let (epoll, wake) = (sys::epoll_create(), sys::eventfd());
@@ -265,13 +265,13 @@ impl State {
 }
 
 impl Service {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ServiceState> {
         // Nothing in the critical sections panics.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has the thread look at the lists again, or makes it.
-    fn look_again(&'static self, mut state: MutexGuard<'_, State>) {
+    fn look_again(&'static self, mut state: MutexGuard<'_, ServiceState>) {
         if state.alive {
             if let Some(wake) = &state.wake {
                 sys::eventfd_set(wake.number());

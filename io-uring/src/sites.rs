@@ -4,13 +4,13 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
+use std::ops::Range;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use uringlet::front::note::OWNER;
 use uringlet::front::sites::{each_number, is_io_uring};
 use uringlet::front::syscall::NEXT;
-
-use crate::trap;
 
 /// What some loaded object has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,6 +29,16 @@ static KNOWN: AtomicU64 = AtomicU64::new(0);
 const ENTERS: u64 = 1;
 const POLLS: u64 = 2;
 const BITS: u32 = 2;
+
+/// [`trap::covers`](crate::trap::covers).
+type Covers = unsafe fn(text: &Range<usize>, makes_calls: bool, is_program: bool) -> bool;
+
+static COVERS: OnceLock<Covers> = OnceLock::new();
+
+/// Says what has the calls of a text come here. Before that, no text is covered.
+pub(crate) fn covered_by(covers: Covers) {
+    let _ = COVERS.set(covers);
+}
 
 /// What a look at the objects finds.
 struct Look {
@@ -92,7 +102,8 @@ unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_
         let text = unsafe { std::slice::from_raw_parts(at as *const u8, len) };
         let Sites { enters, polls, rings } = sites(text);
         // SAFETY: as above. What a library that is unloaded has left is not asked for again.
-        let covered = unsafe { trap::covers(&(at..at + len), rings, is_program) };
+        let covers = |covers: &Covers| unsafe { covers(&(at..at + len), rings, is_program) };
+        let covered = COVERS.get().is_some_and(covers);
         seen.found.enters |= enters && !covered;
         seen.found.polls |= polls;
     }

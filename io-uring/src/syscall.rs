@@ -13,7 +13,7 @@ use uringlet::front::{self, refuse};
 
 use crate::rights::DIFFER;
 use crate::rings::Watched;
-use crate::trap::{Set, set_of_wait};
+use crate::sigsys::{Set, set_of_wait};
 use crate::{door, rings, sys};
 
 /// landlock_restrict_self(2), which the `libc` crate leaves out here.

@@ -12,8 +12,6 @@ mod filter;
 mod jump;
 mod signal;
 
-pub(crate) use self::signal::{Set, mask_of_wait, set_of_wait};
-
 use std::ops::Range;
 use std::sync::Mutex;
 
@@ -32,6 +30,7 @@ static COVERED: Mutex<Vec<Range<usize>>> = Mutex::new(Vec::new());
 /// that sets rings up by instructions of its own is none of the distributions'. A ring that is set
 /// up through a function has the libraries looked at then.
 extern "C" fn at_load() {
+    sites::covered_by(covers);
     if env::trap() == Trap::Never || crate::setup::steps_aside() {
         return;
     }

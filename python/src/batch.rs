@@ -22,11 +22,11 @@ const ENTRIES: u32 = 512;
 /// The most bytes that one call transfers, as read(2) says. What is longer takes several.
 pub(crate) const LENGTH_MAX: usize = 0x7fff_f000;
 
-/// [`Request::result`] before there is one.
+/// [`BatchRequest::result`] before there is one.
 const NONE_YET: i64 = i64::MIN;
 
 /// One request, and its result: a count, or a negative errno.
-pub(crate) struct Request {
+pub(crate) struct BatchRequest {
     what: What,
     /// A call that transfers less than it could is followed by another one.
     is_whole: bool,
@@ -48,9 +48,9 @@ pub(crate) enum What {
 }
 
 // SAFETY: whoever makes one answers for its memory, whichever thread looks at it.
-unsafe impl Send for Request {}
+unsafe impl Send for BatchRequest {}
 
-impl Request {
+impl BatchRequest {
     pub(crate) fn new(what: What, fd: RawFd, memory: (*mut u8, usize), offset: u64) -> Self {
         let (address, length) = memory;
         Self { what, is_whole: false, fd, result: NONE_YET, offset, address, length, done: 0 }
@@ -166,7 +166,7 @@ enum Stop {
 ///
 /// # Safety
 /// The buffers are the requests' until nothing is outstanding.
-unsafe fn go_on(context: &mut Context, requests: &mut [Request], at: &mut Progress) -> Stop {
+unsafe fn go_on(context: &mut Context, requests: &mut [BatchRequest], at: &mut Progress) -> Stop {
     let room = context.entries();
     let errno = |error: &std::io::Error| error.raw_os_error().unwrap_or(libc::EIO);
     // What was pushed is submitted in any case: the context outlives the buffers.
@@ -218,7 +218,7 @@ unsafe fn go_on(context: &mut Context, requests: &mut [Request], at: &mut Progre
 ///
 /// # Safety
 /// The buffers stay valid until this returns.
-pub(crate) unsafe fn execute(py: Python<'_>, requests: &mut [Request]) -> PyResult<()> {
+pub(crate) unsafe fn execute(py: Python<'_>, requests: &mut [BatchRequest]) -> PyResult<()> {
     let mut own = Own::take()?;
     let mut at = Progress::default();
     let mut raised = None;
@@ -250,7 +250,7 @@ pub(crate) unsafe fn execute(py: Python<'_>, requests: &mut [Request]) -> PyResu
 }
 
 /// Asks that what has not begun be left undone.
-fn withdraw(context: &Context, requests: &[Request]) {
+fn withdraw(context: &Context, requests: &[BatchRequest]) {
     let canceller = context.canceller();
     for (at, request) in requests.iter().enumerate() {
         if request.result == NONE_YET {
@@ -267,11 +267,11 @@ fn withdraw(context: &Context, requests: &[Request]) {
 ///
 /// # Safety
 /// As [`execute`].
-pub(crate) unsafe fn execute_one(py: Python<'_>, request: Request) -> PyResult<usize> {
+pub(crate) unsafe fn execute_one(py: Python<'_>, request: BatchRequest) -> PyResult<usize> {
     let mut requests = [request];
     // SAFETY: the caller's contract.
     unsafe { execute(py, &mut requests)? };
-    let [Request { result, .. }] = requests;
+    let [BatchRequest { result, .. }] = requests;
     usize::try_from(result).map_err(|_| error::os_error(-result as i32))
 }
 
@@ -389,7 +389,7 @@ fn many<'py>(
         };
         last = Some((file.as_ptr(), fd));
         let offset = offset(&at)?;
-        batch.push(Request::new(what, fd, views.add(&object, flags)?, offset));
+        batch.push(BatchRequest::new(what, fd, views.add(&object, flags)?, offset));
     }
     // SAFETY: the views hold the memory until after this call.
     let executed = unsafe { execute(py, &mut batch) };
@@ -404,13 +404,13 @@ fn many<'py>(
 
 fn results<'py>(
     py: Python<'py>,
-    batch: &[Request],
+    batch: &[BatchRequest],
     errors: Errors,
 ) -> PyResult<Bound<'py, PyList>> {
     // Most counts are the same: one number for all of these.
     let mut last: Option<(i64, Bound<'py, PyAny>)> = None;
     let mut counts = Vec::with_capacity(batch.len());
-    for (at, &Request { result, .. }) in batch.iter().enumerate() {
+    for (at, &BatchRequest { result, .. }) in batch.iter().enumerate() {
         if let Some((known, count)) = &last
             && *known == result
         {
@@ -483,7 +483,7 @@ mod tests {
     use super::*;
 
     /// Gives a request results until it makes no further call: its result, and the calls' ranges.
-    fn over(mut request: Request, results: &[i32]) -> (i64, Vec<(u64, u32)>) {
+    fn over(mut request: BatchRequest, results: &[i32]) -> (i64, Vec<(u64, u32)>) {
         let mut calls = Vec::new();
         for &result in results {
             let sqe = request.sqe();
@@ -496,8 +496,8 @@ mod tests {
         (request.result, calls)
     }
 
-    fn of(length: usize) -> Request {
-        Request::new(What::Write, 0, (NonNull::dangling().as_ptr(), length), 10)
+    fn of(length: usize) -> BatchRequest {
+        BatchRequest::new(What::Write, 0, (NonNull::dangling().as_ptr(), length), 10)
     }
 
     #[test]

@@ -131,7 +131,8 @@ impl File {
         let offset = error::offset(offset)?;
         buffer::sweep(py);
         let hold = Hold::readable(data)?;
-        let request = batch::Request::new(What::Write, file.as_raw_fd(), hold.memory(), offset);
+        let request =
+            batch::BatchRequest::new(What::Write, file.as_raw_fd(), hold.memory(), offset);
         let request = if is_whole { request.whole() } else { request };
         let length = hold.length();
         // SAFETY: the hold outlives the call.
@@ -142,7 +143,7 @@ impl File {
 
     fn sync(&self, py: Python<'_>, what: What) -> PyResult<()> {
         let file = self.get()?;
-        let request = batch::Request::sync(what, file.as_raw_fd());
+        let request = batch::BatchRequest::sync(what, file.as_raw_fd());
         // SAFETY: it has no buffer.
         unsafe { execute_one(py, request) }.map(|_| ())
     }
@@ -198,7 +199,7 @@ impl File {
         let offset = error::offset(offset)?;
         buffer::sweep(py);
         let hold = Hold::writable(buffer)?;
-        let request = batch::Request::new(What::Read, file.as_raw_fd(), hold.memory(), offset);
+        let request = batch::BatchRequest::new(What::Read, file.as_raw_fd(), hold.memory(), offset);
         // SAFETY: the hold outlives the call.
         let read = unsafe { execute_one(py, request) };
         hold.release(py);
@@ -213,7 +214,7 @@ impl File {
         let file = self.get()?;
         let offset = error::offset(offset)?;
         let (hold, bytes) = Hold::new_bytes(py, n)?;
-        let request = batch::Request::new(What::Read, file.as_raw_fd(), hold.memory(), offset);
+        let request = batch::BatchRequest::new(What::Read, file.as_raw_fd(), hold.memory(), offset);
         // SAFETY: the hold outlives the call.
         let read = unsafe { execute_one(py, request) };
         hold.release(py);

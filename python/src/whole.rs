@@ -92,7 +92,7 @@ pub(crate) fn read_all(py: Python<'_>, file: &fs::File, offset: u64) -> PyResult
     loop {
         let hold = growing.rest(py);
         let at = offset.saturating_add(growing.filled as u64);
-        let request = batch::Request::new(What::Read, fd, hold.memory(), at).whole();
+        let request = batch::BatchRequest::new(What::Read, fd, hold.memory(), at).whole();
         // SAFETY: the hold outlives the call.
         let read = unsafe { execute_one(py, request) };
         hold.release(py);

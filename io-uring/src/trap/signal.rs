@@ -8,11 +8,10 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use uringlet::front;
 use uringlet::front::descriptors::Next;
-use uringlet::front::env::{self, Trap};
-use uringlet::front::memory::accessible_now;
 
 use super::filter::MARK;
 use super::make;
+use crate::sigsys::{Set, may_trap, set_of_wait};
 
 static SIGACTION: Next = Next::new(c"sigaction");
 static SIGNAL: Next = Next::new(c"signal");
@@ -58,12 +57,6 @@ fn programs() -> Option<libc::sigaction> {
 
 fn set_programs(action: libc::sigaction) {
     PROGRAMS.store(Box::into_raw(Box::new(action)), Ordering::Release);
-}
-
-/// SIGSYS may be this library's, now or later: nobody blocks it.
-#[inline]
-fn may_trap() -> bool {
-    env::trap() != Trap::Never
 }
 
 /// Sets the handler, for good. False: it is refused.
@@ -177,32 +170,6 @@ unsafe fn next_sigaction(
     // SAFETY: the C library's, called as its caller called us. errno is its own.
     unsafe { std::mem::transmute::<*mut c_void, Function>(next)(signal, new, old) }
 }
-
-/// The kernel's form of a set, without SIGSYS if that may be this library's.
-pub(crate) fn mask_of_wait(set: u64) -> u64 {
-    if may_trap() { set & !(1 << (libc::SIGSYS - 1)) } else { set }
-}
-
-/// A set under which the program has a function of the C library wait: the same, or one in `place`
-/// without SIGSYS, if that may be this library's. What cannot be read is refused by the function.
-///
-/// # Safety
-/// As the function: null, or a set.
-pub(crate) unsafe fn set_of_wait(set: usize, place: &mut Set) -> usize {
-    if set == 0 || !may_trap() || !accessible_now(set, size_of::<u64>(), false) {
-        return set;
-    }
-    // SAFETY: readable. The kernel looks at the first eight bytes.
-    let theirs = unsafe { (set as *const u64).read_unaligned() };
-    if theirs == mask_of_wait(theirs) {
-        return set;
-    }
-    place[0] = mask_of_wait(theirs);
-    place.as_ptr().expose_provenance()
-}
-
-/// Room for the C library's set.
-pub(crate) type Set = [u64; size_of::<libc::sigset_t>() / size_of::<u64>()];
 
 /// # Safety
 /// As sigsuspend(2).
