@@ -30,7 +30,7 @@ runner=()
 if [[ -n "${FORBID-}" ]]; then
     command="$target/$profile/uringlet"
     [[ -x "$command" ]] || die "$command is not there: cargo build"
-    runner=("$command" run --forbid "$FORBID" --)
+    runner=("$command" run --io-uring always --forbid "$FORBID" --)
 fi
 mkdir -p -- "$folder"
 folder="$(cd -- "$folder" && pwd)"

@@ -55,7 +55,7 @@ sql() {
 # The server in the background, until it answers. $1 names its summary.
 start() {
     rm -f -- "$folder/pid"
-    "$uringlet" run --engine "$engine" --stats "${options[@]}" -- \
+    "$uringlet" run --engine "$engine" --io-uring always --stats "${options[@]}" -- \
         mariadbd --no-defaults --user="$(id -un)" \
         --datadir="$folder/data" --socket="$sockets/s" --skip-networking \
         --pid-file="$folder/pid" --log-error="$folder/log.err" \

@@ -53,9 +53,17 @@ impl Drop for Waits {
 fn of_a_program_it_says_what_is_bound_and_that_it_answers() {
     let bound = contains("binds ").and(contains("io_submit")).and(contains("aio_read"));
     let both = contains("libaio.so: loaded from").and(contains("libposix_aio.so: loaded from"));
-    uringlet(&["check", "--", "fio", "--version"]).success().stdout(
-        bound.and(both).and(contains(", and answers").count(2)).and(contains("fio-").not()),
-    );
+    let answers = contains(", and answers").count(3).and(contains("rings: "));
+    uringlet(&["check", "--", "fio", "--version"])
+        .success()
+        .stdout(bound.and(both).and(answers).and(contains("fio-").not()));
+    if std::path::Path::new("/proc/sys/kernel/seccomp").exists() {
+        uringlet(&["check", "--only", "io-uring", "--forbid", "io_uring", "--", "true"])
+            .success()
+            .stdout(contains("rings: uringlet serves them"));
+    } else {
+        skip::skipped("check --forbid", "the kernel has no seccomp filters");
+    }
     uringlet(&["check", "--only", "libaio", "--", "true"])
         .success()
         .stdout(contains("binds none").and(contains("libposix_aio").not()));

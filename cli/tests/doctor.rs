@@ -238,6 +238,13 @@ fn a_program_is_looked_at_before_it_is_run() {
     doctor(&["--", "true"])
         .code(3)
         .stdout(contains("preload     possible").and(contains("libaio      not imported")));
+    let rings = doctor(&["--", "fio"]).success().get_output().stdout.clone();
+    assert!(String::from_utf8_lossy(&rings).contains("  rings       "));
+    if has_seccomp("a_program_is_looked_at_before_it_is_run") {
+        doctor(&["--forbid", "io_uring", "--", "fio"])
+            .success()
+            .stdout(contains("rings       uringlet serves them"));
+    }
     doctor(&["--", "no-such-program"]).code(2).stderr(contains("no such program"));
     let assert = doctor(&["--json", "-", "--", env!("CARGO")]).get_output().stdout.clone();
     let found: Value = serde_json::from_slice(&assert).unwrap();

@@ -293,6 +293,7 @@ fn the_environment_is_printed_for_services_and_shells() {
     let lines = format!(
         "Environment=\"LD_PRELOAD={libaio}:{posix_aio}:{io_uring}\"\n\
          Environment=\"URINGLET_ENGINE=auto\"\n\
+         Environment=\"URINGLET_IO_URING=if-refused\"\n\
          Environment=\"URINGLET_TRAP=auto\"\n"
     );
     run(&["--print-env"]).success().stdout(lines);
@@ -327,6 +328,13 @@ fn why_nothing_went_through_is_said_in_a_line_without_being_asked() {
     let ring = folder.path().join("ring");
     let run = ["run", "--forbid", "io_uring", "--"];
     uringlet().args(run).arg(ring).assert().success().stderr("");
+    // Polled by a hybrid of ways, which is not served: refused as without the library.
+    const OTHER: &str = "#include <errno.h>\n#include <sys/syscall.h>\n#include <unistd.h>\n\
+        int main(void) { int params[30] = { [2] = 1 << 17 | 1 };\n\
+        return syscall(SYS_io_uring_setup, 8, params) == -1 && errno == EPERM ? 0 : 1; }";
+    compile(folder.path(), OTHER, &[], "other");
+    let other = uringlet().args(run).arg(folder.path().join("other")).assert().success();
+    other.stderr(contains("of a kind that is not served"));
     let nothing = uringlet().args(["run", "--", "true"]).assert().success();
     nothing.stderr(
         contains("it called neither libaio, POSIX AIO nor io_uring").and(contains("doctor -- ")),

@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use uringlet::front::seen::Seen;
 use uringlet::front::{self, Instance, OwnDescriptor};
 
 use crate::abi::{self, ENTRIES_MAX, Params, setup};
@@ -37,7 +38,6 @@ fn check(params: &Params) -> Result<(), i32> {
     let flags = params.flags;
     let has = |flag| flags & flag != 0;
     let bad = params.resv != [0; 3]
-        || flags & !setup::KNOWN != 0
         || has(setup::SQ_AFF) && !has(setup::SQPOLL)
         || has(setup::SQPOLL)
             && has(setup::COOP_TASKRUN | setup::TASKRUN_FLAG | setup::DEFER_TASKRUN)
@@ -83,18 +83,30 @@ pub(crate) fn steps_aside() -> bool {
 /// As the call.
 pub(crate) unsafe fn setup(entries: u32, at: usize) -> i32 {
     let sites = sites::look();
-    let steps_aside = steps_aside();
-    if sites.enters || steps_aside {
-        front::env::left_to_kernel(steps_aside);
+    let asked = user::read::<Params>(at);
+    let why = match asked {
+        _ if steps_aside() => Some(Seen::SteppedAside),
+        _ if sites.enters => Some(Seen::LeftToKernel),
+        Ok(params) if !is_served(&params) => Some(Seen::Unserved),
+        _ => None,
+    };
+    if let Some(why) = why {
+        front::env::left_to_kernel(why);
         // SAFETY: the caller's contract.
         return unsafe { sys::io_uring_setup(entries, at) };
     }
-    front::env::set_up(set_up(entries, at, sites.polls)).unwrap_or_else(|errno| errno)
+    let made = asked.and_then(|params| set_up(entries, at, params, sites.polls));
+    front::env::set_up(made).unwrap_or_else(|errno| errno)
 }
 
-/// `polls`: descriptors may be waited for unseen.
-fn set_up(entries: u32, at: usize, polls: bool) -> Result<i32, i32> {
-    let mut params: Params = user::read(at)?;
+/// Can such a ring be served? If not, the kernel answers: it makes the ring, or refuses it as it
+/// would without this library.
+fn is_served(params: &Params) -> bool {
+    params.flags & !setup::KNOWN == 0 && !front::has_parted()
+}
+
+/// `at` is where the program has its parameters. `polls`: descriptors may be waited for unseen.
+fn set_up(entries: u32, at: usize, mut params: Params, polls: bool) -> Result<i32, i32> {
     check(&params)?;
     let (sq, cq) = sizes(entries, &params)?;
     (params.sq_entries, params.cq_entries) = (sq, cq);

@@ -48,7 +48,7 @@ fn rings_are_the_kernels_where_it_has_some_if_that_is_asked_for() {
     if !support::has_io_uring() {
         return support::skipped(test, "io_uring is refused here");
     }
-    let asked = ["URINGLET_TRAP=auto", "URINGLET_IO_URING=refused"];
+    let asked = ["URINGLET_TRAP=auto", "URINGLET_IO_URING=if-refused"];
     ends_well_with(test, "raw_enter.c", &asked);
 }
 

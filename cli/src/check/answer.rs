@@ -1,15 +1,19 @@
 //! Has a drop-in read from a file, for this command itself, and looks whether it has counted that.
+#![allow(unsafe_code)]
 
 use crate::run::library::DropIn;
 use crate::sandbox::Sandbox;
-use crate::session::STOP;
-use anyhow::{Context as _, Error, Result};
+use crate::session::{self, STOP};
+use anyhow::{Context as _, Error, Result, ensure};
 use clap::ValueEnum as _;
+use std::ffi::{CStr, c_int, c_uint};
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
+use uringlet::EngineKind;
+use uringlet::probe::Probe;
 use uringlet::stats::Region;
 use uringlet_lab::bench::{Engine, Job, Workload};
 
@@ -22,14 +26,16 @@ const BLOCK: u64 = 4096;
 pub enum Answer {
     /// This command cannot ask the drop-in.
     NotAsked,
-    Given,
+    /// And what else it has said.
+    Given(String),
     /// None, for this reason.
     Missing(String),
 }
 
 /// Starts this command under a drop-in, in the sandbox, and has it ask.
 pub fn of(drop_in: DropIn, library: &Path, sandbox: &Sandbox) -> Result<Answer> {
-    if asking(drop_in).is_none() {
+    if cfg!(target_feature = "crt-static") {
+        // A static command preloads nothing.
         return Ok(Answer::NotAsked);
     }
     let region = Region::create().context("cannot make the memory that collects the counters")?;
@@ -41,7 +47,8 @@ pub fn of(drop_in: DropIn, library: &Path, sandbox: &Sandbox) -> Result<Answer> 
     {
         command.env_remove(format!("URINGLET_{variable}"));
     }
-    command.env("URINGLET_STATS", region.path());
+    // Whatever the kernel allows: it is this library that has to answer.
+    command.env("URINGLET_IO_URING", "always").env("URINGLET_STATS", region.path());
     sandbox.lock_in(&mut command)?;
     let output = command.output().context("cannot start this command once more")?;
     if !output.status.success() {
@@ -49,15 +56,23 @@ pub fn of(drop_in: DropIn, library: &Path, sandbox: &Sandbox) -> Result<Answer> 
         return Ok(Answer::Missing(format!("{} ({})", said.trim(), output.status)));
     }
     Ok(match region.snapshot().reads {
-        1 => Answer::Given,
+        1 => Answer::Given(String::from_utf8_lossy(&output.stdout).trim_end().to_owned()),
         reads => Answer::Missing(format!("it has counted {reads} reads, not 1")),
     })
 }
 
 /// Asks a drop-in by one read, whoever answers.
 pub fn ask(drop_in: DropIn) -> Result<ExitCode> {
-    let engine = asking(drop_in).context("this command cannot ask it")?;
     let file = File::open(READ).context(READ)?;
+    let engine = match drop_in {
+        DropIn::Libaio => Engine::Libaio,
+        DropIn::PosixAio => Engine::Posixaio,
+        DropIn::IoUring => {
+            ask_liburing(&file)?;
+            session::say(&format!("{}\n", rings(&Probe::look())))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
     let load = Workload::CachedRead.load(BLOCK, BLOCK);
     // Without any time, it is over after the first read.
     let time = (Duration::ZERO, false);
@@ -66,13 +81,61 @@ pub fn ask(drop_in: DropIn) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The engine of `bench` whose calls a drop-in answers. None answers those of this command's
-/// io_uring: they are instructions of its own. A static command preloads nothing.
-fn asking(drop_in: DropIn) -> Option<Engine> {
-    match drop_in {
-        _ if cfg!(target_feature = "crt-static") => None,
-        DropIn::Libaio => Some(Engine::Libaio),
-        DropIn::PosixAio => Some(Engine::Posixaio),
-        DropIn::IoUring => None,
+/// Whose rings a program gets under `uringlet run`.
+pub fn rings(probe: &Probe) -> String {
+    let io_uring = probe.engines.iter().find(|engine| engine.kind == EngineKind::IoUring);
+    match io_uring.and_then(|engine| engine.refusal.as_ref()) {
+        Some(refusal) => format!("uringlet serves them, since the kernel refuses them ({refusal})"),
+        None => "the kernel's, which allows them; `uringlet run --io-uring always` serves them"
+            .to_owned(),
     }
+}
+
+/// The function of this name that the process has, whoever has it.
+fn function(name: &CStr) -> Result<*mut libc::c_void> {
+    // SAFETY: a name.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    ensure!(!found.is_null(), "there is no {}", name.to_string_lossy());
+    Ok(found)
+}
+
+/// Reads a block through liburing's functions, which a preloaded library brings.
+fn ask_liburing(file: &File) -> Result<()> {
+    /// More than `struct io_uring` takes.
+    type Ring = [u64; 64];
+    /// `IORING_OP_READ`.
+    const OP_READ: u8 = 22;
+    let [init, entry, submit, peek, exit] = [
+        function(c"io_uring_queue_init")?,
+        function(c"io_uring_get_sqe")?,
+        function(c"io_uring_submit_and_wait")?,
+        function(c"io_uring_peek_batch_cqe")?,
+        function(c"io_uring_queue_exit")?,
+    ];
+    let (mut ring, mut block, mut completion) =
+        ([0; 64], [0u8; BLOCK as usize], [std::ptr::null()]);
+    // SAFETY: functions of liburing (liburing.h); the ring and the block outlive the request, whose
+    // entry has 64 bytes, and a completion has its result in bytes 8 to 11.
+    let result = unsafe {
+        let init: extern "C" fn(c_uint, *mut Ring, c_uint) -> c_int = std::mem::transmute(init);
+        let entry: extern "C" fn(*mut Ring) -> *mut [u64; 8] = std::mem::transmute(entry);
+        let submit: extern "C" fn(*mut Ring, c_uint) -> c_int = std::mem::transmute(submit);
+        let peek: extern "C" fn(*mut Ring, *mut *const [i32; 4], c_uint) -> c_uint =
+            std::mem::transmute(peek);
+        let exit: extern "C" fn(*mut Ring) = std::mem::transmute(exit);
+        let made = init(1, &raw mut ring, 0);
+        ensure!(made == 0, "io_uring_queue_init: {}", std::io::Error::from_raw_os_error(-made));
+        let head = u64::from(OP_READ) | (file.as_raw_fd() as u64) << 32;
+        let at = block.as_mut_ptr().expose_provenance() as u64;
+        entry(&raw mut ring).write([head, 0, at, BLOCK, 0, 0, 0, 0]);
+        let submitted = submit(&raw mut ring, 1);
+        ensure!(submitted == 1, "io_uring_submit_and_wait: {submitted}");
+        let completions = peek(&raw mut ring, completion.as_mut_ptr(), 1);
+        ensure!(completions == 1, "io_uring_peek_batch_cqe: {completions}");
+        let result = (*completion[0])[2];
+        exit(&raw mut ring);
+        result
+    };
+    ensure!(result == BLOCK as i32, "the read ended with {result}");
+    Ok(())
 }

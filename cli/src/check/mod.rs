@@ -1,6 +1,6 @@
 //! `uringlet check`: are the drop-ins loaded, and do they answer?
 
-mod answer;
+pub mod answer;
 mod loader;
 mod process;
 
@@ -101,7 +101,8 @@ fn look(program: &Path, drop_in: DropIn, sandbox: &Sandbox) -> Result<(bool, Str
     };
     let (fine, answers) = match answer::of(drop_in, &found, sandbox)? {
         Answer::NotAsked => (true, " (not asked for an answer)".to_owned()),
-        Answer::Given => (true, ", and answers".to_owned()),
+        Answer::Given(said) if said.is_empty() => (true, ", and answers".to_owned()),
+        Answer::Given(said) => (true, format!(", and answers\n  rings: {said}")),
         Answer::Missing(reason) => (false, format!(", and does NOT answer: {reason}")),
     };
     Ok((fine, format!("loaded from {place}{answers}\n  binds {bound}")))

@@ -59,7 +59,9 @@ const MISSING: u8 = 3;
 /// The sandbox cannot be entered, or nobody takes the report.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(name) = arguments.program.first() {
-        let found = program::look(name)?;
+        let mut found = program::look(name)?;
+        arguments.sandbox.enter()?;
+        found.say_whose_rings(&Probe::look());
         let mut json = serde_json::to_value(&found)?;
         json["verdict"] = found.verdict().into();
         output::write(arguments.json.as_deref(), &json, &found.text())?;

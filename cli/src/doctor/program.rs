@@ -1,5 +1,6 @@
 //! `uringlet doctor -- PROGRAM`: whether a program can be served by the drop-ins, and through what.
 
+use crate::check::answer::rings;
 use crate::report::wrapped;
 use crate::run::program;
 use crate::session;
@@ -10,6 +11,7 @@ use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use uringlet::front::sites::{each_number, is_io_uring};
+use uringlet::probe::Probe;
 
 /// What system calls look like here.
 const HOST: object::Architecture = if cfg!(target_arch = "aarch64") {
@@ -42,6 +44,8 @@ pub struct Found {
     pub needs: Vec<String>,
     /// Of a script: what was looked at is its interpreter.
     pub interpreter: bool,
+    /// Whose rings it gets under `uringlet run`, if it may ask for some.
+    pub rings: Option<String>,
 }
 
 const LIBAIO: [&str; 7] = [
@@ -134,6 +138,14 @@ impl Found {
         }
     }
 
+    /// Says whose rings it gets where the kernel answers as `probe` has it.
+    pub fn say_whose_rings(&mut self, probe: &Probe) {
+        let asks = !self.io_uring.is_empty() || self.own_io_uring_calls;
+        if self.refused.is_none() && (asks || self.calls_by_number || self.names("liburing.so")) {
+            self.rings = Some(rings(probe));
+        }
+    }
+
     fn names(&self, library: &str) -> bool {
         self.needs.iter().any(|name| name.starts_with(library))
     }
@@ -185,6 +197,9 @@ impl Found {
         };
         let raw = raw + if self.own_io_uring_calls { ", some of io_uring" } else { "" };
         line("raw calls", &raw);
+        if let Some(rings) = &self.rings {
+            line("rings", rings);
+        }
         let _ = writeln!(text, "\n{}", wrapped(&self.verdict(), 98).join("\n"));
         text
     }

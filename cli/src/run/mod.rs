@@ -47,7 +47,7 @@ const LOOK: Duration = Duration::from_millis(500);
 
 const HELP: &str = include_str!("../../help/run.txt");
 
-/// Starts a program, unchanged, with its libaio and POSIX AIO calls served by uringlet.
+/// Starts a program, unchanged, with its calls of libaio, POSIX AIO and io_uring served by uringlet.
 #[derive(Args)]
 #[command(after_help = session::help(&[HELP]))]
 pub struct Arguments {
@@ -84,9 +84,9 @@ pub struct Arguments {
           value_parser = PossibleValuesParser::new(["auto", "signals", "never", "always"]))]
     trap: String,
 
-    /// Have rings of io_uring always, or only where the kernel refuses them
-    #[arg(long, value_name = "WHEN", default_value = "always",
-          value_parser = PossibleValuesParser::new(["always", "refused"]))]
+    /// Serve rings of io_uring where the kernel refuses them, or always
+    #[arg(long, value_name = "WHEN", default_value = "if-refused",
+          value_parser = PossibleValuesParser::new(["if-refused", "always"]))]
     io_uring: String,
 
     #[command(flatten)]
@@ -156,10 +156,7 @@ fn serve(command: &mut Command, arguments: &Arguments) -> Result<Vec<PathBuf>> {
     let libraries = served.map(library::find).collect::<Result<Vec<_>>>()?;
     preload(command, &libraries, &arguments.engine);
     if arguments.only.is_none_or(|only| only == DropIn::IoUring) {
-        command.env(TRAP, &arguments.trap);
-        if arguments.io_uring != "always" {
-            command.env(IO_URING, &arguments.io_uring);
-        }
+        command.env(TRAP, &arguments.trap).env(IO_URING, &arguments.io_uring);
     }
     if arguments.engine == EngineKind::Null.name() {
         session::tell("uringlet run: --engine null moves no data");

@@ -92,7 +92,12 @@ impl Watch {
         let cause = if let Some(refused) = self.refusals() {
             refused
         } else if seen.contains(&Seen::SteppedAside) {
-            "its io_uring rings are the kernel's, which has some (--io-uring refused)".into()
+            "its io_uring rings are the kernel's, which allows them (--io-uring always serves them \
+             here)"
+                .into()
+        } else if seen.contains(&Seen::Unserved) {
+            "it asks for rings of io_uring of a kind that is not served: they are left to the kernel"
+                .into()
         } else if seen.contains(&Seen::LeftToKernel) {
             "it enters io_uring's rings by instructions of its own, which are caught neither with \
              --trap never nor where seccomp(2) is refused: they are the kernel's rings"
@@ -207,7 +212,8 @@ mod tests {
             said(b"l\0r\x16r\x16").unwrap().contains("2 set-ups were refused by uringlet (EINVAL)")
         );
         assert!(said(b"l\0k\0").unwrap().contains("instructions of its own"));
-        assert!(said(b"l\0s\0").unwrap().contains("--io-uring refused"));
+        assert!(said(b"l\0s\0").unwrap().contains("--io-uring always"));
+        assert!(said(b"l\0u\0").unwrap().contains("of a kind that is not served"));
         assert!(said(b"").unwrap().contains("the loader ignored LD_PRELOAD"));
         assert!(said(b"l\0").unwrap().contains("`uringlet doctor -- ./program`"));
         let mut lost = watch(b"l\0");

@@ -20,7 +20,8 @@ const NULL_MEANT: &str = "URINGLET_NULL_MEANT";
 const SEEN: &str = "URINGLET_SEEN";
 /// `URINGLET_TRAP`: `never` (the default), `auto` or `always`, see [`Trap`].
 const TRAP: &str = "URINGLET_TRAP";
-/// `URINGLET_IO_URING`: `always` (the default), or `refused`: rings only where the kernel has none.
+/// `URINGLET_IO_URING`: `always` (the default), or `if-refused`: rings only where the kernel
+/// refuses them.
 const IO_URING: &str = "URINGLET_IO_URING";
 
 /// The engine is `null`, nobody on the command line asked for it, and no context was made yet.
@@ -82,9 +83,9 @@ pub fn filtered() {
     seen(Seen::Filtered);
 }
 
-/// Tells it of a set-up that was left to the kernel, because that has it or because it must.
-pub fn left_to_kernel(steps_aside: bool) {
-    seen(if steps_aside { Seen::SteppedAside } else { Seen::LeftToKernel });
+/// Tells it of a set-up that was left to the kernel, and why.
+pub fn left_to_kernel(why: Seen) {
+    seen(why);
 }
 
 /// What the environment said when it was read, which is now if it was not read before. The child of
@@ -107,7 +108,7 @@ fn told() -> &'static Told {
             },
             if_refused: match variable(IO_URING).as_deref().map(OsStr::to_str) {
                 None | Some(Some("always")) => Some(false),
-                Some(Some("refused")) => Some(true),
+                Some(Some("if-refused")) => Some(true),
                 Some(_) => None,
             },
         }));

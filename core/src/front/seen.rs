@@ -18,6 +18,8 @@ pub enum Seen {
     LeftToKernel,
     /// One was, since the kernel has what was asked for.
     SteppedAside,
+    /// One was, since it asks for what is not served.
+    Unserved,
     /// A process got a filter of seccomp(2).
     Filtered,
 }
@@ -30,6 +32,7 @@ pub(crate) fn note(path: &Path, what: Seen) {
         Seen::Refused(errno) => [b'r', errno],
         Seen::LeftToKernel => [b'k', 0],
         Seen::SteppedAside => [b's', 0],
+        Seen::Unserved => [b'u', 0],
         Seen::Filtered => [b'f', 0],
     };
     // Whole: two bytes at the end of a file are written as one.
@@ -49,6 +52,7 @@ pub fn read(path: &Path) -> std::io::Result<Vec<Seen>> {
         [b'r', errno] => Some(Seen::Refused(*errno)),
         [b'k', _] => Some(Seen::LeftToKernel),
         [b's', _] => Some(Seen::SteppedAside),
+        [b'u', _] => Some(Seen::Unserved),
         [b'f', _] => Some(Seen::Filtered),
         _ => None,
     });
@@ -66,7 +70,7 @@ mod tests {
         note(&path, Seen::Loaded);
         assert!(!path.exists());
         std::fs::write(&path, "").unwrap();
-        let left = [Seen::LeftToKernel, Seen::SteppedAside, Seen::Filtered];
+        let left = [Seen::LeftToKernel, Seen::SteppedAside, Seen::Unserved, Seen::Filtered];
         let all = [&[Seen::Loaded, Seen::Made, Seen::Refused(22)][..], &left].concat();
         all.iter().for_each(|&what| note(&path, what));
         assert_eq!(read(&path).unwrap(), all);

@@ -64,6 +64,8 @@ int main(void)
     try("cooperative", 8, WITH(.flags = IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG));
     try("polled", 8, WITH(.flags = IORING_SETUP_IOPOLL));
     try("polling", 8, WITH(.flags = IORING_SETUP_SQPOLL));
+    /* Which is left to the kernel. */
+    try("polled by a hybrid", 8, WITH(.flags = IORING_SETUP_IOPOLL | 1u << 17));
     try("attached to nothing", 8, WITH(.flags = IORING_SETUP_ATTACH_WQ, .wq_fd = 0));
     printf("bad address: %d\n", io_uring_setup(8, (void *)8));
     struct io_uring ring;
