@@ -47,7 +47,7 @@ const LOOK: Duration = Duration::from_millis(500);
 
 const HELP: &str = include_str!("../../help/run.txt");
 
-/// Starts a program, unchanged, with its calls of libaio, POSIX AIO and io_uring served by uringlet.
+/// Starts a program, unchanged: its calls of libaio, POSIX AIO and io_uring go to uringlet.
 #[derive(Args)]
 #[command(after_help = session::help(&[HELP]))]
 pub struct Arguments {

@@ -96,7 +96,7 @@ impl Watch {
              here)"
                 .into()
         } else if seen.contains(&Seen::Unserved) {
-            "it asks for rings of io_uring of a kind that is not served: they are left to the kernel"
+            "it asks for io_uring rings of a kind that is not served: they are left to the kernel"
                 .into()
         } else if seen.contains(&Seen::LeftToKernel) {
             "it enters io_uring's rings by instructions of its own, which are caught neither with \
