@@ -52,6 +52,23 @@ pub(crate) fn fence_behind_exchange() {
     }
 }
 
+/// Says which of the living threads this is: a number of its own, above 1.
+pub(crate) fn this_thread() -> usize {
+    #[cfg(loom)]
+    {
+        // All of a model's threads are one.
+        static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(2);
+        NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+    }
+    #[cfg(not(loom))]
+    {
+        thread_local! {
+            static HERE: u64 = const { 0 };
+        }
+        HERE.with(|here| std::ptr::from_ref(here).addr())
+    }
+}
+
 /// Locks a mutex whose critical sections cannot leave broken state behind: poison is ignored.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     match mutex.lock() {

@@ -2,35 +2,50 @@
 //!
 //! While requests are in flight somebody who waits has to have it. Whoever gives it up wakes those
 //! that sleep elsewhere (they registered as sleepers of the completion queue first, and looked at
-//! this flag afterwards), so either the leaver sees the sleeper, or the sleeper sees the flag free.
+//! this word afterwards), so either the leaver sees the sleeper, or the sleeper sees the word free.
+//!
+//! A signal handler may leave the sleep by a jump (siglongjmp(3)), and nobody gives the right up
+//! then. So a sleeping holder's word names its thread. When that thread wants the right again, it
+//! takes it from its own sleep, which is over, or interrupted by the handler that asks.
 
 use crate::queue::Completions;
-use crate::sync::{AtomicBool, Ordering, fence};
+use crate::sync::{AtomicBool, AtomicUsize, Ordering, fence, this_thread};
+
+/// Nobody has the right. A thread has it and is awake.
+const FREE: usize = 0;
+const AWAKE: usize = 1;
 
 #[derive(Debug)]
 pub(crate) struct Reaper {
-    taken: AtomicBool,
+    /// [`FREE`], [`AWAKE`], or the thread that sleeps with the right.
+    holder: AtomicUsize,
     /// Somebody wanted the right while another had it.
     wanted: AtomicBool,
 }
 
 /// The right, given up on drop: followed by [`Reaper::pass_on`].
 #[derive(Debug)]
-pub(crate) struct Reaping<'a>(&'a Reaper);
+pub(crate) struct Reaping<'a> {
+    reaper: &'a Reaper,
+    is_held: bool,
+}
 
 impl Reaper {
     pub(crate) fn new() -> Self {
-        Self { taken: AtomicBool::new(false), wanted: AtomicBool::new(false) }
+        Self { holder: AtomicUsize::new(FREE), wanted: AtomicBool::new(false) }
     }
 
-    /// Takes the right, if nobody has it.
+    /// Takes the right, if nobody has it but a sleep of this thread's.
     #[inline]
     pub(crate) fn take(&self) -> Option<Reaping<'_>> {
-        // The load first, so that those who only look do not take the line from the holder.
-        if self.taken.load(Ordering::Relaxed) || self.taken.swap(true, Ordering::Acquire) {
+        // The load first, so that threads that only look do not take the line from the holder.
+        let holder = self.holder.load(Ordering::Relaxed);
+        if holder != FREE && (holder == AWAKE || holder != this_thread()) {
             return None;
         }
-        Some(Reaping(self))
+        let taken =
+            self.holder.compare_exchange(holder, AWAKE, Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok().then_some(Reaping { reaper: self, is_held: true })
     }
 
     /// As [`Reaper::take`], by somebody who is told of completions once. `None`: who has the right
@@ -54,7 +69,7 @@ impl Reaper {
         // Pairs with the fence in `pass_on`: of two threads that each write their own word and then
         // read the other's, one at least reads what was written.
         fence(Ordering::SeqCst);
-        !self.taken.load(Ordering::Relaxed)
+        self.holder.load(Ordering::Relaxed) == FREE
     }
 
     fn sees_sleepers(completions: &Completions) -> bool {
@@ -70,9 +85,60 @@ impl Reaper {
     }
 }
 
+impl Reaping<'_> {
+    /// Calls `sleep`, in which a signal handler may take the right ([`Reaping::is_held`]) or jump.
+    #[cfg(not(loom))]
+    pub(crate) fn asleep<T>(&mut self, sleep: impl FnOnce() -> T) -> T {
+        let (holder, me) = (&self.reaper.holder, this_thread());
+        holder.store(me, Ordering::Release);
+        let slept = sleep();
+        let back = holder.compare_exchange(me, AWAKE, Ordering::Acquire, Ordering::Relaxed);
+        self.is_held = back.is_ok();
+        slept
+    }
+
+    /// False: a signal handler has taken it from the sleep.
+    #[cfg(not(loom))]
+    pub(crate) fn is_held(&self) -> bool {
+        self.is_held
+    }
+}
+
 impl Drop for Reaping<'_> {
     fn drop(&mut self) {
-        self.0.taken.store(false, Ordering::Release);
+        if self.is_held {
+            self.reaper.holder.store(FREE, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::Reaper;
+
+    fn is_taken_by_another_thread(reaper: &Reaper) -> bool {
+        std::thread::scope(|scope| scope.spawn(|| reaper.take().is_none()).join().unwrap())
+    }
+
+    #[test]
+    fn a_sleeping_holder_keeps_the_right_from_other_threads_only() {
+        let reaper = Reaper::new();
+        let mut right = reaper.take().expect("free");
+        assert!(reaper.take().is_none() && is_taken_by_another_thread(&reaper));
+        assert_eq!(right.asleep(|| 7), 7);
+        assert!(right.is_held() && reaper.take().is_none());
+        // A signal handler's jump: the thread comes again, and what is behind the sleep never runs.
+        right.asleep(|| {
+            assert!(is_taken_by_another_thread(&reaper));
+            drop(reaper.take().expect("from the sleep"));
+        });
+        // Or the handler has returned, and another thread takes the right.
+        assert!(!right.is_held() && reaper.is_free());
+        let other = reaper.take().expect("free");
+        drop(right);
+        assert!(!reaper.is_free(), "it is not given up by who has lost it");
+        drop(other);
+        assert!(reaper.is_free());
     }
 }
 

@@ -53,9 +53,9 @@ pub(super) trait Backend: Send + Sync + fmt::Debug {
     /// thread at a time, the reaper.
     fn harvest(&self, board: &Board, done: &mut [Harvested]) -> usize;
 
-    /// As [`Backend::harvest`], after sleeping until `min` have come, the time is over, a signal
-    /// handler ran, or [`Backend::wake_fd`] was counted up. The signal mask, if given, is in force
-    /// meanwhile.
+    /// Sleeps until `min` completions have come, the time is over, a signal handler ran, or
+    /// [`Backend::wake_fd`] was counted up. The signal mask, if given, is in force meanwhile. Gives
+    /// those that came with the call; others are harvested.
     fn sleep(
         &self,
         board: &Board,

@@ -492,7 +492,7 @@ impl KernelLane {
         if in_flight == 0 {
             return None;
         }
-        let (reaping, backend) = self.try_reap()?;
+        let (mut reaping, backend) = self.try_reap()?;
         let fd = backend.wake_fd();
         // What other threads complete comes one by one.
         let alone = board.free_slots().held() == in_flight;
@@ -506,8 +506,12 @@ impl KernelLane {
             let looks_again = min > 1 || fd < 0;
             let shorter = timeout.unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN);
             let timeout = if looks_again { Some(shorter) } else { timeout };
-            let (harvested, end) = backend.sleep(board, min, timeout, mask, &mut done);
+            let (harvested, end) =
+                reaping.asleep(|| backend.sleep(board, min, timeout, mask, &mut done));
             n = harvested;
+            if n == 0 && reaping.is_held() {
+                n = backend.harvest(board, &mut done);
+            }
             if n > 0 && end != SleepEnd::Interrupted { SleepEnd::Again } else { end }
         });
         drop(reaping);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::{Completions, SLEEPERS};
 use crate::queue::sleep::{Sleep, SleepEnd};
-use crate::sync::{Ordering, fence, lock_counted};
+use crate::sync::{Ordering, fence, lock_counted, this_thread};
 use crate::sys::aio::IoEvent;
 
 /// Words that choosy sleepers sleep on, one each; the others share one.
@@ -91,23 +91,6 @@ struct Registration {
     number: u64,
     word: usize,
     ticket: u32,
-}
-
-/// Says which of the living threads this is.
-fn this_thread() -> usize {
-    #[cfg(loom)]
-    {
-        // All of a model's threads are one.
-        static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(1);
-        NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
-    }
-    #[cfg(not(loom))]
-    {
-        thread_local! {
-            static HERE: u8 = const { 0 };
-        }
-        HERE.with(|here| std::ptr::from_ref(here).addr())
-    }
 }
 
 /// What a thread that wants to sleep waits for.
