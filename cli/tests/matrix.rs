@@ -36,7 +36,7 @@ fn counted(summary: &str, name: &str) -> Option<u64> {
 
 fn cell(folder: &Path, interface: &str, engine: EngineKind, sandbox: &[&str]) {
     let mut run = Command::new("timeout");
-    run.args(["--kill-after=5", "60"]).arg(assert_cmd::cargo::cargo_bin!("uringlet"));
+    run.args(["--kill-after=5", "300"]).arg(assert_cmd::cargo::cargo_bin!("uringlet"));
     run.args(["run", "--stats", "--io-uring", "always", "--engine", engine.name()]);
     if !sandbox.is_empty() {
         run.arg(format!("--forbid={}", sandbox.join(",")));

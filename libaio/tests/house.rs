@@ -34,7 +34,7 @@ fn folder() -> tempfile::TempDir {
 /// `program` under a time limit, without what cargo's environment says about libraries.
 fn command(program: &Path, variables: &[(&str, &Path)]) -> Command {
     let mut command = Command::new("timeout");
-    command.args(["--kill-after=5", "100", "env"]);
+    command.args(["--kill-after=5", "300", "env"]);
     command.env_remove("LD_LIBRARY_PATH").env_remove("LD_PRELOAD").env_remove("URINGLET_ENGINE");
     for (name, value) in variables {
         command.arg(format!("{name}={}", value.display()));

@@ -30,7 +30,7 @@ impl House {
     /// Runs a program on the library; it has to end well.
     fn run(&self, program: &str, arguments: &[&str]) -> Output {
         let output = Command::new("timeout")
-            .args(["--kill-after=5", "120", "env"])
+            .args(["--kill-after=5", "300", "env"])
             .arg(format!("LD_PRELOAD={}", support::library().display()))
             .arg(program)
             .args(arguments)

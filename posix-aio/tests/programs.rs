@@ -12,7 +12,7 @@ mod library;
 fn run(engine: &str, folder: &Path, program: &str, arguments: &[&str]) -> Option<Snapshot> {
     let region = Region::create().expect("memory for the counters");
     let output = Command::new("timeout")
-        .args(["--kill-after=10", "120", program])
+        .args(["--kill-after=10", "300", program])
         .args(arguments)
         .current_dir(folder)
         .env("LD_PRELOAD", library::path())

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 /// A program that takes longer hangs.
-const SECONDS_MAX: &str = "120";
+const SECONDS_MAX: &str = "300";
 
 /// What a compiler is told beside the standard.
 pub const STRICT: [&str; 5] = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"];

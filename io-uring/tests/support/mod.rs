@@ -64,7 +64,7 @@ pub fn compile(test: &str, name: &str, folder: &Path) -> Option<PathBuf> {
 #[allow(dead_code, reason = "not every test file runs one")]
 pub fn run(program: &str, arguments: &[&str], folder: &Path, ours: bool) -> Output {
     let mut command = Command::new("timeout");
-    command.args(["--kill-after=5", "120", "env"]);
+    command.args(["--kill-after=5", "300", "env"]);
     if ours {
         command.arg(format!("LD_PRELOAD={}", library().display()));
     }

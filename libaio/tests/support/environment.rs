@@ -55,7 +55,7 @@ impl Program {
     #[allow(dead_code, reason = "as above")]
     pub fn answers_to(&self, arguments: &[&str]) -> String {
         let mut command = Command::new("timeout");
-        command.args(["--kill-after=5", "100"]).arg(&self.path).args(arguments);
+        command.args(["--kill-after=5", "300"]).arg(&self.path).args(arguments);
         command.env("TMPDIR", self.folder.path());
         for name in ["LD_LIBRARY_PATH", "LD_PRELOAD", "URINGLET_ENGINE"] {
             command.env_remove(name);

@@ -27,7 +27,7 @@ static void with_little_memory(const char *name, int steps, long (*room)(int), i
         pid_t pid = fork();
         if (pid == 0) {
             /* One that hangs is at an end after this. */
-            alarm(40);
+            alarm(300);
             limit(room(step));
             _exit(use(argument));
         }
