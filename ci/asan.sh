@@ -25,6 +25,6 @@ trap 'rm -f -- "$log" "$known"' EXIT
 # next request counts as lost.
 echo 'leak:uringlet::exec::copy_in' >"$known"
 export LSAN_OPTIONS="${LSAN_OPTIONS:-suppressions=$known:print_suppressions=0}"
-cargo +nightly test --target "$host" -p uringlet --features faulty,tokio,futures-io,bytes \
+cargo +nightly test --target "$host" -p uringlet --features faulty,tokio,futures-io,stream,bytes \
     "${tests[@]}" |& tee -- "$log"
 grep -q '^test result: ok\. [1-9]' "$log" || die "no test has run"

@@ -20,4 +20,4 @@ export URINGLET_DROP_INS="$carried"
 # With the engine that makes faults, which nothing but tests should have.
 cargo test --workspace --features uringlet/faulty --no-fail-fast "$@"
 # Awaited files have traits of other crates, which are features.
-cargo test -p uringlet --features faulty,tokio,futures-io,bytes --test fs "$@"
+cargo test -p uringlet --features faulty,tokio,futures-io,stream,bytes --test fs "$@"

@@ -299,7 +299,7 @@ pub struct Faults {
     pub held: u16,
     /// For how long at most, in microseconds. A wait or submit may end it earlier.
     pub held_us_max: u32,
-    /// Reads, writes and syncs that complete with `-EIO` and do nothing.
+    /// Reads, writes, syncs and functions that complete with `-EIO` and do nothing.
     pub eio: u16,
     /// Reads and writes that complete with `-EAGAIN` and do nothing.
     pub eagain: u16,

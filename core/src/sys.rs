@@ -35,7 +35,7 @@ pub(crate) mod miri;
 #[cfg(not(miri))]
 macro_rules! call {
     ($nr:ident $(, $arg:expr)*) => {
-        syscalls::raw_syscall!(syscalls::Sysno::$nr $(, $arg)*) as Ret
+        syscalls::raw_syscall!(syscalls::Sysno::$nr $(, $arg)*) as $crate::sys::Ret
     };
 }
 #[cfg(miri)]

@@ -70,7 +70,7 @@ pub(crate) fn stat_result(py: Python<'_>, found: &fs::Metadata) -> PyResult<Py<P
     let mut seconds = [0; 3];
     let times = [("a", found.accessed()), ("m", found.modified()), ("c", found.changed())];
     for (at, (letter, time)) in times.into_iter().enumerate() {
-        let time = nanoseconds(time);
+        let time = nanoseconds(time?);
         seconds[at] = time.div_euclid(1_000_000_000);
         let rest = time.rem_euclid(1_000_000_000) as f64;
         others.set_item(format!("st_{letter}time"), seconds[at] as f64 + 1e-9 * rest)?;

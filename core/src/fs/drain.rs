@@ -50,10 +50,18 @@ pub struct Drain {
 impl Drain {
     /// Blocks the calling thread until then; needs no executor.
     pub fn wait(mut self) {
-        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-        let mut context = Context::from_waker(&waker);
-        while self.poll_in_turn(&mut context, &mut Spent::default()).is_pending() {
-            std::thread::park();
+        block_on(|context| self.poll_in_turn(context, &mut Spent::default()));
+    }
+}
+
+/// Polls on this thread until it is ready.
+pub(super) fn block_on<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    loop {
+        match poll(&mut context) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park(),
         }
     }
 }

@@ -226,14 +226,14 @@ impl Drop for Shared {
 }
 
 /// What a slot can do, whatever its operation.
-pub(super) struct Verbs {
+pub struct Verbs {
     pub(super) complete: unsafe fn(NonNull<Header>, i32) -> bool,
     pub(super) forget: unsafe fn(NonNull<Header>),
 }
 
 /// The part of a slot that knows nothing of its operation. Its address is the request's
 /// [`Sqe::user_data`].
-pub(super) struct Header {
+pub struct Header {
     verbs: &'static Verbs,
     fs: Fs,
     entry: UnsafeCell<Entry>,

@@ -2,10 +2,14 @@
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
+use std::fs::{File as StdFile, FileTimes, Permissions};
 use std::io;
+use std::mem::ManuallyDrop;
 use std::ops::Range;
+use std::os::fd::FromRawFd as _;
 use std::path::Path;
 use std::sync::OnceLock;
+use std::time::SystemTime;
 
 use compio_buf::{IoBuf, IoBufMut};
 
@@ -16,6 +20,7 @@ use super::op::{Op, Steps};
 use super::options::{Open, OpenOptions};
 use super::ranges::{Coalesce, ReadRanges};
 use super::transfer::{Read, ReadExact, Write, WriteAll};
+use super::worker::OnWorker;
 use crate::router::facts::Facts;
 use crate::sqe::Sqe;
 
@@ -34,6 +39,14 @@ impl File {
     /// As [`File::open`].
     pub fn create(path: impl AsRef<Path>) -> Op<Open> {
         Self::options().write(true).create(true).truncate(true).open(path)
+    }
+
+    /// Makes a file, and opens it for reading and writing. It must not be there.
+    ///
+    /// # Errors
+    /// As [`File::open`]. `EEXIST`: it is there.
+    pub fn create_new(path: impl AsRef<Path>) -> Op<Open> {
+        Self::options().read(true).write(true).create_new(true).open(path)
     }
 
     /// Options for opening a file in another way.
@@ -127,7 +140,56 @@ impl File {
     /// # Errors
     /// As statx(2).
     pub fn metadata(&self) -> Op<Stat> {
-        Op::new(Stat::new(Some(self), CString::default()))
+        Op::new(Stat::new(Some(self), CString::default(), 0))
+    }
+
+    /// Another handle of the file, as by its clone.
+    ///
+    /// # Errors
+    /// None: those of other libraries make another descriptor, which may fail.
+    pub async fn try_clone(&self) -> io::Result<Self> {
+        Ok(self.clone())
+    }
+
+    /// Sets the file's permissions (fchmod(2)).
+    ///
+    /// # Errors
+    /// As fchmod(2).
+    pub fn set_permissions(&self, permissions: Permissions) -> Op<OnWorker<()>> {
+        self.by_std(move |file| file.set_permissions(permissions))
+    }
+
+    /// Sets when the file was last read and changed (futimens(3)).
+    ///
+    /// # Errors
+    /// As futimens(3).
+    pub fn set_times(&self, times: FileTimes) -> Op<OnWorker<()>> {
+        self.by_std(move |file| file.set_times(times))
+    }
+
+    /// As [`File::set_times`], when it was last changed.
+    ///
+    /// # Errors
+    /// As [`File::set_times`].
+    pub fn set_modified(&self, time: SystemTime) -> Op<OnWorker<()>> {
+        self.set_times(FileTimes::new().set_modified(time))
+    }
+
+    /// What the standard library does with a file, by a worker.
+    fn by_std<T: Send + 'static>(
+        &self,
+        f: impl FnOnce(&StdFile) -> io::Result<T> + Send + 'static,
+    ) -> Op<OnWorker<T>> {
+        let file = self.clone();
+        let op = OnWorker::op(move |_| {
+            // SAFETY: the file is open meanwhile, and is not closed by this.
+            let std = ManuallyDrop::new(unsafe { StdFile::from_raw_fd(file.number()) });
+            f(&std)
+        });
+        match self.fs() {
+            Some(fs) => op.on(fs),
+            None => op,
+        }
     }
 
     /// Cuts the file to `length` bytes, or extends it with zeros (ftruncate(2)).

@@ -280,6 +280,10 @@ impl Opened {
         }
     }
 
+    pub(super) fn put(&self, descriptor: OwnedFd) {
+        let _ = self.0.set(descriptor);
+    }
+
     pub(super) fn into_inner(self) -> Option<OwnedFd> {
         self.0.into_inner()
     }

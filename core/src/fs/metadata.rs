@@ -2,8 +2,11 @@
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
+use std::fs::Permissions;
 use std::io;
+use std::os::fd::RawFd;
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
 
@@ -11,6 +14,7 @@ use super::driver::Fs;
 use super::handle::{File, outcome};
 use super::op::Steps;
 use crate::sqe::Sqe;
+use crate::sys;
 
 /// What [`File::metadata`] and [`metadata`](super::metadata()) find.
 #[derive(Clone, Copy)]
@@ -25,16 +29,27 @@ impl Metadata {
 
     /// A regular file.
     pub fn is_file(&self) -> bool {
-        self.kind() == libc::S_IFREG
+        self.file_type().is_file()
     }
 
     /// A directory.
     pub fn is_dir(&self) -> bool {
-        self.kind() == libc::S_IFDIR
+        self.file_type().is_dir()
     }
 
-    fn kind(&self) -> u32 {
-        self.mode() & libc::S_IFMT
+    /// A symbolic link, which was not followed.
+    pub fn is_symlink(&self) -> bool {
+        self.file_type().is_symlink()
+    }
+
+    /// What kind of file it is.
+    pub fn file_type(&self) -> FileType {
+        FileType(self.mode() & libc::S_IFMT)
+    }
+
+    /// The permissions, as the standard library has them.
+    pub fn permissions(&self) -> Permissions {
+        Permissions::from_mode(self.mode())
     }
 
     /// Type and permissions (`st_mode`, inode(7)).
@@ -63,8 +78,8 @@ impl Metadata {
     }
 
     /// Names that the file has.
-    pub fn nlink(&self) -> u32 {
-        self.0.stx_nlink
+    pub fn nlink(&self) -> u64 {
+        self.0.stx_nlink.into()
     }
 
     /// The device that a device's file stands for (`st_rdev`).
@@ -73,8 +88,8 @@ impl Metadata {
     }
 
     /// Bytes that the file system would have read and written at a time.
-    pub fn blksize(&self) -> u32 {
-        self.0.stx_blksize
+    pub fn blksize(&self) -> u64 {
+        self.0.stx_blksize.into()
     }
 
     /// Room that it takes, in units of 512 bytes.
@@ -83,27 +98,94 @@ impl Metadata {
     }
 
     /// When the contents were last changed.
-    pub fn modified(&self) -> SystemTime {
+    ///
+    /// # Errors
+    /// `InvalidData`: the time is none that the standard library can have.
+    pub fn modified(&self) -> io::Result<SystemTime> {
         time(self.0.stx_mtime)
     }
 
     /// When contents, owner, permissions or names were last changed.
-    pub fn changed(&self) -> SystemTime {
+    ///
+    /// # Errors
+    /// As [`Metadata::modified`].
+    pub fn changed(&self) -> io::Result<SystemTime> {
         time(self.0.stx_ctime)
     }
 
     /// When the contents were last read, as far as that is kept.
-    pub fn accessed(&self) -> SystemTime {
+    ///
+    /// # Errors
+    /// As [`Metadata::modified`].
+    pub fn accessed(&self) -> io::Result<SystemTime> {
         time(self.0.stx_atime)
     }
 
-    /// When the file was made, where the file system keeps that.
-    pub fn created(&self) -> Option<SystemTime> {
-        (self.0.stx_mask & libc::STATX_BTIME != 0).then(|| time(self.0.stx_btime))
+    /// When the file was made.
+    ///
+    /// # Errors
+    /// As [`Metadata::modified`]. `Unsupported`: the file system does not keep it.
+    pub fn created(&self) -> io::Result<SystemTime> {
+        if self.0.stx_mask & libc::STATX_BTIME == 0 {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        time(self.0.stx_btime)
     }
 }
 
-fn time(of: libc::statx_timestamp) -> SystemTime {
+/// What kind of file something is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FileType(u32);
+
+impl FileType {
+    /// From the type of a directory's entry (readdir(3)); `None` if that is not known.
+    pub(super) fn of_entry(kind: u8) -> Option<Self> {
+        (kind != libc::DT_UNKNOWN).then_some(Self(u32::from(kind) << 12))
+    }
+
+    /// A regular file.
+    pub fn is_file(&self) -> bool {
+        self.0 == libc::S_IFREG
+    }
+
+    /// A directory.
+    pub fn is_dir(&self) -> bool {
+        self.0 == libc::S_IFDIR
+    }
+
+    /// A symbolic link.
+    pub fn is_symlink(&self) -> bool {
+        self.0 == libc::S_IFLNK
+    }
+
+    /// A FIFO.
+    pub fn is_fifo(&self) -> bool {
+        self.0 == libc::S_IFIFO
+    }
+
+    /// A socket.
+    pub fn is_socket(&self) -> bool {
+        self.0 == libc::S_IFSOCK
+    }
+
+    /// A block device.
+    pub fn is_block_device(&self) -> bool {
+        self.0 == libc::S_IFBLK
+    }
+
+    /// A character device.
+    pub fn is_char_device(&self) -> bool {
+        self.0 == libc::S_IFCHR
+    }
+}
+
+impl std::fmt::Debug for FileType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "FileType({:o})", self.0)
+    }
+}
+
+fn time(of: libc::statx_timestamp) -> io::Result<SystemTime> {
     let nanoseconds = Duration::from_nanos(of.tv_nsec.into());
     let whole = Duration::from_secs(of.tv_sec.unsigned_abs());
     let seconds = if of.tv_sec < 0 {
@@ -111,7 +193,8 @@ fn time(of: libc::statx_timestamp) -> SystemTime {
     } else {
         SystemTime::UNIX_EPOCH.checked_add(whole)
     };
-    seconds.and_then(|at| at.checked_add(nanoseconds)).unwrap_or(SystemTime::UNIX_EPOCH)
+    let at = seconds.and_then(|at| at.checked_add(nanoseconds));
+    at.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 impl std::fmt::Debug for Metadata {
@@ -124,13 +207,15 @@ impl std::fmt::Debug for Metadata {
     }
 }
 
-/// What [`File::metadata`] and [`metadata`](super::metadata()) do.
+/// What [`File::metadata`], [`metadata`](super::metadata()) and the like do.
 #[derive(Debug)]
 pub struct Stat {
     file: Option<File>,
     path: CString,
+    flags: i32,
     home: OnceLock<Fs>,
     found: Found,
+    is_known: bool,
 }
 
 /// A struct statx that the kernel fills in.
@@ -151,14 +236,31 @@ impl Found {
         // SAFETY: whoever asks has the operation, and no request of it is under way.
         Metadata(unsafe { *self.0.get() })
     }
+
+    /// Asks for a name, relative to a directory, or for the descriptor itself with an empty one.
+    pub(super) fn look(&self, fd: RawFd, name: &CStr, flags: i32) -> io::Result<Metadata> {
+        let at = self.place() as u64;
+        // SAFETY: a path that ends with a NUL, and a struct statx.
+        let looked = unsafe { sys::statx(fd, name.as_ptr().cast(), flags as u32, MASK, at) };
+        outcome(looked as i32).map(|_| self.get())
+    }
 }
 
 pub(super) const MASK: u32 = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
 
 impl Stat {
     /// Of a file, or of what a path leads to.
-    pub(super) fn new(file: Option<&File>, path: CString) -> Self {
-        Self { file: file.cloned(), path, home: OnceLock::new(), found: Found::new() }
+    pub(super) fn new(file: Option<&File>, path: CString, flags: i32) -> Self {
+        let (home, found) = (OnceLock::new(), Found::new());
+        Self { file: file.cloned(), path, flags, home, found, is_known: false }
+    }
+
+    /// With what it is to find, if that is known.
+    pub(super) fn with(mut self, known: Option<Metadata>) -> Self {
+        if let Some(Metadata(known)) = known {
+            (*self.found.0.get_mut(), self.is_known) = (known, true);
+        }
+        self
     }
 }
 
@@ -170,10 +272,14 @@ unsafe impl Steps for Stat {
         self.file.as_ref().map_or(&self.home, File::home)
     }
 
+    fn attempt(&mut self) -> Option<i32> {
+        self.is_known.then_some(0)
+    }
+
     fn request(&self) -> Sqe {
         let (fd, flags) = match &self.file {
             Some(file) => (file.number(), libc::AT_EMPTY_PATH),
-            None => (libc::AT_FDCWD, 0),
+            None => (libc::AT_FDCWD, self.flags),
         };
         Sqe::statx(fd, &self.path, flags, MASK, self.found.place())
     }

@@ -42,6 +42,13 @@
 //! Code that wants a stream finds tokio's traits and those of `futures-io` on `Cursor`, with the
 //! features `tokio` and `futures-io`. [`File::explain`] says where requests of a file run, and why.
 //!
+//! # Names, directories, whole files
+//!
+//! Functions and types have the names and meanings of the standard library and of `tokio::fs`. Each
+//! operation is one hop to a thread of the engine: a small file is opened, read and closed there.
+//! [`read_many`], [`metadata_many`] and [`walk`] spread a few threads over many files, and give
+//! results as they come. [`replace`] leaves the old or the new content after a crash.
+//!
 //! # Buffers
 //!
 //! An operation owns its buffer, and gives it back with the result, as a [`BufResult`]. The traits
@@ -70,6 +77,7 @@
 //!    open(2) says why no direct I/O should be in flight at a fork.
 //! 10. A detached operation runs to its end, as long as the process does: [`drain`] waits for it.
 
+mod batch;
 mod budget;
 #[cfg(any(feature = "tokio", feature = "futures-io"))]
 mod cursor;
@@ -79,6 +87,7 @@ mod driver;
 mod explain;
 mod file;
 mod flight;
+mod folder;
 mod handle;
 mod metadata;
 mod names;
@@ -86,14 +95,19 @@ mod op;
 mod options;
 mod pool;
 mod ranges;
+mod replace;
 #[cfg(feature = "tokio")]
 mod runtime;
 mod transfer;
 mod wakers;
+mod whole;
+mod worker;
 
 pub use crate::instance::choice::{Choice, ChosenLane};
 pub use compio_buf::{self as buf, BufResult, IoBuf, IoBufMut, SetLen};
+pub use std::fs::FileTimes;
 
+pub use self::batch::{Many, WalkError, metadata_many, read_many, walk, walk_with_metadata};
 #[cfg(any(feature = "tokio", feature = "futures-io"))]
 pub use self::cursor::Cursor;
 pub use self::deadline::{Elapsed, Timeout};
@@ -101,19 +115,25 @@ pub use self::drain::{Drain, drain};
 pub use self::driver::{Fs, FsBuilder};
 pub use self::explain::Explain;
 pub use self::file::{Advice, Close, Control};
+pub use self::folder::{
+    DirBuilder, DirEntry, ReadDir, create_dir, create_dir_all, read_dir, read_dir_with_metadata,
+};
 pub use self::handle::{Alignment, File};
-pub use self::metadata::{Metadata, Stat};
+pub use self::metadata::{FileType, Metadata, Stat};
 pub use self::names::{
-    Copy, MakeDirs, Name, ReadFile, SyncDir, WriteFile, copy, create_dir_all, metadata, read,
-    remove_file, rename, sync_dir, write,
+    Name, canonicalize, hard_link, metadata, read_link, remove_dir, remove_dir_all, remove_file,
+    rename, set_permissions, symlink, symlink_metadata, try_exists,
 };
 pub use self::op::{Op, Operation};
 pub use self::options::{Direct, Open, OpenOptions};
 pub use self::pool::{Pool, PoolBuf, Take};
 pub use self::ranges::{Chunk, Coalesce, ReadRanges};
+pub use self::replace::{copy, sync_dir};
 #[cfg(feature = "tokio")]
 pub use self::runtime::drive_on_tokio;
 pub use self::transfer::{Read, ReadExact, Write, WriteAll};
+pub use self::whole::{ReadFile, WriteFile, read, read_to_string, replace, write};
+pub use self::worker::OnWorker;
 
 #[cfg(test)]
 mod tests;

@@ -54,8 +54,8 @@ pub unsafe trait Steps: Send + 'static {
         None
     }
 
-    /// Makes what has to be made once `self` is in its final place.
-    fn settle(&self) {}
+    /// Makes what has to be made once `self` is in its final place, behind this header.
+    fn settle(&self, _header: &Header) {}
 
     /// The next request.
     fn request(&self) -> Sqe;
@@ -357,7 +357,7 @@ impl<O: Operation> Op<O> {
         {
             // SAFETY: nobody else knows it yet. From here on the operation does not move.
             let operation = &unsafe { slot.flight.payload() }.operation;
-            operation.settle();
+            operation.settle(&slot.header);
             let request = operation.request();
             // SAFETY: the first field of the slot, whose address this is.
             unsafe { Header::fill(header, request, operation.bytes()) };

@@ -39,58 +39,55 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
+    /// For nothing yet: as [`File::options`].
+    pub fn new() -> Self {
+        Self::default()
+    }
+
     /// For reading.
-    #[must_use]
-    pub fn read(mut self, on: bool) -> Self {
+    pub fn read(&mut self, on: bool) -> &mut Self {
         self.read = on;
         self
     }
 
     /// For writing.
-    #[must_use]
-    pub fn write(mut self, on: bool) -> Self {
+    pub fn write(&mut self, on: bool) -> &mut Self {
         self.write = on;
         self
     }
 
     /// For writing to the end, whatever offset a write names (`O_APPEND`).
-    #[must_use]
-    pub fn append(mut self, on: bool) -> Self {
+    pub fn append(&mut self, on: bool) -> &mut Self {
         self.append = on;
         self
     }
 
     /// Empties it.
-    #[must_use]
-    pub fn truncate(mut self, on: bool) -> Self {
+    pub fn truncate(&mut self, on: bool) -> &mut Self {
         self.truncate = on;
         self
     }
 
     /// Makes it if it is not there.
-    #[must_use]
-    pub fn create(mut self, on: bool) -> Self {
+    pub fn create(&mut self, on: bool) -> &mut Self {
         self.create = on;
         self
     }
 
     /// Makes it, and fails with `EEXIST` if it is there.
-    #[must_use]
-    pub fn create_new(mut self, on: bool) -> Self {
+    pub fn create_new(&mut self, on: bool) -> &mut Self {
         self.create_new = on;
         self
     }
 
     /// Permissions of a file that is made, less the process's umask(2); 0o666 by default.
-    #[must_use]
-    pub fn mode(mut self, mode: u32) -> Self {
+    pub fn mode(&mut self, mode: u32) -> &mut Self {
         self.mode = Some(mode);
         self
     }
 
     /// Further `O_*` flags. Those of the access mode are left out.
-    #[must_use]
-    pub fn custom_flags(mut self, flags: i32) -> Self {
+    pub fn custom_flags(&mut self, flags: i32) -> &mut Self {
         self.custom_flags = flags;
         self
     }
@@ -98,8 +95,7 @@ impl OpenOptions {
     /// Reads and writes past the page cache. Buffers, offsets and lengths then have to be
     /// [aligned](File::alignment), or the kernel says `EINVAL`: a [`Pool`](super::Pool) makes such
     /// buffers. [`File::read_ranges`] takes ranges of any alignment. A `Cursor` takes no such file.
-    #[must_use]
-    pub fn direct(mut self, direct: Direct) -> Self {
+    pub fn direct(&mut self, direct: Direct) -> &mut Self {
         self.direct = direct;
         self
     }

@@ -9,11 +9,12 @@ use std::sync::OnceLock;
 
 use compio_buf::{BufResult, IoBuf, IoBufMut};
 
-use super::driver::Fs;
+use super::driver::{Fs, Header};
 use super::handle::{File, outcome};
 use super::op::Steps;
+use super::whole::uninterrupted;
 use crate::sqe::Sqe;
-use crate::sys::MAX_RW_COUNT;
+use crate::sys::{self, MAX_RW_COUNT};
 
 /// What [`File::read_at`] does.
 pub type Read<B> = FileTransfer<B, In, Once>;
@@ -75,6 +76,23 @@ impl Span {
 
     pub(super) fn is_whole(&self) -> bool {
         self.done.get() >= self.length.get().min(self.enough)
+    }
+
+    /// Writes what is left, on a worker, as far as the file takes it.
+    pub(super) fn write_now(&self, fd: RawFd, header: &Header) -> io::Result<()> {
+        /// Bytes of one call.
+        const PART: usize = 8 << 20;
+        while !self.is_whole() && !header.is_stopped() {
+            let (address, length, _) = self.left();
+            let length = length.min(PART);
+            // SAFETY: the buffer is the operation's, which is under way.
+            let written = uninterrupted(|| unsafe { sys::call!(write, fd, address, length) });
+            if outcome(written)? == 0 {
+                return Ok(());
+            }
+            self.after(written);
+        }
+        if self.is_whole() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ECANCELED)) }
     }
 
     /// The result of a transfer of everything.
@@ -240,7 +258,7 @@ unsafe impl<B: Send + 'static, D: Direction<B>, A: Amount> Steps for FileTransfe
         Some(result)
     }
 
-    fn settle(&self) {
+    fn settle(&self, _: &Header) {
         // SAFETY: not out with the kernel yet.
         self.span.settle(D::memory(unsafe { &mut *self.buffer.get() }));
     }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::Which;
 use crate::board::{Board, By, Dispatcher};
 use crate::config::Faults;
+use crate::exec::CALL;
 use crate::request::{BATCH, Kind, Request};
 use crate::sqe::{FILE_POSITION, opcode};
 use crate::sync::lock;
@@ -144,7 +145,8 @@ impl Held {
         if malformed || request.kind == Kind::Quick {
             return Fate::Passes;
         }
-        if (transfer || request.kind == Kind::Sync) && roll < eio {
+        let may_fail = transfer || request.kind == Kind::Sync || request.sqe.opcode == CALL;
+        if may_fail && roll < eio {
             return Fate::Fails(-libc::EIO);
         }
         if transfer && (eio..eio + eagain).contains(&roll) {

@@ -90,7 +90,7 @@ fn what_is_written_is_there_when_the_future_is_ready() {
     Executor::each(|executor| {
         let path = path.clone();
         executor.run(async move {
-            let file = File::options().read(true).write(true).create(true).truncate(true);
+            let file = File::options().read(true).write(true).create(true).truncate(true).clone();
             let file = file.open(&path).await.unwrap();
             let (count, buffer) = file.write_at(b"0123456789".to_vec(), 5).await.unwrap();
             assert_eq!((count, &buffer[..]), (10, &b"0123456789"[..]));
@@ -106,7 +106,7 @@ fn what_is_written_is_there_when_the_future_is_ready() {
             let metadata = file.metadata().await.unwrap();
             assert!(metadata.is_file() && !metadata.is_dir());
             assert_eq!(metadata.len(), 10);
-            assert!(metadata.modified().elapsed().unwrap().as_secs() < 3600);
+            assert!(metadata.modified().unwrap().elapsed().unwrap().as_secs() < 3600);
             file.close().await.unwrap();
         });
     });
@@ -201,7 +201,7 @@ fn direct_io_is_tried_or_required_and_says_its_alignment() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
     let open = |direct| {
-        let options = File::options().read(true).write(true).create(true).direct(direct);
+        let options = File::options().read(true).write(true).create(true).direct(direct).clone();
         options.open(&path).wait()
     };
     let tried = open(Direct::Try).unwrap();
@@ -217,8 +217,8 @@ fn direct_io_is_tried_or_required_and_says_its_alignment() {
     assert_eq!(open(Direct::Off).unwrap().alignment(), None);
     for options in [
         File::options(),
-        File::options().create(true).read(true),
-        File::options().append(true).truncate(true),
+        File::options().create(true).read(true).clone(),
+        File::options().append(true).truncate(true).clone(),
     ] {
         let error = options.open(&path).wait().unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EINVAL), "{options:?}");

@@ -115,6 +115,38 @@ fn every_future_that_is_ready_at_once_lets_others_run() {
     }
 }
 
+/// Entries of a directory that were read already are not futures of their own.
+#[test]
+fn a_loop_over_the_entries_of_a_directory_lets_others_run() {
+    let folder = tempfile::tempdir().unwrap();
+    (0..500).for_each(|at| std::fs::write(folder.path().join(at.to_string()), "").unwrap());
+    let mut entries = fs::read_dir(folder.path()).wait().unwrap();
+    assert!(lets_others_run(|context| entries.poll_next_entry(context)), "never lets others run");
+    let with = fs::read_dir_with_metadata(folder.path()).wait().unwrap();
+    let entry = pollster::block_on({
+        let mut with = with;
+        async move { with.next_entry().await.unwrap().unwrap() }
+    });
+    check_op("metadata that is known", || entry.metadata());
+}
+
+/// Nor are results of a batch that are there.
+#[test]
+fn a_loop_over_the_results_of_a_batch_lets_others_run() {
+    let mut batch = fs::metadata_many(vec!["/"; 10_000]);
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut at_once = 0;
+    loop {
+        match batch.poll_next(&mut Context::from_waker(&waker)) {
+            Poll::Ready(Some(_)) => at_once += 1,
+            Poll::Ready(None) => break,
+            Poll::Pending => at_once = 0,
+        }
+        assert!(at_once <= 128, "never lets others run");
+    }
+}
+
 /// Calls of a `Cursor` are not futures of its own: each `poll_…` of its traits takes a turn.
 #[cfg(all(feature = "tokio", feature = "futures-io"))]
 #[test]

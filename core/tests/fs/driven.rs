@@ -36,8 +36,8 @@ fn reads_of_a_driven_one_are_those_of_the_file() {
         for direct in [Direct::Off, Direct::Try] {
             let (fs, data, path) = (fs.clone(), Arc::clone(&data), named.path().to_owned());
             runtime.block_on(async move {
-                let options = File::options().read(true).direct(direct);
-                let file = options.open(path).on(&fs).await.unwrap();
+                let open = File::options().read(true).direct(direct).open(path);
+                let file = open.on(&fs).await.unwrap();
                 let pool = fs::Pool::new(4096, 4096, 16).unwrap();
                 let read = |at: usize| {
                     let (file, pool, data) = (file.clone(), pool.clone(), Arc::clone(&data));

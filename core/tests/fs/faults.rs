@@ -165,7 +165,7 @@ fn short_transfers_are_taken_up_again_and_errors_come_with_the_buffer() {
         let path = folder.path().join("file");
         let data: Vec<u8> = (0..LENGTH).map(|at| (at % 253) as u8).collect();
         std::fs::write(&path, []).unwrap();
-        let options = File::options().read(true).write(true);
+        let options = File::options().read(true).write(true).clone();
         let mut tries = 0;
         let file = loop {
             match options.open(&path).on(&fs).wait() {

@@ -1,6 +1,7 @@
 //! Files that are awaited: what `uringlet::fs` promises, on five executors.
 
 mod basics;
+mod batches;
 mod budget;
 #[cfg(any(feature = "tokio", feature = "futures-io"))]
 mod cursors;
@@ -13,6 +14,8 @@ mod fork;
 mod limits;
 mod more;
 mod names;
+mod program;
+mod replacing;
 mod storms;
 mod wakers;
 

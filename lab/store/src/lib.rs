@@ -58,7 +58,7 @@ impl Store {
         }
         let meta = ObjectMeta {
             location: location.clone(),
-            last_modified: metadata.modified().into(),
+            last_modified: metadata.modified().map_err(failed)?.into(),
             size: metadata.len(),
             e_tag: Some(e_tag(&metadata)),
             version: None,
@@ -73,7 +73,8 @@ impl Store {
         // Lists leave such names out.
         staged.push(format!("#{}{number}", std::process::id()));
         let staged = PathBuf::from(staged);
-        let options = File::options().write(true).create_new(true);
+        let mut options = File::options();
+        options.write(true).create_new(true);
         let file = match options.open(&staged).await {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 fs::create_dir_all(path.parent().unwrap_or(&path)).await?;
@@ -103,7 +104,8 @@ impl Store {
 
 /// As `LocalFileSystem` makes it, so that both say the same of an object.
 fn e_tag(metadata: &Metadata) -> String {
-    let since = metadata.modified().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+    let since = modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     format!("{:x}-{:x}-{:x}", metadata.ino(), since.as_micros(), metadata.len())
 }
 

@@ -1,0 +1,428 @@
+//! Many files at once, a few threads for all of them: results come as they are there.
+
+use std::collections::VecDeque;
+use std::ffi::CString;
+use std::fmt;
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+use super::budget::{HasTurns, Spent, Turns, in_turn};
+use super::drain::block_on;
+use super::driver::{Fs, Header};
+use super::folder::{DirEntry, Listing};
+use super::metadata::{Found, Metadata};
+use super::names::HERE;
+use super::op::Op;
+use super::wakers;
+use super::whole::read_now;
+use super::worker::OnWorker;
+use crate::process;
+use crate::sync::lock;
+use crate::sys;
+
+/// Units that a worker takes at a time.
+const PART: usize = 16;
+/// Workers of one batch, if each of them mostly waits for a device.
+const WORKERS: usize = 32;
+/// Results that nobody has taken yet: at most so many bytes of them, with their own size.
+const AHEAD: u64 = 64 << 20;
+const SIZE: u64 = 4 << 10;
+
+/// Reads many whole files. Each is opened, read and closed by one thread, and a few threads do it
+/// for all of them, as many as there are CPUs, or more if they wait for the device.
+///
+/// The results come as they are there, each with the number of its path:
+///
+/// ```
+/// use uringlet::fs;
+///
+/// # async fn example(paths: &[std::path::PathBuf]) {
+/// let mut files = fs::read_many(paths);
+/// while let Some((number, file)) = files.next().await {
+///     match file {
+///         Ok(bytes) => println!("{}: {} bytes", paths[number].display(), bytes.len()),
+///         Err(error) => println!("{}: {error}", paths[number].display()),
+///     }
+/// }
+/// # }
+/// # pollster::block_on(example(&["/proc/self/exe".into(), "/nothing".into()]));
+/// ```
+///
+/// # Errors
+/// Each of its own: as [`read()`](super::read()).
+pub fn read_many(
+    paths: impl IntoIterator<Item: AsRef<Path>>,
+) -> Many<(usize, io::Result<Vec<u8>>)> {
+    let weight = |(_, result): &(usize, io::Result<Vec<u8>>)| {
+        SIZE + result.as_ref().map_or(0, |bytes| bytes.len() as u64)
+    };
+    Many::of_paths(paths, weight, read_now)
+}
+
+/// What is known of many files, as [`metadata`](super::metadata()), each with the number of its
+/// path.
+///
+/// # Errors
+/// Each of its own: as [`metadata`](super::metadata()).
+pub fn metadata_many(
+    paths: impl IntoIterator<Item: AsRef<Path>>,
+) -> Many<(usize, io::Result<Metadata>)> {
+    Many::of_paths(paths, |_| SIZE, |_, path| Found::new().look(HERE, path, 0))
+}
+
+/// Everything in a directory and in those below it, in no particular order; symbolic links are not
+/// followed. Several threads read directories.
+///
+/// ```
+/// use uringlet::fs;
+///
+/// # async fn example(path: &std::path::Path) -> std::io::Result<()> {
+/// let mut entries = fs::walk(path);
+/// while let Some(entry) = entries.next().await {
+///     println!("{}", entry?.path().display());
+/// }
+/// # Ok(())
+/// # }
+/// # pollster::block_on(example(std::path::Path::new("src/fs")))?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Errors
+/// A directory that cannot be read is an error among the entries; the others go on.
+pub fn walk(path: impl AsRef<Path>) -> Many<Result<DirEntry, WalkError>> {
+    Many::of_tree(path.as_ref(), false)
+}
+
+/// As [`walk`], with the [metadata](DirEntry::metadata) of every entry.
+///
+/// # Errors
+/// As [`walk`].
+pub fn walk_with_metadata(path: impl AsRef<Path>) -> Many<Result<DirEntry, WalkError>> {
+    Many::of_tree(path.as_ref(), true)
+}
+
+/// A directory that could not be read.
+#[derive(Debug)]
+pub struct WalkError {
+    path: PathBuf,
+    error: io::Error,
+}
+
+impl WalkError {
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl fmt::Display for WalkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path.display(), self.error)
+    }
+}
+
+impl std::error::Error for WalkError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+impl From<WalkError> for io::Error {
+    fn from(error: WalkError) -> Self {
+        error.error
+    }
+}
+
+/// One file or directory to be looked at.
+struct BatchUnit {
+    path: PathBuf,
+    number: usize,
+}
+
+type BatchWork<T> = dyn Fn(BatchUnit, &Header, &mut BatchSink<'_, T>) + Send + Sync;
+
+/// What a batch does.
+struct BatchPlan<T> {
+    work: Box<BatchWork<T>>,
+    /// The result of a unit that no worker has come to.
+    fail: fn(BatchUnit, io::Error) -> T,
+    weight: fn(&T) -> u64,
+}
+
+struct BatchShared<T> {
+    plan: BatchPlan<T>,
+    state: Mutex<BatchState<T>>,
+}
+
+struct BatchState<T> {
+    /// The next one is the last.
+    todo: Vec<BatchUnit>,
+    done: VecDeque<T>,
+    /// Of what is done.
+    weight: u64,
+    /// As many workers are worth it.
+    wanted: usize,
+    task: Option<Waker>,
+}
+
+/// Where a worker's results go.
+struct BatchSink<'a, T> {
+    shared: &'a BatchShared<T>,
+    items: Vec<T>,
+    more: Vec<BatchUnit>,
+}
+
+impl<T> BatchSink<'_, T> {
+    /// Has the task see what there is.
+    fn flush(&mut self) {
+        if self.items.is_empty() && self.more.is_empty() {
+            return;
+        }
+        let mut state = lock(&self.shared.state);
+        state.weight += self.items.iter().map(self.shared.plan.weight).sum::<u64>();
+        state.done.extend(self.items.drain(..));
+        state.todo.append(&mut self.more);
+        let task = state.task.take();
+        drop(state);
+        task.into_iter().for_each(wakers::wake);
+    }
+}
+
+impl<T> BatchShared<T> {
+    /// What a worker does: units, as long as there are, and somebody takes the results.
+    fn run(&self, header: &Header) {
+        loop {
+            let mut state = lock(&self.state);
+            if header.is_stopped() || state.weight >= AHEAD {
+                return;
+            }
+            let rest = state.todo.len() - state.todo.len().min(PART);
+            let mut units = state.todo.split_off(rest);
+            drop(state);
+            if units.is_empty() {
+                return;
+            }
+            let (count, before) = (units.len(), sys::use_of_this_thread());
+            let mut sink = BatchSink { shared: self, items: Vec::new(), more: Vec::new() };
+            while let Some(unit) = units.pop() {
+                (self.plan.work)(unit, header, &mut sink);
+            }
+            sink.flush();
+            let slept = match (before, sys::use_of_this_thread()) {
+                (Some(before), Some(now)) => now.sleeps - before.sleeps,
+                _ => 0,
+            };
+            if slept as usize * 2 > count {
+                // It waits for the device: others may as well.
+                let mut state = lock(&self.state);
+                state.wanted = (state.wanted + 1).min(WORKERS);
+            }
+        }
+    }
+}
+
+/// Results of many operations, as they come: what [`read_many`], [`metadata_many`] and [`walk`]
+/// give. With the feature `stream` it is a `Stream`. Nothing happens before it is polled. Dropped,
+/// it ends what it has begun soon.
+pub struct Many<T> {
+    shared: Arc<BatchShared<T>>,
+    workers: Vec<Op<OnWorker<()>>>,
+    home: Option<Fs>,
+    generation: u64,
+    turns: Turns,
+}
+
+impl<T> HasTurns for Many<T> {
+    fn turns(&mut self) -> &mut Turns {
+        &mut self.turns
+    }
+}
+
+impl<T: Send + 'static> Many<T> {
+    fn new(todo: Vec<BatchUnit>, plan: BatchPlan<T>) -> Self {
+        let (done, wanted) = (VecDeque::new(), sys::cpus().max(2));
+        let state = Mutex::new(BatchState { todo, done, weight: 0, wanted, task: None });
+        Self {
+            shared: Arc::new(BatchShared { plan, state }),
+            workers: Vec::new(),
+            home: None,
+            generation: process::generation(),
+            turns: Turns::default(),
+        }
+    }
+
+    /// Its threads are those of `fs` in place of the process's.
+    #[must_use]
+    pub fn on(mut self, fs: &Fs) -> Self {
+        self.home = Some(fs.clone());
+        self
+    }
+
+    /// The next result; `None` behind the last one. If its future is dropped, none is lost.
+    pub async fn next(&mut self) -> Option<T> {
+        std::future::poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// As [`Many::next`], which has the task woken if it is pending.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<T>> {
+        in_turn(self, context, Self::poll_now)
+    }
+
+    /// As [`Many::next`]; blocks the calling thread, and needs no executor.
+    pub fn wait_next(&mut self) -> Option<T> {
+        block_on(|context| self.poll_now(context, &mut Spent::default()))
+    }
+
+    fn poll_now(&mut self, context: &mut Context<'_>, _: &mut Spent) -> Poll<Option<T>> {
+        if self.generation != process::generation() {
+            // In the child of a fork(2): its threads are the parent's.
+            return Poll::Ready(None);
+        }
+        loop {
+            if let Some(item) = self.take(context.waker()) {
+                return Poll::Ready(Some(item));
+            }
+            let failed = self.reap(context.waker());
+            let mut state = lock(&self.shared.state);
+            if !state.done.is_empty() {
+                continue;
+            }
+            if let Some(error) = failed
+                && let Some(unit) = state.todo.pop()
+            {
+                drop(state);
+                return Poll::Ready(Some((self.shared.plan.fail)(unit, error)));
+            }
+            if !state.todo.is_empty() && self.workers.len() < state.wanted {
+                drop(state);
+                self.start();
+                continue;
+            }
+            let is_over = state.todo.is_empty() && self.workers.is_empty();
+            return if is_over { Poll::Ready(None) } else { Poll::Pending };
+        }
+    }
+
+    /// A result that is there. If there is room for more, workers go on.
+    fn take(&mut self, task: &Waker) -> Option<T> {
+        let mut state = lock(&self.shared.state);
+        let item = state.done.pop_front();
+        let Some(item) = item else {
+            state.task = Some(task.clone());
+            return None;
+        };
+        state.weight -= (self.shared.plan.weight)(&item);
+        let may_go = state.weight < AHEAD / 2 && self.workers.len() < state.wanted;
+        let is_worth_it = may_go && state.todo.len() > self.workers.len() * PART;
+        drop(state);
+        if is_worth_it {
+            self.start();
+        }
+        Some(item)
+    }
+
+    /// Has one more worker come.
+    fn start(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        let op = OnWorker::op(move |header| {
+            shared.run(header);
+            Ok(())
+        });
+        let op = if let Some(fs) = &self.home { op.on(fs) } else { op };
+        self.workers.push(op.submit());
+    }
+
+    /// Lets go of workers that have ended. Gives an error of one that has not come.
+    fn reap(&mut self, task: &Waker) -> Option<io::Error> {
+        let mut failed = None;
+        for at in (0..self.workers.len()).rev() {
+            if self.workers[at].is_ended(task) {
+                // It does not block.
+                failed = self.workers.swap_remove(at).wait().err().or(failed);
+            }
+        }
+        failed
+    }
+}
+
+impl<R: Send + 'static> Many<(usize, io::Result<R>)> {
+    fn of_paths(
+        paths: impl IntoIterator<Item: AsRef<Path>>,
+        weight: fn(&(usize, io::Result<R>)) -> u64,
+        f: fn(&Header, &std::ffi::CStr) -> io::Result<R>,
+    ) -> Self {
+        let units = paths.into_iter().enumerate();
+        let unit = |(number, path): (usize, _)| BatchUnit { path, number };
+        let owned = units.map(|(number, path)| (number, path.as_ref().to_path_buf()));
+        let mut todo: Vec<_> = owned.map(unit).collect();
+        todo.reverse();
+        let work = move |unit: BatchUnit, header: &Header, sink: &mut BatchSink<'_, _>| {
+            let path = CString::new(unit.path.as_os_str().as_bytes());
+            let result = path.map_err(|_| io::Error::from_raw_os_error(libc::EINVAL));
+            sink.items.push((unit.number, result.and_then(|path| f(header, &path))));
+        };
+        let fail = |unit: BatchUnit, error| (unit.number, Err(error));
+        Self::new(todo, BatchPlan { work: Box::new(work), fail, weight })
+    }
+}
+
+impl Many<Result<DirEntry, WalkError>> {
+    fn of_tree(path: &Path, with_metadata: bool) -> Self {
+        let fail = |unit: BatchUnit, error| Err(WalkError { path: unit.path, error });
+        let work = move |unit: BatchUnit, header: &Header, sink: &mut BatchSink<'_, _>| {
+            if let Err(error) = list(&unit.path, with_metadata, header, sink) {
+                sink.items.push(fail(unit, error));
+            }
+        };
+        let todo = vec![BatchUnit { path: path.to_owned(), number: 0 }];
+        Self::new(todo, BatchPlan { work: Box::new(work), fail, weight: |_| SIZE })
+    }
+}
+
+/// Reads a directory, and says which others are in it.
+fn list(
+    path: &Path,
+    with_metadata: bool,
+    header: &Header,
+    sink: &mut BatchSink<'_, Result<DirEntry, WalkError>>,
+) -> io::Result<()> {
+    let mut listing = Listing::open(path, with_metadata)?;
+    while !header.is_stopped() {
+        let entries = listing.next()?;
+        if entries.is_empty() {
+            break;
+        }
+        for entry in entries {
+            let kind = match entry.known_type() {
+                Some(kind) => kind.is_dir(),
+                None => std::fs::symlink_metadata(entry.path()).is_ok_and(|known| known.is_dir()),
+            };
+            if kind {
+                sink.more.push(BatchUnit { path: entry.path(), number: 0 });
+            }
+            sink.items.push(Ok(entry));
+        }
+        sink.flush();
+    }
+    Ok(())
+}
+
+#[cfg(feature = "stream")]
+impl<T: Send + 'static> futures_core::Stream for Many<T> {
+    type Item = T;
+
+    fn poll_next(self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
+        Many::poll_next(self.get_mut(), context)
+    }
+}
+
+impl<T> Unpin for Many<T> {}
+
+impl<T> fmt::Debug for Many<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Many").field("workers", &self.workers.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,414 @@
+//! Operations on whole files, by name. Those on small ones are one hop between threads: a worker
+//! makes all of their calls.
+#![allow(unsafe_code)]
+
+use std::cell::{Cell, UnsafeCell};
+use std::ffi::{CStr, CString};
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
+use std::path::Path;
+use std::ptr;
+use std::sync::OnceLock;
+
+use compio_buf::{BufResult, IoBuf};
+
+use super::driver::{Fs, Header};
+use super::handle::{Opened, outcome};
+use super::metadata::{Found, Metadata};
+use super::names::HERE;
+use super::op::{Op, Steps};
+use super::replace::replace_now;
+use super::transfer::{Direction, Out, Span};
+use super::worker::call;
+use crate::sqe::Sqe;
+use crate::sys::{self, MAX_RW_COUNT, Ret};
+
+/// For a file that is read, and for one that is made anew.
+const READ: i32 = libc::O_RDONLY | libc::O_CLOEXEC;
+const REPLACE: i32 = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC;
+/// Larger files are transferred by requests, which count as bytes in flight.
+const SMALL: usize = 256 << 10;
+/// Of a file that does not tell its length, at first.
+const UNTOLD: u64 = 8192;
+
+/// A call of a worker's, repeated after `EINTR`: a count, or a negative errno.
+pub(super) fn uninterrupted(mut call: impl FnMut() -> Ret) -> i32 {
+    loop {
+        let result = call();
+        if result != -(libc::EINTR as Ret) {
+            return result as i32;
+        }
+    }
+}
+
+/// Opens a file, on a worker: a descriptor, or a negative errno.
+pub(super) fn open_now(_header: &Header, path: &CStr, flags: i32, mode: u32) -> i32 {
+    // SAFETY: a path that ends with a NUL.
+    uninterrupted(|| unsafe { sys::call!(openat, HERE, path.as_ptr(), flags, mode) })
+}
+
+/// The negative errno of an error.
+pub(super) fn errno_of(error: &io::Error) -> i32 {
+    -error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+/// What is read of a file: bytes, or text.
+pub trait Contents: Sized + Send + 'static {
+    /// Makes it of a file's bytes.
+    ///
+    /// # Errors
+    /// `InvalidData`: they are no text.
+    fn from_bytes(bytes: Vec<u8>) -> io::Result<Self>;
+}
+
+impl Contents for Vec<u8> {
+    fn from_bytes(bytes: Vec<u8>) -> io::Result<Self> {
+        Ok(bytes)
+    }
+}
+
+impl Contents for String {
+    fn from_bytes(bytes: Vec<u8>) -> io::Result<Self> {
+        Self::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    }
+}
+
+/// Reads a whole file. One of at most 256 KiB is opened, read and closed by one thread of the
+/// engine, in one go.
+///
+/// # Errors
+/// As open(2) and read(2). `ENOMEM`: there is no memory for it. `EINVAL`: there is a NUL in the
+/// path.
+pub fn read(path: impl AsRef<Path>) -> Op<ReadFile<Vec<u8>>> {
+    Op::named([path.as_ref()], |[path]| ReadFile::new(path))
+}
+
+/// As [`read()`], as text.
+///
+/// # Errors
+/// As [`read()`]. `InvalidData`: it is not UTF-8.
+pub fn read_to_string(path: impl AsRef<Path>) -> Op<ReadFile<String>> {
+    Op::named([path.as_ref()], |[path]| ReadFile::new(path))
+}
+
+/// Bytes that a file is read into.
+#[derive(Debug, Default)]
+struct Data(Vec<u8>);
+
+impl Data {
+    /// Room for so many bytes more; `ENOMEM` if there is no memory.
+    fn reserve(&mut self, bytes: u64) -> io::Result<()> {
+        let bytes = usize::try_from(bytes).ok();
+        let is_there = bytes.is_some_and(|bytes| self.0.try_reserve_exact(bytes).is_ok());
+        if is_there { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ENOMEM)) }
+    }
+
+    /// As for a file of which this is known: one byte more than it has. A read that gives less has
+    /// come to the end.
+    fn reserve_for(&mut self, found: Metadata) -> io::Result<()> {
+        let length = found.len();
+        self.reserve(if length > 0 { length.saturating_add(1) } else { UNTOLD })
+    }
+
+    /// What is free: address and length.
+    fn spare(&mut self) -> (*mut u8, usize) {
+        let spare = self.0.spare_capacity_mut();
+        (spare.as_mut_ptr().cast(), spare.len().min(MAX_RW_COUNT))
+    }
+
+    /// A read of `asked` bytes to [`Data::spare`] gave `count`. Gives whether the file is at its
+    /// end; if not, there is room for more.
+    ///
+    /// # Safety
+    /// So many bytes there were written.
+    unsafe fn add(&mut self, count: usize, asked: usize, is_file: bool) -> io::Result<bool> {
+        let length = self.0.len() + count;
+        // SAFETY: the caller's contract.
+        unsafe { self.0.set_len(length) };
+        if count < asked && (count == 0 || is_file) {
+            return Ok(true);
+        }
+        if self.spare().1 == 0 {
+            self.reserve((length as u64).max(UNTOLD))?;
+        }
+        Ok(false)
+    }
+
+    /// Reads what is left of a file, on a worker.
+    fn fill(&mut self, header: &Header, fd: RawFd, is_file: bool) -> io::Result<()> {
+        loop {
+            let (address, asked) = self.spare();
+            // SAFETY: so many bytes are free there.
+            let read = uninterrupted(|| unsafe { sys::call!(read, fd, address, asked) });
+            let count = outcome(read)? as usize;
+            // SAFETY: the kernel has written them.
+            if unsafe { self.add(count, asked, is_file) }? {
+                return Ok(());
+            }
+            if header.is_stopped() {
+                return Err(io::Error::from_raw_os_error(libc::ECANCELED));
+            }
+        }
+    }
+}
+
+/// Opens a file, and looks what it is.
+fn look(header: &Header, path: &CStr, found: &Found) -> io::Result<(OwnedFd, Metadata)> {
+    let opened = Opened::default();
+    let result = open_now(header, path, READ, 0);
+    outcome(result)?;
+    opened.take(result);
+    let known = found.look(opened.number(), c"", libc::AT_EMPTY_PATH)?;
+    let descriptor = opened.into_inner().ok_or(io::ErrorKind::Other)?;
+    Ok((descriptor, known))
+}
+
+/// Reads a whole file of any length, on a worker.
+pub(super) fn read_now(header: &Header, path: &CStr) -> io::Result<Vec<u8>> {
+    let (descriptor, found) = look(header, path, &Found::new())?;
+    let mut data = Data::default();
+    data.reserve_for(found)?;
+    data.fill(header, descriptor.as_raw_fd(), found.is_file())?;
+    Ok(data.0)
+}
+
+/// What [`read()`] and [`read_to_string`] do.
+#[derive(Debug)]
+pub struct ReadFile<T> {
+    path: CString,
+    header: Cell<*const Header>,
+    opened: Opened,
+    found: Found,
+    data: UnsafeCell<Data>,
+    /// Bytes of the read that is under way.
+    asked: Cell<usize>,
+    home: OnceLock<Fs>,
+    kind: PhantomData<fn() -> T>,
+}
+
+// SAFETY: the pointer is used by the worker only, while the engine has the slot that contains both.
+unsafe impl<T> Send for ReadFile<T> {}
+
+impl<T> ReadFile<T> {
+    fn new(path: CString) -> Self {
+        Self {
+            path,
+            header: Cell::new(ptr::null()),
+            opened: Opened::default(),
+            found: Found::new(),
+            data: UnsafeCell::default(),
+            asked: Cell::new(0),
+            home: OnceLock::new(),
+            kind: PhantomData,
+        }
+    }
+
+    /// Opens the file, and reads it if it is small. True: it is whole.
+    fn begin(&self) -> io::Result<bool> {
+        // SAFETY: set by `settle`.
+        let header = unsafe { &*self.header.get() };
+        let (descriptor, found) = look(header, &self.path, &self.found)?;
+        // SAFETY: the worker is the engine's side, and no transfer is under way.
+        let data = unsafe { &mut *self.data.get() };
+        data.reserve_for(found)?;
+        if found.is_file() && found.len() <= SMALL as u64 {
+            data.fill(header, descriptor.as_raw_fd(), true)?;
+            return Ok(true);
+        }
+        self.opened.put(descriptor);
+        Ok(false)
+    }
+}
+
+/// What the worker calls: 0 if everything is read, and 1 if it is to be read by requests.
+///
+/// # Safety
+/// The address of a `ReadFile<T>` whose request is under way.
+unsafe extern "C" fn begin_read<T>(operation: u64) -> i32 {
+    // SAFETY: the caller's contract.
+    let operation = unsafe { &*ptr::with_exposed_provenance::<ReadFile<T>>(operation as usize) };
+    operation.begin().map_or_else(|error| errno_of(&error), |is_whole| i32::from(!is_whole))
+}
+
+// SAFETY: path, buffer and the place for what is found are in the operation.
+unsafe impl<T: Contents> Steps for ReadFile<T> {
+    type Output = io::Result<T>;
+
+    fn home(&self) -> &OnceLock<Fs> {
+        &self.home
+    }
+
+    fn settle(&self, header: &Header) {
+        self.header.set(header);
+    }
+
+    fn request(&self) -> Sqe {
+        match self.opened.number() {
+            -1 => call(begin_read::<T>, self),
+            fd => {
+                // SAFETY: no request is under way.
+                let data = unsafe { &mut *self.data.get() };
+                let (address, length) = data.spare();
+                self.asked.set(length);
+                let offset = data.0.len() as u64;
+                Sqe::read(fd, ptr::slice_from_raw_parts_mut(address, length), offset)
+            }
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.asked.get() as u64
+    }
+
+    fn after(&self, result: i32) -> Option<i32> {
+        if result < 0 {
+            return Some(result);
+        }
+        let asked = self.asked.get();
+        if asked == 0 {
+            // It was opened.
+            return (result == 0).then_some(0);
+        }
+        let is_file = self.found.get().is_file();
+        // SAFETY: the request is over, and the kernel has written so many bytes.
+        match unsafe { (*self.data.get()).add(result as usize, asked, is_file) } {
+            Ok(is_whole) => is_whole.then_some(0),
+            Err(error) => Some(errno_of(&error)),
+        }
+    }
+
+    fn end(self, result: i32) -> io::Result<T> {
+        outcome(result)?;
+        T::from_bytes(self.data.into_inner().0)
+    }
+}
+
+/// Makes a file of these bytes, in place of what it held. It is ready when the kernel has them all;
+/// it does not bring them to the disk: [`replace`] does.
+///
+/// # Errors
+/// As open(2) and write(2), beside the buffer. A part may have been written.
+pub fn write<B: IoBuf + Send>(path: impl AsRef<Path>, buffer: B) -> Op<WriteFile<B>> {
+    Op::named([path.as_ref()], |[path]| WriteFile::new(path, buffer, false))
+}
+
+/// Makes a file of these bytes, in place of what it held, so that a crash leaves either: a new file
+/// is written beside it, brought to the disk, and given its name (rename(2)); then the folder is
+/// brought to the disk. It has the permissions of the old file, if there is one. A symbolic link of
+/// that name is replaced itself.
+///
+/// **If the future is dropped after its first poll, the file is replaced or it is not**, and
+/// nothing is left beside it. A process that is killed meanwhile may leave a file named
+/// `.uringlet-…`.
+///
+/// ```
+/// use uringlet::fs;
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("settings");
+/// fs::replace(&path, "colour = blue").wait().0?;
+/// assert_eq!(std::fs::read_to_string(&path)?, "colour = blue");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Errors
+/// As open(2), write(2), fsync(2) and rename(2), beside the buffer. If it is the folder's
+/// fsync(2) that fails, the file was replaced, but a crash may undo that. `EINVAL`: there is no
+/// name at the end of the path, or a NUL in it. `ECANCELED`: it was cancelled, and not replaced.
+pub fn replace<B: IoBuf + Send>(path: impl AsRef<Path>, buffer: B) -> Op<WriteFile<B>> {
+    Op::named([path.as_ref()], |[path]| WriteFile::new(path, buffer, true))
+}
+
+/// What [`write()`] and [`replace`] do.
+#[derive(Debug)]
+pub struct WriteFile<B> {
+    path: CString,
+    header: Cell<*const Header>,
+    opened: Opened,
+    buffer: UnsafeCell<B>,
+    span: Span,
+    replaces: bool,
+    /// The worker has done its part.
+    is_begun: Cell<bool>,
+    home: OnceLock<Fs>,
+}
+
+// SAFETY: as for `ReadFile`.
+unsafe impl<B: Send> Send for WriteFile<B> {}
+
+impl<B> WriteFile<B> {
+    fn new(path: CString, buffer: B, replaces: bool) -> Self {
+        let (opened, home) = (Opened::default(), OnceLock::new());
+        let (header, buffer) = (Cell::new(ptr::null()), UnsafeCell::new(buffer));
+        let (span, is_begun) = (Span::new(0), Cell::new(false));
+        Self { path, header, opened, buffer, span, replaces, is_begun, home }
+    }
+
+    /// Opens the file, and writes it if it is small. True: it is over.
+    fn begin(&self) -> io::Result<bool> {
+        // SAFETY: set by `settle`.
+        let header = unsafe { &*self.header.get() };
+        if self.replaces {
+            replace_now(header, &self.path, &self.span)?;
+            return Ok(true);
+        }
+        let (opened, is_small) = (Opened::default(), self.span.bytes() <= SMALL as u64);
+        let opened = if is_small { &opened } else { &self.opened };
+        let result = open_now(header, &self.path, REPLACE, 0o666);
+        outcome(result)?;
+        opened.take(result);
+        if is_small {
+            self.span.write_now(opened.number(), header)?;
+        }
+        Ok(is_small)
+    }
+}
+
+/// What the worker calls.
+///
+/// # Safety
+/// The address of a `WriteFile<B>` whose request is under way.
+unsafe extern "C" fn begin_write<B>(operation: u64) -> i32 {
+    // SAFETY: the caller's contract.
+    let operation = unsafe { &*ptr::with_exposed_provenance::<WriteFile<B>>(operation as usize) };
+    operation.begin().map_or_else(|error| errno_of(&error), |is_over| i32::from(!is_over))
+}
+
+// SAFETY: the path is in the operation, and so is the buffer, as in `FileTransfer`.
+unsafe impl<B: IoBuf + Send> Steps for WriteFile<B> {
+    type Output = BufResult<(), B>;
+
+    fn home(&self) -> &OnceLock<Fs> {
+        &self.home
+    }
+
+    fn settle(&self, header: &Header) {
+        self.header.set(header);
+        // SAFETY: not out with the kernel yet.
+        self.span.settle(Out::memory(unsafe { &mut *self.buffer.get() }));
+    }
+
+    fn request(&self) -> Sqe {
+        let (address, length, offset) = self.span.left();
+        match self.opened.number() {
+            -1 => call(begin_write::<B>, self),
+            fd => <Out as Direction<B>>::request(fd, address, length, offset),
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.span.bytes()
+    }
+
+    fn after(&self, result: i32) -> Option<i32> {
+        if self.is_begun.replace(true) || result < 0 {
+            return self.span.after(result);
+        }
+        (result == 0).then_some(0)
+    }
+
+    fn end(self, result: i32) -> BufResult<(), B> {
+        BufResult(self.span.all(result, io::ErrorKind::WriteZero), self.buffer.into_inner())
+    }
+}

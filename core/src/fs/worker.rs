@@ -1,0 +1,110 @@
+//! Functions that a worker of the engine calls: for what has no request of its own, and for several
+//! calls in one hop between threads.
+#![allow(unsafe_code)]
+
+use std::cell::{Cell, UnsafeCell};
+use std::fmt;
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::ptr;
+use std::sync::OnceLock;
+
+use super::driver::{Fs, Header};
+use super::handle::outcome;
+use super::op::{Op, Steps};
+use crate::exec::{CALL, CallFunction};
+use crate::sqe::Sqe;
+
+/// A request that has a worker call `function` with the address of `with`.
+pub(super) fn call<T>(function: CallFunction, with: &T) -> Sqe {
+    let with = ptr::from_ref(with).addr() as u64;
+    Sqe { opcode: CALL, addr: function as usize as u64, off: with, ..Sqe::nop() }
+}
+
+type Function<T> = Box<dyn FnOnce(&Header) -> io::Result<T> + Send>;
+
+/// What operations do that are several system calls in one: a worker of the engine makes them.
+pub struct OnWorker<T> {
+    function: UnsafeCell<Option<Function<T>>>,
+    output: UnsafeCell<Option<io::Result<T>>>,
+    header: Cell<*const Header>,
+    home: OnceLock<Fs>,
+}
+
+// SAFETY: function and output are `Send`. The pointer is used by the worker only, while the engine
+// has the slot that contains both.
+unsafe impl<T: Send> Send for OnWorker<T> {}
+
+impl<T: Send + 'static> OnWorker<T> {
+    /// An operation that is this function.
+    pub(super) fn op(function: impl FnOnce(&Header) -> io::Result<T> + Send + 'static) -> Op<Self> {
+        Op::new(Self {
+            function: UnsafeCell::new(Some(Box::new(function))),
+            output: UnsafeCell::new(None),
+            header: Cell::new(ptr::null()),
+            home: OnceLock::new(),
+        })
+    }
+
+    /// As [`OnWorker::op`], with paths: `EINVAL` if there is a NUL in one.
+    pub(super) fn at<const N: usize>(
+        paths: [&Path; N],
+        function: impl FnOnce(&Header, [&Path; N]) -> io::Result<T> + Send + 'static,
+    ) -> Op<Self> {
+        let is_sound = paths.iter().all(|path| !path.as_os_str().as_bytes().contains(&0));
+        let owned = paths.map(Path::to_path_buf);
+        let mut op = Self::op(move |header| function(header, owned.each_ref().map(|p| &**p)));
+        op.is_sound = is_sound;
+        op
+    }
+}
+
+/// Calls the function of an operation.
+///
+/// # Safety
+/// The address of an `OnWorker<T>` whose request is under way: the caller is the engine's side.
+unsafe extern "C" fn run<T>(operation: u64) -> i32 {
+    // SAFETY: the caller's contract: it stays where it is until the request is over.
+    let operation = unsafe { &*ptr::with_exposed_provenance::<OnWorker<T>>(operation as usize) };
+    // SAFETY: nobody but the engine's side touches the cells now.
+    let function = unsafe { (*operation.function.get()).take() };
+    // SAFETY: set by `settle`: the header of the slot that contains the operation.
+    let header = unsafe { &*operation.header.get() };
+    let Some(function) = function else { return -libc::EINVAL };
+    match catch_unwind(AssertUnwindSafe(|| function(header))) {
+        // SAFETY: as above.
+        Ok(output) => unsafe { *operation.output.get() = Some(output) },
+        Err(_) => return -libc::EIO,
+    }
+    0
+}
+
+// SAFETY: the request names the operation itself, which contains all that the function uses.
+unsafe impl<T: Send + 'static> Steps for OnWorker<T> {
+    type Output = io::Result<T>;
+
+    fn home(&self) -> &OnceLock<Fs> {
+        &self.home
+    }
+
+    fn settle(&self, header: &Header) {
+        self.header.set(header);
+    }
+
+    fn request(&self) -> Sqe {
+        call(run::<T>, self)
+    }
+
+    fn end(self, result: i32) -> io::Result<T> {
+        outcome(result)?;
+        self.output.into_inner().unwrap_or_else(|| Err(io::ErrorKind::Other.into()))
+    }
+}
+
+impl<T> fmt::Debug for OnWorker<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OnWorker").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,171 @@
+//! Many files at once: every result comes once, on every executor, with faults and when dropped.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use uringlet::fs::{self, Fs};
+
+use crate::executors::Executor;
+
+/// Files of several lengths, a folder, and names that lead nowhere.
+fn furnish(folder: &Path) -> Vec<PathBuf> {
+    let mut paths = Vec::new();
+    for at in 0..500 {
+        let path = folder.join(at.to_string());
+        if at % 50 != 3 {
+            std::fs::write(&path, vec![at as u8; at * 37]).unwrap();
+        }
+        paths.push(path);
+    }
+    paths.push(folder.to_owned());
+    paths.push("a\0b".into());
+    paths.push("/proc/self/status".into());
+    paths
+}
+
+/// What is read, but for the bytes of what changes.
+fn outcome(path: &Path, read: io::Result<Vec<u8>>) -> Result<Vec<u8>, io::ErrorKind> {
+    let is_fixed = !path.starts_with("/proc");
+    read.map(|bytes| if is_fixed { bytes } else { Vec::new() }).map_err(|error| error.kind())
+}
+
+#[test]
+fn files_of_a_batch_are_those_of_std() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths = furnish(folder.path());
+    let expected: Vec<_> = paths.iter().map(|path| outcome(path, std::fs::read(path))).collect();
+    Executor::each(|executor| {
+        let (paths, expected) = (paths.clone(), expected.clone());
+        executor.run(async move {
+            let mut seen = BTreeSet::new();
+            let mut files = fs::read_many(&paths);
+            while let Some((number, read)) = files.next().await {
+                assert!(seen.insert(number), "{number} came twice");
+                assert!(outcome(&paths[number], read) == expected[number], "{number}");
+            }
+            assert_eq!(seen.len(), paths.len());
+            assert!(files.next().await.is_none());
+            let mut known = fs::metadata_many(&paths);
+            while let Some((number, metadata)) = known.next().await {
+                let other = std::fs::metadata(&paths[number]);
+                assert!(seen.remove(&number));
+                assert_eq!(metadata.map(|it| it.ino()).ok(), other.map(|it| ino(&it)).ok());
+            }
+            assert!(seen.is_empty());
+        });
+    });
+    assert!(fs::read_many([""; 0]).wait_next().is_none());
+}
+
+fn ino(metadata: &std::fs::Metadata) -> u64 {
+    std::os::unix::fs::MetadataExt::ino(metadata)
+}
+
+/// Directories in directories, with links that lead around.
+fn plant(folder: &Path, depth: usize) {
+    for at in 0..4 {
+        std::fs::write(folder.join(format!("file-{at}")), "").unwrap();
+        let below = folder.join(format!("folder-{at}"));
+        std::fs::create_dir(&below).unwrap();
+        if depth > 0 {
+            plant(&below, depth - 1);
+        }
+    }
+    std::os::unix::fs::symlink("..", folder.join("up")).unwrap();
+}
+
+fn all_in(folder: &Path, into: &mut BTreeSet<(PathBuf, u64)>) {
+    for entry in folder.read_dir().unwrap() {
+        let entry = entry.unwrap();
+        let metadata = entry.metadata().unwrap();
+        into.insert((entry.path(), metadata.len()));
+        if metadata.is_dir() {
+            all_in(&entry.path(), into);
+        }
+    }
+}
+
+#[test]
+fn a_walk_sees_each_entry_once_and_follows_no_link() {
+    let folder = tempfile::tempdir().unwrap();
+    plant(folder.path(), 3);
+    let mut expected = BTreeSet::new();
+    all_in(folder.path(), &mut expected);
+    Executor::each(|executor| {
+        let (path, expected) = (folder.path().to_owned(), expected.clone());
+        executor.run(async move {
+            for with_metadata in [false, true] {
+                let mut seen = BTreeSet::new();
+                let mut entries =
+                    if with_metadata { fs::walk_with_metadata(&path) } else { fs::walk(&path) };
+                while let Some(entry) = entries.next().await {
+                    let entry = entry.unwrap();
+                    let metadata = entry.metadata().await.unwrap();
+                    assert!(seen.insert((entry.path(), metadata.len())), "{entry:?} came twice");
+                }
+                assert!(seen == expected);
+            }
+        });
+    });
+    let mut none = fs::walk("/nothing/at/all");
+    let error = none.wait_next().unwrap().unwrap_err();
+    assert_eq!(error.path(), Path::new("/nothing/at/all"));
+    assert_eq!(io::Error::from(error).raw_os_error(), Some(libc::ENOENT));
+    assert!(none.wait_next().is_none());
+}
+
+#[test]
+fn a_batch_that_is_dropped_leaves_nothing_in_flight() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths = furnish(folder.path());
+    let fs = Fs::builder().in_flight(3).build().unwrap();
+    Executor::each(|executor| {
+        let (paths, fs) = (paths.clone(), fs.clone());
+        executor.run(async move {
+            for taken in 0..100 {
+                let mut files = fs::read_many(&paths).on(&fs);
+                for _ in 0..taken * 5 {
+                    assert!(files.next().await.is_some());
+                }
+            }
+        });
+    });
+    while fs.in_flight() != (0, 0) {
+        std::thread::yield_now();
+    }
+}
+
+#[cfg(feature = "stream")]
+#[test]
+fn a_batch_is_a_stream() {
+    use futures::StreamExt as _;
+
+    let folder = tempfile::tempdir().unwrap();
+    let paths = furnish(folder.path());
+    Executor::each(|executor| {
+        let paths = paths.clone();
+        let count = executor.run(async move { fs::read_many(&paths).count().await });
+        assert_eq!(count, 503);
+    });
+}
+
+/// Workers that do not come, and workers that come late.
+#[cfg(feature = "faulty")]
+#[test]
+fn every_file_of_a_batch_has_one_result_whatever_the_engine_refuses() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths = furnish(folder.path());
+    let mut failed = 0;
+    for seed in 0..20 {
+        let faults = uringlet::Faults { eio: 300, ..uringlet::Faults::none(seed) };
+        let fs = Fs::builder().faulty(faults).build().unwrap();
+        let (mut files, mut seen) = (fs::read_many(&paths).on(&fs), BTreeSet::new());
+        while let Some((number, read)) = files.wait_next() {
+            assert!(seen.insert(number));
+            failed += usize::from(read.is_err_and(|error| error.raw_os_error().is_some()));
+        }
+        assert_eq!(seen.len(), paths.len(), "seed {seed}");
+    }
+    assert!(failed > 20 * 12, "no fault was made: {failed}");
+}
