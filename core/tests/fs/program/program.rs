@@ -185,7 +185,7 @@ async fn failures(folder: &Path, seen: &mut Seen) {
         errno(fs::symlink("x", &file).await),
         errno(fs::metadata(&none).await),
         errno(fs::symlink_metadata(&none).await),
-        errno(fs::set_permissions(&none, Permissions::from_mode(0)).await),
+        errno(fs::set_permissions(&none, Permissions::from_mode(0o0)).await),
         errno(fs::copy(&none, &file).await),
         errno(write(none, vec![1]).await),
     ];
