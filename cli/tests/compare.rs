@@ -110,7 +110,7 @@ fn results_of_bench_and_of_reproduce_can_be_compared() {
     let bench = ["bench", "--workloads", "cached-read", "--engines", "psync,workers"];
     std::fs::write(folder.path().join("job.fio"), "[a]\nsize=64k\n").unwrap();
     let runs: [(Vec<&str>, &str); 3] = [
-        ([&bench[..], &short].concat(), "cached-read, 4k, depth 1, psync"),
+        ([&bench[..], &short].concat(), "cached-read, 4k, depth 1, one-in-a-call, psync"),
         (
             vec!["bench", "job.fio", "--rounds", "2", "--engines", "psync"],
             "a, read, 4k, depth 1, threads 1, psync",

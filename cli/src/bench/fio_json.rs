@@ -12,7 +12,7 @@ use super::matrix::{Cell, Matrix};
 use crate::size;
 use serde_json::{Map, Value, json};
 use std::time::{SystemTime, UNIX_EPOCH};
-use uringlet_lab::bench::{BOUNDS_NS, Figure, Order, PERCENTILES, Spread};
+use uringlet_lab::bench::{BOUNDS_NS, Figure, Manner, Order, PERCENTILES, Spread};
 
 /// What stands at the top, beside the command's own keys; with this second as its time.
 pub fn top(jobs: Vec<Value>) -> Value {
@@ -114,11 +114,13 @@ impl Matrix {
             (_, true) => "randwrite",
             (_, false) => "randread",
         };
+        let all = cell.submit == Manner::AllInACall;
         let options = [
             ("rw", rw.to_owned()),
             ("bs", size::short(load.block)),
             ("size", size::short(load.window)),
             ("iodepth", cell.in_flight().to_string()),
+            ("iodepth_batch", if all { cell.in_flight() } else { 1 }.to_string()),
             ("numjobs", "1".to_owned()),
             ("direct", u8::from(load.direct).to_string()),
             ("fsync", load.fsync_every.unwrap_or(0).to_string()),

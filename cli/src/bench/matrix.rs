@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use uringlet_lab::bench::outside::{self, Look, Outside};
 use uringlet_lab::bench::{
-    Engine, Figure, LatencyFigure, Load, Trial, Workload, exclusion, median,
+    Engine, Figure, LatencyFigure, Load, Manner, Trial, Workload, exclusion, median,
 };
 use uringlet_lab::verdict::{self, LEAST_ROUNDS};
 
@@ -38,6 +38,8 @@ pub struct Settings {
     pub file_size: u64,
     /// Requests in flight.
     pub depths: Vec<usize>,
+    /// How they are handed over, if the user chose that.
+    pub submit: Vec<Manner>,
     /// Engines, in the order of the table.
     pub engines: Vec<Engine>,
     /// Workloads, in the order of the table.
@@ -55,6 +57,21 @@ impl Settings {
         format!("{} {}", workload.label(), size::short(self.block(workload)))
     }
 
+    /// How requests of a workload are handed over. One at a time, all in a call are one in a call.
+    /// Event loops are for direct requests: what the cache serves has nothing to wait for.
+    fn manners(&self, workload: Workload, depth: usize) -> Vec<Manner> {
+        let direct = matches!(workload, Workload::DirectRead | Workload::DirectWrite);
+        let mut manners = match (&self.submit[..], direct) {
+            ([], true) => vec![Manner::AllInACall, Manner::OneInACall, Manner::EventLoop],
+            ([], false) => vec![Manner::AllInACall, Manner::OneInACall],
+            (chosen, _) => chosen.to_vec(),
+        };
+        if depth == 1 && manners.contains(&Manner::OneInACall) {
+            manners.retain(|&manner| manner != Manner::AllInACall);
+        }
+        manners
+    }
+
     /// Its requests.
     pub fn load(&self, workload: Workload) -> Load {
         workload.load(self.file_size, self.block(workload))
@@ -70,6 +87,8 @@ pub struct Cell {
     pub block: u64,
     /// Requests in flight.
     pub depth: usize,
+    /// How they are handed over.
+    pub submit: Manner,
     /// Who executes them.
     pub engine: Engine,
     /// One for each round.
@@ -118,6 +137,14 @@ impl Cell {
     }
 }
 
+/// `32, one in a call`.
+pub fn depth_text(depth: usize, submit: Manner) -> String {
+    match (depth, submit) {
+        (1, Manner::AllInACall | Manner::OneInACall) => depth.to_string(),
+        _ => format!("{depth}, {}", submit.label()),
+    }
+}
+
 /// All cells.
 pub struct Matrix {
     /// What the user chose.
@@ -130,6 +157,7 @@ pub struct Matrix {
 pub struct Line {
     pub workload: Workload,
     pub depth: usize,
+    pub submit: Manner,
     /// In the order of the engines.
     pub cells: Vec<Cell>,
     /// What others did in each round.
@@ -148,8 +176,11 @@ impl Matrix {
         for &workload in &settings.workloads {
             let block = settings.block(workload);
             let excluded = exclusion(&settings.load(workload), scratch, storage);
-            for &depth in &settings.depths {
-                let cells = refused.iter().map(|(engine, refusal)| {
+            let manners =
+                |&depth| settings.manners(workload, depth).into_iter().map(move |how| (depth, how));
+            for (depth, submit) in settings.depths.iter().flat_map(manners) {
+                let engines = refused.iter().filter(|(engine, _)| engine.takes(submit));
+                let cells = engines.map(|(engine, refusal)| {
                     let in_flight = if engine.is_synchronous() { 1 } else { depth as u64 };
                     let too_much = (block * in_flight > MOST_BUFFERS).then(|| {
                         let most = size::short(MOST_BUFFERS);
@@ -162,6 +193,7 @@ impl Matrix {
                         workload,
                         block,
                         depth,
+                        submit,
                         engine: *engine,
                         figures: Vec::new(),
                         latency: None,
@@ -169,8 +201,12 @@ impl Matrix {
                         beaten_by: None,
                     }
                 });
-                let cells = cells.collect();
-                lines.push(Line { workload, depth, cells, outside: Vec::new(), disturbed: 0 });
+                let cells: Vec<Cell> = cells.collect();
+                if cells.is_empty() {
+                    continue;
+                }
+                let outside = Vec::new();
+                lines.push(Line { workload, depth, submit, cells, outside, disturbed: 0 });
             }
         }
         Self { settings, lines }
@@ -285,6 +321,18 @@ impl Matrix {
 }
 
 impl Line {
+    /// Of the table: how many requests are in flight, and, if that is not clear, how they come to
+    /// be.
+    pub fn depth_text(&self) -> String {
+        depth_text(self.depth, self.submit)
+    }
+
+    /// Is it a point in a curve of such requests? The one for a single request is, in each.
+    pub fn shows(&self, submit: Manner) -> bool {
+        let alone = self.depth == 1 && self.submit == Manner::OneInACall;
+        self.submit == submit || alone && submit == Manner::AllInACall
+    }
+
     pub fn cell(&self, engine: Engine) -> Option<&Cell> {
         self.cells.iter().find(|cell| cell.engine == engine)
     }
@@ -314,6 +362,7 @@ impl Line {
                 pool: None,
                 load: settings.load(cell.workload),
                 depth: cell.in_flight(),
+                manner: cell.submit,
                 seed,
                 pattern: seed.wrapping_add(index as u64),
                 duration: Duration::from_secs_f64(settings.seconds),
@@ -400,6 +449,7 @@ mod tests {
             workload: Workload::DirectRead,
             block: 4096,
             depth,
+            submit: Manner::OneInACall,
             engine,
             figures: iops.iter().map(figure).collect(),
             latency: None,
@@ -417,12 +467,14 @@ mod tests {
             block: None,
             file_size: 1 << 20,
             depths: vec![1, 32],
+            submit: Vec::new(),
             engines: vec![Engine::Psync, Engine::Libaio, Engine::OursAuto],
             workloads: vec![Workload::DirectRead],
         };
         let lines = cells.chunk_by(|left, right| left.depth == right.depth).map(|cells| Line {
             workload: cells[0].workload,
             depth: cells[0].depth,
+            submit: Manner::OneInACall,
             cells: cells.to_vec(),
             outside: Vec::new(),
             disturbed: 0,
@@ -443,6 +495,25 @@ mod tests {
         assert_eq!((found.best_native, found.rate.word), (Engine::Psync, "slower"));
         matrix.lines[0].cells[2].not_measured = Some("refused".into());
         assert_eq!(matrix.comparison(&matrix.lines[0]), None);
+    }
+
+    #[test]
+    fn depths_come_twice_and_direct_requests_in_an_event_loop_too() {
+        let mut settings = matrix(Vec::new()).settings;
+        let texts = |settings: &Settings, workload| -> Vec<String> {
+            let of = |depth| {
+                let manners = settings.manners(workload, depth).into_iter();
+                manners.map(move |submit| depth_text(depth, submit))
+            };
+            [1, 32].into_iter().flat_map(of).collect()
+        };
+        let twice = ["1", "32, all in a call", "32, one in a call"];
+        assert_eq!(texts(&settings, Workload::CachedRead), twice);
+        let looped =
+            ["1", "1, event loop", "32, all in a call", "32, one in a call", "32, event loop"];
+        assert_eq!(texts(&settings, Workload::DirectWrite), looped);
+        settings.submit = vec![Manner::AllInACall];
+        assert_eq!(texts(&settings, Workload::DirectRead), ["1", "32, all in a call"]);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use matrix::{MOST_BUFFERS, Matrix, Progress, Settings};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
-use uringlet_lab::bench::{Engine, Workload, seconds};
+use uringlet_lab::bench::{Engine, Manner, Workload, seconds};
 
 /// More in flight than this says nothing about anybody's program.
 const DEEPEST: usize = 4096;
@@ -42,7 +42,7 @@ nothing; 2 if it was refused, by the command or everywhere by the machine; 130 a
 pub struct Arguments {
     /// fio's job files, which fio runs with each engine instead of the workloads
     #[arg(value_name = "JOB.fio",
-          conflicts_with_all = ["file", "size", "bs", "depth", "workloads"])]
+          conflicts_with_all = ["file", "size", "bs", "depth", "submit", "workloads"])]
     jobs: Vec<PathBuf>,
 
     /// Only the job of this name; may be given several times
@@ -63,6 +63,10 @@ pub struct Arguments {
     /// Requests in flight [default: 1,32; with --full 1,8,32,74]
     #[arg(long, value_delimiter = ',', value_parser = depth, allow_hyphen_values = true)]
     depth: Vec<usize>,
+
+    /// How requests are handed over [default: all and one; of direct ones event-loop, too]
+    #[arg(long, value_delimiter = ',', value_enum)]
+    submit: Vec<Manner>,
 
     /// What to compare [default: psync,libaio,io_uring,posixaio,uringlet:auto; with --full all]
     #[arg(long, value_delimiter = ',', value_enum)]
@@ -127,6 +131,7 @@ impl Arguments {
             block: self.bs,
             file_size,
             depths: without_repeats(&self.depth, depths),
+            submit: without_repeats(&self.submit, &[]),
             engines: without_repeats(&self.engines, engines),
             workloads: without_repeats(&self.workloads, Workload::value_variants()),
         }
@@ -179,7 +184,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         let bar = session::progress(matrix.takes());
         matrix.measure(&scratch, &STOP, |progress| match progress {
             Progress::Run(cell) => {
-                let (label, name, depth) = (cell.workload.label(), cell.engine.name(), cell.depth);
+                let (label, name) = (cell.workload.label(), cell.engine.name());
+                let depth = matrix::depth_text(cell.depth, cell.submit);
                 bar.set_position(bar.elapsed().as_millis() as u64);
                 bar.set_message(format!("{label} · depth {depth} · {name}"));
             }

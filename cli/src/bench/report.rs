@@ -11,8 +11,9 @@ use crate::report::{
 };
 use crate::scratch::Scratch;
 use crate::{session, size};
+use clap::ValueEnum as _;
 use serde_json::{Value, json};
-use uringlet_lab::bench::{Engine, LatencyFigure, PERCENTILES, Workload, plots};
+use uringlet_lab::bench::{Engine, LatencyFigure, Manner, PERCENTILES, Workload, plots};
 
 /// What is known before the first measurement.
 pub fn header(machine: &Machine, storage: &Storage, scratch: &Scratch, matrix: &Matrix) -> Header {
@@ -109,6 +110,7 @@ impl Matrix {
                 .with("workload", cell.workload.name())
                 .with("block", cell.block)
                 .with("depth", cell.depth)
+                .with("submit", cell.submit.name())
                 .with("engine", cell.engine.name());
             let mut records = record.clone().rounds(&cell.figures, cell.not_measured.as_deref());
             if let Some(latency) = &cell.latency {
@@ -134,13 +136,21 @@ impl Matrix {
 
     /// Bars of two depths, lines of more.
     fn rate_plots(&self) -> Vec<Figure> {
-        let lines = |workload| {
+        let lines = |(workload, submit): (Workload, Manner)| {
             let series = self.settings.engines.iter().map(|&engine| {
-                let mine = self.depths(workload).filter_map(|line| line.cell(engine));
+                let same = |line: &&matrix::Line| line.shows(submit);
+                let mine = self.depths(workload).filter(same).filter_map(|line| line.cell(engine));
                 let measured = mine.filter(|cell| cell.iops().is_some());
                 plots::rates(engine, measured.map(|cell| (cell.depth, &*cell.figures)))
             });
-            plots::rate_plot(self.settings.title(workload), series.collect())
+            let title = format!("{}, {}", self.settings.title(workload), submit.label());
+            plots::rate_plot(title, series.collect())
+        };
+        let manners = |workload| {
+            let has =
+                move |submit: &Manner| self.depths(workload).any(|line| line.submit == *submit);
+            let manners = Manner::value_variants().iter().copied().filter(has);
+            manners.map(move |submit| (workload, submit))
         };
         let bars = |workload| {
             let groups = self.groups(workload, |cell| plots::rate_bar(cell.engine, &cell.figures));
@@ -148,14 +158,14 @@ impl Matrix {
         };
         match self.settings.depths.len() {
             ..=2 => self.workloads().map(bars).collect(),
-            _ => self.workloads().map(lines).collect(),
+            _ => self.workloads().flat_map(manners).map(lines).collect(),
         }
     }
 
     /// A group of bars for each depth.
     fn groups(&self, workload: Workload, bar: impl Fn(&Cell) -> Bar) -> Vec<Group> {
         let group = |line: &matrix::Line| Group {
-            label: format!("{} in flight", line.depth),
+            label: format!("{} in flight", line.depth_text()),
             bars: line.cells.iter().map(&bar).collect(),
         };
         self.depths(workload).map(group).collect()
@@ -183,8 +193,11 @@ impl Matrix {
                     .map(|(engine, curve)| plots::percentiles(engine, std::iter::once(&curve)))
                     .collect();
                 if !series.is_empty() {
-                    let title =
-                        format!("{}, {} in flight", self.settings.title(workload), line.depth);
+                    let title = format!(
+                        "{}, {} in flight",
+                        self.settings.title(workload),
+                        line.depth_text()
+                    );
                     figures.push(plots::percentile_plot(title, name, series));
                 }
             }
@@ -222,7 +235,7 @@ impl Matrix {
         let mut table = Table::new("", heads, 1..2 + engines.len()).labelled(2);
         let mut previous = None;
         for line in &self.lines {
-            let (workload, depth) = (line.workload, line.depth);
+            let workload = line.workload;
             let found = |engine| line.cell(engine).and_then(&value);
             if engines.iter().all(|&engine| found(engine).is_none()) {
                 continue;
@@ -231,7 +244,7 @@ impl Matrix {
                 Some(same) if same == workload => String::new(),
                 _ => self.settings.title(workload),
             };
-            let names = [TableCell::from(name), depth.to_string().into()];
+            let names = [TableCell::from(name), line.depth_text().into()];
             let values = engines.iter().map(|&engine| found(engine).unwrap_or_else(|| "-".into()));
             table.row(names.into_iter().chain(values.map(TableCell::from)));
         }
@@ -240,14 +253,17 @@ impl Matrix {
 
     /// A line in words.
     fn one_line(&self, line: &matrix::Line) -> Line {
-        let matrix::Line { workload, depth, disturbed, .. } = line;
+        let matrix::Line { workload, depth, submit, disturbed, .. } = line;
+        let text = line.depth_text();
         let title = self.settings.title(*workload);
         let found = self.comparison(line);
         Line {
-            keys: json!({ "workload": workload, "depth": depth, "disturbed": disturbed }),
-            name: format!("{title}, depth {depth}"),
-            columns: [title, depth.to_string()],
-            bar: format!("{depth} in flight"),
+            keys: json!({
+                "workload": workload, "depth": depth, "submit": submit, "disturbed": disturbed,
+            }),
+            name: format!("{title}, depth {text}"),
+            bar: format!("{text} in flight"),
+            columns: [title, text],
             comparison: found.map(|found| found.named(|engine| engine.name().to_owned())),
         }
     }
@@ -255,8 +271,8 @@ impl Matrix {
     fn around(&self) -> Circumstances {
         let natives = self.settings.engines.iter().filter(|engine| engine.is_native());
         let refused = natives.filter(|engine| {
-            let mut mine = self.cells().filter(|cell| cell.engine == **engine);
-            mine.all(|cell| cell.not_measured.is_some())
+            let mut mine = self.cells().filter(|cell| cell.engine == **engine).peekable();
+            mine.peek().is_some() && mine.all(|cell| cell.not_measured.is_some())
         });
         let subject = self.subject().map_or("uringlet", Engine::name);
         Circumstances {
@@ -286,7 +302,8 @@ impl Matrix {
             } else if of_workload.all(same) {
                 cell.workload.label().to_owned()
             } else {
-                format!("{}, depth {}, {}", cell.workload.label(), cell.depth, cell.engine.name())
+                let depth = matrix::depth_text(cell.depth, cell.submit);
+                format!("{}, depth {depth}, {}", cell.workload.label(), cell.engine.name())
             };
             (name, cell.not_measured.as_ref())
         }))
@@ -312,9 +329,9 @@ pub fn so_far(matrix: &Matrix, line: &matrix::Line) -> Option<String> {
     let title = matrix.settings.title(line.workload);
     let known = found.rate.interval.map_or_else(String::new, |one| format!(" ({})", one.text()));
     let (ratio, word, against) = (found.rate.ratio, found.rate.word, found.best_native.name());
-    let depth = line.depth;
+    let depth = line.depth_text();
     Some(format!(
-        "{title:<22} depth {depth:<3} {ratio:.2}×{known} against {against}: {word} so far"
+        "{title:<22} depth {depth:<18} {ratio:.2}×{known} against {against}: {word} so far"
     ))
 }
 

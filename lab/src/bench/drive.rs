@@ -1,14 +1,16 @@
 //! The one loop that every asynchronous engine runs, and its clocks.
 //!
 //! They share it so that no side has a better one: keep `depth` requests in flight, sleep until at
-//! least one is complete, take all that are, put new ones in their place.
+//! least one is complete, take all that are, put new ones in their place. A [`Manner`] says how
+//! many requests a call hands over, and where the loop sleeps.
 //!
-//! Throughput and latency are measured in different runs: a run for throughput looks at no clock
-//! per request and hands over and waits in one call where the interface has such a call (io_uring);
-//! a timed one hands over, looks at the clock, and waits.
+//! Throughput and latency are measured in different runs. A run for throughput looks at no clock
+//! per request. It hands all requests over and waits in one call where the interface has such a
+//! call (io_uring). A timed one hands over, looks at the clock, and waits.
 
 #![allow(unsafe_code)]
 
+use super::manner::{EventLoop, Manner};
 use super::stream::Next;
 use super::workload::{Job, Operation};
 use hdrhistogram::Histogram;
@@ -17,7 +19,7 @@ use nix::sys::time::TimeValLike as _;
 use serde::Serialize;
 use serde_with::with_prefix;
 use std::io::Error;
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -70,6 +72,21 @@ pub trait Queue {
 
     /// Takes all completions: slot, and count or negative errno.
     fn reap(&mut self, take: impl FnMut(usize, i64));
+
+    /// Has an eventfd counted up at each completion, from the first request on.
+    ///
+    /// # Errors
+    /// The interface cannot do that, or refuses it.
+    fn tell(&mut self, eventfd: BorrowedFd<'_>) -> Result<(), String>;
+
+    /// Looks for completions after the eventfd was counted up, without sleeping.
+    ///
+    /// # Errors
+    /// Those of the call.
+    #[inline]
+    fn collect(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A signal (Ctrl-C, for one) is no error: the loop comes back.
@@ -86,6 +103,10 @@ pub fn unless_interrupted<T>(result: std::io::Result<T>) -> std::io::Result<()> 
 /// What failed first.
 pub fn keep_in_flight<Q: Queue>(queue: &mut Q, job: &mut Job<'_>) -> Result<Figure, String> {
     let failed = |error| format!("submitting or waiting failed: {error}");
+    let event_loop = match job.manner {
+        Manner::EventLoop => Some(EventLoop::of(queue)?),
+        Manner::AllInACall | Manner::OneInACall => None,
+    };
     let mut free: Vec<usize> = (0..job.depth).collect();
     let mut latency = job.timed.then(|| Latency::new(job.depth));
     let mut going = true;
@@ -106,16 +127,20 @@ pub fn keep_in_flight<Q: Queue>(queue: &mut Q, job: &mut Job<'_>) -> Result<Figu
             if let Some(latency) = &mut latency {
                 latency.prepared.push(slot);
             }
+            if job.manner != Manner::AllInACall {
+                submit(queue, &mut latency).map_err(failed)?;
+            }
         }
         if free.len() == job.depth {
             break;
         }
-        if latency.is_none() {
-            queue.submit_and_wait().map_err(failed)?;
-        } else {
-            submit(queue, &mut latency).map_err(failed)?;
-            queue.wait().map_err(failed)?;
-        }
+        let waited = match (&event_loop, job.manner) {
+            (Some(event_loop), _) => event_loop.wait(queue),
+            (None, Manner::AllInACall) if latency.is_none() => queue.submit_and_wait(),
+            (None, Manner::AllInACall) => submit(queue, &mut latency).and_then(|()| queue.wait()),
+            (None, _) => queue.wait(),
+        };
+        waited.map_err(failed)?;
         let reaped = latency.is_some().then(Instant::now);
         queue.reap(|slot, result| {
             free.push(slot);

@@ -1,6 +1,7 @@
 //! What can be compared: the native interfaces, and uringlet's engines.
 
 use super::drive::{Figure, keep_in_flight};
+use super::manner::Manner;
 use super::native::{IoUring, Libaio, Posixaio, psync};
 use super::ours::Ours;
 use super::workload::Job;
@@ -96,6 +97,11 @@ impl Engine {
     /// What uringlet is compared with.
     pub fn is_native(self) -> bool {
         self.kind().is_none() && self != Self::PsyncAgain
+    }
+
+    /// Requests can be handed over so. An event loop needs an interface that counts an eventfd up.
+    pub fn takes(self, manner: Manner) -> bool {
+        manner != Manner::EventLoop || !self.is_synchronous() && self != Self::Posixaio
     }
 
     /// Tries to set it up for `depth` requests.

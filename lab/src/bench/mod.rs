@@ -2,6 +2,7 @@
 
 mod drive;
 mod engine;
+mod manner;
 mod native;
 mod ours;
 pub mod outside;
@@ -17,6 +18,7 @@ pub use drive::{
     SubmitFigure, cpu_time, keep_in_flight,
 };
 pub use engine::Engine;
+pub use manner::Manner;
 pub use native::Libaio;
 pub use ours::Ours;
 pub use trial::{Trial, exclusion, interleaved};

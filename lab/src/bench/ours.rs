@@ -4,6 +4,7 @@
 
 use super::drive::{Queue, Request, unless_interrupted};
 use super::workload::Operation;
+use std::os::fd::BorrowedFd;
 use uringlet::{Builder, Context, Sqe};
 
 /// A context with room for `depth` requests.
@@ -53,5 +54,9 @@ impl Queue for Ours {
         while let Some(cqe) = self.0.reap() {
             take(cqe.user_data as usize, i64::from(cqe.res));
         }
+    }
+
+    fn tell(&mut self, eventfd: BorrowedFd<'_>) -> Result<(), String> {
+        self.0.set_eventfd(Some(eventfd)).map_err(|error| format!("no eventfd: {error}"))
     }
 }

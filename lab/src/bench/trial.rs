@@ -3,6 +3,7 @@
 
 use super::drive::Figure;
 use super::engine::Engine;
+use super::manner::Manner;
 use super::workload::{Job, Load, Order};
 use crate::machine::Storage;
 use crate::scratch::Scratch;
@@ -26,6 +27,8 @@ pub struct Trial {
     pub load: Load,
     /// Requests in flight.
     pub depth: usize,
+    /// How they are handed over.
+    pub manner: Manner,
     /// The same for every engine of a line and round: all get the same offsets.
     pub seed: u64,
     /// Another one in every trial, so that a write that was not done cannot look like one.
@@ -55,6 +58,7 @@ impl Trial {
             (self.duration, self.timed),
             stop,
         );
+        job.manner = self.manner;
         let figure = self.engine.run(self.pool, &mut job)?;
         if self.load.write {
             // The next engine shall not find this one's write-back under way.

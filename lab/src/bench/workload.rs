@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::drive::{Meter, request_failed};
+use super::manner::Manner;
 use super::stream::{Next, Offsets, Stream};
 use crate::scratch::page_size;
 use clap::ValueEnum;
@@ -205,6 +206,8 @@ pub struct Job<'a> {
     pub block: usize,
     /// Requests in flight.
     pub depth: usize,
+    /// How they are handed over.
+    pub manner: Manner,
     /// How long.
     pub duration: Duration,
     /// Measure latencies too.
@@ -220,8 +223,8 @@ pub struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    /// `depth` requests in flight under `load`. The same `seed` gives the same offsets, another
-    /// `pattern` other data.
+    /// `depth` requests in flight under `load`, all handed over in a call. The same `seed` gives
+    /// the same offsets, another `pattern` other data.
     pub fn new(
         fd: RawFd,
         load: &Load,
@@ -235,6 +238,7 @@ impl<'a> Job<'a> {
             fd,
             block,
             depth,
+            manner: Manner::AllInACall,
             duration,
             timed,
             stop,

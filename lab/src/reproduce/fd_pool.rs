@@ -8,7 +8,7 @@ use super::options::Options;
 use super::published::FdPool;
 use super::report::{self, Shown};
 use super::{Experiment, Measured, STATUS, Setup, may_write};
-use crate::bench::{self, Engine, Figure, Load, Order, Trial, exclusion, plots};
+use crate::bench::{self, Engine, Figure, Load, Manner, Order, Trial, exclusion, plots};
 use crate::machine::Storage;
 use crate::report::{
     Axis, Bar, Bars, Document, Figure as Plotted, Group, Header, Key, NotMeasured, Record, Scale,
@@ -263,6 +263,7 @@ fn measure(cells: &mut [Cell], settings: &Settings, scratch: &Scratch, steps: u6
             pool: cell.pool,
             load: cell.table.load(settings.file_size),
             depth: DEPTH,
+            manner: Manner::AllInACall,
             seed,
             pattern: seed << 16 | index as u64,
             duration: Duration::from_secs_f64(settings.seconds),

@@ -8,7 +8,7 @@ use super::options::Options;
 use super::published::Uringlet;
 use super::report::{self, Goal, Ratio, Shown};
 use super::{Experiment, Measured, STATUS, Setup, ascending, may_write, number};
-use crate::bench::{self, Engine, Figure, Load, Order, Trial, exclusion, median, plots};
+use crate::bench::{self, Engine, Figure, Load, Manner, Order, Trial, exclusion, median, plots};
 use crate::machine::Storage;
 use crate::report::{
     Document, Figure as Plotted, Group, Header, NotMeasured, Record, Section, Table,
@@ -228,6 +228,7 @@ fn measure(settings: &Settings, cells: &mut [Cell], scratch: &Scratch) {
                 pool: None,
                 load: load(settings.window),
                 depth: cell.depth,
+                manner: Manner::AllInACall,
                 seed,
                 pattern: seed << 16 | (index as u64) << 1 | u64::from(timed),
                 duration: Duration::from_secs_f64(settings.seconds),

@@ -7,6 +7,7 @@ use crate::bench::workload::Operation;
 use crate::machine::sysctl;
 use io_uring::{opcode, squeue, types};
 use std::io::Error;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 /// A ring.
 pub struct IoUring {
@@ -105,6 +106,18 @@ impl Queue for IoUring {
             self.in_flight -= 1;
             take(cqe.user_data() as usize, i64::from(cqe.result()));
         }
+    }
+
+    /// With a plain ring: one whose completions run in our own wait would need a call to
+    /// [`collect`](Queue::collect) them.
+    fn tell(&mut self, eventfd: BorrowedFd<'_>) -> Result<(), String> {
+        let entries = self.ring.params().sq_entries();
+        let made = io_uring::IoUring::new(entries).and_then(|ring| {
+            ring.submitter().register_eventfd(eventfd.as_raw_fd())?;
+            Ok(ring)
+        });
+        self.ring = made.map_err(|error| format!("no ring with an eventfd: {error}"))?;
+        Ok(())
     }
 }
 

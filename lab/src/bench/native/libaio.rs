@@ -7,6 +7,7 @@ use crate::bench::drive::{Queue, Request};
 use crate::bench::workload::Operation;
 use crate::machine::sysctl;
 use std::io::Error;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::ptr;
 
 /// `struct iocb` of linux/aio_abi.h. The order of its second and third field depends on the byte
@@ -34,6 +35,7 @@ struct Iocb {
 const IOCB_CMD_PREAD: u16 = 0;
 const IOCB_CMD_PWRITE: u16 = 1;
 const IOCB_CMD_FSYNC: u16 = 2;
+const IOCB_FLAG_RESFD: u32 = 1;
 
 /// `struct io_event` of linux/aio_abi.h.
 #[repr(C)]
@@ -52,6 +54,8 @@ pub struct Libaio {
     prepared: Vec<*mut Iocb>,
     events: Vec<IoEvent>,
     ready: usize,
+    /// Counted up at each completion.
+    eventfd: Option<u32>,
 }
 
 // SAFETY: the pointers are into its own vector, and the kernel lets any thread use a context.
@@ -84,7 +88,26 @@ impl Libaio {
             prepared: Vec::with_capacity(depth),
             events: vec![IoEvent::default(); depth],
             ready: 0,
+            eventfd: None,
         })
+    }
+
+    /// Takes at least `least` events.
+    #[inline]
+    fn get(&mut self, least: usize) -> std::io::Result<()> {
+        let (number, context, most) = (libc::SYS_io_getevents, self.context, self.events.len());
+        let events = self.events.as_mut_ptr();
+        let none = ptr::null_mut::<libc::timespec>();
+        // SAFETY: `events` has room for `most` events.
+        let got = unsafe { libc::syscall(number, context, least, most, events, none) };
+        match usize::try_from(got) {
+            Ok(0) if least > 0 => return Err(Error::other("io_getevents gave no event")),
+            Ok(got) => self.ready = got,
+            // A signal (Ctrl-C, for one): the loop comes back.
+            Err(_) if last_errno() == i64::from(libc::EINTR) => {}
+            Err(_) => return Err(Error::last_os_error()),
+        }
+        Ok(())
     }
 }
 
@@ -97,6 +120,8 @@ impl Queue for Libaio {
             data: slot as u64,
             opcode: IOCB_CMD_FSYNC,
             fd: fd.cast_unsigned(),
+            flags: if self.eventfd.is_some() { IOCB_FLAG_RESFD } else { 0 },
+            resfd: self.eventfd.unwrap_or(0),
             ..Iocb::default()
         };
         let part = |opcode| Iocb {
@@ -138,20 +163,7 @@ impl Queue for Libaio {
 
     #[inline]
     fn wait(&mut self) -> std::io::Result<()> {
-        let most = self.events.len();
-        let events = self.events.as_mut_ptr();
-        let none = ptr::null_mut::<libc::timespec>();
-        // SAFETY: `events` has room for `most` events.
-        let got =
-            unsafe { libc::syscall(libc::SYS_io_getevents, self.context, 1, most, events, none) };
-        match usize::try_from(got) {
-            Ok(0) => return Err(Error::other("io_getevents gave no event")),
-            Ok(got) => self.ready = got,
-            // A signal (Ctrl-C, for one): the loop comes back.
-            Err(_) if last_errno() == i64::from(libc::EINTR) => {}
-            Err(_) => return Err(Error::last_os_error()),
-        }
-        Ok(())
+        self.get(1)
     }
 
     #[inline]
@@ -160,6 +172,16 @@ impl Queue for Libaio {
             take(event.data as usize, event.res);
         }
         self.ready = 0;
+    }
+
+    fn tell(&mut self, eventfd: BorrowedFd<'_>) -> Result<(), String> {
+        self.eventfd = Some(eventfd.as_raw_fd().cast_unsigned());
+        Ok(())
+    }
+
+    #[inline]
+    fn collect(&mut self) -> std::io::Result<()> {
+        self.get(0)
     }
 }
 

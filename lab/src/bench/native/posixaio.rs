@@ -7,6 +7,7 @@ use crate::bench::workload::Operation;
 use std::cell::UnsafeCell;
 use std::io::Error;
 use std::mem::zeroed;
+use std::os::fd::BorrowedFd;
 use std::ptr;
 
 /// One control block for each slot. There is one instance of POSIX AIO in a process, not one for
@@ -143,6 +144,10 @@ impl Queue for Posixaio {
                 }
             }
         }
+    }
+
+    fn tell(&mut self, _: BorrowedFd<'_>) -> Result<(), String> {
+        Err("aio(7) counts no eventfd up".into())
     }
 }
 

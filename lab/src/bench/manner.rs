@@ -1,0 +1,78 @@
+//! How a program hands requests over, and learns of their ends.
+
+use super::drive::Queue;
+use clap::ValueEnum;
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::io::Errno;
+use serde::Serialize;
+use std::io::Error;
+use std::os::fd::{AsFd as _, OwnedFd};
+use strum::IntoStaticStr;
+
+/// How a program hands requests over, and learns of their ends. It waits until at least one is
+/// complete, takes all that are, and puts new ones in their place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Manner {
+    /// All that there are room for in one call, as fio with --iodepth_batch
+    #[strum(serialize = "all in a call")]
+    AllInACall,
+    /// A call for each request, as most programs
+    #[strum(serialize = "one in a call")]
+    OneInACall,
+    /// A call for each request, completions by an eventfd in epoll_wait(2), as QEMU and nginx
+    #[strum(serialize = "event loop")]
+    EventLoop,
+}
+
+impl Manner {
+    /// On the command line and for programs: `one-in-a-call`.
+    pub fn name(self) -> String {
+        self.label().replace(' ', "-")
+    }
+
+    /// In the table: `one in a call`.
+    pub fn label(self) -> &'static str {
+        self.into()
+    }
+}
+
+/// Sleeps until an eventfd was counted up.
+pub struct EventLoop {
+    epoll: OwnedFd,
+    eventfd: OwnedFd,
+}
+
+impl EventLoop {
+    /// One that hears of the completions of a queue, which has nothing in flight.
+    ///
+    /// # Errors
+    /// The queue cannot tell, or descriptors are short.
+    pub fn of(queue: &mut impl Queue) -> Result<Self, String> {
+        let failed = |error: Errno| format!("no event loop: {error}");
+        let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+        let (data, flags) = (epoll::EventData::new_u64(0), epoll::EventFlags::IN);
+        epoll::add(&epoll, &eventfd, data, flags).map_err(failed)?;
+        queue.tell(eventfd.as_fd())?;
+        Ok(Self { epoll, eventfd })
+    }
+
+    /// Sleeps until the queue has told of a completion, and has it look. May come back without one.
+    ///
+    /// # Errors
+    /// Those of the calls.
+    pub fn wait(&self, queue: &mut impl Queue) -> Result<(), Error> {
+        let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: NO_DATA }];
+        match epoll::wait(&self.epoll, &mut events, None) {
+            // A signal (Ctrl-C, for one): the loop comes back.
+            Err(Errno::INTR) | Ok(0) => return Ok(()),
+            Err(error) => return Err(error.into()),
+            Ok(_) => {}
+        }
+        rustix::io::read(&self.eventfd, &mut [0; 8])?;
+        queue.collect()
+    }
+}
+
+const NO_DATA: epoll::EventData = epoll::EventData::new_u64(0);
