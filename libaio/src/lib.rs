@@ -25,6 +25,7 @@ use uringlet::front::memory::accessible_now;
 static MEMORY: front::Reserve = front::Reserve::new();
 
 uringlet::see_process_leave!(crate::handle::before_leaving);
+uringlet::see_waits!(front::waits::NoHooks);
 uringlet::at_load!(front::env::read);
 uringlet::note!();
 

@@ -150,6 +150,7 @@ programs! {
     ends,
     eintr,
     enospc,
+    event_loop,
     eventfd,
     eventfd_full,
     faults,

@@ -14,6 +14,7 @@ pub mod seen;
 pub mod sites;
 pub mod streams;
 pub mod syscall;
+pub mod waits;
 
 pub use self::descriptors::Ends;
 pub use crate::board::{DirectCompletions, Sink};

@@ -1,16 +1,26 @@
 //! An event loop of the program's that drives a context: it hands over what is queued for the
 //! kernel, and collects what the kernel has completed. No thread of ours is woken for that. While
 //! it does not come in time, our threads do both.
+//!
+//! There are two kinds. A tokio runtime says that it drives, and has a [`Reactor`]. Any other
+//! program is seen to: a thread that hands requests over, and then sleeps in poll(2) or the like
+//! (`front/waits.rs`).
 
 use std::fmt;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::Instance;
 use crate::board::{By, Dispatcher, without_taker};
+use crate::errno;
+use crate::lane::kernel::HandOver;
 use crate::router::{Call, KernelScope};
-use crate::sync::lock;
+use crate::sync::{lock, this_thread};
+use crate::sys;
+use crate::threads::Threads;
+use crate::threads::loops;
+use crate::threads::tenant::{Collecting, Tenant};
 
 /// An event loop that drives a context.
 pub(crate) trait Reactor: Send + Sync + fmt::Debug {
@@ -24,6 +34,8 @@ pub(super) struct Driven {
     by: Mutex<Option<Arc<dyn Reactor>>>,
     /// The loop has come in time so far.
     comes: AtomicBool,
+    /// The thread whose polls drive it ([`this_thread`]); 0 for none, or a runtime.
+    thread: AtomicUsize,
 }
 
 impl Driven {
@@ -40,6 +52,17 @@ impl Driven {
 
     fn by(&self) -> Option<Arc<dyn Reactor>> {
         lock(&self.by).clone()
+    }
+
+    #[inline]
+    fn thread(&self) -> usize {
+        self.thread.load(Ordering::Relaxed)
+    }
+
+    /// A runtime drives it now, and hands over what is queued.
+    #[inline]
+    pub(super) fn by_runtime(&self) -> bool {
+        self.comes() && self.thread() == 0
     }
 }
 
@@ -58,6 +81,7 @@ impl Instance {
         }
         let events = self.lanes.kernel.events_for_reactor(&self.board)?;
         *by = Some(reactor);
+        self.driven.thread.store(0, Ordering::Relaxed);
         self.driven.comes.store(true, Ordering::SeqCst);
         Some(events)
     }
@@ -99,7 +123,66 @@ impl Instance {
 
     /// Calls the event loop to hand over. False: there is none that comes.
     pub(super) fn call_reactor(&self) -> bool {
-        self.driven.comes() && self.driven.by().inspect(|by| by.call()).is_some()
+        if !self.driven.comes() {
+            return false;
+        }
+        match self.driven.thread() {
+            0 => self.driven.by().inspect(|by| by.call()).is_some(),
+            _ if !self.lanes.kernel.can_at_once() => false,
+            // It comes before it sleeps.
+            thread if thread == this_thread() => true,
+            _ => self.lanes.kernel.events().inspect(|&fd| _ = sys::eventfd_add(fd, 1)).is_some(),
+        }
+    }
+
+    /// The calling thread has handed over by itself. If it sleeps in poll(2) or the like next, it
+    /// drives.
+    #[inline]
+    pub(super) fn may_poll_next(&self) {
+        if loops::are_seen() && self.driven.thread() != this_thread() {
+            self.begins_to_poll();
+        }
+    }
+
+    #[cold]
+    fn begins_to_poll(&self) {
+        if lock(&self.driven.by).is_none()
+            && let Some(events) = self.lanes.kernel.events()
+            && let Some(me) = self.me.upgrade()
+        {
+            let tenant: Arc<dyn Tenant> = me;
+            if Threads::of_this_process().loops.add(&tenant, events) {
+                self.driven.thread.store(this_thread(), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// As [`Tenant::drive_in_poll`].
+    pub(super) fn drive_before_sleep(&self, told: &[RawFd]) -> Option<Collecting> {
+        let kernel = &self.lanes.kernel;
+        if !self.is_usable() || self.stands_by() || !kernel.can_at_once() {
+            return None;
+        }
+        let events = kernel.events()?;
+        if told.contains(&events) {
+            // First: what completes afterwards counts it up once more.
+            sys::eventfd_drain(events);
+        }
+        if !self.driven.comes() {
+            self.driven.comes.store(true, Ordering::SeqCst);
+        }
+        let any = without_taker(|taker| kernel.harvest_for_reactor(&self.board, taker));
+        if kernel.queued() > 0 {
+            kernel.hand_over(&self.board, HandOver { nobody_comes: true, at_once: true });
+        }
+        Some(Collecting { events, any })
+    }
+
+    /// As [`Tenant::leave_poll`].
+    pub(super) fn sleeps_unseen(&self) {
+        if self.driven.comes() && self.is_usable() {
+            errno::kept(|| self.leave_to_our_threads());
+        }
     }
 
     /// The event loop has not come in time, or comes no more, and what is queued is handed over by
@@ -134,8 +217,79 @@ impl Instance {
     #[inline]
     pub(super) fn kernel_scope(&self) -> KernelScope {
         match self.lanes.kernel.scope() {
-            KernelScope::Direct if self.driven.comes() => KernelScope::DirectAndReads,
+            KernelScope::Direct if self.driven.by_runtime() => KernelScope::DirectAndReads,
             scope => scope,
         }
+    }
+}
+
+#[cfg(all(test, not(any(loom, miri))))]
+mod tests {
+    #![allow(unsafe_code)]
+
+    use std::io::{Read as _, Write as _};
+    use std::os::fd::{AsRawFd as _, FromRawFd as _};
+    use std::os::unix::fs::OpenOptionsExt as _;
+
+    use crate::board::without_taker;
+    use crate::config::{Builder, EngineKind};
+    use crate::front::waits::{self, NoHooks};
+    use crate::instance::Instance;
+    use crate::instance::submit::Entry;
+    use crate::sqe::Sqe;
+    use crate::threads::loops;
+
+    const PAGE: usize = 4096;
+
+    #[repr(align(4096))]
+    struct Block([u8; PAGE]);
+
+    /// No thread of ours gets a CPU: who polls collects, and counts its eventfd up.
+    #[test]
+    fn a_thread_that_hands_over_and_polls_needs_no_other_thread() {
+        let name = "a_thread_that_hands_over_and_polls_needs_no_other_thread";
+        // Beside this program: where temporary files belong there is often no disk below.
+        let program = std::env::current_exe().unwrap();
+        let mut named = tempfile::NamedTempFile::new_in(program.parent().unwrap()).unwrap();
+        named.write_all(&[7; PAGE]).unwrap();
+        let mut options = std::fs::File::options();
+        let Ok(file) = options.read(true).custom_flags(libc::O_DIRECT).open(named.path()) else {
+            return crate::skipped(name, "no direct I/O on this file system");
+        };
+        loops::see();
+        waits::find_next();
+        let instance = Instance::new(&Builder::default().entries(8)).unwrap();
+        instance.leave_alone();
+        // SAFETY: an eventfd is made, and owned by what is made of it.
+        let mut counter = unsafe {
+            std::fs::File::from_raw_fd(libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC))
+        };
+        let mut block = Box::new(Block([0; PAGE]));
+        let mut submit = |notify| {
+            let sqe = Sqe::read(file.as_raw_fd(), &mut block.0[..], 0);
+            // SAFETY: the block outlives the request.
+            unsafe { instance.submit(&[Entry { sqe, data: 0, notify }]) };
+        };
+        // Two for a waiter, which makes the interface.
+        (0..2).for_each(|_| submit(-1));
+        without_taker(|taker| instance.wait(2, 2, None, None, taker));
+        assert_eq!(instance.reap(2, |cqe| assert_eq!(cqe.res, PAGE as i32)), 2);
+        if instance.lanes().kernel.kind() != Some(EngineKind::LinuxAio) {
+            return crate::skipped(name, "Linux AIO is refused here");
+        }
+        instance.router.waiters.leave_all_to_workers();
+        for round in 0..100 {
+            submit(counter.as_raw_fd());
+            let mut set =
+                libc::pollfd { fd: counter.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one descriptor.
+            let ready = unsafe { waits::poll::<NoHooks>(&raw mut set, 1, -1) };
+            assert_eq!((ready, set.revents), (1, libc::POLLIN), "round {round}");
+            let mut count = [0; 8];
+            counter.read_exact(&mut count).unwrap();
+            assert_eq!(u64::from_ne_bytes(count), 1, "round {round}");
+            assert_eq!(instance.reap(2, |cqe| assert_eq!(cqe.res, PAGE as i32)), 1);
+        }
+        instance.close();
     }
 }

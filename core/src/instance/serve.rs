@@ -2,6 +2,7 @@
 //! of the watchdog, sending a request on, and calling somebody.
 #![allow(unsafe_code)]
 
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -23,7 +24,7 @@ use crate::router::tuning::{
 use crate::router::{self, Call, KernelScope};
 use crate::sys;
 use crate::threads::Threads;
-use crate::threads::tenant::{Activity, PoolEntry, Tenant, Watched, Work};
+use crate::threads::tenant::{Activity, Collecting, PoolEntry, Tenant, Watched, Work};
 use crate::word::baton::Turn;
 
 /// Takes note that a wish is being fulfilled, if it was made.
@@ -172,7 +173,9 @@ impl Instance {
         let nobody_comes = !self.router.waiters.come();
         let alone = kernel.in_flight() == 0 && kernel.queued() == 1;
         let direct = kernel.scope() == KernelScope::Direct;
-        if by == By::Worker && nobody_comes && alone && direct {
+        // Once the interface is made, submitters hand over by themselves.
+        let stays_so = kernel.is_made() && !kernel.can_at_once();
+        if by == By::Worker && nobody_comes && alone && direct && stays_so {
             // One at a time: this thread is as quick as the way through the kernel and the poller.
             if let Some(request) = kernel.pop(&self.board) {
                 return self.run_pooled(request);
@@ -190,6 +193,7 @@ impl Instance {
                 .kernel
                 .hand_over(&self.board, HandOver { nobody_comes: true, at_once: true });
             self.have_events_watched(true);
+            self.may_poll_next();
         });
         let left = self.lanes.kernel.queued() > 0;
         self.call(if left { Call::HandOver } else { Call::Nobody });
@@ -378,6 +382,14 @@ impl Tenant for Instance {
     fn is_unwatched(&self) {
         self.router.waiters.nobody_came();
         self.call(Call::Holder);
+    }
+
+    fn drive_in_poll(&self, told: &[RawFd]) -> Option<Collecting> {
+        self.drive_before_sleep(told)
+    }
+
+    fn leave_poll(&self) {
+        self.sleeps_unseen();
     }
 }
 

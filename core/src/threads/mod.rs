@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 mod closer;
+pub(crate) mod loops;
 pub(crate) mod poller;
 pub(crate) mod pool;
 pub(crate) mod spawn;
@@ -17,6 +18,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use self::closer::Closer;
+use self::loops::Loops;
 use self::poller::Poller;
 use self::pool::WorkerPool;
 use self::spawn::Spawner;
@@ -40,6 +42,8 @@ pub(crate) struct Threads {
     pub(crate) patient: WorkerPool,
     pub(crate) poller: Poller,
     pub(crate) watchdog: Watchdog,
+    /// Contexts that threads of the program drive.
+    pub(crate) loops: Loops,
     /// Of the set that is not placed; the other ones' are not used.
     timers: Timers,
     /// As these.
@@ -65,6 +69,11 @@ impl Threads {
         threads
     }
 
+    /// As [`Threads::of_this_process`], if there are any. Makes nothing.
+    pub(crate) fn known() -> Option<&'static Self> {
+        THREADS.current()
+    }
+
     /// Those of this process that run on these CPUs.
     pub(crate) fn on(cpus: &CpuSet) -> &'static Self {
         spawn::remember_free_cpus();
@@ -84,6 +93,7 @@ impl Threads {
             patient: WorkerPool::new(Work::MayWait, spawner.clone()),
             poller: Poller::new(spawner.clone()),
             watchdog: Watchdog::new(spawner.clone()),
+            loops: Loops::default(),
             timers: Timers::new(),
             closer: Closer::new(spawner.clone()),
             spawner,

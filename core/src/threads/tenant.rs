@@ -1,6 +1,7 @@
 //! What the threads of a process know of a context.
 
 use std::fmt;
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use crate::board::Board;
@@ -49,6 +50,23 @@ pub(crate) trait Tenant: Send + Sync + fmt::Debug {
 
     /// There is no watchdog, and none can be made.
     fn is_unwatched(&self);
+
+    /// The calling thread is about to sleep in poll(2) or the like. It hands over what is queued
+    /// for the kernel, and collects what has completed. `told`: eventfds that have ended its last
+    /// sleep. `None`: the context needs no such thread.
+    fn drive_in_poll(&self, told: &[RawFd]) -> Option<Collecting>;
+
+    /// The calling thread is about to sleep where completions do not wake it.
+    fn leave_poll(&self);
+}
+
+/// What a thread that sleeps in poll(2) is to know of a context that it drives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Collecting {
+    /// The eventfd that the kernel counts up for completions.
+    pub(crate) events: RawFd,
+    /// Completions were collected.
+    pub(crate) any: bool,
 }
 
 /// What a pool knows about one context. It changes under the pool's lock.

@@ -50,7 +50,6 @@ impl Reaper {
 
     /// As [`Reaper::take`], by somebody who is told of completions once. `None`: who has the right
     /// finds out by [`Reaper::was_wanted`].
-    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "a tokio runtime drives"))]
     pub(crate) fn take_or_be_missed(&self) -> Option<Reaping<'_>> {
         self.take().or_else(|| {
             self.wanted.store(true, Ordering::Relaxed);
@@ -149,8 +148,9 @@ mod loom_models {
 
     use std::cell::Cell;
 
-    use super::{AtomicBool, Ordering, Reaper};
+    use super::{AtomicBool, Ordering, Reaper, Reaping};
     use crate::queue::{Completions, Ring, Sleeper};
+    use crate::sync::AtomicU32;
     use loom::sync::Arc;
     use loom::thread;
 
@@ -249,6 +249,68 @@ mod loom_models {
     #[test]
     fn loom_who_is_told_once_collects_or_is_called() {
         what_has_completed_is_collected(true);
+    }
+
+    /// Collects what has completed, gives the right up, and calls the loop if that has wanted it.
+    fn collect(
+        right: Reaping<'_>,
+        reaper: &Reaper,
+        queue: &Completions,
+        (completed, eventfd): &(AtomicU32, AtomicU32),
+    ) {
+        completed.swap(0, Ordering::AcqRel);
+        drop(right);
+        reaper.pass_on(queue);
+        if reaper.was_wanted() {
+            eventfd.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// The kernel completes a request, and then counts its eventfd up. An event loop was woken by
+    /// that, or by something else. It drains the eventfd, and collects; so does another thread.
+    /// Then the loop sleeps until the eventfd is counted up.
+    fn a_loop_is_woken_for_what_is_left(drains_first: bool) {
+        loom::model(move || {
+            let (reaper, queue) = reaper_and_queue();
+            let words = Arc::new((AtomicU32::new(0), AtomicU32::new(0)));
+            let kernel = Arc::clone(&words);
+            let kernel = thread::spawn(move || {
+                kernel.0.fetch_add(1, Ordering::Relaxed);
+                kernel.1.fetch_add(1, Ordering::Release);
+            });
+            let (reaper_too, queue_too, words_too) =
+                (Arc::clone(&reaper), Arc::clone(&queue), Arc::clone(&words));
+            let other = thread::spawn(move || {
+                if let Some(right) = reaper_too.take() {
+                    collect(right, &reaper_too, &queue_too, &words_too);
+                }
+            });
+            if drains_first {
+                words.1.swap(0, Ordering::AcqRel);
+            }
+            if let Some(right) = reaper.take_or_be_missed() {
+                collect(right, &reaper, &queue, &words);
+            }
+            if !drains_first {
+                words.1.swap(0, Ordering::AcqRel);
+            }
+            kernel.join().unwrap();
+            other.join().unwrap();
+            let [left, told] = [&words.0, &words.1].map(|word| word.load(Ordering::Relaxed));
+            assert!(left == 0 || told > 0, "it sleeps beside a completion");
+        });
+    }
+
+    #[test]
+    fn loom_a_loop_that_drains_before_it_collects_is_woken() {
+        a_loop_is_woken_for_what_is_left(true);
+    }
+
+    /// Canary: what is drained after the look may be what was not seen.
+    #[test]
+    #[should_panic(expected = "it sleeps beside a completion")]
+    fn loom_canary_a_loop_that_drains_afterwards_sleeps_on() {
+        a_loop_is_woken_for_what_is_left(false);
     }
 
     /// Canary: who gives up the right has to look.

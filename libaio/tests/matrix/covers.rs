@@ -170,6 +170,7 @@ pub const COVERS: &[Covers] = &[
     ("io_submit", "nothing to submit", "submit_errors", &["submit of 0", "submit of 0 from NULL"]),
     ("io_submit", "rw_flags", "rw_flags", &["read*", "write*"]),
     ("io_submit", "reqprio", "submit_errors", &["reqprio *"]),
+    ("io_submit", "event loop", "event_loop", &["*"]),
     (
         "io_submit",
         "eventfd",

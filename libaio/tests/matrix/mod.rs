@@ -49,6 +49,7 @@ const FUNCTIONS: &[Function] = &[
             "rw_flags",
             "reqprio",
             "eventfd",
+            "event loop",
             "order",
             "closed descriptor",
             "in a child",

@@ -26,7 +26,8 @@ pub fn functions(library: &str) -> BTreeSet<String> {
     found
 }
 
-/// Functions of the C library by which descriptors and processes end, which drop-ins export.
+/// Functions of the C library that drop-ins export: by which descriptors and processes end, and that
+/// wait for descriptors.
 pub const INTERPOSED: &[&str] = &[
     "close",
     "close_range",
@@ -61,6 +62,15 @@ pub const INTERPOSED: &[&str] = &[
     "execvpe",
     "execveat",
     "fexecve",
+    "poll",
+    "ppoll",
+    "__poll_chk",
+    "__ppoll_chk",
+    "select",
+    "pselect",
+    "epoll_wait",
+    "epoll_pwait",
+    "epoll_pwait2",
 ];
 
 /// Is it one of these, or a drop-in's `own`?

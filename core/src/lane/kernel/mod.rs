@@ -240,10 +240,26 @@ impl KernelLane {
     /// what is cached: without waiting, the kernel gives what it finds of it.
     #[inline]
     pub(crate) fn takes_at_once(&self) -> bool {
+        self.depth.load(Ordering::Relaxed) <= AT_ONCE_MAX * DEPTH_PARTS && self.can_at_once()
+    }
+
+    /// As [`KernelLane::takes_at_once`], however many requests are in flight.
+    #[inline]
+    pub(crate) fn can_at_once(&self) -> bool {
         self.scope == KernelScope::Direct
-            && self.depth.load(Ordering::Relaxed) <= AT_ONCE_MAX * DEPTH_PARTS
             && !self.only_waits.load(Ordering::Relaxed)
             && self.backend.get().and_then(Option::as_deref).is_some_and(Backend::submits_at_once)
+    }
+
+    /// The interface was made, or none can be.
+    pub(crate) fn is_made(&self) -> bool {
+        self.backend.get().is_some()
+    }
+
+    /// The eventfd that tells of completions.
+    pub(crate) fn events(&self) -> Option<RawFd> {
+        let backend = self.backend.get()?.as_deref()?;
+        Some(backend.events()).filter(|&fd| fd >= 0)
     }
 
     /// Hands over what is queued, as far as there is room. What the kernel does not take goes to
@@ -339,7 +355,9 @@ impl KernelLane {
         self.submitting.fetch_sub(1, Ordering::SeqCst);
         let ticks = sys::ticks().wrapping_sub(begin) / slots.len() as u64;
         let batches = self.handed.fetch_add(1, Ordering::Relaxed) + 1;
-        facts::learn_submit(fd, write, ticks > SLOW_SUBMIT_US * board.ticks_per_us());
+        if !how.at_once {
+            facts::learn_submit(fd, write, ticks > SLOW_SUBMIT_US * board.ticks_per_us());
+        }
         if batches.is_multiple_of(FRESH_EVERY) {
             // O_DIRECT may have been switched off (fcntl(2)).
             let _ = descriptor::fresh(fd);
@@ -457,16 +475,18 @@ impl KernelLane {
 
     /// As [`KernelLane::harvest`], by an event loop that was told of completions, and is not told
     /// again: if another thread has the right to collect, that calls it when it is through.
-    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "a tokio runtime drives"))]
-    pub(crate) fn harvest_for_reactor(&self, board: &Board, taker: &mut DirectCompletions<'_>) {
-        if self.in_flight() == 0 {
-            return;
-        }
-        if let Some(backend) = self.backend.get().and_then(Option::as_deref)
+    pub(crate) fn harvest_for_reactor(
+        &self,
+        board: &Board,
+        taker: &mut DirectCompletions<'_>,
+    ) -> bool {
+        if self.in_flight() > 0
+            && let Some(backend) = self.backend.get().and_then(Option::as_deref)
             && let Some(reaping) = self.reaper.take_or_be_missed()
         {
-            self.harvest_with(reaping, backend, board, taker);
+            return self.harvest_with(reaping, backend, board, taker);
         }
+        false
     }
 
     fn pass_on_the_right(&self, board: &Board) {

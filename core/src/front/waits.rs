@@ -1,0 +1,633 @@
+//! The calls that wait for descriptors, for drop-ins that export them. `see_waits!` makes the
+//! functions: poll(2), ppoll(2), select(2), pselect(2), epoll_wait(2), epoll_pwait(2) and
+//! epoll_pwait2(2).
+//!
+//! A thread that hands requests to the kernel by itself, and then sleeps in one of them, is an
+//! event loop. It sleeps for the kernel's completions too, in ppoll(2), with one descriptor more
+//! for each of its contexts. When one is readable, the thread collects. What the program is told
+//! by, as an eventfd, gets ready. Then the program's call looks without waiting. No thread of ours
+//! is woken.
+//!
+//! A thread may end in such a call (pthreads(7)), or a signal handler leave it by a jump. So
+//! nothing is held while it sleeps.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
+
+use super::descriptors::Next;
+use super::memory::accessible_now;
+use crate::errno::kept as enter;
+use crate::threads::Threads;
+use crate::threads::loops::{self, AT_A_TIME};
+
+static POLL: Next = Next::new(c"poll");
+static PPOLL: Next = Next::new(c"ppoll");
+static POLL_CHECKED: Next = Next::new(c"__poll_chk");
+static PPOLL_CHECKED: Next = Next::new(c"__ppoll_chk");
+static SELECT: Next = Next::new(c"select");
+static PSELECT: Next = Next::new(c"pselect");
+static EPOLL_WAIT: Next = Next::new(c"epoll_wait");
+static EPOLL_PWAIT: Next = Next::new(c"epoll_pwait");
+static EPOLL_PWAIT2: Next = Next::new(c"epoll_pwait2");
+
+/// Finds the definitions that the functions here pass on to, and has the engine know that they are
+/// seen.
+pub extern "C" fn find_next() {
+    let all = [&POLL, &PPOLL, &POLL_CHECKED, &PPOLL_CHECKED, &SELECT, &PSELECT];
+    let epolls = [&EPOLL_WAIT, &EPOLL_PWAIT, &EPOLL_PWAIT2];
+    all.into_iter().chain(epolls).for_each(Next::find);
+    loops::see();
+}
+
+/// Descriptors that the program waits for in one call, as their set holds no more.
+const SET_MAX: usize = 128;
+
+/// Calls in a row that found nothing although a descriptor was said to be ready. After so many,
+/// the program's own call sleeps.
+const IN_VAIN_MAX: u32 = 3;
+
+/// Room for the C library's set of signals.
+pub type SignalSet = [u64; size_of::<libc::sigset_t>() / size_of::<u64>()];
+
+/// What a drop-in does around such a call. All functions may run in signal handlers.
+pub trait Hooks {
+    /// What is remembered while the call lasts. A thread may end in it: nothing is dropped then.
+    type Watch: Copy;
+
+    /// The call is about to wait for `what`.
+    ///
+    /// # Safety
+    /// `what` is the program's, as the call has it.
+    unsafe fn begin(what: &Descriptors) -> Self::Watch;
+
+    /// It is over.
+    fn end(watch: Self::Watch);
+
+    /// The signals under which it is to wait: the address of a set, which may be in `place`.
+    ///
+    /// # Safety
+    /// `mask` is null or the address of a set.
+    unsafe fn mask(mask: usize, _place: &mut SignalSet) -> usize {
+        mask
+    }
+}
+
+/// For drop-ins that have nothing to do.
+#[derive(Debug)]
+pub struct NoHooks;
+
+impl Hooks for NoHooks {
+    type Watch = ();
+
+    unsafe fn begin(_: &Descriptors) {}
+
+    fn end((): ()) {}
+}
+
+/// What a call waits for.
+#[derive(Clone, Copy, Debug)]
+pub enum Descriptors {
+    /// As poll(2) has it.
+    Set {
+        /// The descriptors.
+        set: *mut libc::pollfd,
+        /// How many.
+        count: libc::nfds_t,
+    },
+    /// As select(2) has it: sets for reading, writing and exceptions.
+    Bits {
+        /// The highest number, plus one.
+        count: c_int,
+        /// Their addresses, or null.
+        sets: [usize; 3],
+    },
+    /// As epoll_wait(2) has it.
+    Epoll {
+        /// The epoll.
+        epoll: c_int,
+        /// The address of room for events.
+        events: usize,
+        /// For how many.
+        count: c_int,
+    },
+}
+
+/// The time that a call may take.
+#[derive(Clone, Copy, Debug)]
+enum Time {
+    Milliseconds(c_int),
+    /// The address of a timespec.
+    Spec(usize),
+    /// The address of a timeval, which gets what is left of the time.
+    Val(usize),
+}
+
+/// The program's call refuses its arguments.
+struct WrongTime;
+
+impl Time {
+    /// `None`: without end.
+    ///
+    /// # Safety
+    /// An address is null or that of a time; it is checked to be accessible.
+    unsafe fn read(self) -> Result<Option<Duration>, WrongTime> {
+        let (at, unit) = match self {
+            Self::Milliseconds(ms) => {
+                return Ok(u64::try_from(ms).ok().map(Duration::from_millis));
+            }
+            Self::Spec(at) => (at, 1),
+            Self::Val(at) => (at, 1000),
+        };
+        if at == 0 {
+            return Ok(None);
+        }
+        if !accessible_now(at, 16, false) {
+            return Err(WrongTime);
+        }
+        // SAFETY: readable; both are two numbers of eight bytes.
+        let [seconds, parts] = unsafe { (at as *const [i64; 2]).read_unaligned() };
+        let nanoseconds = u32::try_from(parts.saturating_mul(unit)).map_err(|_| WrongTime)?;
+        let seconds = u64::try_from(seconds).map_err(|_| WrongTime)?;
+        if nanoseconds >= 1_000_000_000 {
+            return Err(WrongTime);
+        }
+        Ok(Some(Duration::new(seconds, nanoseconds)))
+    }
+
+    /// The call is over: select(2) tells what is left.
+    ///
+    /// # Safety
+    /// As [`Time::read`], which has not refused it.
+    unsafe fn tell(self, left: Option<Duration>) {
+        if let (Self::Val(at), Some(left)) = (self, left)
+            && at != 0
+        {
+            let left = [left.as_secs() as i64, i64::from(left.subsec_micros())];
+            // SAFETY: the caller's contract: select(2) writes there, too.
+            unsafe { (at as *mut [i64; 2]).write_unaligned(left) };
+        }
+    }
+}
+
+fn timespec(time: Duration) -> libc::timespec {
+    libc::timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(time.subsec_nanos()),
+    }
+}
+
+/// The C library's ppoll(2), a cancellation point.
+///
+/// # Safety
+/// As the call.
+unsafe fn ppoll(
+    set: *mut libc::pollfd,
+    count: libc::nfds_t,
+    time: Option<Duration>,
+    mask: usize,
+) -> c_int {
+    type Function = unsafe extern "C-unwind" fn(
+        *mut libc::pollfd,
+        libc::nfds_t,
+        *const libc::timespec,
+        usize,
+    ) -> c_int;
+    let time = time.map(timespec);
+    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the C library's, with the caller's contract.
+    unsafe { std::mem::transmute::<*mut c_void, Function>(PPOLL.get())(set, count, time, mask) }
+}
+
+/// The bits of a call of select(2).
+const BITS: usize = 1024;
+type BitSets = [[u64; BITS / 64]; 3];
+
+/// A call that this thread makes in place of the program's.
+struct Served {
+    what: Descriptors,
+    /// What select(2) was called with: it writes its answer there.
+    bits: BitSets,
+}
+
+impl Served {
+    /// Words of eight bytes in each set of bits.
+    fn words(count: c_int) -> usize {
+        (count as usize).div_ceil(64)
+    }
+
+    /// Writes to `sleep` what the thread is to sleep for. Gives how many descriptors. `None`: the
+    /// call is an unusual one, or wrong.
+    ///
+    /// # Safety
+    /// `what` is the program's; memory is checked to be accessible.
+    unsafe fn begin(&mut self, sleep: &mut [libc::pollfd]) -> Option<usize> {
+        match self.what {
+            Descriptors::Set { set, count } => {
+                let count = usize::try_from(count).ok().filter(|&count| count <= sleep.len())?;
+                let bytes = count * size_of::<libc::pollfd>();
+                if count > 0 && !accessible_now(set.addr(), bytes, true) {
+                    return None;
+                }
+                for (at, place) in sleep[..count].iter_mut().enumerate() {
+                    // SAFETY: readable, and as many.
+                    *place = unsafe { set.add(at).read_unaligned() };
+                }
+                Some(count)
+            }
+            Descriptors::Epoll { epoll, count, .. } => {
+                sleep[0] = libc::pollfd { fd: epoll, events: libc::POLLIN, revents: 0 };
+                (count > 0).then_some(1)
+            }
+            Descriptors::Bits { count, sets } => {
+                let bits = usize::try_from(count).ok().filter(|&bits| bits <= BITS)?;
+                for (&at, saved) in sets.iter().zip(&mut self.bits) {
+                    if at == 0 {
+                        continue;
+                    }
+                    let words = Self::words(count);
+                    if words > 0 && !accessible_now(at, words * 8, true) {
+                        return None;
+                    }
+                    for (word, place) in saved[..words].iter_mut().enumerate() {
+                        // SAFETY: readable.
+                        *place = unsafe { (at as *const u64).add(word).read_unaligned() };
+                    }
+                }
+                let has = |set: usize, fd: usize| self.bits[set][fd / 64] >> (fd % 64) & 1 != 0;
+                let mut found = 0;
+                for fd in 0..bits {
+                    const EVENTS: [i16; 3] = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
+                    let events =
+                        (0..3).filter(|&set| has(set, fd)).fold(0, |e, set| e | EVENTS[set]);
+                    if events != 0 {
+                        let place = sleep.get_mut(found)?;
+                        *place = libc::pollfd { fd: fd as RawFd, events, revents: 0 };
+                        found += 1;
+                    }
+                }
+                Some(found)
+            }
+        }
+    }
+
+    /// The program's sets of bits are as they were at the call.
+    ///
+    /// # Safety
+    /// [`Served::begin`] has accepted them.
+    unsafe fn restore(&self) {
+        let Descriptors::Bits { count, sets } = self.what else { return };
+        for (&at, saved) in sets.iter().zip(&self.bits) {
+            for (word, &bits) in saved[..Self::words(count)].iter().enumerate() {
+                if at != 0 {
+                    // SAFETY: found to be writable.
+                    unsafe { (at as *mut u64).add(word).write_unaligned(bits) };
+                }
+            }
+        }
+    }
+
+    /// The program's call, with this time and under these signals.
+    ///
+    /// # Safety
+    /// As the call; [`Served::begin`] has accepted it.
+    unsafe fn call(&self, time: Option<Duration>, mask: usize) -> c_int {
+        match self.what {
+            // SAFETY: the caller's contract.
+            Descriptors::Set { set, count } => unsafe { ppoll(set, count, time, mask) },
+            Descriptors::Epoll { epoll, events, count } => {
+                type Function =
+                    unsafe extern "C-unwind" fn(c_int, usize, c_int, c_int, usize) -> c_int;
+                let ms = |time: Duration| time.as_nanos().div_ceil(1_000_000);
+                let ms = time.map_or(-1, |time| c_int::try_from(ms(time)).unwrap_or(c_int::MAX));
+                // SAFETY: the C library's, with the caller's contract.
+                unsafe {
+                    let next = EPOLL_PWAIT.get();
+                    std::mem::transmute::<*mut c_void, Function>(next)(
+                        epoll, events, count, ms, mask,
+                    )
+                }
+            }
+            Descriptors::Bits { count, sets: [read, write, except] } => {
+                type Function = unsafe extern "C-unwind" fn(
+                    c_int,
+                    usize,
+                    usize,
+                    usize,
+                    *const libc::timespec,
+                    usize,
+                ) -> c_int;
+                let time = time.map(timespec);
+                let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+                // SAFETY: as above.
+                unsafe {
+                    self.restore();
+                    let next = std::mem::transmute::<*mut c_void, Function>(PSELECT.get());
+                    next(count, read, write, except, time, mask)
+                }
+            }
+        }
+    }
+
+    /// The program's call, without waiting.
+    ///
+    /// # Safety
+    /// As [`Served::call`].
+    unsafe fn look(&self) -> c_int {
+        // SAFETY: the caller's contract.
+        unsafe { self.call(Some(Duration::ZERO), 0) }
+    }
+
+    /// The answer, after a sleep in which `ready` descriptors of the program's were ready.
+    ///
+    /// # Safety
+    /// As [`Served::call`]; `slept` is what [`Served::begin`] has written, with what was found.
+    unsafe fn answer(&self, slept: &[libc::pollfd], ready: c_int) -> c_int {
+        let Descriptors::Set { set, .. } = self.what else {
+            // SAFETY: the caller's contract.
+            return unsafe { self.look() };
+        };
+        for (at, one) in slept.iter().enumerate() {
+            // SAFETY: found to be writable, and as many.
+            unsafe { (&raw mut (*set.add(at)).revents).write_unaligned(one.revents) };
+        }
+        ready
+    }
+}
+
+/// Eventfds of the contexts that the calling thread drives.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ours {
+    events: [RawFd; AT_A_TIME],
+    count: usize,
+    /// Completions were collected just now.
+    any: bool,
+}
+
+impl Ours {
+    /// The calling thread hands over and collects. `told`: the eventfds that have ended its sleep.
+    fn drive(told: &[RawFd]) -> Self {
+        let mut found = Self::default();
+        enter(|| {
+            let Some(threads) = Threads::known() else { return };
+            for tenant in threads.loops.of_this_thread(told).iter().flatten() {
+                if let Some(collecting) = tenant.drive_in_poll(told) {
+                    found.events[found.count] = collecting.events;
+                    found.count += 1;
+                    found.any |= collecting.any;
+                }
+            }
+        });
+        found
+    }
+
+    /// The calling thread is about to sleep where completions do not wake it.
+    #[cold]
+    fn leave() {
+        enter(|| {
+            let Some(threads) = Threads::known() else { return };
+            threads.loops.of_this_thread(&[]).iter().flatten().for_each(|one| one.leave_poll());
+        });
+    }
+}
+
+/// The program's call, made as a loop that drives contexts. `native` makes it as it is.
+///
+/// # Safety
+/// As the call.
+#[inline(never)]
+unsafe fn serve(
+    what: Descriptors,
+    time: Time,
+    mask: usize,
+    native: impl FnOnce(usize) -> c_int,
+) -> c_int {
+    const NOTHING: libc::pollfd = libc::pollfd { fd: -1, events: 0, revents: 0 };
+    let mut set = [NOTHING; SET_MAX + AT_A_TIME];
+    let mut served = Served { what, bits: [[0; BITS / 64]; 3] };
+    // SAFETY: the caller's contract.
+    let (timeout, count) = unsafe { (time.read(), served.begin(&mut set[..SET_MAX])) };
+    let (Ok(timeout), Some(count)) = (timeout, count) else {
+        Ours::leave();
+        return native(mask);
+    };
+    let ours = Ours::drive(&[]);
+    if ours.count == 0 || timeout == Some(Duration::ZERO) {
+        return native(mask);
+    }
+    // A time beyond all clocks is none.
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    // SAFETY: as above.
+    unsafe {
+        let answer = sleep(&served, &mut set, count, ours, deadline, mask);
+        if matches!(time, Time::Val(_)) {
+            time.tell(deadline.map(|end| end.saturating_duration_since(Instant::now())));
+        }
+        answer
+    }
+}
+
+/// Sleeps until the program's call has an answer, and gives that.
+///
+/// # Safety
+/// As the call, which [`Served::begin`] has accepted: it has written the first `count` of `set`.
+unsafe fn sleep(
+    served: &Served,
+    set: &mut [libc::pollfd; SET_MAX + AT_A_TIME],
+    count: usize,
+    mut ours: Ours,
+    deadline: Option<Instant>,
+    mask: usize,
+) -> c_int {
+    let mut in_vain = 0;
+    // A call that has an answer, or is wrong, has it at once, as natively.
+    let mut looks = ours.any || !matches!(served.what, Descriptors::Set { .. });
+    loop {
+        // SAFETY: the caller's contract.
+        let found = if looks { unsafe { served.look() } } else { 0 };
+        if found != 0 {
+            return found;
+        }
+        let left = deadline.map(|end| end.saturating_duration_since(Instant::now()));
+        if ours.count == 0 || in_vain > IN_VAIN_MAX {
+            Ours::leave();
+            // SAFETY: as above.
+            return unsafe { served.call(left, mask) };
+        }
+        let all = count + ours.count;
+        for (place, &fd) in set[count..all].iter_mut().zip(&ours.events) {
+            *place = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        }
+        // SAFETY: the caller's contract for the mask; the set is this thread's.
+        let ready = unsafe { ppoll(set.as_mut_ptr(), all as libc::nfds_t, left, mask) };
+        if ready < 0 {
+            // SAFETY: as above.
+            unsafe { served.restore() };
+            return ready;
+        }
+        if ready == 0 {
+            Ours::drive(&[]);
+            // SAFETY: as above.
+            return unsafe { served.call(Some(Duration::ZERO), mask) };
+        }
+        let (mut told, mut tellers) = ([-1; AT_A_TIME], 0);
+        for one in set[count..all].iter().filter(|one| one.revents != 0) {
+            told[tellers] = one.fd;
+            tellers += 1;
+        }
+        looks = tellers > 0;
+        if looks {
+            ours = Ours::drive(&told[..tellers]);
+            continue;
+        }
+        // SAFETY: as above.
+        let answer = unsafe { served.answer(&set[..count], ready) };
+        if answer != 0 {
+            return answer;
+        }
+        in_vain += 1;
+    }
+}
+
+/// # Safety
+/// As the call that `native` makes.
+#[inline]
+unsafe fn wait<H: Hooks>(
+    what: Descriptors,
+    time: Time,
+    mask: usize,
+    native: impl FnOnce(usize) -> c_int,
+) -> c_int {
+    let mut place = SignalSet::default();
+    // SAFETY: the caller's contract.
+    let (watch, mask) = unsafe { (enter(|| H::begin(&what)), H::mask(mask, &mut place)) };
+    let answer = if loops::may_drive() {
+        // SAFETY: as above.
+        unsafe { serve(what, time, mask, native) }
+    } else {
+        native(mask)
+    };
+    H::end(watch);
+    answer
+}
+
+/// Functions that make a call of the C library, each with what it waits for, and how long.
+macro_rules! waits {
+    ($(
+        $next:ident $name:ident($($arg:ident: $type:ty),*) $(under $mask:ident)?:
+        $what:expr, $time:expr;
+    )*) => { $(
+        /// A cancellation point: nothing is held when the thread may end in it (pthreads(7)).
+        ///
+        /// # Safety
+        /// As the C library's function of this name.
+        #[inline]
+        pub unsafe fn $name<H: Hooks>($($arg: $type),*) -> c_int {
+            type Function = unsafe extern "C-unwind" fn($($type),*) -> c_int;
+            let theirs = 0usize $( + $mask )?;
+            let native = |_mask: usize| {
+                $( let $mask = _mask; )?
+                let next = enter(|| $next.get());
+                // SAFETY: the C library's, called as its caller called us. errno is its own.
+                unsafe { std::mem::transmute::<*mut c_void, Function>(next)($($arg),*) }
+            };
+            // SAFETY: the caller's contract.
+            unsafe { wait::<H>($what, $time, theirs, native) }
+        }
+    )* };
+}
+
+waits! {
+    POLL poll(set: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int):
+        Descriptors::Set { set, count }, Time::Milliseconds(timeout);
+    PPOLL ppoll_under(
+        set: *mut libc::pollfd, count: libc::nfds_t, timeout: usize, mask: usize
+    ) under mask: Descriptors::Set { set, count }, Time::Spec(timeout);
+    POLL_CHECKED poll_checked(
+        set: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int, size: usize
+    ): checked(set, count, size), Time::Milliseconds(timeout);
+    PPOLL_CHECKED ppoll_checked(
+        set: *mut libc::pollfd, count: libc::nfds_t, timeout: usize, mask: usize, size: usize
+    ) under mask: checked(set, count, size), Time::Spec(timeout);
+    SELECT select(count: c_int, read: usize, write: usize, except: usize, timeout: usize):
+        Descriptors::Bits { count, sets: [read, write, except] }, Time::Val(timeout);
+    PSELECT pselect(
+        count: c_int, read: usize, write: usize, except: usize, timeout: usize, mask: usize
+    ) under mask:
+        Descriptors::Bits { count, sets: [read, write, except] }, Time::Spec(timeout);
+    EPOLL_WAIT epoll_wait(epoll: c_int, events: usize, count: c_int, timeout: c_int):
+        Descriptors::Epoll { epoll, events, count }, Time::Milliseconds(timeout);
+    EPOLL_PWAIT epoll_pwait(
+        epoll: c_int, events: usize, count: c_int, timeout: c_int, mask: usize
+    ) under mask: Descriptors::Epoll { epoll, events, count }, Time::Milliseconds(timeout);
+    EPOLL_PWAIT2 epoll_pwait2(
+        epoll: c_int, events: usize, count: c_int, timeout: usize, mask: usize
+    ) under mask: Descriptors::Epoll { epoll, events, count }, Time::Spec(timeout);
+}
+
+/// What programs call that were compiled with `_FORTIFY_SOURCE`: the function itself ends a process
+/// whose set is too small. No set is as large as that which stands for it here.
+fn checked(set: *mut libc::pollfd, count: libc::nfds_t, size: usize) -> Descriptors {
+    let fits = (size / size_of::<libc::pollfd>()) as libc::nfds_t >= count;
+    Descriptors::Set { set, count: if fits { count } else { libc::nfds_t::MAX } }
+}
+
+/// Exports the C library's calls that wait for descriptors, around which a drop-in's
+/// [`Hooks`](crate::front::waits::Hooks) run. For use once in a drop-in.
+#[macro_export]
+macro_rules! see_waits {
+    ($hooks:ty) => {
+        $crate::see_waits! { $hooks:
+            poll poll(set: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int);
+            ppoll ppoll_under(
+                set: *mut libc::pollfd, count: libc::nfds_t, timeout: usize, mask: usize
+            );
+            __poll_chk poll_checked(
+                set: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int, size: usize
+            );
+            __ppoll_chk ppoll_checked(
+                set: *mut libc::pollfd,
+                count: libc::nfds_t,
+                timeout: usize,
+                mask: usize,
+                size: usize
+            );
+            select select(
+                count: c_int, read: usize, write: usize, except: usize, timeout: usize
+            );
+            pselect pselect(
+                count: c_int,
+                read: usize,
+                write: usize,
+                except: usize,
+                timeout: usize,
+                mask: usize
+            );
+            epoll_wait epoll_wait(epoll: c_int, events: usize, count: c_int, timeout: c_int);
+            epoll_pwait epoll_pwait(
+                epoll: c_int, events: usize, count: c_int, timeout: c_int, mask: usize
+            );
+            epoll_pwait2 epoll_pwait2(
+                epoll: c_int, events: usize, count: c_int, timeout: usize, mask: usize
+            );
+        }
+    };
+    ($hooks:ty: $($name:ident $function:ident($($arg:ident: $type:ty),*);)*) => {
+        $crate::at_load!($crate::front::waits::find_next);
+
+        const _: () = {
+            use ::std::ffi::c_int;
+
+            $(
+                /// # Safety
+                /// As the C library's function of this name.
+                #[cfg_attr(not(miri), unsafe(no_mangle))]
+                unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
+                    // SAFETY: as the caller called us.
+                    unsafe { $crate::front::waits::$function::<$hooks>($($arg),*) }
+                }
+            )*
+        };
+    };
+}
