@@ -4,6 +4,7 @@
 
 use uringlet::front::env::{self, Trap};
 use uringlet::front::memory::accessible_now;
+use uringlet::front::waits::SignalSet;
 
 /// SIGSYS may be this library's, now or later: no thread may block it.
 #[inline]
@@ -21,7 +22,7 @@ pub(crate) fn mask_of_wait(set: u64) -> u64 {
 ///
 /// # Safety
 /// As the function: null, or a set.
-pub(crate) unsafe fn set_of_wait(set: usize, place: &mut Set) -> usize {
+pub(crate) unsafe fn set_of_wait(set: usize, place: &mut SignalSet) -> usize {
     if set == 0 || !may_trap() || !accessible_now(set, size_of::<u64>(), false) {
         return set;
     }
@@ -33,6 +34,3 @@ pub(crate) unsafe fn set_of_wait(set: usize, place: &mut Set) -> usize {
     place[0] = mask_of_wait(theirs);
     place.as_ptr().expose_provenance()
 }
-
-/// Room for the C library's set.
-pub(crate) type Set = [u64; size_of::<libc::sigset_t>() / size_of::<u64>()];

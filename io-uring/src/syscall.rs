@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use uringlet::front::descriptors::{self, Next};
 use uringlet::front::memory::accessible_now;
 use uringlet::front::syscall::{NEXT, failed, find_next};
+use uringlet::front::waits::{Descriptors, Hooks, SignalSet};
 use uringlet::front::{self, refuse};
 
 use crate::rights::DIFFER;
 use crate::rings::Watched;
-use crate::sigsys::{Set, set_of_wait};
+use crate::sigsys::set_of_wait;
 use crate::{door, rings, sys};
 
 /// landlock_restrict_self(2), which the `libc` crate leaves out here.
@@ -25,12 +26,7 @@ uringlet::at_load!(find_next);
 uringlet::at_load!(find_others);
 
 extern "C" fn find_others() {
-    for next in [&EPOLL_WAIT, &EPOLL_PWAIT, &EPOLL_PWAIT2, &EPOLL_CTL, &POLL, &PPOLL] {
-        next.find();
-    }
-    for next in [&SELECT, &PSELECT, &DUP, &POLL_CHECKED, &PPOLL_CHECKED] {
-        next.find();
-    }
+    [&EPOLL_CTL, &DUP].into_iter().for_each(Next::find);
     // SAFETY: a NUL-terminated name.
     let next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"fcntl".as_ptr()) };
     if !next.is_null() {
@@ -336,118 +332,43 @@ unsafe extern "C" fn duplicate(fd: c_int, command: c_int, least: c_int) -> c_int
     other
 }
 
-static EPOLL_CTL: Next = Next::new(c"epoll_ctl");
-static EPOLL_WAIT: Next = Next::new(c"epoll_wait");
-static EPOLL_PWAIT: Next = Next::new(c"epoll_pwait");
-static EPOLL_PWAIT2: Next = Next::new(c"epoll_pwait2");
-static POLL: Next = Next::new(c"poll");
-static PPOLL: Next = Next::new(c"ppoll");
-static POLL_CHECKED: Next = Next::new(c"__poll_chk");
-static PPOLL_CHECKED: Next = Next::new(c"__ppoll_chk");
-static SELECT: Next = Next::new(c"select");
-static PSELECT: Next = Next::new(c"pselect");
+/// Calls that wait for descriptors: those of rings that are empty by now are cleared first. While
+/// such a call waits, the rings among its arguments have theirs say what is true. If it waits under
+/// a mask, SIGSYS stays out of that.
+struct RingHooks;
 
-/// A function of the C library that waits for descriptors: those of rings that are empty by now are
-/// cleared first. While it waits, the rings among its arguments have theirs say what is true. If it
-/// waits under a mask, SIGSYS stays out of that. A thread may end in it (pthreads(7)).
-macro_rules! waits {
-    ($next:ident, $name:ident($($arg:ident: $type:ty),*) $(under $mask:ident)? $watched:block) => {
-        /// # Safety
-        /// As the C library's.
-        #[cfg_attr(not(miri), unsafe(no_mangle))]
-        pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
-            type Function = unsafe extern "C-unwind" fn($($type),*) -> c_int;
-            let mut watched = Watched::NONE;
-            let next = front::enter(|| {
-                if !rings::none() {
-                    watched = $watched;
-                    rings::freshen();
-                }
-                $next.get()
-            });
-            $(
-                let mut place = Set::default();
-                // SAFETY: the caller's contract.
-                let $mask = unsafe { set_of_wait($mask, &mut place) };
-            )?
-            let answer =
-                // SAFETY: the C library's, called as its caller called us. errno is its own.
-                unsafe { std::mem::transmute::<*mut c_void, Function>(next)($($arg),*) };
-            watched.end();
-            answer
+uringlet::see_waits!(RingHooks);
+
+impl Hooks for RingHooks {
+    type Watch = Watched;
+
+    unsafe fn begin(what: &Descriptors) -> Watched {
+        if rings::none() {
+            return Watched::NONE;
         }
-    };
+        // SAFETY: the caller's contract.
+        let watched = unsafe {
+            match *what {
+                Descriptors::Set { set, count } => in_set(set, count),
+                Descriptors::Bits { count, sets: [read, ..] } => in_bits(read, count),
+                Descriptors::Epoll { .. } => Watched::NONE,
+            }
+        };
+        rings::freshen();
+        watched
+    }
+
+    fn end(watched: Watched) {
+        watched.end();
+    }
+
+    unsafe fn mask(mask: usize, place: &mut SignalSet) -> usize {
+        // SAFETY: the caller's contract.
+        unsafe { set_of_wait(mask, place) }
+    }
 }
 
-waits!(
-    EPOLL_WAIT,
-    epoll_wait(epoll: c_int, events: usize, count: c_int, timeout: c_int) { Watched::NONE }
-);
-waits!(
-    EPOLL_PWAIT,
-    epoll_pwait(epoll: c_int, events: usize, count: c_int, timeout: c_int, mask: usize)
-    under mask {
-        Watched::NONE
-    }
-);
-waits!(
-    EPOLL_PWAIT2,
-    epoll_pwait2(epoll: c_int, events: usize, count: c_int, timeout: usize, mask: usize)
-    under mask {
-        Watched::NONE
-    }
-);
-waits!(
-    SELECT,
-    select(count: c_int, read: usize, write: usize, except: usize, timeout: usize) {
-        // SAFETY: the caller's contract.
-        unsafe { in_bits(read, count) }
-    }
-);
-waits!(
-    PSELECT,
-    pselect(count: c_int, read: usize, write: usize, except: usize, timeout: usize, mask: usize)
-    under mask {
-        // SAFETY: the caller's contract.
-        unsafe { in_bits(read, count) }
-    }
-);
-waits!(
-    POLL,
-    poll(set: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) {
-        // SAFETY: the caller's contract.
-        unsafe { in_set(set, count) }
-    }
-);
-waits!(
-    PPOLL,
-    ppoll(set: *mut libc::pollfd, count: libc::nfds_t, timeout: usize, mask: usize)
-    under mask {
-        // SAFETY: the caller's contract.
-        unsafe { in_set(set, count) }
-    }
-);
-// What programs call that were compiled with _FORTIFY_SOURCE.
-waits!(
-    POLL_CHECKED,
-    __poll_chk(set: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int, size: usize) {
-        // SAFETY: the caller's contract.
-        unsafe { in_set(set, count) }
-    }
-);
-waits!(
-    PPOLL_CHECKED,
-    __ppoll_chk(
-        set: *mut libc::pollfd,
-        count: libc::nfds_t,
-        timeout: usize,
-        mask: usize,
-        size: usize
-    ) under mask {
-        // SAFETY: the caller's contract.
-        unsafe { in_set(set, count) }
-    }
-);
+static EPOLL_CTL: Next = Next::new(c"epoll_ctl");
 
 /// # Safety
 /// As epoll_ctl(2).

@@ -37,7 +37,8 @@ macro_rules! programs {
 }
 
 programs! {
-    basics by_number cancel_by_file cancels chains closed deferred descriptors edges ended files
+    basics by_number cancel_by_file cancels chains closed deferred descriptors edges ended
+    event_loop files
     gone handler jumps names order overflow polls raw_poll setup streams tags threads
     timeouts
 }

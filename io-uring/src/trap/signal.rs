@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use uringlet::front;
 use uringlet::front::descriptors::Next;
+use uringlet::front::waits::SignalSet;
 
 use super::filter::MARK;
 use super::make;
-use crate::sigsys::{Set, may_trap, set_of_wait};
+use crate::sigsys::{may_trap, set_of_wait};
 
 static SIGACTION: Next = Next::new(c"sigaction");
 static SIGNAL: Next = Next::new(c"signal");
@@ -176,7 +177,7 @@ unsafe fn next_sigaction(
 #[cfg_attr(not(miri), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn sigsuspend(set: usize) -> c_int {
     type Function = unsafe extern "C-unwind" fn(usize) -> c_int;
-    let mut place = Set::default();
+    let mut place = SignalSet::default();
     // SAFETY: the caller's contract.
     let set = unsafe { set_of_wait(set, &mut place) };
     let next = front::enter(|| SIGSUSPEND.get());
