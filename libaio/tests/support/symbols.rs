@@ -26,8 +26,8 @@ pub fn functions(library: &str) -> BTreeSet<String> {
     found
 }
 
-/// Functions of the C library that drop-ins export: by which descriptors and processes end, and that
-/// wait for descriptors.
+/// Functions of the C library that drop-ins export: by which descriptors and processes end, and
+/// that wait for descriptors.
 pub const INTERPOSED: &[&str] = &[
     "close",
     "close_range",
