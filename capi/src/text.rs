@@ -65,6 +65,8 @@ pub(crate) fn of_engine(kind: EngineKind) -> &'static CStr {
         EngineKind::LinuxAio => c"linux_aio",
         EngineKind::PosixAio => c"posix_aio",
         EngineKind::Null => c"null",
+        // One that is new in the library.
+        _ => c"unknown",
     }
 }
 

@@ -10,6 +10,7 @@ pub use crate::error::ConfigError;
 
 /// The engines that can be chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum EngineKind {
     /// The fastest road for each request: inline, a worker, or the kernel where it is truly
     /// asynchronous. Goes on with what there is where a sandbox refuses something.

@@ -256,10 +256,14 @@ impl Context {
     /// Puts an entry into the submission queue: a memory write, nothing begins.
     ///
     /// # Safety
-    /// From the submit on that accepts it until its completion was reaped, the data buffers of
-    /// the request belong to it: valid, and not touched by anybody else (for reads), or not
-    /// written to (for writes). Everything else that it points to (iovec arrays, paths, the
-    /// `statx` result, which is a data buffer) is readable until that submit has returned.
+    /// - From the submit that accepts the request until its completion was reaped, its data
+    ///   buffers belong to it: valid, and not touched by anybody else (for reads), or not written
+    ///   to (for writes). The `statx` result is a data buffer.
+    /// - Everything else that it points to (iovec arrays, paths) is readable until that submit has
+    ///   returned.
+    /// - Its descriptor is one that the caller may use so. A number that was closed and is another
+    ///   file's by then names that file. [`Sqe::close`] closes a descriptor that the caller owns,
+    ///   and nobody uses any more.
     ///
     /// # Errors
     /// [`Full`] with the entry if [`Context::entries`] entries are pushed already.

@@ -1,7 +1,25 @@
 //! Asynchronous file I/O for Linux in user space.
 //!
-//! Submitting never blocks, every accepted request completes exactly once, and a request that will
-//! not sleep costs one system call and wakes nobody.
+//! [`fs`] has files to be awaited, on any executor or none, with the names of `tokio::fs`. A read
+//! that is in memory is one system call on the polling thread; everything else goes to threads of
+//! the engine, also where io_uring is refused.
+//!
+//! ```
+//! use uringlet::fs::{self, BufResult, File};
+//!
+//! # async fn example() -> std::io::Result<()> {
+//! let file = File::open("/proc/self/exe").await?;
+//! let BufResult(result, buffer) = file.read_at(vec![0; 4], 0).await;
+//! assert_eq!(&buffer[..result?], b"\x7fELF");
+//! assert!(!fs::read_to_string("/proc/self/comm").await?.is_empty());
+//! # Ok(())
+//! # }
+//! # pollster::block_on(example()).unwrap();
+//! ```
+//!
+//! A [`Context`] takes requests in io_uring's layout, for programs that keep their own buffers and
+//! wait for many completions at once. Submitting never blocks, every accepted request completes
+//! exactly once, and a request that will not sleep costs one system call and wakes nobody.
 //!
 //! ```
 //! use std::os::fd::AsRawFd;

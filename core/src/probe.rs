@@ -135,6 +135,7 @@ pub fn errno_name(errno: i32) -> Option<&'static str> {
 
 /// Where `auto` sends a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ExpectedLane {
     /// One after the other, by whoever holds the baton.
     Inline,

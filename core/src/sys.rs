@@ -313,7 +313,7 @@ pub(crate) fn has_offsets(fd: RawFd) -> bool {
 
 pub(crate) fn timespec(time: Duration) -> libc::timespec {
     libc::timespec {
-        tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(time.subsec_nanos()),
     }
 }
@@ -510,6 +510,19 @@ pub(crate) fn block_signals() -> u64 {
     // SAFETY: both masks are eight bytes, the kernel's sigset size.
     unsafe { call!(rt_sigprocmask, libc::SIG_SETMASK, &raw const all, &raw mut old, 8) };
     old
+}
+
+/// Lets the calling thread be interrupted by a signal.
+pub(crate) fn unblock_signal(signal: i32) {
+    let mask = 1u64 << (signal - 1);
+    // SAFETY: the mask is eight bytes.
+    unsafe { call!(rt_sigprocmask, libc::SIG_UNBLOCK, &raw const mask, 0, 8) };
+}
+
+/// The kernel's number of the calling thread.
+pub(crate) fn thread_id() -> u32 {
+    // SAFETY: no memory is passed.
+    unsafe { call!(gettid) as u32 }
 }
 
 /// Queues a signal for a process (rt_sigqueueinfo(2)).
@@ -809,7 +822,8 @@ pub(crate) fn is_real_time() -> bool {
 
 /// Gives the calling thread the usual policy, SCHED_OTHER.
 pub(crate) fn leave_real_time() {
-    let priority = libc::sched_param { sched_priority: 0 };
+    // SAFETY: integers: priority 0, and what only musl has.
+    let priority: libc::sched_param = unsafe { std::mem::zeroed() };
     // SAFETY: the parameters live across the call.
     unsafe { call!(sched_setscheduler, 0, libc::SCHED_OTHER, &raw const priority) };
 }

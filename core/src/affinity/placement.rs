@@ -12,6 +12,7 @@ use crate::error::ConfigError;
 
 /// CPUs, by number or by what happens on them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Affinity {
     /// Wherever the scheduler, and the way a request takes, have it.
     #[default]

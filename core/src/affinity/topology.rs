@@ -12,6 +12,7 @@ use crate::cpus::CpuSet;
 
 /// What a cell is on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CellKind {
     /// A NUMA node.
     Node,

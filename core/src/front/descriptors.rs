@@ -288,6 +288,7 @@ pub unsafe fn by_number(
 }
 
 /// Has an `extern "C" fn()` called when a drop-in has been loaded.
+#[doc(hidden)]
 #[macro_export]
 macro_rules! at_load {
     ($function:expr) => {
@@ -302,6 +303,7 @@ macro_rules! at_load {
 /// Exports close(2), dup2(2), dup3(2), close_range(2), closefrom(3), and what
 /// [`see_streams_end!`](crate::see_streams_end) does, which call a
 /// [`Before`](crate::front::descriptors::Before) first; and unshare(2). For use once in a drop-in.
+#[doc(hidden)]
 #[macro_export]
 macro_rules! see_descriptors_end {
     ($before:path) => {

@@ -37,6 +37,7 @@ pub fn at_exit(before: BeforeLeaving) {
 
 /// Exports functions of the C library, each of which calls a
 /// [`BeforeLeaving`](crate::front::leaving::BeforeLeaving) first. For use once in a drop-in.
+#[doc(hidden)]
 #[macro_export]
 macro_rules! see_process_leave {
     ($before:path) => {

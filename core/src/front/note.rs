@@ -41,6 +41,7 @@ impl Note {
 }
 
 /// Writes the note into the file of a drop-in. For use once in each.
+#[doc(hidden)]
 #[macro_export]
 macro_rules! note {
     () => {

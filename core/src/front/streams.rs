@@ -50,6 +50,7 @@ pub unsafe fn pass_on(
 
 /// Exports fclose(3), pclose(3), freopen(3) and closedir(3), which call a
 /// [`Before`](crate::front::descriptors::Before) first. They are cancellation points.
+#[doc(hidden)]
 #[macro_export]
 macro_rules! see_streams_end {
     ($before:path) => {

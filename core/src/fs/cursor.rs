@@ -4,12 +4,13 @@ use std::io::{self, SeekFrom};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use compio_buf::BufResult;
+use compio_buf::{BufResult, IntoInner as _, Slice};
 
 use super::budget::{Awaited as _, HasTurns, Spent, Turns, in_turn};
 use super::handle::File;
 use super::metadata::Stat;
 use super::op::Op;
+use super::ranges::Wide;
 use super::transfer::{Read, Write};
 
 /// A [`File`] with a position of its own, and a buffer: tokio's `AsyncRead`, `AsyncBufRead`,
@@ -24,8 +25,9 @@ use super::transfer::{Read, Write};
 /// a `BufWriter`. **A write whose future was dropped goes on.** Should the next write be one of the
 /// same bytes, then it is that one; anything else comes behind what was written, or gets its error.
 ///
-/// For files with offsets, not for pipes and sockets, nor for direct I/O: positions and lengths are
-/// not aligned, and the kernel says `EINVAL`.
+/// For files with offsets, not for pipes and sockets. On a file that is open for direct I/O, reads
+/// are widened to what it is aligned to. Writes are not: the kernel says `EINVAL` to those that are
+/// not aligned, in memory, position and length.
 ///
 /// ```
 /// # #[cfg(feature = "tokio")]
@@ -71,7 +73,8 @@ impl HasTurns for Cursor {
 #[derive(Debug)]
 enum Doing {
     Nothing,
-    Reading(Op<Read<Vec<u8>>>, u64),
+    /// From a position on, in a slice that may begin before it.
+    Reading(Op<Read<Slice<Vec<u8>>>>, u64, u64),
     Writing(Op<Write<Vec<u8>>>),
     /// So far from the end.
     Seeking(Box<Op<Stat>>, i64),
@@ -155,18 +158,17 @@ impl Cursor {
         ready!(self.poll_written(context, spent))?;
         while self.buffered().is_empty() {
             let (read, from) = match &mut self.doing {
-                Doing::Reading(read, from) => (read, *from),
+                Doing::Reading(read, from, begin) => (read, (*from, *begin)),
                 _ => {
-                    let mut buffer = std::mem::take(&mut self.buffer);
-                    buffer.clear();
-                    if buffer.try_reserve_exact(self.capacity).is_err() {
-                        return Poll::Ready(Err(io::Error::from_raw_os_error(libc::ENOMEM)));
-                    }
-                    let read = self.file.read_at(buffer, self.position);
-                    self.doing = Doing::Reading(read, self.position);
+                    let position = self.position;
+                    let range = position..position.saturating_add(self.capacity as u64);
+                    let wide = Wide::of(&self.file, &range, std::mem::take(&mut self.buffer))?;
+                    let read = self.file.read_at(wide.buffer, wide.begin);
+                    self.doing = Doing::Reading(read, position, wide.begin);
                     continue;
                 }
             };
+            let (from, begin) = from;
             if from != self.position {
                 // For somebody who is gone, from elsewhere.
                 self.doing = Doing::Nothing;
@@ -174,8 +176,13 @@ impl Cursor {
             }
             let BufResult(result, buffer) = ready!(read.poll_in_turn(context, spent));
             self.doing = Doing::Nothing;
-            (self.buffer, self.start) = (buffer, from);
-            if result? == 0 {
+            let skipped = buffer.begin() + (from - begin) as usize;
+            self.buffer = buffer.into_inner();
+            let count = result.inspect_err(|_| self.buffer.clear())?;
+            // Nothing, but for a file that is aligned.
+            self.buffer.drain(..skipped.min(self.buffer.len()));
+            self.start = from;
+            if count as u64 <= from - begin {
                 self.buffer.clear();
                 break;
             }

@@ -26,7 +26,7 @@ pub struct Timeout<O: Operation> {
 
 /// When it is too late.
 #[derive(Clone, Copy, Debug)]
-enum End {
+pub(super) enum End {
     /// So long after the beginning.
     After(Duration),
     /// `None`: never.
@@ -35,7 +35,7 @@ enum End {
 
 impl End {
     /// The moment, for an operation that begins now if it has not yet.
-    fn fix(&mut self, now: Instant) -> Option<Instant> {
+    pub(super) fn fix(&mut self, now: Instant) -> Option<Instant> {
         let at = match *self {
             Self::After(time) => now.checked_add(time),
             Self::At(at) => at,
@@ -54,7 +54,7 @@ impl End {
 }
 
 /// A deadline that wakes a task.
-struct Alarm {
+pub(super) struct Alarm {
     bell: Arc<Bell>,
     armed: Armed,
 }
@@ -74,15 +74,19 @@ impl Expire for Bell {
 }
 
 impl Alarm {
-    fn set(at: Instant, task: &Waker) -> io::Result<Self> {
+    pub(super) fn set(at: Instant, task: &Waker) -> io::Result<Self> {
         let task = Mutex::new(Some(task.clone()));
         let bell = Arc::new(Bell { has_rung: AtomicBool::new(false), task });
         let what = Arc::clone(&bell);
         Ok(Self { armed: Armed::new(at, what)?, bell })
     }
 
+    pub(super) fn has_rung(&self) -> bool {
+        self.bell.has_rung.load(Ordering::Acquire)
+    }
+
     /// Has another task woken.
-    fn wakes(&self, task: &Waker) {
+    pub(super) fn wakes(&self, task: &Waker) {
         let mut known = lock(&self.bell.task);
         let is_same = known.as_ref().is_some_and(|known| known.will_wake(task));
         let before = if is_same { None } else { known.replace(task.clone()) };
@@ -247,11 +251,8 @@ impl<O: Operation> Awaited for Timeout<O> {
                 }
             },
         }
-        let has_rung = this.alarm.as_ref().is_some_and(|alarm| {
-            // After the waker was put there.
-            alarm.bell.has_rung.load(Ordering::Acquire)
-        });
-        if has_rung {
+        // After the waker was put there.
+        if this.alarm.as_ref().is_some_and(Alarm::has_rung) {
             return Poll::Ready(Err(this.elapse(libc::ETIMEDOUT)));
         }
         Poll::Pending

@@ -1,11 +1,16 @@
-//! Waiting for what nobody else waits for: operations that were detached.
+//! Waiting for what nobody else waits for: operations that were dropped or detached.
 
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
+use std::time::{Duration, Instant};
 
 use super::budget::{Awaited, Spent, Turns, awaited};
+use super::deadline::{Alarm, End};
 use super::driver::Fs;
+use super::handle::File;
 use super::wakers;
 use crate::process;
 use crate::sync::lock;
@@ -33,9 +38,46 @@ pub fn drain() -> Drain {
 impl Fs {
     /// Ready when no detached operation of this `Fs` is in flight or stands in line. Operations
     /// that are detached meanwhile count as well; dropped ones do not. One that never ends, such as
-    /// a read of an empty pipe, is waited for without end.
+    /// a read of an empty pipe, is waited for without end: [`Drain::timeout`] bounds that.
     pub fn drain(&self) -> Drain {
         Drain { fs: Some(self.clone()), turns: Turns::default() }
+    }
+
+    /// Refuses further operations, from the first poll on, and is ready when all that were begun
+    /// are over: those that were dropped or detached as well. Nothing of this `Fs` happens to a
+    /// file, and no buffer is used, after that.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use uringlet::fs::{File, Fs};
+    ///
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("file");
+    /// let fs = Fs::builder().build()?;
+    /// let file = File::create(&path).on(&fs).wait()?;
+    /// drop(file.write_all_at(vec![1; 1 << 20], 0).submit());
+    /// fs.shutdown(Duration::from_secs(10)).wait()?;
+    /// assert!(file.write_at(vec![2], 0).wait().0.is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `TimedOut`: some are not over after `time`. Further operations are refused all the same,
+    /// with `ESHUTDOWN`.
+    pub fn shutdown(&self, time: Duration) -> Over {
+        Over::new(Some((self.clone(), Which::Shutdown)), time)
+    }
+}
+
+impl File {
+    /// Ready when all operations of this file that were begun are over: those that were dropped or
+    /// detached, and those of other handles as well. What is begun meanwhile counts, too.
+    ///
+    /// # Errors
+    /// `TimedOut`: some are not over after `time`.
+    pub fn drain(&self, time: Duration) -> Over {
+        let fs = self.fs().cloned();
+        Over::new(fs.map(|fs| (fs, Which::File(Arc::clone(self.flights())))), time)
     }
 }
 
@@ -48,6 +90,14 @@ pub struct Drain {
 }
 
 impl Drain {
+    /// As this, at most for so long.
+    ///
+    /// # Errors
+    /// `TimedOut`: some are not over after `time`.
+    pub fn timeout(self, time: Duration) -> Over {
+        Over::new(self.fs.clone().map(|fs| (fs, Which::Detached)), time)
+    }
+
     /// Blocks the calling thread until then; needs no executor.
     pub fn wait(mut self) {
         block_on(|context| self.poll_in_turn(context, &mut Spent::default()));
@@ -88,37 +138,116 @@ impl Awaited for Drain {
     }
 }
 
-/// Operations that were detached and have not ended.
-#[derive(Debug, Default)]
-pub(super) struct Detached(Mutex<DetachedState>);
-
-#[derive(Debug, Default)]
-struct DetachedState {
-    count: usize,
-    wakers: Vec<Waker>,
+/// What an [`Over`] waits for.
+#[derive(Debug)]
+enum Which {
+    Detached,
+    Shutdown,
+    File(Arc<Flights>),
 }
 
-impl Detached {
-    pub(super) fn begin(&self) {
-        lock(&self.0).count += 1;
+/// What [`Fs::shutdown`], [`File::drain`] and [`Drain::timeout`] give: a future. The time counts
+/// from the first poll.
+#[must_use = "a future does nothing until it is awaited or waited for"]
+pub struct Over {
+    what: Option<(Fs, Which)>,
+    end: End,
+    alarm: Option<Alarm>,
+    turns: Turns,
+}
+
+impl Over {
+    fn new(what: Option<(Fs, Which)>, time: Duration) -> Self {
+        Self { what, end: End::After(time), alarm: None, turns: Turns::default() }
     }
 
+    /// Blocks the calling thread until then; needs no executor.
+    ///
+    /// # Errors
+    /// As the future.
+    pub fn wait(mut self) -> io::Result<()> {
+        block_on(|context| self.poll_in_turn(context, &mut Spent::default()))
+    }
+}
+
+awaited!(Over, io::Result<()>);
+
+impl Awaited for Over {
+    fn poll_in_turn(&mut self, context: &mut Context<'_>, _: &mut Spent) -> Poll<io::Result<()>> {
+        let Some((fs, which)) = &self.what else { return Poll::Ready(Ok(())) };
+        if fs.generation() != process::generation() {
+            // Those of a fork(2)'s parent end there.
+            return Poll::Ready(Ok(()));
+        }
+        let flights = match which {
+            Which::Detached => fs.detached(),
+            Which::File(flights) => flights,
+            Which::Shutdown => {
+                fs.refuse_further();
+                fs.flights()
+            }
+        };
+        if flights.poll(context.waker()).is_ready() {
+            self.alarm = None;
+            return Poll::Ready(Ok(()));
+        }
+        let now = Instant::now();
+        let Some(at) = self.end.fix(now) else { return Poll::Pending };
+        match &self.alarm {
+            _ if at <= now => return Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Some(alarm) => alarm.wakes(context.waker()),
+            None => self.alarm = Some(Alarm::set(at, context.waker())?),
+        }
+        // It may have rung before the waker was there.
+        if self.alarm.as_ref().is_some_and(Alarm::has_rung) {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        Poll::Pending
+    }
+}
+
+impl std::fmt::Debug for Over {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Over").field("what", &self.what).finish_non_exhaustive()
+    }
+}
+
+/// Operations of some kind that have been begun and have not ended, and who waits for that.
+#[derive(Debug, Default)]
+pub struct Flights {
+    count: AtomicUsize,
+    /// There are wakers.
+    is_watched: AtomicBool,
+    wakers: Mutex<Vec<Waker>>,
+}
+
+impl Flights {
+    pub(super) fn begin(&self) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whoever ends the last one sees that somebody waits; or who waits sees that it has ended:
+    /// both write before they read, in one order for all threads.
     pub(super) fn end(&self) {
-        let mut state = lock(&self.0);
-        state.count -= 1;
-        let wakers = if state.count == 0 { std::mem::take(&mut state.wakers) } else { Vec::new() };
-        drop(state);
-        wakers.into_iter().for_each(wakers::wake);
+        if self.count.fetch_sub(1, Ordering::SeqCst) == 1 && self.is_watched.load(Ordering::SeqCst)
+        {
+            let mut known = lock(&self.wakers);
+            self.is_watched.store(false, Ordering::SeqCst);
+            let waiting = std::mem::take(&mut *known);
+            drop(known);
+            waiting.into_iter().for_each(wakers::wake);
+        }
     }
 
     fn poll(&self, waker: &Waker) -> Poll<()> {
-        let mut state = lock(&self.0);
-        if state.count == 0 {
+        if self.count.load(Ordering::SeqCst) == 0 {
             return Poll::Ready(());
         }
-        if !state.wakers.iter().any(|known| known.will_wake(waker)) {
-            state.wakers.push(waker.clone());
+        let mut known = lock(&self.wakers);
+        if !known.iter().any(|known| known.will_wake(waker)) {
+            known.push(waker.clone());
         }
-        Poll::Pending
+        self.is_watched.store(true, Ordering::SeqCst);
+        if self.count.load(Ordering::SeqCst) == 0 { Poll::Ready(()) } else { Poll::Pending }
     }
 }

@@ -8,8 +8,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use super::drain::Detached;
+use super::drain::Flights;
 use super::flight::Claim;
+use super::interrupt::Interruptible;
 use super::wakers;
 use crate::board::Sink;
 use crate::config::{Builder, ConfigError, ENTRIES_MAX, EngineKind};
@@ -34,7 +35,11 @@ pub struct Fs(Arc<Shared>);
 struct Shared {
     instance: Arc<Instance>,
     line: Arc<Line>,
-    detached: Detached,
+    detached: Flights,
+    /// Of operations that were handed over, and have not ended.
+    flights: Flights,
+    /// No further operation begins.
+    is_shut_down: AtomicBool,
     generation: u64,
     inline_max: usize,
 }
@@ -127,8 +132,15 @@ impl FsBuilder {
         });
         let generation = process::enter();
         let instance = Instance::with_sink(&builder, Box::new(Deliver(Arc::clone(&line))))?;
-        let (detached, inline_max) = (Detached::default(), self.inline_max);
-        Ok(Fs(Arc::new(Shared { instance, line, detached, generation, inline_max })))
+        Ok(Fs(Arc::new(Shared {
+            instance,
+            line,
+            detached: Flights::default(),
+            flights: Flights::default(),
+            is_shut_down: AtomicBool::new(false),
+            generation,
+            inline_max: self.inline_max,
+        })))
     }
 }
 
@@ -186,8 +198,21 @@ impl Fs {
         &self.0.instance
     }
 
-    pub(super) fn detached(&self) -> &Detached {
+    pub(super) fn detached(&self) -> &Flights {
         &self.0.detached
+    }
+
+    pub(super) fn flights(&self) -> &Flights {
+        &self.0.flights
+    }
+
+    #[inline]
+    pub(super) fn is_shut_down(&self) -> bool {
+        self.0.is_shut_down.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn refuse_further(&self) {
+        self.0.is_shut_down.store(true, Ordering::SeqCst);
     }
 
     #[inline]
@@ -243,6 +268,10 @@ pub struct Header {
     stopped: AtomicBool,
     /// The operation runs to its end though nobody waits, and is counted for that.
     detached: AtomicBool,
+    /// A call of a worker's.
+    interruptible: Interruptible,
+    /// Those of its file.
+    flights: Option<Arc<Flights>>,
 }
 
 // SAFETY: the cells belong to the engine's side: the thread that makes the slot, claims it, or is
@@ -251,6 +280,26 @@ pub struct Header {
 unsafe impl Send for Header {}
 // SAFETY: as above.
 unsafe impl Sync for Header {}
+
+/// What counts an operation.
+pub(super) struct Counts {
+    fs: Fs,
+    flights: Option<Arc<Flights>>,
+    is_detached: bool,
+}
+
+impl Counts {
+    /// The operation is over.
+    pub(super) fn end(self) {
+        if self.is_detached {
+            self.fs.detached().end();
+        }
+        if let Some(flights) = self.flights {
+            flights.end();
+        }
+        self.fs.flights().end();
+    }
+}
 
 /// A reference of the engine's.
 #[derive(Debug)]
@@ -287,10 +336,22 @@ impl Handle {
 }
 
 impl Header {
-    pub(super) fn new(fs: Fs, notify: i32, verbs: &'static Verbs) -> Self {
+    /// One that is in flight, and counted for that.
+    pub(super) fn new(
+        fs: Fs,
+        notify: i32,
+        verbs: &'static Verbs,
+        flights: Option<Arc<Flights>>,
+    ) -> Self {
+        fs.flights().begin();
+        if let Some(flights) = &flights {
+            flights.begin();
+        }
         Self {
             verbs,
             fs,
+            flights,
+            interruptible: Interruptible::default(),
             entry: UnsafeCell::new(Entry { sqe: Sqe::nop(), data: 0, notify }),
             bytes: Cell::new(0),
             claim: Claim::taken(),
@@ -331,9 +392,22 @@ impl Header {
         self.detached.store(true, Ordering::Relaxed);
     }
 
-    /// By the thread that has found the operation abandoned.
-    pub(super) fn is_detached(&self) -> bool {
-        self.detached.load(Ordering::Relaxed)
+    /// What counts the operation: for the thread that ends it.
+    pub(super) fn counts(&self) -> Counts {
+        // That of a detached operation was set before it was found abandoned.
+        let is_detached = self.detached.load(Ordering::Relaxed);
+        Counts { fs: self.fs.clone(), flights: self.flights.clone(), is_detached }
+    }
+
+    /// Makes a call of a worker's, again after `EINTR`: a count, or a negative errno. It ends with
+    /// `ECANCELED` when the operation is stopped, if a signal can end it.
+    pub(super) fn interruptibly(&self, call: impl FnMut() -> sys::Ret) -> i32 {
+        self.interruptible.during(|| self.is_stopped(), call)
+    }
+
+    /// Ends such a call, after the operation was stopped.
+    pub(super) fn interrupt(&self) {
+        self.interruptible.end();
     }
 
     /// Takes it out of the line, if it stands there.

@@ -8,11 +8,12 @@ use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::os::fd::FromRawFd as _;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use compio_buf::{IoBuf, IoBufMut};
 
+use super::drain::Flights;
 use super::driver::Fs;
 use super::handle::{File, outcome};
 use super::metadata::Stat;
@@ -20,6 +21,7 @@ use super::op::{Op, Steps};
 use super::options::{Open, OpenOptions};
 use super::ranges::{Coalesce, ReadRanges};
 use super::transfer::{Read, ReadExact, Write, WriteAll};
+use super::vectored::{ReadVectored, WriteVectored};
 use super::worker::OnWorker;
 use crate::router::facts::Facts;
 use crate::sqe::Sqe;
@@ -87,6 +89,30 @@ impl File {
     /// there is no memory for a range.
     pub fn read_ranges(&self, ranges: &[Range<u64>], coalesce: Coalesce) -> ReadRanges {
         ReadRanges::new(self, ranges, coalesce)
+    }
+
+    /// As [`File::read_at`], into several buffers, one after the other (preadv(2)): at most 1,024.
+    ///
+    /// # Errors
+    /// As [`File::read_at`]. `EINVAL`: there are more buffers.
+    pub fn read_vectored_at<B: IoBufMut + Send>(
+        &self,
+        buffers: Vec<B>,
+        offset: u64,
+    ) -> Op<ReadVectored<B>> {
+        Op::new(ReadVectored::new(self, buffers, offset))
+    }
+
+    /// As [`File::write_at`], of several buffers, one after the other (pwritev(2)): at most 1,024.
+    ///
+    /// # Errors
+    /// As [`File::write_at`]. `EINVAL`: there are more buffers.
+    pub fn write_vectored_at<B: IoBuf + Send>(
+        &self,
+        buffers: Vec<B>,
+        offset: u64,
+    ) -> Op<WriteVectored<B>> {
+        Op::new(WriteVectored::new(self, buffers, offset))
     }
 
     /// Writes the buffer's bytes to `offset` bytes on. Gives how many were written. It is ready
@@ -180,16 +206,11 @@ impl File {
         &self,
         f: impl FnOnce(&StdFile) -> io::Result<T> + Send + 'static,
     ) -> Op<OnWorker<T>> {
-        let file = self.clone();
-        let op = OnWorker::op(move |_| {
+        OnWorker::of(self, move |file| {
             // SAFETY: the file is open meanwhile, and is not closed by this.
             let std = ManuallyDrop::new(unsafe { StdFile::from_raw_fd(file.number()) });
             f(&std)
-        });
-        match self.fs() {
-            Some(fs) => op.on(fs),
-            None => op,
-        }
+        })
     }
 
     /// Cuts the file to `length` bytes, or extends it with zeros (ftruncate(2)).
@@ -207,6 +228,16 @@ impl File {
     /// As fallocate(2).
     pub fn allocate(&self, offset: u64, length: u64) -> Op<Control> {
         self.control(Sqe::fallocate(self.number(), 0, offset, length))
+    }
+
+    /// Gives the room of `length` bytes from `offset` on back to the file system: they are zeros
+    /// then, and the file is as long as before (fallocate(2)).
+    ///
+    /// # Errors
+    /// As fallocate(2). `EOPNOTSUPP`: the file system cannot.
+    pub fn punch_hole(&self, offset: u64, length: u64) -> Op<Control> {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        self.control(Sqe::fallocate(self.number(), mode as u32, offset, length))
     }
 
     /// Says how the file will be used from `offset` on, for `length` bytes, or, with 0, to its end
@@ -237,6 +268,7 @@ impl File {
 
 /// How a file will be used (posix_fadvise(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 #[repr(i32)]
 pub enum Advice {
     /// In no particular way.
@@ -268,6 +300,10 @@ unsafe impl Steps for Control {
         self.file.home()
     }
 
+    fn flights(&self) -> Option<&Arc<Flights>> {
+        Some(self.file.flights())
+    }
+
     fn request(&self) -> Sqe {
         self.sqe
     }
@@ -291,6 +327,10 @@ unsafe impl Steps for Close {
 
     fn home(&self) -> &OnceLock<Fs> {
         self.file.home()
+    }
+
+    fn flights(&self) -> Option<&Arc<Flights>> {
+        Some(self.file.flights())
     }
 
     fn prepare(&mut self) -> Result<(), i32> {

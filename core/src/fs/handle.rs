@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use super::drain::Flights;
 use super::driver::Fs;
 use crate::router::facts::Facts;
 use crate::sys;
@@ -28,6 +29,8 @@ struct Inner {
     /// One of [`way`].
     way: AtomicU8,
     alignment: Option<Alignment>,
+    /// Of its operations.
+    flights: Arc<Flights>,
 }
 
 /// How reads are tried that are not to sleep.
@@ -80,6 +83,7 @@ impl File {
             fs,
             way: AtomicU8::new(if is_direct { way::NEVER } else { way::NOWAIT }),
             alignment,
+            flights: Arc::default(),
         }))
     }
 
@@ -96,6 +100,10 @@ impl File {
 
     pub(super) fn home(&self) -> &OnceLock<Fs> {
         &self.0.fs
+    }
+
+    pub(super) fn flights(&self) -> &Arc<Flights> {
+        &self.0.flights
     }
 
     /// Nobody else has the file: no other handle, and no request.

@@ -7,9 +7,10 @@ use std::fs::Permissions;
 use std::io;
 use std::os::fd::RawFd;
 use std::os::unix::fs::PermissionsExt as _;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
+use super::drain::Flights;
 use super::driver::Fs;
 use super::handle::{File, outcome};
 use super::op::Steps;
@@ -270,6 +271,10 @@ unsafe impl Steps for Stat {
 
     fn home(&self) -> &OnceLock<Fs> {
         self.file.as_ref().map_or(&self.home, File::home)
+    }
+
+    fn flights(&self) -> Option<&Arc<Flights>> {
+        self.file.as_ref().map(File::flights)
     }
 
     fn attempt(&mut self) -> Option<i32> {

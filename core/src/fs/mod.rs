@@ -76,6 +76,9 @@
 //!    and those that were in flight, end with `EINVAL`; files that the child opens are its own.
 //!    open(2) says why no direct I/O should be in flight at a fork.
 //! 10. A detached operation runs to its end, as long as the process does: [`drain`] waits for it.
+//! 11. After [`Fs::shutdown`] no operation of that `Fs` touches a file or a buffer any more.
+//! 12. The open of a FIFO that is cancelled or dropped ends, and gives its thread back. A real-time
+//!     signal that had no handler is taken for that.
 
 mod batch;
 mod budget;
@@ -89,6 +92,7 @@ mod file;
 mod flight;
 mod folder;
 mod handle;
+mod interrupt;
 mod metadata;
 mod names;
 mod op;
@@ -99,6 +103,7 @@ mod replace;
 #[cfg(feature = "tokio")]
 mod runtime;
 mod transfer;
+mod vectored;
 mod wakers;
 mod whole;
 mod worker;
@@ -111,7 +116,7 @@ pub use self::batch::{Many, WalkError, metadata_many, read_many, walk, walk_with
 #[cfg(any(feature = "tokio", feature = "futures-io"))]
 pub use self::cursor::Cursor;
 pub use self::deadline::{Elapsed, Timeout};
-pub use self::drain::{Drain, drain};
+pub use self::drain::{Drain, Over, drain};
 pub use self::driver::{Fs, FsBuilder};
 pub use self::explain::Explain;
 pub use self::file::{Advice, Close, Control};
@@ -132,6 +137,7 @@ pub use self::replace::{copy, sync_dir};
 #[cfg(feature = "tokio")]
 pub use self::runtime::drive_on_tokio;
 pub use self::transfer::{Read, ReadExact, Write, WriteAll};
+pub use self::vectored::{ReadVectored, Vectored, WriteVectored};
 pub use self::whole::{ReadFile, WriteFile, read, read_to_string, replace, write};
 pub use self::worker::OnWorker;
 

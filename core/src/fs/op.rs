@@ -11,6 +11,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use super::budget::{Awaited, Spent, Turns, awaited};
+use super::drain::Flights;
 use super::driver::{Fs, Header, Verbs};
 use super::flight::{Ended, Flight};
 use super::wakers::{self, guarded};
@@ -43,6 +44,11 @@ pub unsafe trait Steps: Send + 'static {
 
     /// Where its requests go, once that is said; else to the file system of the process.
     fn home(&self) -> &OnceLock<Fs>;
+
+    /// What counts the operations of its file, if it is one of an open file.
+    fn flights(&self) -> Option<&Arc<Flights>> {
+        None
+    }
 
     /// Refuses, with a negative errno, what cannot be begun.
     fn prepare(&mut self) -> Result<(), i32> {
@@ -170,9 +176,13 @@ unsafe fn complete<O: Operation>(header: NonNull<Header>, result: i32) -> bool {
     }
     // SAFETY: as above; the request is over.
     let ended = unsafe { here.flight.finish() };
-    let detached_of = match &ended {
-        Ended::Abandoned(_) if here.header.is_detached() => Some(here.header.fs().clone()),
-        _ => None,
+    let left = match &ended {
+        // After the payload was dropped.
+        Ended::Abandoned(_) => Some(here.header.counts()),
+        _ => {
+            here.header.counts().end();
+            None
+        }
     };
     // SAFETY: the engine's reference, which nothing uses any more.
     unsafe { forget::<O>(header) };
@@ -181,8 +191,8 @@ unsafe fn complete<O: Operation>(header: NonNull<Header>, result: i32) -> bool {
         Ended::Wake(waker) => wakers::wake(waker),
         Ended::Abandoned(payload) => guarded(|| drop(payload)),
     }
-    if let Some(fs) = detached_of {
-        fs.detached().end();
+    if let Some(left) = left {
+        left.end();
     }
     true
 }
@@ -191,6 +201,14 @@ impl<O: Operation> Op<O> {
     pub(super) fn new(operation: O) -> Self {
         let state = State::Lazy(operation);
         Self { state, turns: Turns::default(), never_inline: false, is_sound: true }
+    }
+
+    /// Changes it before it has begun.
+    pub(super) fn map(mut self, f: impl FnOnce(&mut O)) -> Self {
+        if let State::Lazy(operation) = &mut self.state {
+            f(operation);
+        }
+        self
     }
 
     /// One on names, each as the kernel takes it.
@@ -335,6 +353,9 @@ impl<O: Operation> Op<O> {
         if !self.is_sound || home.is_none_or(|fs| fs.generation() != process::generation()) {
             return State::Ended(operation, -libc::EINVAL);
         }
+        if home.is_some_and(Fs::is_shut_down) {
+            return State::Ended(operation, -libc::ESHUTDOWN);
+        }
         if let Err(errno) = operation.prepare() {
             return State::Ended(operation, errno);
         }
@@ -350,7 +371,8 @@ impl<O: Operation> Op<O> {
     fn hand_over(operation: O, notify: i32) -> State<O> {
         let fs = operation.home().get().expect("set above").clone();
         let payload = Settled { operation, result: std::cell::Cell::new(0) };
-        let header = Header::new(fs, notify, &OpSlot::<O>::VERBS);
+        let flights = payload.operation.flights().cloned();
+        let header = Header::new(fs, notify, &OpSlot::<O>::VERBS, flights);
         let slot = Arc::new(OpSlot { header, flight: Flight::new(payload) });
         let engines = Arc::into_raw(Arc::clone(&slot));
         let header = NonNull::new(engines.cast_mut().cast::<Header>()).expect("an Arc's");
@@ -409,9 +431,11 @@ fn stop<O: Operation>(slot: &Arc<OpSlot<O>>) -> bool {
         header.stop();
     }
     if header.withdraw() {
+        header.counts().end();
         return true;
     }
     if O::CANCELLABLE {
+        header.interrupt();
         // The address is this slot's as long as there is a reference, which the caller has.
         let _ = header.fs().instance().cancel(Arc::as_ptr(slot) as u64);
     }

@@ -7,13 +7,16 @@ use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use super::driver::Fs;
+use super::driver::{Fs, Header};
 use super::handle::{File, Opened};
 use super::op::{Op, Steps};
+use super::whole::open_now;
+use super::worker::{Behind, call};
 use crate::sqe::Sqe;
 
 /// Whether reads and writes go past the page cache (`O_DIRECT`, open(2)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Direct {
     /// They do not.
     #[default]
@@ -94,7 +97,8 @@ impl OpenOptions {
 
     /// Reads and writes past the page cache. Buffers, offsets and lengths then have to be
     /// [aligned](File::alignment), or the kernel says `EINVAL`: a [`Pool`](super::Pool) makes such
-    /// buffers. [`File::read_ranges`] takes ranges of any alignment. A `Cursor` takes no such file.
+    /// buffers. [`File::read_ranges`] takes ranges of any
+    /// alignment, and a `Cursor` reads from any position.
     pub fn direct(&mut self, direct: Direct) -> &mut Self {
         self.direct = direct;
         self
@@ -132,6 +136,7 @@ impl OpenOptions {
             mode: self.mode.unwrap_or(0o666),
             direct: self.direct,
             home: OnceLock::new(),
+            header: Behind::nothing(),
             opened: Opened::default(),
         });
         open.is_sound &= is_sound && access.is_some();
@@ -147,8 +152,21 @@ pub struct Open {
     mode: u32,
     direct: Direct,
     home: OnceLock<Fs>,
+    header: Behind,
     /// From the moment that there is a descriptor: an operation that was dropped closes it.
     opened: Opened,
+}
+
+/// What the worker calls.
+///
+/// # Safety
+/// The address of an `Open` whose request is under way.
+unsafe extern "C" fn open(operation: u64) -> i32 {
+    // SAFETY: the caller's contract.
+    let operation = unsafe { &*std::ptr::with_exposed_provenance::<Open>(operation as usize) };
+    // SAFETY: set by `settle`; the caller is the worker.
+    let header = unsafe { operation.header.get() };
+    open_now(header, &operation.path, operation.flags.get(), operation.mode)
 }
 
 // SAFETY: the path is in the operation.
@@ -159,8 +177,12 @@ unsafe impl Steps for Open {
         &self.home
     }
 
+    fn settle(&self, header: &Header) {
+        self.header.set(header);
+    }
+
     fn request(&self) -> Sqe {
-        Sqe::openat(libc::AT_FDCWD, &self.path, self.flags.get(), self.mode)
+        call(open, self)
     }
 
     fn after(&self, result: i32) -> Option<i32> {

@@ -76,8 +76,27 @@ struct Part {
 }
 
 impl Part {
-    /// On a direct file, the range is widened to what the file is aligned to, and so is the memory.
     fn new(file: &File, range: &Range<u64>, members: Vec<usize>) -> io::Result<Self> {
+        let Wide { buffer, begin, enough, granule } = Wide::of(file, range, Vec::new())?;
+        let read = ReadExact::new(file, buffer, begin, 0).in_steps(enough, granule);
+        Ok(Self { begin, read: Op::new(read), members })
+    }
+}
+
+/// Memory for a range, and what is read: on a direct file, it is widened to what the file is
+/// aligned to.
+pub(super) struct Wide {
+    pub(super) buffer: Slice<Vec<u8>>,
+    /// Where the slice begins in the file.
+    pub(super) begin: u64,
+    /// Bytes of it, up to the end of the range.
+    pub(super) enough: usize,
+    granule: usize,
+}
+
+impl Wide {
+    /// With a vector that may have the memory.
+    pub(super) fn of(file: &File, range: &Range<u64>, mut buffer: Vec<u8>) -> io::Result<Self> {
         let errno = io::Error::from_raw_os_error;
         let Alignment { memory, offset: granule } =
             file.alignment().unwrap_or(Alignment { memory: 1, offset: 1 });
@@ -86,15 +105,14 @@ impl Part {
         let length = usize::try_from(range.end.next_multiple_of(granule as u64) - begin);
         let enough = usize::try_from(range.end - begin).map_err(|_| errno(libc::EINVAL))?;
         let length = length.map_err(|_| errno(libc::EINVAL))?;
-        let mut buffer: Vec<u8> = Vec::new();
+        buffer.clear();
         let all = length.checked_add(memory - 1).ok_or_else(|| errno(libc::ENOMEM))?;
         buffer.try_reserve_exact(all).map_err(|_| errno(libc::ENOMEM))?;
         let address = buffer.as_ptr().addr();
         let skipped = address.next_multiple_of(memory) - address;
         buffer.resize(skipped, 0);
-        let slice = buffer.slice(skipped..skipped + length);
-        let read = ReadExact::new(file, slice, begin, 0).in_steps(enough, granule);
-        Ok(Self { begin, read: Op::new(read), members })
+        let buffer = buffer.slice(skipped..skipped + length);
+        Ok(Self { buffer, begin, enough, granule })
     }
 }
 

@@ -5,10 +5,11 @@ use std::cell::{Cell, UnsafeCell};
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::RawFd;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use compio_buf::{BufResult, IoBuf, IoBufMut};
 
+use super::drain::Flights;
 use super::driver::{Fs, Header};
 use super::handle::{File, outcome};
 use super::op::Steps;
@@ -243,6 +244,10 @@ unsafe impl<B: Send + 'static, D: Direction<B>, A: Amount> Steps for FileTransfe
 
     fn home(&self) -> &OnceLock<Fs> {
         self.file.home()
+    }
+
+    fn flights(&self) -> Option<&Arc<Flights>> {
+        Some(self.file.flights())
     }
 
     fn attempt(&mut self) -> Option<i32> {

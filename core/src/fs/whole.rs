@@ -20,7 +20,7 @@ use super::names::HERE;
 use super::op::{Op, Steps};
 use super::replace::replace_now;
 use super::transfer::{Direction, Out, Span};
-use super::worker::call;
+use super::worker::{Behind, call};
 use crate::sqe::Sqe;
 use crate::sys::{self, MAX_RW_COUNT, Ret};
 
@@ -43,9 +43,10 @@ pub(super) fn uninterrupted(mut call: impl FnMut() -> Ret) -> i32 {
 }
 
 /// Opens a file, on a worker: a descriptor, or a negative errno.
-pub(super) fn open_now(_header: &Header, path: &CStr, flags: i32, mode: u32) -> i32 {
+/// An open of a FIFO ends with `ECANCELED` when the operation is cancelled.
+pub(super) fn open_now(header: &Header, path: &CStr, flags: i32, mode: u32) -> i32 {
     // SAFETY: a path that ends with a NUL.
-    uninterrupted(|| unsafe { sys::call!(openat, HERE, path.as_ptr(), flags, mode) })
+    header.interruptibly(|| unsafe { sys::call!(openat, HERE, path.as_ptr(), flags, mode) })
 }
 
 /// The negative errno of an error.
@@ -177,7 +178,7 @@ pub(super) fn read_now(header: &Header, path: &CStr) -> io::Result<Vec<u8>> {
 #[derive(Debug)]
 pub struct ReadFile<T> {
     path: CString,
-    header: Cell<*const Header>,
+    header: Behind,
     opened: Opened,
     found: Found,
     data: UnsafeCell<Data>,
@@ -187,14 +188,11 @@ pub struct ReadFile<T> {
     kind: PhantomData<fn() -> T>,
 }
 
-// SAFETY: the pointer is used by the worker only, while the engine has the slot that contains both.
-unsafe impl<T> Send for ReadFile<T> {}
-
 impl<T> ReadFile<T> {
     fn new(path: CString) -> Self {
         Self {
             path,
-            header: Cell::new(ptr::null()),
+            header: Behind::nothing(),
             opened: Opened::default(),
             found: Found::new(),
             data: UnsafeCell::default(),
@@ -206,8 +204,8 @@ impl<T> ReadFile<T> {
 
     /// Opens the file, and reads it if it is small. True: it is whole.
     fn begin(&self) -> io::Result<bool> {
-        // SAFETY: set by `settle`.
-        let header = unsafe { &*self.header.get() };
+        // SAFETY: set by `settle`; the caller is the worker.
+        let header = unsafe { self.header.get() };
         let (descriptor, found) = look(header, &self.path, &self.found)?;
         // SAFETY: the worker is the engine's side, and no transfer is under way.
         let data = unsafe { &mut *self.data.get() };
@@ -324,7 +322,7 @@ pub fn replace<B: IoBuf + Send>(path: impl AsRef<Path>, buffer: B) -> Op<WriteFi
 #[derive(Debug)]
 pub struct WriteFile<B> {
     path: CString,
-    header: Cell<*const Header>,
+    header: Behind,
     opened: Opened,
     buffer: UnsafeCell<B>,
     span: Span,
@@ -334,21 +332,18 @@ pub struct WriteFile<B> {
     home: OnceLock<Fs>,
 }
 
-// SAFETY: as for `ReadFile`.
-unsafe impl<B: Send> Send for WriteFile<B> {}
-
 impl<B> WriteFile<B> {
     fn new(path: CString, buffer: B, replaces: bool) -> Self {
         let (opened, home) = (Opened::default(), OnceLock::new());
-        let (header, buffer) = (Cell::new(ptr::null()), UnsafeCell::new(buffer));
+        let (header, buffer) = (Behind::nothing(), UnsafeCell::new(buffer));
         let (span, is_begun) = (Span::new(0), Cell::new(false));
         Self { path, header, opened, buffer, span, replaces, is_begun, home }
     }
 
     /// Opens the file, and writes it if it is small. True: it is over.
     fn begin(&self) -> io::Result<bool> {
-        // SAFETY: set by `settle`.
-        let header = unsafe { &*self.header.get() };
+        // SAFETY: set by `settle`; the caller is the worker.
+        let header = unsafe { self.header.get() };
         if self.replaces {
             replace_now(header, &self.path, &self.span)?;
             return Ok(true);

@@ -9,10 +9,11 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::ptr;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
+use super::drain::Flights;
 use super::driver::{Fs, Header};
-use super::handle::outcome;
+use super::handle::{File, outcome};
 use super::op::{Op, Steps};
 use crate::exec::{CALL, CallFunction};
 use crate::sqe::Sqe;
@@ -23,19 +24,43 @@ pub(super) fn call<T>(function: CallFunction, with: &T) -> Sqe {
     Sqe { opcode: CALL, addr: function as usize as u64, off: with, ..Sqe::nop() }
 }
 
+/// The header of the slot that an operation has its final place in. The worker that is called with
+/// the operation's address finds it here.
+#[derive(Debug)]
+pub(super) struct Behind(Cell<*const Header>);
+
+// SAFETY: used by the worker only, while the engine has the slot.
+unsafe impl Send for Behind {}
+
+impl Behind {
+    pub(super) fn nothing() -> Self {
+        Self(Cell::new(ptr::null()))
+    }
+
+    pub(super) fn set(&self, header: &Header) {
+        self.0.set(header);
+    }
+
+    /// The header.
+    ///
+    /// # Safety
+    /// It was set, and a request of the operation is under way, whose worker the caller is.
+    pub(super) unsafe fn get(&self) -> &Header {
+        // SAFETY: the caller's contract.
+        unsafe { &*self.0.get() }
+    }
+}
+
 type Function<T> = Box<dyn FnOnce(&Header) -> io::Result<T> + Send>;
 
 /// What operations do that are several system calls in one: a worker of the engine makes them.
 pub struct OnWorker<T> {
     function: UnsafeCell<Option<Function<T>>>,
     output: UnsafeCell<Option<io::Result<T>>>,
-    header: Cell<*const Header>,
+    header: Behind,
+    flights: Option<Arc<Flights>>,
     home: OnceLock<Fs>,
 }
-
-// SAFETY: function and output are `Send`. The pointer is used by the worker only, while the engine
-// has the slot that contains both.
-unsafe impl<T: Send> Send for OnWorker<T> {}
 
 impl<T: Send + 'static> OnWorker<T> {
     /// An operation that is this function.
@@ -43,9 +68,25 @@ impl<T: Send + 'static> OnWorker<T> {
         Op::new(Self {
             function: UnsafeCell::new(Some(Box::new(function))),
             output: UnsafeCell::new(None),
-            header: Cell::new(ptr::null()),
+            header: Behind::nothing(),
+            flights: None,
             home: OnceLock::new(),
         })
+    }
+
+    /// As [`OnWorker::op`], on a file.
+    pub(super) fn of(
+        file: &File,
+        function: impl FnOnce(&File) -> io::Result<T> + Send + 'static,
+    ) -> Op<Self> {
+        let own = file.clone();
+        let op = Self::op(move |_| function(&own)).map(|this| {
+            this.flights = Some(Arc::clone(file.flights()));
+        });
+        match file.fs() {
+            Some(fs) => op.on(fs),
+            None => op,
+        }
     }
 
     /// As [`OnWorker::op`], with paths: `EINVAL` if there is a NUL in one.
@@ -70,8 +111,8 @@ unsafe extern "C" fn run<T>(operation: u64) -> i32 {
     let operation = unsafe { &*ptr::with_exposed_provenance::<OnWorker<T>>(operation as usize) };
     // SAFETY: nobody but the engine's side touches the cells now.
     let function = unsafe { (*operation.function.get()).take() };
-    // SAFETY: set by `settle`: the header of the slot that contains the operation.
-    let header = unsafe { &*operation.header.get() };
+    // SAFETY: set by `settle`, and the caller's contract.
+    let header = unsafe { operation.header.get() };
     let Some(function) = function else { return -libc::EINVAL };
     match catch_unwind(AssertUnwindSafe(|| function(header))) {
         // SAFETY: as above.
@@ -87,6 +128,10 @@ unsafe impl<T: Send + 'static> Steps for OnWorker<T> {
 
     fn home(&self) -> &OnceLock<Fs> {
         &self.home
+    }
+
+    fn flights(&self) -> Option<&Arc<Flights>> {
+        self.flights.as_ref()
     }
 
     fn settle(&self, header: &Header) {

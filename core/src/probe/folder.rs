@@ -25,6 +25,7 @@ const ALIGNMENTS: [u32; 2] = [512, 4096];
 
 /// Whether something works.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Answer {
     /// It does.
     Works,
@@ -61,6 +62,7 @@ impl fmt::Display for Answer {
 
 /// Does io_submit(2) return before direct reads are done?
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Asynchrony {
     /// Submitting took clearly less time than reading.
     Asynchronous(Timing),

@@ -35,8 +35,9 @@ pub(super) fn start(name: String, body: Body, bytes: usize) -> Result<(), Body> 
     let generation = process::enter();
     let name = CString::new(name).unwrap_or_default();
     let (body, next) = (Some(body), std::ptr::null_mut());
-    let thread = Box::into_raw(Box::new(Thread { name, body, stack, generation, id: 0, next }));
-    let mut id = 0;
+    // SAFETY: a number, or with musl a pointer.
+    let mut id: libc::pthread_t = unsafe { std::mem::zeroed() };
+    let thread = Box::into_raw(Box::new(Thread { name, body, stack, generation, id, next }));
     // SAFETY: attributes that are initialised first; `run` takes the thread, whose stack lives
     // until it has ended.
     let made = unsafe {

@@ -106,9 +106,11 @@ fn every_future_that_is_ready_at_once_lets_others_run() {
                 });
             }
             "Take" => check("buffers of a pool", || pool.take()),
-            "Drain" => {
+            "Drain" | "Over" => {
                 let fs = Fs::builder().build().unwrap();
                 check("drains", || fs.drain());
+                check("drains of a file", || file.drain(Duration::ZERO));
+                check("shutdowns", || fs.shutdown(Duration::ZERO));
             }
             other => panic!("{other}: there is no loop over this future here"),
         }

@@ -14,9 +14,11 @@ mod fork;
 mod limits;
 mod more;
 mod names;
+mod over;
 mod program;
 mod replacing;
 mod storms;
+mod vectored;
 mod wakers;
 
 /// Past the capturing of a passed test's output: skipped must not look like passed.
