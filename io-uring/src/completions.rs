@@ -14,6 +14,8 @@ use crate::sync::{AtomicU32, Ordering};
 pub(crate) trait Queue {
     /// Completions that the program has reaped, by its own word.
     fn head(&self) -> u32;
+    /// Completions that were published so far, whatever the program writes there.
+    fn tail(&self) -> u32;
     /// Writes a completion to a place that nobody reads yet.
     fn write(&self, place: u32, cqe: &Cqe);
     /// What is in front of `tail` was written.
@@ -25,21 +27,19 @@ pub(crate) trait Queue {
 pub(crate) struct Counts {
     /// What the ring has room for.
     entries: u32,
-    /// The tail as it is, whatever the program writes there.
-    tail: AtomicU32,
     /// Those that are not in the ring yet.
     outside: AtomicU32,
 }
 
 impl Counts {
     pub(crate) fn new(entries: u32) -> Self {
-        Self { entries, tail: AtomicU32::new(0), outside: AtomicU32::new(0) }
+        Self { entries, outside: AtomicU32::new(0) }
     }
 
     /// Completions in the ring.
     pub(crate) fn in_ring(&self, queue: &impl Queue) -> u32 {
         let head = queue.head();
-        self.tail.load(Ordering::Acquire).wrapping_sub(head).min(self.entries)
+        queue.tail().wrapping_sub(head).min(self.entries)
     }
 
     /// Completions that there are, in the ring or not.
@@ -59,19 +59,13 @@ impl Counts {
 /// The places, under the ring's lock.
 #[derive(Debug)]
 pub(crate) struct Completions {
-    tail: u32,
     backlog: VecDeque<Cqe>,
     deferred: VecDeque<Cqe>,
 }
 
 impl Completions {
     pub(crate) fn new() -> Self {
-        Self { tail: 0, backlog: VecDeque::new(), deferred: VecDeque::new() }
-    }
-
-    /// Completions that were written to the ring so far.
-    pub(crate) fn tail(&self) -> u32 {
-        self.tail
+        Self { backlog: VecDeque::new(), deferred: VecDeque::new() }
     }
 
     /// The ring had no room for some.
@@ -95,7 +89,7 @@ impl Completions {
             self.flush(counts, queue);
         }
         if self.has_room(counts, queue) {
-            self.write(counts, queue, &cqe);
+            Self::write(queue, &cqe);
         } else {
             self.backlog.push_back(cqe);
             counts.outside.fetch_add(1, Ordering::Release);
@@ -113,18 +107,17 @@ impl Completions {
         while counts.in_ring(queue) < counts.entries
             && let Some(cqe) = self.backlog.pop_front().or_else(|| self.deferred.pop_front())
         {
-            self.write(counts, queue, &cqe);
+            Self::write(queue, &cqe);
             counts.outside.fetch_sub(1, Ordering::Release);
         }
         // Counted already.
         self.backlog.append(&mut self.deferred);
     }
 
-    fn write(&mut self, counts: &Counts, queue: &impl Queue, cqe: &Cqe) {
-        queue.write(self.tail, cqe);
-        self.tail = self.tail.wrapping_add(1);
-        queue.publish(self.tail);
-        counts.tail.store(self.tail, Ordering::Release);
+    fn write(queue: &impl Queue, cqe: &Cqe) {
+        let tail = queue.tail();
+        queue.write(tail, cqe);
+        queue.publish(tail.wrapping_add(1));
     }
 }
 
@@ -149,6 +142,10 @@ mod loom_models {
     impl Queue for Ring {
         fn head(&self) -> u32 {
             self.head.load(Ordering::Acquire)
+        }
+
+        fn tail(&self) -> u32 {
+            self.tail.load(Ordering::Acquire)
         }
 
         fn write(&self, place: u32, cqe: &Cqe) {

@@ -30,16 +30,7 @@ pub(crate) fn find(fd: i32, registered: bool) -> Result<Pinned<'static, Ring>, i
     if registered {
         return threads::registered(fd as u32);
     }
-    if let Some(ring) = rings::get(fd) {
-        return Ok(ring);
-    }
-    if rings::is_inherited(fd) && sys::is_open(fd) {
-        return Err(-libc::EINVAL);
-    }
-    if let Some(ring) = rings::recognise(fd) {
-        return Ok(ring);
-    }
-    Err(0)
+    rings::find(fd)?.ok_or(0)
 }
 
 /// What is answered for a descriptor that is no ring of ours: the kernel's answer, or what it would
@@ -105,15 +96,16 @@ unsafe fn enter_ring(
     if count > 0 {
         // What a poller has taken does not end with a thread of the program's.
         let thread = if polls { 0 } else { threads::enters(ring.handle) };
-        let consumed = core.entered(|| core.submit(count, thread));
+        let engine = ring.engine()?;
+        let consumed = core.entered(|| core.submit(count, thread))?;
         if !polls && consumed != count {
-            core.entered(|| ring.instance.poll());
+            core.entered(|| engine.poll());
             return Ok(consumed as i32);
         }
     }
     if !gets_events {
         if count > 0 {
-            core.entered(|| ring.instance.poll());
+            core.entered(|| ring.instance().map(|engine| engine.poll()));
         }
         ring.core.freshen();
         return Ok(submitted as i32);
@@ -123,16 +115,16 @@ unsafe fn enter_ring(
     let waited = match bounds(flags, arg) {
         Err(errno) => Err(errno),
         Ok(_) if core.completions() >= min => {
-            core.entered(|| ring.instance.poll());
+            core.entered(|| ring.instance().map(|engine| engine.poll()));
             flush(core);
             Ok(())
         }
         Ok(bounds) => {
-            let (core, instance) = (Arc::clone(core), Arc::clone(&ring.instance));
+            let (core, instance) = (Arc::clone(core), ring.instance().cloned());
             // A signal handler may leave the wait by a jump: the ring is not looked at then, for
             // its end waits for who does.
             drop(ring);
-            wait(&core, &instance, min, bounds)
+            wait(&core, instance.as_deref(), min, bounds)
         }
     };
     match waited {
@@ -170,7 +162,12 @@ fn bounds(flags: u32, [at, size]: [usize; 2]) -> Result<Bounds, i32> {
 }
 
 /// Waits for so many completions.
-fn wait(core: &Arc<Core>, instance: &Instance, min: u32, bounds: Bounds) -> Result<(), i32> {
+fn wait(
+    core: &Arc<Core>,
+    instance: Option<&Instance>,
+    min: u32,
+    bounds: Bounds,
+) -> Result<(), i32> {
     let answer = match bounds.min_wait {
         Some(min_wait) if min > 1 => {
             let first = sys::now(libc::CLOCK_MONOTONIC).saturating_add(min_wait);
@@ -197,24 +194,35 @@ fn flush(core: &Arc<Core>) {
     }
 }
 
-fn wait_once(core: &Core, instance: &Instance, min: u32, bounds: Bounds) -> Result<(), i32> {
-    let timeouts = core.timeouts.load(Ordering::Acquire);
-    let missing = || core.missing(min, timeouts);
-    let wish = WaitCondition {
-        missing: &missing,
-        concern: core.concern(min, timeouts),
-        gives_up: &|| core.closing.load(Ordering::Relaxed),
-        mask: bounds.mask,
-        restarts: false,
-    };
-    let left = bounds.deadline.map(|deadline| {
-        Duration::from_nanos(deadline.saturating_sub(sys::now(libc::CLOCK_MONOTONIC)))
-    });
-    let waited = core.entered(|| instance.wait_for(&wish, left));
-    match waited {
-        Waited::Enough => Ok(()),
-        Waited::TimedOut => Err(-libc::ETIME),
-        Waited::Interrupted => Err(-libc::EINTR),
-        Waited::Gone | Waited::GaveUp => Err(-libc::EBADF),
+fn wait_once(
+    core: &Arc<Core>,
+    instance: Option<&Instance>,
+    min: u32,
+    bounds: Bounds,
+) -> Result<(), i32> {
+    let timeouts = core.memory.page().timeouts.load(Ordering::Acquire);
+    loop {
+        let Some(instance) = instance.filter(|_| !core.waits_for_others()) else {
+            return core.sleep_for_others((min, timeouts), bounds.deadline, bounds.mask);
+        };
+        let missing = || core.missing(min, timeouts);
+        let wish = WaitCondition {
+            missing: &missing,
+            concern: core.concern(min, timeouts),
+            gives_up: &|| core.closing.load(Ordering::Relaxed),
+            mask: bounds.mask,
+            restarts: false,
+        };
+        let left = bounds.deadline.map(|deadline| {
+            Duration::from_nanos(deadline.saturating_sub(sys::now(libc::CLOCK_MONOTONIC)))
+        });
+        match core.entered(|| instance.wait_for(&wish, left)) {
+            Waited::Enough if core.missing_of_all(min, timeouts) == 0 => return Ok(()),
+            // The rest is not this process's.
+            Waited::Enough => {}
+            Waited::TimedOut => return Err(-libc::ETIME),
+            Waited::Interrupted => return Err(-libc::EINTR),
+            Waited::Gone | Waited::GaveUp => return Err(-libc::EBADF),
+        }
     }
 }

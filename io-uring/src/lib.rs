@@ -11,6 +11,7 @@ mod chains;
 mod completions;
 mod handover;
 mod inbox;
+mod shared;
 mod sync;
 
 // Everything but the modelled protocols is left out of a loom build.

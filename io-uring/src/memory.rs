@@ -8,21 +8,26 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::abi::{CqOffsets, Cqe, OFF_CQ_RING, OFF_SQ_RING, OFF_SQES, SqOffsets, setup};
+use crate::shared::journal::Record;
+use crate::shared::page::Page;
 use crate::sys;
 
 const PAGE: usize = 4096;
 const CQES: usize = 64;
 const SQE: usize = 64;
+/// Where the records of the journal begin, behind the page's words.
+const RECORDS: usize = 64;
+const _: () = assert!(size_of::<Page>() <= RECORDS);
 
 /// An entry as the program wrote it, in words.
 pub(crate) type RawSqe = [u64; 8];
 
 #[derive(Debug)]
 pub(crate) struct Memory {
-    rings: *mut u8,
-    rings_len: usize,
-    sqes: *mut u8,
-    sqes_len: usize,
+    rings: Mapped,
+    sqes: Mapped,
+    /// What processes that share the ring tell each other.
+    beside: Mapped,
     sq_entries: u32,
     cq_entries: u32,
     /// Where the index array lies; 0 if there is none.
@@ -35,6 +40,27 @@ pub(crate) struct Memory {
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
+
+/// Shared pages, zeroed.
+#[derive(Debug)]
+struct Mapped {
+    at: *mut u8,
+    len: usize,
+}
+
+impl Mapped {
+    fn new(len: usize) -> Result<Self, i32> {
+        let len = pages(len);
+        Ok(Self { at: sys::map_shared(len)?, len })
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: a mapping of our own, which nobody uses any more.
+        unsafe { sys::unmap(self.at, self.len) };
+    }
+}
 
 /// The words of the header, at the kernel's offsets.
 #[derive(Clone, Copy, Debug)]
@@ -66,24 +92,12 @@ impl Memory {
         let array = (CQES + cqe_size * cq_entries as usize).next_multiple_of(64);
         let has_array = flags & setup::NO_SQARRAY == 0;
         let end = if has_array { array + 4 * sq_entries as usize } else { array };
-        let (rings_len, sqes_len) = (pages(end), pages(sqe_size * sq_entries as usize));
-        let rings = sys::map_shared(rings_len)?;
-        let sqes = sys::map_shared(sqes_len).inspect_err(|_| {
-            // SAFETY: mapped above.
-            unsafe { sys::unmap(rings, rings_len) };
-        })?;
+        let rings = Mapped::new(end)?;
+        let sqes = Mapped::new(sqe_size * sq_entries as usize)?;
+        let beside = Mapped::new(RECORDS + size_of::<Record>() * cq_entries as usize)?;
         let array = if has_array { array } else { 0 };
-        let memory = Self {
-            rings,
-            rings_len,
-            sqes,
-            sqes_len,
-            sq_entries,
-            cq_entries,
-            array,
-            cqe_size,
-            sqe_size,
-        };
+        let memory =
+            Self { rings, sqes, beside, sq_entries, cq_entries, array, cqe_size, sqe_size };
         memory.word(Word::SqMask).store(sq_entries - 1, Ordering::Relaxed);
         memory.word(Word::CqMask).store(cq_entries - 1, Ordering::Relaxed);
         memory.word(Word::SqEntries).store(sq_entries, Ordering::Relaxed);
@@ -120,7 +134,25 @@ impl Memory {
     #[inline]
     pub(crate) fn word(&self, word: Word) -> &AtomicU32 {
         // SAFETY: aligned, inside the first page, and an atomic to everybody.
-        unsafe { &*self.rings.add(word as usize).cast::<AtomicU32>() }
+        unsafe { &*self.rings.at.add(word as usize).cast::<AtomicU32>() }
+    }
+
+    /// What processes that share the ring tell each other.
+    #[inline]
+    pub(crate) fn page(&self) -> &Page {
+        // SAFETY: at the beginning of pages that were zeroed, and atomics to everybody.
+        unsafe { &*self.beside.at.cast::<Page>() }
+    }
+
+    /// What they keep of requests in flight, by number: as many as there are places in the
+    /// completion queue.
+    pub(crate) fn records(&self) -> &[Record] {
+        // SAFETY: the mapping has room for as many behind the page's words, aligned as those; they
+        // are atomics to everybody.
+        unsafe {
+            let first = self.beside.at.add(RECORDS).cast::<Record>();
+            std::slice::from_raw_parts(first, self.cq_entries as usize)
+        }
     }
 
     /// The entry that the submission queue has at this place. `None`: the program's index for it is
@@ -147,14 +179,14 @@ impl Memory {
         } else {
             // SAFETY: the array has as many words, which are atomics to us.
             let index =
-                unsafe { &*self.rings.add(self.array).cast::<AtomicU32>().add(place as usize) };
+                unsafe { &*self.rings.at.add(self.array).cast::<AtomicU32>().add(place as usize) };
             index.load(Ordering::Relaxed)
         };
         if index >= self.sq_entries {
             return None;
         }
         // SAFETY: the index was compared.
-        Some(unsafe { self.sqes.add(index as usize * self.sqe_size).cast::<RawSqe>() })
+        Some(unsafe { self.sqes.at.add(index as usize * self.sqe_size).cast::<RawSqe>() })
     }
 
     /// Writes a completion to a place. Nobody reads it before the tail says so.
@@ -163,7 +195,7 @@ impl Memory {
         // SAFETY: inside the ring, which has as many places; the program's reads of a place that
         // is not published are its own affair.
         unsafe {
-            let at = self.rings.add(CQES + place * self.cqe_size).cast::<Cqe>();
+            let at = self.rings.at.add(CQES + place * self.cqe_size).cast::<Cqe>();
             // Field by field, as they were made: a copy of the whole would wait for its parts.
             (&raw mut (*at).user_data).write_volatile(cqe.user_data);
             (&raw mut (*at).res).write_volatile(cqe.res);
@@ -189,8 +221,8 @@ impl Memory {
         /// What the kernel looks at.
         const MASK: u64 = 0xf800_0000;
         let (from, whole) = match offset & MASK {
-            OFF_SQ_RING | OFF_CQ_RING => (self.rings, self.rings_len),
-            OFF_SQES => (self.sqes, self.sqes_len),
+            OFF_SQ_RING | OFF_CQ_RING => (self.rings.at, self.rings.len),
+            OFF_SQES => (self.sqes.at, self.sqes.len),
             _ => return -(libc::ENOMEM as isize),
         };
         if len == 0 || len > whole {
@@ -208,15 +240,5 @@ impl Memory {
             unsafe { sys::protect(mapped, len, prot) };
         }
         mapped as isize
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: mappings of our own, which nobody uses any more.
-        unsafe {
-            sys::unmap(self.rings, self.rings_len);
-            sys::unmap(self.sqes, self.sqes_len);
-        }
     }
 }

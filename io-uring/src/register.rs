@@ -159,6 +159,7 @@ fn act_locked(locked: &mut Locked<'_>, opcode: u32, arg: usize, count: u32) -> R
             user::read_array(arg, count as usize, &mut list)?;
             // With none of them, nothing is allowed.
             locked.restrictions = Restrictions::read(&list)?;
+            core.restricted.store(true, Ordering::Relaxed);
             Ok(0)
         }
         reg::ENABLE_RINGS => {
@@ -571,7 +572,7 @@ fn sync_cancel(ring: &Ring, arg: usize, count: u32) -> Result<i32, i32> {
     }
     let what =
         Match { user_data: asked.addr, fd: asked.fd, opcode: asked.opcode, flags: asked.flags };
-    let core = &ring.core;
+    let (core, engine) = (&ring.core, ring.engine()?);
     let Timespec { seconds, nanoseconds: parts } = asked.timeout;
     let left = if seconds == -1 && parts == -1 {
         None
@@ -581,7 +582,7 @@ fn sync_cancel(ring: &Ring, arg: usize, count: u32) -> Result<i32, i32> {
     let (done, keys) = core.with(|locked| locked.cancel_now(&what))?;
     let (mut done, mut running) = (done, Vec::new());
     for key in keys {
-        match core.cancel_at(&ring.instance, key) {
+        match core.cancel_at(engine, key) {
             0 => done += 1,
             errno if errno == -libc::EALREADY => running.push(key),
             _ => {}
@@ -611,7 +612,7 @@ fn sync_cancel(ring: &Ring, arg: usize, count: u32) -> Result<i32, i32> {
             restarts: false,
         };
         let left = deadline.map(|end| end.saturating_duration_since(Instant::now()));
-        match ring.instance.wait_for(&wish, left) {
+        match engine.wait_for(&wish, left) {
             Waited::Enough => {}
             Waited::TimedOut => return Err(-libc::ETIME),
             Waited::Interrupted => return Err(-libc::EINTR),

@@ -21,9 +21,13 @@ use uringlet::front::{
 };
 
 mod lock;
+mod sharing;
+mod sleep;
 
 pub(crate) use self::lock::{Locked, Task};
 use self::lock::{Mail, Try};
+pub(crate) use self::sharing::SLOTS;
+use self::sharing::Sharing;
 use crate::abi::{self, Cqe, iosqe, op, setup, sq};
 use crate::batch::{Batch, Prepared};
 use crate::calls::Call;
@@ -35,7 +39,7 @@ use crate::inbox::Inbox;
 use crate::memory::{Memory, Word};
 use crate::prepare::{Plan, Refused};
 use crate::restrict::Restrictions;
-use crate::{service, sys};
+use crate::{service, shared, sys};
 
 /// Rings whose descriptor is readable.
 static ARMED: AtomicUsize = AtomicUsize::new(0);
@@ -188,7 +192,13 @@ impl Queue for Memory {
         self.write_cqe(place, cqe);
     }
 
+    fn tail(&self) -> u32 {
+        self.page().cq_tail.load(Ordering::Acquire)
+    }
+
     fn publish(&self, tail: u32) {
+        // First what a process goes by that adopts the ring.
+        self.page().cq_tail.store(tail, Ordering::Release);
         self.word(Word::CqTail).store(tail, Ordering::Release);
     }
 }
@@ -255,17 +265,29 @@ pub(crate) struct State {
     pub(crate) workers: [u32; 2],
     /// Completions were posted that no event of the engine's tells of.
     to_wake: bool,
+    sharing: Sharing,
+}
+
+/// What became of a batch.
+#[derive(Debug)]
+enum Submitted {
+    /// As many entries were consumed.
+    Entries(u32),
+    /// Another thread has taken the first of them.
+    Overtaken,
+    /// By this word, another process has requests in flight.
+    Held(u64),
 }
 
 /// What completions, timers and polls know of a ring.
 #[derive(Debug)]
 pub(crate) struct Core {
-    pub(crate) memory: Memory,
+    pub(crate) memory: Arc<Memory>,
     pub(crate) flags: u32,
     pub(crate) sq_entries: u32,
     pub(crate) cq_entries: u32,
-    /// Another descriptor of the ring's eventfd.
-    eventfd: OwnDescriptor,
+    /// Another descriptor of the ring's eventfd, from when somebody has waited for that on.
+    eventfd: OnceLock<OwnDescriptor>,
     readiness: Readiness,
     /// The thread that submits (SINGLE_ISSUER), or 0.
     pub(crate) owner: AtomicI32,
@@ -273,10 +295,10 @@ pub(crate) struct Core {
     state: Mutex<State>,
     inbox: Inbox<Mail>,
     counts: Counts,
-    /// Completions of timeouts: any of them ends every wait.
-    pub(crate) timeouts: AtomicU32,
-    /// Entries taken from the queue. Changed under the lock.
-    sq_head: AtomicU32,
+    /// This process, for others that share the ring.
+    me: u64,
+    /// Calls are restricted: no other process may use it.
+    pub(crate) restricted: AtomicBool,
     /// Requests that were submitted, and requests that have ended.
     taken: AtomicU32,
     ended: AtomicU32,
@@ -291,7 +313,7 @@ pub(crate) struct Core {
 
 /// What the engine hands completions to.
 #[derive(Debug)]
-pub(crate) struct Deliver(pub(crate) Arc<Core>);
+struct Deliver(Arc<Core>);
 
 impl Sink for Deliver {
     unsafe fn complete(&self, event: &IoEvent) {
@@ -329,12 +351,7 @@ impl Sink for Deliver {
 }
 
 impl Core {
-    pub(crate) fn new(
-        memory: Memory,
-        params: &abi::Params,
-        eventfd: OwnDescriptor,
-        owner: i32,
-    ) -> Arc<Self> {
+    pub(crate) fn new(memory: Arc<Memory>, params: &abi::Params, owner: i32) -> Arc<Self> {
         let state = State {
             requests: Vec::new(),
             free: Vec::new(),
@@ -360,21 +377,22 @@ impl Core {
             clock: libc::CLOCK_MONOTONIC,
             workers: [0; 2],
             to_wake: false,
+            sharing: Sharing::default(),
         };
-        let core = Arc::new(Self {
+        Arc::new(Self {
             memory,
             flags: params.flags,
             sq_entries: params.sq_entries,
             cq_entries: params.cq_entries,
-            eventfd,
+            eventfd: OnceLock::new(),
             readiness: Readiness::new(),
             owner: AtomicI32::new(owner),
             disabled: AtomicBool::new(params.flags & setup::R_DISABLED != 0),
             state: Mutex::new(state),
             inbox: Inbox::new(),
             counts: Counts::new(params.cq_entries),
-            timeouts: AtomicU32::new(0),
-            sq_head: AtomicU32::new(0),
+            me: shared::process::me(),
+            restricted: AtomicBool::new(false),
             taken: AtomicU32::new(0),
             ended: AtomicU32::new(0),
             trying: AtomicU32::new(0),
@@ -382,13 +400,7 @@ impl Core {
             told: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             instance: OnceLock::new(),
-        });
-        core.show_flags(0);
-        core
-    }
-
-    pub(crate) fn belongs_to(&self, instance: &Arc<Instance>) {
-        let _ = self.instance.set(Arc::downgrade(instance));
+        })
     }
 
     pub(crate) fn has(&self, flag: u32) -> bool {
@@ -396,17 +408,27 @@ impl Core {
     }
 
     /// Consumes up to `count` entries of the queue, for a thread or for none (0). Gives how many.
-    pub(crate) fn submit(self: &Arc<Self>, count: u32, thread: u32) -> u32 {
-        loop {
-            let head = self.sq_head.load(Ordering::Acquire);
+    ///
+    /// # Errors
+    /// `-EEXIST`: another process has requests of this ring in flight.
+    pub(crate) fn submit(self: &Arc<Self>, count: u32, thread: u32) -> Result<u32, i32> {
+        /// Threads of this process are through long before. Another process may write anything.
+        const TRIES: u32 = 10_000;
+        let mut gone = 0;
+        for _ in 0..TRIES {
+            let head = self.memory.page().sq_head.load(Ordering::Acquire);
             let tail = self.memory.word(Word::SqTail).load(Ordering::Acquire);
             let there = tail.wrapping_sub(head).min(self.sq_entries);
             let iopoll = self.has(setup::IOPOLL);
             let mut batch = Batch::read(&self.memory, (head, there), count, iopoll);
-            if let Some(consumed) = self.with(|locked| locked.submit(count, thread, &mut batch)) {
-                return consumed;
+            match self.with(|locked| locked.submit(count, thread, &mut batch, gone)) {
+                Submitted::Entries(consumed) => return Ok(consumed),
+                Submitted::Overtaken => {}
+                Submitted::Held(by) if by != gone && shared::process::is_gone(by) => gone = by,
+                Submitted::Held(_) => return Err(-libc::EEXIST),
             }
         }
+        Ok(0)
     }
 
     /// Calls `f` as a thread that has entered this ring.
@@ -424,7 +446,7 @@ impl Core {
 
     /// Completions that there are, in the ring or not.
     pub(crate) fn completions(&self) -> u32 {
-        self.counts.all(&self.memory)
+        self.counts.all(&*self.memory)
     }
 
     /// Are there completions that are not in the ring yet?
@@ -462,9 +484,21 @@ impl Core {
         }
     }
 
-    /// A thread is about to wait for the descriptor: until [`unwatch`](Self::unwatch) it is
-    /// readable while there are completions.
-    pub(crate) fn watch(self: &Arc<Self>) {
+    /// Takes another descriptor of the ring's, which outlives the program's. Without one, the
+    /// program's is readable always.
+    fn hold(&self, fd: i32) {
+        if self.eventfd.get().is_none() {
+            match OwnDescriptor::duplicate(fd) {
+                Some(other) => _ = self.eventfd.set(other),
+                None => sys::eventfd_set(fd),
+            }
+        }
+    }
+
+    /// A thread is about to wait for the descriptor `fd` of the ring: until
+    /// [`unwatch`](Self::unwatch) it is readable while there are completions.
+    pub(crate) fn watch(self: &Arc<Self>, fd: i32) {
+        self.hold(fd);
         self.readiness.watch();
         self.settle();
     }
@@ -473,14 +507,15 @@ impl Core {
         self.readiness.unwatch();
     }
 
-    /// The descriptor is waited for in ways that end unseen.
-    pub(crate) fn watch_for_ever(self: &Arc<Self>) {
+    /// The descriptor `fd` of the ring is waited for in ways that end unseen.
+    pub(crate) fn watch_for_ever(self: &Arc<Self>, fd: i32) {
+        self.hold(fd);
         if self.readiness.watch_for_ever() {
             self.settle();
         }
     }
 
-    fn show_flags(&self, flags: u32) {
+    pub(crate) fn show_flags(&self, flags: u32) {
         let always = if self.has(setup::SQPOLL) { sq::NEED_WAKEUP } else { 0 };
         self.memory.word(Word::SqFlags).store(flags | always, Ordering::Release);
     }
@@ -516,7 +551,15 @@ impl Core {
     /// Completions that a wait for `min` misses. Any timeout ends the wait that has not been
     /// counted in `timeouts`.
     pub(crate) fn missing(&self, min: u32, timeouts: u32) -> u32 {
-        let waits = self.timeouts.load(Ordering::Acquire) == timeouts;
+        if self.waits_for_others() {
+            return 0;
+        }
+        self.missing_of_all(min, timeouts)
+    }
+
+    /// As [`missing`](Self::missing), whichever process they come from.
+    pub(crate) fn missing_of_all(&self, min: u32, timeouts: u32) -> u32 {
+        let waits = self.memory.page().timeouts.load(Ordering::Acquire) == timeouts;
         if waits { min.saturating_sub(self.completions()) } else { 0 }
     }
 
@@ -747,21 +790,23 @@ impl Locked<'_> {
             flags |= sq::TASKRUN;
         }
         // First the flags: who is woken looks at them.
-        core.show_flags(flags);
-        let tail = self.state.completions.tail();
+        if self.speaks_for_ring() {
+            core.show_flags(flags);
+        }
+        let tail = core.memory.tail();
         let is_news = std::mem::replace(&mut self.state.told_tail, tail) != tail;
         match change {
             Some(true) => {
                 ARMED.fetch_add(1, Ordering::Relaxed);
-                sys::eventfd_set(core.eventfd.number());
+                core.eventfd.get().inspect(|fd| sys::eventfd_set(fd.number()));
             }
             // The program may have reaped what it was told of, and wait for an edge.
             None if is_news && core.readiness.repeats() => {
-                sys::eventfd_set(core.eventfd.number());
+                core.eventfd.get().inspect(|fd| sys::eventfd_set(fd.number()));
             }
             Some(false) => {
                 ARMED.fetch_sub(1, Ordering::Relaxed);
-                sys::eventfd_clear(core.eventfd.number());
+                core.eventfd.get().inspect(|fd| sys::eventfd_clear(fd.number()));
             }
             None => {}
         }
@@ -839,13 +884,16 @@ impl Locked<'_> {
         }
     }
 
-    /// Consumes up to `count` entries of a batch, for a thread or for none (0). Gives how many;
-    /// `None`: another thread has taken the first of them.
-    fn submit(&mut self, count: u32, thread: u32, batch: &mut Batch) -> Option<u32> {
+    /// Consumes up to `count` entries of a batch, for a thread or for none (0). `gone` is the word
+    /// of an owner that is gone, or 0.
+    fn submit(&mut self, count: u32, thread: u32, batch: &mut Batch, gone: u64) -> Submitted {
         let core = self.core;
-        let mut place = core.sq_head.load(Ordering::Relaxed);
+        if let Err(by) = self.claim(gone) {
+            return Submitted::Held(by);
+        }
+        let mut place = core.memory.page().sq_head.load(Ordering::Relaxed);
         if place != batch.head {
-            return None;
+            return Submitted::Overtaken;
         }
         // A poller goes on where the batch of a call would end.
         let goes_on = core.has(setup::SUBMIT_ALL | setup::SQPOLL);
@@ -855,9 +903,9 @@ impl Locked<'_> {
             if consumed == count {
                 break;
             }
-            let at = place;
+            let entry = place;
             place = place.wrapping_add(1);
-            let Some((at, prepared)) = self.accept(at, batch) else {
+            let Some((at, prepared)) = self.accept(entry, batch) else {
                 core.memory.word(Word::SqDropped).fetch_add(1, Ordering::Relaxed);
                 // Consumed, and none of those that were submitted.
                 if core.has(setup::SQPOLL) {
@@ -867,20 +915,21 @@ impl Locked<'_> {
                 break;
             };
             consumed += 1;
+            self.journal_taken(at, entry);
             let good = self.assemble(at, prepared, thread);
             self.start_new();
             if !good && !goes_on {
                 break;
             }
         }
-        core.sq_head.store(place, Ordering::Relaxed);
+        core.memory.page().sq_head.store(place, Ordering::Release);
         core.memory.word(Word::SqHead).store(place, Ordering::Release);
         // A chain ends with its batch.
         self.end_chain();
         self.start_new();
         self.state.submits = false;
         self.take_steps();
-        Some(consumed)
+        Submitted::Entries(consumed)
     }
 
     /// Makes a request of the entry at a place. `None`: the program's index for it is out of range.
@@ -1070,9 +1119,8 @@ impl Locked<'_> {
         let (opcode, user_data, quiet) = (request.opcode, request.user_data, request.quiet);
         let (timeout, mut next, key) = (request.timeout, request.next, self.key(at));
         self.let_go(at);
-        if !skips {
-            self.post(Cqe { user_data, res: result, flags }, opcode == op::TIMEOUT);
-        }
+        let cqe = Cqe { user_data, res: result, flags };
+        self.post_last(at, (!skips).then_some(cqe), opcode == op::TIMEOUT);
         if !self.state.held.is_empty() {
             self.let_follow(key);
         }
@@ -1103,9 +1151,8 @@ impl Locked<'_> {
             let (at, user_data, opcode) = (next, request.user_data, request.opcode);
             next = request.next;
             self.let_go(at);
-            if !quiet {
-                self.post(Cqe { user_data, res: result, flags: 0 }, opcode == op::TIMEOUT);
-            }
+            let cqe = Cqe { user_data, res: result, flags: 0 };
+            self.post_last(at, (!quiet).then_some(cqe), opcode == op::TIMEOUT);
         }
     }
 
@@ -1179,10 +1226,10 @@ impl Locked<'_> {
         if core.has(setup::DEFER_TASKRUN) && (self.state.stepping || !core.is_entered()) {
             self.state.completions.defer(&core.counts, cqe);
         } else {
-            self.state.completions.add(&core.counts, &core.memory, cqe);
+            self.state.completions.add(&core.counts, &*core.memory, cqe);
         }
         if of_timeout {
-            core.timeouts.fetch_add(1, Ordering::Release);
+            core.memory.page().timeouts.fetch_add(1, Ordering::Release);
             return;
         }
         self.state.posted = self.state.posted.wrapping_add(1);
@@ -1212,12 +1259,12 @@ impl Locked<'_> {
 
     /// Can the ring take a completion that more will follow?
     pub(crate) fn can_go_on(&self) -> bool {
-        self.state.completions.has_room(&self.core.counts, &self.core.memory)
+        self.state.completions.has_room(&self.core.counts, &*self.core.memory)
     }
 
     /// Moves into the ring what waits for that, as far as there is room.
     pub(crate) fn flush(&mut self) {
-        self.state.completions.flush(&self.core.counts, &self.core.memory);
+        self.state.completions.flush(&self.core.counts, &*self.core.memory);
     }
 
     /// Closing: everything that waits in here ends. Gives the keys of what the engine has.

@@ -4,8 +4,8 @@
 
 use std::ops::RangeInclusive;
 use std::ptr::null_mut;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use uringlet::front::{self, Ends, Instance, PerProcess, WaitCondition};
@@ -26,14 +26,17 @@ pub(crate) struct Ring {
     /// What it is found by, beside its descriptors.
     pub(crate) handle: usize,
     pub(crate) core: Arc<Core>,
-    pub(crate) instance: Arc<Instance>,
+    /// What executes its requests; none while this process has submitted nothing to a ring of its
+    /// parent's.
+    instance: OnceLock<Arc<Instance>>,
+    making: Mutex<()>,
     /// Numbers that the program has for it.
     numbers: AtomicU32,
     /// What `/proc/self/fdinfo` says of its eventfd.
     id: u64,
     /// Threads that have registered it.
     registered: AtomicU32,
-    pages: std::sync::Mutex<Option<Pages>>,
+    pages: Mutex<Option<Pages>>,
 }
 
 #[derive(Debug)]
@@ -90,9 +93,52 @@ pub(crate) fn has(fd: i32) -> bool {
     RINGS.current().is_some_and(|rings| rings.handle(fd).is_some())
 }
 
-/// Did this number stand for a ring of the parent of this process?
-pub(crate) fn is_inherited(fd: i32) -> bool {
+/// The ring of a process above this one that a descriptor stands for: from now on it is this
+/// process's, too.
+///
+/// # Errors
+/// `-EACCES` for one that has restrictions; `-EINVAL` in a thread that has descriptors of its own;
+/// and whatever [`publish`] says.
+pub(crate) fn inherit(fd: i32) -> Result<Option<Pinned<'static, Ring>>, i32> {
+    if front::has_parted() {
+        return if may_be_inherited(fd) { Err(-libc::EINVAL) } else { Ok(None) };
+    }
+    if RINGS.inherited().next().is_none() {
+        return Ok(None);
+    }
+    // The number may stand for something else by now.
+    let Some(id) = sys::eventfd_id(fd) else { return Ok(None) };
+    for rings in RINGS.inherited() {
+        let mut found = None;
+        rings.table.each(|ring| {
+            if ring.id == id {
+                found = Some(Arc::clone(&ring.core));
+            }
+        });
+        let Some(core) = found else { continue };
+        if core.restricted.load(Ordering::Relaxed) {
+            return Err(-libc::EACCES);
+        }
+        publish(fd, core.inherit(), None)?;
+        return Ok(get(fd));
+    }
+    Ok(None)
+}
+
+/// Did this number stand for a ring of a process above this one?
+pub(crate) fn may_be_inherited(fd: i32) -> bool {
     RINGS.inherited().any(|rings| rings.handle(fd).is_some())
+}
+
+/// The ring that a descriptor stands for, of this process or of one above it.
+///
+/// # Errors
+/// As [`inherit`].
+pub(crate) fn find(fd: i32) -> Result<Option<Pinned<'static, Ring>>, i32> {
+    if let Some(ring) = get(fd).or_else(|| recognise(fd)) {
+        return Ok(Some(ring));
+    }
+    inherit(fd)
 }
 
 /// A descriptor has another number now (dup(2)): if it is a ring's, that finds the ring, too.
@@ -128,7 +174,11 @@ pub(crate) fn recognise(fd: i32) -> Option<Pinned<'static, Ring>> {
 }
 
 /// Makes a ring findable under its descriptor.
-pub(crate) fn publish(fd: i32, core: Arc<Core>, instance: Arc<Instance>) -> Result<(), i32> {
+pub(crate) fn publish(
+    fd: i32,
+    core: Arc<Core>,
+    instance: Option<Arc<Instance>>,
+) -> Result<(), i32> {
     let rings = RINGS.current_or(Rings::make)?;
     let place = rings.place_or_new(fd).ok_or(-libc::EMFILE)?;
     let pages = rings.table.allocate(1)?;
@@ -136,11 +186,12 @@ pub(crate) fn publish(fd: i32, core: Arc<Core>, instance: Arc<Instance>) -> Resu
     let ring = Ring {
         handle,
         core,
-        instance,
+        instance: instance.map_or_else(OnceLock::new, OnceLock::from),
+        making: Mutex::new(()),
         numbers: AtomicU32::new(1),
         id: sys::eventfd_id(fd).unwrap_or(u64::MAX),
         registered: AtomicU32::new(0),
-        pages: std::sync::Mutex::new(Some(pages)),
+        pages: Mutex::new(Some(pages)),
     };
     // SAFETY: pages that were taken above, for this ring.
     unsafe { rings.table.publish_at(handle, Box::new(ring)) };
@@ -153,7 +204,7 @@ pub(crate) fn publish(fd: i32, core: Arc<Core>, instance: Arc<Instance>) -> Resu
 pub(crate) fn is_polled(fd: i32) {
     if let Some(ring) = get(fd) {
         ring.core.told.store(true, Ordering::Relaxed);
-        ring.core.watch_for_ever();
+        ring.core.watch_for_ever(fd);
     }
 }
 
@@ -176,9 +227,9 @@ impl Watched {
         let Some(ring) = get(fd) else { return };
         ring.core.told.store(true, Ordering::Relaxed);
         if self.count == MOST {
-            return ring.core.watch_for_ever();
+            return ring.core.watch_for_ever(fd);
         }
-        ring.core.watch();
+        ring.core.watch(fd);
         self.rings[self.count] = Arc::into_raw(Arc::clone(&ring.core));
         self.count += 1;
     }
@@ -235,7 +286,9 @@ pub(crate) fn before_close(fds: &RangeInclusive<i32>, ends: Ends) {
     let gone = ends == Ends::Closed;
     rings.table.each(|ring| {
         ring.core.before_close(fds);
-        ring.instance.before_close_range(fds, gone);
+        if let Some(instance) = ring.instance() {
+            instance.before_close_range(fds, gone);
+        }
     });
     front::forget_descriptors(fds);
 }
@@ -257,14 +310,18 @@ fn remove(rings: &Rings, handle: usize) {
     let removed = rings.table.remove(handle, |ring| {
         last(ring);
         // Threads that wait look again, and go.
-        ring.instance.disturb();
+        if let Some(instance) = ring.instance() {
+            instance.disturb();
+        }
     });
     let Removed::Value(ring) = removed else { return };
     if let Some(pages) = ring.pages.lock().ok().and_then(|mut pages| pages.take()) {
         // SAFETY: of this table; the ring was removed, and the pages have nothing but its address.
         unsafe { rings.table.free(pages) };
     }
-    end(&ring.core, &ring.instance);
+    if let Some(instance) = ring.instance() {
+        end(&ring.core, instance);
+    }
 }
 
 /// Cancels what waits, and waits for what is being executed: the program may free its buffers when
@@ -315,6 +372,27 @@ pub(crate) fn each(f: impl FnMut(&Ring)) {
 }
 
 impl Ring {
+    /// What executes its requests in this process, if there is something.
+    pub(crate) fn instance(&self) -> Option<&Arc<Instance>> {
+        self.instance.get()
+    }
+
+    /// As [`instance`](Self::instance), made if there is none yet.
+    ///
+    /// # Errors
+    /// It cannot be made; `-EAGAIN` while another thread, or what this signal handler has
+    /// interrupted, makes it.
+    pub(crate) fn engine(&self) -> Result<&Arc<Instance>, i32> {
+        if let Some(instance) = self.instance.get() {
+            return Ok(instance);
+        }
+        let Ok(_one) = self.making.try_lock() else { return Err(-libc::EAGAIN) };
+        if self.instance.get().is_none() {
+            let _ = self.instance.set(self.core.engine()?);
+        }
+        self.instance.get().ok_or(-libc::EAGAIN)
+    }
+
     /// A thread has registered it.
     pub(crate) fn is_registered(&self) {
         self.registered.fetch_add(1, Ordering::SeqCst);

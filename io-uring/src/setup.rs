@@ -1,18 +1,17 @@
 //! io_uring_setup(2).
 #![allow(unsafe_code)]
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use uringlet::front;
 use uringlet::front::seen::Seen;
-use uringlet::front::{self, Instance, OwnDescriptor};
 
 use crate::abi::{self, ENTRIES_MAX, Params, setup};
 use crate::memory::Memory;
-use crate::ring::{Core, Deliver};
+use crate::ring::{Core, SLOTS};
 use crate::{rings, sites, sys, user};
 
-/// Requests of one ring that can be with the engine at a time: others wait for a place.
-const SLOTS: (u32, u32) = (64, 4096);
 /// What a ring takes beside its memory and slots, and for each slot, at most.
 const RING_BYTES: usize = 512 * 1024;
 const SLOT_BYTES: usize = 640;
@@ -115,8 +114,7 @@ fn set_up(entries: u32, at: usize, mut params: Params, polls: bool) -> Result<i3
     if !front::has_memory(RING_BYTES + slots as usize * SLOT_BYTES) {
         return Err(-libc::ENOMEM);
     }
-    let builder = front::env::builder()?.entries(slots).kernel_room(slots);
-    let memory = Memory::new(sq, cq, params.flags)?;
+    let memory = Arc::new(Memory::new(sq, cq, params.flags)?);
     params.sq_off = memory.sq_offsets();
     params.cq_off = Memory::cq_offsets();
     user::write(at, params)?;
@@ -124,18 +122,16 @@ fn set_up(entries: u32, at: usize, mut params: Params, polls: bool) -> Result<i3
     if fd < 0 {
         return Err(fd);
     }
-    let made = OwnDescriptor::duplicate(fd).ok_or(-libc::EMFILE).and_then(|eventfd| {
-        let single = setup::SINGLE_ISSUER | setup::R_DISABLED;
-        let issues = params.flags & single == setup::SINGLE_ISSUER;
-        let owner = if issues { sys::thread_id() } else { 0 };
-        let core = Core::new(memory, &params, eventfd, owner);
-        let sink = Box::new(Deliver(std::sync::Arc::clone(&core)));
-        let instance = Instance::with_sink(&builder, sink).map_err(|error| -error.errno())?;
-        core.belongs_to(&instance);
+    let single = setup::SINGLE_ISSUER | setup::R_DISABLED;
+    let issues = params.flags & single == setup::SINGLE_ISSUER;
+    let owner = if issues { sys::thread_id() } else { 0 };
+    let core = Core::new(memory, &params, owner);
+    core.found();
+    let made = core.engine().and_then(|instance| {
         if polls {
-            core.watch_for_ever();
+            core.watch_for_ever(fd);
         }
-        rings::publish(fd, core, instance)
+        rings::publish(fd, core, Some(instance))
     });
     match made {
         Ok(()) => Ok(fd),

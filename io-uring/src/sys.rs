@@ -4,6 +4,8 @@
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_int};
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
 
 use syscalls::Sysno;
 use uringlet::front;
@@ -470,4 +472,48 @@ pub(crate) fn has_io_uring() -> bool {
         close(fd);
     }
     fd >= 0
+}
+
+/// kill(2) with no signal: is there a process with this PID, of whatever user?
+pub(crate) fn is_process(pid: i32) -> bool {
+    // SAFETY: numbers only, and nothing is sent.
+    unsafe { call!(kill, pid, 0) as i32 != -libc::ESRCH }
+}
+
+/// futex(2), for threads of all processes that share the word: sleeps while it is `expected`.
+/// `-ETIMEDOUT`, `-EINTR`, or another value: to look again. Under a signal mask it sleeps for a
+/// millisecond at most, in ppoll(2): futex(2) takes none.
+pub(crate) fn sleep_while(
+    word: &AtomicU32,
+    expected: u32,
+    time: Duration,
+    mask: Option<u64>,
+) -> i32 {
+    let nanoseconds = match mask {
+        Some(_) => time.as_nanos().min(1_000_000),
+        None => time.as_nanos(),
+    };
+    let mut time = libc::timespec {
+        tv_sec: (nanoseconds / 1_000_000_000) as i64,
+        tv_nsec: (nanoseconds % 1_000_000_000) as i64,
+    };
+    // SAFETY: the word, the time and the mask are live across the call.
+    unsafe {
+        match mask {
+            Some(mask) => {
+                let none = std::ptr::null::<libc::pollfd>();
+                match call!(ppoll, none, 0, &raw mut time, &raw const mask, 8) as i32 {
+                    0 => -libc::ETIMEDOUT,
+                    errno => errno,
+                }
+            }
+            None => call!(futex, word.as_ptr(), libc::FUTEX_WAIT, expected, &raw const time) as i32,
+        }
+    }
+}
+
+/// Wakes all threads that sleep on a word so.
+pub(crate) fn wake_all(word: &AtomicU32) {
+    // SAFETY: the address is only compared.
+    unsafe { call!(futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }

@@ -234,9 +234,9 @@ pub(crate) unsafe fn map(
     fd: c_int,
     offset: i64,
 ) -> isize {
-    if fd >= 0 && rings::has(fd) {
+    if fd >= 0 && (rings::has(fd) || rings::may_be_inherited(fd)) {
         let found = front::enter(|| {
-            let ring = rings::get(fd)?;
+            let ring = rings::find(fd).ok()??;
             // SAFETY: as the caller called us.
             Some(unsafe { ring.core.memory.map(at, len, prot, flags, offset as u64) })
         });

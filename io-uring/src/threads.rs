@@ -119,7 +119,7 @@ pub(crate) fn registered(index: u32) -> Result<Pinned<'static, Ring>, i32> {
 
 /// Registers a ring of the calling thread's: `index`, or any. Gives the index.
 pub(crate) fn register(fd: i32, index: u32) -> Result<u32, i32> {
-    let ring = rings::get(fd).ok_or(-libc::EBADF)?;
+    let ring = rings::find(fd)?.ok_or(-libc::EBADF)?;
     THREAD.with(|thread| {
         thread.prepare();
         let all = &thread.registered;
@@ -160,8 +160,12 @@ fn end(thread: &Thread) {
         return;
     }
     let cancel = |ring: &Ring| {
-        let (core, instance) = (Arc::clone(&ring.core), Arc::clone(&ring.instance));
-        move || core.thread_ends(&instance, thread.number.get())
+        let (core, instance) = (Arc::clone(&ring.core), ring.instance().cloned());
+        move || {
+            if let Some(instance) = instance {
+                core.thread_ends(&instance, thread.number.get());
+            }
+        }
     };
     // Rings may go meanwhile: none is looked at while their requests end.
     for place in &thread.entered {

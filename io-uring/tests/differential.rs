@@ -39,7 +39,7 @@ macro_rules! programs {
 programs! {
     basics by_number cancel_by_file cancels chains closed deferred descriptors edges ended
     event_loop files
-    gone handler jumps names order overflow polls raw_poll setup streams tags threads
+    gone handler jumps names order overflow polls raw_poll setup shared streams tags threads
     timeouts
 }
 

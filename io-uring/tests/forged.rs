@@ -27,8 +27,22 @@ fn scribbled_memory_faults_nobody() {
 }
 
 #[test]
-fn the_child_of_a_fork_is_refused_and_may_have_rings_of_its_own() {
+fn the_child_of_a_fork_has_its_parents_rings_and_rings_of_its_own() {
     ends_well("the_child_of_a_fork_is_refused_and_may_have_rings_of_its_own", "fork.c");
+}
+
+/// `URINGLET_TEST_KILLS` says how many owners.
+#[test]
+fn owners_of_a_shared_ring_that_are_killed_leave_one_completion_for_each_entry() {
+    let test = "owners_of_a_shared_ring_that_are_killed_leave_one_completion_for_each_entry";
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let Some(program) = compile(test, "killed.c", folder.path()) else { return };
+    let owners = std::env::var("URINGLET_TEST_KILLS").unwrap_or_else(|_| "60".to_owned());
+    let output = run(program.to_str().expect("text"), &[&owners], folder.path(), true);
+    let [out, error] =
+        [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+    assert!(output.status.success() && out.ends_with("done\n"), "{}\n{out}{error}", output.status);
+    assert_eq!(out.matches(" gives -125").count(), 6, "{out}");
 }
 
 #[test]

@@ -271,11 +271,14 @@ impl Locked<'_> {
             let due = std::mem::take(&mut locked.state.eventfd_due);
             let eventfd = locked.state.eventfd.as_ref().filter(|_| due).cloned();
             let core = locked.core;
+            locked.release();
             drop(locked);
             if let Some((eventfd, _)) = eventfd {
                 front::count_up(eventfd.number());
             }
-            if !core.has_missed() {
+            let missed = core.has_missed();
+            core.wake_sleepers();
+            if !missed {
                 return after;
             }
             let Some(again) = core.try_lock() else { return after };
