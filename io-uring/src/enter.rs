@@ -33,10 +33,21 @@ pub(crate) fn find(fd: i32, registered: bool) -> Result<Pinned<'static, Ring>, i
     rings::find(fd)?.ok_or(0)
 }
 
+/// As [`not_ours`], for an index under which the calling thread has registered no ring of ours:
+/// `errno`, unless it has registered one of the kernel's.
+pub(crate) fn not_registered(answer: i32, errno: i32) -> i32 {
+    let is_refused = REFUSALS.contains(&answer);
+    let is_none = [-libc::EBADF, -libc::EINVAL].contains(&answer) && !rings::none();
+    if is_refused || is_none { errno } else { answer }
+}
+
+/// What the kernel answers where it has no io_uring for this process.
+const REFUSALS: [i32; 3] = [-libc::ENOSYS, -libc::EPERM, -libc::EACCES];
+
 /// What is answered for a descriptor that is no ring of ours: the kernel's answer, or what it would
 /// be where io_uring is refused.
 pub(crate) fn not_ours(answer: i32, fd: i32) -> i32 {
-    if ![-libc::ENOSYS, -libc::EPERM, -libc::EACCES].contains(&answer) {
+    if !REFUSALS.contains(&answer) {
         return answer;
     }
     if sys::is_open(fd) { -libc::EOPNOTSUPP } else { -libc::EBADF }
@@ -53,6 +64,11 @@ pub(crate) unsafe fn enter(fd: i32, count: u32, min: u32, flags: u32, arg: [usiz
         Err(0) => {
             // SAFETY: the caller's contract.
             return not_ours(unsafe { sys::io_uring_enter(fd, count, min, flags, arg) }, fd);
+        }
+        Err(errno) if registered => {
+            // SAFETY: the caller's contract.
+            let answer = unsafe { sys::io_uring_enter(fd, count, min, flags, arg) };
+            return not_registered(answer, errno);
         }
         Err(errno) => return errno,
     };

@@ -9,7 +9,7 @@ use uringlet::front::{OwnDescriptor, WaitCondition, Waited};
 
 use crate::abi::{self, FILES_SKIP, INDEX_ALLOC, RSRC_SPARSE, register as reg, setup};
 use crate::abi::{RsrcRegister, RsrcUpdate, SyncCancel, Timespec, op};
-use crate::enter::{find, not_ours};
+use crate::enter::{find, not_ours, not_registered};
 use crate::files::{Buffer, File, Slots};
 use crate::prepare::{Match, nanoseconds};
 use crate::restrict::Restrictions;
@@ -33,6 +33,13 @@ pub(crate) unsafe fn register(fd: i32, opcode: u32, arg: usize, count: u32) -> i
         Err(0) => {
             // SAFETY: the caller's contract.
             return not_ours(unsafe { sys::io_uring_register(fd, opcode, arg, count) }, fd);
+        }
+        Err(errno) if registered => {
+            // SAFETY: the caller's contract.
+            return not_registered(
+                unsafe { sys::io_uring_register(fd, opcode, arg, count) },
+                errno,
+            );
         }
         Err(errno) => return errno,
     };

@@ -27,6 +27,7 @@ fn same(test: &str, source: &str) {
 
 macro_rules! programs {
     ($($name:ident)*) => {
+        const PROGRAMS_OF_C: &[&str] = &[$(concat!(stringify!($name), ".c")),*];
         $(
             #[test]
             fn $name() {
@@ -41,6 +42,28 @@ programs! {
     event_loop files
     gone handler jumps names order overflow polls raw_poll setup shared streams tags threads
     timeouts
+}
+
+/// Where `uringlet run` leaves the rings to the kernel.
+#[test]
+fn rings_that_are_left_to_the_kernel_are_the_kernels() {
+    let test = "rings_that_are_left_to_the_kernel_are_the_kernels";
+    if !has_io_uring() {
+        return skipped(test, "io_uring is refused here");
+    }
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    for source in PROGRAMS_OF_C {
+        let Some(program) = compile(test, source, folder.path()) else { return };
+        let program = program.to_str().expect("text");
+        let left = ["URINGLET_TRAP=auto", "URINGLET_IO_URING=if-refused", program];
+        let out = |output: std::process::Output| {
+            let error = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success(), "{source}: {}\n{error}", output.status);
+            String::from_utf8_lossy(&output.stdout).into_owned()
+        };
+        let native = out(run(program, &[], folder.path(), false));
+        assert_eq!(out(run("env", &left, folder.path(), true)), native, "{source}");
+    }
 }
 
 #[test]

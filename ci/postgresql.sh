@@ -1,0 +1,213 @@
+#!/usr/bin/env bash
+# Runs PostgreSQL 18 on the drop-in for io_uring: creates, fills, scans, loads, kills it with -9,
+# restarts, checks: ci/postgresql.sh [--method METHOD] [--forbid SANDBOX]
+#
+# METHOD is PostgreSQL's io_method (io_uring without one), SANDBOX what io_uring is refused by
+# (docker without one). Needs root and debootstrap: PostgreSQL comes from Debian's newest suite,
+# into a root file system in target/postgresql, which is made once.
+# SCALE, SECONDS_OF_LOAD, KILLS and CRASHES say how many rows there are, how long a load is, and how
+# often a backend and the whole server are killed. OPTIONS are further settings of the server, such
+# as debug_io_direct=data. ENGINE chooses uringlet's engine. Takes about five minutes.
+set -euo pipefail
+# shellcheck source=ci/common.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
+help_if_asked "$@"
+PATH="$PATH:/usr/sbin:/sbin"
+method=io_uring
+sandbox=docker
+while (($# > 0)); do
+    case "$1" in
+    --method) method="${2:?--method: io_uring, worker or sync}" ;;
+    --forbid) sandbox="${2:?--forbid: a sandbox}" ;;
+    *) die "unknown argument $1 (--help)" ;;
+    esac
+    shift 2
+done
+((EUID == 0)) || die "root only: it makes a file system and changes into it"
+need debootstrap
+uringlet="$(uringlet_command)"
+engine="${ENGINE:-auto}"
+base="$target/postgresql/debian-sid"
+programs=/usr/lib/postgresql/18/bin
+place=/var/lib/uringlet
+folder="$base$place"
+server=
+load=
+
+# As the user who owns the data.
+inside() {
+    chroot "$base" /usr/bin/env -i HOME="$place" PATH="$programs:/usr/bin:/bin" PGHOST="$place" \
+        PGDATABASE=postgres setpriv --reuid=postgres --regid=postgres --clear-groups -- "$@"
+}
+
+unmounted() {
+    umount "$base/proc" "$base/dev/shm" "$base/dev" 2>/dev/null || true
+}
+
+make_base() {
+    [[ ! -e "$base/complete" ]] || return 0
+    rm -rf -- "$base"
+    debootstrap --variant=minbase sid "$base"
+    umount "$base/proc" 2>/dev/null || true
+    mkdir -p -- "$base/etc/postgresql-common"
+    echo 'create_main_cluster = false' >"$base/etc/postgresql-common/createcluster.conf"
+    # No service is started.
+    printf '#!/bin/sh\nexit 101\n' >"$base/usr/sbin/policy-rc.d"
+    chmod +x -- "$base/usr/sbin/policy-rc.d"
+    mount -t proc none "$base/proc"
+    chroot "$base" /usr/bin/env -i DEBIAN_FRONTEND=noninteractive \
+        PATH=/usr/sbin:/usr/bin:/sbin:/bin apt-get install -y --no-install-recommends postgresql-18
+    umount "$base/proc"
+    touch -- "$base/complete"
+}
+
+# The PID that the server has written down.
+postmaster() {
+    head -n 1 -- "$folder/data/postmaster.pid" 2>/dev/null || true
+}
+
+finish() {
+    local pid
+    for pid in "$load" "$(postmaster)" "$server"; do
+        [[ -z "$pid" ]] || kill -KILL "$pid" 2>/dev/null || true
+    done
+    wait
+    rm -rf -- "$folder"
+    unmounted
+}
+
+fail() {
+    tail -n 30 -- "$folder/log" >&2 || true
+    die "$@"
+}
+
+sql() {
+    inside psql -AtXq -c "$1"
+}
+
+# The server in the background, until it answers.
+start() {
+    local try
+    # What a killed server has left may go on for a moment, and keeps a new one away.
+    for ((try = 0; try < 100; try++)); do
+        if [[ -n "$server" ]] && kill -0 "$server" 2>/dev/null; then
+            if inside pg_isready -q; then return 0; fi
+        else
+            inside sh -c "exec /opt/uringlet/uringlet run --engine $engine --forbid $sandbox \
+                --stats -- postgres -D $place/data >>$place/log 2>&1" &
+            server=$!
+        fi
+        sleep 0.3
+    done
+    fail "the server does not answer"
+}
+
+stop() {
+    kill -INT "$(postmaster)"
+    wait "$server" || fail "the server ended with $?"
+    server=
+}
+
+# Transactions of eight clients, again when the server was killed.
+load_on() {
+    while :; do
+        inside pgbench -n -c 8 -T 600 >/dev/null 2>&1 || sleep 0.1
+    done &
+    load=$!
+}
+
+load_off() {
+    kill "$load"
+    wait "$load" 2>/dev/null || true
+    load=
+    inside sh -c 'for p in /proc/[0-9]*; do
+        [ "$(cat $p/comm 2>/dev/null)" != pgbench ] || kill "${p#/proc/}"; done' || true
+}
+
+# A process of the server that serves a client.
+backend() {
+    local pid
+    for pid in $(pgrep -P "$(postmaster)" | shuf); do
+        if grep -qa 'postgres: postgres postgres' "/proc/$pid/cmdline" 2>/dev/null; then
+            echo "$pid"
+            return 0
+        fi
+    done
+}
+
+# What pgbench has committed is there as a whole.
+whole() {
+    local sums
+    sums="$(sql 'SELECT (SELECT sum(abalance) FROM pgbench_accounts) = s
+        AND (SELECT sum(bbalance) FROM pgbench_branches) = s
+        AND (SELECT sum(tbalance) FROM pgbench_tellers) = s
+        FROM (SELECT coalesce(sum(delta), 0) AS s FROM pgbench_history) AS h')"
+    [[ "$sums" == t ]] || fail "balances differ from the history: $sums"
+}
+
+make_base
+trap finish EXIT
+rm -rf -- "$folder"
+mount -t proc none "$base/proc"
+mount --bind /dev "$base/dev"
+mount --bind /dev/shm "$base/dev/shm"
+mkdir -p -- "$base/opt/uringlet" "$folder"
+cp -- "$uringlet" "$(dirname -- "$uringlet")"/{libaio,libposix_aio,liburing}.so "$base/opt/uringlet"
+chroot "$base" chown postgres "$place"
+inside initdb -D "$place/data" -A trust >/dev/null
+cat >>"$folder/data/postgresql.conf" <<CONFIGURATION
+io_method = $method
+listen_addresses = ''
+unix_socket_directories = '$place'
+shared_buffers = 32MB
+max_wal_size = 256MB
+CONFIGURATION
+for option in ${OPTIONS-}; do
+    echo "$option" >>"$folder/data/postgresql.conf"
+done
+
+start
+[[ "$(sql 'SHOW io_method')" == "$method" ]] || fail "another io_method is in force"
+inside pgbench -i -q -s "${SCALE:-20}" 2>/dev/null
+for query in 'SELECT count(*), sum(abalance) FROM pgbench_accounts' 'VACUUM (ANALYZE)' \
+    'SELECT count(*), sum(aid) FROM pgbench_accounts'; do
+    sql "$query"
+done
+inside pgbench -n -c 8 -T "${SECONDS_OF_LOAD:-30}" | grep -E '^(tps|number of)'
+whole
+stop
+! grep -q PANIC "$folder/log" || fail "the server panicked"
+requests="$(awk '$1 == "requests" { gsub(",", "", $2); print $2; exit }' "$folder/log")"
+if [[ "$method" == io_uring ]]; then
+    [[ -n "$requests" ]] && ((requests >= 100)) ||
+        fail "requests through uringlet: ${requests:-none}"
+fi
+inside pg_checksums --check -D "$place/data" | grep -E '^(Bad checksums|Blocks scanned)'
+echo "$method inside of $sandbox: ${requests:-no} requests through uringlet"
+
+start
+load_on
+for ((kills = 0; kills < ${KILLS:-20}; )); do
+    sleep "0.$((RANDOM % 8 + 1))"
+    pid="$(backend)"
+    [[ -n "$pid" ]] || continue
+    kill -KILL "$pid" 2>/dev/null || continue
+    kills=$((kills + 1))
+    for ((try = 0; try < 200; try++)); do
+        if sql 'SELECT 1' >/dev/null 2>&1; then break; fi
+        sleep 0.1
+    done
+    ((try < 200)) || fail "the server does not recover from the kill of a backend"
+done
+for ((crashes = 0; crashes < ${CRASHES:-10}; crashes++)); do
+    sleep "0.$((RANDOM % 8 + 1))"
+    kill -KILL "$(postmaster)"
+    wait "$server" || true
+    server=
+    start
+done
+load_off
+whole
+stop
+inside pg_checksums --check -D "$place/data" | grep -E '^Bad checksums'
+echo "whole after $kills kills of a backend and $crashes of the server"
