@@ -39,6 +39,8 @@ impl AioContext {
             return Err(-libc::EINVAL);
         }
         if !was_one {
+            // Threads that count it up are to know whether that may block.
+            let _ = front::Hints::known(fd);
             self.eventfd.store(number, Ordering::Relaxed);
         }
         Ok(())

@@ -22,6 +22,7 @@ use std::sync::atomic::Ordering;
 
 use uringlet::front;
 use uringlet::front::descriptors::Next;
+use uringlet::front::waits::{Descriptors, Hooks};
 
 use crate::abi::{Aiocb, Sigevent};
 use crate::member::Member;
@@ -31,6 +32,7 @@ use crate::suspend::Ended;
 
 uringlet::see_descriptors_end!(crate::state::before_close);
 uringlet::see_process_leave!(crate::state::before_leaving);
+uringlet::see_waits!(LoopHooks);
 
 /// In somebody else's process, it must not be this library that ends it for want of memory.
 #[global_allocator]
@@ -44,6 +46,29 @@ uringlet::note!();
 fn enter(body: impl FnOnce(bool) -> Result<c_int, c_int>) -> c_int {
     // SAFETY: aio_read(3) or the like was called with each, and it has not completed.
     reentry::enter(body, |block| unsafe { submit::start_deferred(block) })
+}
+
+/// A thread that ends requests in a call that waits for descriptors is inside meanwhile. A signal
+/// that tells of one ends its sleep.
+struct LoopHooks;
+
+impl Hooks for LoopHooks {
+    type Watch = ();
+
+    const SIGNALS: bool = true;
+
+    unsafe fn begin(_: &Descriptors) {}
+
+    fn end((): ()) {}
+
+    fn outside(collect: &mut dyn FnMut()) {
+        enter(|nested| {
+            if !nested {
+                collect();
+            }
+            Ok(0)
+        });
+    }
 }
 
 /// # Safety

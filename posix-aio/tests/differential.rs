@@ -115,6 +115,7 @@ macro_rules! programs {
 programs! {
     cancel,
     errors,
+    event_loop,
     fork,
     freed,
     fsync,

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use super::descriptors::Next;
 use super::memory::accessible_now;
 use crate::errno::kept as enter;
+use crate::sys;
 use crate::threads::Threads;
 use crate::threads::loops::{self, AT_A_TIME};
 
@@ -56,6 +57,9 @@ pub trait Hooks {
     /// What is remembered while the call lasts. A thread may end in it: nothing is dropped then.
     type Watch: Copy;
 
+    /// Completions send signals: one to the calling thread is to end its sleep.
+    const SIGNALS: bool = false;
+
     /// The call is about to wait for `what`.
     ///
     /// # Safety
@@ -71,6 +75,11 @@ pub trait Hooks {
     /// `mask` is null or the address of a set.
     unsafe fn mask(mask: usize, _place: &mut SignalSet) -> usize {
         mask
+    }
+
+    /// Calls `collect`, unless the calling thread is inside of the drop-in.
+    fn outside(collect: &mut dyn FnMut()) {
+        collect();
     }
 }
 
@@ -367,9 +376,9 @@ struct Ours {
 
 impl Ours {
     /// The calling thread hands over and collects. `told`: the eventfds that have ended its sleep.
-    fn drive(told: &[RawFd]) -> Self {
+    fn drive<H: Hooks>(told: &[RawFd]) -> Self {
         let mut found = Self::default();
-        enter(|| {
+        let mut collect = || {
             let Some(threads) = Threads::known() else { return };
             for tenant in threads.loops.of_this_thread(told).iter().flatten() {
                 if let Some(collecting) = tenant.drive_in_poll(told) {
@@ -378,7 +387,8 @@ impl Ours {
                     found.any |= collecting.any;
                 }
             }
-        });
+        };
+        enter(|| H::outside(&mut collect));
         found
     }
 
@@ -397,7 +407,7 @@ impl Ours {
 /// # Safety
 /// As the call.
 #[inline(never)]
-unsafe fn serve(
+unsafe fn serve<H: Hooks>(
     what: Descriptors,
     time: Time,
     mask: usize,
@@ -412,15 +422,30 @@ unsafe fn serve(
         Ours::leave();
         return native(mask);
     };
-    let ours = Ours::drive(&[]);
+    // From here on, a signal is handled in a sleep.
+    let mut before = SignalSet::default();
+    let blocks = H::SIGNALS;
+    if blocks {
+        before[0] = sys::block_signals();
+    }
+    let restore = || {
+        if blocks {
+            sys::restore_signals(before[0]);
+        }
+    };
+    let ours = Ours::drive::<H>(&[]);
     if ours.count == 0 || timeout == Some(Duration::ZERO) {
+        restore();
         return native(mask);
     }
+    let own = if blocks { before.as_ptr().expose_provenance() } else { 0 };
+    let mask = if mask == 0 { own } else { mask };
     // A time beyond all clocks is none.
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     // SAFETY: as above.
     unsafe {
-        let answer = sleep(&served, &mut set, count, ours, deadline, mask);
+        let answer = sleep::<H>(&served, &mut set, count, ours, deadline, mask);
+        enter(restore);
         if matches!(time, Time::Val(_)) {
             time.tell(deadline.map(|end| end.saturating_duration_since(Instant::now())));
         }
@@ -432,7 +457,7 @@ unsafe fn serve(
 ///
 /// # Safety
 /// As the call, which [`Served::begin`] has accepted: it has written the first `count` of `set`.
-unsafe fn sleep(
+unsafe fn sleep<H: Hooks>(
     served: &Served,
     set: &mut [libc::pollfd; SET_MAX + AT_A_TIME],
     count: usize,
@@ -467,7 +492,7 @@ unsafe fn sleep(
             return ready;
         }
         if ready == 0 {
-            Ours::drive(&[]);
+            Ours::drive::<H>(&[]);
             // SAFETY: as above.
             return unsafe { served.call(Some(Duration::ZERO), mask) };
         }
@@ -478,7 +503,7 @@ unsafe fn sleep(
         }
         looks = tellers > 0;
         if looks {
-            ours = Ours::drive(&told[..tellers]);
+            ours = Ours::drive::<H>(&told[..tellers]);
             continue;
         }
         // SAFETY: as above.
@@ -504,7 +529,7 @@ unsafe fn wait<H: Hooks>(
     let (watch, mask) = unsafe { (enter(|| H::begin(&what)), H::mask(mask, &mut place)) };
     let answer = if loops::may_drive() {
         // SAFETY: as above.
-        unsafe { serve(what, time, mask, native) }
+        unsafe { serve::<H>(what, time, mask, native) }
     } else {
         native(mask)
     };

@@ -135,10 +135,20 @@ impl Instance {
         }
     }
 
-    /// The calling thread has handed over by itself. If it sleeps in poll(2) or the like next, it
-    /// drives.
+    /// Does the calling thread hand over by itself what it submits?
+    pub(super) fn hands_over_at_once(&self) -> bool {
+        let kernel = &self.lanes.kernel;
+        if self.driven.by_runtime() || !kernel.can_at_once() {
+            return false;
+        }
+        self.may_poll_next();
+        let drives = || self.driven.comes() && self.driven.thread() == this_thread();
+        kernel.is_shallow() || drives()
+    }
+
+    /// The calling thread submits. If it sleeps in poll(2) or the like next, it drives.
     #[inline]
-    pub(super) fn may_poll_next(&self) {
+    fn may_poll_next(&self) {
         if loops::are_seen() && self.driven.thread() != this_thread() {
             self.begins_to_poll();
         }

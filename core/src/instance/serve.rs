@@ -193,7 +193,6 @@ impl Instance {
                 .kernel
                 .hand_over(&self.board, HandOver { nobody_comes: true, at_once: true });
             self.have_events_watched(true);
-            self.may_poll_next();
         });
         let left = self.lanes.kernel.queued() > 0;
         self.call(if left { Call::HandOver } else { Call::Nobody });

@@ -488,9 +488,7 @@ impl Instance {
             room: if route == Route::Copy { self.lanes.copy.for_workers(waiters_come) } else { 0 },
         };
         match router::who(route, &now) {
-            Call::HandOver if !self.driven.by_runtime() && self.lanes.kernel.takes_at_once() => {
-                self.hand_over_at_once();
-            }
+            Call::HandOver if self.hands_over_at_once() => self.hand_over_at_once(),
             call => self.call(call),
         }
     }

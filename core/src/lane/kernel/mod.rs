@@ -235,20 +235,19 @@ impl KernelLane {
             || collects && self.in_flight() > 0 && self.reaper.is_free()
     }
 
-    /// May a submitter hand over by itself? Not before the interface was made, which waits. Not if
-    /// the program keeps many requests in flight: a worker hands over more with one call. And not
+    /// May a submitter hand over by itself? Not before the interface was made, which waits. And not
     /// what is cached: without waiting, the kernel gives what it finds of it.
-    #[inline]
-    pub(crate) fn takes_at_once(&self) -> bool {
-        self.depth.load(Ordering::Relaxed) <= AT_ONCE_MAX * DEPTH_PARTS && self.can_at_once()
-    }
-
-    /// As [`KernelLane::takes_at_once`], however many requests are in flight.
     #[inline]
     pub(crate) fn can_at_once(&self) -> bool {
         self.scope == KernelScope::Direct
             && !self.only_waits.load(Ordering::Relaxed)
             && self.backend.get().and_then(Option::as_deref).is_some_and(Backend::submits_at_once)
+    }
+
+    /// The program keeps few requests in flight. Of many, a worker hands over several with one call.
+    #[inline]
+    pub(crate) fn is_shallow(&self) -> bool {
+        self.depth.load(Ordering::Relaxed) <= AT_ONCE_MAX * DEPTH_PARTS
     }
 
     /// The interface was made, or none can be.
