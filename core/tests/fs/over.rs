@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use futures::future::Either;
 use uringlet::fs::{self, BufResult, File, Fs};
 
 use crate::executors::Executor;
@@ -53,19 +54,19 @@ fn ten_thousand_cancelled_opens_of_fifos_leave_no_thread_and_no_descriptor() {
             options.read(round % 2 == 0).write(round % 2 == 1);
             let open = options.open(&fifos[round % 2]).on(&fs).submit();
             if at % 3 == 0 {
-                Err(open.timeout(Duration::from_micros(at as u64 * 50)))
+                Either::Left(open.timeout(Duration::from_micros(at as u64 * 50)))
             } else {
-                Ok(open)
+                Either::Right(open)
             }
         });
         for (at, open) in opens.collect::<Vec<_>>().into_iter().enumerate() {
             match open {
-                Ok(open) if at % 2 == 0 => drop(open),
-                Ok(open) => {
+                Either::Right(open) if at % 2 == 0 => drop(open),
+                Either::Right(open) => {
                     let error = open.cancel().wait().unwrap_err();
                     assert_eq!(error.raw_os_error(), Some(libc::ECANCELED));
                 }
-                Err(open) => {
+                Either::Left(open) => {
                     let error = open.wait().unwrap_err().into_op().wait().unwrap_err();
                     assert_eq!(error.raw_os_error(), Some(libc::ECANCELED));
                 }
