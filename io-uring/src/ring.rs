@@ -413,7 +413,7 @@ impl Core {
     /// `-EEXIST`: another process has requests of this ring in flight.
     pub(crate) fn submit(self: &Arc<Self>, count: u32, thread: u32) -> Result<u32, i32> {
         /// Threads of this process are through long before. Another process may write anything.
-        const TRIES: u32 = 10_000;
+        const TRIES: u32 = 1_000;
         let mut gone = 0;
         for _ in 0..TRIES {
             let head = self.memory.page().sq_head.load(Ordering::Acquire);
@@ -1227,6 +1227,7 @@ impl Locked<'_> {
             self.state.completions.defer(&core.counts, cqe);
         } else {
             self.state.completions.add(&core.counts, &*core.memory, cqe);
+            self.flush_later();
         }
         if of_timeout {
             core.memory.page().timeouts.fetch_add(1, Ordering::Release);

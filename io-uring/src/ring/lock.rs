@@ -11,6 +11,7 @@ use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
 
 use uringlet::{Sqe, front};
 
+use super::sharing::FLUSH;
 use super::{CancelJob, Core, ENTERED, State};
 use crate::abi::Cqe;
 use crate::calls::Call;
@@ -320,6 +321,7 @@ impl Locked<'_> {
                     self.complete(at, result);
                 }
             }
+            Mail::Timer(FLUSH) => self.flush_again(),
             Mail::Timer(key) => {
                 if let Some(at) = self.find(key) {
                     self.timer_fired(at);

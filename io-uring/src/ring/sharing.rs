@@ -6,15 +6,20 @@ use std::sync::atomic::Ordering;
 
 use uringlet::front::{self, Instance};
 
-use super::{Core, Deliver, Locked};
+use super::{Core, Deliver, Locked, State};
 use crate::abi::Cqe;
 use crate::completions::Queue as _;
 use crate::memory::Word;
 use crate::shared::page::Claim;
-use crate::sys;
+use crate::{service, sys};
 
 /// Requests of one ring that can be with the engine at a time: others wait for a place.
 pub(crate) const SLOTS: (u32, u32) = (64, 4096);
+
+/// The key of a timer that no request has: completions that wait for room are to go into the ring.
+pub(super) const FLUSH: u64 = u64::MAX;
+/// In nanoseconds.
+const FLUSH_AFTER: u64 = 1_000_000;
 
 /// What the process knows of its part, under the ring's lock.
 #[derive(Debug, Default)]
@@ -23,6 +28,8 @@ pub(super) struct Sharing {
     owns: bool,
     /// Other processes use the ring: the journal is kept, and nothing is left for a waiter.
     is_shared: bool,
+    /// The timer for [`FLUSH`] is set.
+    flushes: bool,
 }
 
 impl Core {
@@ -154,6 +161,23 @@ impl Locked<'_> {
         if is_idle && std::mem::take(&mut state.sharing.owns) {
             core.memory.page().release(core.me);
         }
+    }
+
+    /// Another process may make room in the ring, and wait for what has had none.
+    #[inline]
+    pub(super) fn flush_later(&mut self) {
+        let State { sharing, completions, .. } = &mut *self.state;
+        if sharing.is_shared && completions.has_overflown() && !sharing.flushes {
+            sharing.flushes = true;
+            let deadline = sys::now(libc::CLOCK_MONOTONIC).saturating_add(FLUSH_AFTER);
+            service::set_timer(deadline, self.core, FLUSH);
+        }
+    }
+
+    pub(super) fn flush_again(&mut self) {
+        self.state.sharing.flushes = false;
+        self.flush();
+        self.flush_later();
     }
 
     /// May this process say in the ring's words what is true?

@@ -77,7 +77,7 @@ impl Stat {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use super::{PID, START, Stat, get, is_gone, me, put};
 

@@ -1,14 +1,19 @@
-/* Random bytes all over a ring's memory while another thread enters it.
+/* Random bytes all over a ring's memory while another thread enters it; and, by another process,
+ * over all memory that both share, also what the program is not given.
  *
  *   forged [SECONDS [SEED]]     300 rings, unless a time is told */
 #define _GNU_SOURCE
 #include "common.h"
 #include <pthread.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <time.h>
 
 static struct io_uring ring;
 static volatile int over;
+static pid_t self;
+static int begins[2];
 static unsigned long long state = 88172645463325252ull;
 
 static unsigned long long next(unsigned long long *from)
@@ -32,10 +37,37 @@ static void *scribble(void *unused)
     return NULL;
 }
 
+/* The child of a fork, which has the ring, too. It says when it begins. */
+static void scribble_over_all(int begins)
+{
+    enum { MOST = 64 };
+    static struct { unsigned long long *at; unsigned long words; } shared[MOST];
+    unsigned long long mine = state | 1;
+    int count = 0;
+    char line[512];
+    io_uring_enter(ring.ring_fd, 0, 0, 0, NULL);
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps && count < MOST && fgets(line, sizeof line, maps)) {
+        unsigned long from, to;
+        if (strstr(line, " rw-s ") && strstr(line, "/dev/zero")
+            && sscanf(line, "%lx-%lx", &from, &to) == 2) {
+            shared[count].at = (unsigned long long *)from;
+            shared[count++].words = (to - from) / 8;
+        }
+    }
+    MUST(write(begins, "x", 1) == 1);
+    for (;;)
+        for (int at = 0; at < count; at++) {
+            shared[at].at[next(&mine) % shared[at].words] = next(&mine) >> next(&mine) % 64;
+            shared[at].at[next(&mine) % 8] ^= 1ull << next(&mine) % 64;
+        }
+}
+
 /* A drain that waits for ever ends what a ring does: there are many rings. */
 static void one_ring(char *page)
 {
     pthread_t thread;
+    char byte;
     /* All shapes of a ring's memory, and all ways to post. */
     static const unsigned shapes[] = {
         0, IORING_SETUP_CQE32, IORING_SETUP_SQE128, IORING_SETUP_SQE128 | IORING_SETUP_CQE32,
@@ -46,7 +78,13 @@ static void one_ring(char *page)
     MUST(io_uring_queue_init(entries, &ring, IORING_SETUP_SUBMIT_ALL | shape) == 0);
     over = 0;
     unsigned *tail = ring.sq.ktail, *head = ring.cq.khead;
-    MUST(pthread_create(&thread, NULL, scribble, NULL) == 0);
+    pid_t other = next(&state) % 4 == 0 ? fork() : 0;
+    if (other == 0 && getpid() != self)
+        scribble_over_all(begins[1]);
+    if (other == 0)
+        MUST(pthread_create(&thread, NULL, scribble, NULL) == 0);
+    else
+        MUST(read(begins[0], &byte, 1) == 1);
     for (int lap = 0; lap < 200; lap++) {
         struct io_uring_sqe *sqe = &ring.sq.sqes[lap % 8];
         for (int at = 0; at < 8; at++)
@@ -70,7 +108,10 @@ static void one_ring(char *page)
                         IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG, (void *)&arg, sizeof arg);
     }
     over = 1;
-    MUST(pthread_join(thread, NULL) == 0);
+    if (other == 0)
+        MUST(pthread_join(thread, NULL) == 0);
+    else
+        MUST(kill(other, SIGKILL) == 0 && waitpid(other, NULL, 0) == other);
     io_uring_queue_exit(&ring);
 }
 
@@ -80,6 +121,8 @@ int main(int count, char **arguments)
     if (count > 2)
         state ^= strtoull(arguments[2], NULL, 10) * 0x9e3779b97f4a7c15ull;
     long rings = 0;
+    self = getpid();
+    MUST(pipe(begins) == 0);
     char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     MUST(page != MAP_FAILED);
     for (; count > 1 ? time(NULL) < end : rings < 300; rings++)

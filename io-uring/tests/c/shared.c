@@ -136,6 +136,41 @@ static void nothing_comes(struct io_uring *ring)
     ended(child);
 }
 
+/* More completions than the ring holds: the owner does something else, another one reaps. */
+static void overflows(struct io_uring *ring)
+{
+    int over[2];
+    MUST(pipe(over) == 0);
+    pid_t submits = fork();
+    if (submits == 0) {
+        for (int at = 0; at < 40; at++) {
+            struct io_uring_sqe *sqe = entry(ring, 0);
+            io_uring_prep_nop(sqe);
+            sqe->user_data = at;
+            if (at % 8 == 7)
+                MUST(io_uring_submit(ring) == 8);
+        }
+        hear(over[0]);
+        _exit(0);
+    }
+    pid_t reaps = fork();
+    if (reaps == 0) {
+        int sum = 0;
+        for (int at = 0; at < 40; at++) {
+            struct io_uring_cqe *cqe;
+            MUST(io_uring_wait_cqe(ring, &cqe) == 0 && cqe->res == 0);
+            sum += cqe->user_data;
+            io_uring_cqe_seen(ring, cqe);
+        }
+        printf("more than the ring holds: %d\n", sum);
+        fflush(stdout);
+        _exit(0);
+    }
+    ended(reaps);
+    tell(over[1]);
+    ended(submits);
+}
+
 /* Three processes wait for what a fourth one submits, each with a place in a line. */
 static void crowd(struct io_uring *ring)
 {
@@ -193,6 +228,7 @@ int main(void)
     turns(ring);
     fflush(stdout);
     nothing_comes(ring);
+    overflows(ring);
     crowd(ring);
     /* And the process that made it. */
     completions(ring, "nothing is left", 0);
