@@ -9,7 +9,6 @@
 mod abi;
 mod chains;
 mod completions;
-mod handover;
 mod inbox;
 mod shared;
 mod sync;

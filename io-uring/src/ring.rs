@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use uringlet::Sqe;
 use uringlet::front::{
-    Concern, Entry, Instance, IoEvent, OwnDescriptor, Patience, Readiness, Sink, TOLD_OTHERWISE,
-    WaitCondition,
+    Concern, Entry, Handover, Instance, IoEvent, OwnDescriptor, Patience, Readiness, Sink,
+    TOLD_OTHERWISE, WaitCondition,
 };
 
 mod lock;
@@ -34,7 +34,6 @@ use crate::calls::Call;
 use crate::chains::{Chains, Links, NONE, Step};
 use crate::completions::{Completions, Counts, Queue};
 use crate::files::{Buffer, File, Registered, Slots};
-use crate::handover::Handover;
 use crate::inbox::Inbox;
 use crate::memory::{Memory, Word};
 use crate::prepare::{Plan, Refused};
@@ -328,7 +327,9 @@ impl Sink for Deliver {
 
     fn released(&self) {
         let core = &self.0;
-        core.handover.run_in_new_room(|| core.pass_on_now(), || core.can_pass_on());
+        if core.handover.waits_for_room() {
+            core.pass_on();
+        }
     }
 
     fn begins_streams_at_once(&self) -> bool {

@@ -7,10 +7,12 @@
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use uringlet::front::{self, InFlight, Instance, IoEvent, PerProcess, Place, Sink, Submitted};
+use uringlet::front::{
+    self, Handover, InFlight, Instance, IoEvent, PerProcess, Place, Sink, Submitted,
+};
 
 use crate::request::Ready;
 use crate::{complete, reentry};
@@ -36,9 +38,7 @@ pub(crate) struct Process {
     /// Requests that wait for a slot: later ones wait behind them.
     backlog: AtomicUsize,
     /// Those, and the fsyncs.
-    held_back: AtomicUsize,
-    /// A thread is passing them on.
-    is_passing: AtomicBool,
+    held_back: Handover,
 }
 
 /// In the order of submission.
@@ -98,8 +98,7 @@ fn make() -> Result<&'static Process, i32> {
             instance,
             waiting: Mutex::default(),
             backlog: AtomicUsize::new(0),
-            held_back: AtomicUsize::new(0),
-            is_passing: AtomicBool::new(false),
+            held_back: Handover::new(),
         })
     };
     PROCESS.current_or_then(make, || front::leaving::at_exit(before_leaving))
@@ -156,14 +155,14 @@ impl Process {
         backlog.try_reserve(1).and_then(|()| syncs.try_reserve(1)).map_err(|_| libc::EAGAIN)?;
         if ready.is_sync() && waiting.backlog.is_empty() {
             // Said first: whatever ends from here on looks, or is seen as ended.
-            self.held_back.fetch_add(1, Ordering::SeqCst);
+            self.held_back.add();
             fence(Ordering::SeqCst);
             let before = self.instance.in_flight_on(ready.fildes());
             waiting.syncs.push(PendingSync { ready, before });
         } else {
             waiting.backlog.push_back(ready);
             self.backlog.fetch_add(1, Ordering::SeqCst);
-            self.held_back.fetch_add(1, Ordering::SeqCst);
+            self.held_back.add();
         }
         drop(waiting);
         // What they wait for may have ended just now.
@@ -175,8 +174,7 @@ impl Process {
     #[inline]
     pub(crate) fn released(&self) {
         // Pairs with the steps in `hold_back`: this sees the request, or that one the free slot.
-        fence(Ordering::SeqCst);
-        if self.held_back.load(Ordering::Relaxed) > 0 {
+        if self.held_back.waits_for_room() {
             self.pass_on();
         }
     }
@@ -184,19 +182,7 @@ impl Process {
     /// Passes on what can go. One thread at a time; another one's call is taken note of.
     #[cold]
     fn pass_on(&self) {
-        while self.held_back.load(Ordering::SeqCst) > 0
-            && !self.is_passing.swap(true, Ordering::SeqCst)
-        {
-            let passed = self.pass_on_now();
-            self.is_passing.store(false, Ordering::SeqCst);
-            if !passed {
-                // Those who came meanwhile have turned back: what they have ended counts.
-                fence(Ordering::SeqCst);
-                if !self.can_pass() {
-                    return;
-                }
-            }
-        }
+        self.held_back.run(|| self.pass_on_now(), || self.can_pass());
     }
 
     /// Would a fsync be ready, or a slot free for the backlog?
@@ -241,7 +227,7 @@ impl Process {
             if from_backlog {
                 self.backlog.fetch_sub(1, Ordering::SeqCst);
             }
-            self.held_back.fetch_sub(1, Ordering::SeqCst);
+            self.held_back.sub(1);
         }
     }
 
@@ -249,7 +235,7 @@ impl Process {
     /// complete.
     pub(crate) fn withdraw(&self, wanted: impl Fn(&Ready) -> bool) -> Withdrawn {
         let mut withdrawn = Vec::new();
-        if self.held_back.load(Ordering::SeqCst) == 0 {
+        if self.held_back.ready() == 0 {
             return withdrawn;
         }
         let mut waiting = self.lock();
@@ -271,7 +257,7 @@ impl Process {
             !wanted
         });
         self.backlog.fetch_sub(withdrawn.len() - syncs, Ordering::SeqCst);
-        self.held_back.fetch_sub(withdrawn.len(), Ordering::SeqCst);
+        self.held_back.sub(withdrawn.len());
         withdrawn
     }
 

@@ -32,6 +32,7 @@ pub use crate::sync::{Patience, lock};
 pub use crate::sys::aio::IoEvent;
 pub use crate::sys::{Uncancelable, in_user_space};
 pub use crate::threads::timers::{Armed, Expire};
+pub use crate::word::handover::Handover;
 pub use crate::word::readiness::Readiness;
 
 use crate::descriptor;

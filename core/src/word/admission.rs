@@ -1,21 +1,17 @@
-//! Requests that wait until an engine has room for them: in order, and passed on by one thread at a
-//! time, so that they keep that order.
-//!
-//! A thread that finds another one passing requests on leaves its own to that one. A request that
-//! stays for want of room is passed on by the thread that makes room. So is the request behind one
-//! that is withdrawn: the thread that withdraws it passes the next one on.
+//! Requests that wait until an engine has room for them: in order, and passed on as a
+//! [`Handover`] has it. The thread that withdraws a request passes the next one on.
 
 use std::collections::VecDeque;
 
-use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, fence, lock};
+use super::handover::Handover;
+use crate::sync::{Mutex, lock};
 
 /// Requests that wait for room.
 #[derive(Debug)]
 pub(crate) struct Admission<T> {
     line: Mutex<AdmissionLine<T>>,
     /// Requests in the line, and the one that a thread has taken and not passed on yet.
-    waiting: AtomicUsize,
-    is_passing: AtomicBool,
+    waiting: Handover,
 }
 
 #[derive(Debug)]
@@ -28,36 +24,34 @@ struct AdmissionLine<T> {
 impl<T> Admission<T> {
     pub(crate) fn new() -> Self {
         let line = AdmissionLine { requests: VecDeque::new(), withdrawn: 0 };
-        let (waiting, is_passing) = (AtomicUsize::new(0), AtomicBool::new(false));
-        Self { line: Mutex::new(line), waiting, is_passing }
+        Self { line: Mutex::new(line), waiting: Handover::new() }
     }
 
     /// No request waits, so the caller's next one may pass at once. What the caller has queued
     /// before counts, until it was passed on.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) == 0
+        self.waiting.ready() == 0
     }
 
     /// Does a request wait? For a thread that has made room: [`run`](Self::run) has to follow then.
     #[inline]
     pub(crate) fn waits_for_room(&self) -> bool {
-        fence(Ordering::SeqCst);
-        !self.is_empty()
+        self.waiting.waits_for_room()
     }
 
     /// Queues a request behind the others: [`run`](Self::run) has to follow.
     pub(crate) fn push_back(&self, request: T) {
         let mut line = lock(&self.line);
         line.requests.push_back(request);
-        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.waiting.add();
     }
 
     /// Queues a request before the others: [`run`](Self::run) has to follow.
     pub(crate) fn push_front(&self, request: T) {
         let mut line = lock(&self.line);
         line.requests.push_front(request);
-        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.waiting.add();
     }
 
     /// Takes the first request if it `may_go`. `Err`: is the line empty? By the thread that
@@ -73,7 +67,7 @@ impl<T> Admission<T> {
         if was_withdrawn {
             lock(&self.line).withdrawn -= 1;
         }
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.waiting.sub(1);
     }
 
     /// Asks something of the first request.
@@ -84,7 +78,7 @@ impl<T> Admission<T> {
     /// Requests that wait and are not withdrawn: a snapshot.
     pub(crate) fn len(&self) -> usize {
         let line = lock(&self.line);
-        self.waiting.load(Ordering::Relaxed).saturating_add_signed(-line.withdrawn)
+        self.waiting.ready().saturating_add_signed(-line.withdrawn)
     }
 
     /// One request was withdrawn: [`run`](Self::run) has to follow, as the next one may have room.
@@ -102,27 +96,14 @@ impl<T> Admission<T> {
         let (gone, kept): (Vec<T>, Vec<T>) = all.into_iter().partition(is_withdrawn);
         line.requests = kept.into();
         line.withdrawn -= gone.len() as isize;
-        self.waiting.fetch_sub(gone.len(), Ordering::Relaxed);
+        self.waiting.sub(gone.len());
         gone
     }
 
     /// Calls `pass_on` until no request waits, or until there is no room for the first. `pass_on`
     /// says whether it has left none. `may_go` says whether there is room for the first by now.
-    pub(crate) fn run(&self, mut pass_on: impl FnMut() -> bool, mut may_go: impl FnMut() -> bool) {
-        while self.waiting.load(Ordering::Relaxed) > 0
-            && !self.is_passing.swap(true, Ordering::AcqRel)
-        {
-            let all = pass_on();
-            // Not a plain store: a thread that has found this one here is seen with what it added.
-            self.is_passing.swap(false, Ordering::AcqRel);
-            if !all {
-                // A thread that makes room comes by, but has found this one here.
-                fence(Ordering::SeqCst);
-                if !may_go() {
-                    return;
-                }
-            }
-        }
+    pub(crate) fn run(&self, pass_on: impl FnMut() -> bool, may_go: impl FnMut() -> bool) {
+        self.waiting.run(pass_on, may_go);
     }
 }
 
@@ -205,56 +186,6 @@ mod loom_models {
             }
             is_withdrawn
         }
-    }
-
-    #[test]
-    fn loom_nothing_stays_that_has_room_and_each_thread_s_keep_their_order() {
-        loom::model(|| {
-            let model = Model::new(4);
-            let other = Arc::clone(&model);
-            let submits = thread::spawn(move || (2..=3).for_each(|request| other.submit(request)));
-            model.submit(11);
-            submits.join().unwrap();
-            let engine = model.engine.lock().unwrap();
-            assert_eq!(engine.len(), 3);
-            let of_one: Vec<u32> = engine.iter().copied().filter(|&one| one < 10).collect();
-            assert_eq!(of_one, [2, 3]);
-        });
-    }
-
-    #[test]
-    #[should_panic(expected = "one stays")]
-    fn loom_canary_the_right_is_given_back_by_a_plain_store() {
-        loom::model(|| {
-            let model = Model::new(4);
-            let submit = |model: &Model, request| {
-                let Admission { waiting, is_passing, .. } = &model.admission;
-                model.admission.push_back((request, 1));
-                while waiting.load(Ordering::Relaxed) > 0
-                    && !is_passing.swap(true, Ordering::AcqRel)
-                {
-                    model.pass_on();
-                    is_passing.store(false, Ordering::Release);
-                }
-            };
-            let other = Arc::clone(&model);
-            let submits = thread::spawn(move || submit(&other, 2));
-            submit(&model, 3);
-            submits.join().unwrap();
-            assert_eq!(model.engine.lock().unwrap().len(), 2, "one stays");
-        });
-    }
-
-    #[test]
-    fn loom_the_thread_that_makes_room_passes_on_what_was_left() {
-        loom::model(|| {
-            let model = Model::new(1);
-            let other = Arc::clone(&model);
-            let completes = thread::spawn(move || other.make_room());
-            (2..=3).for_each(|request| model.submit(request));
-            completes.join().unwrap();
-            assert_eq!(*model.engine.lock().unwrap(), [2, 3]);
-        });
     }
 
     /// A large request waits at the front, and is withdrawn while a small one comes.

@@ -3,6 +3,7 @@
 
 pub(crate) mod admission;
 pub(crate) mod baton;
+pub(crate) mod handover;
 pub(crate) mod mailbox;
 pub(crate) mod readers;
 pub(crate) mod readiness;

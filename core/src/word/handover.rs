@@ -1,65 +1,66 @@
-//! Handing requests to the engine that are ready: one thread at a time, so that they keep their
-//! order.
+//! Handing requests on that are ready: one thread at a time, so that they keep their order.
 //!
-//! A thread that finds another one at it leaves its requests to that one. What is left because the
-//! engine has no room is handed over by the thread that makes room. What is left because another
-//! thread has the ring's lock is handed over by that thread: each one that gives the lock back
-//! calls [`Handover::run`] after it.
+//! A thread that finds another one at it leaves its requests to that one. What is left because
+//! there is no room is handed over by the thread that makes room. What is left because another
+//! thread has a lock is handed over by that thread: each one that gives the lock back calls
+//! [`Handover::run`] after it.
 
 use crate::sync::{AtomicBool, AtomicUsize, Ordering, fence};
 
-/// Requests that are ready, and whether a thread hands them over.
+/// How many requests are ready, and whether a thread hands them over.
 #[derive(Debug)]
-pub(crate) struct Handover {
+pub struct Handover {
     ready: AtomicUsize,
     busy: AtomicBool,
 }
 
 impl Handover {
-    pub(crate) fn new() -> Self {
+    /// None is ready.
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Self {
         Self { ready: AtomicUsize::new(0), busy: AtomicBool::new(false) }
     }
 
     /// A request is ready: [`run`](Self::run) has to follow.
-    pub(crate) fn add(&self) {
+    #[inline]
+    pub fn add(&self) {
         self.ready.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// So many are ready: a hint.
-    pub(crate) fn ready(&self) -> usize {
+    /// The number of ready requests: a hint. What the calling thread has added counts.
+    #[inline]
+    pub fn ready(&self) -> usize {
         self.ready.load(Ordering::Relaxed)
     }
 
-    /// So many are no longer ready.
-    pub(crate) fn sub(&self, count: usize) {
+    /// `count` requests are no longer ready.
+    #[inline]
+    pub fn sub(&self, count: usize) {
         self.ready.fetch_sub(count, Ordering::Relaxed);
     }
 
-    /// Calls `hand_over` until nothing is ready, or until there is no room. `hand_over` answers
+    /// Is a request ready? For a thread that has made room: [`run`](Self::run) has to follow then.
+    #[inline]
+    pub fn waits_for_room(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.ready() > 0
+    }
+
+    /// Calls `hand_over` until nothing is ready, or until there is no room. `hand_over` says
     /// whether there was room for all, and `has_room` whether there is some by now.
-    pub(crate) fn run(&self, hand_over: impl Fn() -> bool, has_room: impl Fn() -> bool) {
-        while self.ready.load(Ordering::Relaxed) > 0 && !self.busy.swap(true, Ordering::AcqRel) {
+    pub fn run(&self, mut hand_over: impl FnMut() -> bool, mut has_room: impl FnMut() -> bool) {
+        while self.ready() > 0 && !self.busy.swap(true, Ordering::AcqRel) {
             let all = hand_over();
             // Not a plain store: a thread that has found this one here is seen with what it added.
             self.busy.swap(false, Ordering::AcqRel);
             if !all {
-                // Whoever makes room comes by, but has found this thread here.
+                // A thread that makes room comes by, but has found this one here.
                 fence(Ordering::SeqCst);
                 if !has_room() {
                     return;
                 }
             }
         }
-    }
-
-    /// As [`run`](Self::run), for a thread that has made room.
-    pub(crate) fn run_in_new_room(
-        &self,
-        hand_over: impl Fn() -> bool,
-        has_room: impl Fn() -> bool,
-    ) {
-        fence(Ordering::SeqCst);
-        self.run(hand_over, has_room);
     }
 }
 
@@ -159,7 +160,9 @@ mod loom_models {
 
         fn make_room(&self) {
             self.room.fetch_add(1, Ordering::Relaxed);
-            self.handover.run_in_new_room(|| self.hand_over(), || self.has_room());
+            if self.handover.waits_for_room() {
+                self.handover.run(|| self.hand_over(), || self.has_room());
+            }
         }
     }
 
