@@ -51,7 +51,7 @@ excepted() {
         500f9fbadef8 | d4ae271dfaae)
         echo "provided buffers, or multishot reads, are not served yet"
         ;;
-    across-fork) echo "the child of a fork uses its parent's ring; its barrier waits for ever" ;;
+    across-fork) echo "the child of a fork uses its parent's ring; its barrier waits without end" ;;
     io_uring_passthrough | iopoll)
         echo "is not built: needs a function that only the static library has"
         ;;

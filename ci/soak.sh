@@ -17,7 +17,7 @@ set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 help_if_asked "$@"
 
-# Runs the engine's stress tests until RECORD counts so many requests.
+# Runs the engine's stress tests until RECORD counts this many requests.
 requests() {
     local goal="$1" record="${2:-$target/soak-requests}" chunk=10000000 done_before seed engine
     local engines=(faulty faulty:workers faulty:linux_aio faulty:io_uring) log

@@ -203,7 +203,7 @@ struct statx;
 
 /* The functions below are exported by the library, too, for languages without inline functions.
  *
- * Those that prepare an entry set everything but user_data. From the submit on that accepts the
+ * Functions that prepare an entry set everything but user_data. From the submit on that accepts the
  * entry until its completion was reaped, the data buffers are the request's. Paths and arrays of
  * iovecs are read by that submit and not later. */
 

@@ -106,7 +106,7 @@ pub struct Range {
     pub off: u64,
     /// To here.
     pub buf: *mut c_void,
-    /// So many bytes at most.
+    /// This many bytes at most.
     pub len: usize,
 }
 

@@ -43,7 +43,7 @@ impl Shared {
 impl Turn<'_> {
     #[inline]
     fn owned(&mut self) -> &mut Owned {
-        // SAFETY: whoever has the turn has it alone.
+        // SAFETY: the thread that has the turn has it alone.
         unsafe { &mut *self.0.owned.get() }
     }
 
@@ -122,7 +122,7 @@ pub(crate) fn destroy(handle: usize, may_end: impl FnOnce(&mut Owned) -> Answer<
         turn.keep();
         pages
     };
-    // Those that look are told that it is busy, and stay for a moment.
+    // Callers that look are told that it is busy, and stay for a moment.
     let _removed = contexts.remove(handle, |_| {});
     if let Some(pages) = pages {
         // SAFETY: of this table; the context was removed, and its entries ended with it.

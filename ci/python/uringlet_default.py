@@ -1,4 +1,4 @@
-"""A plugin of pytest: whoever asks caio for its default gets uringlet's."""
+"""A plugin of pytest: a test that asks caio for its default gets uringlet's."""
 
 import uringlet.caio
 

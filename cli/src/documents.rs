@@ -1,6 +1,6 @@
 //! The documents hold: links lead somewhere, command lines can be parsed, variables and tests
-//! exist. So do rules for the whole tree: the width of lines, one name for one type, and imports
-//! that point one way.
+//! exist. So do rules for the whole tree: the width of lines, plain words, one name for one type,
+//! and imports that point one way.
 
 use crate::Cli;
 use clap::{Command, CommandFactory as _, error::ErrorKind};
@@ -356,6 +356,55 @@ fn a_line_may_be_long_only_if_it_cannot_be_broken() {
     assert_eq!(count("a.md", &format!("- [{words}]({word});")), 0);
     assert_eq!(count("a.md", &format!("![{words}]({word})")), 0);
     assert_eq!(count("a.md", &format!("[a]({word}), [b]({word})")), 1);
+}
+
+/// Phrases that a reader has to read twice, and what says the same.
+const FOREIGN: [(&str, &str); 5] = [
+    ("whoever", "the thread that, or another noun"),
+    ("to be had", "is free, can be made"),
+    ("for ever", "without end, never"),
+    ("so many", "this many, or the number of"),
+    // At the start of a sentence, where no noun comes before it.
+    ("Those that", "the noun itself"),
+];
+
+/// Where a text has such phrases, also across the ends of lines.
+fn foreign(text: &str) -> Vec<(usize, &'static str)> {
+    let (mut joined, mut starts) = (String::new(), Vec::new());
+    for line in text.lines() {
+        starts.push(joined.len());
+        joined.push_str(line.trim().trim_start_matches(['/', '!', '#', '*']).trim());
+        joined.push(' ');
+    }
+    let lower = joined.to_ascii_lowercase();
+    let is_word = |at: usize, length: usize| {
+        let ends = [lower[..at].chars().next_back(), lower[at + length..].chars().next()];
+        !ends.into_iter().flatten().any(char::is_alphanumeric)
+    };
+    let mut found = Vec::new();
+    for (phrase, _) in FOREIGN {
+        let text = if phrase.starts_with(char::is_uppercase) { &joined } else { &lower };
+        let places = text.match_indices(phrase).filter(|(at, _)| is_word(*at, phrase.len()));
+        found.extend(places.map(|(at, _)| (starts.partition_point(|&start| start <= at), phrase)));
+    }
+    found
+}
+
+#[test]
+fn no_phrase_has_to_be_read_twice() {
+    let text = "/// Whoever has it.\n//! Is any to be\n//! had?\nlet so_many = 1; // so many.\n\
+                those that Those that forever";
+    let expected = [(1, "whoever"), (2, "to be had"), (4, "so many"), (5, "Those that")];
+    assert_eq!(foreign(text), expected);
+
+    let all = files(&[".rs", ".c", ".h", ".py", ".sh", ".md"]);
+    let mut complaints = Vec::new();
+    for (name, text) in all.iter().filter(|(name, _)| !name.ends_with("documents.rs")) {
+        let places = foreign(text).into_iter();
+        complaints
+            .extend(places.map(|(line, phrase)| format!("{}:{line}: {phrase}", name.display())));
+    }
+    assert!(complaints.is_empty(), "say it in other words, {FOREIGN:?}: {complaints:#?}");
 }
 
 /// The type that a line at the left margin defines. What stands deeper is a test's, a function's

@@ -1,8 +1,8 @@
 //! Puts the drop-ins that the command carries where the loader finds them.
 //!
-//! Whoever can write to a library that is preloaded is served by every program that loads it. So a
-//! folder is used only if nobody but its owner and root can change it or any folder above it. What
-//! lies there is used only if it is the carried library, byte for byte, and can be executed.
+//! A user that can write to a library that is preloaded is served by every program that loads it.
+//! So a folder is used only if nobody but its owner and root can change it or any folder above it.
+//! What lies there is used only if it is the carried library, byte for byte, and can be executed.
 #![allow(unsafe_code)]
 
 use crate::run::library::preloadable;

@@ -94,7 +94,7 @@ fn what_is_refused_or_fails_keeps_its_status() {
     }
 }
 
-/// It goes on, whoever reads: the program's status is what counts.
+/// It goes on without a reader: the program's status is what counts.
 #[test]
 fn a_program_that_is_run_keeps_its_status_and_the_usual_signals() {
     let folder = tempfile::tempdir().unwrap();

@@ -569,7 +569,7 @@ impl Board {
 
     /// Ends a request because the context is being destroyed.
     ///
-    /// A strict one executes what has not been started, except what may wait for ever (polls,
+    /// A strict one executes what has not been started, except what may wait without end (polls,
     /// pipes, sockets): io_destroy(2) finds buffered requests executed and direct ones begun.
     fn end(&self, request: Queued<'_>) {
         if let Some(request) = self.start(request) {
@@ -696,7 +696,7 @@ impl Board {
     }
 
     /// Completes requests that have ended together, at least one, and which are the caller's:
-    /// whoever waits is told once.
+    /// waiters are told once.
     #[inline]
     pub(crate) fn finish_together(&self, done: &[(u32, i32)], by: By) {
         let finish = || {
@@ -727,7 +727,7 @@ impl Board {
             self.slot(index).done();
         };
         if self.has_sink() {
-            // One by one: whoever finds that a request is over is to find its completion.
+            // One by one: the thread that finds that a request is over is to find its completion.
             return done.for_each(|one| {
                 ended(one);
                 self.post(std::iter::once(one));
@@ -767,7 +767,7 @@ impl Board {
         let event = IoEvent { data, obj, res: i64::from(result), res2: 0 };
         // SAFETY: what the request came with; a slot ends once for each request.
         unsafe { sink.complete(&event) };
-        // Afterwards, so that whoever finds no such slot finds the completion.
+        // Afterwards, so that the thread that finds no such slot finds the completion.
         self.reaped(index);
         self.completions.completed(&event);
         sink.released();

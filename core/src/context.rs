@@ -300,7 +300,7 @@ impl Context {
         if batch.is_empty() && !self.pushed.is_empty() && self.instance.is_usable() {
             return Err(io::Error::from_raw_os_error(libc::EAGAIN));
         }
-        // SAFETY: whoever pushed the entries answers for their addresses.
+        // SAFETY: the code that pushed the entries answers for their addresses.
         let Submitted { accepted, refused } = unsafe { self.instance.submit(batch) };
         if accepted == self.pushed.len() {
             self.pushed.clear();

@@ -73,13 +73,13 @@ impl CpuSet {
         self.iter().next()
     }
 
-    /// Those that are in both.
+    /// The CPUs that are in both.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         Self::trimmed(self.0.iter().zip(&other.0).map(|(left, right)| left & right).collect())
     }
 
-    /// Those that are not in `other`.
+    /// The CPUs that are not in `other`.
     #[must_use]
     pub fn without(&self, other: &Self) -> Self {
         let theirs = other.0.iter().copied().chain(std::iter::repeat(0));

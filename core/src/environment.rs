@@ -4,7 +4,8 @@
 use std::ffi::OsString;
 
 /// A variable of uringlet's. A program that gains privileges when it is started (AT_SECURE,
-/// getauxval(3)) has none: whoever starts such a program must not change what the program does.
+/// getauxval(3)) has none: the user that starts such a program must not change what the program
+/// does.
 pub(crate) fn variable(name: &str) -> Option<OsString> {
     // SAFETY: asks for a number.
     let gains_privileges = !cfg!(miri) && unsafe { libc::getauxval(libc::AT_SECURE) } != 0;

@@ -149,7 +149,7 @@ pub(crate) fn copy(fd: RawFd) -> Option<RawFd> {
 pub(crate) struct Copied(RawFd);
 
 impl Copied {
-    /// `None` if there is no descriptor to be had.
+    /// `None` if no descriptor is free.
     pub(crate) fn of(fd: RawFd) -> Option<Arc<Self>> {
         copy(fd).map(|copy| Arc::new(Self(copy)))
     }

@@ -137,7 +137,7 @@ pub fn errno_name(errno: i32) -> Option<&'static str> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ExpectedLane {
-    /// One after the other, by whoever holds the baton.
+    /// One after the other, by the thread that holds the baton.
     Inline,
     /// Each to a worker of its own.
     Pool,

@@ -26,7 +26,7 @@ extern "C" fn forget() {
 
 #[inline(always)]
 fn word() -> &'static AtomicU64 {
-    // SAFETY: null, or a word that stays for ever.
+    // SAFETY: null, or a word that is never freed.
     match unsafe { WORD.load(Ordering::Acquire).as_ref() } {
         Some(word) => word,
         None => make_word(),
@@ -45,7 +45,7 @@ fn make_word() -> &'static AtomicU64 {
             std::ptr::from_ref(&FALLBACK).cast_mut()
         }
     };
-    // Whoever was first has made the one that counts.
+    // The thread that was first has made the one that counts.
     let null = std::ptr::null_mut();
     let _ = WORD.compare_exchange(null, word, Ordering::AcqRel, Ordering::Acquire);
     // SAFETY: not null any more; a page of ours that stays mapped, or a static.

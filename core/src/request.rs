@@ -33,7 +33,7 @@ mod phase {
     pub(super) const NEXT: u32 = 6;
     /// Completed.
     pub(super) const DONE: u32 = 5;
-    /// Completed, and whoever executed it has the completion: none is posted.
+    /// Completed, and the thread that executed it has the completion: none is posted.
     pub(super) const TAKEN: u32 = 9;
     /// In the kernel's hands.
     pub(super) const KERNEL: u32 = 8;
@@ -91,7 +91,7 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Route {
-    /// One after the other, by whoever holds the baton.
+    /// One after the other, by the thread that holds the baton.
     #[default]
     Inline = 0,
     /// As inline, and never before another of these is done that was submitted earlier.
@@ -101,7 +101,7 @@ pub(crate) enum Route {
     /// Cached reads that have lately slept: tried without waiting, and then executed one after the
     /// other as their pages come.
     Cold,
-    /// On a worker of its own: it may wait for ever, as opening a FIFO does.
+    /// On a worker of its own: it may wait without end, as opening a FIFO does.
     Worker,
     /// An fsync: on a worker, after the inline and ordered requests that were submitted before it.
     Sync,
@@ -174,8 +174,8 @@ pub(crate) struct Request {
     pub(crate) stream: bool,
     /// It came by the [fast path](crate::instance::fast::Transfer), or could have.
     pub(crate) fast: bool,
-    /// It may wait for a server for ever, for all that is known. A thread with a deadline does not
-    /// execute it.
+    /// It may wait for a server without end, for all that is known. A thread with a deadline does
+    /// not execute it.
     pub(crate) wary: bool,
     /// Not 0: the poller keeps its place in the list of its stream under this number, while a
     /// worker executes it.
@@ -211,8 +211,9 @@ impl Request {
     }
 }
 
-// SAFETY: a slot's request is touched only by whoever holds it at the moment (submitter, then the
-// executor that popped its number); raw pointers inside are addresses that the kernel checks.
+// SAFETY: a slot's request is touched only by the thread that holds it at the moment (submitter,
+// then the executor that popped its number); raw pointers inside are addresses that the kernel
+// checks.
 unsafe impl Send for Slot {}
 // SAFETY: as above; state and key are atomics.
 unsafe impl Sync for Slot {}
@@ -253,7 +254,7 @@ impl Slot {
         Queued { slot: self, index }
     }
 
-    /// What was asked for, for whoever ends the request without executing it.
+    /// What was asked for, for the thread that ends the request without executing it.
     ///
     /// # Safety
     /// The caller has cancelled or ended it, or was given it for that, and nobody starts it; others
@@ -341,7 +342,7 @@ impl Slot {
         Err(FreeIt(before & phase::REAPED != 0))
     }
 
-    /// Says what a poll may expect of it, by whoever holds it.
+    /// Says what a poll may expect of it, by the thread that holds it.
     #[inline]
     pub(crate) fn expect(&self, what: Expect) {
         self.link.store(what as u32, Ordering::Relaxed);
@@ -383,19 +384,19 @@ impl Slot {
         self.set_phase(phase::NEXT);
     }
 
-    /// About to be pushed to a ring, by its submitter or by whoever took it from there.
+    /// About to be pushed to a ring, by its submitter or by the thread that took it from there.
     #[inline]
     pub(crate) fn queue(&self) {
         self.set_phase(phase::QUEUED);
     }
 
-    /// To being executed, by whoever has it alone.
+    /// To being executed, by the thread that has it alone.
     #[inline]
     pub(crate) fn begin(&self) {
         self.set_phase(phase::STARTED);
     }
 
-    /// From started to the kernel, by whoever started it.
+    /// From started to the kernel, by the thread that started it.
     #[inline]
     pub(crate) fn hand_over(&self) {
         self.set_phase(phase::KERNEL);
@@ -480,7 +481,7 @@ impl Slot {
     }
 
     /// Its completion was reaped: may the slot be given back now? Not while the number of a
-    /// cancelled request is still in a ring; whoever pops it does so then.
+    /// cancelled request is still in a ring; the thread that pops it does so then.
     #[inline]
     pub(crate) fn reaped(&self) -> FreeIt {
         if self.state.load(Ordering::Acquire) & phase::MASK != phase::CANCELED {
@@ -604,8 +605,8 @@ impl Slot {
     }
 }
 
-/// A request whose number was popped from a queue, and which nobody has started. Whoever cancels it
-/// at this moment reads it too, so it can only be read.
+/// A request whose number was popped from a queue, and which nobody has started. The thread that
+/// cancels it at this moment reads it too, so it can only be read.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Queued<'a> {
@@ -662,7 +663,7 @@ impl<'a> Started<'a> {
         self.slot
     }
 
-    /// Its number, for whoever has it from now on.
+    /// Its number, for the thread that has it from now on.
     #[inline(always)]
     pub(crate) fn into_index(self) -> u32 {
         let index = self.index;
@@ -703,7 +704,7 @@ impl Drop for Started<'_> {
     }
 }
 
-/// Is the slot to be given back by whoever holds this?
+/// Is the slot to be given back by the thread that holds this?
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FreeIt(pub(crate) bool);

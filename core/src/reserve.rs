@@ -149,7 +149,7 @@ unsafe impl GlobalAlloc for Reserve {
     }
 }
 
-/// Is there so much memory to be had? Two system calls, and nothing is kept.
+/// Is that much memory free? Two system calls, and nothing is kept.
 pub fn has_memory(bytes: usize) -> bool {
     Mapping::new(bytes, libc::PROT_READ | libc::PROT_WRITE).is_ok()
 }

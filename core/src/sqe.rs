@@ -37,7 +37,7 @@ pub const FILE_POSITION: u64 = u64::MAX;
 
 /// One request, laid out as `struct io_uring_sqe` (io_uring_enter(2)).
 ///
-/// Buffers are raw pointers: whoever pushes the entry answers for them until its
+/// Buffers are raw pointers: the code that pushes the entry answers for them until its
 /// [`Cqe`](crate::Cqe) was reaped. Everything else (iovec arrays, paths) is copied at submit.
 ///
 /// Constructors take a number (`RawFd`), a `BorrowedFd`, or whatever has a descriptor. An entry

@@ -141,12 +141,12 @@ mod counted {
 }
 
 /// Lets others run who are about to be done: at first those that can run on this CPU, then, should
-/// one have been preempted by a thread of a higher class, whoever there is.
+/// one have been preempted by a thread of a higher class, any thread.
 #[derive(Debug, Default)]
 pub struct Patience(u32);
 
 impl Patience {
-    /// Yields the CPU, or, after having done so many times, sleeps for 50 µs.
+    /// Yields the CPU, or, after having done this many times, sleeps for 50 µs.
     #[cold]
     pub fn wait(&mut self) {
         #[cfg(not(loom))]

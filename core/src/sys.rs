@@ -773,8 +773,8 @@ pub(crate) fn writable(address: usize) -> bool {
     let add_0 = libc::FUTEX_OP(libc::FUTEX_OP_ADD, 0, libc::FUTEX_OP_CMP_EQ, 0);
     let nobodys = 0_u32;
     let is_writable = |word: usize| {
-        // SAFETY: the kernel checks the address and adds 0 atomically. Who sleeps there and is
-        // woken for nothing has to look again anyway; nobody sleeps at the other word.
+        // SAFETY: the kernel checks the address and adds 0 atomically. A thread that sleeps there
+        // and is woken for nothing has to look again anyway; nobody sleeps at the other word.
         unsafe { call!(futex, &raw const nobodys, op, 0, 0, word, add_0) >= 0 }
     };
     ends_of_eight(address).is_some_and(|mut words| words.all(is_writable))

@@ -80,7 +80,8 @@ fn work(context: &mut Context, file: &File) -> Result<(), String> {
                     } else {
                         Sqe::read(fd, &mut page[..], offset)
                     };
-                    // SAFETY: the pages live for ever, and are touched again after the completions.
+                    // SAFETY: the pages are never unmapped, and are touched again after the
+                    // completions.
                     unsafe { context.push(sqe.user_data(at as u64)) }.expect("room");
                 }
                 end(context, count, PAGE as i32, looks)

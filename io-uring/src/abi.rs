@@ -183,7 +183,7 @@ pub(crate) mod setup {
     pub(crate) const DEFER_TASKRUN: u32 = 1 << 13;
     pub(crate) const NO_MMAP: u32 = 1 << 14;
     pub(crate) const NO_SQARRAY: u32 = 1 << 16;
-    /// Those that are served.
+    /// The features that are served.
     pub(crate) const KNOWN: u32 = ((1 << 14) - 1) | NO_SQARRAY;
 }
 
@@ -278,7 +278,7 @@ pub(crate) mod op {
     /// As many a probe tells of.
     pub(crate) const LAST: u8 = 63;
 
-    /// Those that are executed.
+    /// The operations that are executed.
     pub(crate) fn is_known(opcode: u8) -> bool {
         matches!(
             opcode,

@@ -103,7 +103,7 @@ pub(crate) enum Call {
 }
 
 impl Call {
-    /// May it wait for somebody else for ever?
+    /// May it wait for somebody else without end?
     pub(crate) fn may_hang(&self) -> bool {
         matches!(
             self,
@@ -115,7 +115,7 @@ impl Call {
         )
     }
 
-    /// Does the kernel look at the rights of whoever calls it?
+    /// Does the kernel look at the rights of the thread that calls it?
     pub(crate) fn is_judged(&self) -> bool {
         !matches!(
             self,

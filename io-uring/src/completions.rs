@@ -27,7 +27,7 @@ pub(crate) trait Queue {
 pub(crate) struct Counts {
     /// What the ring has room for.
     entries: u32,
-    /// Those that are not in the ring yet.
+    /// Completions that are not in the ring yet.
     outside: AtomicU32,
 }
 

@@ -177,7 +177,7 @@ fn bounds(flags: u32, [at, size]: [usize; 2]) -> Result<Bounds, i32> {
     Ok(bounds)
 }
 
-/// Waits for so many completions.
+/// Waits for this many completions.
 fn wait(
     core: &Arc<Core>,
     instance: Option<&Instance>,

@@ -21,7 +21,7 @@ const APP_MEM: u8 = 4;
 
 const EINVAL: c_int = -libc::EINVAL;
 
-/// A word that the program, or whoever executes, may change.
+/// A word that the program, or the thread that executes, may change.
 ///
 /// # Safety
 /// The address of such a word.

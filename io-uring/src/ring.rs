@@ -158,7 +158,7 @@ impl Request {
         self.file.as_ref().map_or(self.fd, |file| file.number())
     }
 
-    /// Has it a call that is judged by the rights of whoever makes it?
+    /// Has it a call that is judged by the rights of the thread that makes it?
     pub(crate) fn is_judged(&self) -> bool {
         self.call.as_deref().is_some_and(Call::is_judged)
     }

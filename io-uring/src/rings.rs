@@ -209,7 +209,7 @@ pub(crate) fn is_polled(fd: i32) {
 }
 
 /// Rings that a thread waits for in one call. A thread may be cancelled in that call: then these
-/// rings are watched for ever.
+/// rings are watched permanently.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watched {
     rings: [*const Core; MOST],
@@ -240,7 +240,8 @@ impl Watched {
         for &ring in &self.rings[..self.count] {
             // errno is the call's.
             front::enter(|| {
-                // SAFETY: made by `add`, and taken back once: whoever has this value calls it last.
+                // SAFETY: made by `add`, and taken back once: the thread that has this value calls
+                // it last.
                 unsafe { Arc::from_raw(ring) }.unwatch();
             });
         }

@@ -215,7 +215,7 @@ pub(crate) fn before_close(fds: &RangeInclusive<i32>) {
         let Some(group) = state.groups.get_mut(&token) else { continue };
         let (fd, watch) = (group.fd, group.watch);
         let edge = if watch.multi { libc::EPOLLET as u32 } else { 0 };
-        // Where there is no descriptor to be had, nothing is told any more.
+        // Without a free descriptor, no more events are told.
         if let Some(copy) = OwnDescriptor::duplicate(fd) {
             let events = watch.events | edge;
             sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, copy.number(), events, token);

@@ -23,7 +23,7 @@ pub(crate) struct Sites {
     pub(crate) polls: bool,
 }
 
-/// What was found when so many objects had been loaded: their number, and two bits.
+/// What was found when this many objects had been loaded: their number, and two bits.
 static KNOWN: AtomicU64 = AtomicU64::new(0);
 
 const ENTERS: u64 = 1;

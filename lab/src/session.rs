@@ -212,14 +212,14 @@ pub fn fill(scratch: &Scratch) -> Result<bool> {
     }
 }
 
-/// A bar for so many bytes.
+/// A bar for this many bytes.
 pub fn bytes(total: u64, what: &'static str) -> ProgressBar {
     let bar = ProgressBar::new(total).with_message(what);
     bar.set_style(style("{msg} {wide_bar} {bytes}/{total_bytes}"));
     bar
 }
 
-/// A bar for so many runs, with a message.
+/// A bar for this many runs, with a message.
 pub fn steps(steps: u64) -> ProgressBar {
     let bar = ProgressBar::new(steps);
     bar.set_style(style("{pos}/{len} {wide_bar} {eta} left · {msg}"));

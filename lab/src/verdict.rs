@@ -6,9 +6,9 @@
 //! distribution of Mann and Whitney's U. (Hollander, Wolfe, Chicken: Nonparametric Statistical
 //! Methods, sections 3.3 and 4.3.)
 //!
-//! Neither asks how noise is distributed. Whoever repeats rounds until the interval is narrow looks
-//! at its width only ([`Interval::is_known`], [`Interval::is_settled`]): stopping when the verdict
-//! pleases would find differences where there are none.
+//! Neither asks how noise is distributed. A run that repeats rounds until the interval is narrow
+//! looks at its width only ([`Interval::is_known`], [`Interval::is_settled`]): stopping when the
+//! verdict pleases would find differences where there are none.
 
 use crate::bench::median;
 use serde::Serialize;
@@ -23,7 +23,7 @@ pub const MARGIN: f64 = 0.05;
 const MISSES: f64 = 0.05;
 /// Fewer paired rounds are not judged while more can be had.
 pub const LEAST_ROUNDS: usize = 10;
-/// Distributions are exact for samples of up to so many, and normal beyond.
+/// Distributions are exact for samples of up to this many, and normal beyond.
 const EXACT: usize = 50;
 
 /// Where a ratio lies.
@@ -101,7 +101,7 @@ impl Interval {
         Some(Self::of_sorted(&shifts, skipped, skipped))
     }
 
-    /// Of sorted logarithms, of which so many are skipped at each end.
+    /// Of sorted logarithms, of which this many are skipped at each end.
     fn of_sorted(sorted: &[f64], low: usize, high: usize) -> Self {
         let last = sorted.len() - 1;
         let middle = f64::midpoint(sorted[last / 2], sorted[sorted.len() / 2]);
@@ -164,7 +164,7 @@ pub fn beaten(sides: &[&[f64]]) -> Option<(usize, Vec<usize>)> {
     Some((best, (0..sides.len()).filter(is_beaten).collect()))
 }
 
-/// Of paired rounds; the upper side is that of one of so many.
+/// Of paired rounds; the upper side is that of one of this many.
 fn one_of(ours: &[f64], theirs: &[f64], many: usize) -> Option<Interval> {
     if ours.len() != theirs.len() {
         return None;

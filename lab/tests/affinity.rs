@@ -66,7 +66,7 @@ fn each_distinct_placement_is_proved_by_its_counters() {
     }
 }
 
-/// Those that this process's programs would leave behind.
+/// What this process's programs would leave behind.
 fn loop_devices_of(process: u32) -> Vec<String> {
     let of_device = |entry: std::io::Result<std::fs::DirEntry>| {
         std::fs::read_to_string(entry.unwrap().path().join("loop/backing_file")).ok()

@@ -139,8 +139,8 @@ fn refused(context: &AioContext, timeout: Option<Duration>) -> i64 {
     i64::from(-libc::EINVAL)
 }
 
-/// The time to wait, seconds and nanoseconds summed; `None`, for ever, if that is negative, as the
-/// kernel has it.
+/// The time to wait, seconds and nanoseconds summed; `None`, without end, if that is negative, as
+/// the kernel has it.
 fn duration(time: libc::timespec) -> Option<Duration> {
     let total = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
     let total = u128::try_from(total).ok()?;

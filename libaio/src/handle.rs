@@ -153,7 +153,7 @@ impl Drop for RingPages {
     }
 }
 
-/// Destroys a context once its requests are executed, or cancelled if they may wait for ever.
+/// Destroys a context once its requests are executed, or cancelled if they may wait without end.
 /// False: no such context.
 pub(crate) fn destroy(handle: usize) -> bool {
     let Some(contexts) = CONTEXTS.current() else { return false };

@@ -204,7 +204,7 @@ fn vectored(iocb: &Iocb, fd: i32, hints: Hints) -> Result<Sqe, i32> {
     Ok(sqe.rw_flags(iocb.rw_flags as i32))
 }
 
-/// What every transfer is asked before its memory is. The offset of one of so many `bytes`: a
+/// What every transfer is asked before its memory is. The offset of one of this many `bytes`: a
 /// stream has none, and any is accepted.
 #[inline(always)]
 fn offset(iocb: &Iocb, hints: Hints, write: bool, bytes: u64) -> Result<u64, i32> {

@@ -18,7 +18,7 @@ pub(crate) unsafe fn cancel(fd: c_int, block: *const Aiocb, nested: bool) -> Res
         return Err(libc::EBADF);
     }
     if front::has_parted() {
-        // The number is another file's for whoever executes.
+        // The number is another file's on the engine's threads.
         return Err(libc::EINVAL);
     }
     // SAFETY: null, or a control block by the caller's contract.

@@ -1,5 +1,5 @@
-//! The end of a request: result, error code, and whoever is to be told. On the thread that has
-//! ended it.
+//! The end of a request: result, error code, and who is told of it. On the thread that has ended
+//! it.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::Ordering;

@@ -211,8 +211,8 @@ impl Process {
                 },
             };
             let from_backlog = at.is_none();
-            // Submitted under no lock: it may complete here and now. Whoever looks for it meanwhile
-            // finds that it is neither here nor there, and waits (`cancel`).
+            // Submitted under no lock: it may complete here and now. The thread that looks for it
+            // meanwhile finds that it is neither here nor there, and waits (`cancel`).
             drop(waiting);
             if !self.submit(&next) {
                 let mut waiting = self.lock();
@@ -315,7 +315,7 @@ pub(crate) fn is_inherited(owner: u64, address: usize) -> bool {
         && current().is_none_or(|process| process.mark(address) != owner)
 }
 
-/// pthread_cancel(3) was called: whoever waits looks whether it is meant.
+/// pthread_cancel(3) was called: each waiter looks whether it is meant.
 pub(crate) fn disturb() {
     CANCELS.fetch_add(1, Ordering::SeqCst);
     if let Some(process) = current() {

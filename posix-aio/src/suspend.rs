@@ -83,7 +83,7 @@ pub(crate) unsafe fn deadline(timeout: *const libc::timespec) -> Option<Instant>
     Instant::now().checked_add(timeout)
 }
 
-/// aio_suspend(3); `nested` as in [`crate::submit::start`]. Ends when there are more than so many
+/// aio_suspend(3); `nested` as in [`crate::submit::start`]. Ends when there are more than this many
 /// `cancels`.
 ///
 /// # Safety

@@ -140,8 +140,8 @@ programs! {
     suspend_threads,
 }
 
-/// On the C library's own aio: its threads take no signal of the program's, and it keeps up with
-/// whoever waits or does not.
+/// On the C library's own aio: its threads take no signal of the program's, and it keeps up whether
+/// a thread waits or not.
 #[test]
 fn on_the_engine_posix_aio() {
     for name in ["notify_signal", "lio_nowait", "order", "suspend_threads"] {

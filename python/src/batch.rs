@@ -47,7 +47,7 @@ pub(crate) enum What {
     Fdatasync,
 }
 
-// SAFETY: whoever makes one answers for its memory, whichever thread looks at it.
+// SAFETY: the maker of one answers for its memory, whichever thread looks at it.
 unsafe impl Send for BatchRequest {}
 
 impl BatchRequest {

@@ -1,9 +1,9 @@
 //! Memory of Python objects, held for as long as a request may use it.
 //!
 //! The engine's threads end requests that nobody waits for, and have no right to call Python. A
-//! hold that is dropped there, or anywhere without the interpreter at hand, goes to a list. Whoever
-//! has the interpreter next empties it: every call that makes requests, and every wake-up of an
-//! event loop.
+//! hold that is dropped there, or anywhere without the interpreter at hand, goes to a list. The
+//! thread that has the interpreter next empties it: every call that makes requests, and every
+//! wake-up of an event loop.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -182,7 +182,7 @@ impl Drop for Hold {
     }
 }
 
-/// What is to be released by whoever has the interpreter.
+/// What is to be released by the thread that has the interpreter.
 struct Left {
     kept: Kept,
     next: *mut Left,

@@ -1,4 +1,5 @@
-//! Contexts and operations as caio has them: completions are taken by whoever asks, and call back.
+//! Contexts and operations as caio has them: completions are taken by the thread that asks, and
+//! call back.
 #![allow(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
@@ -173,7 +174,7 @@ impl Operation {
         let nbytes = usize::try_from(nbytes)
             .ok()
             .filter(|&nbytes| nbytes < isize::MAX as usize / 2)
-            .ok_or_else(|| PyMemoryError::new_err("no memory for so many bytes"))?;
+            .ok_or_else(|| PyMemoryError::new_err("no memory for this many bytes"))?;
         let (hold, bytes) = Hold::new_bytes(cls.py(), nbytes)?;
         hold.release(cls.py());
         let operation = Self::new(Kind::Read, fd, offset, priority);
@@ -343,7 +344,7 @@ struct Owned {
 }
 
 impl Owned {
-    /// Completions that are there, at most so many. What does not sleep is executed first.
+    /// Completions that are there, at most this many. What does not sleep is executed first.
     fn reap(&mut self, max: usize) -> VecDeque<Cqe> {
         let _ = self.context.wait(0, None);
         let mut reaped = VecDeque::new();
@@ -626,7 +627,7 @@ impl Context {
         }
         let kept = (owned, operations);
         let thread = std::thread::Builder::new().name("uringlet-close".into());
-        // It waits for what has begun, then lets go of the bytes. With no thread to be had all of
+        // It waits for what has begun, then lets go of the bytes. If no thread can be made, all of
         // it stays, as the kernel may be writing to it.
         let closing = std::mem::ManuallyDrop::new(kept);
         let spawned = thread.spawn(move || {

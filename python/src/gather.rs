@@ -20,7 +20,7 @@ struct Round {
 }
 
 impl Round {
-    /// So many fewer are awaited. True: none is left.
+    /// This many fewer are awaited. True: none is left.
     fn less(&self, by: usize) -> bool {
         self.left.fetch_sub(by, Ordering::AcqRel) == by
     }
@@ -78,7 +78,7 @@ impl Together {
             return Poll::Ready(self.values(py));
         }
         if round.less(ended + 1) {
-            // Those that were put off so that others come to run are to be polled again.
+            // Tasks that were put off so that others come to run are to be polled again.
             task.wake_by_ref();
         }
         Poll::Pending

@@ -13,7 +13,7 @@ from uringlet.caio import AsyncioContext, Context, Operation, OperationError
 
 
 def take(context, count):
-    """Waits for so many completions."""
+    """Waits for this many completions."""
     taken = 0
     while taken < count:
         more = context.process_events(min_requests=1, timeout=30)

@@ -76,7 +76,7 @@ fn the_soname_has_the_version_of_the_interface() {
     assert!(!text.contains("RPATH") && !text.contains("RUNPATH"), "{text}");
 }
 
-/// Nothing is left to whoever loads it, but the C library and the compiler's.
+/// Nothing is left to the program that loads it, but the C library and the compiler's.
 #[test]
 fn the_shared_library_needs_the_c_library_only() {
     let text = output("readelf", &["-d", "--wide", &tree().shared_library()]);

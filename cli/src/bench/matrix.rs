@@ -26,7 +26,7 @@ pub const MOST_BUFFERS: u64 = 1 << 30;
 pub struct Settings {
     /// Seconds per cell and round.
     pub seconds: f64,
-    /// So many rounds, whatever comes out; none: until ratios are known, or the budget is used.
+    /// This many rounds, whatever comes out; none: until ratios are known, or the budget is used.
     pub rounds: Option<u32>,
     /// Seconds for everything.
     pub budget: f64,

@@ -61,7 +61,7 @@ pub fn of(drop_in: DropIn, library: &Path, sandbox: &Sandbox) -> Result<Answer> 
     })
 }
 
-/// Asks a drop-in by one read, whoever answers.
+/// Asks a drop-in by one read, and takes any answer.
 pub fn ask(drop_in: DropIn) -> Result<ExitCode> {
     let file = File::open(READ).context(READ)?;
     let engine = match drop_in {
@@ -91,7 +91,7 @@ pub fn rings(probe: &Probe) -> String {
     }
 }
 
-/// The function of this name that the process has, whoever has it.
+/// The function of this name that the process has, the thread that has it.
 fn function(name: &CStr) -> Result<*mut libc::c_void> {
     // SAFETY: a name.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };

@@ -148,7 +148,7 @@ impl<'a> Live<'a> {
             let text = serde_json::to_string(&line).expect("plain data") + "\n";
             let written = json.write_all(text.as_bytes()).and_then(|()| json.flush());
             if let Err(error) = written {
-                // Who does not read any more does not want to be told.
+                // A reader that has gone does not want to be told.
                 if error.kind() != ErrorKind::BrokenPipe {
                     self.problems.push(Error::new(error).context("--stats-json: cannot write"));
                 }
@@ -185,7 +185,7 @@ fn line(elapsed_s: f64, of: &Figures, in_flight: u64, workers: usize) -> String 
     )
 }
 
-/// The file of `--stats-prometheus`, replaced as a whole: whoever reads it finds no half of it.
+/// The file of `--stats-prometheus`, replaced as a whole: no reader finds half of it.
 enum Exposition {
     /// Once, at the end: it has no place for two.
     StandardOutput,

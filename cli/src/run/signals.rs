@@ -15,7 +15,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// Those that a person or a supervisor sends; passed on to the child.
+/// The signals that a person or a supervisor sends; passed on to the child.
 const PASSED_ON: [Signal; 6] = [
     Signal::SIGINT,
     Signal::SIGTERM,
@@ -44,7 +44,7 @@ pub fn run_to_the_end(
     let before = watched.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
     let restore = move || before.thread_set_mask().map_err(io::Error::from);
     let begin = move || {
-        // Whoever kills us means the program.
+        // A signal for us means the program.
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
         restore()
     };

@@ -5,8 +5,8 @@ use rustix::io::Errno;
 use std::io::Result;
 use std::time::Duration;
 
-/// Waits for a key, a signal, or the end of the time. False: the terminal was hung up; whoever
-/// reads from it then gets nothing, for ever.
+/// Waits for a key, a signal, or the end of the time. False: the terminal was hung up; from then on
+/// every read from it gets nothing.
 ///
 /// # Errors
 /// Those of poll(2).

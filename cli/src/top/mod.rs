@@ -45,7 +45,7 @@ pub struct Arguments {
     #[arg(long, conflicts_with = "batch")]
     once: bool,
 
-    /// Write so many looks as lines
+    /// Write this many looks as lines
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     batch: Option<u64>,
 

@@ -23,7 +23,7 @@ impl Reader {
         Self { context: builder.build().expect("a context"), pages: vec![[0; PAGE]; AT_A_TIME] }
     }
 
-    /// How long so many batches take.
+    /// How long this many batches take.
     fn read(&mut self, file: &File, batches: u64) -> Duration {
         let mut cqes = [Cqe::default(); AT_A_TIME];
         let begin = Instant::now();

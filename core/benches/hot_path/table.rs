@@ -5,7 +5,7 @@ use criterion::Criterion;
 use std::hint::black_box;
 use uringlet::table::{PAGE, Pages, Table};
 
-/// A table of so many values, and their pages.
+/// A table of this many values, and their pages.
 fn filled(count: u64) -> (Table<u64>, Vec<Pages>) {
     let table = Table::new().expect("address space");
     let pages: Vec<Pages> = (0..count)

@@ -200,7 +200,7 @@ fn interrupt(root: &Path, number: usize) -> Option<Interrupt> {
     let folder = root.join(format!("proc/irq/{number}"));
     let served = list(&folder.join("effective_affinity_list")).ok().filter(|cpus| !cpus.is_empty());
     let cpus = served.or_else(|| list(&folder.join("smp_affinity_list")).ok())?;
-    // Whoever handles it has a folder here with its name.
+    // The driver that handles it has a folder here with its name.
     let entries = read_dir(&folder).into_iter().flatten().flatten();
     let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     let queue = folders.filter_map(|entry| serves(entry.file_name().to_str()?)).next();

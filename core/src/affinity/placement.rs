@@ -21,7 +21,7 @@ pub enum Affinity {
     Cpus(CpuSet),
     /// Those of the thread that submits first: what it is confined to, or its cell if that is more.
     Application,
-    /// Those that serve the interrupts of the disk behind the first request's file.
+    /// The CPUs that serve the interrupts of the disk behind the first request's file.
     Interrupt,
     /// Those of cells in which neither of the two is, or at least not the application.
     OtherCell,

@@ -208,7 +208,7 @@ struct Groups {
     missing: usize,
 }
 
-/// Why a list was not to be had, for a note.
+/// Why a list could not be read, for a note.
 pub(super) fn list(path: &Path) -> Result<CpuSet, String> {
     let text = read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
     text.parse().map_err(|bad| format!("{}: {bad}", path.display()))

@@ -91,7 +91,7 @@ pub fn left_to_kernel(why: Seen) {
 /// What the environment said when it was read, which is now if it was not read before. The child of
 /// a fork has what its parent has.
 fn told() -> &'static Told {
-    // No lock: a thread that the child of a fork does not have may hold it for ever.
+    // No lock: a thread that the child of a fork does not have may never give it back.
     static TOLD: AtomicPtr<Told> = AtomicPtr::new(std::ptr::null_mut());
     let mut known = TOLD.load(Ordering::Acquire);
     if known.is_null() {
@@ -168,7 +168,8 @@ pub fn builder() -> Result<Builder, i32> {
     Ok(builder)
 }
 
-/// To standard error as it is, which takes no lock. Whoever reads it may be gone: no signal then.
+/// To standard error as it is, which takes no lock. The thread that reads it may be gone: no signal
+/// then.
 fn warn() {
     let line = libc::iovec { iov_base: WARNING.as_ptr() as *mut _, iov_len: WARNING.len() };
     // SAFETY: one vector, whose bytes are constant, and are only read.

@@ -137,7 +137,7 @@ pub struct OwnDescriptor(std::sync::Arc<own::Copied>);
 
 impl OwnDescriptor {
     /// Another descriptor of the file that the program has under this number. `None`: there is no
-    /// such file, or no descriptor to be had.
+    /// such file, or no free descriptor.
     pub fn duplicate(fd: i32) -> Option<Self> {
         own::Copied::of(fd).map(Self)
     }
@@ -171,7 +171,7 @@ pub fn count_up(eventfd: i32) {
 /// stack, named `uringlet-…`. A panic in it ends the process.
 ///
 /// # Errors
-/// There is no thread to be had.
+/// No thread can be made.
 pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     threads::spawn::spawn(name, body)
 }

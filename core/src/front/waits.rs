@@ -45,7 +45,7 @@ pub extern "C" fn find_next() {
 /// Descriptors that the program waits for in one call, as their set holds no more.
 const SET_MAX: usize = 128;
 
-/// Calls in a row that found nothing although a descriptor was said to be ready. After so many,
+/// Calls in a row that found nothing although a descriptor was said to be ready. After this many,
 /// the program's own call sleeps.
 const IN_VAIN_MAX: u32 = 3;
 

@@ -27,7 +27,7 @@ use crate::sys;
 const PART: usize = 16;
 /// Workers of one batch, if each of them mostly waits for a device.
 const WORKERS: usize = 32;
-/// Results that nobody has taken yet: at most so many bytes of them, with their own size.
+/// Results that nobody has taken yet: at most this many bytes of them, with their own size.
 const AHEAD: u64 = 64 << 20;
 const SIZE: u64 = 4 << 10;
 

@@ -67,7 +67,7 @@ struct Bell {
 impl Expire for Bell {
     fn expire(&self) {
         self.has_rung.store(true, Ordering::Release);
-        // Whoever puts another one there looks afterwards.
+        // The thread that puts another one there looks afterwards.
         let task = lock(&self.task).take();
         guarded(|| task.into_iter().for_each(Waker::wake));
     }
@@ -117,8 +117,8 @@ impl<O: Operation> Elapsed<O> {
         self.operation
     }
 
-    /// `ETIMEDOUT`. Where there was no thread to be had that watches deadlines, and so no waiting
-    /// for this one: `EAGAIN` or `ENOMEM` (clone(2)).
+    /// `ETIMEDOUT`. If the thread that watches deadlines cannot be made, and so nothing waits for
+    /// this one: `EAGAIN` or `ENOMEM` (clone(2)).
     pub fn errno(&self) -> i32 {
         self.errno
     }

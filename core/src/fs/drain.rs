@@ -226,8 +226,8 @@ impl Flights {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whoever ends the last one sees that somebody waits; or who waits sees that it has ended:
-    /// both write before they read, in one order for all threads.
+    /// The thread that ends the last one sees that somebody waits; or who waits sees that it has
+    /// ended: both write before they read, in one order for all threads.
     pub(super) fn end(&self) {
         if self.count.fetch_sub(1, Ordering::SeqCst) == 1 && self.is_watched.load(Ordering::SeqCst)
         {

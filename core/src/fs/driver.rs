@@ -120,7 +120,7 @@ impl FsBuilder {
         self.of_places(2 * self.in_flight)
     }
 
-    /// With so many places for requests of the engine.
+    /// With this many places for requests of the engine.
     pub(super) fn of_places(&self, places: u32) -> Result<Fs, ConfigError> {
         let builder = self.builder.clone().entries(places).kernel_room(AWAITED_ROOM);
         let line = Arc::new(Line {
@@ -244,7 +244,7 @@ impl Drop for Shared {
         let spawned = thread.stack_size(64 << 10).spawn(move || instance.close());
         sys::restore_signals(mask);
         if spawned.is_err() {
-            // There are no threads to be had. The engine ends what it has, and nobody closes it.
+            // No thread can be made. The engine ends what it has, and nobody closes it.
             std::mem::forget(kept);
         }
     }
@@ -322,7 +322,7 @@ impl Handle {
 
     /// Ends the request. `Some`: the operation has another one.
     fn complete(self, result: i32) -> Option<Self> {
-        // SAFETY: the request is over, and whoever has the handle is the engine's side.
+        // SAFETY: the request is over, and the thread that has the handle is the engine's side.
         let is_over = unsafe { (self.header().verbs.complete)(self.0, result) };
         if is_over { None } else { Some(self) }
     }

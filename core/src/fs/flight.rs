@@ -3,7 +3,7 @@
 //! | state     | the payload belongs to | the cell of the waker belongs to         |
 //! |-----------|------------------------|------------------------------------------|
 //! | EMPTY     | the engine             | the operation; nothing is in it          |
-//! | WAKER     | the engine             | whoever leaves this state; it is full    |
+//! | WAKER     | the engine             | the thread that leaves this state; it is full    |
 //! | DONE      | the operation          | the operation; nothing is in it          |
 //! | ABANDONED | the engine             | nobody; nothing is in it                 |
 //!
@@ -66,7 +66,7 @@ impl<T> Flight<T> {
     pub(crate) unsafe fn payload(&self) -> &T {
         // SAFETY: the owner has the cell to itself.
         let payload = self.payload.with(|at| unsafe { &*at });
-        payload.as_ref().expect("whoever takes it out does not come back")
+        payload.as_ref().expect("it is taken out once")
     }
 
     /// Takes the payload out.
@@ -76,7 +76,7 @@ impl<T> Flight<T> {
     pub(crate) unsafe fn take(&self) -> T {
         // SAFETY: the owner has the cell to itself.
         let payload = self.payload.with_mut(|at| unsafe { (*at).take() });
-        payload.expect("whoever takes it out does not come back")
+        payload.expect("it is taken out once")
     }
 
     /// The request has ended, and the payload is the operation's.
@@ -103,7 +103,8 @@ impl<T> Flight<T> {
             }
             _ => {}
         }
-        // SAFETY: EMPTY: the cell is the operation's. Whoever ends the request leaves it alone.
+        // SAFETY: EMPTY: the cell is the operation's. The thread that ends the request leaves it
+        // alone.
         self.waker.with_mut(|at| match unsafe { &mut *at } {
             Some(known) if known.will_wake(waker) => {}
             other => *other = Some(waker.clone()),
@@ -175,18 +176,18 @@ impl<T> Flight<T> {
     }
 }
 
-/// A request that waits in line: whoever claims it first has it, the engine or the operation that
-/// withdraws it.
+/// A request that waits in line: the thread that claims it first has it, the engine or the
+/// operation that withdraws it.
 #[derive(Debug)]
 pub(crate) struct Claim(AtomicBool);
 
 impl Claim {
-    /// Claimed: the request is with whoever made it.
+    /// Claimed: the request is with the thread that made it.
     pub(crate) fn taken() -> Self {
         Self(AtomicBool::new(true))
     }
 
-    /// Puts it up, by whoever has it.
+    /// Puts it up, by the thread that has it.
     pub(crate) fn offer(&self) {
         self.0.store(false, Ordering::Release);
     }
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn an_abandoned_payload_goes_back_to_whoever_ends_the_request() {
+    fn an_abandoned_payload_goes_back_to_the_thread_that_ends_the_request() {
         let (flight, count, waker) = flight();
         // SAFETY: as above.
         unsafe {
@@ -360,7 +361,7 @@ mod loom_models {
             }
             engine.join().unwrap();
             if !is_done {
-                assert!(second.load(Ordering::Acquire), "waits for ever");
+                assert!(second.load(Ordering::Acquire), "it is not woken");
                 // SAFETY: woken: as above.
                 assert_eq!(unsafe { flight.take() }.load(Ordering::Relaxed), 1);
             }

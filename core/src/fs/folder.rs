@@ -30,7 +30,7 @@ pub fn create_dir(path: impl AsRef<Path>) -> Op<OnWorker<()>> {
     DirBuilder::new().create(path)
 }
 
-/// Makes a directory, and those that it is in (mkdir(2)). Those that are there stay as they are.
+/// Makes a directory, and those that it is in (mkdir(2)). Directories that exist stay as they are.
 ///
 /// # Errors
 /// As mkdir(2). `EEXIST`: something else has the name. `EINVAL`: there is a NUL in the path.
@@ -178,7 +178,7 @@ impl Listing {
                     Ok(known) => Some(known),
                     // It was removed meanwhile.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                    // It is asked again by whoever wants to know.
+                    // It is asked again by the thread that wants to know.
                     Err(_) => None,
                 }
             } else {

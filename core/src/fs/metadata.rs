@@ -234,7 +234,7 @@ impl Found {
     }
 
     pub(super) fn get(&self) -> Metadata {
-        // SAFETY: whoever asks has the operation, and no request of it is under way.
+        // SAFETY: the thread that asks has the operation, and no request of it is under way.
         Metadata(unsafe { *self.0.get() })
     }
 

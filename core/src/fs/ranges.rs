@@ -19,9 +19,9 @@ use crate::sync::lock;
 /// Which ranges [`File::read_ranges`] reads as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Coalesce {
-    /// Those between which there are at most so many bytes, which are read for nothing.
+    /// Those between which there are at most this many bytes, which are read for nothing.
     pub gap: u64,
-    /// As long as the whole has at most so many bytes.
+    /// As long as the whole has at most this many bytes.
     pub max: u64,
 }
 
@@ -138,7 +138,7 @@ impl ReadRanges {
         Self { file: file.clone(), ranges: ranges.to_vec(), coalesce, reads, gather, turns }
     }
 
-    /// Begins to read. Those that are in memory are read now, as many as may be without others
+    /// Begins to read. Ranges that are in memory are read now, as many as may be without others
     /// waiting.
     fn begin(&mut self, spent: &mut Spent) -> io::Result<()> {
         /// The rest is handed over.

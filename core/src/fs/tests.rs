@@ -75,7 +75,7 @@ impl IoBufMut for Inline {
     }
 }
 
-/// A file that is never read on the spot, with room for so many requests in the engine.
+/// A file that is never read on the spot, with room for this many requests in the engine.
 fn file(in_flight: u32, room: u32) -> (Fs, File) {
     let fs = Fs::builder().in_flight(in_flight).of_places(room).unwrap();
     let mut file = tempfile::tempfile().unwrap();

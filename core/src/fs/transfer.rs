@@ -125,13 +125,13 @@ pub unsafe trait Direction<B>: 'static {
     /// The buffer's address and length.
     fn memory(buffer: &mut B) -> (u64, usize);
 
-    /// A transfer of so many bytes at an address.
+    /// A transfer of this many bytes at an address.
     fn request(fd: RawFd, address: u64, length: usize, offset: u64) -> Sqe;
 
     /// Gives the buffer the length that was transferred.
     ///
     /// # Safety
-    /// So many bytes from its start were, of as many as it has said there are.
+    /// This many bytes from its start were, of as many as it has said there are.
     unsafe fn advance(_buffer: &mut B, _count: usize) {}
 }
 
@@ -154,7 +154,7 @@ unsafe impl<B: IoBufMut + Send> Direction<B> for In {
     }
 
     unsafe fn advance(buffer: &mut B, count: usize) {
-        // SAFETY: the caller's contract: so many bytes were written.
+        // SAFETY: the caller's contract: this many bytes were written.
         unsafe { buffer.advance_to(count) };
     }
 }
@@ -185,7 +185,7 @@ pub trait Amount: 'static {
     /// Not before everything is transferred.
     const WHOLE: bool;
 
-    /// So many bytes were.
+    /// This many bytes were.
     fn count(done: usize) -> Self::Count;
 }
 
@@ -292,7 +292,7 @@ unsafe impl<B: Send + 'static, D: Direction<B>, A: Amount> Steps for FileTransfe
 
     fn end(self, result: i32) -> BufResult<A::Count, B> {
         let (done, mut buffer) = (self.span.done.get(), self.buffer.into_inner());
-        // SAFETY: so many bytes were transferred, of as many as the buffer has said there are.
+        // SAFETY: this many bytes were transferred, of as many as the buffer has said there are.
         unsafe { D::advance(&mut buffer, done) };
         let result =
             if A::WHOLE { self.span.all(result, D::SHORT) } else { outcome(result).map(|_| ()) };

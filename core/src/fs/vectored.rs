@@ -28,7 +28,7 @@ pub type WriteVectored<B> = Vectored<B, Out>;
 /// # Safety
 /// As for [`Direction`].
 pub unsafe trait VectorDirection<B>: Direction<B> {
-    /// A transfer with so many vectors at an address.
+    /// A transfer with this many vectors at an address.
     fn vectored(fd: RawFd, vectors: &[Iovec], offset: u64) -> Sqe;
 }
 
@@ -110,7 +110,8 @@ unsafe impl<B: Send + 'static, D: VectorDirection<B>> Steps for Vectored<B, D> {
         let mut rest = *result.as_ref().unwrap_or(&0);
         for (buffer, vector) in buffers.iter_mut().zip(vectors) {
             let count = rest.min(vector.iov_len);
-            // SAFETY: so many bytes were transferred, of as many as the buffer has said there are.
+            // SAFETY: this many bytes were transferred, of as many as the buffer has said there
+            // are.
             unsafe { D::advance(buffer, count) };
             rest -= count;
         }

@@ -98,7 +98,7 @@ pub fn read_to_string(path: impl AsRef<Path>) -> Op<ReadFile<String>> {
 struct Data(Vec<u8>);
 
 impl Data {
-    /// Room for so many bytes more; `ENOMEM` if there is no memory.
+    /// Room for this many bytes more; `ENOMEM` if there is no memory.
     fn reserve(&mut self, bytes: u64) -> io::Result<()> {
         let bytes = usize::try_from(bytes).ok();
         let is_there = bytes.is_some_and(|bytes| self.0.try_reserve_exact(bytes).is_ok());
@@ -122,7 +122,7 @@ impl Data {
     /// end; if not, there is room for more.
     ///
     /// # Safety
-    /// So many bytes there were written.
+    /// This many bytes there were written.
     unsafe fn add(&mut self, count: usize, asked: usize, is_file: bool) -> io::Result<bool> {
         let length = self.0.len() + count;
         // SAFETY: the caller's contract.
@@ -140,7 +140,7 @@ impl Data {
     fn fill(&mut self, header: &Header, fd: RawFd, is_file: bool) -> io::Result<()> {
         loop {
             let (address, asked) = self.spare();
-            // SAFETY: so many bytes are free there.
+            // SAFETY: this many bytes are free there.
             let read = uninterrupted(|| unsafe { sys::call!(read, fd, address, asked) });
             let count = outcome(read)? as usize;
             // SAFETY: the kernel has written them.
@@ -269,7 +269,7 @@ unsafe impl<T: Contents> Steps for ReadFile<T> {
             return (result == 0).then_some(0);
         }
         let is_file = self.found.get().is_file();
-        // SAFETY: the request is over, and the kernel has written so many bytes.
+        // SAFETY: the request is over, and the kernel has written this many bytes.
         match unsafe { (*self.data.get()).add(result as usize, asked, is_file) } {
             Ok(is_whole) => is_whole.then_some(0),
             Err(error) => Some(errno_of(&error)),

@@ -68,7 +68,7 @@ impl Instance {
     /// Destroys it: cancels what has not been started, waits for what has, refuses everything
     /// from then on. What has completed can still be reaped. Threads that wait are sent away.
     ///
-    /// A strict one executes what has not been started, except what may wait for ever (polls,
+    /// A strict one executes what has not been started, except what may wait without end (polls,
     /// pipes, sockets): io_destroy(2) finds buffered requests executed and direct ones begun.
     pub fn close(&self) {
         if !self.board.close() || !self.is_of_this_process() {

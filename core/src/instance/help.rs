@@ -203,7 +203,7 @@ impl Instance {
                     }
                     (executed, seen) = (executed + 1, taken);
                     let available = others + taken - before;
-                    // Who only looks expects to see everything that did not sleep.
+                    // A thread that only looks expects to see everything that did not sleep.
                     let favour = help.min > 0 && available >= help.min;
                     available >= help.max || favour && (ticks > slow || executed >= FAVOURS)
                 });

@@ -58,7 +58,7 @@ pub struct Instance {
     wishes: Wishes,
     threads: ThreadsOf,
     driven: reactor::Driven,
-    /// Those that collect what the kernel has completed, for a program that does not come.
+    /// The threads that collect what the kernel has completed, for a program that does not come.
     harvesters: ThreadsOf,
     /// Requests and completions have CPUs of their own: threads of the program only sleep.
     is_placed: AtomicBool,

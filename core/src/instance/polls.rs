@@ -16,7 +16,7 @@ pub(super) struct Polls {
 }
 
 impl Polls {
-    /// Another one, at this time. True once in so many ticks of polls that follow each other.
+    /// Another one, at this time. True once in this many ticks of polls that follow each other.
     fn is_long(&self, now: u64, long: u64) -> bool {
         let (since, last) = (self.since.load(Ordering::Relaxed), self.last.load(Ordering::Relaxed));
         self.last.store(now, Ordering::Relaxed);
@@ -63,7 +63,7 @@ mod tests {
         assert!(!long(5000));
         assert!(!long(5500) && !long(6000));
         assert!(long(6001));
-        assert!(!long(6002), "once in so many ticks");
+        assert!(!long(6002), "once in this many ticks");
         assert!(!long(7000) && long(7002));
         // With something else in between.
         assert!(!long(8003) && !long(9004) && !long(10_005));

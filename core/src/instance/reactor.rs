@@ -44,8 +44,8 @@ impl Driven {
         self.comes.load(Ordering::Relaxed)
     }
 
-    /// As [`Driven::comes`], in one order with a store before it. Either whoever ends the driving
-    /// sees that store, or this sees that the driving has ended.
+    /// As [`Driven::comes`], in one order with a store before it. Either the thread that ends the
+    /// driving sees that store, or this sees that the driving has ended.
     pub(super) fn still_comes(&self) -> bool {
         self.comes.load(Ordering::SeqCst)
     }
@@ -71,7 +71,7 @@ impl Instance {
     /// is given is counted up. `None`: somebody drives it already, or it has no io_uring.
     #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "a tokio runtime drives"))]
     pub(crate) fn begin_to_be_driven(&self, reactor: Arc<dyn Reactor>) -> Option<RawFd> {
-        // A thread that the child of a fork does not have may hold the lock for ever.
+        // A thread that the child of a fork does not have may never give the lock back.
         if !self.is_usable() {
             return None;
         }

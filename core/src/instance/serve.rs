@@ -251,7 +251,7 @@ impl Instance {
         }
     }
 
-    /// Takes the baton, which a waiter may have for a moment, within so many ticks.
+    /// Takes the baton, which a waiter may have for a moment, within this many ticks.
     fn take_baton_within(&self, longest: u64) -> Option<Turn> {
         let begin = sys::ticks();
         loop {

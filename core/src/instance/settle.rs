@@ -107,7 +107,7 @@ impl Instance {
             }
             Self::give_others_time(&mut waits);
         }
-        // Those that have ended are on their way to the queue.
+        // Requests that have ended are on their way to the queue.
         while !is_enough(taker) && !passed(SOON_US) {
             let mut posted = 0;
             board

@@ -442,7 +442,7 @@ impl Instance {
         if expected {
             self.expects_one();
         }
-        // Whoever is told of completions is not inside `wait`.
+        // A thread that is told of completions is not inside `wait`.
         let waiters_come = !notifies && self.router.waiters.come();
         let (inline, ordered) = (&batches[INLINE], &batches[Route::Ordered as usize]);
         if !inline.is_empty() {
@@ -530,7 +530,7 @@ impl Instance {
     fn make_room(&self) {
         self.board.collect_reaped();
         self.withdraw(&Which::Canceled);
-        // Whoever looked into a queue meanwhile may have found it empty.
+        // The thread that looked into a queue meanwhile may have found it empty.
         self.call(Call::Nobody);
         self.await_reaped();
     }

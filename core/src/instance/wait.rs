@@ -295,7 +295,7 @@ impl Instance {
 
     /// Ends the [`Instance::wait`] of a thread that sleeps there, or is about to.
     pub(crate) fn interrupt(&self) {
-        // Either whoever goes to sleep sees this, or this sees that somebody does.
+        // Either the thread that goes to sleep sees this, or this sees that somebody does.
         self.interrupted.store(true, Ordering::SeqCst);
         std::sync::atomic::fence(Ordering::SeqCst);
         self.disturb();

@@ -29,7 +29,7 @@ pub(crate) struct ColdLane {
 
 #[derive(Debug)]
 struct Queues {
-    /// Those that are to be tried without waiting.
+    /// Reads that are tried without waiting.
     untried: IndexRing,
     /// By a worker, whether or not waiters come.
     for_workers: AtomicBool,
@@ -245,7 +245,7 @@ fn work_at_untried(queues: &Queues, board: &Board, waiters_come: bool) -> bool {
     if !queues.is_to_try(waiters_come) {
         return false;
     }
-    // Acquire: whoever has set it has pushed what it is about.
+    // Acquire: the thread that has set it has pushed what it is about.
     queues.for_workers.swap(false, Ordering::AcqRel);
     without_taker(|taker| try_some(queues, board, By::Pool, taker, |_| false));
     true
@@ -323,7 +323,7 @@ fn try_cold(
         }
         Tried::WouldWait => {
             if ticks < TRY_STARTED_US * rate {
-                // On its way already, or this kernel leaves it to whoever waits.
+                // On its way already, or this kernel leaves it to the waiter.
                 sys::fadvise(fd, off, len.into(), libc::POSIX_FADV_WILLNEED as u32);
             }
             facts::learn_tried(fd, false);
@@ -341,7 +341,7 @@ impl Lane for ColdLane {
         let Some(queues) = self.queues.get() else { return [Progress::NOTHING; 2] };
         let untried = Progress::of(&queues.untried);
         let may_try = untried.queued && queues.may_try();
-        // Those that have to wait for room are in hand as long as others come.
+        // Reads that have to wait for room are in hand as long as others come.
         let untried = Progress { queued: may_try, in_hand: untried.queued && !may_try, ..untried };
         [untried, Progress::of(&queues.coming)]
     }

@@ -1,5 +1,6 @@
-//! The inline lane: requests that usually do not sleep, one after the other, by whoever holds the
-//! baton; and the ordered ones among them. A single request waits in the mailbox for its submitter.
+//! The inline lane: requests that usually do not sleep, one after the other, by the thread that
+//! holds the baton; and the ordered ones among them. A single request waits in the mailbox for its
+//! submitter.
 #![allow(unsafe_code)]
 
 use std::sync::Mutex;
@@ -237,7 +238,7 @@ impl InlineLane {
     #[inline(always)]
     fn begun(board: &Board, taken: Taken) -> (Started<'_>, u64) {
         board.slot(taken.slot).begin();
-        // SAFETY: whoever takes the slot out of the word has it alone.
+        // SAFETY: the thread that takes the slot out of the word has it alone.
         (unsafe { board.in_hand(taken.slot) }, taken.number)
     }
 
@@ -465,8 +466,9 @@ impl InlineLane {
         self.queue.peek().is_none_or(|inline| number(ordered) <= number(inline))
     }
 
-    /// Executes ordered requests that are due until there are none, or `enough` says so (true).
-    /// Whoever blocks here may lose the baton, and the ordered requests wait for him all the same.
+    /// Executes ordered requests that are due until there are none, or `enough` says so (true). The
+    /// thread that blocks here may lose the baton, and the ordered requests wait for it all the
+    /// same.
     #[cold]
     fn hold_order(
         &self,
@@ -528,7 +530,7 @@ impl InlineLane {
     /// Takes the baton away from a holder that has been in one request for too long. False: it has
     /// gone on.
     pub(crate) fn steal(&self, board: &Board, waiters_come: bool, view: View) -> bool {
-        // Before the fact, so that whoever takes the baton next knows.
+        // Before the fact, so that the thread that takes the baton next knows.
         self.losers.fetch_add(1, Ordering::SeqCst);
         let stolen = self.baton.steal(view, self.queue.taken());
         if stolen {
@@ -661,7 +663,7 @@ impl Lane for InlineLane {
 
 #[cfg(all(test, not(loom)))]
 impl InlineLane {
-    /// Takes the oldest request of the queue, whoever has the baton.
+    /// Takes the oldest request of the queue, with the baton or without.
     pub(crate) fn pop_started<'a>(&self, board: &'a Board) -> Option<Started<'a>> {
         board.pop_started(&self.queue)
     }

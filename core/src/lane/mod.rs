@@ -32,10 +32,10 @@ pub(crate) struct Help {
     pub(crate) max: u32,
     /// It has no deadline, so it may execute what it would have to wait for anyway.
     pub(crate) unbounded: bool,
-    /// It may also execute what a file system's server may hold up for ever: it waits for all of
+    /// It may also execute what a file system's server may hold up without end: it waits for all of
     /// its context, and without a deadline.
     pub(crate) wary: bool,
-    /// There is no worker, and none can be had: whoever waits executes everything.
+    /// There is no worker, and none can be made: a waiter executes everything.
     pub(crate) helpless: bool,
     /// Threads of the program usually come.
     pub(crate) waiters_come: bool,
@@ -73,7 +73,7 @@ pub(crate) struct Stuck {
 /// Which requests are withdrawn from a lane.
 #[derive(Clone, Debug)]
 pub(crate) enum Which<'a> {
-    /// Those that were cancelled: their slots are needed.
+    /// Requests that were cancelled: their slots are needed.
     Canceled,
     /// All that have not begun: the context is being destroyed, and they end.
     All,

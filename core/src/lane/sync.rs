@@ -119,7 +119,7 @@ impl SyncLane {
         });
     }
 
-    /// Those that wait for their turn on one of these descriptors, which the program is about to
+    /// Fsyncs that wait for their turn on one of these descriptors, which the program is about to
     /// close, have it here and now.
     fn execute_before_close(&self, board: &Board, fds: &RangeInclusive<RawFd>) {
         let execute = |newest| {
@@ -128,7 +128,7 @@ impl SyncLane {
         self.0.take_waiting(|fd| fds.contains(&fd), execute);
     }
 
-    /// Those that wait for their turn, and were cancelled, give their slots back.
+    /// Fsyncs that wait for their turn, and were cancelled, give their slots back.
     fn purge(&self, board: &Board) {
         let stay = |slot| {
             // SAFETY: taken off its seat by this thread.
@@ -150,7 +150,7 @@ impl SyncLane {
 
 impl Lane for SyncLane {
     fn progress(&self) -> [Progress; 2] {
-        // Those that wait here are in the hands of the thread at the seat.
+        // Fsyncs that wait here are in the hands of the thread at the seat.
         [Progress::NOTHING; 2]
     }
 

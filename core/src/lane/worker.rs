@@ -112,7 +112,7 @@ impl WorkerLane {
                 }
                 return;
             };
-            // Where there is no descriptor to be had, it finds its own closed.
+            // Without a free descriptor it finds its own closed.
             if request.sqe.opcode != opcode::CLOSE
                 && let Some(copy) = copies.of(request.sqe.fd)
             {

@@ -15,7 +15,7 @@ use crate::threads::spawn::spawn_on;
 /// A completion on its way to the CPU where it is wanted.
 #[derive(Debug)]
 pub(super) struct RemoteCompletion {
-    /// Alive as long as one of its slots is held, or whoever holds the newest of a chain.
+    /// Alive as long as one of its slots is held, or the newest of a chain is held.
     pub(super) board: *const Board,
     /// The newest of a chain keeps the context for all of them.
     pub(super) keep: Option<Arc<dyn Dispatcher>>,
@@ -73,7 +73,7 @@ impl Completer {
             self.serve(|| self.list.rest(Some(RETIRE_AFTER)));
         });
         if made.is_err() {
-            // No thread is to be had: completed on whatever CPU this is.
+            // No thread can be made: completed on whatever CPU this is.
             self.serve(|| !self.list.let_go());
         }
     }

@@ -1,8 +1,8 @@
 //! A list of completions that any thread adds to with one atomic step and one thread drains whole.
 //!
 //! One word, the head, is the top of the list, or says what its owner does: `AWAKE`, `ASLEEP`, or
-//! `GONE` (there is no such thread). So whoever adds learns in the same step whether the owner has
-//! to be woken, or made, and nobody else is.
+//! `GONE` (there is no such thread). So the thread that adds learns in the same step whether the
+//! owner has to be woken, or made, and nobody else is.
 //!
 //! | step | from | to | by |
 //! |---|---|---|---|
@@ -33,8 +33,8 @@ pub struct Node<T> {
     item: UnsafeCell<Option<T>>,
 }
 
-// SAFETY: cells are touched by whoever adds the node until it is on a list, and by the list's owner
-// from then on.
+// SAFETY: cells are touched by the thread that adds the node until it is on a list, and by the
+// list's owner from then on.
 unsafe impl<T: Send> Send for Node<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Node<T> {}
@@ -88,7 +88,7 @@ pub enum Owner {
     Awake,
     /// It is to be woken, with `List::wake`.
     Asleep,
-    /// There is none: whoever gets this answer is it, or makes it.
+    /// There is none: the thread that gets this answer is it, or makes it.
     Gone,
 }
 
@@ -217,13 +217,13 @@ impl<T> CompletionList<T> {
     }
 
     fn step(&self, from: *mut Node<T>, to: *mut Node<T>) -> bool {
-        // Release: a node that is added next, by whoever reads this, is used after the owner is
-        // through with it.
+        // Release: a node that is added next, by the thread that reads this, is used after the
+        // owner is through with it.
         let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
         self.head.compare_exchange(from, to, success, failure).is_ok()
     }
 
-    /// Wakes the owner; for whoever has added to the list while it was asleep.
+    /// Wakes the owner; for the thread that has added to the list while it was asleep.
     pub(crate) fn wake(&self) {
         self.sleep.change();
         self.sleep.wake_all();
@@ -346,7 +346,7 @@ mod loom_models {
             owner
         }
 
-        /// Drains and sleeps until so many have come.
+        /// Drains and sleeps until this many have come.
         fn own(&self, count: usize) -> Vec<u32> {
             let mut seen = Vec::new();
             while seen.len() < count {

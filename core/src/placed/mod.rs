@@ -25,7 +25,7 @@ use crate::sys;
 
 /// Nobody has executed it yet.
 const NOWHERE: u32 = u32::MAX;
-/// Chains for so many CPUs are gathered at a time; more go one by one.
+/// Chains for this many CPUs are gathered at a time; more go one by one.
 const GATHERED: usize = 8;
 
 /// Placement and handler of one context; a context without either has none of this.
@@ -192,7 +192,7 @@ impl Placing for Placed {
             request.ran.store(here as u32, Ordering::Relaxed);
         }
         if how == How::Posted && self.handler.is_none() {
-            // Nobody has executed it, and whoever cancels looks for it at once.
+            // Nobody has executed it, and the thread that cancels looks for it at once.
             return false;
         }
         let Some(found) = self.found.get() else { return false };

@@ -18,7 +18,7 @@ use crate::sys;
 const READS: usize = 32;
 /// Bytes of each.
 const BLOCK: usize = 16 * 1024;
-/// The quickest of so many batches counts.
+/// The quickest of this many batches counts.
 const ROUNDS: usize = 5;
 /// Alignments of direct transfers that are tried, in bytes.
 const ALIGNMENTS: [u32; 2] = [512, 4096];

@@ -259,7 +259,7 @@ impl Completions {
         }
     }
 
-    /// So many completions' eventfds have been counted up.
+    /// This many completions' eventfds have been counted up.
     pub(crate) fn told(&self, completions: u32) {
         self.untold.fetch_sub(completions, Ordering::Release);
     }

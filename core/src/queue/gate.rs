@@ -1,7 +1,7 @@
 //! A lock for a few instructions: one atomic step to enter, a store to leave.
 //!
-//! Only for sections without a system call, and for callers of which there is usually one:
-//! the threads that reap one context. Whoever finds it closed yields the CPU.
+//! Only for sections without a system call, and for callers of which there is usually one: the
+//! threads that reap one context. The thread that finds it closed yields the CPU.
 #![allow(unsafe_code)]
 
 use std::ops::{Deref, DerefMut};

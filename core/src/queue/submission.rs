@@ -46,7 +46,7 @@ impl IndexRing {
         let first = self.tail.fetch_add(slots.len() as u64, Ordering::Relaxed);
         for (position, &slot) in (first..).zip(slots) {
             let value = self.lap(position) << 32 | u64::from(slot);
-            // Release: whoever pops the number sees the slot's contents.
+            // Release: the thread that pops the number sees the slot's contents.
             self.cell(position).store(value, Ordering::Release);
         }
     }

@@ -52,7 +52,7 @@ const SLOW_SHIFT: [u32; 2] = [26, 28];
 /// Two bits that count fsyncs in a row that took no longer than a system call does; three are of a
 /// file in memory.
 const QUICK_SHIFT: u32 = 30;
-/// Two bits: which file systems can hold up whoever asks them.
+/// Two bits: which file systems can hold up a thread that asks them.
 const CLASS: u64 = 3 << 32;
 /// Not known yet is 0.
 const LOCAL: u64 = 1 << 32;
@@ -136,14 +136,14 @@ impl Facts {
         self.0 & not == is
     }
 
-    /// Whoever has a deadline, or only looks, may execute a read (or write) of this file that is
-    /// not expected to sleep: its file system is a local one, and a read of it was seen.
+    /// The thread that has a deadline, or only looks, may execute a read (or write) of this file
+    /// that is not expected to sleep: its file system is a local one, and a read of it was seen.
     #[inline]
     pub(crate) fn is_trusted(self, write: bool) -> bool {
         self.is_local() && (write || self.0 & READ != 0)
     }
 
-    /// Its file system is the kernel's own: no server can hold up whoever asks it.
+    /// Its file system is the kernel's own: no server can hold up a thread that asks it.
     #[inline]
     pub(crate) fn is_local(self) -> bool {
         self.0 & CLASS == LOCAL
@@ -351,7 +351,8 @@ pub(crate) fn is_suspect(fd: RawFd, write: bool) -> bool {
 }
 
 /// Is a cached read (or write) through this number one that could change the mind, if it sleeps? A
-/// thread that was preempted has not slept: whoever times it looks at the thread's count of sleeps.
+/// thread that was preempted has not slept: the thread that times it looks at the thread's count of
+/// sleeps.
 #[inline]
 pub(crate) fn is_on_the_brink(fd: RawFd, write: bool) -> bool {
     let word = entry(fd).load(Ordering::Relaxed);

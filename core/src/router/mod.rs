@@ -94,7 +94,7 @@ pub(crate) fn forget_threads() {
     SPARE_CPUS.forget_workers();
 }
 
-/// So many cold reads may be on their way from the device now.
+/// This many cold reads may be on their way from the device now.
 #[inline]
 pub(crate) fn coming_max() -> usize {
     if SYNCING.load(Ordering::Relaxed) > 0 { COMING_BESIDE_SYNCS } else { COMING_MAX }
@@ -373,7 +373,7 @@ pub(crate) fn patience(
         (Route::Kernel, _) => {
             return soon(kernel_executes && noted().is_some_and(|facts| !facts.is_direct()));
         }
-        // Whoever executes it finds out what file system it is on.
+        // The thread that executes it finds out what file system it is on.
         (Route::Worker, Kind::Read | Kind::Write) => return (true, Expect::Nothing),
         _ => return (false, Expect::Nothing),
     };

@@ -11,7 +11,7 @@ impl Spin {
         Self(AtomicU64::new(0))
     }
 
-    /// So many ticks.
+    /// A number of ticks.
     #[inline]
     pub(crate) fn budget(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -28,7 +28,7 @@ impl Spin {
         self.0.store(budget / 2, Ordering::Relaxed);
     }
 
-    /// A thread had to be woken that so many ticks of spinning would have kept awake.
+    /// A thread had to be woken that this many ticks of spinning would have kept awake.
     pub(crate) fn would_have_paid(&self, ticks: u64) {
         self.0.fetch_max(ticks, Ordering::Relaxed);
     }

@@ -27,13 +27,13 @@ pub(crate) const TRY_SLOW_US: u64 = 100;
 
 // How often is looked.
 
-/// One in so many inline requests is timed: a time stamp costs 10 ns.
+/// One in this many inline requests is timed: a time stamp costs 10 ns.
 pub(crate) const TIMED_EVERY: u64 = 8;
 /// Batches for the kernel between two looks at the descriptor's flags.
 pub(crate) const FRESH_EVERY: u32 = 64;
-/// A doubtful descriptor is asked after one in so many requests.
+/// A doubtful descriptor is asked after one in this many requests.
 pub(crate) const DOUBTED_EVERY: u64 = 8;
-/// A slow hand-over is tried again after about so many requests.
+/// A slow hand-over is tried again after about this many requests.
 pub(crate) const SUBMIT_AGAIN_EVERY: u64 = 256;
 
 // What is large.
@@ -48,11 +48,11 @@ pub(crate) const COPIERS_MAX: usize = 4;
 
 // What a waiter does.
 
-/// A waiter that has enough goes on for what it can still take: so many requests at most, and none
-/// after one that took this long.
+/// A waiter that has enough goes on for what it can still take: this many requests at most, and
+/// none after one that took this long.
 pub(crate) const FAVOURS: u32 = 32;
 pub(crate) const FAVOUR_US: u64 = 10;
-/// It looks what others have completed before the first of so many requests.
+/// It looks what others have completed before the first of this many requests.
 pub(crate) const LOOK_EVERY: u32 = 8;
 /// A waiter waits this long for a worker to give it the baton.
 pub(crate) const ASK_US: u64 = 5;
@@ -65,7 +65,7 @@ pub(crate) const SOON_US: u64 = 1_000_000;
 pub(crate) const PERHAPS_US: u64 = 2_000;
 /// A holder of the baton that is in one request for so long loses it to a poll.
 pub(crate) const STUCK_US: u64 = 20;
-/// A poll looks so many times before it naps.
+/// A poll looks this many times before it naps.
 pub(crate) const LOOKS: u32 = 400;
 pub(crate) const SETTLE_NAP: Duration = Duration::from_micros(50);
 /// A poll of a placed context waits so long for what another CPU executes.
@@ -80,11 +80,11 @@ pub(crate) const POP_US: u64 = 2000;
 
 // Cold reads.
 
-/// So many are on their way from the device at most: what others ask of it waits behind them.
+/// The most reads that are on their way from the device: what others ask of it waits behind them.
 pub(crate) const COMING_MAX: usize = 64;
 /// The same while fsyncs of this process are under way.
 pub(crate) const COMING_BESIDE_SYNCS: usize = 16;
-/// A worker serves other contexts after so many.
+/// A worker serves other contexts after this many.
 pub(crate) const COLD_TURN: usize = 64;
 
 // An event loop that drives a context.
@@ -95,7 +95,7 @@ pub(crate) const DRIVEN_READ_MAX: u32 = 64 << 10;
 
 // Fsyncs.
 
-/// A worker looks so many times in a row for others that came meanwhile.
+/// A worker looks this many times in a row for others that came meanwhile.
 pub(crate) const SYNC_ROUNDS: usize = 16;
 
 // Workers.
@@ -115,7 +115,7 @@ pub(crate) const ON_THE_WAY_MAX: usize = 2;
 /// Workers per CPU that are enough for requests that do not take long and do not wait in large
 /// numbers: with more, each finds its queue empty when it is done, and has to sleep and be woken.
 pub(crate) const ENOUGH_PER_CPU: usize = 8;
-/// More of them as long as one request waits for each so many that are at work.
+/// More of them as long as one request waits for this many at work.
 pub(crate) const FOR_EACH_WAITING: usize = 3;
 /// A context may have this many workers for each that is free: 48 of 64 if it is alone.
 pub(crate) const SHARE_OF_FREE: usize = 3;
@@ -146,10 +146,10 @@ pub(crate) const BESIDE_QUEUED: usize = 4;
 pub(crate) const BESIDE_PAYS: u64 = 32;
 /// One that takes longer to come found no idle CPU: on one, it comes within 20 to 100 us.
 pub(crate) const BESIDE_LATE_US: u64 = 400;
-/// A preempted worker that was away for less than this has a spare CPU all the same. Who shares a
-/// CPU with it has the CPU for some milliseconds at a time.
+/// A preempted worker that was away for less than this has a spare CPU all the same. A thread that
+/// shares a CPU with it has the CPU for some milliseconds at a time.
 pub(crate) const BESIDE_AWAY_US: u64 = 300;
-/// A worker asks after so many requests whether it was preempted.
+/// A worker asks after this many requests whether it was preempted.
 pub(crate) const BESIDE_ASKS_EVERY: u32 = 256;
 /// None is called for this long after a sign that no CPU is spare, or that it has too little to do:
 /// the first time, and at most.
@@ -164,7 +164,7 @@ pub(crate) const BESIDE_WAIT_US: u64 = 20;
 /// Bounds of a count: a wait that came adds one, a request that nobody came for subtracts one.
 /// Above 0, the program is believed to come.
 pub(crate) const COMING_COUNTS: RangeInclusive<i32> = -16..=8;
-/// Requests that were found lying about count for so many. A program whose thread was only
+/// Requests that were found lying about count for this many. A program whose thread was only
 /// preempted between submitting and waiting is still believed; the second time in a row it is not.
 pub(crate) const LYING_ABOUT: i32 = 6;
 /// As many completions a wait keeps aside for the reap after it.
@@ -174,9 +174,9 @@ pub(crate) const TAKEN_MAX: u32 = 64;
 
 /// Between two looks at a context. A holder is stuck if it is in the same request in two looks.
 pub(crate) const TICK: Duration = Duration::from_millis(1);
-/// The same while requests do nothing but pass through the kernel, once so many looks in a row have
-/// found no others: a tick is 10 to 15 us of CPU time on a virtual machine, which was 4 to 10 % of
-/// that of direct requests at depth 8.
+/// The same while requests do nothing but pass through the kernel, once this many looks in a row
+/// have found no others: a tick is 10 to 15 us of CPU time on a virtual machine, which was 4 to 10
+/// % of that of direct requests at depth 8.
 pub(crate) const CALM_TICK: Duration = Duration::from_millis(4);
 pub(crate) const CALM_LOOKS: u32 = 16;
 /// Looks at a context with nothing to do before it is let go.
@@ -213,8 +213,8 @@ pub(crate) const AWAITED_ROOM: u32 = 1024;
 
 // Real-time threads.
 
-/// Who polls in vain for this long sleeps for a moment if its policy is a real-time one. Who polls
-/// less often than this does something else meanwhile.
+/// A thread that polls in vain for this long sleeps for a moment if its policy is a real-time one.
+/// A thread that polls less often than this does something else meanwhile.
 pub(crate) const POLLED_LONG_US: u64 = 1000;
 /// Enough for a few requests.
 pub(crate) const MOMENT: Duration = Duration::from_micros(200);
@@ -230,7 +230,7 @@ pub(crate) const PREEMPTED_LOOKS: u32 = 10_000;
 pub(crate) const LEAVE_US: u64 = 100_000;
 /// After this long a request that is being executed counts as having begun its system call.
 pub(crate) const BEGUN: Duration = Duration::from_secs(1);
-/// Naps meanwhile: so many short ones, and then longer ones.
+/// Naps meanwhile: this many short ones, and then longer ones.
 pub(crate) const SHORT_NAPS: (u32, Duration) = (1000, Duration::from_micros(20));
 pub(crate) const LONG_NAP: Duration = Duration::from_millis(1);
 /// A context that is destroyed looks again after this long.

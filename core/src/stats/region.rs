@@ -379,7 +379,7 @@ static PUBLISHED: AtomicPtr<Layout> = AtomicPtr::new(std::ptr::null_mut());
 /// Where a new context of this process counts, if somebody asked: in a place of its own, if there
 /// is one.
 pub(super) fn claim() -> Option<(&'static Counters, Option<ContextPlace>)> {
-    // SAFETY: null, or mapped for ever.
+    // SAFETY: null, or never unmapped.
     let layout = unsafe { PUBLISHED.load(Ordering::Acquire).as_ref() }?;
     let place = layout.claim();
     let counters = place.as_ref().map_or(&layout.rest, |place| &layout.places[place.at].counters);

@@ -32,7 +32,7 @@ impl<'a> Pin<'a> {
     /// Says in the thread's own word, which is 0, that it looks at `handle`.
     #[inline]
     pub(super) fn word(word: &'a AtomicUsize, handle: usize) -> Self {
-        // Release: whoever sees this handle in place of an earlier one knows that the
+        // Release: the thread that sees this handle in place of an earlier one knows that the
         // earlier one's value is not used any more.
         word.store(handle, Ordering::Release);
         Self(Ok(word))
@@ -100,8 +100,8 @@ impl<T> TableEntry<T> {
         handle: usize,
         fence: impl FnOnce(),
     ) -> Option<Pinned<'a, T>> {
-        // The pin comes first, then the look: whoever takes the value away and looks for pins
-        // after that either sees this one, or has been seen.
+        // The pin comes first, then the look: the thread that takes the value away and looks for
+        // pins after that either sees this one, or has been seen.
         fence();
         if self.handle.load(Ordering::SeqCst) != handle {
             return None;

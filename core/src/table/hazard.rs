@@ -24,7 +24,7 @@ pub(super) struct Hazard {
 }
 
 static ALL: AtomicPtr<Hazard> = AtomicPtr::new(std::ptr::null_mut());
-/// Readers need a fence of their own: membarrier is not to be had.
+/// Readers need a fence of their own: membarrier(2) is refused.
 static FENCE: AtomicBool = AtomicBool::new(true);
 /// Readers may have gone without a fence. Once true, it stays.
 static LIGHT: AtomicBool = AtomicBool::new(false);

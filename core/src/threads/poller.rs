@@ -76,7 +76,7 @@ impl PollerState {
         gone.into_iter().for_each(|fd| self.unwatch(fd));
     }
 
-    /// Somebody else looks at a context's eventfd. Who was told of it twice looks on.
+    /// Another thread looks at a context's eventfd. The poller that was told of it twice looks on.
     fn let_go_of_kernel(&mut self, events: RawFd) {
         if let Some(at) = self.kernels.iter().position(|&(_, fd)| fd == events) {
             self.kernels.swap_remove(at);

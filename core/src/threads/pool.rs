@@ -188,7 +188,7 @@ impl WorkerPool {
         }
     }
 
-    /// How many workers are enough for requests that end by themselves, of which so many of a
+    /// How many workers are enough for requests that end by themselves, of which this many of a
     /// context wait for one.
     fn enough(&self, at_work: usize, waiting: usize) -> usize {
         let one_more = if waiting * FOR_EACH_WAITING > at_work { at_work + 1 } else { 0 };

@@ -27,7 +27,7 @@ struct Thread {
 /// made.
 static ENDED: AtomicPtr<Thread> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Makes a thread with a stack of so many bytes. Gives `body` back if that cannot be.
+/// Makes a thread with a stack of this many bytes. Gives `body` back if that cannot be.
 pub(super) fn start(name: String, body: Body, bytes: usize) -> Result<(), Body> {
     let Some(stack) = ended().or_else(|| new_stack(bytes)) else { return Err(body) };
     // SAFETY: inside the mapping.

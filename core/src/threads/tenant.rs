@@ -99,7 +99,7 @@ pub(crate) struct Watched {
     pub(crate) words: Vec<u64>,
     /// Looks that have found nothing to do.
     pub(crate) quiet: u32,
-    /// Of a placed context: looks in which no worker was to be had.
+    /// Of a placed context: looks for which no worker could be made.
     pub(crate) starved: u32,
     /// Looks in which no thread came to requests that may wait without end, and none could be
     /// made.

@@ -1,8 +1,8 @@
 //! Deadlines: one thread for the whole process, which sleeps until the first of them. It is made
 //! with the first deadline, and ends when there was none for a while.
 //!
-//! A deadline is armed with what it has to call, and disarmed by whoever needs it no more. Nothing
-//! here knows what deadlines are for.
+//! A deadline is armed with what it has to call, and disarmed when it is not needed any more.
+//! Nothing here knows what deadlines are for.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -132,7 +132,7 @@ impl Timers {
 
     fn next(&self) -> NextDeadline {
         let mut state = lock(&self.state);
-        // Under the lock: whoever changes something after this changes the word after this.
+        // Under the lock: the thread that changes something after this changes the word after this.
         let ticket = self.wake.ticket();
         let now = Instant::now();
         let mut due = Vec::new();

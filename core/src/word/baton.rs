@@ -94,8 +94,8 @@ impl Baton {
                 return now;
             }
         }
-        // Release: whoever takes the baton sees the pushed entries. In one order with the flag of
-        // sleepers: either the submitter sees a sleeper, or that one sees the work.
+        // Release: the thread that takes the baton sees the pushed entries. In one order with the
+        // flag of sleepers: either the submitter sees a sleeper, or that one sees the work.
         View(self.0.fetch_or(WORK, Ordering::SeqCst))
     }
 
@@ -430,8 +430,8 @@ mod loom_models {
             model.ring.push(&[0]);
             model.baton.announce();
             let other = Arc::clone(&model);
-            // It was announced before: who sees that it is not held leaves it to whoever comes for
-            // that.
+            // It was announced before: a thread that sees that it is not held leaves it to the one
+            // that comes for that.
             let submitter = thread::spawn(move || {
                 other.ring.push(&[1]);
                 other.baton.announce().has_work()

@@ -1,12 +1,12 @@
 //! A request that its submitter leaves for its own wait: the usual case of a program that submits
 //! one and waits for it, in one atomic step each.
 //!
-//! One word: `use << 12 | WATCHED | ALONE | slot + 1`. Whoever takes the slot out of the word has
-//! it: a waiter that executes it, a submitter that needs the ring instead because more has come,
-//! the watchdog that finds it lying about, or a cancel. The count of uses makes every word a
+//! One word: `use << 12 | WATCHED | ALONE | slot + 1`. The thread that takes the slot out of the
+//! word has it: a waiter that executes it, a submitter that needs the ring instead because more has
+//! come, the watchdog that finds it lying about, or a cancel. The count of uses makes every word a
 //! different one. A slot that is here with the mark `ALONE` is the only request of its context that
-//! waits to be executed: no other was held when it was left, and whoever submits one that goes
-//! elsewhere takes it out first. Its waiter need not look anywhere else.
+//! waits to be executed: no other was held when it was left, and the thread that submits one that
+//! goes elsewhere takes it out first. Its waiter need not look anywhere else.
 
 use crate::sync::{AtomicU64, Ordering};
 

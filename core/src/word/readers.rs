@@ -148,7 +148,8 @@ mod loom_models {
         });
     }
 
-    /// Two workers that were called at the same time: whoever finds the other one there may go.
+    /// Two workers that were called at the same time: the thread that finds the other one there may
+    /// go.
     #[test]
     fn loom_who_is_one_too_many_leaves_it_to_the_other() {
         loom::model(|| {

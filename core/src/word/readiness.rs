@@ -2,10 +2,11 @@
 //!
 //! It is an eventfd. Keeping it true is two system calls for each time that a queue fills and
 //! empties, and most programs never look. So it is kept only while there are watchers: threads in
-//! poll(2) or select(2), and, for ever, an epoll that has the descriptor and whoever is not seen.
+//! poll(2) or select(2), and, permanently, an epoll that has the descriptor and any watcher that is
+//! not seen.
 //!
-//! The queue has a lock. Whoever gives it back makes the descriptor true (`settle`). A watcher
-//! announces itself before it looks:
+//! The queue has a lock. The thread that gives it back makes the descriptor true (`settle`). A
+//! watcher announces itself before it looks:
 //!
 //! | gives the lock back | begins to watch |
 //! |---|---|
@@ -63,7 +64,7 @@ impl Readiness {
     }
 
     /// Under the lock, where nothing has to change: is the descriptor to be made readable once more
-    /// for each completion? Who watches for ever may be woken by edges only (epoll(7), `EPOLLET`).
+    /// for each completion? A permanent watcher may be woken by edges only (epoll(7), `EPOLLET`).
     #[inline]
     pub fn repeats(&self) -> bool {
         self.is_readable() && self.stays.load(Ordering::Relaxed)
@@ -88,7 +89,7 @@ impl Readiness {
         self.watchers.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Somebody watches for ever. True: from now on.
+    /// A permanent watcher comes. True: from now on.
     pub fn watch_for_ever(&self) -> bool {
         let first = !self.stays.swap(true, Ordering::Relaxed);
         if first {

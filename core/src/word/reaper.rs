@@ -1,8 +1,9 @@
 //! The right to collect a kernel lane's completions: one thread at a time, asleep or awake.
 //!
-//! While requests are in flight somebody who waits has to have it. Whoever gives it up wakes those
-//! that sleep elsewhere (they registered as sleepers of the completion queue first, and looked at
-//! this word afterwards), so either the leaver sees the sleeper, or the sleeper sees the word free.
+//! While requests are in flight somebody who waits has to have it. The thread that gives it up
+//! wakes those that sleep elsewhere (they registered as sleepers of the completion queue first, and
+//! looked at this word afterwards), so either the leaver sees the sleeper, or the sleeper sees the
+//! word free.
 //!
 //! A signal handler may leave the sleep by a jump (siglongjmp(3)), and nobody gives the right up
 //! then. So a sleeping holder's word names its thread. When that thread wants the right again, it
@@ -143,8 +144,8 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod loom_models {
-    //! Failure would look like: a thread asleep for ever while requests are in flight and nobody
-    //! collects them.
+    //! Failure would look like: a thread that is never woken while requests are in flight and
+    //! nobody collects them.
 
     use std::cell::Cell;
 
@@ -179,7 +180,7 @@ mod loom_models {
             });
             drop(right);
             reaper.pass_on(&completions);
-            // A thread that slept for ever would be a deadlock.
+            // A thread that is never woken would be a deadlock.
             waiter.join().unwrap();
         });
     }

@@ -114,7 +114,7 @@ impl Seats {
     }
 
     /// Calls `f` with the newest of those who wait at each seat of a descriptor that is `wanted`,
-    /// who are the caller's now. By whoever likes to.
+    /// who are the caller's now. Any thread may call this.
     pub(crate) fn take_waiting(&self, wanted: impl Fn(i32) -> bool, mut f: impl FnMut(u32)) {
         for seat in &self.0 {
             let mut now = seat.load(Ordering::Relaxed);

@@ -58,7 +58,7 @@ impl World {
         }
     }
 
-    /// Whoever comes first destroys it; the second finds nothing.
+    /// The thread that comes first destroys it; the second finds nothing.
     fn destroy(&self, number: usize) {
         let taken = self.table.remove(self.pages[number].address(), |_| ());
         if let Removed::Value(behind) = taken {

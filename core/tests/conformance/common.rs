@@ -178,8 +178,8 @@ pub fn wait_until(mut is_so: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// Pushes an entry. Whoever calls this keeps what the entry points to as [`Context::push`] asks:
-/// in these tests all buffers outlive their completions or the context.
+/// Pushes an entry. The caller keeps what the entry points to as [`Context::push`] asks: in these
+/// tests all buffers outlive their completions or the context.
 #[track_caller]
 pub fn push(context: &mut Context, sqe: Sqe) {
     // SAFETY: as the line above says; what lies where nothing is mapped is the kernel's to refuse.

@@ -543,7 +543,7 @@ fn writes_of_one_pipe_stay_whole_and_in_order() {
     });
 }
 
-/// Both ends of a new terminal. `None` where there are none to be had.
+/// Both ends of a new terminal. `None` where there are no terminals.
 fn terminal() -> Option<(File, File)> {
     let (mut master, mut slave) = (-1, -1);
     let null = std::ptr::null_mut();

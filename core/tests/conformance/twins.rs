@@ -26,7 +26,7 @@ const ENTRIES: u32 = 24;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Pushes a transfer of so many parts of a unit each, if nothing is going on in the lane.
+    /// Pushes a transfer of this many parts of a unit each, if nothing is going on in the lane.
     Transfer {
         lane: usize,
         write: bool,
@@ -37,7 +37,7 @@ enum Step {
     Sync(bool),
     Submit,
     Cancel(usize),
-    /// For so many of what is in flight, in hundredths.
+    /// The share of what is in flight, in hundredths.
     Wait(usize),
     Reap(usize),
     /// Alone: cut off at a lane, and back to the whole length.

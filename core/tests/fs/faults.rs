@@ -59,7 +59,7 @@ fn a_small_file_system_that_is_full_says_how_much_it_took_and_then_that() {
         unsafe { command.pre_exec(mount) };
         match command.status() {
             Ok(status) => assert!(status.success()),
-            Err(error) => crate::skipped(name, format!("no file system to be had: {error}")),
+            Err(error) => crate::skipped(name, format!("no file system can be mounted: {error}")),
         }
         return;
     };

@@ -31,7 +31,7 @@ const fn load(at: u32) -> sock_filter {
     sock_filter { code: (BPF_LD | BPF_W | BPF_ABS) as u16, jt: 0, jf: 0, k: at }
 }
 
-/// Skips so many of the next ones if the comparison holds, or does not.
+/// Skips this many of the next ones if the comparison holds, or does not.
 const fn compare(how: u32, with: u32, jt: u8, jf: u8) -> sock_filter {
     sock_filter { code: (BPF_JMP | how | BPF_K) as u16, jt, jf, k: with }
 }
@@ -87,7 +87,7 @@ pub(super) fn install(text: &Range<usize>) -> bool {
     match set() {
         0 => true,
         errno if errno == -libc::EACCES => crate::sys::gain_no_privileges() && set() == 0,
-        // Another thread has filters that this one has not, or there are none to be had.
+        // Another thread has filters that this one has not, or filters are refused.
         _ => false,
     }
 }

@@ -122,7 +122,7 @@ int main(void)
         ring.ring_fd = ring.enter_ring_fd = fd;
         one(way % WAYS, fd);
     }
-    /* From an epoll on, whoever waits. */
+    /* From an epoll on, whether a thread waits or not. */
     int all = epoll_create1(0);
     struct epoll_event event = {.events = EPOLLIN};
     MUST(all >= 0);

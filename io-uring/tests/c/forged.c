@@ -63,7 +63,7 @@ static void scribble_over_all(int begins)
         }
 }
 
-/* A drain that waits for ever ends what a ring does: there are many rings. */
+/* A drain that waits without end ends what a ring does: there are many rings. */
 static void one_ring(char *page)
 {
     pthread_t thread;

@@ -14,7 +14,7 @@ pub struct Next {
 pub struct Stream {
     operation: Operation,
     offsets: Offsets,
-    /// An fsync after so many writes.
+    /// An fsync after this many writes.
     fsync_every: Option<u32>,
     /// Writes since the last one.
     unsynced: u32,

@@ -19,7 +19,7 @@ use std::time::Duration;
 const WRITE_WINDOW: u64 = 10 << 20;
 /// The window of the cached reads: larger than the CPU's caches, quick to read in.
 const CACHED_WINDOW: u64 = 128 << 20;
-/// A cold cell reads each of at most so many blocks once: enough for two million IOPS over half a
+/// A cold cell reads each of at most this many blocks once: enough for two million IOPS over half a
 /// second.
 const COLD_BLOCKS: u64 = 1 << 20;
 
@@ -122,7 +122,7 @@ pub struct Load {
     pub window: u64,
     /// Bytes per request.
     pub block: u64,
-    /// An fsync after so many writes.
+    /// An fsync after this many writes.
     pub fsync_every: Option<u32>,
 }
 

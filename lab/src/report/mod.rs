@@ -194,7 +194,7 @@ impl Table {
         Self { caption: caption.into(), heads, right, labels, ..Self::default() }
     }
 
-    /// So many leading columns say what a line is.
+    /// The number of leading columns that say what a line is.
     pub fn labelled(mut self, labels: usize) -> Self {
         self.labels = labels;
         self

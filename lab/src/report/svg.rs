@@ -386,7 +386,7 @@ fn bar_of(class: &str, striped: bool, x: f64, y: f64, width: f64) -> Markup {
     }
 }
 
-/// Lines of at most so many letters, broken between words where that is possible.
+/// Lines of at most this many letters, broken between words where that is possible.
 pub fn wrapped(text: &str, letters: usize) -> Vec<String> {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let options = textwrap::Options::new(letters).word_splitter(WordSplitter::NoHyphenation);

@@ -29,8 +29,8 @@ impl ContextLookup {
         read(CONTEXT_LOOKUP)
     }
 
-    /// Elapsed time with the radix tree divided by that with the list, for so many contexts, on the
-    /// published number of processors that is nearest to `cores`; and that number.
+    /// Elapsed time with the radix tree divided by that with the list, for this many contexts, on
+    /// the published number of processors that is nearest to `cores`; and that number.
     pub fn radix_to_list(contexts: usize, cores: usize) -> Option<(f64, Option<usize>)> {
         let table = Self::table();
         let of = |structure| {

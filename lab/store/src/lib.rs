@@ -26,7 +26,7 @@ use uringlet::fs::{self, BufResult, Coalesce, File, Metadata};
 /// Bytes of a stream that are read at a time: what the first poll may copy.
 const PART: usize = 64 << 10;
 
-/// Ranges with at most so many bytes between them are read as one.
+/// Ranges with at most this many bytes between them are read as one.
 const COALESCE: Coalesce = Coalesce { gap: 64 << 10, max: 4 << 20 };
 
 /// Objects that are files below a directory.

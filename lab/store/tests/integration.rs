@@ -11,7 +11,7 @@ fn store() -> (tempfile::TempDir, Store) {
     (folder, store)
 }
 
-/// Those that `LocalFileSystem` runs on itself.
+/// The tests that `LocalFileSystem` runs on itself.
 #[tokio::test]
 async fn it_passes_the_tests_of_object_store() {
     let (_folder, store) = store();

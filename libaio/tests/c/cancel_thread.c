@@ -73,7 +73,7 @@ static void closers(void)
 
 int main(void)
 {
-    static const char *const hows[] = {"for ever", "a minute", "with a mask", "by number"};
+    static const char *const hows[] = {"without end", "a minute", "with a mask", "by number"};
     int fd = temp_file(64 * PAGE), direct = reopen(fd, O_RDWR | O_DIRECT), ends[2];
     unsigned char *buf = pages(8 * PAGE);
     if (pipe(ends))

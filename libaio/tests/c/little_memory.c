@@ -1,4 +1,4 @@
-/* Where there is hardly any memory to be had, calls are refused, and the process lives on. */
+/* Where hardly any memory is free, calls are refused, and the process lives on. */
 #include "common.h"
 #include "../support/little_memory.h"
 

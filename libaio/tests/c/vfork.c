@@ -79,8 +79,8 @@ int main(int argc, char **argv)
     }
     say("and 50 by posix_spawn", "%d", ended);
     say("reads after", "%d", reads(ctx));
-    /* What the children have closed is in use here still. A second poll, which fires, has whoever
-     * waits for the first look again. */
+    /* What the children have closed is in use here still. A second poll, which fires, has the
+     * waiter of the first look again. */
     close(ends[0]);
     io_prep_poll(&other_poll, others[0], POLLIN);
     answer("another poll", submit1(ctx, &other_poll));

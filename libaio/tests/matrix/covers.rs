@@ -304,7 +304,7 @@ pub const COVERS: &[Covers] = &[
         &["empty, a negative*", "empty, too many nanoseconds"],
     ),
     ("io_getevents", "several threads", "threads", &["*"]),
-    ("io_getevents", "pthread_cancel", "cancel_thread", &["for ever*", "a minute*"]),
+    ("io_getevents", "pthread_cancel", "cancel_thread", &["without end*", "a minute*"]),
     (
         "io_getevents",
         "ring read by the program",

@@ -1,7 +1,7 @@
 /* What the differential programs of all drop-ins share: lines of answers, temporary files.
  *
  * A program prints `name: answer` lines, each name once and nothing that depends on timing; it
- * exits with 0, or with SKIP and a reason on stderr. Whoever compares runs it on two libraries.
+ * exits with 0, or with SKIP and a reason on stderr. Tests that compare run it on two libraries.
  * A name may begin with what its answer covers, for the matrix in the README:
  * `[io_submit EBADF] closed descriptor`, `[aio_read EFAULT; aio_error an errno] …`. */
 #ifndef ANSWERS_H

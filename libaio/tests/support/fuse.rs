@@ -60,7 +60,7 @@ const UNFLUSHED: u64 = 3;
 
 /// Requests that are held, a bit for each opcode.
 pub const ALL: u64 = u64::MAX;
-/// Reads, writes and fsyncs. Whoever asks for attributes, or closes, is answered.
+/// Reads, writes and fsyncs. Requests for attributes, and closes, are answered.
 pub const TRANSFERS: u64 = 1 << READ | 1 << WRITE | 1 << FSYNC;
 pub const READS: u64 = 1 << READ;
 
@@ -134,7 +134,7 @@ impl Disk {
         self.ask(&format!("held {kinds}")).parse().expect("a number")
     }
 
-    /// Waits until so many are held. False if that takes too long.
+    /// Waits until this many are held. False if that takes too long.
     pub fn holds(&mut self, count: usize, kinds: u64) -> bool {
         let begin = Instant::now();
         while self.held(kinds) < count {

@@ -1,7 +1,7 @@
 /* What the programs share whose file has stopped answering.
  *
  * A program says on standard output which of its steps begins and which has ended. It waits for a
- * line on standard input where whoever runs it changes what the file's server does. */
+ * line on standard input where the test that runs it changes what the file's server does. */
 #ifndef HUNG_H
 #define HUNG_H
 

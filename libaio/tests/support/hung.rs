@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use super::fuse::{ALL, Disk, READS, TRANSFERS};
 
-/// Who takes longer than this waits for the server, and would do so for ever. Nothing else takes so
-/// long, on a machine with twenty other things to do either.
+/// A call that takes longer than this waits for the server, and would do so without end. Nothing
+/// else takes so long, on a machine with twenty other things to do either.
 const LIMIT: Duration = Duration::from_secs(30);
 /// The same where the server answers.
 const LONG: Duration = Duration::from_secs(60);

@@ -1,5 +1,5 @@
-/* Where there is hardly any memory to be had, requests are refused, or executed all the same, and
- * the process lives on. */
+/* Where hardly any memory is free, requests are refused, or executed all the same, and the process
+ * lives on. */
 #include "common.h"
 #include "../../../libaio/tests/support/little_memory.h"
 

@@ -132,7 +132,7 @@ static void *open_gate(void *tid)
     return NULL;
 }
 
-/* Does LIO_WAIT wait? Who does not is back before the gate is open, and sleeps for it only then. */
+/* Does LIO_WAIT wait? If not, the call is back before the gate is open, and sleeps only then. */
 static void waits(const char *name, const char *version)
 {
     pthread_t thread;

@@ -165,7 +165,7 @@ int main(int arguments, char **argument)
     const char *task = argument[4];
     struct sigaction action = {.sa_sigaction = notified, .sa_flags = SA_SIGINFO | SA_RESTART};
     sigaction(SIGRTMIN, &action, NULL);
-    /* Who runs this tells when it hangs, and goes on. */
+    /* The test that runs this tells when it hangs, and goes on. */
     alarm(0);
     int fd = open_hung(argument[1], argument[2]), other = open_hung(argument[1], argument[2]);
     if (!strcmp(argument[3], "known")) {

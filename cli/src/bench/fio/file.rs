@@ -58,7 +58,7 @@ impl<'a> Section<'a> {
         !matches!(rw.split(':').next(), Some("read" | "randread"))
     }
 
-    /// Bytes of each of so many files that fio is going to make sure of, if that can be told.
+    /// Bytes of each of this many files that fio is going to make sure of, if that can be told.
     fn needs(&self, files: u64) -> Option<u64> {
         let bytes = |names: &[&str]| size::parse(&expand(self.value(names)?)).ok();
         let size = bytes(&["filesize"]).or_else(|| Some(bytes(&["size"])? / files))?;

@@ -197,7 +197,7 @@ fn no_more_than_the_bound_are_on_their_way() {
 }
 
 /// Where one of two requests is a cold read of a page that is present, and the other one is inline,
-/// `poll` executes so many of them.
+/// `poll` executes this many of them.
 fn executed_by(name: &str, executed: u64, poll: impl Fn(&Arc<Instance>)) {
     let mut reads = Reads::alone(1);
     let (written, data) = (tempfile::tempfile().unwrap(), [1; LEN]);
@@ -343,7 +343,7 @@ fn a_file_in_memory_leaves_the_lane_where_trying_is_refused() {
     let (mut quick_in_a_row, deadline) = (0, Instant::now() + LONG);
     while descriptor::known(fd).unwrap().sleeps(false) {
         // Twenty quick reads are enough. Both of a round were, if they took no longer together.
-        assert!(quick_in_a_row < 20 && Instant::now() < deadline, "it is tried for ever");
+        assert!(quick_in_a_row < 20 && Instant::now() < deadline, "it is tried without end");
         let begin = sys::ticks();
         reads.submit();
         reads.wait(2);

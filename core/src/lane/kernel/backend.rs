@@ -69,7 +69,7 @@ pub(super) trait Backend: Send + Sync + fmt::Debug {
     /// once, by the reaper.
     fn close(&self) {}
 
-    /// The eventfd(2) that ends a sleep, made on first use; negative if there is none to be had.
+    /// The eventfd(2) that ends a sleep, made on first use; negative if none can be made.
     fn wake_fd(&self) -> RawFd;
 
     /// The eventfd(2) that tells of completions, as [`Backend::wake_fd`].
@@ -106,7 +106,7 @@ impl Eventfds {
         self.read.fetch_add(1, Ordering::Release);
     }
 
-    /// Completions were found: whoever has read their requests has done so before.
+    /// Completions were found: the thread that has read their requests has done so before.
     pub(super) fn after_harvest(&self) {
         self.read.load(Ordering::Acquire);
     }
@@ -119,7 +119,7 @@ impl Eventfds {
         Self::made(&self.events)
     }
 
-    /// A negative number if there is none to be had now.
+    /// A negative number if none can be made now.
     fn made(place: &OnceLock<RawFd>) -> RawFd {
         if let Some(&fd) = place.get() {
             return fd;

@@ -303,7 +303,7 @@ impl Backend for Uring {
         _: &mut [Harvested],
     ) -> (usize, SleepEnd) {
         self.arm();
-        // Who has handed over may be computing.
+        // The thread that has handed over may be computing.
         let looks_again = self.cooperates && !self.is_issuer();
         let timeout = if looks_again {
             Some(timeout.map_or(LOOK_AGAIN, |t| t.min(LOOK_AGAIN)))

@@ -51,7 +51,7 @@ pub(super) struct LinuxAio {
     fds: Eventfds,
 }
 
-// SAFETY: an iocb is touched by whoever holds its slot; the ring by the one reaper.
+// SAFETY: an iocb is touched by the thread that holds its slot; the ring by the one reaper.
 unsafe impl Sync for LinuxAio {}
 // SAFETY: as above.
 unsafe impl Send for LinuxAio {}

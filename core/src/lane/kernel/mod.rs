@@ -1,7 +1,7 @@
 //! The kernel lane: requests that the kernel executes asynchronously, handed over in batches.
 //!
-//! A submitter only queues them. Whoever comes to wait hands over all that is queued with one
-//! system call and then sleeps inside the kernel's own wait; for programs that do not come, a
+//! A submitter only queues them. The thread that comes to wait hands over all that is queued with
+//! one system call and then sleeps inside the kernel's own wait; for programs that do not come, a
 //! worker hands over and the poller's thread collects. README.md in this folder gives the rights
 //! and the argument that no completion is left lying.
 #![allow(unsafe_code)]
@@ -46,7 +46,7 @@ pub(crate) struct HandOver {
     pub(crate) at_once: bool,
 }
 
-/// An io_uring has room for so many even if fewer are wanted: it takes no more of the host.
+/// An io_uring has room for this many even if fewer are wanted: it takes no more of the host.
 const RING_LEAST: usize = 128;
 
 /// The kernel lane of one context.
@@ -370,8 +370,8 @@ impl KernelLane {
             || self.backend.get().and_then(Option::as_deref).is_some_and(keeps_back)
     }
 
-    /// The eventfd that tells of completions, for whoever makes the poller look at it, which does
-    /// not yet.
+    /// The eventfd that tells of completions, for the thread that makes the poller look at it,
+    /// which does not yet.
     pub(crate) fn events_to_watch(&self, nobody_comes: bool) -> Option<RawFd> {
         let backend = self.backend.get()?.as_ref()?;
         if !nobody_comes && !self.notifies.load(Ordering::Relaxed)

@@ -113,7 +113,7 @@ fn functions() -> Option<&'static Functions> {
     FUNCTIONS.get_or_init(find).as_ref()
 }
 
-/// The teller waits for so many requests at a time, the oldest.
+/// The teller waits for this many requests at a time, the oldest.
 const OLDEST: usize = 8;
 
 /// The C library's aio for one context.

@@ -30,7 +30,7 @@ fn waiting(fd: RawFd) -> (Arc<Instance>, usize) {
     assert_eq!(unsafe { instance.submit(&entries) }.accepted, entries.len());
     let mut linked = 0;
     while linked < FSYNCS {
-        // The inline queue is passed through by whoever comes.
+        // The inline queue is passed through by each thread that comes.
         instance.poll();
         std::thread::yield_now();
         linked = 0;

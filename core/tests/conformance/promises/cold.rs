@@ -1,4 +1,4 @@
-//! Reads of pages that are not in memory: the right bytes, each once, whoever reads them, and none
+//! Reads of pages that are not in memory: the right bytes, each once, on any thread, and none
 //! behind one that is stuck.
 
 use std::collections::HashMap;

@@ -21,7 +21,7 @@ use uringlet::{Context, Sqe};
 mod fuse;
 use fuse::{ALL, Disk, READS, TRANSFERS};
 
-/// Who takes longer than this waits for the server: nothing else here takes a tenth of it.
+/// A call that takes longer than this waits for the server: nothing else here takes a tenth of it.
 const LIMIT: Duration = Duration::from_secs(5);
 
 const PAGE: usize = 4096;

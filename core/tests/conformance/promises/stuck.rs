@@ -103,8 +103,7 @@ impl Drop for Blocker {
     }
 }
 
-/// A read of a cached page that blocks in the middle, whoever executes it, and 500 writes behind
-/// it.
+/// A read of a cached page that blocks in the middle, on any thread, and 500 writes behind it.
 fn behind_a_blocked_holder(somebody_waits: bool) {
     let Some(blocker) = Blocker::new() else {
         return skip("userfaultfd(2) is not permitted: nothing blocks an inline read at will");

@@ -29,7 +29,7 @@ pub struct ListCost {
 /// What a completion is on such a list: whose, which, and its result.
 type Item = [u64; 3];
 
-/// Has so many threads add batches of 32 for `each` in each of the three ways, while one thread
+/// Has this many threads add batches of 32 for `each` in each of the three ways, while one thread
 /// drains. A measurement: it keeps `producers + 1` CPUs busy.
 pub fn compare_lists(producers: usize, each: Duration) -> ListCost {
     let (list, queue) = (CompletionList::<Item>::new(), Mutex::new(Vec::new()));

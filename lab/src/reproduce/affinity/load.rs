@@ -1,4 +1,4 @@
-//! Reads past the page cache, so many in flight, from a thread on a CPU of its own.
+//! Reads past the page cache, this many in flight, from a thread on a CPU of its own.
 
 use super::cycles::Cycles;
 use crate::bench::{Figure, Job, Load, Ours, keep_in_flight};
@@ -56,7 +56,7 @@ pub struct Busiest {
     pub busy: f64,
 }
 
-/// Runs so many of a load's reads at a time, on `cpu` or anywhere.
+/// Runs this many of a load's reads at a time, on `cpu` or anywhere.
 ///
 /// # Errors
 /// Why there is no figure.

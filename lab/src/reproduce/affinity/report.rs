@@ -33,12 +33,12 @@ struct Summary {
     hand_overs: u64,
 }
 
-/// Within so many percent of free placement's throughput a placement costs nothing.
+/// Within this many percent of free placement's throughput a placement costs nothing.
 const ALIKE_PERCENT: f64 = 3.0;
 /// Rounds that agree as much in less than this share of all reports, were it for chance alone, have
 /// a cause.
 const BY_CHANCE: f64 = 0.05;
-/// A CPU that is busy for so many percent of the time is what holds a run up.
+/// A CPU that is busy for this many percent of the time is what holds a run up.
 const BUSY_PERCENT: f64 = 90.0;
 
 /// A row's throughput divided by free placement's, round by round.
@@ -102,8 +102,8 @@ impl Against {
     }
 }
 
-/// How probable it is that at least `agree` of so many rounds say the same, either way, if they are
-/// tosses of a coin.
+/// How probable it is that at least `agree` of this many rounds say the same, either way, if they
+/// are tosses of a coin.
 fn sign_test(agree: usize, rounds: usize) -> f64 {
     // Of the binomial distribution, from its end: each term from the one before.
     let mut term = 0.5f64.powi(rounds as i32);

@@ -82,7 +82,7 @@ fn find(cells: &[CpuSet], interrupt: usize, letters: Letters) -> Option<Cpus> {
     let others: Vec<usize> = (0..cells.len()).filter(|&at| at != near).collect();
     let home = if letters.application == Site::I { near } else { *others.first()? };
     let application = beside(&cells[home])?;
-    // Cells of nobody else first; without one, that of whoever the letter does not exclude.
+    // Cells of nobody else first; without one, that of a thread which the letter does not exclude.
     let away_from = |excluded: usize, taken: &[usize]| {
         let free = others.iter().find(|at| **at != home && !taken.contains(at));
         let any = free.or(others.iter().find(|at| **at != home));

@@ -33,7 +33,7 @@ impl Phase {
     pub const ALL: [Self; 3] = [Self::Write, Self::Read, Self::Rewrite];
 }
 
-/// Requests in flight with so many threads.
+/// Requests in flight with this many threads.
 pub fn depth(threads: usize) -> usize {
     DEPTH.max(threads * AT_A_TIME)
 }
@@ -132,7 +132,7 @@ impl Job<'_> {
                     break;
                 }
                 entries.clear();
-                // All debts together leave at least so many buffers: they are given back before
+                // All debts together leave at least this many buffers: they are given back before
                 // they are paid.
                 let mut free = shared.free.lock().expect("nobody panics with it");
                 for record in first..records.min(first + AT_A_TIME as u64) {

@@ -81,7 +81,7 @@ impl Submits {
         self.requests += other.requests;
     }
 
-    /// Of a run that took `elapsed`, and `cpu` of CPU time, on so many CPUs.
+    /// Of a run that took `elapsed`, and `cpu` of CPU time, on this many CPUs.
     fn figure(&self, elapsed: Duration, cpu: Duration, cpus: usize) -> Figure {
         let requests = self.requests.max(1) as f64;
         let all = elapsed.as_secs_f64() * cpus as f64;
@@ -99,7 +99,7 @@ impl Submits {
     }
 }
 
-/// Waits for `count` completions, of whoever's requests, and takes them: `user_data` and result.
+/// Waits for `count` completions, of any thread's requests, and takes them: `user_data` and result.
 /// False: the context is gone.
 pub fn take(instance: &Arc<Instance>, count: u32, mut each: impl FnMut(u64, i64)) -> bool {
     let mut taken = 0;
@@ -117,7 +117,7 @@ pub fn take(instance: &Arc<Instance>, count: u32, mut each: impl FnMut(u64, i64)
     true
 }
 
-/// Has so many threads submit at the same time, and gives what came out of all on so many CPUs.
+/// Has this many threads submit at the same time, and gives what came out of all on this many CPUs.
 ///
 /// # Errors
 /// That of a thread.

@@ -13,7 +13,7 @@ use crate::reproduce::report::{self, Goal, Kind, Ratio, Shown, threads};
 use crate::size;
 use serde::Serialize;
 
-/// One batch size with so many threads; `P` says what of.
+/// One batch size with this many threads; `P` says what of.
 #[derive(Debug, Serialize)]
 pub struct Cell<P> {
     pub phase: P,

@@ -37,7 +37,7 @@ pub struct Figure {
 pub struct Files(Vec<File>);
 
 impl Files {
-    /// So many in `folder`, or fewer if it was stopped.
+    /// This many in `folder`, or fewer if it was stopped.
     ///
     /// # Errors
     /// No permission, no space, no descriptor left.

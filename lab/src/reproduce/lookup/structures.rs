@@ -239,7 +239,7 @@ impl<T: Send + Sync> Lookup<T> for Radix<T> {
 impl<T: Send + Sync> Drop for Radix<T> {
     fn drop(&mut self) {
         /// # Safety
-        /// `at` is null, or from `insert`, so many levels above the leaves, and not freed.
+        /// `at` is null, or from `insert`, this many levels above the leaves, and not freed.
         unsafe fn free<T>(at: *mut (), levels: u32) {
             if at.is_null() {
             } else if levels == 0 {

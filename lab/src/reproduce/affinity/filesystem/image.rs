@@ -50,7 +50,7 @@ impl Part {
     }
 }
 
-/// Whoever waits for a request.
+/// The threads that wait for a request.
 enum Reply {
     Read(ReplyData),
     Write(ReplyWrite),
@@ -105,7 +105,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// Waits until so many slots are free.
+    /// Waits until this many slots are free.
     fn wait_for(&mut self, free: usize) -> Result<(), Error> {
         loop {
             while let Some(cqe) = self.context.reap() {

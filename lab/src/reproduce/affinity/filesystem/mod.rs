@@ -1,8 +1,8 @@
 //! File systems side by side: mkfs, untar, make and clean, on images whose requests are placed.
 //!
-//! The publication placed the requests of a disk's queue, whoever had made them. Here uringlet
-//! stands where that queue stood: each image is a file that a context serves, the kernel has a loop
-//! device on it, and real programs work on the file system there.
+//! The publication placed the requests of a disk's queue, whatever thread had made them. Here
+//! uringlet stands where that queue stood: each image is a file that a context serves, the kernel
+//! has a loop device on it, and real programs work on the file system there.
 
 mod image;
 mod mount;
