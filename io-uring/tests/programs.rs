@@ -1,61 +1,21 @@
 //! Programs of the distribution, unchanged, on the library.
 
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use house::House;
 
-use support::{run, skipped};
-use uringlet::stats::{Region, Snapshot};
-
+#[path = "../../libaio/tests/support/house.rs"]
+mod house;
 mod support;
 
-struct House {
-    folder: tempfile::TempDir,
-    counters: Region,
-}
-
-impl House {
-    fn new() -> Self {
-        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
-        Self { folder, counters: Region::create().expect("memory") }
-    }
-
-    fn path(&self) -> &Path {
-        self.folder.path()
-    }
-
-    fn run(&self, program: &str, arguments: &[&str]) -> String {
-        let stats = format!("URINGLET_STATS={}", self.counters.path().display());
-        let all = [&[stats.as_str(), "URINGLET_TRAP=auto", program], arguments].concat();
-        let output = run("env", &all, self.path(), true);
-        let [out, error] =
-            [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
-        let missing = output.status.code() == Some(127);
-        let hint = if missing { " (it is missing: run ci/setup.sh)" } else { "" };
-        assert!(output.status.success(), "{program}: {}{hint}\n{out}{error}", output.status);
-        out
-    }
-
-    fn counted(&self) -> Snapshot {
-        self.counters.snapshot()
-    }
-
-    /// A disk image, unless the file system takes no direct I/O, which is said aloud.
-    fn disk(&self, test: &str) -> bool {
-        let path = self.path().join("disk");
-        std::fs::write(&path, vec![7; 16 << 20]).expect("written");
-        let mut options = std::fs::OpenOptions::new();
-        let direct = options.read(true).custom_flags(libc::O_DIRECT).open(&path).is_ok();
-        if !direct {
-            skipped(test, "no direct I/O on this file system");
-        }
-        direct
-    }
+/// A disk image, unless the file system takes no direct I/O, which is said aloud.
+fn disk(house: &House, test: &str) -> bool {
+    std::fs::write(house.path("disk"), vec![7; 16 << 20]).expect("written");
+    house.has_direct(test)
 }
 
 #[test]
 fn qemu_img_bench_reads_and_writes() {
     let house = House::new();
-    if !house.disk("qemu_img_bench_reads_and_writes") {
+    if !disk(&house, "qemu_img_bench_reads_and_writes") {
         return;
     }
     let bench = ["bench", "-f", "raw", "-t", "none", "-i", "io_uring", "-c", "2000", "-s", "4096"];
@@ -74,7 +34,7 @@ fn qemu_img_bench_reads_and_writes() {
 #[test]
 fn qemu_io_patterns_and_convert() {
     let house = House::new();
-    if !house.disk("qemu_io_patterns_and_convert") {
+    if !disk(&house, "qemu_io_patterns_and_convert") {
         return;
     }
     let options = "driver=file,aio=io_uring,filename=disk";
@@ -87,11 +47,12 @@ fn qemu_io_patterns_and_convert() {
         "read -P 7 2M 1M",
     ];
     let commands: Vec<&str> = commands.iter().flat_map(|command| ["-c", command]).collect();
-    let out = house.run("qemu-io", &[&["--image-opts", options][..], &commands].concat());
+    let output = house.run("qemu-io", &[&["--image-opts", options][..], &commands].concat());
+    let out = String::from_utf8_lossy(&output.stdout);
     assert!(!out.contains("Pattern verification failed"), "{out}");
     let convert = ["convert", "-t", "none", "-T", "none", "--image-opts", options, "-O", "raw"];
     house.run("qemu-img", &[&convert[..], &["copy"]].concat());
-    let read = |name| std::fs::read(house.path().join(name)).expect("it is there");
+    let read = |name| std::fs::read(house.path(name)).expect("it is there");
     assert!(read("disk") == read("copy"), "the copy differs");
     assert!(house.counted().requests() >= 10, "{:?}", house.counted());
 }
@@ -122,7 +83,7 @@ fn fio_verifies_what_it_has_written() {
         let counted = house.counted();
         assert!(counted.requests() >= 512 * (at as u64 + 1), "{more:?}: {counted:?}");
     }
-    if house.disk("fio_verifies_what_it_has_written") {
+    if disk(&house, "fio_verifies_what_it_has_written") {
         house.run("fio", &[&job[..], &check, &["--hipri=1", "--direct=1"]].concat());
     }
     assert_eq!(house.counted().errors, 0);

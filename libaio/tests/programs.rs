@@ -3,77 +3,13 @@
 //!
 //! MariaDB is another matter: `ci/mariadb.sh`.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use house::House;
+use std::path::Path;
+use std::process::Command;
 
-use uringlet::stats::{Region, Snapshot};
-
+#[path = "support/house.rs"]
+mod house;
 mod support;
-
-/// A folder, and the counters of what runs in it.
-struct House {
-    folder: tempfile::TempDir,
-    counters: Region,
-}
-
-impl House {
-    fn new() -> Self {
-        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
-        let counters = Region::create().expect("memory");
-        Self { folder, counters }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    /// Runs a program on the library; it has to end well.
-    fn run(&self, program: &str, arguments: &[&str]) -> Output {
-        let output = Command::new("timeout")
-            .args(["--kill-after=5", "300", "env"])
-            .arg(format!("LD_PRELOAD={}", support::library().display()))
-            .arg(program)
-            .args(arguments)
-            .current_dir(self.folder.path())
-            .env("URINGLET_STATS", self.counters.path())
-            .env_remove("LD_LIBRARY_PATH")
-            .env_remove("LD_PRELOAD")
-            .output()
-            .expect("timeout(1)");
-        let [out, error] =
-            [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
-        let missing = output.status.code() == Some(127);
-        let hint = if missing { " (it is missing: run ci/setup.sh)" } else { "" };
-        assert!(output.status.success(), "{program}: {}{hint}\n{out}{error}", output.status);
-        output
-    }
-
-    fn counted(&self) -> Snapshot {
-        self.counters.snapshot()
-    }
-
-    /// A file of random bytes.
-    fn image(&self, name: &str, bytes: usize) -> PathBuf {
-        let path = self.path(name);
-        let mut content = vec![0; bytes];
-        let source = std::fs::File::open("/dev/urandom").expect("there is one");
-        std::io::Read::read_exact(&mut { source }, &mut content).expect("endless");
-        std::fs::write(&path, content).expect("written");
-        path
-    }
-
-    /// QEMU's native aio wants direct I/O. False, said aloud, if the file system has none.
-    fn has_direct(&self, test: &str) -> bool {
-        use std::os::unix::fs::OpenOptionsExt as _;
-        let path = self.image("probe", 4096);
-        let mut options = std::fs::OpenOptions::new();
-        let has = options.read(true).custom_flags(libc::O_DIRECT).open(path).is_ok();
-        if !has {
-            support::skipped(test, "no direct I/O on this file system");
-        }
-        has
-    }
-}
 
 /// Its requests come through `syscall()`.
 #[test]

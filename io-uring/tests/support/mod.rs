@@ -1,28 +1,12 @@
 //! What the test files share.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
-/// The library that cargo has built for this test, beside it or in the folder above.
-pub fn library() -> PathBuf {
-    let name = "liburing.so";
-    let executable = std::env::current_exe().expect("the test has a path");
-    let deps = executable.parent().expect("and a folder");
-    let places = [deps.join("..").join(name), deps.join(name)];
-    let age = |path: &&PathBuf| path.metadata().and_then(|data| data.modified()).ok();
-    let newest = places.iter().filter(|path| path.is_file()).max_by_key(age);
-    let Some(found) = newest else {
-        let [above, beside] = places.map(|path| path.display().to_string());
-        panic!("the library is neither {above} nor {beside}: cargo build");
-    };
-    found.canonicalize().expect("it is there")
-}
-
-/// Past the capturing of a passed test's output: skipped must not look like passed.
-pub fn skipped(name: &str, reason: &str) {
-    let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: {reason}");
-}
+#[path = "../../../libaio/tests/support/mod.rs"]
+mod shared;
+#[allow(unused_imports, reason = "not every test file runs one")]
+pub use shared::{library, run, skipped};
 
 fn compiler() -> String {
     std::env::var("CC").unwrap_or_else(|_| "cc".to_owned())
@@ -58,24 +42,6 @@ pub fn compile(test: &str, name: &str, folder: &Path) -> Option<PathBuf> {
         .expect("a compiler");
     assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
     Some(program)
-}
-
-/// Runs a program with a time limit, on the library or not.
-#[allow(dead_code, reason = "not every test file runs one")]
-pub fn run(program: &str, arguments: &[&str], folder: &Path, ours: bool) -> Output {
-    let mut command = Command::new("timeout");
-    command.args(["--kill-after=5", "300", "env"]);
-    if ours {
-        command.arg(format!("LD_PRELOAD={}", library().display()));
-    }
-    command
-        .arg(program)
-        .args(arguments)
-        .current_dir(folder)
-        .env_remove("LD_PRELOAD")
-        .env_remove("LD_LIBRARY_PATH")
-        .output()
-        .expect("timeout(1)")
 }
 
 /// Is io_uring allowed here at all?

@@ -1,11 +1,15 @@
-//! What the test files share.
+//! What the test files of the drop-ins share.
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 
 /// Packages and what cargo makes of them.
-const LIBRARIES: &[(&str, &str)] =
-    &[("uringlet-libaio", "libaio.so"), ("uringlet-posix-aio", "libposix_aio.so")];
+const LIBRARIES: &[(&str, &str)] = &[
+    ("uringlet-libaio", "libaio.so"),
+    ("uringlet-posix-aio", "libposix_aio.so"),
+    ("uringlet-io-uring", "liburing.so"),
+];
 
 /// The library that cargo has built for this test, beside it or in the folder above.
 pub fn library() -> PathBuf {
@@ -28,4 +32,22 @@ pub fn library() -> PathBuf {
 #[allow(dead_code, reason = "not every test file skips")]
 pub fn skipped(name: &str, reason: &str) {
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: {reason}");
+}
+
+/// Runs a program with a time limit, on the library or not.
+#[allow(dead_code, reason = "not every test file runs one")]
+pub fn run(program: &str, arguments: &[&str], folder: &Path, ours: bool) -> Output {
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=5", "300", "env"]);
+    if ours {
+        command.arg(format!("LD_PRELOAD={}", library().display()));
+    }
+    command
+        .arg(program)
+        .args(arguments)
+        .current_dir(folder)
+        .env_remove("LD_PRELOAD")
+        .env_remove("LD_LIBRARY_PATH")
+        .output()
+        .expect("timeout(1)")
 }
