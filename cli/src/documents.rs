@@ -1,6 +1,6 @@
 //! The documents hold: links lead somewhere, command lines can be parsed, variables and tests
-//! exist. So do rules for the whole tree: the width of lines, plain words, one name for one type,
-//! and imports that point one way.
+//! exist. So do rules for the whole tree: the width of lines, the length of functions, plain words,
+//! one name for one type, and imports that point one way.
 
 use crate::Cli;
 use clap::{Command, CommandFactory as _, error::ErrorKind};
@@ -405,6 +405,77 @@ fn no_phrase_has_to_be_read_twice() {
             .extend(places.map(|(line, phrase)| format!("{}:{line}: {phrase}", name.display())));
     }
     assert!(complaints.is_empty(), "say it in other words, {FOREIGN:?}: {complaints:#?}");
+}
+
+/// The longest file, and the longest function, in lines.
+const FILE_LINES: usize = 700;
+const FUNCTION_LINES: usize = 70;
+
+/// What is longer for now: files, and functions by their names.
+const LONG_FILES: [&str; 6] = [
+    "core/src/board.rs",
+    "core/src/request.rs",
+    "core/src/sys.rs",
+    "io-uring/src/liburing.rs",
+    "io-uring/src/prepare.rs",
+    "io-uring/src/ring.rs",
+];
+const LONG_FUNCTIONS: [&str; 10] = [
+    "_io_uring_queue_mmap",
+    "act_locked",
+    "every_request_completes_once_while_another_thread_cancels",
+    "in_a_child_operations_fail_with_their_buffers_and_nothing_hangs",
+    "issue",
+    "listio",
+    "measure",
+    "plan_of",
+    "settle_slowly",
+    "wrong_values_are_refused_with_field_value_and_expectation",
+];
+
+/// The functions of a source, and their lengths in lines.
+fn functions(text: &str) -> Vec<(&str, usize)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut found = Vec::new();
+    for (at, line) in lines.iter().enumerate() {
+        let rest = line.trim_start();
+        let Some((before, named)) = rest.split_once("fn ") else { continue };
+        let is_code = before.split_whitespace().all(|word| {
+            word.starts_with("pub") || word.ends_with(')') || word.starts_with('"')
+                || ["const", "async", "unsafe", "extern"].contains(&word)
+        });
+        if !is_code {
+            continue;
+        }
+        let indent = &line[..line.len() - rest.len()];
+        let end = format!("{indent}}}");
+        let length = lines[at..].iter().position(|line| *line == end).map_or(0, |end| end + 1);
+        // A declaration, or one line.
+        let is_short = line.ends_with([';', '}']);
+        let name = named.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap();
+        found.push((name, if is_short { 1 } else { length }));
+    }
+    found
+}
+
+#[test]
+fn files_and_functions_are_short_enough_to_read() {
+    let text = "pub(crate) fn a(\n    b: u8,\n) {\n    c\n}\n    fn d() {}\n// fn e() {\n    fn f() {\n    }\n";
+    assert_eq!(functions(text), [("a", 5), ("d", 1), ("f", 2)]);
+
+    let mut complaints = Vec::new();
+    for (name, text) in files(&[".rs"]) {
+        let (count, name) = (text.lines().count(), name.display().to_string());
+        if count > FILE_LINES && !LONG_FILES.contains(&&*name) {
+            complaints.push(format!("{name}: {count} lines"));
+        }
+        for (function, length) in functions(&text) {
+            if length > FUNCTION_LINES && !LONG_FUNCTIONS.contains(&function) {
+                complaints.push(format!("{name}: {function} has {length} lines"));
+            }
+        }
+    }
+    assert!(complaints.is_empty(), "cut these up: {complaints:#?}");
 }
 
 /// The type that a line at the left margin defines. What stands deeper is a test's, a function's

@@ -221,7 +221,10 @@ impl Request {
         }
         let is_transfer = matches!(opcode, op::READ..=op::WRITE | op::READV..=op::WRITEV)
             || matches!(opcode, op::READ_FIXED..=op::WRITE_FIXED);
-        check_priority(fields.ioprio, is_transfer)?;
+        if fields.ioprio != 0 {
+            let checked = is_transfer.then(|| uringlet::front::check_priority(fields.ioprio));
+            checked.unwrap_or(Err(-libc::EINVAL))?;
+        }
         if iopoll
             && !is_transfer
             && !matches!(opcode, op::NOP | op::FILES_UPDATE | op::REMOVE_BUFFERS)
@@ -1023,19 +1026,6 @@ impl Locked<'_> {
             }
         }
         Ok((done, keys))
-    }
-}
-
-/// A class and level of ioprio_set(2), which this thread may use; of transfers only.
-fn check_priority(priority: u16, is_transfer: bool) -> Result<(), i32> {
-    const REALTIME: u16 = 1;
-    match (priority >> 13, priority & 0x1fff) {
-        (0, 0) => Ok(()),
-        _ if !is_transfer => Err(-libc::EINVAL),
-        (2..=3, _) => Ok(()),
-        (REALTIME, _) if uringlet::front::may_use_priority(priority as i16) => Ok(()),
-        (REALTIME, _) => Err(-libc::EPERM),
-        _ => Err(-libc::EINVAL),
     }
 }
 

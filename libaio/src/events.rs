@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::Duration;
 
-use uringlet::front::{DirectCompletions, IoEvent, Waited};
+use uringlet::front::{self, DirectCompletions, IoEvent, Waited};
 
 use crate::handle::{self, AioContext};
 use uringlet::front::memory::{accessible, accessible_now, is_known_to_be_accessible};
@@ -34,7 +34,7 @@ pub(crate) unsafe fn get_events(
         None
     } else if accessible(timeout as usize, size_of::<libc::timespec>(), false) {
         // SAFETY: readable, and a timespec by the caller's contract.
-        duration(unsafe { timeout.read_unaligned() })
+        front::duration(unsafe { timeout.read_unaligned() })
     } else {
         return i64::from(-libc::EFAULT);
     };
@@ -125,7 +125,7 @@ pub(crate) unsafe fn without_context(handle: usize, timeout: *const libc::timesp
     let polls = !timeout.is_null()
         && accessible_now(timeout as usize, size_of::<libc::timespec>(), false)
         // SAFETY: readable, and a timespec by the caller's contract.
-        && duration(unsafe { timeout.read_unaligned() }) == Some(Duration::ZERO);
+        && front::duration(unsafe { timeout.read_unaligned() }) == Some(Duration::ZERO);
     if polls && handle::is_inherited_and_empty(handle) { 0 } else { -libc::EINVAL }
 }
 
@@ -137,12 +137,4 @@ fn refused(context: &AioContext, timeout: Option<Duration>) -> i64 {
         return 0;
     }
     i64::from(-libc::EINVAL)
-}
-
-/// The time to wait, seconds and nanoseconds summed; `None`, without end, if that is negative, as
-/// the kernel has it.
-fn duration(time: libc::timespec) -> Option<Duration> {
-    let total = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
-    let total = u128::try_from(total).ok()?;
-    Some(Duration::from_nanos(u64::try_from(total).unwrap_or(u64::MAX)))
 }

@@ -212,7 +212,7 @@ fn offset(iocb: &Iocb, hints: Hints, write: bool, bytes: u64) -> Result<u64, i32
         check_flags(iocb.rw_flags)?;
     }
     if iocb.flags & abi::FLAG_IOPRIO != 0 {
-        check_priority(iocb.reqprio)?;
+        front::check_priority(iocb.reqprio as u16)?;
     }
     let is_usual = hints.seems_open_for(write) && in_range(iocb, bytes);
     if is_usual { Ok(iocb.offset as u64) } else { unusual_offset(iocb, write, bytes) }
@@ -249,17 +249,4 @@ fn check_flags(flags: u32) -> Result<(), i32> {
 #[inline]
 fn in_user_space(address: u64, bytes: u64) -> bool {
     front::in_user_space(address, bytes.min(1 << 31))
-}
-
-/// A class and level of ioprio_set(2), which this thread may use.
-#[cold]
-fn check_priority(priority: i16) -> Result<(), i32> {
-    const REALTIME: u16 = 1;
-    let (class, level) = (priority as u16 >> 13, priority & 0x1fff);
-    match (class, level) {
-        (0, 0) | (2..=3, _) => Ok(()),
-        (REALTIME, _) if front::may_use_priority(priority) => Ok(()),
-        (REALTIME, _) => Err(-libc::EPERM),
-        _ => Err(-libc::EINVAL),
-    }
 }

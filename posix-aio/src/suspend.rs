@@ -79,8 +79,9 @@ pub(crate) enum Ended {
 /// Null, or a timespec.
 pub(crate) unsafe fn deadline(timeout: *const libc::timespec) -> Option<Instant> {
     // SAFETY: the caller's contract.
-    let timeout = unsafe { timeout.as_ref() }.map(duration)?;
-    Instant::now().checked_add(timeout)
+    let timeout = *unsafe { timeout.as_ref() }?;
+    // Negative times are none, as the C library has it.
+    Instant::now().checked_add(front::duration(timeout).unwrap_or_default())
 }
 
 /// aio_suspend(3); `nested` as in [`crate::submit::start`]. Ends when there are more than this many
@@ -137,11 +138,4 @@ fn nap(blocks: Blocks, process: &Process, deadline: Option<Instant>) -> Result<c
         std::thread::sleep(NAP);
     }
     Ok(0)
-}
-
-/// Negative times are none, as the C library has it.
-fn duration(time: &libc::timespec) -> Duration {
-    let total = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
-    let bounded = total.clamp(0, i128::from(u64::MAX));
-    Duration::from_nanos(u64::try_from(bounded).unwrap_or(u64::MAX))
 }

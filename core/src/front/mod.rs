@@ -4,6 +4,7 @@
 
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 pub mod descriptors;
 pub mod env;
@@ -214,14 +215,32 @@ pub fn writable(address: usize) -> bool {
     sys::writable(address)
 }
 
-/// Is the calling thread allowed this I/O priority (ioprio_set(2))? One system call.
-pub fn may_use_priority(priority: i16) -> bool {
-    sys::may_use_priority(priority)
+/// Checks an I/O priority of a request: a class and level of ioprio_set(2), which the calling
+/// thread may use. One system call for a real-time class, and none for others.
+///
+/// # Errors
+/// `-EINVAL`: there is no such class. `-EPERM`: a real-time class that is not allowed.
+#[cold]
+pub fn check_priority(priority: u16) -> Result<(), i32> {
+    const REALTIME: u16 = 1;
+    match (priority >> 13, priority & 0x1fff) {
+        (0, 0) | (2..=3, _) => Ok(()),
+        (REALTIME, _) if sys::may_use_priority(priority as i16) => Ok(()),
+        (REALTIME, _) => Err(-libc::EPERM),
+        _ => Err(-libc::EINVAL),
+    }
+}
+
+/// A timespec's seconds and nanoseconds, summed. `None`: the sum is negative.
+pub fn duration(time: libc::timespec) -> Option<Duration> {
+    let total = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
+    let total = u128::try_from(total).ok()?;
+    Some(Duration::from_nanos(u64::try_from(total).unwrap_or(u64::MAX)))
 }
 
 /// Has a signal that waits under this mask handled, if there is one. One system call.
 pub fn interrupted_under(mask: u64) -> bool {
-    sys::ppoll(&mut [], Some(std::time::Duration::ZERO), Some(&mask)) == -libc::EINTR as isize
+    sys::ppoll(&mut [], Some(Duration::ZERO), Some(&mask)) == -libc::EINTR as isize
 }
 
 /// A number for this process: another one in the child of a fork, which has 0 until it makes a
