@@ -441,7 +441,9 @@ fn functions(text: &str) -> Vec<(&str, usize)> {
         let rest = line.trim_start();
         let Some((before, named)) = rest.split_once("fn ") else { continue };
         let is_code = before.split_whitespace().all(|word| {
-            word.starts_with("pub") || word.ends_with(')') || word.starts_with('"')
+            word.starts_with("pub")
+                || word.ends_with(')')
+                || word.starts_with('"')
                 || ["const", "async", "unsafe", "extern"].contains(&word)
         });
         if !is_code {
@@ -460,7 +462,8 @@ fn functions(text: &str) -> Vec<(&str, usize)> {
 
 #[test]
 fn files_and_functions_are_short_enough_to_read() {
-    let text = "pub(crate) fn a(\n    b: u8,\n) {\n    c\n}\n    fn d() {}\n// fn e() {\n    fn f() {\n    }\n";
+    let text = "pub(crate) fn a(\n    b: u8,\n) {\n    c\n}\n    fn d() {}\n// fn e() {\n\
+                    fn f() {\n}\n";
     assert_eq!(functions(text), [("a", 5), ("d", 1), ("f", 2)]);
 
     let mut complaints = Vec::new();
@@ -615,7 +618,7 @@ fn imports_between_the_parts_of_a_crate_point_one_way() {
     const KNOWN: [(&str, &[&str]); 6] = [
         // `process` keeps a descriptor of the engine's own, and `own` asks which process this is.
         ("core", &["own", "process"]),
-        ("io-uring", &["batch", "prepare", "ring", "rings", "service"]),
+        ("io-uring", &["batch", "prepare", "ring", "rings"]),
         ("python", &["batch", "file", "gather", "request", "whole"]),
         ("python", &["buffer", "loops"]),
         ("cli", &["embed", "run"]),

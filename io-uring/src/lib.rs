@@ -55,6 +55,8 @@ mod syscall;
 #[cfg(not(loom))]
 mod threads;
 #[cfg(not(loom))]
+mod timers;
+#[cfg(not(loom))]
 mod trap;
 #[cfg(not(loom))]
 mod user;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use uringlet::Sqe;
 use uringlet::front::{CALL, OwnDescriptor};
@@ -751,7 +752,7 @@ impl Locked<'_> {
             rings::is_polled(fd);
         }
         let key = self.key(at);
-        match service::watch(fd, watch, self.core(), key) {
+        match service::watch(fd, watch, Arc::clone(self.core()) as _, key) {
             Ok(poll) => {
                 self.request(at).stage = Stage::Poll(poll);
                 None
@@ -803,7 +804,7 @@ impl Locked<'_> {
                 self.request(at).plan = Plan::Poll { watch: watch(events, true), level };
                 return 0;
             }
-            service::unwatch(before, key, self.core());
+            service::unwatch(before, key, Arc::as_ptr(self.core()).addr());
             let watch = watch(events, multi);
             let request = self.request(at);
             request.stage = Stage::Here;
@@ -821,12 +822,14 @@ impl Locked<'_> {
             // From when it is started.
             timing.deadline = deadline(timing.period, libc::CLOCK_MONOTONIC, false);
         }
+        let timer = match self.core().set_timer(timing.deadline, self.key(at)) {
+            Ok(timer) => timer,
+            Err(errno) => return Some(errno),
+        };
         if timing.count > 0 && !multishot {
             timing.at = self.count_from_now(timing.count);
             self.counting.push(at);
         }
-        let key = self.key(at);
-        let timer = service::set_timer(timing.deadline, self.core(), key);
         let request = self.request(at);
         request.plan = Plan::Timeout(timing);
         request.stage = Stage::Timer(Some(timer));
@@ -842,8 +845,8 @@ impl Locked<'_> {
         if timing.flags & timeout::ABS == 0 {
             timing.deadline = deadline(timing.period, libc::CLOCK_MONOTONIC, false);
         }
-        let key = self.key(at);
-        let timer = service::set_timer(timing.deadline, self.core(), key);
+        // Without a timer it is cancelled when its target has ended.
+        let Ok(timer) = self.core().set_timer(timing.deadline, self.key(at)) else { return };
         let request = self.request(at);
         request.plan = Plan::LinkTimeout(timing);
         request.stage = Stage::LinkTimer(timer);
@@ -885,8 +888,9 @@ impl Locked<'_> {
         }
         timing.count = timing.count.saturating_sub(1);
         timing.deadline = timing.deadline.saturating_add(timing.period.max(1));
-        let key = self.key(at);
-        let timer = service::set_timer(timing.deadline, self.core(), key);
+        let Ok(timer) = self.core().set_timer(timing.deadline, self.key(at)) else {
+            return self.finish(at, -libc::ETIME, 0);
+        };
         let request = self.request(at);
         request.stage = Stage::Timer(Some(timer));
         request.plan = Plan::Timeout(timing);
@@ -913,10 +917,12 @@ impl Locked<'_> {
         let (Stage::Timer(Some(before)) | Stage::LinkTimer(before)) = self.request(at).stage else {
             return -libc::ENOENT;
         };
-        service::stop_timer(before);
         let deadline = deadline(time, clock(flags), flags & timeout::ABS != 0);
-        let key = self.key(at);
-        let timer = service::set_timer(deadline, self.core(), key);
+        let timer = match self.core().set_timer(deadline, self.key(at)) {
+            Ok(timer) => timer,
+            Err(errno) => return errno,
+        };
+        before.disarm();
         let request = self.request(at);
         request.stage = match request.stage {
             Stage::LinkTimer(_) => Stage::LinkTimer(timer),

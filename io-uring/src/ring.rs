@@ -38,6 +38,7 @@ use crate::inbox::Inbox;
 use crate::memory::{Memory, Word};
 use crate::prepare::{Plan, Refused};
 use crate::restrict::Restrictions;
+use crate::timers::Timer;
 use crate::{service, shared, sys};
 
 /// Rings whose descriptor is readable.
@@ -67,9 +68,9 @@ pub(crate) enum Stage {
     /// With the engine.
     Engine,
     Poll(service::Poll),
-    Timer(Option<service::Timer>),
+    Timer(Option<Timer>),
     /// A linked timeout whose target is being executed.
-    LinkTimer(service::Timer),
+    LinkTimer(Timer),
     /// Ends in this very call.
     Here,
     /// Cancelled, or a timeout that is over: its completion follows that of what has ended it.
@@ -1166,14 +1167,16 @@ impl Locked<'_> {
     fn disarm(&mut self, at: u32) {
         // Not copied: most have nothing behind their tag.
         match &self.request(at).stage {
-            &Stage::Poll(poll) => service::unwatch(poll, self.key(at), self.core),
+            &Stage::Poll(poll) => {
+                service::unwatch(poll, self.key(at), Arc::as_ptr(self.core).addr())
+            }
             &Stage::Timer(timer) => {
                 if let Some(timer) = timer {
-                    service::stop_timer(timer);
+                    timer.disarm();
                 }
                 self.state.counting.retain(|&other| other != at);
             }
-            &Stage::LinkTimer(timer) => service::stop_timer(timer),
+            &Stage::LinkTimer(timer) => _ = timer.disarm(),
             Stage::Ready => {
                 let before = self.state.ready.len();
                 self.state.ready.retain(|&other| other != at);

@@ -1,9 +1,10 @@
-//! One thread for the polls and timers of all rings of the process: it sleeps in epoll_wait(2)
-//! until the next deadline, and is gone when it has had nothing to do for a while.
+//! One thread for the polls of all rings of the process: it sleeps in epoll_wait(2), and is gone
+//! when it has had nothing to do for a while.
 #![allow(unsafe_code)]
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::convert::Infallible;
+use std::fmt;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +12,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use uringlet::front::{self, OwnDescriptor, PerProcess};
 
-use crate::ring::Core;
 use crate::sys;
 
 /// Without anything to do the thread ends after this.
@@ -19,8 +19,11 @@ const RETIRE_NS: u64 = 2_000_000_000;
 /// The token of the descriptor that wakes the thread.
 const WAKE: u64 = u64::MAX;
 
-/// A request of a ring.
-type Member = (Arc<Core>, u64);
+/// What is told of events: a ring.
+pub(crate) trait Watcher: fmt::Debug + Send + Sync {
+    /// A descriptor that the request with this key watches is ready.
+    fn on_poll(self: Arc<Self>, key: u64, seen: u32);
+}
 
 /// How a descriptor is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,7 +41,7 @@ struct Group {
     copy: Option<OwnDescriptor>,
     watch: Watch,
     /// By ring and request.
-    members: HashMap<(usize, u64), Arc<Core>>,
+    members: HashMap<(usize, u64), Arc<dyn Watcher>>,
 }
 
 #[derive(Debug, Default)]
@@ -46,8 +49,6 @@ struct ServiceState {
     epoll: Option<OwnDescriptor>,
     wake: Option<OwnDescriptor>,
     alive: bool,
-    /// By deadline, in nanoseconds of CLOCK_MONOTONIC, and number.
-    timers: BTreeMap<(u64, u64), Member>,
     groups: HashMap<u64, Group>,
     /// Groups that take more members, by the program's number.
     open: HashMap<(i32, Watch), u64>,
@@ -75,47 +76,27 @@ fn of_this_process() -> &'static Service {
     service
 }
 
-/// A timer that was set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Timer(u64, u64);
-
-/// Sets a timer: [`Core::on_timer`] is called at `deadline` or later.
-pub(crate) fn set_timer(deadline: u64, core: &Arc<Core>, key: u64) -> Timer {
-    let service = of_this_process();
-    let mut state = service.lock();
-    state.next += 1;
-    let timer = (deadline, state.next);
-    let first = state.timers.first_key_value().is_none_or(|(&key, _)| timer < key);
-    state.timers.insert(timer, (Arc::clone(core), key));
-    if first {
-        service.look_again(state);
-    }
-    Timer(timer.0, timer.1)
-}
-
-/// Takes a timer back. It may be on its way all the same.
-pub(crate) fn stop_timer(timer: Timer) {
-    if let Some(service) = current() {
-        service.lock().timers.remove(&(timer.0, timer.1));
-    }
-}
-
 /// A poll that is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Poll(u64);
 
-/// Watches a descriptor: [`Core::on_poll`] is called with its events.
+/// Watches a descriptor: [`Watcher::on_poll`] is called with its events.
 ///
 /// # Errors
 /// A negative errno. `-EPERM`: files of this kind are always ready.
-pub(crate) fn watch(fd: i32, watch: Watch, core: &Arc<Core>, key: u64) -> Result<Poll, i32> {
+pub(crate) fn watch(
+    fd: i32,
+    watch: Watch,
+    watcher: Arc<dyn Watcher>,
+    key: u64,
+) -> Result<Poll, i32> {
     let service = of_this_process();
     let mut state = service.lock();
     if !watch.multi
         && let Some(&token) = state.open.get(&(fd, watch))
         && let Some(group) = state.groups.get_mut(&token)
     {
-        group.members.insert((Arc::as_ptr(core).addr(), key), Arc::clone(core));
+        group.members.insert((Arc::as_ptr(&watcher).addr(), key), watcher);
         return Ok(Poll(token));
     }
     let epoll = state.epoll()?;
@@ -142,7 +123,7 @@ pub(crate) fn watch(fd: i32, watch: Watch, core: &Arc<Core>, key: u64) -> Result
     if !watch.multi {
         state.open.insert((fd, watch), token);
     }
-    let member = ((Arc::as_ptr(core).addr(), key), Arc::clone(core));
+    let member = ((Arc::as_ptr(&watcher).addr(), key), watcher);
     let members = HashMap::from([member]);
     state.groups.insert(token, Group { fd: registered, copy, watch, members });
     service.groups.store(state.groups.len(), Ordering::Relaxed);
@@ -189,12 +170,12 @@ pub(crate) fn change(poll: Poll, events: u32) -> bool {
     sys::epoll_ctl(epoll, libc::EPOLL_CTL_MOD, group.fd, edge, poll.0) == 0
 }
 
-/// Takes a poll back. It may be on its way all the same.
-pub(crate) fn unwatch(poll: Poll, key: u64, core: &Core) {
+/// Takes a poll back, of the watcher at this address. It may be on its way all the same.
+pub(crate) fn unwatch(poll: Poll, key: u64, watcher: usize) {
     let Some(service) = current() else { return };
     let mut state = service.lock();
     let Some(group) = state.groups.get_mut(&poll.0) else { return };
-    let _one = group.members.remove(&(std::ptr::from_ref(core).addr(), key));
+    let _one = group.members.remove(&(watcher, key));
     if group.members.is_empty() {
         state.remove(poll.0);
         service.groups.store(state.groups.len(), Ordering::Relaxed);
@@ -289,26 +270,11 @@ impl Service {
     fn run(&self, epoll: i32) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
         loop {
-            let due = {
-                let mut state = self.lock();
-                let now = sys::now(libc::CLOCK_MONOTONIC);
-                let later = state.timers.split_off(&(now + 1, 0));
-                std::mem::replace(&mut state.timers, later)
-            };
-            for (core, key) in due.into_values() {
-                core.on_timer(key);
-            }
-            let (next, idle) = {
-                let state = self.lock();
-                let next = state.timers.first_key_value().map(|(&(deadline, _), _)| deadline);
-                (next, next.is_none() && state.groups.is_empty())
-            };
-            let left = next.map(|next| next.saturating_sub(sys::now(libc::CLOCK_MONOTONIC)));
-            let left = if idle { Some(RETIRE_NS) } else { left };
-            let count = sys::epoll_wait(epoll, &mut events, left);
+            let idle = self.lock().groups.is_empty();
+            let count = sys::epoll_wait(epoll, &mut events, idle.then_some(RETIRE_NS));
             if count == 0 && idle {
                 let mut state = self.lock();
-                if state.timers.is_empty() && state.groups.is_empty() {
+                if state.groups.is_empty() {
                     state.alive = false;
                     return;
                 }
@@ -339,8 +305,8 @@ impl Service {
                 }
             }
         };
-        for ((_, key), core) in members {
-            core.on_poll(key, seen);
+        for ((_, key), watcher) in members {
+            watcher.on_poll(key, seen);
         }
     }
 }

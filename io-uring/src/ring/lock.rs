@@ -16,6 +16,8 @@ use super::{CancelJob, Core, ENTERED, State};
 use crate::abi::Cqe;
 use crate::calls::Call;
 use crate::files::{Buffer, File, Registered};
+use crate::service::Watcher;
+use crate::timers::{self, Timer};
 
 thread_local! {
     /// The ring whose lock this thread has, or waits for. A signal handler finds it so.
@@ -239,14 +241,24 @@ impl Core {
         self.follow_up(self.bring(Mail::Timer(key)));
     }
 
-    /// A descriptor that this ring watches is ready.
-    pub(crate) fn on_poll(self: &Arc<Self>, key: u64, seen: u32) {
-        self.follow_up(self.bring(Mail::Poll(key, seen)));
+    /// Has [`on_timer`](Self::on_timer) called at a time, or a little later.
+    ///
+    /// # Errors
+    /// A negative errno: no thread can be made for that.
+    pub(crate) fn set_timer(self: &Arc<Self>, deadline: u64, key: u64) -> Result<Timer, i32> {
+        let core = Arc::clone(self);
+        timers::set(deadline, move || core.on_timer(key))
     }
 
     /// Right after the lock was given back: is it to be taken once more? A fence comes first.
     fn has_missed(&self) -> bool {
         self.readiness.has_missed(|| self.completions() > 0) || self.inbox.has_mail()
+    }
+}
+
+impl Watcher for Core {
+    fn on_poll(self: Arc<Self>, key: u64, seen: u32) {
+        self.follow_up(self.bring(Mail::Poll(key, seen)));
     }
 }
 

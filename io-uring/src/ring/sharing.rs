@@ -11,7 +11,7 @@ use crate::abi::Cqe;
 use crate::completions::Queue as _;
 use crate::memory::Word;
 use crate::shared::page::Claim;
-use crate::{service, sys};
+use crate::sys;
 
 /// Requests of one ring that can be with the engine at a time: others wait for a place.
 pub(crate) const SLOTS: (u32, u32) = (64, 4096);
@@ -168,9 +168,8 @@ impl Locked<'_> {
     pub(super) fn flush_later(&mut self) {
         let State { sharing, completions, .. } = &mut *self.state;
         if sharing.is_shared && completions.has_overflown() && !sharing.flushes {
-            sharing.flushes = true;
             let deadline = sys::now(libc::CLOCK_MONOTONIC).saturating_add(FLUSH_AFTER);
-            service::set_timer(deadline, self.core, FLUSH);
+            sharing.flushes = self.core.set_timer(deadline, FLUSH).is_ok();
         }
     }
 

@@ -103,7 +103,7 @@ impl Page {
         fence(Ordering::SeqCst);
     }
 
-    /// Are sleepers to be woken? Asked after a post, behind a fence. Those that sleep again
+    /// Are sleepers to be woken? Asked after a post, behind a fence. Sleepers that go on
     /// announce themselves again: one that was killed is not waited for.
     #[inline]
     pub(crate) fn takes_sleepers(&self) -> bool {
