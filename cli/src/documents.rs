@@ -420,9 +420,10 @@ const LONG_FILES: [&str; 6] = [
     "io-uring/src/prepare.rs",
     "io-uring/src/ring.rs",
 ];
-const LONG_FUNCTIONS: [&str; 10] = [
+const LONG_FUNCTIONS: [&str; 11] = [
     "_io_uring_queue_mmap",
     "act_locked",
+    "enter_ring",
     "every_request_completes_once_while_another_thread_cancels",
     "in_a_child_operations_fail_with_their_buffers_and_nothing_hangs",
     "issue",

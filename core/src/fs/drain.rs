@@ -65,7 +65,7 @@ impl Fs {
     /// `TimedOut`: some are not over after `time`. Further operations are refused all the same,
     /// with `ESHUTDOWN`.
     pub fn shutdown(&self, time: Duration) -> Over {
-        Over::new(Some((self.clone(), Which::Shutdown)), time)
+        Over::new(Some((self.clone(), Awaits::Shutdown)), time)
     }
 }
 
@@ -77,7 +77,7 @@ impl File {
     /// `TimedOut`: some are not over after `time`.
     pub fn drain(&self, time: Duration) -> Over {
         let fs = self.fs().cloned();
-        Over::new(fs.map(|fs| (fs, Which::File(Arc::clone(self.flights())))), time)
+        Over::new(fs.map(|fs| (fs, Awaits::File(Arc::clone(self.flights())))), time)
     }
 }
 
@@ -95,7 +95,7 @@ impl Drain {
     /// # Errors
     /// `TimedOut`: some are not over after `time`.
     pub fn timeout(self, time: Duration) -> Over {
-        Over::new(self.fs.clone().map(|fs| (fs, Which::Detached)), time)
+        Over::new(self.fs.clone().map(|fs| (fs, Awaits::Detached)), time)
     }
 
     /// Blocks the calling thread until then; needs no executor.
@@ -140,7 +140,7 @@ impl Awaited for Drain {
 
 /// What an [`Over`] waits for.
 #[derive(Debug)]
-enum Which {
+enum Awaits {
     Detached,
     Shutdown,
     File(Arc<Flights>),
@@ -150,14 +150,14 @@ enum Which {
 /// from the first poll.
 #[must_use = "a future does nothing until it is awaited or waited for"]
 pub struct Over {
-    what: Option<(Fs, Which)>,
+    what: Option<(Fs, Awaits)>,
     end: End,
     alarm: Option<Alarm>,
     turns: Turns,
 }
 
 impl Over {
-    fn new(what: Option<(Fs, Which)>, time: Duration) -> Self {
+    fn new(what: Option<(Fs, Awaits)>, time: Duration) -> Self {
         Self { what, end: End::After(time), alarm: None, turns: Turns::default() }
     }
 
@@ -180,9 +180,9 @@ impl Awaited for Over {
             return Poll::Ready(Ok(()));
         }
         let flights = match which {
-            Which::Detached => fs.detached(),
-            Which::File(flights) => flights,
-            Which::Shutdown => {
+            Awaits::Detached => fs.detached(),
+            Awaits::File(flights) => flights,
+            Awaits::Shutdown => {
                 fs.refuse_further();
                 fs.flights()
             }

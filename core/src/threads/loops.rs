@@ -76,7 +76,7 @@ impl Loops {
         None
     }
 
-    /// Contexts that the calling thread drives, or was `told` of by their eventfds. Allocates nothing.
+    /// Contexts that the calling thread drives, or was `told` of by eventfds. Allocates nothing.
     pub(crate) fn of_this_thread(&self, told: &[RawFd]) -> [Option<Arc<dyn Tenant>>; AT_A_TIME] {
         let mut found = [const { None }; AT_A_TIME];
         let Some(all) = self.try_lock() else { return found };

@@ -99,7 +99,8 @@ static void under_a_mask(struct sigevent event)
         check();
         drain(ends[0]);
     }
-    say("[aio_read SIGEV_SIGNAL] a signal under a mask", "%d handled, %d interrupted", (int)handled, interrupted);
+    say("[aio_read SIGEV_SIGNAL] a signal under a mask", "%d handled, %d interrupted", (int)handled,
+        interrupted);
 }
 
 /* A pipe that the handler, or a thread, writes to. */

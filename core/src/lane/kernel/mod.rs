@@ -244,7 +244,7 @@ impl KernelLane {
             && self.backend.get().and_then(Option::as_deref).is_some_and(Backend::submits_at_once)
     }
 
-    /// The program keeps few requests in flight. Of many, a worker hands over several with one call.
+    /// The program keeps few requests in flight. Of many, a worker hands several over in one call.
     #[inline]
     pub(crate) fn is_shallow(&self) -> bool {
         self.depth.load(Ordering::Relaxed) <= AT_ONCE_MAX * DEPTH_PARTS
