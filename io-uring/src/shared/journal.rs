@@ -80,6 +80,9 @@ mod tests {
 
     use super::Record;
 
+    /// Changes the record, or the head or tail of the queues.
+    type Store<'a> = &'a mut dyn FnMut(&mut u32, &mut u32);
+
     fn record() -> Record {
         Record { state: AtomicU64::new(0), user_data: AtomicU64::new(0) }
     }
@@ -88,7 +91,7 @@ mod tests {
     /// makes of it. Gives the completions: the owner's, and -ECANCELED.
     fn killed_after(steps: usize, place: u32) -> (u32, u32) {
         let (record, mut head, mut tail) = (record(), place, place);
-        let stores: [&mut dyn FnMut(&mut u32, &mut u32); 6] = [
+        let stores: [Store<'_>; 6] = [
             &mut |_, _| record.take(place, 7),
             &mut |head, _| *head = place.wrapping_add(1),
             &mut |_, _| record.taken(),
