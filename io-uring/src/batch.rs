@@ -20,9 +20,14 @@ pub(crate) struct Prepared {
 #[derive(Debug)]
 pub(crate) struct Batch {
     /// The place of the first entry.
-    pub(crate) head: u32,
+    head: u32,
     /// Entries that are there.
     pub(crate) there: u32,
+    /// Entries that were taken from the queue, and those of them that count as submitted.
+    pub(crate) taken: u32,
+    pub(crate) consumed: u32,
+    /// None of the others is taken.
+    pub(crate) is_over: bool,
     /// Entries that borrow. One alone is not allocated; the others seldom are there.
     first: Option<Prepared>,
     #[allow(clippy::box_collection, reason = "one word to look at where there are none")]
@@ -37,7 +42,8 @@ impl Batch {
         count: u32,
         iopoll: bool,
     ) -> Self {
-        let mut batch = Self { head, there, first: None, others: None };
+        let mut batch =
+            Self { head, there, taken: 0, consumed: 0, is_over: false, first: None, others: None };
         for place in (0..count.min(there)).map(|at| head.wrapping_add(at)) {
             if memory.opcode(place).is_some_and(op::borrows) {
                 batch.prepare(memory, place, iopoll);
@@ -57,6 +63,11 @@ impl Batch {
         } else {
             self.others.get_or_insert_default().push_back(prepared);
         }
+    }
+
+    /// The place of the next entry.
+    pub(crate) fn next(&self) -> u32 {
+        self.head.wrapping_add(self.taken)
     }
 
     /// What was prepared for this place.

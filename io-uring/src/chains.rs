@@ -2,8 +2,9 @@
 //! one starts when everything before it has ended, and nothing after it starts until it has ended
 //! (IOSQE_IO_DRAIN). io_uring_enter(2) has the rules. All of it is under the ring's lock.
 //!
-//! As in the kernel, the entries of a batch are started first. What follows from the end of a
-//! request is a [`Step`], taken when the batch is through, in the order in which it was caused.
+//! As in the kernel, everything goes in rounds, of which the first is the entries of a batch. What
+//! follows is a [`Step`] of the next round. There, requests that were cancelled end first. What is
+//! linked to a request that has ended comes behind them. Each in the order in which it was caused.
 
 use std::collections::VecDeque;
 
@@ -18,12 +19,17 @@ pub(crate) trait Links {
     /// Does the chain that begins with it wait for all earlier ones?
     fn drains(&self, at: u32) -> bool;
     fn set_drains(&mut self, at: u32);
+    /// Does the chain that begins with it fail as a whole, because an entry was refused?
+    fn fails(&self, at: u32) -> bool;
 }
 
 /// A chain that waits for earlier ones.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     head: u32,
+    /// It waits for all earlier ones.
+    waits: bool,
+    /// Later ones wait for it.
     drains: bool,
 }
 
@@ -46,6 +52,8 @@ pub(crate) struct Chains {
     tail: u32,
     /// The next chain drains, because the one before it has done so in its middle.
     drain_next: bool,
+    /// The next chain waits for earlier ones, because one that was to drain has failed.
+    wait_next: bool,
     held: VecDeque<Held>,
     /// Requests of chains that were let through, and have not ended.
     running: u32,
@@ -53,8 +61,11 @@ pub(crate) struct Chains {
     barrier: bool,
     /// First requests of chains, to be started in this batch.
     starts: VecDeque<u32>,
-    /// To be taken after them.
+    /// Steps of this round, which are taken after them.
     steps: VecDeque<Step>,
+    /// Those of the next round: first these, then what follows from the end of a request.
+    first: VecDeque<Step>,
+    following: VecDeque<Step>,
 }
 
 impl Chains {
@@ -63,11 +74,14 @@ impl Chains {
             head: NONE,
             tail: NONE,
             drain_next: false,
+            wait_next: false,
             held: VecDeque::new(),
             running: 0,
             barrier: false,
             starts: VecDeque::new(),
             steps: VecDeque::new(),
+            first: VecDeque::new(),
+            following: VecDeque::new(),
         }
     }
 
@@ -99,14 +113,21 @@ impl Chains {
         self.tail = at;
     }
 
-    /// The chain that is being assembled is complete.
+    /// The chain that is being assembled is complete. One that fails waits for nothing; if it was
+    /// to drain, the next one waits all the same, as in the kernel.
     pub(crate) fn end(&mut self, requests: &impl Links) {
         self.tail = NONE;
         let head = std::mem::replace(&mut self.head, NONE);
         if head == NONE {
             return;
         }
-        let chain = Held { head, drains: requests.drains(head) };
+        let drains = requests.drains(head);
+        if requests.fails(head) {
+            self.wait_next |= drains;
+            return self.let_through(requests, Held { head, waits: false, drains: false });
+        }
+        let waits = std::mem::take(&mut self.wait_next) || drains;
+        let chain = Held { head, waits, drains };
         if self.has_to_wait(chain) || !self.held.is_empty() {
             self.held.push_back(chain);
         } else {
@@ -115,7 +136,7 @@ impl Chains {
     }
 
     fn has_to_wait(&self, chain: Held) -> bool {
-        self.barrier || chain.drains && self.running > 0
+        self.barrier || chain.waits && self.running > 0
     }
 
     fn let_through(&mut self, requests: &impl Links, chain: Held) {
@@ -128,9 +149,14 @@ impl Chains {
         self.starts.push_back(chain.head);
     }
 
-    /// Takes a step when the batch is through.
+    /// Takes a step in the next round: it follows from the end of a request.
     pub(crate) fn then(&mut self, step: Step) {
-        self.steps.push_back(step);
+        self.following.push_back(step);
+    }
+
+    /// Takes a step in the next round, in front of those: a request was cancelled.
+    pub(crate) fn then_first(&mut self, step: Step) {
+        self.first.push_back(step);
     }
 
     /// A request has ended.
@@ -143,7 +169,7 @@ impl Chains {
         self.starts.pop_front()
     }
 
-    /// What is to be done now that the batch is through. `None`: nothing until a request ends.
+    /// What is to be done now that a batch is through. `None`: nothing until a request ends.
     pub(crate) fn next_step(&mut self, requests: &impl Links) -> Option<Step> {
         loop {
             if let Some(at) = self.starts.pop_front() {
@@ -151,6 +177,11 @@ impl Chains {
             }
             if let Some(step) = self.steps.pop_front() {
                 return Some(step);
+            }
+            if !self.first.is_empty() || !self.following.is_empty() {
+                self.steps.append(&mut self.first);
+                self.steps.append(&mut self.following);
+                continue;
             }
             if self.running == 0 {
                 self.barrier = false;
@@ -169,7 +200,9 @@ impl Chains {
     /// Nothing more is started.
     pub(crate) fn forget_starts(&mut self) {
         self.starts.clear();
-        self.steps.retain(|step| !matches!(step, Step::Start(_)));
+        for steps in [&mut self.steps, &mut self.following] {
+            steps.retain(|step| !matches!(step, Step::Start(_)));
+        }
     }
 }
 
@@ -204,6 +237,10 @@ mod loom_models {
 
         fn set_drains(&mut self, at: u32) {
             self.0[at as usize].1 = true;
+        }
+
+        fn fails(&self, _: u32) -> bool {
+            false
         }
     }
 

@@ -185,6 +185,7 @@ impl Locked<'_> {
     /// 0, or a negative errno.
     pub(crate) fn judge(&mut self, at: u32, prepared: Result<(), Refused>) -> i32 {
         if let Err(Refused::Malformed(errno)) = prepared {
+            self.request(at).flags &= !iosqe::DRAIN;
             return errno;
         }
         let &mut Request { opcode, flags, .. } = self.request(at);
@@ -193,6 +194,7 @@ impl Locked<'_> {
         }
         self.drain_disabled |= flags & iosqe::CQE_SKIP != 0;
         if flags & iosqe::DRAIN != 0 && self.drain_disabled {
+            self.request(at).flags &= !iosqe::DRAIN;
             return -libc::EOPNOTSUPP;
         }
         if let Err(Refused::Errno(errno)) = prepared {
@@ -563,6 +565,10 @@ impl Locked<'_> {
         match plan {
             Plan::Nop(result) => Some(result),
             Plan::Engine(mut sqe, index) => {
+                sqe.fd = self.number(at);
+                if sqe.fd < 0 {
+                    return Some(-libc::EBADF);
+                }
                 if let Some(index) = index {
                     let buffer = self.buffers.as_ref().and_then(|all| all.get(index.into()));
                     let Some(buffer) = buffer.cloned() else { return Some(-libc::EFAULT) };
@@ -571,7 +577,6 @@ impl Locked<'_> {
                     }
                     self.request(at).buffer = Some(buffer);
                 }
-                sqe.fd = self.number(at);
                 if self.core().has(abi::setup::IOPOLL)
                     && sys::status_flags(sqe.fd) & libc::O_DIRECT == 0
                 {
@@ -781,12 +786,18 @@ impl Locked<'_> {
 
     /// Removes a poll, or changes it.
     fn update_poll(&mut self, old: u64, new: u64, events: u32, flags: u32) -> i32 {
-        let is_it =
-            |request: &Request| request.user_data == old && matches!(request.stage, Stage::Poll(_));
+        let is_it = |request: &Request| {
+            request.user_data == old
+                && request.opcode == op::POLL_ADD
+                && matches!(request.stage, Stage::Poll(_) | Stage::Ends)
+        };
         let found = self.live().find(|(_, request)| is_it(request)).map(|(at, _)| at);
         let Some(at) = found else { return -libc::ENOENT };
+        if self.request(at).stage == Stage::Ends {
+            return -libc::EALREADY;
+        }
         if flags == 0 {
-            self.end_later(at, -libc::ECANCELED);
+            self.remove(at);
             return 0;
         }
         if flags & poll::UPDATE_USER_DATA != 0 {
@@ -911,7 +922,7 @@ impl Locked<'_> {
         let found = self.live().find(|(_, request)| is_it(request)).map(|(at, _)| at);
         let Some(at) = found else { return -libc::ENOENT };
         let Some((time, flags)) = update else {
-            self.end_later(at, -libc::ECANCELED);
+            self.remove(at);
             return 0;
         };
         let (Stage::Timer(Some(before)) | Stage::LinkTimer(before)) = self.request(at).stage else {
@@ -982,7 +993,7 @@ impl Locked<'_> {
 
     /// Cancels requests for `by`. `None`: the engine has to be asked, and `by` gets the answer.
     fn cancel_these(&mut self, by: u64, found: &[u32], all: bool, link: bool) -> Option<i32> {
-        let (mut done, mut keys) = (0, Vec::new());
+        let (mut done, mut keys, mut ends) = (0, Vec::new(), Vec::new());
         for &at in found {
             if !all && (done > 0 || !keys.is_empty()) {
                 break;
@@ -992,9 +1003,16 @@ impl Locked<'_> {
                 Stage::Free => {}
                 Stage::Ends => done += 1,
                 _ => {
-                    self.end_behind(by, at);
+                    ends.push(at);
                     done += 1;
                 }
+            }
+        }
+        for at in ends {
+            if keys.is_empty() {
+                self.end_later(at, -libc::ECANCELED);
+            } else {
+                self.end_behind(by, at);
             }
         }
         if keys.is_empty() {
@@ -1006,6 +1024,10 @@ impl Locked<'_> {
         }
         for &key in &keys {
             self.request(key as u32).canceled_by = by;
+        }
+        if !link {
+            self.request(by as u32).asks = true;
+            self.asking += 1;
         }
         let job = CancelJob { keys, done, all, by, is_link_timeout: link };
         self.tasks.push(Task::Cancel(job));

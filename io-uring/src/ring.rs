@@ -75,6 +75,8 @@ pub(crate) enum Stage {
     Here,
     /// Cancelled, or a timeout that is over: its completion follows that of what has ended it.
     Ends,
+    /// As that. It was removed, and no cancel finds it.
+    Removed,
 }
 
 /// A request.
@@ -113,6 +115,8 @@ pub(crate) struct Request {
     pub(crate) canceled_by: u64,
     /// Those behind it in its chain leave no completions if it fails.
     quiet: bool,
+    /// Nothing is started before this cancel is answered.
+    pub(crate) asks: bool,
     /// It has failed, or one before it.
     failed: bool,
     /// The engine has it or is to get it, and it is no read: a read behind it is not tried.
@@ -147,6 +151,7 @@ impl Request {
             source: None,
             canceled_by: 0,
             quiet: false,
+            asks: false,
             failed: false,
             in_front: false,
         }
@@ -180,6 +185,10 @@ impl Links for Vec<Request> {
 
     fn set_drains(&mut self, at: u32) {
         self[at as usize].flags |= iosqe::DRAIN;
+    }
+
+    fn fails(&self, at: u32) -> bool {
+        self[at as usize].refused != 0
     }
 }
 
@@ -247,6 +256,10 @@ pub(crate) struct State {
     tries: Vec<Try>,
     /// A thread submits, and tries reads.
     submits: bool,
+    /// A batch is not through: what follows from its entries waits.
+    is_in_batch: bool,
+    /// Cancels that ask the engine: nothing is started before they are answered.
+    pub(crate) asking: u32,
     /// Requests that no read behind them is to overtake.
     in_front: u32,
     /// Tags whose files and buffers have lost their last user.
@@ -268,12 +281,13 @@ pub(crate) struct State {
     sharing: Sharing,
 }
 
-/// What became of a batch.
+/// How far a batch has come.
 #[derive(Debug)]
 enum Submitted {
-    /// As many entries were consumed.
-    Entries(u32),
-    /// Another thread has taken the first of them.
+    All,
+    /// The engine is asked without the lock. The rest follows then.
+    Asks,
+    /// Another thread has taken the next entry.
     Overtaken,
     /// By this word, another process has requests in flight.
     Held(u64),
@@ -366,6 +380,8 @@ impl Core {
             tasks: Vec::new(),
             tries: Vec::new(),
             submits: false,
+            is_in_batch: false,
+            asking: 0,
             in_front: 0,
             tags: Vec::new(),
             held: Vec::new(),
@@ -423,11 +439,18 @@ impl Core {
             let there = tail.wrapping_sub(head).min(self.sq_entries);
             let iopoll = self.has(setup::IOPOLL);
             let mut batch = Batch::read(&self.memory, (head, there), count, iopoll);
-            match self.with(|locked| locked.submit(count, thread, &mut batch, gone)) {
-                Submitted::Entries(consumed) => return Ok(consumed),
-                Submitted::Overtaken => {}
-                Submitted::Held(by) if by != gone && shared::process::is_gone(by) => gone = by,
-                Submitted::Held(_) => return Err(-libc::EEXIST),
+            loop {
+                match self.with(|locked| locked.submit(count, thread, &mut batch, gone)) {
+                    Submitted::All => return Ok(batch.consumed),
+                    Submitted::Asks => {}
+                    _ if batch.consumed > 0 => return Ok(batch.consumed),
+                    Submitted::Overtaken => break,
+                    Submitted::Held(by) if by != gone && shared::process::is_gone(by) => {
+                        gone = by;
+                        break;
+                    }
+                    Submitted::Held(_) => return Err(-libc::EEXIST),
+                }
             }
         }
         Ok(0)
@@ -886,52 +909,58 @@ impl Locked<'_> {
         }
     }
 
-    /// Consumes up to `count` entries of a batch, for a thread or for none (0). `gone` is the word
-    /// of an owner that is gone, or 0.
+    /// Goes on with a batch: consumes up to `count` entries, for a thread or for none (0). `gone` is
+    /// the word of an owner that is gone, or 0.
     fn submit(&mut self, count: u32, thread: u32, batch: &mut Batch, gone: u64) -> Submitted {
         let core = self.core;
+        self.state.is_in_batch = false;
         if let Err(by) = self.claim(gone) {
             return Submitted::Held(by);
         }
-        let mut place = core.memory.page().sq_head.load(Ordering::Relaxed);
-        if place != batch.head {
+        let sq_head = &core.memory.page().sq_head;
+        if !batch.is_over && sq_head.load(Ordering::Relaxed) != batch.next() {
             return Submitted::Overtaken;
         }
-        // A poller goes on where the batch of a call would end.
-        let goes_on = core.has(setup::SUBMIT_ALL | setup::SQPOLL);
-        self.state.submits = core.is_entered();
-        let mut consumed = 0;
-        for _ in 0..batch.there {
-            if consumed == count {
-                break;
-            }
-            let entry = place;
-            place = place.wrapping_add(1);
-            let Some((at, prepared)) = self.accept(entry, batch) else {
-                core.memory.word(Word::SqDropped).fetch_add(1, Ordering::Relaxed);
-                // Consumed, and none of those that were submitted.
-                if core.has(setup::SQPOLL) {
-                    self.end_chain();
-                    continue;
-                }
-                break;
-            };
-            consumed += 1;
-            self.journal_taken(at, entry);
-            let good = self.assemble(at, prepared, thread);
-            self.start_new();
-            if !good && !goes_on {
-                break;
-            }
-        }
-        core.memory.page().sq_head.store(place, Ordering::Release);
-        core.memory.word(Word::SqHead).store(place, Ordering::Release);
-        // A chain ends with its batch.
-        self.end_chain();
+        (self.state.submits, self.state.is_in_batch) = (core.is_entered(), true);
         self.start_new();
+        while self.state.asking == 0 && !batch.is_over {
+            batch.is_over = !self.submit_one(count, thread, batch);
+            if batch.is_over {
+                // A chain ends with its batch.
+                self.end_chain();
+            }
+            sq_head.store(batch.next(), Ordering::Release);
+            self.start_new();
+        }
         self.state.submits = false;
+        let head = sq_head.load(Ordering::Relaxed);
+        core.memory.word(Word::SqHead).store(head, Ordering::Release);
+        if self.state.asking > 0 {
+            return Submitted::Asks;
+        }
+        self.state.is_in_batch = false;
         self.take_steps();
-        Submitted::Entries(consumed)
+        Submitted::All
+    }
+
+    /// Consumes an entry. False: the batch ends there.
+    fn submit_one(&mut self, count: u32, thread: u32, batch: &mut Batch) -> bool {
+        let core = self.core;
+        if batch.consumed == count || batch.taken == batch.there {
+            return false;
+        }
+        let place = batch.next();
+        batch.taken += 1;
+        let Some((at, prepared)) = self.accept(place, batch) else {
+            core.memory.word(Word::SqDropped).fetch_add(1, Ordering::Relaxed);
+            // Consumed, and none of those that were submitted.
+            self.end_chain();
+            return core.has(setup::SQPOLL);
+        };
+        batch.consumed += 1;
+        self.journal_taken(at, place);
+        // A poller goes on where the batch of a call would end.
+        self.assemble(at, prepared, thread) || core.has(setup::SUBMIT_ALL | setup::SQPOLL)
     }
 
     /// Makes a request of the entry at a place. `None`: the program's index for it is out of range.
@@ -956,6 +985,7 @@ impl Locked<'_> {
         let request = self.request(at);
         (request.refused, request.thread) = (refused, thread);
         let links = request.flags & (iosqe::LINK | iosqe::HARDLINK) != 0;
+        // Not that of an entry that no ring takes.
         let drains = request.flags & iosqe::DRAIN != 0;
         if refused != 0 && head != NONE {
             // The chain is assembled to its end, and fails as a whole.
@@ -965,7 +995,7 @@ impl Locked<'_> {
             }
         }
         let state = &mut *self.state;
-        state.chains.add(&mut state.requests, at, drains && refused == 0);
+        state.chains.add(&mut state.requests, at, drains);
         if links {
             // Not even the failed one ends the batch.
             return true;
@@ -981,15 +1011,20 @@ impl Locked<'_> {
 
     /// Starts chains that were let through.
     fn start_new(&mut self) {
-        while let Some(at) = self.state.chains.next_start() {
+        while self.state.asking == 0
+            && let Some(at) = self.state.chains.next_start()
+        {
             self.start(at);
         }
     }
 
-    /// Does what follows from the end of requests, until there is nothing.
+    /// Does what follows from the end of requests, until there is nothing. A batch goes first.
     fn take_steps(&mut self) {
+        if self.state.is_in_batch {
+            return;
+        }
         self.state.stepping = true;
-        loop {
+        while self.state.asking == 0 {
             let state = &mut *self.state;
             match state.chains.next_step(&state.requests) {
                 Some(Step::Start(at)) => self.start(at),
@@ -1073,15 +1108,21 @@ impl Locked<'_> {
     fn let_follow(&mut self, by: u64) {
         let State { held, chains, .. } = &mut *self.state;
         for (_, at) in held.extract_if(.., |(of, _)| *of == by) {
-            chains.then(Step::End(at, -libc::ECANCELED));
+            chains.then_first(Step::End(at, -libc::ECANCELED));
         }
     }
 
-    /// Takes a request from where it waits. It ends with this result when the batch is through.
+    /// Takes a request from where it waits. It ends with this result in the next round.
     pub(crate) fn end_later(&mut self, at: u32, result: i32) {
         self.disarm(at);
         self.request(at).stage = Stage::Ends;
-        self.state.chains.then(Step::End(at, result));
+        self.state.chains.then_first(Step::End(at, result));
+    }
+
+    /// As [`end_later`](Self::end_later), and no cancel finds it any more.
+    pub(crate) fn remove(&mut self, at: u32) {
+        self.end_later(at, -libc::ECANCELED);
+        self.request(at).stage = Stage::Removed;
     }
 
     /// As [`end_later`](Self::end_later), cancelled by the request with this key: behind that.
@@ -1130,7 +1171,9 @@ impl Locked<'_> {
             // The one that was set for it, and which it has outrun.
             let after = std::mem::replace(&mut self.request(timeout).next, NONE);
             self.request(timeout).target = NONE;
-            self.end_later(timeout, -libc::ECANCELED);
+            self.disarm(timeout);
+            self.request(timeout).stage = Stage::Ends;
+            self.state.chains.then(Step::End(timeout, -libc::ECANCELED));
             if next == timeout {
                 next = after;
             }
@@ -1189,7 +1232,8 @@ impl Locked<'_> {
             | Stage::Tried
             | Stage::Engine
             | Stage::Here
-            | Stage::Ends => {}
+            | Stage::Ends
+            | Stage::Removed => {}
         }
     }
 
@@ -1202,6 +1246,7 @@ impl Locked<'_> {
         }
         let request = self.request(at);
         let in_front = std::mem::take(&mut request.in_front);
+        let asks = std::mem::take(&mut request.asks);
         request.stage = Stage::Free;
         (request.call, request.target_slot, request.submitter) = (None, None, 0);
         request.plan = Plan::Nop(0);
@@ -1210,6 +1255,7 @@ impl Locked<'_> {
         files.into_iter().for_each(|file| self.release_file(file));
         self.release_buffer(buffer);
         self.state.in_front -= u32::from(in_front);
+        self.state.asking -= u32::from(asks);
         self.state.free.push(at);
         self.state.chains.ended();
         let ended = self.core.ended.load(Ordering::Relaxed).wrapping_add(1);

@@ -1,5 +1,5 @@
-/* Random programs of entries whose results do not depend on the order of what is unordered.
- * Arguments: the first seed, and how many. */
+/* Random programs of entries whose results do not depend on the order of what is unordered. Half
+ * of them are in random_waits.h.  Arguments: the first seed, and how many. */
 #define _GNU_SOURCE
 #include "common.h"
 
@@ -83,15 +83,44 @@ static int fill(struct io_uring_sqe *sqe, int at, int after_link)
     return is_due;
 }
 
-static void program(unsigned long long seed)
+/* A ring in a random mode. Gives whether several threads may submit to it. */
+static int set_up(struct io_uring *ring)
 {
+    static const unsigned modes[] = {
+        0,
+        IORING_SETUP_COOP_TASKRUN,
+        IORING_SETUP_SINGLE_ISSUER,
+        IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN,
+    };
     struct io_uring_params params = { .flags = IORING_SETUP_CQSIZE, .cq_entries = 16 };
-    struct io_uring ring;
-    int list[2] = { file, -1 };
-    state = seed * 2654435761u + 88172645463325252ull;
+    params.flags |= modes[pick(4)];
     if (pick(2))
         params.flags |= IORING_SETUP_SUBMIT_ALL;
-    MUST(io_uring_queue_init_params(16, &ring, &params) == 0);
+    printf("set up: flags %u\n", params.flags);
+    MUST(io_uring_queue_init_params(16, ring, &params) == 0);
+    return !(params.flags & IORING_SETUP_SINGLE_ISSUER);
+}
+
+/* Submits all entries. In each call, a ring that defers posts what follows from the last one. */
+static void submit(struct io_uring *ring, int left)
+{
+    while (left > 0) {
+        int taken = io_uring_submit(ring);
+        printf("submit %d\n", taken);
+        MUST(taken > 0);
+        left -= taken;
+        for (int at = 0; at < MOST; at++)
+            MUST(io_uring_get_events(ring) >= 0);
+    }
+}
+
+#include "random_waits.h"
+
+static void program(void)
+{
+    struct io_uring ring;
+    int list[2] = { file, -1 };
+    set_up(&ring);
     MUST(io_uring_register_files(&ring, list, 2) == 0);
     int drains = pick(2);
     int count = 1 + pick(MOST - 1), is_due = 0, links = 0;
@@ -116,13 +145,7 @@ static void program(unsigned long long seed)
             sqe->flags |= IOSQE_IO_DRAIN;
         printf("entry %d: opcode %u, flags %u\n", at, sqe->opcode, sqe->flags);
     }
-    printf("program %llu: %d entries\n", seed, count);
-    for (int left = count; left > 0;) {
-        int taken = io_uring_submit(&ring);
-        printf("submit %d\n", taken);
-        MUST(taken > 0);
-        left -= taken;
-    }
+    submit(&ring, count);
     sorted(&ring, "result", count);
     io_uring_queue_exit(&ring);
 }
@@ -133,7 +156,13 @@ int main(int argc, char **argv)
     unsigned long long count = argc > 2 ? strtoull(argv[2], NULL, 10) : 1000;
     MUST((file = scratch()) >= 0 && ftruncate(file, 4096) == 0 && pipe(full) == 0 &&
          pipe(empty) == 0);
-    for (unsigned long long seed = first; seed < first + count; seed++)
-        program(seed);
+    for (unsigned long long seed = first; seed < first + count; seed++) {
+        printf("program %llu\n", seed);
+        state = seed * 2654435761u + 88172645463325252ull;
+        if (pick(2))
+            program();
+        else
+            waiting_program();
+    }
     return 0;
 }

@@ -1,0 +1,337 @@
+/* Random programs with requests that wait: for data, for a cancel, for the end of their thread.
+ * Their files and buffers may be registered, with tags. The entries beside them end at once. */
+#include <pthread.h>
+
+enum { WAITERS = 6, SLOTS = 4, FIRST_WAITER = 100, FIRST_TAG = 200, SEEN = 64 };
+
+enum kind { READ, READ_INTO_BUFFER, READV, POLL, LASTS, MULTISHOT = LASTS, TIMEOUT, KINDS };
+
+/* What ends the last of them. */
+enum end { BY_DATA, BY_CANCEL, BY_THREAD, ENDS };
+
+static struct waiter {
+    enum kind kind;
+    int on;           /* of the pipes, or -1 */
+    int slot, buffer; /* or -1 */
+    unsigned tags[2]; /* of its file and its buffer, or 0 */
+    struct iovec part;
+    char bytes[8];
+} waiters[WAITERS];
+
+static struct {
+    struct io_uring ring;
+    enum end end;
+    int waiters, drains, defers;
+    int pipes[WAITERS][2];
+    int on[SLOTS]; /* the pipe that a slot stands for, or -1 */
+    __u64 tags[2][SLOTS];
+    unsigned last_tag; /* the last one that was given */
+    struct io_uring_cqe seen[SEEN];
+    int count;
+    char buffers[SLOTS][8];
+} all;
+
+static pthread_barrier_t barrier;
+
+static __u64 draw_tag(void)
+{
+    return pick(3) ? ++all.last_tag : 0;
+}
+
+static void draw_waiters(void)
+{
+    all.waiters = 1 + pick(WAITERS);
+    for (int at = 0; at < all.waiters; at++) {
+        struct waiter *one = &waiters[at];
+        *one = (struct waiter){ .kind = pick(all.end == BY_DATA ? LASTS : KINDS), .slot = -1 };
+        one->on = one->kind == TIMEOUT ? -1 : (int)pick(WAITERS);
+        if (one->kind != TIMEOUT && pick(2)) {
+            one->slot = pick(SLOTS);
+            one->on = all.on[one->slot];
+            one->tags[0] = all.tags[0][one->slot];
+        }
+        one->buffer = one->kind == READ_INTO_BUFFER ? (int)pick(SLOTS) : -1;
+        if (one->buffer >= 0)
+            one->tags[1] = all.tags[1][one->buffer];
+        printf("waiter %d: kind %d on %d, slot %d, buffer %d\n", at, one->kind, one->on, one->slot,
+               one->buffer);
+    }
+}
+
+static void *submit_waiters(void *is_thread)
+{
+    for (int at = 0; at < all.waiters; at++) {
+        struct waiter *one = &waiters[at];
+        struct io_uring_sqe *sqe = entry(&all.ring, at);
+        int fd = one->slot >= 0 ? one->slot : one->on >= 0 ? all.pipes[one->on][0] : -1;
+        one->part = (struct iovec){ one->bytes, 1 };
+        switch (one->kind) {
+        case READ:
+            io_uring_prep_read(sqe, fd, one->bytes, 1, 0);
+            break;
+        case READ_INTO_BUFFER:
+            io_uring_prep_read_fixed(sqe, fd, all.buffers[one->buffer], 1, 0, one->buffer);
+            break;
+        case READV:
+            io_uring_prep_readv(sqe, fd, &one->part, 1, 0);
+            break;
+        case POLL:
+            io_uring_prep_poll_add(sqe, fd, POLLIN);
+            break;
+        case MULTISHOT:
+            io_uring_prep_poll_multishot(sqe, fd, POLLIN);
+            break;
+        default:
+            io_uring_prep_timeout(sqe, &late, 0, 0);
+        }
+        sqe->flags |= one->slot >= 0 ? IOSQE_FIXED_FILE : 0;
+        sqe->user_data = FIRST_WAITER + at;
+    }
+    submit(&all.ring, all.waiters);
+    if (is_thread) {
+        pthread_barrier_wait(&barrier);
+        pthread_barrier_wait(&barrier);
+    }
+    return NULL;
+}
+
+/* A cancel, which means one request at most or all. Behind a drain workers of the kernel do it, and
+ * find each other by file: there it is by user_data only. */
+static void draw_cancel(struct io_uring_sqe *sqe)
+{
+    int number = pick(WAITERS), slot = pick(SLOTS + 1);
+    const struct waiter *one = &waiters[pick(all.waiters)];
+    switch (pick(all.drains ? 4 : 8)) {
+    case 0:
+    case 1:
+        io_uring_prep_cancel64(sqe, FIRST_WAITER + pick(WAITERS), 0);
+        break;
+    case 2:
+        io_uring_prep_poll_remove(sqe, FIRST_WAITER + pick(WAITERS));
+        break;
+    case 3:
+        io_uring_prep_timeout_remove(sqe, FIRST_WAITER + pick(WAITERS), 0);
+        break;
+    case 4:
+        io_uring_prep_cancel_fd(sqe, all.pipes[number][0], IORING_ASYNC_CANCEL_ALL);
+        break;
+    case 5:
+        io_uring_prep_cancel_fd(sqe, slot, IORING_ASYNC_CANCEL_FD_FIXED | IORING_ASYNC_CANCEL_ALL);
+        break;
+    case 6:
+        io_uring_prep_cancel64(sqe, 0, IORING_ASYNC_CANCEL_ANY);
+        break;
+    default: {
+        int same = 0;
+        for (int at = 0; at < all.waiters; at++)
+            same += waiters[at].on == one->on;
+        int fd = one->on < 0 ? -1 : all.pipes[one->on][0];
+        io_uring_prep_cancel_fd(sqe, fd, same > 1 ? IORING_ASYNC_CANCEL_ALL : 0);
+    }
+    }
+}
+
+static int minus_one = -1;
+
+/* No cancels for another thread, which does the rest of them when it runs. What is linked is issued
+ * by task work, which the kernel does in parts where it has to make room for other threads: only in
+ * a ring that defers it the order is certain. */
+static void fill_beside(struct io_uring_sqe *sqe, int at, int after_link)
+{
+    int cancels = all.end != BY_THREAD && (all.defers || !after_link);
+    switch (pick(cancels ? 12 : 7)) {
+    case 0:
+    case 1:
+        io_uring_prep_nop(sqe);
+        break;
+    case 2:
+        io_uring_prep_nop(sqe);
+        sqe->opcode = 200;
+        break;
+    case 3:
+        io_uring_prep_read(sqe, -1, buffers[at], 16, 0);
+        break;
+    case 4:
+        io_uring_prep_poll_add(sqe, full[1], POLLOUT);
+        break;
+    case 5:
+        io_uring_prep_close_direct(sqe, pick(SLOTS + 1));
+        break;
+    case 6:
+        io_uring_prep_files_update(sqe, pick(2) ? &file : &minus_one, 1, pick(SLOTS));
+        break;
+    default:
+        draw_cancel(sqe);
+    }
+}
+
+/* Takes what there is, and waits until there are this many whose user_data is below. */
+static void take(int count, unsigned below)
+{
+    struct __kernel_timespec longest = { 10, 0 };
+    struct io_uring_cqe *cqe;
+    for (int have = 0, error = 0;;) {
+        /* A ring that defers may still have to post something. */
+        MUST(io_uring_get_events(&all.ring) >= 0);
+        while (io_uring_peek_cqe(&all.ring, &cqe) == 0) {
+            MUST(all.count < SEEN);
+            all.seen[all.count++] = *cqe;
+            io_uring_cqe_seen(&all.ring, cqe);
+        }
+        have = 0;
+        for (int at = 0; at < all.count; at++)
+            have += all.seen[at].user_data < below;
+        if (error)
+            printf("%d of %d come: %d\n", have, count, error);
+        if (have >= count || error)
+            return;
+        error = io_uring_wait_cqe_timeout(&all.ring, &cqe, &longest);
+    }
+}
+
+static int place(unsigned user_data)
+{
+    for (int at = 0; at < all.count; at++)
+        if (all.seen[at].user_data == user_data)
+            return at;
+    return SEEN;
+}
+
+static int is_left(int at)
+{
+    return place(FIRST_WAITER + at) == SEEN;
+}
+
+static void registers(void)
+{
+    int files[SLOTS];
+    struct iovec parts[SLOTS];
+    for (int at = 0; at < SLOTS; at++) {
+        all.on[at] = pick(WAITERS);
+        files[at] = all.pipes[all.on[at]][0];
+        parts[at] = (struct iovec){ all.buffers[at], sizeof all.buffers[at] };
+        all.tags[0][at] = draw_tag();
+        all.tags[1][at] = draw_tag();
+    }
+    MUST(io_uring_register_files_tags(&all.ring, files, all.tags[0], SLOTS) == 0);
+    MUST(io_uring_register_buffers_tags(&all.ring, parts, all.tags[1], SLOTS) == 0);
+}
+
+/* Updates slots that may be in use. */
+static void updates(void)
+{
+    for (int count = pick(3); count > 0; count--) {
+        unsigned slot = pick(SLOTS), other = pick(WAITERS);
+        __u64 tag = draw_tag();
+        struct iovec part = { all.buffers[slot], 4 };
+        int answer = pick(2) ? io_uring_register_files_update_tag(
+                                   &all.ring, slot, &all.pipes[other][0], &tag, 1)
+                             : io_uring_register_buffers_update_tag(&all.ring, slot, &part, &tag, 1);
+        printf("update of %u: %d\n", slot, answer);
+    }
+}
+
+/* Everything that still waits ends. */
+static void ends_all(int entries)
+{
+    if (all.end != BY_CANCEL) {
+        for (int at = 0; at < WAITERS; at++) {
+            int needed = 0;
+            for (int of = 0; of < all.waiters; of++)
+                needed += waiters[of].on == at && is_left(of);
+            /* More than what reads take, so that polls see the rest. */
+            if (needed)
+                MUST(write(all.pipes[at][1], "123456789", needed + 1) == needed + 1);
+        }
+    }
+    int timeouts = 0;
+    for (int at = 0; at < all.waiters; at++)
+        timeouts += waiters[at].kind == TIMEOUT && is_left(at);
+    if (all.end == BY_THREAD)
+        take(all.waiters + entries - timeouts, FIRST_TAG);
+    /* Workers may be at what is behind a drain: only the waiters are meant. */
+    struct io_uring_sync_cancel_reg cancel = { .timeout = { -1, -1 } };
+    for (int at = 0; at < all.waiters && all.end == BY_CANCEL && all.drains; at++) {
+        cancel.addr = FIRST_WAITER + at;
+        printf("cancel of %d: %d\n", at, io_uring_register_sync_cancel(&all.ring, &cancel));
+    }
+    cancel.flags = IORING_ASYNC_CANCEL_ANY;
+    if (!all.drains && (all.end == BY_CANCEL || timeouts))
+        printf("cancel of the rest: %d\n", io_uring_register_sync_cancel(&all.ring, &cancel));
+    take(all.waiters + entries, FIRST_TAG);
+    if (pick(2))
+        printf("unregister buffers: %d\n", io_uring_unregister_buffers(&all.ring));
+    printf("unregister files: %d\n", io_uring_unregister_files(&all.ring));
+    io_uring_unregister_buffers(&all.ring);
+    take(all.waiters + entries + all.last_tag - FIRST_TAG, -1);
+}
+
+static void prints_all(void)
+{
+    for (int at = 0; at < all.waiters; at++)
+        for (int of = 0; of < 2; of++)
+            if (waiters[at].tags[of] && place(waiters[at].tags[of]) < place(FIRST_WAITER + at))
+                printf("tag %u comes before what uses it\n", waiters[at].tags[of]);
+    qsort(all.seen, all.count, sizeof *all.seen, by_user_data);
+    for (int at = 0; at < all.count; at++)
+        printf("result: %llu gives %d, flags %u\n", (unsigned long long)all.seen[at].user_data,
+               all.seen[at].res, all.seen[at].flags);
+    printf("%u more\n", io_uring_cq_ready(&all.ring));
+}
+
+static void waiting_program(void)
+{
+    pthread_t thread;
+    all.count = 0;
+    all.last_tag = FIRST_TAG;
+    for (int at = 0; at < WAITERS; at++)
+        MUST(pipe(all.pipes[at]) == 0);
+    int many = set_up(&all.ring);
+    all.defers = all.ring.flags & IORING_SETUP_DEFER_TASKRUN;
+    all.end = pick(many ? ENDS : BY_THREAD);
+    registers();
+    draw_waiters();
+    if (all.end == BY_THREAD) {
+        MUST(pthread_barrier_init(&barrier, NULL, 2) == 0);
+        MUST(pthread_create(&thread, NULL, submit_waiters, &all) == 0);
+        pthread_barrier_wait(&barrier);
+    } else {
+        submit_waiters(NULL);
+    }
+    int entries = pick(MOST + 1);
+    int has_drained = 0, links = 0;
+    all.drains = all.end != BY_THREAD && pick(3) == 0;
+    for (int at = 0; at < entries; at++) {
+        struct io_uring_sqe *sqe = entry(&all.ring, at);
+        fill_beside(sqe, at, links);
+        sqe->user_data = at;
+        unsigned flags = pick(8);
+        /* The kernel has a worker do what is left open. */
+        links = flags < 4 && at < entries - 1;
+        if (links)
+            sqe->flags |= flags == 0 ? IOSQE_IO_HARDLINK : IOSQE_IO_LINK;
+        if (all.drains && pick(8) == 0) {
+            sqe->flags |= IOSQE_IO_DRAIN;
+            has_drained = 1;
+        }
+        printf("entry %d: opcode %u, flags %u", at, sqe->opcode, sqe->flags);
+        if (sqe->opcode == IORING_OP_ASYNC_CANCEL)
+            printf(", fd %d, of %d, flags %u", sqe->fd, (int)sqe->addr, sqe->cancel_flags);
+        putchar('\n');
+    }
+    submit(&all.ring, entries);
+    if (!has_drained)
+        take(entries, FIRST_WAITER);
+    updates();
+    if (all.end == BY_THREAD) {
+        pthread_barrier_wait(&barrier);
+        MUST(pthread_join(thread, NULL) == 0);
+    }
+    ends_all(entries);
+    prints_all();
+    io_uring_queue_exit(&all.ring);
+    for (int at = 0; at < WAITERS; at++) {
+        close(all.pipes[at][0]);
+        close(all.pipes[at][1]);
+    }
+}
