@@ -133,7 +133,8 @@ static void draw_cancel(struct io_uring_sqe *sqe)
 
 static int minus_one = -1;
 
-/* No cancels for another thread, which does the rest of them when it runs. What is linked is issued
+/* Behind a drain several workers of the kernel change slots at once. Slots stay there.
+ * No cancels for another thread, which does the rest of them when it runs. What is linked is issued
  * by task work, which the kernel does in parts where it has to make room for other threads: only in
  * a ring that defers it the order is certain. */
 static void fill_beside(struct io_uring_sqe *sqe, int at, int after_link)
@@ -155,10 +156,13 @@ static void fill_beside(struct io_uring_sqe *sqe, int at, int after_link)
         io_uring_prep_poll_add(sqe, full[1], POLLOUT);
         break;
     case 5:
-        io_uring_prep_close_direct(sqe, pick(SLOTS + 1));
+        all.drains ? io_uring_prep_nop(sqe) : io_uring_prep_close_direct(sqe, pick(SLOTS + 1));
         break;
     case 6:
-        io_uring_prep_files_update(sqe, pick(2) ? &file : &minus_one, 1, pick(SLOTS));
+        if (all.drains)
+            io_uring_prep_nop(sqe);
+        else
+            io_uring_prep_files_update(sqe, pick(2) ? &file : &minus_one, 1, pick(SLOTS));
         break;
     default:
         draw_cancel(sqe);
