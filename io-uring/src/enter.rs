@@ -109,6 +109,7 @@ unsafe fn enter_ring(
         () if flags & enter::SQ_WAKEUP != 0 || count > 0 => u32::MAX,
         () => 0,
     };
+    core.look_at_polls();
     if count > 0 {
         // What a poller has taken does not end with a thread of the program's.
         let thread = if polls { 0 } else { threads::enters(ring.handle) };

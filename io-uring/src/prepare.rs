@@ -756,6 +756,12 @@ impl Locked<'_> {
         if rings::has(fd) {
             rings::is_polled(fd);
         }
+        let other = self.core().eventfd_number();
+        let is_of_rings = watch.multi && (rings::has(fd) || sys::is_epoll(fd, other));
+        if is_of_rings || watch.multi && self.core().has(abi::setup::DEFER_TASKRUN) {
+            self.look_first(at);
+        }
+        self.request(at).is_of_rings = is_of_rings;
         let key = self.key(at);
         match service::watch(fd, watch, Arc::clone(self.core()) as _, key) {
             Ok(poll) => {
@@ -769,14 +775,16 @@ impl Locked<'_> {
     }
 
     pub(crate) fn poll_fired(&mut self, at: u32, seen: u32) {
-        let request = self.request(at);
+        let request = &*self.request(at);
         let (Stage::Poll(_), Plan::Poll { watch, level }) = (request.stage, request.plan.clone())
         else {
             return;
         };
         let always = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
         let result = (seen & (watch.events | always)) as i32;
-        if !watch.multi || level || !self.can_go_on() {
+        // What a ring is told of its own completions would be a completion, and so on.
+        let is_of_rings = request.is_of_rings && rings::any_is_polled();
+        if !watch.multi || level || is_of_rings || !self.can_go_on() {
             return self.finish(at, result, 0);
         }
         let user_data = self.request(at).user_data;

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use uringlet::Sqe;
 use uringlet::front::{
-    Concern, Entry, Handover, Instance, IoEvent, OwnDescriptor, Patience, Readiness, Sink,
-    TOLD_OTHERWISE, WaitCondition,
+    Concern, Descriptor, Entry, Handover, Instance, IoEvent, OwnDescriptor, Patience, Readiness,
+    Sink, TOLD_OTHERWISE, WaitCondition,
 };
 
 mod lock;
@@ -115,6 +115,10 @@ pub(crate) struct Request {
     pub(crate) canceled_by: u64,
     /// Those behind it in its chain leave no completions if it fails.
     quiet: bool,
+    /// A multishot poll of a ring, or of an epoll, which may have one.
+    pub(crate) is_of_rings: bool,
+    /// A poll that a thread which enters the ring looks at.
+    looked_at: bool,
     /// Nothing is started before this cancel is answered.
     pub(crate) asks: bool,
     /// It has failed, or one before it.
@@ -151,6 +155,8 @@ impl Request {
             source: None,
             canceled_by: 0,
             quiet: false,
+            is_of_rings: false,
+            looked_at: false,
             asks: false,
             failed: false,
             in_front: false,
@@ -318,6 +324,8 @@ pub(crate) struct Core {
     ended: AtomicU32,
     /// Threads that try reads.
     trying: AtomicU32,
+    /// Polls that a thread looks at which enters the ring.
+    looks: AtomicU32,
     handover: Handover,
     /// The program is told of completions, and may not come to wait.
     pub(crate) told: AtomicBool,
@@ -414,6 +422,7 @@ impl Core {
             taken: AtomicU32::new(0),
             ended: AtomicU32::new(0),
             trying: AtomicU32::new(0),
+            looks: AtomicU32::new(0),
             handover: Handover::new(),
             told: AtomicBool::new(false),
             closing: AtomicBool::new(false),
@@ -463,6 +472,19 @@ impl Core {
         // A wait that a signal handler has left by a jump has not put it back.
         ENTERED.set(if std::ptr::eq(before, self) { null() } else { before });
         answer
+    }
+
+    /// A thread enters the ring: it sees what polls have to tell by now, where that counts.
+    #[inline]
+    pub(crate) fn look_at_polls(&self) {
+        if self.looks.load(Ordering::Relaxed) > 0 {
+            service::look_at_all();
+        }
+    }
+
+    /// A number of the ring's eventfd that the program does not know.
+    pub(crate) fn eventfd_number(&self) -> i32 {
+        self.eventfd.number()
     }
 
     fn is_entered(&self) -> bool {
@@ -658,8 +680,12 @@ impl Core {
         /// A request in a system call may never end.
         const LONGEST: Duration = Duration::from_secs(1);
         let end = Instant::now() + LONGEST;
-        let mut running = self.with(|locked| locked.cancel_thread(thread));
-        running.retain(|&key| self.cancel_at(instance, key) == -libc::EALREADY);
+        let found = self.with(|locked| locked.cancel_thread(thread));
+        // As if they had been executed in io_uring_enter(2): what does not wait for others ends.
+        let ends = |fd| Descriptor::fresh(fd).is_ok_and(Descriptor::is_seekable);
+        let waits =
+            |&(key, fd): &(u64, i32)| ends(fd) || self.cancel_at(instance, key) == -libc::EALREADY;
+        let mut running: Vec<u64> = found.into_iter().filter(waits).map(|(key, _)| key).collect();
         loop {
             let seen = self.ended();
             self.with(|locked| {
@@ -1237,6 +1263,12 @@ impl Locked<'_> {
         }
     }
 
+    /// A poll is looked at by each thread that enters the ring, beside the thread for all polls.
+    pub(crate) fn look_first(&mut self, at: u32) {
+        let before = std::mem::replace(&mut self.request(at).looked_at, true);
+        self.core.looks.fetch_add(u32::from(!before), Ordering::Relaxed);
+    }
+
     /// Frees a request's place.
     fn let_go(&mut self, at: u32) {
         self.disarm(at);
@@ -1247,6 +1279,7 @@ impl Locked<'_> {
         let request = self.request(at);
         let in_front = std::mem::take(&mut request.in_front);
         let asks = std::mem::take(&mut request.asks);
+        let looked_at = std::mem::take(&mut request.looked_at);
         request.stage = Stage::Free;
         (request.call, request.target_slot, request.submitter) = (None, None, 0);
         request.plan = Plan::Nop(0);
@@ -1256,6 +1289,7 @@ impl Locked<'_> {
         self.release_buffer(buffer);
         self.state.in_front -= u32::from(in_front);
         self.state.asking -= u32::from(asks);
+        self.core.looks.fetch_sub(u32::from(looked_at), Ordering::Relaxed);
         self.state.free.push(at);
         self.state.chains.ended();
         let ended = self.core.ended.load(Ordering::Relaxed).wrapping_add(1);
@@ -1345,23 +1379,24 @@ impl Locked<'_> {
     }
 
     /// Cancels what a thread has submitted that ends, but for timeouts. Gives the keys of what the
-    /// engine has.
-    fn cancel_thread(&mut self, thread: u32) -> Vec<u64> {
-        let mut keys = Vec::new();
+    /// engine has or gets, and the number of the file of a transfer (or -1).
+    fn cancel_thread(&mut self, thread: u32) -> Vec<(u64, i32)> {
+        let mut found = Vec::new();
         for at in 0..self.state.requests.len() as u32 {
             let request = self.request(at);
             if request.thread != thread {
                 continue;
             }
+            let fd = if request.call.is_none() { request.number() } else { -1 };
             match request.stage {
-                Stage::Engine => keys.push(self.key(at)),
-                Stage::Poll(_) | Stage::Ready => self.end_later(at, -libc::ECANCELED),
+                Stage::Engine | Stage::Ready => found.push((self.key(at), fd)),
+                Stage::Poll(_) => self.end_later(at, -libc::ECANCELED),
                 // It is not started.
                 Stage::Waits if request.refused == 0 => request.refused = -libc::ECANCELED,
                 _ => {}
             }
         }
-        keys
+        found
     }
 
     /// Requests that the engine has and that may never end.

@@ -4,7 +4,7 @@
 
 use std::ops::RangeInclusive;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -199,10 +199,19 @@ pub(crate) fn publish(
     Ok(())
 }
 
+/// A ring was given to epoll or the like.
+static POLLED: AtomicBool = AtomicBool::new(false);
+
+/// May an epoll have a ring?
+pub(crate) fn any_is_polled() -> bool {
+    POLLED.load(Ordering::Relaxed)
+}
+
 /// A descriptor is given to epoll or the like: if it is a ring's, the program may not come to wait
 /// in io_uring_enter(2).
 pub(crate) fn is_polled(fd: i32) {
     if let Some(ring) = get(fd) {
+        POLLED.store(true, Ordering::Relaxed);
         ring.core.told.store(true, Ordering::Relaxed);
         ring.core.watch_for_ever(fd);
     }

@@ -156,6 +156,22 @@ pub(crate) fn look(fd: i32) {
     }
 }
 
+/// Tells of what has happened by now, in place of the thread.
+pub(crate) fn look_at_all() {
+    let Some(service) = current().filter(|service| service.groups.load(Ordering::Relaxed) > 0)
+    else {
+        return;
+    };
+    let Ok(epoll) = service.lock().epoll() else { return };
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 16];
+    let count = sys::epoll_wait(epoll, &mut events, Some(0));
+    for event in &events[..usize::try_from(count).unwrap_or(0)] {
+        if event.u64 != WAKE {
+            service.happened(event.u64, event.events);
+        }
+    }
+}
+
 /// Has a poll that tells many times look for other events, and at once for those that are there.
 /// False: it is not watched any more.
 pub(crate) fn change(poll: Poll, events: u32) -> bool {

@@ -6,14 +6,14 @@
 #include <pthread.h>
 #include <sys/resource.h>
 
-enum what { READ, ASYNC, POLL, MULTISHOT, CHAIN, TIMEOUT, WHATS };
+enum what { READ, ASYNC, POLL, MULTISHOT, CHAIN, TIMEOUT, FILES, WHATS };
 
 static const char *const names[] = { "read",  "read by a worker", "poll", "multishot poll",
-                                     "chain", "timeout" };
+                                     "chain", "timeout", "file" };
 static struct __kernel_timespec soon = { 0, 30000000 };
 static struct io_uring ring;
 static enum what what;
-static int ends[2];
+static int ends[2], file;
 /* Stands for the stack of a thread. */
 static char memory[8];
 
@@ -29,6 +29,9 @@ static void *submits(void *unused)
         break;
     case TIMEOUT:
         io_uring_prep_timeout(sqe, &soon, 0, 0);
+        break;
+    case FILES:
+        io_uring_prep_write(sqe, file, "of a thread", 11, 0);
         break;
     default:
         io_uring_prep_read(sqe, ends[0], memory, 4, 0);
@@ -51,7 +54,8 @@ static void one(void)
     MUST(pipe(ends) == 0 && pthread_create(&thread, NULL, submits, NULL) == 0);
     MUST(pthread_join(thread, NULL) == 0 && write(ends[1], "GONE", 4) == 4);
     completions(&ring, names[what], what == CHAIN ? 2 : 1);
-    printf("memory: %s\n", memory);
+    char written[16] = "";
+    printf("memory: %s, in the file: %zd\n", memory, pread(file, written, sizeof written, 0));
     close(ends[0]);
     close(ends[1]);
 }
@@ -111,7 +115,7 @@ static void registered(void)
 
 int main(void)
 {
-    MUST(io_uring_queue_init(8, &ring, 0) == 0);
+    MUST(io_uring_queue_init(8, &ring, 0) == 0 && (file = scratch()) >= 0);
     for (what = READ; what < WHATS; what++)
         one();
     io_uring_queue_exit(&ring);
