@@ -52,7 +52,8 @@ print_machine() {
         "$(df --output=source -- "$1" | tail -n 1)" "$(fio --version)" "$commit"
 }
 
-# Debian's source package of liburing, into $1/source. Nothing of it is kept in the repository.
+# Debian's source package of liburing, into $1/source. Nothing of it is kept in the repository. Of
+# the release $2, or of the one that is installed.
 fetch_liburing() {
     local folder="$1"
     [[ -d "$folder/source" ]] && return 0
@@ -60,7 +61,7 @@ fetch_liburing() {
     mkdir -p -- "$lists/lists/partial" "$folder/fetch"
     local release
     # shellcheck disable=SC1091
-    release="$(. /etc/os-release && echo "${VERSION_CODENAME:-stable}")"
+    release="${2:-$(. /etc/os-release && echo "${VERSION_CODENAME:-stable}")}"
     local mirror
     mirror="$(grep -rhoE 'https?://[^ ]+/debian/?( |$)' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null |
         grep -v snapshot | head -n 1 | tr -d ' ' || true)"

@@ -774,6 +774,12 @@ impl Locked<'_> {
         }
     }
 
+    /// Is it the eventfd that this ring counts up?
+    fn is_told_by(&self, number: i32) -> bool {
+        let eventfd = self.eventfd.as_ref().map(|(eventfd, _)| eventfd.number());
+        eventfd.is_some_and(|eventfd| sys::is_same_file(eventfd, number))
+    }
+
     pub(crate) fn poll_fired(&mut self, at: u32, seen: u32) {
         let request = &*self.request(at);
         let (Stage::Poll(_), Plan::Poll { watch, level }) = (request.stage, request.plan.clone())
@@ -783,8 +789,9 @@ impl Locked<'_> {
         let always = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
         let result = (seen & (watch.events | always)) as i32;
         // What a ring is told of its own completions would be a completion, and so on.
-        let is_of_rings = request.is_of_rings && rings::any_is_polled();
-        if !watch.multi || level || is_of_rings || !self.can_go_on() {
+        let (number, may_have_one) = (request.number(), request.is_of_rings);
+        let is_of_rings = may_have_one && rings::any_is_polled() || self.is_told_by(number);
+        if !watch.multi || level || !self.can_go_on() || is_of_rings {
             return self.finish(at, result, 0);
         }
         let user_data = self.request(at).user_data;

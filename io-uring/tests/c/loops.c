@@ -1,18 +1,21 @@
-/* A multishot poll of an epoll that has the ring itself: what it tells of is a completion, which it
- * would tell of again, and so on. It ends instead. */
+/* A multishot poll of an epoll that has the ring itself, or of the ring's eventfd: what it tells of
+ * is a completion, which it would tell of again, and so on. It ends instead. */
 #include "common.h"
 #include <sys/epoll.h>
 
-static void polls(void)
+static void polls(int is_eventfd)
 {
     struct io_uring ring;
     struct io_uring_cqe *cqe;
-    int epoll = epoll_create1(0), nops = 0, events = 0, last = 0;
-    MUST(io_uring_queue_init(8, &ring, 0) == 0 && epoll >= 0);
+    int watched = is_eventfd ? eventfd(0, 0) : epoll_create1(0), nops = 0, events = 0, last = 0;
+    MUST(io_uring_queue_init(8, &ring, 0) == 0 && watched >= 0);
     struct epoll_event event = { .events = EPOLLIN };
-    MUST(epoll_ctl(epoll, EPOLL_CTL_ADD, ring.ring_fd, &event) == 0);
+    if (is_eventfd)
+        MUST(io_uring_register_eventfd(&ring, watched) == 0);
+    else
+        MUST(epoll_ctl(watched, EPOLL_CTL_ADD, ring.ring_fd, &event) == 0);
     struct io_uring_sqe *sqe = entry(&ring, 1);
-    io_uring_prep_poll_multishot(sqe, epoll, POLLIN);
+    io_uring_prep_poll_multishot(sqe, watched, POLLIN);
     sqe->user_data = 1;
     MUST(io_uring_submit(&ring) == 1);
     io_uring_prep_nop(entry(&ring, 2));
@@ -26,12 +29,12 @@ static void polls(void)
     }
     printf("nops %d, events %d, %u more\n", nops, events, io_uring_cq_ready(&ring));
     io_uring_queue_exit(&ring);
-    close(epoll);
+    close(watched);
 }
 
 int main(void)
 {
-    for (int round = 0; round < 20; round++)
-        polls();
+    for (int round = 0; round < 40; round++)
+        polls(round % 2);
     return 0;
 }
