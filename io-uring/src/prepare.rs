@@ -756,8 +756,7 @@ impl Locked<'_> {
         if rings::has(fd) {
             rings::is_polled(fd);
         }
-        let other = self.core().eventfd_number();
-        let is_of_rings = watch.multi && (rings::has(fd) || sys::is_epoll(fd, other));
+        let is_of_rings = watch.multi && (rings::has(fd) || service::is_epoll(fd));
         if is_of_rings || watch.multi && self.core().has(abi::setup::DEFER_TASKRUN) {
             self.look_first(at);
         }

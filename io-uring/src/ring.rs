@@ -482,11 +482,6 @@ impl Core {
         }
     }
 
-    /// A number of the ring's eventfd that the program does not know.
-    pub(crate) fn eventfd_number(&self) -> i32 {
-        self.eventfd.number()
-    }
-
     fn is_entered(&self) -> bool {
         std::ptr::eq(ENTERED.get(), self)
     }

@@ -156,6 +156,15 @@ pub(crate) fn look(fd: i32) {
     }
 }
 
+/// Is this the number of an epoll?
+pub(crate) fn is_epoll(fd: i32) -> bool {
+    let mut state = of_this_process().lock();
+    let _made = state.epoll();
+    // A descriptor that is in no epoll of the program's.
+    let own = state.wake.as_ref().map_or(-1, OwnDescriptor::number);
+    sys::epoll_ctl(fd, libc::EPOLL_CTL_DEL, own, 0, 0) == -libc::ENOENT
+}
+
 /// Tells of what has happened by now, in place of the thread.
 pub(crate) fn look_at_all() {
     let Some(service) = current().filter(|service| service.groups.load(Ordering::Relaxed) > 0)

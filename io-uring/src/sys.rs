@@ -252,11 +252,6 @@ pub(crate) fn epoll_ctl(epoll: i32, op: c_int, fd: i32, events: u32, data: u64) 
     unsafe { call!(epoll_ctl, epoll, op, fd, &raw mut event) as i32 }
 }
 
-/// Is it an epoll? `other` is a descriptor that is in no epoll under this number.
-pub(crate) fn is_epoll(fd: i32, other: i32) -> bool {
-    epoll_ctl(fd, libc::EPOLL_CTL_DEL, other, 0, 0) == -libc::ENOENT
-}
-
 /// epoll_wait(2) with a time in nanoseconds, rounded up to milliseconds where the kernel has no
 /// epoll_pwait2(2).
 pub(crate) fn epoll_wait(
