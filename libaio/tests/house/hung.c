@@ -135,6 +135,31 @@ static void read_local(io_context_t ctx)
     fd = hung;
 }
 
+/* Reads of another file, each told by an eventfd that this thread polls. */
+static void poll_local(io_context_t ctx)
+{
+    int hung = fd, counter = eventfd(0, EFD_NONBLOCK), plain = temp_file(4 * PAGE);
+    fd = reopen(plain, O_RDWR | O_DIRECT);
+    if (fd < 0)
+        fd = plain;
+    for (int round = 0; round < 4; round++) {
+        struct pollfd set = {counter, POLLIN, 0};
+        uint64_t told;
+        int at = count;
+        struct iocb *iocb = next(IO_CMD_PREAD, PAGE);
+        io_set_eventfd(iocb, counter);
+        if (submit1(ctx, iocb) != 1)
+            die("io_submit");
+        while (!requests[at].ends) {
+            if (poll(&set, 1, 60000) != 1 || read(counter, &told, sizeof told) != sizeof told)
+                die("poll");
+            collect(ctx, 0, NULL);
+        }
+    }
+    close(counter);
+    fd = hung;
+}
+
 static void steps(io_context_t ctx)
 {
     struct timespec while_held = {0, 200000000}, none = {0, 0};
@@ -156,6 +181,9 @@ static void steps(io_context_t ctx)
     begin("another file");
     read_local(ctx);
     end("another file", 0);
+    begin("an eventfd");
+    poll_local(ctx);
+    end("an eventfd", 0);
     submit(ctx);
     begin("another context");
     io_context_t other = setup(8);
