@@ -17,7 +17,7 @@ use uringlet::affinity::Placement;
 use uringlet::{Builder, Context, Cqe, EngineKind, Sqe};
 
 /// Longer than anything here takes on a machine that works: only what hangs gets this far.
-pub const LONG: Duration = Duration::from_secs(30);
+pub const LONG: Duration = Duration::from_secs(if cfg!(miri) { 1_000 } else { 30 });
 
 /// The engine that all contexts here are made with: a name that [`EngineKind`] knows, or `faulty`,
 /// or `faulty:` and the name of the engine below.
