@@ -988,7 +988,7 @@ impl Locked<'_> {
         let mut is_on_it =
             |number| *known.entry(number).or_insert_with(|| sys::is_same_file(number, meant));
         let reachable = |request: &Request| match request.stage {
-            Stage::Ready | Stage::Engine | Stage::Poll(_) | Stage::Timer(_) => true,
+            Stage::Ready | Stage::Tried | Stage::Engine | Stage::Poll(_) | Stage::Timer(_) => true,
             // Until its completion is posted it can be cancelled again, as in the kernel.
             Stage::Ends => !matches!(request.opcode, op::TIMEOUT | op::LINK_TIMEOUT),
             _ => false,
@@ -1013,7 +1013,7 @@ impl Locked<'_> {
                 break;
             }
             match self.request(at).stage {
-                Stage::Engine => keys.push(self.key(at)),
+                Stage::Tried | Stage::Engine => keys.push(self.key(at)),
                 Stage::Free => {}
                 Stage::Ends => done += 1,
                 _ => {
@@ -1058,7 +1058,7 @@ impl Locked<'_> {
                 break;
             }
             match self.request(at).stage {
-                Stage::Engine => keys.push(self.key(at)),
+                Stage::Tried | Stage::Engine => keys.push(self.key(at)),
                 Stage::Free => {}
                 Stage::Ends => done += 1,
                 _ => {

@@ -63,7 +63,7 @@ pub(crate) enum Stage {
     Waits,
     /// To be handed to the engine.
     Ready,
-    /// A read that its thread tries. For others it counts as ended.
+    /// A read that its thread tries, without the lock and without waiting.
     Tried,
     /// With the engine.
     Engine,
@@ -642,7 +642,7 @@ impl Core {
     }
 
     /// Cancels a request that the engine has: 0, or a negative errno. One that is on its way to the
-    /// engine, or that is just being tried on a stream, is asked for again.
+    /// engine, or that a thread is trying just now, is asked for again.
     pub(crate) fn cancel_at(self: &Arc<Self>, instance: &Instance, key: u64) -> i32 {
         const ON_ITS_WAY: u32 = 10_000;
         const TRIED: u32 = 200;
@@ -662,7 +662,7 @@ impl Core {
             match stage {
                 // Another cancel's, which has not told yet.
                 Some(Stage::Ends) => return 0,
-                Some(Stage::Engine) if look < most => {}
+                Some(Stage::Tried | Stage::Engine) if look < most => {}
                 _ => return answer,
             }
             patience.wait();
