@@ -117,6 +117,7 @@ static void run_to_breakpoint(pid_t pid)
     }
 }
 
+/* Sleeps, or is stopped already: it has just begun. */
 static int sleeps(pid_t thread)
 {
     char name[64], line[512] = "";
@@ -128,7 +129,7 @@ static int sleeps(pid_t thread)
     fclose(file);
     line[length] = 0;
     const char *state = strrchr(line, ')');
-    return !state || state[2] == 'S';
+    return !state || (state[2] != 'R' && state[2] != 'D');
 }
 
 /* Stops the others for good, each while it sleeps: it holds no lock then. */

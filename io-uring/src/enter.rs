@@ -121,7 +121,8 @@ unsafe fn enter_ring(
         }
     }
     if !gets_events {
-        if count > 0 {
+        // Where every request has ended there is nothing to look for.
+        if count > 0 && core.has_requests() {
             core.entered(|| ring.instance().map(|engine| engine.poll()));
         }
         ring.core.freshen();

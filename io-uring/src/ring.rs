@@ -564,12 +564,16 @@ impl Core {
 
     /// The program is about to close descriptors: requests on them keep their files.
     pub(crate) fn before_close(self: &Arc<Self>, fds: &RangeInclusive<i32>) {
-        let has_requests = self.taken.load(Ordering::Acquire) != self.ended();
         // In a signal handler, what it interrupts may have the lock.
-        if has_requests && !self.is_held_here() {
+        if self.has_requests() && !self.is_held_here() {
             self.with(|locked| locked.keep_files(fds));
             self.await_tries();
         }
+    }
+
+    /// Are there requests that have not ended?
+    pub(crate) fn has_requests(&self) -> bool {
+        self.taken.load(Ordering::Acquire) != self.ended()
     }
 
     /// Waits for threads that try reads by a descriptor's number: they do not wait. Not for long,

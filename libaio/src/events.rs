@@ -90,13 +90,15 @@ pub(crate) unsafe fn get_events(
 }
 
 /// As [`get_events`] for at least one event, where that is of a single request that took the fast
-/// path. False: nothing was done. errno stays.
+/// path. For one event (`is_one`), of the oldest of several requests, too. False: it has no event.
+/// errno stays.
 ///
 /// # Safety
 /// As for [`get_events`], with room for an event.
 #[inline(always)]
 pub(crate) unsafe fn get_fast(
     handle: usize,
+    is_one: bool,
     events: *mut IoEvent,
     timeout: *const libc::timespec,
 ) -> bool {
@@ -108,10 +110,12 @@ pub(crate) unsafe fn get_fast(
     {
         return false;
     }
-    context.instance.wait_fast(!timeout.is_null(), |data, obj, res| {
+    let take = |data, obj, res| {
         // SAFETY: found to be writable, and room for an event by the caller's contract.
         unsafe { events.write_unaligned(IoEvent { data, obj, res, res2: 0 }) };
-    })
+    };
+    let bounded = !timeout.is_null();
+    context.instance.wait_fast(bounded, take) || is_one && context.instance.wait_next(bounded, take)
 }
 
 /// As [`get_events`] where this process has no such context. In the child of a fork the original

@@ -131,7 +131,7 @@ pub unsafe extern "C" fn _io_getevents(
     timeout: *const libc::timespec,
 ) -> c_int {
     // SAFETY: the caller's contract.
-    if min_nr == 1 && nr >= 1 && unsafe { events::get_fast(handle, events, timeout) } {
+    if min_nr == 1 && nr >= 1 && unsafe { events::get_fast(handle, nr == 1, events, timeout) } {
         return 1;
     }
     // SAFETY: as above.

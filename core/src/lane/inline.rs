@@ -289,6 +289,35 @@ impl InlineLane {
         true
     }
 
+    /// A waiter executes the oldest request, if it may take the baton at once and nothing has to
+    /// come before: what [`hold`](Self::hold) does with one that is enough. False: it was not to.
+    #[inline]
+    pub(crate) fn execute_next(
+        &self,
+        board: &Board,
+        router: &Router,
+        taker: &mut DirectCompletions<'_>,
+    ) -> bool {
+        if self.queue.is_empty() || !self.left.is_empty() || self.is_overtaking() {
+            return false;
+        }
+        let Some(turn) = self.take_baton() else { return false };
+        if let Popped::Request(request) = self.pop(board, &turn, taker.is_bounded()) {
+            let timed = self.queue.taken().is_multiple_of(TIMED_EVERY);
+            self.run(board, request, By::Waiter, timed, taker);
+        }
+        if !self.queue.is_empty() {
+            self.lay_down(board, router, turn);
+            return true;
+        }
+        match self.baton.release(turn) {
+            Release::Free => {}
+            Release::Lost => self.lost(board, router),
+            Release::Work(same) => self.lay_down(board, router, same),
+        }
+        true
+    }
+
     /// Holds the baton until nothing is waiting, `enough` says so, or it is taken away.
     pub(crate) fn hold(
         &self,

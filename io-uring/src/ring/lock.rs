@@ -9,6 +9,7 @@ use std::ptr::null;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
 
+use uringlet::front::IoEvent;
 use uringlet::{Sqe, front};
 
 use super::sharing::FLUSH;
@@ -178,7 +179,8 @@ impl Core {
     /// Tries reads that were just submitted, as the kernel does when it issues them. The engine
     /// gets those that would wait.
     fn try_reads(self: &Arc<Self>, mut tries: Vec<Try>) -> After {
-        if let Some(instance) = self.instance() {
+        let instance = self.instance();
+        if let Some(instance) = &instance {
             for Try { sqe, result, .. } in &mut tries {
                 // SAFETY: the buffer is the request's by the contract of io_uring_enter(2).
                 *result = unsafe { instance.try_now(sqe) };
@@ -195,7 +197,11 @@ impl Core {
         }
         // The next submit needs no memory of its own.
         locked.state.tries = tries;
-        locked.give_back()
+        let mut after = locked.give_back();
+        if let Some(instance) = instance.filter(|_| std::mem::take(&mut after.wake)) {
+            instance.wake_for(&IoEvent::default());
+        }
+        after
     }
 
     /// As [`follow_up`](Self::follow_up), by a thread that passes requests on anyway.
