@@ -10,7 +10,7 @@ use crate::lane::Which;
 use crate::own::Copies;
 use crate::process;
 use crate::queue::Sleeper;
-use crate::router::tuning::{BEGUN, DRAIN_AGAIN, LONG_NAP, SHORT_NAPS};
+use crate::router::tuning::{BEGUN, LATER, SHORT_NAPS, TICK};
 use crate::sys;
 
 impl Instance {
@@ -59,7 +59,7 @@ impl Instance {
                 if since.get_or_insert_with(Instant::now).elapsed() > BEGUN {
                     return;
                 }
-                sys::nap(if naps < SHORT_NAPS.0 { SHORT_NAPS.1 } else { LONG_NAP });
+                sys::nap(if naps < SHORT_NAPS.0 { SHORT_NAPS.1 } else { TICK });
                 naps += 1;
             }
         }
@@ -98,7 +98,7 @@ impl Instance {
                 even_if_closed: true,
                 restarts: false,
             };
-            without_taker(|taker| self.sleep(&sleeper, Some(DRAIN_AGAIN), None, taker));
+            without_taker(|taker| self.sleep(&sleeper, Some(LATER), None, taker));
         }
     }
 }

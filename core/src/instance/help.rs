@@ -9,7 +9,7 @@ use crate::board::{By, DirectCompletions};
 use crate::lane::Help;
 use crate::request::Started;
 use crate::router::tuning::{
-    ASK_US, BESIDE_LOOK_US, BESIDE_WAIT_US, FAVOUR_US, FAVOURS, LOOK_EVERY, LOOK_ON_US, NAP_US,
+    ASK_US, BESIDE_LOOK_US, FAVOUR_US, FAVOURS, HOLDER_SPIN_US, LOOK_EVERY, LOOK_ON_US, NAP_US,
     TIMED_EVERY,
 };
 use crate::router::{Call, KernelScope};
@@ -155,7 +155,7 @@ impl Instance {
             let now = sys::ticks();
             if executed || come > seen {
                 (begin, seen) = (now, come);
-            } else if now.wrapping_sub(begin) > BESIDE_WAIT_US * board.ticks_per_us() {
+            } else if now.wrapping_sub(begin) > HOLDER_SPIN_US.1 * board.ticks_per_us() {
                 return false;
             } else {
                 // Each look takes a line from the worker, which has to fetch it again.

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Instance;
-use crate::router::tuning::{MOMENT, POLLED_LONG_US};
+use crate::router::tuning::{MOMENT, TICK};
 use crate::sys;
 
 /// When polls were in vain, in ticks.
@@ -42,7 +42,7 @@ impl Instance {
 
     #[inline(never)]
     fn polled_in_vain(&self) {
-        let long = POLLED_LONG_US * self.board.ticks_per_us();
+        let long = TICK.as_micros() as u64 * self.board.ticks_per_us();
         if self.polls.is_long(sys::ticks(), long)
             && self.board.free_slots().held_more_than(0)
             && sys::is_real_time()

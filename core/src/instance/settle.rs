@@ -6,11 +6,12 @@
 //! begun.
 
 use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
 
 use super::Instance;
 use crate::board::DirectCompletions;
 use crate::lane::Help;
-use crate::router::tuning::{LOOKS, PERHAPS_US, SETTLE_NAP, SOON_US, STUCK_US, WORKERS_MAX};
+use crate::router::tuning::{LOOKS, NAP_US, PERHAPS_US, SOON_US, STUCK_US, WORKERS_MAX};
 use crate::sync::fence_behind_exchange;
 use crate::sys;
 
@@ -127,7 +128,7 @@ impl Instance {
             std::hint::spin_loop();
         } else {
             // Yielding would leave the CPU to anybody but a thread of a lower class.
-            sys::nap(SETTLE_NAP);
+            sys::nap(Duration::from_micros(NAP_US.0));
         }
     }
 }

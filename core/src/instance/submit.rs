@@ -14,7 +14,7 @@ use crate::errno;
 use crate::exec;
 use crate::lane::Which;
 use crate::request::{BATCH, Batch, CountSteps, Expect, Kind, Request, Route, Started};
-use crate::router::tuning::{BESIDE_QUEUED, POP_US};
+use crate::router::tuning::{BESIDE_QUEUED, PERHAPS_US};
 use crate::router::{self, Call, Situation};
 use crate::sqe::Sqe;
 use crate::sys;
@@ -541,7 +541,7 @@ impl Instance {
     fn await_reaped(&self) {
         // As long as a thread takes to pop them, even if it is preempted meanwhile.
         let begin = sys::ticks();
-        let longest = POP_US * self.board.ticks_per_us();
+        let longest = PERHAPS_US * self.board.ticks_per_us();
         while self.board.reaped_in_rings() > 0 && sys::ticks().wrapping_sub(begin) < longest {
             std::thread::yield_now();
         }

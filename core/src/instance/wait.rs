@@ -10,7 +10,7 @@ use crate::board::{DirectCompletions, without_taker};
 use crate::cqe::Cqe;
 use crate::lane::Help;
 use crate::queue::{Concern, Ring, SleepEnd, Sleeper};
-use crate::router::tuning::{COLLECT_EVERY_US, POLLED_MOST};
+use crate::router::tuning::{COLLECT_EVERY_US, TAKEN_MAX};
 use crate::sys;
 use crate::sys::aio::IoEvent;
 
@@ -314,7 +314,7 @@ impl Instance {
         if !self.is_usable() {
             return;
         }
-        let help = self.offer(0, POLLED_MOST, false, false);
+        let help = self.offer(0, TAKEN_MAX, false, false);
         if !self.has_help_to_offer(&help) {
             let now = sys::ticks();
             let every = COLLECT_EVERY_US * self.board.ticks_per_us();

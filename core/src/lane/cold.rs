@@ -14,7 +14,7 @@ use crate::exec::{self, Tried};
 use crate::queue::IndexRing;
 use crate::request::{Queued, Route, Started};
 use crate::reserve::has_memory;
-use crate::router::tuning::{COLD_TURN, FAVOURS, TRY_SLOW_US, TRY_STARTED_US};
+use crate::router::tuning::{COMING_MAX, FAVOURS, SLEPT_DIRECT_US, TRY_SLOW_US};
 use crate::router::{Call, coming_max, facts};
 use crate::sqe::Sqe;
 use crate::sys;
@@ -201,7 +201,7 @@ impl ColdLane {
         if queues.coming.is_empty() || !queues.readers.enter() {
             return tried;
         }
-        for _ in 0..COLD_TURN {
+        for _ in 0..COMING_MAX {
             let Some(request) = board.pop(&queues.coming) else { break };
             if let Some(request) = board.start(request) {
                 without_taker(|taker| run::execute(board, request, By::Pool, false, taker));
@@ -322,7 +322,7 @@ fn try_cold(
             return (Outcome::Gone, ticks);
         }
         Tried::WouldWait => {
-            if ticks < TRY_STARTED_US * rate {
+            if ticks < SLEPT_DIRECT_US * rate {
                 // On its way already, or this kernel leaves it to the waiter.
                 sys::fadvise(fd, off, len.into(), libc::POSIX_FADV_WILLNEED as u32);
             }

@@ -11,8 +11,8 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::tuning::{
-    COPIED_PER_US, DOUBTED_EVERY, QUICK_SYNC_US, SLEPT_DIRECT_US, SLEPT_READ_US, SLEPT_WRITE_US,
-    SUBMIT_AGAIN_EVERY,
+    COPIED_PER_US, QUICK_SYNC_US, SLEPT_DIRECT_US, SLEPT_READ_US, SUBMIT_AGAIN_EVERY, TICK,
+    TIMED_EVERY,
 };
 
 /// What lies behind a descriptor.
@@ -303,7 +303,7 @@ fn slept(ticks: u64, rate: u64, bytes: u64, write: bool, direct: bool) -> bool {
         // Cached writes come in bursts of slow ones, when pages are read first or being written
         // back, and hold the file's lock meanwhile: other threads would only wait for it too. Those
         // of other files need not wait longer than the watchdog takes.
-        (false, true) => SLEPT_WRITE_US,
+        (false, true) => TICK.as_micros() as u64,
     };
     ticks > rate * (base + bytes / COPIED_PER_US)
 }
@@ -371,7 +371,7 @@ pub(crate) fn observed(fd: RawFd, write: bool, ticks: u64, rate: u64, bytes: u64
     let slept = |word| slept(ticks, rate, bytes, write, word & DIRECT != 0);
     let changed = update_score(fd, write, slept, 8);
     let doubtful = || Facts(entry(fd).load(Ordering::Relaxed)).is_doubtful(write);
-    changed || ticks.is_multiple_of(DOUBTED_EVERY) && doubtful()
+    changed || ticks.is_multiple_of(TIMED_EVERY) && doubtful()
 }
 
 /// Learns from a cached read that was tried without waiting, whether its pages were `present`.

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use self::facts::{Facts, FileKind, Fresh};
 use self::spare::{Beside, SPARE_CPUS};
 use self::spin::Spin;
-use self::tuning::{COMING_BESIDE_SYNCS, COMING_MAX, DRIVEN_READ_MAX, LARGE};
+use self::tuning::{COMING_BESIDE_SYNCS, COMING_MAX, LARGE, TRIED_MAX};
 use self::waiters::Waiters;
 use crate::request::{Expect, Kind, Request, Route};
 use crate::sqe::{FILE_POSITION, Sqe, opcode};
@@ -218,7 +218,7 @@ fn transfer(sqe: &Sqe, write: bool, scope: KernelScope, ask: &mut impl Ask) -> (
 /// not in memory.
 #[inline]
 fn is_driven(sqe: &Sqe, write: bool, facts: Facts) -> bool {
-    !write && sqe.opcode == opcode::READ && sqe.len <= DRIVEN_READ_MAX && facts.is_local()
+    !write && sqe.opcode == opcode::READ && sqe.len <= TRIED_MAX && facts.is_local()
 }
 
 /// One that leaves the inline lane.

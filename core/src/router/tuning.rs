@@ -7,12 +7,11 @@ use std::time::Duration;
 // What makes a request a slow one, in microseconds, and in bytes for each microsecond.
 
 /// A direct transfer that takes longer than this has waited for a device: a system call takes less.
+/// A cold read that is tried without waiting, and takes less, has not started the device (17 us
+/// where it has).
 pub(crate) const SLEPT_DIRECT_US: u64 = 3;
 /// A cached read: a copy of a page takes half a microsecond, the quickest device ten.
 pub(crate) const SLEPT_READ_US: u64 = 15;
-/// A cached write: slow ones come in bursts, with the file's lock held, and other threads would
-/// only wait for that lock. The watchdog takes as long to notice one.
-pub(crate) const SLEPT_WRITE_US: u64 = 1000;
 /// Bytes that are copied in one microsecond: a quarter of a nanosecond each, taken double.
 pub(crate) const COPIED_PER_US: u64 = 2048;
 /// An fsync that waits for nothing: what waits for a device takes ten times as long.
@@ -20,19 +19,16 @@ pub(crate) const QUICK_SYNC_US: u64 = 5;
 /// Handing one request to the kernel takes longer than this if the kernel is not asynchronous
 /// there.
 pub(crate) const SLOW_SUBMIT_US: u64 = 60;
-/// A try without waiting that took less has not started the device (17 us where it has).
-pub(crate) const TRY_STARTED_US: u64 = 3;
-/// A try that took longer has waited for something.
+/// A try without waiting that took longer has waited for something.
 pub(crate) const TRY_SLOW_US: u64 = 100;
 
 // How often is looked.
 
-/// One in this many inline requests is timed: a time stamp costs 10 ns.
+/// One in this many inline requests is timed: a time stamp costs 10 ns. As often, a doubtful
+/// descriptor is asked after.
 pub(crate) const TIMED_EVERY: u64 = 8;
 /// Batches for the kernel between two looks at the descriptor's flags.
 pub(crate) const FRESH_EVERY: u32 = 64;
-/// A doubtful descriptor is asked after one in this many requests.
-pub(crate) const DOUBTED_EVERY: u64 = 8;
 /// A slow hand-over is tried again after about this many requests.
 pub(crate) const SUBMIT_AGAIN_EVERY: u64 = 256;
 
@@ -56,42 +52,32 @@ pub(crate) const FAVOUR_US: u64 = 10;
 pub(crate) const LOOK_EVERY: u32 = 8;
 /// A waiter waits this long for a worker to give it the baton.
 pub(crate) const ASK_US: u64 = 5;
-/// A waiter's first nap while another thread holds the baton, and the longest.
+/// A waiter's first nap while another thread holds the baton, which is also a poll's, and the
+/// longest.
 pub(crate) const NAP_US: (u64, u64) = (50, 1000);
 /// A poll waits so long, in all, for requests that are known not to sleep: their threads may be
 /// preempted, on a busy machine for longer than 0.1 s.
 pub(crate) const SOON_US: u64 = 1_000_000;
-/// The same for those that a hung file system may hold up.
+/// The same for those that a hung file system may hold up; and how long a submitter waits for
+/// numbers of cancelled requests to leave their rings.
 pub(crate) const PERHAPS_US: u64 = 2_000;
 /// A holder of the baton that is in one request for so long loses it to a poll.
 pub(crate) const STUCK_US: u64 = 20;
 /// A poll looks this many times before it naps.
 pub(crate) const LOOKS: u32 = 400;
-pub(crate) const SETTLE_NAP: Duration = Duration::from_micros(50);
 /// A poll of a placed context waits so long for what another CPU executes.
 pub(crate) const LOOK_ON_US: u64 = 500;
 /// Looking at the kernel's ring costs as much as looking at thirty requests: not more often than
 /// this.
 pub(crate) const COLLECT_EVERY_US: u64 = 5;
-/// A look at one request does not do all the work of others.
-pub(crate) const POLLED_MOST: u32 = 64;
-/// A submitter waits so long for numbers of cancelled requests to leave their rings.
-pub(crate) const POP_US: u64 = 2000;
 
 // Cold reads.
 
 /// The most reads that are on their way from the device: what others ask of it waits behind them.
+/// A worker serves other contexts after as many.
 pub(crate) const COMING_MAX: usize = 64;
 /// The same while fsyncs of this process are under way.
 pub(crate) const COMING_BESIDE_SYNCS: usize = 16;
-/// A worker serves other contexts after this many.
-pub(crate) const COLD_TURN: usize = 64;
-
-// An event loop that drives a context.
-
-/// Longer reads that may sleep are not handed over by the loop itself: the kernel copies what it
-/// finds on the spot, 64 KiB in some 7 us, and asks the device for the rest.
-pub(crate) const DRIVEN_READ_MAX: u32 = 64 << 10;
 
 // Fsyncs.
 
@@ -123,12 +109,15 @@ pub(crate) const SHARE_OF_FREE: usize = 3;
 pub(crate) const LONG_US: u64 = 400;
 /// The longest that an idle worker looks for work before it sleeps.
 pub(crate) const IDLE_SPIN_US_MAX: u64 = 40;
-/// The longest and the shortest that a worker spins before it gives the baton back.
+/// The shortest and the longest that a worker spins before it gives the baton back. As long as the
+/// longest, a waiter looks for what a worker beside it completes, before it sleeps.
 pub(crate) const HOLDER_SPIN_US: (u64, u64) = (2, 20);
 
-// io_uring's ABI.
+// Reads by the submitter.
 
-/// Reads up to this length are tried when they are issued: a copy of 64 KiB takes some 7 us.
+/// Reads up to this length are tried when they are issued through io_uring's ABI. An event loop
+/// hands over reads up to this length that may sleep: the kernel copies what it finds on the spot.
+/// A copy of 64 KiB takes some 7 us.
 pub(crate) const TRIED_MAX: u32 = 64 << 10;
 
 // Handing over to the kernel.
@@ -156,8 +145,6 @@ pub(crate) const BESIDE_ASKS_EVERY: u32 = 256;
 pub(crate) const BESIDE_PAUSE_US: (u64, u64) = (10_000, 1_000_000);
 /// A waiter looks once in so long for what a worker beside it completes.
 pub(crate) const BESIDE_LOOK_US: u64 = 1;
-/// A waiter looks for so long for what a worker beside it completes, before it sleeps.
-pub(crate) const BESIDE_WAIT_US: u64 = 20;
 
 // Does the program come to wait?
 
@@ -167,12 +154,18 @@ pub(crate) const COMING_COUNTS: RangeInclusive<i32> = -16..=8;
 /// Requests that were found lying about count for this many. A program whose thread was only
 /// preempted between submitting and waiting is still believed; the second time in a row it is not.
 pub(crate) const LYING_ABOUT: i32 = 6;
-/// As many completions a wait keeps aside for the reap after it.
+/// As many completions a wait keeps aside for the reap after it, a poll of one request executes on
+/// the way, and a look at what the kernel has done collects at a time.
 pub(crate) const TAKEN_MAX: u32 = 64;
 
 // The watchdog.
 
-/// Between two looks at a context. A holder is stuck if it is in the same request in two looks.
+/// Between two looks at a context. A holder is stuck if it is in the same request in two looks. A
+/// cached write that takes longer is a slow one: these come in bursts, with the file's lock held,
+/// for which other threads would only wait. A thread that may have missed something looks again
+/// after this: for requests that may have ended elsewhere, for a second completion of the kernel's,
+/// for what is left to a context that is closed. A real-time thread that polls in vain for this
+/// long, without a longer pause, sleeps for a [`MOMENT`].
 pub(crate) const TICK: Duration = Duration::from_millis(1);
 /// The same while requests do nothing but pass through the kernel, once this many looks in a row
 /// have found no others: a tick is 10 to 15 us of CPU time on a virtual machine, which was 4 to 10
@@ -185,22 +178,11 @@ pub(crate) const QUIET_TICKS: u32 = 4;
 /// completes one of 64 more often than that.
 pub(crate) const STARVED_TICKS: u32 = 50;
 
-// The poller.
-
-/// Between two looks for requests that are yet to come, and may have ended elsewhere.
-pub(crate) const STRAYS: Duration = Duration::from_millis(1);
-/// Between two tries when poll itself fails.
-pub(crate) const BLIND: Duration = Duration::from_millis(10);
-
 // The kernel lane.
 
 /// Requests that are handed over with one call while the kernel has few, if they do not lie next to
 /// each other. The block layer holds back all requests of a call until it has seen the last.
 pub(crate) const TOGETHER: usize = 4;
-/// As many completions are collected at a time.
-pub(crate) const HARVEST: usize = 64;
-/// The longest sleep for more than one completion.
-pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 // Awaited files.
 
@@ -213,9 +195,6 @@ pub(crate) const AWAITED_ROOM: u32 = 1024;
 
 // Real-time threads.
 
-/// A thread that polls in vain for this long sleeps for a moment if its policy is a real-time one.
-/// A thread that polls less often than this does something else meanwhile.
-pub(crate) const POLLED_LONG_US: u64 = 1000;
 /// Enough for a few requests.
 pub(crate) const MOMENT: Duration = Duration::from_micros(200);
 
@@ -230,8 +209,8 @@ pub(crate) const PREEMPTED_LOOKS: u32 = 10_000;
 pub(crate) const LEAVE_US: u64 = 100_000;
 /// After this long a request that is being executed counts as having begun its system call.
 pub(crate) const BEGUN: Duration = Duration::from_secs(1);
-/// Naps meanwhile: this many short ones, and then longer ones.
+/// Naps meanwhile: this many short ones, and then of a [`TICK`].
 pub(crate) const SHORT_NAPS: (u32, Duration) = (1000, Duration::from_micros(20));
-pub(crate) const LONG_NAP: Duration = Duration::from_millis(1);
-/// A context that is destroyed looks again after this long.
-pub(crate) const DRAIN_AGAIN: Duration = Duration::from_millis(10);
+/// After this long a context that is destroyed looks again, and the poller tries again where
+/// poll(2) itself fails.
+pub(crate) const LATER: Duration = Duration::from_millis(10);

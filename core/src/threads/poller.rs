@@ -17,7 +17,7 @@ use crate::board::{Board, By, Dispatcher};
 use crate::exec::{self, Mode};
 use crate::own::{self, Copies};
 use crate::request::{Kind, Route, Slot, Started};
-use crate::router::tuning::{BLIND, RETIRE_AFTER, STRAYS};
+use crate::router::tuning::{LATER, RETIRE_AFTER, TICK};
 use crate::sync::lock_counted;
 use crate::sys;
 
@@ -214,8 +214,8 @@ impl Poller {
                 (state.epoll, state.streams.is_empty())
             };
             let timeout = match () {
-                () if is_held => Some(STRAYS),
-                () if is_blind => Some(BLIND),
+                () if is_held => Some(TICK),
+                () if is_blind => Some(LATER),
                 () => idle.then_some(RETIRE_AFTER),
             };
             let count = sys::epoll_wait(epoll, &mut events, timeout);
@@ -230,7 +230,7 @@ impl Poller {
                 (state.epoll, state.eventfd) = (-1, -1);
                 if !state.prepare() {
                     drop(state);
-                    sys::nap(BLIND);
+                    sys::nap(LATER);
                     lock_counted(&self.state).streams.all_are_due();
                 }
                 continue;

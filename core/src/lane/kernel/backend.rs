@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::board::Board;
 use crate::config::EngineKind;
 use crate::queue::SleepEnd;
-use crate::router::tuning::LOOK_AGAIN;
+use crate::router::tuning::TICK;
 use crate::{own, sys};
 
 /// A completion as the kernel gives it: the slot, and a count or a negative errno.
@@ -78,7 +78,7 @@ pub(super) trait Backend: Send + Sync + fmt::Debug {
 
 /// The kernel's wait is refused: some time passes all the same.
 pub(super) fn nap() -> SleepEnd {
-    sys::nap(LOOK_AGAIN);
+    sys::nap(TICK);
     SleepEnd::TimedOut
 }
 

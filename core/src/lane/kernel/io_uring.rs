@@ -21,7 +21,7 @@ use crate::config::EngineKind;
 use crate::own;
 use crate::queue::SleepEnd;
 use crate::request::{Kind, Request};
-use crate::router::tuning::LOOK_AGAIN;
+use crate::router::tuning::TICK;
 use crate::sqe::{FSYNC_DATASYNC, opcode};
 use crate::sync::{lock, this_thread};
 use crate::sys;
@@ -305,11 +305,8 @@ impl Backend for Uring {
         self.arm();
         // The thread that has handed over may be computing.
         let looks_again = self.cooperates && !self.is_issuer();
-        let timeout = if looks_again {
-            Some(timeout.map_or(LOOK_AGAIN, |t| t.min(LOOK_AGAIN)))
-        } else {
-            timeout
-        };
+        let timeout =
+            if looks_again { Some(timeout.map_or(TICK, |t| t.min(TICK))) } else { timeout };
         let time = timeout.map(Timespec::from);
         // SAFETY: an empty set is valid; the kernel's part of it is the first eight bytes.
         let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };

@@ -27,7 +27,7 @@ use crate::descriptor;
 use crate::probe::{self, KERNEL_ENGINES, Refusal};
 use crate::queue::{IndexRing, SleepEnd, Sleeper};
 use crate::request::{BATCH, Batch, Kind, Route, Started};
-use crate::router::tuning::{AT_ONCE_MAX, FRESH_EVERY, HARVEST, LOOK_AGAIN, SLOW_SUBMIT_US};
+use crate::router::tuning::{AT_ONCE_MAX, FRESH_EVERY, SLOW_SUBMIT_US, TAKEN_MAX, TICK};
 use crate::router::{Call, KernelScope, facts};
 use crate::sync::lock;
 use crate::sys;
@@ -426,11 +426,11 @@ impl KernelLane {
     ) -> bool {
         let mut any = false;
         loop {
-            let mut done = [(0, 0); HARVEST];
+            let mut done = [(0, 0); TAKEN_MAX as usize];
             let n = backend.harvest(board, &mut done);
             self.finish(board, &mut done[..n], taker);
             any |= n > 0;
-            if n < HARVEST {
+            if n < TAKEN_MAX as usize {
                 break;
             }
         }
@@ -516,14 +516,14 @@ impl KernelLane {
         // What other threads complete comes one by one.
         let alone = board.free_slots().held() == in_flight;
         let min = if alone { (sleeper.need as usize).clamp(1, in_flight) } else { 1 };
-        let mut done = [(0, 0); HARVEST];
+        let mut done = [(0, 0); TAKEN_MAX as usize];
         let mut n = 0;
         let end = board.completions().sleep_elsewhere(sleeper, fd, || {
-            let min = min.min(HARVEST);
+            let min = min.min(TAKEN_MAX as usize);
             // A wake-up counts as one completion only, and fewer may come than were in flight
             // (refused at submit): it looks again. So does who cannot be woken.
             let looks_again = min > 1 || fd < 0;
-            let shorter = timeout.unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN);
+            let shorter = timeout.unwrap_or(TICK).min(TICK);
             let timeout = if looks_again { Some(shorter) } else { timeout };
             let (harvested, end) =
                 reaping.asleep(|| backend.sleep(board, min, timeout, mask, &mut done));

@@ -26,7 +26,7 @@ use crate::config::{EngineKind, FD_POOL_MAX};
 use crate::own;
 use crate::queue::SleepEnd;
 use crate::request::Kind;
-use crate::router::tuning::{LOOK_AGAIN, RETIRE_AFTER};
+use crate::router::tuning::{RETIRE_AFTER, TICK};
 use crate::sqe::opcode;
 use crate::sync::lock;
 use crate::sys;
@@ -208,10 +208,10 @@ struct List {
 }
 
 impl List {
-    /// Sleeps until one of them is done, at most [`LOOK_AGAIN`]: others may be done before these.
+    /// Sleeps until one of them is done, at most [`TICK`]: others may be done before these.
     fn sleep(&self) {
         let Some(functions) = self.functions else { return };
-        let time = sys::timespec(LOOK_AGAIN);
+        let time = sys::timespec(TICK);
         // SAFETY: blocks of contexts that the teller holds, in flight or done all the time.
         unsafe {
             (functions.suspend)(self.blocks.as_ptr(), self.len as c_int, &raw const time);
@@ -556,7 +556,7 @@ impl Backend for Arc<PosixAio> {
         state.asleep = true;
         let timeout = match self.call_teller(&mut state) {
             true => timeout,
-            false => Some(timeout.map_or(LOOK_AGAIN, |time| time.min(LOOK_AGAIN))),
+            false => Some(timeout.map_or(TICK, |time| time.min(TICK))),
         };
         drop(state);
         let wake = self.fds.wake();
