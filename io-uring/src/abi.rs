@@ -183,7 +183,7 @@ pub(crate) mod setup {
     pub(crate) const DEFER_TASKRUN: u32 = 1 << 13;
     pub(crate) const NO_MMAP: u32 = 1 << 14;
     pub(crate) const NO_SQARRAY: u32 = 1 << 16;
-    /// The features that are served.
+    /// The flags that are served.
     pub(crate) const KNOWN: u32 = ((1 << 14) - 1) | NO_SQARRAY;
 }
 

@@ -44,3 +44,43 @@ fn instant(time: u64) -> Instant {
         None => instant,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn timers_are_called_once_and_not_before_their_times() {
+        const STEP: u64 = 1_000_000;
+        let (sender, receiver) = channel();
+        let begin = sys::now(libc::CLOCK_MONOTONIC);
+        for number in 0..4 {
+            let sender = Mutex::new(sender.clone());
+            let call = move || {
+                let now = sys::now(libc::CLOCK_MONOTONIC);
+                let _ = sender.lock().expect("whole").send((number, now));
+            };
+            set(begin + number * STEP, call).expect("a thread");
+        }
+        drop(sender);
+        let gone = set(u64::MAX - 1, || unreachable!("it is disarmed")).expect("a thread");
+        // The channel ends when the last one was called.
+        let mut called: Vec<(u64, u64)> = receiver.iter().collect();
+        called.sort_unstable();
+        assert!(gone.disarm());
+        assert_eq!(called.len(), 4);
+        for (at, (number, now)) in (0..).zip(called) {
+            assert!(number == at && now >= begin + number * STEP, "{number} at {now}");
+        }
+    }
+
+    #[test]
+    fn times_keep_their_order_and_their_distances() {
+        let now = sys::now(libc::CLOCK_MONOTONIC);
+        assert!(instant(0) <= instant(now) && instant(now) < instant(u64::MAX - 1));
+        assert_eq!(instant(now + 1) - instant(now), Duration::from_nanos(1));
+    }
+}
