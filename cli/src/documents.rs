@@ -619,7 +619,7 @@ fn imports_between_the_parts_of_a_crate_point_one_way() {
     const KNOWN: [(&str, &[&str]); 6] = [
         // `process` keeps a descriptor of the engine's own, and `own` asks which process this is.
         ("core", &["own", "process"]),
-        ("io-uring", &["batch", "prepare", "ring", "rings"]),
+        ("io-uring", &["batch", "prepare", "ring"]),
         ("python", &["batch", "file", "gather", "request", "whole"]),
         ("python", &["buffer", "loops"]),
         ("cli", &["embed", "run"]),

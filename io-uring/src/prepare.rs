@@ -13,7 +13,7 @@ use crate::chains::NONE;
 use crate::files::File;
 use crate::ring::{CancelJob, Locked, Request, Stage, Task, Timing};
 use crate::service::{self, Watch};
-use crate::{rights, rings, sys, user};
+use crate::{rights, sys, user};
 
 /// What is to be done.
 #[derive(Clone, Debug)]
@@ -628,7 +628,7 @@ impl Locked<'_> {
             Plan::EpollCtl { epoll, op, fd, event } => {
                 let (events, data) = event.unwrap_or_default();
                 if op == libc::EPOLL_CTL_ADD {
-                    rings::is_polled(fd);
+                    self.core().registry.is_polled(fd);
                 }
                 Some(sys::epoll_ctl(epoll, op, fd, events, data))
             }
@@ -713,6 +713,7 @@ impl Locked<'_> {
             }
             None => None,
         };
+        let registry = self.core().registry;
         let Some(call) = self.request(at).call.as_deref_mut() else { return Ok(()) };
         match call {
             Call::Splice { from: (from, _), to: (to, _), flags, .. }
@@ -725,7 +726,7 @@ impl Locked<'_> {
             }
             Call::FSetXattr { fd, .. } | Call::FGetXattr { fd, .. } => *fd = number,
             Call::Close { fd } => {
-                let is_ours = rings::has(*fd) || uringlet::front::is_own_descriptor(*fd);
+                let is_ours = registry.has(*fd) || uringlet::front::is_own_descriptor(*fd);
                 if is_ours {
                     return Err(-libc::EBADF);
                 }
@@ -753,10 +754,10 @@ impl Locked<'_> {
         if now != 0 && !watch.multi {
             return Some(now);
         }
-        if rings::has(fd) {
-            rings::is_polled(fd);
+        if self.core().registry.has(fd) {
+            self.core().registry.is_polled(fd);
         }
-        let is_of_rings = watch.multi && (rings::has(fd) || service::is_epoll(fd));
+        let is_of_rings = watch.multi && (self.core().registry.has(fd) || service::is_epoll(fd));
         if is_of_rings || watch.multi && self.core().has(abi::setup::DEFER_TASKRUN) {
             self.look_first(at);
         }
@@ -789,7 +790,8 @@ impl Locked<'_> {
         let result = (seen & (watch.events | always)) as i32;
         // What a ring is told of its own completions would be a completion, and so on.
         let (number, may_have_one) = (request.number(), request.is_of_rings);
-        let is_of_rings = may_have_one && rings::any_is_polled() || self.is_told_by(number);
+        let is_of_rings =
+            may_have_one && self.core().registry.any_is_polled() || self.is_told_by(number);
         if !watch.multi || level || !self.can_go_on() || is_of_rings {
             return self.finish(at, result, 0);
         }

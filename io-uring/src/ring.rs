@@ -7,6 +7,7 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::fmt;
 use std::ops::RangeInclusive;
 use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::ptr::null;
@@ -299,9 +300,20 @@ enum Submitted {
     Held(u64),
 }
 
+/// What a ring asks about all rings of its process, by the numbers of their descriptors.
+pub(crate) trait Registry: fmt::Debug + Send + Sync {
+    /// Does this number stand for a ring?
+    fn has(&self, fd: i32) -> bool;
+    /// A descriptor is watched by epoll, a poll or the like.
+    fn is_polled(&self, fd: i32);
+    /// Is the descriptor of any ring watched so?
+    fn any_is_polled(&self) -> bool;
+}
+
 /// What completions, timers and polls know of a ring.
 #[derive(Debug)]
 pub(crate) struct Core {
+    pub(crate) registry: &'static dyn Registry,
     pub(crate) memory: Arc<Memory>,
     pub(crate) flags: u32,
     pub(crate) sq_entries: u32,
@@ -375,7 +387,12 @@ impl Sink for Deliver {
 }
 
 impl Core {
-    pub(crate) fn new(memory: Arc<Memory>, params: &abi::Params, owner: i32) -> Arc<Self> {
+    pub(crate) fn new(
+        registry: &'static dyn Registry,
+        memory: Arc<Memory>,
+        params: &abi::Params,
+        owner: i32,
+    ) -> Arc<Self> {
         let state = State {
             requests: Vec::new(),
             free: Vec::new(),
@@ -406,6 +423,7 @@ impl Core {
             sharing: Sharing::default(),
         };
         Arc::new(Self {
+            registry,
             memory,
             flags: params.flags,
             sq_entries: params.sq_entries,
@@ -934,8 +952,8 @@ impl Locked<'_> {
         }
     }
 
-    /// Goes on with a batch: consumes up to `count` entries, for a thread or for none (0). `gone` is
-    /// the word of an owner that is gone, or 0.
+    /// Goes on with a batch: consumes up to `count` entries, for a thread or for none (0). `gone`
+    /// is the word of an owner that is gone, or 0.
     fn submit(&mut self, count: u32, thread: u32, batch: &mut Batch, gone: u64) -> Submitted {
         let core = self.core;
         self.state.is_in_batch = false;

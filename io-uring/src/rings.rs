@@ -11,7 +11,7 @@ use std::time::Duration;
 use uringlet::front::{self, Ends, Instance, PerProcess, WaitCondition};
 use uringlet::table::{Pages, Pinned, Removed, Table};
 
-use crate::ring::{self, Core};
+use crate::ring::{self, Core, Registry};
 use crate::{service, sys};
 
 /// Numbers in one part of the map, and parts.
@@ -86,6 +86,24 @@ impl Rings {
 pub(crate) fn get(fd: i32) -> Option<Pinned<'static, Ring>> {
     let rings = RINGS.current()?;
     rings.table.get(rings.handle(fd)?)
+}
+
+/// The rings of this process, for one of them.
+#[derive(Debug)]
+pub(crate) struct AllRings;
+
+impl Registry for AllRings {
+    fn has(&self, fd: i32) -> bool {
+        has(fd)
+    }
+
+    fn is_polled(&self, fd: i32) {
+        is_polled(fd);
+    }
+
+    fn any_is_polled(&self) -> bool {
+        any_is_polled()
+    }
 }
 
 /// Does this number stand for a ring?

@@ -125,7 +125,7 @@ fn set_up(entries: u32, at: usize, mut params: Params, polls: bool) -> Result<i3
     let single = setup::SINGLE_ISSUER | setup::R_DISABLED;
     let issues = params.flags & single == setup::SINGLE_ISSUER;
     let owner = if issues { sys::thread_id() } else { 0 };
-    let core = Core::new(memory, &params, owner);
+    let core = Core::new(&rings::AllRings, memory, &params, owner);
     core.found();
     let made = core.engine().and_then(|instance| {
         if polls {

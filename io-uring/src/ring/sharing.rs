@@ -48,7 +48,7 @@ impl Core {
             ..Default::default()
         };
         let owner = self.owner.load(Ordering::Relaxed);
-        let core = Self::new(Arc::clone(&self.memory), &params, owner);
+        let core = Self::new(self.registry, Arc::clone(&self.memory), &params, owner);
         core.disabled.store(self.disabled.load(Ordering::Relaxed), Ordering::Relaxed);
         core.memory.page().share();
         core

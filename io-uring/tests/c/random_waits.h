@@ -228,9 +228,10 @@ static void updates(void)
         unsigned slot = pick(SLOTS), other = pick(WAITERS);
         __u64 tag = draw_tag();
         struct iovec part = { all.buffers[slot], 4 };
-        int answer = pick(2) ? io_uring_register_files_update_tag(
-                                   &all.ring, slot, &all.pipes[other][0], &tag, 1)
-                             : io_uring_register_buffers_update_tag(&all.ring, slot, &part, &tag, 1);
+        int answer =
+            pick(2)
+                ? io_uring_register_files_update_tag(&all.ring, slot, &all.pipes[other][0], &tag, 1)
+                : io_uring_register_buffers_update_tag(&all.ring, slot, &part, &tag, 1);
         printf("update of %u: %d\n", slot, answer);
     }
 }
