@@ -588,13 +588,11 @@ fn sync_cancel(ring: &Ring, arg: usize, count: u32) -> Result<i32, i32> {
     };
     let (done, keys) = core.with(|locked| locked.cancel_now(&what))?;
     let (mut done, mut running) = (done, Vec::new());
-    for key in keys {
-        match core.cancel_at(engine, key) {
-            0 => done += 1,
-            errno if errno == -libc::EALREADY => running.push(key),
-            _ => {}
-        }
-    }
+    core.cancel_each(engine, &keys, |key, answer| match answer {
+        0 => done += 1,
+        errno if errno == -libc::EALREADY => running.push(key),
+        _ => {}
+    });
     if running.is_empty() {
         let all = asked.flags & (abi::cancel::ALL | abi::cancel::ANY) != 0;
         return match done {

@@ -692,6 +692,21 @@ impl Core {
         -libc::ENOENT
     }
 
+    /// As [`cancel_at`](Self::cancel_at), many in their order. `answer` is told of each.
+    pub(crate) fn cancel_each(
+        self: &Arc<Self>,
+        instance: &Instance,
+        keys: &[u64],
+        mut answer: impl FnMut(u64, i32),
+    ) {
+        if let &[key] = keys {
+            return answer(key, self.cancel_at(instance, key));
+        }
+        instance.cancel_each(keys, |key, result| {
+            answer(key, result.map_or_else(|_| self.cancel_at(instance, key), |()| 0));
+        });
+    }
+
     /// A thread ends: cancels what it has submitted, and waits a while for what is being executed.
     pub(crate) fn thread_ends(self: &Arc<Self>, instance: &Instance, thread: u32) {
         /// A request in a system call may never end.
@@ -700,9 +715,12 @@ impl Core {
         let found = self.with(|locked| locked.cancel_thread(thread));
         // As if they had been executed in io_uring_enter(2): what does not wait for others ends.
         let ends = |fd| Descriptor::fresh(fd).is_ok_and(Descriptor::is_seekable);
-        let waits =
-            |&(key, fd): &(u64, i32)| ends(fd) || self.cancel_at(instance, key) == -libc::EALREADY;
-        let mut running: Vec<u64> = found.into_iter().filter(waits).map(|(key, _)| key).collect();
+        let (kept, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|&(_, fd)| ends(fd));
+        let mut running: Vec<u64> = kept.into_iter().map(|(key, _)| key).collect();
+        let others: Vec<u64> = others.into_iter().map(|(key, _)| key).collect();
+        self.cancel_each(instance, &others, |key, answer| {
+            running.extend((answer == -libc::EALREADY).then_some(key));
+        });
         loop {
             let seen = self.ended();
             self.with(|locked| {
@@ -726,15 +744,13 @@ impl Core {
 
     /// Asks the engine to cancel. Gives the result of the request that has asked for it.
     fn ask_to_cancel(self: &Arc<Self>, job: &CancelJob) -> i32 {
-        let instance = self.instance();
-        let mut answer = -libc::ENOENT;
-        let mut done = job.done;
-        for &key in &job.keys {
-            answer = instance.as_ref().map_or(-libc::ENOENT, |one| self.cancel_at(one, key));
-            done += i32::from(answer == 0);
-            if !job.all && answer != -libc::ENOENT {
-                break;
-            }
+        let (mut answer, mut done) = (-libc::ENOENT, job.done);
+        if let Some(instance) = self.instance() {
+            // There are several if all are meant.
+            self.cancel_each(&instance, &job.keys, |_, result| {
+                answer = result;
+                done += i32::from(result == 0);
+            });
         }
         match () {
             () if job.all => done,

@@ -361,9 +361,7 @@ fn end(core: &Arc<Core>, instance: &Arc<Instance>) {
         if keys.is_empty() {
             break;
         }
-        for &key in &keys {
-            let _ = instance.cancel(key);
-        }
+        instance.cancel_each(&keys, |_, _| {});
         let seen = core.ended();
         let (left, hangs) = core.with(|locked| (locked.live().next().is_some(), locked.may_hang()));
         if !left {

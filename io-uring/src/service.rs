@@ -39,6 +39,8 @@ struct Group {
     /// The number that is registered: the program's, or that of `copy`.
     fd: i32,
     copy: Option<OwnDescriptor>,
+    /// The program's number, as it was.
+    number: i32,
     watch: Watch,
     /// By ring and request.
     members: HashMap<(usize, u64), Arc<dyn Watcher>>,
@@ -50,8 +52,8 @@ struct ServiceState {
     wake: Option<OwnDescriptor>,
     alive: bool,
     groups: HashMap<u64, Group>,
-    /// Groups that take more members, by the program's number.
-    open: HashMap<(i32, Watch), u64>,
+    /// Groups that take more members, by the program's number. A number has few of them.
+    open: HashMap<i32, Vec<(Watch, u64)>>,
     /// Registered under the program's own number.
     plain: HashMap<i32, u64>,
     next: u64,
@@ -93,7 +95,7 @@ pub(crate) fn watch(
     let service = of_this_process();
     let mut state = service.lock();
     if !watch.multi
-        && let Some(&token) = state.open.get(&(fd, watch))
+        && let Some(token) = state.open_group(fd, watch)
         && let Some(group) = state.groups.get_mut(&token)
     {
         group.members.insert((Arc::as_ptr(&watcher).addr(), key), watcher);
@@ -121,11 +123,11 @@ pub(crate) fn watch(
         state.plain.insert(fd, token);
     }
     if !watch.multi {
-        state.open.insert((fd, watch), token);
+        state.open.entry(fd).or_default().push((watch, token));
     }
     let member = ((Arc::as_ptr(&watcher).addr(), key), watcher);
     let members = HashMap::from([member]);
-    state.groups.insert(token, Group { fd: registered, copy, watch, members });
+    state.groups.insert(token, Group { fd: registered, copy, number: fd, watch, members });
     service.groups.store(state.groups.len(), Ordering::Relaxed);
     if !state.alive {
         service.look_again(state);
@@ -145,8 +147,8 @@ pub(crate) fn look(fd: i32) {
         if !state.plain.contains_key(&fd) {
             return;
         }
-        let of_it = state.open.iter().filter(|((of, _), _)| *of == fd);
-        of_it.map(|((_, watch), &token)| (token, watch.events)).collect()
+        let of_it = state.open.get(&fd).into_iter().flatten();
+        of_it.map(|&(watch, token)| (token, watch.events)).collect()
     };
     for (token, events) in found {
         let seen = sys::poll_now(fd, (events & 0xffff) as i16);
@@ -231,7 +233,7 @@ pub(crate) fn before_close(fds: &RangeInclusive<i32>) {
         sys::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
         state.plain.remove(&fd);
     }
-    state.open.retain(|(fd, _), _| !fds.contains(fd));
+    state.open.retain(|fd, _| !fds.contains(fd));
 }
 
 impl ServiceState {
@@ -256,6 +258,12 @@ impl ServiceState {
         Ok(self.epoll.as_ref().map_or(-1, OwnDescriptor::number))
     }
 
+    /// The group of a number that takes more members, if there is one.
+    fn open_group(&self, fd: i32, watch: Watch) -> Option<u64> {
+        let found = self.open.get(&fd)?.iter().find(|(other, _)| *other == watch);
+        found.map(|&(_, token)| token)
+    }
+
     /// Forgets a group.
     fn remove(&mut self, token: u64) -> Option<Group> {
         let group = self.groups.remove(&token)?;
@@ -265,7 +273,12 @@ impl ServiceState {
         if group.copy.is_none() {
             self.plain.remove(&group.fd);
         }
-        self.open.retain(|_, &mut other| other != token);
+        if let Some(open) = self.open.get_mut(&group.number) {
+            open.retain(|&(_, other)| other != token);
+            if open.is_empty() {
+                self.open.remove(&group.number);
+            }
+        }
         Some(group)
     }
 }

@@ -1,5 +1,7 @@
 //! Cancelling: what has not been started completes undone, and what has is told apart from it.
 
+use std::collections::{HashMap, HashSet};
+
 use super::Instance;
 use crate::request::Cancel;
 use crate::router::tuning::PREEMPTED_LOOKS;
@@ -41,6 +43,33 @@ impl Instance {
             }
         });
         answer
+    }
+
+    /// Cancels requests with these, in their order, as [`cancel`](Self::cancel) does one: the slots
+    /// are gone through once for all of them. `answer` is told what became of each.
+    pub fn cancel_each(&self, user_data: &[u64], mut answer: impl FnMut(u64, Result<(), i32>)) {
+        let meant: HashSet<u64> = user_data.iter().copied().collect();
+        let mut slots = HashMap::new();
+        if self.is_usable() {
+            self.board.free_slots().each_held(|slot| {
+                let key = self.board.slot(slot).key();
+                if meant.contains(&key) {
+                    slots.insert(key, slot);
+                }
+            });
+        }
+        for &key in user_data {
+            // A slot that is used again has another key.
+            let found = slots.get(&key).map(|&slot| self.cancel_slot(slot, key));
+            answer(
+                key,
+                match found {
+                    Some(Cancel::Done) => Ok(()),
+                    Some(Cancel::Started) => Err(-libc::EALREADY),
+                    Some(Cancel::Polling | Cancel::Missed) | None => Err(-libc::ENOENT),
+                },
+            );
+        }
     }
 
     /// Cancels what has not been started on a descriptor.

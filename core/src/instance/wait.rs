@@ -406,6 +406,20 @@ mod tests {
     }
 
     #[test]
+    fn requests_that_are_cancelled_together_are_answered_in_their_order() {
+        let instance = Instance::new(&Builder::default().entries(8)).unwrap();
+        instance.leave_alone();
+        (1..=4).for_each(|user_data| submit(&instance, user_data));
+        let mut told = Vec::new();
+        instance.cancel_each(&[3, 9, 1], |user_data, answer| told.push((user_data, answer)));
+        assert_eq!(told, [(3, Ok(())), (9, Err(-libc::ENOENT)), (1, Ok(()))]);
+        let mut all: Vec<u64> = (0..4).map(|_| take_one(&instance)).collect();
+        all.sort_unstable();
+        assert_eq!(all, [1, 2, 3, 4]);
+        instance.close();
+    }
+
+    #[test]
     fn a_poll_that_executes_a_large_read_executes_what_is_behind_it_too() {
         const LARGE: usize = 1 << 20;
         let instance = Instance::new(&Builder::default().entries(8)).unwrap();
