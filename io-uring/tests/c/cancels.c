@@ -25,7 +25,8 @@ static void cancels(int user_data, unsigned long long which, int fd, unsigned fl
 }
 
 /* Cancels of reads of cached data in the batch of the read. One that finds nothing comes behind the
- * end of the read: its owner frees the request then. One that finds the read comes before its end. */
+ * end of the read: its owner frees the request then. One that finds the read comes before its
+ * end. */
 static void cached(unsigned flags)
 {
     enum { ROUNDS = 200 };
