@@ -182,9 +182,10 @@ pub(crate) mod setup {
     pub(crate) const SINGLE_ISSUER: u32 = 1 << 12;
     pub(crate) const DEFER_TASKRUN: u32 = 1 << 13;
     pub(crate) const NO_MMAP: u32 = 1 << 14;
+    pub(crate) const REGISTERED_FD_ONLY: u32 = 1 << 15;
     pub(crate) const NO_SQARRAY: u32 = 1 << 16;
     /// The flags that are served.
-    pub(crate) const KNOWN: u32 = ((1 << 14) - 1) | NO_SQARRAY;
+    pub(crate) const KNOWN: u32 = ((1 << 16) - 1) | NO_SQARRAY;
 }
 
 /// All but bundles, attributes of transfers, and the control of iowait.

@@ -13,6 +13,8 @@ use uringlet::front::memory::accessible_now;
 use crate::abi::{self, Cqe, GetEventsArg, Params, Timespec, Uring, enter, register, setup, sq};
 use crate::{door, sys, syscall};
 
+mod in_memory;
+
 /// Bits of `int_flags`: the ring's descriptor was registered, is used as that in
 /// io_uring_register(2) too, its memory is the program's.
 const REG_RING: u8 = 1;
@@ -322,8 +324,8 @@ pub unsafe extern "C" fn _io_uring_queue_init_params(
 ) -> c_int {
     // SAFETY: parameters of the caller's.
     if unsafe { (*params).flags } & setup::NO_MMAP != 0 {
-        // The kernel before 6.5 answers that, too.
-        return EINVAL;
+        // SAFETY: the caller's contract.
+        return unsafe { in_memory::queue_init(entries, ring, params, null_mut(), 0) }.min(0);
     }
     // With the index array, unless the program knows that there may be none: those that were built
     // with older headers look into it.
@@ -353,13 +355,17 @@ pub unsafe extern "C" fn _io_uring_queue_init_params(
 /// As io_uring_queue_init_mem(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _io_uring_queue_init_mem(
-    _entries: c_uint,
-    _ring: *mut Uring,
-    _params: *mut Params,
-    _buffer: *mut c_void,
-    _size: usize,
+    entries: c_uint,
+    ring: *mut Uring,
+    params: *mut Params,
+    buffer: *mut c_void,
+    size: usize,
 ) -> c_int {
-    EINVAL
+    // SAFETY: the caller's contract.
+    unsafe {
+        (*params).flags |= setup::NO_MMAP;
+        in_memory::queue_init(entries, ring, params, buffer.cast(), size)
+    }
 }
 
 /// Maps a part of a ring.
@@ -420,6 +426,26 @@ pub unsafe extern "C" fn _io_uring_queue_mmap(
                 return errno;
             }
         };
+        point(ring, &params, [sq_ring, cq_ring, sqes], [sq_size, cq_size, sqes_size]);
+        ((*ring).ring_fd, (*ring).enter_ring_fd) = (fd, fd);
+        0
+    }
+}
+
+/// Has a ring's pointers point into its memory: the two rings, which may be one, and the entries,
+/// each with its size.
+///
+/// # Safety
+/// They are mapped as `params` says, and the ring is the caller's to be written.
+unsafe fn point(
+    ring: *mut Uring,
+    params: &Params,
+    [sq_ring, cq_ring, sqes]: [*mut u8; 3],
+    [sq_size, cq_size, sqes_size]: [usize; 3],
+) {
+    let has_array = params.flags & setup::NO_SQARRAY == 0;
+    // SAFETY: the caller's contract.
+    unsafe {
         let (sq_off, cq_off) = (&params.sq_off, &params.cq_off);
         let in_sq = |offset: u32| sq_ring.add(offset as usize).cast::<u32>();
         let in_cq = |offset: u32| cq_ring.add(offset as usize).cast::<u32>();
@@ -442,8 +468,6 @@ pub unsafe extern "C" fn _io_uring_queue_mmap(
         ((*cq).ring_sz, (*cq).ring_ptr) = (cq_size, cq_ring);
         ((*cq).ring_mask, (*cq).ring_entries) = (*(*cq).kring_mask, *(*cq).kring_entries);
         (*ring).flags = params.flags;
-        ((*ring).ring_fd, (*ring).enter_ring_fd) = (fd, fd);
-        0
     }
 }
 
@@ -1160,12 +1184,8 @@ pub unsafe extern "C" fn _io_uring_memory_size_params(
     match crate::setup::sizes(entries, &params) {
         Err(errno) => errno as isize,
         Ok((sq, cq)) => {
-            let page = |bytes: usize| bytes.next_multiple_of(4096);
-            let wide = |flag: u32| usize::from(params.flags & flag != 0);
-            let cqes = (cq as usize) * (16 << wide(setup::CQE32));
-            let array = if params.flags & setup::NO_SQARRAY == 0 { 4 * sq as usize } else { 0 };
-            let rings = page((64 + cqes).next_multiple_of(64) + array);
-            (rings + page(sq as usize * (64 << wide(setup::SQE128)))) as isize
+            let [rings, sqes] = in_memory::sizes(params.flags, sq, cq);
+            (rings + sqes) as isize
         }
     }
 }

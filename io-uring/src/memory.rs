@@ -7,7 +7,9 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::abi::{CqOffsets, Cqe, OFF_CQ_RING, OFF_SQ_RING, OFF_SQES, SqOffsets, setup};
+use uringlet::front::memory::accessible_now;
+
+use crate::abi::{CqOffsets, Cqe, OFF_CQ_RING, OFF_SQ_RING, OFF_SQES, Params, SqOffsets, setup};
 use crate::shared::journal::Record;
 use crate::shared::page::Page;
 use crate::sys;
@@ -34,6 +36,8 @@ pub(crate) struct Memory {
     array: usize,
     cqe_size: usize,
     sqe_size: usize,
+    /// The pages of both queues are the program's, who maps nothing of them here.
+    is_theirs: bool,
 }
 
 // SAFETY: shared memory, touched as atomics and by volatile copies.
@@ -41,24 +45,51 @@ unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
-/// Shared pages, zeroed.
+/// Shared pages, zeroed; or the program's.
 #[derive(Debug)]
 struct Mapped {
     at: *mut u8,
     len: usize,
+    /// Nobody unmaps them here.
+    is_theirs: bool,
 }
 
 impl Mapped {
     fn new(len: usize) -> Result<Self, i32> {
         let len = pages(len);
-        Ok(Self { at: sys::map_shared(len)?, len })
+        Ok(Self { at: sys::map_shared(len)?, len, is_theirs: false })
+    }
+
+    /// Pages of the program's, which it may unmap: other mappings of them. Where there can be none,
+    /// as of private pages, the program's own.
+    fn of_program(at: u64, len: usize) -> Result<Self, i32> {
+        let (at, len) = (at as usize, pages(len));
+        if at == 0 || at.is_multiple_of(PAGE) && !accessible_now(at, len, true) {
+            return Err(-libc::EFAULT);
+        }
+        if !at.is_multiple_of(PAGE) {
+            return Err(-libc::EINVAL);
+        }
+        let theirs = at as *mut u8;
+        // SAFETY: pages that are there; those of private mappings are refused.
+        let mapped = match unsafe { sys::map_again(theirs, len, None) } {
+            Ok(again) => Self { at: again as *mut u8, len, is_theirs: false },
+            Err(_) => Self { at: theirs, len, is_theirs: true },
+        };
+        // The mapping may have been shorter than what lies there.
+        if !mapped.is_theirs && !accessible_now(mapped.at.addr(), len, true) {
+            return Ok(Self { at: theirs, len, is_theirs: true });
+        }
+        Ok(mapped)
     }
 }
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: a mapping of our own, which nobody uses any more.
-        unsafe { sys::unmap(self.at, self.len) };
+        if !self.is_theirs {
+            // SAFETY: a mapping of our own, which nobody uses any more.
+            unsafe { sys::unmap(self.at, self.len) };
+        }
     }
 }
 
@@ -85,19 +116,38 @@ fn pages(len: usize) -> usize {
 }
 
 impl Memory {
-    /// For powers of two of entries.
-    pub(crate) fn new(sq_entries: u32, cq_entries: u32, flags: u32) -> Result<Self, i32> {
+    /// For powers of two of entries. With NO_MMAP, in the program's pages at the addresses that the
+    /// parameters have.
+    pub(crate) fn new(params: &Params) -> Result<Self, i32> {
+        let Params { sq_entries, cq_entries, flags, .. } = *params;
         let cqe_size = if flags & setup::CQE32 != 0 { 32 } else { 16 };
         let sqe_size = if flags & setup::SQE128 != 0 { 2 * SQE } else { SQE };
         let array = (CQES + cqe_size * cq_entries as usize).next_multiple_of(64);
         let has_array = flags & setup::NO_SQARRAY == 0;
         let end = if has_array { array + 4 * sq_entries as usize } else { array };
-        let rings = Mapped::new(end)?;
-        let sqes = Mapped::new(sqe_size * sq_entries as usize)?;
+        let in_sqes = sqe_size * sq_entries as usize;
+        let is_theirs = flags & setup::NO_MMAP != 0;
+        let (rings, sqes) = if is_theirs {
+            let rings = Mapped::of_program(params.cq_off.user_addr, end)?;
+            // SAFETY: the first page, which the program has for this.
+            unsafe { rings.at.write_bytes(0, CQES) };
+            (rings, Mapped::of_program(params.sq_off.user_addr, in_sqes)?)
+        } else {
+            (Mapped::new(end)?, Mapped::new(in_sqes)?)
+        };
         let beside = Mapped::new(RECORDS + size_of::<Record>() * cq_entries as usize)?;
         let array = if has_array { array } else { 0 };
-        let memory =
-            Self { rings, sqes, beside, sq_entries, cq_entries, array, cqe_size, sqe_size };
+        let memory = Self {
+            rings,
+            sqes,
+            beside,
+            sq_entries,
+            cq_entries,
+            array,
+            cqe_size,
+            sqe_size,
+            is_theirs,
+        };
         memory.word(Word::SqMask).store(sq_entries - 1, Ordering::Relaxed);
         memory.word(Word::CqMask).store(cq_entries - 1, Ordering::Relaxed);
         memory.word(Word::SqEntries).store(sq_entries, Ordering::Relaxed);
@@ -220,6 +270,9 @@ impl Memory {
     ) -> isize {
         /// What the kernel looks at.
         const MASK: u64 = 0xf800_0000;
+        if self.is_theirs {
+            return -(libc::ENOMEM as isize);
+        }
         let (from, whole) = match offset & MASK {
             OFF_SQ_RING | OFF_CQ_RING => (self.rings.at, self.rings.len),
             OFF_SQES => (self.sqes.at, self.sqes.len),

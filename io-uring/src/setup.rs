@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use uringlet::front;
 use uringlet::front::seen::Seen;
+use uringlet::front::{self, Ends};
 
 use crate::abi::{self, ENTRIES_MAX, Params, setup};
 use crate::memory::Memory;
 use crate::ring::{Core, SLOTS};
-use crate::{rings, sites, sys, user};
+use crate::{rings, sites, sys, threads, user};
 
 /// What a ring takes beside its memory and slots, and for each slot, at most.
 const RING_BYTES: usize = 512 * 1024;
@@ -41,7 +41,8 @@ fn check(params: &Params) -> Result<(), i32> {
         || has(setup::SQPOLL)
             && has(setup::COOP_TASKRUN | setup::TASKRUN_FLAG | setup::DEFER_TASKRUN)
         || has(setup::TASKRUN_FLAG) && !has(setup::COOP_TASKRUN | setup::DEFER_TASKRUN)
-        || has(setup::DEFER_TASKRUN) && !has(setup::SINGLE_ISSUER);
+        || has(setup::DEFER_TASKRUN) && !has(setup::SINGLE_ISSUER)
+        || has(setup::REGISTERED_FD_ONLY) && !has(setup::NO_MMAP);
     if bad {
         return Err(-libc::EINVAL);
     }
@@ -114,9 +115,13 @@ fn set_up(entries: u32, at: usize, mut params: Params, polls: bool) -> Result<i3
     if !front::has_memory(RING_BYTES + slots as usize * SLOT_BYTES) {
         return Err(-libc::ENOMEM);
     }
-    let memory = Arc::new(Memory::new(sq, cq, params.flags)?);
+    let memory = Arc::new(Memory::new(&params)?);
+    let places = [params.sq_off.user_addr, params.cq_off.user_addr];
     params.sq_off = memory.sq_offsets();
     params.cq_off = Memory::cq_offsets();
+    if params.flags & setup::NO_MMAP != 0 {
+        [params.sq_off.user_addr, params.cq_off.user_addr] = places;
+    }
     user::write(at, params)?;
     let fd = sys::eventfd();
     if fd < 0 {
@@ -133,7 +138,15 @@ fn set_up(entries: u32, at: usize, mut params: Params, polls: bool) -> Result<i3
         }
         rings::publish(fd, core, Some(instance))
     });
+    let registers = params.flags & setup::REGISTERED_FD_ONLY != 0;
     match made {
+        Ok(()) if registers => {
+            let index = threads::register(fd, u32::MAX);
+            // With the last of both, the ring goes.
+            rings::before_close(&(fd..=fd), Ends::Closed);
+            sys::close(fd);
+            index.map(|index| index as i32)
+        }
         Ok(()) => Ok(fd),
         Err(errno) => {
             sys::close(fd);
