@@ -132,7 +132,7 @@ pub use self::names::{
 pub use self::op::{Op, Operation};
 pub use self::options::{Direct, Open, OpenOptions};
 pub use self::pool::{Pool, PoolBuf, Take};
-pub use self::ranges::{Chunk, Coalesce, ReadRanges};
+pub use self::ranges::{Chunk, Coalesce, RangeChunks, ReadRanges};
 pub use self::replace::{copy, sync_dir};
 #[cfg(feature = "tokio")]
 pub use self::runtime::drive_on_tokio;

@@ -1,5 +1,6 @@
 //! Many ranges of a file at once; those that lie close together are read as one.
 
+use std::collections::VecDeque;
 use std::io;
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use compio_buf::{BufResult, IntoInner as _, IoBuf as _, Slice};
 
-use super::budget::{Awaited, Spent, Turns, awaited};
+use super::budget::{Awaited, HasTurns, Spent, Turns, awaited, in_turn};
 use super::handle::{Alignment, File};
 use super::op::Op;
 use super::transfer::ReadExact;
@@ -33,7 +34,7 @@ impl Default for Coalesce {
 }
 
 /// The bytes of one range. Ranges that were read as one share their memory.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Chunk {
     data: Arc<Vec<u8>>,
     range: Range<usize>,
@@ -190,23 +191,56 @@ impl ReadRanges {
         self.chunks(reads.into_iter().map(|part| (part.begin, part.members, part.read.wait())))
     }
 
+    /// The chunks as they come, each with the number of its range, in place of all at the end.
+    ///
+    /// ```
+    /// use uringlet::fs::{Coalesce, File};
+    ///
+    /// # async fn example() -> std::io::Result<()> {
+    /// let file = File::open("/proc/self/exe").await?;
+    /// let mut chunks = file.read_ranges(&[0..4, 1000..2000], Coalesce::default()).each();
+    /// while let Some((number, chunk)) = chunks.next().await {
+    ///     println!("range {number}: {} bytes", chunk?.len());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// # pollster::block_on(example())?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn each(self) -> RangeChunks {
+        let ended = Mutex::default();
+        let ready = Arc::new(Ready { ended, task: Mutex::new(Waker::noop().clone()) });
+        let (parts, chunks) = (Vec::new(), VecDeque::new());
+        RangeChunks { ranges: self, parts, chunks, ready, left: None, turns: Turns::default() }
+    }
+
     fn chunks(
         &self,
         reads: impl Iterator<Item = (u64, Vec<usize>, BufResult<(), Slice<Vec<u8>>>)>,
     ) -> io::Result<Vec<Chunk>> {
-        let nothing = Chunk { data: Arc::default(), range: 0..0 };
-        let mut chunks = vec![nothing; self.ranges.len()];
+        let mut chunks = vec![Chunk::default(); self.ranges.len()];
         for (begin, members, BufResult(result, buffer)) in reads {
             result?;
-            let skipped = buffer.begin();
-            let data = Arc::new(buffer.into_inner());
-            for member in members {
-                let Range { start, end } = self.ranges[member];
-                let range = skipped + (start - begin) as usize..skipped + (end - begin) as usize;
-                chunks[member] = Chunk { data: Arc::clone(&data), range };
-            }
+            self.cut(begin, members, buffer, |member, chunk| chunks[member] = chunk);
         }
         Ok(chunks)
+    }
+
+    /// The chunks of what was read as one.
+    fn cut(
+        &self,
+        begin: u64,
+        members: Vec<usize>,
+        buffer: Slice<Vec<u8>>,
+        mut give: impl FnMut(usize, Chunk),
+    ) {
+        let skipped = buffer.begin();
+        let data = Arc::new(buffer.into_inner());
+        for member in members {
+            let Range { start, end } = self.ranges[member];
+            let range = skipped + (start - begin) as usize..skipped + (end - begin) as usize;
+            give(member, Chunk { data: Arc::clone(&data), range });
+        }
     }
 }
 
@@ -250,5 +284,159 @@ impl Awaited for ReadRanges {
         let chunks =
             this.chunks(reads.into_iter().map(|part| (part.begin, part.members, part.read.wait())));
         Poll::Ready(chunks)
+    }
+}
+
+/// What [`ReadRanges::each`] gives: chunks as they come. With the feature `stream` it is a `Stream`.
+#[derive(Debug)]
+pub struct RangeChunks {
+    ranges: ReadRanges,
+    /// `None`: it has ended.
+    parts: Vec<Option<Part>>,
+    chunks: VecDeque<(usize, io::Result<Chunk>)>,
+    ready: Arc<Ready>,
+    /// Parts that have not ended, once they are begun.
+    left: Option<usize>,
+    turns: Turns,
+}
+
+/// Parts that have ended, and whom to wake for that.
+#[derive(Debug)]
+struct Ready {
+    ended: Mutex<Vec<usize>>,
+    task: Mutex<Waker>,
+}
+
+struct PartEnds {
+    at: usize,
+    ready: Arc<Ready>,
+}
+
+impl Wake for PartEnds {
+    fn wake(self: Arc<Self>) {
+        lock(&self.ready.ended).push(self.at);
+        let waker = lock(&self.ready.task).clone();
+        waker.wake();
+    }
+}
+
+impl HasTurns for RangeChunks {
+    fn turns(&mut self) -> &mut Turns {
+        &mut self.turns
+    }
+}
+
+impl RangeChunks {
+    /// The next chunk, with the number of its range; `None` behind the last one. If its future is
+    /// dropped, none is lost.
+    ///
+    /// # Errors
+    /// Each of its own: as [`File::read_ranges`].
+    pub async fn next(&mut self) -> Option<(usize, io::Result<Chunk>)> {
+        std::future::poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// As [`RangeChunks::next`], which has the task woken if it is pending.
+    ///
+    /// # Errors
+    /// As [`RangeChunks::next`].
+    pub fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<(usize, io::Result<Chunk>)>> {
+        in_turn(self, context, |this, context, spent| {
+            // The waker first: a part that ends sees it, or is seen.
+            lock(&this.ready.task).clone_from(context.waker());
+            if this.left.is_none() {
+                this.begin(spent);
+            }
+            if this.chunks.is_empty() {
+                this.collect();
+            }
+            match this.chunks.pop_front() {
+                Some(chunk) => Poll::Ready(Some(chunk)),
+                None if this.left == Some(0) => Poll::Ready(None),
+                None => Poll::Pending,
+            }
+        })
+    }
+
+    /// Begins to read. What is in memory has ended then.
+    fn begin(&mut self, spent: &mut Spent) {
+        let begun = self.ranges.begin(spent);
+        let reads = std::mem::take(&mut self.ranges.reads);
+        self.left = Some(0);
+        for (number, range) in self.ranges.ranges.iter().enumerate() {
+            match &begun {
+                Err(error) => self.chunks.push_back((number, Err(again(error)))),
+                Ok(()) if range.is_empty() => self.chunks.push_back((number, Ok(Chunk::default()))),
+                Ok(()) => {}
+            }
+        }
+        if begun.is_err() {
+            return;
+        }
+        self.left = Some(reads.len());
+        for (at, mut part) in reads.into_iter().enumerate() {
+            let ready = Arc::clone(&self.ready);
+            if part.read.is_ended(&Waker::from(Arc::new(PartEnds { at, ready }))) {
+                self.end(part);
+                self.parts.push(None);
+            } else {
+                self.parts.push(Some(part));
+            }
+        }
+    }
+
+    /// Takes the parts that have ended.
+    fn collect(&mut self) {
+        let fs = self.ranges.file.fs();
+        let ended = if fs.is_some_and(|fs| fs.generation() != process::generation()) {
+            // In the child of a fork nothing ends; the operations know.
+            (0..self.parts.len()).collect()
+        } else {
+            std::mem::take(&mut *lock(&self.ready.ended))
+        };
+        for at in ended {
+            if let Some(part) = self.parts[at].take() {
+                self.end(part);
+            }
+        }
+    }
+
+    /// Takes the chunks of a part that has ended.
+    fn end(&mut self, part: Part) {
+        let Part { begin, read, members } = part;
+        self.left = self.left.map(|left| left - 1);
+        // It does not block.
+        match read.wait() {
+            BufResult(Ok(()), buffer) => {
+                let chunks = &mut self.chunks;
+                self.ranges.cut(begin, members, buffer, |member, chunk| {
+                    chunks.push_back((member, Ok(chunk)));
+                });
+            }
+            BufResult(Err(error), _) => {
+                let errors = members.into_iter().map(|member| (member, Err(again(&error))));
+                self.chunks.extend(errors);
+            }
+        }
+    }
+}
+
+/// The same error, for another range.
+fn again(error: &io::Error) -> io::Error {
+    error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
+}
+
+#[cfg(feature = "stream")]
+impl futures_core::Stream for RangeChunks {
+    type Item = (usize, io::Result<Chunk>);
+
+    fn poll_next(
+        self: std::pin::Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Self::Item>> {
+        RangeChunks::poll_next(self.get_mut(), context)
     }
 }

@@ -99,6 +99,10 @@ fn every_future_that_is_ready_at_once_lets_others_run() {
             }
             "ReadRanges" => {
                 check("ranges", || file.read_ranges(&[0..16, 9000..9001], Coalesce::default()));
+                let apart = Coalesce { gap: 0, max: 0 };
+                let mut chunks = file.read_ranges(&vec![0..16; 100], apart).each();
+                let lets = lets_others_run(|context| chunks.poll_next(context));
+                assert!(lets, "a loop over chunks never lets others run");
                 check("no ranges", || file.read_ranges(&[], Coalesce::default()));
                 let bad = std::ops::Range { start: 1, end: 0 };
                 check("bad ranges", || {

@@ -1,6 +1,6 @@
-//! Several buffers in one call, holes, and streams of files that are open for direct I/O.
+//! Several buffers in one call, ranges as they come, holes, and streams of files that are open for direct I/O.
 
-use uringlet::fs::{BufResult, File};
+use uringlet::fs::{BufResult, Coalesce, File};
 
 use crate::executors::Executor;
 use crate::{file_of, skipped};
@@ -70,6 +70,46 @@ fn a_stream_of_a_direct_file_reads_from_any_position_to_any_end() {
             let mut all = Vec::new();
             Cursor::new(file, 10_000).read_to_end(&mut all).await.unwrap();
             assert!(all == data);
+        });
+    });
+}
+
+#[test]
+fn ranges_come_one_by_one_each_of_them_once() {
+    Executor::each(|executor| {
+        executor.run(async {
+            let (named, data) = file_of(200_000);
+            let file = File::open(named.path()).await.unwrap();
+            let mut ranges: Vec<_> =
+                (0..300u64).map(|at| at * 7919 % 190_000..at * 7919 % 190_000 + at * 10).collect();
+            ranges.push(199_990..200_001);
+            let mut chunks = file.read_ranges(&ranges, Coalesce { gap: 0, max: 5000 }).each();
+            let mut seen = std::collections::BTreeSet::new();
+            while let Some((number, chunk)) = chunks.next().await {
+                assert!(seen.insert(number), "{number} came twice");
+                let range = ranges[number].start as usize..ranges[number].end as usize;
+                match chunk {
+                    Ok(chunk) => assert!(chunk[..] == data[range], "{number}"),
+                    Err(error) => {
+                        assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
+                        assert!(range.end > 190_000);
+                    }
+                }
+            }
+            assert_eq!(seen.len(), ranges.len());
+            assert!(chunks.next().await.is_none());
+            // Dropped in the middle.
+            for taken in 0..50 {
+                let mut chunks = file.read_ranges(&ranges, Coalesce::default()).each();
+                for _ in 0..taken {
+                    assert!(chunks.next().await.is_some());
+                }
+            }
+            let bad = std::ops::Range { start: 1, end: 0 };
+            let mut refused = file.read_ranges(&[0..1, bad], Coalesce::default()).each();
+            while let Some((_, chunk)) = refused.next().await {
+                assert_eq!(chunk.unwrap_err().raw_os_error(), Some(libc::EINVAL));
+            }
         });
     });
 }
