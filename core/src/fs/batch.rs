@@ -249,7 +249,8 @@ impl<T: Send + 'static> Many<T> {
             shared: Arc::new(BatchShared { plan, state }),
             workers: Vec::new(),
             home: None,
-            generation: process::generation(),
+            // It may be the first thing that the process does here.
+            generation: process::enter(),
             turns: Turns::default(),
         }
     }

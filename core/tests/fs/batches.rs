@@ -62,6 +62,20 @@ fn ino(metadata: &std::fs::Metadata) -> u64 {
     std::os::unix::fs::MetadataExt::ino(metadata)
 }
 
+/// In a child of its own, whose first use of the library it is.
+#[test]
+fn a_batch_may_be_the_first_thing_that_a_process_does() {
+    const CHILD: &str = "URINGLET_TEST_LIMITED";
+    let name = "batches::a_batch_may_be_the_first_thing_that_a_process_does";
+    if std::env::var_os(CHILD).is_some() {
+        assert!(fs::read_many(["/proc/self/exe"]).wait_next().is_some());
+        return;
+    }
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    let status = child.args([name, "--exact", "--nocapture"]).env(CHILD, "1").status();
+    assert!(status.unwrap().success());
+}
+
 /// Directories in directories, with links that lead around.
 fn plant(folder: &Path, depth: usize) {
     for at in 0..4 {
