@@ -392,10 +392,11 @@ impl Header {
         self.detached.store(true, Ordering::Relaxed);
     }
 
-    /// What counts the operation: for the thread that ends it.
-    pub(super) fn counts(&self) -> Counts {
-        // That of a detached operation was set before it was found abandoned.
-        let is_detached = self.detached.load(Ordering::Relaxed);
+    /// What counts the operation, for the thread that ends it. One that was detached counts as
+    /// that until it is found abandoned; if it was not, whoever has detached it sees to that.
+    pub(super) fn counts(&self, is_abandoned: bool) -> Counts {
+        // Set before it was abandoned.
+        let is_detached = is_abandoned && self.detached.load(Ordering::Relaxed);
         Counts { fs: self.fs.clone(), flights: self.flights.clone(), is_detached }
     }
 

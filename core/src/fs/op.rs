@@ -178,9 +178,9 @@ unsafe fn complete<O: Operation>(header: NonNull<Header>, result: i32) -> bool {
     let ended = unsafe { here.flight.finish() };
     let left = match &ended {
         // After the payload was dropped.
-        Ended::Abandoned(_) => Some(here.header.counts()),
+        Ended::Abandoned(_) => Some(here.header.counts(true)),
         _ => {
-            here.header.counts().end();
+            here.header.counts(false).end();
             None
         }
     };
@@ -431,7 +431,7 @@ fn stop<O: Operation>(slot: &Arc<OpSlot<O>>) -> bool {
         header.stop();
     }
     if header.withdraw() {
-        header.counts().end();
+        header.counts(false).end();
         return true;
     }
     if O::CANCELLABLE {
