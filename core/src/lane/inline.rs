@@ -289,8 +289,8 @@ impl InlineLane {
         true
     }
 
-    /// A waiter executes the oldest request, if it may take the baton at once and nothing has to
-    /// come before: what [`hold`](Self::hold) does with one that is enough. False: it was not to.
+    /// [`Self::hold`] for a waiter that takes one completion: executes the oldest request. False:
+    /// the baton is held, or something has to come before it.
     #[inline]
     pub(crate) fn execute_next(
         &self,
@@ -306,11 +306,8 @@ impl InlineLane {
             let timed = self.queue.taken().is_multiple_of(TIMED_EVERY);
             self.run(board, request, By::Waiter, timed, taker);
         }
-        if !self.queue.is_empty() {
-            self.lay_down(board, router, turn);
-            return true;
-        }
-        match self.baton.release(turn) {
+        let emptied = self.queue.is_empty();
+        match if emptied { self.baton.release(turn) } else { Release::Work(turn) } {
             Release::Free => {}
             Release::Lost => self.lost(board, router),
             Release::Work(same) => self.lay_down(board, router, same),
