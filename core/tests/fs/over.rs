@@ -192,6 +192,27 @@ fn a_large_detached_write_is_whole_after_a_shutdown() {
     own.shutdown(LONG).wait().unwrap();
 }
 
+/// An operation may end at the very moment at which it is detached.
+#[test]
+fn a_detached_operation_counts_once_whenever_it_ends() {
+    let (named, _) = file_of(100);
+    let fs = Fs::builder().build().unwrap();
+    let file = File::open(named.path()).on(&fs).wait().unwrap();
+    for round in 0..20_000 {
+        let read = file.read_at([0u8; 1], 0).forced_async().submit();
+        for _ in 0..round % 50 * 20 {
+            std::hint::spin_loop();
+        }
+        read.detach();
+    }
+    fs.drain().timeout(LONG).wait().unwrap();
+    file.drain(LONG).wait().unwrap();
+    // No count is below zero.
+    file.read_at([0u8; 1], 0).forced_async().detach();
+    fs.drain().timeout(LONG).wait().unwrap();
+    fs.shutdown(LONG).wait().unwrap();
+}
+
 /// With faults, and with a storm of every way to end an operation.
 #[cfg(feature = "faulty")]
 #[test]
