@@ -287,7 +287,7 @@ impl Awaited for ReadRanges {
     }
 }
 
-/// What [`ReadRanges::each`] gives: chunks as they come. With the feature `stream` it is a `Stream`.
+/// What [`ReadRanges::each`] gives: chunks as they come. The feature `stream` makes it a `Stream`.
 #[derive(Debug)]
 pub struct RangeChunks {
     ranges: ReadRanges,
