@@ -393,7 +393,7 @@ impl Header {
     }
 
     /// What counts the operation, for the thread that ends it. One that was detached counts as
-    /// that until it is found abandoned; if it was not, the thread that detached it sees to that.
+    /// that until it is found abandoned. If it is not, its own thread ends that count.
     pub(super) fn counts(&self, is_abandoned: bool) -> Counts {
         // Set before it was abandoned.
         let is_detached = is_abandoned && self.detached.load(Ordering::Relaxed);

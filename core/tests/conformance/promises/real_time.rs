@@ -20,7 +20,8 @@ fn becomes_real_time() -> bool {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu as usize, &mut set);
         let on_one = libc::sched_setaffinity(0, size_of_val(&set), &raw const set) == 0;
-        let priority = libc::sched_param { sched_priority: 1 };
+        let mut priority: libc::sched_param = std::mem::zeroed();
+        priority.sched_priority = 1;
         if on_one && libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) == 0 {
             return true;
         }
