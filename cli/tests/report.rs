@@ -124,9 +124,12 @@ fn a_page_of_bench_has_every_plot() {
         if measured(workload) {
             // The rate and the CPU time; completion and submit latency at each depth.
             assert_eq!(plots.iter().filter(|plot| *plot == label).count(), 2, "{plots:#?}");
-            for depth in [1, 74] {
-                let title = format!("{label}, {depth} in flight");
-                assert_eq!(plots.iter().filter(|plot| **plot == title).count(), 2, "{title}");
+            for depth in
+                ["1 in flight", "74 in flight, all in a call", "74 in flight, one in a call"]
+            {
+                let title = format!("{label}, {depth}");
+                let count = plots.iter().filter(|plot| **plot == title).count();
+                assert_eq!(count, 2, "{title}: {plots:#?}");
             }
         }
     }

@@ -327,6 +327,13 @@ impl Line {
         depth_text(self.depth, self.submit)
     }
 
+    /// `32 in flight, one in a call`.
+    pub fn in_flight_text(&self) -> String {
+        let text = self.depth_text();
+        let (depth, submit) = text.split_at(text.find(',').unwrap_or(text.len()));
+        format!("{depth} in flight{submit}")
+    }
+
     /// Is it a point in a curve of such requests? The one for a single request is, in each.
     pub fn shows(&self, submit: Manner) -> bool {
         let alone = self.depth == 1 && self.submit == Manner::OneInACall;

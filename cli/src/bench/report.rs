@@ -165,7 +165,7 @@ impl Matrix {
     /// A group of bars for each depth.
     fn groups(&self, workload: Workload, bar: impl Fn(&Cell) -> Bar) -> Vec<Group> {
         let group = |line: &matrix::Line| Group {
-            label: format!("{} in flight", line.depth_text()),
+            label: line.in_flight_text(),
             bars: line.cells.iter().map(&bar).collect(),
         };
         self.depths(workload).map(group).collect()
@@ -193,11 +193,8 @@ impl Matrix {
                     .map(|(engine, curve)| plots::percentiles(engine, std::iter::once(&curve)))
                     .collect();
                 if !series.is_empty() {
-                    let title = format!(
-                        "{}, {} in flight",
-                        self.settings.title(workload),
-                        line.depth_text()
-                    );
+                    let title =
+                        format!("{}, {}", self.settings.title(workload), line.in_flight_text());
                     figures.push(plots::percentile_plot(title, name, series));
                 }
             }

@@ -149,7 +149,8 @@ fn a_loop_over_the_results_of_a_batch_lets_others_run() {
             Poll::Ready(None) => break,
             Poll::Pending => at_once = 0,
         }
-        assert!(at_once <= 128, "never lets others run");
+        // The one that was waited for is beside the budget: others have run before it.
+        assert!(at_once <= 1 + 128, "never lets others run");
     }
 }
 
