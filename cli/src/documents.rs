@@ -482,6 +482,52 @@ fn files_and_functions_are_short_enough_to_read() {
     assert!(complaints.is_empty(), "cut these up: {complaints:#?}");
 }
 
+/// The name that a text begins with.
+fn first_name(text: &str) -> &str {
+    &text[..text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len())]
+}
+
+/// Of the first line of an `impl`: the trait, if there is one, and the type.
+fn implemented(line: &str) -> Option<(Option<&str>, &str)> {
+    let rest = line.trim_start().strip_prefix("impl")?;
+    let rest = if rest.starts_with('<') { rest.split_once("> ")?.1 } else { rest.trim_start() };
+    Some(match rest.split_once(" for ") {
+        Some((of, what)) => (Some(first_name(of)), first_name(what)),
+        None => (None, first_name(rest)),
+    })
+}
+
+/// Where `then_some` has a value of a type with a drop, which runs where the value is not wanted.
+fn made_too_early<'a>(text: &'a str, dropped: &BTreeSet<&str>) -> Vec<(usize, &'a str)> {
+    let (mut found, mut this) = (Vec::new(), "");
+    for (line, at) in text.lines().zip(1..) {
+        this = implemented(line).map_or(this, |(_, what)| what);
+        let values = line.split("then_some(").skip(1).map(first_name);
+        let names = values.map(|name| if name == "Self" { this } else { name });
+        found.extend(names.filter(|name| dropped.contains(name)).map(|name| (at, name)));
+    }
+    found
+}
+
+#[test]
+fn nothing_is_dropped_that_was_not_wanted() {
+    let text = "impl<'a, T> Held<'a> {\n    ok.then_some(Self(1))\n}\nimpl Plain {\n    \
+                ok.then_some(Self(1)), ok.then(|| Held(1)), ok.then_some(Held(1))\n}";
+    let dropped = BTreeSet::from(["Held"]);
+    assert_eq!(made_too_early(text, &dropped), [(2, "Held"), (5, "Held")]);
+
+    let all = files(&[".rs"]);
+    let drops = |line| implemented(line).filter(|(of, _)| *of == Some("Drop")).map(|found| found.1);
+    let dropped = all.values().flat_map(|text| text.lines().filter_map(drops)).collect();
+    let mut complaints = Vec::new();
+    for (name, text) in all.iter().filter(|(name, _)| !name.ends_with("documents.rs")) {
+        for (line, what) in made_too_early(text, &dropped) {
+            complaints.push(format!("{}:{line}: {what}", name.display()));
+        }
+    }
+    assert!(complaints.is_empty(), "make these with `then`, which calls: {complaints:#?}");
+}
+
 /// The type that a line at the left margin defines. What stands deeper is a test's, a function's
 /// own, or an associated type.
 fn defined_type(line: &str) -> Option<&str> {
@@ -493,7 +539,7 @@ fn defined_type(line: &str) -> Option<&str> {
     let kind = words.next()?;
     let rest =
         words.next().filter(|_| ["struct", "enum", "trait", "union", "type"].contains(&kind))?;
-    Some(&rest[..rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len())])
+    Some(first_name(rest))
 }
 
 /// The folders with a crate each.

@@ -124,7 +124,7 @@ pub(crate) struct OwnMemory(i32);
 impl OwnMemory {
     pub(crate) fn open() -> Option<Self> {
         let fd = open(c"/proc/self/mem", libc::O_RDWR);
-        (fd >= 0).then_some(Self(fd))
+        (fd >= 0).then(|| Self(fd))
     }
 
     /// # Safety

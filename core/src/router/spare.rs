@@ -124,7 +124,8 @@ impl Beside {
             return None;
         }
         let called = self.called.swap(0, Ordering::Relaxed);
-        (called != 0).then_some(Seat { beside: self, called })
+        // Made only now: the drop of one counts.
+        (called != 0).then(|| Seat { beside: self, called })
     }
 }
 

@@ -46,7 +46,8 @@ impl Reaper {
         }
         let taken =
             self.holder.compare_exchange(holder, AWAKE, Ordering::Acquire, Ordering::Relaxed);
-        taken.is_ok().then_some(Reaping { reaper: self, is_held: true })
+        // Made only now: the drop of one gives the right up.
+        taken.is_ok().then(|| Reaping { reaper: self, is_held: true })
     }
 
     /// As [`Reaper::take`], by somebody who is told of completions once. `None`: who has the right
@@ -157,6 +158,45 @@ mod loom_models {
 
     fn reaper_and_queue() -> (Arc<Reaper>, Arc<Completions>) {
         (Arc::new(Reaper::new()), Arc::new(Completions::new(Ring::cqes(1), 1)))
+    }
+
+    /// Two threads want the right. `takes` may only give it to one at a time.
+    fn is_exclusive(takes: fn(&Reaper) -> Option<Reaping<'_>>) {
+        loom::model(move || {
+            let reaper = Arc::new(Reaper::new());
+            let holders = Arc::new(AtomicU32::new(0));
+            let collect = move |reaper: &Reaper, holders: &AtomicU32| {
+                for _ in 0..2 {
+                    if let Some(right) = takes(reaper) {
+                        assert_eq!(holders.fetch_add(1, Ordering::Relaxed), 0, "two have it");
+                        holders.fetch_sub(1, Ordering::Relaxed);
+                        drop(right);
+                    }
+                }
+            };
+            let (other, counted) = (Arc::clone(&reaper), Arc::clone(&holders));
+            let thread = thread::spawn(move || collect(&other, &counted));
+            collect(&reaper, &holders);
+            thread.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn loom_one_thread_at_a_time_has_the_right() {
+        is_exclusive(Reaper::take);
+    }
+
+    /// One that gives up a right that it did not get.
+    #[test]
+    #[should_panic(expected = "two have it")]
+    fn loom_a_thread_that_gives_up_what_it_did_not_get() {
+        is_exclusive(|reaper| {
+            let took = reaper.take();
+            if took.is_none() {
+                drop(Reaping { reaper, is_held: true });
+            }
+            took
+        });
     }
 
     #[test]
