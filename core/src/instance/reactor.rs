@@ -142,8 +142,7 @@ impl Instance {
             return false;
         }
         self.may_poll_next();
-        let drives = || self.driven.comes() && self.driven.thread() == this_thread();
-        kernel.is_shallow() || drives()
+        kernel.is_shallow()
     }
 
     /// The calling thread submits. If it sleeps in poll(2) or the like next, it drives.
