@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Counts the instructions for one request, and the locked ones: ci/instructions.sh [COLUMN...]
 #
-# One cached read of 4 KiB, or one buffered write of 1 KiB, is submitted by a call of its own, with
-# 1, 8 and 32 in flight: plain calls, and release builds of the drop-ins and of `Context`. A figure
-# is that of the program's thread outside of the kernel, the loop of the program included. No worker
-# executes beside the program. Columns: plain libaio posix-aio liburing context (all of them). The
-# program takes one step at a time (ptrace(2)), and time passes with its steps: figures of one build
-# are the same whatever else runs. Needs x86-64.
+# Each cached read of 4 KiB, or buffered write of 1 KiB, is submitted by a call of its own. There
+# are 1, 8 and 32 in flight. Compared are plain calls, and release builds of the drop-ins and of
+# `Context`. A figure is that of the program's thread outside of the kernel, the loop of the
+# program included. No worker executes beside the program. Columns: plain libaio posix-aio
+# liburing context (all of them). The program takes one step at a time (ptrace(2)), and time
+# passes with its steps: figures of one build are the same whatever else runs. Needs x86-64.
 #
 # DEPTHS (1 8 32) and COUNT (128 requests) change the size of it.
 set -euo pipefail

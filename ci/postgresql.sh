@@ -5,8 +5,8 @@
 # METHOD is PostgreSQL's io_method (io_uring without one), SANDBOX what io_uring is refused by
 # (docker without one). Needs root and debootstrap: PostgreSQL comes from Debian's newest suite,
 # into a root file system in target/postgresql, which is made once.
-# SCALE, SECONDS_OF_LOAD, KILLS and CRASHES say how many rows there are, how long a load is, and how
-# often a backend and the whole server are killed. OPTIONS are further settings of the server, such
+# SCALE says how many rows there are, and SECONDS_OF_LOAD how long a load is. A backend is killed
+# KILLS times, and the whole server CRASHES times. OPTIONS are further settings of the server, such
 # as debug_io_direct=data. ENGINE chooses uringlet's engine. Takes about five minutes.
 set -euo pipefail
 # shellcheck source=ci/common.sh

@@ -1,8 +1,8 @@
 //! Threads with rights of their own (credentials(7), user_namespaces(7), landlock(7), seccomp(2)).
 //!
 //! A name is looked up with the rights of the thread that does it, and a worker's are those of the
-//! process. From the first call on that may change the rights of one thread only, the thread that
-//! submits executes what is judged by rights, inside of io_uring_enter(2).
+//! process. Some calls may change the rights of one thread only. From the first of these on, the
+//! thread that submits executes what is judged by rights, inside of io_uring_enter(2).
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_ulong, c_void};

@@ -31,8 +31,8 @@ const WORKERS: usize = 32;
 const AHEAD: u64 = 64 << 20;
 const SIZE: u64 = 4 << 10;
 
-/// Reads many whole files. Each is opened, read and closed by one thread, and a few threads do it
-/// for all of them, as many as there are CPUs, or more if they wait for the device.
+/// Reads many whole files. Each is opened, read and closed by one thread. A few threads do it for
+/// all of them: as many as there are CPUs, or more if they wait for the device.
 ///
 /// The results come as they are there, each with the number of its path:
 ///

@@ -93,8 +93,8 @@ pub fn sync_dir(path: impl AsRef<Path>) -> Op<OnWorker<()>> {
     OnWorker::at([path.as_ref()], |_, [path]| open_directory(path)?.sync_all())
 }
 
-/// Copies what a file holds into another one, in place of what that held, and gives it the first
-/// one's permissions, whatever umask(2) says and whether it was there or not. What is no regular
+/// Copies what a file holds into another one, in place of what that held. The other one gets the
+/// first one's permissions, whatever umask(2) says, and also if it was there. What is no regular
 /// file keeps its own. Gives the number of bytes. A file that is copied onto itself is empty then.
 ///
 /// The kernel copies where it can, and shares the blocks where the file system can

@@ -154,8 +154,8 @@ pub(crate) const COMING_COUNTS: RangeInclusive<i32> = -16..=8;
 /// Requests that were found lying about count for this many. A program whose thread was only
 /// preempted between submitting and waiting is still believed; the second time in a row it is not.
 pub(crate) const LYING_ABOUT: i32 = 6;
-/// As many completions a wait keeps aside for the reap after it, a poll of one request executes on
-/// the way, and a look at what the kernel has done collects at a time.
+/// Completions that a wait keeps aside for the reap after it. A poll of one request executes as
+/// many on the way, and a look at what the kernel has done collects as many at a time.
 pub(crate) const TAKEN_MAX: u32 = 64;
 
 // The watchdog.
@@ -168,8 +168,8 @@ pub(crate) const TAKEN_MAX: u32 = 64;
 /// long, without a longer pause, sleeps for a [`MOMENT`].
 pub(crate) const TICK: Duration = Duration::from_millis(1);
 /// The same while requests do nothing but pass through the kernel, once this many looks in a row
-/// have found no others: a tick is 10 to 15 us of CPU time on a virtual machine, which was 4 to 10
-/// % of that of direct requests at depth 8.
+/// have found no others. A tick is 10 to 15 us of CPU time on a virtual machine. That was 4 to 10 %
+/// of what direct requests take at depth 8.
 pub(crate) const CALM_TICK: Duration = Duration::from_millis(4);
 pub(crate) const CALM_LOOKS: u32 = 16;
 /// Looks at a context with nothing to do before it is let go.

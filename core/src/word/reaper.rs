@@ -1,9 +1,9 @@
 //! The right to collect a kernel lane's completions: one thread at a time, asleep or awake.
 //!
-//! While requests are in flight somebody who waits has to have it. The thread that gives it up
-//! wakes those that sleep elsewhere (they registered as sleepers of the completion queue first, and
-//! looked at this word afterwards), so either the leaver sees the sleeper, or the sleeper sees the
-//! word free.
+//! While requests are in flight, a thread that waits has to have it. The thread that gives it up
+//! wakes threads that sleep elsewhere. These have registered as sleepers of the completion queue
+//! first, and looked at this word afterwards. So either the leaver sees the sleeper, or the sleeper
+//! sees the word free.
 //!
 //! A signal handler may leave the sleep by a jump (siglongjmp(3)), and nobody gives the right up
 //! then. So a sleeping holder's word names its thread. When that thread wants the right again, it
