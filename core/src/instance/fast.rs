@@ -116,8 +116,8 @@ impl Instance {
         true
     }
 
-    /// Reads now what an entry asks for, as io_uring does when a read is issued. `None`: it is to be
-    /// submitted, since it has to wait, or is no plain read of at most [`TRIED_MAX`] bytes.
+    /// Reads now what an entry asks for, as io_uring does when a read is issued. `None`: it is to
+    /// be submitted, since it has to wait, or is no plain read of at most [`TRIED_MAX`] bytes.
     ///
     /// # Safety
     /// As for [`Instance::submit_with`]; the buffer is the read's during the call.

@@ -118,12 +118,14 @@ impl Stream {
         self.waiting[..at].iter().any(|other| other.goes_with(&self.waiting[at]))
     }
 
-    /// Where a new one is to stand.
-    fn place_of(&self, new: &PolledRequest) -> usize {
+    /// Where a new one is to stand. `is_served`: the one in front is not on the list, since the
+    /// thread executes it.
+    fn place_of(&self, new: &PolledRequest, is_served: bool) -> usize {
         let mut others = self.waiting.iter().enumerate().filter(|(_, other)| other.goes_with(new));
+        let first = if is_served { None } else { others.next() };
         // Not known to be of this stream before: it goes in front of what was submitted
         // after it.
-        let first = others.next().filter(|(_, first)| new.comes_before(first));
+        let first = first.filter(|(_, first)| new.comes_before(first));
         let behind = |other: &PolledRequest| {
             other.priority > new.priority
                 || other.priority == new.priority && new.comes_before(other)
@@ -236,8 +238,9 @@ impl Streams {
 
     pub(super) fn add(&mut self, new: PolledRequest) {
         let fd = new.fd;
+        let is_served = self.served.contains(&(fd, new.events));
         let stream = self.by_fd.entry(fd).or_default();
-        let at = stream.place_of(&new);
+        let at = stream.place_of(&new, is_served);
         stream.waiting.insert(at, new);
         self.is_due(fd);
     }

@@ -111,15 +111,23 @@ fn without_thread(as_io_uring: bool) -> (Arc<Instance>, Arc<Mutex<Vec<i64>>>) {
     (instance, results)
 }
 
-/// Submits two reads of a byte each.
-fn submit_two(instance: &Arc<Instance>, fd: RawFd, buffers: &mut [[u8; 1]; 2]) {
+/// Submits a read of a byte for each buffer, with this priority.
+fn submit<const N: usize>(
+    instance: &Arc<Instance>,
+    fd: RawFd,
+    buffers: [&mut [u8; 1]; N],
+    priority: u16,
+) {
     // The number may have been a file's, in another test.
     Facts::forget(&(fd..=fd));
-    let [first, second] = buffers.each_mut();
-    let reads = [first, second].map(|buffer| Sqe::read(fd, &mut buffer[..], 0));
+    let reads = buffers.map(|buffer| Sqe { ioprio: priority, ..Sqe::read(fd, buffer, 0) });
     let entries = reads.map(|sqe| Entry { sqe, data: 0, notify: -1 });
     // SAFETY: the buffers outlive the requests, which end in each test.
-    assert_eq!(unsafe { instance.submit(&entries) }.accepted, 2);
+    assert_eq!(unsafe { instance.submit(&entries) }.accepted, N);
+}
+
+fn submit_two(instance: &Arc<Instance>, fd: RawFd, buffers: &mut [[u8; 1]; 2]) {
+    submit(instance, fd, buffers.each_mut(), 0);
 }
 
 /// What the thread takes off its list now.
@@ -170,6 +178,29 @@ fn the_first_of_a_stream_is_never_cancelled_and_those_behind_it_always_are() {
         serve(poller, take(poller));
         assert_eq!(std::mem::take(&mut *lock(&results)), [-i64::from(libc::ECANCELED), 1]);
     }
+    instance.close();
+    own::close(lock(&poller.state).eventfd);
+}
+
+#[test]
+fn while_the_first_of_a_stream_is_tried_a_later_one_goes_before_those_of_larger_priorities() {
+    let (instance, results) = without_thread(false);
+    let poller = instance.poller();
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let (fd, mut buffers) = (reader.as_raw_fd(), [[0u8; 1]; 3]);
+    let [first, large, small] = buffers.each_mut();
+    submit(&instance, fd, [first], 0);
+    let tried = take(poller);
+    submit(&instance, fd, [large], 20);
+    submit(&instance, fd, [small], 10);
+    serve(poller, tried);
+    writer.write_all(b"abc").unwrap();
+    for _ in 0..3 {
+        all_are_ready(poller);
+        serve(poller, take(poller));
+    }
+    assert_eq!(*lock(&results), [1; 3]);
+    assert_eq!(buffers.concat(), b"acb");
     instance.close();
     own::close(lock(&poller.state).eventfd);
 }
