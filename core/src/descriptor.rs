@@ -1,10 +1,64 @@
 //! Asks the kernel about descriptors, and has the router remember what it says.
 
+use std::cell::Cell;
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::request::BATCH;
 use crate::router::Ask;
 use crate::router::facts::{self, Facts, Fresh, Said};
 use crate::sys;
+
+thread_local! {
+    /// Counts the turns of the event loop that the thread is; 0: it is none.
+    static TURN: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Counts descriptors that are known to have ended.
+static ENDED: AtomicU32 = AtomicU32::new(0);
+
+/// The event loop that the calling thread is begins another turn.
+pub(crate) fn begin_turn() {
+    TURN.set(TURN.get().wrapping_add(1).max(1));
+}
+
+/// Descriptors are about to end.
+pub(crate) fn some_end() {
+    ENDED.fetch_add(1, Ordering::Relaxed);
+}
+
+/// What the kernel has said about the descriptor that a thread has last asked for. An event loop
+/// asks once in a turn, and for each batch of requests. Other threads ask each time.
+#[derive(Debug)]
+pub(crate) struct InTurn<T: Copy>(Cell<Option<SaidInTurn<T>>>);
+
+#[derive(Clone, Copy, Debug)]
+struct SaidInTurn<T> {
+    fd: RawFd,
+    turn: u32,
+    ended: u32,
+    asked: usize,
+    answer: T,
+}
+
+impl<T: Copy> InTurn<T> {
+    pub(crate) const fn new() -> Self {
+        Self(Cell::new(None))
+    }
+
+    /// An error is no answer that is kept: the number may get a file in this turn.
+    #[inline]
+    pub(crate) fn ask(&self, fd: RawFd, ask: impl FnOnce() -> Result<T, i32>) -> Result<T, i32> {
+        let (turn, ended) = (TURN.get(), ENDED.load(Ordering::Relaxed));
+        let now = |said: &SaidInTurn<T>| (said.fd, said.turn, said.ended) == (fd, turn, ended);
+        let said = match self.0.get().filter(now) {
+            Some(said) if said.asked < BATCH => SaidInTurn { asked: said.asked + 1, ..said },
+            _ => SaidInTurn { fd, turn, ended, asked: 1, answer: ask()? },
+        };
+        self.0.set(Some(said).filter(|_| turn != 0));
+        Ok(said.answer)
+    }
+}
 
 /// lseek(2) would know, but waits for who is inside a read(2) of the same file.
 fn has_offsets(fd: RawFd, file_type: u32) -> bool {
@@ -131,8 +185,15 @@ impl Asked {
 
     /// F_GETFL, 0 if there is no such descriptor.
     fn flags_of(&mut self, fd: i32) -> i32 {
+        thread_local! {
+            static LAST: InTurn<i32> = const { InTurn::new() };
+        }
         if self.fd != fd {
-            (self.fd, self.flags) = (fd, sys::status_flags(fd).max(0) as i32);
+            let ask = || match sys::status_flags(fd) as i32 {
+                errno @ ..0 => Err(errno),
+                flags => Ok(flags),
+            };
+            (self.fd, self.flags) = (fd, LAST.with(|last| last.ask(fd, ask)).unwrap_or(0));
         }
         self.flags
     }
@@ -189,6 +250,33 @@ mod tests {
     use std::fs::File;
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::OpenOptionsExt;
+
+    #[test]
+    fn an_event_loop_asks_once_in_a_turn_and_other_threads_each_time() {
+        let (last, asked) = (super::InTurn::new(), std::cell::Cell::new(0));
+        let ask = |fd| {
+            last.ask(fd, || {
+                asked.set(asked.get() + 1);
+                if fd < 0 { Err(-libc::EBADF) } else { Ok(fd) }
+            })
+        };
+        // How often the kernel is asked in some calls.
+        let times = |calls: usize, fd| {
+            let before = asked.get();
+            assert!((0..calls).all(|_| ask(fd) == if fd < 0 { Err(-libc::EBADF) } else { Ok(fd) }));
+            asked.get() - before
+        };
+        assert_eq!(times(3, 1), 3);
+        super::begin_turn();
+        assert_eq!((times(3, 1), times(1, 2), times(2, 1)), (1, 1, 1));
+        super::begin_turn();
+        assert_eq!(times(3, 1), 1);
+        super::some_end();
+        assert!((1..=3).contains(&times(3, 1)), "another test may end some");
+        assert_eq!(times(3, -1), 3, "the number may get a file meanwhile");
+        super::begin_turn();
+        assert!(times(2 * super::BATCH, 1) >= 2);
+    }
 
     #[test]
     fn a_file_and_a_pipe_are_told_apart() {

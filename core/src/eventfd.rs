@@ -4,6 +4,7 @@
 //! The kernel's own signal reaches the counter's last value, 2^64 - 1, which poll(2) reports as
 //! POLLERR. A write reaches the one before it.
 
+use std::cell::Cell;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,6 +13,15 @@ use crate::process;
 use crate::router::facts::Facts;
 use crate::sync::Patience;
 use crate::sys;
+
+thread_local! {
+    static COUNTED: Cell<RawFd> = const { Cell::new(-1) };
+}
+
+/// The eventfd that the calling thread has last counted up since this was asked; or -1.
+pub(crate) fn last_counted() -> RawFd {
+    COUNTED.replace(-1)
+}
 
 /// Adds `n` to an eventfd, or as much as it takes.
 pub(crate) fn count_up(fd: RawFd, n: u32) {
@@ -23,8 +33,14 @@ pub(crate) fn count_up(fd: RawFd, n: u32) {
         let _turn = EventfdTurn::take();
         // What one write may add cannot be asked; that 1 fits can.
         (0..n).take_while(|_| is_writable(fd)).for_each(|_| _ = sys::eventfd_add(fd, 1));
-    } else if sys::eventfd_add(fd, u64::from(n)) == -(libc::EAGAIN as sys::Ret) {
+        return;
+    }
+    let added = sys::eventfd_add(fd, u64::from(n));
+    if added == -(libc::EAGAIN as sys::Ret) {
         let _fitted = (1..n).take_while(|_| sys::eventfd_add(fd, 1) > 0).count();
+    }
+    if added > 0 {
+        COUNTED.set(fd);
     }
 }
 

@@ -36,7 +36,7 @@ pub use crate::threads::timers::{Armed, Expire};
 pub use crate::word::handover::Handover;
 pub use crate::word::readiness::Readiness;
 
-use crate::descriptor;
+use crate::descriptor::{self, InTurn};
 use crate::router::facts::{Facts, FileKind, Fresh};
 use crate::{eventfd, own, process, sys, threads};
 
@@ -107,6 +107,7 @@ pub fn is_read_inline(fd: i32) -> bool {
 /// Forgets what is known about descriptor numbers: they are about to stand for something else.
 pub fn forget_descriptors(fds: &RangeInclusive<i32>) {
     Facts::forget(fds);
+    descriptor::some_end();
 }
 
 /// Is this the child of a vfork(2), which works in its parent's memory? One system call.
@@ -178,15 +179,26 @@ pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Resul
 }
 
 /// Is there an eventfd behind this descriptor? One system call, if it `was_one` when last asked;
-/// else two. One that was an eventfd may be another file without a name by now (timerfd, epoll):
-/// eight bytes written to that are refused.
+/// else two. None, if it was one before in this turn of an event loop. One that was an eventfd may
+/// be another file without a name by now (timerfd, epoll): eight bytes written to that are refused.
 ///
 /// # Errors
 /// `-EBADF`.
 pub fn is_eventfd(fd: i32, was_one: bool) -> Result<bool, i32> {
-    let stat = sys::stat(fd).map_err(|errno| errno as i32)?;
-    // Files without a name have no type.
-    Ok(stat.kind == 0 && (was_one || sys::is_eventfd(fd)))
+    /// It is none.
+    const NONE: i32 = 0;
+    thread_local! {
+        static LAST: InTurn<()> = const { InTurn::new() };
+    }
+    let ask = || {
+        let stat = sys::stat(fd).map_err(|errno| errno as i32)?;
+        // Files without a name have no type.
+        if stat.kind == 0 && (was_one || sys::is_eventfd(fd)) { Ok(()) } else { Err(NONE) }
+    };
+    match LAST.with(|last| last.ask(fd, ask)) {
+        Err(NONE) => Ok(false),
+        asked => asked.map(|()| true),
+    }
 }
 
 /// Is there such a descriptor? One system call.

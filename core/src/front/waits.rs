@@ -17,11 +17,12 @@ use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use super::descriptors::Next;
-use super::memory::accessible_now;
+use super::memory::{accessible, accessible_now};
+use crate::descriptor;
 use crate::errno::kept as enter;
-use crate::sys;
 use crate::threads::Threads;
 use crate::threads::loops::{self, AT_A_TIME};
+use crate::{eventfd, sys};
 
 static POLL: Next = Next::new(c"poll");
 static PPOLL: Next = Next::new(c"ppoll");
@@ -213,6 +214,11 @@ unsafe fn ppoll(
 const BITS: usize = 1024;
 type BitSets = [[u64; BITS / 64]; 3];
 
+/// Can the program's memory be written to? It is there now, and once was found to be writable.
+fn is_writable(address: usize, bytes: usize) -> bool {
+    accessible_now(address, bytes, false) && accessible(address, bytes, true)
+}
+
 /// A call that this thread makes in place of the program's.
 struct Served {
     what: Descriptors,
@@ -236,7 +242,7 @@ impl Served {
             Descriptors::Set { set, count } => {
                 let count = usize::try_from(count).ok().filter(|&count| count <= sleep.len())?;
                 let bytes = count * size_of::<libc::pollfd>();
-                if count > 0 && !accessible_now(set.addr(), bytes, true) {
+                if count > 0 && !is_writable(set.addr(), bytes) {
                     return None;
                 }
                 for (at, place) in sleep[..count].iter_mut().enumerate() {
@@ -256,7 +262,7 @@ impl Served {
                         continue;
                     }
                     let words = Self::words(count);
-                    if words > 0 && !accessible_now(at, words * 8, true) {
+                    if words > 0 && !is_writable(at, words * 8) {
                         return None;
                     }
                     for (word, place) in saved[..words].iter_mut().enumerate() {
@@ -372,12 +378,15 @@ struct Ours {
     count: usize,
     /// Completions were collected just now.
     any: bool,
+    /// An eventfd of the program's that was counted up for them, or -1.
+    counted: RawFd,
 }
 
 impl Ours {
     /// The calling thread hands over and collects. `told`: the eventfds that have ended its sleep.
     fn drive<H: Hooks>(told: &[RawFd]) -> Self {
         let mut found = Self::default();
+        let _before = eventfd::last_counted();
         let mut collect = || {
             let Some(threads) = Threads::known() else { return };
             for tenant in threads.loops.of_this_thread(told).iter().flatten() {
@@ -389,6 +398,7 @@ impl Ours {
             }
         };
         enter(|| H::outside(&mut collect));
+        found.counted = eventfd::last_counted();
         found
     }
 
@@ -466,8 +476,10 @@ unsafe fn sleep<H: Hooks>(
     mask: usize,
 ) -> c_int {
     let mut in_vain = 0;
-    // A call that has an answer, or is wrong, has it at once, as natively.
-    let mut looks = ours.any || !matches!(served.what, Descriptors::Set { .. });
+    // poll(2) has its answer with the first sleep. Of others, a call that has an answer, or is
+    // wrong, has it at once, as natively.
+    let is_set = matches!(served.what, Descriptors::Set { .. });
+    let mut looks = !is_set;
     loop {
         // SAFETY: the caller's contract.
         let found = if looks { unsafe { served.look() } } else { 0 };
@@ -501,13 +513,22 @@ unsafe fn sleep<H: Hooks>(
             told[tellers] = one.fd;
             tellers += 1;
         }
-        looks = tellers > 0;
-        if looks {
+        looks = false;
+        if tellers > 0 {
             ours = Ours::drive::<H>(&told[..tellers]);
+            looks = ours.any && !is_set;
+            let is_counted = |one: &&mut libc::pollfd| {
+                ours.counted >= 0 && one.fd == ours.counted && one.events & libc::POLLIN != 0
+            };
+            // The sleep would end at once.
+            set[..count].iter_mut().filter(is_counted).for_each(|one| one.revents |= libc::POLLIN);
+        }
+        let theirs = set[..count].iter().filter(|one| one.revents != 0).count() as c_int;
+        if theirs == 0 {
             continue;
         }
         // SAFETY: as above.
-        let answer = unsafe { served.answer(&set[..count], ready) };
+        let answer = unsafe { served.answer(&set[..count], theirs) };
         if answer != 0 {
             return answer;
         }
@@ -528,6 +549,7 @@ unsafe fn wait<H: Hooks>(
     // SAFETY: the caller's contract.
     let (watch, mask) = unsafe { (enter(|| H::begin(&what)), H::mask(mask, &mut place)) };
     let answer = if loops::may_drive() {
+        descriptor::begin_turn();
         // SAFETY: as above.
         unsafe { serve::<H>(what, time, mask, native) }
     } else {

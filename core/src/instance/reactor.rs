@@ -96,7 +96,7 @@ impl Instance {
             self.driven.comes.store(true, Ordering::SeqCst);
         }
         let kernel = &self.lanes.kernel;
-        without_taker(|taker| kernel.harvest_for_reactor(&self.board, taker));
+        without_taker(|taker| kernel.harvest_when_told(&self.board, taker));
         if kernel.queued() > 0 {
             self.hand_over(By::Waiter);
         }
@@ -180,7 +180,7 @@ impl Instance {
         if !self.driven.comes() {
             self.driven.comes.store(true, Ordering::SeqCst);
         }
-        let any = without_taker(|taker| kernel.harvest_for_reactor(&self.board, taker));
+        let any = without_taker(|taker| kernel.harvest_when_told(&self.board, taker));
         if kernel.queued() > 0 {
             kernel.hand_over(&self.board, HandOver { nobody_comes: true, at_once: true });
         }
@@ -239,6 +239,7 @@ mod tests {
     use std::io::{Read as _, Write as _};
     use std::os::fd::{AsRawFd as _, FromRawFd as _};
     use std::os::unix::fs::OpenOptionsExt as _;
+    use std::sync::Arc;
 
     use crate::board::without_taker;
     use crate::config::{Builder, EngineKind};
@@ -253,52 +254,108 @@ mod tests {
     #[repr(align(4096))]
     struct Block([u8; PAGE]);
 
-    /// No thread of ours gets a CPU: who polls collects, and counts its eventfd up.
-    #[test]
-    fn a_thread_that_hands_over_and_polls_needs_no_other_thread() {
-        let name = "a_thread_that_hands_over_and_polls_needs_no_other_thread";
+    /// A context that has its Linux AIO, to whose requests no thread of ours comes; and a file for
+    /// direct reads. `None`, said on standard error: not here.
+    fn alone(name: &str) -> Option<(Arc<Instance>, std::fs::File)> {
+        let skipped = |reason| {
+            crate::skipped(name, reason);
+            None
+        };
         // Beside this program: where temporary files belong there is often no disk below.
         let program = std::env::current_exe().unwrap();
         let mut named = tempfile::NamedTempFile::new_in(program.parent().unwrap()).unwrap();
         named.write_all(&[7; PAGE]).unwrap();
         let mut options = std::fs::File::options();
         let Ok(file) = options.read(true).custom_flags(libc::O_DIRECT).open(named.path()) else {
-            return crate::skipped(name, "no direct I/O on this file system");
+            return skipped("no direct I/O on this file system");
         };
         loops::see();
         waits::find_next();
         let instance = Instance::new(&Builder::default().entries(8)).unwrap();
         instance.leave_alone();
-        // SAFETY: an eventfd is made, and owned by what is made of it.
-        let mut counter = unsafe {
-            std::fs::File::from_raw_fd(libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC))
-        };
         let mut block = Box::new(Block([0; PAGE]));
-        let mut submit = |notify| {
-            let sqe = Sqe::read(file.as_raw_fd(), &mut block.0[..], 0);
-            // SAFETY: the block outlives the request.
-            unsafe { instance.submit(&[Entry { sqe, data: 0, notify }]) };
-        };
         // Two for a waiter, which makes the interface.
-        (0..2).for_each(|_| submit(-1));
+        (0..2).for_each(|_| read(&instance, &file, &mut block, -1));
         without_taker(|taker| instance.wait(2, 2, None, None, taker));
-        assert_eq!(instance.reap(2, |cqe| assert_eq!(cqe.res, PAGE as i32)), 2);
+        assert_eq!(reaped(&instance), 2);
         if instance.lanes().kernel.kind() != Some(EngineKind::LinuxAio) {
-            return crate::skipped(name, "Linux AIO is refused here");
+            return skipped("Linux AIO is refused here");
         }
         instance.router.waiters.leave_all_to_workers();
-        for round in 0..100 {
-            submit(counter.as_raw_fd());
-            let mut set =
-                libc::pollfd { fd: counter.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-            // SAFETY: one descriptor.
-            let ready = unsafe { waits::poll::<NoHooks>(&raw mut set, 1, -1) };
-            assert_eq!((ready, set.revents), (1, libc::POLLIN), "round {round}");
-            let mut count = [0; 8];
-            counter.read_exact(&mut count).unwrap();
-            assert_eq!(u64::from_ne_bytes(count), 1, "round {round}");
-            assert_eq!(instance.reap(2, |cqe| assert_eq!(cqe.res, PAGE as i32)), 1);
+        Some((instance, file))
+    }
+
+    /// Submits a read of the file.
+    fn read(instance: &Instance, file: &std::fs::File, block: &mut Block, notify: i32) {
+        let sqe = Sqe::read(file.as_raw_fd(), &mut block.0[..], 0);
+        // SAFETY: every test ends its requests, and has the block for longer.
+        unsafe { instance.submit(&[Entry { sqe, data: 0, notify }]) };
+    }
+
+    fn reaped(instance: &Instance) -> u32 {
+        instance.reap(8, |cqe| assert_eq!(cqe.res, PAGE as i32))
+    }
+
+    fn eventfd() -> std::fs::File {
+        // SAFETY: an eventfd is made, and owned by what is made of it.
+        unsafe {
+            std::fs::File::from_raw_fd(libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC))
         }
+    }
+
+    fn count_of(mut eventfd: &std::fs::File) -> u64 {
+        let mut count = [0; 8];
+        eventfd.read_exact(&mut count).unwrap();
+        u64::from_ne_bytes(count)
+    }
+
+    /// No thread of ours gets a CPU: who polls collects, and counts its eventfd up.
+    #[test]
+    fn a_thread_that_hands_over_and_polls_needs_no_other_thread() {
+        let name = "a_thread_that_hands_over_and_polls_needs_no_other_thread";
+        let Some((instance, file)) = alone(name) else { return };
+        let (counter, mut block) = (eventfd(), Box::new(Block([0; PAGE])));
+        let (_reader, writer) = std::io::pipe().unwrap();
+        for round in 0..100 {
+            read(&instance, &file, &mut block, counter.as_raw_fd());
+            let poll = |fd, events| libc::pollfd { fd, events, revents: 0 };
+            // In every other round, something else is ready all the time.
+            let mut set = [
+                poll(-1, libc::POLLIN),
+                poll(counter.as_raw_fd(), libc::POLLIN),
+                poll(if round % 2 == 0 { -1 } else { writer.as_raw_fd() }, libc::POLLOUT),
+            ];
+            while set[1].revents == 0 {
+                // SAFETY: three places.
+                let ready = unsafe { waits::poll::<NoHooks>(set.as_mut_ptr(), 3, -1) };
+                assert_eq!((ready > 0, set[0].revents), (true, 0), "round {round}");
+                let all = set.iter().filter(|one| one.revents != 0).count();
+                assert_eq!((ready as usize, set[2].revents != 0), (all, round % 2 != 0));
+            }
+            assert_eq!((set[1].revents, count_of(&counter)), (libc::POLLIN, 1), "round {round}");
+            assert_eq!(reaped(&instance), 1);
+        }
+        instance.close();
+    }
+
+    #[test]
+    fn a_submit_finds_what_has_completed_before() {
+        let Some((instance, file)) = alone("a_submit_finds_what_has_completed_before") else {
+            return;
+        };
+        let (counter, mut blocks) = (eventfd(), [(); 2].map(|()| Box::new(Block([0; PAGE]))));
+        let [first, second] = &mut blocks;
+        read(&instance, &file, first, counter.as_raw_fd());
+        let events = instance.lanes().kernel.events().unwrap();
+        let mut told = libc::pollfd { fd: events, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one place. The kernel has completed it.
+        assert_eq!(unsafe { libc::poll(&raw mut told, 1, -1) }, 1);
+        read(&instance, &file, second, counter.as_raw_fd());
+        let (found, count) = (reaped(&instance), count_of(&counter));
+        assert!((1..=2).contains(&found) && count == u64::from(found), "{found}, {count}");
+        let unbounded = 2 - found;
+        without_taker(|taker| instance.wait(unbounded, 2, None, None, taker));
+        assert_eq!((reaped(&instance), instance.unreaped()), (unbounded, 0));
         instance.close();
     }
 }

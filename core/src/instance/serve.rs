@@ -192,6 +192,8 @@ impl Instance {
             self.lanes
                 .kernel
                 .hand_over(&self.board, HandOver { nobody_comes: true, at_once: true });
+            // A program that looks into its ring after a submit finds what has completed meanwhile.
+            without_taker(|taker| self.lanes.kernel.harvest(&self.board, taker));
             self.have_events_watched(true);
         });
         let left = self.lanes.kernel.queued() > 0;
@@ -490,12 +492,13 @@ impl Dispatcher for Instance {
     }
 
     fn collect(&self) -> bool {
-        let any = without_taker(|taker| self.lanes.kernel.harvest(&self.board, taker));
-        if any && self.lanes.kernel.queued() > 0 {
+        let kernel = &self.lanes.kernel;
+        let any = without_taker(|taker| kernel.harvest_when_told(&self.board, taker));
+        if any && kernel.queued() > 0 {
             // There is room again.
             self.call(Call::HandOver);
         }
-        !self.driven.comes() || self.lanes.kernel.stays_watched(|| !self.driven.still_comes())
+        !self.driven.comes() || kernel.stays_watched(|| !self.driven.still_comes())
     }
 
     fn stays_watched(&self) -> bool {

@@ -472,9 +472,9 @@ impl KernelLane {
         }
     }
 
-    /// As [`KernelLane::harvest`], by an event loop that was told of completions, and is not told
-    /// again: if another thread has the right to collect, that calls it when it is through.
-    pub(crate) fn harvest_for_reactor(
+    /// As [`KernelLane::harvest`], by a thread that was told of completions, and is not told again.
+    /// If another thread has the right to collect, that one tells of them once more.
+    pub(crate) fn harvest_when_told(
         &self,
         board: &Board,
         taker: &mut DirectCompletions<'_>,
@@ -491,8 +491,11 @@ impl KernelLane {
     fn pass_on_the_right(&self, board: &Board) {
         if self.in_flight() > 0 || self.queued() > 0 {
             self.reaper.pass_on(board.completions());
-            if self.reaper.was_wanted() {
-                board.call(Call::HandOver);
+            // The loop or the poller has been told of what it could not collect.
+            if self.reaper.was_wanted()
+                && let Some(events) = self.events()
+            {
+                sys::eventfd_add(events, 1);
             }
         }
     }
