@@ -3,7 +3,8 @@
 
 use std::ffi::c_int;
 
-use super::{APP_MEM, REG_REG_RING, REG_RING, RingAt, address, point};
+use super::set_up::point;
+use super::{APP_MEM, REG_REG_RING, REG_RING, RingAt, address};
 use crate::abi::{Params, Uring, setup};
 use crate::{door, sys};
 

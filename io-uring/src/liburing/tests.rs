@@ -5,7 +5,10 @@
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
 
-use super::*;
+use super::submit::_io_uring_get_sqe;
+use super::wait::_io_uring_peek_batch_cqe;
+use super::{RingAt, word};
+use crate::abi::{self, Cqe, Uring, setup};
 
 const ENTRIES: u32 = 4;
 

@@ -1,0 +1,258 @@
+//! liburing's functions (liburing.h, and their manual pages), over rings of ours or of the kernel:
+//! they look into a ring's memory, and go through the same doors as everybody.
+//!
+//! None of them sets errno: errors are negative errnos.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::abi::{Cqe, Params, Uring, enter, register::USE_REGISTERED_RING, setup, sq};
+use crate::door;
+
+mod in_memory;
+mod register;
+mod set_up;
+mod submit;
+mod wait;
+
+/// Bits of `int_flags`: the ring's descriptor was registered, is used as that in
+/// io_uring_register(2) too, its memory is the program's.
+const REG_RING: u8 = 1;
+
+const REG_REG_RING: u8 = 2;
+
+const APP_MEM: u8 = 4;
+
+const EINVAL: c_int = -libc::EINVAL;
+
+/// A word that the program, or the thread that executes, may change.
+///
+/// # Safety
+/// The address of such a word.
+unsafe fn word<'a>(at: *mut u32) -> &'a AtomicU32 {
+    // SAFETY: the caller's contract.
+    unsafe { AtomicU32::from_ptr(at) }
+}
+
+/// A ring of the program's (`struct io_uring`).
+///
+/// One thread may submit while another one reaps, so there is no reference to the whole of it: only
+/// the fields that a function needs are read or written, each for itself.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub struct RingAt(*mut Uring);
+
+/// The address of what a call reads or writes, which makes a pointer of it again.
+fn address<T>(of: *const T) -> usize {
+    of.expose_provenance()
+}
+
+impl RingAt {
+    unsafe fn has(self, flag: u32) -> bool {
+        // SAFETY: a ring that was made, by the callers' contract.
+        unsafe { (*self.0).flags & flag != 0 }
+    }
+
+    /// Is this bit of `int_flags` set?
+    unsafe fn has_registered(self, flag: u8) -> bool {
+        // SAFETY: as above.
+        unsafe { (*self.0).int_flags & flag != 0 }
+    }
+
+    unsafe fn has_feature(self, feature: u32) -> bool {
+        // SAFETY: as above.
+        unsafe { (*self.0).features & feature != 0 }
+    }
+
+    unsafe fn kernel_flags(self) -> u32 {
+        // SAFETY: a ring that was made, by the callers' contract.
+        unsafe { word((*self.0).sq.kflags) }.load(Ordering::Relaxed)
+    }
+
+    unsafe fn enter(self, count: u32, min: u32, flags: u32, arg: [usize; 2]) -> c_int {
+        // SAFETY: the callers' contract.
+        unsafe {
+            let more = if self.has_registered(REG_RING) { enter::REGISTERED_RING } else { 0 };
+            door::enter((*self.0).enter_ring_fd, count, min, flags | more, arg)
+        }
+    }
+
+    unsafe fn register(self, opcode: u32, arg: usize, count: u32) -> c_int {
+        // SAFETY: the callers' contract.
+        unsafe {
+            let (fd, more) = if self.has_registered(REG_REG_RING) {
+                ((*self.0).enter_ring_fd, USE_REGISTERED_RING)
+            } else {
+                ((*self.0).ring_fd, 0)
+            };
+            door::register(fd, opcode | more, arg, count)
+        }
+    }
+
+    /// Makes visible what was filled in. Gives how many entries wait.
+    unsafe fn flush(self) -> u32 {
+        // SAFETY: a ring that was made, by the callers' contract.
+        unsafe {
+            let tail = (*self.0).sq.sqe_tail;
+            if (*self.0).sq.sqe_head != tail {
+                (*self.0).sq.sqe_head = tail;
+                word((*self.0).sq.ktail).store(tail, Ordering::Release);
+            }
+            tail.wrapping_sub(word((*self.0).sq.khead).load(Ordering::Acquire))
+        }
+    }
+
+    unsafe fn ready(self) -> u32 {
+        // SAFETY: a ring that was made, by the callers' contract.
+        unsafe {
+            let tail = word((*self.0).cq.ktail).load(Ordering::Acquire);
+            tail.wrapping_sub(word((*self.0).cq.khead).load(Ordering::Relaxed))
+        }
+    }
+
+    unsafe fn cqe(self, at: u32) -> *mut Cqe {
+        // SAFETY: a ring that was made, by the callers' contract; the index is masked.
+        unsafe {
+            let shift = u32::from(self.has(setup::CQE32));
+            let mask = *(*self.0).cq.kring_mask;
+            (*self.0).cq.cqes.cast::<Cqe>().add(((at & mask) << shift) as usize)
+        }
+    }
+
+    /// The first completion that is not liburing's own (a timeout of an old kernel's).
+    unsafe fn peek(self) -> *mut Cqe {
+        // SAFETY: a ring that was made, by the callers' contract.
+        unsafe {
+            if self.ready() == 0 {
+                return null_mut();
+            }
+            self.cqe(word((*self.0).cq.khead).load(Ordering::Relaxed))
+        }
+    }
+
+    unsafe fn needs_flush(self) -> bool {
+        // SAFETY: as above.
+        unsafe { self.kernel_flags() & (sq::CQ_OVERFLOW | sq::TASKRUN) != 0 }
+    }
+
+    /// Is a call needed for entries to be seen?
+    unsafe fn needs_enter(self, count: u32, flags: &mut u32) -> bool {
+        if count == 0 {
+            return false;
+        }
+        // SAFETY: as above.
+        if !unsafe { self.has(setup::SQPOLL) } {
+            return true;
+        }
+        // The tail before the flag, as who falls asleep does it the other way round.
+        std::sync::atomic::fence(Ordering::SeqCst);
+        // SAFETY: as above.
+        let needs = unsafe { self.kernel_flags() & sq::NEED_WAKEUP != 0 };
+        if needs {
+            *flags |= enter::SQ_WAKEUP;
+        }
+        needs
+    }
+
+    /// Submits what was filled in, and waits.
+    unsafe fn submit(self, min: u32, gets_events: bool, arg: [usize; 2], more: u32) -> c_int {
+        // SAFETY: the callers' contract.
+        unsafe {
+            let count = self.flush();
+            let mut flags = more;
+            let gets = gets_events || min > 0 || self.has(setup::IOPOLL) || self.needs_flush();
+            if self.needs_enter(count, &mut flags) || gets {
+                if gets {
+                    flags |= enter::GETEVENTS;
+                }
+                return self.enter(count, min, flags, arg);
+            }
+            count as c_int
+        }
+    }
+}
+
+fn keep_errno(call: impl FnOnce() -> c_int) -> c_int {
+    uringlet::front::enter(|| {
+        if call() == 0 {
+            return 0;
+        }
+        -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+    })
+}
+
+/// # Safety
+/// As io_uring_enter2(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_enter2(
+    fd: c_uint,
+    count: c_uint,
+    min: c_uint,
+    flags: c_uint,
+    arg: *const c_void,
+    size: usize,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { door::enter(fd as c_int, count, min, flags, [address(arg), size]) }
+}
+
+/// # Safety
+/// As io_uring_enter(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_enter(
+    fd: c_uint,
+    count: c_uint,
+    min: c_uint,
+    flags: c_uint,
+    mask: *const c_void,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { door::enter(fd as c_int, count, min, flags, [address(mask), 8]) }
+}
+
+/// # Safety
+/// As io_uring_setup(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_setup(entries: c_uint, params: *mut Params) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { door::setup(entries, address(params)) }
+}
+
+/// # Safety
+/// As io_uring_register(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_register(
+    fd: c_uint,
+    opcode: c_uint,
+    arg: *const c_void,
+    count: c_uint,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { door::register(fd as c_int, opcode, address(arg), count) }
+}
+
+/// The version of liburing whose functions are here.
+const VERSION: (c_int, c_int) = (2, 15);
+
+/// As io_uring_major_version(3).
+#[unsafe(no_mangle)]
+pub extern "C" fn _io_uring_major_version() -> c_int {
+    VERSION.0
+}
+
+/// As io_uring_minor_version(3).
+#[unsafe(no_mangle)]
+pub extern "C" fn _io_uring_minor_version() -> c_int {
+    VERSION.1
+}
+
+/// As io_uring_check_version(3): whether the library is older than that.
+#[unsafe(no_mangle)]
+pub extern "C" fn _io_uring_check_version(major: c_int, minor: c_int) -> bool {
+    (major, minor) > VERSION
+}
+
+#[cfg(test)]
+mod tests;

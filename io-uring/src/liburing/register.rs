@@ -1,0 +1,387 @@
+//! What is registered with a ring: buffers, files, eventfds, the ring's own descriptor; probes.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::null_mut;
+
+use super::set_up::{_io_uring_queue_exit, _io_uring_queue_init};
+use super::{EINVAL, REG_REG_RING, REG_RING, RingAt, address, keep_errno};
+use crate::abi::{self, Uring, register};
+
+/// Functions that pass their arguments to io_uring_register(2) as they are.
+macro_rules! registers {
+    ($($name:ident($ring:ident $(, $arg:ident)*) $opcode:ident ($at:expr, $count:expr);)*) => {
+        $(
+            /// # Safety
+            /// As the function of liburing.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name($ring: RingAt $(, $arg: usize)*) -> c_int {
+                // SAFETY: the caller's contract.
+                unsafe { $ring.register(register::$opcode, $at, $count as u32) }
+            }
+        )*
+    };
+}
+
+registers! {
+    _io_uring_register_buffers(ring, at, count) BUFFERS(at, count);
+    _io_uring_unregister_buffers(ring) UNREGISTER_BUFFERS(0, 0);
+    _io_uring_unregister_files(ring) UNREGISTER_FILES(0, 0);
+    _io_uring_unregister_eventfd(ring) UNREGISTER_EVENTFD(0, 0);
+    _io_uring_register_probe(ring, at, count) PROBE(at, count);
+    _io_uring_register_personality(ring) PERSONALITY(0, 0);
+    _io_uring_unregister_personality(ring, id) UNREGISTER_PERSONALITY(0, id);
+    _io_uring_register_restrictions(ring, at, count) RESTRICTIONS(at, count);
+    _io_uring_enable_rings(ring) ENABLE_RINGS(0, 0);
+    _io_uring_unregister_iowq_aff(ring) UNREGISTER_IOWQ_AFF(0, 0);
+    _io_uring_register_iowq_max_workers(ring, at) IOWQ_MAX_WORKERS(at, 2);
+    _io_uring_register_buf_ring(ring, at, _flags) PBUF_RING(at, 1);
+    _io_uring_register_sync_cancel(ring, at) SYNC_CANCEL(at, 1);
+    _io_uring_register_napi(ring, at) NAPI(at, 1);
+    _io_uring_unregister_napi(ring, at) UNREGISTER_NAPI(at, 1);
+    _io_uring_register_clock(ring, at) CLOCK(at, 0);
+    _io_uring_resize_rings(ring, at) RESIZE_RINGS(at, 1);
+    _io_uring_register_region(ring, at) MEM_REGION(at, 1);
+    _io_uring_register_ifq(ring, at) ZCRX_IFQ(at, 1);
+    _io_uring_register_zcrx_ctrl(ring, at) ZCRX_CTRL(at, 0);
+    _io_uring_register_bpf_filter(ring, at) BPF_FILTER(at, 1);
+}
+
+/// Functions that answer that the kernel does not know what they ask for.
+macro_rules! refuses {
+    ($($name:ident)*) => {
+        $(
+            /// As on a kernel that does not have it.
+            #[unsafe(no_mangle)]
+            pub extern "C" fn $name() -> c_int {
+                EINVAL
+            }
+        )*
+    };
+}
+
+refuses! {
+    _io_uring_register_wait_reg _io_uring_set_iowait _io_uring_clone_buffers
+    _io_uring_clone_buffers_offset ___io_uring_clone_buffers ___io_uring_clone_buffers_offset
+    _io_uring_register_bpf_filter_task _io_uring_register_query _io_uring_register_sync_msg
+    _io_uring_buf_ring_head _io_uring_free_buf_ring
+}
+
+// What is registered only here, by numbers that nobody answers yet.
+const _: [u32; 4] = [
+    register::UNREGISTER_PBUF_RING,
+    register::CLONE_BUFFERS,
+    register::SEND_MSG_RING,
+    register::QUERY,
+];
+
+/// # Safety
+/// As io_uring_unregister_buf_ring(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_unregister_buf_ring(ring: RingAt, _group: c_int) -> c_int {
+    // SAFETY: nothing is passed.
+    unsafe { ring.register(register::UNREGISTER_PBUF_RING, 0, 1) }
+}
+
+/// # Safety
+/// As io_uring_setup_buf_ring(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_setup_buf_ring(
+    _ring: RingAt,
+    _entries: c_uint,
+    _group: c_int,
+    _flags: c_uint,
+    error: *mut c_int,
+) -> *mut c_void {
+    // SAFETY: a place for the error, by the caller's contract.
+    unsafe { error.write(EINVAL) };
+    null_mut()
+}
+
+unsafe fn register_rsrc(ring: RingAt, opcode: u32, rsrc: &abi::RsrcRegister) -> c_int {
+    let size = size_of::<abi::RsrcRegister>() as u32;
+    // SAFETY: the callers' contract.
+    unsafe { ring.register(opcode, address(rsrc), size) }
+}
+
+unsafe fn update_rsrc(ring: RingAt, opcode: u32, update: &abi::RsrcUpdate) -> c_int {
+    let size = size_of::<abi::RsrcUpdate>() as u32;
+    // SAFETY: the callers' contract.
+    unsafe { ring.register(opcode, address(update), size) }
+}
+
+/// Raises the limit of descriptors, once, as liburing does where a table of files meets it.
+unsafe fn with_limit_raised(count: u32, mut call: impl FnMut() -> c_int) -> c_int {
+    let answer = call();
+    if answer != -libc::EMFILE {
+        return answer;
+    }
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a place for the limits.
+    let raised = unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 && {
+            limit.rlim_cur = limit.rlim_cur.saturating_add(count.into()).min(limit.rlim_max);
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) == 0
+        }
+    };
+    if raised { call() } else { answer }
+}
+
+/// # Safety
+/// As io_uring_register_files(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_register_files(
+    ring: RingAt,
+    files: *const c_int,
+    count: c_uint,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { with_limit_raised(count, || ring.register(register::FILES, address(files), count)) }
+}
+
+/// # Safety
+/// As io_uring_register_files_tags(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_register_files_tags(
+    ring: RingAt,
+    files: usize,
+    tags: usize,
+    nr: c_uint,
+) -> c_int {
+    let (data, tags) = (files as u64, tags as u64);
+    let rsrc = abi::RsrcRegister { nr, data, tags, ..abi::RsrcRegister::default() };
+    // SAFETY: the caller's contract.
+    unsafe { with_limit_raised(nr, || register_rsrc(ring, register::FILES2, &rsrc)) }
+}
+
+/// # Safety
+/// As io_uring_register_files_sparse(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_register_files_sparse(ring: RingAt, nr: c_uint) -> c_int {
+    let flags = abi::RSRC_SPARSE;
+    let rsrc = abi::RsrcRegister { nr, flags, ..abi::RsrcRegister::default() };
+    // SAFETY: the caller's contract.
+    unsafe { with_limit_raised(nr, || register_rsrc(ring, register::FILES2, &rsrc)) }
+}
+
+/// # Safety
+/// As io_uring_register_files_update(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_register_files_update(
+    ring: RingAt,
+    offset: c_uint,
+    files: usize,
+    count: c_uint,
+) -> c_int {
+    let update = abi::RsrcUpdate { offset, data: files as u64, ..abi::RsrcUpdate::default() };
+    // SAFETY: the caller's contract; the call reads the first half.
+    unsafe { ring.register(register::FILES_UPDATE, address(&raw const update), count) }
+}
+
+/// # Safety
+/// As io_uring_register_files_update_tag(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_register_files_update_tag(
+    ring: RingAt,
+    offset: c_uint,
+    files: usize,
+    tags: usize,
+    nr: c_uint,
+) -> c_int {
+    let (data, tags) = (files as u64, tags as u64);
+    let update = abi::RsrcUpdate { offset, data, tags, nr, ..abi::RsrcUpdate::default() };
+    // SAFETY: the caller's contract.
+    unsafe { update_rsrc(ring, register::FILES_UPDATE2, &update) }
+}
+
+/// # Safety
+/// As io_uring_register_buffers_tags(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_register_buffers_tags(
+    ring: RingAt,
+    iovecs: usize,
+    tags: usize,
+    nr: c_uint,
+) -> c_int {
+    let (data, tags) = (iovecs as u64, tags as u64);
+    let rsrc = abi::RsrcRegister { nr, data, tags, ..abi::RsrcRegister::default() };
+    // SAFETY: the caller's contract.
+    unsafe { register_rsrc(ring, register::BUFFERS2, &rsrc) }
+}
+
+/// # Safety
+/// As io_uring_register_buffers_sparse(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_register_buffers_sparse(ring: RingAt, nr: c_uint) -> c_int {
+    let flags = abi::RSRC_SPARSE;
+    let rsrc = abi::RsrcRegister { nr, flags, ..abi::RsrcRegister::default() };
+    // SAFETY: the caller's contract.
+    unsafe { register_rsrc(ring, register::BUFFERS2, &rsrc) }
+}
+
+/// # Safety
+/// As io_uring_register_buffers_update_tag(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_register_buffers_update_tag(
+    ring: RingAt,
+    offset: c_uint,
+    iovecs: usize,
+    tags: usize,
+    nr: c_uint,
+) -> c_int {
+    let (data, tags) = (iovecs as u64, tags as u64);
+    let update = abi::RsrcUpdate { offset, data, tags, nr, ..abi::RsrcUpdate::default() };
+    // SAFETY: the caller's contract.
+    unsafe { update_rsrc(ring, register::BUFFERS_UPDATE, &update) }
+}
+
+/// # Safety
+/// As io_uring_register_eventfd(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_register_eventfd(ring: RingAt, fd: c_int) -> c_int {
+    // SAFETY: one descriptor.
+    unsafe { ring.register(register::EVENTFD, address(&raw const fd), 1) }
+}
+
+/// # Safety
+/// As io_uring_register_eventfd_async(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_register_eventfd_async(ring: RingAt, fd: c_int) -> c_int {
+    // SAFETY: one descriptor.
+    unsafe { ring.register(register::EVENTFD_ASYNC, address(&raw const fd), 1) }
+}
+
+/// # Safety
+/// As io_uring_register_iowq_aff(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_register_iowq_aff(
+    ring: RingAt,
+    size: usize,
+    mask: usize,
+) -> c_int {
+    let Ok(size) = u32::try_from(size) else { return EINVAL };
+    // SAFETY: the caller's contract.
+    unsafe { ring.register(register::IOWQ_AFF, mask, size) }
+}
+
+/// # Safety
+/// As io_uring_register_file_alloc_range(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_register_file_alloc_range(
+    ring: RingAt,
+    offset: c_uint,
+    len: c_uint,
+) -> c_int {
+    let range = [offset, len, 0, 0];
+    // SAFETY: a struct io_uring_file_index_range.
+    unsafe { ring.register(register::FILE_ALLOC_RANGE, address(&raw const range), 0) }
+}
+
+/// # Safety
+/// As io_uring_register_ring_fd(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_register_ring_fd(ring: RingAt) -> c_int {
+    // SAFETY: the caller's contract; a struct io_uring_rsrc_update gets the index.
+    unsafe {
+        if ring.has_registered(REG_RING) {
+            return -libc::EEXIST;
+        }
+        let mut update = [u64::from(u32::MAX), (*ring.0).ring_fd as u64];
+        let answer = ring.register(register::RING_FDS, address(&raw mut update), 1);
+        if answer == 1 {
+            (*ring.0).enter_ring_fd = update[0] as u32 as c_int;
+            (*ring.0).int_flags |= REG_RING;
+            if ring.has_feature(abi::FEATURE_REG_REG_RING) {
+                (*ring.0).int_flags |= REG_REG_RING;
+            }
+        }
+        answer
+    }
+}
+
+/// # Safety
+/// As io_uring_unregister_ring_fd(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_unregister_ring_fd(ring: RingAt) -> c_int {
+    // SAFETY: the caller's contract; a struct io_uring_rsrc_update is read.
+    unsafe {
+        if !ring.has_registered(REG_RING) {
+            return EINVAL;
+        }
+        let update = [u64::from((*ring.0).enter_ring_fd as u32), 0];
+        let answer = ring.register(register::UNREGISTER_RING_FDS, address(&raw const update), 1);
+        if answer == 1 {
+            (*ring.0).enter_ring_fd = (*ring.0).ring_fd;
+            (*ring.0).int_flags &= !(REG_RING | REG_REG_RING);
+        }
+        answer
+    }
+}
+
+/// # Safety
+/// As io_uring_close_ring_fd(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_close_ring_fd(ring: RingAt) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if !ring.has_feature(abi::FEATURE_REG_REG_RING) {
+            return -libc::EOPNOTSUPP;
+        }
+        if !ring.has_registered(REG_RING) {
+            return EINVAL;
+        }
+        if (*ring.0).ring_fd == -1 {
+            return -libc::EBADF;
+        }
+        keep_errno(|| libc::close((*ring.0).ring_fd));
+        (*ring.0).ring_fd = -1;
+    }
+    1
+}
+
+/// Operations that a probe has room for.
+const PROBE_OPS: usize = 256;
+
+/// # Safety
+/// As io_uring_get_probe_ring(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_get_probe_ring(ring: RingAt) -> *mut c_void {
+    // SAFETY: memory of the C library's, which io_uring_free_probe(3) gives back.
+    let probe = unsafe { libc::calloc(1, 16 + 8 * PROBE_OPS) };
+    if probe.is_null() {
+        return probe;
+    }
+    // SAFETY: room for as many operations.
+    let answer = unsafe { ring.register(register::PROBE, address(probe), PROBE_OPS as u32) };
+    if answer >= 0 {
+        return probe;
+    }
+    // SAFETY: from calloc.
+    unsafe { libc::free(probe) };
+    null_mut()
+}
+
+/// # Safety
+/// As io_uring_get_probe(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_get_probe() -> *mut c_void {
+    let mut ring = std::mem::MaybeUninit::<Uring>::zeroed();
+    // SAFETY: a ring of its own, made and ended here.
+    unsafe {
+        if _io_uring_queue_init(2, ring.as_mut_ptr(), 0) < 0 {
+            return null_mut();
+        }
+        let ring = RingAt(ring.as_mut_ptr());
+        let probe = _io_uring_get_probe_ring(ring);
+        _io_uring_queue_exit(ring);
+        probe
+    }
+}
+
+/// # Safety
+/// As io_uring_free_probe(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_free_probe(probe: *mut c_void) {
+    // SAFETY: from `_io_uring_get_probe_ring`.
+    unsafe { libc::free(probe) };
+}

@@ -1,0 +1,258 @@
+//! Completions are looked at and waited for.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::Ordering;
+
+use super::{EINVAL, RingAt, address, word};
+use crate::abi::{self, Cqe, GetEventsArg, Timespec, enter, setup};
+
+/// How a completion is waited for.
+struct Wait {
+    submit: u32,
+    min: u32,
+    flags: u32,
+    arg: [usize; 2],
+    has_timeout: bool,
+}
+
+unsafe fn get_cqe(ring: RingAt, out: *mut *mut Cqe, wait: &Wait) -> c_int {
+    let (mut submit, mut looped) = (wait.submit, false);
+    loop {
+        let mut flags = wait.flags;
+        // SAFETY: the callers' contract.
+        let ready = unsafe { ring.ready() };
+        // Of the same look: one that comes in between is for the next.
+        // SAFETY: as above.
+        let cqe = if ready == 0 { null_mut() } else { unsafe { ring.peek() } };
+        let mut error = 0;
+        let mut needs = false;
+        if cqe.is_null() && wait.min == 0 && submit == 0 {
+            // SAFETY: as above.
+            let flush = unsafe { ring.needs_flush() || ring.has(setup::IOPOLL) };
+            if looped || !flush {
+                error = -libc::EAGAIN;
+            } else {
+                needs = true;
+                flags |= enter::GETEVENTS;
+            }
+        }
+        if wait.min > ready {
+            flags |= enter::GETEVENTS;
+            needs = true;
+        }
+        // SAFETY: as above.
+        needs |= unsafe { ring.needs_enter(submit, &mut flags) };
+        if !needs || looped && wait.has_timeout {
+            if looped && cqe.is_null() && error == 0 {
+                error = -libc::ETIME;
+            }
+            // SAFETY: a place for the answer, by the callers' contract.
+            unsafe { out.write(cqe) };
+            return error;
+        }
+        // SAFETY: as above.
+        let answer = unsafe { ring.enter(submit, wait.min, flags, wait.arg) };
+        if answer < 0 {
+            // SAFETY: as above.
+            unsafe { out.write(ring.peek()) };
+            return answer;
+        }
+        submit = submit.saturating_sub(answer as u32);
+        // SAFETY: as above.
+        let cqe = unsafe { ring.peek() };
+        if !cqe.is_null() && wait.min <= 1 {
+            // SAFETY: as above.
+            unsafe { out.write(cqe) };
+            return 0;
+        }
+        looped = true;
+    }
+}
+
+/// # Safety
+/// As io_uring_wait_cqe(3): a ring that was made, as everywhere here.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ___io_uring_get_cqe(
+    ring: RingAt,
+    out: *mut *mut Cqe,
+    submit: c_uint,
+    min: c_uint,
+    mask: *const c_void,
+) -> c_int {
+    let arg = [address(mask), 8];
+    let wait = Wait { submit, min, flags: 0, arg, has_timeout: false };
+    // SAFETY: the caller's contract.
+    unsafe { get_cqe(ring, out, &wait) }
+}
+
+/// # Safety
+/// As io_uring_peek_batch_cqe(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_peek_batch_cqe(
+    ring: RingAt,
+    out: *mut *mut Cqe,
+    count: c_uint,
+) -> c_uint {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if ring.ready() == 0 {
+            if !ring.needs_flush() {
+                return 0;
+            }
+            ring.enter(0, 0, enter::GETEVENTS, [0, 8]);
+        }
+        let count = ring.ready().min(count);
+        let head = word((*ring.0).cq.khead).load(Ordering::Relaxed);
+        for at in 0..count {
+            out.add(at as usize).write(ring.cqe(head.wrapping_add(at)));
+        }
+        count
+    }
+}
+
+/// # Safety
+/// As io_uring_get_events(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_get_events(ring: RingAt) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { ring.enter(0, 0, enter::GETEVENTS, [0, 8]) }
+}
+
+fn ext_arg(time: *const Timespec, min_wait_usec: u32, mask: *const c_void) -> GetEventsArg {
+    GetEventsArg {
+        sigmask: address(mask) as u64,
+        sigmask_sz: 8,
+        min_wait_usec,
+        ts: address(time) as u64,
+    }
+}
+
+unsafe fn wait_with_time(
+    ring: RingAt,
+    out: *mut *mut Cqe,
+    (submit, min): (u32, u32),
+    (time, min_wait): (*const Timespec, u32),
+    mask: *const c_void,
+) -> c_int {
+    let ext = ext_arg(time, min_wait, mask);
+    let arg = [address(&raw const ext), size_of::<GetEventsArg>()];
+    let wait = Wait { submit, min, flags: enter::EXT_ARG, arg, has_timeout: !time.is_null() };
+    // SAFETY: the callers' contract.
+    unsafe { get_cqe(ring, out, &wait) }
+}
+
+/// # Safety
+/// As io_uring_wait_cqes(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_wait_cqes(
+    ring: RingAt,
+    out: *mut *mut Cqe,
+    min: c_uint,
+    time: *const Timespec,
+    mask: *const c_void,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if time.is_null() {
+            return ___io_uring_get_cqe(ring, out, 0, min, mask);
+        }
+        if !ring.has_feature(abi::FEATURE_EXT_ARG) {
+            return EINVAL;
+        }
+        wait_with_time(ring, out, (0, min), (time, 0), mask)
+    }
+}
+
+/// # Safety
+/// As io_uring_wait_cqe_timeout(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_wait_cqe_timeout(
+    ring: RingAt,
+    out: *mut *mut Cqe,
+    time: *const Timespec,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { _io_uring_wait_cqes(ring, out, 1, time, std::ptr::null()) }
+}
+
+/// # Safety
+/// As io_uring_wait_cqes_min_timeout(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_wait_cqes_min_timeout(
+    ring: RingAt,
+    out: *mut *mut Cqe,
+    min: c_uint,
+    time: *const Timespec,
+    min_wait_usec: c_uint,
+    mask: *const c_void,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if !ring.has_feature(abi::FEATURE_MIN_TIMEOUT) {
+            return EINVAL;
+        }
+        wait_with_time(ring, out, (0, min), (time, min_wait_usec), mask)
+    }
+}
+
+/// # Safety
+/// As io_uring_submit_and_wait_timeout(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_submit_and_wait_timeout(
+    ring: RingAt,
+    out: *mut *mut Cqe,
+    min: c_uint,
+    time: *const Timespec,
+    mask: *const c_void,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let submit = ring.flush();
+        if time.is_null() {
+            return submitted(submit, ___io_uring_get_cqe(ring, out, submit, min, mask));
+        }
+        if !ring.has_feature(abi::FEATURE_EXT_ARG) {
+            return EINVAL;
+        }
+        submitted(submit, wait_with_time(ring, out, (submit, min), (time, 0), mask))
+    }
+}
+
+/// # Safety
+/// As io_uring_submit_and_wait_min_timeout(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_submit_and_wait_min_timeout(
+    ring: RingAt,
+    out: *mut *mut Cqe,
+    min: c_uint,
+    time: *const Timespec,
+    min_wait_usec: c_uint,
+    mask: *const c_void,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if !ring.has_feature(abi::FEATURE_MIN_TIMEOUT) {
+            return EINVAL;
+        }
+        let submit = ring.flush();
+        submitted(submit, wait_with_time(ring, out, (submit, min), (time, min_wait_usec), mask))
+    }
+}
+
+fn submitted(count: u32, answer: c_int) -> c_int {
+    if answer < 0 { answer } else { count as c_int }
+}
+
+/// # Safety
+/// As io_uring_submit_and_wait_reg(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_submit_and_wait_reg(
+    _ring: RingAt,
+    _out: *mut *mut Cqe,
+    _min: c_uint,
+    _index: c_int,
+) -> c_int {
+    EINVAL
+}
