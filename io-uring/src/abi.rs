@@ -73,6 +73,17 @@ pub struct Timespec {
     pub(crate) nanoseconds: i64,
 }
 
+impl Timespec {
+    /// A time of the program's, in nanoseconds. `Err`: `-EINVAL`, it is negative.
+    pub(crate) fn in_nanoseconds(self) -> Result<u64, i32> {
+        if self.seconds < 0 || self.nanoseconds < 0 {
+            return Err(-libc::EINVAL);
+        }
+        let total = i128::from(self.seconds) * 1_000_000_000 + i128::from(self.nanoseconds);
+        Ok(u64::try_from(total).unwrap_or(u64::MAX))
+    }
+}
+
 /// `struct io_uring_rsrc_register`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -279,58 +290,9 @@ pub(crate) mod op {
     /// As many a probe tells of.
     pub(crate) const LAST: u8 = 63;
 
-    /// The operations that are executed.
-    pub(crate) fn is_known(opcode: u8) -> bool {
-        matches!(
-            opcode,
-            NOP..=SYNC_FILE_RANGE
-                | TIMEOUT
-                | TIMEOUT_REMOVE
-                | ASYNC_CANCEL
-                | LINK_TIMEOUT
-                | FALLOCATE..=MADVISE
-                | OPENAT2..=SPLICE
-                | TEE
-                | RENAMEAT..=LINKAT
-                | FSETXATTR..=GETXATTR
-                | FIXED_FD_INSTALL
-                | FTRUNCATE
-        )
-    }
-
-    /// Those whose entries point to memory of the program's that is copied at submit.
-    pub(crate) fn borrows(opcode: u8) -> bool {
-        matches!(
-            opcode,
-            READV
-                | WRITEV
-                | TIMEOUT
-                | TIMEOUT_REMOVE
-                | LINK_TIMEOUT
-                | OPENAT
-                | STATX
-                | OPENAT2
-                | EPOLL_CTL
-                | RENAMEAT..=LINKAT
-                | FSETXATTR..=GETXATTR
-        )
-    }
-
-    /// Those whose requests are on an open file.
-    pub(crate) fn has_file(opcode: u8) -> bool {
-        matches!(
-            opcode,
-            READV..=POLL_ADD
-                | SYNC_FILE_RANGE
-                | FALLOCATE
-                | READ..=FADVISE
-                | SPLICE
-                | TEE
-                | FSETXATTR
-                | FGETXATTR
-                | FIXED_FD_INSTALL
-                | FTRUNCATE
-        )
+    /// Operations that move data between memory and a file.
+    pub(crate) fn is_transfer(opcode: u8) -> bool {
+        matches!(opcode, READ..=WRITE | READV..=WRITEV | READ_FIXED..=WRITE_FIXED)
     }
 }
 
@@ -344,6 +306,10 @@ pub(crate) mod timeout {
     pub(crate) const ETIME_SUCCESS: u32 = 1 << 5;
     pub(crate) const MULTISHOT: u32 = 1 << 6;
     pub(crate) const CLOCKS: u32 = BOOTTIME | REALTIME;
+    /// Those of a new timeout.
+    pub(crate) const KNOWN: u32 = ABS | CLOCKS | ETIME_SUCCESS | MULTISHOT;
+    /// Those of a change.
+    pub(crate) const UPDATE_KNOWN: u32 = UPDATE | LINK_UPDATE | ABS | CLOCKS;
 }
 
 /// Flags of polls, which stand in the length.
@@ -352,6 +318,13 @@ pub(crate) mod poll {
     pub(crate) const UPDATE_EVENTS: u32 = 1 << 1;
     pub(crate) const UPDATE_USER_DATA: u32 = 1 << 2;
     pub(crate) const LEVEL: u32 = 1 << 3;
+}
+
+/// Flags of splices and tees.
+pub(crate) mod splice {
+    /// The file that is read from is a registered one.
+    pub(crate) const FD_IN_FIXED: u32 = 1 << 31;
+    pub(crate) const KNOWN: u32 = FD_IN_FIXED | 0xf;
 }
 
 /// Flags of cancels.

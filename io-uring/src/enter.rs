@@ -9,7 +9,6 @@ use uringlet::front::{Instance, WaitCondition, Waited};
 use uringlet::table::Pinned;
 
 use crate::abi::{GetEventsArg, Timespec, enter, setup};
-use crate::prepare::{deadline, nanoseconds};
 use crate::ring::Core;
 use crate::rings::Ring;
 use crate::sigsys::mask_of_wait;
@@ -159,9 +158,9 @@ fn bounds(flags: u32, [at, size]: [usize; 2]) -> Result<Bounds, i32> {
         }
         let arg: GetEventsArg = user::read_known(at)?;
         if arg.ts != 0 {
-            let time = nanoseconds(user::read_known::<Timespec>(arg.ts as usize)?)?;
+            let time = user::read_known::<Timespec>(arg.ts as usize)?.in_nanoseconds()?;
             let absolute = flags & enter::ABS_TIMER != 0;
-            bounds.deadline = Some(deadline(time, libc::CLOCK_MONOTONIC, absolute));
+            bounds.deadline = Some(sys::deadline(time, libc::CLOCK_MONOTONIC, absolute));
         }
         if arg.min_wait_usec > 0 {
             bounds.min_wait = Some(u64::from(arg.min_wait_usec) * 1000);

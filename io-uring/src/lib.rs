@@ -15,8 +15,6 @@ mod sync;
 
 // Everything but the modelled protocols is left out of a loom build.
 #[cfg(not(loom))]
-mod batch;
-#[cfg(not(loom))]
 mod calls;
 #[cfg(not(loom))]
 mod door;

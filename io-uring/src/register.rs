@@ -11,7 +11,7 @@ use crate::abi::{self, FILES_SKIP, INDEX_ALLOC, RSRC_SPARSE, register as reg, se
 use crate::abi::{RsrcRegister, RsrcUpdate, SyncCancel, Timespec, op};
 use crate::enter::{find, not_ours, not_registered};
 use crate::files::{Buffer, File, Slots};
-use crate::prepare::{Match, nanoseconds};
+use crate::prepare::{self, Match};
 use crate::restrict::Restrictions;
 use crate::ring::{Locked, Task};
 use crate::rings::Ring;
@@ -251,7 +251,7 @@ fn probe(arg: usize, count: u32) -> Result<i32, i32> {
     }
     user::write(arg, [op::LAST - 1, count as u8])?;
     for opcode in 0..count as u8 {
-        let supported = u16::from(op::is_known(opcode));
+        let supported = u16::from(prepare::is_known(opcode));
         let [low, high] = supported.to_le_bytes();
         user::write(arg + 16 + 8 * usize::from(opcode), [opcode, 0, low, high, 0, 0, 0, 0])?;
     }
@@ -584,7 +584,7 @@ fn sync_cancel(ring: &Ring, arg: usize, count: u32) -> Result<i32, i32> {
     let left = if seconds == -1 && parts == -1 {
         None
     } else {
-        Some(Duration::from_nanos(nanoseconds(asked.timeout)?))
+        Some(Duration::from_nanos(asked.timeout.in_nanoseconds()?))
     };
     let (done, keys) = core.with(|locked| locked.cancel_now(&what))?;
     let (mut done, mut running) = (done, Vec::new());

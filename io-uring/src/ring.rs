@@ -21,23 +21,28 @@ use uringlet::front::{
     Sink, TOLD_OTHERWISE, WaitCondition,
 };
 
+mod batch;
+mod cancels;
+mod issue;
 mod lock;
+mod polls;
 mod sharing;
 mod sleep;
+mod timeouts;
 
+use self::batch::{Batch, Prepared};
 pub(crate) use self::lock::{Locked, Task};
 use self::lock::{Mail, Try};
 pub(crate) use self::sharing::SLOTS;
 use self::sharing::Sharing;
 use crate::abi::{self, Cqe, iosqe, op, setup, sq};
-use crate::batch::{Batch, Prepared};
 use crate::calls::Call;
 use crate::chains::{Chains, Links, NONE, Step};
 use crate::completions::{Completions, Counts, Queue};
 use crate::files::{Buffer, File, Registered, Slots};
 use crate::inbox::Inbox;
 use crate::memory::{Memory, Word};
-use crate::prepare::{Plan, Refused};
+use crate::prepare::{self, Fields, Plan, Refused};
 use crate::restrict::Restrictions;
 use crate::timers::Timer;
 use crate::{service, shared, sys};
@@ -229,19 +234,6 @@ pub(crate) struct CancelJob {
     /// The request that gets the answer: a cancel, or a linked timeout.
     pub(crate) by: u64,
     pub(crate) is_link_timeout: bool,
-}
-
-/// A timeout.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Timing {
-    /// Nanoseconds of CLOCK_MONOTONIC.
-    pub(crate) deadline: u64,
-    pub(crate) period: u64,
-    pub(crate) flags: u32,
-    /// Completions; 0 for none. For a multishot one: times that are left, or 0 without end.
-    pub(crate) count: u32,
-    /// The number of completions at which it ends.
-    pub(crate) at: u32,
 }
 
 /// What is under the lock.
@@ -948,7 +940,7 @@ impl Locked<'_> {
                 Stage::Ready | Stage::Tried | Stage::Engine | Stage::Poll(_)
             );
             let is_on = waits && request.file.is_none() && fds.contains(&request.fd);
-            if !is_on || !op::has_file(request.opcode) {
+            if !is_on || !prepare::has_file(request.opcode) {
                 continue;
             }
             let found = known.iter().find(|(fd, _)| *fd == request.fd);
@@ -1033,7 +1025,7 @@ impl Locked<'_> {
         let entry = self.core.memory.sqe(place)?;
         let at = self.take();
         let iopoll = self.core.has(setup::IOPOLL);
-        let answer = self.request(at).prepare(&entry, iopoll);
+        let answer = self.request(at).prepare(&Fields(entry), iopoll);
         Some((at, answer))
     }
 

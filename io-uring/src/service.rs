@@ -33,6 +33,14 @@ pub(crate) struct Watch {
     pub(crate) multi: bool,
 }
 
+impl Watch {
+    /// What is watched for the events that a program asks for.
+    pub(crate) fn of(events: u32, multi: bool) -> Self {
+        const OURS: u32 = (libc::EPOLLONESHOT | libc::EPOLLET | libc::EPOLLEXCLUSIVE) as u32;
+        Self { events: events & !OURS & 0xffff, multi }
+    }
+}
+
 /// Polls that one registration serves.
 #[derive(Debug)]
 struct Group {

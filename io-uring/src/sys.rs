@@ -305,6 +305,13 @@ pub(crate) fn now(clock: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// The time of CLOCK_MONOTONIC at which a time of a clock comes, as the clocks are now. One that is
+/// not absolute begins now.
+pub(crate) fn deadline(time: u64, clock: libc::clockid_t, absolute: bool) -> u64 {
+    let left = if absolute { time.saturating_sub(now(clock)) } else { time };
+    now(libc::CLOCK_MONOTONIC).saturating_add(left).min(u64::MAX - 1)
+}
+
 thread_local! {
     /// The number of the calling thread, in the process of this generation.
     static THREAD: Cell<(u64, i32)> = const { Cell::new((0, 0)) };

@@ -1,0 +1,221 @@
+//! From an entry to what is done for it. [`plan`] goes by the entry's fields alone: it reads no
+//! memory of the program's, and asks nobody. What fails here ends a batch, as in the kernel.
+
+use uringlet::Sqe;
+
+use crate::abi::{cancel, iosqe, op};
+use crate::calls::Call;
+use crate::service::Watch;
+
+mod calls;
+mod plans;
+mod table;
+
+pub(crate) use self::table::{borrows, has_file, is_known};
+
+/// Makes the call of an entry. It copies what the entry points to.
+type CallOf = fn(&Fields) -> Result<Call, i32>;
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub(crate) enum Plan {
+    Nop(i32),
+    /// The engine has it. With a registered buffer: its number.
+    Engine(Sqe, Option<u16>),
+    /// The engine has it, once the iovecs were copied.
+    Vectored(Sqe),
+    /// A worker makes a call. A direct descriptor goes into the slot (or any).
+    Call(Option<u32>, CallOf),
+    CloseSlot(u32),
+    Poll {
+        watch: Watch,
+        level: bool,
+    },
+    PollUpdate {
+        old: u64,
+        new: u64,
+        events: u32,
+        flags: u32,
+    },
+    Timeout(Timing),
+    TimeoutRemove {
+        of: u64,
+        /// The new time and its flags.
+        update: Option<(u64, u32)>,
+    },
+    LinkTimeout(Timing),
+    Cancel(Match),
+    FilesUpdate {
+        fds: u64,
+        count: u32,
+        offset: u32,
+    },
+    EpollCtl {
+        epoll: i32,
+        op: i32,
+        fd: i32,
+        event: Option<(u32, u64)>,
+    },
+    Install {
+        cloexec: bool,
+    },
+}
+
+impl Plan {
+    /// What the engine gets.
+    pub(crate) fn sqe(&self) -> Sqe {
+        match self {
+            Self::Engine(sqe, _) => *sqe,
+            _ => Sqe::nop(),
+        }
+    }
+}
+
+/// A timeout.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Timing {
+    /// Nanoseconds of CLOCK_MONOTONIC, from when it is started on.
+    pub(crate) deadline: u64,
+    /// The time that the program has passed, in nanoseconds.
+    pub(crate) period: u64,
+    pub(crate) flags: u32,
+    /// Completions; 0 for none. For a multishot one: times that are left, or 0 without end.
+    pub(crate) count: u32,
+    /// The number of completions at which it ends.
+    pub(crate) at: u32,
+}
+
+/// Which requests a cancel means.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Match {
+    pub(crate) user_data: u64,
+    pub(crate) fd: i32,
+    pub(crate) opcode: u8,
+    pub(crate) flags: u32,
+}
+
+impl Match {
+    pub(crate) fn is_for_all(&self) -> bool {
+        self.flags & (cancel::ALL | cancel::ANY) != 0
+    }
+}
+
+/// An entry (`struct io_uring_sqe`), in words.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fields(pub(crate) [u64; 8]);
+
+impl Fields {
+    pub(crate) fn opcode(&self) -> u8 {
+        self.0[0] as u8
+    }
+
+    /// `IOSQE_*`.
+    pub(crate) fn flags(&self) -> u8 {
+        (self.0[0] >> 8) as u8
+    }
+
+    fn ioprio(&self) -> u16 {
+        (self.0[0] >> 16) as u16
+    }
+
+    pub(crate) fn fd(&self) -> i32 {
+        (self.0[0] >> 32) as i32
+    }
+
+    pub(crate) fn off(&self) -> u64 {
+        self.0[1]
+    }
+
+    pub(crate) fn addr(&self) -> u64 {
+        self.0[2]
+    }
+
+    pub(crate) fn len(&self) -> u32 {
+        self.0[3] as u32
+    }
+
+    /// The flags of the operation.
+    pub(crate) fn op_flags(&self) -> u32 {
+        (self.0[3] >> 32) as u32
+    }
+
+    pub(crate) fn user_data(&self) -> u64 {
+        self.0[4]
+    }
+
+    fn buf_index(&self) -> u16 {
+        self.0[5] as u16
+    }
+
+    fn personality(&self) -> u16 {
+        (self.0[5] >> 16) as u16
+    }
+
+    fn file_index(&self) -> u32 {
+        (self.0[5] >> 32) as u32
+    }
+
+    fn addr3(&self) -> u64 {
+        self.0[6]
+    }
+
+    /// The slot that a file is opened into, or that is closed. The field says one more.
+    fn slot(&self) -> Option<u32> {
+        self.file_index().checked_sub(1)
+    }
+
+    fn sqe(&self) -> Sqe {
+        let (opcode, fd, off, addr) = (self.opcode(), self.fd(), self.off(), self.addr());
+        Sqe { opcode, fd, off, addr, len: self.len(), op_flags: self.op_flags(), ..Sqe::nop() }
+    }
+}
+
+/// Why an entry is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// It is none that any ring takes, with this errno.
+    Malformed(i32),
+    /// It is none that a ring takes which allows its operation and flags.
+    Errno(i32),
+}
+
+impl From<i32> for Refused {
+    fn from(errno: i32) -> Self {
+        Self::Errno(errno)
+    }
+}
+
+/// What an entry asks for. `iopoll`: its ring polls for completions.
+///
+/// # Errors
+/// Why the entry is refused, with the negative errno that the kernel has for it.
+#[inline(always)]
+pub(crate) fn plan(fields: &Fields, iopoll: bool) -> Result<Plan, Refused> {
+    let (opcode, flags) = (fields.opcode(), fields.flags());
+    let Some(row) = table::row_of(opcode).filter(|_| flags & !iosqe::KNOWN == 0) else {
+        return Err(Refused::Malformed(-libc::EINVAL));
+    };
+    if flags & iosqe::BUFFER_SELECT != 0 {
+        return Err(Refused::Malformed(-libc::EOPNOTSUPP));
+    }
+    let is_transfer = op::is_transfer(opcode);
+    if fields.ioprio() != 0 {
+        let checked = is_transfer.then(|| uringlet::front::check_priority(fields.ioprio()));
+        checked.unwrap_or(Err(-libc::EINVAL))?;
+    }
+    if iopoll && !is_transfer && !matches!(opcode, op::NOP | op::FILES_UPDATE | op::REMOVE_BUFFERS)
+    {
+        return Err(Refused::Errno(-libc::EINVAL));
+    }
+    if fields.personality() != 0 {
+        return Err(Refused::Errno(-libc::EINVAL));
+    }
+    // What most entries are has nothing that is checked here.
+    if matches!(opcode, op::READ | op::WRITE) {
+        return Ok(Plan::Engine(fields.sqe(), None));
+    }
+    Ok(row.plan(fields)?)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,130 @@
+//! The plans of operations, by the fields that differ from one entry to the next. Fields that must
+//! be 0 and unknown flags were refused before.
+
+use uringlet::Sqe;
+
+use super::{Fields, Match, Plan, Timing, calls};
+use crate::abi::{iosqe, op, poll, timeout as timeouts};
+use crate::service::Watch;
+
+type Planned = Result<Plan, i32>;
+
+const EINVAL: Planned = Err(-libc::EINVAL);
+
+pub(super) fn nop(fields: &Fields) -> Planned {
+    // IORING_NOP_INJECT_RESULT.
+    Ok(Plan::Nop(if fields.op_flags() & 1 != 0 { fields.len() as i32 } else { 0 }))
+}
+
+/// No group was provided.
+pub(super) fn remove_buffers(_: &Fields) -> Planned {
+    Ok(Plan::Nop(-libc::ENOENT))
+}
+
+pub(super) fn engine(fields: &Fields) -> Planned {
+    Ok(Plan::Engine(fields.sqe(), None))
+}
+
+pub(super) fn of_buffer(fields: &Fields) -> Planned {
+    let opcode = if fields.opcode() == op::READ_FIXED { op::READ } else { op::WRITE };
+    Ok(Plan::Engine(Sqe { opcode, ..fields.sqe() }, Some(fields.buf_index())))
+}
+
+pub(super) fn vectored(fields: &Fields) -> Planned {
+    const IOV_MAX: u32 = 1024;
+    if fields.len() > IOV_MAX { EINVAL } else { Ok(Plan::Vectored(fields.sqe())) }
+}
+
+/// A range is accepted, and all of the file synced.
+pub(super) fn fsync(fields: &Fields) -> Planned {
+    Ok(Plan::Engine(Sqe { off: 0, len: 0, ..fields.sqe() }, None))
+}
+
+pub(super) fn open(fields: &Fields) -> Planned {
+    let is_short = fields.opcode() == op::OPENAT2 && fields.len() < calls::OPEN_HOW;
+    if is_short { EINVAL } else { Ok(Plan::Call(fields.slot(), calls::open)) }
+}
+
+pub(super) fn close(fields: &Fields) -> Planned {
+    match fields.slot() {
+        Some(_) if fields.fd() != 0 => EINVAL,
+        Some(slot) => Ok(Plan::CloseSlot(slot)),
+        None => Ok(Plan::Call(None, calls::close)),
+    }
+}
+
+pub(super) fn poll_add(fields: &Fields) -> Planned {
+    let has = |flag| fields.len() & flag != 0;
+    let (multi, level) = (has(poll::MULTI), has(poll::LEVEL));
+    if has(!(poll::MULTI | poll::LEVEL)) || multi && fields.flags() & iosqe::CQE_SKIP != 0 {
+        return EINVAL;
+    }
+    Ok(Plan::Poll { watch: Watch::of(fields.op_flags(), multi), level })
+}
+
+pub(super) fn poll_remove(fields: &Fields) -> Planned {
+    const UPDATE: u32 = poll::UPDATE_EVENTS | poll::UPDATE_USER_DATA;
+    let (old, new, events) = (fields.addr(), fields.off(), fields.op_flags());
+    let has = |flag| fields.len() & flag != 0;
+    if has(!(UPDATE | poll::MULTI))
+        || fields.len() == poll::MULTI
+        || !has(poll::UPDATE_USER_DATA) && new != 0
+        || !has(poll::UPDATE_EVENTS) && events != 0
+    {
+        return EINVAL;
+    }
+    Ok(Plan::PollUpdate { old, new, events, flags: fields.len() })
+}
+
+/// Its clock cannot be told.
+fn has_two_clocks(flags: u32) -> bool {
+    flags & timeouts::CLOCKS == timeouts::CLOCKS
+}
+
+pub(super) fn timeout(fields: &Fields) -> Planned {
+    let (flags, repeated) = (fields.op_flags(), timeouts::MULTISHOT | timeouts::ABS);
+    if fields.len() != 1 || has_two_clocks(flags) || flags & repeated == repeated {
+        return EINVAL;
+    }
+    let timing = Timing { flags, count: fields.off() as u32, ..Timing::default() };
+    Ok(match fields.opcode() {
+        op::LINK_TIMEOUT => Plan::LinkTimeout(timing),
+        _ => Plan::Timeout(timing),
+    })
+}
+
+pub(super) fn timeout_remove(fields: &Fields) -> Planned {
+    let flags = fields.op_flags();
+    let updates = flags & (timeouts::UPDATE | timeouts::LINK_UPDATE) != 0;
+    if !updates && flags != 0 || has_two_clocks(flags) {
+        return EINVAL;
+    }
+    Ok(Plan::TimeoutRemove { of: fields.addr(), update: updates.then_some((0, flags)) })
+}
+
+pub(super) fn cancel(fields: &Fields) -> Planned {
+    use crate::abi::cancel::{ANY, FD, OP};
+    let (user_data, flags) = (fields.addr(), fields.op_flags());
+    if flags & ANY != 0 && flags & (FD | OP) != 0 {
+        return EINVAL;
+    }
+    Ok(Plan::Cancel(Match { user_data, fd: fields.fd(), opcode: fields.len() as u8, flags }))
+}
+
+pub(super) fn files_update(fields: &Fields) -> Planned {
+    if fields.len() == 0 {
+        return EINVAL;
+    }
+    let (fds, count, offset) = (fields.addr(), fields.len(), fields.off() as u32);
+    Ok(Plan::FilesUpdate { fds, count, offset })
+}
+
+pub(super) fn epoll_ctl(fields: &Fields) -> Planned {
+    let (epoll, op, fd) = (fields.fd(), fields.len() as i32, fields.off() as i32);
+    let event = (op != libc::EPOLL_CTL_DEL).then_some((0, 0));
+    Ok(Plan::EpollCtl { epoll, op, fd, event })
+}
+
+pub(super) fn install(fields: &Fields) -> Planned {
+    Ok(Plan::Install { cloexec: fields.op_flags() & 1 == 0 })
+}

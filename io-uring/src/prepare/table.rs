@@ -1,0 +1,231 @@
+//! What is known of each operation: the fields of an entry that must be 0, its flags, whether it is
+//! on a file. To add an operation, add a row.
+
+use super::{CallOf, Fields, Plan, calls, plans};
+use crate::abi::{cancel, iosqe, op, splice, timeout};
+
+/// Fields of an entry.
+const OFF: u8 = 1 << 0;
+const ADDR: u8 = 1 << 1;
+const LEN: u8 = 1 << 2;
+const FLAGS: u8 = 1 << 3;
+const INDEX: u8 = 1 << 4;
+const SLOT: u8 = 1 << 5;
+const ADDR3: u8 = 1 << 6;
+
+/// What it means that an entry has the index of a registered file (`IOSQE_FIXED_FILE`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FixedFile {
+    /// Nothing: the operation is on no file.
+    Ignored,
+    /// The operation is on that file.
+    Taken,
+    /// As that, and nothing else will do.
+    Needed,
+    /// It is refused with this errno.
+    Refused(i32),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Make {
+    Plan(fn(&Fields) -> Result<Plan, i32>),
+    /// A call, with nothing to be looked at before.
+    Call(CallOf),
+}
+
+/// An operation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row {
+    opcode: u8,
+    make: Make,
+    /// Fields that must be 0.
+    idle: u8,
+    /// The flags of the operation that are known.
+    flags: u32,
+    registered: FixedFile,
+    /// An entry points to memory of the program's that is copied at submit.
+    borrows: bool,
+}
+
+const fn new(opcode: u8, make: Make) -> Row {
+    let registered = FixedFile::Ignored;
+    Row { opcode, make, idle: 0, flags: u32::MAX, registered, borrows: false }
+}
+
+const fn row(opcode: u8, make: fn(&Fields) -> Result<Plan, i32>) -> Row {
+    new(opcode, Make::Plan(make))
+}
+
+const fn call(opcode: u8, make: CallOf) -> Row {
+    new(opcode, Make::Call(make))
+}
+
+impl Row {
+    const fn idle(self, idle: u8) -> Self {
+        Self { idle, ..self }
+    }
+
+    const fn flags(self, flags: u32) -> Self {
+        Self { flags, ..self }
+    }
+
+    const fn borrows(self) -> Self {
+        Self { borrows: true, ..self }
+    }
+
+    const fn on_file(self) -> Self {
+        Self { registered: FixedFile::Taken, ..self }
+    }
+
+    const fn on_registered_file(self) -> Self {
+        Self { registered: FixedFile::Needed, ..self }
+    }
+
+    const fn refuses_registered(self, errno: i32) -> Self {
+        Self { registered: FixedFile::Refused(errno), ..self }
+    }
+
+    /// The operation looks up names, from a directory that is no registered file.
+    const fn of_names(self) -> Self {
+        self.borrows().refuses_registered(-libc::EBADF)
+    }
+
+    /// What the entry asks for, or a negative errno.
+    pub(super) fn plan(&self, fields: &Fields) -> Result<Plan, i32> {
+        if self.idle & fields.used() != 0 {
+            return Err(-libc::EINVAL);
+        }
+        match (fields.flags() & iosqe::FIXED_FILE != 0, self.registered) {
+            (true, FixedFile::Refused(errno)) => return Err(errno),
+            (false, FixedFile::Needed) => return Err(-libc::EBADF),
+            _ => {}
+        }
+        if fields.op_flags() & !self.flags != 0 {
+            return Err(-libc::EINVAL);
+        }
+        match self.make {
+            Make::Plan(make) => make(fields),
+            Make::Call(make) => Ok(Plan::Call(None, make)),
+        }
+    }
+}
+
+impl Fields {
+    /// The fields that are not 0.
+    fn used(&self) -> u8 {
+        let values = [
+            (OFF, self.off()),
+            (ADDR, self.addr()),
+            (LEN, self.len().into()),
+            (FLAGS, self.op_flags().into()),
+            (INDEX, self.buf_index().into()),
+            (SLOT, self.file_index().into()),
+            (ADDR3, self.addr3()),
+        ];
+        values.iter().filter(|(_, value)| *value != 0).fold(0, |used, (field, _)| used | field)
+    }
+}
+
+/// The operations that are executed, and the one that the probe does not tell of.
+const ROWS: [Row; 38] = [
+    row(op::NOP, plans::nop).flags(1),
+    row(op::READ, plans::engine).on_file(),
+    row(op::WRITE, plans::engine).on_file(),
+    row(op::READV, plans::vectored).on_file().borrows(),
+    row(op::WRITEV, plans::vectored).on_file().borrows(),
+    row(op::READ_FIXED, plans::of_buffer).on_file(),
+    row(op::WRITE_FIXED, plans::of_buffer).on_file(),
+    row(op::FSYNC, plans::fsync).idle(ADDR | INDEX | SLOT).flags(1).on_file(),
+    row(op::SYNC_FILE_RANGE, plans::engine).idle(ADDR | INDEX | SLOT).on_file(),
+    row(op::FALLOCATE, plans::engine).idle(FLAGS | INDEX | SLOT).on_file(),
+    row(op::FTRUNCATE, plans::engine).idle(ADDR | LEN | FLAGS | INDEX | SLOT | ADDR3).on_file(),
+    row(op::FADVISE, plans::engine).idle(INDEX | SLOT).on_file(),
+    call(op::MADVISE, calls::madvise).idle(INDEX | SLOT),
+    row(op::OPENAT, plans::open).idle(INDEX).of_names(),
+    row(op::OPENAT2, plans::open).idle(INDEX).of_names(),
+    row(op::CLOSE, plans::close)
+        .idle(OFF | ADDR | LEN | FLAGS | INDEX)
+        .refuses_registered(-libc::EBADF),
+    call(op::STATX, calls::statx).idle(INDEX | SLOT).of_names(),
+    call(op::UNLINKAT, calls::unlink)
+        .idle(OFF | LEN | INDEX | SLOT)
+        .flags(libc::AT_REMOVEDIR as u32)
+        .of_names(),
+    call(op::RENAMEAT, calls::rename).idle(INDEX | SLOT).of_names(),
+    call(op::LINKAT, calls::rename).idle(INDEX | SLOT).of_names(),
+    call(op::SYMLINKAT, calls::symlink).idle(LEN | FLAGS | INDEX | SLOT).of_names(),
+    call(op::MKDIRAT, calls::mkdir).idle(OFF | FLAGS | INDEX | SLOT).of_names(),
+    call(op::SETXATTR, calls::xattr).of_names(),
+    call(op::GETXATTR, calls::xattr).flags(0).of_names(),
+    call(op::FSETXATTR, calls::xattr).on_file().borrows(),
+    call(op::FGETXATTR, calls::xattr).flags(0).on_file().borrows(),
+    call(op::SPLICE, calls::splice).flags(splice::KNOWN).on_file(),
+    call(op::TEE, calls::splice).idle(OFF | ADDR).flags(splice::KNOWN).on_file(),
+    row(op::POLL_ADD, plans::poll_add).idle(OFF | ADDR | INDEX).on_file(),
+    row(op::POLL_REMOVE, plans::poll_remove).idle(INDEX | SLOT),
+    row(op::TIMEOUT, plans::timeout).idle(INDEX | SLOT | ADDR3).flags(timeout::KNOWN).borrows(),
+    row(op::LINK_TIMEOUT, plans::timeout)
+        .idle(OFF | INDEX | SLOT | ADDR3)
+        .flags(timeout::KNOWN)
+        .borrows(),
+    row(op::TIMEOUT_REMOVE, plans::timeout_remove)
+        .idle(LEN | INDEX | SLOT | ADDR3)
+        .flags(timeout::UPDATE_KNOWN)
+        .refuses_registered(-libc::EINVAL)
+        .borrows(),
+    row(op::ASYNC_CANCEL, plans::cancel).idle(OFF | SLOT).flags(cancel::KNOWN),
+    row(op::FILES_UPDATE, plans::files_update).idle(FLAGS | SLOT).refuses_registered(-libc::EINVAL),
+    row(op::EPOLL_CTL, plans::epoll_ctl).idle(INDEX | SLOT).borrows(),
+    row(op::FIXED_FD_INSTALL, plans::install)
+        .idle(OFF | ADDR | LEN | INDEX | SLOT | ADDR3)
+        .flags(1)
+        .on_registered_file(),
+    row(op::REMOVE_BUFFERS, plans::remove_buffers),
+];
+
+/// By opcode.
+static TABLE: [Option<Row>; op::LAST as usize] = {
+    let mut table = [None; op::LAST as usize];
+    let mut at = 0;
+    while at < ROWS.len() {
+        table[ROWS[at].opcode as usize] = Some(ROWS[at]);
+        at += 1;
+    }
+    table
+};
+
+/// A bit for each operation that borrows, and for each that is on a file.
+const SETS: (u64, u64) = {
+    let (mut borrows, mut on_file, mut at) = (0, 0, 0);
+    while at < ROWS.len() {
+        let bit = 1 << ROWS[at].opcode;
+        if ROWS[at].borrows {
+            borrows |= bit;
+        }
+        if matches!(ROWS[at].registered, FixedFile::Taken | FixedFile::Needed) {
+            on_file |= bit;
+        }
+        at += 1;
+    }
+    (borrows, on_file)
+};
+
+/// Of an operation, if it is one.
+pub(super) fn row_of(opcode: u8) -> Option<&'static Row> {
+    TABLE.get(usize::from(opcode))?.as_ref()
+}
+
+/// Does a probe tell of this operation?
+pub(crate) fn is_known(opcode: u8) -> bool {
+    opcode != op::REMOVE_BUFFERS && row_of(opcode).is_some()
+}
+
+/// Does an entry of this operation point to memory of the program's that is copied at submit?
+pub(crate) fn borrows(opcode: u8) -> bool {
+    opcode < op::LAST && SETS.0 >> opcode & 1 != 0
+}
+
+/// Are the requests of this operation on an open file?
+pub(crate) fn has_file(opcode: u8) -> bool {
+    opcode < op::LAST && SETS.1 >> opcode & 1 != 0
+}

@@ -1,0 +1,159 @@
+//! Plans of all kinds of entries. `tests/c/fields.c` compares the refusals with the kernel's.
+
+use super::{Fields, Plan, Refused, borrows, has_file, is_known, plan, table};
+use crate::abi::{iosqe, op};
+
+const EINVAL: Refused = Refused::Errno(-libc::EINVAL);
+const MALFORMED: Refused = Refused::Malformed(-libc::EINVAL);
+
+/// Random numbers from a seed (xorshift).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// A word of an entry: often 0, small numbers, or one bit.
+    fn word(&mut self) -> u64 {
+        match self.next() % 4 {
+            0 => 0,
+            1 => self.next() & 0x7_0000_0007,
+            2 => 1 << (self.next() % 64),
+            _ => self.next(),
+        }
+    }
+}
+
+fn operations() -> impl Iterator<Item = u8> {
+    (0..op::LAST).filter(|&opcode| table::row_of(opcode).is_some())
+}
+
+/// An entry that is taken, with as many fields of 0 as can be.
+fn least(opcode: u8) -> Fields {
+    let (mut words, flags) = ([0; 8], u64::from(iosqe::FIXED_FILE) << 8);
+    words[0] = u64::from(opcode) | if opcode == op::FIXED_FD_INSTALL { flags } else { 0 };
+    words[3] = match opcode {
+        op::TIMEOUT | op::LINK_TIMEOUT | op::FILES_UPDATE => 1,
+        op::OPENAT2 => 24,
+        _ => 0,
+    };
+    Fields(words)
+}
+
+/// The least entry with one more bit in one of its words.
+fn with(opcode: u8, word: usize, bit: u32) -> Result<Plan, Refused> {
+    let mut fields = least(opcode);
+    fields.0[word] |= 1 << bit;
+    plan(&fields, false)
+}
+
+#[test]
+fn every_operation_has_a_plan_and_no_other_opcode_has() {
+    for opcode in 0..=u8::MAX {
+        let answer = plan(&least(opcode), false);
+        if table::row_of(opcode).is_some() {
+            assert!(answer.is_ok(), "{opcode}: {answer:?}");
+        } else {
+            assert_eq!(answer.err(), Some(MALFORMED), "{opcode}");
+            assert!(!is_known(opcode) && !borrows(opcode) && !has_file(opcode), "{opcode}");
+        }
+    }
+    assert!(!is_known(op::REMOVE_BUFFERS) && is_known(op::READ));
+}
+
+#[test]
+fn a_field_that_is_not_0_is_refused_where_it_has_no_meaning() {
+    use op::*;
+    let transfers = [READ, WRITE, READV, WRITEV, READ_FIXED, WRITE_FIXED];
+    let attributes = [SETXATTR, GETXATTR, FSETXATTR, FGETXATTR];
+    let everywhere = [&transfers[..], &attributes, &[NOP, REMOVE_BUFFERS]].concat();
+    let takes_index = [ASYNC_CANCEL, FILES_UPDATE, SPLICE, TEE];
+    let takes_slot = [OPENAT, OPENAT2, CLOSE, SPLICE, TEE, POLL_ADD];
+    let but = |more: &[u8]| -> Vec<u8> {
+        operations()
+            .filter(|opcode| !everywhere.contains(opcode) && !more.contains(opcode))
+            .collect()
+    };
+    let all: Vec<u8> = operations().collect();
+    let off = [CLOSE, UNLINKAT, MKDIRAT, TEE, POLL_ADD, POLL_REMOVE, LINK_TIMEOUT, ASYNC_CANCEL];
+    let addr = [FSYNC, SYNC_FILE_RANGE, FTRUNCATE, CLOSE, TEE, POLL_ADD];
+    let timeouts = [TIMEOUT, LINK_TIMEOUT, TIMEOUT_REMOVE];
+    let len = [FTRUNCATE, CLOSE, UNLINKAT, SYMLINKAT, POLL_ADD];
+    let flags = [NOP, FSYNC, FALLOCATE, FTRUNCATE, CLOSE, UNLINKAT, SYMLINKAT, MKDIRAT, GETXATTR];
+    let more_flags = [FGETXATTR, SPLICE, TEE, POLL_REMOVE, ASYNC_CANCEL, FILES_UPDATE];
+    let install = [FIXED_FD_INSTALL];
+    // A field, the word and the bit of it that is set, and the operations that refuse that.
+    let columns: [(&str, usize, u32, Vec<u8>); 9] = [
+        ("ioprio", 0, 31, all.clone()),
+        ("off", 1, 0, [&off[..], &install].concat()),
+        ("addr", 2, 0, [&addr[..], &install].concat()),
+        ("len", 3, 1, [&len[..], &timeouts, &install].concat()),
+        ("flags", 3, 62, [&flags[..], &more_flags, &timeouts, &install].concat()),
+        ("buf_index", 5, 0, but(&takes_index)),
+        ("personality", 5, 16, all),
+        ("file_index", 5, 32, but(&takes_slot)),
+        ("addr3", 6, 0, [&[FTRUNCATE][..], &timeouts, &install].concat()),
+    ];
+    for (name, word, bit, refuse) in columns {
+        for opcode in operations() {
+            let refused = with(opcode, word, bit).err();
+            assert_eq!(refused, refuse.contains(&opcode).then_some(EINVAL), "{name}, {opcode}");
+        }
+    }
+}
+
+/// `IOSQE_FIXED_FILE`.
+#[test]
+fn a_registered_file_is_refused_where_a_number_or_nothing_is_meant() {
+    use op::*;
+    let names = [OPENAT, OPENAT2, CLOSE, STATX, UNLINKAT, RENAMEAT, LINKAT, SYMLINKAT, MKDIRAT];
+    let attributes = [SETXATTR, GETXATTR];
+    for opcode in operations() {
+        let expected = match opcode {
+            _ if names.contains(&opcode) || attributes.contains(&opcode) => Some(-libc::EBADF),
+            TIMEOUT_REMOVE | FILES_UPDATE => Some(-libc::EINVAL),
+            _ => None,
+        };
+        assert_eq!(with(opcode, 0, 8).err(), expected.map(Refused::Errno), "{opcode}");
+    }
+    let mut fields = least(FIXED_FD_INSTALL);
+    fields.0[0] = FIXED_FD_INSTALL.into();
+    assert_eq!(plan(&fields, false).err(), Some(Refused::Errno(-libc::EBADF)));
+}
+
+#[test]
+fn flags_that_no_ring_takes_are_malformed() {
+    for opcode in operations() {
+        assert_eq!(with(opcode, 0, 15).err(), Some(MALFORMED), "{opcode}");
+        let selects = with(opcode, 0, 8 + iosqe::BUFFER_SELECT.trailing_zeros()).err();
+        assert_eq!(selects, Some(Refused::Malformed(-libc::EOPNOTSUPP)), "{opcode}");
+    }
+}
+
+#[test]
+fn rings_that_poll_take_transfers_and_what_is_on_no_file() {
+    for opcode in operations() {
+        let others = [op::NOP, op::FILES_UPDATE, op::REMOVE_BUFFERS];
+        let is_taken = op::is_transfer(opcode) || others.contains(&opcode);
+        assert_eq!(plan(&least(opcode), true).is_ok(), is_taken, "{opcode}");
+    }
+}
+
+/// No address of such an entry leads anywhere: to read there would be a fault, or `-EFAULT`.
+#[test]
+fn a_plan_is_made_of_any_bytes_without_a_panic_and_without_reading_memory() {
+    const ENTRIES: u32 = if cfg!(miri) { 10 } else { 5_000 };
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    for opcode in 0..=u8::MAX {
+        for _ in 0..ENTRIES {
+            let mut words: [u64; 8] = std::array::from_fn(|_| random.word());
+            words[0] = words[0] & !0xff | u64::from(opcode);
+            let answer = plan(&Fields(words), random.next() & 1 == 0);
+            assert_ne!(answer.err(), Some(Refused::Errno(-libc::EFAULT)), "{words:x?}");
+        }
+    }
+}

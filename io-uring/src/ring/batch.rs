@@ -1,0 +1,168 @@
+//! What io_uring_enter(2) does before it has the ring's lock: it prepares the entries that borrow
+//! memory of the program's. That memory may have to be paged in, and a server may not answer.
+
+use std::collections::VecDeque;
+
+use uringlet::Sqe;
+
+use super::{Locked, Request};
+use crate::abi::{Timespec, iosqe, op};
+use crate::chains::NONE;
+use crate::memory::Memory;
+use crate::prepare::{self, Fields, Plan, Refused};
+use crate::{rights, sys, user};
+
+/// An entry that was prepared.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    place: u32,
+    pub(crate) request: Request,
+    pub(crate) answer: Result<(), Refused>,
+}
+
+/// The entries of one call.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    /// The place of the first entry.
+    head: u32,
+    /// Entries that are there.
+    pub(crate) there: u32,
+    /// Entries that were taken from the queue, and those of them that count as submitted.
+    pub(crate) taken: u32,
+    pub(crate) consumed: u32,
+    /// None of the others is taken.
+    pub(crate) is_over: bool,
+    /// Entries that borrow. One alone is not allocated; the others seldom are there.
+    first: Option<Prepared>,
+    #[allow(clippy::box_collection, reason = "one word to look at where there are none")]
+    others: Option<Box<VecDeque<Prepared>>>,
+}
+
+impl Batch {
+    /// Prepares up to `count` entries from `head` on, as far as they borrow.
+    pub(crate) fn read(
+        memory: &Memory,
+        (head, there): (u32, u32),
+        count: u32,
+        iopoll: bool,
+    ) -> Self {
+        let mut batch =
+            Self { head, there, taken: 0, consumed: 0, is_over: false, first: None, others: None };
+        for place in (0..count.min(there)).map(|at| head.wrapping_add(at)) {
+            if memory.opcode(place).is_some_and(prepare::borrows) {
+                batch.prepare(memory, place, iopoll);
+            }
+        }
+        batch
+    }
+
+    #[inline(never)]
+    fn prepare(&mut self, memory: &Memory, place: u32, iopoll: bool) {
+        let Some(entry) = memory.sqe(place) else { return };
+        let mut request = Request::new();
+        let answer = request.prepare(&Fields(entry), iopoll);
+        let prepared = Prepared { place, request, answer };
+        if self.first.is_none() {
+            self.first = Some(prepared);
+        } else {
+            self.others.get_or_insert_default().push_back(prepared);
+        }
+    }
+
+    /// The place of the next entry.
+    pub(crate) fn next(&self) -> u32 {
+        self.head.wrapping_add(self.taken)
+    }
+
+    /// What was prepared for this place.
+    #[inline]
+    pub(crate) fn take(&mut self, place: u32) -> Option<Prepared> {
+        let is_here = |one: &Prepared| one.place == place;
+        if self.first.as_ref().is_some_and(is_here) {
+            return self.first.take();
+        }
+        let others = self.others.as_deref_mut()?;
+        others.front().is_some_and(is_here).then(|| others.pop_front()).flatten()
+    }
+}
+
+impl Request {
+    /// Fills it from its entry; what it borrows is copied. No lock is held if it borrows.
+    #[inline(always)]
+    pub(super) fn prepare(&mut self, fields: &Fields, iopoll: bool) -> Result<(), Refused> {
+        (self.opcode, self.user_data) = (fields.opcode(), fields.user_data());
+        (self.fd, self.flags) = (fields.fd(), fields.flags() & iosqe::KNOWN);
+        self.plan = Plan::Nop(0);
+        self.plan = prepare::plan(fields, iopoll)?;
+        if matches!(self.opcode, op::READ..=op::WRITE | op::READ_FIXED..=op::WRITE_FIXED)
+            || matches!(self.opcode, op::SPLICE | op::TEE)
+        {
+            self.expected = i32::try_from(fields.len()).unwrap_or(i32::MAX);
+        }
+        if !matches!(self.plan, Plan::Engine(..)) {
+            self.borrow(fields)?;
+        }
+        Ok(())
+    }
+
+    /// Copies what its entry points to.
+    #[inline(never)]
+    fn borrow(&mut self, fields: &Fields) -> Result<(), i32> {
+        let time = |at: u64| user::read::<Timespec>(at as usize)?.in_nanoseconds();
+        match &mut self.plan {
+            Plan::Vectored(sqe) => {
+                user::read_array(sqe.addr as usize, sqe.len as usize, &mut self.iov)?;
+                let lengths = || self.iov.iter().map(|part| part.iov_len);
+                if lengths().any(|len| len > isize::MAX as usize) {
+                    return Err(-libc::EINVAL);
+                }
+                let total = lengths().fold(0usize, usize::saturating_add);
+                self.expected = i32::try_from(total).unwrap_or(i32::MAX);
+                let addr = self.iov.as_ptr() as u64;
+                self.plan = Plan::Engine(Sqe { addr, ..*sqe }, None);
+            }
+            Plan::Call(_, make) => {
+                self.call = Some(Box::new(make(fields)?));
+                if rights::may_differ() && self.is_judged() {
+                    self.submitter = sys::thread_id();
+                }
+            }
+            Plan::Timeout(timing) | Plan::LinkTimeout(timing) => {
+                timing.period = time(fields.addr())?;
+            }
+            Plan::TimeoutRemove { update: Some((new, _)), .. } => *new = time(fields.off())?,
+            Plan::EpollCtl { event: Some(event), .. } => {
+                let [events, low, high]: [u32; 3] = user::read(fields.addr() as usize)?;
+                *event = (events, u64::from(low) | u64::from(high) << 32);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Locked<'_> {
+    /// Whether the ring, and the chain that is being assembled, take an entry that was prepared:
+    /// 0, or a negative errno.
+    pub(super) fn judge(&mut self, at: u32, prepared: Result<(), Refused>) -> i32 {
+        if let Err(Refused::Malformed(errno)) = prepared {
+            self.request(at).flags &= !iosqe::DRAIN;
+            return errno;
+        }
+        let &mut Request { opcode, flags, .. } = self.request(at);
+        if !self.restrictions.allow(opcode, flags) {
+            return -libc::EACCES;
+        }
+        self.drain_disabled |= flags & iosqe::CQE_SKIP != 0;
+        if flags & iosqe::DRAIN != 0 && self.drain_disabled {
+            self.request(at).flags &= !iosqe::DRAIN;
+            return -libc::EOPNOTSUPP;
+        }
+        if let Err(Refused::Errno(errno)) = prepared {
+            return errno;
+        }
+        let tail = self.chain_tail();
+        let mut has_target = || tail != NONE && self.request(tail).opcode != op::LINK_TIMEOUT;
+        if opcode == op::LINK_TIMEOUT && !has_target() { -libc::EINVAL } else { 0 }
+    }
+}

@@ -1,0 +1,138 @@
+//! Cancels: which requests are meant, and what becomes of them.
+
+use std::collections::HashMap;
+
+use super::{CancelJob, Locked, Request, Stage, Task};
+use crate::abi::{cancel, op};
+use crate::chains::NONE;
+use crate::prepare::{self, Match};
+use crate::sys;
+
+impl Match {
+    /// `is_on_it`: is this a number of the file that is meant?
+    fn is(&self, request: &Request, mut is_on_it: impl FnMut(i32) -> bool) -> bool {
+        let has = |flag| self.flags & flag != 0;
+        if has(cancel::ANY) {
+            return true;
+        }
+        if has(cancel::OP) && request.opcode != self.opcode {
+            return false;
+        }
+        let by_user_data = has(cancel::USERDATA) || !has(cancel::FD) && !has(cancel::OP);
+        if by_user_data && request.user_data != self.user_data {
+            return false;
+        }
+        !has(cancel::FD) || prepare::has_file(request.opcode) && is_on_it(request.number())
+    }
+}
+
+impl Locked<'_> {
+    pub(super) fn begin_cancel(&mut self, at: u32, what: Match) -> Option<i32> {
+        let key = self.key(at);
+        match self.matching(at, &what) {
+            Ok(found) => self.cancel_these(key, &found, what.is_for_all(), false),
+            Err(errno) => Some(errno),
+        }
+    }
+
+    /// The number of the file that a cancel means.
+    fn file_of(&self, what: &Match) -> Result<i32, i32> {
+        if what.flags & cancel::FD == 0 {
+            return Ok(-1);
+        }
+        let number = if what.flags & cancel::FD_FIXED == 0 {
+            Some(what.fd).filter(|&fd| sys::is_open(fd))
+        } else {
+            self.files.as_ref().and_then(|all| all.get(what.fd as u32)).map(|file| file.number())
+        };
+        number.ok_or(-libc::EBADF)
+    }
+
+    /// The requests that are meant, of those that a cancel can reach.
+    fn matching(&self, except: u32, what: &Match) -> Result<Vec<u32>, i32> {
+        let meant = self.file_of(what)?;
+        // A number stands for one file while the lock is held, and is asked about once.
+        let mut known = HashMap::from([(meant, true)]);
+        let mut is_on_it =
+            |number| *known.entry(number).or_insert_with(|| sys::is_same_file(number, meant));
+        let reachable = |request: &Request| match request.stage {
+            Stage::Ready | Stage::Tried | Stage::Engine | Stage::Poll(_) | Stage::Timer(_) => true,
+            // Until its completion is posted it can be cancelled again, as in the kernel.
+            Stage::Ends => !matches!(request.opcode, op::TIMEOUT | op::LINK_TIMEOUT),
+            _ => false,
+        };
+        let is_meant = |(at, request): &(u32, &Request)| {
+            *at != except && reachable(request) && what.is(request, &mut is_on_it)
+        };
+        if !what.is_for_all() {
+            return Ok(self.live().find(is_meant).map(|(at, _)| at).into_iter().collect());
+        }
+        let mut found: Vec<(u32, u32)> =
+            self.live().filter(is_meant).map(|(at, request)| (request.generation, at)).collect();
+        found.sort_unstable();
+        Ok(found.into_iter().map(|(_, at)| at).collect())
+    }
+
+    /// Has what a cancel means end, as far as that is done here; the engine has the rest. Gives how
+    /// many these were, and the keys of the rest. `by` is the cancel's key, if it is a request.
+    fn cancel_here(&mut self, found: &[u32], all: bool, by: Option<u64>) -> (i32, Vec<u64>) {
+        let (mut done, mut keys, mut ends) = (0, Vec::new(), Vec::new());
+        for &at in found {
+            if !all && (done > 0 || !keys.is_empty()) {
+                break;
+            }
+            match self.request(at).stage {
+                Stage::Tried | Stage::Engine => keys.push(self.key(at)),
+                Stage::Free => {}
+                Stage::Ends => done += 1,
+                _ => {
+                    ends.push(at);
+                    done += 1;
+                }
+            }
+        }
+        for at in ends {
+            match by {
+                // Behind the cancel, which is answered later.
+                Some(by) if !keys.is_empty() => self.end_behind(by, at),
+                _ => self.end_later(at, -libc::ECANCELED),
+            }
+        }
+        (done, keys)
+    }
+
+    /// Cancels requests for `by`. `None`: the engine has to be asked, and `by` gets the answer.
+    pub(super) fn cancel_these(
+        &mut self,
+        by: u64,
+        found: &[u32],
+        all: bool,
+        link: bool,
+    ) -> Option<i32> {
+        let (done, keys) = self.cancel_here(found, all, Some(by));
+        if keys.is_empty() {
+            return Some(match () {
+                () if all => done,
+                () if done > 0 => 0,
+                () => -libc::ENOENT,
+            });
+        }
+        for &key in &keys {
+            self.request(key as u32).canceled_by = by;
+        }
+        if !link {
+            self.request(by as u32).asks = true;
+            self.asking += 1;
+        }
+        let job = CancelJob { keys, done, all, by, is_link_timeout: link };
+        self.tasks.push(Task::Cancel(job));
+        None
+    }
+
+    /// IORING_REGISTER_SYNC_CANCEL: what can be cancelled here is; gives how many these were, and
+    /// the keys of what the engine has.
+    pub(crate) fn cancel_now(&mut self, what: &Match) -> Result<(i32, Vec<u64>), i32> {
+        let found = self.matching(NONE, what)?;
+        Ok(self.cancel_here(&found, what.is_for_all(), None))
+    }
+}

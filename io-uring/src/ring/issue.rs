@@ -1,0 +1,194 @@
+//! What begins when a request is started.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use uringlet::Sqe;
+use uringlet::front::{CALL, OwnDescriptor};
+
+use super::{Locked, Stage, Task};
+use crate::abi::{iosqe, op, setup, splice};
+use crate::calls::{self, Call};
+use crate::files::{File, Registered};
+use crate::prepare::{self, Plan};
+use crate::{rights, sys};
+
+impl Locked<'_> {
+    /// Begins what a request is to do. `None`: it ends later, or has ended.
+    pub(crate) fn issue(&mut self, at: u32) -> Option<i32> {
+        if let Err(errno) = self.resolve(at) {
+            return Some(errno);
+        }
+        let plan = self.request(at).plan.clone();
+        match plan {
+            Plan::Nop(result) => Some(result),
+            Plan::Engine(sqe, index) => self.issue_transfer(at, sqe, index),
+            Plan::Call(slot, _) => self.issue_call(at, slot),
+            // What it borrows was not copied.
+            Plan::Vectored(_) => Some(-libc::EFAULT),
+            Plan::CloseSlot(slot) => Some(self.clear_file(slot as usize)),
+            Plan::Poll { watch, .. } => self.begin_poll(at, watch),
+            Plan::PollUpdate { old, new, events, flags } => {
+                Some(self.update_poll(old, new, events, flags))
+            }
+            Plan::Timeout(timing) => self.begin_timeout(at, timing),
+            Plan::TimeoutRemove { of, update } => Some(self.change_timeout(of, update)),
+            // Without a target: that has ended already.
+            Plan::LinkTimeout(_) => Some(-libc::ECANCELED),
+            Plan::Cancel(what) => self.begin_cancel(at, what),
+            Plan::FilesUpdate { fds, count, offset } => {
+                Some(self.update_files_by_request(fds, count, offset))
+            }
+            Plan::EpollCtl { epoll, op, fd, event } => {
+                let (events, data) = event.unwrap_or_default();
+                if op == libc::EPOLL_CTL_ADD {
+                    self.core().registry.is_polled(fd);
+                }
+                Some(sys::epoll_ctl(epoll, op, fd, events, data))
+            }
+            Plan::Install { cloexec } => Some(sys::duplicate(self.number(at), cloexec)),
+        }
+    }
+
+    /// What the engine has an operation for. With a registered buffer: its number.
+    fn issue_transfer(&mut self, at: u32, mut sqe: Sqe, index: Option<u16>) -> Option<i32> {
+        sqe.fd = self.number(at);
+        if sqe.fd < 0 {
+            return Some(-libc::EBADF);
+        }
+        if let Some(index) = index {
+            let buffer = self.buffers.as_ref().and_then(|all| all.get(index.into()));
+            let Some(buffer) = buffer.cloned() else { return Some(-libc::EFAULT) };
+            if !buffer.value.has(sqe.addr, sqe.len) {
+                return Some(-libc::EFAULT);
+            }
+            self.request(at).buffer = Some(buffer);
+        }
+        if self.core().has(setup::IOPOLL) && sys::status_flags(sqe.fd) & libc::O_DIRECT == 0 {
+            let open = sys::is_open(sqe.fd);
+            return Some(if open { -libc::EOPNOTSUPP } else { -libc::EBADF });
+        }
+        if let Some(result) = self.transfer_now(at, &sqe) {
+            return Some(result);
+        }
+        self.hand_over(at, sqe)
+    }
+
+    /// What a worker calls, or this thread. `slot`: where an opened file goes, if into one.
+    fn issue_call(&mut self, at: u32, slot: Option<u32>) -> Option<i32> {
+        if let Err(errno) = self.aim_call(at) {
+            return Some(errno);
+        }
+        let request = self.request(at);
+        request.target_slot = slot;
+        let call = request.call.as_deref();
+        let call = call.map_or(0, |call| std::ptr::from_ref(call).expose_provenance());
+        if rights::may_differ() && request.is_judged() {
+            return self.call_here(at);
+        }
+        let addr = calls::run as *const () as usize as u64;
+        self.hand_over(at, Sqe { opcode: CALL, addr, off: call as u64, ..Sqe::nop() })
+    }
+
+    /// The engine is to get a request.
+    fn hand_over(&mut self, at: u32, sqe: Sqe) -> Option<i32> {
+        let request = self.request(at);
+        request.plan = Plan::Engine(sqe, None);
+        request.stage = Stage::Ready;
+        None
+    }
+
+    /// Has a call made on this thread, which has to be the one that submitted it. With other rights
+    /// the answer is `-EACCES`, as for the rest of a chain that another thread goes on with.
+    fn call_here(&mut self, at: u32) -> Option<i32> {
+        let key = self.key(at);
+        let request = self.request(at);
+        let is_here = request.submitter == sys::thread_id();
+        let Some(call) = request.call.take().filter(|_| is_here) else {
+            return Some(-libc::EACCES);
+        };
+        self.tasks.push(Task::Call(key, call));
+        None
+    }
+
+    /// A transfer that is not to wait, and does not: buffered, with RWF_NOWAIT.
+    fn transfer_now(&mut self, at: u32, sqe: &Sqe) -> Option<i32> {
+        let is_write = match sqe.opcode {
+            op::READ | op::READV => false,
+            op::WRITE | op::WRITEV => true,
+            _ => return None,
+        };
+        if sqe.op_flags & libc::RWF_NOWAIT as u32 == 0
+            || sys::status_flags(sqe.fd) & libc::O_DIRECT != 0
+        {
+            return None;
+        }
+        let whole = [libc::iovec { iov_base: sqe.addr as *mut _, iov_len: sqe.len as usize }];
+        let is_vectored = matches!(sqe.opcode, op::READV | op::WRITEV);
+        let parts = if is_vectored { &self.request(at).iov[..] } else { &whole };
+        Some(sys::transfer(sqe.fd, is_write, parts, sqe.off, sqe.op_flags))
+    }
+
+    /// Takes the registered file that a request names.
+    fn resolve(&mut self, at: u32) -> Result<(), i32> {
+        let request = self.request(at);
+        if request.flags & iosqe::FIXED_FILE == 0 || !prepare::has_file(request.opcode) {
+            return Ok(());
+        }
+        let index = request.fd as u32;
+        self.request(at).file = Some(self.registered(index)?);
+        Ok(())
+    }
+
+    /// The registered file of an index.
+    fn registered(&self, index: u32) -> Result<Arc<Registered<File>>, i32> {
+        self.files.as_ref().and_then(|files| files.get(index)).cloned().ok_or(-libc::EBADF)
+    }
+
+    /// The descriptor of a request.
+    pub(super) fn number(&mut self, at: u32) -> i32 {
+        self.request(at).number()
+    }
+
+    /// Puts registered files into a call.
+    fn aim_call(&mut self, at: u32) -> Result<(), i32> {
+        let number = self.number(at);
+        let is_fixed_in =
+            match self.request(at).call.as_deref() {
+                Some(
+                    Call::Splice { from: (from, _), flags, .. } | Call::Tee { from, flags, .. },
+                ) if flags & splice::FD_IN_FIXED != 0 => Some(*from),
+                _ => None,
+            };
+        let source = is_fixed_in.map(|index| self.registered(index as u32)).transpose()?;
+        let registry = self.core().registry;
+        let Some(call) = self.request(at).call.as_deref_mut() else { return Ok(()) };
+        match call {
+            Call::Splice { from: (from, _), to: (to, _), flags, .. }
+            | Call::Tee { from, to, flags, .. } => {
+                *to = number;
+                *flags &= !splice::FD_IN_FIXED;
+                if let Some(source) = &source {
+                    *from = source.number();
+                }
+            }
+            Call::FSetXattr { fd, .. } | Call::FGetXattr { fd, .. } => *fd = number,
+            Call::Close { fd } => {
+                let is_ours = registry.has(*fd) || uringlet::front::is_own_descriptor(*fd);
+                if is_ours {
+                    return Err(-libc::EBADF);
+                }
+            }
+            _ => {}
+        }
+        if let Some(source) = source {
+            self.request(at).source = Some(source);
+        }
+        Ok(())
+    }
+
+    /// A descriptor that was opened for a slot goes there; the request's result.
+    pub(crate) fn install_opened(&mut self, slot: u32, opened: OwnedFd) -> i32 {
+        self.install(slot, File { descriptor: OwnDescriptor::adopt(opened) })
+    }
+}

@@ -1,0 +1,110 @@
+//! Polls of a ring's requests: begun, told of events, changed.
+
+use std::sync::Arc;
+
+use super::{Locked, Request, Stage};
+use crate::abi::{self, op, poll};
+use crate::prepare::Plan;
+use crate::service::{self, Watch};
+use crate::sys;
+
+impl Locked<'_> {
+    pub(super) fn begin_poll(&mut self, at: u32, watch: Watch) -> Option<i32> {
+        let fd = self.number(at);
+        let events = (watch.events & 0xffff) as i16;
+        let now = sys::poll_now(fd, events);
+        if now < 0 {
+            return Some(now);
+        }
+        if now != 0 && !watch.multi {
+            return Some(now);
+        }
+        if self.core().registry.has(fd) {
+            self.core().registry.is_polled(fd);
+        }
+        let is_of_rings = watch.multi && (self.core().registry.has(fd) || service::is_epoll(fd));
+        if is_of_rings || watch.multi && self.core().has(abi::setup::DEFER_TASKRUN) {
+            self.look_first(at);
+        }
+        self.request(at).is_of_rings = is_of_rings;
+        let key = self.key(at);
+        match service::watch(fd, watch, Arc::clone(self.core()) as _, key) {
+            Ok(poll) => {
+                self.request(at).stage = Stage::Poll(poll);
+                None
+            }
+            // Always ready.
+            Err(errno) if errno == -libc::EPERM => Some(i32::from(events as u16 & 0x145)),
+            Err(errno) => Some(errno),
+        }
+    }
+
+    /// Is it the eventfd that this ring counts up?
+    fn is_told_by(&self, number: i32) -> bool {
+        let eventfd = self.eventfd.as_ref().map(|(eventfd, _)| eventfd.number());
+        eventfd.is_some_and(|eventfd| sys::is_same_file(eventfd, number))
+    }
+
+    pub(super) fn poll_fired(&mut self, at: u32, seen: u32) {
+        let request = &*self.request(at);
+        let (Stage::Poll(_), Plan::Poll { watch, level }) = (request.stage, request.plan.clone())
+        else {
+            return;
+        };
+        let always = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+        let result = (seen & (watch.events | always)) as i32;
+        // What a ring is told of its own completions would be a completion, and so on.
+        let (number, may_have_one) = (request.number(), request.is_of_rings);
+        let is_of_rings =
+            may_have_one && self.core().registry.any_is_polled() || self.is_told_by(number);
+        if !watch.multi || level || !self.can_go_on() || is_of_rings {
+            return self.finish(at, result, 0);
+        }
+        let user_data = self.request(at).user_data;
+        let cqe = abi::Cqe { user_data, res: result, flags: abi::CQE_MORE };
+        self.post(cqe, false);
+    }
+
+    /// Removes a poll, or changes it.
+    pub(super) fn update_poll(&mut self, old: u64, new: u64, events: u32, flags: u32) -> i32 {
+        let is_it = |request: &Request| {
+            request.user_data == old
+                && request.opcode == op::POLL_ADD
+                && matches!(request.stage, Stage::Poll(_) | Stage::Ends)
+        };
+        let found = self.live().find(|(_, request)| is_it(request)).map(|(at, _)| at);
+        let Some(at) = found else { return -libc::ENOENT };
+        if self.request(at).stage == Stage::Ends {
+            return -libc::EALREADY;
+        }
+        if flags == 0 {
+            self.remove(at);
+            return 0;
+        }
+        if flags & poll::UPDATE_USER_DATA != 0 {
+            self.request(at).user_data = new;
+        }
+        if flags & poll::UPDATE_EVENTS != 0 {
+            // How it was asked for stays.
+            let (multi, level) = match self.request(at).plan {
+                Plan::Poll { watch, level } => (watch.multi, level),
+                _ => return -libc::ENOENT,
+            };
+            let key = self.key(at);
+            let Stage::Poll(before) = self.request(at).stage else { return -libc::ENOENT };
+            if multi && service::change(before, Watch::of(events, true).events) {
+                self.request(at).plan = Plan::Poll { watch: Watch::of(events, true), level };
+                return 0;
+            }
+            service::unwatch(before, key, Arc::as_ptr(self.core()).addr());
+            let watch = Watch::of(events, multi);
+            let request = self.request(at);
+            request.stage = Stage::Here;
+            request.plan = Plan::Poll { watch, level };
+            if let Some(result) = self.begin_poll(at, watch) {
+                self.end_later(at, result);
+            }
+        }
+        0
+    }
+}
