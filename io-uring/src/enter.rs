@@ -76,14 +76,8 @@ pub(crate) unsafe fn enter(fd: i32, count: u32, min: u32, flags: u32, arg: [usiz
     answer.unwrap_or_else(|errno| errno)
 }
 
-unsafe fn enter_ring(
-    ring: Pinned<'static, Ring>,
-    count: u32,
-    min: u32,
-    flags: u32,
-    arg: [usize; 2],
-) -> Result<i32, i32> {
-    let core = &ring.core;
+/// May the calling thread make such a call of this ring now?
+fn check(core: &Core, count: u32, flags: u32) -> Result<(), i32> {
     if flags & !enter::KNOWN != 0 {
         return Err(-libc::EINVAL);
     }
@@ -93,14 +87,24 @@ unsafe fn enter_ring(
     if core.disabled.load(Ordering::Acquire) {
         return Err(-libc::EBADFD);
     }
-    let thread = || sys::thread_id();
-    let gets_events = flags & enter::GETEVENTS != 0;
     let owner = core.owner.load(Ordering::Relaxed);
     let single = core.has(setup::SINGLE_ISSUER) && owner != 0;
-    let by_owner = !single || owner == thread();
-    if !by_owner && (count > 0 || core.has(setup::DEFER_TASKRUN) && gets_events) {
+    let is_owners = count > 0 || core.has(setup::DEFER_TASKRUN) && flags & enter::GETEVENTS != 0;
+    if single && is_owners && owner != sys::thread_id() {
         return Err(-libc::EEXIST);
     }
+    Ok(())
+}
+
+unsafe fn enter_ring(
+    ring: Pinned<'static, Ring>,
+    count: u32,
+    min: u32,
+    flags: u32,
+    arg: [usize; 2],
+) -> Result<i32, i32> {
+    let core = &ring.core;
+    check(core, count, flags)?;
     // One that polls takes what is there, and answers with what was said.
     let (polls, submitted) = (core.has(setup::SQPOLL), count);
     let count = match () {
@@ -119,7 +123,7 @@ unsafe fn enter_ring(
             return Ok(consumed as i32);
         }
     }
-    if !gets_events {
+    if flags & enter::GETEVENTS == 0 {
         // Where every request has ended there is nothing to look for.
         if count > 0 && core.has_requests() {
             core.entered(|| ring.instance().map(|engine| engine.poll()));

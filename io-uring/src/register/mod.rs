@@ -1,0 +1,332 @@
+//! io_uring_register(2).
+#![allow(unsafe_code)]
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use uringlet::front::{OwnDescriptor, WaitCondition, Waited};
+
+use crate::abi::{self, SyncCancel, Timespec, op, register as reg, setup};
+use crate::enter::{find, not_ours, not_registered};
+use crate::files::{Buffer, File};
+use crate::prepare::{self, Match};
+use crate::restrict::Restrictions;
+use crate::ring::{Core, Locked};
+use crate::rings::Ring;
+use crate::{sys, threads, user};
+
+mod resources;
+
+use self::resources::List;
+
+/// io_uring_register(2): a result, or a negative errno.
+///
+/// # Safety
+/// As the call.
+pub(crate) unsafe fn register(fd: i32, opcode: u32, arg: usize, count: u32) -> i32 {
+    let number = opcode & !reg::USE_REGISTERED_RING;
+    let registered = opcode != number && number <= reg::BPF_FILTER;
+    let ring = match find(fd, registered) {
+        Ok(ring) => ring,
+        Err(0) => {
+            // SAFETY: the caller's contract.
+            return not_ours(unsafe { sys::io_uring_register(fd, opcode, arg, count) }, fd);
+        }
+        Err(errno) if registered => {
+            // SAFETY: the caller's contract.
+            return not_registered(
+                unsafe { sys::io_uring_register(fd, opcode, arg, count) },
+                errno,
+            );
+        }
+        Err(errno) => return errno,
+    };
+    if number > reg::BPF_FILTER {
+        return -libc::EINVAL;
+    }
+    match act(&ring, number, arg, count) {
+        Ok(answer) => answer,
+        Err(errno) => errno,
+    }
+}
+
+fn no_argument(arg: usize, count: u32) -> Result<(), i32> {
+    if arg == 0 && count == 0 { Ok(()) } else { Err(-libc::EINVAL) }
+}
+
+fn act(ring: &Ring, opcode: u32, arg: usize, count: u32) -> Result<i32, i32> {
+    let core = &ring.core;
+    let owner = core.owner.load(Ordering::Relaxed);
+    if owner != 0 && owner != sys::thread_id() {
+        return Err(-libc::EEXIST);
+    }
+    if opcode == reg::SYNC_CANCEL {
+        return sync_cancel(ring, arg, count);
+    }
+    if core.is_held_here() {
+        // A signal handler; what it interrupts has the lock.
+        return Err(-libc::EAGAIN);
+    }
+    core.with(|locked| {
+        if !core.disabled.load(Ordering::Relaxed) && !locked.restrictions.allow_register(opcode) {
+            return Err(-libc::EACCES);
+        }
+        act_locked(locked, opcode, arg, count)
+    })
+}
+
+/// The calls by their opcodes.
+fn act_locked(locked: &mut Locked<'_>, opcode: u32, arg: usize, count: u32) -> Result<i32, i32> {
+    let plain = List { data: arg, tags: 0, count };
+    match opcode {
+        reg::BUFFERS => resources::register::<Buffer>(locked, &plain),
+        reg::FILES => resources::register::<File>(locked, &plain),
+        reg::BUFFERS2 => resources::register::<Buffer>(locked, &List::to_register(arg, count)?),
+        reg::FILES2 => resources::register::<File>(locked, &List::to_register(arg, count)?),
+        reg::UNREGISTER_BUFFERS => resources::unregister::<Buffer>(locked, arg, count),
+        reg::UNREGISTER_FILES => resources::unregister::<File>(locked, arg, count),
+        reg::FILES_UPDATE => update_files(locked, arg, count),
+        reg::FILES_UPDATE2 => resources::update::<File>(locked, List::to_update(arg, count)?),
+        reg::BUFFERS_UPDATE => resources::update::<Buffer>(locked, List::to_update(arg, count)?),
+        reg::EVENTFD => set_eventfd(locked, arg, count, false),
+        reg::EVENTFD_ASYNC => set_eventfd(locked, arg, count, true),
+        reg::UNREGISTER_EVENTFD => {
+            no_argument(arg, count)?;
+            locked.eventfd.take().map(|_| 0).ok_or(-libc::ENXIO)
+        }
+        reg::PROBE => probe(arg, count),
+        reg::RESTRICTIONS => restrict(locked, arg, count),
+        reg::ENABLE_RINGS => enable(locked.core(), arg, count),
+        // The affinity of workers is the program's own: they are not of one ring.
+        reg::IOWQ_AFF if arg != 0 && count > 0 => user::read::<u8>(arg).map(|_| 0),
+        reg::UNREGISTER_IOWQ_AFF => no_argument(arg, count).map(|()| 0),
+        reg::IOWQ_MAX_WORKERS => set_workers(locked, arg, count),
+        reg::RING_FDS | reg::UNREGISTER_RING_FDS => ring_fds(opcode, arg, count),
+        reg::FILE_ALLOC_RANGE => set_range(locked, arg, count),
+        reg::CLOCK => set_clock(locked, arg, count),
+        _ => Err(-libc::EINVAL),
+    }
+}
+
+fn update_files(locked: &mut Locked<'_>, arg: usize, count: u32) -> Result<i32, i32> {
+    let RsrcUpdateHead { offset, resv, data } = user::read(arg)?;
+    if count == 0 || resv != 0 {
+        return Err(-libc::EINVAL);
+    }
+    resources::update::<File>(locked, (offset, List { data: data as usize, tags: 0, count }))
+}
+
+/// `only_async`: completions of calls for the ring do not count it up.
+fn set_eventfd(
+    locked: &mut Locked<'_>,
+    arg: usize,
+    count: u32,
+    only_async: bool,
+) -> Result<i32, i32> {
+    if count != 1 {
+        return Err(-libc::EINVAL);
+    }
+    if locked.eventfd.is_some() {
+        return Err(-libc::EBUSY);
+    }
+    let fd: i32 = user::read(arg)?;
+    if !uringlet::front::is_eventfd(fd, false)? {
+        return Err(-libc::EINVAL);
+    }
+    let copy = OwnDescriptor::duplicate(fd).ok_or(-libc::EMFILE)?;
+    locked.eventfd = Some((copy, only_async));
+    locked.core().told.store(true, Ordering::Relaxed);
+    Ok(0)
+}
+
+fn restrict(locked: &mut Locked<'_>, arg: usize, count: u32) -> Result<i32, i32> {
+    if !locked.core().disabled.load(Ordering::Relaxed) {
+        return Err(-libc::EBADFD);
+    }
+    if locked.restrictions.any {
+        return Err(-libc::EBUSY);
+    }
+    if arg == 0 || count > 64 {
+        return Err(-libc::EINVAL);
+    }
+    let mut list = Vec::new();
+    user::read_array(arg, count as usize, &mut list)?;
+    // With none of them, nothing is allowed.
+    locked.restrictions = Restrictions::read(&list)?;
+    locked.core().restricted.store(true, Ordering::Relaxed);
+    Ok(0)
+}
+
+fn enable(core: &Core, arg: usize, count: u32) -> Result<i32, i32> {
+    no_argument(arg, count)?;
+    if !core.disabled.load(Ordering::Relaxed) {
+        return Err(-libc::EBADFD);
+    }
+    if core.has(setup::SINGLE_ISSUER) {
+        core.owner.store(sys::thread_id(), Ordering::Relaxed);
+    }
+    core.disabled.store(false, Ordering::Release);
+    Ok(0)
+}
+
+fn set_workers(locked: &mut Locked<'_>, arg: usize, count: u32) -> Result<i32, i32> {
+    if arg == 0 || count != 2 {
+        return Err(-libc::EINVAL);
+    }
+    let new: [u32; 2] = user::read(arg)?;
+    let old = locked.workers.map(|old| if old == 0 { 64 } else { old });
+    for at in 0..2 {
+        locked.workers[at] = if new[at] == 0 { old[at] } else { new[at] };
+    }
+    user::write(arg, old)?;
+    Ok(0)
+}
+
+fn set_range(locked: &mut Locked<'_>, arg: usize, count: u32) -> Result<i32, i32> {
+    let [offset, len, resv @ ..]: [u32; 4] = user::read(arg)?;
+    let end = offset.checked_add(len).ok_or(-libc::EOVERFLOW)?;
+    let files = locked.files.as_mut().ok_or(-libc::EINVAL)?;
+    if count != 0 || resv != [0; 2] || end as usize > files.len() {
+        return Err(-libc::EINVAL);
+    }
+    files.range = (offset as usize, end as usize);
+    files.hint = offset as usize;
+    Ok(0)
+}
+
+fn set_clock(locked: &mut Locked<'_>, arg: usize, count: u32) -> Result<i32, i32> {
+    let [clock, resv @ ..]: [u32; 4] = user::read(arg)?;
+    let clock = clock as i32;
+    let is_known = [libc::CLOCK_MONOTONIC, libc::CLOCK_BOOTTIME].contains(&clock);
+    if count != 0 || resv != [0; 3] || !is_known {
+        return Err(-libc::EINVAL);
+    }
+    locked.clock = clock;
+    Ok(0)
+}
+
+/// A struct whose size the program passes as well.
+fn read_sized<T: user::Plain>(arg: usize, size: u32) -> Result<T, i32> {
+    if size as usize != size_of::<T>() {
+        return Err(-libc::EINVAL);
+    }
+    user::read(arg)
+}
+
+fn probe(arg: usize, count: u32) -> Result<i32, i32> {
+    if arg == 0 || count > 256 {
+        return Err(-libc::EINVAL);
+    }
+    let count = count.min(op::LAST.into());
+    // As the kernel has it: the program clears it first.
+    let size = 16 + 8 * count as usize;
+    if user::read_bytes(arg, size)?.iter().any(|&byte| byte != 0) {
+        return Err(-libc::EINVAL);
+    }
+    user::write(arg, [op::LAST - 1, count as u8])?;
+    for opcode in 0..count as u8 {
+        let supported = u16::from(prepare::is_known(opcode));
+        let [low, high] = supported.to_le_bytes();
+        user::write(arg + 16 + 8 * usize::from(opcode), [opcode, 0, low, high, 0, 0, 0, 0])?;
+    }
+    Ok(0)
+}
+
+fn ring_fds(opcode: u32, arg: usize, count: u32) -> Result<i32, i32> {
+    if count == 0 || count > 16 {
+        return Err(-libc::EINVAL);
+    }
+    let mut done = 0;
+    for at in 0..count as usize {
+        let place = arg + at * size_of::<RsrcUpdateHead>();
+        let answer = user::read::<RsrcUpdateHead>(place).and_then(|update| {
+            if update.resv != 0 {
+                return Err(-libc::EINVAL);
+            }
+            if opcode == reg::UNREGISTER_RING_FDS {
+                return if update.data == 0 {
+                    threads::unregister(update.offset)
+                } else {
+                    Err(-libc::EINVAL)
+                };
+            }
+            let index = threads::register(update.data as i32, update.offset)?;
+            user::write(place, RsrcUpdateHead { offset: index, ..update })
+        });
+        match answer {
+            Ok(()) => done += 1,
+            Err(errno) if done == 0 => return Err(errno),
+            Err(_) => break,
+        }
+    }
+    Ok(done)
+}
+
+/// `struct io_uring_rsrc_update`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct RsrcUpdateHead {
+    offset: u32,
+    resv: u32,
+    data: u64,
+}
+
+// SAFETY: numbers, without padding.
+unsafe impl user::Plain for RsrcUpdateHead {}
+
+fn sync_cancel(ring: &Ring, arg: usize, count: u32) -> Result<i32, i32> {
+    if arg == 0 || count != 1 {
+        return Err(-libc::EINVAL);
+    }
+    let asked: SyncCancel = user::read(arg)?;
+    if asked.flags & !abi::cancel::KNOWN != 0 || asked.pad != [0; 7] || asked.pad2 != [0; 3] {
+        return Err(-libc::EINVAL);
+    }
+    let what =
+        Match { user_data: asked.addr, fd: asked.fd, opcode: asked.opcode, flags: asked.flags };
+    let (core, engine) = (&ring.core, ring.engine()?);
+    let Timespec { seconds, nanoseconds } = asked.timeout;
+    let left = if seconds == -1 && nanoseconds == -1 {
+        None
+    } else {
+        Some(Duration::from_nanos(asked.timeout.in_nanoseconds()?))
+    };
+    let (done, keys) = core.with(|locked| locked.cancel_now(&what))?;
+    let (mut done, mut running) = (done, Vec::new());
+    core.cancel_each(engine, &keys, |key, answer| match answer {
+        0 => done += 1,
+        errno if errno == -libc::EALREADY => running.push(key),
+        _ => {}
+    });
+    if running.is_empty() {
+        let all = asked.flags & (abi::cancel::ALL | abi::cancel::ANY) != 0;
+        return match done {
+            0 if all => Ok(0),
+            0 => Err(-libc::ENOENT),
+            done if all => Ok(done),
+            _ => Ok(0),
+        };
+    }
+    // They are being executed: until they have ended.
+    let deadline = left.and_then(|left| Instant::now().checked_add(left));
+    loop {
+        let seen = core.ended();
+        if core.with(|locked| running.iter().all(|&key| locked.find(key).is_none())) {
+            return Ok(0);
+        }
+        let wish = WaitCondition {
+            missing: &|| u32::from(core.ended() == seen),
+            concern: core.concern_about_more(seen),
+            gives_up: &|| false,
+            mask: None,
+            restarts: false,
+        };
+        let left = deadline.map(|end| end.saturating_duration_since(Instant::now()));
+        match engine.wait_for(&wish, left) {
+            Waited::Enough => {}
+            Waited::TimedOut => return Err(-libc::ETIME),
+            Waited::Interrupted => return Err(-libc::EINTR),
+            Waited::Gone | Waited::GaveUp => return Err(-libc::EBADF),
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! Files and buffers in slots: registered, updated, taken back.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use uringlet::front::OwnDescriptor;
+
+use super::{no_argument, read_sized};
+use crate::abi::{FILES_SKIP, INDEX_ALLOC, RSRC_SPARSE, RsrcRegister, RsrcUpdate};
+use crate::files::{Buffer, File, Registered, Slots};
+use crate::ring::{Locked, State, Task};
+use crate::{rings, sys, user};
+
+const FILES_MAX: u32 = 1 << 20;
+const BUFFERS_MAX: u32 = 1 << 14;
+const BUFFER_MAX: u64 = 1 << 30;
+
+/// What a program wants in a slot.
+pub(super) enum Wanted<T> {
+    Nothing,
+    /// What is there.
+    Same,
+    This(T),
+}
+
+/// What slots have.
+pub(super) trait Resource: Sized {
+    /// What was found out for other slots of the same call.
+    type Known: Default;
+
+    fn slots(state: &mut State) -> &mut Option<Slots<Self>>;
+
+    /// May a ring have as many slots?
+    fn check(count: u32) -> Result<(), i32>;
+
+    /// What a program's list has at an index.
+    fn read(data: usize, at: usize, known: &mut Self::Known) -> Result<Wanted<Self>, i32>;
+
+    /// A slot has it no more.
+    fn release(locked: &mut Locked<'_>, one: Option<Arc<Registered<Self>>>);
+}
+
+impl Resource for File {
+    type Known = Vec<(i32, File)>;
+
+    fn slots(state: &mut State) -> &mut Option<Slots<Self>> {
+        &mut state.files
+    }
+
+    fn check(count: u32) -> Result<(), i32> {
+        if count == 0 {
+            return Err(-libc::EINVAL);
+        }
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a place for the limits.
+        unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+        let is_over = count > FILES_MAX || u64::from(count) > limit.rlim_cur;
+        if is_over { Err(-libc::EMFILE) } else { Ok(()) }
+    }
+
+    fn read(data: usize, at: usize, known: &mut Self::Known) -> Result<Wanted<Self>, i32> {
+        match user::read(data + 4 * at)? {
+            -1 => Ok(Wanted::Nothing),
+            FILES_SKIP => Ok(Wanted::Same),
+            fd => file_of(fd, known).map(Wanted::This),
+        }
+    }
+
+    fn release(locked: &mut Locked<'_>, one: Option<Arc<Registered<Self>>>) {
+        locked.release_file(one);
+    }
+}
+
+impl Resource for Buffer {
+    /// The process's mappings.
+    type Known = Option<String>;
+
+    fn slots(state: &mut State) -> &mut Option<Slots<Self>> {
+        &mut state.buffers
+    }
+
+    fn check(count: u32) -> Result<(), i32> {
+        if (1..=BUFFERS_MAX).contains(&count) { Ok(()) } else { Err(-libc::EINVAL) }
+    }
+
+    fn read(data: usize, at: usize, known: &mut Self::Known) -> Result<Wanted<Self>, i32> {
+        let [base, len]: [u64; 2] = user::read(data + 16 * at)?;
+        match (base, len) {
+            (0, 0) => return Ok(Wanted::Nothing),
+            (0, _) | (_, 0) => return Err(-libc::EFAULT),
+            _ if len > BUFFER_MAX => return Err(-libc::EFAULT),
+            _ => {}
+        }
+        let maps = || std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        check_buffer(known.get_or_insert_with(maps), base, len)?;
+        Ok(Wanted::This(Self { at: base, len }))
+    }
+
+    fn release(locked: &mut Locked<'_>, one: Option<Arc<Registered<Self>>>) {
+        locked.release_buffer(one);
+    }
+}
+
+/// A list of a program's: what goes into slots, and tags. Without one, the slots are empty.
+pub(super) struct List {
+    pub(super) data: usize,
+    pub(super) tags: usize,
+    pub(super) count: u32,
+}
+
+impl List {
+    /// From `struct io_uring_rsrc_register`.
+    pub(super) fn to_register(arg: usize, size: u32) -> Result<Self, i32> {
+        let RsrcRegister { nr, flags, resv2, data, tags } = read_sized(arg, size)?;
+        if nr == 0 || resv2 != 0 || flags & !RSRC_SPARSE != 0 {
+            return Err(-libc::EINVAL);
+        }
+        if flags & RSRC_SPARSE != 0 && data != 0 {
+            return Err(-libc::EINVAL);
+        }
+        Ok(Self { data: data as usize, tags: tags as usize, count: nr })
+    }
+
+    /// From `struct io_uring_rsrc_update2`, with the first slot.
+    pub(super) fn to_update(arg: usize, size: u32) -> Result<(u32, Self), i32> {
+        let RsrcUpdate { offset, resv, data, tags, nr, resv2 } = read_sized(arg, size)?;
+        if nr == 0 || resv != 0 || resv2 != 0 {
+            return Err(-libc::EINVAL);
+        }
+        Ok((offset, Self { data: data as usize, tags: tags as usize, count: nr }))
+    }
+
+    /// What goes into the slot at an index, and its tag.
+    fn read<R: Resource>(&self, at: usize, known: &mut R::Known) -> Result<(Wanted<R>, u64), i32> {
+        let tag = if self.tags == 0 { 0 } else { user::read(self.tags + 8 * at)? };
+        let wanted = if self.data == 0 { Wanted::Nothing } else { R::read(self.data, at, known)? };
+        let is_new = matches!(wanted, Wanted::This(_));
+        if tag != 0 && !is_new { Err(-libc::EINVAL) } else { Ok((wanted, tag)) }
+    }
+}
+
+pub(super) fn register<R: Resource>(locked: &mut Locked<'_>, list: &List) -> Result<i32, i32> {
+    if R::slots(locked).is_some() {
+        return Err(-libc::EBUSY);
+    }
+    R::check(list.count)?;
+    let mut slots = Slots::new(list.count as usize).ok_or(-libc::ENOMEM)?;
+    let mut known = R::Known::default();
+    for at in 0..list.count as usize {
+        let (value, tag) = match list.read(at, &mut known)? {
+            (Wanted::Nothing, tag) => (None, tag),
+            (Wanted::This(value), tag) => (Some(value), tag),
+            (Wanted::Same, _) => return Err(-libc::EBADF),
+        };
+        let _none = slots.put(at, value, tag);
+    }
+    *R::slots(locked) = Some(slots);
+    Ok(0)
+}
+
+pub(super) fn unregister<R: Resource>(
+    locked: &mut Locked<'_>,
+    arg: usize,
+    count: u32,
+) -> Result<i32, i32> {
+    no_argument(arg, count)?;
+    let slots = R::slots(locked).take().ok_or(-libc::ENXIO)?;
+    slots.into_all().for_each(|one| R::release(locked, one));
+    Ok(0)
+}
+
+/// Changes slots from `first` on: how many.
+pub(super) fn update<R: Resource>(
+    locked: &mut Locked<'_>,
+    (first, list): (u32, List),
+) -> Result<i32, i32> {
+    let len = R::slots(locked).as_ref().map(Slots::len).ok_or(-libc::ENXIO)?;
+    let end = first.checked_add(list.count).ok_or(-libc::EOVERFLOW)?;
+    if end as usize > len {
+        return Err(-libc::EINVAL);
+    }
+    if list.data == 0 {
+        return Err(-libc::EFAULT);
+    }
+    let (mut done, mut known) = (0, R::Known::default());
+    for at in 0..list.count as usize {
+        let (value, tag) = match list.read::<R>(at, &mut known) {
+            Ok((Wanted::Same, _)) => {
+                done += 1;
+                continue;
+            }
+            Ok((Wanted::Nothing, tag)) => (None, tag),
+            Ok((Wanted::This(value), tag)) => (Some(value), tag),
+            Err(errno) if done == 0 => return Err(errno),
+            Err(_) => break,
+        };
+        let Some(slots) = R::slots(locked) else { return Err(-libc::ENXIO) };
+        let old = slots.put(first as usize + at, value, tag);
+        R::release(locked, old);
+        done += 1;
+    }
+    Ok(done)
+}
+
+/// A file of a descriptor, to be registered. One copy for each number.
+fn file_of(fd: i32, known: &mut Vec<(i32, File)>) -> Result<File, i32> {
+    if let Some((_, file)) = known.iter().find(|(number, _)| *number == fd) {
+        return Ok(file.clone());
+    }
+    if rings::has(fd) || uringlet::front::is_own_descriptor(fd) || !sys::is_open(fd) {
+        return Err(-libc::EBADF);
+    }
+    let file = File { descriptor: OwnDescriptor::duplicate(fd).ok_or(-libc::EMFILE)? };
+    known.push((fd, file.clone()));
+    Ok(file)
+}
+
+/// What the pages of a buffer must be: mapped, writable, and of no file that others see.
+fn check_buffer(maps: &str, at: u64, len: u64) -> Result<(), i32> {
+    let end = at.checked_add(len).ok_or(-libc::EOVERFLOW)?;
+    if maps.is_empty() {
+        return if sys::is_mapped(at, len) { Ok(()) } else { Err(-libc::EFAULT) };
+    }
+    let mut from = at;
+    for line in maps.lines() {
+        let mut words = line.split_whitespace();
+        let range = words.next().and_then(|range| range.split_once('-'));
+        let number = |text: &str| u64::from_str_radix(text, 16).ok();
+        let Some((Some(first), Some(last))) = range.map(|(a, b)| (number(a), number(b))) else {
+            continue;
+        };
+        if last <= from {
+            continue;
+        }
+        if first > from {
+            break;
+        }
+        let rights = words.next().unwrap_or("");
+        let name = words.nth(3).unwrap_or("");
+        let in_memory = ["/memfd:", "/dev/zero", "/dev/shm/", "/SYSV", "["];
+        let is_file = name.starts_with('/') && !in_memory.iter().any(|own| name.starts_with(own));
+        if !rights.starts_with("rw") || rights.ends_with('s') && is_file {
+            return Err(-libc::EFAULT);
+        }
+        from = last;
+        if from >= end {
+            return Ok(());
+        }
+    }
+    Err(-libc::EFAULT)
+}
+
+impl Locked<'_> {
+    /// IORING_OP_FILES_UPDATE.
+    pub(crate) fn update_files_by_request(&mut self, fds: u64, count: u32, offset: u32) -> i32 {
+        if offset != INDEX_ALLOC {
+            let list = List { data: fds as usize, tags: 0, count };
+            return update::<File>(self, (offset, list)).unwrap_or_else(|errno| errno);
+        }
+        if self.files.is_none() {
+            return -libc::ENXIO;
+        }
+        let (mut done, mut known) = (0, Vec::new());
+        for at in 0..count as usize {
+            let place = fds as usize + 4 * at;
+            let installed = user::read::<i32>(place)
+                .and_then(|fd| if fd == -1 { Err(-libc::EBADF) } else { file_of(fd, &mut known) })
+                .and_then(|file| match self.install(INDEX_ALLOC, file) {
+                    slot if slot < 0 => Err(slot),
+                    slot => user::write(place, slot),
+                });
+            match installed {
+                Ok(()) => done += 1,
+                Err(errno) if done == 0 => return errno,
+                Err(_) => break,
+            }
+        }
+        done
+    }
+
+    /// Puts a file into a slot, or any: 0 or the slot, or a negative errno.
+    pub(crate) fn install(&mut self, slot: u32, file: File) -> i32 {
+        let Some(files) = self.files.as_mut() else { return self.refuse(file, -libc::ENXIO) };
+        // One was subtracted from what the entry says.
+        let any = slot == INDEX_ALLOC || slot == INDEX_ALLOC - 1;
+        let at = if any { files.free() } else { Some(slot as usize) };
+        let Some(at) = at else { return self.refuse(file, -libc::ENFILE) };
+        if at >= files.len() {
+            return self.refuse(file, -libc::EINVAL);
+        }
+        let old = files.put(at, Some(file), 0);
+        self.release_file(old);
+        if any { at as i32 } else { 0 }
+    }
+
+    /// No slot is there for a file.
+    fn refuse(&mut self, file: File, errno: i32) -> i32 {
+        self.tasks.push(Task::Drop(file));
+        errno
+    }
+
+    /// Empties a slot.
+    pub(crate) fn clear_file(&mut self, at: usize) -> i32 {
+        let Some(files) = self.files.as_mut() else { return -libc::ENXIO };
+        if at >= files.len() {
+            return -libc::EINVAL;
+        }
+        if !files.is_used(at) {
+            return -libc::EBADF;
+        }
+        let old = files.put(at, None, 0);
+        files.hint = at;
+        self.release_file(old);
+        0
+    }
+}
