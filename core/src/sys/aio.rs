@@ -1,6 +1,9 @@
-//! The structures of Linux AIO (linux/aio_abi.h).
+//! Linux AIO: its structures (linux/aio_abi.h) and calls.
 
 use std::os::fd::RawFd;
+use std::time::Duration;
+
+use super::{Ret, timespec};
 
 /// `struct io_event` of libaio(3), the entry of an aio ring: 32 bytes.
 #[repr(C)]
@@ -55,3 +58,46 @@ pub(crate) mod command {
 }
 
 pub(crate) const FLAG_RESFD: u32 = 1;
+
+/// io_setup(2): the context, or a negative errno.
+pub(crate) fn io_setup(events: usize) -> Result<u64, i32> {
+    let mut context = 0u64;
+    // SAFETY: `context` is 0, as the call demands, and lives through it.
+    let ret = unsafe { call!(io_setup, events, &raw mut context) };
+    if ret < 0 { Err(ret as i32) } else { Ok(context) }
+}
+
+/// io_destroy(2).
+pub(crate) fn io_destroy(context: u64) -> Ret {
+    // SAFETY: the kernel checks the number.
+    unsafe { call!(io_destroy, context) }
+}
+
+/// io_submit(2).
+///
+/// # Safety
+/// `iocbs` points to `n` pointers to iocbs whose buffers are theirs until they complete.
+pub(crate) unsafe fn io_submit(context: u64, n: usize, iocbs: *const u64) -> Ret {
+    // SAFETY: the caller's contract.
+    unsafe { call!(io_submit, context, n, iocbs) }
+}
+
+/// io_pgetevents(2).
+pub(crate) fn io_pgetevents(
+    context: u64,
+    min: usize,
+    events: &mut [IoEvent],
+    timeout: Option<Duration>,
+    mask: Option<&u64>,
+) -> Ret {
+    let time = timeout.map(timespec);
+    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let (n, events) = (events.len(), events.as_mut_ptr());
+    let Some(mask) = mask else {
+        // SAFETY: room for `n` events, and a timespec or null.
+        return unsafe { call!(io_getevents, context, min, n, events, time) };
+    };
+    let set = (std::ptr::from_ref(mask), size_of::<u64>());
+    // SAFETY: as above; `set` is the mask's address and size.
+    unsafe { call!(io_pgetevents, context, min, n, events, time, &raw const set) }
+}

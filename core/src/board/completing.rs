@@ -1,0 +1,325 @@
+//! How requests end: their completions go to the queue, a sink, another CPU, or the thread that has
+//! executed them.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Board, By, DirectCompletions, How, Sink};
+use crate::cqe::Cqe;
+use crate::eventfd;
+use crate::exec::{self, Mode};
+use crate::queue::{IndexRing, Posted};
+use crate::request::{Completion, Kind, Queued, Request, Returned, Started};
+use crate::stats::Counters;
+use crate::sys::aio::IoEvent;
+
+impl Board {
+    /// Ends all requests of a queue: the context is being destroyed.
+    pub(crate) fn end_all(&self, queue: &IndexRing) {
+        while let Some(request) = self.pop(queue) {
+            self.end(request);
+        }
+    }
+
+    /// Ends a request because the context is being destroyed.
+    ///
+    /// A strict one executes what has not been started, except what may wait without end (polls,
+    /// pipes, sockets): io_destroy(2) finds buffered requests executed and direct ones begun.
+    fn end(&self, request: Queued<'_>) {
+        if let Some(request) = self.start(request) {
+            self.end_started(request);
+        }
+    }
+
+    /// As for those of a queue ([`Board::end_all`]), for one that the caller has in hand.
+    pub(crate) fn end_started(&self, mut request: Started<'_>) {
+        let ends = !request.stream && request.kind != Kind::Poll;
+        if self.strict && ends {
+            let mode = if request.stream { Mode::Stream } else { Mode::Plain };
+            // SAFETY: copied in at submit; the buffers are the request's until its completion.
+            let result = unsafe { exec::execute(&mut request, mode) };
+            if let Some(counters) = self.counters() {
+                self.count_finished(counters, request.index(), &request, result, By::Waiter);
+            }
+            request.slot().done();
+            self.post_placed(request.into_index(), result);
+        } else {
+            request.slot().done();
+            self.post_canceled(request.into_index());
+        }
+    }
+
+    /// Completes a cancelled request, which is the caller's alone but for those that have its
+    /// number.
+    pub(crate) fn post_canceled(&self, index: u32) {
+        self.count(|counters| &counters.canceled);
+        // SAFETY: the caller has cancelled it: nobody executes it, but who pops its number may look
+        // at it.
+        let request = unsafe { self.slot(index).ended() };
+        let result = match request.kind {
+            // Bytes that went into a stream are not taken back.
+            _ if request.partial > 0 => request.partial as i32,
+            // As io_cancel has it.
+            Kind::Poll if self.strict => 0,
+            _ => -libc::ECANCELED,
+        };
+        self.post_placed(index, result);
+    }
+
+    /// Completions that `f` finishes are sent to other CPUs at once.
+    pub(crate) fn together(&self, mut f: impl FnMut()) {
+        match &self.placed {
+            Some(placed) => placed.together(self, &mut f),
+            None => f(),
+        }
+    }
+
+    /// Sends a completion to its CPU. False: it is completed here.
+    #[inline]
+    fn sends_away(&self, index: u32, result: i32, how: How) -> bool {
+        self.placed.as_ref().is_some_and(|placed| placed.sends_away(index, result, how))
+    }
+
+    /// A completion has come to its CPU.
+    pub(crate) fn complete_placed(&self, index: u32, result: i32, how: How) {
+        if let Some(placed) = &self.placed {
+            // SAFETY: who executed or cancelled it has passed it on to this thread.
+            let user_data = unsafe { self.slot(index).ended() }.sqe.user_data;
+            placed.handle(Cqe { user_data, res: result, flags: 0 });
+        }
+        match how {
+            How::Finished(by) => self.finish_here(std::iter::once((index, result)), by),
+            How::Posted => self.post(std::iter::once((index, result))),
+        }
+    }
+
+    fn post_placed(&self, index: u32, result: i32) {
+        if !self.sends_away(index, result, How::Posted) {
+            self.post(std::iter::once((index, result)));
+        }
+    }
+
+    /// As [`Board::finish`], by a thread that may want the completion for itself.
+    #[inline(always)]
+    pub(crate) fn finish_for(
+        &self,
+        request: Started<'_>,
+        result: i32,
+        by: By,
+        taker: &mut DirectCompletions<'_>,
+    ) {
+        if let Some(request) = self.offer(request, result, by, taker) {
+            self.finish_here(std::iter::once((request.into_index(), result)), by);
+        }
+    }
+
+    /// Completes a request if it belongs to another CPU, or the caller wants the completion for
+    /// itself. Otherwise gives it back, to be posted.
+    #[inline(always)]
+    pub(crate) fn offer<'a>(
+        &self,
+        request: Started<'a>,
+        result: i32,
+        by: By,
+        taker: &mut DirectCompletions<'_>,
+    ) -> Option<Started<'a>> {
+        if self.sends_away(request.index(), result, How::Finished(by)) {
+            // It is the other CPU's.
+            request.into_index();
+            return None;
+        }
+        if !taker.has_room() || request.notify >= 0 {
+            // With a sink it has its completion at once, too.
+            taker.taken += u32::from(self.sink.is_some());
+            return Some(request);
+        }
+        if let Some(counters) = self.counters() {
+            self.count_finished(counters, request.index(), &request, result, by);
+        }
+        taker.take(self, request, result);
+        None
+    }
+
+    /// Completes a request.
+    #[inline]
+    pub(crate) fn finish(&self, request: Started<'_>, result: i32, by: By) {
+        let index = request.into_index();
+        if !self.sends_away(index, result, How::Finished(by)) {
+            self.finish_here(std::iter::once((index, result)), by);
+        }
+    }
+
+    /// Completes requests that have ended together, at least one, and which are the caller's:
+    /// waiters are told once.
+    #[inline]
+    pub(crate) fn finish_together(&self, done: &[(u32, i32)], by: By) {
+        let finish = || {
+            if self.placed.is_none() {
+                return self.finish_here(done.iter().copied(), by);
+            }
+            for &(index, result) in done {
+                if !self.sends_away(index, result, How::Finished(by)) {
+                    self.finish_here(std::iter::once((index, result)), by);
+                }
+            }
+        };
+        match &self.sink {
+            Some(sink) if done.len() > 1 => sink.together(&mut { finish }),
+            _ => finish(),
+        }
+    }
+
+    /// On this very CPU.
+    #[inline]
+    fn finish_here(&self, done: impl Iterator<Item = (u32, i32)> + Clone, by: By) {
+        let ended = |(index, result): (u32, i32)| {
+            if let Some(counters) = self.counters() {
+                // SAFETY: finished by this thread, and not posted yet.
+                let request = unsafe { self.slot(index).ended() };
+                self.count_finished(counters, index, request, result, by);
+            }
+            self.slot(index).done();
+        };
+        if self.has_sink() {
+            // One by one: the thread that finds that a request is over is to find its completion.
+            return done.for_each(|one| {
+                ended(one);
+                self.post(std::iter::once(one));
+            });
+        }
+        done.clone().for_each(ended);
+        self.post(done);
+    }
+
+    #[inline]
+    fn post(&self, done: impl Iterator<Item = (u32, i32)> + Clone) {
+        if let Some(sink) = &self.sink {
+            return done.for_each(|(index, result)| self.deliver(&**sink, index, result));
+        }
+        let completions = done.map(|(index, result)| {
+            // SAFETY: the caller holds the slot: it executed, cancelled or retracted the request.
+            let request = unsafe { self.slot(index).ended() };
+            Completion {
+                cqe: Cqe { user_data: request.sqe.user_data, res: result, flags: 0 },
+                data: request.data,
+                notify: self.slot(index).notify(),
+                slot: index,
+            }
+        });
+        if let Some(posted) = self.completions.post(completions)
+            && (posted.wakes() || !posted.notifies().is_empty())
+        {
+            self.tell(&posted);
+        }
+    }
+
+    #[inline(never)]
+    fn deliver(&self, sink: &dyn Sink, index: u32, result: i32) {
+        // SAFETY: as in `post`.
+        let request = unsafe { self.slot(index).ended() };
+        let (data, obj) = (request.data, request.sqe.user_data);
+        let event = IoEvent { data, obj, res: i64::from(result), res2: 0 };
+        // SAFETY: what the request came with; a slot ends once for each request.
+        unsafe { sink.complete(&event) };
+        // Afterwards, so that the thread that finds no such slot finds the completion.
+        self.reaped(index);
+        self.completions.completed(&event);
+        sink.released();
+    }
+
+    #[inline(never)]
+    fn tell(&self, posted: &Posted) {
+        // As the kernel does: who is woken finds the count. It cannot block.
+        for &(fd, count) in posted.notifies() {
+            eventfd::count_up(fd, count);
+            self.completions.told(count);
+        }
+        if posted.wakes() {
+            self.completions.wake();
+        }
+    }
+
+    /// A completion was reaped: its slot is free, unless its number is still in a ring.
+    #[inline]
+    fn reaped(&self, index: u32) {
+        let mut returned = Returned::default();
+        self.reaped_with_others(index, &mut returned);
+        self.free.give_returned(&mut returned);
+    }
+
+    #[inline]
+    fn reaped_with_others(&self, index: u32, returned: &mut Returned) {
+        if self.slot(index).reaped().0 {
+            self.free.give_later(index, returned);
+        } else {
+            self.reaped_in_rings.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Calls `f` with what is to be called for each completion that was reaped.
+    #[inline]
+    pub(crate) fn reaping<R>(&self, f: impl FnOnce(&mut dyn FnMut(u32)) -> R) -> R {
+        let mut returned = Returned::default();
+        let result = f(&mut |index| self.reaped_with_others(index, &mut returned));
+        self.free.give_returned(&mut returned);
+        result
+    }
+
+    /// Frees the slots of completions that the program has reaped from the ring by itself.
+    pub(crate) fn collect_reaped(&self) {
+        self.reaping(|reaped| self.completions.collect(reaped));
+    }
+
+    #[inline(never)]
+    fn count_finished(
+        &self,
+        counters: &Counters,
+        index: u32,
+        request: &Request,
+        result: i32,
+        by: By,
+    ) {
+        let bytes = u64::try_from(result).unwrap_or(0) + u64::from(request.partial);
+        let add = |counter: &AtomicU64, n| counter.fetch_add(n, Ordering::Relaxed);
+        match request.kind {
+            Kind::Read => {
+                add(&counters.bytes_read, bytes);
+                add(&counters.reads, 1)
+            }
+            Kind::Write => {
+                add(&counters.bytes_written, bytes);
+                add(&counters.writes, 1)
+            }
+            Kind::Sync => add(&counters.fsyncs, 1),
+            Kind::Poll => add(&counters.polls, 1),
+            Kind::Quick | Kind::Other | Kind::Invalid => add(&counters.others, 1),
+        };
+        let by = match by {
+            By::Waiter => &counters.by_waiter,
+            By::Worker => &counters.by_worker,
+            By::Pool => &counters.by_pool,
+            By::Poller => &counters.by_poller,
+            By::Kernel => &counters.by_kernel,
+        };
+        add(by, 1);
+        if result < 0 {
+            add(&counters.errors, 1);
+        }
+        counters.completion.record(self.ns_since(request.submitted));
+        if let Some(placed) = &self.placed {
+            placed.count(counters, index);
+        }
+    }
+
+    /// A read was executed at its submit, with this result, without a slot.
+    #[inline]
+    pub(crate) fn count_tried(&self, result: i32) {
+        if let Some(counters) = self.counters() {
+            let bytes = u64::try_from(result).unwrap_or(0);
+            counters.bytes_read.fetch_add(bytes, Ordering::Relaxed);
+            for counter in [&counters.submitted, &counters.reads, &counters.by_waiter] {
+                counter.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}

@@ -1,0 +1,587 @@
+//! One slot: a word that says where its request is on its way, and what threads that do not hold it
+//! may look at.
+#![allow(unsafe_code)]
+
+use std::ops::RangeInclusive;
+
+use super::{Kind, Request};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell, fence};
+use crate::zeros::Zero;
+
+/// Where a request is on its way. The word counts uses above these bits, so that a stale view
+/// of a slot that was reused never matches.
+mod phase {
+    pub(super) const MASK: u32 = 0xf;
+    /// In the hands of its submitter.
+    pub(super) const FILLED: u32 = 7;
+    /// In a submission ring, or about to be.
+    pub(super) const QUEUED: u32 = 1;
+    /// Somebody executes it.
+    pub(super) const STARTED: u32 = 2;
+    /// Cancelled while its number was still in a ring; the completion is posted.
+    pub(super) const CANCELED: u32 = 3;
+    /// Waits in the poller for its descriptor.
+    pub(super) const POLLING: u32 = 4;
+    /// Left for the submitter's own wait.
+    pub(super) const NEXT: u32 = 6;
+    /// Completed.
+    pub(super) const DONE: u32 = 5;
+    /// Completed, and the thread that executed it has the completion: none is posted.
+    pub(super) const TAKEN: u32 = 9;
+    /// In the kernel's hands.
+    pub(super) const KERNEL: u32 = 8;
+    /// Of a cancelled request: its number left the ring.
+    pub(super) const POPPED: u32 = 0x10;
+    /// Of a cancelled request: its completion was reaped.
+    pub(super) const REAPED: u32 = 0x20;
+    /// One use.
+    pub(super) const USE: u32 = 0x40;
+}
+
+/// What [`Slot::cancel_queued`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cancel {
+    /// It was waiting and is cancelled: the caller posts the completion.
+    Done,
+    /// It waits where only the engine can withdraw it.
+    Polling,
+    /// It is being executed.
+    Started,
+    /// Another request, or completed.
+    Missed,
+}
+
+/// Of [`Slot::order`], for the kind: reads and writes can be told from each other, and from all
+/// else.
+const DIRECTION_BITS: u32 = 3;
+const DIRECTION: u64 = (1 << DIRECTION_BITS) - 1;
+const _: () = assert!((Kind::Invalid as u64) < 1 << DIRECTION_BITS);
+
+/// In place of a descriptor's number: closed.
+const FORGOTTEN: u32 = u32::MAX;
+
+/// One request.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(super) request: UnsafeCell<Request>,
+    state: AtomicU32,
+    /// The request's `user_data` and `fd` once more, for threads that do not hold the slot.
+    key: AtomicU64,
+    fd: AtomicU32,
+    /// [`Request::notify`] plus one, or another descriptor of that eventfd since the program has
+    /// closed its own.
+    notify: AtomicU32,
+    /// The engine's: another slot plus one, in a list of those that wait; or, of those in no list,
+    /// what a poll may [expect](Expect).
+    link: AtomicU32,
+    /// Of a read or write, where it stands among all that were submitted, and below that which of
+    /// the two it is.
+    order: AtomicU64,
+}
+
+/// What a poll that comes after a request was submitted may expect of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Expect {
+    /// It sleeps, or waits for something: nothing.
+    Nothing = 0,
+    /// It is for workers, and ends soon unless its file system hangs.
+    Perhaps = 1 << 30,
+    /// It is known not to sleep.
+    Soon = 1 << 31,
+}
+
+// SAFETY: a slot's request is touched only by the thread that holds it at the moment (submitter,
+// then the executor that popped its number); raw pointers inside are addresses that the kernel
+// checks.
+unsafe impl Send for Slot {}
+// SAFETY: as above; state and key are atomics.
+unsafe impl Sync for Slot {}
+
+// SAFETY: numbers, atomics, a `Kind` that has 0, and no box, which is a null pointer.
+unsafe impl Zero for Slot {
+    fn zero() -> Self {
+        Self {
+            request: UnsafeCell::new(Request::zero()),
+            state: AtomicU32::new(0),
+            key: AtomicU64::new(0),
+            fd: AtomicU32::new(0),
+            notify: AtomicU32::new(0),
+            link: AtomicU32::new(0),
+            order: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Slot {
+    /// Begins a use under `key`, for `fd`, with an eventfd `notify` or -1. It cannot be cancelled
+    /// until the engine has put it somewhere.
+    #[inline]
+    pub(crate) fn fill(&self, key: u64, fd: i32, notify: i32) {
+        self.key.store(key, Ordering::Relaxed);
+        self.fd.store(fd as u32, Ordering::Relaxed);
+        self.notify.store(notify.wrapping_add(1) as u32, Ordering::Relaxed);
+        let used = self.state.load(Ordering::Relaxed) & !(phase::USE - 1);
+        self.state.store(used.wrapping_add(phase::USE) | phase::FILLED, Ordering::Relaxed);
+    }
+
+    /// Notes the request's place among those that were submitted.
+    #[inline]
+    pub(crate) fn submitted_as(&self, number: u64, kind: Kind) {
+        self.order.store(number << DIRECTION_BITS | kind as u64 & DIRECTION, Ordering::Relaxed);
+    }
+
+    /// The number of its descriptor.
+    pub(crate) fn fd(&self) -> i32 {
+        self.fd.load(Ordering::Relaxed) as i32
+    }
+
+    /// Its place among those that were submitted, if it is queued: a hint.
+    #[inline]
+    pub(crate) fn number(&self) -> u64 {
+        self.order.load(Ordering::Relaxed) >> DIRECTION_BITS
+    }
+
+    /// Is it a read? A hint to threads that do not own it.
+    #[inline]
+    pub(crate) fn is_read(&self) -> bool {
+        self.order.load(Ordering::Relaxed) & DIRECTION == Kind::Read as u64
+    }
+
+    /// The descriptor, if it is a write: a hint to threads that do not own it.
+    pub(crate) fn written(&self) -> Option<i32> {
+        let write = self.order.load(Ordering::Relaxed) & DIRECTION == Kind::Write as u64;
+        write.then(|| self.fd.load(Ordering::Relaxed) as i32)
+    }
+
+    /// Was it submitted before `other`, for the same direction?
+    pub(crate) fn comes_before(&self, other: &Self) -> bool {
+        let (this, other) =
+            (self.order.load(Ordering::Relaxed), other.order.load(Ordering::Relaxed));
+        this < other && (this ^ other) & DIRECTION == 0
+    }
+
+    /// Is it, where the poller does not see it, a transfer on the descriptor of one on the poller's
+    /// list, in the same direction, and submitted before that?
+    pub(crate) fn strays_before(&self, polled: &Self) -> bool {
+        let is_astray = |state: u32| {
+            let phase = state & phase::MASK;
+            matches!(phase, phase::QUEUED | phase::STARTED | phase::NEXT | phase::KERNEL)
+        };
+        self.fd.load(Ordering::Relaxed) == polled.fd.load(Ordering::Relaxed)
+            && self.comes_before(polled)
+            && is_astray(self.state.load(Ordering::Acquire))
+    }
+
+    /// Popped from a ring: may it be executed? If not, it was cancelled; `free` says whether the
+    /// slot is to be given back by the caller (its completion was reaped already).
+    #[inline]
+    pub(crate) fn start(&self) -> Result<(), FreeIt> {
+        let now = self.state.load(Ordering::Relaxed);
+        if now & phase::MASK == phase::QUEUED {
+            let started = now - phase::QUEUED + phase::STARTED;
+            let swap =
+                self.state.compare_exchange(now, started, Ordering::AcqRel, Ordering::Relaxed);
+            if swap.is_ok() {
+                return Ok(());
+            }
+        }
+        let before = self.state.fetch_or(phase::POPPED, Ordering::AcqRel);
+        debug_assert_eq!(before & phase::MASK, phase::CANCELED);
+        Err(FreeIt(before & phase::REAPED != 0))
+    }
+
+    /// Says what a poll may expect of it, by the thread that holds it.
+    #[inline]
+    pub(crate) fn expect(&self, what: Expect) {
+        self.link.store(what as u32, Ordering::Relaxed);
+    }
+
+    /// Its state, if it is submitted and has not ended, and a poll may expect its end; and whether
+    /// that is certain.
+    pub(crate) fn expected(&self) -> Option<(u32, bool)> {
+        let state = self.state.load(Ordering::Acquire);
+        let expect = self.link.load(Ordering::Relaxed);
+        let begun = matches!(
+            state & phase::MASK,
+            phase::QUEUED | phase::STARTED | phase::NEXT | phase::KERNEL
+        );
+        let soon = expect == Expect::Soon as u32;
+        (begun && (soon || expect == Expect::Perhaps as u32)).then_some((state, soon))
+    }
+
+    /// A poll has waited for its end in vain: no other one does.
+    pub(crate) fn expect_no_more(&self, state: u32) {
+        if !self.is_over(state) {
+            let now = self.link.load(Ordering::Relaxed);
+            if now == Expect::Soon as u32 || now == Expect::Perhaps as u32 {
+                // Should it be another request by now, that one's poll may miss it, once.
+                let _ = self.link.compare_exchange(now, 0, Ordering::Relaxed, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// It has ended, and its completion is to be found in the queue, or on the way to it.
+    pub(crate) fn is_posted(&self) -> bool {
+        let state = self.state.load(Ordering::Acquire);
+        matches!(state & phase::MASK, phase::DONE | phase::CANCELED) && state & phase::REAPED == 0
+    }
+
+    /// Left for the submitter's own wait, by the submitter.
+    #[inline]
+    pub(crate) fn leave(&self) {
+        self.set_phase(phase::NEXT);
+    }
+
+    /// About to be pushed to a ring, by its submitter or by the thread that took it from there.
+    #[inline]
+    pub(crate) fn queue(&self) {
+        self.set_phase(phase::QUEUED);
+    }
+
+    /// To being executed, by the thread that has it alone.
+    #[inline]
+    pub(crate) fn begin(&self) {
+        self.set_phase(phase::STARTED);
+    }
+
+    /// From started to the kernel, by the thread that started it.
+    #[inline]
+    pub(crate) fn hand_over(&self) {
+        self.set_phase(phase::KERNEL);
+    }
+
+    /// Back from the kernel, not done: started again. False: the program has closed the descriptor
+    /// meanwhile, and its number, which may stand for another file, is not to be used.
+    #[must_use]
+    pub(crate) fn take_back(&self) -> bool {
+        self.set_phase(phase::STARTED);
+        // Pairs with the fence in `forget_number`: either this sees the number gone, or that one
+        // the request back.
+        fence(Ordering::SeqCst);
+        self.fd.load(Ordering::Relaxed) != FORGOTTEN
+    }
+
+    #[inline]
+    fn set_phase(&self, phase: u32) {
+        let now = self.state.load(Ordering::Relaxed) & !phase::MASK;
+        self.state.store(now | phase, Ordering::Release);
+    }
+
+    /// To the poller's list. Called with the list locked.
+    pub(crate) fn polling(&self) {
+        self.set_phase(phase::POLLING);
+    }
+
+    /// Links another slot to this one, which the caller holds.
+    pub(crate) fn link(&self, other: Option<u32>) {
+        self.link.store(other.map_or(0, |slot| slot + 1), Ordering::Relaxed);
+    }
+
+    /// What is linked to it.
+    pub(crate) fn linked(&self) -> Option<u32> {
+        self.link.load(Ordering::Relaxed).checked_sub(1)
+    }
+
+    /// Its completion is about to be posted by the thread that executed it.
+    #[inline]
+    pub(crate) fn done(&self) {
+        let now = self.state.load(Ordering::Relaxed);
+        self.state.store(now & !phase::MASK | phase::DONE, Ordering::Relaxed);
+    }
+
+    /// As [`Slot::done`], by a thread that keeps the completion to itself.
+    #[inline]
+    pub(crate) fn taken(&self) {
+        let now = self.state.load(Ordering::Relaxed);
+        self.state.store(now & !phase::MASK | phase::TAKEN, Ordering::Relaxed);
+    }
+
+    /// Cancels the request if it is `key`'s and still queued. The caller does not own the slot.
+    pub(crate) fn cancel_queued(&self, key: u64) -> Cancel {
+        let now = self.state.load(Ordering::Acquire);
+        if self.key.load(Ordering::Relaxed) != key {
+            return Cancel::Missed;
+        }
+        match now & phase::MASK {
+            phase::QUEUED => {
+                let canceled = now - phase::QUEUED + phase::CANCELED;
+                match self.state.compare_exchange(
+                    now,
+                    canceled,
+                    Ordering::AcqRel,
+                    Ordering::Acquire,
+                ) {
+                    Ok(_) => Cancel::Done,
+                    Err(_) => self.cancel_queued(key),
+                }
+            }
+            phase::POLLING | phase::NEXT => Cancel::Polling,
+            phase::STARTED | phase::KERNEL => Cancel::Started,
+            _ => Cancel::Missed,
+        }
+    }
+
+    /// Is it `key`'s, and being executed, as far as a cancel can see? The caller does not own the
+    /// slot.
+    pub(crate) fn cancel_finds_started(&self, key: u64) -> bool {
+        let phase = self.state.load(Ordering::Acquire) & phase::MASK;
+        self.key.load(Ordering::Relaxed) == key && matches!(phase, phase::STARTED | phase::KERNEL)
+    }
+
+    /// Its completion was reaped: may the slot be given back now? Not while the number of a
+    /// cancelled request is still in a ring; the thread that pops it does so then.
+    #[inline]
+    pub(crate) fn reaped(&self) -> FreeIt {
+        if self.state.load(Ordering::Acquire) & phase::MASK != phase::CANCELED {
+            return FreeIt(true);
+        }
+        let before = self.state.fetch_or(phase::REAPED, Ordering::AcqRel);
+        FreeIt(before & phase::POPPED != 0)
+    }
+
+    /// It is on one of these descriptors, and needs the number: it is not executed yet, or is, or
+    /// is being handed to the kernel.
+    pub(crate) fn is_waiting_for(
+        &self,
+        fds: &RangeInclusive<i32>,
+        handing_over: impl FnOnce() -> bool,
+    ) -> bool {
+        self.names_one_of(fds)
+            && match self.state.load(Ordering::Acquire) & phase::MASK {
+                phase::QUEUED | phase::STARTED | phase::NEXT => true,
+                // Asked afterwards: who hands over says so before a request is in this phase.
+                phase::KERNEL => handing_over(),
+                _ => false,
+            }
+    }
+
+    /// Its state, if it is on this descriptor and was submitted and has not ended.
+    pub(crate) fn in_flight_on(&self, fd: i32) -> Option<u32> {
+        let state = self.state.load(Ordering::Acquire);
+        let over = matches!(state & phase::MASK, phase::DONE | phase::TAKEN | phase::CANCELED | 0);
+        (!over && self.names(fd)).then_some(state)
+    }
+
+    /// The request that had this state has ended.
+    pub(crate) fn is_over(&self, before: u32) -> bool {
+        let now = self.state.load(Ordering::SeqCst);
+        let used_again = now / phase::USE != before / phase::USE;
+        used_again || matches!(now & phase::MASK, phase::DONE | phase::TAKEN | phase::CANCELED)
+    }
+
+    /// It is on this descriptor, which was not closed since.
+    pub(crate) fn names(&self, fd: i32) -> bool {
+        self.fd.load(Ordering::SeqCst) as i32 == fd
+    }
+
+    /// It is on one of these descriptors, or is to count one of them up.
+    pub(crate) fn needs_one_of(&self, fds: &RangeInclusive<i32>) -> bool {
+        self.names_one_of(fds) || fds.contains(&self.notify())
+    }
+
+    pub(crate) fn names_one_of(&self, fds: &RangeInclusive<i32>) -> bool {
+        fds.contains(&(self.fd.load(Ordering::SeqCst) as i32))
+    }
+
+    /// These descriptors are about to be closed: a request in the kernel's hands holds the file,
+    /// and its number is not to be used again. False: it needs the number, because the kernel has
+    /// given it back.
+    pub(crate) fn forget_number(&self, fds: &RangeInclusive<i32>) -> bool {
+        let fd = self.fd.load(Ordering::SeqCst);
+        if !fds.contains(&(fd as i32)) {
+            return true;
+        }
+        let is_back = |state: u32| {
+            matches!(state & phase::MASK, phase::QUEUED | phase::STARTED | phase::NEXT)
+        };
+        let state = self.state.load(Ordering::Acquire);
+        if state & phase::MASK != phase::KERNEL {
+            return !is_back(state);
+        }
+        let swap = |from, to| {
+            self.fd.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        };
+        if !swap(fd, FORGOTTEN) {
+            // Used again meanwhile.
+            return true;
+        }
+        // Pairs with the fence in `take_back`.
+        fence(Ordering::SeqCst);
+        if is_back(self.state.load(Ordering::Relaxed)) {
+            swap(FORGOTTEN, fd);
+            return false;
+        }
+        true
+    }
+
+    /// The eventfd to count up at completion, or -1.
+    #[inline]
+    pub(crate) fn notify(&self) -> i32 {
+        self.notify.load(Ordering::Relaxed).wrapping_sub(1) as i32
+    }
+
+    /// Its descriptor is another one of the same file. Called with the poller's list locked, for a
+    /// request on it.
+    pub(crate) fn moved_to(&self, fd: i32) {
+        self.fd.store(fd as u32, Ordering::SeqCst);
+    }
+
+    /// If its eventfd is one of these, `other` gives what is to be counted up instead, or -1.
+    pub(crate) fn move_notify(&self, fds: &RangeInclusive<i32>, other: impl FnOnce(i32) -> i32) {
+        let notify = self.notify();
+        if fds.contains(&notify) {
+            let (from, to) = (notify.wrapping_add(1) as u32, other(notify).wrapping_add(1) as u32);
+            // Should it have been used anew meanwhile, for a request that came after the closing
+            // began.
+            let _ = self.notify.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// The key of its current use.
+    pub(crate) fn key(&self) -> u64 {
+        self.key.load(Ordering::Relaxed)
+    }
+
+    /// Waits in the poller.
+    pub(crate) fn is_polling(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & phase::MASK == phase::POLLING
+    }
+
+    /// Cancelled while its number was in a ring.
+    pub(crate) fn is_canceled(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & phase::MASK == phase::CANCELED
+    }
+}
+
+/// Is the slot to be given back by the thread that holds this?
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FreeIt(pub(crate) bool);
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{Cancel, FreeIt, Slot};
+    use crate::zeros::Zero;
+
+    #[test]
+    fn a_cancelled_slot_is_freed_once_whichever_comes_first() {
+        for popped_first in [true, false] {
+            let slot = Slot::zero();
+            slot.fill(5, 0, -1);
+            slot.queue();
+            assert_eq!(slot.cancel_queued(6), Cancel::Missed);
+            assert_eq!(slot.cancel_queued(5), Cancel::Done);
+            assert_eq!(slot.cancel_queued(5), Cancel::Missed);
+            let pop = || slot.start().unwrap_err();
+            let (first, second) =
+                if popped_first { (pop(), slot.reaped()) } else { (slot.reaped(), pop()) };
+            assert_eq!((first, second), (FreeIt(false), FreeIt(true)));
+        }
+    }
+
+    /// Under Miri: two exclusive references to one request would be undefined.
+    #[test]
+    fn who_pops_a_request_and_who_cancels_it_may_both_read_it() {
+        for _ in 0..20 {
+            let slot = Slot::zero();
+            slot.fill(5, 3, -1);
+            slot.queue();
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    // SAFETY: the number is popped, and the request not started.
+                    assert_eq!(unsafe { slot.popped(0) }.partial, 0);
+                });
+                if slot.cancel_queued(5) == Cancel::Done {
+                    // SAFETY: cancelled by this thread.
+                    assert_eq!(unsafe { slot.ended() }.partial, 0);
+                }
+            });
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_models {
+    //! Failure would look like: a cancelled slot freed twice or never, or a request executed on a
+    //! number that the program has closed.
+
+    use super::{Cancel, Ordering, Slot};
+    use crate::sync::AtomicU32;
+    use crate::zeros::Zero;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    const FD: i32 = 5;
+    /// What becomes of the number.
+    const OPEN: u32 = 0;
+    const CLOSED: u32 = 1;
+
+    /// The kernel gives a request back while the program closes its descriptor. `careful`: the
+    /// closer asks [`Slot::forget_number`] whether it may go on.
+    fn given_back_while_closed(careful: bool) {
+        loom::model(move || {
+            let world = Arc::new((Slot::zero(), AtomicU32::new(OPEN)));
+            world.0.fill(1, FD, -1);
+            world.0.queue();
+            world.0.start().unwrap();
+            world.0.hand_over();
+            let other = Arc::clone(&world);
+            let reaper = thread::spawn(move || {
+                let (slot, number) = &*other;
+                if slot.take_back() {
+                    assert_eq!(number.load(Ordering::Relaxed), OPEN, "another file");
+                }
+                slot.done();
+            });
+            let (slot, number) = &*world;
+            let fds = FD..=FD;
+            loop {
+                if !slot.is_waiting_for(&fds, || false) {
+                    let may_close = slot.forget_number(&fds);
+                    if may_close || !careful {
+                        break;
+                    }
+                }
+                thread::yield_now();
+            }
+            number.store(CLOSED, Ordering::Relaxed);
+            reaper.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn loom_what_the_kernel_gives_back_meets_no_other_file() {
+        given_back_while_closed(true);
+    }
+
+    /// Canary: between the closer's two looks the request comes back.
+    #[test]
+    #[should_panic(expected = "another file")]
+    fn loom_canary_closing_without_a_second_look_is_found() {
+        given_back_while_closed(false);
+    }
+
+    #[test]
+    fn loom_start_cancel_and_reap_agree_on_who_frees() {
+        loom::model(|| {
+            let slot = Arc::new(Slot::zero());
+            slot.fill(1, 0, -1);
+            slot.queue();
+            let other = Arc::clone(&slot);
+            let executor = thread::spawn(move || match other.start() {
+                Ok(()) => None,
+                Err(free) => Some(free.0),
+            });
+            let canceled = slot.cancel_queued(1) == Cancel::Done;
+            let freed_by_reaper = canceled && slot.reaped().0;
+            match executor.join().unwrap() {
+                None => assert!(!canceled, "executed and cancelled"),
+                Some(freed) => {
+                    assert!(canceled);
+                    assert!(freed ^ freed_by_reaper, "freed twice or never");
+                }
+            }
+        });
+    }
+}

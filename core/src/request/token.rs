@@ -1,0 +1,136 @@
+//! Tokens: a request as the thread has it that may read it, or execute it.
+#![allow(unsafe_code)]
+
+use super::{FreeIt, Request, Slot};
+
+/// A request whose number was popped from a queue, and which nobody has started. The thread that
+/// cancels it at this moment reads it too, so it can only be read.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Queued<'a> {
+    slot: &'a Slot,
+    index: u32,
+}
+
+/// A request that one thread has in hand alone: its submitter, before it is queued, or the thread
+/// that executes it. It is given away by queueing or finishing it; dropping it would lose the
+/// request.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Started<'a> {
+    slot: &'a Slot,
+    index: u32,
+}
+
+impl Slot {
+    /// The request, for the one thread that has it in hand.
+    ///
+    /// # Safety
+    /// The caller is its submitter, which has not queued it yet, or the thread that executes it;
+    /// and it makes no second one of these, nor a [`Queued`], until this one was given away.
+    #[inline]
+    pub(crate) unsafe fn in_hand(&self, index: u32) -> Started<'_> {
+        Started { slot: self, index }
+    }
+
+    /// The request, for the thread that has its number.
+    ///
+    /// # Safety
+    /// The caller has taken the number out of a queue that holds each number once, so the slot is
+    /// not filled anew until the number was started or put back; and the request is not started.
+    #[inline]
+    pub(crate) unsafe fn popped(&self, index: u32) -> Queued<'_> {
+        Queued { slot: self, index }
+    }
+
+    /// What was asked for, for the thread that ends the request without executing it.
+    ///
+    /// # Safety
+    /// The caller has cancelled or ended it, or was given it for that, and nobody starts it; others
+    /// that have its number may read it.
+    #[inline]
+    pub(crate) unsafe fn ended(&self) -> &Request {
+        // SAFETY: only read, by the caller's contract.
+        self.request.with(|at| unsafe { &*at })
+    }
+}
+
+impl<'a> Queued<'a> {
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+
+    pub(crate) fn slot(&self) -> &'a Slot {
+        self.slot
+    }
+
+    /// May it be executed? `Err`: it was cancelled, and this says whether its slot is to be given
+    /// back.
+    #[inline]
+    pub(crate) fn start(self) -> Result<Started<'a>, FreeIt> {
+        self.slot.start()?;
+        Ok(Started { slot: self.slot, index: self.index })
+    }
+}
+
+impl std::ops::Deref for Queued<'_> {
+    type Target = Request;
+
+    #[inline(always)]
+    fn deref(&self) -> &Request {
+        // SAFETY: `Slot::popped`: nobody has started it, and nobody writes to it before that.
+        self.slot.request.with(|at| unsafe { &*at })
+    }
+}
+
+impl<'a> Started<'a> {
+    #[inline(always)]
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+
+    #[inline(always)]
+    pub(crate) fn slot(&self) -> &'a Slot {
+        self.slot
+    }
+
+    /// Its number, for the thread that has it from now on.
+    #[inline(always)]
+    pub(crate) fn into_index(self) -> u32 {
+        let index = self.index;
+        std::mem::forget(self);
+        index
+    }
+
+    /// Its number, which goes to a queue next: from then on it can be cancelled.
+    #[inline(always)]
+    pub(crate) fn queue(self) -> u32 {
+        self.slot.queue();
+        self.into_index()
+    }
+}
+
+impl std::ops::Deref for Started<'_> {
+    type Target = Request;
+
+    #[inline(always)]
+    fn deref(&self) -> &Request {
+        // SAFETY: `Slot::in_hand`: it is this thread's alone.
+        self.slot.request.with(|at| unsafe { &*at })
+    }
+}
+
+impl std::ops::DerefMut for Started<'_> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Request {
+        // SAFETY: `Slot::in_hand`: it is this thread's alone, and this borrows the one token of it.
+        self.slot.request.with_mut(|at| unsafe { &mut *at })
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Drop for Started<'_> {
+    fn drop(&mut self) {
+        assert!(std::thread::panicking(), "request {} was lost", self.index);
+    }
+}

@@ -1,0 +1,194 @@
+//! Memory: mappings, and what can be asked of an address.
+
+use std::os::fd::RawFd;
+
+use super::Ret;
+
+/// Does a range lie in the part of the address space that programs have, if they do not ask for
+/// larger addresses than usual? (The kernel's documents x86/x86_64/mm and arch/arm64/memory.)
+#[inline]
+pub const fn in_user_space(address: u64, bytes: u64) -> bool {
+    let (end, begin) = if cfg!(target_arch = "aarch64") {
+        // The top byte is ignored: programs may keep a tag there.
+        (1 << 48, address & ((1 << 56) - 1))
+    } else {
+        ((1 << 47) - 4096, address)
+    };
+    begin <= end && bytes <= end - begin
+}
+
+/// The aligned words with the first and the last of the eight bytes at `address`: a page has all of
+/// a word. `None` if they would lie beyond the end of memory.
+fn ends_of_eight(address: usize) -> Option<impl Iterator<Item = usize>> {
+    /// The least that any machine maps at a time.
+    const PAGE: usize = 4096;
+    let (first, last) = (address & !3, address.checked_add(7)? & !3);
+    Some([first, last].into_iter().take(1 + usize::from(first / PAGE != last / PAGE)))
+}
+
+/// Can eight bytes be read at `address`? Asked of the kernel without touching them ourselves:
+/// rt_sigprocmask(2) reads a set before it refuses to change the mask in a way that there is not.
+/// Of the calls that every sandbox permits, it takes the least time.
+pub(crate) fn readable(address: usize) -> bool {
+    const NO_WAY: i32 = -1;
+    // SAFETY: the kernel checks the address, and changes nothing.
+    let ret = unsafe { call!(rt_sigprocmask, NO_WAY, address, 0, 8) };
+    address != 0 && ret != -(libc::EFAULT as Ret)
+}
+
+/// Can eight bytes be written at `address`? Asked of the kernel, which changes nothing there:
+/// futex(2) adds 0.
+pub(crate) fn writable(address: usize) -> bool {
+    let op = libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG;
+    let add_0 = libc::FUTEX_OP(libc::FUTEX_OP_ADD, 0, libc::FUTEX_OP_CMP_EQ, 0);
+    let nobodys = 0_u32;
+    let is_writable = |word: usize| {
+        // SAFETY: the kernel checks the address and adds 0 atomically. A thread that sleeps there
+        // and is woken for nothing has to look again anyway; nobody sleeps at the other word.
+        unsafe { call!(futex, &raw const nobodys, op, 0, 0, word, add_0) >= 0 }
+    };
+    ends_of_eight(address).is_some_and(|mut words| words.all(is_writable))
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+const CACHE_LINE: usize = 64;
+
+/// Asks for the lines of something that this CPU is about to write to. A hint, which changes
+/// nothing.
+#[inline(always)]
+pub(crate) fn prefetch<T>(what: &T) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    for line in (0..size_of::<T>()).step_by(CACHE_LINE) {
+        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        // SAFETY: inside of `T`; and the instruction reads and writes nothing, wherever it points.
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(std::ptr::from_ref(what).byte_add(line).cast()) }
+    }
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
+    let _ = what;
+}
+
+/// As [`prefetch`], for `len` bytes of a program's that are at `address`, if they are anywhere.
+#[inline(always)]
+pub(crate) fn prefetch_buffer(address: u64, len: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    for line in (0..len).step_by(CACHE_LINE) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: the instruction reads and writes nothing, wherever it points.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.wrapping_add(line as u64) as *const i8) }
+    }
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
+    let _ = (address, len);
+}
+
+/// Addresses far below those that the kernel chooses, for mappings of ours. A program may unmap the
+/// buffer of a request that is under way. The next mapping of that size would lie there, and be
+/// written to.
+mod far {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Where they begin; 0 as long as that is not known.
+    static FIRST: AtomicUsize = AtomicUsize::new(0);
+    static GIVEN_OUT: AtomicUsize = AtomicUsize::new(0);
+
+    /// Addresses, unless somebody else has them. Each is given out once before the first comes
+    /// again.
+    pub(super) fn addresses(len: usize, choose: impl FnOnce() -> Option<usize>) -> usize {
+        let mut first = FIRST.load(Ordering::Relaxed);
+        if first == 0 {
+            // As far as there is room for on this machine: a terabyte where addresses have 47 bits.
+            let Some(usual) = choose() else { return 0 };
+            first = (usual - usual / 128) & !0xffff;
+            FIRST.store(first, Ordering::Relaxed);
+        }
+        let given_out = GIVEN_OUT.fetch_add(len.next_multiple_of(4096), Ordering::Relaxed);
+        first + given_out % (first / 256) / 4096 * 4096
+    }
+}
+
+/// An anonymous private mapping, zeroed, given back on drop. It does not lie where the program has,
+/// or had, memory.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    base: *mut u8,
+    len: usize,
+}
+
+// SAFETY: the mapping is plain memory; who may touch which byte is the owner's affair.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+/// Maps the first `len` bytes of a file, shared with all who have mapped it; or gives the negative
+/// errno.
+pub(crate) fn map_shared(fd: RawFd, len: usize, prot: i32) -> Result<*mut u8, i32> {
+    // SAFETY: a new mapping where the kernel chooses.
+    let ret = unsafe { call!(mmap, 0, len, prot, libc::MAP_SHARED, fd, 0) };
+    if (-4095..0).contains(&ret) { Err(ret as i32) } else { Ok(ret as *mut u8) }
+}
+
+impl Mapping {
+    /// Maps `len` bytes, or gives the negative errno.
+    pub(crate) fn new(len: usize, prot: i32) -> Result<Self, i32> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new anonymous mapping, near an address or where the kernel chooses, over
+        // nothing that is there.
+        let map = |near: usize| unsafe { call!(mmap, near, len, prot, flags, -1isize, 0) };
+        let at = |ret: Ret| (!(-4095..0).contains(&ret)).then_some(ret as *mut u8);
+        let usual = || Some(Self { base: at(map(0))?, len }.base.addr());
+        let mut tries = 4;
+        loop {
+            let near = far::addresses(len, usual);
+            let ret = map(near);
+            let Some(base) = at(ret) else { return Err(ret as i32) };
+            let mapping = Self { base, len };
+            tries -= 1;
+            // Somebody else has that. The kernel rounds up to its pages.
+            if tries == 0 || base.addr().wrapping_sub(near) < 1 << 16 {
+                return Ok(mapping);
+            }
+        }
+    }
+
+    /// Where it begins; it stays.
+    pub(crate) fn leak(self) -> *mut u8 {
+        std::mem::ManuallyDrop::new(self).base
+    }
+
+    /// One that was leaked.
+    ///
+    /// # Safety
+    /// It has this length, and nobody else takes it back.
+    pub(crate) unsafe fn of(base: *mut u8, len: usize) -> Self {
+        Self { base, len }
+    }
+
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// Makes pages inside usable or unusable: mprotect(2), and the contents go when `prot` is none.
+    pub(crate) fn protect(&self, offset: usize, len: usize, prot: i32) -> Ret {
+        debug_assert!(offset + len <= self.len);
+        // SAFETY: the range lies inside this mapping.
+        let at = unsafe { self.base.add(offset) };
+        if prot == libc::PROT_NONE {
+            // SAFETY: as above; the owner has no reference left into the range.
+            unsafe { call!(madvise, at, len, libc::MADV_DONTNEED) };
+        }
+        // SAFETY: as above.
+        unsafe { call!(mprotect, at, len, prot) }
+    }
+
+    /// The kernel zeroes the mapping in the child of a fork.
+    pub(crate) fn wipe_on_fork(&self) -> Ret {
+        // SAFETY: the range is this mapping.
+        unsafe { call!(madvise, self.base, self.len, libc::MADV_WIPEONFORK) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: nobody but the owner hands out pointers into it, and the owner is gone.
+        unsafe { call!(munmap, self.base, self.len) };
+    }
+}
