@@ -5,13 +5,14 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::board::DirectCompletions;
 use crate::config::{Builder, ConfigError, EngineKind};
 use crate::cqe::Cqe;
+use crate::eventfd::Eventfd;
 use crate::instance::Instance;
 use crate::instance::cancel::Canceled;
 use crate::instance::choice::Choice;
@@ -21,7 +22,6 @@ use crate::own::Copied;
 use crate::router::tuning::TAKEN_MAX;
 use crate::sqe::Sqe;
 use crate::stats::Snapshot;
-use crate::sys;
 
 /// One asynchronous I/O instance with one owner, who pushes, submits, waits and reaps.
 ///
@@ -68,7 +68,7 @@ pub struct Context {
     /// Counted up after each completion, or -1.
     notify: RawFd,
     /// Of the context's own, for that.
-    eventfd: Option<OwnedFd>,
+    eventfd: Option<Eventfd>,
     /// The program's, for that: each that requests may still count up.
     eventfds: Vec<Arc<Copied>>,
     /// Not shared between threads: pushing and reaping are the owner's.
@@ -236,12 +236,7 @@ impl Context {
     /// As eventfd(2).
     pub fn eventfd(&mut self) -> io::Result<BorrowedFd<'_>> {
         if self.eventfd.is_none() {
-            let made = sys::eventfd();
-            if made < 0 {
-                return Err(io::Error::from_raw_os_error(-made as i32));
-            }
-            // SAFETY: made just now, and nobody else's.
-            self.eventfd = Some(unsafe { OwnedFd::from_raw_fd(made as RawFd) });
+            self.eventfd = Some(Eventfd::new()?);
         }
         let eventfd = self.eventfd.as_ref().expect("made above");
         self.notify = eventfd.as_raw_fd();

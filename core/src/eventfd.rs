@@ -1,11 +1,13 @@
-//! Counting up an eventfd of the program's without blocking: a write that does not fit would wait
-//! for a reader.
+//! An eventfd of a front end's own; and counting up one of the program's without blocking: a write
+//! that does not fit would wait for a reader.
 //!
 //! The kernel's own signal reaches the counter's last value, 2^64 - 1, which poll(2) reports as
 //! POLLERR. A write reaches the one before it.
+#![allow(unsafe_code)]
 
 use std::cell::Cell;
-use std::os::fd::RawFd;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -21,6 +23,47 @@ thread_local! {
 /// The eventfd that the calling thread has last counted up since this was asked; or -1.
 pub(crate) fn last_counted() -> RawFd {
     COUNTED.replace(-1)
+}
+
+/// An eventfd(2) that does not block. Dropping it closes it.
+#[derive(Debug)]
+pub struct Eventfd(OwnedFd);
+
+impl Eventfd {
+    /// One that has counted nothing.
+    ///
+    /// # Errors
+    /// As eventfd(2).
+    pub fn new() -> io::Result<Self> {
+        let fd = sys::eventfd();
+        if fd < 0 {
+            return Err(io::Error::from_raw_os_error(-fd as i32));
+        }
+        // SAFETY: made just now, and nobody else's.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }))
+    }
+
+    /// Adds one.
+    pub fn count_up(&self) {
+        sys::eventfd_add(self.as_raw_fd(), 1);
+    }
+
+    /// Sets it to 0: what it was.
+    pub fn take(&self) -> u64 {
+        sys::eventfd_take(self.as_raw_fd())
+    }
+}
+
+impl AsFd for Eventfd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for Eventfd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
 }
 
 /// Adds `n` to an eventfd, or as much as it takes.

@@ -15,7 +15,7 @@ use pyo3::types::PyBytes;
 use pyo3::{PyErr, ffi};
 use uringlet::fs::{IoBuf, IoBufMut, SetLen};
 
-use crate::loops::Home;
+use crate::ready::Home;
 
 /// A `Py_buffer` in its place: exporters may have noted its address.
 struct View(Box<ffi::Py_buffer>);

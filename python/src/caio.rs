@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -15,11 +15,12 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyTuple, PyType};
 use pyo3::{PyTraverseError, PyVisit};
+use uringlet::front::Eventfd;
 use uringlet::{Canceller, Cqe, Sqe};
 
 use crate::buffer::{self, Hold};
 use crate::error;
-use crate::loops::{Counter, lock};
+use crate::ready::{eventfd, lock};
 
 /// What a failed operation raises: an `OSError`, and the `SystemError` that caio's users expect.
 pub(crate) fn operation_error(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
@@ -369,7 +370,7 @@ impl Owned {
 pub(crate) struct Context {
     owned: Mutex<Option<Owned>>,
     canceller: Canceller,
-    counter: Counter,
+    counter: Eventfd,
     max_requests: usize,
     in_flight: Mutex<HashMap<u64, Py<Operation>>>,
     /// Completions that were delivered, by whichever thread.
@@ -409,7 +410,7 @@ impl Context {
         let milliseconds = timeout.map_or(-1, |timeout| {
             i32::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
         });
-        let fd = self.counter.number();
+        let fd = self.counter.as_raw_fd();
         let ret = py.detach(|| {
             let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
             // SAFETY: one structure.
@@ -427,10 +428,10 @@ impl Context {
         if !(1..=uringlet::ENTRIES_MAX).contains(&max_requests) {
             return Err(PyValueError::new_err("max_requests is out of range"));
         }
-        let counter = Counter::new()?;
+        let counter = eventfd()?;
         let mut context =
             uringlet::Context::new(max_requests).map_err(|error| error::os_error(error.errno()))?;
-        context.set_eventfd(Some(counter.descriptor())).map_err(|error| error::from_io(&error))?;
+        context.set_eventfd(Some(counter.as_fd())).map_err(|error| error::from_io(&error))?;
         let canceller = context.canceller();
         let owned = Mutex::new(Some(Owned { context, outstanding: 0, next: 0 }));
         let (max_requests, in_flight) = (max_requests as usize, Mutex::default());
@@ -447,7 +448,7 @@ impl Context {
     /// A descriptor that is readable when completions are to be taken.
     #[getter]
     fn fileno(&self) -> RawFd {
-        self.counter.number()
+        self.counter.as_raw_fd()
     }
 
     /// Begins operations. One that was submitted before is left out. Returns how many were begun.

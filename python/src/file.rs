@@ -7,14 +7,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use uringlet::fs;
+use uringlet::fs::{self, BufResult};
 
 use crate::batch::{self, What, execute_one};
 use crate::buffer::{self, Hold, Source, Target, cut};
 use crate::error;
-use crate::loops::{Home, lock};
 use crate::open::{Flags, How, READ};
-use crate::request::{Request, Work};
+use crate::ready::{Home, lock};
+use crate::request::{Done, Request, then};
 use crate::whole::{self, ReadAll};
 
 /// An open file for reads and writes at offsets, from any thread or task.
@@ -41,9 +41,19 @@ pub(crate) struct File {
     generation: u64,
 }
 
+/// The value of a transfer: its count.
+fn counted(py: Python<'_>, result: std::io::Result<usize>) -> PyResult<Py<PyAny>> {
+    Ok(result.map_err(|error| error::from_io(&error))?.into_pyobject(py)?.into_any().unbind())
+}
+
+/// The value of what has none.
+fn nothing(py: Python<'_>, result: std::io::Result<()>) -> PyResult<Py<PyAny>> {
+    result.map(|()| py.None()).map_err(|error| error::from_io(&error))
+}
+
 /// The outcome of a close. The descriptor of a file that has requests in flight is closed after the
 /// last of them: that is what was asked for.
-pub(crate) fn closed(result: std::io::Result<()>) -> PyResult<()> {
+fn closed(result: std::io::Result<()>) -> PyResult<()> {
     match result {
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(()),
         result => result.map_err(|error| error::from_io(&error)),
@@ -61,7 +71,7 @@ fn close(fd: RawFd) -> std::io::Result<()> {
 ///
 /// # Errors
 /// `MemoryError`.
-pub(crate) fn stat_result(py: Python<'_>, found: &fs::Metadata) -> PyResult<Py<PyAny>> {
+fn stat_result(py: Python<'_>, found: &fs::Metadata) -> PyResult<Py<PyAny>> {
     let nanoseconds = |time: SystemTime| match time.duration_since(UNIX_EPOCH) {
         Ok(since) => since.as_nanos() as i128,
         Err(before) => -(before.duration().as_nanos() as i128),
@@ -169,7 +179,11 @@ impl File {
     #[pyo3(signature = (path, flags = READ, mode = 0o666, *, direct = "off"))]
     fn aopen(path: &Bound<'_, PyAny>, flags: Flags, mode: u32, direct: &str) -> PyResult<Request> {
         let how = How::new(path, &flags, mode, direct)?;
-        Ok(Request::new("File.aopen", Work::Open(how.op(), how.name)))
+        let open = then(how.op(), |py, result| {
+            let file = result.map_err(|error| error::with_name(py, &error, &how.name))?;
+            Ok(Py::new(py, Self::of(file).named(how.name))?.into_any())
+        });
+        Ok(Request::new("File.aopen", open))
     }
 
     /// Takes over a descriptor that is open already; ``close`` closes it.
@@ -303,7 +317,10 @@ impl File {
         buffer::sweep(py);
         let home = Home::default();
         let target = Target(Hold::writable(buffer)?.at(&home));
-        let read = Work::ReadInto(file.read_at(target, offset));
+        let read = then(file.read_at(target, offset), |py, BufResult(result, target)| {
+            target.0.release(py);
+            counted(py, result)
+        });
         Ok(Request::with_home("File.aread_into", read, home))
     }
 
@@ -316,7 +333,12 @@ impl File {
         let home = Home::default();
         let (hold, bytes) = Hold::new_bytes(py, n)?;
         let read = file.read_at(Target(hold.at(&home)), offset);
-        Ok(Request::with_home("File.aread", Work::Read(read, bytes), home))
+        let read = then(read, move |py, BufResult(result, target)| {
+            target.0.release(py);
+            // SAFETY: this number was read, and the read is over.
+            unsafe { cut(bytes.bind(py), result.map_err(|error| error::from_io(&error))?) }
+        });
+        Ok(Request::with_home("File.aread", read, home))
     }
 
     /// As ``read_all``, to be awaited.
@@ -327,7 +349,7 @@ impl File {
         buffer::sweep(py);
         let home = Home::default();
         let read = ReadAll::new(py, file, offset, Home::clone(&home))?;
-        Ok(Request::with_home("File.aread_all", Work::ReadAll(Box::new(read)), home))
+        Ok(Request::with_home("File.aread_all", Box::new(read), home))
     }
 
     /// As ``write``, to be awaited. The buffer is held until the write is over, also if the task is
@@ -339,7 +361,10 @@ impl File {
         buffer::sweep(py);
         let home = Home::default();
         let source = Source(Hold::readable(data)?.at(&home));
-        let write = Work::Write(file.write_at(source, offset));
+        let write = then(file.write_at(source, offset), |py, BufResult(result, source)| {
+            source.0.release(py);
+            counted(py, result)
+        });
         Ok(Request::with_home("File.awrite", write, home))
     }
 
@@ -356,24 +381,30 @@ impl File {
         buffer::sweep(py);
         let home = Home::default();
         let source = Source(Hold::readable(data)?.at(&home));
-        let write = Work::WriteAll(file.write_all_at(source, offset));
+        let write = then(file.write_all_at(source, offset), |py, BufResult(result, source)| {
+            source.0.release(py);
+            nothing(py, result)
+        });
         Ok(Request::with_home("File.awrite_all", write, home))
     }
 
     /// As ``fsync``, to be awaited. It covers the writes that had ended before. Calls that are made
     /// at the same time are shared.
     fn afsync(&self) -> PyResult<Request> {
-        Ok(Request::new("File.afsync", Work::Control(self.get()?.sync_all())))
+        Ok(Request::new("File.afsync", then(self.get()?.sync_all(), nothing)))
     }
 
     /// As ``fdatasync``, to be awaited; as ``afsync`` otherwise.
     fn afdatasync(&self) -> PyResult<Request> {
-        Ok(Request::new("File.afdatasync", Work::Control(self.get()?.sync_data())))
+        Ok(Request::new("File.afdatasync", then(self.get()?.sync_data(), nothing)))
     }
 
     /// As ``stat``, to be awaited.
     fn astat(&self) -> PyResult<Request> {
-        Ok(Request::new("File.astat", Work::Stat(Box::new(self.get()?.metadata()))))
+        let stat = then(self.get()?.metadata(), |py, result| {
+            stat_result(py, &result.map_err(|error| error::from_io(&error))?)
+        });
+        Ok(Request::new("File.astat", stat))
     }
 
     /// As ``truncate``, to be awaited.
@@ -381,8 +412,8 @@ impl File {
     fn atruncate(&self, length: i64) -> PyResult<Request> {
         let file = self.get()?;
         // Negative ones the kernel refuses.
-        let cut = Work::Control(file.set_len(length as u64));
-        Ok(Request::new("File.atruncate", cut))
+        let cut = file.set_len(length as u64);
+        Ok(Request::new("File.atruncate", then(cut, nothing)))
     }
 
     /// Closes the file. Requests in flight go on, and the descriptor is closed after the last one.
@@ -415,8 +446,8 @@ impl File {
         Ok(Request::new(
             "File.aclose",
             match file {
-                Some(file) => Work::Close(file.close()),
-                None => Work::Done(py.None()),
+                Some(file) => then(file.close(), |py, result| closed(result).map(|()| py.None())),
+                None => Box::new(Done(py.None())),
             },
         ))
     }
@@ -464,7 +495,7 @@ impl File {
 
     fn __aenter__(slf: Bound<'_, Self>) -> PyResult<Request> {
         slf.get().handle()?;
-        Ok(Request::new("File.__aenter__", Work::Done(slf.into_any().unbind())))
+        Ok(Request::new("File.__aenter__", Box::new(Done(slf.into_any().unbind()))))
     }
 
     fn __aexit__(

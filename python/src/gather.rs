@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Poll, Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -11,7 +11,7 @@ use pyo3::{PyTraverseError, PyVisit};
 
 use crate::buffer;
 use crate::loops::Place;
-use crate::request::{Job, Request, Work};
+use crate::request::{Job, Request, Steps};
 
 /// Wakes the task when the last request that is polled with it is to be polled again.
 struct Round {
@@ -53,37 +53,6 @@ impl Together {
         })
     }
 
-    /// They are awaited at this place.
-    pub(crate) fn wait_at(&self, place: &Place) {
-        self.waiting().for_each(|job| job.wait_at(place));
-    }
-
-    /// Goes on with all of them. Ready: the values, or the first exception.
-    pub(crate) fn poll(&mut self, py: Python<'_>, task: &Waker) -> Poll<PyResult<Py<PyAny>>> {
-        let waiting = self.waiting().count();
-        // One more, which holds the wake-up back until all are polled.
-        let left = AtomicUsize::new(waiting + 1);
-        let round = Arc::new(Round { left, task: task.clone() });
-        let waker = Waker::from(Arc::clone(&round));
-        let mut ended = 0;
-        for part in &mut self.parts {
-            if let Part::Waits(job) = part
-                && let Poll::Ready(result) = job.work.poll(py, &waker)
-            {
-                *part = Part::Ended(result);
-                ended += 1;
-            }
-        }
-        if ended == waiting {
-            return Poll::Ready(self.values(py));
-        }
-        if round.less(ended + 1) {
-            // Tasks that were put off so that others come to run are to be polled again.
-            task.wake_by_ref();
-        }
-        Poll::Pending
-    }
-
     fn values(&mut self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let parts = std::mem::take(&mut self.parts);
         let mut values = Vec::with_capacity(parts.len());
@@ -99,9 +68,41 @@ impl Together {
         }
         Ok(PyList::new(py, values)?.into_any().unbind())
     }
+}
 
-    /// The objects that it refers to.
-    pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+impl Steps for Together {
+    fn wait_at(&self, place: &Place) {
+        self.waiting().for_each(|job| job.wait_at(place));
+    }
+
+    /// Goes on with all of them. Ready: the values, or the first exception.
+    fn poll(&mut self, py: Python<'_>, context: &mut Context<'_>) -> Poll<PyResult<Py<PyAny>>> {
+        let task = context.waker();
+        let waiting = self.waiting().count();
+        // One more, which holds the wake-up back until all are polled.
+        let left = AtomicUsize::new(waiting + 1);
+        let round = Arc::new(Round { left, task: task.clone() });
+        let waker = Waker::from(Arc::clone(&round));
+        let mut ended = 0;
+        for part in &mut self.parts {
+            if let Part::Waits(job) = part
+                && let Poll::Ready(result) = job.work.poll(py, &mut Context::from_waker(&waker))
+            {
+                *part = Part::Ended(result);
+                ended += 1;
+            }
+        }
+        if ended == waiting {
+            return Poll::Ready(self.values(py));
+        }
+        if round.less(ended + 1) {
+            // Tasks that were put off so that others come to run are to be polled again.
+            task.wake_by_ref();
+        }
+        Poll::Pending
+    }
+
+    fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         self.parts.iter().try_for_each(|part| match part {
             Part::Ended(Ok(value)) => visit.call(value),
             _ => Ok(()),
@@ -131,5 +132,5 @@ pub(crate) fn gather(
         })?;
         parts.push(Part::Waits(request.get().take()?));
     }
-    Ok(Request::new("gather", Work::Together(Together { parts, return_exceptions })))
+    Ok(Request::new("gather", Box::new(Together { parts, return_exceptions })))
 }

@@ -11,7 +11,9 @@ mod error;
 mod file;
 mod gather;
 mod loops;
+mod many;
 mod open;
+mod ready;
 mod request;
 mod whole;
 
@@ -21,8 +23,8 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 fn _uringlet(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.add_function(wrap_pyfunction!(batch::read_many, module)?)?;
-    module.add_function(wrap_pyfunction!(batch::write_many, module)?)?;
+    module.add_function(wrap_pyfunction!(many::read_many, module)?)?;
+    module.add_function(wrap_pyfunction!(many::write_many, module)?)?;
     module.add_function(wrap_pyfunction!(gather::gather, module)?)?;
     module.add_class::<file::File>()?;
     module.add_class::<request::Request>()?;

@@ -3,12 +3,9 @@
 //! A loop of asyncio's has one eventfd(2) among its readers. Threads of the engine note what has
 //! ended and count it up; the loop's thread finishes the futures. A task of trio's waits for an
 //! eventfd of its own. No thread of the engine touches Python.
-#![allow(unsafe_code)]
-
 use std::collections::HashMap;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Wake;
 
 use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
@@ -17,79 +14,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::{PyTraverseError, PyVisit};
 
-use crate::{buffer, error};
-
-/// A lock under which no Python runs, and nothing panics half-way.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// An eventfd(2) that does not block.
-pub(crate) struct Counter(OwnedFd);
-
-impl Counter {
-    pub(crate) fn new() -> PyResult<Self> {
-        // SAFETY: makes a descriptor.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(error::from_io(&std::io::Error::last_os_error()));
-        }
-        // SAFETY: ours since just now.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
-    }
-
-    pub(crate) fn number(&self) -> i32 {
-        self.0.as_raw_fd()
-    }
-
-    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-
-    pub(crate) fn count_up(&self) {
-        let one = 1u64;
-        // SAFETY: eight bytes; a descriptor that does not block.
-        unsafe { libc::write(self.number(), (&raw const one).cast(), 8) };
-    }
-
-    /// Sets it to 0: what it was.
-    pub(crate) fn take(&self) -> u64 {
-        let mut count = 0u64;
-        // SAFETY: as above.
-        let read = unsafe { libc::read(self.number(), (&raw mut count).cast(), 8) };
-        if read == 8 { count } else { 0 }
-    }
-}
-
-/// What threads of the engine know of a loop.
-pub(crate) struct Ready {
-    counter: Counter,
-    ended: Mutex<Vec<u64>>,
-}
-
-/// The loop that an operation is awaited on, from the moment that there is one.
-pub(crate) type Home = Arc<OnceLock<Arc<Ready>>>;
-
-impl Ready {
-    fn new() -> PyResult<Arc<Self>> {
-        Ok(Arc::new(Self { counter: Counter::new()?, ended: Mutex::default() }))
-    }
-
-    /// Has the loop call its reader.
-    pub(crate) fn call(&self) {
-        self.counter.count_up();
-    }
-
-    fn note(&self, ticket: u64) {
-        let mut ended = lock(&self.ended);
-        let is_first = ended.is_empty();
-        ended.push(ticket);
-        drop(ended);
-        if is_first {
-            self.counter.count_up();
-        }
-    }
-}
+use crate::buffer;
+use crate::ready::{Ready, lock};
 
 /// Whom to tell that an operation has ended. It may end before anybody has asked a loop.
 pub(crate) struct Bell {
@@ -142,10 +68,7 @@ pub(crate) struct Reader {
 #[pymethods]
 impl Reader {
     fn __call__(&self, py: Python<'_>) {
-        // The count first: whatever is noted later counts again.
-        self.ready.counter.take();
-        let ended = std::mem::take(&mut *lock(&self.ready.ended));
-        for ticket in ended {
+        for ticket in self.ready.take() {
             let future = lock(&self.waiting).remove(&ticket);
             if let Some(future) = future
                 && let Err(exception) = finish(future.bind(py))
@@ -256,7 +179,7 @@ fn reader<'py>(py: Python<'py>, running: &Bound<'py, PyAny>) -> PyResult<Py<Read
         return Ok(known.clone().unbind());
     }
     let ready = Ready::new()?;
-    let number = ready.counter.number();
+    let number = ready.number();
     let reader = Py::new(py, Reader { ready, waiting: Mutex::default() })?;
     // The loop keeps it. What the table kept would keep the futures of it, and they the loop.
     running.call_method1(intern!(py, "add_reader"), (number, reader.clone_ref(py)))?;
@@ -298,7 +221,7 @@ fn wait_in_trio<'py>(
     let py = lowlevel.py();
     let ready = Ready::new()?;
     bell.connect(Arc::clone(&ready));
-    let number = ready.counter.number();
+    let number = ready.number();
     let wait = lowlevel.call_method1(intern!(py, "wait_readable"), (number,))?;
     let given = wait.call_method1(intern!(py, "send"), (py.None(),))?;
     Ok((Place::Trio { ready, wait: wait.unbind() }, given))

@@ -1,24 +1,16 @@
 //! One operation that Python awaits: a future of `uringlet::fs`, polled by `send`.
-#![allow(unsafe_code)]
-
 use std::ffi::CString;
-use std::future::Future as _;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 use pyo3::exceptions::{PyRuntimeError, PyRuntimeWarning, PyStopIteration, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyType};
+use pyo3::types::PyType;
 use pyo3::{PyTraverseError, PyVisit};
-use uringlet::fs::{self, BufResult, Op};
 
-use crate::buffer::{self, Source, Target};
-use crate::error;
-use crate::file::{self, File};
-use crate::gather::Together;
-use crate::loops::{self, Bell, Home, Place, lock};
-use crate::whole::ReadAll;
+use crate::loops::{self, Bell, Place};
+use crate::ready::{Home, lock};
 
 /// An operation, and where its buffer goes if it outlives those who wait.
 pub(crate) struct Job {
@@ -32,72 +24,59 @@ impl Job {
         if let Some(home) = &self.home {
             let _ = home.set(place.ready());
         }
-        if let Work::Together(together) = &self.work {
-            together.wait_at(place);
-        }
+        self.work.wait_at(place);
     }
 }
 
-/// What is done, and what of it the program gets.
-pub(crate) enum Work {
-    /// Into a buffer of the program's: the count.
-    ReadInto(Op<fs::Read<Target>>),
-    /// Into new bytes, which nobody has seen.
-    Read(Op<fs::Read<Target>>, Py<PyBytes>),
-    ReadAll(Box<ReadAll>),
-    Write(Op<fs::Write<Source>>),
-    WriteAll(Op<fs::WriteAll<Source>>),
-    Control(Op<fs::Control>),
-    Stat(Box<Op<fs::Stat>>),
-    Close(Op<fs::Close>),
-    Open(Op<fs::Open>, String),
-    /// Several, of which each has its own buffer.
-    Together(Together),
-    /// Nothing is left to do.
-    Done(Py<PyAny>),
+/// What is done, in one step or several.
+pub(crate) trait Steps {
+    /// Goes on with it. Ready: the value, or the exception.
+    fn poll(&mut self, py: Python<'_>, context: &mut Context<'_>) -> Poll<PyResult<Py<PyAny>>>;
+
+    /// It is awaited at this place.
+    fn wait_at(&self, _place: &Place) {}
+
+    /// The objects that it refers to.
+    fn traverse(&self, _visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        Ok(())
+    }
 }
 
-impl Work {
-    /// Goes on with it. Ready: the value, or the exception.
-    pub(crate) fn poll(&mut self, py: Python<'_>, waker: &Waker) -> Poll<PyResult<Py<PyAny>>> {
-        let mut context = Context::from_waker(waker);
-        let context = &mut context;
-        let errors = |error: std::io::Error| error::from_io(&error);
-        let count = |count: usize| Ok(count.into_pyobject(py)?.into_any().unbind());
-        let nothing = |result: std::io::Result<()>| result.map(|()| py.None()).map_err(errors);
-        match self {
-            Self::ReadInto(op) => Pin::new(op).poll(context).map(|BufResult(result, target)| {
-                target.0.release(py);
-                result.map_err(errors).and_then(count)
-            }),
-            Self::Read(op, bytes) => Pin::new(op).poll(context).map(|BufResult(result, target)| {
-                target.0.release(py);
-                // SAFETY: this number was read, and the read is over.
-                unsafe { buffer::cut(bytes.bind(py), result.map_err(errors)?) }
-            }),
-            Self::ReadAll(read) => read.poll(py, context),
-            Self::Write(op) => Pin::new(op).poll(context).map(|BufResult(result, source)| {
-                source.0.release(py);
-                result.map_err(errors).and_then(count)
-            }),
-            Self::WriteAll(op) => Pin::new(op).poll(context).map(|BufResult(result, source)| {
-                source.0.release(py);
-                nothing(result)
-            }),
-            Self::Control(op) => Pin::new(op).poll(context).map(nothing),
-            Self::Stat(op) => Pin::new(op)
-                .poll(context)
-                .map(|result| file::stat_result(py, &result.map_err(errors)?)),
-            Self::Close(op) => {
-                Pin::new(op).poll(context).map(|result| file::closed(result).map(|()| py.None()))
-            }
-            Self::Open(op, name) => Pin::new(op).poll(context).map(|result| {
-                let file = File::of(result.map_err(|error| error::with_name(py, &error, name))?);
-                Ok(Py::new(py, file.named(std::mem::take(name)))?.into_any())
-            }),
-            Self::Together(together) => together.poll(py, waker),
-            Self::Done(value) => Poll::Ready(Ok(value.clone_ref(py))),
-        }
+pub(crate) type Work = Box<dyn Steps + Send>;
+
+/// An operation, and what makes the value of its result.
+struct Then<F, M>(F, Option<M>);
+
+impl<F, M> Steps for Then<F, M>
+where
+    F: Future + Unpin,
+    M: FnOnce(Python<'_>, F::Output) -> PyResult<Py<PyAny>>,
+{
+    fn poll(&mut self, py: Python<'_>, context: &mut Context<'_>) -> Poll<PyResult<Py<PyAny>>> {
+        let result = ready!(Pin::new(&mut self.0).poll(context));
+        Poll::Ready(self.1.take().map_or_else(|| Err(awaited()), |make| make(py, result)))
+    }
+}
+
+/// An operation, of whose result `make` makes the value.
+pub(crate) fn then<F, M>(operation: F, make: M) -> Work
+where
+    F: Future + Unpin + Send + 'static,
+    M: FnOnce(Python<'_>, F::Output) -> PyResult<Py<PyAny>> + Send + 'static,
+{
+    Box::new(Then(operation, Some(make)))
+}
+
+/// Nothing is left to do.
+pub(crate) struct Done(pub(crate) Py<PyAny>);
+
+impl Steps for Done {
+    fn poll(&mut self, py: Python<'_>, _: &mut Context<'_>) -> Poll<PyResult<Py<PyAny>>> {
+        Poll::Ready(Ok(self.0.clone_ref(py)))
+    }
+
+    fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.0)
     }
 }
 
@@ -184,7 +163,7 @@ impl Request {
         }
         let bell = Bell::new();
         let waker = Waker::from(Arc::clone(&bell));
-        match job.work.poll(py, &waker) {
+        match job.work.poll(py, &mut Context::from_waker(&waker)) {
             Poll::Ready(Ok(value)) => {
                 self.set(State::Over);
                 Err(PyStopIteration::new_err((value,)))
@@ -332,11 +311,7 @@ impl Request {
             if let Some(place) = place {
                 place.traverse(&visit)?;
             }
-            match &job.work {
-                Work::Done(value) => visit.call(value)?,
-                Work::Together(together) => together.traverse(&visit)?,
-                _ => {}
-            }
+            job.work.traverse(&visit)?;
         }
         Ok(())
     }

@@ -13,7 +13,8 @@ use uringlet::fs::{self, BufResult, Op};
 use crate::batch::{self, What, execute_one};
 use crate::buffer::{self, Hold, Target};
 use crate::error;
-use crate::loops::Home;
+use crate::ready::Home;
+use crate::request::Steps;
 
 /// Bytes of the first read where nothing is known: as many as are copied on the loop's thread.
 const FIRST: usize = 64 << 10;
@@ -135,12 +136,10 @@ impl ReadAll {
         let at = self.offset.saturating_add(self.growing.filled as u64);
         self.step = Step::Read(self.file.read_at(target, at));
     }
+}
 
-    pub(crate) fn poll(
-        &mut self,
-        py: Python<'_>,
-        context: &mut Context<'_>,
-    ) -> Poll<PyResult<Py<PyAny>>> {
+impl Steps for ReadAll {
+    fn poll(&mut self, py: Python<'_>, context: &mut Context<'_>) -> Poll<PyResult<Py<PyAny>>> {
         loop {
             match &mut self.step {
                 Step::Read(op) => {

@@ -20,6 +20,7 @@ pub mod waits;
 pub use self::descriptors::Ends;
 pub use crate::board::{DirectCompletions, Sink};
 pub use crate::errno::{kept as enter, refuse, set_errno};
+pub use crate::eventfd::Eventfd;
 pub use crate::exec::{CALL, CallFunction};
 pub use crate::instance::cancel::{Canceled, InFlight};
 pub use crate::instance::fast::Transfer;

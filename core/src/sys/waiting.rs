@@ -127,9 +127,15 @@ pub(crate) fn eventfd_add(fd: RawFd, n: u64) -> Ret {
 
 /// Takes what an eventfd of ours has counted.
 pub(crate) fn eventfd_drain(fd: RawFd) {
+    eventfd_take(fd);
+}
+
+/// As [`eventfd_drain`]: the count.
+pub(crate) fn eventfd_take(fd: RawFd) -> u64 {
     let mut n = 0u64;
     // SAFETY: the eight bytes live across the call; the descriptor is non-blocking.
     unsafe { call!(read, fd, &raw mut n, 8) };
+    n
 }
 
 /// Is there an eventfd behind this descriptor, a file without a name? Costs a readlink.

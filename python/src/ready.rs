@@ -1,0 +1,63 @@
+//! How threads of the engine tell an event loop what has ended: a list, and an eventfd(2).
+
+use std::os::fd::AsRawFd as _;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use pyo3::prelude::*;
+use uringlet::front::Eventfd;
+
+use crate::error;
+
+/// A lock under which no Python runs, and nothing panics half-way.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// # Errors
+/// As eventfd(2).
+pub(crate) fn eventfd() -> PyResult<Eventfd> {
+    Eventfd::new().map_err(|error| error::from_io(&error))
+}
+
+/// What threads of the engine know of a loop.
+pub(crate) struct Ready {
+    counter: Eventfd,
+    ended: Mutex<Vec<u64>>,
+}
+
+/// The loop that an operation is awaited on, from the moment that there is one.
+pub(crate) type Home = Arc<OnceLock<Arc<Ready>>>;
+
+impl Ready {
+    pub(crate) fn new() -> PyResult<Arc<Self>> {
+        Ok(Arc::new(Self { counter: eventfd()?, ended: Mutex::default() }))
+    }
+
+    /// Has the loop call its reader.
+    pub(crate) fn call(&self) {
+        self.counter.count_up();
+    }
+
+    /// The descriptor that is readable while something has ended.
+    pub(crate) fn number(&self) -> i32 {
+        self.counter.as_raw_fd()
+    }
+
+    /// What has ended since the last call.
+    pub(crate) fn take(&self) -> Vec<u64> {
+        // The count first: whatever is noted later counts again.
+        self.counter.take();
+        std::mem::take(&mut *lock(&self.ended))
+    }
+
+    /// An operation has ended.
+    pub(crate) fn note(&self, ticket: u64) {
+        let mut ended = lock(&self.ended);
+        let is_first = ended.is_empty();
+        ended.push(ticket);
+        drop(ended);
+        if is_first {
+            self.counter.count_up();
+        }
+    }
+}
