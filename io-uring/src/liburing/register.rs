@@ -8,7 +8,7 @@ use super::set_up::{_io_uring_queue_exit, _io_uring_queue_init};
 use super::{EINVAL, REG_REG_RING, REG_RING, RingAt, address, keep_errno};
 use crate::abi::{self, Uring, register};
 
-/// Functions that pass their arguments to io_uring_register(2) as they are.
+/// Functions that pass their arguments to io_uring_register(2), as they are or in a structure.
 macro_rules! registers {
     ($($name:ident($ring:ident $(, $arg:ident)*) $opcode:ident ($at:expr, $count:expr);)*) => {
         $(
@@ -36,6 +36,13 @@ registers! {
     _io_uring_unregister_iowq_aff(ring) UNREGISTER_IOWQ_AFF(0, 0);
     _io_uring_register_iowq_max_workers(ring, at) IOWQ_MAX_WORKERS(at, 2);
     _io_uring_register_buf_ring(ring, at, _flags) PBUF_RING(at, 1);
+    _io_uring_unregister_buf_ring(ring, _group) UNREGISTER_PBUF_RING(0, 1);
+    _io_uring_register_eventfd(ring, fd) EVENTFD(address(&(fd as c_int)), 1);
+    _io_uring_register_eventfd_async(ring, fd) EVENTFD_ASYNC(address(&(fd as c_int)), 1);
+    _io_uring_register_files_update(ring, offset, files, count)
+        FILES_UPDATE(address(&[offset as u32 as usize, files]), count);
+    _io_uring_register_file_alloc_range(ring, offset, len)
+        FILE_ALLOC_RANGE(address(&[offset as u32, len as u32, 0, 0]), 0);
     _io_uring_register_sync_cancel(ring, at) SYNC_CANCEL(at, 1);
     _io_uring_register_napi(ring, at) NAPI(at, 1);
     _io_uring_unregister_napi(ring, at) UNREGISTER_NAPI(at, 1);
@@ -64,24 +71,11 @@ refuses! {
     _io_uring_register_wait_reg _io_uring_set_iowait _io_uring_clone_buffers
     _io_uring_clone_buffers_offset ___io_uring_clone_buffers ___io_uring_clone_buffers_offset
     _io_uring_register_bpf_filter_task _io_uring_register_query _io_uring_register_sync_msg
-    _io_uring_buf_ring_head _io_uring_free_buf_ring
+    _io_uring_buf_ring_head _io_uring_free_buf_ring _io_uring_submit_and_wait_reg
 }
 
 // What is registered only here, by numbers that nobody answers yet.
-const _: [u32; 4] = [
-    register::UNREGISTER_PBUF_RING,
-    register::CLONE_BUFFERS,
-    register::SEND_MSG_RING,
-    register::QUERY,
-];
-
-/// # Safety
-/// As io_uring_unregister_buf_ring(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn _io_uring_unregister_buf_ring(ring: RingAt, _group: c_int) -> c_int {
-    // SAFETY: nothing is passed.
-    unsafe { ring.register(register::UNREGISTER_PBUF_RING, 0, 1) }
-}
+const _: [u32; 3] = [register::CLONE_BUFFERS, register::SEND_MSG_RING, register::QUERY];
 
 /// # Safety
 /// As io_uring_setup_buf_ring(3).
@@ -96,18 +90,6 @@ pub unsafe extern "C" fn _io_uring_setup_buf_ring(
     // SAFETY: a place for the error, by the caller's contract.
     unsafe { error.write(EINVAL) };
     null_mut()
-}
-
-unsafe fn register_rsrc(ring: RingAt, opcode: u32, rsrc: &abi::RsrcRegister) -> c_int {
-    let size = size_of::<abi::RsrcRegister>() as u32;
-    // SAFETY: the callers' contract.
-    unsafe { ring.register(opcode, address(rsrc), size) }
-}
-
-unsafe fn update_rsrc(ring: RingAt, opcode: u32, update: &abi::RsrcUpdate) -> c_int {
-    let size = size_of::<abi::RsrcUpdate>() as u32;
-    // SAFETY: the callers' contract.
-    unsafe { ring.register(opcode, address(update), size) }
 }
 
 /// Raises the limit of descriptors, once, as liburing does where a table of files meets it.
@@ -139,116 +121,63 @@ pub unsafe extern "C" fn _io_uring_register_files(
     unsafe { with_limit_raised(count, || ring.register(register::FILES, address(files), count)) }
 }
 
-/// # Safety
-/// As io_uring_register_files_tags(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn _io_uring_register_files_tags(
-    ring: RingAt,
-    files: usize,
-    tags: usize,
-    nr: c_uint,
-) -> c_int {
-    let (data, tags) = (files as u64, tags as u64);
-    let rsrc = abi::RsrcRegister { nr, data, tags, ..abi::RsrcRegister::default() };
-    // SAFETY: the caller's contract.
-    unsafe { with_limit_raised(nr, || register_rsrc(ring, register::FILES2, &rsrc)) }
+unsafe fn register_list(ring: RingAt, opcode: u32, list: &abi::RsrcRegister) -> c_int {
+    let call = || {
+        // SAFETY: the callers' contract.
+        unsafe { ring.register(opcode, address(list), size_of::<abi::RsrcRegister>() as u32) }
+    };
+    // SAFETY: as above.
+    unsafe { with_limit_raised(list.nr, call) }
 }
 
-/// # Safety
-/// As io_uring_register_files_sparse(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn _io_uring_register_files_sparse(ring: RingAt, nr: c_uint) -> c_int {
-    let flags = abi::RSRC_SPARSE;
-    let rsrc = abi::RsrcRegister { nr, flags, ..abi::RsrcRegister::default() };
-    // SAFETY: the caller's contract.
-    unsafe { with_limit_raised(nr, || register_rsrc(ring, register::FILES2, &rsrc)) }
+/// Functions for what is registered in slots: lists with tags, empty slots, updates with tags.
+macro_rules! lists {
+    ($($tags:ident $sparse:ident $register:ident, $update_tag:ident $update:ident;)*) => {
+        $(
+            /// # Safety
+            /// As the function of liburing.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $tags(ring: RingAt, data: u64, tags: u64, nr: c_uint) -> c_int {
+                let list = abi::RsrcRegister { nr, data, tags, ..Default::default() };
+                // SAFETY: the caller's contract.
+                unsafe { register_list(ring, register::$register, &list) }
+            }
+
+            /// # Safety
+            /// As the function of liburing.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $sparse(ring: RingAt, nr: c_uint) -> c_int {
+                let flags = abi::RSRC_SPARSE;
+                let list = abi::RsrcRegister { nr, flags, ..Default::default() };
+                // SAFETY: the caller's contract.
+                unsafe { register_list(ring, register::$register, &list) }
+            }
+
+            /// # Safety
+            /// As the function of liburing.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $update_tag(
+                ring: RingAt,
+                offset: c_uint,
+                data: u64,
+                tags: u64,
+                nr: c_uint,
+            ) -> c_int {
+                let list = abi::RsrcUpdate { offset, data, tags, nr, ..Default::default() };
+                // SAFETY: the caller's contract.
+                unsafe { ring.register(register::$update, address(&raw const list), UPDATE_SIZE) }
+            }
+        )*
+    };
 }
 
-/// # Safety
-/// As io_uring_register_files_update(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn _io_uring_register_files_update(
-    ring: RingAt,
-    offset: c_uint,
-    files: usize,
-    count: c_uint,
-) -> c_int {
-    let update = abi::RsrcUpdate { offset, data: files as u64, ..abi::RsrcUpdate::default() };
-    // SAFETY: the caller's contract; the call reads the first half.
-    unsafe { ring.register(register::FILES_UPDATE, address(&raw const update), count) }
-}
+const UPDATE_SIZE: u32 = size_of::<abi::RsrcUpdate>() as u32;
 
-/// # Safety
-/// As io_uring_register_files_update_tag(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn _io_uring_register_files_update_tag(
-    ring: RingAt,
-    offset: c_uint,
-    files: usize,
-    tags: usize,
-    nr: c_uint,
-) -> c_int {
-    let (data, tags) = (files as u64, tags as u64);
-    let update = abi::RsrcUpdate { offset, data, tags, nr, ..abi::RsrcUpdate::default() };
-    // SAFETY: the caller's contract.
-    unsafe { update_rsrc(ring, register::FILES_UPDATE2, &update) }
-}
-
-/// # Safety
-/// As io_uring_register_buffers_tags(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn _io_uring_register_buffers_tags(
-    ring: RingAt,
-    iovecs: usize,
-    tags: usize,
-    nr: c_uint,
-) -> c_int {
-    let (data, tags) = (iovecs as u64, tags as u64);
-    let rsrc = abi::RsrcRegister { nr, data, tags, ..abi::RsrcRegister::default() };
-    // SAFETY: the caller's contract.
-    unsafe { register_rsrc(ring, register::BUFFERS2, &rsrc) }
-}
-
-/// # Safety
-/// As io_uring_register_buffers_sparse(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn _io_uring_register_buffers_sparse(ring: RingAt, nr: c_uint) -> c_int {
-    let flags = abi::RSRC_SPARSE;
-    let rsrc = abi::RsrcRegister { nr, flags, ..abi::RsrcRegister::default() };
-    // SAFETY: the caller's contract.
-    unsafe { register_rsrc(ring, register::BUFFERS2, &rsrc) }
-}
-
-/// # Safety
-/// As io_uring_register_buffers_update_tag(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn _io_uring_register_buffers_update_tag(
-    ring: RingAt,
-    offset: c_uint,
-    iovecs: usize,
-    tags: usize,
-    nr: c_uint,
-) -> c_int {
-    let (data, tags) = (iovecs as u64, tags as u64);
-    let update = abi::RsrcUpdate { offset, data, tags, nr, ..abi::RsrcUpdate::default() };
-    // SAFETY: the caller's contract.
-    unsafe { update_rsrc(ring, register::BUFFERS_UPDATE, &update) }
-}
-
-/// # Safety
-/// As io_uring_register_eventfd(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn _io_uring_register_eventfd(ring: RingAt, fd: c_int) -> c_int {
-    // SAFETY: one descriptor.
-    unsafe { ring.register(register::EVENTFD, address(&raw const fd), 1) }
-}
-
-/// # Safety
-/// As io_uring_register_eventfd_async(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn _io_uring_register_eventfd_async(ring: RingAt, fd: c_int) -> c_int {
-    // SAFETY: one descriptor.
-    unsafe { ring.register(register::EVENTFD_ASYNC, address(&raw const fd), 1) }
+lists! {
+    _io_uring_register_files_tags _io_uring_register_files_sparse FILES2,
+        _io_uring_register_files_update_tag FILES_UPDATE2;
+    _io_uring_register_buffers_tags _io_uring_register_buffers_sparse BUFFERS2,
+        _io_uring_register_buffers_update_tag BUFFERS_UPDATE;
 }
 
 /// # Safety
@@ -262,19 +191,6 @@ pub unsafe extern "C" fn _io_uring_register_iowq_aff(
     let Ok(size) = u32::try_from(size) else { return EINVAL };
     // SAFETY: the caller's contract.
     unsafe { ring.register(register::IOWQ_AFF, mask, size) }
-}
-
-/// # Safety
-/// As io_uring_register_file_alloc_range(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn _io_uring_register_file_alloc_range(
-    ring: RingAt,
-    offset: c_uint,
-    len: c_uint,
-) -> c_int {
-    let range = [offset, len, 0, 0];
-    // SAFETY: a struct io_uring_file_index_range.
-    unsafe { ring.register(register::FILE_ALLOC_RANGE, address(&raw const range), 0) }
 }
 
 /// # Safety

@@ -120,49 +120,71 @@ pub unsafe extern "C" fn _io_uring_get_events(ring: RingAt) -> c_int {
     unsafe { ring.enter(0, 0, enter::GETEVENTS, [0, 8]) }
 }
 
-fn ext_arg(time: *const Timespec, min_wait_usec: u32, mask: *const c_void) -> GetEventsArg {
-    GetEventsArg {
-        sigmask: address(mask) as u64,
-        sigmask_sz: 8,
-        min_wait_usec,
-        ts: address(time) as u64,
-    }
-}
+/// A time after which waiting ends, and the time (in microseconds) after which one completion is
+/// enough.
+type Times = (*const Timespec, Option<u32>);
 
+/// Waits for `min` completions, with a time or without. `submits`: what was filled in goes first,
+/// and the answer is how many entries that were.
 unsafe fn wait_with_time(
     ring: RingAt,
     out: *mut *mut Cqe,
-    (submit, min): (u32, u32),
-    (time, min_wait): (*const Timespec, u32),
+    (submits, min): (bool, u32),
+    (time, min_wait): Times,
     mask: *const c_void,
 ) -> c_int {
-    let ext = ext_arg(time, min_wait, mask);
-    let arg = [address(&raw const ext), size_of::<GetEventsArg>()];
-    let wait = Wait { submit, min, flags: enter::EXT_ARG, arg, has_timeout: !time.is_null() };
+    let needed = min_wait.map_or(abi::FEATURE_EXT_ARG, |_| abi::FEATURE_MIN_TIMEOUT);
+    let is_plain = time.is_null() && min_wait.is_none();
     // SAFETY: the callers' contract.
-    unsafe { get_cqe(ring, out, &wait) }
-}
-
-/// # Safety
-/// As io_uring_wait_cqes(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn _io_uring_wait_cqes(
-    ring: RingAt,
-    out: *mut *mut Cqe,
-    min: c_uint,
-    time: *const Timespec,
-    mask: *const c_void,
-) -> c_int {
-    // SAFETY: the caller's contract.
     unsafe {
-        if time.is_null() {
-            return ___io_uring_get_cqe(ring, out, 0, min, mask);
-        }
-        if !ring.has_feature(abi::FEATURE_EXT_ARG) {
+        if !is_plain && !ring.has_feature(needed) {
             return EINVAL;
         }
-        wait_with_time(ring, out, (0, min), (time, 0), mask)
+        let submit = if submits { ring.flush() } else { 0 };
+        let ext = GetEventsArg {
+            sigmask: address(mask) as u64,
+            sigmask_sz: 8,
+            min_wait_usec: min_wait.unwrap_or(0),
+            ts: address(time) as u64,
+        };
+        let (flags, arg) = match is_plain {
+            true => (0, [address(mask), 8]),
+            false => (enter::EXT_ARG, [address(&raw const ext), size_of::<GetEventsArg>()]),
+        };
+        let wait = Wait { submit, min, flags, arg, has_timeout: !time.is_null() };
+        let answer = get_cqe(ring, out, &wait);
+        if answer < 0 { answer } else { submit as c_int }
     }
+}
+
+/// Functions that wait with a time.
+macro_rules! waits {
+    ($($name:ident($submits:literal $(, $min_wait:ident)?);)*) => {
+        $(
+            /// # Safety
+            /// As the function of liburing.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name(
+                ring: RingAt,
+                out: *mut *mut Cqe,
+                min: c_uint,
+                time: *const Timespec,
+                $($min_wait: c_uint,)?
+                mask: *const c_void,
+            ) -> c_int {
+                let times = (time, None$(.or(Some($min_wait)))?);
+                // SAFETY: the caller's contract.
+                unsafe { wait_with_time(ring, out, ($submits, min), times, mask) }
+            }
+        )*
+    };
+}
+
+waits! {
+    _io_uring_wait_cqes(false);
+    _io_uring_wait_cqes_min_timeout(false, min_wait);
+    _io_uring_submit_and_wait_timeout(true);
+    _io_uring_submit_and_wait_min_timeout(true, min_wait);
 }
 
 /// # Safety
@@ -175,84 +197,4 @@ pub unsafe extern "C" fn _io_uring_wait_cqe_timeout(
 ) -> c_int {
     // SAFETY: the caller's contract.
     unsafe { _io_uring_wait_cqes(ring, out, 1, time, std::ptr::null()) }
-}
-
-/// # Safety
-/// As io_uring_wait_cqes_min_timeout(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn _io_uring_wait_cqes_min_timeout(
-    ring: RingAt,
-    out: *mut *mut Cqe,
-    min: c_uint,
-    time: *const Timespec,
-    min_wait_usec: c_uint,
-    mask: *const c_void,
-) -> c_int {
-    // SAFETY: the caller's contract.
-    unsafe {
-        if !ring.has_feature(abi::FEATURE_MIN_TIMEOUT) {
-            return EINVAL;
-        }
-        wait_with_time(ring, out, (0, min), (time, min_wait_usec), mask)
-    }
-}
-
-/// # Safety
-/// As io_uring_submit_and_wait_timeout(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn _io_uring_submit_and_wait_timeout(
-    ring: RingAt,
-    out: *mut *mut Cqe,
-    min: c_uint,
-    time: *const Timespec,
-    mask: *const c_void,
-) -> c_int {
-    // SAFETY: the caller's contract.
-    unsafe {
-        let submit = ring.flush();
-        if time.is_null() {
-            return submitted(submit, ___io_uring_get_cqe(ring, out, submit, min, mask));
-        }
-        if !ring.has_feature(abi::FEATURE_EXT_ARG) {
-            return EINVAL;
-        }
-        submitted(submit, wait_with_time(ring, out, (submit, min), (time, 0), mask))
-    }
-}
-
-/// # Safety
-/// As io_uring_submit_and_wait_min_timeout(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn _io_uring_submit_and_wait_min_timeout(
-    ring: RingAt,
-    out: *mut *mut Cqe,
-    min: c_uint,
-    time: *const Timespec,
-    min_wait_usec: c_uint,
-    mask: *const c_void,
-) -> c_int {
-    // SAFETY: the caller's contract.
-    unsafe {
-        if !ring.has_feature(abi::FEATURE_MIN_TIMEOUT) {
-            return EINVAL;
-        }
-        let submit = ring.flush();
-        submitted(submit, wait_with_time(ring, out, (submit, min), (time, min_wait_usec), mask))
-    }
-}
-
-fn submitted(count: u32, answer: c_int) -> c_int {
-    if answer < 0 { answer } else { count as c_int }
-}
-
-/// # Safety
-/// As io_uring_submit_and_wait_reg(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn _io_uring_submit_and_wait_reg(
-    _ring: RingAt,
-    _out: *mut *mut Cqe,
-    _min: c_uint,
-    _index: c_int,
-) -> c_int {
-    EINVAL
 }

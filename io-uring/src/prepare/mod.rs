@@ -104,59 +104,33 @@ impl Match {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fields(pub(crate) [u64; 8]);
 
+/// Fields by the word that they are in, and the bit that they begin at.
+macro_rules! fields {
+    ($($name:ident: $type:ty = $word:literal, $bit:literal;)*) => {
+        $(
+            #[inline(always)]
+            pub(crate) fn $name(&self) -> $type {
+                (self.0[$word] >> $bit) as $type
+            }
+        )*
+    };
+}
+
 impl Fields {
-    pub(crate) fn opcode(&self) -> u8 {
-        self.0[0] as u8
-    }
-
-    /// `IOSQE_*`.
-    pub(crate) fn flags(&self) -> u8 {
-        (self.0[0] >> 8) as u8
-    }
-
-    fn ioprio(&self) -> u16 {
-        (self.0[0] >> 16) as u16
-    }
-
-    pub(crate) fn fd(&self) -> i32 {
-        (self.0[0] >> 32) as i32
-    }
-
-    pub(crate) fn off(&self) -> u64 {
-        self.0[1]
-    }
-
-    pub(crate) fn addr(&self) -> u64 {
-        self.0[2]
-    }
-
-    pub(crate) fn len(&self) -> u32 {
-        self.0[3] as u32
-    }
-
-    /// The flags of the operation.
-    pub(crate) fn op_flags(&self) -> u32 {
-        (self.0[3] >> 32) as u32
-    }
-
-    pub(crate) fn user_data(&self) -> u64 {
-        self.0[4]
-    }
-
-    fn buf_index(&self) -> u16 {
-        self.0[5] as u16
-    }
-
-    fn personality(&self) -> u16 {
-        (self.0[5] >> 16) as u16
-    }
-
-    fn file_index(&self) -> u32 {
-        (self.0[5] >> 32) as u32
-    }
-
-    fn addr3(&self) -> u64 {
-        self.0[6]
+    fields! {
+        opcode: u8 = 0, 0;
+        flags: u8 = 0, 8;
+        ioprio: u16 = 0, 16;
+        fd: i32 = 0, 32;
+        off: u64 = 1, 0;
+        addr: u64 = 2, 0;
+        len: u32 = 3, 0;
+        op_flags: u32 = 3, 32;
+        user_data: u64 = 4, 0;
+        buf_index: u16 = 5, 0;
+        personality: u16 = 5, 16;
+        file_index: u32 = 5, 32;
+        addr3: u64 = 6, 0;
     }
 
     /// The slot that a file is opened into, or that is closed. The field says one more.
