@@ -1435,3 +1435,7 @@ impl Locked<'_> {
         !call.is_some_and(Call::may_hang)
     }
 }
+
+// Miri knows no shared memory.
+#[cfg(all(test, not(miri)))]
+mod tests;

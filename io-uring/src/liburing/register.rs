@@ -137,7 +137,12 @@ macro_rules! lists {
             /// # Safety
             /// As the function of liburing.
             #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn $tags(ring: RingAt, data: u64, tags: u64, nr: c_uint) -> c_int {
+            pub unsafe extern "C" fn $tags(
+                ring: RingAt,
+                data: u64,
+                tags: u64,
+                nr: c_uint,
+            ) -> c_int {
                 let list = abi::RsrcRegister { nr, data, tags, ..Default::default() };
                 // SAFETY: the caller's contract.
                 unsafe { register_list(ring, register::$register, &list) }

@@ -1,0 +1,468 @@
+//! The state of a ring alone: the test is the program and the engine, and lets timers and polls
+//! happen. Each entry has one last completion, in the order that chains and drains ask for, and
+//! nothing is left in the ring.
+#![allow(unsafe_code)]
+
+use std::collections::{HashMap, HashSet};
+
+use super::lock::Mail;
+use super::*;
+use crate::abi::{CQE_MORE, Timespec, cancel, poll, timeout};
+use crate::prepare::Match;
+
+const PROGRAMS: u64 = 300;
+const STEPS: u32 = 60;
+/// Few places, so that the queues are full at times.
+const ENTRIES: u32 = 8;
+static HOUR: Timespec = Timespec { seconds: 3600, nanoseconds: 0 };
+const THREADS: [u32; 2] = [1, 2];
+
+#[derive(Debug)]
+struct NoOther;
+
+impl Registry for NoOther {
+    fn has(&self, _: i32) -> bool {
+        false
+    }
+
+    fn is_polled(&self, _: i32) {}
+
+    fn any_is_polled(&self) -> bool {
+        false
+    }
+}
+
+/// Random numbers from a seed (xorshift).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % end
+    }
+
+    /// True in this many of a hundred cases.
+    fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    fn one_of<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len() as u64) as usize]
+    }
+
+    /// Takes one out.
+    fn take<T>(&mut self, of: &mut Vec<T>) -> Option<T> {
+        let at = self.below(of.len().max(1) as u64) as usize;
+        (at < of.len()).then(|| of.swap_remove(at))
+    }
+}
+
+/// An entry that was submitted. Its user data is its number.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    opcode: u8,
+    flags: u8,
+    /// The chain that it belongs to.
+    chain: usize,
+    is_multishot: bool,
+}
+
+struct Model {
+    random: Random,
+    core: Arc<Core>,
+    sqes: *mut [u64; 8],
+    cqes: *const Cqe,
+    fd: OwnDescriptor,
+    skips: bool,
+    sent: Vec<Sent>,
+    chains: usize,
+    /// Requests that the engine has, by key, and keys of requests that have ended.
+    engine: Vec<u64>,
+    ended: Vec<u64>,
+    tasks: Vec<Task>,
+    reaped: Vec<Cqe>,
+}
+
+impl Model {
+    fn new(seed: u64) -> Self {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let modes = [0, setup::SINGLE_ISSUER | setup::DEFER_TASKRUN, setup::SUBMIT_ALL];
+        let flags = setup::NO_SQARRAY | random.one_of(&modes);
+        let (sq_entries, cq_entries) = (ENTRIES, ENTRIES);
+        let params = abi::Params { sq_entries, cq_entries, flags, ..abi::Params::default() };
+        let memory = Arc::new(Memory::new(&params).unwrap());
+        let map = |offset| {
+            let (prot, len) = (libc::PROT_READ | libc::PROT_WRITE, 64 * ENTRIES as usize);
+            // SAFETY: another mapping of pages that the memory has.
+            let at = unsafe { memory.map(0, len, prot, libc::MAP_SHARED, offset) };
+            assert!(at > 0, "{at}");
+            at as usize
+        };
+        let (sqes, rings) = (map(abi::OFF_SQES), map(abi::OFF_SQ_RING));
+        let cqes = rings + Memory::cq_offsets().cqes as usize;
+        let core = Core::new(&NoOther, memory, &params, 0);
+        core.found();
+        // SAFETY: just made.
+        let fd = OwnDescriptor::adopt(unsafe { OwnedFd::from_raw_fd(sys::eventfd()) });
+        let skips = random.chance(30);
+        Self {
+            random,
+            core,
+            sqes: sqes as *mut _,
+            cqes: cqes as *const _,
+            fd,
+            skips,
+            sent: Vec::new(),
+            chains: 0,
+            engine: Vec::new(),
+            ended: Vec::new(),
+            tasks: Vec::new(),
+            reaped: Vec::new(),
+        }
+    }
+
+    fn with<R>(&mut self, f: impl FnOnce(&mut Locked<'_>) -> R) -> R {
+        let mut locked = self.core.try_lock().unwrap();
+        let answer = f(&mut locked);
+        self.tasks.extend(locked.give_back().tasks.into_iter().flatten());
+        answer
+    }
+
+    fn bring(&mut self, mail: Mail) {
+        let after = self.core.bring(mail);
+        self.tasks.extend(after.tasks.into_iter().flatten());
+    }
+
+    /// An entry of a random kind; what it names may be there or not.
+    fn entry(&mut self) -> [u64; 8] {
+        let Self { random, sent, .. } = self;
+        let operations = [
+            op::NOP,
+            op::NOP,
+            op::READ,
+            op::READ,
+            op::WRITE,
+            op::POLL_ADD,
+            op::POLL_REMOVE,
+            op::TIMEOUT,
+            op::LINK_TIMEOUT,
+            op::TIMEOUT_REMOVE,
+            op::ASYNC_CANCEL,
+        ];
+        let opcode = random.one_of(&operations);
+        let other = random.below(sent.len() as u64 + 1);
+        let (mut addr, mut off, mut len, mut op_flags) = (0, 0, 0, 0);
+        match opcode {
+            // One that fails.
+            op::NOP if random.chance(20) => (len, op_flags) = (-5i32 as u32, 1),
+            op::READ | op::WRITE => (addr, len) = (8, 4),
+            op::POLL_ADD => {
+                let multi = if random.chance(40) { poll::MULTI } else { 0 };
+                (len, op_flags) = (multi, libc::POLLIN as u32);
+            }
+            op::POLL_REMOVE => addr = other,
+            op::TIMEOUT | op::LINK_TIMEOUT => {
+                (addr, len) = ((&raw const HOUR).expose_provenance() as u64, 1);
+                if opcode == op::TIMEOUT {
+                    op_flags = random.one_of(&[0, timeout::MULTISHOT, timeout::ETIME_SUCCESS]);
+                    off = random.below(4);
+                }
+            }
+            op::TIMEOUT_REMOVE => addr = other,
+            op::ASYNC_CANCEL => {
+                let all = cancel::ALL;
+                (addr, op_flags) = (other, random.one_of(&[0, 0, all, all | cancel::ANY]));
+            }
+            _ => {}
+        }
+        let mut flags = 0;
+        for (flag, percent) in
+            [(iosqe::LINK, 30), (iosqe::HARDLINK, 10), (iosqe::DRAIN, 8), (iosqe::ASYNC, 5)]
+        {
+            flags |= if random.chance(percent) { flag } else { 0 };
+        }
+        if self.skips && random.chance(20) {
+            flags |= iosqe::CQE_SKIP;
+        }
+        let is_multishot = opcode == op::POLL_ADD && len == poll::MULTI
+            || opcode == op::TIMEOUT && op_flags == timeout::MULTISHOT;
+        let chain = self.chains;
+        self.sent.push(Sent { opcode, flags, chain, is_multishot });
+        let (fd, user_data) = (self.fd.number() as u32, self.sent.len() as u64 - 1);
+        let first = u64::from(opcode) | u64::from(flags) << 8 | u64::from(fd) << 32;
+        let third = u64::from(len) | u64::from(op_flags) << 32;
+        [first, off, addr, third, user_data, 0, 0, 0]
+    }
+
+    /// Submits some entries. Those behind a refused one stay, and are taken back.
+    fn submit(&mut self) {
+        let tail = self.core.memory.word(Word::SqTail).load(Ordering::Relaxed);
+        let count = 1 + self.random.below(ENTRIES.into()) as u32;
+        for at in 0..count {
+            let entry = self.entry();
+            let links = (entry[0] >> 8) as u8 & (iosqe::LINK | iosqe::HARDLINK) != 0;
+            // A chain ends with its batch.
+            self.chains += usize::from(!links || at == count - 1);
+            let place = (tail.wrapping_add(at) % ENTRIES) as usize;
+            // SAFETY: a place of the queue that is free.
+            unsafe { self.sqes.add(place).write_volatile(entry) };
+        }
+        self.core.memory.word(Word::SqTail).store(tail.wrapping_add(count), Ordering::Release);
+        let mut batch = Batch::read(&self.core.memory, (tail, count), count, false);
+        let thread = self.random.one_of(&THREADS);
+        loop {
+            let core = Arc::clone(&self.core);
+            let done =
+                core.entered(|| self.with(|locked| locked.submit(count, thread, &mut batch, 0)));
+            match done {
+                Submitted::All => break,
+                Submitted::Asks => self.run_tasks(),
+                other => panic!("{other:?}"),
+            }
+        }
+        let left = (count - batch.consumed) as usize;
+        self.sent.truncate(self.sent.len() - left);
+        let tail = tail.wrapping_add(batch.consumed);
+        self.core.memory.word(Word::SqTail).store(tail, Ordering::Release);
+    }
+
+    /// The engine takes over some of the requests that are ready, or none.
+    fn take_over(&mut self, most: u64) {
+        let mut keys = Vec::new();
+        self.with(|locked| {
+            while keys.len() < most as usize
+                && let Some(at) = locked.ready.pop_front()
+            {
+                locked.request(at).stage = Stage::Engine;
+                keys.push(locked.key(at));
+            }
+        });
+        let refused = if self.random.chance(20) { keys.len() / 2 } else { 0 };
+        let accepted = keys.len() - refused;
+        self.core.handover.sub(accepted);
+        let refused = keys.split_off(accepted);
+        self.engine.extend(keys);
+        if !refused.is_empty() {
+            let errno = self.random.one_of(&[-libc::EAGAIN, -libc::EIO]);
+            self.bring(Mail::Refused(refused, errno));
+        }
+    }
+
+    /// The engine ends a request.
+    fn complete(&mut self, results: &[i32]) {
+        if let Some(key) = self.random.take(&mut self.engine) {
+            let result = self.random.one_of(results);
+            self.ended.push(key);
+            self.bring(Mail::Ended(key, result));
+        }
+    }
+
+    /// A timer or a poll of some request happens; or of one that has ended.
+    fn happen(&mut self) {
+        let mut waiting: Vec<(u64, Stage)> = self.with(|locked| {
+            let all: Vec<(u32, Stage)> = locked.live().map(|(at, one)| (at, one.stage)).collect();
+            all.into_iter().map(|(at, stage)| (locked.key(at), stage)).collect()
+        });
+        let Some((key, stage)) = self.random.take(&mut waiting) else { return };
+        match stage {
+            Stage::Timer(_) | Stage::LinkTimer(_) => self.bring(Mail::Timer(key)),
+            Stage::Poll(_) => self.poll(key),
+            _ => {
+                let Some(key) = self.random.take(&mut self.ended) else { return };
+                self.bring(Mail::Ended(key, 0));
+                self.bring(Mail::Timer(key));
+                self.poll(key);
+            }
+        }
+    }
+
+    /// The descriptor of a poll is ready.
+    fn poll(&mut self, key: u64) {
+        self.with(|locked| {
+            if let Some(at) = locked.find(key) {
+                locked.poll_fired(at, libc::POLLIN as u32);
+            }
+        });
+    }
+
+    /// The engine is asked to cancel: it does, or is too late.
+    fn cancel(&mut self, key: u64) -> i32 {
+        let Some(at) = self.engine.iter().position(|&one| one == key) else {
+            return -libc::ENOENT;
+        };
+        if self.random.chance(40) {
+            return -libc::EALREADY;
+        }
+        self.engine.swap_remove(at);
+        self.ended.push(key);
+        self.bring(Mail::Ended(key, -libc::ECANCELED));
+        0
+    }
+
+    fn run_tasks(&mut self) {
+        while !self.tasks.is_empty() {
+            let Task::Cancel(job) = self.tasks.remove(0) else { panic!("no other task") };
+            let answers: Vec<i32> = job.keys.iter().map(|&key| self.cancel(key)).collect();
+            let done = job.done + answers.iter().filter(|&&answer| answer == 0).count() as i32;
+            let last = answers.last().copied().unwrap_or(-libc::ENOENT);
+            let answer = match () {
+                () if job.all => done,
+                () if job.done > 0 || last == 0 => {
+                    if job.is_link_timeout {
+                        -libc::ETIME
+                    } else {
+                        0
+                    }
+                }
+                () => last,
+            };
+            self.bring(Mail::Ended(job.by, answer));
+        }
+    }
+
+    fn reap(&mut self) {
+        let head = self.core.memory.word(Word::CqHead);
+        let mut at = head.load(Ordering::Relaxed);
+        while at != self.core.memory.word(Word::CqTail).load(Ordering::Acquire) {
+            // SAFETY: a completion that was published.
+            self.reaped.push(unsafe { self.cqes.add((at % ENTRIES) as usize).read_volatile() });
+            at = at.wrapping_add(1);
+            head.store(at, Ordering::Release);
+        }
+        let core = Arc::clone(&self.core);
+        core.entered(|| self.with(|locked| locked.flush()));
+    }
+
+    fn step(&mut self) {
+        match self.random.below(12) {
+            0..3 => self.submit(),
+            3..5 => {
+                let most = 1 + self.random.below(4);
+                self.take_over(most);
+            }
+            5..8 => self.complete(&[4, 4, 4, 2, -libc::EIO, -libc::ECANCELED]),
+            8..10 => self.happen(),
+            10 => self.reap(),
+            _ if self.random.chance(10) => {
+                let thread = self.random.one_of(&THREADS);
+                self.with(|locked| locked.cancel_thread(thread));
+            }
+            _ => {}
+        }
+        self.run_tasks();
+        let in_flight = self.with(|locked| locked.live().count());
+        let counted = self.core.taken.load(Ordering::Relaxed).wrapping_sub(self.core.ended());
+        assert_eq!(in_flight, counted as usize);
+    }
+
+    /// Everything ends: by the engine, or cancelled.
+    fn finish(&mut self) {
+        let any = Match { user_data: 0, fd: -1, opcode: 0, flags: cancel::ANY };
+        let mut rounds = 0;
+        while self.core.has_requests() || self.core.completions() > 0 {
+            rounds += 1;
+            assert!(rounds < 1_000, "requests that nothing ends");
+            self.take_over(u64::MAX);
+            while !self.engine.is_empty() {
+                self.complete(&[4]);
+            }
+            self.with(|locked| locked.cancel_now(&any)).unwrap();
+            self.run_tasks();
+            self.reap();
+        }
+    }
+
+    /// Nothing is left in the ring.
+    fn is_empty(&mut self) {
+        assert!(!self.core.handover.waits_for_room());
+        assert_eq!((self.core.handover.ready(), self.core.counts.outside()), (0, 0));
+        self.with(|locked| {
+            let state = &*locked.state;
+            assert_eq!(state.free.len(), state.requests.len());
+            assert!(state.ready.is_empty() && state.held.is_empty() && state.tags.is_empty());
+            assert!(state.counting.is_empty() && state.tries.is_empty());
+            assert_eq!((state.asking, state.in_front, state.chains.head()), (0, 0, NONE));
+            assert!(!state.completions.has_overflown() && !state.completions.has_deferred());
+        });
+    }
+
+    /// Each entry has its completions, in their order.
+    fn check(&self) {
+        // The place of the last completion, by number.
+        let mut last: HashMap<usize, usize> = HashMap::new();
+        for (at, cqe) in self.reaped.iter().enumerate() {
+            let number = cqe.user_data as usize;
+            let sent = self.sent.get(number).expect("one that was submitted");
+            assert!(!last.contains_key(&number), "{cqe:?} is one too many of {sent:?}");
+            if cqe.flags & CQE_MORE == 0 {
+                last.insert(number, at);
+            } else {
+                assert!(sent.is_multishot, "{cqe:?} of {sent:?}");
+            }
+        }
+        // Chains that may leave out completions, and chains of which an entry was refused.
+        let (mut quiet, mut refused) = (HashSet::new(), HashSet::new());
+        for (number, sent) in self.sent.iter().enumerate() {
+            quiet.extend((sent.flags & iosqe::CQE_SKIP != 0).then_some(sent.chain));
+            let result = last.get(&number).map_or(0, |&at| self.reaped[at].res);
+            let is_refused = [-libc::EINVAL, -libc::EOPNOTSUPP].contains(&result);
+            refused.extend(is_refused.then_some(sent.chain));
+        }
+        for (number, sent) in self.sent.iter().enumerate() {
+            let is_there = last.contains_key(&number) || quiet.contains(&sent.chain);
+            assert!(is_there, "no completion of {number}, {sent:?}");
+        }
+        for (number, pair) in self.sent.windows(2).enumerate() {
+            // Linked timeouts end when their target does.
+            let is_timed = pair.iter().any(|one| one.opcode == op::LINK_TIMEOUT);
+            if pair[0].chain == pair[1].chain && !is_timed {
+                let is_late = |here| last.get(&(number + 1)).is_some_and(|there| here > there);
+                assert!(!last.get(&number).is_some_and(is_late), "{number} is late: {pair:?}");
+            }
+        }
+        // What drains waits for all before it, and all after it wait for it. What is refused waits
+        // for nothing.
+        let waits = |chain| !quiet.contains(chain) && !refused.contains(chain);
+        for (number, sent) in self.sent.iter().enumerate() {
+            let alone = self.sent.iter().filter(|other| other.chain == sent.chain).count() == 1;
+            if sent.flags & iosqe::DRAIN == 0 || !alone || !waits(&sent.chain) {
+                continue;
+            }
+            for (other, one) in self.sent.iter().enumerate() {
+                if other != number && waits(&one.chain) {
+                    let is_before = last[&other] < last[&number];
+                    assert_eq!(other < number, is_before, "{number} drains, {other} is {one:?}");
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        let rings = self.cqes.addr() - Memory::cq_offsets().cqes as usize;
+        for at in [self.sqes.addr(), rings] {
+            // SAFETY: mapped when it was made.
+            unsafe { sys::unmap(at as *mut u8, 4096) };
+        }
+    }
+}
+
+#[test]
+fn every_entry_of_random_programs_has_one_completion_in_its_order_and_leaves_nothing() {
+    for seed in 1..=PROGRAMS {
+        let mut model = Model::new(seed);
+        let run = std::panic::AssertUnwindSafe(|| {
+            (0..STEPS).for_each(|_| model.step());
+            model.finish();
+            model.is_empty();
+            model.check();
+        });
+        if let Err(cause) = std::panic::catch_unwind(run) {
+            eprintln!("the program of seed {seed}");
+            std::panic::resume_unwind(cause);
+        }
+    }
+}
