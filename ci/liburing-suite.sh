@@ -66,7 +66,7 @@ excepted() {
     msg-ring | ring-leak | io-cancel | single-issuer | sqpoll-cancel-hang)
         echo "rings of other processes, or MSG_RING"
         ;;
-    poll | poll-mshot-overflow | poll-mshot-wake)
+    poll-mshot-overflow | poll-mshot-wake)
         echo "an event is over before the thread for polls has looked"
         ;;
     sqpoll-sleep) echo "times the flag of a poller that is not there" ;;

@@ -2,6 +2,8 @@
 
 use std::cell::Cell;
 use std::os::fd::RawFd;
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::request::BATCH;
@@ -136,6 +138,23 @@ fn classify(fd: RawFd) {
     facts::classify(fd, local);
 }
 
+/// May poll(2) of this descriptor wait, as it asks a server whether the file is ready? By what is
+/// remembered; one system call more for files that are not on local file systems.
+#[inline]
+pub(crate) fn poll_may_wait(fd: RawFd) -> bool {
+    known(fd).is_ok_and(Facts::seems_to_have_a_server) && !is_of_kernel(fd)
+}
+
+/// Is it a file of proc(5), sysfs(5) or cgroups(7)? Such files tell of events, and have no server.
+#[cold]
+fn is_of_kernel(fd: RawFd) -> bool {
+    static DEVICES: OnceLock<Vec<u64>> = OnceLock::new();
+    let device = |path: &&str| std::fs::metadata(path).ok().map(|folder| folder.dev());
+    let find = || ["/proc", "/sys", "/sys/fs/cgroup"].iter().filter_map(device).collect();
+    let devices = DEVICES.get_or_init(find);
+    sys::stat(fd).is_ok_and(|stat| devices.contains(&stat.identity.0))
+}
+
 /// Learns from a finished read or write ([`facts::observed`]), and asks the kernel again where that
 /// is due.
 #[inline]
@@ -207,6 +226,10 @@ impl Ask for Asked {
 
     fn fresh(&mut self, fd: i32) -> Result<Fresh, i32> {
         fresh(fd)
+    }
+
+    fn poll_may_wait(&self, fd: i32) -> bool {
+        poll_may_wait(fd)
     }
 
     fn waits_for(&self, stream: Fresh) -> bool {

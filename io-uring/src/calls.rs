@@ -100,6 +100,13 @@ pub(crate) enum Call {
         len: u64,
         advice: u32,
     },
+    EpollCtl {
+        epoll: i32,
+        op: i32,
+        fd: i32,
+        events: u32,
+        data: u64,
+    },
 }
 
 impl Call {
@@ -112,6 +119,7 @@ impl Call {
                 | Self::OpenAside(_)
                 | Self::Splice { .. }
                 | Self::Tee { .. }
+                | Self::EpollCtl { .. }
         )
     }
 
@@ -119,7 +127,11 @@ impl Call {
     pub(crate) fn is_judged(&self) -> bool {
         !matches!(
             self,
-            Self::Close { .. } | Self::Splice { .. } | Self::Tee { .. } | Self::Madvise { .. }
+            Self::Close { .. }
+                | Self::Splice { .. }
+                | Self::Tee { .. }
+                | Self::Madvise { .. }
+                | Self::EpollCtl { .. }
         )
     }
 
@@ -162,6 +174,9 @@ impl Call {
             Self::Tee { from, to, len, flags } => files::tee(*from, *to, *len, *flags),
             // SAFETY: the program's pages, and the program's wish.
             Self::Madvise { at, len, advice } => unsafe { sys::madvise(*at, *len, *advice) },
+            Self::EpollCtl { epoll, op, fd, events, data } => {
+                sys::epoll_ctl(*epoll, *op, *fd, *events, *data)
+            }
         }
     }
 }

@@ -47,6 +47,9 @@ use crate::restrict::Restrictions;
 use crate::timers::Timer;
 use crate::{service, shared, sys};
 
+/// A ring has polled a ring.
+pub(crate) static POLLS_RINGS: AtomicBool = AtomicBool::new(false);
+
 /// Rings whose descriptor is readable.
 static ARMED: AtomicUsize = AtomicUsize::new(0);
 
@@ -123,6 +126,8 @@ pub(crate) struct Request {
     quiet: bool,
     /// A multishot poll of a ring, or of an epoll, which may have one.
     pub(crate) is_of_rings: bool,
+    /// [`State::counted_up`] when this poll began.
+    pub(crate) counted_up: u32,
     /// A poll that a thread which enters the ring looks at.
     looked_at: bool,
     /// Nothing is started before this cancel is answered.
@@ -162,6 +167,7 @@ impl Request {
             canceled_by: 0,
             quiet: false,
             is_of_rings: false,
+            counted_up: 0,
             looked_at: false,
             asks: false,
             failed: false,
@@ -271,6 +277,8 @@ pub(crate) struct State {
     pub(crate) buffers: Option<Slots<Buffer>>,
     pub(crate) eventfd: Option<(OwnDescriptor, bool)>,
     eventfd_due: bool,
+    /// How many times the eventfd was counted up.
+    pub(crate) counted_up: u32,
     pub(crate) restrictions: Restrictions,
     pub(crate) drain_disabled: bool,
     pub(crate) clock: libc::clockid_t,
@@ -407,6 +415,7 @@ impl Core {
             buffers: None,
             eventfd: None,
             eventfd_due: false,
+            counted_up: 0,
             restrictions: Restrictions::default(),
             drain_disabled: false,
             clock: libc::CLOCK_MONOTONIC,
@@ -847,8 +856,8 @@ impl Locked<'_> {
         }
     }
 
-    /// Makes flags and descriptor say what is true.
-    fn settle(&mut self) {
+    /// Makes flags and descriptor say what is true. True: the descriptor tells of something new.
+    fn settle(&mut self) -> bool {
         let core = self.core;
         let change = core.readiness.settle(core.completions() > 0);
         let mut flags = 0;
@@ -872,20 +881,18 @@ impl Locked<'_> {
         let tail = core.memory.tail();
         let is_news = std::mem::replace(&mut self.state.told_tail, tail) != tail;
         match change {
-            Some(true) => {
-                ARMED.fetch_add(1, Ordering::Relaxed);
-                core.eventfd.get().inspect(|fd| sys::eventfd_set(fd.number()));
-            }
-            // The program may have reaped what it was told of, and wait for an edge.
-            None if is_news && core.readiness.repeats() => {
-                core.eventfd.get().inspect(|fd| sys::eventfd_set(fd.number()));
-            }
+            Some(true) => _ = ARMED.fetch_add(1, Ordering::Relaxed),
             Some(false) => {
                 ARMED.fetch_sub(1, Ordering::Relaxed);
                 core.eventfd.get().inspect(|fd| sys::eventfd_clear(fd.number()));
+                return false;
             }
-            None => {}
+            // The program may have reaped what it was told of, and wait for an edge.
+            None if is_news && core.readiness.repeats() => {}
+            None => return false,
         }
+        core.eventfd.get().inspect(|fd| sys::eventfd_set(fd.number()));
+        true
     }
 
     /// The request that has this key, if it is still that one.
@@ -1431,8 +1438,9 @@ impl Locked<'_> {
 
     /// Will it end by itself?
     fn will_end(&self, at: u32) -> bool {
-        let call = self.state.requests[at as usize].call.as_deref();
-        !call.is_some_and(Call::may_hang)
+        let request = &self.state.requests[at as usize];
+        // The engine has a poll if a server is asked.
+        request.opcode != op::POLL_ADD && !request.call.as_deref().is_some_and(Call::may_hang)
     }
 }
 

@@ -232,6 +232,8 @@ pub(crate) fn is_polled(fd: i32) {
         POLLED.store(true, Ordering::Relaxed);
         ring.core.told.store(true, Ordering::Relaxed);
         ring.core.watch_for_ever(fd);
+        // What was reaped is not found to be there.
+        ring.core.freshen();
     }
 }
 

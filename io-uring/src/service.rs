@@ -1,16 +1,20 @@
-//! One thread for the polls of all rings of the process: it sleeps in epoll_wait(2), and is gone
-//! when it has had nothing to do for a while.
+//! The polls of all rings of the process, in one epoll.
+//!
+//! A thread sleeps until something is ready, and is gone when it has had nothing to do for a while.
+//! Who takes events out of the epoll tells the rings of them before the next one takes some. So a
+//! thread that [looks](look_at_all) has seen everything that had come by then.
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use uringlet::front::{self, OwnDescriptor, PerProcess};
+use uringlet::front::{self, OwnDescriptor, PerProcess, lock};
 
 use crate::sys;
 
@@ -18,15 +22,23 @@ use crate::sys;
 const RETIRE_NS: u64 = 2_000_000_000;
 /// The token of the descriptor that wakes the thread.
 const WAKE: u64 = u64::MAX;
+/// Events that are taken at a time.
+const EVENTS: usize = 32;
+/// Events that every poll is told of.
+const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+
+/// Requests by their keys, and the events that they are told of.
+pub(crate) type Events = Vec<(u64, u32)>;
 
 /// What is told of events: a ring.
 pub(crate) trait Watcher: fmt::Debug + Send + Sync {
-    /// A descriptor that the request with this key watches is ready.
-    fn on_poll(self: Arc<Self>, key: u64, seen: u32);
+    /// The requests with these keys watch descriptors that are ready, with these events. Gives what
+    /// is to be done when no lock is held.
+    fn on_polls(self: Arc<Self>, events: Events) -> Box<dyn FnOnce()>;
 }
 
 /// How a descriptor is watched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Watch {
     pub(crate) events: u32,
     /// It stays after an event, and tells of the next edge.
@@ -41,7 +53,15 @@ impl Watch {
     }
 }
 
-/// Polls that one registration serves.
+/// A poll of a group.
+#[derive(Debug)]
+struct Member {
+    events: u32,
+    watcher: Arc<dyn Watcher>,
+}
+
+/// Polls that one registration serves: all of a number that tell once, or one that tells many
+/// times.
 #[derive(Debug)]
 struct Group {
     /// The number that is registered: the program's, or that of `copy`.
@@ -49,9 +69,45 @@ struct Group {
     copy: Option<OwnDescriptor>,
     /// The program's number, as it was.
     number: i32,
-    watch: Watch,
+    multi: bool,
+    /// The events that the epoll looks for: none after it has told of some (`EPOLLONESHOT`).
+    armed: u32,
     /// By ring and request.
-    members: HashMap<(usize, u64), Arc<dyn Watcher>>,
+    members: HashMap<(usize, u64), Member>,
+}
+
+impl Group {
+    /// What the epoll is to be told.
+    fn mask(&self) -> u32 {
+        self.armed | if self.multi { libc::EPOLLET as u32 } else { libc::EPOLLONESHOT as u32 }
+    }
+
+    /// Takes the members out that are to be told of these events. One that tells many times stays.
+    fn take_ready(&mut self, seen: u32, found: &mut Found) {
+        if self.multi {
+            self.members.iter().for_each(|(&(_, key), one)| found.add(&one.watcher, key, seen));
+            return;
+        }
+        for ((_, key), one) in self.members.extract_if(|_, one| seen & one.events != 0) {
+            found.add(&one.watcher, key, seen);
+        }
+        self.armed = self.members.values().fold(0, |events, one| events | one.events);
+    }
+}
+
+/// Events, by the ring that is to be told.
+#[derive(Debug, Default)]
+struct Found(Vec<(Arc<dyn Watcher>, Events)>);
+
+impl Found {
+    fn add(&mut self, watcher: &Arc<dyn Watcher>, key: u64, seen: u32) {
+        // Most often that of the last one.
+        let is_it = |(other, _): &&mut (Arc<dyn Watcher>, _)| Arc::ptr_eq(other, watcher);
+        match self.0.iter_mut().rev().find(is_it) {
+            Some((_, events)) => events.push((key, seen)),
+            None => self.0.push((Arc::clone(watcher), vec![(key, seen)])),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -59,25 +115,46 @@ struct ServiceState {
     epoll: Option<OwnDescriptor>,
     wake: Option<OwnDescriptor>,
     alive: bool,
+    /// The thread sleeps until something is ready, however long that is.
+    sleeps_on: bool,
+    /// One of the program's own number that has lost its last member stays, for the next poll.
     groups: HashMap<u64, Group>,
-    /// Groups that take more members, by the program's number. A number has few of them.
-    open: HashMap<i32, Vec<(Watch, u64)>>,
+    /// Groups that take more members, by the program's number.
+    open: HashMap<i32, u64>,
     /// Registered under the program's own number.
     plain: HashMap<i32, u64>,
     next: u64,
+    /// Groups that have members.
+    live: usize,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Service {
     state: Mutex<ServiceState>,
-    /// Groups, for who only wants to know whether there are any.
-    groups: AtomicUsize,
+    /// Has it the thread that takes events, from then on until the rings are told of them.
+    takes: Mutex<()>,
+    /// As [`ServiceState::live`], for threads that only ask whether there are any.
+    live: AtomicUsize,
+}
+
+thread_local! {
+    /// This thread takes events: no signal handler on it waits for that.
+    static TAKES: Cell<Takes> = const { Cell::new(Takes::No) };
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Takes {
+    No,
+    Yes,
+    /// And there may be more, by what it has done meanwhile.
+    Again,
 }
 
 static SERVICE: PerProcess<Service> = PerProcess::new();
 
-fn current() -> Option<&'static Service> {
-    SERVICE.current()
+/// That of this process, if any poll is watched.
+fn busy() -> Option<&'static Service> {
+    SERVICE.current().filter(|service| service.live.load(Ordering::Relaxed) > 0)
 }
 
 /// That of this process. The child of a fork has one of its own.
@@ -90,7 +167,7 @@ fn of_this_process() -> &'static Service {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Poll(u64);
 
-/// Watches a descriptor: [`Watcher::on_poll`] is called with its events.
+/// Watches a descriptor: [`Watcher::on_polls`] is called with its events.
 ///
 /// # Errors
 /// A negative errno. `-EPERM`: files of this kind are always ready.
@@ -102,67 +179,38 @@ pub(crate) fn watch(
 ) -> Result<Poll, i32> {
     let service = of_this_process();
     let mut state = service.lock();
-    if !watch.multi
-        && let Some(token) = state.open_group(fd, watch)
-        && let Some(group) = state.groups.get_mut(&token)
-    {
-        group.members.insert((Arc::as_ptr(&watcher).addr(), key), watcher);
-        return Ok(Poll(token));
-    }
     let epoll = state.epoll()?;
-    state.next += 1;
-    let token = state.next;
-    let edge = if watch.multi { libc::EPOLLET as u32 } else { 0 };
-    let add = |fd| sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, watch.events | edge, token);
-    let (mut registered, mut copy) = (fd, None);
-    // Before it is registered: an event may come at once.
-    let is_plain = !state.plain.contains_key(&fd);
-    let mut answer = if is_plain { add(fd) } else { -libc::EEXIST };
-    if answer == -libc::EEXIST {
-        let other = OwnDescriptor::duplicate(fd).ok_or(-libc::EMFILE)?;
-        registered = other.number();
-        answer = add(registered);
-        copy = Some(other);
-    }
-    if answer < 0 {
-        return Err(answer);
-    }
-    if copy.is_none() {
-        state.plain.insert(fd, token);
-    }
-    if !watch.multi {
-        state.open.entry(fd).or_default().push((watch, token));
-    }
-    let member = ((Arc::as_ptr(&watcher).addr(), key), watcher);
-    let members = HashMap::from([member]);
-    state.groups.insert(token, Group { fd: registered, copy, number: fd, watch, members });
-    service.groups.store(state.groups.len(), Ordering::Relaxed);
-    if !state.alive {
-        service.look_again(state);
+    let watch = Watch { events: watch.events | ALWAYS, ..watch };
+    let token = match state.join(epoll, fd, watch) {
+        Some(token) => token,
+        None => state.register(epoll, fd, watch)?,
+    };
+    let Some(group) = state.groups.get_mut(&token) else { return Err(-libc::ENOENT) };
+    let is_first = group.members.is_empty();
+    let member = Member { events: watch.events, watcher };
+    group.members.insert((Arc::as_ptr(&member.watcher).addr(), key), member);
+    state.live += usize::from(is_first);
+    service.live.store(state.live, Ordering::Relaxed);
+    if !std::mem::replace(&mut state.alive, true) {
+        drop(state);
+        if front::spawn("ring", move || service.run(epoll)).is_err() {
+            service.lock().alive = false;
+        }
     }
     Ok(Poll(token))
 }
 
-/// A transfer on this descriptor is about to be executed, and may take what a poll waits for: polls
-/// that tell once look before it.
+/// A transfer on this descriptor is about to be executed, and may take what polls wait for: they
+/// look before it.
 pub(crate) fn look(fd: i32) {
-    let Some(service) = current().filter(|service| service.groups.load(Ordering::Relaxed) > 0)
-    else {
-        return;
-    };
-    let found: Vec<(u64, u32)> = {
+    let Some(service) = busy() else { return };
+    let has_polls = {
         let state = service.lock();
-        if !state.plain.contains_key(&fd) {
-            return;
-        }
-        let of_it = state.open.get(&fd).into_iter().flatten();
-        of_it.map(|&(watch, token)| (token, watch.events)).collect()
+        let group = state.plain.get(&fd).and_then(|token| state.groups.get(token));
+        group.is_some_and(|group| !group.members.is_empty())
     };
-    for (token, events) in found {
-        let seen = sys::poll_now(fd, (events & 0xffff) as i16);
-        if seen > 0 {
-            service.happened(token, seen as u32);
-        }
+    if has_polls {
+        service.take();
     }
 }
 
@@ -177,71 +225,46 @@ pub(crate) fn is_epoll(fd: i32) -> bool {
 
 /// Tells of what has happened by now, in place of the thread.
 pub(crate) fn look_at_all() {
-    let Some(service) = current().filter(|service| service.groups.load(Ordering::Relaxed) > 0)
-    else {
-        return;
-    };
-    let Ok(epoll) = service.lock().epoll() else { return };
-    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 16];
-    let count = sys::epoll_wait(epoll, &mut events, Some(0));
-    for event in &events[..usize::try_from(count).unwrap_or(0)] {
-        if event.u64 != WAKE {
-            service.happened(event.u64, event.events);
-        }
+    if let Some(service) = busy() {
+        service.take();
     }
 }
 
 /// Has a poll that tells many times look for other events, and at once for those that are there.
 /// False: it is not watched any more.
 pub(crate) fn change(poll: Poll, events: u32) -> bool {
-    let Some(service) = current() else { return false };
+    let Some(service) = busy() else { return false };
     let mut state = service.lock();
     let Ok(epoll) = state.epoll() else { return false };
-    let Some(group) = state.groups.get_mut(&poll.0).filter(|group| group.watch.multi) else {
+    let Some(group) = state.groups.get_mut(&poll.0).filter(|group| group.multi) else {
         return false;
     };
-    group.watch.events = events;
-    let edge = events | libc::EPOLLET as u32;
-    sys::epoll_ctl(epoll, libc::EPOLL_CTL_MOD, group.fd, edge, poll.0) == 0
+    group.armed = events | ALWAYS;
+    sys::epoll_ctl(epoll, libc::EPOLL_CTL_MOD, group.fd, group.mask(), poll.0) == 0
 }
 
 /// Takes a poll back, of the watcher at this address. It may be on its way all the same.
 pub(crate) fn unwatch(poll: Poll, key: u64, watcher: usize) {
-    let Some(service) = current() else { return };
+    let Some(service) = busy() else { return };
     let mut state = service.lock();
     let Some(group) = state.groups.get_mut(&poll.0) else { return };
-    let _one = group.members.remove(&(watcher, key));
-    if group.members.is_empty() {
-        state.remove(poll.0);
-        service.groups.store(state.groups.len(), Ordering::Relaxed);
+    if group.members.remove(&(watcher, key)).is_some() && group.members.is_empty() {
+        state.is_empty_now(poll.0);
+        service.live.store(state.live, Ordering::Relaxed);
     }
 }
 
 /// The program is about to close descriptors: what is watched under their numbers gets others.
 pub(crate) fn before_close(fds: &RangeInclusive<i32>) {
-    let Some(service) = current().filter(|service| service.groups.load(Ordering::Relaxed) > 0)
-    else {
-        return;
-    };
+    let Some(service) = busy() else { return };
     let mut state = service.lock();
     let Ok(epoll) = state.epoll() else { return };
-    let tokens: Vec<u64> =
-        state.plain.iter().filter(|(fd, _)| fds.contains(fd)).map(|(_, &token)| token).collect();
-    for token in tokens {
-        let Some(group) = state.groups.get_mut(&token) else { continue };
-        let (fd, watch) = (group.fd, group.watch);
-        let edge = if watch.multi { libc::EPOLLET as u32 } else { 0 };
-        // Without a free descriptor, no more events are told.
-        if let Some(copy) = OwnDescriptor::duplicate(fd) {
-            let events = watch.events | edge;
-            sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, copy.number(), events, token);
-            group.fd = copy.number();
-            group.copy = Some(copy);
-        }
-        sys::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
-        state.plain.remove(&fd);
+    if fds.start() == fds.end() {
+        return state.leave_number(epoll, *fds.start());
     }
-    state.open.retain(|fd, _| !fds.contains(fd));
+    let all = state.plain.keys().chain(state.open.keys());
+    let closed: Vec<i32> = all.copied().filter(|fd| fds.contains(fd)).collect();
+    closed.into_iter().for_each(|fd| state.leave_number(epoll, fd));
 }
 
 impl ServiceState {
@@ -266,93 +289,251 @@ impl ServiceState {
         Ok(self.epoll.as_ref().map_or(-1, OwnDescriptor::number))
     }
 
-    /// The group of a number that takes more members, if there is one.
-    fn open_group(&self, fd: i32, watch: Watch) -> Option<u64> {
-        let found = self.open.get(&fd)?.iter().find(|(other, _)| *other == watch);
-        found.map(|&(_, token)| token)
+    /// The group of a number that takes one more member, which the epoll then looks for.
+    fn join(&mut self, epoll: i32, fd: i32, watch: Watch) -> Option<u64> {
+        let token = *self.open.get(&fd).filter(|_| !watch.multi)?;
+        let group = self.groups.get_mut(&token)?;
+        let before = group.armed;
+        group.armed |= watch.events;
+        if group.armed == before
+            || sys::epoll_ctl(epoll, libc::EPOLL_CTL_MOD, group.fd, group.mask(), token) == 0
+        {
+            return Some(token);
+        }
+        // The number stands for another file by now.
+        self.forget_number(fd, token);
+        None
     }
 
-    /// Forgets a group.
-    fn remove(&mut self, token: u64) -> Option<Group> {
-        let group = self.groups.remove(&token)?;
-        if let Some(epoll) = &self.epoll {
-            sys::epoll_ctl(epoll.number(), libc::EPOLL_CTL_DEL, group.fd, 0, 0);
+    /// A new group without members.
+    fn register(&mut self, epoll: i32, fd: i32, watch: Watch) -> Result<u64, i32> {
+        let plain = self.plain.get(&fd).copied();
+        let is_used = |token| self.groups.get(token).is_some_and(|one| !one.members.is_empty());
+        let copy = match plain {
+            Some(token) if is_used(&token) => {
+                Some(OwnDescriptor::duplicate(fd).ok_or(-libc::EMFILE)?)
+            }
+            Some(token) => {
+                self.forget_number(fd, token);
+                None
+            }
+            None => None,
+        };
+        let registered = copy.as_ref().map_or(fd, OwnDescriptor::number);
+        let (is_plain, Watch { events: armed, multi }) = (copy.is_none(), watch);
+        let members = HashMap::new();
+        let group = Group { fd: registered, copy, number: fd, multi, armed, members };
+        self.next += 1;
+        let (token, mask) = (self.next, group.mask());
+        let mut answer = sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, registered, mask, token);
+        if answer == -libc::EEXIST {
+            // Of a group that is forgotten.
+            answer = sys::epoll_ctl(epoll, libc::EPOLL_CTL_MOD, registered, mask, token);
         }
-        if group.copy.is_none() {
-            self.plain.remove(&group.fd);
+        if answer < 0 {
+            return Err(answer);
         }
-        if let Some(open) = self.open.get_mut(&group.number) {
-            open.retain(|&(_, other)| other != token);
-            if open.is_empty() {
-                self.open.remove(&group.number);
+        if is_plain {
+            self.plain.insert(fd, token);
+        }
+        if !multi {
+            self.open.insert(fd, token);
+        }
+        self.groups.insert(token, group);
+        Ok(token)
+    }
+
+    /// A group has told of events.
+    fn happened(&mut self, token: u64, seen: u32, found: &mut Found) {
+        let Some(group) = self.groups.get_mut(&token) else { return };
+        let had_members = !group.members.is_empty();
+        group.take_ready(seen, found);
+        if group.members.is_empty() {
+            if had_members {
+                self.is_empty_now(token);
+            }
+        } else if !group.multi
+            && let Some(epoll) = &self.epoll
+        {
+            let (epoll, mask) = (epoll.number(), group.mask());
+            sys::epoll_ctl(epoll, libc::EPOLL_CTL_MOD, group.fd, mask, token);
+        }
+    }
+
+    /// A group has lost its last member.
+    fn is_empty_now(&mut self, token: u64) {
+        self.live -= 1;
+        let Some(group) = self.groups.get_mut(&token) else { return };
+        // The number may stand for another file when it is polled again: the epoll is told.
+        group.armed = 0;
+        if group.multi || group.copy.is_some() {
+            let (fd, number) = (group.fd, group.number);
+            if let Some(epoll) = &self.epoll {
+                sys::epoll_ctl(epoll.number(), libc::EPOLL_CTL_DEL, fd, 0, 0);
+            }
+            self.forget_number(number, token);
+        }
+        if self.live == 0
+            && std::mem::take(&mut self.sleeps_on)
+            && let Some(wake) = &self.wake
+        {
+            sys::eventfd_set(wake.number());
+        }
+    }
+
+    /// A number leads to this group no more. The group is forgotten if it has no members.
+    fn forget_number(&mut self, fd: i32, token: u64) {
+        for numbers in [&mut self.plain, &mut self.open] {
+            if numbers.get(&fd) == Some(&token) {
+                numbers.remove(&fd);
             }
         }
-        Some(group)
+        if self.groups.get(&token).is_some_and(|group| group.members.is_empty()) {
+            self.groups.remove(&token);
+        }
+    }
+
+    /// A number is about to stand for another file.
+    fn leave_number(&mut self, epoll: i32, fd: i32) {
+        self.open.remove(&fd);
+        let Some(token) = self.plain.remove(&fd) else { return };
+        let Some(group) = self.groups.get_mut(&token) else { return };
+        if group.members.is_empty() {
+            self.groups.remove(&token);
+            return;
+        }
+        // Without a free descriptor, no more events are told.
+        if let Some(copy) = OwnDescriptor::duplicate(fd) {
+            let (number, mask) = (copy.number(), group.mask());
+            sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, number, mask, token);
+            (group.fd, group.copy) = (number, Some(copy));
+        }
+        sys::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
     }
 }
 
 impl Service {
     fn lock(&self) -> MutexGuard<'_, ServiceState> {
-        // Nothing in the critical sections panics.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
-    /// Has the thread look at the lists again, or makes it.
-    fn look_again(&'static self, mut state: MutexGuard<'_, ServiceState>) {
-        if state.alive {
-            if let Some(wake) = &state.wake {
-                sys::eventfd_set(wake.number());
-            }
-            return;
-        }
-        let Ok(epoll) = state.epoll() else { return };
-        state.alive = true;
-        drop(state);
-        if front::spawn("ring", move || self.run(epoll)).is_err() {
-            self.lock().alive = false;
-        }
-    }
-
+    /// The thread. It does not sleep in epoll_wait(2): events that it had taken, and not told of
+    /// yet, would be missed by a thread that looks.
     fn run(&self, epoll: i32) {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
         loop {
-            let idle = self.lock().groups.is_empty();
-            let count = sys::epoll_wait(epoll, &mut events, idle.then_some(RETIRE_NS));
-            if count == 0 && idle {
+            let is_idle = {
                 let mut state = self.lock();
-                if state.groups.is_empty() {
-                    state.alive = false;
-                    return;
-                }
+                state.sleeps_on = state.live > 0;
+                state.live == 0
+            };
+            let woken = sys::poll(epoll, libc::POLLIN, is_idle.then_some(RETIRE_NS));
+            let mut state = self.lock();
+            state.sleeps_on = false;
+            if woken == 0 && state.live == 0 {
+                state.alive = false;
+                return;
             }
-            for event in &events[..usize::try_from(count).unwrap_or(0)] {
-                let (token, seen) = (event.u64, event.events);
-                if token == WAKE {
-                    if let Some(wake) = &self.lock().wake {
-                        sys::eventfd_clear(wake.number());
-                    }
-                    continue;
-                }
-                self.happened(token, seen);
+            drop(state);
+            self.take();
+        }
+    }
+
+    /// Takes what has happened by now, and tells the rings.
+    fn take(&self) {
+        if TAKES.get() != Takes::No {
+            return TAKES.set(Takes::Again);
+        }
+        loop {
+            TAKES.set(Takes::Yes);
+            self.take_once().into_iter().for_each(|after| after());
+            if TAKES.replace(Takes::No) == Takes::Yes {
+                return;
             }
         }
     }
 
-    fn happened(&self, token: u64, seen: u32) {
-        let members = {
-            let mut state = self.lock();
-            match state.groups.get(&token) {
-                None => return,
-                Some(group) if group.watch.multi => group.members.clone(),
-                Some(_) => {
-                    let group = state.remove(token);
-                    self.groups.store(state.groups.len(), Ordering::Relaxed);
-                    group.map(|group| group.members).unwrap_or_default()
-                }
+    #[inline(never)]
+    fn take_once(&self) -> Vec<Box<dyn FnOnce()>> {
+        let mut after = Vec::new();
+        let _one_thread = lock(&self.takes);
+        let Ok(epoll) = self.lock().epoll() else { return after };
+        // A group is among the events once.
+        for _ in 0..=self.live.load(Ordering::Relaxed) / EVENTS {
+            let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
+            let count = sys::epoll_wait_now(epoll, &mut events);
+            let events = &events[..usize::try_from(count).unwrap_or(0)];
+            let found = self.happened(events);
+            after.extend(found.0.into_iter().map(|(watcher, events)| watcher.on_polls(events)));
+            if events.len() < EVENTS {
+                break;
             }
-        };
-        for ((_, key), watcher) in members {
-            watcher.on_poll(key, seen);
         }
+        after
+    }
+
+    fn happened(&self, events: &[libc::epoll_event]) -> Found {
+        let (mut found, mut state) = (Found::default(), self.lock());
+        for event in events {
+            let (token, seen) = (event.u64, event.events);
+            if token != WAKE {
+                state.happened(token, seen, &mut found);
+            } else if let Some(wake) = &state.wake {
+                sys::eventfd_clear(wake.number());
+            }
+        }
+        self.live.store(state.live, Ordering::Relaxed);
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::sync::mpsc::{Sender, channel};
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A ring that passes on what it is told.
+    #[derive(Debug)]
+    struct Told(Mutex<Sender<(u64, u32)>>);
+
+    impl Watcher for Told {
+        fn on_polls(self: Arc<Self>, events: Events) -> Box<dyn FnOnce()> {
+            Box::new(move || {
+                let sender = lock(&self.0);
+                events.into_iter().for_each(|event| _ = sender.send(event));
+            })
+        }
+    }
+
+    const READS: Watch = Watch { events: libc::EPOLLIN as u32, multi: false };
+
+    #[test]
+    fn the_thread_ends_when_its_last_poll_was_taken_back() {
+        let (sender, events) = channel();
+        let watcher: Arc<dyn Watcher> = Arc::new(Told(Mutex::new(sender)));
+        let [mut ends, others] = [(); 2].map(|()| std::io::pipe().expect("a pipe"));
+        let poll = |fd: i32, key| watch(fd, READS, Arc::clone(&watcher), key).expect("a poll");
+        // The thread is there, and sleeps for the second one without end.
+        poll(ends.0.as_raw_fd(), 1);
+        let other = poll(others.0.as_raw_fd(), 2);
+        ends.1.write_all(b"x").expect("room");
+        assert_eq!(events.recv().expect("an event"), (1, libc::EPOLLIN as u32));
+        while !of_this_process().lock().sleeps_on {
+            std::thread::yield_now();
+        }
+        unwatch(other, 2, Arc::as_ptr(&watcher).addr());
+        while of_this_process().lock().alive {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // Another one comes for the next poll. The number was left to another file meanwhile.
+        let number = others.0.as_raw_fd();
+        let mut next = std::io::pipe().expect("a pipe");
+        // SAFETY: the number is of this test.
+        assert_eq!(unsafe { libc::dup2(next.0.as_raw_fd(), number) }, number);
+        poll(number, 3);
+        next.1.write_all(b"x").expect("room");
+        assert_eq!(events.recv().expect("an event"), (3, libc::EPOLLIN as u32));
     }
 }

@@ -252,27 +252,10 @@ pub(crate) fn epoll_ctl(epoll: i32, op: c_int, fd: i32, events: u32, data: u64) 
     unsafe { call!(epoll_ctl, epoll, op, fd, &raw mut event) as i32 }
 }
 
-/// epoll_wait(2) with a time in nanoseconds, rounded up to milliseconds where the kernel has no
-/// epoll_pwait2(2).
-pub(crate) fn epoll_wait(
-    epoll: i32,
-    events: &mut [libc::epoll_event],
-    nanoseconds: Option<u64>,
-) -> i32 {
-    let time = nanoseconds.map(|ns| libc::timespec {
-        tv_sec: (ns / 1_000_000_000) as i64,
-        tv_nsec: (ns % 1_000_000_000) as i64,
-    });
-    let at = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: room for as many events; the time lives through the call.
-    let ret =
-        unsafe { call!(epoll_pwait2, epoll, events.as_mut_ptr(), events.len(), at, 0, 8) as i32 };
-    if ret != -libc::ENOSYS && ret != -libc::EPERM {
-        return ret;
-    }
-    let ms = nanoseconds.map_or(-1, |ns| i32::try_from(ns.div_ceil(1_000_000)).unwrap_or(i32::MAX));
-    // SAFETY: as above.
-    unsafe { call!(epoll_pwait, epoll, events.as_mut_ptr(), events.len(), ms, 0, 8) as i32 }
+/// epoll_wait(2) without waiting.
+pub(crate) fn epoll_wait_now(epoll: i32, events: &mut [libc::epoll_event]) -> i32 {
+    // SAFETY: room for as many events.
+    unsafe { call!(epoll_pwait, epoll, events.as_mut_ptr(), events.len(), 0, 0, 8) as i32 }
 }
 
 /// Is there a socket behind this descriptor? One system call.
@@ -284,17 +267,27 @@ pub(crate) fn is_socket(fd: i32) -> bool {
     answer == 0 && stat.st_mode & libc::S_IFMT == libc::S_IFSOCK
 }
 
-/// poll(2) of one descriptor, without waiting: its events, or a negative errno.
-pub(crate) fn poll_now(fd: i32, events: i16) -> i32 {
+/// poll(2) of one descriptor, for a time in nanoseconds or without end: its events, or a negative
+/// errno.
+pub(crate) fn poll(fd: i32, events: i16, nanoseconds: Option<u64>) -> i32 {
     let mut set = libc::pollfd { fd, events, revents: 0 };
-    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: one descriptor, and a time.
-    let ret = unsafe { call!(ppoll, &raw mut set, 1, &raw const now, 0, 8) };
+    let time = nanoseconds.map(|ns| libc::timespec {
+        tv_sec: (ns / 1_000_000_000) as i64,
+        tv_nsec: (ns % 1_000_000_000) as i64,
+    });
+    let at = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: one descriptor, and a time or none.
+    let ret = unsafe { call!(ppoll, &raw mut set, 1, at, 0, 8) };
     match (ret, set.revents) {
         (ret, _) if ret < 0 => ret as i32,
         (_, revents) if revents & libc::POLLNVAL != 0 => -libc::EBADF,
         (_, revents) => i32::from(revents as u16),
     }
+}
+
+/// As [`poll`], without waiting.
+pub(crate) fn poll_now(fd: i32, events: i16) -> i32 {
+    poll(fd, events, Some(0))
 }
 
 /// Now, in nanoseconds of a clock.

@@ -105,6 +105,12 @@ pub fn is_read_inline(fd: i32) -> bool {
     Facts::noted(fd).is_some_and(|facts| facts.is_inline(false))
 }
 
+/// May poll(2) of this descriptor wait, as it asks the file's server, which may not answer? By what
+/// is remembered of the number: a system call or more the first time.
+pub fn poll_may_wait(fd: i32) -> bool {
+    descriptor::poll_may_wait(fd)
+}
+
 /// Forgets what is known about descriptor numbers: they are about to stand for something else.
 pub fn forget_descriptors(fds: &RangeInclusive<i32>) {
     Facts::forget(fds);

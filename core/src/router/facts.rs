@@ -218,6 +218,12 @@ impl Facts {
         self.0 & NO_SYNC == 0
     }
 
+    /// Its server, if it has one, may be asked whether it is ready for reads or writes.
+    #[inline]
+    pub(crate) fn seems_to_have_a_server(self) -> bool {
+        self.seems_seekable() && self.seems_to_sync() && !self.is_local()
+    }
+
     /// What is known of another file, it seems, if reads (or writes) were executed with success: it
     /// is not open for them, or direct and nothing sleeps. Or what is rare and makes them slower:
     /// O_APPEND.

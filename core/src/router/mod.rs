@@ -27,6 +27,9 @@ pub(crate) trait Ask {
     /// What the kernel says of a descriptor now.
     fn fresh(&mut self, fd: i32) -> Result<Fresh, i32>;
 
+    /// May poll(2) itself wait for a file's server?
+    fn poll_may_wait(&self, fd: i32) -> bool;
+
     /// Does a request wait for this stream, or is it to be told at once that it would?
     fn waits_for(&self, stream: Fresh) -> bool {
         !stream.is_nonblocking()
@@ -175,13 +178,15 @@ pub(crate) fn route(
     if kind == Kind::Read || kind == Kind::Write {
         return transfer(sqe, kind == Kind::Write, scope, ask);
     }
-    no_transfer(sqe, kind)
+    no_transfer(sqe, kind, ask)
 }
 
 #[inline(never)]
-fn no_transfer(sqe: &Sqe, kind: Kind) -> (Route, bool) {
+fn no_transfer(sqe: &Sqe, kind: Kind, ask: &impl Ask) -> (Route, bool) {
     let route = match kind {
         Kind::Sync => Route::Sync,
+        // All streams of the process would wait with the poller.
+        Kind::Poll if sqe.fd >= 0 && ask.poll_may_wait(sqe.fd) => Route::Worker,
         // poll(2) passes negative descriptors over; the executor does not.
         Kind::Poll if sqe.fd >= 0 => Route::Stream,
         Kind::Other => Route::Worker,

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use uringlet::Sqe;
-use uringlet::front::{CALL, OwnDescriptor};
+use uringlet::front::{self, CALL, OwnDescriptor};
 
 use super::{Locked, Stage, Task};
 use crate::abi::{iosqe, op, setup, splice};
@@ -27,7 +27,7 @@ impl Locked<'_> {
             // What it borrows was not copied.
             Plan::Vectored(_) => Some(-libc::EFAULT),
             Plan::CloseSlot(slot) => Some(self.clear_file(slot as usize)),
-            Plan::Poll { watch, .. } => self.begin_poll(at, watch),
+            Plan::Poll { watch, .. } => self.issue_poll(at, watch),
             Plan::PollUpdate { old, new, events, flags } => {
                 Some(self.update_poll(old, new, events, flags))
             }
@@ -43,6 +43,11 @@ impl Locked<'_> {
                 let (events, data) = event.unwrap_or_default();
                 if op == libc::EPOLL_CTL_ADD {
                     self.core().registry.is_polled(fd);
+                }
+                if op != libc::EPOLL_CTL_DEL && front::poll_may_wait(fd) {
+                    let call = Call::EpollCtl { epoll, op, fd, events, data };
+                    self.request(at).call = Some(Box::new(call));
+                    return self.issue_call(at, None);
                 }
                 Some(sys::epoll_ctl(epoll, op, fd, events, data))
             }
@@ -91,7 +96,7 @@ impl Locked<'_> {
     }
 
     /// The engine is to get a request.
-    fn hand_over(&mut self, at: u32, sqe: Sqe) -> Option<i32> {
+    pub(super) fn hand_over(&mut self, at: u32, sqe: Sqe) -> Option<i32> {
         let request = self.request(at);
         request.plan = Plan::Engine(sqe, None);
         request.stage = Stage::Ready;
@@ -174,7 +179,7 @@ impl Locked<'_> {
             }
             Call::FSetXattr { fd, .. } | Call::FGetXattr { fd, .. } => *fd = number,
             Call::Close { fd } => {
-                let is_ours = registry.has(*fd) || uringlet::front::is_own_descriptor(*fd);
+                let is_ours = registry.has(*fd) || front::is_own_descriptor(*fd);
                 if is_ours {
                     return Err(-libc::EBADF);
                 }

@@ -13,11 +13,11 @@ use uringlet::front::IoEvent;
 use uringlet::{Sqe, front};
 
 use super::sharing::FLUSH;
-use super::{CancelJob, Core, ENTERED, State};
+use super::{CancelJob, Core, ENTERED, POLLS_RINGS, State};
 use crate::abi::Cqe;
 use crate::calls::Call;
 use crate::files::{Buffer, File, Registered};
-use crate::service::Watcher;
+use crate::service::{self, Events, Watcher};
 use crate::timers::{self, Timer};
 
 thread_local! {
@@ -71,6 +71,8 @@ pub(super) struct After {
     pub(super) tasks: Option<Box<[Task]>>,
     /// Threads that wait for completions are woken.
     pub(super) wake: bool,
+    /// The ring's descriptor tells of something new.
+    told: bool,
 }
 
 impl After {
@@ -87,8 +89,8 @@ pub(super) enum Mail {
     /// A request has ended, with its result.
     Ended(u64, i32),
     Timer(u64),
-    /// Events that were seen.
-    Poll(u64, u32),
+    /// Requests whose descriptors are ready, with their events.
+    Polls(Events),
     /// The engine has not taken these requests over, for want of room (`-EAGAIN`) or for good.
     Refused(Vec<u64>, i32),
 }
@@ -162,6 +164,7 @@ impl Core {
         if !after.tries.is_empty() {
             let tried = self.try_reads(std::mem::take(&mut after.tries));
             after.wake |= tried.wake;
+            after.told |= tried.told;
             if let Some(tasks) = tried.tasks {
                 after.add(tasks.into_vec());
             }
@@ -173,6 +176,10 @@ impl Core {
         self.pass_on();
         if let Some(tasks) = after.tasks {
             self.run_tasks(tasks);
+        }
+        if after.told && POLLS_RINGS.load(Ordering::Relaxed) {
+            // Polls of the ring, of other rings or of its own.
+            service::look_at_all();
         }
     }
 
@@ -263,8 +270,9 @@ impl Core {
 }
 
 impl Watcher for Core {
-    fn on_poll(self: Arc<Self>, key: u64, seen: u32) {
-        self.follow_up(self.bring(Mail::Poll(key, seen)));
+    fn on_polls(self: Arc<Self>, events: Events) -> Box<dyn FnOnce()> {
+        let after = self.bring(Mail::Polls(events));
+        Box::new(move || self.follow_up(after))
     }
 }
 
@@ -278,7 +286,7 @@ impl Locked<'_> {
         loop {
             locked.take_steps();
             locked.tell_tags();
-            locked.settle();
+            after.told |= locked.settle();
             if !locked.state.tries.is_empty() {
                 after.tries = std::mem::take(&mut locked.state.tries);
                 locked.core.trying.fetch_add(1, Ordering::Relaxed);
@@ -289,6 +297,8 @@ impl Locked<'_> {
             after.wake |= std::mem::take(&mut locked.state.to_wake);
             let due = std::mem::take(&mut locked.state.eventfd_due);
             let eventfd = locked.state.eventfd.as_ref().filter(|_| due).cloned();
+            let counts = u32::from(eventfd.is_some());
+            locked.state.counted_up = locked.state.counted_up.wrapping_add(counts);
             let core = locked.core;
             locked.release();
             drop(locked);
@@ -345,9 +355,11 @@ impl Locked<'_> {
                     self.timer_fired(at);
                 }
             }
-            Mail::Poll(key, seen) => {
-                if let Some(at) = self.find(key) {
-                    self.poll_fired(at, seen);
+            Mail::Polls(events) => {
+                for (key, seen) in events {
+                    if let Some(at) = self.find(key) {
+                        self.poll_fired(at, seen);
+                    }
                 }
             }
             Mail::Refused(keys, errno) => self.take_back(&keys, errno),

@@ -1,17 +1,37 @@
 //! Polls of a ring's requests: begun, told of events, changed.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use super::{Locked, Request, Stage};
+use uringlet::{Sqe, front};
+
+use super::{Locked, POLLS_RINGS, Request, Stage};
 use crate::abi::{self, op, poll};
 use crate::prepare::Plan;
 use crate::service::{self, Watch};
 use crate::sys;
 
 impl Locked<'_> {
-    pub(super) fn begin_poll(&mut self, at: u32, watch: Watch) -> Option<i32> {
+    /// A poll is started. If the file may have a server, that is asked by a thread that nobody else
+    /// waits for, and the first event ends the poll.
+    pub(super) fn issue_poll(&mut self, at: u32, watch: Watch) -> Option<i32> {
+        let fd = self.number(at);
+        if !front::poll_may_wait(fd) {
+            return self.begin_poll(at, watch);
+        }
+        let sqe = Sqe { opcode: op::POLL_ADD, fd, op_flags: watch.events, ..Sqe::nop() };
+        self.hand_over(at, sqe)
+    }
+
+    fn begin_poll(&mut self, at: u32, watch: Watch) -> Option<i32> {
         let fd = self.number(at);
         let events = (watch.events & 0xffff) as i16;
+        if self.core().registry.has(fd) {
+            POLLS_RINGS.store(true, Ordering::Relaxed);
+            self.core().registry.is_polled(fd);
+            // It may be this very ring.
+            self.settle();
+        }
         let now = sys::poll_now(fd, events);
         if now < 0 {
             return Some(now);
@@ -19,14 +39,13 @@ impl Locked<'_> {
         if now != 0 && !watch.multi {
             return Some(now);
         }
-        if self.core().registry.has(fd) {
-            self.core().registry.is_polled(fd);
-        }
         let is_of_rings = watch.multi && (self.core().registry.has(fd) || service::is_epoll(fd));
         if is_of_rings || watch.multi && self.core().has(abi::setup::DEFER_TASKRUN) {
             self.look_first(at);
         }
-        self.request(at).is_of_rings = is_of_rings;
+        let counted_up = self.counted_up;
+        let request = self.request(at);
+        (request.is_of_rings, request.counted_up) = (is_of_rings, counted_up);
         let key = self.key(at);
         match service::watch(fd, watch, Arc::clone(self.core()) as _, key) {
             Ok(poll) => {
@@ -55,8 +74,8 @@ impl Locked<'_> {
         let result = (seen & (watch.events | always)) as i32;
         // What a ring is told of its own completions would be a completion, and so on.
         let (number, may_have_one) = (request.number(), request.is_of_rings);
-        let is_of_rings =
-            may_have_one && self.core().registry.any_is_polled() || self.is_told_by(number);
+        let is_told = request.counted_up != self.counted_up && self.is_told_by(number);
+        let is_of_rings = is_told || may_have_one && self.core().registry.any_is_polled();
         if !watch.multi || level || !self.can_go_on() || is_of_rings {
             return self.finish(at, result, 0);
         }
@@ -70,11 +89,14 @@ impl Locked<'_> {
         let is_it = |request: &Request| {
             request.user_data == old
                 && request.opcode == op::POLL_ADD
-                && matches!(request.stage, Stage::Poll(_) | Stage::Ends)
+                && matches!(
+                    request.stage,
+                    Stage::Poll(_) | Stage::Ends | Stage::Ready | Stage::Engine
+                )
         };
         let found = self.live().find(|(_, request)| is_it(request)).map(|(at, _)| at);
         let Some(at) = found else { return -libc::ENOENT };
-        if self.request(at).stage == Stage::Ends {
+        if !matches!(self.request(at).stage, Stage::Poll(_)) {
             return -libc::EALREADY;
         }
         if flags == 0 {

@@ -2,11 +2,12 @@
  * asked of that server waits.  hung FILE buffered|direct fresh|known steps */
 #include "../../../libaio/tests/support/hung.h"
 #include "../c/common.h"
+#include <sys/epoll.h>
 
 enum { UPDATED, CLOSED, UNREGISTERED, SLOTS };
 
-static struct io_uring one, two;
-static char bytes[2][8];
+static struct io_uring one, two, three;
+static char bytes[3][8];
 
 static int result(struct io_uring *ring)
 {
@@ -23,6 +24,16 @@ static void read_pipe(struct io_uring *ring, int fd, char *into)
     MUST(io_uring_submit(ring) == 1);
 }
 
+/* Behind a read of this pipe. */
+static void poll_behind(struct io_uring *ring, int pipe, char *into, int fd)
+{
+    struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
+    io_uring_prep_read(sqe, pipe, into, 8, 0);
+    sqe->flags |= IOSQE_IO_LINK | IOSQE_CQE_SKIP_SUCCESS;
+    io_uring_prep_poll_add(io_uring_get_sqe(ring), fd, POLLIN);
+    MUST(io_uring_submit(ring) == 2);
+}
+
 static void read_slot(int slot, void *into)
 {
     struct io_uring_sqe *sqe = io_uring_get_sqe(&one);
@@ -35,8 +46,11 @@ int main(int arguments, char **argument)
 {
     if (arguments != 5)
         die("FILE buffered|direct fresh|known steps");
-    int fds[SLOTS], pipes[2][2], none = -1;
+    int fds[SLOTS], pipes[3][2], none = -1, epoll = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN};
     MUST(!io_uring_queue_init(8, &one, 0) && !io_uring_queue_init(8, &two, 0));
+    MUST(!io_uring_queue_init(8, &three, 0) && epoll >= 0);
+    int polled = open_hung(argument[1], argument[2]);
     for (int at = 0; at < SLOTS; at++)
         fds[at] = open_hung(argument[1], argument[2]);
     MUST(io_uring_register_files(&one, fds, SLOTS) == 0);
@@ -47,11 +61,19 @@ int main(int arguments, char **argument)
         read_slot(UNREGISTERED, page);
         MUST(result(&one) == PAGE);
     }
-    MUST(pipe(pipes[0]) == 0 && pipe(pipes[1]) == 0);
+    MUST(pipe(pipes[0]) == 0 && pipe(pipes[1]) == 0 && pipe(pipes[2]) == 0);
     read_pipe(&one, pipes[0][0], bytes[0]);
     read_pipe(&two, pipes[1][0], bytes[1]);
+    poll_behind(&three, pipes[2][0], bytes[2], polled);
     wait_to_be_told();
 
+    begin("a poll");
+    io_uring_prep_poll_add(io_uring_get_sqe(&three), polled, POLLOUT);
+    end("a poll", io_uring_submit(&three));
+    begin("a poll by epoll");
+    io_uring_prep_epoll_ctl(io_uring_get_sqe(&three), epoll, polled, EPOLL_CTL_ADD, &event);
+    end("a poll by epoll", io_uring_submit(&three));
+    MUST(write(pipes[2][1], "1234567", 8) == 8);
     begin("update of a slot");
     end("update of a slot", io_uring_register_files_update(&one, UPDATED, &none, 1));
     begin("close of a slot");
@@ -76,7 +98,14 @@ int main(int arguments, char **argument)
     end("the end of another ring", 0);
     wait_to_be_told();
 
-    /* The server answers: a file whose last user is a request. */
+    /* The server answers: polls, and a file whose last user is a request. */
+    int sum = 0;
+    for (int at = 0; at < 3; at++)
+        sum += result(&three);
+    MUST(sum == (POLLIN | POLLOUT) && epoll_wait(epoll, &event, 1, -1) == 1);
+    io_uring_queue_exit(&three);
+    close(epoll);
+    close(polled);
     int fd = open_hung(argument[1], argument[2]);
     MUST(io_uring_register_files(&one, &fd, 1) == 0);
     close(fd);

@@ -39,6 +39,7 @@ const OPENDIR: u32 = 27;
 const READDIR: u32 = 28;
 const RELEASEDIR: u32 = 29;
 const INTERRUPT: u32 = 36;
+const POLL: u32 = 40;
 const BATCH_FORGET: u32 = 42;
 
 /// The version of the protocol that is spoken here; the kernel goes down to it.
@@ -406,6 +407,8 @@ impl Server {
                 self.content[range.clone()].copy_from_slice(&data[..range.len()]);
                 body.int(&[range.len() as u32, 0])
             }
+            // POLLIN and POLLOUT.
+            POLL => body.int(&[5, 0]),
             STATFS => body.long(&[0; 5]).int(&[4096, 255, 4096, 0]).int(&[0; 6]),
             READDIR | FLUSH | FSYNC | RELEASE | RELEASEDIR => body,
             _ => return self.send(request, libc::ENOSYS, &[]),

@@ -4,6 +4,7 @@
 //! server was told to go on.
 
 use std::fs::{File, OpenOptions};
+use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
@@ -63,6 +64,7 @@ enum Kind {
     Read,
     Write,
     Sync,
+    Poll,
 }
 
 struct Request {
@@ -88,7 +90,7 @@ impl Request {
                 assert_eq!(count.expect("a read"), PAGE);
                 assert!(found.0[..] == self.buffer.0[..], "request {number} wrote something else");
             }
-            Kind::Sync => {}
+            Kind::Sync | Kind::Poll => {}
         }
     }
 }
@@ -149,6 +151,7 @@ impl Hung {
             Kind::Read => Sqe::read(fd, &mut buffer.0[..], offset as u64),
             Kind::Write => Sqe::write(fd, &buffer.0[..], offset as u64),
             Kind::Sync => Sqe::fsync(fd),
+            Kind::Poll => Sqe::poll_add(fd, libc::POLLIN),
         };
         push(&mut self.context, sqe.user_data(number as u64));
         let request = Request { kind, offset, buffer, ended: None, may_be_cancelled: false };
@@ -197,8 +200,22 @@ impl Hung {
         assert!(page.0[..] == content[PAGE..2 * PAGE]);
     }
 
+    /// A read of a pipe, by another context: it waits for what is written after it was submitted.
+    fn read_stream(&mut self) {
+        let (reader, mut writer) = std::io::pipe().expect("a pipe");
+        let (mut context, mut buffer) = (context(8), [0; 1]);
+        push(&mut context, Sqe::read(reader.as_raw_fd(), &mut buffer[..], 0));
+        submit_all(&mut context);
+        assert_eq!(context.wait(0, None).expect("a look"), 0);
+        writer.write_all(b"x").expect("room");
+        assert_eq!(context.wait(1, Some(LONG)).expect("a wait"), 1, "not read");
+        assert_eq!(context.reap().map(|cqe| cqe.res), Some(1));
+    }
+
     fn steps(&mut self) {
+        self.push(self.file.as_raw_fd(), Kind::Poll, 0);
         self.submit();
+        self.step("a stream", Self::read_stream);
         self.step("poll", |hung| hung.context.wait(0, None)).expect("a look");
         self.submit();
         let none = Some(Duration::ZERO);
@@ -238,7 +255,11 @@ impl Hung {
             if result == -libc::ECANCELED && request.may_be_cancelled {
                 continue;
             }
-            let expected = if request.kind == Kind::Sync { 0 } else { PAGE as i32 };
+            let expected = match request.kind {
+                Kind::Sync => 0,
+                Kind::Poll => i32::from(libc::POLLIN),
+                Kind::Read | Kind::Write => PAGE as i32,
+            };
             assert_eq!(result, expected, "request {number}");
             request.check_data(number, &self.file);
         }
