@@ -66,9 +66,6 @@ excepted() {
     msg-ring | ring-leak | io-cancel | single-issuer | sqpoll-cancel-hang)
         echo "rings of other processes, or MSG_RING"
         ;;
-    poll-mshot-overflow | poll-mshot-wake)
-        echo "an event is over before the thread for polls has looked"
-        ;;
     sqpoll-sleep) echo "times the flag of a poller that is not there" ;;
     nolibc) echo "makes its calls by instructions of its own: left to the kernel" ;;
     send-zerocopy | d77a67ed5f27 | empty-eownerdead) echo "needs what is refused" ;;

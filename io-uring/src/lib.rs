@@ -29,6 +29,8 @@ mod memory;
 #[cfg(not(loom))]
 mod prepare;
 #[cfg(not(loom))]
+mod reads;
+#[cfg(not(loom))]
 mod register;
 #[cfg(not(loom))]
 mod restrict;

@@ -14,7 +14,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use uringlet::front::{self, OwnDescriptor, PerProcess, lock};
+use uringlet::front::{self, OwnDescriptor, Patience, PerProcess, lock};
 
 use crate::sys;
 
@@ -200,17 +200,30 @@ pub(crate) fn watch(
     Ok(Poll(token))
 }
 
+/// Is any poll watched?
+#[inline]
+pub(crate) fn is_busy() -> bool {
+    busy().is_some()
+}
+
 /// A transfer on this descriptor is about to be executed, and may take what polls wait for: they
-/// look before it.
+/// look before it. In a signal handler, what it interrupts may have the lock: then they do not.
 pub(crate) fn look(fd: i32) {
+    const TRIES: u32 = 1_000;
     let Some(service) = busy() else { return };
-    let has_polls = {
-        let state = service.lock();
+    let mut patience = Patience::default();
+    for _ in 0..TRIES {
+        let Ok(state) = service.state.try_lock() else {
+            patience.wait();
+            continue;
+        };
         let group = state.plain.get(&fd).and_then(|token| state.groups.get(token));
-        group.is_some_and(|group| !group.members.is_empty())
-    };
-    if has_polls {
-        service.take();
+        let has_polls = group.is_some_and(|group| !group.members.is_empty());
+        drop(state);
+        if has_polls {
+            service.take();
+        }
+        return;
     }
 }
 
