@@ -15,8 +15,8 @@ seeds=4
 [[ "${1-}" != --quick ]] || { seeds=1 && shift; }
 words=("$@")
 ((${#words[@]})) ||
-    words=(queue:: request:: zeros:: baton:: flight:: mailbox:: readers:: reaper:: seats:: syncs::
-        fs::wakers::)
+    words=(queue:: request:: lazy_zeroed:: baton:: flight:: mailbox:: readers:: reaper:: seats::
+        syncs:: fs::wakers::)
 command -v rustup >/dev/null || die "rustup is missing"
 rustup component add --toolchain nightly miri rust-src
 cd -- "$root"

@@ -179,7 +179,7 @@ unsafe fn create(options: *const Options) -> Result<usize, (c_int, String)> {
 pub unsafe extern "C" fn _uringlet_destroy(u: Handle, timeout_ns: i64) -> c_int {
     enter_whole(|| {
         let destroyed = handle::destroy(u as usize, |owned| match timeout(timeout_ns) {
-            Some(timeout) => owned.settle(timeout),
+            Some(timeout) => owned.drain(timeout),
             None => Ok(()),
         });
         answer(destroyed.map(|()| 0))

@@ -236,7 +236,7 @@ impl Owned {
     ///
     /// # Errors
     /// `-ETIME` if it is not over in time.
-    pub(crate) fn settle(&mut self, timeout: Duration) -> Answer<()> {
+    pub(crate) fn drain(&mut self, timeout: Duration) -> Answer<()> {
         let begin = Instant::now();
         loop {
             let left = timeout.saturating_sub(begin.elapsed());

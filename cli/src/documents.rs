@@ -418,7 +418,7 @@ const LONG_FUNCTIONS: [&str; 6] = [
     "in_a_child_operations_fail_with_their_buffers_and_nothing_hangs",
     "listio",
     "measure",
-    "settle_slowly",
+    "poll_slowly",
     "wrong_values_are_refused_with_field_value_and_expectation",
 ];
 

@@ -14,6 +14,7 @@ pub use self::direct::DirectCompletions;
 pub(crate) use self::direct::without_taker;
 use crate::affinity;
 use crate::cqe::Cqe;
+use crate::lazy_zeroed::Zeros;
 use crate::own::{Copied, Copies};
 use crate::process;
 use crate::queue::{Completions, IndexRing};
@@ -24,7 +25,6 @@ use crate::stats::{Counters, Counting};
 use crate::sync::lock;
 use crate::sys;
 use crate::sys::aio::IoEvent;
-use crate::zeros::Zeros;
 
 /// Takes completions as they happen, in place of a completion queue: called by whichever thread
 /// has ended the request, with no lock held.

@@ -44,12 +44,12 @@
 
 mod cpus;
 mod cqe;
+mod lazy_zeroed;
 mod queue;
 mod request;
 mod sqe;
 mod sync;
 mod sys;
-mod zeros;
 
 // Everything but the modelled protocols is left out of a loom build. One attribute each: a macro
 // around them would hide the files from rustfmt.
@@ -73,6 +73,8 @@ mod error;
 mod eventfd;
 #[cfg(not(loom))]
 mod exec;
+#[cfg(not(loom))]
+mod fallback_alloc;
 #[doc(hidden)]
 #[cfg(not(loom))]
 pub mod front;
@@ -92,8 +94,6 @@ mod placed;
 pub mod probe;
 #[cfg(not(loom))]
 mod process;
-#[cfg(not(loom))]
-mod reserve;
 #[cfg(not(loom))]
 mod router;
 #[cfg(not(loom))]

@@ -91,7 +91,7 @@ pub(crate) struct Request {
     pub(crate) fast: bool,
     /// It may wait for a server without end, for all that is known. A thread with a deadline does
     /// not execute it.
-    pub(crate) wary: bool,
+    pub(crate) may_hang: bool,
     /// Not 0: the poller keeps its place in the list of its stream under this number, while a
     /// worker executes it.
     pub(crate) passed_on: u32,
@@ -116,7 +116,7 @@ impl Request {
             passed_inline: false,
             stream: false,
             fast: false,
-            wary: false,
+            may_hang: false,
             passed_on: 0,
             partial: 0,
             refused: 0,

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 pub use self::entry::Pinned;
 use self::entry::{OTHER, Pin, TableEntry, is_pinned};
 pub use self::hazard::{Look, prepare_readers};
-use crate::reserve::has_memory;
+use crate::fallback_alloc::has_memory;
 use crate::sync::{Patience, lock};
 use crate::sys::Mapping;
 

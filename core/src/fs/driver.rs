@@ -251,7 +251,7 @@ impl Drop for Shared {
 }
 
 /// What a slot can do, whatever its operation.
-pub struct Verbs {
+pub struct OpVtable {
     pub(super) complete: unsafe fn(NonNull<Header>, i32) -> bool,
     pub(super) forget: unsafe fn(NonNull<Header>),
 }
@@ -259,7 +259,7 @@ pub struct Verbs {
 /// The part of a slot that knows nothing of its operation. Its address is the request's
 /// [`Sqe::user_data`].
 pub struct Header {
-    verbs: &'static Verbs,
+    vtable: &'static OpVtable,
     fs: Fs,
     entry: UnsafeCell<Entry>,
     bytes: Cell<u64>,
@@ -317,13 +317,13 @@ impl Handle {
     /// Gives the reference back.
     fn forget(self) {
         // SAFETY: the engine's reference, used up.
-        unsafe { (self.header().verbs.forget)(self.0) };
+        unsafe { (self.header().vtable.forget)(self.0) };
     }
 
     /// Ends the request. `Some`: the operation has another one.
     fn complete(self, result: i32) -> Option<Self> {
         // SAFETY: the request is over, and the thread that has the handle is the engine's side.
-        let is_over = unsafe { (self.header().verbs.complete)(self.0, result) };
+        let is_over = unsafe { (self.header().vtable.complete)(self.0, result) };
         if is_over { None } else { Some(self) }
     }
 
@@ -340,7 +340,7 @@ impl Header {
     pub(super) fn new(
         fs: Fs,
         notify: i32,
-        verbs: &'static Verbs,
+        vtable: &'static OpVtable,
         flights: Option<Arc<Flights>>,
     ) -> Self {
         fs.flights().begin();
@@ -348,7 +348,7 @@ impl Header {
             flights.begin();
         }
         Self {
-            verbs,
+            vtable,
             fs,
             flights,
             interruptible: Interruptible::default(),

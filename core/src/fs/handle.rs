@@ -281,7 +281,7 @@ impl Opened {
     }
 
     /// Takes it from a request's result.
-    pub(super) fn take(&self, result: i32) {
+    pub(super) fn adopt(&self, result: i32) {
         if result >= 0 {
             // SAFETY: the kernel has just given it, for this request alone.
             let _ = self.0.set(unsafe { OwnedFd::from_raw_fd(result) });

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::budget::{Awaited, Spent, Turns, awaited};
 use super::drain::Flights;
-use super::driver::{Fs, Header, Verbs};
+use super::driver::{Fs, Header, OpVtable};
 use super::flight::{Ended, Flight};
 use super::wakers::{self, guarded};
 use crate::front::{Concern, WaitCondition};
@@ -61,7 +61,7 @@ pub unsafe trait Steps: Send + 'static {
     }
 
     /// Makes what has to be made once `self` is in its final place, behind this header.
-    fn settle(&self, _header: &Header) {}
+    fn pin(&self, _header: &Header) {}
 
     /// The next request.
     fn request(&self) -> Sqe;
@@ -125,7 +125,7 @@ struct Settled<O> {
 }
 
 impl<O: Operation> OpSlot<O> {
-    const VERBS: Verbs = Verbs { complete: complete::<O>, forget: forget::<O> };
+    const VTABLE: OpVtable = OpVtable { complete: complete::<O>, forget: forget::<O> };
 
     fn generation(&self) -> u64 {
         self.header.fs().generation()
@@ -372,14 +372,14 @@ impl<O: Operation> Op<O> {
         let fs = operation.home().get().expect("set above").clone();
         let payload = Settled { operation, result: std::cell::Cell::new(0) };
         let flights = payload.operation.flights().cloned();
-        let header = Header::new(fs, notify, &OpSlot::<O>::VERBS, flights);
+        let header = Header::new(fs, notify, &OpSlot::<O>::VTABLE, flights);
         let slot = Arc::new(OpSlot { header, flight: Flight::new(payload) });
         let engines = Arc::into_raw(Arc::clone(&slot));
         let header = NonNull::new(engines.cast_mut().cast::<Header>()).expect("an Arc's");
         {
             // SAFETY: nobody else knows it yet. From here on the operation does not move.
             let operation = &unsafe { slot.flight.payload() }.operation;
-            operation.settle(&slot.header);
+            operation.pin(&slot.header);
             let request = operation.request();
             // SAFETY: the first field of the slot, whose address this is.
             unsafe { Header::fill(header, request, operation.bytes()) };

@@ -164,7 +164,7 @@ pub struct Open {
 unsafe extern "C" fn open(operation: u64) -> i32 {
     // SAFETY: the caller's contract.
     let operation = unsafe { &*std::ptr::with_exposed_provenance::<Open>(operation as usize) };
-    // SAFETY: set by `settle`; the caller is the worker.
+    // SAFETY: set by `pin`; the caller is the worker.
     let header = unsafe { operation.header.get() };
     open_now(header, &operation.path, operation.flags.get(), operation.mode)
 }
@@ -177,7 +177,7 @@ unsafe impl Steps for Open {
         &self.home
     }
 
-    fn settle(&self, header: &Header) {
+    fn pin(&self, header: &Header) {
         self.header.set(header);
     }
 
@@ -193,7 +193,7 @@ unsafe impl Steps for Open {
             self.flags.set(flags & !libc::O_DIRECT & !libc::O_EXCL);
             return None;
         }
-        self.opened.take(result);
+        self.opened.adopt(result);
         Some(result)
     }
 

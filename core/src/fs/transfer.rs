@@ -56,7 +56,7 @@ impl Span {
         }
     }
 
-    pub(super) fn settle(&self, (address, length): (u64, usize)) {
+    pub(super) fn pin(&self, (address, length): (u64, usize)) {
         self.address.set(address);
         self.length.set(length);
     }
@@ -257,15 +257,15 @@ unsafe impl<B: Send + 'static, D: Direction<B>, A: Amount> Steps for FileTransfe
         let (address, length) = D::memory(self.buffer.get_mut());
         // SAFETY: a read, and the buffer is borrowed meanwhile.
         let result = unsafe { self.file.read_now(address, length, self.span.offset) }?;
-        self.span.settle((address, length));
+        self.span.pin((address, length));
         // What is there is all there is: the end of the file.
         self.span.done.set(usize::try_from(result).unwrap_or(0));
         Some(result)
     }
 
-    fn settle(&self, _: &Header) {
+    fn pin(&self, _: &Header) {
         // SAFETY: not out with the kernel yet.
-        self.span.settle(D::memory(unsafe { &mut *self.buffer.get() }));
+        self.span.pin(D::memory(unsafe { &mut *self.buffer.get() }));
     }
 
     fn request(&self) -> Sqe {

@@ -83,7 +83,7 @@ unsafe impl<B: Send + 'static, D: VectorDirection<B>> Steps for Vectored<B, D> {
         if self.buffers.get_mut().len() > IOV_MAX { Err(-libc::EINVAL) } else { Ok(()) }
     }
 
-    fn settle(&self, _: &Header) {
+    fn pin(&self, _: &Header) {
         // SAFETY: not out with the kernel yet.
         let (buffers, vectors) = unsafe { (&mut *self.buffers.get(), &mut *self.vectors.get()) };
         vectors.extend(buffers.iter_mut().map(|buffer| {

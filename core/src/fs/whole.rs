@@ -159,7 +159,7 @@ fn look(header: &Header, path: &CStr, found: &Found) -> io::Result<(OwnedFd, Met
     let opened = Opened::default();
     let result = open_now(header, path, READ, 0);
     outcome(result)?;
-    opened.take(result);
+    opened.adopt(result);
     let known = found.look(opened.number(), c"", libc::AT_EMPTY_PATH)?;
     let descriptor = opened.into_inner().ok_or(io::ErrorKind::Other)?;
     Ok((descriptor, known))
@@ -204,7 +204,7 @@ impl<T> ReadFile<T> {
 
     /// Opens the file, and reads it if it is small. True: it is whole.
     fn begin(&self) -> io::Result<bool> {
-        // SAFETY: set by `settle`; the caller is the worker.
+        // SAFETY: set by `pin`; the caller is the worker.
         let header = unsafe { self.header.get() };
         let (descriptor, found) = look(header, &self.path, &self.found)?;
         // SAFETY: the worker is the engine's side, and no transfer is under way.
@@ -237,7 +237,7 @@ unsafe impl<T: Contents> Steps for ReadFile<T> {
         &self.home
     }
 
-    fn settle(&self, header: &Header) {
+    fn pin(&self, header: &Header) {
         self.header.set(header);
     }
 
@@ -342,7 +342,7 @@ impl<B> WriteFile<B> {
 
     /// Opens the file, and writes it if it is small. True: it is over.
     fn begin(&self) -> io::Result<bool> {
-        // SAFETY: set by `settle`; the caller is the worker.
+        // SAFETY: set by `pin`; the caller is the worker.
         let header = unsafe { self.header.get() };
         if self.replaces {
             replace_now(header, &self.path, &self.span)?;
@@ -352,7 +352,7 @@ impl<B> WriteFile<B> {
         let opened = if is_small { &opened } else { &self.opened };
         let result = open_now(header, &self.path, REPLACE, 0o666);
         outcome(result)?;
-        opened.take(result);
+        opened.adopt(result);
         if is_small {
             self.span.write_now(opened.number(), header)?;
         }
@@ -378,10 +378,10 @@ unsafe impl<B: IoBuf + Send> Steps for WriteFile<B> {
         &self.home
     }
 
-    fn settle(&self, header: &Header) {
+    fn pin(&self, header: &Header) {
         self.header.set(header);
         // SAFETY: not out with the kernel yet.
-        self.span.settle(Out::memory(unsafe { &mut *self.buffer.get() }));
+        self.span.pin(Out::memory(unsafe { &mut *self.buffer.get() }));
     }
 
     fn request(&self) -> Sqe {

@@ -111,7 +111,7 @@ unsafe extern "C" fn run<T>(operation: u64) -> i32 {
     let operation = unsafe { &*ptr::with_exposed_provenance::<OnWorker<T>>(operation as usize) };
     // SAFETY: nobody but the engine's side touches the cells now.
     let function = unsafe { (*operation.function.get()).take() };
-    // SAFETY: set by `settle`, and the caller's contract.
+    // SAFETY: set by `pin`, and the caller's contract.
     let header = unsafe { operation.header.get() };
     let Some(function) = function else { return -libc::EINVAL };
     match catch_unwind(AssertUnwindSafe(|| function(header))) {
@@ -134,7 +134,7 @@ unsafe impl<T: Send + 'static> Steps for OnWorker<T> {
         self.flights.as_ref()
     }
 
-    fn settle(&self, header: &Header) {
+    fn pin(&self, header: &Header) {
         self.header.set(header);
     }
 

@@ -103,7 +103,7 @@ impl Instance {
         (request.data, request.notify, request.kind) = (transfer.data, -1, transfer.kind());
         (request.route, request.stream, request.fast) = (Route::Inline, false, true);
         (request.partial, request.refused, request.passed_on) = (0, 0, 0);
-        (request.wary, request.passed_inline) = (false, false);
+        (request.may_hang, request.passed_inline) = (false, false);
         let place = request.slot();
         place.expect(Expect::Soon);
         place.fill(transfer.user_data, fd, -1);
@@ -194,7 +194,7 @@ impl Instance {
         let mut take = |data, user_data, result| ended = Some((data, user_data, result));
         let mut taker = DirectCompletions::new(1, &mut take);
         taker.bound(bounded && !self.is_helpless());
-        errno::kept(|| self.lanes.execute_left(&self.board, request, timed, &mut taker));
+        errno::kept(|| self.lanes.execute_from_mailbox(&self.board, request, timed, &mut taker));
         taker.give_back(&self.board);
         ended
     }

@@ -34,7 +34,7 @@ impl Instance {
         };
         taker.bound(bounded && !self.is_helpless());
         let timed = number.is_multiple_of(TIMED_EVERY);
-        self.lanes.execute_left(&self.board, request, timed, taker);
+        self.lanes.execute_from_mailbox(&self.board, request, timed, taker);
         self.router.waiters.one_came();
         true
     }
@@ -62,10 +62,10 @@ impl Instance {
         }
         // It was left before anything else came into the queues: no request is overtaken.
         if lanes.copy.is_empty()
-            && let Some((request, number)) = lanes.inline.take_left(board)
+            && let Some((request, number)) = lanes.inline.take_from_mailbox(board)
         {
             let timed = number.is_multiple_of(TIMED_EVERY);
-            lanes.execute_left(board, request, timed, taker);
+            lanes.execute_from_mailbox(board, request, timed, taker);
             self.router.waiters.one_came();
             if is_enough(taker) {
                 return true;
@@ -179,7 +179,7 @@ impl Instance {
         let Self { board, lanes, router, .. } = self;
         let inline = &lanes.inline;
         let mut view = inline.baton().view();
-        if view.has_work() || inline.has_work_for(help.wary) {
+        if view.has_work() || inline.has_work_for(help.accepts_hanging) {
             if help.min > 0 || view.has_work() {
                 router.waiters.one_came();
             }
@@ -188,7 +188,7 @@ impl Instance {
                 if self.help_beside(help, taker) {
                     return true;
                 }
-            } else if ask && inline.has_work_for(help.wary) {
+            } else if ask && inline.has_work_for(help.accepts_hanging) {
                 view = self.ask_for_baton();
             }
             if !view.is_held()

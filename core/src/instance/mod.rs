@@ -2,7 +2,7 @@
 //!
 //! [`Context`](crate::Context) is its single-owner face; front ends hold it directly. What it is
 //! made of stands here, what can be done with it in the files beside: submit, wait (with `help` and
-//! `settle`), cancel, close, leaving, and `serve` for our own threads.
+//! `others`), cancel, close, leaving, and `serve` for our own threads.
 #![allow(unsafe_code)]
 
 pub(crate) mod cancel;
@@ -11,10 +11,10 @@ mod close;
 pub(crate) mod fast;
 mod help;
 mod leaving;
-mod polls;
+mod others;
 pub(crate) mod reactor;
+mod realtime_polls;
 mod serve;
-mod settle;
 pub(crate) mod submit;
 pub(crate) mod wait;
 
@@ -64,13 +64,13 @@ pub struct Instance {
     is_placed: AtomicBool,
     /// Unless all workers there are stuck.
     starved: AtomicBool,
-    /// Requests may be there whose end a poll may expect (`settle.rs`).
+    /// Requests may be there whose end a poll may expect (`others.rs`).
     expected: AtomicU32,
     /// When [`Instance::poll`] last looked at what the kernel has, in ticks.
     looked: AtomicU64,
     /// What a napping waiter saw of the baton.
     last_view: AtomicU64,
-    polls: polls::Polls,
+    polls: realtime_polls::Polls,
     /// The next thread that would sleep in [`Instance::wait`] is to come back.
     interrupted: AtomicBool,
     /// What the ring lies in, if a front end gave it: goes last.
@@ -208,7 +208,7 @@ impl Instance {
                 expected: AtomicU32::new(0),
                 looked: AtomicU64::new(0),
                 last_view: AtomicU64::new(0),
-                polls: polls::Polls::default(),
+                polls: realtime_polls::Polls::default(),
                 interrupted: AtomicBool::new(false),
                 _memory: memory,
             });
@@ -255,9 +255,9 @@ impl Instance {
 
     /// A thread's offer of help: it waits for `min` completions, and can take `max`.
     #[inline]
-    fn offer(&self, min: u32, max: u32, unbounded: bool, wary: bool) -> Help {
+    fn offer(&self, min: u32, max: u32, unbounded: bool, accepts_hanging: bool) -> Help {
         let waiters_come = self.router.waiters.come();
-        Help { min, max, unbounded, wary, helpless: self.is_helpless(), waiters_come }
+        Help { min, max, unbounded, accepts_hanging, helpless: self.is_helpless(), waiters_come }
     }
 
     /// Threads of the program execute and collect nothing. Unless there is nobody else to.

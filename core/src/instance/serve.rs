@@ -415,7 +415,7 @@ impl Dispatcher for Instance {
         // This waiter executes it, when it looks for more.
         let left = by == By::Waiter && request.notify == -1 && self.is_left_to_waiter();
         // One whose file is not known yet is expected as before.
-        let young = to == Route::Worker && request.wary;
+        let young = to == Route::Worker && request.may_hang;
         if !young {
             request.slot().expect(Expect::Nothing);
         }

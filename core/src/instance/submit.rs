@@ -307,7 +307,7 @@ impl Instance {
         request.refused = if malformed { -libc::EINVAL as i16 } else { refused as i16 };
         request.submitted = begin;
         (request.partial, request.passed_on) = (0, 0);
-        (request.fast, request.wary, request.passed_inline) = (false, false, false);
+        (request.fast, request.may_hang, request.passed_inline) = (false, false, false);
         Ok(())
     }
 
@@ -338,8 +338,8 @@ impl Instance {
         let chosen = self.route(&request, &mut asked);
         if chosen.0 == Route::Inline && request.notify == -1 {
             (request.route, request.stream) = chosen;
-            let (wary, expect) = router::patience(&request, Route::Inline, chosen.1, false);
-            request.wary = wary;
+            let (may_hang, expect) = router::patience(&request, Route::Inline, chosen.1, false);
+            request.may_hang = may_hang;
             request.slot().expect(expect);
             self.push_one(request);
             return self.expects_one();
@@ -385,12 +385,12 @@ impl Instance {
             return Err(request);
         }
         let others = || !self.lanes.copy.is_empty();
-        self.lanes.inline.leave(&self.board, request, alone, others)
+        self.lanes.inline.put_in_mailbox(&self.board, request, alone, others)
     }
 
     /// Pushes a single inline request that is not left for a wait.
     pub(super) fn push_inline(&self, request: Started<'_>) {
-        self.lanes.inline.left_to_queue(&self.board);
+        self.lanes.inline.queue_mailbox(&self.board);
         self.lanes.inline.push(&[request.queue()]);
         self.announce(self.router.waiters.come());
     }
@@ -415,7 +415,7 @@ impl Instance {
         /// writes.
         const INLINE: usize = Route::Inline as usize;
         let board = &self.board;
-        let moved = self.lanes.inline.left_to_queue(board);
+        let moved = self.lanes.inline.queue_mailbox(board);
         let kernel_executes = self.lanes.kernel.executes_what_is_cached();
         // Made one by one: a constant array is written whole, with the slots that hold nothing yet.
         let mut batches: [Batch; Route::Null as usize + 1] = array::from_fn(|_| Batch::new());
@@ -426,12 +426,12 @@ impl Instance {
             let (route, stream) = choose(&request);
             (request.route, request.stream) = (route, stream);
             notifies |= request.notify != -1;
-            let (wary, expect) = router::patience(&request, route, stream, kernel_executes);
-            request.wary = wary;
+            let (may_hang, expect) = router::patience(&request, route, stream, kernel_executes);
+            request.may_hang = may_hang;
             request.slot().expect(expect);
             expected |= expect != Expect::Nothing;
             request.fast =
-                route == Route::Inline && !stream && !wary && self.executes_fast(&request);
+                route == Route::Inline && !stream && !may_hang && self.executes_fast(&request);
             match route {
                 Route::Stream => self.wait_for_descriptor(request),
                 Route::Null => batches[Route::Null as usize].push(request.into_index()),

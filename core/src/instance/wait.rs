@@ -96,7 +96,7 @@ impl Instance {
         if min == 0 {
             if self.board.completions().available() < max {
                 self.help(&help, taker);
-                self.settle(&help, taker);
+                self.poll_others(&help, taker);
             }
             self.polled(self.has_enough(1, taker));
             return Waited::Enough;
@@ -119,7 +119,7 @@ impl Instance {
     /// A round of help. What it has taken is free afterwards.
     #[inline]
     pub(super) fn help(&self, help: &Help, taker: &mut DirectCompletions<'_>) -> bool {
-        taker.bound(!help.wary && !help.helpless);
+        taker.bound(!help.accepts_hanging && !help.helpless);
         #[cfg(feature = "faulty")]
         let released = self.faulty.as_ref().is_some_and(|faulty| faulty.help(&self.board));
         #[cfg(not(feature = "faulty"))]
@@ -131,8 +131,8 @@ impl Instance {
 
     /// The time is over, or there was none: what was submitted before and does not sleep is to be
     /// seen all the same, as where the kernel executes it inside of its submit.
-    fn settle(&self, help: &Help, taker: &mut DirectCompletions<'_>) {
-        let help = Help { min: 0, unbounded: false, wary: false, ..*help };
+    fn poll_others(&self, help: &Help, taker: &mut DirectCompletions<'_>) {
+        let help = Help { min: 0, unbounded: false, accepts_hanging: false, ..*help };
         self.see_what_others_have(&help, taker);
         taker.give_back(&self.board);
     }
@@ -183,7 +183,7 @@ impl Instance {
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
-                self.settle(&help, taker);
+                self.poll_others(&help, taker);
                 let enough = self.has_enough(min, taker);
                 return if enough { Waited::Enough } else { Waited::TimedOut };
             }

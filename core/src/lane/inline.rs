@@ -25,7 +25,7 @@ use crate::word::mailbox::{Mailbox, Taken};
 #[derive(Debug)]
 pub(crate) struct InlineLane {
     /// What a submitter leaves for its own wait.
-    left: Mailbox,
+    mailbox: Mailbox,
     baton: Baton,
     queue: IndexRing,
     /// Requests whose order can be observed, and the right to execute them, which nobody takes
@@ -37,7 +37,7 @@ pub(crate) struct InlineLane {
     /// Holders that have lost the baton and are still inside their request.
     losers: AtomicUsize,
     /// Ordered requests that threads with a deadline do not execute.
-    wary_ordered: AtomicUsize,
+    hanging: AtomicUsize,
     /// The baton's holder is a worker that executes beside the program.
     beside: AtomicBool,
 }
@@ -57,14 +57,14 @@ pub(crate) type Enough<'a> = &'a mut dyn FnMut(u64, u32) -> bool;
 impl InlineLane {
     pub(super) fn new(slots: usize) -> Self {
         Self {
-            left: Mailbox::new(),
+            mailbox: Mailbox::new(),
             baton: Baton::new(),
             queue: IndexRing::new(slots),
             ordered: IndexRing::new(slots),
             order: Baton::new(),
             diverting: Mutex::new(()),
             losers: AtomicUsize::new(0),
-            wary_ordered: AtomicUsize::new(0),
+            hanging: AtomicUsize::new(0),
             beside: AtomicBool::new(false),
         }
     }
@@ -96,17 +96,17 @@ impl InlineLane {
         !self.queue.is_empty() || self.has_ordered_work()
     }
 
-    /// As [`InlineLane::has_work`], for a thread that executes what a server may hold up (`wary`),
-    /// or does not.
+    /// As [`InlineLane::has_work`], for a thread that executes what a server may hold up, or does
+    /// not (`hanging`).
     #[inline]
-    pub(crate) fn has_work_for(&self, wary: bool) -> bool {
+    pub(crate) fn has_work_for(&self, hanging: bool) -> bool {
         !self.queue.is_empty()
-            || self.has_ordered_work() && (wary || self.wary_ordered.load(Ordering::SeqCst) == 0)
+            || self.has_ordered_work() && (hanging || self.hanging.load(Ordering::SeqCst) == 0)
     }
 
     /// Ordered requests wait for a thread that may wait without end.
     pub(crate) fn has_patient_work(&self) -> bool {
-        self.has_ordered_work() && self.wary_ordered.load(Ordering::SeqCst) > 0
+        self.has_ordered_work() && self.hanging.load(Ordering::SeqCst) > 0
     }
 
     #[inline]
@@ -120,7 +120,7 @@ impl InlineLane {
     #[inline]
     pub(crate) fn has_help_to_offer(&self) -> bool {
         let view = self.baton.view();
-        view.has_work() && !view.is_held() || !self.left.is_empty()
+        view.has_work() && !view.is_held() || !self.mailbox.is_empty()
     }
 
     /// Requests wait behind a holder.
@@ -139,8 +139,8 @@ impl InlineLane {
     /// finds this one finds those.
     pub(crate) fn push_ordered(&self, board: &Board, slot: u32) {
         // SAFETY: the caller has its number, and has not put it into a queue yet.
-        if unsafe { board.popped(slot) }.wary {
-            self.wary_ordered.fetch_add(1, Ordering::SeqCst);
+        if unsafe { board.popped(slot) }.may_hang {
+            self.hanging.fetch_add(1, Ordering::SeqCst);
         }
         self.ordered.push(&[slot]);
         self.order.announce();
@@ -175,29 +175,29 @@ impl InlineLane {
     /// Leaves a single request, which may be `alone` in its context, to the wait that is expected
     /// to follow. Gives it back if that is not to be, as where `others` would be looked at first.
     #[inline(always)]
-    pub(crate) fn leave<'a>(
+    pub(crate) fn put_in_mailbox<'a>(
         &self,
         board: &Board,
         request: Started<'a>,
         alone: impl FnOnce() -> bool,
         others: impl FnOnce() -> bool,
     ) -> Result<(), Started<'a>> {
-        if !self.is_idle() || !self.left.is_empty() {
+        if !self.is_idle() || !self.mailbox.is_empty() {
             return Err(request);
         }
         let alone = alone();
         if !alone && (self.has_work() || others()) {
             return Err(request);
         }
-        request.slot().leave();
-        let Some(watched) = self.left.put(request.index(), alone) else { return Err(request) };
+        request.slot().put_in_mailbox();
+        let Some(watched) = self.mailbox.put(request.index(), alone) else { return Err(request) };
         request.into_index();
         // Should its submitter not come, or another thread wait already.
         if board.completions().has_sleepers() {
-            Self::wake_for_left(board);
+            Self::wake_for_mailbox(board);
         }
-        if !watched && self.left.watch() {
-            Self::watch_left(board);
+        if !watched && self.mailbox.watch() {
+            Self::watch_mailbox(board);
         }
         Ok(())
     }
@@ -205,19 +205,19 @@ impl InlineLane {
     // The fast path, which comes here as well, keeps errno by itself: a lock that is waited for may
     // change it, and so may making a thread.
     #[cold]
-    fn wake_for_left(board: &Board) {
+    fn wake_for_mailbox(board: &Board) {
         errno::kept(|| board.wake_waiter());
     }
 
     #[cold]
-    fn watch_left(board: &Board) {
+    fn watch_mailbox(board: &Board) {
         errno::kept(|| board.call(Call::Nobody));
     }
 
     /// What was left for its submitter's wait goes into the queue, in front of what comes. True if
     /// there was something, which the caller announces.
-    pub(crate) fn left_to_queue(&self, board: &Board) -> bool {
-        let Some(Taken { slot, .. }) = self.left.take() else { return false };
+    pub(crate) fn queue_mailbox(&self, board: &Board) -> bool {
+        let Some(Taken { slot, .. }) = self.mailbox.take() else { return false };
         board.slot(slot).queue();
         self.queue.push(&[slot]);
         true
@@ -226,13 +226,13 @@ impl InlineLane {
     /// Takes a request that was left and is alone in its context, and its number.
     #[inline(always)]
     pub(crate) fn take_alone<'a>(&self, board: &'a Board) -> Option<(Started<'a>, u64)> {
-        self.left.take_alone().map(|taken| Self::begun(board, taken))
+        self.mailbox.take_alone().map(|taken| Self::begun(board, taken))
     }
 
     /// Takes a request that was left, and its number.
     #[inline]
-    pub(crate) fn take_left<'a>(&self, board: &'a Board) -> Option<(Started<'a>, u64)> {
-        self.left.take().map(|taken| Self::begun(board, taken))
+    pub(crate) fn take_from_mailbox<'a>(&self, board: &'a Board) -> Option<(Started<'a>, u64)> {
+        self.mailbox.take().map(|taken| Self::begun(board, taken))
     }
 
     #[inline(always)]
@@ -244,7 +244,7 @@ impl InlineLane {
 
     /// Takes a certain request out that was left, if it is still `key`'s: the caller ends it.
     pub(crate) fn retract(&self, board: &Board, slot: u32, key: u64) -> bool {
-        self.left.remove(slot, || board.slot(slot).key() == key)
+        self.mailbox.remove(slot, || board.slot(slot).key() == key)
     }
 
     /// Takes the baton, if it is free.
@@ -298,7 +298,7 @@ impl InlineLane {
         router: &Router,
         taker: &mut DirectCompletions<'_>,
     ) -> bool {
-        if self.queue.is_empty() || !self.left.is_empty() || self.is_overtaking() {
+        if self.queue.is_empty() || !self.mailbox.is_empty() || self.is_overtaking() {
             return false;
         }
         let Some(turn) = self.take_baton() else { return false };
@@ -380,7 +380,7 @@ impl InlineLane {
     /// to the first other request. Calls no other thread, and waits for none. True if requests are
     /// left that nobody is at.
     pub(crate) fn execute_ready(&self, board: &Board, router: &Router) -> bool {
-        if self.left_to_queue(board) {
+        if self.queue_mailbox(board) {
             self.baton.announce();
         }
         if self.is_ready(board)
@@ -504,7 +504,7 @@ impl InlineLane {
         taker: &mut DirectCompletions<'_>,
         enough: Enough<'_>,
     ) -> bool {
-        if taker.is_bounded() && self.wary_ordered.load(Ordering::SeqCst) > 0 {
+        if taker.is_bounded() && self.hanging.load(Ordering::SeqCst) > 0 {
             // In their order, or not at all: the file of any of them may wait without end.
             board.call(Call::PatientHolder);
             return false;
@@ -520,8 +520,8 @@ impl InlineLane {
             while self.is_ordered_due(board)
                 && let Some(request) = board.pop(&self.ordered)
             {
-                if request.wary {
-                    self.wary_ordered.fetch_sub(1, Ordering::SeqCst);
+                if request.may_hang {
+                    self.hanging.fetch_sub(1, Ordering::SeqCst);
                 }
                 let ticks = self.run(board, request, by, true, taker);
                 if enough(ticks, taker.taken()) && !self.ordered.is_empty() {
@@ -610,7 +610,7 @@ impl InlineLane {
     /// Ends the watch over the context, if nothing is here and there is not `more` elsewhere.
     /// False: it goes on.
     pub(crate) fn ends_watch(&self, more: impl FnOnce() -> bool) -> bool {
-        if !self.left.unwatch() {
+        if !self.mailbox.unwatch() {
             return false;
         }
         if self.baton.unwatch() {
@@ -622,7 +622,7 @@ impl InlineLane {
         }
         // Requests have come: it stays. If somebody else has marked it meanwhile, it is looked at
         // twice for a while.
-        self.left.watch();
+        self.mailbox.watch();
         false
     }
 }
@@ -634,8 +634,9 @@ impl Lane for InlineLane {
         let word = view.turn().wrapping_add(self.ordered.taken() << 32) << 1;
         let held = view.is_held();
         let queued = view.has_work() || self.has_work();
+        let is_left = !self.mailbox.is_empty();
         [
-            Progress { queued: !self.left.is_empty(), in_hand: false, word: self.left.word() },
+            Progress { queued: is_left, in_hand: false, word: self.mailbox.word() },
             Progress { queued, in_hand: false, word: word | u64::from(held) },
         ]
     }
@@ -646,7 +647,7 @@ impl Lane for InlineLane {
         self.baton.watch();
         let view = self.view();
         if part == 0 {
-            if self.left_to_queue(board) {
+            if self.queue_mailbox(board) {
                 self.baton.announce();
             }
             return Stuck { nobody_came: true, call: Some(Call::Holder) };
@@ -678,7 +679,7 @@ impl Lane for InlineLane {
                 }
             }
             Which::All => {
-                self.left_to_queue(board);
+                self.queue_mailbox(board);
                 board.end_all(&self.queue);
                 board.end_all(&self.ordered);
             }

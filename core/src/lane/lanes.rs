@@ -120,7 +120,7 @@ impl Lanes {
 
     /// Executes a request that was left for a wait. `timed`: it is one of those that are.
     #[inline(always)]
-    pub(crate) fn execute_left(
+    pub(crate) fn execute_from_mailbox(
         &self,
         board: &Board,
         request: Started<'_>,

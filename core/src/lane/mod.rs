@@ -34,7 +34,7 @@ pub(crate) struct Help {
     pub(crate) unbounded: bool,
     /// It may also execute what a file system's server may hold up without end: it waits for all of
     /// its context, and without a deadline.
-    pub(crate) wary: bool,
+    pub(crate) accepts_hanging: bool,
     /// There is no worker, and none can be made: a waiter executes everything.
     pub(crate) helpless: bool,
     /// Threads of the program usually come.

@@ -21,7 +21,7 @@ pub(super) fn execute(
     timed: bool,
     taker: &mut DirectCompletions<'_>,
 ) -> u64 {
-    if request.wary && taker.is_bounded() && is_to_be_left(&request, by) {
+    if request.may_hang && taker.is_bounded() && is_to_be_left(&request, by) {
         try_or_leave(board, request, by, taker);
         return 0;
     }
@@ -73,7 +73,7 @@ pub(super) fn execute(
         let ticks = if awake { ticks.min(rate) } else { ticks };
         descriptor::learn(fd, write, ticks, rate, u64::from(len));
     }
-    if request.wary && transfer {
+    if request.may_hang && transfer {
         descriptor::prove(fd, write);
     }
     board.finish_for(request, result, by, taker);

@@ -37,7 +37,7 @@ pub(crate) struct Placed {
     owner: Weak<dyn Dispatcher>,
     completers: &'static Completers,
     found: OnceLock<Detected>,
-    requests: Box<[Whereabouts]>,
+    requests: Box<[SubmitSite]>,
 }
 
 /// What the first submit found out.
@@ -52,7 +52,7 @@ struct Detected {
 
 /// Of the request in a slot.
 #[derive(Debug)]
-struct Whereabouts {
+struct SubmitSite {
     /// The CPU that it was submitted on.
     home: AtomicU32,
     /// The CPU that has executed it, or handed it to the kernel.
@@ -61,7 +61,7 @@ struct Whereabouts {
 }
 
 /// For one CPU: a chain, and what will be its last, which is to keep the context.
-struct Gathering {
+struct PendingChain {
     cpu: usize,
     chain: Chain<RemoteCompletion>,
     last: Option<RemoteCompletion>,
@@ -70,7 +70,7 @@ struct Gathering {
 /// Completions for other CPUs that one thread has come by at the same time.
 struct Gathered {
     board: *const Board,
-    chains: [Option<Gathering>; GATHERED],
+    chains: [Option<PendingChain>; GATHERED],
 }
 
 thread_local! {
@@ -98,7 +98,7 @@ impl Placed {
         owner: Weak<dyn Dispatcher>,
     ) -> Self {
         let nowhere = || AtomicU32::new(NOWHERE);
-        let whereabouts = |_| Whereabouts { home: nowhere(), ran: nowhere(), node: Node::new() };
+        let whereabouts = |_| SubmitSite { home: nowhere(), ran: nowhere(), node: Node::new() };
         Self {
             placement: builder.placement.clone(),
             handler: builder.handler.clone(),
@@ -209,7 +209,7 @@ impl Placing for Placed {
             && gathered.board == board
         {
             for place in &mut gathered.chains {
-                let new = || Gathering { cpu: target, chain: Chain::new(), last: None };
+                let new = || PendingChain { cpu: target, chain: Chain::new(), last: None };
                 let gathering = place.get_or_insert_with(new);
                 if gathering.cpu == target {
                     if let Some(before) = gathering.last.replace(done) {
@@ -244,7 +244,7 @@ impl Placing for Placed {
         let before = PreviousGathered(GATHERING.replace(&raw mut gathered));
         f();
         drop(before);
-        for Gathering { cpu, mut chain, last } in gathered.chains.into_iter().flatten() {
+        for PendingChain { cpu, mut chain, last } in gathered.chains.into_iter().flatten() {
             let Some(mut last) = last else { continue };
             last.keep = self.owner.upgrade();
             let node = &self.requests[last.slot as usize].node;

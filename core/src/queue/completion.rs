@@ -15,9 +15,9 @@ use self::sleepers::{Sleepers, WORDS};
 use super::gate::Gate;
 use super::ring::Ring;
 use super::sleep::Sleep;
+use crate::lazy_zeroed::{Zero, Zeros};
 use crate::request::Completion;
 use crate::sync::{AtomicU32, Mutex, Ordering, Patience, UnsafeCell};
-use crate::zeros::{Zero, Zeros};
 
 /// Nobody publishes.
 const IDLE: u32 = 0;

@@ -2,10 +2,10 @@
 #![allow(unsafe_code)]
 
 use crate::cqe::Cqe;
+use crate::lazy_zeroed::{Zero, Zeros};
 use crate::request::Completion;
 use crate::sync::{AtomicU32, Ordering};
 use crate::sys::aio::IoEvent;
-use crate::zeros::{Zero, Zeros};
 
 // SAFETY: numbers.
 unsafe impl Zero for Cqe {

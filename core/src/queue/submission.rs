@@ -5,8 +5,8 @@
 
 use crossbeam_utils::CachePadded;
 
+use crate::lazy_zeroed::Zeros;
 use crate::sync::{AtomicU64, Ordering};
-use crate::zeros::Zeros;
 
 /// A ring of slot numbers. A cell holds the lap that wrote it (high half) and the slot number.
 #[derive(Debug)]

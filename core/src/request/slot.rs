@@ -5,8 +5,8 @@
 use std::ops::RangeInclusive;
 
 use super::{Kind, Request};
+use crate::lazy_zeroed::Zero;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell, fence};
-use crate::zeros::Zero;
 
 /// Where a request is on its way. The word counts uses above these bits, so that a stale view
 /// of a slot that was reused never matches.
@@ -23,7 +23,7 @@ mod phase {
     /// Waits in the poller for its descriptor.
     pub(super) const POLLING: u32 = 4;
     /// Left for the submitter's own wait.
-    pub(super) const NEXT: u32 = 6;
+    pub(super) const MAILBOX: u32 = 6;
     /// Completed.
     pub(super) const DONE: u32 = 5;
     /// Completed, and the thread that executed it has the completion: none is posted.
@@ -166,7 +166,7 @@ impl Slot {
     pub(crate) fn strays_before(&self, polled: &Self) -> bool {
         let is_astray = |state: u32| {
             let phase = state & phase::MASK;
-            matches!(phase, phase::QUEUED | phase::STARTED | phase::NEXT | phase::KERNEL)
+            matches!(phase, phase::QUEUED | phase::STARTED | phase::MAILBOX | phase::KERNEL)
         };
         self.fd.load(Ordering::Relaxed) == polled.fd.load(Ordering::Relaxed)
             && self.comes_before(polled)
@@ -204,7 +204,7 @@ impl Slot {
         let expect = self.link.load(Ordering::Relaxed);
         let begun = matches!(
             state & phase::MASK,
-            phase::QUEUED | phase::STARTED | phase::NEXT | phase::KERNEL
+            phase::QUEUED | phase::STARTED | phase::MAILBOX | phase::KERNEL
         );
         let soon = expect == Expect::Soon as u32;
         (begun && (soon || expect == Expect::Perhaps as u32)).then_some((state, soon))
@@ -229,8 +229,8 @@ impl Slot {
 
     /// Left for the submitter's own wait, by the submitter.
     #[inline]
-    pub(crate) fn leave(&self) {
-        self.set_phase(phase::NEXT);
+    pub(crate) fn put_in_mailbox(&self) {
+        self.set_phase(phase::MAILBOX);
     }
 
     /// About to be pushed to a ring, by its submitter or by the thread that took it from there.
@@ -316,7 +316,7 @@ impl Slot {
                     Err(_) => self.cancel_queued(key),
                 }
             }
-            phase::POLLING | phase::NEXT => Cancel::Polling,
+            phase::POLLING | phase::MAILBOX => Cancel::Polling,
             phase::STARTED | phase::KERNEL => Cancel::Started,
             _ => Cancel::Missed,
         }
@@ -349,7 +349,7 @@ impl Slot {
     ) -> bool {
         self.names_one_of(fds)
             && match self.state.load(Ordering::Acquire) & phase::MASK {
-                phase::QUEUED | phase::STARTED | phase::NEXT => true,
+                phase::QUEUED | phase::STARTED | phase::MAILBOX => true,
                 // Asked afterwards: who hands over says so before a request is in this phase.
                 phase::KERNEL => handing_over(),
                 _ => false,
@@ -393,7 +393,7 @@ impl Slot {
             return true;
         }
         let is_back = |state: u32| {
-            matches!(state & phase::MASK, phase::QUEUED | phase::STARTED | phase::NEXT)
+            matches!(state & phase::MASK, phase::QUEUED | phase::STARTED | phase::MAILBOX)
         };
         let state = self.state.load(Ordering::Acquire);
         if state & phase::MASK != phase::KERNEL {
@@ -462,7 +462,7 @@ pub(crate) struct FreeIt(pub(crate) bool);
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::{Cancel, FreeIt, Slot};
-    use crate::zeros::Zero;
+    use crate::lazy_zeroed::Zero;
 
     #[test]
     fn a_cancelled_slot_is_freed_once_whichever_comes_first() {
@@ -507,8 +507,8 @@ mod loom_models {
     //! number that the program has closed.
 
     use super::{Cancel, Ordering, Slot};
+    use crate::lazy_zeroed::Zero;
     use crate::sync::AtomicU32;
-    use crate::zeros::Zero;
     use loom::sync::Arc;
     use loom::thread;
 

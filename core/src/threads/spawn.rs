@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use super::stacks;
 use crate::cpus::CpuSet;
-use crate::reserve::has_memory;
+use crate::fallback_alloc::has_memory;
 use crate::sys;
 
 const STACK_BYTES: usize = 256 * 1024;

@@ -43,12 +43,12 @@ impl Instance {
             && self.board.free_slots().held_more_than(0)
             && !self.stands_by()
         {
-            self.settle_slowly(help, taker);
+            self.poll_slowly(help, taker);
         }
     }
 
     #[inline(never)]
-    fn settle_slowly(&self, help: &Help, taker: &mut DirectCompletions<'_>) {
+    fn poll_slowly(&self, help: &Help, taker: &mut DirectCompletions<'_>) {
         let (board, inline) = (&self.board, &self.lanes.inline);
         let begin = sys::ticks();
         let passed = |us| sys::ticks().wrapping_sub(begin) > us * board.ticks_per_us();
@@ -92,7 +92,7 @@ impl Instance {
             let now = inline.view();
             if !now.is_stuck_since(seen) {
                 (seen, since) = (now, sys::ticks());
-            } else if inline.has_work_for(help.wary)
+            } else if inline.has_work_for(help.accepts_hanging)
                 && sys::ticks().wrapping_sub(since) > STUCK_US * board.ticks_per_us()
             {
                 inline.steal(board, self.router.waiters.come(), now);
@@ -101,7 +101,7 @@ impl Instance {
                 continue;
             }
             if !inline.baton().view().is_held()
-                && inline.has_work_for(help.wary)
+                && inline.has_work_for(help.accepts_hanging)
                 && self.help_more(help, taker)
             {
                 continue;
