@@ -69,7 +69,7 @@ pub trait Sink: Send + Sync + std::fmt::Debug {
 
 /// Who executed a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
+pub(crate) enum Executor {
     /// A thread of the program, while it waited.
     Waiter,
     /// A worker with the baton.
@@ -88,7 +88,7 @@ pub(crate) trait Dispatcher: Send + Sync + fmt::Debug {
     fn board(&self) -> &Board;
 
     /// Sends a request to another lane, and sees to it that somebody comes to it there.
-    fn forward(&self, request: Started<'_>, to: Route, by: By);
+    fn forward(&self, request: Started<'_>, to: Route, by: Executor);
 
     /// A positional call on this request has found no offsets: its descriptor is a stream.
     fn reroute(&self, request: Started<'_>);
@@ -119,9 +119,9 @@ pub(crate) trait Dispatcher: Send + Sync + fmt::Debug {
 
 /// What is still to be done for a completion where it is sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum How {
+pub(crate) enum Delivery {
     /// Executed by somebody.
-    Finished(By),
+    Finished(Executor),
     /// Cancelled, and counted as that: only posted.
     Posted,
 }
@@ -138,7 +138,7 @@ pub(crate) trait Placing: Send + Sync + fmt::Debug {
     fn ran_here(&self, slots: &[u32]);
 
     /// Sends a completion to where it is wanted. False: it is completed here, by the caller.
-    fn sends_away(&self, index: u32, result: i32, how: How) -> bool;
+    fn sends_away(&self, index: u32, result: i32, how: Delivery) -> bool;
 
     /// What `f` completes for other CPUs is sent to each of them at once.
     fn together(&self, board: &Board, f: &mut dyn FnMut());
@@ -399,7 +399,7 @@ impl Board {
 
     /// Sends a request to another lane, and sees to it that somebody comes to it there.
     #[cold]
-    pub(crate) fn forward(&self, request: Started<'_>, to: Route, by: By) {
+    pub(crate) fn forward(&self, request: Started<'_>, to: Route, by: Executor) {
         let dispatcher = self.dispatcher().expect("a context lives as long as its requests");
         dispatcher.forward(request, to, by);
     }

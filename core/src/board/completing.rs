@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Board, By, DirectCompletions, How, Sink};
+use super::{Board, Delivery, DirectCompletions, Executor, Sink};
 use crate::cqe::Cqe;
 use crate::eventfd;
 use crate::exec::{self, Mode};
@@ -39,7 +39,7 @@ impl Board {
             // SAFETY: copied in at submit; the buffers are the request's until its completion.
             let result = unsafe { exec::execute(&mut request, mode) };
             if let Some(counters) = self.counters() {
-                self.count_finished(counters, request.index(), &request, result, By::Waiter);
+                self.count_finished(counters, request.index(), &request, result, Executor::Waiter);
             }
             request.slot().done();
             self.post_placed(request.into_index(), result);
@@ -76,25 +76,25 @@ impl Board {
 
     /// Sends a completion to its CPU. False: it is completed here.
     #[inline]
-    fn sends_away(&self, index: u32, result: i32, how: How) -> bool {
+    fn sends_away(&self, index: u32, result: i32, how: Delivery) -> bool {
         self.placed.as_ref().is_some_and(|placed| placed.sends_away(index, result, how))
     }
 
     /// A completion has come to its CPU.
-    pub(crate) fn complete_placed(&self, index: u32, result: i32, how: How) {
+    pub(crate) fn complete_placed(&self, index: u32, result: i32, how: Delivery) {
         if let Some(placed) = &self.placed {
             // SAFETY: who executed or cancelled it has passed it on to this thread.
             let user_data = unsafe { self.slot(index).ended() }.sqe.user_data;
             placed.handle(Cqe { user_data, res: result, flags: 0 });
         }
         match how {
-            How::Finished(by) => self.finish_here(std::iter::once((index, result)), by),
-            How::Posted => self.post(std::iter::once((index, result))),
+            Delivery::Finished(by) => self.finish_here(std::iter::once((index, result)), by),
+            Delivery::Posted => self.post(std::iter::once((index, result))),
         }
     }
 
     fn post_placed(&self, index: u32, result: i32) {
-        if !self.sends_away(index, result, How::Posted) {
+        if !self.sends_away(index, result, Delivery::Posted) {
             self.post(std::iter::once((index, result)));
         }
     }
@@ -105,7 +105,7 @@ impl Board {
         &self,
         request: Started<'_>,
         result: i32,
-        by: By,
+        by: Executor,
         taker: &mut DirectCompletions<'_>,
     ) {
         if let Some(request) = self.offer(request, result, by, taker) {
@@ -120,10 +120,10 @@ impl Board {
         &self,
         request: Started<'a>,
         result: i32,
-        by: By,
+        by: Executor,
         taker: &mut DirectCompletions<'_>,
     ) -> Option<Started<'a>> {
-        if self.sends_away(request.index(), result, How::Finished(by)) {
+        if self.sends_away(request.index(), result, Delivery::Finished(by)) {
             // It is the other CPU's.
             request.into_index();
             return None;
@@ -142,9 +142,9 @@ impl Board {
 
     /// Completes a request.
     #[inline]
-    pub(crate) fn finish(&self, request: Started<'_>, result: i32, by: By) {
+    pub(crate) fn finish(&self, request: Started<'_>, result: i32, by: Executor) {
         let index = request.into_index();
-        if !self.sends_away(index, result, How::Finished(by)) {
+        if !self.sends_away(index, result, Delivery::Finished(by)) {
             self.finish_here(std::iter::once((index, result)), by);
         }
     }
@@ -152,13 +152,13 @@ impl Board {
     /// Completes requests that have ended together, at least one, and which are the caller's:
     /// waiters are told once.
     #[inline]
-    pub(crate) fn finish_together(&self, done: &[(u32, i32)], by: By) {
+    pub(crate) fn finish_together(&self, done: &[(u32, i32)], by: Executor) {
         let finish = || {
             if self.placed.is_none() {
                 return self.finish_here(done.iter().copied(), by);
             }
             for &(index, result) in done {
-                if !self.sends_away(index, result, How::Finished(by)) {
+                if !self.sends_away(index, result, Delivery::Finished(by)) {
                     self.finish_here(std::iter::once((index, result)), by);
                 }
             }
@@ -171,7 +171,7 @@ impl Board {
 
     /// On this very CPU.
     #[inline]
-    fn finish_here(&self, done: impl Iterator<Item = (u32, i32)> + Clone, by: By) {
+    fn finish_here(&self, done: impl Iterator<Item = (u32, i32)> + Clone, by: Executor) {
         let ended = |(index, result): (u32, i32)| {
             if let Some(counters) = self.counters() {
                 // SAFETY: finished by this thread, and not posted yet.
@@ -277,7 +277,7 @@ impl Board {
         index: u32,
         request: &Request,
         result: i32,
-        by: By,
+        by: Executor,
     ) {
         let bytes = u64::try_from(result).unwrap_or(0) + u64::from(request.partial);
         let add = |counter: &AtomicU64, n| counter.fetch_add(n, Ordering::Relaxed);
@@ -295,11 +295,11 @@ impl Board {
             Kind::Quick | Kind::Other | Kind::Invalid => add(&counters.others, 1),
         };
         let by = match by {
-            By::Waiter => &counters.by_waiter,
-            By::Worker => &counters.by_worker,
-            By::Pool => &counters.by_pool,
-            By::Poller => &counters.by_poller,
-            By::Kernel => &counters.by_kernel,
+            Executor::Waiter => &counters.by_waiter,
+            Executor::Worker => &counters.by_worker,
+            Executor::Pool => &counters.by_pool,
+            Executor::Poller => &counters.by_poller,
+            Executor::Kernel => &counters.by_kernel,
         };
         add(by, 1);
         if result < 0 {

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::Instance;
 use crate::board::without_taker;
-use crate::lane::Which;
+use crate::lane::Withdraw;
 use crate::own::Copies;
 use crate::process;
 use crate::queue::Sleeper;
@@ -38,7 +38,7 @@ impl Instance {
         self.board.keep_eventfds(fds);
         while self.is_usable() {
             let mut waiting = false;
-            self.withdraw(&Which::On(fds));
+            self.withdraw(&Withdraw::On(fds));
             self.board.free_slots().each_held(|index| {
                 let handing_over = || self.lanes.kernel.is_handing_over();
                 waiting |= self.board.slot(index).is_waiting_for(fds, handing_over);
@@ -79,7 +79,7 @@ impl Instance {
         completions.close();
         loop {
             // Again and again: a submit that had passed the check may still be pushing.
-            self.withdraw(&Which::All);
+            self.withdraw(&Withdraw::All);
             self.board.free_slots().each_held(|index| {
                 if self.board.slot(index).is_polling() {
                     self.cancel_slot(index, self.board.slot(index).key());

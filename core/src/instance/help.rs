@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Instance;
-use crate::board::{By, DirectCompletions};
+use crate::board::{DirectCompletions, Executor};
 use crate::lane::Help;
 use crate::request::Started;
 use crate::router::tuning::{
@@ -116,11 +116,11 @@ impl Instance {
             && let Some(request) = kernel.pop(&self.board)
         {
             // It would sleep for this one request anyway: one system call instead of two.
-            self.lanes.execute(&self.board, request, By::Waiter, taker);
+            self.lanes.execute(&self.board, request, Executor::Waiter, taker);
             return true;
         }
         // First, so that the device has work while this thread collects.
-        self.hand_over(By::Waiter);
+        self.hand_over(Executor::Waiter);
         kernel.harvest(&self.board, taker)
     }
 
@@ -196,7 +196,7 @@ impl Instance {
             {
                 let (mut executed, before, mut others) = (0, taker.taken(), 0);
                 let (mut seen, slow) = (before, FAVOUR_US * board.ticks_per_us());
-                inline.hold(board, router, turn, By::Waiter, taker, &mut |ticks, taken| {
+                inline.hold(board, router, turn, Executor::Waiter, taker, &mut |ticks, taken| {
                     if taken == seen || executed % LOOK_EVERY == 0 || ticks > slow {
                         // What this thread could not take, or others have completed.
                         others = board.completions().available();
@@ -221,12 +221,12 @@ impl Instance {
         }
         if self.may_take(help) {
             if let Some(request) = lanes.pool.pop(board) {
-                lanes.execute(board, request, By::Waiter, taker);
+                lanes.execute(board, request, Executor::Waiter, taker);
                 return true;
             }
             if help.helpless {
                 let execute = |request: Started<'_>| {
-                    lanes.execute(board, request, By::Waiter, taker);
+                    lanes.execute(board, request, Executor::Waiter, taker);
                 };
                 if lanes.worker.take(board, execute) {
                     return true;

@@ -141,7 +141,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 
-    use crate::board::{By, without_taker};
+    use crate::board::{Executor, without_taker};
     use crate::instance::Instance;
     use crate::instance::submit::Entry;
     use crate::router::facts::{self, Facts};
@@ -199,7 +199,7 @@ mod tests {
     #[allow(unsafe_code)]
     fn finish(instance: &Instance, slot: u32) {
         // SAFETY: begun by the caller.
-        instance.board().finish(unsafe { instance.board().in_hand(slot) }, LEN, By::Worker);
+        instance.board().finish(unsafe { instance.board().in_hand(slot) }, LEN, Executor::Worker);
     }
 
     /// How often a thread has slept.

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::Instance;
-use crate::board::{By, Dispatcher, without_taker};
+use crate::board::{Dispatcher, Executor, without_taker};
 use crate::errno;
 use crate::lane::kernel::HandOver;
 use crate::router::{Call, KernelScope};
@@ -98,7 +98,7 @@ impl Instance {
         let kernel = &self.lanes.kernel;
         without_taker(|taker| kernel.harvest_when_told(&self.board, taker));
         if kernel.queued() > 0 {
-            self.hand_over(By::Waiter);
+            self.hand_over(Executor::Waiter);
         }
         true
     }

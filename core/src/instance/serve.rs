@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Instance, Wishes};
 use crate::affinity;
-use crate::board::{Board, By, Dispatcher, without_taker};
+use crate::board::{Board, Dispatcher, Executor, without_taker};
 use crate::descriptor::Asked;
 use crate::errno;
 use crate::exec::{self, Mode};
 use crate::lane::kernel::HandOver;
 use crate::lane::lanes::LANES;
-use crate::lane::{PARTS, Which};
+use crate::lane::{PARTS, Withdraw};
 use crate::request::{Expect, Kind, Route, Started};
 use crate::router::facts::Facts;
 use crate::router::spare::{Left, Seat};
@@ -123,7 +123,7 @@ impl Instance {
     }
 
     /// Withdraws requests from every lane.
-    pub(super) fn withdraw(&self, which: &Which<'_>) {
+    pub(super) fn withdraw(&self, which: &Withdraw<'_>) {
         #[cfg(feature = "faulty")]
         if let Some(faulty) = &self.faulty {
             faulty.withdraw(&self.board, which);
@@ -139,7 +139,7 @@ impl Instance {
     /// A worker executes a request of the pool lane.
     fn run_pooled(&self, request: Started<'_>) {
         let ticks =
-            without_taker(|taker| self.lanes.execute(&self.board, request, By::Pool, taker));
+            without_taker(|taker| self.lanes.execute(&self.board, request, Executor::Pool, taker));
         if ticks > 0 {
             self.threads.pool.took(ticks);
         }
@@ -150,7 +150,7 @@ impl Instance {
         let Self { board, lanes, router, .. } = self;
         without_taker(|taker| {
             taker.bound(bounded);
-            lanes.inline.hold(board, router, turn, By::Worker, taker, &mut |_, _| false);
+            lanes.inline.hold(board, router, turn, Executor::Worker, taker, &mut |_, _| false);
         });
     }
 
@@ -163,19 +163,19 @@ impl Instance {
             return true;
         }
         self.lanes.worker.take(&self.board, |request| {
-            without_taker(|taker| self.lanes.execute(&self.board, request, By::Pool, taker));
+            without_taker(|taker| self.lanes.execute(&self.board, request, Executor::Pool, taker));
         })
     }
 
     /// Hands over what is queued for the kernel.
-    pub(super) fn hand_over(&self, by: By) {
+    pub(super) fn hand_over(&self, by: Executor) {
         let kernel = &self.lanes.kernel;
         let nobody_comes = !self.router.waiters.come();
         let alone = kernel.in_flight() == 0 && kernel.queued() == 1;
         let direct = kernel.scope() == KernelScope::Direct;
         // Once the interface is made, submitters hand over by themselves.
         let stays_so = kernel.is_made() && !kernel.can_at_once();
-        if by == By::Worker && nobody_comes && alone && direct && stays_so {
+        if by == Executor::Worker && nobody_comes && alone && direct && stays_so {
             // One at a time: this thread is as quick as the way through the kernel and the poller.
             if let Some(request) = kernel.pop(&self.board) {
                 return self.run_pooled(request);
@@ -332,7 +332,7 @@ impl Tenant for Instance {
             return;
         }
         if takes(&self.wishes.hand_over) {
-            self.hand_over(By::Worker);
+            self.hand_over(Executor::Worker);
         } else if let Some(request) = lanes.pool.pop(board) {
             self.run_pooled(request);
         } else if lanes.copy.for_workers(router.waiters.come()) > 0 {
@@ -399,7 +399,7 @@ impl Dispatcher for Instance {
         &self.board
     }
 
-    fn forward(&self, mut request: Started<'_>, to: Route, by: By) {
+    fn forward(&self, mut request: Started<'_>, to: Route, by: Executor) {
         let fd = request.sqe.fd;
         // A server may hold it up: no thread of the program takes it by the way.
         let remote = || !Facts::noted(fd).is_some_and(Facts::is_local);
@@ -413,7 +413,7 @@ impl Dispatcher for Instance {
             return self.wait_for_descriptor(request);
         }
         // This waiter executes it, when it looks for more.
-        let left = by == By::Waiter && request.notify == -1 && self.is_left_to_waiter();
+        let left = by == Executor::Waiter && request.notify == -1 && self.is_left_to_waiter();
         // One whose file is not known yet is expected as before.
         let young = to == Route::Worker && request.may_hang;
         if !young {
@@ -443,7 +443,7 @@ impl Dispatcher for Instance {
         );
         (request.route, request.stream) = (route, stream);
         if !stream {
-            return self.board.finish(request, -libc::ESPIPE, By::Worker);
+            return self.board.finish(request, -libc::ESPIPE, Executor::Worker);
         }
         // Others were submitted before it, which other threads may have found out about, or not
         // yet.
@@ -455,7 +455,7 @@ impl Dispatcher for Instance {
         let mut execute = || unsafe { exec::execute(&mut request, Mode::Stream) };
         let quiet = write && self.board.is_to_be_quiet(true);
         let result = if quiet { sys::without_write_signals(execute) } else { execute() };
-        self.board.finish(request, result, By::Worker);
+        self.board.finish(request, result, Executor::Worker);
     }
 
     #[inline]

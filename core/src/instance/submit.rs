@@ -7,12 +7,12 @@ use std::sync::atomic::{Ordering, fence};
 
 use super::Instance;
 use super::fast::Transfer;
-use crate::board::{By, without_taker};
+use crate::board::{Executor, without_taker};
 use crate::config::EngineKind;
 use crate::descriptor::Asked;
 use crate::errno;
 use crate::exec;
-use crate::lane::Which;
+use crate::lane::Withdraw;
 use crate::request::{BATCH, Batch, CountSteps, Expect, Kind, Request, Route, Started};
 use crate::router::tuning::{BESIDE_QUEUED, PERHAPS_US};
 use crate::router::{self, Call, Situation};
@@ -508,7 +508,14 @@ impl Instance {
         if let Some(turn) = self.lanes.inline.take_baton() {
             without_taker(|taker| {
                 let enough = &mut |_, _| false;
-                self.lanes.inline.hold(&self.board, &self.router, turn, By::Waiter, taker, enough);
+                self.lanes.inline.hold(
+                    &self.board,
+                    &self.router,
+                    turn,
+                    Executor::Waiter,
+                    taker,
+                    enough,
+                );
             });
         }
         self.lanes.run_without_workers(&self.board);
@@ -529,7 +536,7 @@ impl Instance {
     #[inline(never)]
     fn make_room(&self) {
         self.board.collect_reaped();
-        self.withdraw(&Which::Canceled);
+        self.withdraw(&Withdraw::Canceled);
         // The thread that looked into a queue meanwhile may have found it empty.
         self.call(Call::Nobody);
         self.await_reaped();

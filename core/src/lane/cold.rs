@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use once_cell::race::OnceBox;
 
-use super::{Help, Lane, Progress, Stuck, Which, run, withdraw_from};
-use crate::board::{Board, By, DirectCompletions, without_taker};
+use super::{Help, Lane, Progress, Stuck, Withdraw, run, withdraw_from};
+use crate::board::{Board, DirectCompletions, Executor, without_taker};
 use crate::descriptor;
 use crate::exec::{self, Tried};
 use crate::fallback_alloc::has_memory;
@@ -148,12 +148,12 @@ impl ColdLane {
         {
             // It would sleep for this one anyway.
             if let Some(request) = board.start(request) {
-                run::execute(board, request, By::Waiter, true, taker);
+                run::execute(board, request, Executor::Waiter, true, taker);
             }
             return true;
         }
         let mut tried = 0;
-        let present = try_some(queues, board, By::Waiter, taker, |taker| {
+        let present = try_some(queues, board, Executor::Waiter, taker, |taker| {
             tried += 1;
             let come = taker.taken() - before + board.completions().available();
             let favour = tried >= FAVOURS && help.min > 0 && come >= help.min;
@@ -183,7 +183,7 @@ impl ColdLane {
         let untried = || if help.helpless { board.pop(&queues.untried) } else { None };
         let Some(request) = board.pop(&queues.coming).or_else(untried) else { return false };
         if let Some(request) = board.start(request) {
-            run::execute(board, request, By::Waiter, false, taker);
+            run::execute(board, request, Executor::Waiter, false, taker);
         }
         true
     }
@@ -204,7 +204,7 @@ impl ColdLane {
         for _ in 0..COMING_MAX {
             let Some(request) = board.pop(&queues.coming) else { break };
             if let Some(request) = board.start(request) {
-                without_taker(|taker| run::execute(board, request, By::Pool, false, taker));
+                without_taker(|taker| run::execute(board, request, Executor::Pool, false, taker));
             }
             if queues.coming.len() < coming_max() / 2 {
                 work_at_untried(queues, board, waiters_come());
@@ -247,7 +247,7 @@ fn work_at_untried(queues: &Queues, board: &Board, waiters_come: bool) -> bool {
     }
     // Acquire: the thread that has set it has pushed what it is about.
     queues.for_workers.swap(false, Ordering::AcqRel);
-    without_taker(|taker| try_some(queues, board, By::Pool, taker, |_| false));
+    without_taker(|taker| try_some(queues, board, Executor::Pool, taker, |_| false));
     true
 }
 
@@ -256,7 +256,7 @@ fn work_at_untried(queues: &Queues, board: &Board, waiters_come: bool) -> bool {
 fn try_some(
     queues: &Queues,
     board: &Board,
-    by: By,
+    by: Executor,
     taker: &mut DirectCompletions<'_>,
     mut enough: impl FnMut(&DirectCompletions<'_>) -> bool,
 ) -> u32 {
@@ -297,7 +297,7 @@ fn try_cold(
     queues: &Queues,
     board: &Board,
     request: Queued<'_>,
-    by: By,
+    by: Executor,
     taker: &mut DirectCompletions<'_>,
 ) -> (Outcome, u64) {
     let Some(request) = board.start(request) else { return (Outcome::Gone, 0) };
@@ -318,7 +318,7 @@ fn try_cold(
             return (Outcome::Present, ticks);
         }
         Tried::Impossible => {
-            board.forward(request, Route::Pool, By::Pool);
+            board.forward(request, Route::Pool, Executor::Pool);
             return (Outcome::Gone, ticks);
         }
         Tried::WouldWait => {
@@ -357,7 +357,7 @@ impl Lane for ColdLane {
         Stuck { nobody_came: part == 0, call: Some(Call::WorkerNow) }
     }
 
-    fn withdraw(&self, board: &Board, which: &Which<'_>) {
+    fn withdraw(&self, board: &Board, which: &Withdraw<'_>) {
         let queues = self.queues.get().into_iter().flat_map(|all| [&all.untried, &all.coming]);
         queues.for_each(|queue| withdraw_from(queue, board, which));
     }

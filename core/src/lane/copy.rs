@@ -3,8 +3,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
-use super::{Help, Lane, Progress, Stuck, Which, run, withdraw_from};
-use crate::board::{Board, By, DirectCompletions, without_taker};
+use super::{Help, Lane, Progress, Stuck, Withdraw, run, withdraw_from};
+use crate::board::{Board, DirectCompletions, Executor, without_taker};
 use crate::queue::IndexRing;
 use crate::router::Call;
 use crate::router::tuning::{COPIERS_MAX, FAVOUR_US, FAVOURS, LOOK_EVERY};
@@ -64,7 +64,7 @@ impl CopyLane {
         while let Some(request) = board.pop(&self.queue) {
             let ticks = board
                 .start(request)
-                .map_or(0, |request| run::execute(board, request, By::Waiter, true, taker));
+                .map_or(0, |request| run::execute(board, request, Executor::Waiter, true, taker));
             executed += 1;
             let taken = taker.taken() - before;
             let slow = ticks > FAVOUR_US * board.ticks_per_us();
@@ -89,7 +89,7 @@ impl CopyLane {
                 if let Some(request) = board.start(request) {
                     without_taker(|taker| {
                         taker.bound(true);
-                        run::execute(board, request, By::Pool, true, taker)
+                        run::execute(board, request, Executor::Pool, true, taker)
                     });
                 }
                 // Back to the queue of contexts, which serves them in turn.
@@ -124,7 +124,7 @@ impl Lane for CopyLane {
         Stuck { nobody_came: false, call: Some(Call::WorkerNow) }
     }
 
-    fn withdraw(&self, board: &Board, which: &Which<'_>) {
+    fn withdraw(&self, board: &Board, which: &Withdraw<'_>) {
         withdraw_from(&self.queue, board, which);
     }
 }

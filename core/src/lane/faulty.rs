@@ -8,8 +8,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::Which;
-use crate::board::{Board, By, Dispatcher};
+use super::Withdraw;
+use crate::board::{Board, Dispatcher, Executor};
 use crate::config::Faults;
 use crate::exec::CALL;
 use crate::request::{BATCH, Kind, Request};
@@ -92,7 +92,7 @@ impl Faulty {
                 Fate::Passes => passed.push(request.into_index()),
                 Fate::Fails(errno) => {
                     request.slot().begin();
-                    board.finish(request, errno, By::Worker);
+                    board.finish(request, errno, Executor::Worker);
                 }
                 Fate::Follows => {
                     Held::release(&*owner, &mut state);
@@ -117,13 +117,13 @@ impl Faulty {
     }
 
     /// Withdraws requests that are held back.
-    pub(crate) fn withdraw(&self, board: &Board, which: &Which<'_>) {
+    pub(crate) fn withdraw(&self, board: &Board, which: &Withdraw<'_>) {
         let mut held = std::mem::take(&mut lock(&self.0.state).held);
         held.retain(|&slot| {
             let withdrawn = match which {
-                Which::Canceled => board.slot(slot).is_canceled(),
-                Which::All => true,
-                Which::On(_) => false,
+                Withdraw::Canceled => board.slot(slot).is_canceled(),
+                Withdraw::All => true,
+                Withdraw::On(_) => false,
             };
             // SAFETY: taken off the list just now.
             if withdrawn && let Some(request) = board.start(unsafe { board.popped(slot) }) {

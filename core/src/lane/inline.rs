@@ -6,8 +6,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
-use super::{Lane, Progress, Stuck, Which, run};
-use crate::board::{Board, By, DirectCompletions, without_taker};
+use super::{Lane, Progress, Stuck, Withdraw, run};
+use crate::board::{Board, DirectCompletions, Executor, without_taker};
 use crate::descriptor;
 use crate::errno;
 use crate::queue::IndexRing;
@@ -271,7 +271,7 @@ impl InlineLane {
         self.beside.store(true, Ordering::Relaxed);
         without_taker(|taker| {
             taker.bound(true);
-            self.hold(board, router, turn, By::Worker, taker, enough);
+            self.hold(board, router, turn, Executor::Worker, taker, enough);
         });
         self.beside.store(false, Ordering::Relaxed);
     }
@@ -285,7 +285,7 @@ impl InlineLane {
         }
         let timed = position.is_multiple_of(TIMED_EVERY);
         // SAFETY: popped just now.
-        self.run(board, unsafe { board.popped(slot) }, By::Waiter, timed, taker);
+        self.run(board, unsafe { board.popped(slot) }, Executor::Waiter, timed, taker);
         true
     }
 
@@ -304,7 +304,7 @@ impl InlineLane {
         let Some(turn) = self.take_baton() else { return false };
         if let Popped::Request(request) = self.pop(board, &turn, taker.is_bounded()) {
             let timed = self.queue.taken().is_multiple_of(TIMED_EVERY);
-            self.run(board, request, By::Waiter, timed, taker);
+            self.run(board, request, Executor::Waiter, timed, taker);
         }
         let emptied = self.queue.is_empty();
         match if emptied { self.baton.release(turn) } else { Release::Work(turn) } {
@@ -321,7 +321,7 @@ impl InlineLane {
         board: &Board,
         router: &Router,
         mut turn: Turn,
-        by: By,
+        by: Executor,
         taker: &mut DirectCompletions<'_>,
         enough: Enough<'_>,
     ) {
@@ -346,7 +346,7 @@ impl InlineLane {
                 }
                 let timed = self.queue.taken().is_multiple_of(TIMED_EVERY);
                 let ticks = self.run(board, request, by, timed, taker);
-                if by == By::Worker && router.waiters.takes_baton() {
+                if by == Executor::Worker && router.waiters.takes_baton() {
                     self.lay_down(board, router, turn);
                     board.wake_waiter();
                     return;
@@ -362,7 +362,7 @@ impl InlineLane {
                 }
             }
             let beside = || self.beside.load(Ordering::Relaxed);
-            if by == By::Worker && (!router.waiters.come() || beside()) {
+            if by == Executor::Worker && (!router.waiters.come() || beside()) {
                 self.spin_for_work(board, router);
             }
             match self.baton.release(turn) {
@@ -388,7 +388,7 @@ impl InlineLane {
         {
             without_taker(|taker| {
                 let enough = &mut |_, _| !self.is_ready(board);
-                self.hold(board, router, turn, By::Waiter, taker, enough);
+                self.hold(board, router, turn, Executor::Waiter, taker, enough);
             });
         }
         !self.baton.view().is_held() && self.has_work() && !self.is_ready(board)
@@ -450,7 +450,7 @@ impl InlineLane {
         &self,
         board: &Board,
         request: Queued<'_>,
-        by: By,
+        by: Executor,
         timed: bool,
         taker: &mut DirectCompletions<'_>,
     ) -> u64 {
@@ -472,7 +472,7 @@ impl InlineLane {
     }
 
     /// To the ordered requests that came before it, or on to a worker.
-    fn pass_on(&self, board: &Board, mut request: Started<'_>, by: By) {
+    fn pass_on(&self, board: &Board, mut request: Started<'_>, by: Executor) {
         let others_first = !self.ordered.is_empty() || self.order.view().is_held();
         if !request.passed_inline && others_first {
             request.passed_inline = true;
@@ -500,7 +500,7 @@ impl InlineLane {
         &self,
         board: &Board,
         router: &Router,
-        by: By,
+        by: Executor,
         taker: &mut DirectCompletions<'_>,
         enough: Enough<'_>,
     ) -> bool {
@@ -659,9 +659,9 @@ impl Lane for InlineLane {
         Stuck { nobody_came: false, call: stolen.then_some(Call::Holder) }
     }
 
-    fn withdraw(&self, board: &Board, which: &Which<'_>) {
+    fn withdraw(&self, board: &Board, which: &Withdraw<'_>) {
         match which {
-            Which::Canceled => {
+            Withdraw::Canceled => {
                 if let Some(turn) = self.baton.take() {
                     board.purge(&self.queue);
                     if !self.baton.leave(turn) {
@@ -678,12 +678,12 @@ impl Lane for InlineLane {
                     self.order.leave(turn);
                 }
             }
-            Which::All => {
+            Withdraw::All => {
                 self.queue_mailbox(board);
                 board.end_all(&self.queue);
                 board.end_all(&self.ordered);
             }
-            Which::On(_) => {}
+            Withdraw::On(_) => {}
         }
     }
 }

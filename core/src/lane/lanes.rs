@@ -10,7 +10,7 @@ use super::pool::PoolLane;
 use super::sync::SyncLane;
 use super::worker::WorkerLane;
 use super::{Lane, run};
-use crate::board::{Board, By, DirectCompletions, without_taker};
+use crate::board::{Board, DirectCompletions, Executor, without_taker};
 use crate::config::{Builder, ConfigError};
 use crate::place::fill;
 use crate::request::{Route, Started};
@@ -109,7 +109,7 @@ impl Lanes {
         &self,
         board: &Board,
         request: Started<'_>,
-        by: By,
+        by: Executor,
         taker: &mut DirectCompletions<'_>,
     ) -> u64 {
         if run::is_fsync(&request) {
@@ -127,7 +127,7 @@ impl Lanes {
         timed: bool,
         taker: &mut DirectCompletions<'_>,
     ) {
-        run::execute(board, request, By::Waiter, timed, taker);
+        run::execute(board, request, Executor::Waiter, timed, taker);
     }
 
     /// Executes a plain transfer, without what only others need. `None`: it has to be executed as
@@ -146,7 +146,7 @@ impl Lanes {
         let cold = || self.cold.pop_for_submitter(board);
         let kernel = || self.kernel.pop(board);
         while let Some(request) = pooled().or_else(copy).or_else(kernel).or_else(cold) {
-            without_taker(|taker| self.execute(board, request, By::Waiter, taker));
+            without_taker(|taker| self.execute(board, request, Executor::Waiter, taker));
         }
     }
 }

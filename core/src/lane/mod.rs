@@ -72,7 +72,7 @@ pub(crate) struct Stuck {
 
 /// Which requests are withdrawn from a lane.
 #[derive(Clone, Debug)]
-pub(crate) enum Which<'a> {
+pub(crate) enum Withdraw<'a> {
     /// Requests that were cancelled: their slots are needed.
     Canceled,
     /// All that have not begun: the context is being destroyed, and they end.
@@ -91,17 +91,17 @@ pub(crate) trait Lane: fmt::Debug {
     fn unstick(&self, board: &Board, part: usize, waiters_come: bool) -> Stuck;
 
     /// Withdraws requests that have not begun.
-    fn withdraw(&self, board: &Board, which: &Which<'_>);
+    fn withdraw(&self, board: &Board, which: &Withdraw<'_>);
 }
 
 /// Parts of a lane that make progress by themselves.
 pub(crate) const PARTS: usize = 2;
 
 /// Withdraws the requests of a queue whose order does not matter.
-fn withdraw_from(queue: &IndexRing, board: &Board, which: &Which<'_>) {
+fn withdraw_from(queue: &IndexRing, board: &Board, which: &Withdraw<'_>) {
     match which {
-        Which::Canceled => board.purge(queue),
-        Which::All => board.end_all(queue),
-        Which::On(_) => {}
+        Withdraw::Canceled => board.purge(queue),
+        Withdraw::All => board.end_all(queue),
+        Withdraw::On(_) => {}
     }
 }

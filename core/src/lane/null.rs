@@ -1,8 +1,8 @@
 //! Completes every request undone, without doing anything: measures the frame around a lane, and is
 //! the skeleton of a new one.
 
-use super::{Lane, Progress, Stuck, Which};
-use crate::board::{Board, By};
+use super::{Lane, Progress, Stuck, Withdraw};
+use crate::board::{Board, Executor};
 
 /// The lane; a real one has its queue here.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ impl Null {
         for some in slots.chunks(ended.len()) {
             ended.iter_mut().zip(some).for_each(|(ended, slot)| *ended = done(slot));
             // And each ends once, with a count or a negative errno.
-            board.finish_together(&ended[..some.len()], By::Worker);
+            board.finish_together(&ended[..some.len()], Executor::Worker);
         }
     }
 }
@@ -37,5 +37,5 @@ impl Lane for Null {
         Stuck { nobody_came: false, call: None }
     }
 
-    fn withdraw(&self, _: &Board, _: &Which<'_>) {}
+    fn withdraw(&self, _: &Board, _: &Withdraw<'_>) {}
 }

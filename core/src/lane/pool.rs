@@ -1,7 +1,7 @@
 //! The pool lane: requests that sleep, each on a worker of its own, or on a waiter that would have
 //! to wait for it anyway.
 
-use super::{Lane, Progress, Stuck, Which, withdraw_from};
+use super::{Lane, Progress, Stuck, Withdraw, withdraw_from};
 use crate::board::Board;
 use crate::queue::IndexRing;
 use crate::request::Started;
@@ -53,7 +53,7 @@ impl Lane for PoolLane {
         Stuck { nobody_came: false, call: Some(Call::WorkerNow) }
     }
 
-    fn withdraw(&self, board: &Board, which: &Which<'_>) {
+    fn withdraw(&self, board: &Board, which: &Withdraw<'_>) {
         withdraw_from(&self.0, board, which);
     }
 }

@@ -1,7 +1,7 @@
 //! Executing one request that a lane has started, and telling the router how it went.
 #![allow(unsafe_code)]
 
-use crate::board::{Board, By, DirectCompletions};
+use crate::board::{Board, DirectCompletions, Executor};
 use crate::descriptor;
 use crate::exec::{self, Mode, Tried};
 use crate::request::{Expect, Kind, Request, Route, Started};
@@ -17,7 +17,7 @@ use crate::sys;
 pub(super) fn execute(
     board: &Board,
     mut request: Started<'_>,
-    by: By,
+    by: Executor,
     timed: bool,
     taker: &mut DirectCompletions<'_>,
 ) -> u64 {
@@ -25,7 +25,7 @@ pub(super) fn execute(
         try_or_leave(board, request, by, taker);
         return 0;
     }
-    if by == By::Waiter
+    if by == Executor::Waiter
         && !timed
         && taker.has_room()
         && let Some(result) = transfer_fast(&request)
@@ -46,7 +46,7 @@ pub(super) fn execute(
     // Of those it was seen before, unless the caller wants to know.
     let tried = request.route == Route::Cold;
     let timed = transfer && (timed || !tried && facts::is_suspect(fd, write));
-    if transfer && by == By::Worker {
+    if transfer && by == Executor::Worker {
         // The program's own CPU has it, and the kernel is a while on its way to it.
         sys::prefetch_buffer(request.sqe.addr, (len as usize).min(PREFETCH_MAX));
     }
@@ -54,7 +54,7 @@ pub(super) fn execute(
     let sleeps = || sys::use_of_this_thread().map(|thread| thread.sleeps);
     let slept = if doubted { sleeps() } else { None };
     let before = if timed { sys::ticks() } else { 0 };
-    let result = if write && by == By::Waiter && board.is_to_be_quiet(request.stream) {
+    let result = if write && by == Executor::Waiter && board.is_to_be_quiet(request.stream) {
         // SAFETY: copied in at submit; the buffers are the request's until its completion.
         sys::without_write_signals(|| unsafe { exec::execute(&mut request, mode) })
     } else {
@@ -96,8 +96,8 @@ pub(super) fn transfer_fast(request: &Request) -> Option<i32> {
 
 /// Is this request not for a thread that may not wait without end? A worker waits for a device.
 #[cold]
-fn is_to_be_left(request: &Started<'_>, by: By) -> bool {
-    by == By::Waiter || !Facts::noted(request.sqe.fd).is_some_and(Facts::is_local)
+fn is_to_be_left(request: &Started<'_>, by: Executor) -> bool {
+    by == Executor::Waiter || !Facts::noted(request.sqe.fd).is_some_and(Facts::is_local)
 }
 
 /// Is it an fsync that can be executed?
@@ -126,7 +126,12 @@ pub(super) fn sync(board: &Board, request: &mut Request, flags: u32) -> (i32, u6
 /// A thread with a deadline has started a request whose file may keep it waiting without end: reads
 /// what is in memory, and leaves the rest to a worker.
 #[cold]
-fn try_or_leave(board: &Board, request: Started<'_>, by: By, taker: &mut DirectCompletions<'_>) {
+fn try_or_leave(
+    board: &Board,
+    request: Started<'_>,
+    by: Executor,
+    taker: &mut DirectCompletions<'_>,
+) {
     if request.kind == Kind::Read {
         let fd = request.sqe.fd;
         // SAFETY: the buffers are the request's until its completion.

@@ -5,8 +5,8 @@
 use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
 
-use super::{Lane, Progress, Stuck, Which, run};
-use crate::board::{Board, By, DirectCompletions, without_taker};
+use super::{Lane, Progress, Stuck, Withdraw, run};
+use crate::board::{Board, DirectCompletions, Executor, without_taker};
 use crate::request::{Route, Started};
 use crate::router::tuning::SYNC_ROUNDS;
 use crate::sqe::FSYNC_DATASYNC;
@@ -39,7 +39,7 @@ impl SyncLane {
         &self,
         board: &Board,
         request: Started<'_>,
-        by: By,
+        by: Executor,
         taker: &mut DirectCompletions<'_>,
     ) -> u64 {
         let fd = request.sqe.fd;
@@ -47,7 +47,7 @@ impl SyncLane {
         // From the first link on others may see it waiting, and it can be cancelled while it waits.
         let index = request.queue();
         let link = |below| place.link(below);
-        let arrival = if by == By::Pool {
+        let arrival = if by == Executor::Pool {
             self.0.arrive(fd, index, link)
         } else {
             // A thread of the program does this for nobody else: it may have enough, be
@@ -76,11 +76,11 @@ impl SyncLane {
     fn execute_waiting(&self, board: &Board, seat: usize, taker: &mut DirectCompletions<'_>) {
         for _ in 0..SYNC_ROUNDS {
             let Some(newest) = self.0.next(seat) else { return };
-            Self::execute_linked(board, newest, By::Pool, taker);
+            Self::execute_linked(board, newest, Executor::Pool, taker);
         }
         if let Some(newest) = self.0.leave(seat) {
             Self::each_started(board, newest, |request| {
-                board.forward(request, Route::Pool, By::Pool);
+                board.forward(request, Route::Pool, Executor::Pool);
             });
         }
     }
@@ -96,7 +96,7 @@ impl SyncLane {
     }
 
     /// One call for all of a list but those that were cancelled.
-    fn execute_linked(board: &Board, newest: u32, by: By, taker: &mut DirectCompletions<'_>) {
+    fn execute_linked(board: &Board, newest: u32, by: Executor, taker: &mut DirectCompletions<'_>) {
         let (mut first, mut others, mut flags) = (None, None, FSYNC_DATASYNC);
         Self::each_started(board, newest, |request| {
             flags &= request.sqe.op_flags;
@@ -123,7 +123,7 @@ impl SyncLane {
     /// close, have it here and now.
     fn execute_before_close(&self, board: &Board, fds: &RangeInclusive<RawFd>) {
         let execute = |newest| {
-            without_taker(|taker| Self::execute_linked(board, newest, By::Waiter, taker));
+            without_taker(|taker| Self::execute_linked(board, newest, Executor::Waiter, taker));
         };
         self.0.take_waiting(|fd| fds.contains(&fd), execute);
     }
@@ -141,7 +141,7 @@ impl SyncLane {
             if self.0.join(fd, slot, |below| place.link(below)).is_err()
                 && let Some(request) = board.start(queued)
             {
-                board.forward(request, Route::Pool, By::Pool);
+                board.forward(request, Route::Pool, Executor::Pool);
             }
         };
         self.0.take_waiting(|_| true, |newest| each_linked(board, newest, stay));
@@ -158,14 +158,14 @@ impl Lane for SyncLane {
         Stuck { nobody_came: false, call: None }
     }
 
-    fn withdraw(&self, board: &Board, which: &Which<'_>) {
+    fn withdraw(&self, board: &Board, which: &Withdraw<'_>) {
         match which {
-            Which::Canceled => self.purge(board),
-            Which::All => self.0.take_waiting(
+            Withdraw::Canceled => self.purge(board),
+            Withdraw::All => self.0.take_waiting(
                 |_| true,
                 |newest| Self::each_started(board, newest, |request| board.end_started(request)),
             ),
-            Which::On(fds) => self.execute_before_close(board, fds),
+            Withdraw::On(fds) => self.execute_before_close(board, fds),
         }
     }
 }

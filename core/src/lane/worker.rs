@@ -6,8 +6,8 @@ use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex};
 
-use super::{Lane, Progress, Stuck, Which};
-use crate::board::{Board, By};
+use super::{Lane, Progress, Stuck, Withdraw};
+use crate::board::{Board, Executor};
 use crate::own::{Copied, Copies};
 use crate::queue::IndexRing;
 use crate::request::{Queued, Started};
@@ -85,7 +85,9 @@ impl WorkerLane {
     /// No thread can be had for them: they end with an error.
     pub(crate) fn refuse(&self, board: &Board) {
         self.each(board, |request| {
-            self.end(board, request, |request| board.finish(request, -libc::EAGAIN, By::Worker));
+            self.end(board, request, |request| {
+                board.finish(request, -libc::EAGAIN, Executor::Worker)
+            });
         });
     }
 
@@ -138,17 +140,17 @@ impl Lane for WorkerLane {
         Stuck { nobody_came: false, call: Some(Call::Patient) }
     }
 
-    fn withdraw(&self, board: &Board, which: &Which<'_>) {
+    fn withdraw(&self, board: &Board, which: &Withdraw<'_>) {
         match which {
-            Which::Canceled => self.each(board, |request| {
+            Withdraw::Canceled => self.each(board, |request| {
                 if request.slot().is_canceled() {
                     self.end(board, request, |_| unreachable!("it was cancelled"));
                 } else {
                     self.queue.push(&[request.index()]);
                 }
             }),
-            Which::All => while self.take(board, |request| board.end_started(request)) {},
-            Which::On(fds) => self.keep_files(board, fds),
+            Withdraw::All => while self.take(board, |request| board.end_started(request)) {},
+            Withdraw::On(fds) => self.keep_files(board, fds),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use std::sync::{Arc, OnceLock};
 
 use super::completion::{Chain, CompletionList, Owner};
-use crate::board::{Board, Dispatcher, How};
+use crate::board::{Board, Delivery, Dispatcher};
 use crate::cpus::CPUS_MAX;
 use crate::process::PerProcess;
 use crate::router::tuning::RETIRE_AFTER;
@@ -21,7 +21,7 @@ pub(super) struct RemoteCompletion {
     pub(super) keep: Option<Arc<dyn Dispatcher>>,
     pub(super) slot: u32,
     pub(super) result: i32,
-    pub(super) how: How,
+    pub(super) how: Delivery,
 }
 
 // SAFETY: a board can be used from any thread.

@@ -16,7 +16,7 @@ use std::sync::{OnceLock, Weak};
 use self::completers::{Completers, RemoteCompletion};
 use self::completion::{Chain, Node};
 use crate::affinity::{Device, EffectivePlacement, Placement, Topology, thread_affinity};
-use crate::board::{Board, Dispatcher, How, Placing};
+use crate::board::{Board, Delivery, Dispatcher, Placing};
 use crate::config::{Builder, ConfigError, Handler};
 use crate::cpus::CpuSet;
 use crate::cqe::Cqe;
@@ -185,13 +185,13 @@ impl Placing for Placed {
     }
 
     /// Sends a completion to where it is wanted. False: it is completed here, by the caller.
-    fn sends_away(&self, index: u32, result: i32, how: How) -> bool {
+    fn sends_away(&self, index: u32, result: i32, how: Delivery) -> bool {
         let request = &self.requests[index as usize];
         let here = sys::cpu();
-        if request.ran.load(Ordering::Relaxed) == NOWHERE && how != How::Posted {
+        if request.ran.load(Ordering::Relaxed) == NOWHERE && how != Delivery::Posted {
             request.ran.store(here as u32, Ordering::Relaxed);
         }
-        if how == How::Posted && self.handler.is_none() {
+        if how == Delivery::Posted && self.handler.is_none() {
             // Nobody has executed it, and the thread that cancels looks for it at once.
             return false;
         }

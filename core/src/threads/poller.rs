@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use self::streams::{KERNEL, PolledRequest, StreamWatch, Streams, WAKE};
 use super::spawn::Spawner;
-use crate::board::{Board, By, Dispatcher};
+use crate::board::{Board, Dispatcher, Executor};
 use crate::exec::{self, Mode};
 use crate::own::{self, Copies};
 use crate::request::{Kind, Route, Slot, Started};
@@ -133,7 +133,7 @@ impl Poller {
             }
             // SAFETY: taken off the list by this thread.
             let request = unsafe { board.in_hand(waiting.slot) };
-            waiting.owner.forward(request, Route::Worker, By::Poller);
+            waiting.owner.forward(request, Route::Worker, Executor::Poller);
         }
     }
 
@@ -305,16 +305,16 @@ impl Poller {
         if kind == Kind::Poll {
             let bad = revents & libc::POLLNVAL != 0;
             let result = if bad { -libc::EBADF } else { i32::from(revents) };
-            return board.finish(request, result, By::Poller);
+            return board.finish(request, result, Executor::Poller);
         }
         if let Some(result) = board.before_transfer(&request.sqe) {
-            return board.finish(request, result, By::Poller);
+            return board.finish(request, result, Executor::Poller);
         }
         if request.route == Route::Inline {
             // It does not wait, and is here for its turn only.
             // SAFETY: copied in at submit; the buffers are the request's until its completion.
             let result = unsafe { exec::execute(&mut request, Mode::Stream) };
-            return board.finish(request, result, By::Poller);
+            return board.finish(request, result, Executor::Poller);
         }
         // SAFETY: as above.
         let result = unsafe { exec::execute(&mut request, Mode::StreamNoWait) };
@@ -342,7 +342,7 @@ impl Poller {
                 let done = request.partial as i32;
                 let total = if result < 0 && done > 0 { done } else { result.saturating_add(done) };
                 let total = if result < 0 && done == 0 { result } else { total };
-                board.finish(request, total, By::Poller);
+                board.finish(request, total, Executor::Poller);
             }
         }
     }
@@ -368,7 +368,7 @@ impl Poller {
         state.streams.put_back(PolledRequest { passed_on, ..waiting });
         drop(state);
         request.passed_on = passed_on;
-        owner.forward(request, Route::Worker, By::Poller);
+        owner.forward(request, Route::Worker, Executor::Poller);
     }
 
     /// A request that was passed on was executed, or withdrawn: the next one may go.

@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use self::backend::{Backend, Harvested};
 use self::batch::{together, transfer_len};
-use super::{Lane, Progress, Stuck, Which, withdraw_from};
-use crate::board::{Board, By, DirectCompletions, without_taker};
+use super::{Lane, Progress, Stuck, Withdraw, withdraw_from};
+use crate::board::{Board, DirectCompletions, Executor, without_taker};
 use crate::config::{Builder, ConfigError, EngineKind};
 use crate::descriptor;
 
@@ -271,7 +271,11 @@ impl KernelLane {
                     Some(backend) => self.hand_over_batch(board, backend, &batch, how),
                     None => batch.as_slice().iter().for_each(|&slot| {
                         // SAFETY: started by this thread, and not handed over.
-                        board.forward(unsafe { board.in_hand(slot) }, Route::Pool, By::Kernel);
+                        board.forward(
+                            unsafe { board.in_hand(slot) },
+                            Route::Pool,
+                            Executor::Kernel,
+                        );
                     }),
                 }
                 match self.hand_over.proceed(turn) {
@@ -347,7 +351,7 @@ impl KernelLane {
                 let _ = board.slot(slots[done]).take_back();
                 // SAFETY: the kernel has not taken it.
                 let refused = unsafe { board.in_hand(slots[done]) };
-                board.forward(refused, Route::Pool, By::Kernel);
+                board.forward(refused, Route::Pool, Executor::Kernel);
                 done += 1;
             }
         }
@@ -460,15 +464,16 @@ impl KernelLane {
                 if again && board.is_closed() {
                     board.end_started(request);
                 } else if again {
-                    board.forward(request, Route::Pool, By::Kernel);
-                } else if let Some(request) = board.offer(request, result, By::Kernel, taker) {
+                    board.forward(request, Route::Pool, Executor::Kernel);
+                } else if let Some(request) = board.offer(request, result, Executor::Kernel, taker)
+                {
                     done[left] = (request.into_index(), result);
                     left += 1;
                 }
             }
         });
         if left > 0 {
-            board.finish_together(&done[..left], By::Kernel);
+            board.finish_together(&done[..left], Executor::Kernel);
         }
     }
 
@@ -581,8 +586,8 @@ impl Lane for KernelLane {
         Stuck { nobody_came: !view.is_held(), call: Some(call) }
     }
 
-    fn withdraw(&self, board: &Board, which: &Which<'_>) {
-        if matches!(which, Which::All) {
+    fn withdraw(&self, board: &Board, which: &Withdraw<'_>) {
+        if matches!(which, Withdraw::All) {
             without_taker(|taker| self.harvest(board, taker));
         }
         withdraw_from(&self.queue, board, which);

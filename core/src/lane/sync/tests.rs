@@ -1,11 +1,11 @@
 //! Tests of the file beside.
 
-use super::{Arrival, By, each_linked};
+use super::{Arrival, Executor, each_linked};
 use crate::board::without_taker;
 use crate::descriptor;
 use crate::front::Entry;
 use crate::instance::Instance;
-use crate::lane::{Lane, Which};
+use crate::lane::{Lane, Withdraw};
 use crate::request::Kind;
 use crate::router::facts::Facts;
 use crate::{Context, EngineKind, Sqe};
@@ -84,7 +84,7 @@ fn a_thread_of_the_program_does_its_own_only() {
         let mut request = unsafe { instance.board().in_hand(slot) };
         (request.sqe, request.kind) = (Sqe::fsync(file.as_raw_fd()), Kind::Sync);
         request.slot().fill(u64::from(slot), file.as_raw_fd(), -1);
-        without_taker(|taker| sync.execute(instance.board(), request, By::Waiter, taker));
+        without_taker(|taker| sync.execute(instance.board(), request, Executor::Waiter, taker));
         assert_eq!(sync.0.arrive(1, 0, |_| ()), Arrival::Leads(0), "it has no seat");
         assert_eq!(sync.0.leave(0), None);
     }
@@ -111,7 +111,7 @@ fn cancelled_ones_cost_no_room_and_the_others_stay() {
     }
     assert_eq!(instance.reap(3, |cqe| assert_eq!(cqe.res, -libc::ECANCELED)), 3);
     assert_eq!(instance.board().free_slots().held(), FSYNCS as usize, "they are in the list");
-    instance.lanes().sync.withdraw(instance.board(), &Which::Canceled);
+    instance.lanes().sync.withdraw(instance.board(), &Withdraw::Canceled);
     assert_eq!(instance.board().free_slots().held(), 3);
     let mut left = 0;
     let newest = instance.lanes().sync.0.newest_waiting(seat).expect("three");

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsRawFd as _, RawFd};
 
-use crate::board::By;
+use crate::board::Executor;
 use crate::board::without_taker;
 use crate::config::Builder;
 use crate::instance::Instance;
@@ -28,7 +28,7 @@ fn what_waits_for_a_worker_has_its_file_after_the_program_has_closed_it() {
     drop(opened);
     let (board, lanes) = (instance.board(), instance.lanes());
     let taken = lanes.worker.take(board, |request| {
-        without_taker(|taker| lanes.execute(board, request, By::Pool, taker));
+        without_taker(|taker| lanes.execute(board, request, Executor::Pool, taker));
     });
     assert!(taken, "somebody has executed it");
     let mut result = None;
