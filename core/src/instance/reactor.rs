@@ -34,6 +34,8 @@ pub(super) struct Driven {
     by: Mutex<Option<Arc<dyn Reactor>>>,
     /// The loop has come in time so far.
     comes: AtomicBool,
+    /// It has not come in time, or sleeps elsewhere, since it was last seen in a poll.
+    stays_away: AtomicBool,
     /// The thread whose polls drive it ([`this_thread`]); 0 for none, or a runtime.
     thread: AtomicUsize,
 }
@@ -142,7 +144,14 @@ impl Instance {
             return false;
         }
         self.may_poll_next();
-        kernel.is_shallow()
+        let at_once = kernel.is_shallow();
+        let driven = &self.driven;
+        let is_loop = || loops::are_seen() && driven.thread() == this_thread();
+        if at_once && !driven.comes() && is_loop() && !driven.stays_away.load(Ordering::Relaxed) {
+            // The poller is not told of what this thread will collect.
+            driven.comes.store(true, Ordering::SeqCst);
+        }
+        at_once
     }
 
     /// The calling thread submits. If it sleeps in poll(2) or the like next, it drives.
@@ -178,6 +187,7 @@ impl Instance {
             sys::eventfd_drain(events);
         }
         if !self.driven.comes() {
+            self.driven.stays_away.store(false, Ordering::Relaxed);
             self.driven.comes.store(true, Ordering::SeqCst);
         }
         let any = without_taker(|taker| kernel.harvest_when_told(&self.board, taker));
@@ -199,6 +209,7 @@ impl Instance {
     #[cold]
     pub(super) fn leave_to_our_threads(&self) {
         if self.driven.comes.swap(false, Ordering::SeqCst) {
+            self.driven.stays_away.store(true, Ordering::Relaxed);
             self.have_events_watched(true);
             if let Some(by) = self.driven.by() {
                 by.call();
@@ -240,12 +251,14 @@ mod tests {
     use std::os::fd::{AsRawFd as _, FromRawFd as _};
     use std::os::unix::fs::OpenOptionsExt as _;
     use std::sync::Arc;
+    use std::sync::atomic::Ordering;
 
     use crate::board::without_taker;
     use crate::config::{Builder, EngineKind};
     use crate::front::waits::{self, NoHooks};
     use crate::instance::Instance;
     use crate::instance::submit::Entry;
+    use crate::router::facts::Facts;
     use crate::sqe::Sqe;
     use crate::threads::loops;
 
@@ -282,6 +295,8 @@ mod tests {
             return skipped("Linux AIO is refused here");
         }
         instance.router.waiters.leave_all_to_workers();
+        // It may have taken long to hand them over.
+        Facts::forget(&(file.as_raw_fd()..=file.as_raw_fd()));
         Some((instance, file))
     }
 
@@ -309,6 +324,29 @@ mod tests {
         u64::from_ne_bytes(count)
     }
 
+    /// Polls until a completion has counted the eventfd up, which has the second place, or what has
+    /// the third is ready. False: the kernel has given the request back, for it would wait where
+    /// other programs keep the device busy. A worker would execute it.
+    fn polls(instance: &Instance, set: &mut [libc::pollfd; 3]) -> bool {
+        loop {
+            // SAFETY: three places. A call may not find its contexts, and then sleeps for nothing.
+            let ready = unsafe { waits::poll::<NoHooks>(set.as_mut_ptr(), 3, 10) };
+            let all = set.iter().filter(|one| one.revents != 0).count();
+            assert_eq!((ready, set[0].revents), (all as i32, 0));
+            if ready > 0 || !instance.lanes().pool.is_empty() {
+                return ready > 0;
+            }
+        }
+    }
+
+    fn of_three(counter: &std::fs::File, other: i32) -> [libc::pollfd; 3] {
+        let poll = |fd, events| libc::pollfd { fd, events, revents: 0 };
+        let counter = poll(counter.as_raw_fd(), libc::POLLIN);
+        [poll(-1, libc::POLLIN), counter, poll(other, libc::POLLOUT)]
+    }
+
+    const GIVEN_BACK: &str = "the device is busy";
+
     /// No thread of ours gets a CPU: who polls collects, and counts its eventfd up.
     #[test]
     fn a_thread_that_hands_over_and_polls_needs_no_other_thread() {
@@ -316,21 +354,17 @@ mod tests {
         let Some((instance, file)) = alone(name) else { return };
         let (counter, mut block) = (eventfd(), Box::new(Block([0; PAGE])));
         let (_reader, writer) = std::io::pipe().unwrap();
-        for round in 0..100 {
+        'rounds: for round in 0..100 {
             read(&instance, &file, &mut block, counter.as_raw_fd());
-            let poll = |fd, events| libc::pollfd { fd, events, revents: 0 };
             // In every other round, something else is ready all the time.
-            let mut set = [
-                poll(-1, libc::POLLIN),
-                poll(counter.as_raw_fd(), libc::POLLIN),
-                poll(if round % 2 == 0 { -1 } else { writer.as_raw_fd() }, libc::POLLOUT),
-            ];
+            let other = if round % 2 == 0 { -1 } else { writer.as_raw_fd() };
+            let mut set = of_three(&counter, other);
             while set[1].revents == 0 {
-                // SAFETY: three places.
-                let ready = unsafe { waits::poll::<NoHooks>(set.as_mut_ptr(), 3, -1) };
-                assert_eq!((ready > 0, set[0].revents), (true, 0), "round {round}");
-                let all = set.iter().filter(|one| one.revents != 0).count();
-                assert_eq!((ready as usize, set[2].revents != 0), (all, round % 2 != 0));
+                if !polls(&instance, &mut set) || !instance.lanes().pool.is_empty() {
+                    crate::skipped(name, GIVEN_BACK);
+                    break 'rounds;
+                }
+                assert_eq!(set[2].revents != 0, round % 2 != 0);
             }
             assert_eq!((set[1].revents, count_of(&counter)), (libc::POLLIN, 1), "round {round}");
             assert_eq!(reaped(&instance), 1);
@@ -339,23 +373,48 @@ mod tests {
     }
 
     #[test]
+    fn a_loop_that_was_missed_is_not_relied_on_until_it_polls_again() {
+        let name = "a_loop_that_was_missed_is_not_relied_on_until_it_polls_again";
+        let Some((instance, file)) = alone(name) else { return };
+        let (counter, mut block) = (eventfd(), Box::new(Block([0; PAGE])));
+        for round in 0..4 {
+            read(&instance, &file, &mut block, counter.as_raw_fd());
+            // Another test may have kept this thread from the list of loops.
+            let comes = instance.driven.comes();
+            assert!(!comes || round % 2 == 0, "round {round}");
+            if !polls(&instance, &mut of_three(&counter, -1)) {
+                crate::skipped(name, GIVEN_BACK);
+                break;
+            }
+            assert_eq!((count_of(&counter), reaped(&instance)), (1, 1));
+            if round % 2 == 0 {
+                // As the watchdog does.
+                instance.driven.comes.store(true, Ordering::SeqCst);
+                instance.leave_to_our_threads();
+            }
+        }
+        instance.close();
+    }
+
+    #[test]
     fn a_submit_finds_what_has_completed_before() {
-        let Some((instance, file)) = alone("a_submit_finds_what_has_completed_before") else {
-            return;
-        };
+        let name = "a_submit_finds_what_has_completed_before";
+        let Some((instance, file)) = alone(name) else { return };
         let (counter, mut blocks) = (eventfd(), [(); 2].map(|()| Box::new(Block([0; PAGE]))));
         let [first, second] = &mut blocks;
         read(&instance, &file, first, counter.as_raw_fd());
         let events = instance.lanes().kernel.events().unwrap();
         let mut told = libc::pollfd { fd: events, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one place. The kernel has completed it.
-        assert_eq!(unsafe { libc::poll(&raw mut told, 1, -1) }, 1);
+        // SAFETY: one place. The kernel tells that it has completed it.
+        while unsafe { libc::poll(&raw mut told, 1, 10) } == 0 && instance.lanes().pool.is_empty() {
+        }
         read(&instance, &file, second, counter.as_raw_fd());
-        let (found, count) = (reaped(&instance), count_of(&counter));
-        assert!((1..=2).contains(&found) && count == u64::from(found), "{found}, {count}");
-        let unbounded = 2 - found;
-        without_taker(|taker| instance.wait(unbounded, 2, None, None, taker));
-        assert_eq!((reaped(&instance), instance.unreaped()), (unbounded, 0));
+        if !instance.lanes().pool.is_empty() {
+            crate::skipped(name, GIVEN_BACK);
+        } else {
+            let found = reaped(&instance);
+            assert!((1..=2).contains(&found) && count_of(&counter) == u64::from(found), "{found}");
+        }
         instance.close();
     }
 }
