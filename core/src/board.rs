@@ -18,7 +18,7 @@ use crate::lazy_zeroed::Zeros;
 use crate::own::{Copied, Copies};
 use crate::process;
 use crate::queue::{Completions, IndexRing};
-use crate::request::{FreeIt, FreeSlots, Queued, Route, Slot, Started};
+use crate::request::{Batch, FreeIt, FreeSlots, Queued, Route, Slot, Started};
 use crate::router::Call;
 use crate::sqe::Sqe;
 use crate::stats::{Counters, Counting};
@@ -411,11 +411,22 @@ impl Board {
         dispatcher.reroute(request);
     }
 
+    /// A batch without requests.
+    pub(crate) fn batch(&self) -> Batch<'_> {
+        Batch::new(&self.slots)
+    }
+
     /// Takes the oldest request of a queue of this context.
     #[inline(always)]
     pub(crate) fn pop(&self, queue: &IndexRing) -> Option<Queued<'_>> {
         // SAFETY: queues hold numbers of slots that were queued, each once.
         queue.pop().map(|index| unsafe { self.slot(index).popped(index) })
+    }
+
+    /// Takes the oldest request of a queue, up to where the queue [ended](IndexRing::end).
+    pub(crate) fn pop_before(&self, queue: &IndexRing, end: u64) -> Option<Queued<'_>> {
+        // SAFETY: as for `pop`.
+        queue.pop_before(end).map(|index| unsafe { self.slot(index).popped(index) })
     }
 
     /// Takes the oldest request of a queue that may still be executed.
@@ -478,12 +489,11 @@ impl Board {
     pub(crate) fn purge(&self, queue: &IndexRing) {
         // Not those that are put back: where others take some meanwhile, their order would change.
         let end = queue.end();
-        while let Some(index) = queue.pop_before(end) {
-            if self.slot(index).is_canceled() {
-                // SAFETY: popped just now.
-                drop(self.start(unsafe { self.popped(index) }));
+        while let Some(request) = self.pop_before(queue, end) {
+            if request.slot().is_canceled() {
+                drop(self.start(request));
             } else {
-                queue.push(&[index]);
+                queue.push(&[request.index()]);
             }
         }
     }

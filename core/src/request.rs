@@ -7,9 +7,9 @@ mod free;
 mod slot;
 mod token;
 
-pub(crate) use self::free::{BATCH, Batch, CountSteps, FreeSlots, Returned};
+pub(crate) use self::free::{BATCH, CountSteps, FreeSlots, Numbers, Returned};
 pub(crate) use self::slot::{Cancel, Expect, FreeIt, Slot};
-pub(crate) use self::token::{Queued, Started};
+pub(crate) use self::token::{Batch, Queued, Requests, Started};
 
 use crate::cqe::Cqe;
 use crate::sqe::Sqe;

@@ -13,7 +13,7 @@ use crate::descriptor::Asked;
 use crate::errno;
 use crate::exec;
 use crate::lane::Withdraw;
-use crate::request::{BATCH, Batch, CountSteps, Expect, Kind, Request, Route, Started};
+use crate::request::{BATCH, CountSteps, Expect, Kind, Numbers, Request, Route, Started};
 use crate::router::tuning::{BESIDE_QUEUED, PERHAPS_US};
 use crate::router::{self, Call, Situation};
 use crate::sqe::Sqe;
@@ -418,7 +418,7 @@ impl Instance {
         let moved = self.lanes.inline.queue_mailbox(board);
         let kernel_executes = self.lanes.kernel.executes_what_is_cached();
         // Made one by one: a constant array is written whole, with the slots that hold nothing yet.
-        let mut batches: [Batch; Route::Null as usize + 1] = array::from_fn(|_| Batch::new());
+        let mut batches: [Numbers; Route::Null as usize + 1] = array::from_fn(|_| Numbers::new());
         let (mut notifies, mut expected) = (false, false);
         for &slot in slots {
             // SAFETY: filled by the submitter, which has not passed it on yet.

@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 
 use super::{Lane, Progress, Stuck, Withdraw, run};
 use crate::board::{Board, DirectCompletions, Executor, without_taker};
-use crate::request::{Route, Started};
+use crate::request::{Queued, Route, Started};
 use crate::router::tuning::SYNC_ROUNDS;
 use crate::sqe::FSYNC_DATASYNC;
 use crate::sys;
@@ -85,11 +85,16 @@ impl SyncLane {
         }
     }
 
-    /// Starts all of a list but those that were cancelled, and calls `f` with each.
+    /// Calls `f` with each of a list that this thread has taken off its seat.
+    fn each_queued<'a>(board: &'a Board, newest: u32, mut f: impl FnMut(Queued<'a>)) {
+        // SAFETY: as the caller says.
+        each_linked(board, newest, |slot| f(unsafe { board.popped(slot) }));
+    }
+
+    /// Starts all of such a list but those that were cancelled, and calls `f` with each.
     fn each_started<'a>(board: &'a Board, newest: u32, mut f: impl FnMut(Started<'a>)) {
-        each_linked(board, newest, |slot| {
-            // SAFETY: taken off its seat by this thread.
-            if let Some(request) = board.start(unsafe { board.popped(slot) }) {
+        Self::each_queued(board, newest, |queued| {
+            if let Some(request) = board.start(queued) {
                 f(request);
             }
         });
@@ -130,21 +135,19 @@ impl SyncLane {
 
     /// Fsyncs that wait for their turn, and were cancelled, give their slots back.
     fn purge(&self, board: &Board) {
-        let stay = |slot| {
-            // SAFETY: taken off its seat by this thread.
-            let queued = unsafe { board.popped(slot) };
+        let stay = |queued: Queued<'_>| {
             if queued.slot().is_canceled() {
                 drop(board.start(queued));
                 return;
             }
             let (fd, place) = (queued.sqe.fd, queued.slot());
-            if self.0.join(fd, slot, |below| place.link(below)).is_err()
+            if self.0.join(fd, queued.index(), |below| place.link(below)).is_err()
                 && let Some(request) = board.start(queued)
             {
                 board.forward(request, Route::Pool, Executor::Pool);
             }
         };
-        self.0.take_waiting(|_| true, |newest| each_linked(board, newest, stay));
+        self.0.take_waiting(|_| true, |newest| Self::each_queued(board, newest, stay));
     }
 }
 

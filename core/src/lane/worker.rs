@@ -1,7 +1,5 @@
 //! The worker lane: requests that may wait without end, as opening a FIFO or asking a server does.
 //! Only workers that are there for such requests execute them.
-#![allow(unsafe_code)]
-
 use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex};
@@ -76,9 +74,8 @@ impl WorkerLane {
     /// Calls `f` with each request that is in the queue now, popped.
     fn each(&self, board: &Board, mut f: impl FnMut(Queued<'_>)) {
         let end = self.queue.end();
-        while let Some(slot) = self.queue.pop_before(end) {
-            // SAFETY: popped just now.
-            f(unsafe { board.popped(slot) });
+        while let Some(request) = board.pop_before(&self.queue, end) {
+            f(request);
         }
     }
 

@@ -161,9 +161,7 @@ impl Placing for Placed {
     fn submitted(&self, board: &Board, slots: &[u32]) {
         let cpu = sys::cpu();
         self.found.get_or_init(|| {
-            // SAFETY: filled by the submitter, which has not passed it on yet.
-            let fd = unsafe { board.slot(slots[0]).ended() }.sqe.fd;
-            let found = self.find(cpu, fd);
+            let found = self.find(cpu, board.slot(slots[0]).fd());
             if let Some(owner) = board.dispatcher() {
                 owner.place(&found.choice);
             }

@@ -24,7 +24,7 @@ pub(crate) struct FreeSlots {
 /// Up to [`BATCH`] slot numbers. Only the first `len` are initialised: three of these are made
 /// for every submit.
 #[derive(Debug)]
-pub(crate) struct Batch {
+pub(crate) struct Numbers {
     slots: [MaybeUninit<u32>; BATCH],
     len: usize,
 }
@@ -44,7 +44,7 @@ impl Drop for Returned {
     }
 }
 
-impl Batch {
+impl Numbers {
     #[inline]
     pub(crate) const fn new() -> Self {
         Self { slots: [const { MaybeUninit::uninit() }; BATCH], len: 0 }
@@ -59,11 +59,6 @@ impl Batch {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
-    }
-
-    #[inline]
-    pub(crate) fn len(&self) -> usize {
-        self.len
     }
 
     #[inline]
@@ -100,16 +95,16 @@ impl FreeSlots {
 
     /// As [`FreeSlots::take_counted`], nothing counted.
     #[cfg(any(test, loom))]
-    pub(crate) fn take(&self, want: usize) -> Batch {
+    pub(crate) fn take(&self, want: usize) -> Numbers {
         self.take_counted(want, &mut ())
     }
 
     /// Takes up to `want` (at most [`BATCH`]) slots with one contended step where they lie
     /// together, each attempt counted.
     #[inline]
-    pub(crate) fn take_counted(&self, want: usize, steps: &mut impl CountSteps) -> Batch {
+    pub(crate) fn take_counted(&self, want: usize, steps: &mut impl CountSteps) -> Numbers {
         let want = want.min(BATCH);
-        let mut batch = Batch::new();
+        let mut batch = Numbers::new();
         // First a word that has all of them, which is one step: a short look, and a miss costs
         // nothing.
         let near = self.words.len().min(WORDS_NEAR);
@@ -188,7 +183,7 @@ impl FreeSlots {
         words: usize,
         at_least: usize,
         want: usize,
-        batch: &mut Batch,
+        batch: &mut Numbers,
         steps: &mut impl CountSteps,
     ) -> bool {
         let start = self.hint.load(Ordering::Relaxed) as usize;
@@ -214,7 +209,7 @@ impl FreeSlots {
         at: usize,
         at_least: usize,
         want: usize,
-        batch: &mut Batch,
+        batch: &mut Numbers,
         steps: &mut impl CountSteps,
     ) {
         let word = &self.words[at];

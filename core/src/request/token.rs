@@ -1,7 +1,7 @@
 //! Tokens: a request as the thread has it that may read it, or execute it.
 #![allow(unsafe_code)]
 
-use super::{FreeIt, Request, Slot};
+use super::{FreeIt, Numbers, Request, Slot};
 
 /// A request whose number was popped from a queue, and which nobody has started. The thread that
 /// cancels it at this moment reads it too, so it can only be read.
@@ -132,5 +132,104 @@ impl std::ops::DerefMut for Started<'_> {
 impl Drop for Started<'_> {
     fn drop(&mut self) {
         assert!(std::thread::panicking(), "request {} was lost", self.index);
+    }
+}
+
+/// As [`Started`], for up to [`BATCH`](super::BATCH) requests of one board. Iterating gives them
+/// away one by one, from the first on.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Batch<'a> {
+    slots: &'a [Slot],
+    numbers: Numbers,
+    /// This many were given away.
+    gone: usize,
+}
+
+impl<'a> Batch<'a> {
+    /// One without requests, for slots of a board.
+    #[inline]
+    pub(crate) fn new(slots: &'a [Slot]) -> Self {
+        Self { slots, numbers: Numbers::new(), gone: 0 }
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, request: Started<'a>) {
+        self.numbers.push(request.into_index());
+    }
+
+    #[inline]
+    pub(crate) fn numbers(&self) -> &[u32] {
+        &self.numbers.as_slice()[self.gone..]
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.numbers().len()
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What is asked for.
+    #[inline]
+    pub(crate) fn requests(&self) -> Requests<'_> {
+        Requests { slots: self.slots, numbers: self.numbers() }
+    }
+
+    /// The first `count` are another's.
+    #[inline]
+    pub(crate) fn give_away(&mut self, count: usize) {
+        self.gone += count;
+    }
+}
+
+impl<'a> Iterator for Batch<'a> {
+    type Item = Started<'a>;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Started<'a>> {
+        let index = *self.numbers().first()?;
+        self.gone += 1;
+        Some(Started { slot: &self.slots[index as usize], index })
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        assert!(
+            std::thread::panicking() || self.is_empty(),
+            "requests {:?} were lost",
+            self.numbers()
+        );
+    }
+}
+
+/// What the requests of a [`Batch`] ask for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Requests<'a> {
+    slots: &'a [Slot],
+    numbers: &'a [u32],
+}
+
+impl<'a> Requests<'a> {
+    pub(crate) fn len(self) -> usize {
+        self.numbers.len()
+    }
+
+    /// The first `count`.
+    pub(crate) fn first(self, count: usize) -> Self {
+        Self { numbers: &self.numbers[..count], ..self }
+    }
+
+    /// Each with the number of its slot.
+    pub(crate) fn iter(self) -> impl Iterator<Item = (u32, &'a Request)> + Clone {
+        self.numbers.iter().map(move |&number| {
+            // SAFETY: the batch has it in hand, and is borrowed.
+            (number, unsafe { self.slots[number as usize].ended() })
+        })
     }
 }

@@ -6,9 +6,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::board::Board;
 use crate::config::EngineKind;
 use crate::queue::SleepEnd;
+use crate::request::Requests;
 use crate::router::tuning::TICK;
 use crate::{own, sys};
 
@@ -29,11 +29,11 @@ pub(super) trait Backend: Send + Sync + fmt::Debug {
         true
     }
 
-    /// Hands requests over, whose slots are the caller's. Gives how many were taken, from the
-    /// first on, and the negative errno for the next one if not all were. With `tell`,
-    /// [`Backend::events`] becomes readable when they complete. With `at_once`, the kernel does not
-    /// wait for anything inside of the call; requests for which it would are answered with EAGAIN.
-    fn submit(&self, board: &Board, slots: &[u32], tell: bool, at_once: bool) -> (usize, i32);
+    /// Hands requests over. Gives how many were taken, from the first on, and the negative errno
+    /// for the next one if not all were. With `tell`, [`Backend::events`] becomes readable when
+    /// they complete. With `at_once`, the kernel does not wait for anything inside of the call;
+    /// requests for which it would are answered with EAGAIN.
+    fn submit(&self, requests: Requests<'_>, tell: bool, at_once: bool) -> (usize, i32);
 
     /// Can it hand over at once?
     fn submits_at_once(&self) -> bool {
@@ -51,14 +51,13 @@ pub(super) trait Backend: Send + Sync + fmt::Debug {
 
     /// Completions that have come, without sleeping: how many were written to `done`. One
     /// thread at a time, the reaper.
-    fn harvest(&self, board: &Board, done: &mut [Harvested]) -> usize;
+    fn harvest(&self, done: &mut [Harvested]) -> usize;
 
     /// Sleeps until `min` completions have come, the time is over, a signal handler ran, or
     /// [`Backend::wake_fd`] was counted up. The signal mask, if given, is in force meanwhile. Gives
     /// those that came with the call; others are harvested.
     fn sleep(
         &self,
-        board: &Board,
         min: usize,
         timeout: Option<Duration>,
         mask: Option<u64>,

@@ -1,8 +1,6 @@
 //! How many of the requests that are queued go to the kernel with one call.
-#![allow(unsafe_code)]
 
-use crate::board::Board;
-use crate::request::Request;
+use crate::request::{Request, Requests};
 use crate::router::tuning::TOGETHER;
 use crate::sqe::opcode;
 
@@ -10,12 +8,11 @@ use crate::sqe::opcode;
 /// over before and `queued` being left. The block layer merges those that lie next to each other in
 /// one file: half of all that there is, so that the device has one half while the program gets the
 /// other one. Of others as many again as the kernel has, which keep the device busy meanwhile.
-pub(super) fn together(board: &Board, slots: &[u32], in_kernel: usize, queued: usize) -> usize {
-    // SAFETY: started by the caller, and not handed over yet.
-    let request = |slot: u32| unsafe { board.slot(slot).ended() };
-    let follows = |pair: &&[u32]| follows(request(pair[0]), request(pair[1]));
-    let adjacent = 1 + slots.windows(2).take_while(follows).count();
-    at_once(adjacent, slots.len(), in_kernel, queued)
+pub(super) fn together(requests: Requests<'_>, in_kernel: usize, queued: usize) -> usize {
+    let all = requests.iter().map(|(_, request)| request);
+    let pairs = all.clone().zip(all.skip(1));
+    let adjacent = 1 + pairs.take_while(|(one, next)| follows(one, next)).count();
+    at_once(adjacent, requests.len(), in_kernel, queued)
 }
 
 /// The number that [`together`] speaks of, if the first `adjacent` of `len` lie next to each other.

@@ -16,11 +16,10 @@ use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode as op, squeue, types};
 
 use super::backend::{Backend, Eventfds, Harvested, nap};
-use crate::board::Board;
 use crate::config::EngineKind;
 use crate::own;
 use crate::queue::SleepEnd;
-use crate::request::{Kind, Request};
+use crate::request::{Kind, Request, Requests};
 use crate::router::tuning::TICK;
 use crate::sqe::{FSYNC_DATASYNC, opcode};
 use crate::sync::{lock, this_thread};
@@ -235,7 +234,7 @@ impl Backend for Uring {
         self.room
     }
 
-    fn submit(&self, board: &Board, slots: &[u32], tell: bool, _at_once: bool) -> (usize, i32) {
+    fn submit(&self, requests: Requests<'_>, tell: bool, _at_once: bool) -> (usize, i32) {
         if tell {
             self.tell();
         }
@@ -244,9 +243,7 @@ impl Backend for Uring {
         }
         let mut pushed = 0;
         let writer = lock(&self.submission);
-        for &slot in slots {
-            // SAFETY: the slot is the caller's.
-            let request = unsafe { board.slot(slot).ended() };
+        for (slot, request) in requests.iter() {
             let entry = entry(request).user_data(u64::from(slot));
             // Once it is in the queue, another thread's call may hand it over.
             self.fds.before_submit();
@@ -285,7 +282,7 @@ impl Backend for Uring {
         self.submission.try_lock().map_or(true, |writer| !self.is_handed_over(&writer))
     }
 
-    fn harvest(&self, _: &Board, done: &mut [Harvested]) -> usize {
+    fn harvest(&self, done: &mut [Harvested]) -> usize {
         let n = self.read_ring(done);
         if n > 0 || !self.cooperates || !self.has_unfinished() {
             return n;
@@ -296,7 +293,6 @@ impl Backend for Uring {
 
     fn sleep(
         &self,
-        _: &Board,
         min: usize,
         timeout: Option<Duration>,
         mask: Option<u64>,

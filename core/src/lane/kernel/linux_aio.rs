@@ -10,10 +10,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::backend::{Backend, Eventfds, Harvested, nap};
-use crate::board::Board;
 use crate::config::EngineKind;
 use crate::queue::SleepEnd;
-use crate::request::{BATCH, Kind, Request};
+use crate::request::{BATCH, Kind, Request, Requests};
 use crate::sqe::{FSYNC_DATASYNC, opcode};
 use crate::sys;
 use crate::sys::aio::{FLAG_RESFD, IoEvent, Iocb, command};
@@ -231,12 +230,10 @@ impl Backend for LinuxAio {
         true
     }
 
-    fn submit(&self, board: &Board, slots: &[u32], tell: bool, at_once: bool) -> (usize, i32) {
+    fn submit(&self, requests: Requests<'_>, tell: bool, at_once: bool) -> (usize, i32) {
         let mut pointers = [std::ptr::null::<Iocb>(); BATCH];
         let events = if tell { self.fds.events() } else { -1 };
-        for (&slot, pointer) in slots.iter().zip(&mut pointers) {
-            // SAFETY: the slot is the caller's.
-            let request = unsafe { board.slot(slot).ended() };
+        for ((slot, request), pointer) in requests.iter().zip(&mut pointers) {
             let mut iocb = fill(request, slot);
             if at_once && request.kind != Kind::Sync {
                 iocb.rw_flags |= libc::RWF_NOWAIT as u32;
@@ -252,7 +249,8 @@ impl Backend for LinuxAio {
         self.fds.before_submit();
         // SAFETY: as many pointers to filled iocbs, which the kernel copies; buffers are the
         // requests'.
-        let ret = unsafe { sys::io_submit(self.context(), slots.len(), pointers.as_ptr().cast()) };
+        let ret =
+            unsafe { sys::io_submit(self.context(), requests.len(), pointers.as_ptr().cast()) };
         match usize::try_from(ret) {
             Ok(0) => (0, -libc::EAGAIN),
             Ok(taken) => (taken, 0),
@@ -260,7 +258,7 @@ impl Backend for LinuxAio {
         }
     }
 
-    fn harvest(&self, _: &Board, done: &mut [Harvested]) -> usize {
+    fn harvest(&self, done: &mut [Harvested]) -> usize {
         if self.mapped {
             return self.read_ring(done);
         }
@@ -269,7 +267,6 @@ impl Backend for LinuxAio {
 
     fn sleep(
         &self,
-        _: &Board,
         min: usize,
         timeout: Option<Duration>,
         mask: Option<u64>,

@@ -268,14 +268,9 @@ impl KernelLane {
         loop {
             while let Some(batch) = self.next_batch(board) {
                 match self.backend(board) {
-                    Some(backend) => self.hand_over_batch(board, backend, &batch, how),
-                    None => batch.as_slice().iter().for_each(|&slot| {
-                        // SAFETY: started by this thread, and not handed over.
-                        board.forward(
-                            unsafe { board.in_hand(slot) },
-                            Route::Pool,
-                            Executor::Kernel,
-                        );
+                    Some(backend) => self.hand_over_batch(board, backend, batch, how),
+                    None => batch.for_each(|request| {
+                        board.forward(request, Route::Pool, Executor::Kernel);
                     }),
                 }
                 match self.hand_over.proceed(turn) {
@@ -296,25 +291,29 @@ impl KernelLane {
     }
 
     /// Started requests from the queue, as many as there is room for; `None` if there are none.
-    fn next_batch(&self, board: &Board) -> Option<Batch> {
+    fn next_batch<'a>(&self, board: &'a Board) -> Option<Batch<'a>> {
         let room = self.backend.get().and_then(Option::as_ref).map_or(self.room, |b| b.room());
         let most = room.saturating_sub(self.in_flight()).min(BATCH);
-        let mut batch = Batch::new();
+        let mut batch = board.batch();
         while batch.len() < most
             && let Some(request) = board.pop_started(&self.queue)
         {
-            batch.push(request.into_index());
+            batch.push(request);
         }
         (!batch.is_empty()).then_some(batch)
     }
 
-    fn hand_over_batch(&self, board: &Board, backend: &dyn Backend, batch: &Batch, how: HandOver) {
-        let slots = batch.as_slice();
-        // SAFETY: started by this thread, and not handed over yet.
-        let request = |slot: u32| unsafe { board.slot(slot).ended() };
-        let first = request(slots[0]);
-        let (fd, write) = (first.sqe.fd, first.kind == Kind::Write);
-        let notifies = slots.iter().any(|&slot| request(slot).notify != -1);
+    fn hand_over_batch(
+        &self,
+        board: &Board,
+        backend: &dyn Backend,
+        mut batch: Batch<'_>,
+        how: HandOver,
+    ) {
+        let count = batch.len();
+        let first = batch.requests().iter().next();
+        let (fd, write) = first.map_or((-1, false), |(_, it)| (it.sqe.fd, it.kind == Kind::Write));
+        let notifies = batch.requests().iter().any(|(_, request)| request.notify != -1);
         if notifies && !self.notifies.load(Ordering::Relaxed) {
             self.notifies.store(true, Ordering::Relaxed);
         }
@@ -327,36 +326,34 @@ impl KernelLane {
         }
         self.submitting.fetch_add(1, Ordering::SeqCst);
         if backend.holds_files() {
-            slots.iter().for_each(|&slot| board.slot(slot).hand_over());
+            batch.numbers().iter().for_each(|&slot| board.slot(slot).hand_over());
         }
-        let before = self.in_flight.fetch_add(slots.len(), Ordering::SeqCst);
+        let before = self.in_flight.fetch_add(count, Ordering::SeqCst);
         let depth = self.depth.load(Ordering::Relaxed);
-        let now = (before + slots.len() + self.queued()) * DEPTH_PARTS;
+        let now = (before + count + self.queued()) * DEPTH_PARTS;
         self.depth.store(now.max(depth - depth / DEPTH_PARTS), Ordering::Relaxed);
-        board.ran_here(slots);
+        board.ran_here(batch.numbers());
         let begin = sys::ticks();
-        let mut done = 0;
-        while done < slots.len() {
-            let together = together(board, &slots[done..], before + done, self.queued());
-            let some = &slots[done..done + together];
-            let (taken, errno) = backend.submit(board, some, tell, how.at_once);
-            done += taken;
+        while !batch.is_empty() {
+            let requests = batch.requests();
+            let together = together(requests, before + count - requests.len(), self.queued());
+            let (taken, errno) = backend.submit(requests.first(together), tell, how.at_once);
+            batch.give_away(taken);
             if errno == -libc::EOPNOTSUPP && how.at_once {
                 self.only_waits.store(true, Ordering::Relaxed);
             }
             if errno < 0 {
                 // Whatever the reason: executed by a thread it either works or says why not.
                 self.in_flight.fetch_sub(1, Ordering::SeqCst);
-                // While it is handed over nobody closes the descriptor.
-                let _ = board.slot(slots[done]).take_back();
-                // SAFETY: the kernel has not taken it.
-                let refused = unsafe { board.in_hand(slots[done]) };
-                board.forward(refused, Route::Pool, Executor::Kernel);
-                done += 1;
+                if let Some(refused) = batch.next() {
+                    // While it is handed over nobody closes the descriptor.
+                    let _ = refused.slot().take_back();
+                    board.forward(refused, Route::Pool, Executor::Kernel);
+                }
             }
         }
         self.submitting.fetch_sub(1, Ordering::SeqCst);
-        let ticks = sys::ticks().wrapping_sub(begin) / slots.len() as u64;
+        let ticks = sys::ticks().wrapping_sub(begin) / count as u64;
         let batches = self.handed.fetch_add(1, Ordering::Relaxed) + 1;
         if !how.at_once {
             facts::learn_submit(fd, write, ticks > SLOW_SUBMIT_US * board.ticks_per_us());
@@ -431,7 +428,7 @@ impl KernelLane {
         let mut any = false;
         loop {
             let mut done = [(0, 0); TAKEN_MAX as usize];
-            let n = backend.harvest(board, &mut done);
+            let n = backend.harvest(&mut done);
             self.finish(board, &mut done[..n], taker);
             any |= n > 0;
             if n < TAKEN_MAX as usize {
@@ -533,11 +530,10 @@ impl KernelLane {
             let looks_again = min > 1 || fd < 0;
             let shorter = timeout.unwrap_or(TICK).min(TICK);
             let timeout = if looks_again { Some(shorter) } else { timeout };
-            let (harvested, end) =
-                reaping.asleep(|| backend.sleep(board, min, timeout, mask, &mut done));
+            let (harvested, end) = reaping.asleep(|| backend.sleep(min, timeout, mask, &mut done));
             n = harvested;
             if n == 0 && reaping.is_held() {
-                n = backend.harvest(board, &mut done);
+                n = backend.harvest(&mut done);
             }
             if n > 0 && end != SleepEnd::Interrupted { SleepEnd::Again } else { end }
         });

@@ -21,11 +21,10 @@ use std::time::Duration;
 use libc::{aiocb, timespec};
 
 use super::backend::{Backend, Eventfds, Harvested};
-use crate::board::Board;
 use crate::config::{EngineKind, FD_POOL_MAX};
 use crate::own;
 use crate::queue::SleepEnd;
-use crate::request::Kind;
+use crate::request::{Kind, Requests};
 use crate::router::tuning::{RETIRE_AFTER, TICK};
 use crate::sqe::opcode;
 use crate::sync::lock;
@@ -479,10 +478,8 @@ impl Backend for Arc<PosixAio> {
         false
     }
 
-    fn submit(&self, board: &Board, slots: &[u32], tell: bool, _at_once: bool) -> (usize, i32) {
-        for (at, &slot) in slots.iter().enumerate() {
-            // SAFETY: the slot is the caller's.
-            let request = unsafe { board.slot(slot).ended() };
+    fn submit(&self, requests: Requests<'_>, tell: bool, _at_once: bool) -> (usize, i32) {
+        for (at, (slot, request)) in requests.iter().enumerate() {
             let sqe = request.sqe;
             if !matches!(sqe.opcode, opcode::READ | opcode::WRITE) || sqe.op_flags != 0 {
                 return (at, -libc::EOPNOTSUPP);
@@ -516,10 +513,10 @@ impl Backend for Arc<PosixAio> {
                 self.call_teller(&mut state);
             }
         }
-        (slots.len(), 0)
+        (requests.len(), 0)
     }
 
-    fn harvest(&self, _: &Board, done: &mut [Harvested]) -> usize {
+    fn harvest(&self, done: &mut [Harvested]) -> usize {
         let mut state = lock(&self.state);
         let (mut at, mut n) = (0, 0);
         while at < state.in_flight.len() && n < done.len() {
@@ -542,13 +539,12 @@ impl Backend for Arc<PosixAio> {
 
     fn sleep(
         &self,
-        board: &Board,
         _min: usize,
         timeout: Option<Duration>,
         mask: Option<u64>,
         done: &mut [Harvested],
     ) -> (usize, SleepEnd) {
-        let n = self.harvest(board, done);
+        let n = self.harvest(done);
         if n > 0 {
             return (n, SleepEnd::Again);
         }
@@ -568,7 +564,7 @@ impl Backend for Arc<PosixAio> {
         };
         lock(&self.state).asleep = false;
         sys::eventfd_drain(wake);
-        (self.harvest(board, done), end)
+        (self.harvest(done), end)
     }
 
     fn wake_fd(&self) -> RawFd {

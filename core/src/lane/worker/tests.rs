@@ -1,5 +1,7 @@
 //! Tests of the file beside.
 
+#![allow(unsafe_code)]
+
 use std::os::fd::{AsRawFd as _, RawFd};
 
 use crate::board::Executor;
