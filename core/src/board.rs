@@ -65,6 +65,10 @@ pub trait Sink: Send + Sync + std::fmt::Debug {
     fn before_transfer(&self, _sqe: &Sqe) -> Option<i32> {
         None
     }
+
+    /// The poller has executed a transfer on a stream, and bytes went through. Its completion
+    /// comes after this call.
+    fn after_transfer(&self, _fd: i32, _is_write: bool) {}
 }
 
 /// Who executed a request.
@@ -342,6 +346,13 @@ impl Board {
     /// As [`Sink::before_transfer`].
     pub(crate) fn before_transfer(&self, sqe: &Sqe) -> Option<i32> {
         self.sink.as_ref().and_then(|sink| sink.before_transfer(sqe))
+    }
+
+    /// As [`Sink::after_transfer`], if bytes went through.
+    pub(crate) fn after_transfer(&self, fd: i32, is_write: bool, result: i32) {
+        if let Some(sink) = self.sink.as_ref().filter(|_| result > 0) {
+            sink.after_transfer(fd, is_write);
+        }
     }
 
     /// Completions go to a [`Sink`].

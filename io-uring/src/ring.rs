@@ -384,6 +384,12 @@ impl Sink for Deliver {
         // A socket has no offsets. A pipe has none either, and does not mind.
         (![0, u64::MAX].contains(&sqe.off) && sys::is_socket(sqe.fd)).then_some(-libc::ESPIPE)
     }
+
+    fn after_transfer(&self, fd: i32, is_write: bool) {
+        const READABLE: i16 = libc::POLLIN | libc::POLLRDNORM;
+        const WRITABLE: i16 = libc::POLLOUT | libc::POLLWRNORM;
+        service::went_through(fd, if is_write { WRITABLE } else { READABLE } as u32);
+    }
 }
 
 impl Core {

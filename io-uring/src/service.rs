@@ -227,6 +227,19 @@ pub(crate) fn look(fd: i32) {
     }
 }
 
+/// A transfer on this descriptor has gone through, so these events were there. If something came
+/// after [`look`], no look finds it any more: polls that tell once are told of it.
+pub(crate) fn went_through(fd: i32, events: u32) {
+    let Some(service) = busy() else { return };
+    let state = service.lock();
+    let group = state.open.get(&fd).and_then(|token| state.groups.get(token));
+    let has_polls = group.is_some_and(|group| group.armed & events != 0);
+    drop(state);
+    if has_polls {
+        service.take_with(Some((fd, events)));
+    }
+}
+
 /// Is this the number of an epoll?
 pub(crate) fn is_epoll(fd: i32) -> bool {
     let mut state = of_this_process().lock();
@@ -453,12 +466,17 @@ impl Service {
 
     /// Takes what has happened by now, and tells the rings.
     fn take(&self) {
+        self.take_with(None);
+    }
+
+    /// And tells polls of a number that these events were there.
+    fn take_with(&self, mut passed: Option<(i32, u32)>) {
         if TAKES.get() != Takes::No {
             return TAKES.set(Takes::Again);
         }
         loop {
             TAKES.set(Takes::Yes);
-            self.take_once().into_iter().for_each(|after| after());
+            self.take_once(passed.take()).into_iter().for_each(|after| after());
             if TAKES.replace(Takes::No) == Takes::Yes {
                 return;
             }
@@ -466,7 +484,7 @@ impl Service {
     }
 
     #[inline(never)]
-    fn take_once(&self) -> Vec<Box<dyn FnOnce()>> {
+    fn take_once(&self, mut passed: Option<(i32, u32)>) -> Vec<Box<dyn FnOnce()>> {
         let mut after = Vec::new();
         let _one_thread = lock(&self.takes);
         let Ok(epoll) = self.lock().epoll() else { return after };
@@ -475,7 +493,7 @@ impl Service {
             let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
             let count = sys::epoll_wait_now(epoll, &mut events);
             let events = &events[..usize::try_from(count).unwrap_or(0)];
-            let found = self.happened(events);
+            let found = self.happened(events, passed.take());
             after.extend(found.0.into_iter().map(|(watcher, events)| watcher.on_polls(events)));
             if events.len() < EVENTS {
                 break;
@@ -484,7 +502,7 @@ impl Service {
         after
     }
 
-    fn happened(&self, events: &[libc::epoll_event]) -> Found {
+    fn happened(&self, events: &[libc::epoll_event], passed: Option<(i32, u32)>) -> Found {
         let (mut found, mut state) = (Found::default(), self.lock());
         for event in events {
             let (token, seen) = (event.u64, event.events);
@@ -493,6 +511,11 @@ impl Service {
             } else if let Some(wake) = &state.wake {
                 sys::eventfd_clear(wake.number());
             }
+        }
+        if let Some((fd, seen)) = passed
+            && let Some(&token) = state.open.get(&fd)
+        {
+            state.happened(token, seen, &mut found);
         }
         self.live.store(state.live, Ordering::Relaxed);
         found
@@ -521,6 +544,24 @@ mod tests {
     }
 
     const READS: Watch = Watch { events: libc::EPOLLIN as u32, multi: false };
+
+    #[test]
+    fn what_a_transfer_has_taken_is_told_to_polls_that_tell_once_and_no_look_finds_any_more() {
+        let (sender, events) = channel();
+        let watcher: Arc<dyn Watcher> = Arc::new(Told(Mutex::new(sender)));
+        let (reader, _writer) = std::io::pipe().expect("a pipe");
+        let fd = reader.as_raw_fd();
+        let poll = |key, multi| watch(fd, Watch { multi, ..READS }, Arc::clone(&watcher), key);
+        poll(1, false).expect("a poll");
+        let many = poll(2, true).expect("a poll");
+        look(fd);
+        went_through(fd, libc::EPOLLOUT as u32);
+        assert_eq!(events.try_recv().ok(), None);
+        went_through(fd, (libc::EPOLLIN | libc::EPOLLRDNORM) as u32);
+        went_through(fd, (libc::EPOLLIN | libc::EPOLLRDNORM) as u32);
+        assert_eq!(events.try_iter().map(|(key, _)| key).collect::<Vec<_>>(), [1]);
+        unwatch(many, 2, Arc::as_ptr(&watcher).addr());
+    }
 
     #[test]
     fn the_thread_ends_when_its_last_poll_was_taken_back() {

@@ -314,10 +314,12 @@ impl Poller {
             // It does not wait, and is here for its turn only.
             // SAFETY: copied in at submit; the buffers are the request's until its completion.
             let result = unsafe { exec::execute(&mut request, Mode::Stream) };
+            board.after_transfer(request.sqe.fd, kind == Kind::Write, result);
             return board.finish(request, result, Executor::Poller);
         }
         // SAFETY: as above.
         let result = unsafe { exec::execute(&mut request, Mode::StreamNoWait) };
+        board.after_transfer(request.sqe.fd, kind == Kind::Write, result);
         match -result {
             // Nothing yet, or somebody else was quicker.
             libc::EAGAIN => self.put_back(waiting, request),
