@@ -286,6 +286,9 @@ mod tests {
         waits::find_next();
         let instance = Instance::new(&Builder::default().entries(8)).unwrap();
         instance.leave_alone();
+        // What was learned about the number is of a file of another test.
+        let forget = || Facts::forget(&(file.as_raw_fd()..=file.as_raw_fd()));
+        forget();
         let mut block = Box::new(Block([0; PAGE]));
         // Two for a waiter, which makes the interface.
         (0..2).for_each(|_| read(&instance, &file, &mut block, -1));
@@ -296,7 +299,7 @@ mod tests {
         }
         instance.router.waiters.leave_all_to_workers();
         // It may have taken long to hand them over.
-        Facts::forget(&(file.as_raw_fd()..=file.as_raw_fd()));
+        forget();
         Some((instance, file))
     }
 
