@@ -17,7 +17,7 @@ use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use super::descriptors::Next;
-use super::memory::{accessible, accessible_now};
+use super::memory::accessible_now;
 use crate::descriptor;
 use crate::errno::kept as enter;
 use crate::threads::Threads;
@@ -214,11 +214,6 @@ unsafe fn ppoll(
 const BITS: usize = 1024;
 type BitSets = [[u64; BITS / 64]; 3];
 
-/// Can the program's memory be written to? It is there now, and once was found to be writable.
-fn is_writable(address: usize, bytes: usize) -> bool {
-    accessible_now(address, bytes, false) && accessible(address, bytes, true)
-}
-
 /// A call that this thread makes in place of the program's.
 struct Served {
     what: Descriptors,
@@ -242,7 +237,7 @@ impl Served {
             Descriptors::Set { set, count } => {
                 let count = usize::try_from(count).ok().filter(|&count| count <= sleep.len())?;
                 let bytes = count * size_of::<libc::pollfd>();
-                if count > 0 && !is_writable(set.addr(), bytes) {
+                if count > 0 && !accessible_now(set.addr(), bytes, true) {
                     return None;
                 }
                 for (at, place) in sleep[..count].iter_mut().enumerate() {
@@ -262,7 +257,7 @@ impl Served {
                         continue;
                     }
                     let words = Self::words(count);
-                    if words > 0 && !is_writable(at, words * 8) {
+                    if words > 0 && !accessible_now(at, words * 8, true) {
                         return None;
                     }
                     for (word, place) in saved[..words].iter_mut().enumerate() {

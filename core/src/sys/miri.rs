@@ -162,13 +162,21 @@ fn pages(len: usize) -> Layout {
 unsafe fn futex(word: usize, op: i32, value: u32, time: usize) -> Ret {
     let wait = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
     let wake = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    if op == wait && time != 0 {
+        // SAFETY: the caller's timespec.
+        let time = unsafe { at::<libc::timespec>(time).read() };
+        // Only asked whether the word can be read: Miri would not say, and end the program.
+        if (time.tv_sec, time.tv_nsec) == (0, 0) {
+            return refused(libc::EAGAIN);
+        }
+    }
     let (word, time) = (at::<u32>(word), at::<libc::timespec>(time));
     // SAFETY: the caller's word, which outlives the call.
     unsafe {
         match op {
             _ if op == wait => answer(libc::syscall(libc::SYS_futex, word, op, value, time)),
             _ if op == wake => answer(libc::syscall(libc::SYS_futex, word, op, value)),
-            // Asked whether a word can be written: Miri would not say, and end the program.
+            // Asked whether a word can be written, as above.
             _ => 0,
         }
     }
