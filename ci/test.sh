@@ -17,8 +17,6 @@ for name in libaio.so libposix_aio.so liburing.so; do
     rm -f -- "$carried/$name.new"
 done
 export URINGLET_DROP_INS="$carried"
-# Most tests wait for a disk or for time.
-export RUST_TEST_THREADS="${RUST_TEST_THREADS:-$((2 * $(nproc)))}"
 # With the engine that makes faults, which nothing but tests should have.
 cargo test --workspace --features uringlet/faulty --no-fail-fast "$@"
 # Awaited files have traits of other crates, which are features.

@@ -14,7 +14,7 @@ use crate::errno;
 use crate::exec;
 use crate::lane::Withdraw;
 use crate::request::{BATCH, CountSteps, Expect, Kind, Numbers, Request, Route, Started};
-use crate::router::tuning::{BESIDE_QUEUED, PERHAPS_US};
+use crate::router::tuning::{BESIDE_QUEUED, SOON_US};
 use crate::router::{self, Call, Situation};
 use crate::sqe::Sqe;
 use crate::sys;
@@ -548,7 +548,7 @@ impl Instance {
     fn await_reaped(&self) {
         // As long as a thread takes to pop them, even if it is preempted meanwhile.
         let begin = sys::ticks();
-        let longest = PERHAPS_US * self.board.ticks_per_us();
+        let longest = SOON_US / 10 * self.board.ticks_per_us();
         while self.board.reaped_in_rings() > 0 && sys::ticks().wrapping_sub(begin) < longest {
             std::thread::yield_now();
         }

@@ -56,10 +56,10 @@ pub(crate) const ASK_US: u64 = 5;
 /// longest.
 pub(crate) const NAP_US: (u64, u64) = (50, 1000);
 /// A poll waits so long, in all, for requests that are known not to sleep: their threads may be
-/// preempted, on a busy machine for longer than 0.1 s.
+/// preempted, on a busy machine for longer than 0.1 s. A submitter without room waits a tenth of it
+/// for numbers of cancelled requests to leave their rings.
 pub(crate) const SOON_US: u64 = 1_000_000;
-/// The same for those that a hung file system may hold up; and how long a submitter waits for
-/// numbers of cancelled requests to leave their rings.
+/// The same for those that a hung file system may hold up.
 pub(crate) const PERHAPS_US: u64 = 2_000;
 /// A holder of the baton that is in one request for so long loses it to a poll.
 pub(crate) const STUCK_US: u64 = 20;

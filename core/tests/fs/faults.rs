@@ -220,7 +220,7 @@ fn wakers_are_called_under_no_lock_once_the_state_is_final() {
     let (named, data) = file_of(1000);
     let fs = Fs::builder().in_flight(2).build().unwrap();
     let file = File::open(named.path()).on(&fs).wait().unwrap();
-    for _ in 0..200 {
+    let once = || {
         let woken = AtomicUsize::new(0);
         let meddler = Arc::new(Meddler { fs: fs.clone(), file: file.clone(), woken });
         let waker = Waker::from(Arc::clone(&meddler));
@@ -240,6 +240,10 @@ fn wakers_are_called_under_no_lock_once_the_state_is_final() {
         };
         assert_eq!(output.unwrap().1, data);
         assert!(meddler.woken.load(Ordering::SeqCst) <= 1);
+    };
+    // A thread puts a read off after some that were ready at once, and wakes its task for that.
+    for _ in 0..20 {
+        std::thread::scope(|scope| drop(scope.spawn(|| (0..10).for_each(|_| once()))));
     }
 }
 
