@@ -31,7 +31,7 @@ impl Board {
         }
     }
 
-    /// As for those of a queue ([`Board::end_all`]), for one that the caller has in hand.
+    /// Ends a request that the caller has in hand, as [`Board::end_all`] ends a queue's.
     pub(crate) fn end_started(&self, mut request: Started<'_>) {
         let ends = !request.stream && request.kind != Kind::Poll;
         if self.strict && ends {
@@ -49,12 +49,12 @@ impl Board {
         }
     }
 
-    /// Completes a cancelled request, which is the caller's alone but for those that have its
-    /// number.
+    /// Completes a request that the caller has cancelled. Another thread may still have its number
+    /// in hand, and does not execute it.
     pub(crate) fn post_canceled(&self, index: u32) {
         self.count(|counters| &counters.canceled);
-        // SAFETY: the caller has cancelled it: nobody executes it, but who pops its number may look
-        // at it.
+        // SAFETY: the caller has cancelled it, so nobody executes it. A thread that pops its number
+        // may read it.
         let request = unsafe { self.slot(index).ended() };
         let result = match request.kind {
             // Bytes that went into a stream are not taken back.
@@ -83,7 +83,7 @@ impl Board {
     /// A completion has come to its CPU.
     pub(crate) fn complete_placed(&self, index: u32, result: i32, how: Delivery) {
         if let Some(placed) = &self.placed {
-            // SAFETY: who executed or cancelled it has passed it on to this thread.
+            // SAFETY: the thread that executed or cancelled it has passed it on to this one.
             let user_data = unsafe { self.slot(index).ended() }.sqe.user_data;
             placed.handle(Cqe { user_data, res: result, flags: 0 });
         }
@@ -229,7 +229,7 @@ impl Board {
 
     #[inline(never)]
     fn tell(&self, posted: &Posted) {
-        // As the kernel does: who is woken finds the count. It cannot block.
+        // As the kernel does: a thread that is woken finds the count. It cannot block.
         for &(fd, count) in posted.notifies() {
             eventfd::count_up(fd, count);
             self.completions.told(count);

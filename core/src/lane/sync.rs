@@ -91,7 +91,7 @@ impl SyncLane {
         each_linked(board, newest, |slot| f(unsafe { board.popped(slot) }));
     }
 
-    /// Starts all of such a list but those that were cancelled, and calls `f` with each.
+    /// Starts each request of such a list, and calls `f` with it. Cancelled requests are left out.
     fn each_started<'a>(board: &'a Board, newest: u32, mut f: impl FnMut(Started<'a>)) {
         Self::each_queued(board, newest, |queued| {
             if let Some(request) = board.start(queued) {
@@ -100,7 +100,7 @@ impl SyncLane {
         });
     }
 
-    /// One call for all of a list but those that were cancelled.
+    /// One call for all requests of a list. Cancelled requests are left out.
     fn execute_linked(board: &Board, newest: u32, by: Executor, taker: &mut DirectCompletions<'_>) {
         let (mut first, mut others, mut flags) = (None, None, FSYNC_DATASYNC);
         Self::each_started(board, newest, |request| {

@@ -71,8 +71,8 @@ pub(crate) struct Slot {
     /// [`Request::notify`] plus one, or another descriptor of that eventfd since the program has
     /// closed its own.
     notify: AtomicU32,
-    /// The engine's: another slot plus one, in a list of those that wait; or, of those in no list,
-    /// what a poll may [expect](Expect).
+    /// In a list of slots that wait: the next slot's number, plus one. In no list: what a poll may
+    /// [expect](Expect) of the request.
     link: AtomicU32,
     /// Of a read or write, where it stands among all that were submitted, and below that which of
     /// the two it is.
@@ -125,7 +125,7 @@ impl Slot {
         self.state.store(used.wrapping_add(phase::USE) | phase::FILLED, Ordering::Relaxed);
     }
 
-    /// Notes the request's place among those that were submitted.
+    /// Notes the request's place in the order of submission.
     #[inline]
     pub(crate) fn submitted_as(&self, number: u64, kind: Kind) {
         self.order.store(number << DIRECTION_BITS | kind as u64 & DIRECTION, Ordering::Relaxed);
@@ -136,7 +136,7 @@ impl Slot {
         self.fd.load(Ordering::Relaxed) as i32
     }
 
-    /// Its place among those that were submitted, if it is queued: a hint.
+    /// Its place in the order of submission, if it is queued: a hint.
     #[inline]
     pub(crate) fn number(&self) -> u64 {
         self.order.load(Ordering::Relaxed) >> DIRECTION_BITS
@@ -350,7 +350,8 @@ impl Slot {
         self.names_one_of(fds)
             && match self.state.load(Ordering::Acquire) & phase::MASK {
                 phase::QUEUED | phase::STARTED | phase::MAILBOX => true,
-                // Asked afterwards: who hands over says so before a request is in this phase.
+                // Asked afterwards: a thread says that it hands over before a request is in this
+                // phase.
                 phase::KERNEL => handing_over(),
                 _ => false,
             }

@@ -59,7 +59,7 @@ pub(crate) const NAP_US: (u64, u64) = (50, 1000);
 /// preempted, on a busy machine for longer than 0.1 s. A submitter without room waits a tenth of it
 /// for numbers of cancelled requests to leave their rings.
 pub(crate) const SOON_US: u64 = 1_000_000;
-/// The same for those that a hung file system may hold up.
+/// The same for requests that a hung file system may hold up.
 pub(crate) const PERHAPS_US: u64 = 2_000;
 /// A holder of the baton that is in one request for so long loses it to a poll.
 pub(crate) const STUCK_US: u64 = 20;

@@ -223,8 +223,8 @@ fn file_system(fd: RawFd) -> Option<u32> {
 }
 
 /// Is it on one of the kernel's own file systems, on a device or in memory, which no server can
-/// hold up? May have to wait for that server. Not those of the network or of user space, nor any
-/// that is not known here.
+/// hold up? The question itself may have to wait for that server. File systems of the network or of
+/// user space are not, nor is one that is not in this list.
 pub(crate) fn is_local(fd: RawFd) -> bool {
     /// ext2 to 4, XFS, Btrfs, F2FS, tmpfs and devtmpfs, ramfs, hugetlbfs, overlayfs (whose upper
     /// layer is one of these), SquashFS, EROFS, ZFS, bcachefs, JFS, NILFS, FAT, exFAT, NTFS3, ISO

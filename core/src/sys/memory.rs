@@ -86,9 +86,9 @@ pub(crate) fn prefetch_buffer(address: u64, len: usize) {
     let _ = (address, len);
 }
 
-/// Addresses far below those that the kernel chooses, for mappings of ours. A program may unmap the
-/// buffer of a request that is under way. The next mapping of that size would lie there, and be
-/// written to.
+/// Our mappings lie far below the addresses that the kernel chooses. A program may unmap the buffer
+/// of a request that is under way. The next mapping of that size would lie there, and be written
+/// to.
 mod far {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -119,13 +119,13 @@ pub(crate) struct Mapping {
     len: usize,
 }
 
-// SAFETY: the mapping is plain memory; who may touch which byte is the owner's affair.
+// SAFETY: the mapping is plain memory; its owner says which thread may touch which byte.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
-/// Maps the first `len` bytes of a file, shared with all who have mapped it; or gives the negative
-/// errno.
+/// Maps the first `len` bytes of a file, shared with other mappings of the file; or gives the
+/// negative errno.
 pub(crate) fn map_shared(fd: RawFd, len: usize, prot: i32) -> Result<*mut u8, i32> {
     // SAFETY: a new mapping where the kernel chooses.
     let ret = unsafe { call!(mmap, 0, len, prot, libc::MAP_SHARED, fd, 0) };

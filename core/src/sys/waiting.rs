@@ -64,7 +64,7 @@ pub(crate) fn futex_wait(
 #[cfg(not(loom))]
 pub(crate) fn futex_wake(address: usize, n: i32) {
     let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: the address is only compared with those that threads sleep at; memory is not touched.
+    // SAFETY: the kernel compares the address with where threads sleep, and touches no memory.
     unsafe { call!(futex, address, op, n) };
 }
 

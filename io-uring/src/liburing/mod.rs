@@ -146,7 +146,7 @@ impl RingAt {
         if !unsafe { self.has(setup::SQPOLL) } {
             return true;
         }
-        // The tail before the flag, as who falls asleep does it the other way round.
+        // The tail before the flag: a thread that falls asleep does it the other way round.
         std::sync::atomic::fence(Ordering::SeqCst);
         // SAFETY: as above.
         let needs = unsafe { self.kernel_flags() & sq::NEED_WAKEUP != 0 };

@@ -37,8 +37,8 @@ pub unsafe extern "C" fn _io_uring_queue_init_params(
         // SAFETY: the caller's contract.
         return unsafe { in_memory::queue_init(entries, ring, params, null_mut(), 0) }.min(0);
     }
-    // With the index array, unless the program knows that there may be none: those that were built
-    // with older headers look into it.
+    // With the index array, unless the program knows that there may be none: programs that were
+    // built with older headers look into it.
     // SAFETY: as above.
     let fd = unsafe { door::setup(entries, address(params)) };
     if fd < 0 {

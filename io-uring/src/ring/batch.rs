@@ -27,7 +27,7 @@ pub(crate) struct Batch {
     head: u32,
     /// Entries that are there.
     pub(crate) there: u32,
-    /// Entries that were taken from the queue, and those of them that count as submitted.
+    /// How many entries were taken from the queue, and how many of them count as submitted.
     pub(crate) taken: u32,
     pub(crate) consumed: u32,
     /// None of the others is taken.

@@ -48,7 +48,7 @@ impl Locked<'_> {
         number.ok_or(-libc::EBADF)
     }
 
-    /// The requests that are meant, of those that a cancel can reach.
+    /// The requests that are meant, if a cancel can reach them.
     fn matching(&self, except: u32, what: &Match) -> Result<Vec<u32>, i32> {
         let meant = self.file_of(what)?;
         // A number stands for one file while the lock is held, and is asked about once.

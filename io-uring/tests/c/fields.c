@@ -141,8 +141,8 @@ static void each_pair(const struct operation *of)
     printf("\n");
 }
 
-/* Each flag of the entry, but for those that the library does not have (BUFFER_SELECT), that leave
- * no completion (CQE_SKIP_SUCCESS), or that need a second entry. */
+/* Each flag of the entry. Left out are BUFFER_SELECT, which the library does not have,
+ * CQE_SKIP_SUCCESS, which leaves no completion, and the flags that need a second entry. */
 static void each_flag(const struct operation *of)
 {
     static const int flags[] = { IOSQE_FIXED_FILE, IOSQE_IO_DRAIN, IOSQE_IO_LINK, IOSQE_IO_HARDLINK,
