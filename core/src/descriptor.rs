@@ -211,18 +211,24 @@ impl Asked {
         Self { patient, ..Self::new() }
     }
 
-    /// F_GETFL, 0 if there is no such descriptor.
-    fn flags_of(&mut self, fd: i32) -> i32 {
+    /// F_GETFL, 0 if there is no such descriptor: of this batch, or (`in_turn`) of this turn of an
+    /// event loop. A number may get another file in a turn, which nobody sees. So nothing that
+    /// counts rests on the answer of a turn.
+    fn flags_of(&mut self, fd: i32, in_turn: bool) -> i32 {
         thread_local! {
             static LAST: InTurn<i32> = const { InTurn::new() };
         }
-        if self.fd != fd {
-            let ask = || match sys::status_flags(fd) as i32 {
-                errno @ ..0 => Err(errno),
-                flags => Ok(flags),
-            };
-            (self.fd, self.flags) = (fd, LAST.with(|last| last.ask(fd, ask)).unwrap_or(0));
+        let ask = || match sys::status_flags(fd) as i32 {
+            errno @ ..0 => Err(errno),
+            flags => Ok(flags),
+        };
+        if self.fd == fd {
+            return self.flags;
         }
+        if in_turn {
+            return LAST.with(|last| last.ask(fd, ask)).unwrap_or(0);
+        }
+        (self.fd, self.flags) = (fd, ask().unwrap_or(0));
         self.flags
     }
 }
@@ -246,7 +252,7 @@ impl Ask for Asked {
     }
 
     fn appends(&mut self, fd: i32) -> bool {
-        let appends = self.flags_of(fd) & libc::O_APPEND != 0;
+        let appends = self.flags_of(fd, false) & libc::O_APPEND != 0;
         if appends && !Facts::noted(fd).is_some_and(Facts::seems_to_append) {
             let _ = fresh(fd);
         }
@@ -263,7 +269,7 @@ impl Ask for Asked {
     /// A pipe may have O_DIRECT as well (pipe2(2)), and the kernel would wait inside its call for
     /// that. But unlike a file that was opened by its name, a pipe does not have O_LARGEFILE.
     fn is_direct_file(&mut self, fd: i32) -> bool {
-        let flags = self.flags_of(fd);
+        let flags = self.flags_of(fd, true);
         flags & libc::O_DIRECT != 0 && (flags & O_LARGEFILE != 0 || self.has_offsets(fd))
     }
 
@@ -277,7 +283,8 @@ impl Ask for Asked {
 mod tests {
     #![allow(unsafe_code)]
 
-    use super::{known, learn};
+    use super::{Asked, known, learn};
+    use crate::router::Ask as _;
     use crate::router::facts::{Facts, FileKind};
     use std::fs::File;
     use std::os::fd::AsRawFd;
@@ -305,6 +312,20 @@ mod tests {
         assert_eq!(times(3, 1, 2, 1), 1, "a descriptor has ended");
         assert_eq!(times(3, -1, 2, 1), 3, "the number may get a file meanwhile");
         assert_eq!(times(2 * super::BATCH, 1, 3, 1), 2);
+    }
+
+    #[test]
+    fn in_a_turn_a_number_that_gets_another_file_unseen_is_asked_whether_it_appends() {
+        let plain = tempfile::tempfile().unwrap();
+        let named = tempfile::NamedTempFile::new().unwrap();
+        let append = File::options().append(true).open(named.path()).unwrap();
+        let fd = plain.as_raw_fd();
+        super::begin_turn();
+        let asked = |fd| (Asked::new().is_direct_file(fd), Asked::new().appends(fd));
+        assert_eq!(asked(fd), (false, false));
+        // SAFETY: two open descriptors; the first file is dropped as the second one.
+        assert_eq!(unsafe { libc::dup2(append.as_raw_fd(), fd) }, fd);
+        assert_eq!(asked(fd), (false, true));
     }
 
     #[test]
