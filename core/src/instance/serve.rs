@@ -24,7 +24,9 @@ use crate::router::tuning::{
 use crate::router::{self, Call, KernelScope};
 use crate::sys;
 use crate::threads::Threads;
-use crate::threads::tenant::{Activity, Collecting, PoolEntry, Tenant, Watched, Work};
+use crate::threads::tenant::{
+    Activity, Collecting, PoolEntry, Tenant, WATCHED_PARTS, Watched, Work,
+};
 use crate::word::baton::Turn;
 
 /// Takes note that a wish is being fulfilled, if it was made.
@@ -342,13 +344,16 @@ impl Tenant for Instance {
         }
     }
 
-    fn words(&self) -> Vec<u64> {
-        let lanes = self.lanes.each();
-        lanes.iter().flat_map(|lane| lane.progress()).map(|part| part.word).collect()
+    fn words(&self) -> [u64; WATCHED_PARTS] {
+        let mut words = [0; WATCHED_PARTS];
+        for (lane, words) in self.lanes.each().iter().zip(words.chunks_exact_mut(PARTS)) {
+            words.copy_from_slice(&lane.progress().map(|part| part.word));
+        }
+        words
     }
 
     fn look(&self, watched: &mut Watched) -> Activity {
-        debug_assert_eq!(watched.words.len(), LANES * PARTS);
+        const { assert!(LANES * PARTS == WATCHED_PARTS) };
         let waiters = &self.router.waiters;
         let (mut lying, mut busy, mut calm, mut patience) = (false, false, true, false);
         for (lane, before) in self.lanes.each().iter().zip(watched.words.chunks_mut(PARTS)) {

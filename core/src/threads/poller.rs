@@ -207,6 +207,7 @@ impl Poller {
 
     fn run(&self) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        let mut kernels = Vec::new();
         loop {
             let (is_blind, is_held) = self.serve_due();
             let (epoll, idle) = {
@@ -243,18 +244,19 @@ impl Poller {
                 }
             }
             state.streams.look_again();
-            let mut kernels = Vec::new();
             for event in &events[..count as usize] {
                 let (token, seen) = (event.u64, event.events as i16);
                 match token {
                     WAKE => sys::eventfd_drain(state.eventfd),
-                    _ if token & KERNEL != 0 => kernels.push(token as u32 as RawFd),
+                    _ if token & KERNEL != 0 => {
+                        let fd = token as u32 as RawFd;
+                        kernels.push((state.kernel(fd), fd));
+                    }
                     _ => state.streams.is_ready(token, seen),
                 }
             }
-            let kernels: Vec<_> = kernels.iter().map(|&fd| (state.kernel(fd), fd)).collect();
             drop(state);
-            for (owner, fd) in kernels {
+            for (owner, fd) in kernels.drain(..) {
                 let Some(owner) = owner else {
                     lock_counted(&self.state).let_go_of_kernel(fd);
                     continue;

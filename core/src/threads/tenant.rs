@@ -16,6 +16,9 @@ pub(crate) enum Work {
     MayWait,
 }
 
+/// Parts of a context that the watchdog looks at.
+pub(crate) const WATCHED_PARTS: usize = 14;
+
 /// What the threads of a process ask of a context.
 pub(crate) trait Tenant: Send + Sync + fmt::Debug {
     /// The requests of this context.
@@ -43,7 +46,7 @@ pub(crate) trait Tenant: Send + Sync + fmt::Debug {
     fn serve(&self, work: Work);
 
     /// How far each part of it is.
-    fn words(&self) -> Vec<u64>;
+    fn words(&self) -> [u64; WATCHED_PARTS];
 
     /// The watchdog looks at it, and gets somebody to come to what lies about.
     fn look(&self, watched: &mut Watched) -> Activity;
@@ -96,7 +99,7 @@ pub(crate) enum Activity {
 #[derive(Debug)]
 pub(crate) struct Watched {
     /// How far each part of it was.
-    pub(crate) words: Vec<u64>,
+    pub(crate) words: [u64; WATCHED_PARTS],
     /// Looks that have found nothing to do.
     pub(crate) quiet: u32,
     /// Of a placed context: looks for which no worker could be made.
