@@ -7,7 +7,7 @@ mod direct;
 
 use std::fmt;
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 pub use self::direct::DirectCompletions;
@@ -166,8 +166,6 @@ pub(crate) struct Board {
     closed: AtomicBool,
     /// Requests that were submitted while others were in flight.
     numbered: AtomicU64,
-    /// Slots of cancelled requests that are free once their numbers have left a ring.
-    reaped_in_rings: AtomicIsize,
     /// Requests on the poller's list.
     polled: AtomicUsize,
     strict: bool,
@@ -207,7 +205,6 @@ impl Board {
             generation: parts.generation,
             closed: AtomicBool::new(false),
             numbered: AtomicU64::new(0),
-            reaped_in_rings: AtomicIsize::new(0),
             polled: AtomicUsize::new(0),
             strict: parts.strict,
             counters: parts.counters,
@@ -295,9 +292,11 @@ impl Board {
         !self.free.held_more_than(min as usize)
     }
 
-    /// Slots of cancelled requests whose numbers have not left their ring.
-    pub(crate) fn reaped_in_rings(&self) -> isize {
-        self.reaped_in_rings.load(Ordering::Relaxed)
+    /// Slots that are held and that `is` says yes to.
+    pub(crate) fn count_held(&self, is: impl Fn(&Slot) -> bool) -> usize {
+        let mut count = 0;
+        self.free.each_held(|index| count += usize::from(is(self.slot(index))));
+        count
     }
 
     pub(crate) fn counting(&self) -> Option<&Counting> {
@@ -478,7 +477,6 @@ impl Board {
             Ok(started) => Some(started),
             Err(FreeIt(free)) => {
                 if free {
-                    self.reaped_in_rings.fetch_sub(1, Ordering::Relaxed);
                     self.free.give(index);
                 }
                 None

@@ -286,12 +286,7 @@ impl Context {
     /// of a fork.
     #[inline]
     pub fn submit(&mut self) -> io::Result<usize> {
-        // What `wait` has taken is unreaped still, though its slots are free again.
-        let room = match self.taken.len() {
-            0 => self.entries(),
-            taken => self.entries().saturating_sub(taken + self.instance.unreaped()),
-        };
-        let batch = &self.pushed[..self.pushed.len().min(room)];
+        let batch = &self.pushed[..self.pushed.len().min(self.room())];
         if batch.is_empty() && !self.pushed.is_empty() && self.instance.is_usable() {
             return Err(io::Error::from_raw_os_error(libc::EAGAIN));
         }
@@ -306,6 +301,21 @@ impl Context {
             errno if errno < 0 && accepted == 0 => Err(io::Error::from_raw_os_error(-errno)),
             _ => Ok(accepted),
         }
+    }
+
+    /// Entries that a submit takes over now, or more: the slots that are free count there.
+    fn room(&self) -> usize {
+        let taken = self.taken.len();
+        if taken == 0 {
+            return self.entries();
+        }
+        // What `wait` has taken is unreaped still, though its slots are free again.
+        let room = self.entries().saturating_sub(taken + self.instance.held());
+        if room >= self.pushed.len() {
+            return room;
+        }
+        // Slots of cancelled requests that were reaped are about to be free.
+        self.entries().saturating_sub(taken + self.instance.unreaped())
     }
 
     /// Sleeps until `min` completions can be reaped, at most `timeout`; executes requests instead

@@ -251,8 +251,6 @@ impl Board {
     fn reaped_with_others(&self, index: u32, returned: &mut Returned) {
         if self.slot(index).reaped().0 {
             self.free.give_later(index, returned);
-        } else {
-            self.reaped_in_rings.fetch_add(1, Ordering::Relaxed);
         }
     }
 

@@ -13,7 +13,7 @@ use crate::descriptor::Asked;
 use crate::errno;
 use crate::exec;
 use crate::lane::Withdraw;
-use crate::request::{BATCH, CountSteps, Expect, Kind, Numbers, Request, Route, Started};
+use crate::request::{BATCH, CountSteps, Expect, Kind, Numbers, Request, Route, Slot, Started};
 use crate::router::tuning::{BESIDE_QUEUED, SOON_US};
 use crate::router::{self, Call, Situation};
 use crate::sqe::Sqe;
@@ -549,15 +549,22 @@ impl Instance {
         // As long as a thread takes to pop them, even if it is preempted meanwhile.
         let begin = sys::ticks();
         let longest = SOON_US / 10 * self.board.ticks_per_us();
-        while self.board.reaped_in_rings() > 0 && sys::ticks().wrapping_sub(begin) < longest {
+        while !self.has_room()
+            && self.board.count_held(Slot::is_of_nobody) > 0
+            && sys::ticks().wrapping_sub(begin) < longest
+        {
             std::thread::yield_now();
         }
     }
 
-    /// Slots whose completions were not reaped: a hint under concurrency.
+    /// Slots that are not free: those of [`Instance::unreaped`], and a few that are about to be.
+    pub(crate) fn held(&self) -> usize {
+        self.board.free_slots().held()
+    }
+
+    /// Requests whose completions were not reaped.
     pub(crate) fn unreaped(&self) -> usize {
-        let reaped = self.board.reaped_in_rings().max(0) as usize;
-        self.board.free_slots().held().saturating_sub(reaped)
+        self.board.count_held(|slot| !slot.is_of_nobody())
     }
 
     /// A slot is free: a hint, unless no other thread submits.

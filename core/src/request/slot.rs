@@ -340,6 +340,13 @@ impl Slot {
         FreeIt(before & phase::POPPED != 0)
     }
 
+    /// It was cancelled and its completion was reaped: the thread that takes its number out of a
+    /// ring gives it back.
+    pub(crate) fn is_of_nobody(&self) -> bool {
+        let of_nobody = phase::CANCELED | phase::REAPED;
+        self.state.load(Ordering::Acquire) & (phase::MASK | phase::REAPED) == of_nobody
+    }
+
     /// It is on one of these descriptors, and needs the number: it is not executed yet, or is, or
     /// is being handed to the kernel.
     pub(crate) fn is_waiting_for(
