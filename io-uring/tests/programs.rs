@@ -61,7 +61,8 @@ fn qemu_io_patterns_and_convert() {
 #[test]
 fn stress_ng_io_uring_verifies() {
     let house = House::new();
-    house.run("stress-ng", &["--io-uring", "2", "--verify", "--timeout", "3", "--temp-path", "."]);
+    let times = ["--io-uring", "2", "--io-uring-ops", "2000", "--timeout", "60"];
+    house.run("stress-ng", &[&times[..], &["--verify", "--temp-path", "."]].concat());
     let counted = house.counted();
     assert!(counted.contexts >= 2 && counted.requests() > 100, "{counted:?}");
 }
