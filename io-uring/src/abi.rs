@@ -258,10 +258,14 @@ pub(crate) mod op {
     pub(crate) const POLL_ADD: u8 = 6;
     pub(crate) const POLL_REMOVE: u8 = 7;
     pub(crate) const SYNC_FILE_RANGE: u8 = 8;
+    pub(crate) const SENDMSG: u8 = 9;
+    pub(crate) const RECVMSG: u8 = 10;
     pub(crate) const TIMEOUT: u8 = 11;
     pub(crate) const TIMEOUT_REMOVE: u8 = 12;
+    pub(crate) const ACCEPT: u8 = 13;
     pub(crate) const ASYNC_CANCEL: u8 = 14;
     pub(crate) const LINK_TIMEOUT: u8 = 15;
+    pub(crate) const CONNECT: u8 = 16;
     pub(crate) const FALLOCATE: u8 = 17;
     pub(crate) const OPENAT: u8 = 18;
     pub(crate) const CLOSE: u8 = 19;
@@ -271,11 +275,14 @@ pub(crate) mod op {
     pub(crate) const WRITE: u8 = 23;
     pub(crate) const FADVISE: u8 = 24;
     pub(crate) const MADVISE: u8 = 25;
+    pub(crate) const SEND: u8 = 26;
+    pub(crate) const RECV: u8 = 27;
     pub(crate) const OPENAT2: u8 = 28;
     pub(crate) const EPOLL_CTL: u8 = 29;
     pub(crate) const SPLICE: u8 = 30;
     pub(crate) const REMOVE_BUFFERS: u8 = 32;
     pub(crate) const TEE: u8 = 33;
+    pub(crate) const SHUTDOWN: u8 = 34;
     pub(crate) const RENAMEAT: u8 = 35;
     pub(crate) const UNLINKAT: u8 = 36;
     pub(crate) const MKDIRAT: u8 = 37;
@@ -285,8 +292,11 @@ pub(crate) mod op {
     pub(crate) const SETXATTR: u8 = 42;
     pub(crate) const FGETXATTR: u8 = 43;
     pub(crate) const GETXATTR: u8 = 44;
+    pub(crate) const SOCKET: u8 = 45;
     pub(crate) const FIXED_FD_INSTALL: u8 = 54;
     pub(crate) const FTRUNCATE: u8 = 55;
+    pub(crate) const BIND: u8 = 56;
+    pub(crate) const LISTEN: u8 = 57;
     /// As many a probe tells of.
     pub(crate) const LAST: u8 = 63;
 
@@ -318,6 +328,17 @@ pub(crate) mod poll {
     pub(crate) const UPDATE_EVENTS: u32 = 1 << 1;
     pub(crate) const UPDATE_USER_DATA: u32 = 1 << 2;
     pub(crate) const LEVEL: u32 = 1 << 3;
+}
+
+/// Flags of sends and receives, which stand in the priority.
+pub(crate) mod message {
+    pub(crate) const POLL_FIRST: u16 = 1 << 0;
+}
+
+/// Flags of accepts, which stand in the priority.
+pub(crate) mod accept {
+    pub(crate) const DONTWAIT: u16 = 1 << 1;
+    pub(crate) const POLL_FIRST: u16 = 1 << 2;
 }
 
 /// Flags of splices and tees.

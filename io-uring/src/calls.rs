@@ -3,9 +3,11 @@
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
+use std::sync::Arc;
 
 use uringlet::front::OwnDescriptor;
 
+use crate::sockets::Socket;
 use crate::sys::{self, files};
 
 /// One call.
@@ -107,6 +109,10 @@ pub(crate) enum Call {
         events: u32,
         data: u64,
     },
+    Socket {
+        fd: i32,
+        socket: Arc<Socket>,
+    },
 }
 
 impl Call {
@@ -120,19 +126,29 @@ impl Call {
                 | Self::Splice { .. }
                 | Self::Tee { .. }
                 | Self::EpollCtl { .. }
+                | Self::Socket { .. }
         )
     }
 
     /// Does the kernel look at the rights of the thread that calls it?
     pub(crate) fn is_judged(&self) -> bool {
-        !matches!(
-            self,
+        match self {
+            Self::Socket { socket, .. } => socket.is_judged(),
             Self::Close { .. }
-                | Self::Splice { .. }
-                | Self::Tee { .. }
-                | Self::Madvise { .. }
-                | Self::EpollCtl { .. }
-        )
+            | Self::Splice { .. }
+            | Self::Tee { .. }
+            | Self::Madvise { .. }
+            | Self::EpollCtl { .. } => false,
+            _ => true,
+        }
+    }
+
+    /// The result of a call that has ended with this one, and whether its chain ends there.
+    pub(crate) fn outcome(&self, result: i32) -> (i32, bool) {
+        match self {
+            Self::Socket { socket, .. } => socket.outcome(result),
+            _ => (result, false),
+        }
     }
 
     pub(crate) fn run(&self) -> i32 {
@@ -177,13 +193,14 @@ impl Call {
             Self::EpollCtl { epoll, op, fd, events, data } => {
                 sys::epoll_ctl(*epoll, *op, *fd, *events, *data)
             }
+            Self::Socket { fd, socket } => socket.run(*fd),
         }
     }
 }
 
 /// A descriptor that was just opened gets a number out of the program's way. What has asked for it
 /// takes it over.
-fn move_aside(fd: i32) -> i32 {
+pub(crate) fn move_aside(fd: i32) -> i32 {
     if fd < 0 {
         return fd;
     }

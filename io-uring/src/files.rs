@@ -54,7 +54,8 @@ impl<T> Slots<T> {
         self.slots[index].is_some()
     }
 
-    /// Fills a slot, or empties it. Gives what was there, which is to be released.
+    /// Fills a slot, or empties it. Gives what was there, which is to be released. A free slot is
+    /// looked for from there on.
     #[must_use]
     pub(crate) fn put(
         &mut self,
@@ -63,16 +64,19 @@ impl<T> Slots<T> {
         tag: u64,
     ) -> Option<Arc<Registered<T>>> {
         let new = value.map(|value| Arc::new(Registered { value, tag }));
-        std::mem::replace(&mut self.slots[index], new)
+        let is_filled = new.is_some();
+        let old = std::mem::replace(&mut self.slots[index], new);
+        if is_filled || old.is_some() {
+            self.hint = index + usize::from(is_filled);
+        }
+        old
     }
 
     /// A free slot of the range, searched for from where the last one was found.
-    pub(crate) fn free(&mut self) -> Option<usize> {
+    pub(crate) fn free(&self) -> Option<usize> {
         let (from, to) = (self.range.0, self.range.1.min(self.len()));
         let hint = self.hint.clamp(from, to);
-        let found = (hint..to).chain(from..hint).find(|&at| !self.is_used(at))?;
-        self.hint = found + 1;
-        Some(found)
+        (hint..to).chain(from..hint).find(|&at| !self.is_used(at))
     }
 
     /// Everything that is there, which is to be released.

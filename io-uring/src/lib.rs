@@ -49,6 +49,8 @@ mod sigsys;
 #[cfg(not(loom))]
 mod sites;
 #[cfg(not(loom))]
+mod sockets;
+#[cfg(not(loom))]
 mod sys;
 #[cfg(not(loom))]
 mod syscall;

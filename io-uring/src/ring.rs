@@ -28,6 +28,7 @@ mod lock;
 mod polls;
 mod sharing;
 mod sleep;
+mod sockets;
 mod timeouts;
 
 use self::batch::{Batch, Prepared};
@@ -35,6 +36,7 @@ pub(crate) use self::lock::{Locked, Task};
 use self::lock::{Mail, Try};
 pub(crate) use self::sharing::SLOTS;
 use self::sharing::Sharing;
+use self::sockets::{Line, Lines};
 use crate::abi::{self, Cqe, iosqe, op, setup, sq};
 use crate::calls::Call;
 use crate::chains::{Chains, Links, NONE, Step};
@@ -72,7 +74,9 @@ pub(crate) enum Stage {
     Waits,
     /// To be handed to the engine.
     Ready,
-    /// A read that its thread tries, without the lock and without waiting.
+    /// In line for a socket, behind another one.
+    Behind,
+    /// A read, or a call on a socket, is tried without the lock and without waiting.
     Tried,
     /// With the engine.
     Engine,
@@ -120,6 +124,8 @@ pub(crate) struct Request {
     pub(crate) target_slot: Option<u32>,
     /// The registered file that a splice reads from.
     pub(crate) source: Option<Arc<Registered<File>>>,
+    /// Where it stands in line for a socket.
+    line: Option<Line>,
     /// The last cancel of it that had to ask the engine, by key.
     pub(crate) canceled_by: u64,
     /// Those behind it in its chain leave no completions if it fails.
@@ -164,6 +170,7 @@ impl Request {
             thread: 0,
             target_slot: None,
             source: None,
+            line: None,
             canceled_by: 0,
             quiet: false,
             is_of_rings: false,
@@ -256,6 +263,7 @@ pub(crate) struct State {
     pub(crate) counting: Vec<u32>,
     chains: Chains,
     ready: VecDeque<u32>,
+    lines: Lines,
     pub(crate) tasks: Vec<Task>,
     /// Reads of the submit that has the lock.
     tries: Vec<Try>,
@@ -408,6 +416,7 @@ impl Core {
             counting: Vec::new(),
             chains: Chains::new(),
             ready: VecDeque::new(),
+            lines: Lines::new(),
             tasks: Vec::new(),
             tries: Vec::new(),
             submits: false,
@@ -684,12 +693,12 @@ impl Core {
             let most = if answer == -libc::ENOENT { ON_ITS_WAY } else { TRIED };
             // While another thread has the lock, the request counts as being with the engine.
             let stage = self.try_lock().map_or(Some(Stage::Engine), |mut locked| {
-                let stage = locked.find(key).map(|at| locked.request(at).stage);
+                let stage = locked.find(key).map(|at| locked.cancel_tried(at));
                 self.run_tasks_of(locked.give_back());
                 stage
             });
             match stage {
-                // Another cancel's, which has not told yet.
+                // One on a socket that was just tried; or another cancel's, which has not told yet.
                 Some(Stage::Ends) => return 0,
                 Some(Stage::Tried | Stage::Engine) if look < most => {}
                 _ => return answer,
@@ -950,7 +959,7 @@ impl Locked<'_> {
         for request in &mut self.state.requests {
             let waits = matches!(
                 request.stage,
-                Stage::Ready | Stage::Tried | Stage::Engine | Stage::Poll(_)
+                Stage::Ready | Stage::Behind | Stage::Tried | Stage::Engine | Stage::Poll(_)
             );
             let is_on = waits && request.file.is_none() && fds.contains(&request.fd);
             if !is_on || !prepare::has_file(request.opcode) {
@@ -971,6 +980,7 @@ impl Locked<'_> {
             }
             request.file = Some(Arc::new(Registered { value: file, tag: 0 }));
         }
+        self.move_lines(&known);
     }
 
     /// Goes on with a batch: consumes up to `count` entries, for a thread or for none (0). `gone`
@@ -1207,17 +1217,20 @@ impl Locked<'_> {
             _ => result,
         };
         let request = self.request(at);
-        let failed = match request.opcode {
-            op::TIMEOUT => {
-                let asked = match &request.plan {
-                    Plan::Timeout(timing) => timing.flags & abi::timeout::ETIME_SUCCESS != 0,
-                    _ => false,
-                };
-                result < 0 && !(result == -libc::ETIME && asked)
-            }
-            op::LINK_TIMEOUT => false,
-            _ => result < 0 || request.expected >= 0 && result != request.expected,
-        };
+        let (result, breaks) =
+            request.call.as_deref().map_or((result, false), |call| call.outcome(result));
+        let failed = breaks
+            || match request.opcode {
+                op::TIMEOUT => {
+                    let asked = match &request.plan {
+                        Plan::Timeout(timing) => timing.flags & abi::timeout::ETIME_SUCCESS != 0,
+                        _ => false,
+                    };
+                    result < 0 && !(result == -libc::ETIME && asked)
+                }
+                op::LINK_TIMEOUT => false,
+                _ => result < 0 || request.expected >= 0 && result != request.expected,
+            };
         if failed && request.flags & iosqe::CQE_SKIP != 0 {
             request.quiet = true;
         }
@@ -1293,6 +1306,7 @@ impl Locked<'_> {
             }
             Stage::Free
             | Stage::Waits
+            | Stage::Behind
             | Stage::Tried
             | Stage::Engine
             | Stage::Here
@@ -1310,6 +1324,7 @@ impl Locked<'_> {
     /// Frees a request's place.
     fn let_go(&mut self, at: u32) {
         self.disarm(at);
+        self.leave_line(at);
         let target = self.request(at).target;
         if target != NONE {
             self.request(target).timeout = NONE;
@@ -1406,7 +1421,7 @@ impl Locked<'_> {
             }
             match stage {
                 Stage::Engine => keys.push(self.key(at)),
-                Stage::Poll(_) | Stage::Timer(_) | Stage::Ready => {
+                Stage::Poll(_) | Stage::Timer(_) | Stage::Ready | Stage::Behind => {
                     self.finish(at, -libc::ECANCELED, 0);
                 }
                 _ => {}
@@ -1428,9 +1443,11 @@ impl Locked<'_> {
             let fd = if request.call.is_none() { request.number() } else { -1 };
             match request.stage {
                 Stage::Engine | Stage::Ready => found.push((self.key(at), fd)),
-                Stage::Poll(_) => self.end_later(at, -libc::ECANCELED),
-                // It is not started.
-                Stage::Waits if request.refused == 0 => request.refused = -libc::ECANCELED,
+                Stage::Poll(_) | Stage::Behind => self.end_later(at, -libc::ECANCELED),
+                // It is not started, or on its way to wait.
+                Stage::Waits | Stage::Tried if request.refused == 0 => {
+                    request.refused = -libc::ECANCELED
+                }
                 _ => {}
             }
         }

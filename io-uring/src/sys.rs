@@ -16,6 +16,8 @@ macro_rules! call {
     };
 }
 
+pub(crate) mod sockets;
+
 /// Pages of ours, shared with nobody yet.
 pub(crate) fn map_shared(len: usize) -> Result<*mut u8, i32> {
     let (prot, flags) =

@@ -5,7 +5,7 @@ use crate::abi::op;
 use crate::calls::Call;
 use crate::user;
 
-type Made = Result<Call, i32>;
+pub(super) type Made = Result<Call, i32>;
 
 /// The size of the first `struct open_how`.
 pub(super) const OPEN_HOW: u32 = 24;

@@ -9,6 +9,7 @@ use crate::service::Watch;
 
 mod calls;
 mod plans;
+mod sockets;
 mod table;
 
 pub(crate) use self::table::{borrows, has_file, is_known};
@@ -175,7 +176,7 @@ pub(crate) fn plan(fields: &Fields, iopoll: bool) -> Result<Plan, Refused> {
     let is_transfer = op::is_transfer(opcode);
     if fields.ioprio() != 0 {
         let checked = is_transfer.then(|| uringlet::front::check_priority(fields.ioprio()));
-        checked.unwrap_or(Err(-libc::EINVAL))?;
+        checked.unwrap_or_else(|| row.takes_priority(fields.ioprio()))?;
     }
     if iopoll && !is_transfer && !matches!(opcode, op::NOP | op::FILES_UPDATE | op::REMOVE_BUFFERS)
     {

@@ -1,8 +1,8 @@
 //! What is known of each operation: the fields of an entry that must be 0, its flags, whether it is
 //! on a file. To add an operation, add a row.
 
-use super::{CallOf, Fields, Plan, calls, plans};
-use crate::abi::{cancel, iosqe, op, splice, timeout};
+use super::{CallOf, Fields, Plan, calls, plans, sockets};
+use crate::abi::{accept, cancel, iosqe, message, op, splice, timeout};
 
 /// Fields of an entry.
 const OFF: u8 = 1 << 0;
@@ -42,6 +42,8 @@ pub(super) struct Row {
     idle: u8,
     /// The flags of the operation that are known.
     flags: u32,
+    /// The flags of a socket's operation that are known, which stand in the priority.
+    priority: u16,
     registered: FixedFile,
     /// An entry points to memory of the program's that is copied at submit.
     borrows: bool,
@@ -49,7 +51,7 @@ pub(super) struct Row {
 
 const fn new(opcode: u8, make: Make) -> Row {
     let registered = FixedFile::Ignored;
-    Row { opcode, make, idle: 0, flags: u32::MAX, registered, borrows: false }
+    Row { opcode, make, idle: 0, flags: u32::MAX, priority: 0, registered, borrows: false }
 }
 
 const fn row(opcode: u8, make: fn(&Fields) -> Result<Plan, i32>) -> Row {
@@ -67,6 +69,10 @@ impl Row {
 
     const fn flags(self, flags: u32) -> Self {
         Self { flags, ..self }
+    }
+
+    const fn priority(self, priority: u16) -> Self {
+        Self { priority, ..self }
     }
 
     const fn borrows(self) -> Self {
@@ -88,6 +94,11 @@ impl Row {
     /// The operation looks up names, from a directory that is no registered file.
     const fn of_names(self) -> Self {
         self.borrows().refuses_registered(-libc::EBADF)
+    }
+
+    /// Are all flags known that stand in the priority?
+    pub(super) fn takes_priority(&self, priority: u16) -> Result<(), i32> {
+        if priority & !self.priority == 0 { Ok(()) } else { Err(-libc::EINVAL) }
     }
 
     /// What the entry asks for, or a negative errno.
@@ -127,7 +138,7 @@ impl Fields {
 }
 
 /// The operations that are executed, and the one that the probe does not tell of.
-const ROWS: [Row; 38] = [
+const ROWS: [Row; 48] = [
     row(op::NOP, plans::nop).flags(1),
     row(op::READ, plans::engine).on_file(),
     row(op::WRITE, plans::engine).on_file(),
@@ -161,6 +172,27 @@ const ROWS: [Row; 38] = [
     call(op::FGETXATTR, calls::xattr).flags(0).on_file().borrows(),
     call(op::SPLICE, calls::splice).flags(splice::KNOWN).on_file(),
     call(op::TEE, calls::splice).idle(OFF | ADDR).flags(splice::KNOWN).on_file(),
+    row(op::SEND, sockets::plan_send).on_file().borrows().priority(message::POLL_FIRST),
+    call(op::RECV, sockets::receive).idle(OFF | SLOT).on_file().priority(message::POLL_FIRST),
+    call(op::SENDMSG, sockets::of_header)
+        .idle(OFF | SLOT)
+        .on_file()
+        .borrows()
+        .priority(message::POLL_FIRST),
+    call(op::RECVMSG, sockets::of_header)
+        .idle(OFF | SLOT)
+        .on_file()
+        .borrows()
+        .priority(message::POLL_FIRST),
+    row(op::ACCEPT, sockets::plan_accept)
+        .idle(LEN | INDEX)
+        .on_file()
+        .priority(accept::DONTWAIT | accept::POLL_FIRST),
+    call(op::CONNECT, sockets::to_name).idle(LEN | FLAGS | INDEX | SLOT).on_file().borrows(),
+    call(op::BIND, sockets::to_name).idle(LEN | FLAGS | INDEX | SLOT).on_file().borrows(),
+    call(op::LISTEN, sockets::listen).idle(OFF | ADDR | FLAGS | INDEX | SLOT).on_file(),
+    call(op::SHUTDOWN, sockets::shutdown).idle(OFF | ADDR | FLAGS | INDEX | SLOT).on_file(),
+    row(op::SOCKET, sockets::plan_socket).idle(ADDR | FLAGS | INDEX),
     row(op::POLL_ADD, plans::poll_add).idle(OFF | ADDR | INDEX).on_file(),
     row(op::POLL_REMOVE, plans::poll_remove).idle(INDEX | SLOT),
     row(op::TIMEOUT, plans::timeout).idle(INDEX | SLOT | ADDR3).flags(timeout::KNOWN).borrows(),

@@ -71,8 +71,9 @@ fn a_field_that_is_not_0_is_refused_where_it_has_no_meaning() {
     let transfers = [READ, WRITE, READV, WRITEV, READ_FIXED, WRITE_FIXED];
     let attributes = [SETXATTR, GETXATTR, FSETXATTR, FGETXATTR];
     let everywhere = [&transfers[..], &attributes, &[NOP, REMOVE_BUFFERS]].concat();
-    let takes_index = [ASYNC_CANCEL, FILES_UPDATE, SPLICE, TEE];
-    let takes_slot = [OPENAT, OPENAT2, CLOSE, SPLICE, TEE, POLL_ADD];
+    let messages = [SEND, RECV, SENDMSG, RECVMSG];
+    let takes_index = [&messages[..], &[ASYNC_CANCEL, FILES_UPDATE, SPLICE, TEE]].concat();
+    let takes_slot = [OPENAT, OPENAT2, CLOSE, SPLICE, TEE, POLL_ADD, SEND, ACCEPT, SOCKET];
     let but = |more: &[u8]| -> Vec<u8> {
         operations()
             .filter(|opcode| !everywhere.contains(opcode) && !more.contains(opcode))
@@ -82,6 +83,7 @@ fn a_field_that_is_not_0_is_refused_where_it_has_no_meaning() {
     let off = [CLOSE, UNLINKAT, MKDIRAT, TEE, POLL_ADD, POLL_REMOVE, LINK_TIMEOUT, ASYNC_CANCEL];
     let addr = [FSYNC, SYNC_FILE_RANGE, FTRUNCATE, CLOSE, TEE, POLL_ADD];
     let timeouts = [TIMEOUT, LINK_TIMEOUT, TIMEOUT_REMOVE];
+    let (ends, new) = ([LISTEN, SHUTDOWN], [ACCEPT, CONNECT, BIND]);
     let len = [FTRUNCATE, CLOSE, UNLINKAT, SYMLINKAT, POLL_ADD];
     let flags = [NOP, FSYNC, FALLOCATE, FTRUNCATE, CLOSE, UNLINKAT, SYMLINKAT, MKDIRAT, GETXATTR];
     let more_flags = [FGETXATTR, SPLICE, TEE, POLL_REMOVE, ASYNC_CANCEL, FILES_UPDATE];
@@ -89,10 +91,15 @@ fn a_field_that_is_not_0_is_refused_where_it_has_no_meaning() {
     // A field, the word and the bit of it that is set, and the operations that refuse that.
     let columns: [(&str, usize, u32, Vec<u8>); 9] = [
         ("ioprio", 0, 31, all.clone()),
-        ("off", 1, 0, [&off[..], &install].concat()),
-        ("addr", 2, 0, [&addr[..], &install].concat()),
-        ("len", 3, 1, [&len[..], &timeouts, &install].concat()),
-        ("flags", 3, 62, [&flags[..], &more_flags, &timeouts, &install].concat()),
+        ("off", 1, 0, [&off[..], &install, &messages[1..], &ends].concat()),
+        ("addr", 2, 0, [&addr[..], &install, &ends, &[SOCKET]].concat()),
+        ("len", 3, 1, [&len[..], &timeouts, &install, &new].concat()),
+        (
+            "flags",
+            3,
+            62,
+            [&flags[..], &more_flags, &timeouts, &install, &ends, &new, &[SOCKET]].concat(),
+        ),
         ("buf_index", 5, 0, but(&takes_index)),
         ("personality", 5, 16, all),
         ("file_index", 5, 32, but(&takes_slot)),
@@ -104,6 +111,35 @@ fn a_field_that_is_not_0_is_refused_where_it_has_no_meaning() {
             assert_eq!(refused, refuse.contains(&opcode).then_some(EINVAL), "{name}, {opcode}");
         }
     }
+}
+
+/// The flags that multishots, provided buffers and bundles need are not.
+#[test]
+fn flags_of_sockets_that_stand_in_other_fields_are_taken_where_they_are_known() {
+    use op::*;
+    let taken = |opcode, word: usize| -> Vec<u32> {
+        let of_field = if word == 0 { 16..32 } else { 0..32 };
+        of_field.filter(|&bit| with(opcode, word, bit).is_ok()).collect()
+    };
+    for opcode in [SEND, RECV, SENDMSG, RECVMSG] {
+        assert_eq!(taken(opcode, 0), [16], "POLL_FIRST, {opcode}");
+    }
+    assert_eq!(taken(ACCEPT, 0), [17, 18], "DONTWAIT and POLL_FIRST");
+    // The type of a socket, SOCK_NONBLOCK and SOCK_CLOEXEC.
+    assert_eq!(taken(SOCKET, 1), [0, 1, 2, 3, 11, 19]);
+    // A direct descriptor has no SOCK_CLOEXEC.
+    for opcode in [ACCEPT, SOCKET] {
+        let mut fields = least(opcode);
+        fields.0[5] = 1 << 32;
+        assert!(plan(&fields, false).is_ok(), "{opcode}");
+        let word = if opcode == ACCEPT { 3 } else { 1 };
+        let flags = u64::from(libc::SOCK_CLOEXEC as u32);
+        fields.0[word] |= if opcode == ACCEPT { flags << 32 } else { flags };
+        assert_eq!(plan(&fields, false).err(), Some(EINVAL), "{opcode}");
+    }
+    // The length of a name has 16 bits.
+    assert!(with(SEND, 5, 47).is_ok());
+    assert_eq!(with(SEND, 5, 48).err(), Some(EINVAL));
 }
 
 /// `IOSQE_FIXED_FILE`.

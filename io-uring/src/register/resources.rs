@@ -154,6 +154,7 @@ pub(super) fn register<R: Resource>(locked: &mut Locked<'_>, list: &List) -> Res
         };
         let _none = slots.put(at, value, tag);
     }
+    slots.hint = 0;
     *R::slots(locked) = Some(slots);
     Ok(0)
 }
@@ -309,7 +310,6 @@ impl Locked<'_> {
             return -libc::EBADF;
         }
         let old = files.put(at, None, 0);
-        files.hint = at;
         self.release_file(old);
         0
     }

@@ -56,7 +56,12 @@ impl Locked<'_> {
         let mut is_on_it =
             |number| *known.entry(number).or_insert_with(|| sys::is_same_file(number, meant));
         let reachable = |request: &Request| match request.stage {
-            Stage::Ready | Stage::Tried | Stage::Engine | Stage::Poll(_) | Stage::Timer(_) => true,
+            Stage::Ready
+            | Stage::Behind
+            | Stage::Tried
+            | Stage::Engine
+            | Stage::Poll(_)
+            | Stage::Timer(_) => true,
             // Until its completion is posted it can be cancelled again, as in the kernel.
             Stage::Ends => !matches!(request.opcode, op::TIMEOUT | op::LINK_TIMEOUT),
             _ => false,

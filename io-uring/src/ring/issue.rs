@@ -86,6 +86,9 @@ impl Locked<'_> {
         }
         let request = self.request(at);
         request.target_slot = slot;
+        if matches!(request.call.as_deref(), Some(Call::Socket { .. })) {
+            return self.issue_socket(at);
+        }
         let call = request.call.as_deref();
         let call = call.map_or(0, |call| std::ptr::from_ref(call).expose_provenance());
         if rights::may_differ() && request.is_judged() {
@@ -105,7 +108,7 @@ impl Locked<'_> {
 
     /// Has a call made on this thread, which has to be the one that submitted it. With other rights
     /// the answer is `-EACCES`, as for the rest of a chain that another thread goes on with.
-    fn call_here(&mut self, at: u32) -> Option<i32> {
+    pub(super) fn call_here(&mut self, at: u32) -> Option<i32> {
         let key = self.key(at);
         let request = self.request(at);
         let is_here = request.submitter == sys::thread_id();

@@ -18,6 +18,7 @@ use crate::abi::Cqe;
 use crate::calls::Call;
 use crate::files::{Buffer, File, Registered};
 use crate::service::{self, Events, Watcher};
+use crate::sockets::{Socket, Tried};
 use crate::timers::{self, Timer};
 
 thread_local! {
@@ -50,6 +51,8 @@ pub(crate) enum Task {
     Cancel(CancelJob),
     /// A call of this very thread, with its rights. The result ends the request that has this key.
     Call(u64, Box<Call>),
+    /// A call on a socket is tried, for the request that has this key.
+    Try(u64, i32, Arc<Socket>),
     /// A file that nobody uses any more is let go of.
     Drop(File),
 }
@@ -88,6 +91,8 @@ impl After {
 pub(super) enum Mail {
     /// A request has ended, with its result.
     Ended(u64, i32),
+    /// A call on a socket was tried.
+    Tried(u64, Tried),
     Timer(u64),
     /// Requests whose descriptors are ready, with their events.
     Polls(Events),
@@ -225,15 +230,20 @@ impl Core {
     pub(super) fn run_tasks(self: &Arc<Self>, tasks: Box<[Task]>) {
         let mut tasks = VecDeque::from(tasks.into_vec());
         while let Some(task) = tasks.pop_front() {
-            let (key, result) = match task {
+            let mail = match task {
                 Task::Drop(file) => {
                     drop(file);
                     continue;
                 }
-                Task::Cancel(job) => (job.by, self.ask_to_cancel(&job)),
-                Task::Call(key, call) => (key, call.run()),
+                Task::Cancel(job) => Mail::Ended(job.by, self.ask_to_cancel(&job)),
+                Task::Call(key, call) => Mail::Ended(key, call.run()),
+                Task::Try(key, fd, socket) => {
+                    let tried = socket.try_now(fd);
+                    self.trying.fetch_sub(1, Ordering::Release);
+                    Mail::Tried(key, tried)
+                }
             };
-            let after = self.bring(Mail::Ended(key, result));
+            let after = self.bring(mail);
             if after.wake {
                 self.wake();
             }
@@ -319,9 +329,10 @@ impl Locked<'_> {
     /// come meanwhile who leaves the rest to this thread.
     #[inline]
     pub(super) fn unlock(self) -> bool {
-        let core = self.core;
+        // By mail that was read: who brought it does not wake anybody.
+        let (core, owes) = (self.core, self.state.to_wake);
         drop(self);
-        core.has_missed()
+        owes || core.has_missed()
     }
 
     /// Reads what threads have to say that do not wait for the lock.
@@ -347,6 +358,16 @@ impl Locked<'_> {
             Mail::Ended(key, result) => {
                 if let Some(at) = self.find(key) {
                     self.complete(at, result);
+                }
+            }
+            Mail::Tried(key, Tried::Done(result)) => {
+                if let Some(at) = self.find(key) {
+                    self.complete(at, result);
+                }
+            }
+            Mail::Tried(key, tried) => {
+                if let Some(at) = self.find(key) {
+                    self.socket_was_tried(at, tried);
                 }
             }
             Mail::Timer(FLUSH) => self.flush_again(),

@@ -65,6 +65,9 @@ impl Locked<'_> {
     }
 
     pub(super) fn poll_fired(&mut self, at: u32, seen: u32) {
+        if self.socket_is_ready(at) {
+            return;
+        }
         let request = &*self.request(at);
         let (Stage::Poll(_), Plan::Poll { watch, level }) = (request.stage, request.plan.clone())
         else {

@@ -1,0 +1,134 @@
+//! Entries on sockets: their plans, and their calls with what they point to.
+
+use std::sync::Arc;
+
+use super::calls::Made;
+use super::{Fields, Plan};
+use crate::abi::{accept as accepts, op};
+use crate::calls::Call;
+use crate::sockets::{Ask, Header, Message, NAME_MAX, Name, Socket};
+use crate::user;
+
+type Planned = Result<Plan, i32>;
+
+/// Flags of a new socket, beside its type.
+const NEW: u32 = (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) as u32;
+/// `MSG_CMSG_COMPAT`.
+const COMPAT: u32 = 1 << 31;
+/// The types of sockets.
+const TYPES: u32 = 0xf;
+
+/// The length of a name stands where others have a slot.
+pub(super) fn plan_send(fields: &Fields) -> Planned {
+    let has_more = fields.file_index() >> 16 != 0;
+    if has_more { Err(-libc::EINVAL) } else { Ok(Plan::Call(None, send)) }
+}
+
+pub(super) fn plan_accept(fields: &Fields) -> Planned {
+    plan_new(fields, fields.op_flags(), accept)
+}
+
+pub(super) fn plan_socket(fields: &Fields) -> Planned {
+    plan_new(fields, fields.off() as u32 & !TYPES, socket)
+}
+
+fn plan_new(fields: &Fields, flags: u32, call: super::CallOf) -> Planned {
+    let is_direct = fields.slot().is_some();
+    if flags & !NEW != 0 || is_direct && flags & libc::SOCK_CLOEXEC as u32 != 0 {
+        return Err(-libc::EINVAL);
+    }
+    Ok(Plan::Call(fields.slot(), call))
+}
+
+fn made(fields: &Fields, socket: Socket) -> Made {
+    Ok(Call::Socket { fd: fields.fd(), socket: Arc::new(socket) })
+}
+
+fn message(fields: &Fields, message: Message) -> Made {
+    // The kernel's own, for programs of 32 bits.
+    let mut flags = (fields.op_flags() & !COMPAT) as i32;
+    let gives_up = flags & libc::MSG_DONTWAIT != 0;
+    if message.is_send {
+        flags |= libc::MSG_NOSIGNAL;
+    }
+    let mut socket = Socket::new(Ask::Transfer(message), flags);
+    (socket.gives_up, socket.polls_first) = (gives_up, fields.ioprio() != 0);
+    made(fields, socket)
+}
+
+fn send(fields: &Fields) -> Made {
+    let name = match fields.off() {
+        0 => Name::default(),
+        at => name(at, fields.file_index() as i32)?,
+    };
+    let buffer = [fields.addr(), fields.len().into()];
+    message(fields, Message { is_send: true, parts: Vec::new(), buffer, name, header: None })
+}
+
+pub(super) fn receive(fields: &Fields) -> Made {
+    let (buffer, name) = ([fields.addr(), fields.len().into()], Name::default());
+    message(fields, Message { is_send: false, parts: Vec::new(), buffer, name, header: None })
+}
+
+/// SENDMSG and RECVMSG.
+pub(super) fn of_header(fields: &Fields) -> Made {
+    const IOV_MAX: u64 = 1024;
+    let is_send = fields.opcode() == op::SENDMSG;
+    let at = fields.addr();
+    // `struct msghdr`, of which some words are half used.
+    let [to, to_len, iov, count, control, control_len, _]: [u64; 7] = user::read(at as usize)?;
+    let to_len = to_len as i32;
+    if to_len < 0 {
+        return Err(-libc::EINVAL);
+    }
+    let room = if to == 0 { 0 } else { to_len.min(NAME_MAX as i32) };
+    let name = if is_send && room > 0 { self::name(to, room)? } else { Name::default() };
+    if count > IOV_MAX {
+        return Err(-libc::EMSGSIZE);
+    }
+    let mut parts: Vec<[u64; 2]> = Vec::new();
+    user::read_array(iov as usize, count as usize, &mut parts)?;
+    if parts.iter().any(|part| part[1] > isize::MAX as u64) {
+        return Err(-libc::EINVAL);
+    }
+    let header = Header { at, name: (to, room as u32), control: (control, control_len) };
+    message(fields, Message { is_send, parts, buffer: [0; 2], name, header: Some(header) })
+}
+
+fn name(at: u64, len: i32) -> Result<Name, i32> {
+    match usize::try_from(len) {
+        Ok(len) if len <= NAME_MAX => Ok(user::read_bytes(at as usize, len)?.into()),
+        _ => Err(-libc::EINVAL),
+    }
+}
+
+fn accept(fields: &Fields) -> Made {
+    let ask = Ask::Accept { name: fields.addr(), len: fields.off() };
+    let has = |flag| fields.ioprio() & flag != 0;
+    let mut socket = Socket::new(ask, fields.op_flags() as i32);
+    (socket.gives_up, socket.polls_first) = (has(accepts::DONTWAIT), has(accepts::POLL_FIRST));
+    socket.is_aside = fields.slot().is_some();
+    made(fields, socket)
+}
+
+fn socket(fields: &Fields) -> Made {
+    let (domain, kind, protocol) = (fields.fd(), fields.off() as i32, fields.len() as i32);
+    let mut socket = Socket::new(Ask::Socket { domain, kind, protocol }, 0);
+    socket.is_aside = fields.slot().is_some();
+    made(fields, socket)
+}
+
+/// CONNECT and BIND.
+pub(super) fn to_name(fields: &Fields) -> Made {
+    let name = name(fields.addr(), fields.off() as i32)?;
+    let is_bind = fields.opcode() == op::BIND;
+    made(fields, Socket::new(if is_bind { Ask::Bind(name) } else { Ask::Connect(name) }, 0))
+}
+
+pub(super) fn listen(fields: &Fields) -> Made {
+    made(fields, Socket::new(Ask::Listen(fields.len() as i32), 0))
+}
+
+pub(super) fn shutdown(fields: &Fields) -> Made {
+    made(fields, Socket::new(Ask::Shutdown(fields.len() as i32), 0))
+}

@@ -1,0 +1,160 @@
+//! Requests on sockets: tried without the lock, and again when their sockets are ready. Those that
+//! wait for the same events of a number stand in line, in their order.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use uringlet::Sqe;
+use uringlet::front::CALL;
+
+use super::{Locked, Stage, Task};
+use crate::calls::{self, Call};
+use crate::files::File;
+use crate::rights;
+use crate::service::{self, Watch};
+use crate::sockets::{Socket, Tried};
+
+/// A number, and the events that are waited for.
+pub(crate) type Line = (i32, i16);
+
+/// Requests by their line. The first of each is tried or waits; the others wait for it.
+pub(crate) type Lines = HashMap<Line, VecDeque<u32>>;
+
+impl Locked<'_> {
+    /// Begins a call on a socket. `None`: it ends later.
+    pub(super) fn issue_socket(&mut self, at: u32) -> Option<i32> {
+        let (number, socket) = self.socket(at)?;
+        if rights::may_differ() && socket.is_judged() {
+            return self.call_here(at);
+        }
+        if socket.is_in_line() {
+            let line = (number, socket.events());
+            let request = self.request(at);
+            request.line = Some(line);
+            request.stage = Stage::Behind;
+            let waiting = self.lines.entry(line).or_default();
+            waiting.push_back(at);
+            if waiting.len() > 1 {
+                return None;
+            }
+        }
+        if socket.polls_first {
+            return self.wait_for_socket(at);
+        }
+        self.try_socket(at);
+        None
+    }
+
+    /// The call of a request on a socket, and its descriptor.
+    fn socket(&mut self, at: u32) -> Option<(i32, Arc<Socket>)> {
+        let number = self.number(at);
+        match self.request(at).call.as_deref_mut() {
+            Some(Call::Socket { fd, socket }) => {
+                *fd = number;
+                Some((number, Arc::clone(socket)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Has a call tried without the lock.
+    fn try_socket(&mut self, at: u32) {
+        let Some((number, socket)) = self.socket(at) else { return };
+        let key = self.key(at);
+        self.request(at).stage = Stage::Tried;
+        self.core().trying.fetch_add(1, Ordering::Relaxed);
+        self.tasks.push(Task::Try(key, number, socket));
+    }
+
+    /// A call was tried, and has not ended.
+    pub(super) fn socket_was_tried(&mut self, at: u32, tried: Tried) {
+        if self.request(at).stage != Stage::Tried {
+            return;
+        }
+        let refused = self.request(at).refused;
+        let result = match tried {
+            Tried::Done(result) => Some(result),
+            // Its thread has ended meanwhile.
+            _ if refused != 0 => Some(refused),
+            Tried::Waits => self.wait_for_socket(at),
+            Tried::Blocks => {
+                self.socket(at);
+                let call = self.request(at).call.as_deref();
+                let off = call.map_or(0, |call| std::ptr::from_ref(call).expose_provenance());
+                let addr = calls::run as *const () as usize as u64;
+                self.hand_over(at, Sqe { opcode: CALL, addr, off: off as u64, ..Sqe::nop() });
+                self.make_ready(at);
+                None
+            }
+        };
+        if let Some(result) = result {
+            self.finish(at, result, 0);
+        }
+    }
+
+    /// Has a call tried when its socket is ready, or gives a negative errno.
+    fn wait_for_socket(&mut self, at: u32) -> Option<i32> {
+        let (number, socket) = self.socket(at)?;
+        let watch = Watch::of(socket.events() as u16 as u32, false);
+        match service::watch(number, watch, Arc::clone(self.core()) as _, self.key(at)) {
+            Ok(poll) => {
+                self.request(at).stage = Stage::Poll(poll);
+                None
+            }
+            Err(errno) => Some(errno),
+        }
+    }
+
+    /// The socket of a request is ready. False: it is on none.
+    pub(super) fn socket_is_ready(&mut self, at: u32) -> bool {
+        let request = self.request(at);
+        let is_socket = matches!(request.call.as_deref(), Some(Call::Socket { .. }));
+        if is_socket && matches!(request.stage, Stage::Poll(_)) {
+            self.try_socket(at);
+        }
+        is_socket
+    }
+
+    /// A cancel has found a request that was being tried: where it is now. One that waits by now
+    /// ends.
+    pub(super) fn cancel_tried(&mut self, at: u32) -> Stage {
+        let (stage, by) = (self.request(at).stage, self.request(at).canceled_by);
+        if !matches!(stage, Stage::Poll(_) | Stage::Behind) {
+            return stage;
+        }
+        if self.find(by).is_some() {
+            self.end_behind(by, at);
+        } else {
+            self.end_later(at, -libc::ECANCELED);
+        }
+        Stage::Ends
+    }
+
+    /// A request leaves its line. The next one is tried.
+    pub(super) fn leave_line(&mut self, at: u32) {
+        let Some(line) = self.request(at).line.take() else { return };
+        let Some(waiting) = self.lines.get_mut(&line) else { return };
+        let was_first = waiting.front() == Some(&at);
+        waiting.retain(|&other| other != at);
+        match waiting.front().copied() {
+            None => _ = self.lines.remove(&line),
+            Some(next) if was_first => self.try_socket(next),
+            Some(_) => {}
+        }
+    }
+
+    /// Requests on these numbers have got others of the same files.
+    pub(super) fn move_lines(&mut self, moved: &[(i32, File)]) {
+        for (fd, file) in moved {
+            let lines: Vec<Line> =
+                self.lines.keys().copied().filter(|line| line.0 == *fd).collect();
+            for line in lines {
+                let Some(waiting) = self.lines.remove(&line) else { continue };
+                let to = (file.descriptor.number(), line.1);
+                waiting.iter().for_each(|&at| self.request(at).line = Some(to));
+                self.lines.insert(to, waiting);
+            }
+        }
+    }
+}

@@ -1,0 +1,398 @@
+//! Calls on sockets: tried without waiting, and again when the socket is ready.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+
+use crate::calls::move_aside;
+use crate::sys::{self, sockets};
+use crate::{service, user};
+
+/// The longest name of a socket (`struct sockaddr_storage`).
+pub(crate) const NAME_MAX: usize = 128;
+
+/// What has become of a try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tried {
+    /// It has ended with this result.
+    Done(i32),
+    /// It is to be tried again when its events have come.
+    Waits,
+    /// There is no way to make this call without waiting.
+    Blocks,
+}
+
+/// The name of a socket, copied at submit. Empty: none.
+pub(crate) type Name = Box<[u8]>;
+
+/// A message's header, as it was at submit (`struct msghdr`).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Header {
+    /// The program's own, which is told how much was received.
+    pub(crate) at: u64,
+    /// Where a received name goes, and its room.
+    pub(crate) name: (u64, u32),
+    /// Control data, and their length or room.
+    pub(crate) control: (u64, u64),
+}
+
+/// A message that is sent or received.
+#[derive(Debug)]
+pub(crate) struct Message {
+    pub(crate) is_send: bool,
+    /// Of a header: its buffers, as `struct iovec` has them. Else there is one.
+    pub(crate) parts: Vec<[u64; 2]>,
+    pub(crate) buffer: [u64; 2],
+    /// Where it is sent to.
+    pub(crate) name: Name,
+    pub(crate) header: Option<Header>,
+}
+
+/// What is asked for.
+#[derive(Debug)]
+pub(crate) enum Ask {
+    Transfer(Message),
+    Accept { name: u64, len: u64 },
+    Connect(Name),
+    Bind(Name),
+    Listen(i32),
+    Shutdown(i32),
+    Socket { domain: i32, kind: i32, protocol: i32 },
+}
+
+/// A call on a socket, and how far it is.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    ask: Ask,
+    /// `MSG_*`, or the flags of a new socket.
+    flags: i32,
+    /// It is answered with `-EAGAIN` where it would wait.
+    pub(crate) gives_up: bool,
+    /// It is not tried before its socket is ready.
+    pub(crate) polls_first: bool,
+    /// A new socket gets a number out of the program's way.
+    pub(crate) is_aside: bool,
+    /// Bytes that were transferred, of a transfer that is to be whole (`MSG_WAITALL`).
+    done: AtomicUsize,
+    /// How many times it was ready by its events, and would have waited.
+    misses: AtomicU32,
+    /// The connection is on its way.
+    begun: AtomicBool,
+    /// A chain ends here, whatever the result.
+    failed: AtomicBool,
+}
+
+impl Socket {
+    pub(crate) fn new(ask: Ask, flags: i32) -> Self {
+        Self {
+            ask,
+            flags,
+            gives_up: false,
+            polls_first: false,
+            is_aside: false,
+            done: AtomicUsize::new(0),
+            misses: AtomicU32::new(0),
+            begun: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+        }
+    }
+
+    /// What it waits for (poll(2)).
+    pub(crate) fn events(&self) -> i16 {
+        match &self.ask {
+            Ask::Transfer(message) if message.is_send => libc::POLLOUT,
+            Ask::Transfer(_) if self.flags & libc::MSG_OOB != 0 => libc::POLLPRI,
+            // The events that are always told.
+            Ask::Transfer(_) if self.flags & libc::MSG_ERRQUEUE != 0 => 0,
+            Ask::Transfer(_) | Ask::Accept { .. } => libc::POLLIN,
+            _ => libc::POLLOUT,
+        }
+    }
+
+    /// Is it executed after those with the same events that were started before it? Messages to
+    /// several receivers do not wait for each other.
+    pub(crate) fn is_in_line(&self) -> bool {
+        match &self.ask {
+            Ask::Transfer(message) => message.name.is_empty(),
+            Ask::Accept { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// Does the kernel look at the rights of the thread that calls it?
+    pub(crate) fn is_judged(&self) -> bool {
+        match &self.ask {
+            Ask::Transfer(message) => is_path(&message.name),
+            Ask::Connect(_) | Ask::Bind(_) | Ask::Socket { .. } => true,
+            Ask::Accept { .. } | Ask::Listen(_) | Ask::Shutdown(_) => false,
+        }
+    }
+
+    /// The result, if the call has ended with this one, and whether its chain ends there.
+    pub(crate) fn outcome(&self, result: i32) -> (i32, bool) {
+        match self.done.load(Ordering::Relaxed) {
+            // Bytes that went through are not taken back.
+            done if result < 0 && done > 0 => (done as i32, true),
+            _ => (result, self.failed.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// Makes the call without waiting. Polls of the socket are told of what it takes.
+    pub(crate) fn try_now(&self, fd: i32) -> Tried {
+        const READABLE: i16 = libc::POLLIN | libc::POLLRDNORM;
+        const WRITABLE: i16 = libc::POLLOUT | libc::POLLWRNORM;
+        let Ask::Transfer(Message { is_send, .. }) = &self.ask else {
+            return self.attempt(fd, false);
+        };
+        service::look(fd);
+        let tried = self.attempt(fd, false);
+        if matches!(tried, Tried::Done(1..)) {
+            service::went_through(fd, if *is_send { WRITABLE } else { READABLE } as u32);
+        }
+        tried
+    }
+
+    /// Makes the call on a thread that may wait.
+    pub(crate) fn run(&self, fd: i32) -> i32 {
+        loop {
+            if let Tried::Done(result) = self.attempt(fd, true) {
+                return result;
+            }
+            let seen = sys::poll(fd, self.events(), None);
+            if seen < 0 && seen != -libc::EINTR {
+                return seen;
+            }
+        }
+    }
+
+    fn attempt(&self, fd: i32, may_wait: bool) -> Tried {
+        let result = match &self.ask {
+            Ask::Transfer(message) => return self.transfer(message, fd, may_wait),
+            Ask::Accept { name, len } => return self.accept(fd, (*name, *len), may_wait),
+            Ask::Connect(name) => return self.connect(fd, name, may_wait),
+            // A path is looked up, whose file system may have a server.
+            Ask::Bind(name) if is_path(name) && !may_wait => return Tried::Blocks,
+            Ask::Bind(name) => sockets::bind(fd, name),
+            Ask::Listen(backlog) => sockets::listen(fd, *backlog),
+            Ask::Shutdown(how) => sockets::shutdown(fd, *how),
+            Ask::Socket { domain, kind, protocol } => {
+                self.opened(sockets::socket(*domain, *kind, *protocol))
+            }
+        };
+        Tried::Done(result)
+    }
+
+    fn opened(&self, fd: i32) -> i32 {
+        if self.is_aside { move_aside(fd) } else { fd }
+    }
+
+    /// It would have waited.
+    fn missed(&self) -> Tried {
+        if self.gives_up { Tried::Done(-libc::EAGAIN) } else { Tried::Waits }
+    }
+
+    fn transfer(&self, message: &Message, fd: i32, may_wait: bool) -> Tried {
+        let done = self.done.load(Ordering::Relaxed);
+        let is_whole = self.flags & libc::MSG_WAITALL != 0;
+        let fails = || self.failed.store(true, Ordering::Relaxed);
+        let flags = if may_wait { self.flags } else { self.flags | libc::MSG_DONTWAIT };
+        let (result, received) = uninterrupted(|| message.transfer(fd, done, flags), |it| it.0);
+        if result == -libc::EAGAIN && !self.gives_up {
+            return self.missed_transfer(message.is_send, may_wait);
+        }
+        if result < 0 {
+            fails();
+            return Tried::Done(if done > 0 { done as i32 } else { result });
+        }
+        let total = done + result as usize;
+        let is_short = is_whole && total < message.len();
+        if is_short && result > 0 && !self.gives_up && self.goes_on(fd) {
+            self.done.store(total, Ordering::Relaxed);
+            self.misses.store(0, Ordering::Relaxed);
+            return Tried::Waits;
+        }
+        if is_short || is_whole && received & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
+            fails();
+        }
+        Tried::Done(total as i32)
+    }
+
+    /// Does a whole transfer take what is missing from the next bytes of the socket?
+    fn goes_on(&self, fd: i32) -> bool {
+        let kind = sockets::option(fd, libc::SO_TYPE);
+        self.flags & libc::MSG_PEEK == 0
+            && matches!(kind, Ok(libc::SOCK_STREAM | libc::SOCK_SEQPACKET))
+    }
+
+    fn missed_transfer(&self, is_send: bool, may_wait: bool) -> Tried {
+        /// The receiver of a message may be full where the socket itself is ready.
+        const MOST: u32 = 8;
+        let misses = self.misses.fetch_add(1, Ordering::Relaxed);
+        match () {
+            () if self.flags & libc::MSG_ERRQUEUE != 0 && misses > 0 => Tried::Done(-libc::EAGAIN),
+            () if !is_send || misses < MOST => Tried::Waits,
+            () if may_wait => Tried::Done(-libc::EAGAIN),
+            () => Tried::Blocks,
+        }
+    }
+
+    fn accept(&self, fd: i32, (name, len): (u64, u64), may_wait: bool) -> Tried {
+        let flags = sys::status_flags(fd);
+        if flags < 0 {
+            return Tried::Done(flags);
+        }
+        if !may_wait && flags & libc::O_NONBLOCK == 0 {
+            // accept4(2) waits where another process is quicker.
+            match sockets::option(fd, libc::SO_ACCEPTCONN) {
+                Err(errno) => return Tried::Done(errno),
+                // What is no listener is told so at once.
+                Ok(0) => {}
+                Ok(_) if sys::poll_now(fd, libc::POLLIN) == 0 => return self.missed(),
+                Ok(_) => return Tried::Blocks,
+            }
+        }
+        match uninterrupted(|| sockets::accept(fd, name, len, self.flags), |&result| result) {
+            errno if errno == -libc::EAGAIN => self.missed(),
+            result => Tried::Done(self.opened(result)),
+        }
+    }
+
+    fn connect(&self, fd: i32, name: &[u8], may_wait: bool) -> Tried {
+        let begun = self.begun.load(Ordering::Relaxed);
+        if begun {
+            match sockets::option(fd, libc::SO_ERROR) {
+                Ok(0) => {}
+                Ok(errno) => return Tried::Done(-errno),
+                Err(errno) => return Tried::Done(errno),
+            }
+        } else if !may_wait && is_path(name) {
+            // It waits for the listener, whose room no event tells of.
+            return Tried::Blocks;
+        }
+        let blocks = match (sys::status_flags(fd), sockets::option(fd, libc::SO_TYPE)) {
+            (errno, _) | (_, Err(errno)) if errno < 0 => return Tried::Done(errno),
+            (flags, Ok(kind)) => flags & libc::O_NONBLOCK == 0 && kind != libc::SOCK_DGRAM,
+            (_, Err(errno)) => return Tried::Done(errno),
+        };
+        let turns = blocks && !may_wait;
+        if turns {
+            sockets::set_nonblocking(fd, true);
+        }
+        let result = sockets::connect(fd, name);
+        if turns {
+            sockets::set_nonblocking(fd, false);
+        }
+        match -result {
+            libc::EINPROGRESS | libc::EINTR => {
+                self.begun.store(true, Ordering::Relaxed);
+                Tried::Waits
+            }
+            libc::EALREADY if begun => Tried::Waits,
+            libc::EISCONN if begun => Tried::Done(0),
+            _ => Tried::Done(result),
+        }
+    }
+}
+
+impl Message {
+    /// Bytes that are to be sent, or that there is room for.
+    fn len(&self) -> usize {
+        const MAX_RW_COUNT: u64 = 0x7fff_f000;
+        let parts = if self.header.is_some() { &self.parts[..] } else { &[self.buffer] };
+        let total = parts.iter().fold(0u64, |total, part| total.saturating_add(part[1]));
+        total.min(MAX_RW_COUNT) as usize
+    }
+
+    /// Sends or receives what comes behind the first `done` bytes. Gives the result, and what
+    /// recvmsg(2) says of the message.
+    fn transfer(&self, fd: i32, done: usize, flags: i32) -> (i32, i32) {
+        let Some(header) = &self.header else {
+            let [at, len] = self.buffer;
+            let (at, len) = (at.wrapping_add(done as u64), len as usize - done);
+            let result = match self.is_send {
+                true => sockets::send(fd, at, len, flags, &self.name),
+                false => sockets::receive(fd, at, len, flags),
+            };
+            return (result, 0);
+        };
+        let rest;
+        let parts = if done > 0 {
+            rest = behind(&self.parts, done as u64);
+            &rest
+        } else {
+            &self.parts
+        };
+        let mut message = header.with(parts);
+        if self.is_send {
+            (message.msg_name, message.msg_namelen) =
+                (self.name.as_ptr().cast_mut().cast(), self.name.len() as u32);
+            if done > 0 {
+                // They went with the first part.
+                (message.msg_control, message.msg_controllen) = (std::ptr::null_mut(), 0);
+            }
+        }
+        let result = sockets::transfer(fd, self.is_send, &mut message, flags);
+        if self.is_send || result < 0 {
+            return (result, 0);
+        }
+        match header.tell(&message) {
+            Ok(()) => (result, message.msg_flags),
+            Err(errno) => (errno, 0),
+        }
+    }
+}
+
+impl Header {
+    /// A header of these buffers.
+    fn with(&self, parts: &[[u64; 2]]) -> libc::msghdr {
+        libc::msghdr {
+            msg_name: self.name.0 as *mut _,
+            msg_namelen: self.name.1,
+            msg_iov: parts.as_ptr().cast_mut().cast(),
+            msg_iovlen: parts.len(),
+            msg_control: self.control.0 as *mut _,
+            msg_controllen: self.control.1 as usize,
+            msg_flags: 0,
+        }
+    }
+
+    /// Tells the program's header how much was received.
+    fn tell(&self, message: &libc::msghdr) -> Result<(), i32> {
+        const NAME_LEN: usize = std::mem::offset_of!(libc::msghdr, msg_namelen);
+        const CONTROL_LEN: usize = std::mem::offset_of!(libc::msghdr, msg_controllen);
+        let at = self.at as usize;
+        if self.name.0 != 0 {
+            user::write(at + NAME_LEN, message.msg_namelen)?;
+        }
+        let len = message.msg_controllen as u64;
+        // The flags stand behind the length.
+        let words = [len as u32, (len >> 32) as u32, message.msg_flags as u32];
+        user::write(at + CONTROL_LEN, words)
+    }
+}
+
+/// The parts without their first bytes.
+fn behind(parts: &[[u64; 2]], mut bytes: u64) -> Vec<[u64; 2]> {
+    let mut rest = Vec::new();
+    for &[at, len] in parts {
+        let step = bytes.min(len);
+        bytes -= step;
+        if len > step {
+            rest.push([at + step, len - step]);
+        }
+    }
+    rest
+}
+
+/// Is it the name of a socket in the file system, or one like it (unix(7))?
+fn is_path(name: &[u8]) -> bool {
+    name.get(..2).is_some_and(|family| family == (libc::AF_UNIX as u16).to_ne_bytes())
+}
+
+/// Makes a call again that a signal has interrupted.
+fn uninterrupted<T>(mut call: impl FnMut() -> T, result: impl Fn(&T) -> i32) -> T {
+    loop {
+        let answer = call();
+        if result(&answer) != -libc::EINTR {
+            return answer;
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Calls on sockets, each as its manual page says. The kernel checks every address that is the
+//! program's.
+
+use std::ffi::c_int;
+
+use syscalls::Sysno;
+
+pub(crate) fn send(fd: i32, at: u64, len: usize, flags: c_int, name: &[u8]) -> i32 {
+    let to = if name.is_empty() { std::ptr::null() } else { name.as_ptr() };
+    // SAFETY: a name, and the program's buffer.
+    unsafe { call!(sendto, fd, at, len, flags, to, name.len()) as i32 }
+}
+
+pub(crate) fn receive(fd: i32, at: u64, len: usize, flags: c_int) -> i32 {
+    // SAFETY: the program's buffer.
+    unsafe { call!(recvfrom, fd, at, len, flags, 0, 0) as i32 }
+}
+
+/// sendmsg(2) or recvmsg(2).
+pub(crate) fn transfer(fd: i32, is_send: bool, message: &mut libc::msghdr, flags: c_int) -> i32 {
+    let message = std::ptr::from_mut(message);
+    // SAFETY: the message lives through the call; it has addresses of the program's.
+    unsafe {
+        match is_send {
+            true => call!(sendmsg, fd, message, flags) as i32,
+            false => call!(recvmsg, fd, message, flags) as i32,
+        }
+    }
+}
+
+pub(crate) fn accept(fd: i32, name: u64, len: u64, flags: c_int) -> i32 {
+    // SAFETY: addresses of the program's.
+    unsafe { call!(accept4, fd, name, len, flags) as i32 }
+}
+
+pub(crate) fn connect(fd: i32, name: &[u8]) -> i32 {
+    // SAFETY: a name.
+    unsafe { call!(connect, fd, name.as_ptr(), name.len()) as i32 }
+}
+
+pub(crate) fn bind(fd: i32, name: &[u8]) -> i32 {
+    // SAFETY: a name.
+    unsafe { call!(bind, fd, name.as_ptr(), name.len()) as i32 }
+}
+
+pub(crate) fn listen(fd: i32, backlog: c_int) -> i32 {
+    // SAFETY: numbers.
+    unsafe { call!(listen, fd, backlog) as i32 }
+}
+
+pub(crate) fn shutdown(fd: i32, how: c_int) -> i32 {
+    // SAFETY: numbers.
+    unsafe { call!(shutdown, fd, how) as i32 }
+}
+
+pub(crate) fn socket(domain: c_int, kind: c_int, protocol: c_int) -> i32 {
+    // SAFETY: numbers.
+    unsafe { call!(socket, domain, kind, protocol) as i32 }
+}
+
+/// getsockopt(SOL_SOCKET) of a number, or a negative errno.
+pub(crate) fn option(fd: i32, which: c_int) -> Result<c_int, i32> {
+    let (mut value, mut len): (c_int, u32) = (0, 4);
+    let (at, len) = (&raw mut value, &raw mut len);
+    // SAFETY: places for the number and its length.
+    let answer = unsafe { call!(getsockopt, fd, libc::SOL_SOCKET, which, at, len) as i32 };
+    if answer < 0 { Err(answer) } else { Ok(value) }
+}
+
+/// ioctl(FIONBIO).
+pub(crate) fn set_nonblocking(fd: i32, on: bool) {
+    let value = c_int::from(on);
+    // SAFETY: a number that lives through the call.
+    unsafe { call!(ioctl, fd, libc::FIONBIO, &raw const value) };
+}
