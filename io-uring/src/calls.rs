@@ -5,8 +5,7 @@
 use std::ffi::CString;
 use std::sync::Arc;
 
-use uringlet::front::OwnDescriptor;
-
+use crate::files::move_aside;
 use crate::sockets::Socket;
 use crate::sys::{self, files};
 
@@ -196,17 +195,6 @@ impl Call {
             Self::Socket { fd, socket } => socket.run(*fd),
         }
     }
-}
-
-/// A descriptor that was just opened gets a number out of the program's way. What has asked for it
-/// takes it over.
-pub(crate) fn move_aside(fd: i32) -> i32 {
-    if fd < 0 {
-        return fd;
-    }
-    let moved = OwnDescriptor::duplicate(fd);
-    sys::close(fd);
-    moved.map_or(-libc::EMFILE, OwnDescriptor::into_number)
 }
 
 /// As the program's close(2): every drop-in sees it.

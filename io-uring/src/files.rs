@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use uringlet::front::OwnDescriptor;
 
+use crate::sys;
+
 /// What was registered, with the tag that is told when nobody uses it any more (0: none). Its slot
 /// uses it, and each request from its start to its completion.
 #[derive(Debug)]
@@ -97,4 +99,15 @@ impl Buffer {
         at.checked_add(u64::from(len))
             .is_some_and(|end| at >= self.at && end <= self.at.saturating_add(self.len))
     }
+}
+
+/// A descriptor that was just opened gets a number out of the program's way. What has asked for it
+/// takes it over.
+pub(crate) fn move_aside(fd: i32) -> i32 {
+    if fd < 0 {
+        return fd;
+    }
+    let moved = OwnDescriptor::duplicate(fd);
+    sys::close(fd);
+    moved.map_or(-libc::EMFILE, OwnDescriptor::into_number)
 }

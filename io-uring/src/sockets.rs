@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use crate::calls::move_aside;
+use crate::files::move_aside;
 use crate::sys::{self, sockets};
 use crate::{service, user};
 
@@ -142,7 +142,9 @@ impl Socket {
         let Ask::Transfer(Message { is_send, .. }) = &self.ask else {
             return self.attempt(fd, false);
         };
-        service::look(fd);
+        if !is_send {
+            service::look(fd);
+        }
         let tried = self.attempt(fd, false);
         if matches!(tried, Tried::Done(1..)) {
             service::went_through(fd, if *is_send { WRITABLE } else { READABLE } as u32);
@@ -257,13 +259,7 @@ impl Socket {
 
     fn connect(&self, fd: i32, name: &[u8], may_wait: bool) -> Tried {
         let begun = self.begun.load(Ordering::Relaxed);
-        if begun {
-            match sockets::option(fd, libc::SO_ERROR) {
-                Ok(0) => {}
-                Ok(errno) => return Tried::Done(-errno),
-                Err(errno) => return Tried::Done(errno),
-            }
-        } else if !may_wait && is_path(name) {
+        if !begun && !may_wait && is_path(name) {
             // It waits for the listener, whose room no event tells of.
             return Tried::Blocks;
         }
@@ -276,7 +272,11 @@ impl Socket {
         if turns {
             sockets::set_nonblocking(fd, true);
         }
-        let result = sockets::connect(fd, name);
+        let mut result = sockets::connect(fd, name);
+        if result == -libc::ECONNABORTED {
+            // What has become of an earlier connection is told once.
+            result = sockets::connect(fd, name);
+        }
         if turns {
             sockets::set_nonblocking(fd, false);
         }

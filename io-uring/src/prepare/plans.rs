@@ -7,7 +7,7 @@ use super::{Fields, Match, Plan, Timing, calls};
 use crate::abi::{iosqe, op, poll, timeout as timeouts};
 use crate::service::Watch;
 
-type Planned = Result<Plan, i32>;
+pub(super) type Planned = Result<Plan, i32>;
 
 const EINVAL: Planned = Err(-libc::EINVAL);
 

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use super::calls::Made;
+use super::plans::Planned;
 use super::{Fields, Plan};
 use crate::abi::{accept as accepts, op};
 use crate::calls::Call;
 use crate::sockets::{Ask, Header, Message, NAME_MAX, Name, Socket};
 use crate::user;
-
-type Planned = Result<Plan, i32>;
 
 /// Flags of a new socket, beside its type.
 const NEW: u32 = (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) as u32;

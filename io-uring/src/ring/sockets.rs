@@ -1,5 +1,5 @@
-//! Requests on sockets: tried without the lock, and again when their sockets are ready. Those that
-//! wait for the same events of a number stand in line, in their order.
+//! Requests on sockets: tried without the lock, and again when their sockets are ready. Requests
+//! for the same events of a number stand in line, in their order.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -72,11 +72,12 @@ impl Locked<'_> {
         if self.request(at).stage != Stage::Tried {
             return;
         }
+        let is_over = self.core().closing.load(Ordering::Relaxed);
         let refused = self.request(at).refused;
         let result = match tried {
             Tried::Done(result) => Some(result),
-            // Its thread has ended meanwhile.
-            _ if refused != 0 => Some(refused),
+            // Its thread has ended meanwhile, or the ring has.
+            _ if refused != 0 || is_over => Some(-libc::ECANCELED),
             Tried::Waits => self.wait_for_socket(at),
             Tried::Blocks => {
                 self.socket(at);

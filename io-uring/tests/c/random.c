@@ -15,7 +15,7 @@ static unsigned pick(unsigned below)
     return (unsigned)(state >> 11) % below;
 }
 
-static int file, full[2], empty[2];
+static int file, full[2], empty[2], sockets[2];
 static char buffers[MOST][16];
 static struct __kernel_timespec soon = { 0, 1000000 }, late = { 1000, 0 };
 
@@ -24,7 +24,7 @@ static int fill(struct io_uring_sqe *sqe, int at, int after_link)
 {
     char *buffer = buffers[at];
     int is_due = 0;
-    switch (pick(after_link ? 16 : 14)) {
+    switch (pick(after_link ? 18 : 16)) {
     case 0:
     case 1:
         io_uring_prep_nop(sqe);
@@ -74,6 +74,13 @@ static int fill(struct io_uring_sqe *sqe, int at, int after_link)
         is_due = 1;
         break;
     case 14:
+        /* It waits for nobody, and nothing comes back. */
+        io_uring_prep_send(sqe, sockets[0], buffer, 1 + pick(16), 0);
+        break;
+    case 15:
+        io_uring_prep_recv(sqe, pick(4) ? sockets[0] : file, buffer, 16, MSG_DONTWAIT);
+        break;
+    case 16:
         io_uring_prep_link_timeout(sqe, &late, 0);
         break;
     default:
@@ -155,7 +162,7 @@ int main(int argc, char **argv)
     unsigned long long first = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
     unsigned long long count = argc > 2 ? strtoull(argv[2], NULL, 10) : 1000;
     MUST((file = scratch()) >= 0 && ftruncate(file, 4096) == 0 && pipe(full) == 0 &&
-         pipe(empty) == 0);
+         pipe(empty) == 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
     for (unsigned long long seed = first; seed < first + count; seed++) {
         printf("program %llu\n", seed);
         state = seed * 2654435761u + 88172645463325252ull;
@@ -163,6 +170,8 @@ int main(int argc, char **argv)
             program();
         else
             waiting_program();
+        while (recv(sockets[1], buffers, sizeof buffers, MSG_DONTWAIT) > 0)
+            ;
     }
     return 0;
 }

@@ -1,20 +1,34 @@
-/* Random programs with requests that wait: for data, for a cancel, for the end of their thread.
- * Their files and buffers may be registered, with tags. The entries beside them end at once. */
+/* Random programs with requests that wait, on pipes and sockets: for data, for a cancel, for the
+ * end of their thread. Their files and buffers may be registered, with tags. The entries beside
+ * them end at once. */
 #include <pthread.h>
+#include <sys/socket.h>
 
 enum { WAITERS = 6, SLOTS = 4, FIRST_WAITER = 100, FIRST_TAG = 200, SEEN = 64 };
 
-enum kind { READ, READ_INTO_BUFFER, READV, POLL, LASTS, MULTISHOT = LASTS, TIMEOUT, KINDS };
+enum kind {
+    READ,
+    READ_INTO_BUFFER,
+    READV,
+    RECEIVE,
+    RECEIVE_MESSAGE,
+    POLL,
+    LASTS,
+    MULTISHOT = LASTS,
+    TIMEOUT,
+    KINDS
+};
 
 /* What ends the last of them. */
 enum end { BY_DATA, BY_CANCEL, BY_THREAD, ENDS };
 
 static struct waiter {
     enum kind kind;
-    int on;           /* of the pipes, or -1 */
+    int on;           /* of the pipes and sockets, or -1 */
     int slot, buffer; /* or -1 */
     unsigned tags[2]; /* of its file and its buffer, or 0 */
     struct iovec part;
+    struct msghdr message;
     char bytes[8];
 } waiters[WAITERS];
 
@@ -74,6 +88,13 @@ static void *submit_waiters(void *is_thread)
             break;
         case READV:
             io_uring_prep_readv(sqe, fd, &one->part, 1, 0);
+            break;
+        case RECEIVE:
+            io_uring_prep_recv(sqe, fd, one->bytes, 1, 0);
+            break;
+        case RECEIVE_MESSAGE:
+            one->message = (struct msghdr){ .msg_iov = &one->part, .msg_iovlen = 1 };
+            io_uring_prep_recvmsg(sqe, fd, &one->message, 0);
             break;
         case POLL:
             io_uring_prep_poll_add(sqe, fd, POLLIN);
@@ -279,8 +300,9 @@ static void prints_all(void)
                 printf("tag %u comes before what uses it\n", waiters[at].tags[of]);
     qsort(all.seen, all.count, sizeof *all.seen, by_user_data);
     for (int at = 0; at < all.count; at++)
+        /* Without what it may say of more data. */
         printf("result: %llu gives %d, flags %u\n", (unsigned long long)all.seen[at].user_data,
-               all.seen[at].res, all.seen[at].flags);
+               all.seen[at].res, all.seen[at].flags & ~IORING_CQE_F_SOCK_NONEMPTY);
     printf("%u more\n", io_uring_cq_ready(&all.ring));
 }
 
@@ -290,7 +312,8 @@ static void waiting_program(void)
     all.count = 0;
     all.last_tag = FIRST_TAG;
     for (int at = 0; at < WAITERS; at++)
-        MUST(pipe(all.pipes[at]) == 0);
+        MUST((pick(2) ? pipe(all.pipes[at])
+                      : socketpair(AF_UNIX, SOCK_STREAM, 0, all.pipes[at])) == 0);
     int many = set_up(&all.ring);
     all.defers = all.ring.flags & IORING_SETUP_DEFER_TASKRUN;
     all.end = pick(many ? ENDS : BY_THREAD);
