@@ -15,6 +15,7 @@ mod limits;
 mod more;
 mod names;
 mod over;
+mod power;
 mod program;
 mod replacing;
 mod storms;

@@ -4,14 +4,18 @@
 //! The process is this test binary once more. It mounts in a namespace of its own, which ends with
 //! the process. The process ends with the test, also with one that panics or is killed. Then the
 //! kernel ends every held request with an error.
-#![allow(unsafe_code)]
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Error, Read as _, Write as _};
-use std::os::fd::{AsRawFd as _, RawFd};
+use std::io::{BufRead as _, BufReader, Error, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
+
+#[allow(dead_code, reason = "other file systems of the tests use the rest")]
+#[path = "wire.rs"]
+mod wire;
+use wire::*;
 
 /// Bytes in each file.
 pub const SIZE: usize = 16 << 20;
@@ -24,36 +28,8 @@ const CHILD: &str = "URINGLET_TEST_CHILD";
 /// What lines of the server begin with. The test harness prints beside them.
 const MARK: &str = "= ";
 
-const LOOKUP: u32 = 1;
-const FORGET: u32 = 2;
-const GETATTR: u32 = 3;
-const OPEN: u32 = 14;
-const READ: u32 = 15;
-const WRITE: u32 = 16;
-const STATFS: u32 = 17;
-const RELEASE: u32 = 18;
-const FSYNC: u32 = 20;
-const FLUSH: u32 = 25;
-const INIT: u32 = 26;
-const OPENDIR: u32 = 27;
-const READDIR: u32 = 28;
-const RELEASEDIR: u32 = 29;
-const INTERRUPT: u32 = 36;
-const POLL: u32 = 40;
-const BATCH_FORGET: u32 = 42;
-
-/// The version of the protocol that is spoken here; the kernel goes down to it.
-const VERSION: (u32, u32) = (7, 31);
-/// Flags of INIT: several reads at a time, several direct transfers, writes larger than a page.
-const INIT_FLAGS: u32 = 1 | 1 << 15 | 1 << 5;
-/// Requests of asynchronous transfers that the kernel passes on at a time.
-const BACKGROUND: u16 = 512;
 const WRITE_MAX: u32 = 128 << 10;
 
-/// Of OPEN: no request when a descriptor is closed.
-const NO_FLUSH: u32 = 1 << 5;
-
-const ROOT: u64 = 1;
 /// Two names of the same content. Closing a descriptor of the second asks the server nothing, so
 /// that a process can end while nobody answers.
 const FILE: u64 = 2;
@@ -200,73 +176,17 @@ fn say(answer: &str) {
     println!("\n{MARK}{answer}");
 }
 
-/// A request as the kernel has written it.
-struct Request {
-    bytes: Vec<u8>,
+/// The part of the file that a transfer is about.
+fn range(request: &Request) -> std::ops::Range<usize> {
+    let (offset, length) = request.transfer();
+    let begin = (offset as usize).min(SIZE);
+    begin..(begin + length).min(SIZE)
 }
 
-impl Request {
-    const HEAD: usize = 40;
-    /// `struct fuse_write_in`, which precedes the data.
-    const TRANSFER: usize = 40;
-
-    fn u32(&self, at: usize) -> u32 {
-        u32::from_ne_bytes(self.bytes[at..][..4].try_into().expect("four bytes"))
-    }
-
-    fn u64(&self, at: usize) -> u64 {
-        u64::from_ne_bytes(self.bytes[at..][..8].try_into().expect("eight bytes"))
-    }
-
-    fn opcode(&self) -> u32 {
-        self.u32(4)
-    }
-
-    fn unique(&self) -> u64 {
-        self.u64(8)
-    }
-
-    fn node(&self) -> u64 {
-        self.u64(16)
-    }
-
-    /// The part of the file that a transfer is about.
-    fn range(&self) -> std::ops::Range<usize> {
-        let begin = (self.u64(Self::HEAD + 8) as usize).min(SIZE);
-        begin..(begin + self.u32(Self::HEAD + 16) as usize).min(SIZE)
-    }
-
-    fn is_of(&self, kinds: u64) -> bool {
-        kinds & 1 << (self.opcode() % u64::BITS) != 0
-    }
-}
-
-/// A body of fields of four and eight bytes.
-#[derive(Default)]
-struct Body(Vec<u8>);
-
-impl Body {
-    fn long(mut self, values: &[u64]) -> Self {
-        values.iter().for_each(|value| self.0.extend(value.to_ne_bytes()));
-        self
-    }
-
-    fn int(mut self, values: &[u32]) -> Self {
-        values.iter().for_each(|value| self.0.extend(value.to_ne_bytes()));
-        self
-    }
-
-    /// `struct fuse_attr`.
-    fn attributes(self, node: u64) -> Self {
-        let (size, mode) = match node {
-            ROOT => (0, libc::S_IFDIR | 0o700),
-            _ => (SIZE as u64, libc::S_IFREG | 0o600),
-        };
-        // Number, size and blocks, three times; their nanoseconds; mode, links, owner, device,
-        // block size, flags.
-        self.long(&[node, size, size / 512, 0, 0, 0])
-            .int(&[0, 0, 0])
-            .int(&[mode, 1, 0, 0, 0, 4096, 0])
+fn attributes(body: Body, node: u64) -> Body {
+    match node {
+        ROOT => body.attributes(node, 0, libc::S_IFDIR | 0o700),
+        _ => body.attributes(node, SIZE as u64, libc::S_IFREG | 0o600),
     }
 }
 
@@ -281,40 +201,9 @@ struct Server {
 }
 
 impl Server {
-    /// Mounts it where only this thread, and who goes through `/proc`, sees it.
     fn mount() -> Result<Self, String> {
-        let failed = |what: &str, error: Error| format!("{what}: {error}");
-        let channel = File::options().read(true).write(true).open("/dev/fuse");
-        let channel = channel.map_err(|error| failed("/dev/fuse", error))?;
-        let done = |what: &str, ret: i32| match ret {
-            0 => Ok(()),
-            _ => Err(failed(what, Error::last_os_error())),
-        };
-        // SAFETY: a number.
-        done("mounts of its own", unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
-        let none = std::ptr::null();
-        // SAFETY: a path that ends in NUL; the other strings may be none.
-        done("private mounts", unsafe {
-            libc::mount(none, c"/".as_ptr(), none, libc::MS_REC | libc::MS_PRIVATE, none.cast())
-        })?;
-        let folder =
-            std::env::temp_dir().canonicalize().map_err(|error| failed("TMPDIR", error))?;
-        let folder = folder.to_str().ok_or("the path of TMPDIR is no text")?;
-        let text = |text: String| std::ffi::CString::new(text).expect("no NUL in it");
-        let at = text(folder.to_owned());
-        let fd = channel.as_raw_fd();
-        let options = text(format!("fd={fd},rootmode=40000,user_id=0,group_id=0"));
-        let (source, kind) = (c"uringlet-test", c"fuse");
-        let flags = libc::MS_NODEV | libc::MS_NOSUID;
-        // SAFETY: four strings that end in NUL.
-        done("mount", unsafe {
-            let options = options.as_ptr().cast();
-            libc::mount(source.as_ptr(), at.as_ptr(), kind.as_ptr(), flags, options)
-        })?;
-        // SAFETY: no arguments.
-        let thread = unsafe { libc::gettid() };
-        let process = std::process::id();
-        say(&format!("ready /proc/{process}/task/{thread}/root{folder}"));
+        let (channel, folder) = mount()?;
+        say(&format!("ready {}", folder.display()));
         let content = (0..SIZE).map(byte).collect();
         Ok(Self { channel, content, held: Vec::new(), kinds: 0, taking: true })
     }
@@ -359,17 +248,7 @@ impl Server {
     }
 
     fn take(&mut self) -> Result<(), String> {
-        let mut bytes = vec![0; Request::HEAD + Request::TRANSFER + WRITE_MAX as usize];
-        let len = match self.channel.read(&mut bytes) {
-            Ok(len) => len,
-            Err(error) => match error.raw_os_error() {
-                // Interrupted, or who has asked has gone meanwhile.
-                Some(libc::EINTR | libc::ENOENT | libc::EAGAIN) => return Ok(()),
-                _ => return Err(format!("/dev/fuse: {error}")),
-            },
-        };
-        bytes.truncate(len);
-        let request = Request { bytes };
+        let Some(request) = Request::read(&self.channel, WRITE_MAX)? else { return Ok(()) };
         match request.opcode() {
             // Nobody waits for an answer to these. What is interrupted stays held.
             FORGET | BATCH_FORGET | INTERRUPT => {}
@@ -382,28 +261,22 @@ impl Server {
     fn answer(&mut self, request: &Request) {
         let body = Body::default();
         let body = match request.opcode() {
-            INIT => {
-                let background = u32::from(BACKGROUND) << 16 | u32::from(BACKGROUND);
-                let more = [background, WRITE_MAX, 1, 0];
-                let head = [VERSION.0, VERSION.1, WRITE_MAX, INIT_FLAGS];
-                body.int(&head).int(&more).int(&[0; 8])
-            }
+            INIT => body.init(WRITE_MAX),
             LOOKUP => {
-                let node = match &request.bytes[Request::HEAD..] {
+                let node = match request.rest(0) {
                     b"file\0" => FILE,
                     b"unflushed\0" => UNFLUSHED,
-                    _ => return self.send(request, libc::ENOENT, &[]),
+                    _ => return request.answer(&self.channel, libc::ENOENT, &[]),
                 };
                 // Valid for no time, as the attributes below: the kernel asks each time.
-                body.long(&[node, 0, 0, 0]).int(&[0, 0]).attributes(node)
+                attributes(body.long(&[node, 0, 0, 0]).int(&[0, 0]), node)
             }
-            GETATTR => body.long(&[0, 0]).attributes(request.node()),
+            GETATTR => attributes(body.long(&[0, 0]), request.node()),
             OPEN if request.node() == UNFLUSHED => body.long(&[0]).int(&[NO_FLUSH, 0]),
             OPEN | OPENDIR => body.long(&[0, 0]),
-            READ => Body(self.content[request.range()].to_vec()),
+            READ => Body(self.content[range(request)].to_vec()),
             WRITE => {
-                let range = request.range();
-                let data = &request.bytes[Request::HEAD + Request::TRANSFER..];
+                let (range, data) = (range(request), request.rest(Request::TRANSFER));
                 self.content[range.clone()].copy_from_slice(&data[..range.len()]);
                 body.int(&[range.len() as u32, 0])
             }
@@ -411,26 +284,10 @@ impl Server {
             POLL => body.int(&[5, 0]),
             STATFS => body.long(&[0; 5]).int(&[4096, 255, 4096, 0]).int(&[0; 6]),
             READDIR | FLUSH | FSYNC | RELEASE | RELEASEDIR => body,
-            _ => return self.send(request, libc::ENOSYS, &[]),
+            _ => return request.answer(&self.channel, libc::ENOSYS, &[]),
         };
-        self.send(request, 0, &body.0);
+        request.answer(&self.channel, 0, &body.0);
     }
-
-    /// What cannot be sent was asked by somebody who has gone.
-    fn send(&self, request: &Request, errno: i32, body: &[u8]) {
-        let len = (16 + body.len()) as u32;
-        let head = Body::default().int(&[len, -errno as u32]).long(&[request.unique()]);
-        let message = [&head.0, body].concat();
-        let _ = (&self.channel).write(&message);
-    }
-}
-
-/// Which of these can be read, after a while (in milliseconds) at the latest.
-fn readable<const N: usize>(fds: [RawFd; N], milliseconds: i32) -> [bool; N] {
-    let mut polled = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-    // SAFETY: as many of them.
-    unsafe { libc::poll(polled.as_mut_ptr(), N as libc::nfds_t, milliseconds) };
-    polled.map(|one| one.revents != 0)
 }
 
 /// The server itself. It is this test in another process, too.
