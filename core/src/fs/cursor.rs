@@ -6,6 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use compio_buf::{BufResult, IntoInner as _, Slice};
 
+use super::any_range::WriteRange;
 use super::budget::{Awaited as _, HasTurns, Spent, Turns, in_turn};
 use super::handle::File;
 use super::metadata::Stat;
@@ -26,8 +27,7 @@ use super::transfer::{Read, Write};
 /// same bytes, then it is that one; anything else comes behind what was written, or gets its error.
 ///
 /// For files with offsets, not for pipes and sockets. On a file that is open for direct I/O, reads
-/// are widened to what it is aligned to. Writes are not: the kernel says `EINVAL` to those that are
-/// not aligned, in memory, position and length.
+/// are widened to what it is aligned to, and writes are those of [`File::write_range_at`].
 ///
 /// ```
 /// # #[cfg(feature = "tokio")]
@@ -75,9 +75,39 @@ enum Doing {
     Nothing,
     /// From a position on, in a slice that may begin before it.
     Reading(Op<Read<Slice<Vec<u8>>>>, u64, u64),
-    Writing(Op<Write<Vec<u8>>>),
+    Writing(Writing),
     /// So far from the end.
     Seeking(Box<Op<Stat>>, i64),
+}
+
+#[derive(Debug)]
+enum Writing {
+    Once(Op<Write<Vec<u8>>>),
+    /// To a direct file.
+    Range(Op<WriteRange<Vec<u8>>>),
+}
+
+impl Writing {
+    fn new(file: &File, buffer: Vec<u8>, position: u64) -> Self {
+        match file.alignment() {
+            None => Self::Once(file.write_at(buffer, position)),
+            Some(_) => Self::Range(file.write_range_at(buffer, position)),
+        }
+    }
+
+    fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        spent: &mut Spent,
+    ) -> Poll<BufResult<usize, Vec<u8>>> {
+        match self {
+            Self::Once(write) => write.poll_in_turn(context, spent),
+            Self::Range(write) => write.poll_in_turn(context, spent).map(|written| {
+                let BufResult(result, buffer) = written;
+                BufResult(result.map(|()| buffer.len()), buffer)
+            }),
+        }
+    }
 }
 
 impl Cursor {
@@ -135,7 +165,7 @@ impl Cursor {
         spent: &mut Spent,
     ) -> Poll<io::Result<()>> {
         let Doing::Writing(write) = &mut self.doing else { return Poll::Ready(Ok(())) };
-        let BufResult(result, buffer) = ready!(write.poll_in_turn(context, spent));
+        let BufResult(result, buffer) = ready!(write.poll(context, spent));
         self.doing = Doing::Nothing;
         self.has_written(result, buffer).map_ok(|_| ())
     }
@@ -220,7 +250,7 @@ impl Cursor {
     ) -> Poll<io::Result<usize>> {
         loop {
             if let Doing::Writing(write) = &mut self.doing {
-                let BufResult(result, buffer) = ready!(write.poll_in_turn(context, spent));
+                let BufResult(result, buffer) = ready!(write.poll(context, spent));
                 self.doing = Doing::Nothing;
                 let is_this = bytes.starts_with(&buffer);
                 let written = ready!(self.has_written(result, buffer));
@@ -236,7 +266,7 @@ impl Cursor {
             let mut buffer = std::mem::take(&mut self.buffer);
             buffer.clear();
             buffer.extend_from_slice(&bytes[..bytes.len().min(self.capacity)]);
-            self.doing = Doing::Writing(self.file.write_at(buffer, self.position));
+            self.doing = Doing::Writing(Writing::new(&self.file, buffer, self.position));
         }
     }
 
@@ -273,8 +303,10 @@ impl Cursor {
 impl Drop for Doing {
     /// A write that was begun goes on.
     fn drop(&mut self) {
-        if let Self::Writing(write) = self {
-            write.release();
+        match self {
+            Self::Writing(Writing::Once(write)) => write.release(),
+            Self::Writing(Writing::Range(write)) => write.release(),
+            _ => {}
         }
     }
 }

@@ -29,6 +29,8 @@ struct Inner {
     /// One of [`way`].
     way: AtomicU8,
     alignment: Option<Alignment>,
+    /// The same file without direct I/O, once it is needed.
+    buffered: OnceLock<OwnedFd>,
     /// Of its operations.
     flights: Arc<Flights>,
 }
@@ -83,6 +85,7 @@ impl File {
             fs,
             way: AtomicU8::new(if is_direct { way::NEVER } else { way::NOWAIT }),
             alignment,
+            buffered: OnceLock::new(),
             flights: Arc::default(),
         }))
     }
@@ -91,6 +94,26 @@ impl File {
     /// direct I/O.
     pub fn alignment(&self) -> Option<Alignment> {
         self.0.alignment
+    }
+
+    /// As [`File::alignment`]: units of a byte without direct I/O.
+    pub(super) fn granules(&self) -> Alignment {
+        self.0.alignment.unwrap_or(Alignment { memory: 1, offset: 1 })
+    }
+
+    /// A descriptor of a direct file for writes through the page cache. Opened on first use, by a
+    /// thread that may wait.
+    pub(super) fn buffered(&self) -> io::Result<RawFd> {
+        if let Some(buffered) = self.0.buffered.get() {
+            return Ok(buffered.as_raw_fd());
+        }
+        if sys::status_flags(self.number()) & libc::O_APPEND as isize != 0 {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        let path = format!("/proc/self/fd/{}", self.number());
+        let opened = std::fs::File::options().write(true).open(path)?;
+        // Another thread may have been first.
+        Ok(self.0.buffered.get_or_init(|| opened.into()).as_raw_fd())
     }
 
     #[inline]

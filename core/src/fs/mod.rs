@@ -80,6 +80,7 @@
 //! 12. The open of a FIFO that is cancelled or dropped ends, and gives its thread back. A real-time
 //!     signal that had no handler is taken for that.
 
+mod any_range;
 mod batch;
 mod budget;
 #[cfg(any(feature = "tokio", feature = "futures-io"))]
@@ -112,6 +113,7 @@ pub use crate::instance::choice::{Choice, ChosenLane};
 pub use compio_buf::{self as buf, BufResult, IoBuf, IoBufMut, SetLen};
 pub use std::fs::FileTimes;
 
+pub use self::any_range::WriteRange;
 pub use self::batch::{Many, WalkError, metadata_many, read_many, walk, walk_with_metadata};
 #[cfg(any(feature = "tokio", feature = "futures-io"))]
 pub use self::cursor::Cursor;

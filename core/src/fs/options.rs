@@ -97,8 +97,8 @@ impl OpenOptions {
 
     /// Reads and writes past the page cache. Buffers, offsets and lengths then have to be
     /// [aligned](File::alignment), or the kernel says `EINVAL`: a [`Pool`](super::Pool) makes such
-    /// buffers. [`File::read_ranges`] takes ranges of any
-    /// alignment, and a `Cursor` reads from any position.
+    /// buffers. [`File::read_ranges`], [`File::write_range_at`] and a `Cursor` take ranges of any
+    /// alignment.
     pub fn direct(&mut self, direct: Direct) -> &mut Self {
         self.direct = direct;
         self

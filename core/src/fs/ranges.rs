@@ -99,8 +99,7 @@ impl Wide {
     /// With a vector that may have the memory.
     pub(super) fn of(file: &File, range: &Range<u64>, mut buffer: Vec<u8>) -> io::Result<Self> {
         let errno = io::Error::from_raw_os_error;
-        let Alignment { memory, offset: granule } =
-            file.alignment().unwrap_or(Alignment { memory: 1, offset: 1 });
+        let Alignment { memory, offset: granule } = file.granules();
         let begin = range.start - range.start % granule as u64;
         // Neither goes beyond 2^63 and a granule.
         let length = usize::try_from(range.end.next_multiple_of(granule as u64) - begin);

@@ -1,5 +1,6 @@
 //! Files that are awaited: what `uringlet::fs` promises, on five executors.
 
+mod any_range;
 mod basics;
 mod batches;
 mod budget;
