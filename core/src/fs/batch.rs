@@ -390,7 +390,7 @@ fn list(
     header: &Header,
     sink: &mut BatchSink<'_, Result<DirEntry, WalkError>>,
 ) -> io::Result<()> {
-    let mut listing = Listing::open(path, with_metadata)?;
+    let mut listing = Listing::open(None, path, with_metadata)?;
     while !header.is_stopped() {
         let entries = listing.next()?;
         if entries.is_empty() {

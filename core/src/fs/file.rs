@@ -166,7 +166,7 @@ impl File {
     /// # Errors
     /// As statx(2).
     pub fn metadata(&self) -> Op<Stat> {
-        Op::new(Stat::new(Some(self), CString::default(), 0))
+        Op::new(Stat::new(Some(self), CString::default(), libc::AT_EMPTY_PATH))
     }
 
     /// Another handle of the file, as by its clone.

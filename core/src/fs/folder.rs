@@ -6,17 +6,18 @@ use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fmt;
 use std::fs::File as StdFile;
 use std::io;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, RawFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use super::budget::{Awaited as _, HasTurns, Turns, in_turn};
 use super::driver::Fs;
-use super::handle::outcome;
+use super::handle::{File, Opened, outcome};
 use super::metadata::{FileType, Found, Metadata, Stat};
+use super::names::HERE;
 use super::op::Op;
 use super::whole::uninterrupted;
 use super::worker::OnWorker;
@@ -99,7 +100,7 @@ impl DirBuilder {
 /// # Errors
 /// As open(2) and getdents64(2). `ENOTDIR`: it is none. `EINVAL`: there is a NUL in the path.
 pub fn read_dir(path: impl AsRef<Path>) -> Op<OnWorker<ReadDir>> {
-    open(path.as_ref(), false)
+    open_listing(None, path.as_ref(), false)
 }
 
 /// As [`read_dir`], with the [metadata](DirEntry::metadata) of every entry, which the thread that
@@ -108,32 +109,56 @@ pub fn read_dir(path: impl AsRef<Path>) -> Op<OnWorker<ReadDir>> {
 /// # Errors
 /// As [`read_dir`].
 pub fn read_dir_with_metadata(path: impl AsRef<Path>) -> Op<OnWorker<ReadDir>> {
-    open(path.as_ref(), true)
+    open_listing(None, path.as_ref(), true)
 }
 
-fn open(path: &Path, with_metadata: bool) -> Op<OnWorker<ReadDir>> {
-    OnWorker::at([path], move |header, [path]| {
-        let mut listing = Listing::open(path, with_metadata)?;
+/// Opens a directory, relative to another one if there is one, and reads its first entries.
+pub(super) fn open_listing(
+    dir: Option<&File>,
+    path: &Path,
+    with_metadata: bool,
+) -> Op<OnWorker<ReadDir>> {
+    let own = dir.cloned();
+    let op = OnWorker::at([path], move |header, [path]| {
+        let mut listing = Listing::open(own, path, with_metadata)?;
         let entries = listing.next()?.into();
         let fs = header.fs().clone();
         Ok(ReadDir { entries, listing: Some(listing), reading: None, fs, turns: Turns::default() })
-    })
+    });
+    match dir.and_then(File::fs) {
+        Some(fs) => op.on(fs),
+        None => op,
+    }
+}
+
+/// Opens a directory, on a worker.
+pub(super) fn open_directory_at(at: RawFd, path: &Path) -> io::Result<StdFile> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    let opened = Opened::default();
+    // SAFETY: a path that ends with a NUL.
+    let open = || unsafe { sys::call!(openat, at, path.as_ptr(), flags) };
+    let result = uninterrupted(open);
+    outcome(result)?;
+    opened.adopt(result);
+    opened.into_inner().map(StdFile::from).ok_or_else(|| io::ErrorKind::Other.into())
 }
 
 /// An open directory.
 pub(super) struct Listing {
     directory: StdFile,
+    /// What the path is relative to.
+    dir: Option<File>,
     path: Arc<PathBuf>,
     with_metadata: bool,
     buffer: Vec<u8>,
 }
 
 impl Listing {
-    pub(super) fn open(path: &Path, with_metadata: bool) -> io::Result<Self> {
-        let mut options = StdFile::options();
-        let directory = options.read(true).custom_flags(libc::O_DIRECTORY).open(path)?;
+    pub(super) fn open(dir: Option<File>, path: &Path, with_metadata: bool) -> io::Result<Self> {
+        let directory = open_directory_at(dir.as_ref().map_or(HERE, File::number), path)?;
         let path = Arc::new(path.to_path_buf());
-        Ok(Self { directory, path, with_metadata, buffer: Vec::new() })
+        Ok(Self { directory, dir, path, with_metadata, buffer: Vec::new() })
     }
 
     /// The next entries, on a worker; none at the end.
@@ -186,6 +211,7 @@ impl Listing {
             };
             let kind = metadata.map(|known| known.file_type());
             entries.push(DirEntry {
+                dir: self.dir.clone(),
                 folder: Arc::clone(&self.path),
                 name: OsStr::from_bytes(name.to_bytes()).to_owned(),
                 ino: number(0),
@@ -263,6 +289,7 @@ impl fmt::Debug for ReadDir {
 /// A name in a directory.
 #[derive(Clone)]
 pub struct DirEntry {
+    dir: Option<File>,
     folder: Arc<PathBuf>,
     name: OsString,
     ino: u64,
@@ -271,7 +298,7 @@ pub struct DirEntry {
 }
 
 impl DirEntry {
-    /// The path: that of the directory, and the name.
+    /// The path: that of the directory, as it was opened, and the name.
     pub fn path(&self) -> PathBuf {
         self.folder.join(&self.name)
     }
@@ -293,7 +320,7 @@ impl DirEntry {
     /// As statx(2), of its path.
     pub fn metadata(&self) -> Op<Stat> {
         let path = CString::new(self.path().into_os_string().into_vec()).unwrap_or_default();
-        Op::new(Stat::new(None, path, libc::AT_SYMLINK_NOFOLLOW).with(self.metadata))
+        Op::new(Stat::new(self.dir.as_ref(), path, libc::AT_SYMLINK_NOFOLLOW).with(self.metadata))
     }
 
     /// What kind of file it is: of a symbolic link itself. Most file systems tell that with the

@@ -250,7 +250,7 @@ impl Found {
 pub(super) const MASK: u32 = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
 
 impl Stat {
-    /// Of a file, or of what a path leads to.
+    /// Of what a path leads to, relative to a directory if there is one.
     pub(super) fn new(file: Option<&File>, path: CString, flags: i32) -> Self {
         let (home, found) = (OnceLock::new(), Found::new());
         Self { file: file.cloned(), path, flags, home, found, is_known: false }
@@ -282,11 +282,8 @@ unsafe impl Steps for Stat {
     }
 
     fn request(&self) -> Sqe {
-        let (fd, flags) = match &self.file {
-            Some(file) => (file.number(), libc::AT_EMPTY_PATH),
-            None => (libc::AT_FDCWD, self.flags),
-        };
-        Sqe::statx(fd, &self.path, flags, MASK, self.found.place())
+        let at = self.file.as_ref().map_or(libc::AT_FDCWD, File::number);
+        Sqe::statx(at, &self.path, self.flags, MASK, self.found.place())
     }
 
     fn end(self, result: i32) -> io::Result<Metadata> {

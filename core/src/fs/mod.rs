@@ -47,7 +47,8 @@
 //! Functions and types have the names and meanings of the standard library and of `tokio::fs`. Each
 //! operation is one hop to a thread of the engine: a small file is opened, read and closed there.
 //! [`read_many`], [`metadata_many`] and [`walk`] spread a few threads over many files, and give
-//! results as they come. [`replace`] leaves the old or the new content after a crash.
+//! results as they come. [`replace`] leaves the old or the new content after a crash. A [`Dir`] is
+//! a directory that is opened once.
 //!
 //! # Buffers
 //!
@@ -86,6 +87,7 @@ mod budget;
 #[cfg(any(feature = "tokio", feature = "futures-io"))]
 mod cursor;
 mod deadline;
+mod dir;
 mod drain;
 mod driver;
 mod explain;
@@ -118,6 +120,7 @@ pub use self::batch::{Many, WalkError, metadata_many, read_many, walk, walk_with
 #[cfg(any(feature = "tokio", feature = "futures-io"))]
 pub use self::cursor::Cursor;
 pub use self::deadline::{Elapsed, Timeout};
+pub use self::dir::Dir;
 pub use self::drain::{Drain, Over, drain};
 pub use self::driver::{Fs, FsBuilder};
 pub use self::explain::Explain;

@@ -5,10 +5,11 @@ use std::ffi::CString;
 use std::fs::Permissions;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
+use super::drain::Flights;
 use super::driver::Fs;
-use super::handle::outcome;
+use super::handle::{File, outcome};
 use super::metadata::Stat;
 use super::op::{Op, Steps};
 use super::worker::OnWorker;
@@ -46,7 +47,7 @@ pub fn try_exists(path: impl AsRef<Path>) -> Op<OnWorker<bool>> {
 /// # Errors
 /// As rename(2). `EINVAL`: there is a NUL in a path.
 pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Op<Name> {
-    Op::named([from.as_ref(), to.as_ref()], |[from, to]| Name::new(from, Some(to), 0))
+    Op::named([from.as_ref(), to.as_ref()], |[from, to]| Name::new(None, from, Some((None, to)), 0))
 }
 
 /// Removes a name that is not a directory's (unlink(2)).
@@ -54,7 +55,7 @@ pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Op<Name> {
 /// # Errors
 /// As unlink(2). `EINVAL`: there is a NUL in the path.
 pub fn remove_file(path: impl AsRef<Path>) -> Op<Name> {
-    Op::named([path.as_ref()], |[path]| Name::new(path, None, 0))
+    Op::named([path.as_ref()], |[path]| Name::new(None, path, None, 0))
 }
 
 /// Removes an empty directory (rmdir(2)).
@@ -62,7 +63,7 @@ pub fn remove_file(path: impl AsRef<Path>) -> Op<Name> {
 /// # Errors
 /// As rmdir(2). `EINVAL`: there is a NUL in the path.
 pub fn remove_dir(path: impl AsRef<Path>) -> Op<Name> {
-    Op::named([path.as_ref()], |[path]| Name::new(path, None, libc::AT_REMOVEDIR))
+    Op::named([path.as_ref()], |[path]| Name::new(None, path, None, libc::AT_REMOVEDIR))
 }
 
 /// Removes a directory and all that is in it. Symbolic links are removed, not followed.
@@ -121,16 +122,23 @@ pub fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) -> Op<O
 /// What [`rename`], [`remove_file`] and [`remove_dir`] do.
 #[derive(Debug)]
 pub struct Name {
+    dir: Option<File>,
     path: CString,
-    /// It gets this one; without, it is removed.
-    to: Option<CString>,
+    /// It gets this one, in a directory; without, it is removed.
+    to: Option<(Option<File>, CString)>,
     flags: i32,
     home: OnceLock<Fs>,
 }
 
 impl Name {
-    fn new(path: CString, to: Option<CString>, flags: i32) -> Self {
-        Self { path, to, flags, home: OnceLock::new() }
+    pub(super) fn new(
+        dir: Option<&File>,
+        path: CString,
+        to: Option<(Option<&File>, CString)>,
+        flags: i32,
+    ) -> Self {
+        let to = to.map(|(dir, path)| (dir.cloned(), path));
+        Self { dir: dir.cloned(), path, to, flags, home: OnceLock::new() }
     }
 }
 
@@ -139,13 +147,18 @@ unsafe impl Steps for Name {
     type Output = io::Result<()>;
 
     fn home(&self) -> &OnceLock<Fs> {
-        &self.home
+        self.dir.as_ref().map_or(&self.home, File::home)
+    }
+
+    fn flights(&self) -> Option<&Arc<Flights>> {
+        self.dir.as_ref().map(File::flights)
     }
 
     fn request(&self) -> Sqe {
+        let at = |dir: &Option<File>| dir.as_ref().map_or(HERE, File::number);
         match &self.to {
-            Some(to) => Sqe::renameat(HERE, &self.path, HERE, to, 0),
-            None => Sqe::unlinkat(HERE, &self.path, self.flags),
+            Some((dir, to)) => Sqe::renameat(at(&self.dir), &self.path, at(dir), to, 0),
+            None => Sqe::unlinkat(at(&self.dir), &self.path, self.flags),
         }
     }
 

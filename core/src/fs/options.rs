@@ -5,10 +5,12 @@ use std::cell::Cell;
 use std::ffi::CString;
 use std::io;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
+use super::drain::Flights;
 use super::driver::{Fs, Header};
 use super::handle::{File, Opened};
+use super::names::HERE;
 use super::op::{Op, Steps};
 use super::whole::open_now;
 use super::worker::{Behind, call};
@@ -110,6 +112,11 @@ impl OpenOptions {
     /// As open(2). `EINVAL`: it is to be opened for nothing, or what is to be done with it needs
     /// more; or there is a NUL in the path.
     pub fn open(&self, path: impl AsRef<Path>) -> Op<Open> {
+        self.open_in(None, path.as_ref())
+    }
+
+    /// As [`OpenOptions::open`], relative to a directory if there is one.
+    pub(super) fn open_in(&self, dir: Option<&File>, path: &Path) -> Op<Open> {
         let access = match (self.read, self.write, self.append) {
             (true, false, false) => Some(libc::O_RDONLY),
             (false, true, false) => Some(libc::O_WRONLY),
@@ -130,12 +137,13 @@ impl OpenOptions {
         ] {
             flags |= if on { flag } else { 0 };
         }
-        let mut open = Op::named([path.as_ref()], |[path]| Open {
+        let mut open = Op::named([path], |[path]| Open {
+            dir: dir.cloned(),
             path,
             flags: Cell::new(flags | access.unwrap_or_default()),
             mode: self.mode.unwrap_or(0o666),
             direct: self.direct,
-            home: OnceLock::new(),
+            home: dir.map_or_else(OnceLock::new, |dir| dir.home().clone()),
             header: Behind::nothing(),
             opened: Opened::default(),
         });
@@ -147,6 +155,7 @@ impl OpenOptions {
 /// What [`File::open`] and [`OpenOptions::open`] do.
 #[derive(Debug)]
 pub struct Open {
+    dir: Option<File>,
     path: CString,
     flags: Cell<i32>,
     mode: u32,
@@ -166,7 +175,8 @@ unsafe extern "C" fn open(operation: u64) -> i32 {
     let operation = unsafe { &*std::ptr::with_exposed_provenance::<Open>(operation as usize) };
     // SAFETY: set by `pin`; the caller is the worker.
     let header = unsafe { operation.header.get() };
-    open_now(header, &operation.path, operation.flags.get(), operation.mode)
+    let at = operation.dir.as_ref().map_or(HERE, File::number);
+    open_now(header, at, &operation.path, operation.flags.get(), operation.mode)
 }
 
 // SAFETY: the path is in the operation.
@@ -175,6 +185,10 @@ unsafe impl Steps for Open {
 
     fn home(&self) -> &OnceLock<Fs> {
         &self.home
+    }
+
+    fn flights(&self) -> Option<&Arc<Flights>> {
+        self.dir.as_ref().map(File::flights)
     }
 
     fn pin(&self, header: &Header) {

@@ -44,9 +44,9 @@ pub(super) fn uninterrupted(mut call: impl FnMut() -> Ret) -> i32 {
 
 /// Opens a file, on a worker: a descriptor, or a negative errno.
 /// An open of a FIFO ends with `ECANCELED` when the operation is cancelled.
-pub(super) fn open_now(header: &Header, path: &CStr, flags: i32, mode: u32) -> i32 {
+pub(super) fn open_now(header: &Header, at: RawFd, path: &CStr, flags: i32, mode: u32) -> i32 {
     // SAFETY: a path that ends with a NUL.
-    header.interruptibly(|| unsafe { sys::call!(openat, HERE, path.as_ptr(), flags, mode) })
+    header.interruptibly(|| unsafe { sys::call!(openat, at, path.as_ptr(), flags, mode) })
 }
 
 /// The negative errno of an error.
@@ -157,7 +157,7 @@ impl Data {
 /// Opens a file, and looks what it is.
 fn look(header: &Header, path: &CStr, found: &Found) -> io::Result<(OwnedFd, Metadata)> {
     let opened = Opened::default();
-    let result = open_now(header, path, READ, 0);
+    let result = open_now(header, HERE, path, READ, 0);
     outcome(result)?;
     opened.adopt(result);
     let known = found.look(opened.number(), c"", libc::AT_EMPTY_PATH)?;
@@ -350,7 +350,7 @@ impl<B> WriteFile<B> {
         }
         let (opened, is_small) = (Opened::default(), self.span.bytes() <= SMALL as u64);
         let opened = if is_small { &opened } else { &self.opened };
-        let result = open_now(header, &self.path, REPLACE, 0o666);
+        let result = open_now(header, HERE, &self.path, REPLACE, 0o666);
         outcome(result)?;
         opened.adopt(result);
         if is_small {

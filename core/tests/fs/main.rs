@@ -7,6 +7,7 @@ mod budget;
 #[cfg(any(feature = "tokio", feature = "futures-io"))]
 mod cursors;
 mod deadlines;
+mod dirs;
 #[cfg(feature = "tokio")]
 mod driven;
 mod executors;

@@ -1,0 +1,272 @@
+//! Directories that are opened once, and names relative to them.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+
+use super::file::Control;
+use super::folder::{ReadDir, open_directory_at, open_listing};
+use super::handle::{File, outcome};
+use super::metadata::Stat;
+use super::names::{HERE, Name};
+use super::op::Op;
+use super::options::{Open, OpenOptions};
+use super::whole::uninterrupted;
+use super::worker::OnWorker;
+use crate::sys;
+
+/// An open directory, which paths of its methods are relative to. A handle, cheap to clone.
+///
+/// It stays the same directory when it is renamed or moved, and needs no walk along its own path
+/// again (openat(2)). It is no cage: `..`, absolute paths and symbolic links lead out of it. The
+/// names of methods are those of the crate `cap-std`, but for three of the standard library:
+/// `Dir::open`, [`open_file`](Dir::open_file) and [`open_file_with`](Dir::open_file_with).
+///
+/// ```
+/// use uringlet::fs::{BufResult, Dir};
+///
+/// # async fn example(path: &std::path::Path) -> std::io::Result<()> {
+/// let dir = Dir::open(path).await?;
+/// let BufResult(result, _) = dir.create("draft").await?.write_all_at(b"text", 0).await;
+/// result?;
+/// dir.rename("draft", &dir, "letter").await?;
+/// // The names survive a crash from here on.
+/// dir.sync_all().await?;
+/// assert_eq!(dir.metadata("letter").await?.len(), 4);
+/// # Ok(())
+/// # }
+/// # let folder = tempfile::tempdir()?;
+/// # pollster::block_on(example(folder.path()))?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Errors
+/// Every method with a path: `EINVAL` if there is a NUL in it, or if a parent of this process has
+/// opened the directory (fork(2)).
+#[derive(Clone, Debug)]
+pub struct Dir(File);
+
+impl Dir {
+    /// Opens a directory.
+    ///
+    /// # Errors
+    /// As open(2). `ENOTDIR`: it is none. `EINVAL`: there is a NUL in the path.
+    pub fn open(path: impl AsRef<Path>) -> Op<OnWorker<Self>> {
+        OnWorker::at([path.as_ref()], |header, [path]| {
+            let opened = File::from_std(open_directory_at(HERE, path)?);
+            let _ = opened.home().set(header.fs().clone());
+            Ok(Self(opened))
+        })
+    }
+
+    /// Opens a directory in it.
+    ///
+    /// # Errors
+    /// As openat(2). `ENOTDIR`: it is none.
+    pub fn open_dir(&self, path: impl AsRef<Path>) -> Op<OnWorker<Self>> {
+        let fs = self.0.fs().cloned();
+        self.call([path.as_ref()], move |at, [path]| {
+            let path = Path::new(OsStr::from_bytes(path.to_bytes()));
+            let opened = File::from_std(open_directory_at(at, path)?);
+            if let Some(fs) = fs {
+                let _ = opened.home().set(fs);
+            }
+            Ok(Self(opened))
+        })
+    }
+
+    /// Opens a file in it for reading.
+    ///
+    /// # Errors
+    /// As [`File::open`].
+    pub fn open_file(&self, path: impl AsRef<Path>) -> Op<Open> {
+        self.open_file_with(path, File::options().read(true))
+    }
+
+    /// Opens a file in it for writing, made if it is not there, and emptied if it is.
+    ///
+    /// # Errors
+    /// As [`File::open`].
+    pub fn create(&self, path: impl AsRef<Path>) -> Op<Open> {
+        self.open_file_with(path, File::options().write(true).create(true).truncate(true))
+    }
+
+    /// Opens a file in it in another way.
+    ///
+    /// # Errors
+    /// As [`OpenOptions::open`].
+    pub fn open_file_with(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Op<Open> {
+        options.open_in(Some(&self.0), path.as_ref())
+    }
+
+    /// Makes a directory in it (mkdirat(2)).
+    ///
+    /// # Errors
+    /// As mkdirat(2).
+    pub fn create_dir(&self, path: impl AsRef<Path>) -> Op<OnWorker<()>> {
+        self.call([path.as_ref()], |at, [path]| {
+            // SAFETY: a path that ends with a NUL.
+            done(|| unsafe { sys::call!(mkdirat, at, path.as_ptr(), 0o777) })
+        })
+    }
+
+    /// What is known of a file in it (statx(2)). Symbolic links are followed.
+    ///
+    /// # Errors
+    /// As statx(2).
+    pub fn metadata(&self, path: impl AsRef<Path>) -> Op<Stat> {
+        Op::named([path.as_ref()], |[path]| Stat::new(Some(&self.0), path, 0))
+    }
+
+    /// As [`Dir::metadata`], of a symbolic link itself.
+    ///
+    /// # Errors
+    /// As [`Dir::metadata`].
+    pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Op<Stat> {
+        let flags = libc::AT_SYMLINK_NOFOLLOW;
+        Op::named([path.as_ref()], |[path]| Stat::new(Some(&self.0), path, flags))
+    }
+
+    /// What is known of the directory.
+    ///
+    /// # Errors
+    /// As statx(2).
+    pub fn dir_metadata(&self) -> Op<Stat> {
+        self.0.metadata()
+    }
+
+    /// Gives a file in it another name, in this directory or another one, in place of what had that
+    /// (renameat(2)).
+    ///
+    /// # Errors
+    /// As renameat(2).
+    pub fn rename(&self, from: impl AsRef<Path>, to_dir: &Self, to: impl AsRef<Path>) -> Op<Name> {
+        Op::named([from.as_ref(), to.as_ref()], |[from, to]| {
+            Name::new(Some(&self.0), from, Some((Some(&to_dir.0), to)), 0)
+        })
+    }
+
+    /// Removes a name in it that is not a directory's (unlinkat(2)).
+    ///
+    /// # Errors
+    /// As unlinkat(2).
+    pub fn remove_file(&self, path: impl AsRef<Path>) -> Op<Name> {
+        Op::named([path.as_ref()], |[path]| Name::new(Some(&self.0), path, None, 0))
+    }
+
+    /// Removes an empty directory in it (unlinkat(2)).
+    ///
+    /// # Errors
+    /// As unlinkat(2).
+    pub fn remove_dir(&self, path: impl AsRef<Path>) -> Op<Name> {
+        let flags = libc::AT_REMOVEDIR;
+        Op::named([path.as_ref()], |[path]| Name::new(Some(&self.0), path, None, flags))
+    }
+
+    /// Gives a file in it a further name, in this directory or another one (linkat(2)).
+    ///
+    /// # Errors
+    /// As linkat(2).
+    pub fn hard_link(
+        &self,
+        original: impl AsRef<Path>,
+        to_dir: &Self,
+        link: impl AsRef<Path>,
+    ) -> Op<OnWorker<()>> {
+        let to_dir = to_dir.clone();
+        self.call([original.as_ref(), link.as_ref()], move |at, [original, link]| {
+            let to = to_dir.0.number();
+            // SAFETY: paths that end with a NUL.
+            done(|| unsafe { sys::call!(linkat, at, original.as_ptr(), to, link.as_ptr(), 0) })
+        })
+    }
+
+    /// Makes a symbolic link in it that leads to `original`, whether that is there or not
+    /// (symlinkat(2)).
+    ///
+    /// # Errors
+    /// As symlinkat(2).
+    pub fn symlink(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Op<OnWorker<()>> {
+        self.call([original.as_ref(), link.as_ref()], |at, [original, link]| {
+            // SAFETY: paths that end with a NUL.
+            done(|| unsafe { sys::call!(symlinkat, original.as_ptr(), at, link.as_ptr()) })
+        })
+    }
+
+    /// Where a symbolic link in it leads to (readlinkat(2)).
+    ///
+    /// # Errors
+    /// As readlinkat(2). `EINVAL`: it is none.
+    pub fn read_link(&self, path: impl AsRef<Path>) -> Op<OnWorker<PathBuf>> {
+        self.call([path.as_ref()], |at, [path]| {
+            let mut room = vec![0; libc::PATH_MAX as usize];
+            let (into, length) = (room.as_mut_ptr(), room.len());
+            // SAFETY: a path that ends with a NUL, and this much memory.
+            let read = || unsafe { sys::call!(readlinkat, at, path.as_ptr(), into, length) };
+            let count = outcome(uninterrupted(read))?;
+            room.truncate(count as usize);
+            Ok(OsString::from_vec(room).into())
+        })
+    }
+
+    /// What is in a directory in it: `.` is itself. Paths of the entries are relative to this
+    /// directory.
+    ///
+    /// # Errors
+    /// As [`read_dir`](super::read_dir()).
+    pub fn read_dir(&self, path: impl AsRef<Path>) -> Op<OnWorker<ReadDir>> {
+        open_listing(Some(&self.0), path.as_ref(), false)
+    }
+
+    /// Brings the directory to the disk: names in it that were made, changed or removed before
+    /// survive a crash then (fsync(2)).
+    ///
+    /// # Errors
+    /// As fsync(2).
+    pub fn sync_all(&self) -> Op<Control> {
+        self.0.sync_all()
+    }
+
+    /// What a worker does with the descriptor and paths.
+    fn call<T: Send + 'static, const N: usize>(
+        &self,
+        paths: [&Path; N],
+        f: impl FnOnce(RawFd, [&CStr; N]) -> io::Result<T> + Send + 'static,
+    ) -> Op<OnWorker<T>> {
+        let paths = paths.map(|path| CString::new(path.as_os_str().as_bytes()));
+        let is_sound = paths.iter().all(Result::is_ok);
+        let paths = paths.map(Result::unwrap_or_default);
+        let mut op = OnWorker::of(&self.0, move |dir| {
+            f(dir.number(), paths.each_ref().map(|path| path.as_c_str()))
+        });
+        op.is_sound = is_sound;
+        op
+    }
+}
+
+/// A call that has no result.
+fn done(call: impl FnMut() -> sys::Ret) -> io::Result<()> {
+    outcome(uninterrupted(call)).map(|_| ())
+}
+
+impl From<OwnedFd> for Dir {
+    /// Takes over a directory that is open already.
+    fn from(descriptor: OwnedFd) -> Self {
+        Self(descriptor.into())
+    }
+}
+
+impl AsFd for Dir {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for Dir {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
