@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Drops a million awaited operations at every poll and in every state, on five executors:
-# ci/storm.sh [OPERATIONS]
+# Drops a million awaited operations at every poll and in every state, on five executors, and kills
+# a thousand processes that replace a file: ci/storm.sh [OPERATIONS]
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -9,6 +9,6 @@ export URINGLET_STORM="${1:-1000000}"
 cd -- "$root"
 log="$(mktemp)"
 trap 'rm -f -- "$log"' EXIT
-cargo test --release -p uringlet --features faulty,tokio,futures-io,bytes --test fs -- storms \
-    |& tee -- "$log"
+cargo test --release -p uringlet --features faulty,tokio,futures-io,bytes --test fs \
+    -- storms replacing |& tee -- "$log"
 grep -q '^test result: ok\. [1-9]' "$log" || die "no test has run"

@@ -8,6 +8,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+use super::background::{AtGate, BackgroundGate};
 use super::drain::Flights;
 use super::flight::Claim;
 use super::interrupt::Interruptible;
@@ -51,6 +52,7 @@ pub struct FsBuilder {
     in_flight: u32,
     bytes_in_flight: u64,
     inline_max: usize,
+    background: usize,
 }
 
 impl FsBuilder {
@@ -67,6 +69,14 @@ impl FsBuilder {
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.builder = self.builder.workers_max(threads);
+        self
+    }
+
+    /// Operations [in the background](super::Op::background) that are among the others at a time: 1
+    /// by default, and at most as many as [`FsBuilder::threads`]. 0 is taken as 1.
+    #[must_use]
+    pub fn background(mut self, operations: usize) -> Self {
+        self.background = operations;
         self
     }
 
@@ -125,6 +135,7 @@ impl FsBuilder {
         let builder = self.builder.clone().entries(places).kernel_room(AWAITED_ROOM);
         let line = Arc::new(Line {
             waiting: Admission::new(),
+            gate: BackgroundGate::new(self.background.min(builder.workers_max).max(1)),
             in_flight: AtomicUsize::new(0),
             in_flight_max: self.in_flight as usize,
             bytes: AtomicU64::new(0),
@@ -155,6 +166,7 @@ impl Fs {
             in_flight: 4096,
             bytes_in_flight: 64 << 20,
             inline_max: 64 << 10,
+            background: 1,
         }
     }
 
@@ -186,7 +198,7 @@ impl Fs {
             return (0, 0);
         }
         let line = &self.0.line;
-        (line.in_flight.load(Ordering::Acquire), line.waiting.len())
+        (line.in_flight.load(Ordering::Acquire), line.waiting.len() + line.gate.len())
     }
 
     #[inline]
@@ -264,6 +276,9 @@ pub struct Header {
     entry: UnsafeCell<Entry>,
     bytes: Cell<u64>,
     claim: Claim,
+    /// The operation is one in the background; put up while it stands at the gate of those.
+    is_background: bool,
+    gate_claim: Claim,
     /// No further request is to be made.
     stopped: AtomicBool,
     /// The operation runs to its end though nobody waits, and is counted for that.
@@ -335,6 +350,16 @@ impl Handle {
     }
 }
 
+impl AtGate for Handle {
+    fn gate_claim(&self) -> &Claim {
+        &self.header().gate_claim
+    }
+
+    fn forget(self) {
+        Self::forget(self);
+    }
+}
+
 impl Header {
     /// One that is in flight, and counted for that.
     pub(super) fn new(
@@ -342,6 +367,7 @@ impl Header {
         notify: i32,
         vtable: &'static OpVtable,
         flights: Option<Arc<Flights>>,
+        is_background: bool,
     ) -> Self {
         fs.flights().begin();
         if let Some(flights) = &flights {
@@ -355,6 +381,8 @@ impl Header {
             entry: UnsafeCell::new(Entry { sqe: Sqe::nop(), data: 0, notify }),
             bytes: Cell::new(0),
             claim: Claim::taken(),
+            is_background,
+            gate_claim: Claim::taken(),
             stopped: AtomicBool::new(false),
             detached: AtomicBool::new(false),
         }
@@ -413,9 +441,16 @@ impl Header {
 
     /// Takes it out of the line, if it stands there.
     pub(super) fn withdraw(&self) -> bool {
+        let line = &self.fs.0.line;
+        if self.gate_claim.claim() {
+            line.gate.note_withdrawn(|next| line.start(next));
+            return true;
+        }
         let withdrawn = self.claim.claim();
         if withdrawn {
-            self.fs.0.line.note_withdrawn();
+            line.leave(self.is_background);
+            line.note_withdrawn();
+            line.gate.made_room(|next| line.start(next));
         }
         withdrawn
     }
@@ -427,7 +462,11 @@ impl Header {
     pub(super) unsafe fn start(header: NonNull<Self>) {
         let handle = Handle(header);
         let line = Arc::clone(&handle.header().fs.0.line);
-        line.start(handle);
+        if handle.header().is_background {
+            line.gate.enter(handle, |next| line.start(next));
+        } else {
+            line.start(handle);
+        }
     }
 }
 
@@ -435,6 +474,8 @@ impl Header {
 #[derive(Debug)]
 struct Line {
     waiting: Admission<Handle>,
+    /// Operations in the background stand here before.
+    gate: BackgroundGate<Handle>,
     /// Requests with the engine, whose places are not free yet.
     in_flight: AtomicUsize,
     in_flight_max: usize,
@@ -519,7 +560,9 @@ impl Line {
         self.bytes.fetch_sub(handle.header().bytes.get(), Ordering::Relaxed);
         let (instance, obj) =
             (Arc::clone(&handle.header().fs.0.instance), handle.0.as_ptr() as u64);
+        let is_background = handle.header().is_background;
         handle.complete_last(errno);
+        self.leave(is_background);
         // A thread may sleep in the instance until this operation ends.
         instance.wake_for(&IoEvent { data: 0, obj, res: i64::from(errno), res2: 0 });
         self.released();
@@ -528,17 +571,28 @@ impl Line {
     /// A request has ended. Its place is free a little later: [`Line::released`].
     fn complete(&self, handle: Handle, result: i32) {
         self.bytes.fetch_sub(handle.header().bytes.get(), Ordering::Relaxed);
-        if let Some(again) = handle.complete(result) {
-            // At the front, as it has begun. The thread that frees its place passes it on.
-            again.header().claim.offer();
-            self.waiting.push_front(again);
+        let is_background = handle.header().is_background;
+        let Some(again) = handle.complete(result) else { return self.leave(is_background) };
+        // At the front, as it has begun. The thread that frees its place passes it on.
+        again.header().claim.offer();
+        self.waiting.push_front(again);
+    }
+
+    /// An operation is over. If it is one in the background, another one may pass the gate.
+    fn leave(&self, is_background: bool) {
+        if is_background {
+            self.gate.leave();
         }
     }
 
     fn released(&self) {
         self.in_flight.fetch_sub(1, Ordering::Release);
+        // With a fence, which the gate needs as well.
         if self.waiting.waits_for_room() {
             self.pass_on();
+        }
+        if !self.gate.is_empty() {
+            self.gate.made_room(|next| self.start(next));
         }
     }
 

@@ -48,7 +48,7 @@
 //! operation is one hop to a thread of the engine: a small file is opened, read and closed there.
 //! [`read_many`], [`metadata_many`] and [`walk`] spread a few threads over many files, and give
 //! results as they come. [`replace`] leaves the old or the new content after a crash. A [`Dir`] is
-//! a directory that is opened once.
+//! a directory that is opened once. [`Op::background`] lets other operations go before.
 //!
 //! # Buffers
 //!
@@ -82,6 +82,7 @@
 //!     signal that had no handler is taken for that.
 
 mod any_range;
+mod background;
 mod batch;
 mod budget;
 #[cfg(any(feature = "tokio", feature = "futures-io"))]

@@ -97,6 +97,7 @@ pub struct Op<O: Operation> {
     pub(super) turns: Turns,
     /// Nothing is tried on the polling thread.
     never_inline: bool,
+    is_background: bool,
     /// No path of it has a NUL, and its options fit: else it ends with `EINVAL`.
     pub(super) is_sound: bool,
 }
@@ -200,7 +201,13 @@ unsafe fn complete<O: Operation>(header: NonNull<Header>, result: i32) -> bool {
 impl<O: Operation> Op<O> {
     pub(super) fn new(operation: O) -> Self {
         let state = State::Lazy(operation);
-        Self { state, turns: Turns::default(), never_inline: false, is_sound: true }
+        Self {
+            state,
+            turns: Turns::default(),
+            never_inline: false,
+            is_background: false,
+            is_sound: true,
+        }
     }
 
     /// Changes it before it has begun.
@@ -227,6 +234,33 @@ impl<O: Operation> Op<O> {
     /// A runtime that drives the engine may spend it all the same, in a task of its own.
     pub fn forced_async(mut self) -> Self {
         self.never_inline = true;
+        self
+    }
+
+    /// Lets others go before: of the operations in the background of an [`Fs`], only
+    /// [a few](super::FsBuilder::background) are among the others at a time, by default one. The
+    /// rest waits, in order, wherever there is room. So another operation finds at most one of them
+    /// before it for each thread, and none in line.
+    ///
+    /// It changes nothing of a read that is in memory, which the polling thread does at once, or of
+    /// an operation that has begun.
+    ///
+    /// ```
+    /// use uringlet::fs::File;
+    ///
+    /// # async fn example() -> std::io::Result<()> {
+    /// let file = File::open("/proc/self/exe").await?;
+    /// // To look for damage, say.
+    /// let scrub = file.read_at(vec![0; 1 << 20], 0).background().submit();
+    /// // It does not stand behind that.
+    /// let head = file.read_at(vec![0; 4], 0).await;
+    /// # head.0.and(scrub.await.0).map(|_| ())
+    /// # }
+    /// # pollster::block_on(example())?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn background(mut self) -> Self {
+        self.is_background = true;
         self
     }
 
@@ -364,15 +398,15 @@ impl<O: Operation> Op<O> {
         {
             return State::Ended(operation, result);
         }
-        Self::hand_over(operation, notify)
+        Self::hand_over(operation, notify, self.is_background)
     }
 
     #[inline(never)]
-    fn hand_over(operation: O, notify: i32) -> State<O> {
+    fn hand_over(operation: O, notify: i32, is_background: bool) -> State<O> {
         let fs = operation.home().get().expect("set above").clone();
         let payload = Settled { operation, result: std::cell::Cell::new(0) };
         let flights = payload.operation.flights().cloned();
-        let header = Header::new(fs, notify, &OpSlot::<O>::VTABLE, flights);
+        let header = Header::new(fs, notify, &OpSlot::<O>::VTABLE, flights, is_background);
         let slot = Arc::new(OpSlot { header, flight: Flight::new(payload) });
         let engines = Arc::into_raw(Arc::clone(&slot));
         let header = NonNull::new(engines.cast_mut().cast::<Header>()).expect("an Arc's");

@@ -4,6 +4,7 @@ mod any_range;
 mod basics;
 mod batches;
 mod budget;
+mod classes;
 #[cfg(any(feature = "tokio", feature = "futures-io"))]
 mod cursors;
 mod deadlines;

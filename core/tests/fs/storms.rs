@@ -104,6 +104,7 @@ pub(crate) async fn one(file: File, number: usize, data: Arc<Vec<u8>>, alive: Al
     let buffer = Counted::new(LENGTH, &alive);
     let read = file.read_at(buffer, offset as u64);
     let read = if number.is_multiple_of(3) { read } else { read.forced_async() };
+    let read = if number.is_multiple_of(5) { read.background() } else { read };
     let check = |output: uringlet::fs::BufResult<usize, Counted>| {
         let uringlet::fs::BufResult(result, buffer) = output;
         match result {

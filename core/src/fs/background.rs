@@ -1,0 +1,119 @@
+//! Operations that others go before: a few of them at a time are among the others.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::flight::Claim;
+use crate::word::admission::Admission;
+
+/// What stands between operations in the background and the line of all requests.
+#[derive(Debug)]
+pub(super) struct BackgroundGate<T> {
+    waiting: Admission<T>,
+    /// Operations that have passed, and are not over.
+    passed: AtomicUsize,
+    max: usize,
+}
+
+/// What stands at a gate.
+pub(super) trait AtGate: Sized {
+    /// Put up while it stands there.
+    fn gate_claim(&self) -> &Claim;
+    /// It was withdrawn.
+    fn forget(self);
+}
+
+impl<T: AtGate> BackgroundGate<T> {
+    /// For this many operations at a time.
+    pub(super) fn new(max: usize) -> Self {
+        Self { waiting: Admission::new(), passed: AtomicUsize::new(0), max }
+    }
+
+    /// None stands here. After [`BackgroundGate::leave`], with a fence between: else
+    /// [`BackgroundGate::made_room`] asks.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Operations that stand here.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    fn has_room(&self) -> bool {
+        self.passed.load(Ordering::Acquire) < self.max
+    }
+
+    fn admit(&self) -> bool {
+        let room = |now| (now < self.max).then_some(now + 1);
+        self.passed.fetch_update(Ordering::AcqRel, Ordering::Relaxed, room).is_ok()
+    }
+
+    /// Lets an operation pass to `start`, or has it stand here until there is room.
+    pub(super) fn enter(&self, one: T, start: impl Fn(T)) {
+        if self.waiting.is_empty() && self.admit() {
+            return start(one);
+        }
+        one.gate_claim().offer();
+        self.waiting.push_back(one);
+        self.pass_on(start);
+    }
+
+    /// One that has passed is over. [`BackgroundGate::made_room`] has to follow.
+    pub(super) fn leave(&self) {
+        self.passed.fetch_sub(1, Ordering::Release);
+    }
+
+    /// One may be over: others pass to `start`.
+    pub(super) fn made_room(&self, start: impl Fn(T)) {
+        if self.waiting.waits_for_room() {
+            self.pass_on(start);
+        }
+    }
+
+    /// One that stands here was withdrawn.
+    pub(super) fn note_withdrawn(&self, start: impl Fn(T)) {
+        let gone = self.waiting.note_withdrawn(|one| one.gate_claim().is_claimed());
+        gone.into_iter().for_each(T::forget);
+        self.pass_on(start);
+    }
+
+    fn pass_on(&self, start: impl Fn(T)) {
+        let mut gone = Vec::new();
+        self.waiting.run(
+            || self.pass_on_now(&mut gone, &start),
+            || {
+                self.waiting
+                    .first(|first| first.gate_claim().is_claimed() || self.has_room())
+                    .unwrap_or(true)
+            },
+        );
+        gone.into_iter().for_each(T::forget);
+    }
+
+    /// As [`BackgroundGate::pass_on`], by the one thread that does it. Withdrawn ones go to `gone`.
+    /// False: one stays.
+    fn pass_on_now(&self, gone: &mut Vec<T>, start: &impl Fn(T)) -> bool {
+        loop {
+            let mut is_admitted = false;
+            let next = self.waiting.take_if(|first| {
+                is_admitted = self.admit();
+                is_admitted || first.gate_claim().is_claimed()
+            });
+            let next = match next {
+                Ok(next) => next,
+                Err(is_empty) => return is_empty,
+            };
+            let was_withdrawn = !next.gate_claim().claim();
+            if !was_withdrawn {
+                start(next);
+            } else {
+                if is_admitted {
+                    self.leave();
+                }
+                gone.push(next);
+            }
+            self.waiting.passed(was_withdrawn);
+        }
+    }
+}
