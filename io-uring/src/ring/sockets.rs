@@ -118,10 +118,10 @@ impl Locked<'_> {
     }
 
     /// A cancel has found a request that was being tried: where it is now. One that waits by now
-    /// ends.
+    /// ends, and so does one that the engine is yet to get.
     pub(super) fn cancel_tried(&mut self, at: u32) -> Stage {
         let (stage, by) = (self.request(at).stage, self.request(at).canceled_by);
-        if !matches!(stage, Stage::Poll(_) | Stage::Behind) {
+        if !matches!(stage, Stage::Poll(_) | Stage::Behind | Stage::Ready) {
             return stage;
         }
         if self.find(by).is_some() {

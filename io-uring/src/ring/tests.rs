@@ -9,6 +9,7 @@ use super::lock::Mail;
 use super::*;
 use crate::abi::{CQE_MORE, Timespec, cancel, poll, timeout};
 use crate::prepare::Match;
+use crate::sockets::Tried;
 
 const PROGRAMS: u64 = 300;
 const STEPS: u32 = 60;
@@ -81,6 +82,8 @@ struct Model {
     /// Requests that the engine has, by key, and keys of requests that have ended.
     engine: Vec<u64>,
     ended: Vec<u64>,
+    /// Requests on a socket that are being tried, by key.
+    tried: Vec<u64>,
     tasks: Vec<Task>,
     reaped: Vec<Cqe>,
 }
@@ -118,6 +121,7 @@ impl Model {
             chains: 0,
             engine: Vec::new(),
             ended: Vec::new(),
+            tried: Vec::new(),
             tasks: Vec::new(),
             reaped: Vec::new(),
         }
@@ -144,6 +148,8 @@ impl Model {
             op::READ,
             op::READ,
             op::WRITE,
+            op::RECV,
+            op::RECV,
             op::POLL_ADD,
             op::POLL_REMOVE,
             op::TIMEOUT,
@@ -157,7 +163,7 @@ impl Model {
         match opcode {
             // One that fails.
             op::NOP if random.chance(20) => (len, op_flags) = (-5i32 as u32, 1),
-            op::READ | op::WRITE => (addr, len) = (8, 4),
+            op::READ | op::WRITE | op::RECV => (addr, len) = (8, 4),
             op::POLL_ADD => {
                 let multi = if random.chance(40) { poll::MULTI } else { 0 };
                 (len, op_flags) = (multi, libc::POLLIN as u32);
@@ -259,6 +265,14 @@ impl Model {
         }
     }
 
+    /// A try of a request on a socket has come to its end.
+    fn try_ends(&mut self, outcomes: &[Tried]) {
+        if let Some(key) = self.random.take(&mut self.tried) {
+            let tried = self.random.one_of(outcomes);
+            self.bring(Mail::Tried(key, tried));
+        }
+    }
+
     /// A timer or a poll of some request happens; or of one that has ended.
     fn happen(&mut self) {
         let mut waiting: Vec<(u64, Stage)> = self.with(|locked| {
@@ -289,6 +303,14 @@ impl Model {
 
     /// The engine is asked to cancel: it does, or is too late.
     fn cancel(&mut self, key: u64) -> i32 {
+        if let Some(at) = self.tried.iter().position(|&one| one == key) {
+            self.tried.swap_remove(at);
+            let tried = self.random.one_of(&[Tried::Done(4), Tried::Waits, Tried::Blocks]);
+            self.bring(Mail::Tried(key, tried));
+            let stage = self.with(|locked| locked.find(key).map(|at| locked.cancel_tried(at)));
+            assert!(matches!(stage, None | Some(Stage::Ends)), "{stage:?} is left");
+            return if stage.is_some() { 0 } else { -libc::ENOENT };
+        }
         let Some(at) = self.engine.iter().position(|&one| one == key) else {
             return -libc::ENOENT;
         };
@@ -303,7 +325,15 @@ impl Model {
 
     fn run_tasks(&mut self) {
         while !self.tasks.is_empty() {
-            let Task::Cancel(job) = self.tasks.remove(0) else { panic!("no other task") };
+            let job = match self.tasks.remove(0) {
+                Task::Cancel(job) => job,
+                Task::Try(key, ..) => {
+                    self.tried.push(key);
+                    self.core.trying.fetch_sub(1, Ordering::Relaxed);
+                    continue;
+                }
+                other => panic!("{other:?}"),
+            };
             let answers: Vec<i32> = job.keys.iter().map(|&key| self.cancel(key)).collect();
             let done = job.done + answers.iter().filter(|&&answer| answer == 0).count() as i32;
             let last = answers.last().copied().unwrap_or(-libc::ENOENT);
@@ -336,7 +366,7 @@ impl Model {
     }
 
     fn step(&mut self) {
-        match self.random.below(12) {
+        match self.random.below(15) {
             0..3 => self.submit(),
             3..5 => {
                 let most = 1 + self.random.below(4);
@@ -345,6 +375,10 @@ impl Model {
             5..8 => self.complete(&[4, 4, 4, 2, -libc::EIO, -libc::ECANCELED]),
             8..10 => self.happen(),
             10 => self.reap(),
+            11..14 => {
+                let waits = [Tried::Waits, Tried::Waits, Tried::Blocks];
+                self.try_ends(&[&[4, 4, -libc::EIO].map(Tried::Done)[..], &waits].concat());
+            }
             _ if self.random.chance(10) => {
                 let thread = self.random.one_of(&THREADS);
                 self.with(|locked| locked.cancel_thread(thread));
@@ -355,6 +389,15 @@ impl Model {
         let in_flight = self.with(|locked| locked.live().count());
         let counted = self.core.taken.load(Ordering::Relaxed).wrapping_sub(self.core.ended());
         assert_eq!(in_flight, counted as usize);
+        self.with(|locked| {
+            // One of those that stand in line is at it, or has ended.
+            let is_first = |one: &Request| one.line.is_some() && one.stage != Stage::Behind;
+            let is_over = |one: &Request| one.stage == Stage::Ends;
+            let first = locked.live().filter(|(_, one)| is_first(one) && !is_over(one)).count();
+            let ends = locked.live().filter(|(_, one)| is_first(one) && is_over(one)).count();
+            let waits = locked.live().any(|(_, one)| one.stage == Stage::Behind);
+            assert!(first <= 1 && (!waits || first + ends > 0), "{first}, {ends}, {waits}");
+        });
     }
 
     /// Everything ends: by the engine, or cancelled.
@@ -367,6 +410,9 @@ impl Model {
             self.take_over(u64::MAX);
             while !self.engine.is_empty() {
                 self.complete(&[4]);
+            }
+            while !self.tried.is_empty() {
+                self.try_ends(&[Tried::Done(4)]);
             }
             self.with(|locked| locked.cancel_now(&any)).unwrap();
             self.run_tasks();
@@ -382,7 +428,7 @@ impl Model {
             let state = &*locked.state;
             assert_eq!(state.free.len(), state.requests.len());
             assert!(state.ready.is_empty() && state.held.is_empty() && state.tags.is_empty());
-            assert!(state.counting.is_empty() && state.tries.is_empty());
+            assert!(state.counting.is_empty() && state.tries.is_empty() && state.lines.is_empty());
             assert_eq!((state.asking, state.in_front, state.chains.head()), (0, 0, NONE));
             assert!(!state.completions.has_overflown() && !state.completions.has_deferred());
         });
