@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use uringlet::front::memory::accessible_now;
 
 use crate::abi::{CqOffsets, Cqe, OFF_CQ_RING, OFF_SQ_RING, OFF_SQES, Params, SqOffsets, setup};
+use crate::completions::Queue;
 use crate::shared::journal::Record;
 use crate::shared::page::Page;
 use crate::sys;
@@ -293,5 +294,25 @@ impl Memory {
             unsafe { sys::protect(mapped, len, prot) };
         }
         mapped as isize
+    }
+}
+
+impl Queue for Memory {
+    fn head(&self) -> u32 {
+        self.word(Word::CqHead).load(Ordering::Acquire)
+    }
+
+    fn write(&self, place: u32, cqe: &Cqe) {
+        self.write_cqe(place, cqe);
+    }
+
+    fn tail(&self) -> u32 {
+        self.page().cq_tail.load(Ordering::Acquire)
+    }
+
+    fn publish(&self, tail: u32) {
+        // First what a process goes by that adopts the ring.
+        self.page().cq_tail.store(tail, Ordering::Release);
+        self.word(Word::CqTail).store(tail, Ordering::Release);
     }
 }

@@ -6,9 +6,8 @@ use std::ops::RangeInclusive;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
 
-use uringlet::front::{self, Ends, Instance, PerProcess, WaitCondition};
+use uringlet::front::{self, Ends, Instance, PerProcess};
 use uringlet::table::{Pages, Pinned, Removed, Table};
 
 use crate::ring::{self, Core, Registry};
@@ -350,40 +349,8 @@ fn remove(rings: &Rings, handle: usize) {
         unsafe { rings.table.free(pages) };
     }
     if let Some(instance) = ring.instance() {
-        end(&ring.core, instance);
+        ring.core.close(instance);
     }
-}
-
-/// Cancels what waits, and waits for what is being executed: the program may free its buffers when
-/// this is over. What may never end is left to itself.
-fn end(core: &Arc<Core>, instance: &Arc<Instance>) {
-    const AGAIN: Duration = Duration::from_millis(20);
-    loop {
-        let keys = core.with(|locked| locked.cancel_everything());
-        if keys.is_empty() {
-            break;
-        }
-        instance.cancel_each(&keys, |_, _| {});
-        let seen = core.ended();
-        let (left, hangs) = core.with(|locked| (locked.live().next().is_some(), locked.may_hang()));
-        if !left {
-            break;
-        }
-        if hangs {
-            // Its thread ends it, whenever that is; the memory stays until then.
-            std::mem::forget(Arc::clone(instance));
-            return;
-        }
-        let wish = WaitCondition {
-            missing: &|| u32::from(core.ended() == seen),
-            concern: core.concern_about_more(seen),
-            gives_up: &|| false,
-            mask: None,
-            restarts: false,
-        };
-        instance.wait_for(&wish, Some(AGAIN));
-    }
-    instance.close();
 }
 
 /// The ring with a handle.

@@ -10,21 +10,31 @@ use crate::sys;
 /// A timer that was set.
 pub(crate) type Timer = Armed;
 
-struct Closure<F>(F);
+/// What is told of timers: a ring.
+pub(crate) trait Expires: Send + Sync {
+    /// The timer with this key is due.
+    fn on_timer(self: Arc<Self>, key: u64);
+}
 
-impl<F: Fn() + Send + Sync> Expire for Closure<F> {
+/// A timer of a ring's.
+struct Keyed {
+    of: Arc<dyn Expires>,
+    key: u64,
+}
+
+impl Expire for Keyed {
     fn expire(&self) {
-        (self.0)();
+        Arc::clone(&self.of).on_timer(self.key);
     }
 }
 
-/// Has `call` called at `deadline` (nanoseconds of CLOCK_MONOTONIC), or a little later. It must not
-/// block.
+/// Has [`Expires::on_timer`] called at `deadline` (nanoseconds of CLOCK_MONOTONIC), or a little
+/// later. It must not block.
 ///
 /// # Errors
 /// `-EAGAIN`, `-ENOMEM`: the thread of all deadlines is not there and cannot be made.
-pub(crate) fn set(deadline: u64, call: impl Fn() + Send + Sync + 'static) -> Result<Timer, i32> {
-    let armed = Armed::new(instant(deadline), Arc::new(Closure(call)));
+pub(crate) fn set(deadline: u64, of: Arc<dyn Expires>, key: u64) -> Result<Timer, i32> {
+    let armed = Armed::new(instant(deadline), Arc::new(Keyed { of, key }));
     armed.map_err(|error| -error.raw_os_error().unwrap_or(libc::EAGAIN))
 }
 
@@ -48,9 +58,19 @@ fn instant(time: u64) -> Instant {
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
-    use std::sync::mpsc::channel;
+    use std::sync::mpsc::{Sender, channel};
 
     use super::*;
+
+    /// Sends the keys of timers that are due, with the times.
+    struct Told(Mutex<Sender<(u64, u64)>>);
+
+    impl Expires for Told {
+        fn on_timer(self: Arc<Self>, key: u64) {
+            let now = sys::now(libc::CLOCK_MONOTONIC);
+            let _ = self.0.lock().expect("whole").send((key, now));
+        }
+    }
 
     #[test]
     fn timers_are_called_once_and_not_before_their_times() {
@@ -58,19 +78,15 @@ mod tests {
         let (sender, receiver) = channel();
         let begin = sys::now(libc::CLOCK_MONOTONIC);
         for number in 0..4 {
-            let sender = Mutex::new(sender.clone());
-            let call = move || {
-                let now = sys::now(libc::CLOCK_MONOTONIC);
-                let _ = sender.lock().expect("whole").send((number, now));
-            };
-            set(begin + number * STEP, call).expect("a thread");
+            let of = Arc::new(Told(Mutex::new(sender.clone())));
+            set(begin + number * STEP, of, number).expect("a thread");
         }
-        drop(sender);
-        let gone = set(u64::MAX - 1, || unreachable!("it is disarmed")).expect("a thread");
-        // The channel ends when the last one was called.
-        let mut called: Vec<(u64, u64)> = receiver.iter().collect();
-        called.sort_unstable();
+        let gone = set(u64::MAX - 1, Arc::new(Told(Mutex::new(sender))), 4).expect("a thread");
+        let mut called: Vec<(u64, u64)> = receiver.iter().take(4).collect();
         assert!(gone.disarm());
+        // The channel ends when none is left.
+        called.extend(receiver);
+        called.sort_unstable();
         assert_eq!(called.len(), 4);
         for (at, (number, now)) in (0..).zip(called) {
             assert!(number == at && now >= begin + number * STEP, "{number} at {now}");

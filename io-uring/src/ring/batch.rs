@@ -5,33 +5,32 @@ use std::collections::VecDeque;
 
 use uringlet::Sqe;
 
-use super::{Locked, Request};
+use super::types::Request;
 use crate::abi::{Timespec, iosqe, op};
-use crate::chains::NONE;
 use crate::memory::Memory;
 use crate::prepare::{self, Fields, Plan, Refused};
 use crate::{rights, sys, user};
 
 /// An entry that was prepared.
 #[derive(Debug)]
-pub(crate) struct Prepared {
+pub(super) struct Prepared {
     place: u32,
-    pub(crate) request: Request,
-    pub(crate) answer: Result<(), Refused>,
+    pub(super) request: Request,
+    pub(super) answer: Result<(), Refused>,
 }
 
 /// The entries of one call.
 #[derive(Debug)]
-pub(crate) struct Batch {
+pub(super) struct Batch {
     /// The place of the first entry.
     head: u32,
     /// Entries that are there.
-    pub(crate) there: u32,
+    pub(super) there: u32,
     /// How many entries were taken from the queue, and how many of them count as submitted.
-    pub(crate) taken: u32,
-    pub(crate) consumed: u32,
+    pub(super) taken: u32,
+    pub(super) consumed: u32,
     /// None of the others is taken.
-    pub(crate) is_over: bool,
+    pub(super) is_over: bool,
     /// Entries that borrow. One alone is not allocated; the others seldom are there.
     first: Option<Prepared>,
     #[allow(clippy::box_collection, reason = "one word to look at where there are none")]
@@ -40,7 +39,7 @@ pub(crate) struct Batch {
 
 impl Batch {
     /// Prepares up to `count` entries from `head` on, as far as they borrow.
-    pub(crate) fn read(
+    pub(super) fn read(
         memory: &Memory,
         (head, there): (u32, u32),
         count: u32,
@@ -70,13 +69,13 @@ impl Batch {
     }
 
     /// The place of the next entry.
-    pub(crate) fn next(&self) -> u32 {
+    pub(super) fn next(&self) -> u32 {
         self.head.wrapping_add(self.taken)
     }
 
     /// What was prepared for this place.
     #[inline]
-    pub(crate) fn take(&mut self, place: u32) -> Option<Prepared> {
+    pub(super) fn take(&mut self, place: u32) -> Option<Prepared> {
         let is_here = |one: &Prepared| one.place == place;
         if self.first.as_ref().is_some_and(is_here) {
             return self.first.take();
@@ -138,31 +137,5 @@ impl Request {
             _ => {}
         }
         Ok(())
-    }
-}
-
-impl Locked<'_> {
-    /// Whether the ring, and the chain that is being assembled, take an entry that was prepared:
-    /// 0, or a negative errno.
-    pub(super) fn judge(&mut self, at: u32, prepared: Result<(), Refused>) -> i32 {
-        if let Err(Refused::Malformed(errno)) = prepared {
-            self.request(at).flags &= !iosqe::DRAIN;
-            return errno;
-        }
-        let &mut Request { opcode, flags, .. } = self.request(at);
-        if !self.restrictions.allow(opcode, flags) {
-            return -libc::EACCES;
-        }
-        self.drain_disabled |= flags & iosqe::CQE_SKIP != 0;
-        if flags & iosqe::DRAIN != 0 && self.drain_disabled {
-            self.request(at).flags &= !iosqe::DRAIN;
-            return -libc::EOPNOTSUPP;
-        }
-        if let Err(Refused::Errno(errno)) = prepared {
-            return errno;
-        }
-        let tail = self.chain_tail();
-        let mut has_target = || tail != NONE && self.request(tail).opcode != op::LINK_TIMEOUT;
-        if opcode == op::LINK_TIMEOUT && !has_target() { -libc::EINVAL } else { 0 }
     }
 }

@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 
-use super::{CancelJob, Locked, Request, Stage, Task};
+use super::Locked;
+use super::types::{CancelJob, Request, Stage, Task};
 use crate::abi::{cancel, op};
+use crate::calls::Call;
 use crate::chains::NONE;
 use crate::prepare::{self, Match};
 use crate::sys;
@@ -139,5 +141,66 @@ impl Locked<'_> {
     pub(crate) fn cancel_now(&mut self, what: &Match) -> Result<(i32, Vec<u64>), i32> {
         let found = self.matching(NONE, what)?;
         Ok(self.cancel_here(&found, what.is_for_all(), None))
+    }
+
+    /// Closing: everything that waits in here ends. Gives the keys of what the engine has.
+    pub(super) fn cancel_everything(&mut self) -> Vec<u64> {
+        self.end_chain();
+        while let Some(head) = self.state.chains.pop_held() {
+            self.cancel_chain(head, true);
+        }
+        let live: Vec<(u32, Stage)> =
+            self.live().map(|(at, request)| (at, request.stage)).collect();
+        let mut keys = Vec::new();
+        for (at, stage) in live {
+            let generation_matches = self.state.requests[at as usize].stage == stage;
+            if !generation_matches {
+                continue;
+            }
+            match stage {
+                Stage::Engine => keys.push(self.key(at)),
+                Stage::Poll(_) | Stage::Timer(_) | Stage::Ready | Stage::Behind => {
+                    self.finish(at, -libc::ECANCELED, 0);
+                }
+                _ => {}
+            }
+        }
+        self.state.chains.forget_starts();
+        keys
+    }
+
+    /// Cancels what a thread has submitted that ends, but for timeouts. Gives the keys of what the
+    /// engine has or gets, and the number of the file of a transfer (or -1).
+    pub(super) fn cancel_thread(&mut self, thread: u32) -> Vec<(u64, i32)> {
+        let mut found = Vec::new();
+        for at in 0..self.state.requests.len() as u32 {
+            let request = self.request(at);
+            if request.thread != thread {
+                continue;
+            }
+            let fd = if request.call.is_none() { request.number() } else { -1 };
+            match request.stage {
+                Stage::Engine | Stage::Ready => found.push((self.key(at), fd)),
+                Stage::Poll(_) | Stage::Behind => self.end_later(at, -libc::ECANCELED),
+                // It is not started, or on its way to wait.
+                Stage::Waits | Stage::Tried if request.refused == 0 => {
+                    request.refused = -libc::ECANCELED
+                }
+                _ => {}
+            }
+        }
+        found
+    }
+
+    /// Requests that the engine has and that may never end.
+    pub(super) fn may_hang(&self) -> bool {
+        self.live().any(|(at, request)| request.stage == Stage::Engine && !self.will_end(at))
+    }
+
+    /// Will it end by itself?
+    pub(super) fn will_end(&self, at: u32) -> bool {
+        let request = &self.state.requests[at as usize];
+        // The engine has a poll if a server is asked.
+        request.opcode != op::POLL_ADD && !request.call.as_deref().is_some_and(Call::may_hang)
     }
 }

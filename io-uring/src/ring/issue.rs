@@ -1,12 +1,12 @@
 //! What begins when a request is started.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use uringlet::Sqe;
-use uringlet::front::{self, CALL, OwnDescriptor};
+use uringlet::front::{self, CALL};
 
-use super::{Locked, Stage, Task};
+use super::Locked;
+use super::types::Task;
 use crate::abi::{iosqe, op, setup, splice};
 use crate::calls::{self, Call};
 use crate::files::{File, Registered};
@@ -15,7 +15,7 @@ use crate::{rights, sys};
 
 impl Locked<'_> {
     /// Begins what a request is to do. `None`: it ends later, or has ended.
-    pub(crate) fn issue(&mut self, at: u32) -> Option<i32> {
+    pub(super) fn issue(&mut self, at: u32) -> Option<i32> {
         if let Err(errno) = self.resolve(at) {
             return Some(errno);
         }
@@ -86,29 +86,21 @@ impl Locked<'_> {
         }
         let request = self.request(at);
         request.target_slot = slot;
+        if rights::may_differ() && request.is_judged() {
+            return self.call_here(at);
+        }
         if matches!(request.call.as_deref(), Some(Call::Socket { .. })) {
             return self.issue_socket(at);
         }
         let call = request.call.as_deref();
         let call = call.map_or(0, |call| std::ptr::from_ref(call).expose_provenance());
-        if rights::may_differ() && request.is_judged() {
-            return self.call_here(at);
-        }
         let addr = calls::run as *const () as usize as u64;
         self.hand_over(at, Sqe { opcode: CALL, addr, off: call as u64, ..Sqe::nop() })
     }
 
-    /// The engine is to get a request.
-    pub(super) fn hand_over(&mut self, at: u32, sqe: Sqe) -> Option<i32> {
-        let request = self.request(at);
-        request.plan = Plan::Engine(sqe, None);
-        request.stage = Stage::Ready;
-        None
-    }
-
     /// Has a call made on this thread, which has to be the one that submitted it. With other rights
     /// the answer is `-EACCES`, as for the rest of a chain that another thread goes on with.
-    pub(super) fn call_here(&mut self, at: u32) -> Option<i32> {
+    fn call_here(&mut self, at: u32) -> Option<i32> {
         let key = self.key(at);
         let request = self.request(at);
         let is_here = request.submitter == sys::thread_id();
@@ -153,11 +145,6 @@ impl Locked<'_> {
         self.files.as_ref().and_then(|files| files.get(index)).cloned().ok_or(-libc::EBADF)
     }
 
-    /// The descriptor of a request.
-    pub(super) fn number(&mut self, at: u32) -> i32 {
-        self.request(at).number()
-    }
-
     /// Puts registered files into a call.
     fn aim_call(&mut self, at: u32) -> Result<(), i32> {
         let number = self.number(at);
@@ -180,7 +167,9 @@ impl Locked<'_> {
                     *from = source.number();
                 }
             }
-            Call::FSetXattr { fd, .. } | Call::FGetXattr { fd, .. } => *fd = number,
+            Call::FSetXattr { fd, .. } | Call::FGetXattr { fd, .. } | Call::Socket { fd, .. } => {
+                *fd = number;
+            }
             Call::Close { fd } => {
                 let is_ours = registry.has(*fd) || front::is_own_descriptor(*fd);
                 if is_ours {
@@ -193,10 +182,5 @@ impl Locked<'_> {
             self.request(at).source = Some(source);
         }
         Ok(())
-    }
-
-    /// A descriptor that was opened for a slot goes there; the request's result.
-    pub(crate) fn install_opened(&mut self, slot: u32, opened: OwnedFd) -> i32 {
-        self.install(slot, File { descriptor: OwnDescriptor::adopt(opened) })
     }
 }

@@ -1,136 +1,41 @@
 //! The lock of a ring: memory only is read and written under it. What can wait is left in a list of
 //! tasks, and done without it. Threads that serve other rings, too, bring mail and never wait.
 
-#![allow(unsafe_code)]
-
-use std::cell::Cell;
-use std::collections::VecDeque;
 use std::ptr::null;
 use std::sync::atomic::{Ordering, fence};
-use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, PoisonError, TryLockError};
 
-use uringlet::front::IoEvent;
-use uringlet::{Sqe, front};
+use uringlet::front;
 
-use super::sharing::FLUSH;
-use super::{CancelJob, Core, ENTERED, POLLS_RINGS, State};
+use super::completing::FLUSH;
+use super::types::{Mail, Task, Try};
+use super::{Core, ENTERED, Holds, Locked};
 use crate::abi::Cqe;
-use crate::calls::Call;
-use crate::files::{Buffer, File, Registered};
-use crate::service::{self, Events, Watcher};
-use crate::sockets::{Socket, Tried};
-use crate::timers::{self, Timer};
-
-thread_local! {
-    /// The ring whose lock this thread has, or waits for. A signal handler finds it so.
-    static HELD: Cell<*const Core> = const { Cell::new(null()) };
-}
-
-/// While it lives, this thread has the lock of a ring, or is about to have it.
-#[derive(Debug)]
-struct Holds {
-    before: *const Core,
-}
-
-impl Holds {
-    fn new(core: &Core) -> Self {
-        Self { before: HELD.replace(core) }
-    }
-}
-
-impl Drop for Holds {
-    fn drop(&mut self) {
-        HELD.set(self.before);
-    }
-}
-
-/// What is done without the lock.
-#[derive(Debug)]
-pub(crate) enum Task {
-    /// The engine is asked.
-    Cancel(CancelJob),
-    /// A call of this very thread, with its rights. The result ends the request that has this key.
-    Call(u64, Box<Call>),
-    /// A call on a socket is tried, for the request that has this key.
-    Try(u64, i32, Arc<Socket>),
-    /// A file that nobody uses any more is let go of.
-    Drop(File),
-}
-
-/// A read that the submitting thread tries without the lock, and its result if it did not wait.
-#[derive(Debug)]
-pub(super) struct Try {
-    pub(super) key: u64,
-    pub(super) sqe: Sqe,
-    pub(super) result: Option<i32>,
-}
+use crate::sockets::Tried;
 
 /// What a thread that has had the lock has to do without it.
 #[derive(Debug, Default)]
 #[must_use]
 pub(super) struct After {
-    tries: Vec<Try>,
+    pub(super) tries: Vec<Try>,
     /// Usually none: a word that is null.
     pub(super) tasks: Option<Box<[Task]>>,
     /// Threads that wait for completions are woken.
     pub(super) wake: bool,
     /// The ring's descriptor tells of something new.
-    told: bool,
+    pub(super) told: bool,
 }
 
 impl After {
     #[cold]
-    fn add(&mut self, tasks: Vec<Task>) {
+    pub(super) fn add_tasks(&mut self, tasks: Vec<Task>) {
         let all = self.tasks.take().into_iter().flatten().chain(tasks);
         self.tasks = Some(all.collect());
     }
 }
 
-/// What threads that do not wait for the lock have to say.
-#[derive(Debug)]
-pub(super) enum Mail {
-    /// A request has ended, with its result.
-    Ended(u64, i32),
-    /// A call on a socket was tried.
-    Tried(u64, Tried),
-    Timer(u64),
-    /// Requests whose descriptors are ready, with their events.
-    Polls(Events),
-    /// The engine has not taken these requests over, for want of room (`-EAGAIN`) or for good.
-    Refused(Vec<u64>, i32),
-}
-
-/// The lock.
-pub(crate) struct Locked<'a> {
-    pub(super) core: &'a Arc<Core>,
-    pub(super) state: MutexGuard<'a, State>,
-    /// Goes after the lock.
-    _holds: Holds,
-}
-
-impl std::ops::Deref for Locked<'_> {
-    type Target = State;
-    fn deref(&self) -> &State {
-        &self.state
-    }
-}
-
-impl std::ops::DerefMut for Locked<'_> {
-    fn deref_mut(&mut self) -> &mut State {
-        &mut self.state
-    }
-}
-
 impl Core {
-    /// Calls `f` with the lock, and does without it what was left to be done.
-    pub(crate) fn with<R>(self: &Arc<Self>, f: impl FnOnce(&mut Locked<'_>) -> R) -> R {
-        let mut locked = self.lock();
-        let answer = f(&mut locked);
-        self.follow_up(locked.give_back());
-        answer
-    }
-
-    fn lock(self: &Arc<Self>) -> Locked<'_> {
+    pub(super) fn lock(self: &Arc<Self>) -> Locked<'_> {
         let holds = Holds::new(self);
         // Nothing in the critical sections panics.
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -163,126 +68,9 @@ impl Core {
         self.try_lock().map(Locked::give_back).unwrap_or_default()
     }
 
-    /// Does what was left to be done without the lock.
-    #[inline]
-    pub(super) fn follow_up(self: &Arc<Self>, mut after: After) {
-        if !after.tries.is_empty() {
-            let tried = self.try_reads(std::mem::take(&mut after.tries));
-            after.wake |= tried.wake;
-            after.told |= tried.told;
-            if let Some(tasks) = tried.tasks {
-                after.add(tasks.into_vec());
-            }
-        }
-        if after.wake {
-            self.wake();
-        }
-        // First: a task may wait.
-        self.pass_on();
-        if let Some(tasks) = after.tasks {
-            self.run_tasks(tasks);
-        }
-        if after.told && POLLS_RINGS.load(Ordering::Relaxed) {
-            // Polls of the ring, of other rings or of its own.
-            service::look_at_all();
-        }
-    }
-
-    /// Tries reads that were just submitted, as the kernel does when it issues them. The engine
-    /// gets those that would wait.
-    fn try_reads(self: &Arc<Self>, mut tries: Vec<Try>) -> After {
-        let instance = self.instance();
-        if let Some(instance) = &instance {
-            for Try { sqe, result, .. } in &mut tries {
-                // SAFETY: the buffer is the request's by the contract of io_uring_enter(2).
-                *result = unsafe { instance.try_now(sqe) };
-            }
-        }
-        let mut locked = self.lock();
-        self.trying.fetch_sub(1, Ordering::Release);
-        for Try { key, result, .. } in tries.drain(..) {
-            let Some(at) = locked.find(key) else { continue };
-            match result {
-                Some(result) => locked.complete(at, result),
-                None => locked.make_ready(at),
-            }
-        }
-        // The next submit needs no memory of its own.
-        locked.state.tries = tries;
-        let mut after = locked.give_back();
-        if let Some(instance) = instance.filter(|_| std::mem::take(&mut after.wake)) {
-            instance.wake_for(&IoEvent::default());
-        }
-        after
-    }
-
-    /// As [`follow_up`](Self::follow_up), by a thread that passes requests on anyway.
-    pub(super) fn run_tasks_of(self: &Arc<Self>, after: After) {
-        if after.wake {
-            self.wake();
-        }
-        if let Some(tasks) = after.tasks {
-            self.run_tasks(tasks);
-        }
-    }
-
-    #[cold]
-    pub(super) fn run_tasks(self: &Arc<Self>, tasks: Box<[Task]>) {
-        let mut tasks = VecDeque::from(tasks.into_vec());
-        while let Some(task) = tasks.pop_front() {
-            let mail = match task {
-                Task::Drop(file) => {
-                    drop(file);
-                    continue;
-                }
-                Task::Cancel(job) => Mail::Ended(job.by, self.ask_to_cancel(&job)),
-                Task::Call(key, call) => Mail::Ended(key, call.run()),
-                Task::Try(key, fd, socket) => {
-                    let tried = socket.try_now(fd);
-                    self.trying.fetch_sub(1, Ordering::Release);
-                    Mail::Tried(key, tried)
-                }
-            };
-            let after = self.bring(mail);
-            if after.wake {
-                self.wake();
-            }
-            self.pass_on();
-            tasks.extend(after.tasks.into_iter().flatten());
-        }
-    }
-
-    /// Is this a signal handler, on a thread that has the lock? A handler that waits for the lock
-    /// waits without end.
-    #[inline]
-    pub(crate) fn is_held_here(&self) -> bool {
-        std::ptr::eq(HELD.get(), self)
-    }
-
-    /// A timer of this ring is due.
-    pub(crate) fn on_timer(self: &Arc<Self>, key: u64) {
-        self.follow_up(self.bring(Mail::Timer(key)));
-    }
-
-    /// Has [`on_timer`](Self::on_timer) called at a time, or a little later.
-    ///
-    /// # Errors
-    /// A negative errno: no thread can be made for that.
-    pub(crate) fn set_timer(self: &Arc<Self>, deadline: u64, key: u64) -> Result<Timer, i32> {
-        let core = Arc::clone(self);
-        timers::set(deadline, move || core.on_timer(key))
-    }
-
     /// Right after the lock was given back: is it to be taken once more? A fence comes first.
     fn has_missed(&self) -> bool {
         self.readiness.has_missed(|| self.completions() > 0) || self.inbox.has_mail()
-    }
-}
-
-impl Watcher for Core {
-    fn on_polls(self: Arc<Self>, events: Events) -> Box<dyn FnOnce()> {
-        let after = self.bring(Mail::Polls(events));
-        Box::new(move || self.follow_up(after))
     }
 }
 
@@ -302,7 +90,7 @@ impl Locked<'_> {
                 locked.core.trying.fetch_add(1, Ordering::Relaxed);
             }
             if !locked.state.tasks.is_empty() {
-                after.add(std::mem::take(&mut locked.state.tasks));
+                after.add_tasks(std::mem::take(&mut locked.state.tasks));
             }
             after.wake |= std::mem::take(&mut locked.state.to_wake);
             let due = std::mem::take(&mut locked.state.eventfd_due);
@@ -395,20 +183,5 @@ impl Locked<'_> {
             }
             self.take_steps();
         }
-    }
-
-    /// A slot or a request uses a file no more. The last user's call has its tag told.
-    #[inline]
-    pub(crate) fn release_file(&mut self, file: Option<Arc<Registered<File>>>) {
-        let Some(Registered { value, tag }) = file.and_then(Arc::into_inner) else { return };
-        self.state.tasks.push(Task::Drop(value));
-        self.state.tags.extend((tag != 0).then_some(tag));
-    }
-
-    /// As [`release_file`](Self::release_file).
-    #[inline]
-    pub(crate) fn release_buffer(&mut self, buffer: Option<Arc<Registered<Buffer>>>) {
-        let Some(Registered { tag, .. }) = buffer.and_then(Arc::into_inner) else { return };
-        self.state.tags.extend((tag != 0).then_some(tag));
     }
 }

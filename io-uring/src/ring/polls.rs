@@ -1,15 +1,29 @@
 //! Polls of a ring's requests: begun, told of events, changed.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use uringlet::{Sqe, front};
 
-use super::{Locked, POLLS_RINGS, Request, Stage};
+use super::types::{Request, Stage};
+use super::{Core, Locked};
 use crate::abi::{self, op, poll};
 use crate::prepare::Plan;
 use crate::service::{self, Watch};
 use crate::sys;
+
+/// A ring has polled a ring.
+pub(super) static POLLS_RINGS: AtomicBool = AtomicBool::new(false);
+
+impl Core {
+    /// A thread enters the ring: it sees what polls have to tell by now, where that counts.
+    #[inline]
+    pub(crate) fn look_at_polls(&self) {
+        if self.looks.load(Ordering::Relaxed) > 0 {
+            service::look_at_all();
+        }
+    }
+}
 
 impl Locked<'_> {
     /// A poll is started. If the file may have a server, that is asked by a thread that nobody else
@@ -131,5 +145,11 @@ impl Locked<'_> {
             }
         }
         0
+    }
+
+    /// A poll is looked at by each thread that enters the ring, beside the thread for all polls.
+    fn look_first(&mut self, at: u32) {
+        let before = std::mem::replace(&mut self.request(at).looked_at, true);
+        self.core.looks.fetch_add(u32::from(!before), Ordering::Relaxed);
     }
 }

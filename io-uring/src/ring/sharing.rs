@@ -1,76 +1,20 @@
-//! What a ring does for other processes that use it: ownership, the journal, and their sleep.
+//! What a ring does for other processes that use it: ownership and the journal.
 //! [`shared`](crate::shared) has the words.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use uringlet::front::{self, Instance};
-
-use super::{Core, Deliver, Locked, State};
+use super::{Core, Locked};
 use crate::abi::Cqe;
 use crate::completions::Queue as _;
 use crate::memory::Word;
 use crate::shared::page::Claim;
 use crate::sys;
 
-/// Requests of one ring that can be with the engine at a time: others wait for a place.
-pub(crate) const SLOTS: (u32, u32) = (64, 4096);
-
-/// The key of a timer that no request has: completions that wait for room are to go into the ring.
-pub(super) const FLUSH: u64 = u64::MAX;
-/// In nanoseconds.
-const FLUSH_AFTER: u64 = 1_000_000;
-
-/// What the process knows of its part, under the ring's lock.
-#[derive(Debug, Default)]
-pub(super) struct Sharing {
-    /// It is the owner, and busy.
-    owns: bool,
-    /// Other processes use the ring: the journal is kept, and nothing is left for a waiter.
-    is_shared: bool,
-    /// The timer for [`FLUSH`] is set.
-    flushes: bool,
-}
-
 impl Core {
     /// The process makes the ring.
     pub(crate) fn found(&self) {
         self.memory.page().found(self.me);
         self.show_flags(0);
-    }
-
-    /// Another ring of this process over the same memory, which it has from its parent.
-    pub(crate) fn inherit(&self) -> Arc<Self> {
-        let params = crate::abi::Params {
-            flags: self.flags,
-            sq_entries: self.sq_entries,
-            cq_entries: self.cq_entries,
-            ..Default::default()
-        };
-        let owner = self.owner.load(Ordering::Relaxed);
-        let core = Self::new(self.registry, Arc::clone(&self.memory), &params, owner);
-        core.disabled.store(self.disabled.load(Ordering::Relaxed), Ordering::Relaxed);
-        core.memory.page().share();
-        core
-    }
-
-    /// What executes its requests in this process.
-    ///
-    /// # Errors
-    /// A negative errno.
-    pub(crate) fn engine(self: &Arc<Self>) -> Result<Arc<Instance>, i32> {
-        let slots = self.cq_entries.clamp(SLOTS.0, SLOTS.1);
-        let builder = front::env::builder()?.entries(slots).kernel_room(slots);
-        let sink = Box::new(Deliver(Arc::clone(self)));
-        let instance = Instance::with_sink(&builder, sink).map_err(|error| -error.errno())?;
-        let _ = self.instance.set(Arc::downgrade(&instance));
-        Ok(instance)
-    }
-
-    /// Has this process nothing in flight on a ring that others use? Then its engine has nothing
-    /// to wait for.
-    pub(crate) fn waits_for_others(&self) -> bool {
-        self.memory.page().is_shared() && self.taken.load(Ordering::Acquire) == self.ended()
     }
 
     /// After posts, and behind a fence: wakes threads that sleep on the ring's tail.
@@ -80,18 +24,6 @@ impl Core {
         if page.takes_sleepers() {
             sys::wake_all(&page.cq_tail);
         }
-    }
-
-    /// A thread that waits has seen that the owner with this word is gone: what that has left
-    /// ends.
-    pub(crate) fn end_what_is_left(self: &Arc<Self>, gone: u64) {
-        // If another process is quicker, that one does it.
-        let _ = self.with(|locked| locked.claim(gone));
-    }
-
-    /// The word of another process that has requests of this ring in flight.
-    pub(crate) fn busy_other(&self) -> Option<u64> {
-        self.memory.page().busy_other(self.me)
     }
 }
 
@@ -163,22 +95,6 @@ impl Locked<'_> {
         }
     }
 
-    /// Another process may make room in the ring, and wait for what has had none.
-    #[inline]
-    pub(super) fn flush_later(&mut self) {
-        let State { sharing, completions, .. } = &mut *self.state;
-        if sharing.is_shared && completions.has_overflown() && !sharing.flushes {
-            let deadline = sys::now(libc::CLOCK_MONOTONIC).saturating_add(FLUSH_AFTER);
-            sharing.flushes = self.core.set_timer(deadline, FLUSH).is_ok();
-        }
-    }
-
-    pub(super) fn flush_again(&mut self) {
-        self.state.sharing.flushes = false;
-        self.flush();
-        self.flush_later();
-    }
-
     /// May this process say in the ring's words what is true?
     pub(super) fn speaks_for_ring(&self) -> bool {
         self.state.sharing.owns || !self.core.memory.page().is_shared()
@@ -197,18 +113,5 @@ impl Locked<'_> {
         }
         memory.page().sq_head.store(place.wrapping_add(1), Ordering::Release);
         record.inspect(|record| record.taken());
-    }
-
-    /// The request `at` has ended, with a completion or without.
-    #[inline]
-    pub(super) fn post_last(&mut self, at: u32, cqe: Option<Cqe>, of_timeout: bool) {
-        let core = self.core;
-        let shared = self.state.sharing.is_shared;
-        let record = shared.then(|| core.memory.records().get(at as usize)).flatten();
-        if let Some(cqe) = cqe {
-            record.inspect(|record| record.post(core.memory.tail()));
-            self.post(cqe, of_timeout);
-        }
-        record.inspect(|record| record.end());
     }
 }

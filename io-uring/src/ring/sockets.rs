@@ -1,33 +1,21 @@
-//! Requests on sockets: tried without the lock, and again when their sockets are ready. Requests
-//! for the same events of a number stand in line, in their order.
+//! Requests on sockets: tried without the lock, and again when their sockets are ready.
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use uringlet::Sqe;
 use uringlet::front::CALL;
 
-use super::{Locked, Stage, Task};
+use super::Locked;
+use super::types::Stage;
 use crate::calls::{self, Call};
-use crate::files::File;
-use crate::rights;
 use crate::service::{self, Watch};
-use crate::sockets::{Socket, Tried};
-
-/// A number, and the events that are waited for.
-pub(crate) type Line = (i32, i16);
-
-/// Requests by their line. The first of each is tried or waits; the others wait for it.
-pub(crate) type Lines = HashMap<Line, VecDeque<u32>>;
+use crate::sockets::Tried;
 
 impl Locked<'_> {
     /// Begins a call on a socket. `None`: it ends later.
     pub(super) fn issue_socket(&mut self, at: u32) -> Option<i32> {
         let (number, socket) = self.socket(at)?;
-        if rights::may_differ() && socket.is_judged() {
-            return self.call_here(at);
-        }
         if socket.is_in_line() {
             let line = (number, socket.events());
             let request = self.request(at);
@@ -44,27 +32,6 @@ impl Locked<'_> {
         }
         self.try_socket(at);
         None
-    }
-
-    /// The call of a request on a socket, and its descriptor.
-    fn socket(&mut self, at: u32) -> Option<(i32, Arc<Socket>)> {
-        let number = self.number(at);
-        match self.request(at).call.as_deref_mut() {
-            Some(Call::Socket { fd, socket }) => {
-                *fd = number;
-                Some((number, Arc::clone(socket)))
-            }
-            _ => None,
-        }
-    }
-
-    /// Has a call tried without the lock.
-    fn try_socket(&mut self, at: u32) {
-        let Some((number, socket)) = self.socket(at) else { return };
-        let key = self.key(at);
-        self.request(at).stage = Stage::Tried;
-        self.core().trying.fetch_add(1, Ordering::Relaxed);
-        self.tasks.push(Task::Try(key, number, socket));
     }
 
     /// A call was tried, and has not ended.
@@ -130,32 +97,5 @@ impl Locked<'_> {
             self.end_later(at, -libc::ECANCELED);
         }
         Stage::Ends
-    }
-
-    /// A request leaves its line. The next one is tried.
-    pub(super) fn leave_line(&mut self, at: u32) {
-        let Some(line) = self.request(at).line.take() else { return };
-        let Some(waiting) = self.lines.get_mut(&line) else { return };
-        let was_first = waiting.front() == Some(&at);
-        waiting.retain(|&other| other != at);
-        match waiting.front().copied() {
-            None => _ = self.lines.remove(&line),
-            Some(next) if was_first => self.try_socket(next),
-            Some(_) => {}
-        }
-    }
-
-    /// Requests on these numbers have got others of the same files.
-    pub(super) fn move_lines(&mut self, moved: &[(i32, File)]) {
-        for (fd, file) in moved {
-            let lines: Vec<Line> =
-                self.lines.keys().copied().filter(|line| line.0 == *fd).collect();
-            for line in lines {
-                let Some(waiting) = self.lines.remove(&line) else { continue };
-                let to = (file.descriptor.number(), line.1);
-                waiting.iter().for_each(|&at| self.request(at).line = Some(to));
-                self.lines.insert(to, waiting);
-            }
-        }
     }
 }

@@ -4,12 +4,22 @@
 #![allow(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
+use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use super::lock::Mail;
-use super::*;
-use crate::abi::{CQE_MORE, Timespec, cancel, poll, timeout};
+use uringlet::front::OwnDescriptor;
+
+use super::batch::Batch;
+use super::submit::Submitted;
+use super::types::{Mail, Registry, Request, Stage, Task};
+use super::{Core, Locked};
+use crate::abi::{self, CQE_MORE, Cqe, Timespec, cancel, iosqe, op, poll, setup, timeout};
+use crate::chains::NONE;
+use crate::memory::{Memory, Word};
 use crate::prepare::Match;
 use crate::sockets::Tried;
+use crate::sys;
 
 const PROGRAMS: u64 = 300;
 const STEPS: u32 = 60;
@@ -337,18 +347,7 @@ impl Model {
             let answers: Vec<i32> = job.keys.iter().map(|&key| self.cancel(key)).collect();
             let done = job.done + answers.iter().filter(|&&answer| answer == 0).count() as i32;
             let last = answers.last().copied().unwrap_or(-libc::ENOENT);
-            let answer = match () {
-                () if job.all => done,
-                () if job.done > 0 || last == 0 => {
-                    if job.is_link_timeout {
-                        -libc::ETIME
-                    } else {
-                        0
-                    }
-                }
-                () => last,
-            };
-            self.bring(Mail::Ended(job.by, answer));
+            self.bring(Mail::Ended(job.by, job.answer(done, last)));
         }
     }
 

@@ -1,6 +1,7 @@
 //! Timeouts of a ring's requests: set, due, changed.
 
-use super::{Locked, Request, Stage};
+use super::Locked;
+use super::types::{Request, Stage};
 use crate::abi::{self, timeout};
 use crate::chains::NONE;
 use crate::prepare::{Plan, Timing};
@@ -21,7 +22,7 @@ impl Locked<'_> {
     pub(super) fn begin_timeout(&mut self, at: u32, mut timing: Timing) -> Option<i32> {
         let multishot = timing.flags & timeout::MULTISHOT != 0;
         timing.deadline = due(timing.period, timing.flags);
-        let timer = match self.core().set_timer(timing.deadline, self.key(at)) {
+        let timer = match self.set_timer(timing.deadline, self.key(at)) {
             Ok(timer) => timer,
             Err(errno) => return Some(errno),
         };
@@ -43,7 +44,7 @@ impl Locked<'_> {
         let Plan::LinkTimeout(mut timing) = self.request(at).plan.clone() else { return };
         timing.deadline = due(timing.period, timing.flags);
         // Without a timer it is cancelled when its target has ended.
-        let Ok(timer) = self.core().set_timer(timing.deadline, self.key(at)) else { return };
+        let Ok(timer) = self.set_timer(timing.deadline, self.key(at)) else { return };
         let request = self.request(at);
         request.plan = Plan::LinkTimeout(timing);
         request.stage = Stage::LinkTimer(timer);
@@ -85,7 +86,7 @@ impl Locked<'_> {
         }
         timing.count = timing.count.saturating_sub(1);
         timing.deadline = timing.deadline.saturating_add(timing.period.max(1));
-        let Ok(timer) = self.core().set_timer(timing.deadline, self.key(at)) else {
+        let Ok(timer) = self.set_timer(timing.deadline, self.key(at)) else {
             return self.finish(at, -libc::ETIME, 0);
         };
         let request = self.request(at);
@@ -115,7 +116,7 @@ impl Locked<'_> {
             return -libc::ENOENT;
         };
         let deadline = due(time, flags);
-        let timer = match self.core().set_timer(deadline, self.key(at)) {
+        let timer = match self.set_timer(deadline, self.key(at)) {
             Ok(timer) => timer,
             Err(errno) => return errno,
         };

@@ -1,22 +1,23 @@
 //! Files and buffers in slots: registered, updated, taken back.
 #![allow(unsafe_code)]
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use uringlet::front::OwnDescriptor;
 
-use super::{no_argument, read_sized};
-use crate::abi::{FILES_SKIP, INDEX_ALLOC, RSRC_SPARSE, RsrcRegister, RsrcUpdate};
+use super::types::{Registry, Task};
+use super::{Locked, State};
+use crate::abi::{FILES_SKIP, INDEX_ALLOC};
 use crate::files::{Buffer, File, Registered, Slots};
-use crate::ring::{Locked, State, Task};
-use crate::{rings, sys, user};
+use crate::{sys, user};
 
 const FILES_MAX: u32 = 1 << 20;
 const BUFFERS_MAX: u32 = 1 << 14;
 const BUFFER_MAX: u64 = 1 << 30;
 
 /// What a program wants in a slot.
-pub(super) enum Wanted<T> {
+pub(crate) enum Wanted<T> {
     Nothing,
     /// What is there.
     Same,
@@ -24,7 +25,7 @@ pub(super) enum Wanted<T> {
 }
 
 /// What slots have.
-pub(super) trait Resource: Sized {
+pub(crate) trait Resource: Sized {
     /// What was found out for other slots of the same call.
     type Known: Default;
 
@@ -33,8 +34,12 @@ pub(super) trait Resource: Sized {
     /// May a ring have as many slots?
     fn check(count: u32) -> Result<(), i32>;
 
-    /// What a program's list has at an index.
-    fn read(data: usize, at: usize, known: &mut Self::Known) -> Result<Wanted<Self>, i32>;
+    /// What a program's list has: `place` is its address, and an index.
+    fn read(
+        registry: &dyn Registry,
+        place: (usize, usize),
+        known: &mut Self::Known,
+    ) -> Result<Wanted<Self>, i32>;
 
     /// A slot has it no more.
     fn release(locked: &mut Locked<'_>, one: Option<Arc<Registered<Self>>>);
@@ -58,11 +63,15 @@ impl Resource for File {
         if is_over { Err(-libc::EMFILE) } else { Ok(()) }
     }
 
-    fn read(data: usize, at: usize, known: &mut Self::Known) -> Result<Wanted<Self>, i32> {
+    fn read(
+        registry: &dyn Registry,
+        (data, at): (usize, usize),
+        known: &mut Self::Known,
+    ) -> Result<Wanted<Self>, i32> {
         match user::read(data + 4 * at)? {
             -1 => Ok(Wanted::Nothing),
             FILES_SKIP => Ok(Wanted::Same),
-            fd => file_of(fd, known).map(Wanted::This),
+            fd => file_of(registry, fd, known).map(Wanted::This),
         }
     }
 
@@ -83,7 +92,11 @@ impl Resource for Buffer {
         if (1..=BUFFERS_MAX).contains(&count) { Ok(()) } else { Err(-libc::EINVAL) }
     }
 
-    fn read(data: usize, at: usize, known: &mut Self::Known) -> Result<Wanted<Self>, i32> {
+    fn read(
+        _: &dyn Registry,
+        (data, at): (usize, usize),
+        known: &mut Self::Known,
+    ) -> Result<Wanted<Self>, i32> {
         let [base, len]: [u64; 2] = user::read(data + 16 * at)?;
         match (base, len) {
             (0, 0) => return Ok(Wanted::Nothing),
@@ -102,52 +115,40 @@ impl Resource for Buffer {
 }
 
 /// A list of a program's: what goes into slots, and tags. Without one, the slots are empty.
-pub(super) struct List {
-    pub(super) data: usize,
-    pub(super) tags: usize,
-    pub(super) count: u32,
+pub(crate) struct List {
+    pub(crate) data: usize,
+    pub(crate) tags: usize,
+    pub(crate) count: u32,
 }
 
 impl List {
-    /// From `struct io_uring_rsrc_register`.
-    pub(super) fn to_register(arg: usize, size: u32) -> Result<Self, i32> {
-        let RsrcRegister { nr, flags, resv2, data, tags } = read_sized(arg, size)?;
-        if nr == 0 || resv2 != 0 || flags & !RSRC_SPARSE != 0 {
-            return Err(-libc::EINVAL);
-        }
-        if flags & RSRC_SPARSE != 0 && data != 0 {
-            return Err(-libc::EINVAL);
-        }
-        Ok(Self { data: data as usize, tags: tags as usize, count: nr })
-    }
-
-    /// From `struct io_uring_rsrc_update2`, with the first slot.
-    pub(super) fn to_update(arg: usize, size: u32) -> Result<(u32, Self), i32> {
-        let RsrcUpdate { offset, resv, data, tags, nr, resv2 } = read_sized(arg, size)?;
-        if nr == 0 || resv != 0 || resv2 != 0 {
-            return Err(-libc::EINVAL);
-        }
-        Ok((offset, Self { data: data as usize, tags: tags as usize, count: nr }))
-    }
-
     /// What goes into the slot at an index, and its tag.
-    fn read<R: Resource>(&self, at: usize, known: &mut R::Known) -> Result<(Wanted<R>, u64), i32> {
+    fn read<R: Resource>(
+        &self,
+        registry: &dyn Registry,
+        at: usize,
+        known: &mut R::Known,
+    ) -> Result<(Wanted<R>, u64), i32> {
         let tag = if self.tags == 0 { 0 } else { user::read(self.tags + 8 * at)? };
-        let wanted = if self.data == 0 { Wanted::Nothing } else { R::read(self.data, at, known)? };
+        let wanted = match self.data {
+            0 => Wanted::Nothing,
+            data => R::read(registry, (data, at), known)?,
+        };
         let is_new = matches!(wanted, Wanted::This(_));
         if tag != 0 && !is_new { Err(-libc::EINVAL) } else { Ok((wanted, tag)) }
     }
 }
 
-pub(super) fn register<R: Resource>(locked: &mut Locked<'_>, list: &List) -> Result<i32, i32> {
+pub(crate) fn register<R: Resource>(locked: &mut Locked<'_>, list: &List) -> Result<i32, i32> {
     if R::slots(locked).is_some() {
         return Err(-libc::EBUSY);
     }
     R::check(list.count)?;
+    let registry = locked.core().registry;
     let mut slots = Slots::new(list.count as usize).ok_or(-libc::ENOMEM)?;
     let mut known = R::Known::default();
     for at in 0..list.count as usize {
-        let (value, tag) = match list.read(at, &mut known)? {
+        let (value, tag) = match list.read(registry, at, &mut known)? {
             (Wanted::Nothing, tag) => (None, tag),
             (Wanted::This(value), tag) => (Some(value), tag),
             (Wanted::Same, _) => return Err(-libc::EBADF),
@@ -159,19 +160,14 @@ pub(super) fn register<R: Resource>(locked: &mut Locked<'_>, list: &List) -> Res
     Ok(0)
 }
 
-pub(super) fn unregister<R: Resource>(
-    locked: &mut Locked<'_>,
-    arg: usize,
-    count: u32,
-) -> Result<i32, i32> {
-    no_argument(arg, count)?;
+pub(crate) fn unregister<R: Resource>(locked: &mut Locked<'_>) -> Result<i32, i32> {
     let slots = R::slots(locked).take().ok_or(-libc::ENXIO)?;
     slots.into_all().for_each(|one| R::release(locked, one));
     Ok(0)
 }
 
 /// Changes slots from `first` on: how many.
-pub(super) fn update<R: Resource>(
+pub(crate) fn update<R: Resource>(
     locked: &mut Locked<'_>,
     (first, list): (u32, List),
 ) -> Result<i32, i32> {
@@ -183,9 +179,9 @@ pub(super) fn update<R: Resource>(
     if list.data == 0 {
         return Err(-libc::EFAULT);
     }
-    let (mut done, mut known) = (0, R::Known::default());
+    let (registry, mut done, mut known) = (locked.core().registry, 0, R::Known::default());
     for at in 0..list.count as usize {
-        let (value, tag) = match list.read::<R>(at, &mut known) {
+        let (value, tag) = match list.read::<R>(registry, at, &mut known) {
             Ok((Wanted::Same, _)) => {
                 done += 1;
                 continue;
@@ -204,11 +200,11 @@ pub(super) fn update<R: Resource>(
 }
 
 /// A file of a descriptor, to be registered. One copy for each number.
-fn file_of(fd: i32, known: &mut Vec<(i32, File)>) -> Result<File, i32> {
+fn file_of(registry: &dyn Registry, fd: i32, known: &mut Vec<(i32, File)>) -> Result<File, i32> {
     if let Some((_, file)) = known.iter().find(|(number, _)| *number == fd) {
         return Ok(file.clone());
     }
-    if rings::has(fd) || uringlet::front::is_own_descriptor(fd) || !sys::is_open(fd) {
+    if registry.has(fd) || uringlet::front::is_own_descriptor(fd) || !sys::is_open(fd) {
         return Err(-libc::EBADF);
     }
     let file = File { descriptor: OwnDescriptor::duplicate(fd).ok_or(-libc::EMFILE)? };
@@ -253,7 +249,7 @@ fn check_buffer(maps: &str, at: u64, len: u64) -> Result<(), i32> {
 
 impl Locked<'_> {
     /// IORING_OP_FILES_UPDATE.
-    pub(crate) fn update_files_by_request(&mut self, fds: u64, count: u32, offset: u32) -> i32 {
+    pub(super) fn update_files_by_request(&mut self, fds: u64, count: u32, offset: u32) -> i32 {
         if offset != INDEX_ALLOC {
             let list = List { data: fds as usize, tags: 0, count };
             return update::<File>(self, (offset, list)).unwrap_or_else(|errno| errno);
@@ -261,11 +257,14 @@ impl Locked<'_> {
         if self.files.is_none() {
             return -libc::ENXIO;
         }
-        let (mut done, mut known) = (0, Vec::new());
+        let (registry, mut done, mut known) = (self.core().registry, 0, Vec::new());
         for at in 0..count as usize {
             let place = fds as usize + 4 * at;
             let installed = user::read::<i32>(place)
-                .and_then(|fd| if fd == -1 { Err(-libc::EBADF) } else { file_of(fd, &mut known) })
+                .and_then(|fd| match fd {
+                    -1 => Err(-libc::EBADF),
+                    fd => file_of(registry, fd, &mut known),
+                })
                 .and_then(|file| match self.install(INDEX_ALLOC, file) {
                     slot if slot < 0 => Err(slot),
                     slot => user::write(place, slot),
@@ -280,7 +279,7 @@ impl Locked<'_> {
     }
 
     /// Puts a file into a slot, or any: 0 or the slot, or a negative errno.
-    pub(crate) fn install(&mut self, slot: u32, file: File) -> i32 {
+    pub(super) fn install(&mut self, slot: u32, file: File) -> i32 {
         let Some(files) = self.files.as_mut() else { return self.refuse(file, -libc::ENXIO) };
         // One was subtracted from what the entry says.
         let any = slot == INDEX_ALLOC || slot == INDEX_ALLOC - 1;
@@ -301,7 +300,7 @@ impl Locked<'_> {
     }
 
     /// Empties a slot.
-    pub(crate) fn clear_file(&mut self, at: usize) -> i32 {
+    pub(super) fn clear_file(&mut self, at: usize) -> i32 {
         let Some(files) = self.files.as_mut() else { return -libc::ENXIO };
         if at >= files.len() {
             return -libc::EINVAL;
@@ -312,5 +311,25 @@ impl Locked<'_> {
         let old = files.put(at, None, 0);
         self.release_file(old);
         0
+    }
+
+    /// A descriptor that was opened for a slot goes there; the request's result.
+    pub(super) fn install_opened(&mut self, slot: u32, opened: OwnedFd) -> i32 {
+        self.install(slot, File { descriptor: OwnDescriptor::adopt(opened) })
+    }
+
+    /// A slot or a request uses a file no more. The last user's call has its tag told.
+    #[inline]
+    pub(super) fn release_file(&mut self, file: Option<Arc<Registered<File>>>) {
+        let Some(Registered { value, tag }) = file.and_then(Arc::into_inner) else { return };
+        self.state.tasks.push(Task::Drop(value));
+        self.state.tags.extend((tag != 0).then_some(tag));
+    }
+
+    /// As [`release_file`](Self::release_file).
+    #[inline]
+    pub(super) fn release_buffer(&mut self, buffer: Option<Arc<Registered<Buffer>>>) {
+        let Some(Registered { tag, .. }) = buffer.and_then(Arc::into_inner) else { return };
+        self.state.tags.extend((tag != 0).then_some(tag));
     }
 }

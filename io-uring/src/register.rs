@@ -4,20 +4,18 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use uringlet::front::{OwnDescriptor, WaitCondition, Waited};
+use uringlet::front::{OwnDescriptor, Waited};
 
-use crate::abi::{self, SyncCancel, Timespec, op, register as reg, setup};
+use crate::abi::{
+    self, RSRC_SPARSE, RsrcRegister, RsrcUpdate, SyncCancel, Timespec, op, register as reg, setup,
+};
 use crate::enter::{find, not_ours, not_registered};
 use crate::files::{Buffer, File};
 use crate::prepare::{self, Match};
 use crate::restrict::Restrictions;
-use crate::ring::{Core, Locked};
+use crate::ring::{self, Core, List, Locked};
 use crate::rings::Ring;
 use crate::{sys, threads, user};
-
-mod resources;
-
-use self::resources::List;
 
 /// io_uring_register(2): a result, or a negative errno.
 ///
@@ -79,15 +77,19 @@ fn act(ring: &Ring, opcode: u32, arg: usize, count: u32) -> Result<i32, i32> {
 fn act_locked(locked: &mut Locked<'_>, opcode: u32, arg: usize, count: u32) -> Result<i32, i32> {
     let plain = List { data: arg, tags: 0, count };
     match opcode {
-        reg::BUFFERS => resources::register::<Buffer>(locked, &plain),
-        reg::FILES => resources::register::<File>(locked, &plain),
-        reg::BUFFERS2 => resources::register::<Buffer>(locked, &List::to_register(arg, count)?),
-        reg::FILES2 => resources::register::<File>(locked, &List::to_register(arg, count)?),
-        reg::UNREGISTER_BUFFERS => resources::unregister::<Buffer>(locked, arg, count),
-        reg::UNREGISTER_FILES => resources::unregister::<File>(locked, arg, count),
+        reg::BUFFERS => ring::register::<Buffer>(locked, &plain),
+        reg::FILES => ring::register::<File>(locked, &plain),
+        reg::BUFFERS2 => ring::register::<Buffer>(locked, &List::to_register(arg, count)?),
+        reg::FILES2 => ring::register::<File>(locked, &List::to_register(arg, count)?),
+        reg::UNREGISTER_BUFFERS => {
+            no_argument(arg, count).and_then(|()| ring::unregister::<Buffer>(locked))
+        }
+        reg::UNREGISTER_FILES => {
+            no_argument(arg, count).and_then(|()| ring::unregister::<File>(locked))
+        }
         reg::FILES_UPDATE => update_files(locked, arg, count),
-        reg::FILES_UPDATE2 => resources::update::<File>(locked, List::to_update(arg, count)?),
-        reg::BUFFERS_UPDATE => resources::update::<Buffer>(locked, List::to_update(arg, count)?),
+        reg::FILES_UPDATE2 => ring::update::<File>(locked, List::to_update(arg, count)?),
+        reg::BUFFERS_UPDATE => ring::update::<Buffer>(locked, List::to_update(arg, count)?),
         reg::EVENTFD => set_eventfd(locked, arg, count, false),
         reg::EVENTFD_ASYNC => set_eventfd(locked, arg, count, true),
         reg::UNREGISTER_EVENTFD => {
@@ -108,12 +110,35 @@ fn act_locked(locked: &mut Locked<'_>, opcode: u32, arg: usize, count: u32) -> R
     }
 }
 
+impl List {
+    /// From `struct io_uring_rsrc_register`.
+    fn to_register(arg: usize, size: u32) -> Result<Self, i32> {
+        let RsrcRegister { nr, flags, resv2, data, tags } = read_sized(arg, size)?;
+        if nr == 0 || resv2 != 0 || flags & !RSRC_SPARSE != 0 {
+            return Err(-libc::EINVAL);
+        }
+        if flags & RSRC_SPARSE != 0 && data != 0 {
+            return Err(-libc::EINVAL);
+        }
+        Ok(Self { data: data as usize, tags: tags as usize, count: nr })
+    }
+
+    /// From `struct io_uring_rsrc_update2`, with the first slot.
+    fn to_update(arg: usize, size: u32) -> Result<(u32, Self), i32> {
+        let RsrcUpdate { offset, resv, data, tags, nr, resv2 } = read_sized(arg, size)?;
+        if nr == 0 || resv != 0 || resv2 != 0 {
+            return Err(-libc::EINVAL);
+        }
+        Ok((offset, Self { data: data as usize, tags: tags as usize, count: nr }))
+    }
+}
+
 fn update_files(locked: &mut Locked<'_>, arg: usize, count: u32) -> Result<i32, i32> {
     let RsrcUpdateHead { offset, resv, data } = user::read(arg)?;
     if count == 0 || resv != 0 {
         return Err(-libc::EINVAL);
     }
-    resources::update::<File>(locked, (offset, List { data: data as usize, tags: 0, count }))
+    ring::update::<File>(locked, (offset, List { data: data as usize, tags: 0, count }))
 }
 
 /// `only_async`: completions of calls for the ring do not count it up.
@@ -314,15 +339,8 @@ fn sync_cancel(ring: &Ring, arg: usize, count: u32) -> Result<i32, i32> {
         if core.with(|locked| running.iter().all(|&key| locked.find(key).is_none())) {
             return Ok(0);
         }
-        let wish = WaitCondition {
-            missing: &|| u32::from(core.ended() == seen),
-            concern: core.concern_about_more(seen),
-            gives_up: &|| false,
-            mask: None,
-            restarts: false,
-        };
         let left = deadline.map(|end| end.saturating_duration_since(Instant::now()));
-        match engine.wait_for(&wish, left) {
+        match core.wait_for_end(engine, seen, left, false) {
             Waited::Enough => {}
             Waited::TimedOut => return Err(-libc::ETIME),
             Waited::Interrupted => return Err(-libc::EINTR),

@@ -1,0 +1,285 @@
+//! How requests end: a completion is posted, a place given back, and the chain goes on or breaks.
+#![allow(unsafe_code)]
+
+use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::types::Stage;
+use super::{Locked, State};
+use crate::abi::{self, Cqe, iosqe, op, setup};
+use crate::chains::{NONE, Step};
+use crate::completions::Queue as _;
+use crate::memory::Word;
+use crate::prepare::Plan;
+use crate::timers::{self, Timer};
+use crate::{service, sys};
+
+/// The key of a timer that no request has: completions that wait for room are to go into the ring.
+pub(super) const FLUSH: u64 = u64::MAX;
+
+/// In nanoseconds.
+const FLUSH_AFTER: u64 = 1_000_000;
+
+impl Locked<'_> {
+    /// The engine has ended a request. If a cancel has had that done, the cancel's completion is
+    /// posted first.
+    pub(super) fn complete(&mut self, at: u32, result: i32) {
+        let by = self.request(at).canceled_by;
+        if result != -libc::ECANCELED || self.find(by).is_none() {
+            return self.finish(at, result, 0);
+        }
+        self.request(at).stage = Stage::Ends;
+        self.state.held.push((by, at));
+    }
+
+    /// A request has ended. After a cancel, the requests that the engine cancelled for it end.
+    fn let_follow(&mut self, by: u64) {
+        let State { held, chains, .. } = &mut *self.state;
+        for (_, at) in held.extract_if(.., |(of, _)| *of == by) {
+            chains.then_first(Step::End(at, -libc::ECANCELED));
+        }
+    }
+
+    /// Takes a request from where it waits. It ends with this result in the next round.
+    pub(super) fn end_later(&mut self, at: u32, result: i32) {
+        self.disarm(at);
+        self.request(at).stage = Stage::Ends;
+        self.state.chains.then_first(Step::End(at, result));
+    }
+
+    /// As [`end_later`](Self::end_later), and no cancel finds it any more.
+    pub(super) fn remove(&mut self, at: u32) {
+        self.end_later(at, -libc::ECANCELED);
+        self.request(at).stage = Stage::Removed;
+    }
+
+    /// As [`end_later`](Self::end_later), cancelled by the request with this key: behind that.
+    pub(super) fn end_behind(&mut self, by: u64, at: u32) {
+        self.disarm(at);
+        self.request(at).stage = Stage::Ends;
+        self.state.held.push((by, at));
+    }
+
+    /// Ends a request: its completion is posted, and its chain goes on or is broken.
+    pub(super) fn finish(&mut self, at: u32, result: i32, flags: u32) {
+        let result = match self.request(at).target_slot.take() {
+            Some(slot) if result >= 0 => {
+                // SAFETY: the request has opened it, for this slot alone.
+                let opened = unsafe { OwnedFd::from_raw_fd(result) };
+                self.install_opened(slot, opened)
+            }
+            _ => result,
+        };
+        let request = self.request(at);
+        let (result, breaks) =
+            request.call.as_deref().map_or((result, false), |call| call.outcome(result));
+        let failed = breaks
+            || match request.opcode {
+                op::TIMEOUT => {
+                    let asked = match &request.plan {
+                        Plan::Timeout(timing) => timing.flags & abi::timeout::ETIME_SUCCESS != 0,
+                        _ => false,
+                    };
+                    result < 0 && !(result == -libc::ETIME && asked)
+                }
+                op::LINK_TIMEOUT => false,
+                _ => result < 0 || request.expected >= 0 && result != request.expected,
+            };
+        if failed && request.flags & iosqe::CQE_SKIP != 0 {
+            request.quiet = true;
+        }
+        let skips = request.flags & iosqe::CQE_SKIP != 0 && !failed;
+        let breaks = failed && request.flags & iosqe::HARDLINK == 0;
+        let (opcode, user_data, quiet) = (request.opcode, request.user_data, request.quiet);
+        let (timeout, mut next, key) = (request.timeout, request.next, self.key(at));
+        self.let_go(at);
+        let cqe = Cqe { user_data, res: result, flags };
+        self.post_last(at, (!skips).then_some(cqe), opcode == op::TIMEOUT);
+        if !self.state.held.is_empty() {
+            self.let_follow(key);
+        }
+        if timeout != NONE {
+            // The one that was set for it, and which it has outrun.
+            let after = std::mem::replace(&mut self.request(timeout).next, NONE);
+            self.request(timeout).target = NONE;
+            self.disarm(timeout);
+            self.request(timeout).stage = Stage::Ends;
+            self.state.chains.then(Step::End(timeout, -libc::ECANCELED));
+            if next == timeout {
+                next = after;
+            }
+        }
+        if next != NONE {
+            let step = if breaks { Step::Break { head: next, quiet } } else { Step::Start(next) };
+            self.state.chains.then(step);
+        }
+    }
+
+    /// Ends the rest of a broken chain.
+    pub(super) fn cancel_chain(&mut self, mut next: u32, quiet: bool) {
+        while next != NONE {
+            let request = self.request(next);
+            let result = if request.refused != 0 && request.refused != -libc::ECANCELED {
+                request.refused
+            } else {
+                -libc::ECANCELED
+            };
+            let (at, user_data, opcode) = (next, request.user_data, request.opcode);
+            next = request.next;
+            self.let_go(at);
+            let cqe = Cqe { user_data, res: result, flags: 0 };
+            self.post_last(at, (!quiet).then_some(cqe), opcode == op::TIMEOUT);
+        }
+    }
+
+    /// Takes a request from where it waits.
+    fn disarm(&mut self, at: u32) {
+        // Not copied: most have nothing behind their tag.
+        match &self.request(at).stage {
+            &Stage::Poll(poll) => {
+                service::unwatch(poll, self.key(at), Arc::as_ptr(self.core).addr())
+            }
+            &Stage::Timer(timer) => {
+                if let Some(timer) = timer {
+                    timer.disarm();
+                }
+                self.state.counting.retain(|&other| other != at);
+            }
+            &Stage::LinkTimer(timer) => _ = timer.disarm(),
+            Stage::Ready => {
+                let before = self.state.ready.len();
+                self.state.ready.retain(|&other| other != at);
+                if self.state.ready.len() < before {
+                    self.core.handover.sub(1);
+                }
+            }
+            Stage::Free
+            | Stage::Waits
+            | Stage::Behind
+            | Stage::Tried
+            | Stage::Engine
+            | Stage::Here
+            | Stage::Ends
+            | Stage::Removed => {}
+        }
+    }
+
+    /// Frees a request's place.
+    fn let_go(&mut self, at: u32) {
+        self.disarm(at);
+        self.leave_line(at);
+        let target = self.request(at).target;
+        if target != NONE {
+            self.request(target).timeout = NONE;
+        }
+        let request = self.request(at);
+        let in_front = std::mem::take(&mut request.in_front);
+        let asks = std::mem::take(&mut request.asks);
+        let looked_at = std::mem::take(&mut request.looked_at);
+        request.stage = Stage::Free;
+        (request.call, request.target_slot, request.submitter) = (None, None, 0);
+        request.plan = Plan::Nop(0);
+        let files = [request.file.take(), request.source.take()];
+        let buffer = request.buffer.take();
+        files.into_iter().for_each(|file| self.release_file(file));
+        self.release_buffer(buffer);
+        self.state.in_front -= u32::from(in_front);
+        self.state.asking -= u32::from(asks);
+        self.core.looks.fetch_sub(u32::from(looked_at), Ordering::Relaxed);
+        self.state.free.push(at);
+        self.state.chains.ended();
+        let ended = self.core.ended.load(Ordering::Relaxed).wrapping_add(1);
+        self.core.ended.store(ended, Ordering::Release);
+    }
+
+    /// The request `at` has ended, with a completion or without.
+    #[inline]
+    pub(super) fn post_last(&mut self, at: u32, cqe: Option<Cqe>, of_timeout: bool) {
+        let core = self.core;
+        let shared = self.state.sharing.is_shared;
+        let record = shared.then(|| core.memory.records().get(at as usize)).flatten();
+        if let Some(cqe) = cqe {
+            record.inspect(|record| record.post(core.memory.tail()));
+            self.post(cqe, of_timeout);
+        }
+        record.inspect(|record| record.end());
+    }
+
+    /// Posts a completion.
+    pub(super) fn post(&mut self, cqe: Cqe, of_timeout: bool) {
+        let core = self.core;
+        self.state.to_wake = true;
+        let disabled =
+            core.memory.word(Word::CqFlags).load(Ordering::Relaxed) & abi::CQ_EVENTFD_DISABLED;
+        if disabled == 0
+            && let Some((_, only_async)) = &self.state.eventfd
+        {
+            self.state.eventfd_due |= !only_async || !core.is_entered();
+        }
+        if core.has(setup::DEFER_TASKRUN) && (self.state.stepping || !core.is_entered()) {
+            self.state.completions.defer(&core.counts, cqe);
+        } else {
+            self.state.completions.add(&core.counts, &*core.memory, cqe);
+            self.flush_later();
+        }
+        if of_timeout {
+            core.memory.page().timeouts.fetch_add(1, Ordering::Release);
+            return;
+        }
+        self.state.posted = self.state.posted.wrapping_add(1);
+        if !self.state.counting.is_empty() {
+            self.count_timeouts();
+        }
+    }
+
+    /// Ends the timeouts that have waited for as many completions.
+    fn count_timeouts(&mut self) {
+        let posted = self.state.posted;
+        let counting = std::mem::take(&mut self.state.counting);
+        let (due, left): (Vec<u32>, Vec<u32>) =
+            counting.into_iter().partition(|&at| match &self.state.requests[at as usize].plan {
+                Plan::Timeout(timing) => posted.wrapping_sub(timing.at) as i32 >= 0,
+                _ => true,
+            });
+        self.state.counting = left;
+        for at in due {
+            self.end_later(at, 0);
+        }
+    }
+
+    /// Can the ring take a completion that more will follow?
+    pub(super) fn can_go_on(&self) -> bool {
+        self.state.completions.has_room(&self.core.counts, &*self.core.memory)
+    }
+
+    /// Moves into the ring what waits for that, as far as there is room.
+    pub(crate) fn flush(&mut self) {
+        self.state.completions.flush(&self.core.counts, &*self.core.memory);
+    }
+
+    /// Another process may make room in the ring, and wait for what has had none.
+    #[inline]
+    pub(super) fn flush_later(&mut self) {
+        let State { sharing, completions, .. } = &*self.state;
+        if sharing.is_shared && completions.has_overflown() && !sharing.flushes {
+            let deadline = sys::now(libc::CLOCK_MONOTONIC).saturating_add(FLUSH_AFTER);
+            self.state.sharing.flushes = self.set_timer(deadline, FLUSH).is_ok();
+        }
+    }
+
+    pub(super) fn flush_again(&mut self) {
+        self.state.sharing.flushes = false;
+        self.flush();
+        self.flush_later();
+    }
+
+    /// Sets a timer for the request with this key, or for [`FLUSH`]. It is due at `deadline`, or a
+    /// little later.
+    ///
+    /// # Errors
+    /// A negative errno: no thread can be made for that.
+    pub(super) fn set_timer(&self, deadline: u64, key: u64) -> Result<Timer, i32> {
+        timers::set(deadline, Arc::clone(self.core) as _, key)
+    }
+}

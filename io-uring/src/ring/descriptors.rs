@@ -1,0 +1,126 @@
+//! Descriptors of the program's: the ring's own, which threads wait for, and others that it closes
+//! while requests are on them.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use uringlet::front::{OwnDescriptor, Patience};
+
+use super::types::Stage;
+use super::{Core, Locked};
+use crate::files::{File, Registered};
+use crate::prepare::{self, Plan};
+use crate::sys;
+
+impl Core {
+    /// Clears the descriptor if the program has reaped what made it readable.
+    pub(crate) fn freshen(self: &Arc<Self>) {
+        if self.is_stale() {
+            self.settle();
+        }
+    }
+
+    /// Has the descriptor say what is true. Waits for other threads, which hold the lock for memory
+    /// only. Where this very thread holds it, in a signal handler, that is left to the holder.
+    fn settle(self: &Arc<Self>) {
+        /// Some seconds: holders wait for each other where handlers have interrupted both.
+        const TRIES: u32 = 50_000;
+        let mut patience = Patience::default();
+        for _ in 0..TRIES {
+            if self.is_held_here() {
+                return;
+            }
+            if let Some(locked) = self.try_lock() {
+                return self.follow_up(locked.give_back());
+            }
+            patience.wait();
+        }
+    }
+
+    /// Takes another descriptor of the ring's, which outlives the program's. Without one, the
+    /// program's is readable always.
+    fn hold(&self, fd: i32) {
+        if self.eventfd.get().is_none() {
+            match OwnDescriptor::duplicate(fd) {
+                Some(other) => _ = self.eventfd.set(other),
+                None => sys::eventfd_set(fd),
+            }
+        }
+    }
+
+    /// A thread is about to wait for the descriptor `fd` of the ring: until
+    /// [`unwatch`](Self::unwatch) it is readable while there are completions.
+    pub(crate) fn watch(self: &Arc<Self>, fd: i32) {
+        self.hold(fd);
+        self.readiness.watch();
+        self.settle();
+    }
+
+    pub(crate) fn unwatch(&self) {
+        self.readiness.unwatch();
+    }
+
+    /// The descriptor `fd` of the ring is waited for in ways that end unseen.
+    pub(crate) fn watch_for_ever(self: &Arc<Self>, fd: i32) {
+        self.hold(fd);
+        if self.readiness.watch_for_ever() {
+            self.settle();
+        }
+    }
+
+    /// The program is about to close descriptors: requests on them keep their files.
+    pub(crate) fn before_close(self: &Arc<Self>, fds: &RangeInclusive<i32>) {
+        // In a signal handler, what it interrupts may have the lock.
+        if self.has_requests() && !self.is_held_here() {
+            self.with(|locked| locked.keep_files(fds));
+            self.await_tries();
+        }
+    }
+
+    /// Waits for threads that try reads by a descriptor's number: they do not wait. Not for long,
+    /// as this may be a signal handler on such a thread.
+    fn await_tries(&self) {
+        const TRIES: u32 = 100;
+        let mut patience = Patience::default();
+        for _ in 0..TRIES {
+            if self.trying.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            patience.wait();
+        }
+    }
+}
+
+impl Locked<'_> {
+    /// Requests on these numbers get other descriptors of their files. Without one, a request has
+    /// its number only.
+    fn keep_files(&mut self, fds: &RangeInclusive<i32>) {
+        let mut known: Vec<(i32, File)> = Vec::new();
+        for request in &mut self.state.requests {
+            let waits = matches!(
+                request.stage,
+                Stage::Ready | Stage::Behind | Stage::Tried | Stage::Engine | Stage::Poll(_)
+            );
+            let is_on = waits && request.file.is_none() && fds.contains(&request.fd);
+            if !is_on || !prepare::has_file(request.opcode) {
+                continue;
+            }
+            let found = known.iter().find(|(fd, _)| *fd == request.fd);
+            let file = found.map(|(_, file)| file.clone()).or_else(|| {
+                let descriptor = OwnDescriptor::duplicate(request.fd)?;
+                known.push((request.fd, File { descriptor }));
+                known.last().map(|(_, file)| file.clone())
+            });
+            let Some(file) = file else { continue };
+            if matches!(request.stage, Stage::Ready | Stage::Tried)
+                && let Plan::Engine(sqe, _) = &mut request.plan
+                && sqe.fd == request.fd
+            {
+                sqe.fd = file.descriptor.number();
+            }
+            request.file = Some(Arc::new(Registered { value: file, tag: 0 }));
+        }
+        self.move_lines(&known);
+    }
+}

@@ -1,0 +1,363 @@
+//! What a ring does without its lock: hands requests to the engine, and takes their ends from it;
+//! tries reads; runs tasks; is told of timers and polls.
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use uringlet::Sqe;
+use uringlet::front::{self, Entry, Instance, IoEvent, Patience, Sink, TOLD_OTHERWISE};
+
+use super::batch::Batch;
+use super::lock::After;
+use super::polls::POLLS_RINGS;
+use super::submit::Submitted;
+use super::types::{CancelJob, Mail, Stage, Task, Try};
+use super::{Core, Locked};
+use crate::abi::setup;
+use crate::memory::Word;
+use crate::service::{self, Events, Watcher};
+use crate::timers::Expires;
+use crate::{shared, sys};
+
+/// Requests of one ring that can be with the engine at a time: others wait for a place.
+pub(crate) const SLOTS: (u32, u32) = (64, 4096);
+
+impl Core {
+    /// Calls `f` with the lock, and does without it what was left to be done.
+    pub(crate) fn with<R>(self: &Arc<Self>, f: impl FnOnce(&mut Locked<'_>) -> R) -> R {
+        let mut locked = self.lock();
+        let answer = f(&mut locked);
+        self.follow_up(locked.give_back());
+        answer
+    }
+
+    /// Consumes up to `count` entries of the queue, for a thread or for none (0). Gives how many.
+    ///
+    /// # Errors
+    /// `-EEXIST`: another process has requests of this ring in flight.
+    pub(crate) fn submit(self: &Arc<Self>, count: u32, thread: u32) -> Result<u32, i32> {
+        /// Threads of this process are through long before. Another process may write anything.
+        const TRIES: u32 = 1_000;
+        let mut gone = 0;
+        for _ in 0..TRIES {
+            let head = self.memory.page().sq_head.load(Ordering::Acquire);
+            let tail = self.memory.word(Word::SqTail).load(Ordering::Acquire);
+            let there = tail.wrapping_sub(head).min(self.sq_entries);
+            let iopoll = self.has(setup::IOPOLL);
+            let mut batch = Batch::read(&self.memory, (head, there), count, iopoll);
+            loop {
+                match self.with(|locked| locked.submit(count, thread, &mut batch, gone)) {
+                    Submitted::All => return Ok(batch.consumed),
+                    Submitted::Asks => {}
+                    _ if batch.consumed > 0 => return Ok(batch.consumed),
+                    Submitted::Overtaken => break,
+                    Submitted::Held(by) if by != gone && shared::process::is_gone(by) => {
+                        gone = by;
+                        break;
+                    }
+                    Submitted::Held(_) => return Err(-libc::EEXIST),
+                }
+            }
+        }
+        Ok(0)
+    }
+
+    /// Does what was left to be done without the lock.
+    #[inline]
+    pub(super) fn follow_up(self: &Arc<Self>, mut after: After) {
+        if !after.tries.is_empty() {
+            let tried = self.try_reads(std::mem::take(&mut after.tries));
+            after.wake |= tried.wake;
+            after.told |= tried.told;
+            if let Some(tasks) = tried.tasks {
+                after.add_tasks(tasks.into_vec());
+            }
+        }
+        if after.wake {
+            self.wake();
+        }
+        // First: a task may wait.
+        self.pass_on();
+        if let Some(tasks) = after.tasks {
+            self.run_tasks(tasks);
+        }
+        if after.told && POLLS_RINGS.load(Ordering::Relaxed) {
+            // Polls of the ring, of other rings or of its own.
+            service::look_at_all();
+        }
+    }
+
+    /// Tries reads that were just submitted, as the kernel does when it issues them. The engine
+    /// gets those that would wait.
+    fn try_reads(self: &Arc<Self>, mut tries: Vec<Try>) -> After {
+        let instance = self.instance();
+        if let Some(instance) = &instance {
+            for Try { sqe, result, .. } in &mut tries {
+                // SAFETY: the buffer is the request's by the contract of io_uring_enter(2).
+                *result = unsafe { instance.try_now(sqe) };
+            }
+        }
+        let mut locked = self.lock();
+        self.trying.fetch_sub(1, Ordering::Release);
+        for Try { key, result, .. } in tries.drain(..) {
+            let Some(at) = locked.find(key) else { continue };
+            match result {
+                Some(result) => locked.complete(at, result),
+                None => locked.make_ready(at),
+            }
+        }
+        // The next submit needs no memory of its own.
+        locked.state.tries = tries;
+        let mut after = locked.give_back();
+        if let Some(instance) = instance.filter(|_| std::mem::take(&mut after.wake)) {
+            instance.wake_for(&IoEvent::default());
+        }
+        after
+    }
+
+    /// As [`follow_up`](Self::follow_up), by a thread that passes requests on anyway.
+    pub(super) fn run_tasks_of(self: &Arc<Self>, after: After) {
+        if after.wake {
+            self.wake();
+        }
+        if let Some(tasks) = after.tasks {
+            self.run_tasks(tasks);
+        }
+    }
+
+    #[cold]
+    pub(super) fn run_tasks(self: &Arc<Self>, tasks: Box<[Task]>) {
+        let mut tasks = VecDeque::from(tasks.into_vec());
+        while let Some(task) = tasks.pop_front() {
+            let mail = match task {
+                Task::Drop(file) => {
+                    drop(file);
+                    continue;
+                }
+                Task::Cancel(job) => Mail::Ended(job.by, self.ask_to_cancel(&job)),
+                Task::Call(key, call) => Mail::Ended(key, call.run()),
+                Task::Try(key, fd, socket) => {
+                    let tried = socket.try_now(fd);
+                    self.trying.fetch_sub(1, Ordering::Release);
+                    Mail::Tried(key, tried)
+                }
+            };
+            let after = self.bring(mail);
+            if after.wake {
+                self.wake();
+            }
+            self.pass_on();
+            tasks.extend(after.tasks.into_iter().flatten());
+        }
+    }
+}
+
+impl Expires for Core {
+    fn on_timer(self: Arc<Self>, key: u64) {
+        self.follow_up(self.bring(Mail::Timer(key)));
+    }
+}
+
+impl Watcher for Core {
+    fn on_polls(self: Arc<Self>, events: Events) -> Box<dyn FnOnce()> {
+        let after = self.bring(Mail::Polls(events));
+        Box::new(move || self.follow_up(after))
+    }
+}
+
+impl Core {
+    /// What executes its requests in this process.
+    ///
+    /// # Errors
+    /// A negative errno.
+    pub(crate) fn engine(self: &Arc<Self>) -> Result<Arc<Instance>, i32> {
+        let slots = self.cq_entries.clamp(SLOTS.0, SLOTS.1);
+        let builder = front::env::builder()?.entries(slots).kernel_room(slots);
+        let sink = Box::new(Deliver(Arc::clone(self)));
+        let instance = Instance::with_sink(&builder, sink).map_err(|error| -error.errno())?;
+        let _ = self.instance.set(Arc::downgrade(&instance));
+        Ok(instance)
+    }
+
+    fn instance(&self) -> Option<Arc<Instance>> {
+        self.instance.get().and_then(Weak::upgrade)
+    }
+
+    /// Wakes those who wait for completions of this ring.
+    fn wake(&self) {
+        if let Some(instance) = self.instance() {
+            instance.wake_for(&IoEvent::default());
+        }
+    }
+
+    /// Hands requests to the engine that are ready, in their order.
+    pub(super) fn pass_on(self: &Arc<Self>) {
+        self.handover.run(|| self.pass_on_now(), || self.can_pass_on());
+    }
+
+    /// Has the engine room, and is the lock free?
+    fn can_pass_on(self: &Arc<Self>) -> bool {
+        let instance = self.instance();
+        if !instance.is_some_and(|instance| instance.has_room()) {
+            return false;
+        }
+        let Some(locked) = self.try_lock() else { return false };
+        self.run_tasks_of(locked.give_back());
+        true
+    }
+
+    /// Hands some over. False: there is no room for the next, no engine, or another thread has the
+    /// lock, and passes requests on when it goes.
+    fn pass_on_now(self: &Arc<Self>) -> bool {
+        let Some(instance) = self.instance() else { return false };
+        // The entries of a large batch are written to memory before they are used.
+        if self.handover.ready() <= 2 {
+            self.pass_on_to::<2>(&instance)
+        } else {
+            self.pass_on_many(&instance)
+        }
+    }
+
+    /// In a frame of its own: a small stack has no room for it beside others.
+    #[inline(never)]
+    fn pass_on_many(self: &Arc<Self>, instance: &Instance) -> bool {
+        self.pass_on_to::<32>(instance)
+    }
+
+    fn pass_on_to<const MOST: usize>(self: &Arc<Self>, instance: &Instance) -> bool {
+        let notify = if self.told.load(Ordering::Relaxed) { TOLD_OTHERWISE } else { -1 };
+        let mut entries = [Entry { sqe: Sqe::nop(), data: 0, notify }; MOST];
+        let mut count = 0;
+        let Some(mut locked) = self.try_lock() else { return false };
+        while count < MOST
+            && let Some(at) = locked.ready.pop_front()
+        {
+            let request = &mut locked.requests[at as usize];
+            request.stage = Stage::Engine;
+            let key = u64::from(request.generation) << 32 | u64::from(at);
+            entries[count].sqe = request.plan.sqe().user_data(key);
+            count += 1;
+        }
+        let owes = locked.unlock();
+        // SAFETY: the buffers are the request's by the contract of io_uring_enter(2); what else
+        // it points to is kept in the request.
+        let submitted = unsafe { instance.submit(&entries[..count]) };
+        self.handover.sub(submitted.accepted);
+        let all = submitted.accepted == count;
+        if owes && let Some(locked) = self.try_lock() {
+            self.run_tasks_of(locked.give_back());
+        }
+        if !all {
+            let left = entries[submitted.accepted..count].iter();
+            let keys = left.map(|entry| entry.sqe.user_data).collect();
+            self.run_tasks_of(self.bring(Mail::Refused(keys, submitted.refused)));
+        }
+        all
+    }
+
+    /// Asks the engine to cancel. Gives the result of the request that has asked for it.
+    fn ask_to_cancel(self: &Arc<Self>, job: &CancelJob) -> i32 {
+        let (mut answer, mut done) = (-libc::ENOENT, job.done);
+        if let Some(instance) = self.instance() {
+            // There are several if all are meant.
+            self.cancel_each(&instance, &job.keys, |_, result| {
+                answer = result;
+                done += i32::from(result == 0);
+            });
+        }
+        job.answer(done, answer)
+    }
+
+    /// As [`cancel_at`](Self::cancel_at), many in their order. `answer` is told of each.
+    pub(crate) fn cancel_each(
+        self: &Arc<Self>,
+        instance: &Instance,
+        keys: &[u64],
+        mut answer: impl FnMut(u64, i32),
+    ) {
+        if let &[key] = keys {
+            return answer(key, self.cancel_at(instance, key));
+        }
+        instance.cancel_each(keys, |key, result| {
+            answer(key, result.map_or_else(|_| self.cancel_at(instance, key), |()| 0));
+        });
+    }
+
+    /// Cancels a request that the engine has: 0, or a negative errno. One that is on its way to the
+    /// engine, or that a thread is trying just now, is asked for again.
+    pub(super) fn cancel_at(self: &Arc<Self>, instance: &Instance, key: u64) -> i32 {
+        const ON_ITS_WAY: u32 = 10_000;
+        const TRIED: u32 = 200;
+        let mut patience = Patience::default();
+        for look in 0.. {
+            let answer = match instance.cancel(key) {
+                Ok(()) => return 0,
+                Err(errno) => errno,
+            };
+            let most = if answer == -libc::ENOENT { ON_ITS_WAY } else { TRIED };
+            // While another thread has the lock, the request counts as being with the engine.
+            let stage = self.try_lock().map_or(Some(Stage::Engine), |mut locked| {
+                let stage = locked.find(key).map(|at| locked.cancel_tried(at));
+                self.run_tasks_of(locked.give_back());
+                stage
+            });
+            match stage {
+                // One on a socket that was just tried; or another cancel's, which has not told yet.
+                Some(Stage::Ends) => return 0,
+                Some(Stage::Tried | Stage::Engine) if look < most => {}
+                _ => return answer,
+            }
+            patience.wait();
+        }
+        -libc::ENOENT
+    }
+}
+
+/// What the engine hands completions to.
+#[derive(Debug)]
+struct Deliver(Arc<Core>);
+
+impl Sink for Deliver {
+    unsafe fn complete(&self, event: &IoEvent) {
+        let core = &self.0;
+        let after = core.bring(Mail::Ended(event.obj, event.res as i32));
+        // The engine wakes those who wait, and has `released` called.
+        if let Some(tasks) = after.tasks {
+            core.pass_on();
+            core.run_tasks(tasks);
+        }
+    }
+
+    fn released(&self) {
+        let core = &self.0;
+        if core.handover.waits_for_room() {
+            core.pass_on();
+        }
+    }
+
+    fn begins_streams_at_once(&self) -> bool {
+        false
+    }
+
+    fn waits_where_nonblocking(&self) -> bool {
+        true
+    }
+
+    fn ends_short_writes(&self) -> bool {
+        true
+    }
+
+    fn before_transfer(&self, sqe: &Sqe) -> Option<i32> {
+        service::look(sqe.fd);
+        // A socket has no offsets. A pipe has none either, and does not mind.
+        (![0, u64::MAX].contains(&sqe.off) && sys::is_socket(sqe.fd)).then_some(-libc::ESPIPE)
+    }
+
+    fn after_transfer(&self, fd: i32, is_write: bool) {
+        const READABLE: i16 = libc::POLLIN | libc::POLLRDNORM;
+        const WRITABLE: i16 = libc::POLLOUT | libc::POLLWRNORM;
+        service::went_through(fd, if is_write { WRITABLE } else { READABLE } as u32);
+    }
+}

@@ -1,0 +1,64 @@
+//! A ring or a thread ends: what it has in flight is cancelled, and waited for.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use uringlet::front::{Descriptor, Instance};
+
+use super::Core;
+
+impl Core {
+    /// Cancels what waits, and waits for what is being executed: the program may free its buffers
+    /// when this is over. What may never end is left to itself.
+    pub(crate) fn close(self: &Arc<Self>, instance: &Arc<Instance>) {
+        const AGAIN: Duration = Duration::from_millis(20);
+        loop {
+            let keys = self.with(|locked| locked.cancel_everything());
+            if keys.is_empty() {
+                break;
+            }
+            instance.cancel_each(&keys, |_, _| {});
+            let seen = self.ended();
+            let (left, hangs) =
+                self.with(|locked| (locked.live().next().is_some(), locked.may_hang()));
+            if !left {
+                break;
+            }
+            if hangs {
+                // Its thread ends it, whenever that is; the memory stays until then.
+                std::mem::forget(Arc::clone(instance));
+                return;
+            }
+            self.wait_for_end(instance, seen, Some(AGAIN), false);
+        }
+        instance.close();
+    }
+
+    /// A thread ends: cancels what it has submitted, and waits a while for what is being executed.
+    pub(crate) fn thread_ends(self: &Arc<Self>, instance: &Instance, thread: u32) {
+        /// A request in a system call may never end.
+        const LONGEST: Duration = Duration::from_secs(1);
+        let end = Instant::now() + LONGEST;
+        let found = self.with(|locked| locked.cancel_thread(thread));
+        // As if they had been executed in io_uring_enter(2): what does not wait for others ends.
+        let ends = |fd| Descriptor::fresh(fd).is_ok_and(Descriptor::is_seekable);
+        let (kept, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|&(_, fd)| ends(fd));
+        let mut running: Vec<u64> = kept.into_iter().map(|(key, _)| key).collect();
+        let others: Vec<u64> = others.into_iter().map(|(key, _)| key).collect();
+        self.cancel_each(instance, &others, |key, answer| {
+            running.extend((answer == -libc::EALREADY).then_some(key));
+        });
+        loop {
+            let seen = self.ended();
+            self.with(|locked| {
+                let ends = |key: &u64| locked.find(*key).is_some_and(|at| locked.will_end(at));
+                running.retain(ends);
+            });
+            let left = end.saturating_duration_since(Instant::now());
+            if running.is_empty() || left.is_zero() {
+                return;
+            }
+            self.wait_for_end(instance, seen, Some(left), true);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! What a ring's words and its descriptor say of its completions.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::{Core, Locked};
+use crate::abi::{setup, sq};
+use crate::completions::Queue as _;
+use crate::sys;
+
+/// Rings whose descriptor is readable.
+static ARMED: AtomicUsize = AtomicUsize::new(0);
+
+/// Is the descriptor of any ring readable?
+#[inline]
+pub(crate) fn any_is_armed() -> bool {
+    ARMED.load(Ordering::Relaxed) > 0
+}
+
+impl Core {
+    /// The descriptor is readable, and should not be any more.
+    #[inline]
+    pub(super) fn is_stale(&self) -> bool {
+        self.readiness.is_readable() && self.completions() == 0
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        if self.readiness.is_readable() {
+            ARMED.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Locked<'_> {
+    /// Makes flags and descriptor say what is true. True: the descriptor tells of something new.
+    pub(super) fn settle(&mut self) -> bool {
+        let core = self.core;
+        let change = core.readiness.settle(core.completions() > 0);
+        let mut flags = 0;
+        if self.state.completions.has_overflown() {
+            flags |= sq::CQ_OVERFLOW;
+        }
+        // Where the program has not asked for it, it is what has newer libraries call at an empty
+        // ring, so that its descriptor is cleared.
+        let calls = if core.has(setup::TASKRUN_FLAG) {
+            self.state.completions.has_deferred()
+        } else {
+            core.readiness.is_readable()
+        };
+        if calls {
+            flags |= sq::TASKRUN;
+        }
+        // First the flags: who is woken looks at them.
+        if self.speaks_for_ring() {
+            core.show_flags(flags);
+        }
+        let tail = core.memory.tail();
+        let is_news = std::mem::replace(&mut self.state.told_tail, tail) != tail;
+        match change {
+            Some(true) => _ = ARMED.fetch_add(1, Ordering::Relaxed),
+            Some(false) => {
+                ARMED.fetch_sub(1, Ordering::Relaxed);
+                core.eventfd.get().inspect(|fd| sys::eventfd_clear(fd.number()));
+                return false;
+            }
+            // The program may have reaped what it was told of, and wait for an edge.
+            None if is_news && core.readiness.repeats() => {}
+            None => return false,
+        }
+        core.eventfd.get().inspect(|fd| sys::eventfd_set(fd.number()));
+        true
+    }
+}

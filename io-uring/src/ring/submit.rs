@@ -1,0 +1,240 @@
+//! Entries become requests, and requests start: those of a batch, and what follows from the end of
+//! others.
+
+use std::sync::atomic::Ordering;
+
+use super::Locked;
+use super::batch::{Batch, Prepared};
+use super::types::{Request, Stage, Try};
+use crate::abi::{iosqe, op, setup};
+use crate::chains::{NONE, Step};
+use crate::memory::Word;
+use crate::prepare::{Fields, Plan, Refused};
+
+/// How far a batch has come.
+#[derive(Debug)]
+pub(super) enum Submitted {
+    All,
+    /// The engine is asked without the lock. The rest follows then.
+    Asks,
+    /// Another thread has taken the next entry.
+    Overtaken,
+    /// By this word, another process has requests in flight.
+    Held(u64),
+}
+
+impl Locked<'_> {
+    /// Goes on with a batch: consumes up to `count` entries, for a thread or for none (0). `gone`
+    /// is the word of an owner that is gone, or 0.
+    pub(super) fn submit(
+        &mut self,
+        count: u32,
+        thread: u32,
+        batch: &mut Batch,
+        gone: u64,
+    ) -> Submitted {
+        let core = self.core;
+        self.state.is_in_batch = false;
+        if let Err(by) = self.claim(gone) {
+            return Submitted::Held(by);
+        }
+        let sq_head = &core.memory.page().sq_head;
+        if !batch.is_over && sq_head.load(Ordering::Relaxed) != batch.next() {
+            return Submitted::Overtaken;
+        }
+        (self.state.submits, self.state.is_in_batch) = (core.is_entered(), true);
+        self.start_new();
+        while self.state.asking == 0 && !batch.is_over {
+            batch.is_over = !self.submit_one(count, thread, batch);
+            if batch.is_over {
+                // A chain ends with its batch.
+                self.end_chain();
+            }
+            sq_head.store(batch.next(), Ordering::Release);
+            self.start_new();
+        }
+        self.state.submits = false;
+        let head = sq_head.load(Ordering::Relaxed);
+        core.memory.word(Word::SqHead).store(head, Ordering::Release);
+        if self.state.asking > 0 {
+            return Submitted::Asks;
+        }
+        self.state.is_in_batch = false;
+        self.take_steps();
+        Submitted::All
+    }
+
+    /// Consumes an entry. False: the batch ends there.
+    fn submit_one(&mut self, count: u32, thread: u32, batch: &mut Batch) -> bool {
+        let core = self.core;
+        if batch.consumed == count || batch.taken == batch.there {
+            return false;
+        }
+        let place = batch.next();
+        batch.taken += 1;
+        let Some((at, prepared)) = self.accept(place, batch) else {
+            core.memory.word(Word::SqDropped).fetch_add(1, Ordering::Relaxed);
+            // Consumed, and none of those that were submitted.
+            self.end_chain();
+            return core.has(setup::SQPOLL);
+        };
+        batch.consumed += 1;
+        self.journal_taken(at, place);
+        // A poller goes on where the batch of a call would end.
+        self.assemble(at, prepared, thread) || core.has(setup::SUBMIT_ALL | setup::SQPOLL)
+    }
+
+    /// Makes a request of the entry at a place. `None`: the program's index for it is out of range.
+    fn accept(&mut self, place: u32, batch: &mut Batch) -> Option<(u32, Result<(), Refused>)> {
+        if let Some(Prepared { request, answer, .. }) = batch.take(place) {
+            let at = self.take();
+            let Request { generation, stage, .. } = *self.request(at);
+            *self.request(at) = Request { generation, stage, ..request };
+            return Some((at, answer));
+        }
+        let entry = self.core.memory.sqe(place)?;
+        let at = self.take();
+        let iopoll = self.core.has(setup::IOPOLL);
+        let answer = self.request(at).prepare(&Fields(entry), iopoll);
+        Some((at, answer))
+    }
+
+    /// Adds a request to its chain. False: its preparation has failed, and a batch ends here.
+    fn assemble(&mut self, at: u32, prepared: Result<(), Refused>, thread: u32) -> bool {
+        let refused = self.judge(at, prepared);
+        let head = self.state.chains.head();
+        let request = self.request(at);
+        (request.refused, request.thread) = (refused, thread);
+        let links = request.flags & (iosqe::LINK | iosqe::HARDLINK) != 0;
+        // Not that of an entry that no ring takes.
+        let drains = request.flags & iosqe::DRAIN != 0;
+        if refused != 0 && head != NONE {
+            // The chain is assembled to its end, and fails as a whole.
+            let head = self.request(head);
+            if head.refused == 0 {
+                head.refused = -libc::ECANCELED;
+            }
+        }
+        let state = &mut *self.state;
+        state.chains.add(&mut state.requests, at, drains);
+        if links {
+            // Not even the failed one ends the batch.
+            return true;
+        }
+        self.end_chain();
+        refused == 0
+    }
+
+    /// Whether the ring, and the chain that is being assembled, take an entry that was prepared:
+    /// 0, or a negative errno.
+    fn judge(&mut self, at: u32, prepared: Result<(), Refused>) -> i32 {
+        if let Err(Refused::Malformed(errno)) = prepared {
+            self.request(at).flags &= !iosqe::DRAIN;
+            return errno;
+        }
+        let &mut Request { opcode, flags, .. } = self.request(at);
+        if !self.restrictions.allow(opcode, flags) {
+            return -libc::EACCES;
+        }
+        self.drain_disabled |= flags & iosqe::CQE_SKIP != 0;
+        if flags & iosqe::DRAIN != 0 && self.drain_disabled {
+            self.request(at).flags &= !iosqe::DRAIN;
+            return -libc::EOPNOTSUPP;
+        }
+        if let Err(Refused::Errno(errno)) = prepared {
+            return errno;
+        }
+        let tail = self.chain_tail();
+        let mut has_target = || tail != NONE && self.request(tail).opcode != op::LINK_TIMEOUT;
+        if opcode == op::LINK_TIMEOUT && !has_target() { -libc::EINVAL } else { 0 }
+    }
+
+    /// Starts chains that were let through.
+    fn start_new(&mut self) {
+        while self.state.asking == 0
+            && let Some(at) = self.state.chains.next_start()
+        {
+            self.start(at);
+        }
+    }
+
+    /// Does what follows from the end of requests, until there is nothing. A batch goes first.
+    pub(super) fn take_steps(&mut self) {
+        if self.state.is_in_batch {
+            return;
+        }
+        self.state.stepping = true;
+        while self.state.asking == 0 {
+            let state = &mut *self.state;
+            match state.chains.next_step(&state.requests) {
+                Some(Step::Start(at)) => self.start(at),
+                Some(Step::End(at, result)) => self.finish(at, result, 0),
+                Some(Step::Break { head, quiet }) => self.cancel_chain(head, quiet),
+                None => break,
+            }
+        }
+        self.state.stepping = false;
+    }
+
+    fn start(&mut self, at: u32) {
+        let refused = self.request(at).refused;
+        if refused != 0 {
+            self.request(at).stage = Stage::Here;
+            // A chain that was broken when it was made: hard links do not mend it.
+            self.request(at).flags &= !iosqe::HARDLINK;
+            if self.request(at).next != NONE {
+                self.request(at).flags |= iosqe::LINK;
+            }
+            return self.finish(at, refused, 0);
+        }
+        self.request(at).stage = Stage::Here;
+        let key = self.key(at);
+        match self.issue(at) {
+            Some(result) => self.finish(at, result, 0),
+            None if self.find(key).is_none() => {}
+            None => {
+                if self.request(at).stage == Stage::Ready && !self.is_tried(at) {
+                    self.make_ready(at);
+                }
+                let next = self.request(at).next;
+                // A call of this thread's cannot be cancelled.
+                let waits = self.request(at).stage != Stage::Here;
+                if waits && next != NONE && self.request(next).opcode == op::LINK_TIMEOUT {
+                    self.set_link_timeout(at, next);
+                }
+            }
+        }
+    }
+
+    /// Has the submitting thread try a read without the lock. False: it is none that can be tried,
+    /// or the engine has others than reads: programs may count on their order, which many file
+    /// systems keep.
+    fn is_tried(&mut self, at: u32) -> bool {
+        let (key, submits) = (self.key(at), self.state.submits && self.state.in_front == 0);
+        let request = self.request(at);
+        let Plan::Engine(sqe, None) = request.plan else { return false };
+        let alone = request.next == NONE && request.flags & iosqe::ASYNC == 0;
+        let is_read = matches!(request.opcode, op::READ | op::READ_FIXED);
+        if !submits || !alone || !is_read || !uringlet::front::is_read_inline(sqe.fd) {
+            return false;
+        }
+        request.stage = Stage::Tried;
+        self.state.tries.push(Try { key, sqe, result: None });
+        true
+    }
+
+    /// What the engine has not taken over is ready once more; or ends, if nobody executes it.
+    pub(super) fn take_back(&mut self, keys: &[u64], errno: i32) {
+        for at in keys.iter().rev().filter_map(|&key| self.find(key)).collect::<Vec<u32>>() {
+            self.request(at).stage = Stage::Ready;
+            self.state.ready.push_front(at);
+        }
+        if errno == -libc::EAGAIN {
+            return;
+        }
+        while let Some(at) = self.state.ready.pop_front() {
+            self.core.handover.sub(1);
+            self.finish(at, errno, 0);
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! What the parts of a ring hand to each other: requests, mail, tasks.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::sync::Arc;
+
+use uringlet::Sqe;
+
+use crate::abi::iosqe;
+use crate::calls::Call;
+use crate::chains::{Links, NONE};
+use crate::files::{Buffer, File, Registered};
+use crate::prepare::Plan;
+use crate::service::{Events, Poll};
+use crate::sockets::{Socket, Tried};
+use crate::timers::Timer;
+
+/// A number, and the events that are waited for: requests on a socket stand in line for that.
+pub(super) type Line = (i32, i16);
+
+/// Where a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    Free,
+    /// Behind another one of its chain, or of a chain that waits.
+    Waits,
+    /// To be handed to the engine.
+    Ready,
+    /// In line for a socket, behind another one.
+    Behind,
+    /// A read, or a call on a socket, is tried without the lock and without waiting.
+    Tried,
+    /// With the engine.
+    Engine,
+    Poll(Poll),
+    Timer(Option<Timer>),
+    /// A linked timeout whose target is being executed.
+    LinkTimer(Timer),
+    /// Ends in this very call.
+    Here,
+    /// Cancelled, or a timeout that is over: its completion follows that of what has ended it.
+    Ends,
+    /// As that. It was removed, and no cancel finds it.
+    Removed,
+}
+
+/// A request.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) generation: u32,
+    pub(super) stage: Stage,
+    pub(super) opcode: u8,
+    pub(super) flags: u8,
+    pub(super) user_data: u64,
+    pub(super) fd: i32,
+    pub(super) plan: Plan,
+    /// What preparation has refused.
+    pub(super) refused: i32,
+    /// The next of its chain.
+    pub(super) next: u32,
+    /// The linked timeout that is set for it.
+    pub(super) timeout: u32,
+    /// The request that this linked timeout is set for.
+    pub(super) target: u32,
+    pub(super) file: Option<Arc<Registered<File>>>,
+    pub(super) buffer: Option<Arc<Registered<Buffer>>>,
+    /// As many bytes are success.
+    pub(super) expected: i32,
+    pub(super) iov: Vec<libc::iovec>,
+    pub(super) call: Option<Box<Call>>,
+    /// The thread that has submitted the call, where threads may have rights of their own.
+    pub(super) submitter: i32,
+    /// The thread that has submitted it: as [`threads::enters`](crate::threads::enters) has it.
+    pub(super) thread: u32,
+    /// The slot that an opened file goes into.
+    pub(super) target_slot: Option<u32>,
+    /// The registered file that a splice reads from.
+    pub(super) source: Option<Arc<Registered<File>>>,
+    /// Where it stands in line for a socket.
+    pub(super) line: Option<Line>,
+    /// The last cancel of it that had to ask the engine, by key.
+    pub(super) canceled_by: u64,
+    /// Those behind it in its chain leave no completions if it fails.
+    pub(super) quiet: bool,
+    /// A multishot poll of a ring, or of an epoll, which may have one.
+    pub(super) is_of_rings: bool,
+    /// [`State::counted_up`] when this poll began.
+    pub(super) counted_up: u32,
+    /// A poll that a thread which enters the ring looks at.
+    pub(super) looked_at: bool,
+    /// Nothing is started before this cancel is answered.
+    pub(super) asks: bool,
+    /// The engine has it or is to get it, and it is no read: a read behind it is not tried.
+    pub(super) in_front: bool,
+}
+
+// SAFETY: the iovecs are addresses of the program's, which are only handed on.
+unsafe impl Send for Request {}
+
+impl Request {
+    pub(super) fn new() -> Self {
+        Self {
+            generation: 0,
+            stage: Stage::Free,
+            opcode: 0,
+            flags: 0,
+            user_data: 0,
+            fd: -1,
+            plan: Plan::Nop(0),
+            refused: 0,
+            next: NONE,
+            timeout: NONE,
+            target: NONE,
+            file: None,
+            buffer: None,
+            expected: -1,
+            iov: Vec::new(),
+            call: None,
+            submitter: 0,
+            thread: 0,
+            target_slot: None,
+            source: None,
+            line: None,
+            canceled_by: 0,
+            quiet: false,
+            is_of_rings: false,
+            counted_up: 0,
+            looked_at: false,
+            asks: false,
+            in_front: false,
+        }
+    }
+
+    /// The descriptor that it is on.
+    pub(super) fn number(&self) -> i32 {
+        self.file.as_ref().map_or(self.fd, |file| file.number())
+    }
+
+    /// Has it a call that is judged by the rights of the thread that makes it?
+    pub(super) fn is_judged(&self) -> bool {
+        self.call.as_deref().is_some_and(Call::is_judged)
+    }
+}
+
+impl Links for Vec<Request> {
+    fn next(&self, at: u32) -> u32 {
+        self[at as usize].next
+    }
+
+    fn set_next(&mut self, at: u32, next: u32) {
+        self[at as usize].next = next;
+    }
+
+    fn drains(&self, at: u32) -> bool {
+        self[at as usize].flags & iosqe::DRAIN != 0
+    }
+
+    fn set_drains(&mut self, at: u32) {
+        self[at as usize].flags |= iosqe::DRAIN;
+    }
+
+    fn fails(&self, at: u32) -> bool {
+        self[at as usize].refused != 0
+    }
+}
+
+/// A cancel that concerns requests which are with the engine.
+#[derive(Debug)]
+pub(super) struct CancelJob {
+    pub(super) keys: Vec<u64>,
+    /// As many were cancelled without the engine.
+    pub(super) done: i32,
+    pub(super) all: bool,
+    /// The request that gets the answer: a cancel, or a linked timeout.
+    pub(super) by: u64,
+    pub(super) is_link_timeout: bool,
+}
+
+impl CancelJob {
+    /// The result of the request that has asked for it. `done` requests were cancelled in all, and
+    /// `last` is the engine's answer about the last one.
+    pub(super) fn answer(&self, done: i32, last: i32) -> i32 {
+        match () {
+            () if self.all => done,
+            () if (self.done > 0 || last == 0) && self.is_link_timeout => -libc::ETIME,
+            () if self.done > 0 || last == 0 => 0,
+            () => last,
+        }
+    }
+}
+
+/// What is done without the lock.
+#[derive(Debug)]
+pub(super) enum Task {
+    /// The engine is asked.
+    Cancel(CancelJob),
+    /// A call of this very thread, with its rights. The result ends the request that has this key.
+    Call(u64, Box<Call>),
+    /// A call on a socket is tried, for the request that has this key.
+    Try(u64, i32, Arc<Socket>),
+    /// A file that nobody uses any more is let go of.
+    Drop(File),
+}
+
+/// A read that the submitting thread tries without the lock, and its result if it did not wait.
+#[derive(Debug)]
+pub(super) struct Try {
+    pub(super) key: u64,
+    pub(super) sqe: Sqe,
+    pub(super) result: Option<i32>,
+}
+
+/// What threads that do not wait for the lock have to say.
+#[derive(Debug)]
+pub(super) enum Mail {
+    /// A request has ended, with its result.
+    Ended(u64, i32),
+    /// A call on a socket was tried.
+    Tried(u64, Tried),
+    Timer(u64),
+    /// Requests whose descriptors are ready, with their events.
+    Polls(Events),
+    /// The engine has not taken these requests over, for want of room (`-EAGAIN`) or for good.
+    Refused(Vec<u64>, i32),
+}
+
+/// What a ring asks about all rings of its process, by the numbers of their descriptors.
+pub(crate) trait Registry: fmt::Debug + Send + Sync {
+    /// Does this number stand for a ring?
+    fn has(&self, fd: i32) -> bool;
+    /// A descriptor is watched by epoll, a poll or the like.
+    fn is_polled(&self, fd: i32);
+    /// Is the descriptor of any ring watched so?
+    fn any_is_polled(&self) -> bool;
+}

@@ -1,0 +1,134 @@
+//! Threads that wait: for completions, also of requests that other processes have in flight, or for
+//! the end of any request.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use uringlet::front::{Concern, Instance, IoEvent, WaitCondition, Waited};
+
+use super::Core;
+use crate::shared::process;
+use crate::sys;
+
+/// After this the thread looks whether the owner is gone; from then on after twice as much each
+/// time, up to the other.
+const LOOK: Duration = Duration::from_millis(20);
+const LOOK_MOST: Duration = Duration::from_secs(1);
+
+impl Core {
+    /// Completions that a wait for `min` misses. Any timeout ends the wait that has not been
+    /// counted in `timeouts`.
+    pub(crate) fn missing(&self, min: u32, timeouts: u32) -> u32 {
+        if self.waits_for_others() {
+            return 0;
+        }
+        self.missing_of_all(min, timeouts)
+    }
+
+    /// As [`missing`](Self::missing), whichever process they come from.
+    pub(crate) fn missing_of_all(&self, min: u32, timeouts: u32) -> u32 {
+        let waits = self.memory.page().timeouts.load(Ordering::Acquire) == timeouts;
+        if waits { min.saturating_sub(self.completions()) } else { 0 }
+    }
+
+    /// What ends the wait of [`Core::missing`].
+    pub(crate) fn concern(&self, min: u32, timeouts: u32) -> Concern {
+        let words = [std::ptr::from_ref(self) as u64, min.into(), timeouts.into()];
+        // SAFETY: what takes the completions of the engine's context holds this.
+        unsafe {
+            let is_over = |words: &[u64; 8], _: &IoEvent| {
+                let core = &*(words[0] as *const Self);
+                core.missing(words[1] as u32, words[2] as u32) == 0
+            };
+            Concern::new(is_over, &words)
+        }
+    }
+
+    /// Has this process nothing in flight on a ring that others use? Then its engine has nothing
+    /// to wait for.
+    pub(crate) fn waits_for_others(&self) -> bool {
+        self.memory.page().is_shared() && self.taken.load(Ordering::Acquire) == self.ended()
+    }
+
+    /// Waits until [`ended`](Self::ended) says more than that.
+    pub(crate) fn wait_for_end(
+        &self,
+        instance: &Instance,
+        ended: u32,
+        time: Option<Duration>,
+        restarts: bool,
+    ) -> Waited {
+        let words = [std::ptr::from_ref(self) as u64, ended.into()];
+        // SAFETY: as in `concern`.
+        let concern = unsafe {
+            let has_more = |words: &[u64; 8], _: &IoEvent| {
+                u64::from((*(words[0] as *const Self)).ended()) != words[1]
+            };
+            Concern::new(has_more, &words)
+        };
+        let wish = WaitCondition {
+            missing: &|| u32::from(self.ended() == ended),
+            concern,
+            gives_up: &|| false,
+            mask: None,
+            restarts,
+        };
+        instance.wait_for(&wish, time)
+    }
+
+    /// The word of another process that has requests of this ring in flight.
+    fn busy_other(&self) -> Option<u64> {
+        self.memory.page().busy_other(self.me)
+    }
+
+    /// Waits for `min` completions, or for a timeout's that is not counted in `timeouts`.
+    /// `deadline` is in nanoseconds of CLOCK_MONOTONIC, and `mask` is in force while the thread
+    /// sleeps.
+    ///
+    /// # Errors
+    /// `-ETIME`, `-EINTR`; `-EBADF` if the ring is closed meanwhile.
+    pub(crate) fn sleep_for_others(
+        self: &Arc<Self>,
+        (min, timeouts): (u32, u32),
+        deadline: Option<u64>,
+        mask: Option<u64>,
+    ) -> Result<(), i32> {
+        let page = self.memory.page();
+        let mut look = LOOK;
+        loop {
+            page.announce();
+            let tail = page.cq_tail.load(Ordering::Relaxed);
+            if self.missing_of_all(min, timeouts) == 0 {
+                return Ok(());
+            }
+            if self.closing.load(Ordering::Relaxed) {
+                return Err(-libc::EBADF);
+            }
+            let now = sys::now(libc::CLOCK_MONOTONIC);
+            let left = deadline.map(|deadline| Duration::from_nanos(deadline.saturating_sub(now)));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(-libc::ETIME);
+            }
+            let time = left.map_or(look, |left| left.min(look));
+            match sys::sleep_while(&page.cq_tail, tail, time, mask) {
+                errno if errno == -libc::EINTR => return Err(errno),
+                errno if errno == -libc::ETIMEDOUT => {
+                    look = LOOK_MOST.min(look * 2);
+                    if let Some(gone) = self.busy_other().filter(|&by| process::is_gone(by)) {
+                        self.end_what_is_left(gone);
+                    }
+                }
+                _ => look = LOOK,
+            }
+        }
+    }
+
+    /// A thread that waits has seen that the owner with this word is gone: what that has left
+    /// ends.
+    pub(super) fn end_what_is_left(self: &Arc<Self>, gone: u64) {
+        // If another process is quicker, that one does it.
+        let _ = self.with(|locked| locked.claim(gone));
+    }
+}
