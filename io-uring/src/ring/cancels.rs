@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::Locked;
+use super::state::Locked;
 use super::types::{CancelJob, Request, Stage, Task};
 use crate::abi::{cancel, op};
 use crate::calls::Call;

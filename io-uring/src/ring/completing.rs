@@ -5,8 +5,8 @@ use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::state::{Locked, State};
 use super::types::Stage;
-use super::{Locked, State};
 use crate::abi::{self, Cqe, iosqe, op, setup};
 use crate::chains::{NONE, Step};
 use crate::completions::Queue as _;

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 
 use uringlet::front::{OwnDescriptor, Patience};
 
+use super::state::{Core, Locked};
 use super::types::Stage;
-use super::{Core, Locked};
 use crate::files::{File, Registered};
 use crate::prepare::{self, Plan};
 use crate::sys;

@@ -12,9 +12,9 @@ use uringlet::front::{self, Entry, Instance, IoEvent, Patience, Sink, TOLD_OTHER
 use super::batch::Batch;
 use super::lock::After;
 use super::polls::POLLS_RINGS;
+use super::state::{Core, Locked};
 use super::submit::Submitted;
 use super::types::{CancelJob, Mail, Stage, Task, Try};
-use super::{Core, Locked};
 use crate::abi::setup;
 use crate::memory::Word;
 use crate::service::{self, Events, Watcher};

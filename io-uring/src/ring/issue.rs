@@ -5,7 +5,7 @@ use std::sync::Arc;
 use uringlet::Sqe;
 use uringlet::front::{self, CALL};
 
-use super::Locked;
+use super::state::Locked;
 use super::types::Task;
 use crate::abi::{iosqe, op, setup, splice};
 use crate::calls::{self, Call};

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use uringlet::front::{Descriptor, Instance};
 
-use super::Core;
+use super::state::Core;
 
 impl Core {
     /// Cancels what waits, and waits for what is being executed: the program may free its buffers

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::Locked;
+use super::state::Locked;
 use super::types::{Line, Stage, Task};
 use crate::calls::Call;
 use crate::files::File;

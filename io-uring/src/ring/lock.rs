@@ -8,8 +8,8 @@ use std::sync::{Arc, PoisonError, TryLockError};
 use uringlet::front;
 
 use super::completing::FLUSH;
+use super::state::{Core, ENTERED, Holds, Locked};
 use super::types::{Mail, Task, Try};
-use super::{Core, ENTERED, Holds, Locked};
 use crate::abi::Cqe;
 use crate::sockets::Tried;
 

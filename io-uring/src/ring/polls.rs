@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use uringlet::{Sqe, front};
 
+use super::state::{Core, Locked};
 use super::types::{Request, Stage};
-use super::{Core, Locked};
 use crate::abi::{self, op, poll};
 use crate::prepare::Plan;
 use crate::service::{self, Watch};

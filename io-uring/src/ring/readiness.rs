@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{Core, Locked};
+use super::state::{Core, Locked};
 use crate::abi::{setup, sq};
 use crate::completions::Queue as _;
 use crate::sys;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use uringlet::front::OwnDescriptor;
 
+use super::state::{Locked, State};
 use super::types::{Registry, Task};
-use super::{Locked, State};
 use crate::abi::{FILES_SKIP, INDEX_ALLOC};
 use crate::files::{Buffer, File, Registered, Slots};
 use crate::{sys, user};

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{Core, Locked};
+use super::state::{Core, Locked};
 use crate::abi::Cqe;
 use crate::completions::Queue as _;
 use crate::memory::Word;

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use uringlet::Sqe;
 use uringlet::front::CALL;
 
-use super::Locked;
+use super::state::Locked;
 use super::types::Stage;
 use crate::calls::{self, Call};
 use crate::service::{self, Watch};

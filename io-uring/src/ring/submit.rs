@@ -3,8 +3,8 @@
 
 use std::sync::atomic::Ordering;
 
-use super::Locked;
 use super::batch::{Batch, Prepared};
+use super::state::Locked;
 use super::types::{Request, Stage, Try};
 use crate::abi::{iosqe, op, setup};
 use crate::chains::{NONE, Step};

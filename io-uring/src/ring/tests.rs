@@ -11,9 +11,9 @@ use std::sync::atomic::Ordering;
 use uringlet::front::OwnDescriptor;
 
 use super::batch::Batch;
+use super::state::{Core, Locked};
 use super::submit::Submitted;
 use super::types::{Mail, Registry, Request, Stage, Task};
-use super::{Core, Locked};
 use crate::abi::{self, CQE_MORE, Cqe, Timespec, cancel, iosqe, op, poll, setup, timeout};
 use crate::chains::NONE;
 use crate::memory::{Memory, Word};

@@ -1,6 +1,6 @@
 //! Timeouts of a ring's requests: set, due, changed.
 
-use super::Locked;
+use super::state::Locked;
 use super::types::{Request, Stage};
 use crate::abi::{self, timeout};
 use crate::chains::NONE;

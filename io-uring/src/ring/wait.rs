@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use uringlet::front::{Concern, Instance, IoEvent, WaitCondition, Waited};
 
-use super::Core;
+use super::state::Core;
 use crate::shared::process;
 use crate::sys;
 

@@ -1,8 +1,5 @@
-//! One ring: its requests, from the entry to the completion.
-//!
-//! Everything is under one lock, which is held for memory only. What can wait, and what calls the
-//! engine, is left in lists, and done without the lock. Threads that serve other rings, too, never
-//! wait for it.
+//! What a ring knows: [`State`] under its lock, [`Core`] beside it, and [`Locked`] for both. All of
+//! this is memory: nothing here makes a call, or asks the engine.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -14,8 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use uringlet::Sqe;
 use uringlet::front::{Handover, Instance, OwnDescriptor, Readiness};
 
-pub(crate) use self::types::Registry;
-use self::types::{Line, Mail, Request, Stage, Task, Try};
+use super::types::{Line, Mail, Registry, Request, Stage, Task, Try};
 use crate::abi::{self, op, setup, sq};
 use crate::chains::{Chains, NONE};
 use crate::completions::{Completions, Counts};
@@ -26,32 +22,9 @@ use crate::prepare::Plan;
 use crate::restrict::Restrictions;
 use crate::shared;
 
-mod batch;
-mod cancels;
-mod completing;
-mod descriptors;
-mod drive;
-mod issue;
-mod leave;
-mod lines;
-mod lock;
-mod polls;
-mod readiness;
-mod resources;
-mod sharing;
-mod sockets;
-mod submit;
-mod timeouts;
-mod types;
-mod wait;
-
-pub(crate) use self::drive::SLOTS;
-pub(crate) use self::readiness::any_is_armed;
-pub(crate) use self::resources::{List, register, unregister, update};
-
 thread_local! {
     /// The ring that this thread has entered.
-    static ENTERED: Cell<*const Core> = const { Cell::new(null()) };
+    pub(super) static ENTERED: Cell<*const Core> = const { Cell::new(null()) };
     /// The ring whose lock this thread has, or waits for. A signal handler finds it so.
     static HELD: Cell<*const Core> = const { Cell::new(null()) };
 }
@@ -59,96 +32,96 @@ thread_local! {
 /// What is under the lock.
 #[derive(Debug)]
 pub(crate) struct State {
-    requests: Vec<Request>,
-    free: Vec<u32>,
-    completions: Completions,
+    pub(super) requests: Vec<Request>,
+    pub(super) free: Vec<u32>,
+    pub(super) completions: Completions,
     /// The tail as it was when the descriptor has last said what is true.
-    told_tail: u32,
+    pub(super) told_tail: u32,
     /// Completions posted, without those of timeouts.
-    posted: u32,
+    pub(super) posted: u32,
     /// Timeouts that also count.
-    counting: Vec<u32>,
-    chains: Chains,
-    ready: VecDeque<u32>,
+    pub(super) counting: Vec<u32>,
+    pub(super) chains: Chains,
+    pub(super) ready: VecDeque<u32>,
     /// Requests on sockets, by their line. The first of each is tried or waits; the others wait for
     /// it.
-    lines: HashMap<Line, VecDeque<u32>>,
-    tasks: Vec<Task>,
+    pub(super) lines: HashMap<Line, VecDeque<u32>>,
+    pub(super) tasks: Vec<Task>,
     /// Reads of the submit that has the lock.
-    tries: Vec<Try>,
+    pub(super) tries: Vec<Try>,
     /// A thread submits, and tries reads.
-    submits: bool,
+    pub(super) submits: bool,
     /// A batch is not through: what follows from its entries waits.
-    is_in_batch: bool,
+    pub(super) is_in_batch: bool,
     /// Cancels that ask the engine: nothing is started before they are answered.
-    asking: u32,
+    pub(super) asking: u32,
     /// Requests that no read behind them is to overtake.
-    in_front: u32,
+    pub(super) in_front: u32,
     /// Tags whose files and buffers have lost their last user.
-    tags: Vec<u64>,
+    pub(super) tags: Vec<u64>,
     /// Requests that the engine has cancelled, behind the cancel with this key.
-    held: Vec<(u64, u32)>,
+    pub(super) held: Vec<(u64, u32)>,
     /// What is done follows from the end of other requests.
-    stepping: bool,
+    pub(super) stepping: bool,
     pub(crate) files: Option<Slots<File>>,
-    buffers: Option<Slots<Buffer>>,
+    pub(super) buffers: Option<Slots<Buffer>>,
     pub(crate) eventfd: Option<(OwnDescriptor, bool)>,
-    eventfd_due: bool,
+    pub(super) eventfd_due: bool,
     /// How many times the eventfd was counted up.
-    counted_up: u32,
+    pub(super) counted_up: u32,
     pub(crate) restrictions: Restrictions,
-    drain_disabled: bool,
+    pub(super) drain_disabled: bool,
     pub(crate) clock: libc::clockid_t,
     pub(crate) workers: [u32; 2],
     /// Completions were posted that no event of the engine's tells of.
-    to_wake: bool,
-    sharing: Sharing,
+    pub(super) to_wake: bool,
+    pub(super) sharing: Sharing,
 }
 
 /// What the process knows of its part, under the ring's lock.
 #[derive(Debug, Default)]
-struct Sharing {
+pub(super) struct Sharing {
     /// It is the owner, and busy.
-    owns: bool,
+    pub(super) owns: bool,
     /// Other processes use the ring: the journal is kept, and nothing is left for a waiter.
-    is_shared: bool,
+    pub(super) is_shared: bool,
     /// The timer for completions that wait for room is set.
-    flushes: bool,
+    pub(super) flushes: bool,
 }
 
 /// What completions, timers and polls know of a ring.
 #[derive(Debug)]
 pub(crate) struct Core {
-    registry: &'static dyn Registry,
+    pub(super) registry: &'static dyn Registry,
     pub(crate) memory: Arc<Memory>,
     pub(crate) flags: u32,
     pub(crate) sq_entries: u32,
     pub(crate) cq_entries: u32,
     /// Another descriptor of the ring's eventfd, from when somebody has waited for that on.
-    eventfd: OnceLock<OwnDescriptor>,
-    readiness: Readiness,
+    pub(super) eventfd: OnceLock<OwnDescriptor>,
+    pub(super) readiness: Readiness,
     /// The thread that submits (SINGLE_ISSUER), or 0.
     pub(crate) owner: AtomicI32,
     pub(crate) disabled: AtomicBool,
-    state: Mutex<State>,
-    inbox: Inbox<Mail>,
-    counts: Counts,
+    pub(super) state: Mutex<State>,
+    pub(super) inbox: Inbox<Mail>,
+    pub(super) counts: Counts,
     /// This process, for others that share the ring.
-    me: u64,
+    pub(super) me: u64,
     /// Calls are restricted: no other process may use it.
     pub(crate) restricted: AtomicBool,
     /// Requests that were submitted, and requests that have ended.
-    taken: AtomicU32,
-    ended: AtomicU32,
+    pub(super) taken: AtomicU32,
+    pub(super) ended: AtomicU32,
     /// Threads that try reads.
-    trying: AtomicU32,
+    pub(super) trying: AtomicU32,
     /// Polls that a thread looks at which enters the ring.
-    looks: AtomicU32,
-    handover: Handover,
+    pub(super) looks: AtomicU32,
+    pub(super) handover: Handover,
     /// The program is told of completions, and may not come to wait.
     pub(crate) told: AtomicBool,
     pub(crate) closing: AtomicBool,
-    instance: OnceLock<Weak<Instance>>,
+    pub(super) instance: OnceLock<Weak<Instance>>,
 }
 
 impl Core {
@@ -243,7 +216,7 @@ impl Core {
         answer
     }
 
-    fn is_entered(&self) -> bool {
+    pub(super) fn is_entered(&self) -> bool {
         std::ptr::eq(ENTERED.get(), self)
     }
 
@@ -274,7 +247,7 @@ impl Core {
         self.ended.load(Ordering::Acquire)
     }
 
-    fn show_flags(&self, flags: u32) {
+    pub(super) fn show_flags(&self, flags: u32) {
         let always = if self.has(setup::SQPOLL) { sq::NEED_WAKEUP } else { 0 };
         self.memory.word(Word::SqFlags).store(flags | always, Ordering::Release);
     }
@@ -282,12 +255,12 @@ impl Core {
 
 /// While it lives, this thread has the lock of a ring, or is about to have it.
 #[derive(Debug)]
-struct Holds {
+pub(super) struct Holds {
     before: *const Core,
 }
 
 impl Holds {
-    fn new(core: &Core) -> Self {
+    pub(super) fn new(core: &Core) -> Self {
         Self { before: HELD.replace(core) }
     }
 }
@@ -300,10 +273,10 @@ impl Drop for Holds {
 
 /// A ring whose lock this thread has.
 pub(crate) struct Locked<'a> {
-    core: &'a Arc<Core>,
-    state: MutexGuard<'a, State>,
+    pub(super) core: &'a Arc<Core>,
+    pub(super) state: MutexGuard<'a, State>,
     /// Goes after the lock.
-    _holds: Holds,
+    pub(super) _holds: Holds,
 }
 
 impl std::ops::Deref for Locked<'_> {
@@ -331,27 +304,27 @@ impl Locked<'_> {
         (request.generation == (key >> 32) as u32 && request.stage != Stage::Free).then_some(at)
     }
 
-    fn key(&self, at: u32) -> u64 {
+    pub(super) fn key(&self, at: u32) -> u64 {
         u64::from(self.state.requests[at as usize].generation) << 32 | u64::from(at)
     }
 
-    fn request(&mut self, at: u32) -> &mut Request {
+    pub(super) fn request(&mut self, at: u32) -> &mut Request {
         &mut self.state.requests[at as usize]
     }
 
     /// The descriptor of a request.
-    fn number(&mut self, at: u32) -> i32 {
+    pub(super) fn number(&mut self, at: u32) -> i32 {
         self.request(at).number()
     }
 
     /// Requests that have not ended, by number.
-    fn live(&self) -> impl Iterator<Item = (u32, &Request)> {
+    pub(super) fn live(&self) -> impl Iterator<Item = (u32, &Request)> {
         let all = self.state.requests.iter().enumerate();
         all.filter(|(_, request)| request.stage != Stage::Free)
             .map(|(at, request)| (at as u32, request))
     }
 
-    fn take(&mut self) -> u32 {
+    pub(super) fn take(&mut self) -> u32 {
         let at = self.state.free.pop().unwrap_or_else(|| {
             self.state.requests.push(Request::new());
             self.state.requests.len() as u32 - 1
@@ -367,22 +340,22 @@ impl Locked<'_> {
         at
     }
 
-    fn end_chain(&mut self) {
+    pub(super) fn end_chain(&mut self) {
         let state = &mut *self.state;
         state.chains.end(&state.requests);
     }
 
     /// The last request of the chain that is being assembled.
-    fn chain_tail(&self) -> u32 {
+    pub(super) fn chain_tail(&self) -> u32 {
         self.state.chains.tail()
     }
 
-    fn count_from_now(&self, count: u32) -> u32 {
+    pub(super) fn count_from_now(&self, count: u32) -> u32 {
         self.state.posted.wrapping_add(count)
     }
 
     /// The engine is to get a request, which [`make_ready`](Self::make_ready) queues.
-    fn hand_over(&mut self, at: u32, sqe: Sqe) -> Option<i32> {
+    pub(super) fn hand_over(&mut self, at: u32, sqe: Sqe) -> Option<i32> {
         let request = self.request(at);
         request.plan = Plan::Engine(sqe, None);
         request.stage = Stage::Ready;
@@ -390,7 +363,7 @@ impl Locked<'_> {
     }
 
     /// Queues a request for the engine.
-    fn make_ready(&mut self, at: u32) {
+    pub(super) fn make_ready(&mut self, at: u32) {
         let request = self.request(at);
         request.stage = Stage::Ready;
         request.in_front = !matches!(request.opcode, op::READ | op::READV | op::READ_FIXED);
@@ -399,7 +372,3 @@ impl Locked<'_> {
         self.core.handover.add();
     }
 }
-
-// Miri knows no shared memory.
-#[cfg(all(test, not(miri)))]
-mod tests;

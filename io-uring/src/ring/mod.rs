@@ -1,0 +1,57 @@
+//! One ring: its requests, from the entry to the completion.
+//!
+//! Everything is under one lock, which is held for memory only. What can wait, and what calls the
+//! engine, is left in lists, and done without the lock. Threads that serve other rings, too, never
+//! wait for it.
+//!
+//! Each file knows those above it in this list, and none below. A test of the command's holds that.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | `types` | requests, mail, tasks |
+//! | `state` | what a ring knows, under its lock and beside it |
+//! | `batch` | entries, prepared before the lock is taken |
+//! | `resources` | files and buffers in slots |
+//! | `lines` | which requests on a socket wait for others |
+//! | `completing` | how a request ends, and its completion is posted |
+//! | `sharing` | who owns the ring among several processes |
+//! | `readiness` | what the ring's words and its descriptor say |
+//! | `cancels` | which requests are meant, and what becomes of them |
+//! | `sockets` | requests that are tried, and again when their sockets are ready |
+//! | `timeouts`, `polls` | requests that wait for a time, or for a descriptor |
+//! | `issue` | what begins when a request is started |
+//! | `submit` | entries become requests, and chains go on |
+//! | `lock` | how the lock is taken and given back, and mail is read |
+//! | `drive` | what is done without the lock: the engine, tasks |
+//! | `descriptors`, `wait` | threads that poll or close descriptors, and threads that wait |
+//! | `leave` | a ring or a thread ends |
+
+mod batch;
+mod cancels;
+mod completing;
+mod descriptors;
+mod drive;
+mod issue;
+mod leave;
+mod lines;
+mod lock;
+mod polls;
+mod readiness;
+mod resources;
+mod sharing;
+mod sockets;
+mod state;
+mod submit;
+mod timeouts;
+mod types;
+mod wait;
+
+pub(crate) use self::drive::SLOTS;
+pub(crate) use self::readiness::any_is_armed;
+pub(crate) use self::resources::{List, register, unregister, update};
+pub(crate) use self::state::{Core, Locked};
+pub(crate) use self::types::Registry;
+
+// Miri knows no shared memory.
+#[cfg(all(test, not(miri)))]
+mod tests;
