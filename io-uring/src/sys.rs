@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use syscalls::Sysno;
-use uringlet::front;
+use uringlet::front::{self, timespec};
 
 macro_rules! call {
     ($nr:ident $(, $arg:expr)*) => {
@@ -273,10 +273,7 @@ pub(crate) fn is_socket(fd: i32) -> bool {
 /// errno.
 pub(crate) fn poll(fd: i32, events: i16, nanoseconds: Option<u64>) -> i32 {
     let mut set = libc::pollfd { fd, events, revents: 0 };
-    let time = nanoseconds.map(|ns| libc::timespec {
-        tv_sec: (ns / 1_000_000_000) as i64,
-        tv_nsec: (ns % 1_000_000_000) as i64,
-    });
+    let time = nanoseconds.map(|ns| timespec(Duration::from_nanos(ns)));
     let at = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: one descriptor, and a time or none.
     let ret = unsafe { call!(ppoll, &raw mut set, 1, at, 0, 8) };
@@ -491,14 +488,10 @@ pub(crate) fn sleep_while(
     time: Duration,
     mask: Option<u64>,
 ) -> i32 {
-    let nanoseconds = match mask {
-        Some(_) => time.as_nanos().min(1_000_000),
-        None => time.as_nanos(),
-    };
-    let mut time = libc::timespec {
-        tv_sec: (nanoseconds / 1_000_000_000) as i64,
-        tv_nsec: (nanoseconds % 1_000_000_000) as i64,
-    };
+    let mut time = timespec(match mask {
+        Some(_) => time.min(Duration::from_millis(1)),
+        None => time,
+    });
     // SAFETY: the word, the time and the mask are live across the call.
     unsafe {
         match mask {

@@ -257,6 +257,11 @@ pub fn duration(time: libc::timespec) -> Option<Duration> {
     Some(Duration::from_nanos(u64::try_from(total).unwrap_or(u64::MAX)))
 }
 
+/// As [`duration`], the other way round.
+pub fn timespec(time: Duration) -> libc::timespec {
+    sys::timespec(time)
+}
+
 /// Has a signal that waits under this mask handled, if there is one. One system call.
 pub fn interrupted_under(mask: u64) -> bool {
     sys::ppoll(&mut [], Some(Duration::ZERO), Some(&mask)) == -libc::EINTR as isize

@@ -181,13 +181,6 @@ impl Time {
     }
 }
 
-fn timespec(time: Duration) -> libc::timespec {
-    libc::timespec {
-        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(time.subsec_nanos()),
-    }
-}
-
 /// The C library's ppoll(2), a cancellation point.
 ///
 /// # Safety
@@ -204,7 +197,7 @@ unsafe fn ppoll(
         *const libc::timespec,
         usize,
     ) -> c_int;
-    let time = time.map(timespec);
+    let time = time.map(sys::timespec);
     let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: the C library's, with the caller's contract.
     unsafe { std::mem::transmute::<*mut c_void, Function>(PPOLL.get())(set, count, time, mask) }
@@ -328,7 +321,7 @@ impl Served {
                     *const libc::timespec,
                     usize,
                 ) -> c_int;
-                let time = time.map(timespec);
+                let time = time.map(sys::timespec);
                 let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
                 // SAFETY: as above.
                 unsafe {
