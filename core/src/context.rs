@@ -304,18 +304,21 @@ impl Context {
     }
 
     /// Entries that a submit takes over now, or more: the slots that are free count there.
+    #[inline]
     fn room(&self) -> usize {
-        let taken = self.taken.len();
-        if taken == 0 {
-            return self.entries();
-        }
-        // What `wait` has taken is unreaped still, though its slots are free again.
-        let room = self.entries().saturating_sub(taken + self.instance.held());
+        if self.taken.is_empty() { self.entries() } else { self.room_beside_taken() }
+    }
+
+    /// What `wait` has taken is unreaped still, though its slots are free again.
+    #[inline(never)]
+    fn room_beside_taken(&self) -> usize {
+        let most = self.entries().saturating_sub(self.taken.len());
+        let room = most.saturating_sub(self.instance.held());
         if room >= self.pushed.len() {
             return room;
         }
         // Slots of cancelled requests that were reaped are about to be free.
-        self.entries().saturating_sub(taken + self.instance.unreaped())
+        most.saturating_sub(self.instance.unreaped())
     }
 
     /// Sleeps until `min` completions can be reaped, at most `timeout`; executes requests instead
