@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use super::{Ret, statx, timespec};
 
-/// The C library's own signals: SIGCANCEL, and SIGSETXID, with which setuid(2) and its like reach
-/// every thread. A thread that blocks the second one keeps such a call from returning.
-const C_LIBRARYS_SIGNALS: u64 = 1 << (32 - 1) | 1 << (33 - 1);
+/// The C library's own signals, from 32 to the last before `SIGRTMIN`: two of glibc, and three of
+/// musl. With the last one, setuid(2) and its like reach every thread. A thread that blocks it
+/// keeps such a call from returning.
+const C_LIBRARYS_SIGNALS: u64 = (if cfg!(target_env = "musl") { 0b111 } else { 0b11 }) << (32 - 1);
 
 /// A filter of the program's, or of a drop-in, sends this for a call (seccomp(2)). A thread that
 /// blocks it then ends the process.

@@ -1,9 +1,12 @@
 //! Bad input gets the errno that the plain call gives, and hurts nothing else in its batch.
 
+use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
-use std::os::fd::{AsRawFd as _, RawFd};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::{
@@ -93,6 +96,13 @@ fn a_closed_or_negative_descriptor_is_ebadf_for_every_operation() {
     }
 }
 
+/// A descriptor that stands for a path (`O_PATH`). On musl, the standard library leaves that out.
+fn open_path(path: &Path) -> OwnedFd {
+    let path = CString::new(path.as_os_str().as_bytes()).unwrap();
+    // SAFETY: a path that ends with a NUL. Nobody else has the descriptor.
+    unsafe { OwnedFd::from_raw_fd(libc::open(path.as_ptr(), libc::O_PATH | libc::O_CLOEXEC)) }
+}
+
 #[test]
 fn a_descriptor_of_the_wrong_mode_or_kind_answers_as_the_plain_call() {
     let _bound = bounded(4 * LONG);
@@ -104,7 +114,7 @@ fn a_descriptor_of_the_wrong_mode_or_kind_answers_as_the_plain_call() {
     };
     let read_only = File::open(&path).unwrap();
     let folder = File::open(dir.path()).unwrap();
-    let opath = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(&path).unwrap();
+    let opath = open_path(&path);
     let (reader, writer) = std::io::pipe().unwrap();
     let mut buf = [0; 16];
     for (fd, read, write) in [
