@@ -3,14 +3,10 @@
 //! A thread sleeps until something is ready, and is gone when it has had nothing to do for a while.
 //! Who takes events out of the epoll tells the rings of them before the next one takes some. So a
 //! thread that [looks](look_at_all) has seen everything that had come by then.
-#![allow(unsafe_code)]
 
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::convert::Infallible;
-use std::fmt;
 use std::ops::RangeInclusive;
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -18,122 +14,24 @@ use uringlet::front::{self, OwnDescriptor, Patience, PerProcess, lock};
 
 use crate::sys;
 
+mod groups;
+
+pub(crate) use self::groups::{Events, Watch, Watcher};
+use self::groups::{Found, Groups, Member, WAKE};
+
 /// Without anything to do the thread ends after this.
 const RETIRE_NS: u64 = 2_000_000_000;
-/// The token of the descriptor that wakes the thread.
-const WAKE: u64 = u64::MAX;
 /// Events that are taken at a time.
 const EVENTS: usize = 32;
 /// Events that every poll is told of.
 const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
-/// Requests by their keys, and the events that they are told of.
-pub(crate) type Events = Vec<(u64, u32)>;
-
-/// What is told of events: a ring.
-pub(crate) trait Watcher: fmt::Debug + Send + Sync {
-    /// The requests with these keys watch descriptors that are ready, with these events. Gives what
-    /// is to be done when no lock is held.
-    fn on_polls(self: Arc<Self>, events: Events) -> Box<dyn FnOnce()>;
-}
-
-/// How a descriptor is watched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Watch {
-    pub(crate) events: u32,
-    /// It stays after an event, and tells of the next edge.
-    pub(crate) multi: bool,
-}
-
-impl Watch {
-    /// What is watched for the events that a program asks for.
-    pub(crate) fn of(events: u32, multi: bool) -> Self {
-        const OURS: u32 = (libc::EPOLLONESHOT | libc::EPOLLET | libc::EPOLLEXCLUSIVE) as u32;
-        Self { events: events & !OURS & 0xffff, multi }
-    }
-}
-
-/// A poll of a group.
-#[derive(Debug)]
-struct Member {
-    events: u32,
-    watcher: Arc<dyn Watcher>,
-}
-
-/// Polls that one registration serves: all of a number that tell once, or one that tells many
-/// times.
-#[derive(Debug)]
-struct Group {
-    /// The number that is registered: the program's, or that of `copy`.
-    fd: i32,
-    copy: Option<OwnDescriptor>,
-    /// The program's number, as it was.
-    number: i32,
-    multi: bool,
-    /// The events that the epoll looks for: none after it has told of some (`EPOLLONESHOT`).
-    armed: u32,
-    /// By ring and request.
-    members: HashMap<(usize, u64), Member>,
-}
-
-impl Group {
-    /// What the epoll is to be told.
-    fn mask(&self) -> u32 {
-        self.armed | if self.multi { libc::EPOLLET as u32 } else { libc::EPOLLONESHOT as u32 }
-    }
-
-    /// Takes the members out that are to be told of these events. One that tells many times stays.
-    fn take_ready(&mut self, seen: u32, found: &mut Found) {
-        if self.multi {
-            self.members.iter().for_each(|(&(_, key), one)| found.add(&one.watcher, key, seen));
-            return;
-        }
-        for ((_, key), one) in self.members.extract_if(|_, one| seen & one.events != 0) {
-            found.add(&one.watcher, key, seen);
-        }
-        self.armed = self.members.values().fold(0, |events, one| events | one.events);
-    }
-}
-
-/// Events, by the ring that is to be told.
-#[derive(Debug, Default)]
-struct Found(Vec<(Arc<dyn Watcher>, Events)>);
-
-impl Found {
-    fn add(&mut self, watcher: &Arc<dyn Watcher>, key: u64, seen: u32) {
-        // Most often that of the last one.
-        let is_it = |(other, _): &&mut (Arc<dyn Watcher>, _)| Arc::ptr_eq(other, watcher);
-        match self.0.iter_mut().rev().find(is_it) {
-            Some((_, events)) => events.push((key, seen)),
-            None => self.0.push((Arc::clone(watcher), vec![(key, seen)])),
-        }
-    }
-}
-
-#[derive(Debug, Default)]
-struct ServiceState {
-    epoll: Option<OwnDescriptor>,
-    wake: Option<OwnDescriptor>,
-    alive: bool,
-    /// The thread sleeps until something is ready, however long that is.
-    sleeps_on: bool,
-    /// One of the program's own number that has lost its last member stays, for the next poll.
-    groups: HashMap<u64, Group>,
-    /// Groups that take more members, by the program's number.
-    open: HashMap<i32, u64>,
-    /// Registered under the program's own number.
-    plain: HashMap<i32, u64>,
-    next: u64,
-    /// Groups that have members.
-    live: usize,
-}
-
 #[derive(Debug, Default)]
 pub(crate) struct Service {
-    state: Mutex<ServiceState>,
+    state: Mutex<Groups>,
     /// Has it the thread that takes events, from then on until the rings are told of them.
     takes: Mutex<()>,
-    /// As [`ServiceState::live`], for threads that only ask whether there are any.
+    /// As [`Groups::live`], for threads that only ask whether there are any.
     live: AtomicUsize,
 }
 
@@ -293,153 +191,8 @@ pub(crate) fn before_close(fds: &RangeInclusive<i32>) {
     closed.into_iter().for_each(|fd| state.leave_number(epoll, fd));
 }
 
-impl ServiceState {
-    fn epoll(&mut self) -> Result<i32, i32> {
-        if self.epoll.is_none() {
-            let (epoll, wake) = (sys::epoll_create(), sys::eventfd());
-            if epoll < 0 || wake < 0 {
-                [epoll, wake].into_iter().filter(|&fd| fd >= 0).for_each(|fd| _ = sys::close(fd));
-                return Err(epoll.min(wake));
-            }
-            // Out of the way of the numbers that programs expect.
-            let own = |fd: OwnedFd| {
-                OwnDescriptor::duplicate(fd.as_raw_fd()).unwrap_or_else(|| OwnDescriptor::adopt(fd))
-            };
-            // SAFETY: made above, and nobody else's.
-            let (epoll, wake) =
-                unsafe { (own(OwnedFd::from_raw_fd(epoll)), own(OwnedFd::from_raw_fd(wake))) };
-            let (add, events) = (libc::EPOLL_CTL_ADD, libc::EPOLLIN as u32);
-            sys::epoll_ctl(epoll.number(), add, wake.number(), events, WAKE);
-            (self.epoll, self.wake) = (Some(epoll), Some(wake));
-        }
-        Ok(self.epoll.as_ref().map_or(-1, OwnDescriptor::number))
-    }
-
-    /// The group of a number that takes one more member, which the epoll then looks for.
-    fn join(&mut self, epoll: i32, fd: i32, watch: Watch) -> Option<u64> {
-        let token = *self.open.get(&fd).filter(|_| !watch.multi)?;
-        let group = self.groups.get_mut(&token)?;
-        let before = group.armed;
-        group.armed |= watch.events;
-        if group.armed == before
-            || sys::epoll_ctl(epoll, libc::EPOLL_CTL_MOD, group.fd, group.mask(), token) == 0
-        {
-            return Some(token);
-        }
-        // The number stands for another file by now.
-        self.forget_number(fd, token);
-        None
-    }
-
-    /// A new group without members.
-    fn register(&mut self, epoll: i32, fd: i32, watch: Watch) -> Result<u64, i32> {
-        let plain = self.plain.get(&fd).copied();
-        let is_used = |token| self.groups.get(token).is_some_and(|one| !one.members.is_empty());
-        let copy = match plain {
-            Some(token) if is_used(&token) => {
-                Some(OwnDescriptor::duplicate(fd).ok_or(-libc::EMFILE)?)
-            }
-            Some(token) => {
-                self.forget_number(fd, token);
-                None
-            }
-            None => None,
-        };
-        let registered = copy.as_ref().map_or(fd, OwnDescriptor::number);
-        let (is_plain, Watch { events: armed, multi }) = (copy.is_none(), watch);
-        let members = HashMap::new();
-        let group = Group { fd: registered, copy, number: fd, multi, armed, members };
-        self.next += 1;
-        let (token, mask) = (self.next, group.mask());
-        let mut answer = sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, registered, mask, token);
-        if answer == -libc::EEXIST {
-            // Of a group that is forgotten.
-            answer = sys::epoll_ctl(epoll, libc::EPOLL_CTL_MOD, registered, mask, token);
-        }
-        if answer < 0 {
-            return Err(answer);
-        }
-        if is_plain {
-            self.plain.insert(fd, token);
-        }
-        if !multi {
-            self.open.insert(fd, token);
-        }
-        self.groups.insert(token, group);
-        Ok(token)
-    }
-
-    /// A group has told of events.
-    fn happened(&mut self, token: u64, seen: u32, found: &mut Found) {
-        let Some(group) = self.groups.get_mut(&token) else { return };
-        let had_members = !group.members.is_empty();
-        group.take_ready(seen, found);
-        if group.members.is_empty() {
-            if had_members {
-                self.is_empty_now(token);
-            }
-        } else if !group.multi
-            && let Some(epoll) = &self.epoll
-        {
-            let (epoll, mask) = (epoll.number(), group.mask());
-            sys::epoll_ctl(epoll, libc::EPOLL_CTL_MOD, group.fd, mask, token);
-        }
-    }
-
-    /// A group has lost its last member.
-    fn is_empty_now(&mut self, token: u64) {
-        self.live -= 1;
-        let Some(group) = self.groups.get_mut(&token) else { return };
-        // The number may stand for another file when it is polled again: the epoll is told.
-        group.armed = 0;
-        if group.multi || group.copy.is_some() {
-            let (fd, number) = (group.fd, group.number);
-            if let Some(epoll) = &self.epoll {
-                sys::epoll_ctl(epoll.number(), libc::EPOLL_CTL_DEL, fd, 0, 0);
-            }
-            self.forget_number(number, token);
-        }
-        if self.live == 0
-            && std::mem::take(&mut self.sleeps_on)
-            && let Some(wake) = &self.wake
-        {
-            sys::eventfd_set(wake.number());
-        }
-    }
-
-    /// A number leads to this group no more. The group is forgotten if it has no members.
-    fn forget_number(&mut self, fd: i32, token: u64) {
-        for numbers in [&mut self.plain, &mut self.open] {
-            if numbers.get(&fd) == Some(&token) {
-                numbers.remove(&fd);
-            }
-        }
-        if self.groups.get(&token).is_some_and(|group| group.members.is_empty()) {
-            self.groups.remove(&token);
-        }
-    }
-
-    /// A number is about to stand for another file.
-    fn leave_number(&mut self, epoll: i32, fd: i32) {
-        self.open.remove(&fd);
-        let Some(token) = self.plain.remove(&fd) else { return };
-        let Some(group) = self.groups.get_mut(&token) else { return };
-        if group.members.is_empty() {
-            self.groups.remove(&token);
-            return;
-        }
-        // Without a free descriptor, no more events are told.
-        if let Some(copy) = OwnDescriptor::duplicate(fd) {
-            let (number, mask) = (copy.number(), group.mask());
-            sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, number, mask, token);
-            (group.fd, group.copy) = (number, Some(copy));
-        }
-        sys::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
-    }
-}
-
 impl Service {
-    fn lock(&self) -> MutexGuard<'_, ServiceState> {
+    fn lock(&self) -> MutexGuard<'_, Groups> {
         lock(&self.state)
     }
 
@@ -524,7 +277,10 @@ impl Service {
 
 #[cfg(test)]
 mod tests {
+    #![allow(unsafe_code)]
+
     use std::io::Write as _;
+    use std::os::fd::AsRawFd as _;
     use std::sync::mpsc::{Sender, channel};
     use std::time::Duration;
 
