@@ -34,6 +34,10 @@ impl File {
     /// memory that is not aligned, which is copied, one for each MiB. [`File::sync_data`] brings
     /// all of it to the disk.
     ///
+    /// The second descriptor is opened on first use, with the `O_SYNC` or `O_DSYNC` of the file. It
+    /// is closed with the last handle, also by [`File::into_std`]: the record locks (fcntl(2)) that
+    /// the process has on the file go then.
+    ///
     /// Done with direct calls, an end would be read, changed and written here. That is one call
     /// more for each, and what others write into the block meanwhile would be lost. The last block
     /// would make the file too long, until a further call had cut it.
@@ -70,9 +74,10 @@ impl File {
     ///
     /// # Errors
     /// As [`File::write_all_at`]; a part may have been written. Of a direct file whose range is not
-    /// aligned, also as open(2) of `/proc/self/fd/N`, once for a file: `EACCES` if its permissions
-    /// do not allow writing any more, and `ENOENT` without `/proc`. `EINVAL`: such a file is open
-    /// for appending. `ENOMEM`: there is no memory for a copy.
+    /// aligned, also as open(2) of `/proc/thread-self/fd/N`, once for a file, and nothing was
+    /// written then: `EACCES` if its permissions do not allow writing any more, and `ENOENT`
+    /// without `/proc`. `EINVAL`: such a file is open for appending. `ENOMEM`: there is no memory
+    /// for a copy.
     pub fn write_range_at<B: IoBuf + Send>(&self, buffer: B, offset: u64) -> Op<WriteRange<B>> {
         let (file, span) = (self.clone(), Span::new(offset));
         Op::new(WriteRange {
@@ -101,6 +106,10 @@ impl<B> WriteRange<B> {
         let Alignment { memory, offset } = self.file.granules();
         // A page belongs to the page cache or to direct calls. Without direct I/O there is no end.
         let granule = if offset > 1 { offset.max(page_size()) } else { 1 };
+        if !self.span.is_whole() && !self.span.is_aligned(granule) {
+            // What refuses the ends refuses the rest: before a byte is written.
+            self.file.buffered()?;
+        }
         let mut copy = None;
         while !self.span.is_whole() {
             if header.is_stopped() {

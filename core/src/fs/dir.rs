@@ -1,12 +1,13 @@
 //! Directories that are opened once, and names relative to them.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, CString, OsStr, OsString};
+use std::ffi::{CStr, CString, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
+use super::driver::Header;
 use super::file::Control;
 use super::folder::{ReadDir, open_directory_at, open_listing};
 use super::handle::{File, outcome};
@@ -55,11 +56,7 @@ impl Dir {
     /// # Errors
     /// As open(2). `ENOTDIR`: it is none. `EINVAL`: there is a NUL in the path.
     pub fn open(path: impl AsRef<Path>) -> Op<OnWorker<Self>> {
-        OnWorker::at([path.as_ref()], |header, [path]| {
-            let opened = File::from_std(open_directory_at(HERE, path)?);
-            let _ = opened.home().set(header.fs().clone());
-            Ok(Self(opened))
-        })
+        OnWorker::at([path.as_ref()], |header, [path]| Self::open_now(header, HERE, path))
     }
 
     /// Opens a directory in it.
@@ -67,15 +64,21 @@ impl Dir {
     /// # Errors
     /// As openat(2). `ENOTDIR`: it is none.
     pub fn open_dir(&self, path: impl AsRef<Path>) -> Op<OnWorker<Self>> {
-        let fs = self.0.fs().cloned();
-        self.call([path.as_ref()], move |at, [path]| {
-            let path = Path::new(OsStr::from_bytes(path.to_bytes()));
-            let opened = File::from_std(open_directory_at(at, path)?);
-            if let Some(fs) = fs {
-                let _ = opened.home().set(fs);
-            }
-            Ok(Self(opened))
-        })
+        let dir = self.0.clone();
+        let op = OnWorker::at([path.as_ref()], move |header, [path]| {
+            Self::open_now(header, dir.number(), path)
+        });
+        match self.0.fs() {
+            Some(fs) => op.on(fs),
+            None => op,
+        }
+    }
+
+    /// Opens one, on a worker.
+    fn open_now(header: &Header, at: RawFd, path: &Path) -> io::Result<Self> {
+        let opened = File::from_std(open_directory_at(at, path)?);
+        let _ = opened.home().set(header.fs().clone());
+        Ok(Self(opened))
     }
 
     /// Opens a file in it for reading.

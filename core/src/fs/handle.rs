@@ -6,12 +6,14 @@ use std::fmt;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use super::drain::Flights;
 use super::driver::Fs;
 use crate::router::facts::Facts;
+use crate::sync::lock;
 use crate::sys;
 
 /// An open file for positional reads and writes, on any executor. A handle, cheap to clone.
@@ -29,8 +31,9 @@ struct Inner {
     /// One of [`way`].
     way: AtomicU8,
     alignment: Option<Alignment>,
-    /// The same file without direct I/O, once it is needed.
-    buffered: OnceLock<OwnedFd>,
+    /// The same file without direct I/O, once it is needed: the first one. Further ones were opened
+    /// meanwhile, and stay: the close of one lets go of the process's record locks (fcntl(2)).
+    buffered: Mutex<Vec<OwnedFd>>,
     /// Of its operations.
     flights: Arc<Flights>,
 }
@@ -85,7 +88,7 @@ impl File {
             fs,
             way: AtomicU8::new(if is_direct { way::NEVER } else { way::NOWAIT }),
             alignment,
-            buffered: OnceLock::new(),
+            buffered: Mutex::default(),
             flights: Arc::default(),
         }))
     }
@@ -101,19 +104,27 @@ impl File {
         self.0.alignment.unwrap_or(Alignment { memory: 1, offset: 1 })
     }
 
-    /// A descriptor of a direct file for writes through the page cache. Opened on first use, by a
-    /// thread that may wait.
+    /// A descriptor of a direct file for writes through the page cache, as durable as those of the
+    /// file's own. Opened on first use, by a thread that may wait.
     pub(super) fn buffered(&self) -> io::Result<RawFd> {
-        if let Some(buffered) = self.0.buffered.get() {
-            return Ok(buffered.as_raw_fd());
+        if let Some(known) = lock(&self.0.buffered).first() {
+            return Ok(known.as_raw_fd());
         }
-        if sys::status_flags(self.number()) & libc::O_APPEND as isize != 0 {
-            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        let flags = outcome(sys::status_flags(self.number()) as i32)? as i32;
+        let refused = match flags & libc::O_ACCMODE {
+            libc::O_RDONLY => libc::EBADF,
+            _ if flags & libc::O_APPEND != 0 => libc::EINVAL,
+            _ => 0,
+        };
+        if refused != 0 {
+            return Err(io::Error::from_raw_os_error(refused));
         }
-        let path = format!("/proc/self/fd/{}", self.number());
-        let opened = std::fs::File::options().write(true).open(path)?;
-        // Another thread may have been first.
-        Ok(self.0.buffered.get_or_init(|| opened.into()).as_raw_fd())
+        let mut options = std::fs::File::options();
+        options.write(true).custom_flags(flags & libc::O_SYNC);
+        let opened = options.open(format!("/proc/thread-self/fd/{}", self.number()))?;
+        let mut known = lock(&self.0.buffered);
+        known.push(opened.into());
+        Ok(known[0].as_raw_fd())
     }
 
     #[inline]

@@ -75,6 +75,11 @@ impl Span {
         self.left().1 as u64
     }
 
+    /// It begins and ends at multiples of this many bytes.
+    pub(super) fn is_aligned(&self, granule: usize) -> bool {
+        self.offset.is_multiple_of(granule as u64) && self.length.get().is_multiple_of(granule)
+    }
+
     pub(super) fn is_whole(&self) -> bool {
         self.done.get() >= self.length.get().min(self.enough)
     }

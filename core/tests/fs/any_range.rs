@@ -1,5 +1,5 @@
 //! Writes of any range to files that are open for direct I/O.
-#![allow(clippy::single_range_in_vec_init)]
+#![allow(clippy::single_range_in_vec_init, unsafe_code)]
 
 use std::path::Path;
 
@@ -180,13 +180,52 @@ fn a_range_that_cannot_be_written_says_why_and_gives_the_buffer_back() {
     let open = |options: &mut uringlet::fs::OpenOptions| {
         options.direct(Direct::Require).open(&path).wait().unwrap()
     };
-    assert_eq!(errno(&open(File::options().append(true)), 3), Err(libc::EINVAL));
-    assert_eq!(errno(&open(File::options().read(true)), 4096), Err(libc::EBADF));
-    assert_eq!(std::fs::read(&path).unwrap().len(), 5003);
+    let before = std::fs::read(&path).unwrap();
+    assert_eq!(before.len(), 5003);
+    // It begins within a block, ends within one, or both.
+    for offset in [0, 3, 4096, 8192 - 5000, 8192] {
+        assert_eq!(errno(&open(File::options().append(true)), offset), Err(libc::EINVAL));
+        assert_eq!(errno(&open(File::options().read(true)), offset), Err(libc::EBADF));
+        assert!(std::fs::read(&path).unwrap() == before, "{offset}");
+    }
     // Without direct I/O it is a write like any other.
     let plain = File::create(&path).wait().unwrap();
     assert_eq!(errno(&plain, 7), Ok(()));
     assert_eq!(std::fs::read(&path).unwrap().len(), 5007);
+}
+
+/// The flags of the process's descriptors of a file (proc_pid_fdinfo(5)).
+fn flags_of(path: &Path) -> Vec<i32> {
+    let mut flags = Vec::new();
+    for entry in std::fs::read_dir("/proc/self/fd").unwrap().flatten() {
+        if std::fs::read_link(entry.path()).is_ok_and(|found| found == path) {
+            let number = entry.file_name().into_string().unwrap().parse().unwrap();
+            // SAFETY: no memory is passed.
+            flags.push(unsafe { libc::fcntl(number, libc::F_GETFL) });
+        }
+    }
+    flags
+}
+
+/// The ends of a range reach the disk as its middle does.
+#[test]
+fn ends_of_a_file_that_is_open_for_synchronous_writes_are_written_so() {
+    let name = "ends_of_a_file_that_is_open_for_synchronous_writes_are_written_so";
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().canonicalize().unwrap().join("file");
+    if direct(&path, name).is_none() {
+        return;
+    }
+    for wanted in [0, libc::O_DSYNC, libc::O_SYNC] {
+        let mut options = File::options();
+        options.write(true).direct(Direct::Require).custom_flags(wanted);
+        let file = options.open(&path).wait().unwrap();
+        assert_eq!(flags_of(&path).len(), 1);
+        file.write_range_at(vec![1; 10_000], 5).wait().0.unwrap();
+        let flags = flags_of(&path);
+        assert_eq!(flags.iter().filter(|flags| *flags & libc::O_DIRECT == 0).count(), 1);
+        assert!(flags.iter().all(|flags| flags & libc::O_SYNC == wanted), "{flags:x?}, {wanted:x}");
+    }
 }
 
 #[cfg(feature = "faulty")]

@@ -119,6 +119,26 @@ fn a_directory_refuses_as_the_system_calls_do() {
     });
 }
 
+/// What is opened in a directory goes where its operation was sent.
+#[test]
+fn what_a_directory_opens_has_the_engine_of_the_operation() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("below")).unwrap();
+    let own = Fs::builder().build().unwrap();
+    let opened = std::fs::File::open(folder.path()).unwrap();
+    let dir = Dir::from(std::os::fd::OwnedFd::from(opened));
+    let below = dir.open_dir("below").on(&own).wait().unwrap();
+    let file = dir.create("file").on(&own).wait().unwrap();
+    let again = below.open_dir(".").wait().unwrap();
+    own.shutdown(std::time::Duration::from_secs(60)).wait().unwrap();
+    let late = Some(libc::ESHUTDOWN);
+    assert_eq!(errno(below.open_dir(".").wait()), late);
+    assert_eq!(errno(again.metadata(".").wait()), late);
+    assert_eq!(errno(file.metadata().wait()), late);
+    // It had no engine itself, and takes that of the process.
+    dir.open_dir("below").wait().unwrap();
+}
+
 /// The descriptor stays with the operations that use it.
 #[test]
 fn operations_of_a_directory_that_is_dropped_are_dropped_cancelled_or_go_on() {
