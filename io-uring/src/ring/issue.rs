@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use uringlet::Sqe;
-use uringlet::front::{self, CALL};
+use uringlet::front;
 
 use super::state::Locked;
 use super::types::Task;
 use crate::abi::{iosqe, op, setup, splice};
-use crate::calls::{self, Call};
+use crate::calls::Call;
 use crate::files::{File, Registered};
 use crate::prepare::{self, Plan};
 use crate::{rights, sys};
@@ -92,10 +92,8 @@ impl Locked<'_> {
         if matches!(request.call.as_deref(), Some(Call::Socket { .. })) {
             return self.issue_socket(at);
         }
-        let call = request.call.as_deref();
-        let call = call.map_or(0, |call| std::ptr::from_ref(call).expose_provenance());
-        let addr = calls::run as *const () as usize as u64;
-        self.hand_over(at, Sqe { opcode: CALL, addr, off: call as u64, ..Sqe::nop() })
+        let sqe = request.call_sqe();
+        self.hand_over(at, sqe)
     }
 
     /// Has a call made on this thread, which has to be the one that submitted it. With other rights

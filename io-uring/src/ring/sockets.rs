@@ -3,12 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use uringlet::Sqe;
-use uringlet::front::CALL;
-
 use super::state::Locked;
 use super::types::Stage;
-use crate::calls::{self, Call};
+use crate::calls::Call;
 use crate::service::{self, Watch};
 use crate::sockets::Tried;
 
@@ -48,10 +45,8 @@ impl Locked<'_> {
             Tried::Waits => self.wait_for_socket(at),
             Tried::Blocks => {
                 self.socket(at);
-                let call = self.request(at).call.as_deref();
-                let off = call.map_or(0, |call| std::ptr::from_ref(call).expose_provenance());
-                let addr = calls::run as *const () as usize as u64;
-                self.hand_over(at, Sqe { opcode: CALL, addr, off: off as u64, ..Sqe::nop() });
+                let sqe = self.request(at).call_sqe();
+                self.hand_over(at, sqe);
                 self.make_ready(at);
                 None
             }

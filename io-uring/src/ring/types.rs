@@ -5,9 +5,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use uringlet::Sqe;
+use uringlet::front::CALL;
 
 use crate::abi::iosqe;
-use crate::calls::Call;
+use crate::calls::{self, Call};
 use crate::chains::{Links, NONE};
 use crate::files::{Buffer, File, Registered};
 use crate::prepare::Plan;
@@ -134,6 +135,14 @@ impl Request {
     /// The descriptor that it is on.
     pub(super) fn number(&self) -> i32 {
         self.file.as_ref().map_or(self.fd, |file| file.number())
+    }
+
+    /// What the engine executes its call by.
+    pub(super) fn call_sqe(&self) -> Sqe {
+        let call = self.call.as_deref();
+        let off = call.map_or(0, |call| std::ptr::from_ref(call).expose_provenance());
+        let addr = calls::run as *const () as usize as u64;
+        Sqe { opcode: CALL, addr, off: off as u64, ..Sqe::nop() }
     }
 
     /// Has it a call that is judged by the rights of the thread that makes it?
