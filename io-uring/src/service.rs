@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use uringlet::front::{self, OwnDescriptor, Patience, PerProcess, lock};
@@ -33,6 +33,8 @@ pub(crate) struct Service {
     takes: Mutex<()>,
     /// As [`Groups::live`], for threads that only ask whether there are any.
     live: AtomicUsize,
+    /// Rings are yet to be told of events that were taken.
+    tells: AtomicBool,
 }
 
 thread_local! {
@@ -50,9 +52,13 @@ enum Takes {
 
 static SERVICE: PerProcess<Service> = PerProcess::new();
 
-/// That of this process, if any poll is watched.
+/// That of this process, if any poll is watched, or one that was is yet to be told.
 fn busy() -> Option<&'static Service> {
-    SERVICE.current().filter(|service| service.live.load(Ordering::Relaxed) > 0)
+    // In this order: the last poll that tells once goes when its event is taken.
+    let is_busy = |service: &&Service| {
+        service.live.load(Ordering::Acquire) > 0 || service.tells.load(Ordering::Acquire)
+    };
+    SERVICE.current().filter(is_busy)
 }
 
 /// That of this process. The child of a fork has one of its own.
@@ -88,7 +94,7 @@ pub(crate) fn watch(
     let member = Member { events: watch.events, watcher };
     group.members.insert((Arc::as_ptr(&member.watcher).addr(), key), member);
     state.live += usize::from(is_first);
-    service.live.store(state.live, Ordering::Relaxed);
+    service.live.store(state.live, Ordering::Release);
     if !std::mem::replace(&mut state.alive, true) {
         drop(state);
         if front::spawn("ring", move || service.run(epoll)).is_err() {
@@ -174,7 +180,7 @@ pub(crate) fn unwatch(poll: Poll, key: u64, watcher: usize) {
     let Some(group) = state.groups.get_mut(&poll.0) else { return };
     if group.members.remove(&(watcher, key)).is_some() && group.members.is_empty() {
         state.is_empty_now(poll.0);
-        service.live.store(state.live, Ordering::Relaxed);
+        service.live.store(state.live, Ordering::Release);
     }
 }
 
@@ -248,6 +254,7 @@ impl Service {
             let events = &events[..usize::try_from(count).unwrap_or(0)];
             let found = self.happened(events, passed.take());
             after.extend(found.0.into_iter().map(|(watcher, events)| watcher.on_polls(events)));
+            self.tells.store(false, Ordering::Release);
             if events.len() < EVENTS {
                 break;
             }
@@ -270,7 +277,8 @@ impl Service {
         {
             state.happened(token, seen, &mut found);
         }
-        self.live.store(state.live, Ordering::Relaxed);
+        self.tells.store(!found.0.is_empty(), Ordering::Relaxed);
+        self.live.store(state.live, Ordering::Release);
         found
     }
 }
