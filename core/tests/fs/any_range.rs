@@ -228,6 +228,42 @@ fn ends_of_a_file_that_is_open_for_synchronous_writes_are_written_so() {
     }
 }
 
+/// Is a byte of the file locked, as another open file sees it (fcntl(2))?
+fn is_locked(other: &std::fs::File, set: Option<libc::c_int>) -> bool {
+    use std::os::fd::AsRawFd as _;
+    // SAFETY: integers.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    (lock.l_type, lock.l_len) = (libc::F_WRLCK as i16, 1);
+    let call = set.unwrap_or(libc::F_OFD_GETLK);
+    // SAFETY: one struct flock.
+    assert_eq!(unsafe { libc::fcntl(other.as_raw_fd(), call, &raw mut lock) }, 0);
+    lock.l_type != libc::F_UNLCK as i16
+}
+
+/// The close of any descriptor of a file lets go of them.
+#[test]
+fn record_locks_stay_while_threads_write_ranges_for_the_first_time() {
+    let name = "record_locks_stay_while_threads_write_ranges_for_the_first_time";
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    if direct(&path, name).is_none() {
+        return;
+    }
+    let [own, other] = [(); 2].map(|()| std::fs::File::options().write(true).open(&path).unwrap());
+    for _ in 0..200 {
+        let file = File::options().write(true).direct(Direct::Require).open(&path).wait().unwrap();
+        assert!(is_locked(&own, Some(libc::F_SETLK)));
+        let write = |at| file.write_range_at(vec![1; 9], at).submit();
+        let writes: Vec<_> = (0..8).map(write).collect();
+        for write in writes {
+            write.wait().0.unwrap();
+        }
+        assert!(is_locked(&other, None));
+        drop(file);
+        assert!(!is_locked(&other, None), "as the documentation has it");
+    }
+}
+
 #[cfg(feature = "faulty")]
 #[test]
 fn a_range_that_the_engine_refuses_is_not_written() {
