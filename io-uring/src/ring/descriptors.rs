@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use uringlet::front::{OwnDescriptor, Patience};
 
-use super::state::{Core, Locked};
+use super::state::{Core, Locked, is_any_held_here};
 use super::types::Stage;
 use crate::files::{File, Registered};
 use crate::prepare::{self, Plan};
@@ -71,8 +71,9 @@ impl Core {
 
     /// The program is about to close descriptors: requests on them keep their files.
     pub(crate) fn before_close(self: &Arc<Self>, fds: &RangeInclusive<i32>) {
-        // In a signal handler, what it interrupts may have the lock.
-        if self.has_requests() && !self.is_held_here() {
+        // In a signal handler, what it interrupts may have a lock, and so may a call of this
+        // library's. Who has one waits for none.
+        if self.has_requests() && !is_any_held_here() {
             self.with(|locked| locked.keep_files(fds));
             self.await_tries();
         }

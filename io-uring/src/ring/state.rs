@@ -29,6 +29,11 @@ thread_local! {
     static HELD: Cell<*const Core> = const { Cell::new(null()) };
 }
 
+/// Has this thread the lock of some ring, or does it wait for one?
+pub(super) fn is_any_held_here() -> bool {
+    !HELD.get().is_null()
+}
+
 /// What is under the lock.
 #[derive(Debug)]
 pub(crate) struct State {

@@ -306,6 +306,12 @@ impl Model {
     fn poll(&mut self, key: u64) {
         self.with(|locked| {
             if let Some(at) = locked.find(key) {
+                // The service has told of it, and does not watch it any more.
+                if let (Some(_), Stage::Poll(poll)) =
+                    (locked.request(at).line, locked.request(at).stage)
+                {
+                    crate::service::unwatch(poll, key, Arc::as_ptr(locked.core()).addr());
+                }
                 locked.poll_fired(at, libc::POLLIN as u32);
             }
         });
@@ -510,4 +516,17 @@ fn every_entry_of_random_programs_has_one_completion_in_its_order_and_leaves_not
             std::panic::resume_unwind(cause);
         }
     }
+}
+
+/// As the library does itself, for a descriptor of its own.
+#[test]
+fn a_close_by_a_thread_that_has_the_lock_of_a_ring_waits_for_no_other_ring() {
+    let [one, mut other] = [1, 2].map(Model::new);
+    while !other.core.has_requests() {
+        other.submit();
+    }
+    let (of_other, of_one) = (other.core.try_lock().unwrap(), one.core.try_lock().unwrap());
+    other.core.before_close(&(1_000..=1_000));
+    drop((of_one, of_other));
+    other.finish();
 }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::sync::Arc;
 
 use uringlet::front::OwnDescriptor;
@@ -124,12 +124,17 @@ impl Groups {
                 return Err(epoll.min(wake));
             }
             // Out of the way of the numbers that programs expect.
-            let own = |fd: OwnedFd| {
-                OwnDescriptor::duplicate(fd.as_raw_fd()).unwrap_or_else(|| OwnDescriptor::adopt(fd))
+            let own = |fd: i32| match OwnDescriptor::duplicate(fd) {
+                Some(own) => {
+                    // Not as the program's: that asks all rings, whose locks others have that wait
+                    // for this one.
+                    sys::close(fd);
+                    own
+                }
+                // SAFETY: made above, and nobody else's.
+                None => OwnDescriptor::adopt(unsafe { OwnedFd::from_raw_fd(fd) }),
             };
-            // SAFETY: made above, and nobody else's.
-            let (epoll, wake) =
-                unsafe { (own(OwnedFd::from_raw_fd(epoll)), own(OwnedFd::from_raw_fd(wake))) };
+            let (epoll, wake) = (own(epoll), own(wake));
             let (add, events) = (libc::EPOLL_CTL_ADD, libc::EPOLLIN as u32);
             sys::epoll_ctl(epoll.number(), add, wake.number(), events, WAKE);
             (self.epoll, self.wake) = (Some(epoll), Some(wake));
