@@ -72,7 +72,7 @@ pub(crate) struct Socket {
     pub(crate) is_aside: bool,
     /// Bytes that were transferred, of a transfer that is to be whole (`MSG_WAITALL`).
     done: AtomicUsize,
-    /// How many times it was ready by its events, and would have waited.
+    /// As [`misses`](Self::misses) has it.
     misses: AtomicU32,
     /// The connection is on its way.
     begun: AtomicBool,
@@ -108,9 +108,10 @@ impl Socket {
     }
 
     /// Is it executed after those with the same events that were started before it? Messages to
-    /// several receivers do not wait for each other.
+    /// several receivers do not wait for each other, and what is not to wait does not either.
     pub(crate) fn is_in_line(&self) -> bool {
         match &self.ask {
+            _ if self.gives_up => false,
             Ask::Transfer(message) => message.name.is_empty(),
             Ask::Accept { .. } => true,
             _ => false,
@@ -124,6 +125,11 @@ impl Socket {
             Ask::Connect(_) | Ask::Bind(_) | Ask::Socket { .. } => true,
             Ask::Accept { .. } | Ask::Listen(_) | Ask::Shutdown(_) => false,
         }
+    }
+
+    /// How many times it would have waited, since it last came further.
+    pub(crate) fn misses(&self) -> u32 {
+        self.misses.load(Ordering::Relaxed)
     }
 
     /// The result, if the call has ended with this one, and whether its chain ends there.
@@ -285,7 +291,10 @@ impl Socket {
                 self.begun.store(true, Ordering::Relaxed);
                 Tried::Waits
             }
-            libc::EALREADY if begun => Tried::Waits,
+            libc::EALREADY if begun => {
+                self.misses.fetch_add(1, Ordering::Relaxed);
+                Tried::Waits
+            }
             libc::EISCONN if begun => Tried::Done(0),
             _ => Tried::Done(result),
         }

@@ -77,7 +77,7 @@ pub(super) fn of_header(fields: &Fields) -> Made {
     // `struct msghdr`, of which some words are half used.
     let [to, to_len, iov, count, control, control_len, _]: [u64; 7] = user::read(at as usize)?;
     let to_len = to_len as i32;
-    if to_len < 0 {
+    if to != 0 && to_len < 0 {
         return Err(-libc::EINVAL);
     }
     let room = if to == 0 { 0 } else { to_len.min(NAME_MAX as i32) };

@@ -135,6 +135,9 @@ impl Locked<'_> {
 
     /// Takes a request from where it waits.
     fn disarm(&mut self, at: u32) {
+        if let Some(edges) = self.request(at).edges.take() {
+            service::unwatch(edges.poll, self.key(at), Arc::as_ptr(self.core).addr());
+        }
         // Not copied: most have nothing behind their tag.
         match &self.request(at).stage {
             &Stage::Poll(poll) => {

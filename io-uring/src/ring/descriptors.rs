@@ -81,7 +81,7 @@ impl Core {
 
     /// Waits for threads that try reads by a descriptor's number: they do not wait. Not for long,
     /// as this may be a signal handler on such a thread.
-    fn await_tries(&self) {
+    pub(super) fn await_tries(&self) {
         const TRIES: u32 = 100;
         let mut patience = Patience::default();
         for _ in 0..TRIES {

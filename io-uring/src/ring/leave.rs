@@ -14,6 +14,7 @@ impl Core {
         const AGAIN: Duration = Duration::from_millis(20);
         loop {
             let keys = self.with(|locked| locked.cancel_everything());
+            self.await_tries();
             if keys.is_empty() {
                 break;
             }

@@ -26,7 +26,11 @@ impl Locked<'_> {
     pub(super) fn try_socket(&mut self, at: u32) {
         let Some((number, socket)) = self.socket(at) else { return };
         let key = self.key(at);
-        self.request(at).stage = Stage::Tried;
+        let request = self.request(at);
+        request.stage = Stage::Tried;
+        if let Some(edges) = &mut request.edges {
+            edges.again = false;
+        }
         self.core().trying.fetch_add(1, Ordering::Relaxed);
         self.tasks.push(Task::Try(key, number, socket));
     }

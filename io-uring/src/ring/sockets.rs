@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::state::Locked;
-use super::types::Stage;
+use super::types::{Edges, Stage};
 use crate::calls::Call;
 use crate::service::{self, Watch};
 use crate::sockets::Tried;
@@ -58,11 +58,24 @@ impl Locked<'_> {
 
     /// Has a call tried when its socket is ready, or gives a negative errno.
     fn wait_for_socket(&mut self, at: u32) -> Option<i32> {
+        /// A socket that was ready more often is asked only when something happens.
+        const MOST: u32 = 8;
         let (number, socket) = self.socket(at)?;
-        let watch = Watch::of(socket.events() as u16 as u32, false);
+        let misses = socket.misses();
+        if let Some(edges) = &self.request(at).edges {
+            if edges.again || misses == 0 {
+                self.try_socket(at);
+            } else {
+                self.request(at).stage = Stage::Poll(edges.poll);
+            }
+            return None;
+        }
+        let watch = Watch::of(socket.events() as u16 as u32, misses > MOST);
         match service::watch(number, watch, Arc::clone(self.core()) as _, self.key(at)) {
             Ok(poll) => {
-                self.request(at).stage = Stage::Poll(poll);
+                let request = self.request(at);
+                request.stage = Stage::Poll(poll);
+                request.edges = watch.multi.then_some(Edges { poll, again: false });
                 None
             }
             Err(errno) => Some(errno),
@@ -75,6 +88,8 @@ impl Locked<'_> {
         let is_socket = matches!(request.call.as_deref(), Some(Call::Socket { .. }));
         if is_socket && matches!(request.stage, Stage::Poll(_)) {
             self.try_socket(at);
+        } else if let Some(edges) = &mut request.edges {
+            edges.again = true;
         }
         is_socket
     }

@@ -19,6 +19,15 @@ use crate::timers::Timer;
 /// A number, and the events that are waited for: requests on a socket stand in line for that.
 pub(super) type Line = (i32, i16);
 
+/// How a call on a socket is told of what happens from then on. A socket may stay ready, and the
+/// call would wait all the same: an error queue is not empty, say.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Edges {
+    pub(super) poll: Poll,
+    /// Something has happened since the last try was begun.
+    pub(super) again: bool,
+}
+
 /// Where a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
@@ -79,6 +88,7 @@ pub(super) struct Request {
     pub(super) source: Option<Arc<Registered<File>>>,
     /// Where it stands in line for a socket.
     pub(super) line: Option<Line>,
+    pub(super) edges: Option<Edges>,
     /// The last cancel of it that had to ask the engine, by key.
     pub(super) canceled_by: u64,
     /// Those behind it in its chain leave no completions if it fails.
@@ -122,6 +132,7 @@ impl Request {
             target_slot: None,
             source: None,
             line: None,
+            edges: None,
             canceled_by: 0,
             quiet: false,
             is_of_rings: false,

@@ -1,6 +1,7 @@
 /* SEND, RECV, SENDMSG and RECVMSG: results, what waits, what ends it, and what is refused. */
 #define _GNU_SOURCE
 #include "common.h"
+#include <dirent.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -374,6 +375,87 @@ static void refused(void)
     close_both(ends);
 }
 
+/* What is not to wait does not stand behind what waits. */
+static void not_to_wait(void)
+{
+    int ends[2];
+    char got[8];
+    pair(SOCK_STREAM, ends);
+    struct msghdr header = { .msg_namelen = -1 };
+    message(IORING_OP_RECVMSG, ends[1], &header, MSG_DONTWAIT, 5);
+    io_uring_submit(&ring);
+    completions(&ring, "a length without a name", 1);
+    printf("[MSG_DONTWAIT] behind one that waits\n");
+    recv_(ends[1], got, 8, 0, 1);
+    io_uring_submit(&ring);
+    recv_(ends[1], got, 8, MSG_DONTWAIT, 2);
+    io_uring_submit(&ring);
+    completions(&ring, "receive", 1);
+    MUST(write(ends[0], "x", 1) == 1);
+    part("it goes on");
+    MUST(fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0);
+    while (write(ends[0], big, sizeof big) > 0)
+        ;
+    while (write(ends[0], big, 1) > 0)
+        ;
+    send_(ends[0], "x", 1, 0, 3);
+    io_uring_submit(&ring);
+    send_(ends[0], "x", 1, MSG_DONTWAIT, 4);
+    io_uring_submit(&ring);
+    completions(&ring, "send", 1);
+    MUST(fcntl(ends[1], F_SETFL, O_NONBLOCK) == 0);
+    while (read(ends[1], sink, sizeof sink) > 0)
+        ;
+    completions(&ring, "it goes on", 1);
+    close_both(ends);
+}
+
+/* Do all other threads sleep? */
+static int others_sleep(void)
+{
+    char path[300], line[300];
+    int sleep = 1;
+    DIR *threads = opendir("/proc/self/task");
+    MUST(threads);
+    for (struct dirent *one; (one = readdir(threads));) {
+        if (one->d_name[0] == '.' || atoi(one->d_name) == getpid())
+            continue;
+        snprintf(path, sizeof path, "/proc/self/task/%s/stat", one->d_name);
+        FILE *file = fopen(path, "r");
+        if (!file)
+            continue;
+        char *state = fgets(line, sizeof line, file) ? strrchr(line, ')') : NULL;
+        sleep &= !state || state[2] != 'R';
+        fclose(file);
+    }
+    closedir(threads);
+    return sleep;
+}
+
+/* A receive would wait, and its socket is ready all the time: no thread is busy meanwhile. */
+static void ready_in_vain(void)
+{
+    enum { LOOKS = 100 };
+    int ends[2], from = 0;
+    char got[8];
+    pair(SOCK_STREAM, ends);
+    printf("[MSG_PEEK] behind what is there\n");
+    MUST(setsockopt(ends[1], SOL_SOCKET, SO_PEEK_OFF, &from, sizeof from) == 0);
+    MUST(write(ends[0], "abc", 3) == 3);
+    recv_(ends[1], got, 8, MSG_PEEK, 1);
+    io_uring_submit(&ring);
+    part("what is there");
+    for (int at = 0; at < 3; at++) {
+        recv_(ends[1], got, 8, MSG_PEEK, 2);
+        io_uring_submit(&ring);
+        for (int looks = 0; looks < LOOKS; looks++)
+            looks = others_sleep() ? looks : 0;
+        MUST(write(ends[0], "d", 1) == 1);
+        part("more");
+    }
+    close_both(ends);
+}
+
 /* What ends a receive that waits. */
 static void ended(void)
 {
@@ -570,6 +652,8 @@ int main(void)
     headers();
     names();
     refused();
+    not_to_wait();
+    ready_in_vain();
     ended();
     many();
     registered();
