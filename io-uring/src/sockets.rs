@@ -76,6 +76,8 @@ pub(crate) struct Socket {
     misses: AtomicU32,
     /// The connection is on its way.
     begun: AtomicBool,
+    /// A worker found that it would wait, and gave it back.
+    gave_back: AtomicBool,
     /// A chain ends here, whatever the result.
     failed: AtomicBool,
 }
@@ -91,6 +93,7 @@ impl Socket {
             done: AtomicUsize::new(0),
             misses: AtomicU32::new(0),
             begun: AtomicBool::new(false),
+            gave_back: AtomicBool::new(false),
             failed: AtomicBool::new(false),
         }
     }
@@ -158,17 +161,27 @@ impl Socket {
         tried
     }
 
-    /// Makes the call on a thread that may wait.
+    /// Makes the call on a thread that may wait. See [`was_given_back`](Self::was_given_back).
     pub(crate) fn run(&self, fd: i32) -> i32 {
         loop {
             if let Tried::Done(result) = self.attempt(fd, true) {
                 return result;
+            }
+            if matches!(self.ask, Ask::Accept { .. }) {
+                // Without a thread, it can be cancelled.
+                self.gave_back.store(true, Ordering::Relaxed);
+                return -libc::EAGAIN;
             }
             let seen = sys::poll(fd, self.events(), None);
             if seen < 0 && seen != -libc::EINTR {
                 return seen;
             }
         }
+    }
+
+    /// Its worker has not ended it: it waits for its socket again. Said once.
+    pub(crate) fn was_given_back(&self) -> bool {
+        self.gave_back.swap(false, Ordering::Relaxed)
     }
 
     fn attempt(&self, fd: i32, may_wait: bool) -> Tried {
@@ -247,8 +260,15 @@ impl Socket {
         if flags < 0 {
             return Tried::Done(flags);
         }
-        if !may_wait && flags & libc::O_NONBLOCK == 0 {
-            // accept4(2) waits where another process is quicker.
+        let blocks = flags & libc::O_NONBLOCK == 0;
+        let mut alone = None;
+        if blocks && may_wait {
+            // accept4(2) waits where another thread or process is quicker.
+            alone = Alone::at(fd);
+            if alone.is_none() || sys::poll_now(fd, libc::POLLIN) == 0 {
+                return self.missed();
+            }
+        } else if blocks {
             match sockets::option(fd, libc::SO_ACCEPTCONN) {
                 Err(errno) => return Tried::Done(errno),
                 // What is no listener is told so at once.
@@ -257,7 +277,9 @@ impl Socket {
                 Ok(_) => return Tried::Blocks,
             }
         }
-        match uninterrupted(|| sockets::accept(fd, name, len, self.flags), |&result| result) {
+        let accepted = uninterrupted(|| sockets::accept(fd, name, len, self.flags), |&it| it);
+        drop(alone);
+        match accepted {
             errno if errno == -libc::EAGAIN => self.missed(),
             result => Tried::Done(self.opened(result)),
         }
@@ -298,6 +320,28 @@ impl Socket {
             libc::EISCONN if begun => Tried::Done(0),
             _ => Tried::Done(result),
         }
+    }
+}
+
+/// The right to accept at a listener that lets its callers wait. One worker of the process has it.
+struct Alone(&'static AtomicU32);
+
+impl Alone {
+    /// `None`: another worker has it. Numbers share a few places.
+    fn at(fd: i32) -> Option<Self> {
+        /// The process whose worker has the right; one before a fork has it here no more.
+        static PLACES: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
+        let place = &PLACES[fd as usize % PLACES.len()];
+        let (me, now) = (std::process::id(), place.load(Ordering::Relaxed));
+        let takes =
+            || place.compare_exchange(now, me, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        (now != me && takes()).then(|| Self(place))
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
     }
 }
 

@@ -144,7 +144,9 @@ impl Locked<'_> {
     fn read(&mut self, mail: Mail) {
         match mail {
             Mail::Ended(key, result) => {
-                if let Some(at) = self.find(key) {
+                if let Some(at) = self.find(key)
+                    && self.was_ended(at, result)
+                {
                     self.complete(at, result);
                 }
             }

@@ -56,6 +56,17 @@ impl Locked<'_> {
         }
     }
 
+    /// The engine has ended a request. False: its worker gave it back, and it waits for its socket.
+    pub(super) fn was_ended(&mut self, at: u32, result: i32) -> bool {
+        let is_over = result != -libc::EAGAIN
+            || !self.socket(at).is_some_and(|(_, socket)| socket.was_given_back());
+        if !is_over {
+            self.request(at).stage = Stage::Tried;
+            self.socket_was_tried(at, Tried::Waits);
+        }
+        is_over
+    }
+
     /// Has a call tried when its socket is ready, or gives a negative errno.
     fn wait_for_socket(&mut self, at: u32) -> Option<i32> {
         /// A socket that was ready more often is asked only when something happens.

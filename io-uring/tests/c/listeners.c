@@ -291,12 +291,55 @@ static void refused(void)
     close(ends[1]);
 }
 
+/* Two rings accept at one listener, and one client comes. */
+static void two_rings(void)
+{
+    enum { ROUNDS = 100 };
+    struct sockaddr_in here;
+    puts("[ACCEPT of two rings]");
+    int fd = listener(0, &here), accepted = 0, canceled = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        struct io_uring rings[2];
+        struct io_uring_cqe *cqe = NULL;
+        int to = client(), first = 0;
+        for (int i = 0; i < 2; i++) {
+            MUST(io_uring_queue_init(4, &rings[i], 0) == 0);
+            struct io_uring_sqe *sqe = entry(&rings[i], 1);
+            io_uring_prep_accept(sqe, fd, NULL, NULL, 0);
+            sqe->user_data = 1;
+            MUST(io_uring_submit(&rings[i]) == 1);
+        }
+        MUST(connect(to, (void *)&here, sizeof here) == 0);
+        while (io_uring_peek_cqe(&rings[first], &cqe))
+            first = !first;
+        accepted += cqe->res >= 0;
+        close(cqe->res);
+        close(to);
+        struct io_uring *other = &rings[!first];
+        struct io_uring_sqe *cancel = entry(other, 2);
+        io_uring_prep_cancel(cancel, (void *)1, 0);
+        cancel->user_data = 2;
+        MUST(io_uring_submit(other) == 1);
+        for (int i = 0; i < 2; i++) {
+            MUST(io_uring_wait_cqe(other, &cqe) == 0);
+            canceled += cqe->res == (cqe->user_data == 1 ? -ECANCELED : 0);
+            io_uring_cqe_seen(other, cqe);
+        }
+        for (int i = 0; i < 2; i++)
+            io_uring_queue_exit(&rings[i]);
+    }
+    close(fd);
+    printf("accepted: %d\n", accepted);
+    printf("answers of the others: %d\n", canceled);
+}
+
 int main(void)
 {
     MUST(io_uring_queue_init(8, &ring, 0) == 0);
     connections(0);
     connections(SOCK_NONBLOCK);
     direct();
+    two_rings();
     in_file_system();
     refused();
     io_uring_queue_exit(&ring);
