@@ -89,16 +89,20 @@ fn ten_thousand_cancelled_opens_of_fifos_leave_no_thread_and_no_descriptor() {
 #[test]
 fn an_open_of_a_fifo_ends_when_it_is_given_up_or_when_its_other_side_comes() {
     let folder = tempfile::tempdir().unwrap();
-    let fifo = folder.path().join("fifo");
-    make_fifo(&fifo);
+    // What was given up may have its FIFO for a moment longer.
+    let new_fifo = |name: String| {
+        let fifo = folder.path().join(name);
+        make_fifo(&fifo);
+        fifo
+    };
     Executor::each(|executor| {
-        let fifo = fifo.clone();
+        let [late, dropped, fifo] = [0, 1, 2].map(|at| new_fifo(format!("{executor:?}{at}")));
         executor.run(async move {
-            let late = File::open(&fifo).timeout(Duration::from_millis(5)).await.unwrap_err();
+            let late = File::open(&late).timeout(Duration::from_millis(5)).await.unwrap_err();
             let error = late.into_op().await.unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::ECANCELED));
-            drop(fs::read(&fifo).submit());
-            drop(fs::write(&fifo, vec![1]).submit());
+            drop(fs::read(&dropped).submit());
+            drop(fs::write(&dropped, vec![1]).submit());
             let (writer, reader) = (File::create(&fifo).submit(), File::open(&fifo).submit());
             let (writer, reader) = (writer.await.unwrap(), reader.await.unwrap());
             let BufResult(result, _) = writer.write_all_at(b"through".to_vec(), 0).await;
