@@ -60,8 +60,8 @@ fn module(file: &Path) -> Vec<&str> {
     path
 }
 
-/// The modules of a crate, and those that each names. A module names its own children to pass them
-/// on: that does not count.
+/// The modules of a crate, and which modules each of them names. A module that names its own
+/// children passes them on: that does not count.
 fn imports(sources: &BTreeMap<&Path, String>) -> BTreeMap<String, BTreeSet<String>> {
     let modules: BTreeSet<Vec<&str>> = sources.keys().map(|file| module(file)).collect();
     let mut graph = BTreeMap::new();

@@ -89,8 +89,8 @@ impl Core {
         }
     }
 
-    /// Tries reads that were just submitted, as the kernel does when it issues them. The engine
-    /// gets those that would wait.
+    /// Tries reads that were just submitted, as the kernel does when it issues them. A read
+    /// that would wait goes to the engine.
     fn try_reads(self: &Arc<Self>, mut tries: Vec<Try>) -> After {
         let instance = self.instance();
         if let Some(instance) = &instance {
@@ -185,7 +185,7 @@ impl Core {
         self.instance.get().and_then(Weak::upgrade)
     }
 
-    /// Wakes those who wait for completions of this ring.
+    /// Wakes the threads that wait for completions of this ring.
     fn wake(&self) {
         if let Some(instance) = self.instance() {
             instance.wake_for(&IoEvent::default());
@@ -323,7 +323,7 @@ impl Sink for Deliver {
     unsafe fn complete(&self, event: &IoEvent) {
         let core = &self.0;
         let after = core.bring(Mail::Ended(event.obj, event.res as i32));
-        // The engine wakes those who wait, and has `released` called.
+        // The engine wakes the threads that wait, and has `released` called.
         if let Some(tasks) = after.tasks {
             core.pass_on();
             core.run_tasks(tasks);

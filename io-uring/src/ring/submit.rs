@@ -74,7 +74,7 @@ impl Locked<'_> {
         batch.taken += 1;
         let Some((at, prepared)) = self.accept(place, batch) else {
             core.memory.word(Word::SqDropped).fetch_add(1, Ordering::Relaxed);
-            // Consumed, and none of those that were submitted.
+            // The entry leaves the queue, and does not count as submitted.
             self.end_chain();
             return core.has(setup::SQPOLL);
         };

@@ -395,7 +395,7 @@ impl Model {
         let counted = self.core.taken.load(Ordering::Relaxed).wrapping_sub(self.core.ended());
         assert_eq!(in_flight, counted as usize);
         self.with(|locked| {
-            // One of those that stand in line is at it, or has ended.
+            // In each line one request is being tried or watched, or has ended.
             let is_first = |one: &Request| one.line.is_some() && one.stage != Stage::Behind;
             let is_over = |one: &Request| one.stage == Stage::Ends;
             let first = locked.live().filter(|(_, one)| is_first(one) && !is_over(one)).count();
