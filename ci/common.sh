@@ -52,23 +52,28 @@ print_machine() {
         "$(df --output=source -- "$1" | tail -n 1)" "$(fio --version)" "$commit"
 }
 
+# Lists the source packages of Debian's release $2, or of the one that is installed. apt_options then
+# has apt-get use these lists, which are in $1/apt.
+list_sources() {
+    local lists="$1/apt" release mirror
+    mkdir -p -- "$lists/lists/partial"
+    # shellcheck disable=SC1091
+    release="${2:-$(. /etc/os-release && echo "${VERSION_CODENAME:-stable}")}"
+    mirror="$(grep -rhoE 'https?://[^ ]+/debian/?( |$)' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null |
+        grep -v snapshot | head -n 1 | tr -d ' ' || true)"
+    echo "deb-src ${mirror:-http://deb.debian.org/debian} $release main" >"$lists/sources.list"
+    apt_options=(-o "Dir::Etc::sourcelist=$lists/sources.list" -o Dir::Etc::sourceparts=/dev/null
+        -o "Dir::State::lists=$lists/lists" -o APT::Sandbox::User=root)
+    apt-get "${apt_options[@]}" update -qq
+}
+
 # Debian's source package of liburing, into $1/source. Nothing of it is kept in the repository. Of
 # the release $2, or of the one that is installed.
 fetch_liburing() {
     local folder="$1"
     [[ -d "$folder/source" ]] && return 0
-    local lists="$folder/apt"
-    mkdir -p -- "$lists/lists/partial" "$folder/fetch"
-    local release
-    # shellcheck disable=SC1091
-    release="${2:-$(. /etc/os-release && echo "${VERSION_CODENAME:-stable}")}"
-    local mirror
-    mirror="$(grep -rhoE 'https?://[^ ]+/debian/?( |$)' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null |
-        grep -v snapshot | head -n 1 | tr -d ' ' || true)"
-    echo "deb-src ${mirror:-http://deb.debian.org/debian} $release main" >"$lists/sources.list"
-    local options=(-o "Dir::Etc::sourcelist=$lists/sources.list" -o Dir::Etc::sourceparts=/dev/null
-        -o "Dir::State::lists=$lists/lists" -o APT::Sandbox::User=root)
-    apt-get "${options[@]}" update -qq
-    (cd -- "$folder/fetch" && apt-get "${options[@]}" source -qq liburing)
+    list_sources "$folder" "${2-}"
+    mkdir -p -- "$folder/fetch"
+    (cd -- "$folder/fetch" && apt-get "${apt_options[@]}" source -qq liburing)
     mv -- "$folder/fetch"/liburing-*/ "$folder/source"
 }
