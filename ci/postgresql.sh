@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # Runs PostgreSQL 18 on the drop-in for io_uring: creates, fills, scans, loads, kills it with -9,
-# restarts, checks: ci/postgresql.sh [--method METHOD] [--forbid SANDBOX]
+# restarts, checks: ci/postgresql.sh [--method METHOD] [--forbid SANDBOX] [--rates ROUNDS]
+#
+# With --rates, nothing is killed. Cold scans and transactions are measured with PostgreSQL's own
+# workers, with the kernel's io_uring, and with the drop-in in the sandbox, in turn.
 #
 # METHOD is PostgreSQL's io_method (io_uring without one), SANDBOX what io_uring is refused by
 # (docker without one). Needs root and debootstrap: PostgreSQL comes from Debian's newest suite,
@@ -15,10 +18,12 @@ help_if_asked "$@"
 PATH="$PATH:/usr/sbin:/sbin"
 method=io_uring
 sandbox=docker
+rounds=
 while (($# > 0)); do
     case "$1" in
     --method) method="${2:?--method: io_uring, worker or sync}" ;;
     --forbid) sandbox="${2:?--forbid: a sandbox}" ;;
+    --rates) rounds="${2:?--rates: how many rounds}" ;;
     *) die "unknown argument $1 (--help)" ;;
     esac
     shift 2
@@ -29,6 +34,7 @@ uringlet="$(uringlet_command)"
 engine="${ENGINE:-auto}"
 base="$target/postgresql/debian-sid"
 programs=/usr/lib/postgresql/18/bin
+before=(/opt/uringlet/uringlet run --engine "$engine" --forbid "$sandbox" --stats --)
 place=/var/lib/uringlet
 folder="$base$place"
 server=
@@ -93,8 +99,8 @@ start() {
         if [[ -n "$server" ]] && kill -0 "$server" 2>/dev/null; then
             if inside pg_isready -q; then return 0; fi
         else
-            inside sh -c "exec /opt/uringlet/uringlet run --engine $engine --forbid $sandbox \
-                --stats -- postgres -D $place/data >>$place/log 2>&1" &
+            inside sh -c "exec ${before[*]} postgres -D $place/data -c io_method=$method \
+                >>$place/log 2>&1" &
             server=$!
         fi
         sleep 0.3
@@ -145,6 +151,51 @@ whole() {
     [[ "$sums" == t ]] || fail "balances differ from the history: $sums"
 }
 
+# Seconds of CPU time of the processes that the script has waited for, into `used`.
+count_used() {
+    times >"$folder/times"
+    used="$(awk 'NR == 2 { gsub("[ms]", " "); print $1 * 60 + $2 + $3 * 60 + $4 }' "$folder/times")"
+}
+
+# Transactions a second of eight clients, with options of pgbench.
+transactions() {
+    inside pgbench -n -c 8 -T "${SECONDS_OF_LOAD:-30}" "$@" | sed -n 's/^tps = \([0-9.]*\).*/\1/p'
+}
+
+# Prints for $1: seconds of two cold scans, transactions a second that only read and others, and the
+# server's CPU time in seconds.
+rates_of() {
+    local begin end before_it used reads writes
+    start
+    begin="$(date +%s.%N)"
+    for query in 'sum(abalance) FROM pgbench_accounts' \
+        'sum(aid) FROM pgbench_accounts WHERE aid % 7 = 0'; do
+        echo 3 >/proc/sys/vm/drop_caches
+        sql "SELECT $query" >/dev/null
+    done
+    end="$(date +%s.%N)"
+    reads="$(transactions -S)"
+    writes="$(transactions)"
+    count_used
+    before_it="$used"
+    stop
+    count_used
+    printf '%-20s scans %6.2f s; %8.1f reads, %8.1f transactions a second; %7.2f s of CPU time\n' \
+        "$1" "$(bc <<<"$end - $begin")" "$reads" "$writes" "$(bc <<<"$used - $before_it")"
+}
+
+compare_rates() {
+    local round through=("${before[@]}")
+    for ((round = 1; round <= rounds; round++)); do
+        before=() method=worker
+        rates_of "worker"
+        before=() method=io_uring
+        rates_of "io_uring, natively"
+        before=("${through[@]}")
+        rates_of "io_uring, $sandbox"
+    done
+}
+
 make_base
 trap finish EXIT
 rm -rf -- "$folder"
@@ -156,7 +207,6 @@ cp -- "$uringlet" "$(dirname -- "$uringlet")"/{libaio,libposix_aio,liburing}.so 
 chroot "$base" chown postgres "$place"
 inside initdb -D "$place/data" -A trust >/dev/null
 cat >>"$folder/data/postgresql.conf" <<CONFIGURATION
-io_method = $method
 listen_addresses = ''
 unix_socket_directories = '$place'
 shared_buffers = 32MB
@@ -169,6 +219,11 @@ done
 start
 [[ "$(sql 'SHOW io_method')" == "$method" ]] || fail "another io_method is in force"
 inside pgbench -i -q -s "${SCALE:-20}" 2>/dev/null
+if [[ -n "$rounds" ]]; then
+    stop
+    compare_rates
+    exit
+fi
 for query in 'SELECT count(*), sum(abalance) FROM pgbench_accounts' 'VACUUM (ANALYZE)' \
     'SELECT count(*), sum(aid) FROM pgbench_accounts'; do
     sql "$query"
