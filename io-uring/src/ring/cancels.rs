@@ -181,6 +181,10 @@ impl Locked<'_> {
             let fd = if request.call.is_none() { request.number() } else { -1 };
             match request.stage {
                 Stage::Engine | Stage::Ready => found.push((self.key(at), fd)),
+                // It writes to no memory, and ends with its next event.
+                Stage::Poll(_) if request.opcode == op::POLL_ADD => {
+                    request.refused = -libc::ECANCELED;
+                }
                 Stage::Poll(_) | Stage::Behind => self.end_later(at, -libc::ECANCELED),
                 // It is not started, or on its way to wait.
                 Stage::Waits | Stage::Tried if request.refused == 0 => {

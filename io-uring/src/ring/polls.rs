@@ -87,6 +87,10 @@ impl Locked<'_> {
         else {
             return;
         };
+        let refused = request.refused;
+        if refused != 0 {
+            return self.finish(at, refused, 0);
+        }
         let always = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
         let result = (seen & (watch.events | always)) as i32;
         // What a ring is told of its own completions would be a completion, and so on.
