@@ -284,9 +284,14 @@ pub(crate) fn poll(fd: i32, events: i16, nanoseconds: Option<u64>) -> i32 {
     }
 }
 
-/// As [`poll`], without waiting.
+/// As [`poll`], without waiting. A signal that comes meanwhile is no answer.
 pub(crate) fn poll_now(fd: i32, events: i16) -> i32 {
-    poll(fd, events, Some(0))
+    loop {
+        match poll(fd, events, Some(0)) {
+            errno if errno == -libc::EINTR => {}
+            answer => return answer,
+        }
+    }
 }
 
 /// Now, in nanoseconds of a clock.
