@@ -81,7 +81,9 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) use lock as lock_counted;
 
 #[cfg(not(loom))]
-pub(crate) use counted::{holds_lock, lock_counted};
+pub(crate) use counted::Count;
+#[cfg(not(loom))]
+pub use counted::{Guard, holds_lock, lock_counted};
 
 /// Locks that a signal handler may come to, and whether the thread that it has interrupted holds
 /// one.
@@ -98,14 +100,24 @@ mod counted {
 
     /// Gives the lock back when it is dropped.
     #[derive(Debug)]
-    pub(crate) struct Guard<'a, T> {
+    pub struct Guard<'a, T> {
         /// Dropped before the count goes down.
         guard: MutexGuard<'a, T>,
         _count: Count,
     }
 
+    /// Counts as a lock while it lives: a signal handler that interrupts its thread waits for nothing
+    /// that the thread has in hand.
     #[derive(Debug)]
-    struct Count;
+    pub(crate) struct Count(());
+
+    impl Count {
+        #[inline]
+        pub(crate) fn new() -> Self {
+            HELD.set(HELD.get() + 1);
+            Self(())
+        }
+    }
 
     impl Drop for Count {
         fn drop(&mut self) {
@@ -114,14 +126,13 @@ mod counted {
     }
 
     /// As [`lock`](super::lock), counted for [`holds_lock`].
-    pub(crate) fn lock_counted<T>(mutex: &Mutex<T>) -> Guard<'_, T> {
-        HELD.set(HELD.get() + 1);
-        let _count = Count;
+    pub fn lock_counted<T>(mutex: &Mutex<T>) -> Guard<'_, T> {
+        let _count = Count::new();
         Guard { guard: super::lock(mutex), _count }
     }
 
     /// Does the calling thread hold a counted lock, or wait for one?
-    pub(crate) fn holds_lock() -> bool {
+    pub fn holds_lock() -> bool {
         HELD.get() != 0
     }
 

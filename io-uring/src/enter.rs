@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use uringlet::front::{Instance, WaitCondition, Waited};
+use uringlet::front::{self, Instance, WaitCondition, Waited};
 use uringlet::table::Pinned;
 
 use crate::abi::{GetEventsArg, Timespec, enter, setup};
@@ -81,7 +81,7 @@ fn check(core: &Core, count: u32, flags: u32) -> Result<(), i32> {
     if flags & !enter::KNOWN != 0 {
         return Err(-libc::EINVAL);
     }
-    if core.is_held_here() {
+    if core.is_held_here() || front::holds_lock() {
         return Err(-libc::EAGAIN);
     }
     if core.disabled.load(Ordering::Acquire) {

@@ -8,9 +8,9 @@ use std::cell::Cell;
 use std::convert::Infallible;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
-use uringlet::front::{self, OwnDescriptor, Patience, PerProcess, lock};
+use uringlet::front::{self, Guard, OwnDescriptor, PerProcess, lock, lock_counted};
 
 use crate::sys;
 
@@ -59,6 +59,13 @@ fn busy() -> Option<&'static Service> {
         service.live.load(Ordering::Acquire) > 0 || service.tells.load(Ordering::Acquire)
     };
     SERVICE.current().filter(is_busy)
+}
+
+/// As [`busy`], with the lock. `None`, too, in a signal handler that has interrupted its thread under
+/// this lock, or one of the engine's.
+fn busy_and_free() -> Option<(&'static Service, Guard<'static, Groups>)> {
+    let service = busy().filter(|_| !front::holds_lock())?;
+    Some((service, service.lock()))
 }
 
 /// That of this process. The child of a fork has one of its own.
@@ -111,31 +118,21 @@ pub(crate) fn is_busy() -> bool {
 }
 
 /// A transfer on this descriptor is about to be executed, and may take what polls wait for: they
-/// look before it. In a signal handler, what it interrupts may have the lock: then they do not.
+/// look before it.
 pub(crate) fn look(fd: i32) {
-    const TRIES: u32 = 1_000;
-    let Some(service) = busy() else { return };
-    let mut patience = Patience::default();
-    for _ in 0..TRIES {
-        let Ok(state) = service.state.try_lock() else {
-            patience.wait();
-            continue;
-        };
-        let group = state.plain.get(&fd).and_then(|token| state.groups.get(token));
-        let has_polls = group.is_some_and(|group| !group.members.is_empty());
-        drop(state);
-        if has_polls {
-            service.take();
-        }
-        return;
+    let Some((service, state)) = busy_and_free() else { return };
+    let group = state.plain.get(&fd).and_then(|token| state.groups.get(token));
+    let has_polls = group.is_some_and(|group| !group.members.is_empty());
+    drop(state);
+    if has_polls {
+        service.take();
     }
 }
 
 /// A transfer on this descriptor has gone through, so these events were there. If something came
 /// after [`look`], no look finds it any more: polls that tell once are told of it.
 pub(crate) fn went_through(fd: i32, events: u32) {
-    let Some(service) = busy() else { return };
-    let state = service.lock();
+    let Some((service, state)) = busy_and_free() else { return };
     let group = state.open.get(&fd).and_then(|token| state.groups.get(token));
     let has_polls = group.is_some_and(|group| group.armed & events != 0);
     drop(state);
@@ -186,8 +183,7 @@ pub(crate) fn unwatch(poll: Poll, key: u64, watcher: usize) {
 
 /// The program is about to close descriptors: what is watched under their numbers gets others.
 pub(crate) fn before_close(fds: &RangeInclusive<i32>) {
-    let Some(service) = busy() else { return };
-    let mut state = service.lock();
+    let Some((_, mut state)) = busy_and_free() else { return };
     let Ok(epoll) = state.epoll() else { return };
     if fds.start() == fds.end() {
         return state.leave_number(epoll, *fds.start());
@@ -198,8 +194,8 @@ pub(crate) fn before_close(fds: &RangeInclusive<i32>) {
 }
 
 impl Service {
-    fn lock(&self) -> MutexGuard<'_, Groups> {
-        lock(&self.state)
+    fn lock(&self) -> Guard<'_, Groups> {
+        lock_counted(&self.state)
     }
 
     /// The thread. It does not sleep in epoll_wait(2): events that it had taken, and not told of
@@ -325,6 +321,22 @@ mod tests {
         went_through(fd, (libc::EPOLLIN | libc::EPOLLRDNORM) as u32);
         assert_eq!(events.try_iter().map(|(key, _)| key).collect::<Vec<_>>(), [1]);
         unwatch(many, 2, Arc::as_ptr(&watcher).addr());
+    }
+
+    #[test]
+    fn a_handler_that_has_interrupted_its_thread_under_the_lock_waits_for_nothing() {
+        let (sender, events) = channel();
+        let watcher: Arc<dyn Watcher> = Arc::new(Told(Mutex::new(sender)));
+        let (reader, mut writer) = std::io::pipe().expect("a pipe");
+        let fd = reader.as_raw_fd();
+        watch(fd, READS, watcher, 1).expect("a poll");
+        let interrupted = of_this_process().lock();
+        before_close(&(0..=i32::MAX));
+        look(fd);
+        went_through(fd, libc::EPOLLIN as u32);
+        drop(interrupted);
+        writer.write_all(b"x").expect("room");
+        assert_eq!(events.recv().expect("an event"), (1, libc::EPOLLIN as u32));
     }
 
     #[test]

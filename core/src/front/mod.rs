@@ -30,7 +30,7 @@ pub use crate::instance::wait::{WaitCondition, Waited};
 pub use crate::instance::{Instance, RingMemory};
 pub use crate::process::PerProcess;
 pub use crate::queue::Concern;
-pub use crate::sync::{Patience, lock};
+pub use crate::sync::{Guard, Patience, holds_lock, lock, lock_counted};
 pub use crate::sys::aio::IoEvent;
 pub use crate::sys::{Uncancelable, in_user_space};
 pub use crate::threads::timers::{Armed, Expire};

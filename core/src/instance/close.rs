@@ -11,6 +11,7 @@ use crate::own::Copies;
 use crate::process;
 use crate::queue::Sleeper;
 use crate::router::tuning::{BEGUN, LATER, SHORT_NAPS, TICK};
+use crate::sync::holds_lock;
 use crate::sys;
 
 impl Instance {
@@ -24,7 +25,8 @@ impl Instance {
 
     /// As [`Instance::before_close`], for a range of descriptors that begins at 0 or above. `gone`:
     /// the numbers stand for no file then. Otherwise another one takes their place in the same
-    /// moment (dup2(2)).
+    /// moment (dup2(2)). Does nothing where a signal handler has interrupted its thread under a lock
+    /// of the engine's.
     pub fn before_close_range(&self, fds: &RangeInclusive<i32>, gone: bool) {
         let all = self.offer(u32::MAX, u32::MAX, true, false);
         let (mut naps, mut since, mut copies) = (0, None, Copies::default());
@@ -32,7 +34,7 @@ impl Instance {
         self.board
             .free_slots()
             .each_held(|index| needed |= self.board.slot(index).needs_one_of(fds));
-        if !needed || process::is_borrowed() {
+        if !needed || holds_lock() || process::is_borrowed() {
             return;
         }
         self.board.keep_eventfds(fds);

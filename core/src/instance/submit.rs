@@ -17,6 +17,7 @@ use crate::request::{BATCH, CountSteps, Expect, Kind, Numbers, Request, Route, S
 use crate::router::tuning::{BESIDE_QUEUED, SOON_US};
 use crate::router::{self, Call, Situation};
 use crate::sqe::Sqe;
+use crate::sync::Count;
 use crate::sys;
 
 /// A request as a front end hands it in.
@@ -414,6 +415,7 @@ impl Instance {
         /// Whose requests go into the inline queue, where an fsync keeps its place behind earlier
         /// writes.
         const INLINE: usize = Route::Inline as usize;
+        let _in_hand = Count::new();
         let board = &self.board;
         let moved = self.lanes.inline.queue_mailbox(board);
         let kernel_executes = self.lanes.kernel.executes_what_is_cached();

@@ -10,7 +10,7 @@ use crate::instance::Instance;
 use crate::own;
 use crate::request::Kind;
 use crate::router::facts::Facts;
-use crate::sync::lock;
+use crate::sync::{lock, lock_counted};
 use crate::sys::aio::IoEvent;
 use crate::{Context, EngineKind, Sqe, sys};
 use std::io::{Read as _, Write as _};
@@ -299,6 +299,26 @@ fn a_read_that_is_being_tried_while_its_number_gets_another_file_keeps_its_own()
     }
     assert_eq!(*lock(&results), [1, 1]);
     assert_eq!(buffers.concat(), b"xy");
+    instance.close();
+    own::close(lock(&poller.state).eventfd);
+}
+
+#[test]
+fn a_handler_that_ends_a_descriptor_waits_for_no_lock_of_its_thread() {
+    let (instance, results) = without_thread(true);
+    let poller = instance.poller();
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let (fd, mut buffers) = (reader.as_raw_fd(), [[0u8; 1]; 2]);
+    submit_two(&instance, fd, &mut buffers);
+    let interrupted = lock_counted(&poller.state);
+    instance.before_close_range(&(fd..=fd), false);
+    drop(interrupted);
+    writer.write_all(b"xy").unwrap();
+    for _ in 0..2 {
+        all_are_ready(poller);
+        serve(poller, take(poller));
+    }
+    assert_eq!((&*lock(&results), &buffers.concat()[..]), (&vec![1, 1], &b"xy"[..]));
     instance.close();
     own::close(lock(&poller.state).eventfd);
 }
