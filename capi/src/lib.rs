@@ -16,7 +16,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use uringlet::front::{self, enter};
+use uringlet::front::{self, enter, enter_whole};
 use uringlet::{Context, Cqe, EngineKind, Sqe};
 
 pub use crate::abi::{Handler, Options, Range, Stats, VERSION};
@@ -35,14 +35,6 @@ pub type Handle = *const c_void;
 
 /// A negative errno, or what else there is to answer.
 type Answer<T = c_int> = Result<T, c_int>;
-
-/// The door for calls that may open files: the thread is not cancelled in the midst of it.
-fn enter_whole<T>(body: impl FnOnce() -> T) -> T {
-    enter(|| {
-        let _whole = front::Uncancelable::new();
-        body()
-    })
-}
 
 fn answer(answer: Answer) -> c_int {
     answer.unwrap_or_else(|errno| errno)

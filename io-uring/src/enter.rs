@@ -57,23 +57,23 @@ pub(crate) fn not_ours(answer: i32, fd: i32) -> i32 {
 /// # Safety
 /// As the call.
 pub(crate) unsafe fn enter(fd: i32, count: u32, min: u32, flags: u32, arg: [usize; 2]) -> i32 {
-    let registered = flags & enter::REGISTERED_RING != 0 && flags & !enter::KNOWN == 0;
-    let ring = match find(fd, registered) {
-        Ok(ring) => ring,
-        Err(0) => {
+    front::enter_whole(|| {
+        let registered = flags & enter::REGISTERED_RING != 0 && flags & !enter::KNOWN == 0;
+        let errno = match find(fd, registered) {
             // SAFETY: the caller's contract.
-            return not_ours(unsafe { sys::io_uring_enter(fd, count, min, flags, arg) }, fd);
+            Ok(ring) => {
+                return unsafe { enter_ring(ring, count, min, flags, arg) }
+                    .unwrap_or_else(|errno| errno);
+            }
+            Err(errno) => errno,
+        };
+        if errno != 0 && !registered {
+            return errno;
         }
-        Err(errno) if registered => {
-            // SAFETY: the caller's contract.
-            let answer = unsafe { sys::io_uring_enter(fd, count, min, flags, arg) };
-            return not_registered(answer, errno);
-        }
-        Err(errno) => return errno,
-    };
-    // SAFETY: the caller's contract.
-    let answer = unsafe { enter_ring(ring, count, min, flags, arg) };
-    answer.unwrap_or_else(|errno| errno)
+        // SAFETY: the caller's contract.
+        let answer = unsafe { sys::io_uring_enter(fd, count, min, flags, arg) };
+        if errno == 0 { not_ours(answer, fd) } else { not_registered(answer, errno) }
+    })
 }
 
 /// May the calling thread make such a call of this ring now?
@@ -117,16 +117,17 @@ unsafe fn enter_ring(
         // What a poller has taken does not end with a thread of the program's.
         let thread = if polls { 0 } else { threads::enters(ring.handle) };
         let engine = ring.engine()?;
-        let consumed = core.entered(|| core.submit(count, thread))?;
+        let _entered = core.entered();
+        let consumed = core.submit(engine, count, thread)?;
         if !polls && consumed != count {
-            core.entered(|| engine.poll());
+            engine.poll();
             return Ok(consumed as i32);
         }
     }
     if flags & enter::GETEVENTS == 0 {
         // Where every request has ended there is nothing to look for.
         if count > 0 && core.has_requests() {
-            core.entered(|| ring.instance().map(|engine| engine.poll()));
+            poll(&ring);
         }
         ring.core.freshen();
         return Ok(submitted as i32);
@@ -136,7 +137,7 @@ unsafe fn enter_ring(
     let waited = match bounds(flags, arg) {
         Err(errno) => Err(errno),
         Ok(_) if core.completions() >= min => {
-            core.entered(|| ring.instance().map(|engine| engine.poll()));
+            poll(&ring);
             flush(core);
             Ok(())
         }
@@ -152,6 +153,12 @@ unsafe fn enter_ring(
         Err(errno) if submitted == 0 => Err(errno),
         _ => Ok(submitted as i32),
     }
+}
+
+/// Executes what does not have to wait.
+fn poll(ring: &Ring) {
+    let _entered = ring.core.entered();
+    ring.instance().inspect(|engine| engine.poll());
 }
 
 fn bounds(flags: u32, [at, size]: [usize; 2]) -> Result<Bounds, i32> {
@@ -237,7 +244,10 @@ fn wait_once(
         let left = bounds.deadline.map(|deadline| {
             Duration::from_nanos(deadline.saturating_sub(sys::now(libc::CLOCK_MONOTONIC)))
         });
-        match core.entered(|| instance.wait_for(&wish, left)) {
+        let entered = core.entered();
+        let waited = instance.wait_for(&wish, left);
+        drop(entered);
+        match waited {
             Waited::Enough if core.missing_of_all(min, timeouts) == 0 => return Ok(()),
             // The rest is not this process's.
             Waited::Enough => {}

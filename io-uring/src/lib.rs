@@ -17,7 +17,6 @@ mod sync;
 #[cfg(not(loom))]
 mod calls;
 #[cfg(not(loom))]
-mod door;
 #[cfg(not(loom))]
 mod enter;
 #[cfg(not(loom))]

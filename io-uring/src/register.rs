@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use uringlet::front::{OwnDescriptor, Waited};
+use uringlet::front::{self, OwnDescriptor, Waited};
 
 use crate::abi::{
     self, RSRC_SPARSE, RsrcRegister, RsrcUpdate, SyncCancel, Timespec, op, register as reg, setup,
@@ -22,30 +22,21 @@ use crate::{sys, threads, user};
 /// # Safety
 /// As the call.
 pub(crate) unsafe fn register(fd: i32, opcode: u32, arg: usize, count: u32) -> i32 {
-    let number = opcode & !reg::USE_REGISTERED_RING;
-    let registered = opcode != number && number <= reg::BPF_FILTER;
-    let ring = match find(fd, registered) {
-        Ok(ring) => ring,
-        Err(0) => {
-            // SAFETY: the caller's contract.
-            return not_ours(unsafe { sys::io_uring_register(fd, opcode, arg, count) }, fd);
+    front::enter_whole(|| {
+        let number = opcode & !reg::USE_REGISTERED_RING;
+        let registered = opcode != number && number <= reg::BPF_FILTER;
+        let errno = match find(fd, registered) {
+            Ok(_) if number > reg::BPF_FILTER => return -libc::EINVAL,
+            Ok(ring) => return act(&ring, number, arg, count).unwrap_or_else(|errno| errno),
+            Err(errno) => errno,
+        };
+        if errno != 0 && !registered {
+            return errno;
         }
-        Err(errno) if registered => {
-            // SAFETY: the caller's contract.
-            return not_registered(
-                unsafe { sys::io_uring_register(fd, opcode, arg, count) },
-                errno,
-            );
-        }
-        Err(errno) => return errno,
-    };
-    if number > reg::BPF_FILTER {
-        return -libc::EINVAL;
-    }
-    match act(&ring, number, arg, count) {
-        Ok(answer) => answer,
-        Err(errno) => errno,
-    }
+        // SAFETY: the caller's contract.
+        let answer = unsafe { sys::io_uring_register(fd, opcode, arg, count) };
+        if errno == 0 { not_ours(answer, fd) } else { not_registered(answer, errno) }
+    })
 }
 
 fn no_argument(arg: usize, count: u32) -> Result<(), i32> {

@@ -82,21 +82,23 @@ pub(crate) fn steps_aside() -> bool {
 /// # Safety
 /// As the call.
 pub(crate) unsafe fn setup(entries: u32, at: usize) -> i32 {
-    let sites = sites::look();
-    let asked = user::read::<Params>(at);
-    let why = match asked {
-        _ if steps_aside() => Some(Seen::SteppedAside),
-        _ if sites.enters => Some(Seen::LeftToKernel),
-        Ok(params) if !is_served(&params) => Some(Seen::Unserved),
-        _ => None,
-    };
-    if let Some(why) = why {
-        front::env::left_to_kernel(why);
-        // SAFETY: the caller's contract.
-        return unsafe { sys::io_uring_setup(entries, at) };
-    }
-    let made = asked.and_then(|params| set_up(entries, at, params, sites.polls));
-    front::env::set_up(made).unwrap_or_else(|errno| errno)
+    front::enter_whole(|| {
+        let sites = sites::look();
+        let asked = user::read::<Params>(at);
+        let why = match asked {
+            _ if steps_aside() => Some(Seen::SteppedAside),
+            _ if sites.enters => Some(Seen::LeftToKernel),
+            Ok(params) if !is_served(&params) => Some(Seen::Unserved),
+            _ => None,
+        };
+        if let Some(why) = why {
+            front::env::left_to_kernel(why);
+            // SAFETY: the caller's contract.
+            return unsafe { sys::io_uring_setup(entries, at) };
+        }
+        let made = asked.and_then(|params| set_up(entries, at, params, sites.polls));
+        front::env::set_up(made).unwrap_or_else(|errno| errno)
+    })
 }
 
 /// Can such a ring be served? If not, the kernel answers: it makes the ring, or refuses it as it

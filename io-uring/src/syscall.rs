@@ -15,7 +15,7 @@ use uringlet::front::{self, refuse};
 use crate::rights::DIFFER;
 use crate::rings::Watched;
 use crate::sigsys::set_of_wait;
-use crate::{door, rings, sys};
+use crate::{enter, register, rings, setup, sys};
 
 /// landlock_restrict_self(2), which the `libc` crate leaves out here.
 const LANDLOCK: c_long = 446;
@@ -174,11 +174,11 @@ unsafe extern "C-unwind" fn ours(
     // SAFETY: the caller's contract: as the call of that number. errno is its own affair.
     let answer = unsafe {
         match c_long::from(number as u32) {
-            libc::SYS_io_uring_setup => door::setup(a as u32, b),
+            libc::SYS_io_uring_setup => setup::setup(a as u32, b),
             libc::SYS_io_uring_enter => {
-                door::enter(a as c_int, b as u32, c as u32, d as u32, [e, f])
+                enter::enter(a as c_int, b as u32, c as u32, d as u32, [e, f])
             }
-            _ => door::register(a as c_int, b as u32, c, d as u32),
+            _ => register::register(a as c_int, b as u32, c, d as u32),
         }
     };
     if answer < 0 { failed(answer.into()) } else { answer.into() }

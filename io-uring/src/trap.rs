@@ -122,12 +122,12 @@ unsafe fn make(number: i64, arguments: [usize; 6]) -> isize {
     // SAFETY: the caller's contract.
     unsafe {
         match number {
-            libc::SYS_io_uring_setup => crate::door::setup(a as u32, b) as isize,
+            libc::SYS_io_uring_setup => crate::setup::setup(a as u32, b) as isize,
             libc::SYS_io_uring_enter => {
-                crate::door::enter(a as i32, b as u32, c as u32, d as u32, [e, f]) as isize
+                crate::enter::enter(a as i32, b as u32, c as u32, d as u32, [e, f]) as isize
             }
             libc::SYS_io_uring_register => {
-                crate::door::register(a as i32, b as u32, c, d as u32) as isize
+                crate::register::register(a as i32, b as u32, c, d as u32) as isize
             }
             libc::SYS_mmap => crate::syscall::map(a, b, c as i32, d as i32, e as i32, f as i64),
             _ => close(a as i32),
@@ -137,8 +137,7 @@ unsafe fn make(number: i64, arguments: [usize; 6]) -> isize {
 
 /// close(2) as the kernel has it: no thread is cancelled there.
 fn close(fd: i32) -> isize {
-    front::enter(|| {
-        let _whole = front::Uncancelable::new();
+    front::enter_whole(|| {
         // The first definition: other drop-ins may have requests on the number, too.
         // SAFETY: the number is the program's to close.
         let closed = unsafe { libc::close(fd) };

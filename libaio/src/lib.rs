@@ -15,7 +15,7 @@ mod users;
 
 use std::ffi::c_int;
 
-use uringlet::front::{self, IoEvent, enter};
+use uringlet::front::{self, IoEvent, enter, enter_whole};
 
 use crate::abi::Iocb;
 use uringlet::front::memory::accessible_now;
@@ -28,15 +28,6 @@ uringlet::see_process_leave!(crate::handle::before_leaving);
 uringlet::see_waits!(front::waits::NoHooks);
 uringlet::at_load!(front::env::read);
 uringlet::note!();
-
-/// The door for calls that may open files and sleep: the thread is not cancelled in the midst of
-/// it.
-fn enter_whole<T>(body: impl FnOnce() -> T) -> T {
-    enter(|| {
-        let _whole = front::Uncancelable::new();
-        body()
-    })
-}
 
 const EINVAL: c_int = -libc::EINVAL;
 const EFAULT: c_int = -libc::EFAULT;

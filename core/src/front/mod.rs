@@ -267,6 +267,16 @@ pub fn interrupted_under(mask: u64) -> bool {
     sys::ppoll(&mut [], Some(Duration::ZERO), Some(&mask)) == -libc::EINTR as isize
 }
 
+/// As [`enter`], for calls that may open files or sleep: the thread is not cancelled in the midst of
+/// one (pthread_cancel(3)).
+#[inline(always)]
+pub fn enter_whole<T>(body: impl FnOnce() -> T) -> T {
+    enter(|| {
+        let _whole = Uncancelable::new();
+        body()
+    })
+}
+
 /// A number for this process: another one in the child of a fork, which has 0 until it makes a
 /// context of its own.
 #[inline]

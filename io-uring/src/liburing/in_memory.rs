@@ -6,7 +6,7 @@ use std::ffi::c_int;
 use super::set_up::point;
 use super::{APP_MEM, REG_REG_RING, REG_RING, RingAt, address};
 use crate::abi::{Params, Uring, setup};
-use crate::{door, sys};
+use crate::sys;
 
 /// The bytes of the two rings and of the entries, in whole pages.
 pub(super) fn sizes(flags: u32, sq: u32, cq: u32) -> [usize; 2] {
@@ -53,7 +53,7 @@ pub(super) unsafe fn queue_init(
         let rings = sqes.add(in_sqes);
         ((*params).sq_off.user_addr, (*params).cq_off.user_addr) =
             (address(sqes) as u64, address(rings) as u64);
-        let fd = door::setup(entries, address(params));
+        let fd = crate::setup::setup(entries, address(params));
         if fd < 0 {
             if !is_theirs {
                 sys::unmap(sqes, used);

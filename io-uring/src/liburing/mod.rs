@@ -1,5 +1,5 @@
 //! liburing's functions (liburing.h, and their manual pages), over rings of ours or of the kernel:
-//! they look into a ring's memory, and go through the same doors as everybody.
+//! they look into a ring's memory, and make the same calls as everybody.
 //!
 //! None of them sets errno: errors are negative errnos.
 #![allow(unsafe_code)]
@@ -9,7 +9,6 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::abi::{Cqe, Params, Uring, enter, register::USE_REGISTERED_RING, setup, sq};
-use crate::door;
 
 mod in_memory;
 mod register;
@@ -75,7 +74,7 @@ impl RingAt {
         // SAFETY: the callers' contract.
         unsafe {
             let more = if self.has_registered(REG_RING) { enter::REGISTERED_RING } else { 0 };
-            door::enter((*self.0).enter_ring_fd, count, min, flags | more, arg)
+            crate::enter::enter((*self.0).enter_ring_fd, count, min, flags | more, arg)
         }
     }
 
@@ -87,7 +86,7 @@ impl RingAt {
             } else {
                 ((*self.0).ring_fd, 0)
             };
-            door::register(fd, opcode | more, arg, count)
+            crate::register::register(fd, opcode | more, arg, count)
         }
     }
 
@@ -195,7 +194,7 @@ pub unsafe extern "C" fn _io_uring_enter2(
     size: usize,
 ) -> c_int {
     // SAFETY: the caller's contract.
-    unsafe { door::enter(fd as c_int, count, min, flags, [address(arg), size]) }
+    unsafe { crate::enter::enter(fd as c_int, count, min, flags, [address(arg), size]) }
 }
 
 /// # Safety
@@ -209,7 +208,7 @@ pub unsafe extern "C" fn _io_uring_enter(
     mask: *const c_void,
 ) -> c_int {
     // SAFETY: the caller's contract.
-    unsafe { door::enter(fd as c_int, count, min, flags, [address(mask), 8]) }
+    unsafe { crate::enter::enter(fd as c_int, count, min, flags, [address(mask), 8]) }
 }
 
 /// # Safety
@@ -217,7 +216,7 @@ pub unsafe extern "C" fn _io_uring_enter(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _io_uring_setup(entries: c_uint, params: *mut Params) -> c_int {
     // SAFETY: the caller's contract.
-    unsafe { door::setup(entries, address(params)) }
+    unsafe { crate::setup::setup(entries, address(params)) }
 }
 
 /// # Safety
@@ -230,7 +229,7 @@ pub unsafe extern "C" fn _io_uring_register(
     count: c_uint,
 ) -> c_int {
     // SAFETY: the caller's contract.
-    unsafe { door::register(fd as c_int, opcode, address(arg), count) }
+    unsafe { crate::register::register(fd as c_int, opcode, address(arg), count) }
 }
 
 /// The version of liburing whose functions are here.

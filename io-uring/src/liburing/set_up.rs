@@ -9,7 +9,7 @@ use uringlet::front::memory::accessible_now;
 use super::register::_io_uring_unregister_ring_fd;
 use super::{APP_MEM, EINVAL, REG_RING, RingAt, address, in_memory, keep_errno};
 use crate::abi::{self, Params, Uring, setup};
-use crate::{door, sys, syscall};
+use crate::{sys, syscall};
 
 /// # Safety
 /// As io_uring_queue_init(3).
@@ -40,7 +40,7 @@ pub unsafe extern "C" fn _io_uring_queue_init_params(
     // With the index array, unless the program knows that there may be none: programs that were
     // built with older headers look into it.
     // SAFETY: as above.
-    let fd = unsafe { door::setup(entries, address(params)) };
+    let fd = unsafe { crate::setup::setup(entries, address(params)) };
     if fd < 0 {
         return fd;
     }

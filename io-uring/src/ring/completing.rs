@@ -172,28 +172,27 @@ impl Locked<'_> {
     fn let_go(&mut self, at: u32) {
         self.disarm(at);
         self.leave_line(at);
-        let target = self.request(at).target;
-        if target != NONE {
-            self.request(target).timeout = NONE;
-        }
-        let request = self.request(at);
-        let in_front = std::mem::take(&mut request.in_front);
-        let asks = std::mem::take(&mut request.asks);
-        let looked_at = std::mem::take(&mut request.looked_at);
+        let (core, state) = (self.core, &mut *self.state);
+        let request = &mut state.requests[at as usize];
         request.stage = Stage::Free;
-        (request.call, request.target_slot, request.submitter) = (None, None, 0);
         request.plan = Plan::Nop(0);
+        (request.call, request.target_slot, request.submitter) = (None, None, 0);
+        state.in_front -= u32::from(std::mem::take(&mut request.in_front));
+        state.asking -= u32::from(std::mem::take(&mut request.asks));
+        if std::mem::take(&mut request.looked_at) {
+            core.looks.fetch_sub(1, Ordering::Relaxed);
+        }
         let files = [request.file.take(), request.source.take()];
-        let buffer = request.buffer.take();
+        let (buffer, target) = (request.buffer.take(), request.target);
+        if target != NONE {
+            state.requests[target as usize].timeout = NONE;
+        }
+        state.free.push(at);
+        state.chains.ended();
         files.into_iter().for_each(|file| self.release_file(file));
         self.release_buffer(buffer);
-        self.state.in_front -= u32::from(in_front);
-        self.state.asking -= u32::from(asks);
-        self.core.looks.fetch_sub(u32::from(looked_at), Ordering::Relaxed);
-        self.state.free.push(at);
-        self.state.chains.ended();
-        let ended = self.core.ended.load(Ordering::Relaxed).wrapping_add(1);
-        self.core.ended.store(ended, Ordering::Release);
+        let ended = core.ended.load(Ordering::Relaxed).wrapping_add(1);
+        core.ended.store(ended, Ordering::Release);
     }
 
     /// The request `at` has ended, with a completion or without.

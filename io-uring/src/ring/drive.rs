@@ -37,7 +37,12 @@ impl Core {
     ///
     /// # Errors
     /// `-EEXIST`: another process has requests of this ring in flight.
-    pub(crate) fn submit(self: &Arc<Self>, count: u32, thread: u32) -> Result<u32, i32> {
+    pub(crate) fn submit(
+        self: &Arc<Self>,
+        engine: &Instance,
+        count: u32,
+        thread: u32,
+    ) -> Result<u32, i32> {
         /// Threads of this process are through long before. Another process may write anything.
         const TRIES: u32 = 1_000;
         let mut gone = 0;
@@ -48,7 +53,17 @@ impl Core {
             let iopoll = self.has(setup::IOPOLL);
             let mut batch = Batch::read(&self.memory, (head, there), count, iopoll);
             loop {
-                match self.with(|locked| locked.submit(count, thread, &mut batch, gone)) {
+                let mut locked = self.lock();
+                let submitted = locked.submit(count, thread, &mut batch, gone);
+                if !locked.tries.is_empty() {
+                    locked = self.try_reads(engine, locked);
+                }
+                let mut after = locked.give_back();
+                if std::mem::take(&mut after.wake) {
+                    engine.wake_for(&IoEvent::default());
+                }
+                self.follow_up(after);
+                match submitted {
                     Submitted::All => return Ok(batch.consumed),
                     Submitted::Asks => {}
                     _ if batch.consumed > 0 => return Ok(batch.consumed),
@@ -66,15 +81,7 @@ impl Core {
 
     /// Does what was left to be done without the lock.
     #[inline]
-    pub(super) fn follow_up(self: &Arc<Self>, mut after: After) {
-        if !after.tries.is_empty() {
-            let tried = self.try_reads(std::mem::take(&mut after.tries));
-            after.wake |= tried.wake;
-            after.told |= tried.told;
-            if let Some(tasks) = tried.tasks {
-                after.add_tasks(tasks.into_vec());
-            }
-        }
+    pub(super) fn follow_up(self: &Arc<Self>, after: After) {
         if after.wake {
             self.wake();
         }
@@ -90,14 +97,18 @@ impl Core {
     }
 
     /// Tries reads that were just submitted, as the kernel does when it issues them. A read
-    /// that would wait goes to the engine.
-    fn try_reads(self: &Arc<Self>, mut tries: Vec<Try>) -> After {
-        let instance = self.instance();
-        if let Some(instance) = &instance {
-            for Try { sqe, result, .. } in &mut tries {
-                // SAFETY: the buffer is the request's by the contract of io_uring_enter(2).
-                *result = unsafe { instance.try_now(sqe) };
-            }
+    /// that would wait goes to the engine. The lock is given back meanwhile.
+    fn try_reads<'a>(self: &'a Arc<Self>, engine: &Instance, mut locked: Locked<'a>) -> Locked<'a> {
+        // Another thread that has the lock meanwhile is not to run this thread's tasks.
+        let mut tasks = std::mem::take(&mut locked.state.tasks);
+        let mut tries = std::mem::take(&mut locked.state.tries);
+        self.trying.fetch_add(1, Ordering::Relaxed);
+        if locked.unlock() {
+            self.with(|_| ());
+        }
+        for Try { sqe, result, .. } in &mut tries {
+            // SAFETY: the buffer is the request's by the contract of io_uring_enter(2).
+            *result = unsafe { engine.try_now(sqe) };
         }
         let mut locked = self.lock();
         self.trying.fetch_sub(1, Ordering::Release);
@@ -108,13 +119,10 @@ impl Core {
                 None => locked.make_ready(at),
             }
         }
+        tasks.append(&mut locked.state.tasks);
         // The next submit needs no memory of its own.
-        locked.state.tries = tries;
-        let mut after = locked.give_back();
-        if let Some(instance) = instance.filter(|_| std::mem::take(&mut after.wake)) {
-            instance.wake_for(&IoEvent::default());
-        }
-        after
+        (locked.state.tasks, locked.state.tries) = (tasks, tries);
+        locked
     }
 
     /// As [`follow_up`](Self::follow_up), by a thread that passes requests on anyway.

@@ -19,8 +19,7 @@ impl Locked<'_> {
         if let Err(errno) = self.resolve(at) {
             return Some(errno);
         }
-        let plan = self.request(at).plan.clone();
-        match plan {
+        match self.request(at).plan {
             Plan::Nop(result) => Some(result),
             Plan::Engine(sqe, index) => self.issue_transfer(at, sqe, index),
             Plan::Call(slot, _) => self.issue_call(at, slot),

@@ -8,8 +8,8 @@ use std::sync::{Arc, PoisonError, TryLockError};
 use uringlet::front;
 
 use super::completing::FLUSH;
-use super::state::{Core, ENTERED, Holds, Locked};
-use super::types::{Mail, Task, Try};
+use super::state::{Core, ENTERED, Locked, Mark};
+use super::types::{Mail, Task};
 use crate::abi::Cqe;
 use crate::sockets::Tried;
 
@@ -17,7 +17,6 @@ use crate::sockets::Tried;
 #[derive(Debug, Default)]
 #[must_use]
 pub(super) struct After {
-    pub(super) tries: Vec<Try>,
     /// Usually none: a word that is null.
     pub(super) tasks: Option<Box<[Task]>>,
     /// Threads that wait for completions are woken.
@@ -36,7 +35,7 @@ impl After {
 
 impl Core {
     pub(super) fn lock(self: &Arc<Self>) -> Locked<'_> {
-        let holds = Holds::new(self);
+        let holds = Mark::new(&raw const **self);
         // Nothing in the critical sections panics.
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let mut locked = Locked { core: self, state, _holds: holds };
@@ -46,7 +45,7 @@ impl Core {
 
     /// `None`: some thread has the lock. It reads the mail, and passes requests on, when it goes.
     pub(super) fn try_lock(self: &Arc<Self>) -> Option<Locked<'_>> {
-        let holds = Holds::new(self);
+        let holds = Mark::new(&raw const **self);
         let state = match self.state.try_lock() {
             Ok(state) => state,
             Err(TryLockError::Poisoned(error)) => error.into_inner(),
@@ -85,10 +84,6 @@ impl Locked<'_> {
             locked.take_steps();
             locked.tell_tags();
             after.told |= locked.settle();
-            if !locked.state.tries.is_empty() {
-                after.tries = std::mem::take(&mut locked.state.tries);
-                locked.core.trying.fetch_add(1, Ordering::Relaxed);
-            }
             if !locked.state.tasks.is_empty() {
                 after.add_tasks(std::mem::take(&mut locked.state.tasks));
             }
@@ -136,9 +131,8 @@ impl Locked<'_> {
         // The thread that brought the mail has not woken the waiters, or has woken them too early.
         self.state.to_wake = true;
         // It is not this thread that it comes from.
-        let entered = ENTERED.replace(null());
+        let _other = Mark::<ENTERED>::new(null());
         self.core.inbox.take().for_each(|mail| self.read(mail));
-        ENTERED.set(entered);
     }
 
     fn read(&mut self, mail: Mail) {

@@ -23,15 +23,22 @@ use crate::restrict::Restrictions;
 use crate::shared;
 
 thread_local! {
-    /// The ring that this thread has entered.
-    pub(super) static ENTERED: Cell<*const Core> = const { Cell::new(null()) };
-    /// The ring whose lock this thread has, or waits for. A signal handler finds it so.
-    static HELD: Cell<*const Core> = const { Cell::new(null()) };
+    /// A ring for each kind of mark.
+    static MARKS: [Cell<*const Core>; 2] = const { [const { Cell::new(null()) }; 2] };
+}
+
+/// The ring that this thread has entered.
+pub(super) const ENTERED: usize = 0;
+/// The ring whose lock this thread has, or waits for. A signal handler finds it so.
+pub(super) const HELD: usize = 1;
+
+fn marked(kind: usize) -> *const Core {
+    MARKS.with(|marks| marks[kind].get())
 }
 
 /// Has this thread the lock of some ring, or does it wait for one?
 pub(super) fn is_any_held_here() -> bool {
-    !HELD.get().is_null()
+    !marked(HELD).is_null()
 }
 
 /// What is under the lock.
@@ -212,24 +219,20 @@ impl Core {
         self.flags & flag != 0
     }
 
-    /// Calls `f` as a thread that has entered this ring.
-    pub(crate) fn entered<T>(&self, f: impl FnOnce() -> T) -> T {
-        let before = ENTERED.replace(self);
-        let answer = f();
-        // A wait that a signal handler has left by a jump has not put it back.
-        ENTERED.set(if std::ptr::eq(before, self) { null() } else { before });
-        answer
+    /// This thread has entered this ring, as long as the mark lives.
+    pub(crate) fn entered(&self) -> Mark<ENTERED> {
+        Mark::new(self)
     }
 
     pub(super) fn is_entered(&self) -> bool {
-        std::ptr::eq(ENTERED.get(), self)
+        std::ptr::eq(marked(ENTERED), self)
     }
 
     /// Is this a signal handler, on a thread that has the lock? A handler that waits for the lock
     /// waits without end.
     #[inline]
     pub(crate) fn is_held_here(&self) -> bool {
-        std::ptr::eq(HELD.get(), self)
+        std::ptr::eq(marked(HELD), self)
     }
 
     /// Completions that there are, in the ring or not.
@@ -258,21 +261,23 @@ impl Core {
     }
 }
 
-/// While it lives, this thread has the lock of a ring, or is about to have it.
+/// As long as it lives, this thread is known to have entered a ring ([`ENTERED`]), or to have its
+/// lock or wait for that ([`HELD`]).
 #[derive(Debug)]
-pub(super) struct Holds {
-    before: *const Core,
-}
+pub(crate) struct Mark<const KIND: usize>(*const Core);
 
-impl Holds {
-    pub(super) fn new(core: &Core) -> Self {
-        Self { before: HELD.replace(core) }
+impl<const KIND: usize> Mark<KIND> {
+    pub(super) fn new(core: *const Core) -> Self {
+        let before = MARKS.with(|marks| marks[KIND].replace(core));
+        // A wait that a signal handler has left by a jump has not put it back.
+        Self(if std::ptr::eq(before, core) { null() } else { before })
     }
 }
 
-impl Drop for Holds {
+impl<const KIND: usize> Drop for Mark<KIND> {
+    #[inline]
     fn drop(&mut self) {
-        HELD.set(self.before);
+        MARKS.with(|marks| marks[KIND].set(self.0));
     }
 }
 
@@ -281,7 +286,7 @@ pub(crate) struct Locked<'a> {
     pub(super) core: &'a Arc<Core>,
     pub(super) state: MutexGuard<'a, State>,
     /// Goes after the lock.
-    pub(super) _holds: Holds,
+    pub(super) _holds: Mark<HELD>,
 }
 
 impl std::ops::Deref for Locked<'_> {

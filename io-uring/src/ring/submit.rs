@@ -177,32 +177,31 @@ impl Locked<'_> {
     }
 
     fn start(&mut self, at: u32) {
-        let refused = self.request(at).refused;
-        if refused != 0 {
-            self.request(at).stage = Stage::Here;
+        let request = self.request(at);
+        request.stage = Stage::Here;
+        if request.refused != 0 {
             // A chain that was broken when it was made: hard links do not mend it.
-            self.request(at).flags &= !iosqe::HARDLINK;
-            if self.request(at).next != NONE {
-                self.request(at).flags |= iosqe::LINK;
+            request.flags &= !iosqe::HARDLINK;
+            if request.next != NONE {
+                request.flags |= iosqe::LINK;
             }
+            let refused = request.refused;
             return self.finish(at, refused, 0);
         }
-        self.request(at).stage = Stage::Here;
         let key = self.key(at);
-        match self.issue(at) {
-            Some(result) => self.finish(at, result, 0),
-            None if self.find(key).is_none() => {}
-            None => {
-                if self.request(at).stage == Stage::Ready && !self.is_tried(at) {
-                    self.make_ready(at);
-                }
-                let next = self.request(at).next;
-                // A call of this thread's cannot be cancelled.
-                let waits = self.request(at).stage != Stage::Here;
-                if waits && next != NONE && self.request(next).opcode == op::LINK_TIMEOUT {
-                    self.set_link_timeout(at, next);
-                }
-            }
+        if let Some(result) = self.issue(at) {
+            return self.finish(at, result, 0);
+        }
+        if self.find(key).is_none() {
+            return;
+        }
+        if self.request(at).stage == Stage::Ready && !self.is_tried(at) {
+            self.make_ready(at);
+        }
+        let &mut Request { stage, next, .. } = self.request(at);
+        // A call of this thread's cannot be cancelled.
+        if next != NONE && stage != Stage::Here && self.request(next).opcode == op::LINK_TIMEOUT {
+            self.set_link_timeout(at, next);
         }
     }
 

@@ -230,8 +230,9 @@ impl Model {
         let thread = self.random.one_of(&THREADS);
         loop {
             let core = Arc::clone(&self.core);
-            let done =
-                core.entered(|| self.with(|locked| locked.submit(count, thread, &mut batch, 0)));
+            let entered = core.entered();
+            let done = self.with(|locked| locked.submit(count, thread, &mut batch, 0));
+            drop(entered);
             match done {
                 Submitted::All => break,
                 Submitted::Asks => self.run_tasks(),
@@ -367,7 +368,8 @@ impl Model {
             head.store(at, Ordering::Release);
         }
         let core = Arc::clone(&self.core);
-        core.entered(|| self.with(|locked| locked.flush()));
+        let _entered = core.entered();
+        self.with(|locked| locked.flush());
     }
 
     fn step(&mut self) {
