@@ -8,12 +8,12 @@ use std::sync::{Arc, OnceLock};
 
 use compio_buf::{BufResult, IoBuf, IoBufMut as _};
 
-use super::drain::Flights;
 use super::driver::{Fs, Header};
 use super::handle::{Alignment, File, outcome};
 use super::op::{Op, Steps};
 use super::pool::{Pool, PoolBuf};
 use super::transfer::{Direction, Out, Span};
+use super::wakers::Flights;
 use super::whole::{errno_of, uninterrupted};
 use super::worker::{Behind, call};
 use crate::sqe::Sqe;

@@ -44,7 +44,7 @@ impl End {
         at
     }
 
-    /// That of an operation that has begun.
+    /// When the operation is to end, once it has begun.
     fn fixed(&self) -> Option<Instant> {
         match *self {
             Self::After(_) => None,

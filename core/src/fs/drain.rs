@@ -1,8 +1,7 @@
 //! Waiting for what nobody else waits for: operations that were dropped or detached.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -11,9 +10,8 @@ use super::budget::{Awaited, Spent, Turns, awaited};
 use super::deadline::{Alarm, End};
 use super::driver::Fs;
 use super::handle::File;
-use super::wakers;
+use super::wakers::Flights;
 use crate::process;
-use crate::sync::lock;
 
 /// Ready when no detached operation of the process's [`Fs`] is in flight or stands in line: those
 /// of [`Op::detach`](super::Op::detach), and writes that a `Cursor` was dropped with. As
@@ -129,7 +127,7 @@ awaited!(Drain, ());
 impl Awaited for Drain {
     fn poll_in_turn(&mut self, context: &mut Context<'_>, _: &mut Spent) -> Poll<()> {
         match &self.fs {
-            // Those of a fork(2)'s parent end there.
+            // The operations of a fork(2)'s parent end in the parent.
             Some(fs) if fs.generation() == process::generation() => {
                 fs.detached().poll(context.waker())
             }
@@ -176,7 +174,7 @@ impl Awaited for Over {
     fn poll_in_turn(&mut self, context: &mut Context<'_>, _: &mut Spent) -> Poll<io::Result<()>> {
         let Some((fs, which)) = &self.what else { return Poll::Ready(Ok(())) };
         if fs.generation() != process::generation() {
-            // Those of a fork(2)'s parent end there.
+            // The operations of a fork(2)'s parent end in the parent.
             return Poll::Ready(Ok(()));
         }
         let flights = match which {
@@ -209,45 +207,5 @@ impl Awaited for Over {
 impl std::fmt::Debug for Over {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Over").field("what", &self.what).finish_non_exhaustive()
-    }
-}
-
-/// Operations of some kind that have been begun and have not ended, and who waits for that.
-#[derive(Debug, Default)]
-pub struct Flights {
-    count: AtomicUsize,
-    /// There are wakers.
-    is_watched: AtomicBool,
-    wakers: Mutex<Vec<Waker>>,
-}
-
-impl Flights {
-    pub(super) fn begin(&self) {
-        self.count.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// The thread that ends the last one sees that somebody waits; or who waits sees that it has
-    /// ended: both write before they read, in one order for all threads.
-    pub(super) fn end(&self) {
-        if self.count.fetch_sub(1, Ordering::SeqCst) == 1 && self.is_watched.load(Ordering::SeqCst)
-        {
-            let mut known = lock(&self.wakers);
-            self.is_watched.store(false, Ordering::SeqCst);
-            let waiting = std::mem::take(&mut *known);
-            drop(known);
-            waiting.into_iter().for_each(wakers::wake);
-        }
-    }
-
-    fn poll(&self, waker: &Waker) -> Poll<()> {
-        if self.count.load(Ordering::SeqCst) == 0 {
-            return Poll::Ready(());
-        }
-        let mut known = lock(&self.wakers);
-        if !known.iter().any(|known| known.will_wake(waker)) {
-            known.push(waker.clone());
-        }
-        self.is_watched.store(true, Ordering::SeqCst);
-        if self.count.load(Ordering::SeqCst) == 0 { Poll::Ready(()) } else { Poll::Pending }
     }
 }

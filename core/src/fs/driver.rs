@@ -9,10 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use super::background::{AtGate, BackgroundGate};
-use super::drain::Flights;
 use super::flight::Claim;
 use super::interrupt::Interruptible;
-use super::wakers;
+use super::wakers::{self, Flights};
 use crate::board::Sink;
 use crate::config::{Builder, ConfigError, ENTRIES_MAX, EngineKind};
 use crate::instance::Instance;
@@ -155,7 +154,7 @@ impl FsBuilder {
     }
 }
 
-/// That of the process, made on first use and never dropped. A child of a fork makes its own.
+/// The `Fs` of the process, made on first use and never dropped. A child of a fork makes its own.
 static GLOBAL: PerProcess<Fs> = PerProcess::new();
 
 impl Fs {
@@ -170,12 +169,12 @@ impl Fs {
         }
     }
 
-    /// That of the process, if it has used any.
+    /// The `Fs` of the process, if it was used.
     pub(super) fn known() -> Option<Self> {
         GLOBAL.current().cloned()
     }
 
-    /// That of the process, made now if it has none.
+    /// The `Fs` of the process, made now if there is none.
     pub(super) fn global() -> Result<Self, i32> {
         match GLOBAL.current() {
             Some(fs) => Ok(fs.clone()),
@@ -285,7 +284,7 @@ pub struct Header {
     detached: AtomicBool,
     /// A call of a worker's.
     interruptible: Interruptible,
-    /// Those of its file.
+    /// Operations of its file that are in flight.
     flights: Option<Arc<Flights>>,
 }
 
@@ -604,7 +603,7 @@ impl Line {
     }
 
     /// As [`Line::pass_on`], by the one thread that does it. Withdrawn requests go to `gone`.
-    /// False: one stays.
+    /// False: a request is left, as there is no room for it.
     fn pass_on_now(&self, gone: &mut Vec<Handle>) -> bool {
         loop {
             let mut is_admitted = false;

@@ -13,7 +13,6 @@ use std::time::SystemTime;
 
 use compio_buf::{IoBuf, IoBufMut};
 
-use super::drain::Flights;
 use super::driver::Fs;
 use super::handle::{File, outcome};
 use super::metadata::Stat;
@@ -22,6 +21,7 @@ use super::options::{Open, OpenOptions};
 use super::ranges::{Coalesce, ReadRanges};
 use super::transfer::{Read, ReadExact, Write, WriteAll};
 use super::vectored::{ReadVectored, WriteVectored};
+use super::wakers::Flights;
 use super::worker::OnWorker;
 use crate::router::facts::Facts;
 use crate::sqe::Sqe;

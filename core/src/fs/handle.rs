@@ -10,8 +10,8 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use super::drain::Flights;
 use super::driver::Fs;
+use super::wakers::Flights;
 use crate::router::facts::Facts;
 use crate::sync::lock;
 use crate::sys;
@@ -34,7 +34,7 @@ struct Inner {
     /// The same file without direct I/O, once it is needed: the first one. Further ones were opened
     /// meanwhile, and stay: the close of one lets go of the process's record locks (fcntl(2)).
     buffered: Mutex<Vec<OwnedFd>>,
-    /// Of its operations.
+    /// Operations of this file that are in flight.
     flights: Arc<Flights>,
 }
 

@@ -10,10 +10,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use super::drain::Flights;
 use super::driver::Fs;
 use super::handle::{File, outcome};
 use super::op::Steps;
+use super::wakers::Flights;
 use crate::sqe::Sqe;
 use crate::sys;
 

@@ -7,11 +7,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use super::drain::Flights;
 use super::driver::Fs;
 use super::handle::{File, outcome};
 use super::metadata::Stat;
 use super::op::{Op, Steps};
+use super::wakers::Flights;
 use super::worker::OnWorker;
 use crate::sqe::Sqe;
 

@@ -11,10 +11,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use super::budget::{Awaited, Spent, Turns, awaited};
-use super::drain::Flights;
 use super::driver::{Fs, Header, OpVtable};
 use super::flight::{Ended, Flight};
-use super::wakers::{self, guarded};
+use super::wakers::{self, Flights, guarded};
 use crate::front::{Concern, WaitCondition};
 use crate::instance::submit::TOLD_OTHERWISE;
 use crate::instance::wait::Waited;

@@ -7,11 +7,11 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use super::drain::Flights;
 use super::driver::{Fs, Header};
 use super::handle::{File, Opened};
 use super::names::HERE;
 use super::op::{Op, Steps};
+use super::wakers::Flights;
 use super::whole::open_now;
 use super::worker::{Behind, call};
 use crate::sqe::Sqe;

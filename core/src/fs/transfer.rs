@@ -9,10 +9,10 @@ use std::sync::{Arc, OnceLock};
 
 use compio_buf::{BufResult, IoBuf, IoBufMut};
 
-use super::drain::Flights;
 use super::driver::{Fs, Header};
 use super::handle::{File, outcome};
 use super::op::Steps;
+use super::wakers::Flights;
 use super::whole::uninterrupted;
 use crate::sqe::Sqe;
 use crate::sys::{self, MAX_RW_COUNT};

@@ -8,11 +8,11 @@ use std::sync::{Arc, OnceLock};
 
 use compio_buf::{BufResult, IoBuf, IoBufMut};
 
-use super::drain::Flights;
 use super::driver::{Fs, Header};
 use super::handle::{File, outcome};
 use super::op::Steps;
 use super::transfer::{Direction, In, Out};
+use super::wakers::Flights;
 use crate::exec::IOV_MAX;
 use crate::request::Iovec;
 use crate::sqe::Sqe;

@@ -1,8 +1,12 @@
 //! Waking tasks: on a thread of the engine, under no lock, and after the whole harvest where
-//! several requests end together.
+//! several requests end together. [`Flights`] counts operations for the tasks that wait for all.
 
 use std::cell::RefCell;
-use std::task::Waker;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Poll, Waker};
+
+use crate::sync::lock;
 
 /// Wakers of the harvests that this thread is in.
 #[derive(Default)]
@@ -63,6 +67,46 @@ pub(super) fn guarded(body: impl FnOnce()) {
     {
         // What a panic carries has panicked in its own drop.
         std::mem::forget(again);
+    }
+}
+
+/// Operations of some kind that have begun and not ended, and the tasks that wait for that.
+#[derive(Debug, Default)]
+pub struct Flights {
+    count: AtomicUsize,
+    /// There are wakers.
+    is_watched: AtomicBool,
+    wakers: Mutex<Vec<Waker>>,
+}
+
+impl Flights {
+    pub(super) fn begin(&self) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The thread that ends the last one sees that somebody waits; or who waits sees that it has
+    /// ended: both write before they read, in one order for all threads.
+    pub(super) fn end(&self) {
+        if self.count.fetch_sub(1, Ordering::SeqCst) == 1 && self.is_watched.load(Ordering::SeqCst)
+        {
+            let mut known = lock(&self.wakers);
+            self.is_watched.store(false, Ordering::SeqCst);
+            let waiting = std::mem::take(&mut *known);
+            drop(known);
+            waiting.into_iter().for_each(wake);
+        }
+    }
+
+    pub(super) fn poll(&self, waker: &Waker) -> Poll<()> {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return Poll::Ready(());
+        }
+        let mut known = lock(&self.wakers);
+        if !known.iter().any(|known| known.will_wake(waker)) {
+            known.push(waker.clone());
+        }
+        self.is_watched.store(true, Ordering::SeqCst);
+        if self.count.load(Ordering::SeqCst) == 0 { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 

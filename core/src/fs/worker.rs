@@ -11,10 +11,10 @@ use std::path::Path;
 use std::ptr;
 use std::sync::{Arc, OnceLock};
 
-use super::drain::Flights;
 use super::driver::{Fs, Header};
 use super::handle::{File, outcome};
 use super::op::{Op, Steps};
+use super::wakers::Flights;
 use crate::exec::{CALL, CallFunction};
 use crate::sqe::Sqe;
 

@@ -104,9 +104,12 @@ pub fn unless_interrupted<T>(result: std::io::Result<T>) -> std::io::Result<()> 
 pub fn keep_in_flight<Q: Queue>(queue: &mut Q, job: &mut Job<'_>) -> Result<Figure, String> {
     let failed = |error| format!("submitting or waiting failed: {error}");
     let event_loop = match job.manner {
-        Manner::EventLoop => Some(EventLoop::of(queue)?),
+        Manner::EventLoop => Some(EventLoop::new()?),
         Manner::AllInACall | Manner::OneInACall => None,
     };
+    if let Some(event_loop) = &event_loop {
+        queue.tell(event_loop.eventfd())?;
+    }
     let mut free: Vec<usize> = (0..job.depth).collect();
     let mut latency = job.timed.then(|| Latency::new(job.depth));
     let mut going = true;
@@ -135,7 +138,10 @@ pub fn keep_in_flight<Q: Queue>(queue: &mut Q, job: &mut Job<'_>) -> Result<Figu
             break;
         }
         let waited = match (&event_loop, job.manner) {
-            (Some(event_loop), _) => event_loop.wait(queue),
+            (Some(event_loop), _) => match event_loop.wait() {
+                Ok(true) => queue.collect(),
+                other => other.map(drop),
+            },
             (None, Manner::AllInACall) if latency.is_none() => queue.submit_and_wait(),
             (None, Manner::AllInACall) => submit(queue, &mut latency).and_then(|()| queue.wait()),
             (None, _) => queue.wait(),
@@ -471,7 +477,7 @@ impl<'a> Meter<'a> {
         elapsed < self.duration && !self.stop.load(Ordering::Relaxed)
     }
 
-    /// What came out, with everything that is complete.
+    /// The figure of the run, for everything that is complete.
     pub fn stop(self, requests: u64, latency: Option<&Latency>) -> Figure {
         let seconds = self.start.elapsed().as_secs_f64();
         let now = cpu_times();

@@ -1,12 +1,11 @@
 //! How a program hands requests over, and learns of their ends.
 
-use super::drive::Queue;
 use clap::ValueEnum;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
 use serde::Serialize;
 use std::io::Error;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use strum::IntoStaticStr;
 
 /// How a program hands requests over, and learns of their ends. It waits until at least one is
@@ -44,34 +43,38 @@ pub struct EventLoop {
 }
 
 impl EventLoop {
-    /// One that hears of the completions of a queue, which has nothing in flight.
+    /// One that hears of what counts its [`eventfd`](Self::eventfd) up.
     ///
     /// # Errors
-    /// The queue cannot tell, or descriptors are short.
-    pub fn of(queue: &mut impl Queue) -> Result<Self, String> {
+    /// Descriptors are short.
+    pub fn new() -> Result<Self, String> {
         let failed = |error: Errno| format!("no event loop: {error}");
         let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
         let (data, flags) = (epoll::EventData::new_u64(0), epoll::EventFlags::IN);
         epoll::add(&epoll, &eventfd, data, flags).map_err(failed)?;
-        queue.tell(eventfd.as_fd())?;
         Ok(Self { epoll, eventfd })
     }
 
-    /// Sleeps until the queue has told of a completion, and has it look. May come back without one.
+    pub fn eventfd(&self) -> BorrowedFd<'_> {
+        self.eventfd.as_fd()
+    }
+
+    /// Sleeps until the eventfd was counted up, and takes what it has counted. False: a signal has
+    /// ended the sleep.
     ///
     /// # Errors
     /// Those of the calls.
-    pub fn wait(&self, queue: &mut impl Queue) -> Result<(), Error> {
+    pub fn wait(&self) -> Result<bool, Error> {
         let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: NO_DATA }];
         match epoll::wait(&self.epoll, &mut events, None) {
             // A signal (Ctrl-C, for one): the loop comes back.
-            Err(Errno::INTR) | Ok(0) => return Ok(()),
+            Err(Errno::INTR) | Ok(0) => return Ok(false),
             Err(error) => return Err(error.into()),
             Ok(_) => {}
         }
         rustix::io::read(&self.eventfd, &mut [0; 8])?;
-        queue.collect()
+        Ok(true)
     }
 }
 
