@@ -131,7 +131,7 @@ fn put(place: &Place, hash: &str, name: &str, bytes: &[u8]) -> Result<PathBuf> {
         let mut file = tempfile::NamedTempFile::new_in(&folder)?;
         file.write_all(bytes)?;
         file.as_file().set_permissions(Permissions::from_mode(0o644))?;
-        // In one step: who looks sees the whole, and who has the old one mapped keeps it.
+        // In one step: no process sees a part of it, and one that has the old file mapped keeps it.
         file.persist(&path)?;
     }
     match is_usable(&path, bytes) {

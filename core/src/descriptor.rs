@@ -71,7 +71,7 @@ impl<T: Copy> InTurn<T> {
     }
 }
 
-/// lseek(2) would know, but waits for who is inside a read(2) of the same file.
+/// lseek(2) would know, but waits for a read(2) of the same file.
 fn has_offsets(fd: RawFd, file_type: u32) -> bool {
     match file_type {
         libc::S_IFREG | libc::S_IFBLK | libc::S_IFDIR => true,

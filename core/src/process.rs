@@ -195,8 +195,8 @@ impl<T> PerProcess<T> {
         newest.map(|newest| &newest.value)
     }
 
-    /// That of this process, if it has one. A thread that has a table of descriptors of its own has
-    /// none.
+    /// The value of this process, if there is one. A thread with a table of descriptors of its own
+    /// has none.
     #[inline(always)]
     pub fn current(&self) -> Option<&'static T> {
         self.of(generation())
@@ -204,7 +204,7 @@ impl<T> PerProcess<T> {
 }
 
 impl<T: Send + Sync> PerProcess<T> {
-    /// That of this process, which calls `make` if it has none.
+    /// The value of this process, made by `make` if there is none.
     ///
     /// # Errors
     /// Those of `make`.
@@ -255,7 +255,7 @@ impl<T: Send + Sync> PerProcess<T> {
         Ok(unsafe { &(*current).value })
     }
 
-    /// Those of the processes that this one descends from, the parent's first.
+    /// The values of the processes that this one descends from, the parent's first.
     pub fn inherited(&self) -> impl Iterator<Item = &'static T> {
         let generation = generation();
         let all = std::iter::successors(self.newest(), |of| of.inherited);

@@ -116,9 +116,9 @@ counters! {
     handovers,
     /// Times that a worker was called to execute beside a waiting thread.
     calls_beside,
-    /// Of these: it found its CPU busy, and left.
+    /// Of `calls_beside`: the worker found its CPU busy, and left.
     beside_busy,
-    /// Of these: it had too little to do, and left.
+    /// Of `calls_beside`: the worker had too little to do, and left.
     beside_idle,
     /// Cached reads that did not find their pages in memory, and had them asked for before a thread
     /// waited for them.

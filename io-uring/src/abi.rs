@@ -316,9 +316,9 @@ pub(crate) mod timeout {
     pub(crate) const ETIME_SUCCESS: u32 = 1 << 5;
     pub(crate) const MULTISHOT: u32 = 1 << 6;
     pub(crate) const CLOCKS: u32 = BOOTTIME | REALTIME;
-    /// Those of a new timeout.
+    /// Flags that a new timeout may have.
     pub(crate) const KNOWN: u32 = ABS | CLOCKS | ETIME_SUCCESS | MULTISHOT;
-    /// Those of a change.
+    /// Flags that a change of a timeout may have.
     pub(crate) const UPDATE_KNOWN: u32 = UPDATE | LINK_UPDATE | ABS | CLOCKS;
 }
 

@@ -63,7 +63,7 @@ pub(crate) struct Chains {
     starts: VecDeque<u32>,
     /// Steps of this round, which are taken after them.
     steps: VecDeque<Step>,
-    /// Those of the next round: first these, then what follows from the end of a request.
+    /// Steps of the next round: first these, then what follows from the end of a request.
     first: VecDeque<Step>,
     following: VecDeque<Step>,
 }

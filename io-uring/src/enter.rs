@@ -143,8 +143,8 @@ unsafe fn enter_ring(
         }
         Ok(bounds) => {
             let (core, instance) = (Arc::clone(core), ring.instance().cloned());
-            // A signal handler may leave the wait by a jump: the ring is not looked at then, for
-            // its end waits for who does.
+            // A signal handler may leave the wait by a jump. The ring is not pinned meanwhile: its
+            // end would wait for this thread.
             drop(ring);
             wait(&core, instance.as_deref(), min, bounds)
         }

@@ -244,7 +244,7 @@ pub(crate) struct Watched {
     count: usize,
 }
 
-/// Of these a call knows when it is over.
+/// As many rings are watched until the call ends. Further ones are watched permanently.
 const MOST: usize = 4;
 
 impl Watched {

@@ -8,10 +8,10 @@ use uringlet::front::memory::{accessible, accessible_now};
 
 use crate::abi::{GetEventsArg, Params, RsrcRegister, RsrcUpdate, SyncCancel, Timespec};
 
-/// What any bytes make, with none between its fields.
+/// A type that any bytes are a value of.
 ///
 /// # Safety
-/// That is so.
+/// All bytes are values of it, and there are none between its fields.
 pub(crate) unsafe trait Plain: Copy {}
 
 macro_rules! plain {

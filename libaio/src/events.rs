@@ -45,8 +45,8 @@ pub(crate) unsafe fn get_events(
     if min_nr > nr {
         return refused(&context, timeout);
     }
-    // A signal handler may leave the wait by a jump: the context is not looked at then, for
-    // io_destroy(2) waits for who does.
+    // A signal handler may leave the wait by a jump. The context is not pinned meanwhile:
+    // io_destroy(2) would wait for this thread.
     let instance = Arc::clone(&context.instance);
     drop(context);
     // More than the ring has room for never come together.

@@ -13,7 +13,7 @@ pub(crate) fn all_restart() -> bool {
     handlers.peek().is_some() && handlers.all(|flags| flags & libc::SA_RESTART != 0)
 }
 
-/// Those of a signal that has a handler.
+/// The flags of the handler that a signal has.
 fn handler_flags(signal: c_int) -> Option<c_int> {
     // SAFETY: integers and a null pointer.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };

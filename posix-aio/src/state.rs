@@ -62,13 +62,13 @@ static CANCELS: AtomicUsize = AtomicUsize::new(0);
 
 static PROCESS: PerProcess<Process> = PerProcess::new();
 
-/// That of this process, if it has used any. The child of a fork has none of its parent's.
+/// The state of this process, if it has used POSIX AIO. A child does not get its parent's.
 #[inline]
 pub(crate) fn current() -> Option<&'static Process> {
     PROCESS.current()
 }
 
-/// That of this process, made now if it has none.
+/// The state of this process, made now if there is none.
 ///
 /// # Errors
 /// The errno of the environment's engine, if it is refused.

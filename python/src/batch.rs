@@ -105,7 +105,8 @@ thread_local! {
 }
 
 impl Own {
-    /// That of the thread, out of its place: a signal handler in Python may come here again.
+    /// Takes the context of this thread out of its place. A signal handler in Python that comes
+    /// here meanwhile makes one for itself.
     fn take() -> PyResult<Self> {
         let generation = uringlet::front::enter_process();
         let kept = OWN.try_with(RefCell::take).ok().flatten();

@@ -108,7 +108,7 @@ const COMPLETION_50: Column = figure!("CPL 50%", 8, 9, latency completion p50_ns
 const SUBMIT_50: Column = figure!("SUB 50%", 8, 12, latency submit p50_ns);
 const SUBMIT_99: Column = figure!("SUB 99%", 8, 11, latency submit p99_ns);
 
-/// Those of programs.
+/// The columns of the table of programs.
 pub const PROGRAM: [Column; 14] = [
     PID,
     NAME,
@@ -126,7 +126,7 @@ pub const PROGRAM: [Column; 14] = [
     column("ERRORS", 6, 10, |l| l.figures.errors.to_string(), Some(|l| l.figures.errors as f64)),
 ];
 
-/// Those of contexts; lanes in per cent.
+/// The columns of the table of contexts. Lanes are in per cent.
 pub const CONTEXT: [Column; 14] = [
     PID,
     column(NAME.head, 15, 10, |l| l.name.to_owned(), None),

@@ -19,11 +19,11 @@ pub enum Affinity {
     Any,
     /// These.
     Cpus(CpuSet),
-    /// Those of the thread that submits first: what it is confined to, or its cell if that is more.
+    /// The CPUs that the first submitting thread is confined to, or its cell if that is more.
     Application,
     /// The CPUs that serve the interrupts of the disk behind the first request's file.
     Interrupt,
-    /// Those of cells in which neither of the two is, or at least not the application.
+    /// The CPUs of cells that have neither of the two, or at least not the application.
     OtherCell,
 }
 

@@ -35,8 +35,8 @@ const WARNING: &str = "uringlet: warning: no data is read or written, because UR
 pub enum Trap {
     /// They do not.
     Never,
-    /// Those of text in which such instructions were found. Such text may be written to, so that
-    /// they come without a signal.
+    /// Calls of text come in which such instructions were found. Such text may be written to, so
+    /// that the calls come without a signal.
     Auto,
     /// As `Auto`, and no text is written to.
     Signals,

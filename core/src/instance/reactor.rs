@@ -350,7 +350,7 @@ mod tests {
 
     const GIVEN_BACK: &str = "the device is busy";
 
-    /// No thread of ours gets a CPU: who polls collects, and counts its eventfd up.
+    /// No thread of ours gets a CPU: the polling thread collects, and counts its eventfd up.
     #[test]
     fn a_thread_that_hands_over_and_polls_needs_no_other_thread() {
         let name = "a_thread_that_hands_over_and_polls_needs_no_other_thread";

@@ -412,8 +412,7 @@ impl Instance {
     /// Pushes requests of any lane, as `choose` says. Kept out of the way of a single one.
     #[inline(never)]
     fn push_batch(&self, slots: &[u32], mut choose: impl FnMut(&Request) -> (Route, bool)) {
-        /// Whose requests go into the inline queue, where an fsync keeps its place behind earlier
-        /// writes.
+        /// The lane whose queue keeps its order: an fsync there stays behind earlier writes.
         const INLINE: usize = Route::Inline as usize;
         let _in_hand = Count::new();
         let board = &self.board;

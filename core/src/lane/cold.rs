@@ -86,8 +86,8 @@ impl Queues {
     }
 }
 
-/// Every read has to complete before this waiter, who has `taken` some, may return; or nobody else
-/// can do it.
+/// May this waiter, which has `taken` some completions, read in order? Yes if it needs every
+/// outstanding request anyway, or if no worker can be made.
 fn may_read(board: &Board, help: &Help, taken: u32) -> bool {
     let missing = help.min.saturating_sub(taken);
     let in_order = help.unbounded && missing > 0 && board.must_wait_for_all(missing);
@@ -123,7 +123,7 @@ impl ColdLane {
         let queues = self.queues.get().expect("made when the route was chosen");
         queues.untried.push(slots);
         if !waiters_come || queues.coming.len() >= coming_max() {
-            // No waiter tries more now; who reads does later.
+            // No waiter tries these now: a worker does, when it comes to read.
             queues.leave_to_workers();
         }
     }

@@ -10,7 +10,7 @@ use crate::router::Call;
 use crate::router::tuning::{COPIERS_MAX, FAVOUR_US, FAVOURS, LOOK_EVERY};
 use crate::sys;
 
-/// The queue of the copy lane, and who is at it.
+/// The queue of the copy lane, and the threads that work on it.
 #[derive(Debug)]
 pub(crate) struct CopyLane {
     queue: IndexRing,

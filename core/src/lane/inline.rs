@@ -526,7 +526,7 @@ impl InlineLane {
                 let ticks = self.run(board, request, by, true, taker);
                 if enough(ticks, taker.taken()) && !self.ordered.is_empty() {
                     self.order.leave(turn);
-                    // The baton may be somebody else's by now, who has not seen these.
+                    // Another thread may have the baton by now, and has not seen these requests.
                     self.announce(board, router.waiters.come());
                     return true;
                 }

@@ -67,8 +67,8 @@ impl Lanes {
         [&self.kernel, &self.inline, &self.sync, &self.worker, &self.copy, &self.cold, &self.pool]
     }
 
-    /// Puts requests into the queue of their lane: memory only. True if somebody is at it, who sees
-    /// them.
+    /// Puts requests into the queue of their lane: memory only. True if a thread works on the queue
+    /// just now, which sees them.
     #[inline]
     pub(crate) fn push(
         &self,

@@ -34,7 +34,7 @@ pub(super) struct Completer {
     list: CompletionList<RemoteCompletion>,
 }
 
-/// Those of a process, by CPU.
+/// The completers of a process, by CPU.
 #[derive(Debug)]
 pub(super) struct Completers {
     by_cpu: Box<[OnceLock<Box<Completer>>]>,

@@ -136,7 +136,7 @@ pub struct ContextNow {
     pub place: usize,
     /// Grows with each context that the place has had; 1 for the first.
     pub generation: u64,
-    /// Whose it is.
+    /// The process that has the context.
     pub process: ProcessId,
     /// What executes its requests, and why nothing else does ([`Choice`](crate::Choice)).
     pub choice: String,

@@ -117,7 +117,7 @@ impl<T> TableEntry<T> {
     /// its box, when nobody [has](is_pinned) it any more. Until then the entry must not be filled
     /// again. `None` if there is none.
     pub(super) fn take(&self, handle: usize) -> Option<*mut T> {
-        // The value is read only by who has taken the handle: nothing replaces it before that.
+        // Only the thread that has taken the handle reads the value: nothing replaces it before.
         let (success, failure) = (Ordering::SeqCst, Ordering::Relaxed);
         self.handle.compare_exchange(handle, handle ^ OTHER, success, failure).ok()?;
         Some(self.value.load(Ordering::Relaxed))

@@ -54,8 +54,8 @@ pub(crate) struct Threads {
 static THREADS: PerProcess<Threads> = PerProcess::new();
 
 impl Threads {
-    /// Those of this process. In the child of a fork that is a new set: the parent's threads do
-    /// not exist there, and its locks may have been held; the old set is left alone.
+    /// The threads of this process. The child of a fork gets a new set: the parent's threads do not
+    /// exist there, and locks of theirs may have been held. The old set is left alone.
     pub(crate) fn of_this_process() -> &'static Self {
         // Reads files: later, on another thread, their descriptors could have numbers that the
         // program has just closed, and still uses in a request.
@@ -74,7 +74,7 @@ impl Threads {
         THREADS.current()
     }
 
-    /// Those of this process that run on these CPUs.
+    /// The threads of this process that run on these CPUs.
     pub(crate) fn on(cpus: &CpuSet) -> &'static Self {
         spawn::remember_free_cpus();
         let mut threads = Self::first();

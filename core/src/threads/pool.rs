@@ -428,7 +428,7 @@ mod tests {
             turns.push((&second, state.begins(&second)));
         }
         assert_eq!(state.counted(), WORKERS_MAX);
-        // Those of all, but not as long as one begins a turn between two looks.
+        // The workers of all contexts, but not while one begins a turn between two looks.
         state.let_go(&third, 2 * tick);
         let ended = turns.pop().unwrap();
         state.ends(ended.0, ended.1);

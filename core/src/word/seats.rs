@@ -86,8 +86,8 @@ impl Seats {
         Err(free)
     }
 
-    /// The newest of those who wait at this seat, who are the caller's now. `None`: nobody, and the
-    /// seat is free. To be called by who has it.
+    /// The newest slot that waits at this seat. The caller has it from now on, and those behind it.
+    /// `None`: no slot waits, and the seat is free. For the thread that has the seat.
     pub(crate) fn next(&self, seat: usize) -> Option<u32> {
         let seat = &self.0[seat];
         let mut now = seat.load(Ordering::Relaxed);
@@ -101,8 +101,7 @@ impl Seats {
         }
     }
 
-    /// The newest of those who wait at this seat, who are the caller's now, and the seat is free.
-    /// To be called by who has it.
+    /// As [`next`](Self::next), and the seat is free in any case.
     pub(crate) fn leave(&self, seat: usize) -> Option<u32> {
         newest(self.0[seat].swap(0, Ordering::AcqRel))
     }

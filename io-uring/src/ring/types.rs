@@ -50,7 +50,7 @@ pub(super) enum Stage {
     Here,
     /// Cancelled, or a timeout that is over: its completion follows that of what has ended it.
     Ends,
-    /// As that. It was removed, and no cancel finds it.
+    /// As [`Ends`](Self::Ends), and no cancel finds it: it was removed.
     Removed,
 }
 

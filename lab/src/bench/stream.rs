@@ -21,7 +21,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Those of a load, as long as somebody asks and there are offsets.
+    /// The requests of a load, which end when there are no more offsets.
     pub fn new(load: &Load, seed: u64) -> Self {
         let operation = if load.write { Operation::Write } else { Operation::Read };
         let (offsets, fsync_every) = (load.offsets(seed), load.fsync_every);

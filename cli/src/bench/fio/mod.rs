@@ -60,8 +60,7 @@ struct Way {
 const OF_FIO: [(DropIn, &str); 2] = [(DropIn::Libaio, "libaio"), (DropIn::PosixAio, "posixaio")];
 
 impl Way {
-    /// Those of the engines that the user chose; of the job files' own engines, if nothing was
-    /// chosen.
+    /// The ways of the engines that the user chose, or else of the job files' own engines.
     fn all(chosen: &[Engine], own: Vec<String>) -> Vec<Self> {
         let of = |ioengine: &str, ours| Self { ioengine: ioengine.to_owned(), ours };
         let mut ways = Vec::new();

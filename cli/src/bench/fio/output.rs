@@ -29,7 +29,7 @@ pub struct Job {
     pub figure: Figure,
     /// Why there is no figure.
     pub failure: Option<String>,
-    /// Those of the job, and those that all jobs have.
+    /// Options of the job, and options that all jobs have.
     pub options: Map<String, Value>,
     /// The entries of fio's list, without the counts of each latency.
     pub entries: Vec<Value>,

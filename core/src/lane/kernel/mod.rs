@@ -190,7 +190,7 @@ impl KernelLane {
         made.as_deref()
     }
 
-    /// Queues requests. True if somebody is handing over, who sees them.
+    /// Queues requests. True if a thread hands requests over just now, which sees them.
     #[inline]
     pub(crate) fn push(&self, slots: &[u32]) -> bool {
         self.queue.push(slots);
@@ -568,9 +568,9 @@ impl Lane for KernelLane {
 
     fn unstick(&self, board: &Board, part: usize, _: bool) -> Stuck {
         if part == 1 {
-            // Nobody has come for them.
+            // No waiter has come for the completions.
             let any = without_taker(|taker| self.harvest(board, taker));
-            // There is room again, too.
+            // If there were some, there is room again: a thread is called to hand over.
             return Stuck { nobody_came: any, call: any.then_some(Call::InPlaceOfReactor) };
         }
         let view = self.hand_over.view();

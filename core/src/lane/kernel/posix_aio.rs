@@ -141,7 +141,7 @@ struct AioState {
     watched: Vec<u32>,
 }
 
-/// The thread that tells of completions, one for all contexts of the process: who sleeps for them
+/// The thread that tells of completions, one for all contexts of the process: a thread that sleeps
 /// in aio_suspend(3) could only be woken by another request, which would take a thread of the C
 /// library for each context. The C library's own way of telling by a thread (SIGEV_THREAD) is not
 /// for us: such a thread takes the program's signals.

@@ -48,9 +48,9 @@ pub struct Placed {
     pub cpus: Option<Cpus>,
     /// An earlier row with the very same CPUs.
     pub same_as: Option<Letters>,
-    /// What the counters have to say: the queue is in the application's cell.
+    /// By the counters, the queue is in the application's cell.
     pub queue_local: bool,
-    /// And: completions are in the interrupt's cell.
+    /// By the counters, completions are in the interrupt's cell.
     pub completion_local: bool,
 }
 

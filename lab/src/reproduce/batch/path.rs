@@ -120,7 +120,7 @@ pub fn take(instance: &Arc<Instance>, count: u32, mut each: impl FnMut(u64, i64)
 /// Has this many threads submit at the same time, and gives what came out of all on this many CPUs.
 ///
 /// # Errors
-/// That of a thread.
+/// An error of any thread.
 pub fn together(
     threads: usize,
     cpus: usize,

@@ -208,7 +208,7 @@ impl Job<'_> {
     }
 }
 
-/// A context of ours behind a handle, each call of which looks the handle up.
+/// A context of ours behind a handle. Each call looks the handle up.
 struct Ours<'a, L: Lookup<Arc<Instance>>> {
     lookup: &'a L,
     handle: usize,

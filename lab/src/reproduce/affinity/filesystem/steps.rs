@@ -146,7 +146,7 @@ impl Stage {
 /// Runs a step on all stages at a time, and gives the seconds of each.
 ///
 /// # Errors
-/// That of the first that failed.
+/// The first error of any stage.
 pub fn side_by_side(step: Step, stages: &[Stage], tar: &File) -> Result<Vec<f64>, String> {
     std::thread::scope(|scope| {
         let run = |stage| scope.spawn(move || Stage::run(stage, step, tar));
