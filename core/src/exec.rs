@@ -269,9 +269,7 @@ unsafe fn try_read_into(sqe: &Sqe, iov: &[Iovec]) -> Tried {
             Tried::Done(n as i32)
         }
         n if n >= 0 || n == -(libc::EAGAIN as Ret) => Tried::WouldWait,
-        n if [libc::EOPNOTSUPP, libc::ENOSYS, libc::EPERM, libc::EINVAL].contains(&(-n as i32)) => {
-            Tried::Impossible
-        }
+        n if is_not_taken(n) => Tried::Impossible,
         _ => Tried::Failed,
     }
 }
