@@ -62,6 +62,7 @@ impl Core {
                 if std::mem::take(&mut after.wake) {
                     engine.wake_for(&IoEvent::default());
                 }
+                self.pass_on_to(engine);
                 self.follow_up(after);
                 match submitted {
                     Submitted::All => return Ok(batch.consumed),
@@ -202,13 +203,21 @@ impl Core {
 
     /// Hands requests to the engine that are ready, in their order.
     pub(super) fn pass_on(self: &Arc<Self>) {
-        self.handover.run(|| self.pass_on_now(), || self.can_pass_on());
+        if self.handover.ready() > 0
+            && let Some(engine) = self.instance()
+        {
+            self.pass_on_to(&engine);
+        }
+    }
+
+    /// As [`pass_on`](Self::pass_on), to the engine of this ring.
+    fn pass_on_to(self: &Arc<Self>, engine: &Instance) {
+        self.handover.run(|| self.pass_on_now(engine), || self.can_pass_on(engine));
     }
 
     /// Has the engine room, and is the lock free?
-    fn can_pass_on(self: &Arc<Self>) -> bool {
-        let instance = self.instance();
-        if !instance.is_some_and(|instance| instance.has_room()) {
+    fn can_pass_on(self: &Arc<Self>, engine: &Instance) -> bool {
+        if !engine.has_room() {
             return false;
         }
         let Some(locked) = self.try_lock() else { return false };
@@ -216,25 +225,24 @@ impl Core {
         true
     }
 
-    /// Hands some over. False: there is no room for the next, no engine, or another thread has the
-    /// lock, and passes requests on when it goes.
-    fn pass_on_now(self: &Arc<Self>) -> bool {
-        let Some(instance) = self.instance() else { return false };
+    /// Hands some over. False: there is no room for the next, or another thread has the lock, and
+    /// passes requests on when it goes.
+    fn pass_on_now(self: &Arc<Self>, engine: &Instance) -> bool {
         // The entries of a large batch are written to memory before they are used.
         if self.handover.ready() <= 2 {
-            self.pass_on_to::<2>(&instance)
+            self.pass_on_some::<2>(engine)
         } else {
-            self.pass_on_many(&instance)
+            self.pass_on_many(engine)
         }
     }
 
     /// In a frame of its own: a small stack has no room for it beside others.
     #[inline(never)]
-    fn pass_on_many(self: &Arc<Self>, instance: &Instance) -> bool {
-        self.pass_on_to::<32>(instance)
+    fn pass_on_many(self: &Arc<Self>, engine: &Instance) -> bool {
+        self.pass_on_some::<32>(engine)
     }
 
-    fn pass_on_to<const MOST: usize>(self: &Arc<Self>, instance: &Instance) -> bool {
+    fn pass_on_some<const MOST: usize>(self: &Arc<Self>, engine: &Instance) -> bool {
         let notify = if self.told.load(Ordering::Relaxed) { TOLD_OTHERWISE } else { -1 };
         let mut entries = [Entry { sqe: Sqe::nop(), data: 0, notify }; MOST];
         let mut count = 0;
@@ -251,7 +259,7 @@ impl Core {
         let owes = locked.unlock();
         // SAFETY: the buffers are the request's by the contract of io_uring_enter(2); what else
         // it points to is kept in the request.
-        let submitted = unsafe { instance.submit(&entries[..count]) };
+        let submitted = unsafe { engine.submit(&entries[..count]) };
         self.handover.sub(submitted.accepted);
         let all = submitted.accepted == count;
         if owes && let Some(locked) = self.try_lock() {
