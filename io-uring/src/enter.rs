@@ -60,10 +60,10 @@ pub(crate) unsafe fn enter(fd: i32, count: u32, min: u32, flags: u32, arg: [usiz
     front::enter_whole(|| {
         let registered = flags & enter::REGISTERED_RING != 0 && flags & !enter::KNOWN == 0;
         let errno = match find(fd, registered) {
-            // SAFETY: the caller's contract.
             Ok(ring) => {
-                return unsafe { enter_ring(ring, count, min, flags, arg) }
-                    .unwrap_or_else(|errno| errno);
+                // SAFETY: the caller's contract.
+                let answer = unsafe { enter_ring(ring, count, min, flags, arg) };
+                return answer.unwrap_or_else(|errno| errno);
             }
             Err(errno) => errno,
         };
