@@ -231,6 +231,7 @@ pub struct Many<T> {
     shared: Arc<BatchShared<T>>,
     workers: Vec<Op<OnWorker<()>>>,
     home: Option<Fs>,
+    is_background: bool,
     generation: u64,
     turns: Turns,
 }
@@ -249,6 +250,7 @@ impl<T: Send + 'static> Many<T> {
             shared: Arc::new(BatchShared { plan, state }),
             workers: Vec::new(),
             home: None,
+            is_background: false,
             // It may be the first thing that the process does here.
             generation: process::enter(),
             turns: Turns::default(),
@@ -259,6 +261,13 @@ impl<T: Send + 'static> Many<T> {
     #[must_use]
     pub fn on(mut self, fs: &Fs) -> Self {
         self.home = Some(fs.clone());
+        self
+    }
+
+    /// Lets others go before, as [`Op::background`]: its threads are operations in the background.
+    #[must_use]
+    pub fn background(mut self) -> Self {
+        self.is_background = true;
         self
     }
 
@@ -333,6 +342,7 @@ impl<T: Send + 'static> Many<T> {
             Ok(())
         });
         let op = if let Some(fs) = &self.home { op.on(fs) } else { op };
+        let op = if self.is_background { op.background() } else { op };
         self.workers.push(op.submit());
     }
 

@@ -7,15 +7,17 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
+use compio_buf::IoBuf;
+
 use super::driver::Header;
 use super::file::Control;
 use super::folder::{ReadDir, open_directory_at, open_listing};
 use super::handle::{File, outcome};
-use super::metadata::Stat;
+use super::metadata::{Found, Stat};
 use super::names::{HERE, Name};
 use super::op::Op;
 use super::options::{Open, OpenOptions};
-use super::whole::uninterrupted;
+use super::whole::{ReadFile, WriteFile, uninterrupted};
 use super::worker::OnWorker;
 use crate::sys;
 
@@ -24,19 +26,21 @@ use crate::sys;
 /// It stays the same directory when it is renamed or moved, and needs no walk along its own path
 /// again (openat(2)). It is no cage: `..`, absolute paths and symbolic links lead out of it. The
 /// names of methods are those of the crate `cap-std`, but for three of the standard library:
-/// `Dir::open`, [`open_file`](Dir::open_file) and [`open_file_with`](Dir::open_file_with).
+/// `Dir::open`, [`open_file`](Dir::open_file) and [`open_file_with`](Dir::open_file_with). Only
+/// [`replace`](Dir::replace) is of this crate.
 ///
 /// ```
-/// use uringlet::fs::{BufResult, Dir};
+/// use uringlet::fs::Dir;
 ///
 /// # async fn example(path: &std::path::Path) -> std::io::Result<()> {
 /// let dir = Dir::open(path).await?;
-/// let BufResult(result, _) = dir.create("draft").await?.write_all_at(b"text", 0).await;
-/// result?;
+/// dir.write("draft", b"text").await.0?;
 /// dir.rename("draft", &dir, "letter").await?;
-/// // The names survive a crash from here on.
+/// // The name survives a crash from here on.
 /// dir.sync_all().await?;
-/// assert_eq!(dir.metadata("letter").await?.len(), 4);
+/// // The old or the new content does, whenever a crash comes.
+/// dir.replace("letter", "other text").await.0?;
+/// assert_eq!(dir.read_to_string("letter").await?, "other text");
 /// # Ok(())
 /// # }
 /// # let folder = tempfile::tempdir()?;
@@ -103,6 +107,49 @@ impl Dir {
     /// As [`OpenOptions::open`].
     pub fn open_file_with(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Op<Open> {
         options.open_in(Some(&self.0), path.as_ref())
+    }
+
+    /// Reads a whole file in it.
+    ///
+    /// # Errors
+    /// As [`read()`](super::read()).
+    pub fn read(&self, path: impl AsRef<Path>) -> Op<ReadFile<Vec<u8>>> {
+        Op::named([path.as_ref()], |[path]| ReadFile::new(Some(&self.0), path))
+    }
+
+    /// As [`Dir::read`], as text.
+    ///
+    /// # Errors
+    /// As [`read_to_string`](super::read_to_string).
+    pub fn read_to_string(&self, path: impl AsRef<Path>) -> Op<ReadFile<String>> {
+        Op::named([path.as_ref()], |[path]| ReadFile::new(Some(&self.0), path))
+    }
+
+    /// Makes a file in it of these bytes, in place of what it held.
+    ///
+    /// # Errors
+    /// As [`write()`](super::write()).
+    pub fn write<B: IoBuf + Send>(&self, path: impl AsRef<Path>, buffer: B) -> Op<WriteFile<B>> {
+        Op::named([path.as_ref()], |[path]| WriteFile::new(Some(&self.0), path, buffer, false))
+    }
+
+    /// Makes a file in it of these bytes, so that a crash leaves the old or the new content.
+    ///
+    /// # Errors
+    /// As [`replace`](super::replace).
+    pub fn replace<B: IoBuf + Send>(&self, path: impl AsRef<Path>, buffer: B) -> Op<WriteFile<B>> {
+        Op::named([path.as_ref()], |[path]| WriteFile::new(Some(&self.0), path, buffer, true))
+    }
+
+    /// Whether a path leads to something in it.
+    ///
+    /// # Errors
+    /// As [`try_exists`](super::try_exists).
+    pub fn try_exists(&self, path: impl AsRef<Path>) -> Op<OnWorker<bool>> {
+        self.call([path.as_ref()], |at, [path]| match Found::new().look(at, path, 0) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            found => found.map(|_| true),
+        })
     }
 
     /// Makes a directory in it (mkdirat(2)).

@@ -63,6 +63,7 @@ pub struct ReadRanges {
     coalesce: Coalesce,
     reads: Vec<Part>,
     gather: Option<Arc<Gather>>,
+    is_background: bool,
     turns: Turns,
 }
 
@@ -135,7 +136,14 @@ impl Wake for Gather {
 impl ReadRanges {
     pub(super) fn new(file: &File, ranges: &[Range<u64>], coalesce: Coalesce) -> Self {
         let (reads, gather, turns) = (Vec::new(), None, Turns::default());
-        Self { file: file.clone(), ranges: ranges.to_vec(), coalesce, reads, gather, turns }
+        let (file, ranges, is_background) = (file.clone(), ranges.to_vec(), false);
+        Self { file, ranges, coalesce, reads, gather, is_background, turns }
+    }
+
+    /// Lets others go before: its reads are operations [in the background](Op::background).
+    pub fn background(mut self) -> Self {
+        self.is_background = true;
+        self
     }
 
     /// Begins to read. Ranges that are in memory are read now, as many as may be without others
@@ -150,7 +158,8 @@ impl ReadRanges {
         for (range, members) in self.parts() {
             let Part { begin, read, members } = Part::new(&self.file, &range, members)?;
             let is_inline = spent.hits < INLINE && spent.bytes < HIT_BYTES;
-            let read = if is_inline { read } else { read.forced_async() }.submit();
+            let read = if is_inline { read } else { read.forced_async() };
+            let read = if self.is_background { read.background() } else { read }.submit();
             read.spend(spent);
             self.reads.push(Part { begin, read, members });
         }

@@ -1,66 +1,92 @@
 //! Replacing and copying files, by a worker of the engine.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, OsStr};
+use std::ffi::{CStr, CString, OsStr};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::driver::Header;
+use super::folder::open_directory_at;
+use super::handle::outcome;
+use super::metadata::Found;
+use super::names::HERE;
 use super::op::Op;
 use super::transfer::Span;
+use super::whole::uninterrupted;
 use super::worker::OnWorker;
+use crate::sys;
 
-/// A new file beside the one that it is to replace. Dropped, it is removed.
-struct Staged {
+/// A new file in a directory, which is to get another one's name. Dropped, it is removed.
+struct Staged<'a> {
     file: File,
-    path: PathBuf,
+    folder: &'a File,
+    name: CString,
     is_kept: bool,
 }
 
-impl Staged {
-    fn new(folder: &Path) -> io::Result<Self> {
+impl<'a> Staged<'a> {
+    fn new(folder: &'a File) -> io::Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
+        const NEW: i32 = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
         loop {
             let number = COUNT.fetch_add(1, Ordering::Relaxed);
-            let path = folder.join(format!(".uringlet-{}-{number}", process::id()));
-            match File::options().write(true).create_new(true).open(&path) {
-                Ok(file) => return Ok(Self { file, path, is_kept: false }),
+            let name = CString::new(format!(".uringlet-{}-{number}", process::id()))?;
+            let at = folder.as_raw_fd();
+            // SAFETY: a path that ends with a NUL.
+            let open = || unsafe { sys::call!(openat, at, name.as_ptr(), NEW, 0o666) };
+            match outcome(uninterrupted(open)) {
+                Ok(fd) => {
+                    // SAFETY: the kernel has just given it.
+                    let file = unsafe { File::from_raw_fd(fd as RawFd) };
+                    return Ok(Self { file, folder, name, is_kept: false });
+                }
                 // Of a process that was killed.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
         }
     }
+
+    /// Gives it this name, in place of what had that.
+    fn rename(&mut self, name: &CStr) -> io::Result<()> {
+        let (at, own) = (self.folder.as_raw_fd(), self.name.as_ptr());
+        // SAFETY: paths that end with a NUL.
+        let renamed = unsafe { sys::call!(renameat2, at, own, at, name.as_ptr(), 0) };
+        outcome(renamed as i32)?;
+        self.is_kept = true;
+        Ok(())
+    }
 }
 
-impl Drop for Staged {
+impl Drop for Staged<'_> {
     fn drop(&mut self) {
         if !self.is_kept {
-            let _ = fs::remove_file(&self.path);
+            let (at, own) = (self.folder.as_raw_fd(), self.name.as_ptr());
+            // SAFETY: a path that ends with a NUL.
+            let _ = unsafe { sys::call!(unlinkat, at, own, 0) };
         }
     }
 }
 
-/// Replaces a file by one of these bytes.
-pub(super) fn replace_now(header: &Header, path: &CStr, bytes: &Span) -> io::Result<()> {
+/// Replaces a file by one of these bytes. The path is relative to the directory `at`.
+pub(super) fn replace_now(header: &Header, at: RawFd, path: &CStr, bytes: &Span) -> io::Result<()> {
     let errno = io::Error::from_raw_os_error;
     let path = Path::new(OsStr::from_bytes(path.to_bytes()));
-    if path.file_name().is_none() {
-        return Err(errno(libc::EINVAL));
-    }
+    let name = path.file_name().ok_or_else(|| errno(libc::EINVAL))?;
+    let name = CString::new(name.as_bytes())?;
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    let directory = open_directory(folder)?;
-    let mut staged = Staged::new(folder)?;
-    match fs::symlink_metadata(path) {
+    let folder = File::from(open_directory_at(at, folder)?);
+    let mut staged = Staged::new(&folder)?;
+    match Found::new().look(folder.as_raw_fd(), &name, libc::AT_SYMLINK_NOFOLLOW) {
         Ok(old) if old.is_file() => staged.file.set_permissions(old.permissions())?,
         Ok(old) if old.is_dir() => return Err(errno(libc::EISDIR)),
         Ok(_) => {}
@@ -75,13 +101,8 @@ pub(super) fn replace_now(header: &Header, path: &CStr, bytes: &Span) -> io::Res
     if header.is_stopped() {
         return Err(errno(libc::ECANCELED));
     }
-    fs::rename(&staged.path, path)?;
-    staged.is_kept = true;
-    directory.sync_all()
-}
-
-fn open_directory(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(path)
+    staged.rename(&name)?;
+    folder.sync_all()
 }
 
 /// Brings a directory to the disk: names in it that were made, changed or removed before survive a
@@ -90,7 +111,7 @@ fn open_directory(path: &Path) -> io::Result<File> {
 /// # Errors
 /// As open(2) and fsync(2). `ENOTDIR`: it is none.
 pub fn sync_dir(path: impl AsRef<Path>) -> Op<OnWorker<()>> {
-    OnWorker::at([path.as_ref()], |_, [path]| open_directory(path)?.sync_all())
+    OnWorker::at([path.as_ref()], |_, [path]| open_directory_at(HERE, path)?.sync_all())
 }
 
 /// Copies what a file holds into another one, in place of what that held. The other one gets the

@@ -9,12 +9,13 @@ use std::marker::PhantomData;
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::path::Path;
 use std::ptr;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use compio_buf::{BufResult, IoBuf};
 
+use super::drain::Flights;
 use super::driver::{Fs, Header};
-use super::handle::{Opened, outcome};
+use super::handle::{File, Opened, outcome};
 use super::metadata::{Found, Metadata};
 use super::names::HERE;
 use super::op::{Op, Steps};
@@ -82,7 +83,7 @@ impl Contents for String {
 /// As open(2) and read(2). `ENOMEM`: there is no memory for it. `EINVAL`: there is a NUL in the
 /// path.
 pub fn read(path: impl AsRef<Path>) -> Op<ReadFile<Vec<u8>>> {
-    Op::named([path.as_ref()], |[path]| ReadFile::new(path))
+    Op::named([path.as_ref()], |[path]| ReadFile::new(None, path))
 }
 
 /// As [`read()`], as text.
@@ -90,7 +91,7 @@ pub fn read(path: impl AsRef<Path>) -> Op<ReadFile<Vec<u8>>> {
 /// # Errors
 /// As [`read()`]. `InvalidData`: it is not UTF-8.
 pub fn read_to_string(path: impl AsRef<Path>) -> Op<ReadFile<String>> {
-    Op::named([path.as_ref()], |[path]| ReadFile::new(path))
+    Op::named([path.as_ref()], |[path]| ReadFile::new(None, path))
 }
 
 /// Bytes that a file is read into.
@@ -154,10 +155,15 @@ impl Data {
     }
 }
 
+/// What a path is relative to.
+fn at(dir: &Option<File>) -> RawFd {
+    dir.as_ref().map_or(HERE, File::number)
+}
+
 /// Opens a file, and looks what it is.
-fn look(header: &Header, path: &CStr, found: &Found) -> io::Result<(OwnedFd, Metadata)> {
+fn look(header: &Header, at: RawFd, path: &CStr, found: &Found) -> io::Result<(OwnedFd, Metadata)> {
     let opened = Opened::default();
-    let result = open_now(header, HERE, path, READ, 0);
+    let result = open_now(header, at, path, READ, 0);
     outcome(result)?;
     opened.adopt(result);
     let known = found.look(opened.number(), c"", libc::AT_EMPTY_PATH)?;
@@ -167,7 +173,7 @@ fn look(header: &Header, path: &CStr, found: &Found) -> io::Result<(OwnedFd, Met
 
 /// Reads a whole file of any length, on a worker.
 pub(super) fn read_now(header: &Header, path: &CStr) -> io::Result<Vec<u8>> {
-    let (descriptor, found) = look(header, path, &Found::new())?;
+    let (descriptor, found) = look(header, HERE, path, &Found::new())?;
     let mut data = Data::default();
     data.reserve_for(found)?;
     data.fill(header, descriptor.as_raw_fd(), found.is_file())?;
@@ -177,6 +183,7 @@ pub(super) fn read_now(header: &Header, path: &CStr) -> io::Result<Vec<u8>> {
 /// What [`read()`] and [`read_to_string`] do.
 #[derive(Debug)]
 pub struct ReadFile<T> {
+    dir: Option<File>,
     path: CString,
     header: Behind,
     opened: Opened,
@@ -189,8 +196,9 @@ pub struct ReadFile<T> {
 }
 
 impl<T> ReadFile<T> {
-    fn new(path: CString) -> Self {
+    pub(super) fn new(dir: Option<&File>, path: CString) -> Self {
         Self {
+            dir: dir.cloned(),
             path,
             header: Behind::nothing(),
             opened: Opened::default(),
@@ -206,7 +214,7 @@ impl<T> ReadFile<T> {
     fn begin(&self) -> io::Result<bool> {
         // SAFETY: set by `pin`; the caller is the worker.
         let header = unsafe { self.header.get() };
-        let (descriptor, found) = look(header, &self.path, &self.found)?;
+        let (descriptor, found) = look(header, at(&self.dir), &self.path, &self.found)?;
         // SAFETY: the worker is the engine's side, and no transfer is under way.
         let data = unsafe { &mut *self.data.get() };
         data.reserve_for(found)?;
@@ -234,7 +242,11 @@ unsafe impl<T: Contents> Steps for ReadFile<T> {
     type Output = io::Result<T>;
 
     fn home(&self) -> &OnceLock<Fs> {
-        &self.home
+        self.dir.as_ref().map_or(&self.home, File::home)
+    }
+
+    fn flights(&self) -> Option<&Arc<Flights>> {
+        self.dir.as_ref().map(File::flights)
     }
 
     fn pin(&self, header: &Header) {
@@ -288,7 +300,7 @@ unsafe impl<T: Contents> Steps for ReadFile<T> {
 /// # Errors
 /// As open(2) and write(2), beside the buffer. A part may have been written.
 pub fn write<B: IoBuf + Send>(path: impl AsRef<Path>, buffer: B) -> Op<WriteFile<B>> {
-    Op::named([path.as_ref()], |[path]| WriteFile::new(path, buffer, false))
+    Op::named([path.as_ref()], |[path]| WriteFile::new(None, path, buffer, false))
 }
 
 /// Makes a file of these bytes, in place of what it held, so that a crash leaves either: a new file
@@ -315,12 +327,13 @@ pub fn write<B: IoBuf + Send>(path: impl AsRef<Path>, buffer: B) -> Op<WriteFile
 /// fsync(2) that fails, the file was replaced, but a crash may undo that. `EINVAL`: there is no
 /// name at the end of the path, or a NUL in it. `ECANCELED`: it was cancelled, and not replaced.
 pub fn replace<B: IoBuf + Send>(path: impl AsRef<Path>, buffer: B) -> Op<WriteFile<B>> {
-    Op::named([path.as_ref()], |[path]| WriteFile::new(path, buffer, true))
+    Op::named([path.as_ref()], |[path]| WriteFile::new(None, path, buffer, true))
 }
 
 /// What [`write()`] and [`replace`] do.
 #[derive(Debug)]
 pub struct WriteFile<B> {
+    dir: Option<File>,
     path: CString,
     header: Behind,
     opened: Opened,
@@ -333,11 +346,12 @@ pub struct WriteFile<B> {
 }
 
 impl<B> WriteFile<B> {
-    fn new(path: CString, buffer: B, replaces: bool) -> Self {
+    pub(super) fn new(dir: Option<&File>, path: CString, buffer: B, replaces: bool) -> Self {
         let (opened, home) = (Opened::default(), OnceLock::new());
         let (header, buffer) = (Behind::nothing(), UnsafeCell::new(buffer));
         let (span, is_begun) = (Span::new(0), Cell::new(false));
-        Self { path, header, opened, buffer, span, replaces, is_begun, home }
+        let dir = dir.cloned();
+        Self { dir, path, header, opened, buffer, span, replaces, is_begun, home }
     }
 
     /// Opens the file, and writes it if it is small. True: it is over.
@@ -345,12 +359,12 @@ impl<B> WriteFile<B> {
         // SAFETY: set by `pin`; the caller is the worker.
         let header = unsafe { self.header.get() };
         if self.replaces {
-            replace_now(header, &self.path, &self.span)?;
+            replace_now(header, at(&self.dir), &self.path, &self.span)?;
             return Ok(true);
         }
         let (opened, is_small) = (Opened::default(), self.span.bytes() <= SMALL as u64);
         let opened = if is_small { &opened } else { &self.opened };
-        let result = open_now(header, HERE, &self.path, REPLACE, 0o666);
+        let result = open_now(header, at(&self.dir), &self.path, REPLACE, 0o666);
         outcome(result)?;
         opened.adopt(result);
         if is_small {
@@ -375,7 +389,11 @@ unsafe impl<B: IoBuf + Send> Steps for WriteFile<B> {
     type Output = BufResult<(), B>;
 
     fn home(&self) -> &OnceLock<Fs> {
-        &self.home
+        self.dir.as_ref().map_or(&self.home, File::home)
+    }
+
+    fn flights(&self) -> Option<&Arc<Flights>> {
+        self.dir.as_ref().map(File::flights)
     }
 
     fn pin(&self, header: &Header) {

@@ -1,8 +1,9 @@
 //! Operations in the background, and others that go before them.
 
 use std::io::Write as _;
+use std::task::Poll;
 
-use uringlet::fs::{self, File, Fs};
+use uringlet::fs::{self, Coalesce, File, Fs};
 
 use crate::executors::Executor;
 use crate::limits::in_time;
@@ -95,6 +96,42 @@ fn what_is_in_the_background_ends_in_every_way() {
         let late = File::open(named.path()).on(&own).background().wait().unwrap_err();
         assert_eq!(late.raw_os_error(), Some(libc::ESHUTDOWN));
     }
+}
+
+/// A batch and ranges in the background stand behind an operation there, and the others do not.
+#[test]
+fn batches_in_the_background_let_others_go_before() {
+    let (named, data) = file_of(300_000);
+    let own = Fs::builder().build().unwrap();
+    let (reader, mut writer) = pipe();
+    let never = File::from(reader).read_at([0; 1], 0).on(&own).background().submit();
+    let file = File::open(named.path()).on(&own).wait().unwrap();
+    let ranges: Vec<_> = (0..100u64).map(|at| at * 3000..at * 3000 + 1000).collect();
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+
+    let mut files = fs::read_many([named.path(); 3]).on(&own).background();
+    assert!(files.poll_next(&mut context).is_pending());
+    let apart = Coalesce { gap: 0, max: 0 };
+    let mut chunks = file.read_ranges(&ranges, apart).background().each();
+    while let Poll::Ready(Some((number, chunk))) = chunks.poll_next(&mut context) {
+        // It was in memory.
+        assert_eq!(chunk.unwrap()[..], data[3000 * number..][..1000]);
+    }
+    assert_eq!(own.in_flight().0, 1);
+    assert!(own.in_flight().1 > 0);
+    assert!(in_time("read", fs::read(named.path()).on(&own)).unwrap() == data);
+    assert!(files.poll_next(&mut context).is_pending());
+
+    writer.write_all(b"x").unwrap();
+    assert_eq!(&in_time("read", never).unwrap().1, b"x");
+    for _ in 0..3 {
+        assert!(files.wait_next().unwrap().1.unwrap() == data);
+    }
+    assert!(files.wait_next().is_none());
+    while let Some((number, chunk)) = pollster::block_on(chunks.next()) {
+        assert_eq!(chunk.unwrap()[..], data[3000 * number..][..1000]);
+    }
+    settle(&own);
 }
 
 #[cfg(feature = "faulty")]

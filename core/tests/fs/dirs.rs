@@ -77,6 +77,54 @@ fn names_are_relative_to_the_directory_that_was_opened_wherever_it_moves() {
 }
 
 #[test]
+fn whole_files_are_relative_to_the_directory_wherever_it_moves() {
+    Executor::each(|executor| {
+        let folder = tempfile::tempdir().unwrap();
+        let (before, after) = (folder.path().join("before"), folder.path().join("after"));
+        std::fs::create_dir_all(before.join("below")).unwrap();
+        executor.run(async move {
+            let dir = Dir::open(&before).await.unwrap();
+            std::fs::rename(&before, &after).unwrap();
+            std::fs::create_dir(&before).unwrap();
+            for length in [0, 10, 300_000] {
+                let path = format!("below/{length}");
+                let data = vec![7u8; length];
+                assert_eq!(dir.write(&path, data.clone()).await.unwrap().1, data);
+                assert_eq!(dir.read(&path).await.unwrap(), data);
+                assert_eq!(dir.replace(&path, "word").await.unwrap().1, "word");
+                assert_eq!(dir.read_to_string(&path).await.unwrap(), "word");
+                assert!(dir.try_exists(&path).await.unwrap());
+                dir.remove_file(&path).await.unwrap();
+                assert!(!dir.try_exists(&path).await.unwrap());
+            }
+            dir.replace("file", "one").await.0.unwrap();
+            assert_eq!(std::fs::read_to_string(after.join("file")).unwrap(), "one");
+            let nul = "a\0b";
+            let refused = [
+                (errno(dir.read("none").await), libc::ENOENT),
+                (errno(dir.read(nul).await), libc::EINVAL),
+                (errno(dir.write("file/x", "").await.0), libc::ENOTDIR),
+                (errno(dir.replace("below", "").await.0), libc::EISDIR),
+                (errno(dir.replace("none/x", "").await.0), libc::ENOENT),
+                (errno(dir.replace("..", "").await.0), libc::EINVAL),
+                (errno(dir.replace(nul, "").await.0), libc::EINVAL),
+                (errno(dir.try_exists("file/x").await), libc::ENOTDIR),
+                (errno(dir.try_exists(nul).await), libc::EINVAL),
+            ];
+            for (at, (found, expected)) in refused.into_iter().enumerate() {
+                assert_eq!(found, Some(expected), "{at}");
+            }
+            // Nothing is left beside it.
+            let names = std::fs::read_dir(&after).unwrap().map(|entry| entry.unwrap().file_name());
+            let mut names: Vec<_> = names.collect();
+            names.sort();
+            assert_eq!(names, ["below", "file"]);
+            assert_eq!(std::fs::read_dir(&before).unwrap().count(), 0);
+        });
+    });
+}
+
+#[test]
 fn a_directory_refuses_as_the_system_calls_do() {
     Executor::each(|executor| {
         let folder = tempfile::tempdir().unwrap();
@@ -134,6 +182,8 @@ fn what_a_directory_opens_has_the_engine_of_the_operation() {
     let late = Some(libc::ESHUTDOWN);
     assert_eq!(errno(below.open_dir(".").wait()), late);
     assert_eq!(errno(again.metadata(".").wait()), late);
+    assert_eq!(errno(below.read("x").wait()), late);
+    assert_eq!(errno(below.replace("x", "").wait().0), late);
     assert_eq!(errno(file.metadata().wait()), late);
     // It had no engine itself, and takes that of the process.
     dir.open_dir("below").wait().unwrap();
