@@ -24,6 +24,11 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use uringlet_lab::{machine, report, reproduce, sandbox, scratch, session, size};
 
+// Its own calls of io_uring are for the engine and the kernel: where it runs on a drop-in, to ask
+// it for an answer say, that has nothing to do with them.
+#[cfg(not(test))]
+uringlet::note!();
+
 const HELP: &str = include_str!("../help/uringlet.txt");
 
 /// Asynchronous file I/O for Linux in user space.

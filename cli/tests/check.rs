@@ -49,6 +49,15 @@ impl Drop for Waits {
     }
 }
 
+/// A drop-in that is asked runs in the command itself, whose own calls of io_uring it has to leave
+/// to the kernel. It does so with files that have its note.
+#[test]
+fn the_command_has_the_note_by_which_drop_ins_leave_its_calls_alone() {
+    let file = std::fs::read(assert_cmd::cargo::cargo_bin!("uringlet")).unwrap();
+    let note = [&b"uringlet\0\0\0\0"[..], env!("CARGO_PKG_VERSION").as_bytes(), b"\0"].concat();
+    assert!(file.windows(note.len()).any(|part| part == note));
+}
+
 #[test]
 fn of_a_program_it_says_what_is_bound_and_that_it_answers() {
     let bound = contains("binds ").and(contains("io_submit")).and(contains("aio_read"));

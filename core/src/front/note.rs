@@ -1,4 +1,5 @@
 //! A note in the file of a drop-in (elf(5)) by which `uringlet check` knows it, whatever its name.
+//! The drop-in for io_uring leaves alone what a file with it calls: so the command has it, too.
 
 /// The owner of the note, as it stands in the file.
 pub const OWNER: &[u8; 9] = b"uringlet\0";
@@ -40,7 +41,7 @@ impl Note {
     }
 }
 
-/// Writes the note into the file of a drop-in. For use once in each.
+/// Writes the note into the file of a drop-in, or of the command. For use once in each.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! note {
