@@ -306,14 +306,14 @@ fn what_cannot_be_used_as_a_file_is_refused_by_name() {
     ];
     std::fs::write(folder.path().join("small"), "x").unwrap();
     for (path, cause) in cases {
-        bench(folder.path()).args(["--file", path]).assert().code(1).stderr(contains(cause));
+        bench(folder.path()).args(["--file", path]).assert().code(2).stderr(contains(cause));
     }
     bench(folder.path())
         .args(["--size", "1M", "--json", "no/such/folder.json"])
         .assert()
         .code(1)
         .stderr(contains("--json").and(contains("no/such/folder.json")));
-    bench(folder.path()).args(["--size", "8192T"]).assert().code(1).stderr(contains("free space"));
+    bench(folder.path()).args(["--size", "8192T"]).assert().code(2).stderr(contains("free space"));
 }
 
 #[test]

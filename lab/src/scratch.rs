@@ -5,7 +5,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::size;
+use crate::{session, size};
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use memmap2::MmapOptions;
@@ -54,9 +54,10 @@ impl Place {
     /// Opens or makes the file.
     ///
     /// # Errors
-    /// As [`Scratch::open`].
+    /// A refusal, with the reason of [`Scratch::open`]: what the user named will not do.
     pub fn open(&self) -> Result<Scratch> {
-        Scratch::open(self.as_ref(), self.size, self.allow_writes)
+        let opened = Scratch::open(self.as_ref(), self.size, self.allow_writes);
+        opened.map_err(|error| session::refusal(format_args!("{error:#}")))
     }
 }
 
@@ -96,7 +97,7 @@ impl Scratch {
                 let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
                 Self::create(parent.unwrap_or(Path::new(".")), Some(path), size)
             }
-            Err(error) => Err(error).with_context(|| path.display().to_string()),
+            Err(error) => Err(error).with_context(|| format!("--file {}", path.display())),
         }
     }
 

@@ -282,8 +282,8 @@ fn a_folder_that_is_none_is_named() {
     reproduce("lookup", folder.path())
         .args(["--quick", "--folder", "nowhere"])
         .assert()
-        .code(1)
-        .stderr(contains("cannot make 512 files of 256 KiB in nowhere"));
+        .code(2)
+        .stderr(contains("--folder: cannot make 512 files of 256 KiB in nowhere"));
 }
 
 #[test]

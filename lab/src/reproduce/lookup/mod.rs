@@ -207,7 +207,8 @@ impl Experiment for Arguments {
         let files = format!("{most} files of 256 KiB in {}", folder.display());
         let failed = format!("cannot make {files}");
         let storage = File::open(folder).and_then(|folder| Storage::behind(&folder));
-        let storage = storage.context(failed.clone())?;
+        let refused = |error| session::refusal(format_args!("--folder: {failed}: {error}"));
+        let storage = storage.map_err(refused)?;
         let setup = Setup::new::<Self>(storage, files, &[], options);
         let settings = Settings::new(self, options, setup.machine.cpus);
         let rounds = format!(
