@@ -531,7 +531,7 @@ fn defined_type(line: &str) -> Option<&str> {
 }
 
 /// The folders with a crate each.
-const CRATES: [&str; 10] = [
+const CRATES: [&str; 11] = [
     "core",
     "libaio",
     "posix-aio",
@@ -541,6 +541,7 @@ const CRATES: [&str; 10] = [
     "cli",
     "lab",
     "lab/await",
+    "lab/files",
     "lab/store",
 ];
 

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Reads many ranges of a file into the rows of a NumPy array, in several ways, and measures them.
 
-    python ranges.py [--ranges 20000] [--bytes 4096] [--rounds 5] [--folder FOLDER]
+    python ranges.py [--kinds cached,cold,direct] [--rounds 11] [--folder FOLDER]
 
 The file is read from the page cache (cached), from the disk into the page cache (cold), and from
 the disk past the page cache (direct). Each round runs every way once, in turn. The medians of the
-time and of the CPU time of the process are printed, in seconds. Work that the kernel does in
-threads of its own is in neither. Figures of a machine that does something else beside are worth
-nothing. aiofiles and caio are measured where they are installed; they read into memory that direct
-I/O does not take.
+time and of the CPU time of the process are printed, in seconds. Behind each is how many times that
+of read_many it is: the median of the rounds, and where the true one lies in 95 of 100 cases. Work
+that the kernel does in threads of its own is in neither. Figures of a machine that does something
+else beside are worth nothing. aiofiles and caio are measured where they are installed; they read
+into memory that direct I/O does not take.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib.util
+import math
 import mmap
 import os
 import random
@@ -151,17 +153,35 @@ def measured(way: Way, job: Job) -> tuple[float, float]:
     return taken
 
 
+def interval(values: list[float]) -> tuple[float, float]:
+    """Between which of the values the true median lies in 95 of 100 cases."""
+    values = sorted(values)
+    below, rank = 0.0, 0
+    while below + math.comb(len(values), rank) / 2 ** len(values) <= 0.025:
+        below += math.comb(len(values), rank) / 2 ** len(values)
+        rank += 1
+    rank = max(rank - 1, 0)
+    return values[rank], values[-1 - rank]
+
+
 def compare(kind: str, job: Job, rounds: int) -> None:
     each: dict[str, list[tuple[float, float]]] = {}
     chosen = list(ways(job))
-    for _ in range(rounds):
-        for name, way in chosen:
+    for turn in range(rounds):
+        first = turn % len(chosen)
+        for name, way in chosen[first:] + chosen[:first]:
             if kind == "cold":
                 drop_cache(job.path)
             each.setdefault(name, []).append(measured(way, job))
-    for name, times in each.items():
-        wall, cpu = (statistics.median(part) for part in zip(*times))
-        print(f"{kind:8} {name:22} {wall:9.4f} {cpu:9.4f}")
+    ours = list(zip(*each[chosen[0][0]]))
+    for name, _ in chosen:
+        line = f"{kind:6} {name:19}"
+        for own, other in zip(ours, zip(*each[name])):
+            ratios = [one / base for one, base in zip(other, own)]
+            low, high = interval(ratios)
+            times = f"{statistics.median(ratios):.2f}x"
+            line += f"  {statistics.median(other):8.4f} {times:>6} {low:.2f}-{high:.2f}"
+        print(line, flush=True)
 
 
 def write(path: str, blocks: int, size: int) -> None:
@@ -178,7 +198,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--ranges", type=int, default=20_000)
     parser.add_argument("--bytes", type=int, default=4096, help="of each range; direct: 4096, 8192")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--kinds", default="cached,cold,direct")
+    parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--folder", default=".", help="of the file that is read")
     arguments = parser.parse_args()
     count, size = arguments.ranges, arguments.bytes
@@ -188,8 +209,8 @@ def main() -> None:
         offsets = [size * at for at in random.Random(7).sample(range(2 * count), count)]
         # An mmap is aligned as direct I/O asks for.
         rows = np.frombuffer(mmap.mmap(-1, count * size), np.uint8).reshape(count, size)
-        print(f"{'':8} {'':22} {'seconds':>9} {'CPU':>9}")
-        for kind in ("cached", "cold", "direct"):
+        print(f"{'':26}  {'seconds':>8} {'times':>6} {'95 %':9}  {'CPU':>8} {'times':>6} 95 %")
+        for kind in arguments.kinds.split(","):
             job = Job(path, offsets, rows, "require" if kind == "direct" else "off")
             try:
                 compare(kind, job, arguments.rounds)
