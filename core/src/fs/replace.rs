@@ -84,7 +84,7 @@ pub(super) fn replace_now(header: &Header, at: RawFd, path: &CStr, bytes: &Span)
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    let folder = File::from(open_directory_at(at, folder)?);
+    let folder = open_directory_at(at, folder)?;
     let mut staged = Staged::new(&folder)?;
     match Found::new().look(folder.as_raw_fd(), &name, libc::AT_SYMLINK_NOFOLLOW) {
         Ok(old) if old.is_file() => staged.file.set_permissions(old.permissions())?,
