@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::request::BATCH;
 use crate::router::Ask;
 use crate::router::facts::{self, Facts, Fresh, Said};
+use crate::router::tuning::TICK;
 use crate::sys;
 
 thread_local! {
@@ -30,17 +31,41 @@ pub(crate) fn some_end() {
 }
 
 /// What the kernel has said about the descriptor that a thread has last asked for. An event loop
-/// asks once in a turn, and for each batch of requests. Other threads ask each time.
+/// asks once in a turn, for each batch of requests, and for each [`TICK`]. Other threads ask each
+/// time.
 #[derive(Debug)]
 pub(crate) struct InTurn<T: Copy>(Cell<Option<SaidInTurn<T>>>);
 
 #[derive(Clone, Copy, Debug)]
 struct SaidInTurn<T> {
     fd: RawFd,
-    turn: u32,
-    ended: u32,
+    when: Moment,
+    /// How often it was used.
     asked: usize,
     answer: T,
+}
+
+/// When the kernel has said it.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    turn: u32,
+    /// As [`ENDED`].
+    ended: u32,
+    ticks: u64,
+}
+
+impl Moment {
+    fn now() -> Self {
+        let ended = ENDED.load(Ordering::Relaxed);
+        Self { turn: TURN.get(), ended, ticks: sys::ticks() }
+    }
+
+    /// In the same turn, no descriptor having ended, and not long ago.
+    fn is_with(self, now: Self) -> bool {
+        let longest = TICK.as_micros() as u64 * sys::ticks_per_us();
+        (self.turn, self.ended) == (now.turn, now.ended)
+            && now.ticks.wrapping_sub(self.ticks) <= longest
+    }
 }
 
 impl<T: Copy> InTurn<T> {
@@ -51,23 +76,37 @@ impl<T: Copy> InTurn<T> {
     /// An error is no answer that is kept: the number may get a file in this turn.
     #[inline]
     pub(crate) fn ask(&self, fd: RawFd, ask: impl FnOnce() -> Result<T, i32>) -> Result<T, i32> {
-        self.ask_in((TURN.get(), ENDED.load(Ordering::Relaxed)), fd, ask)
+        self.ask_at(Moment::now(), fd, ask)
     }
 
     #[inline]
-    fn ask_in(
+    fn ask_at(
         &self,
-        (turn, ended): (u32, u32),
+        when: Moment,
         fd: RawFd,
         ask: impl FnOnce() -> Result<T, i32>,
     ) -> Result<T, i32> {
-        let now = |said: &SaidInTurn<T>| (said.fd, said.turn, said.ended) == (fd, turn, ended);
-        let said = match self.0.get().filter(now) {
+        let is_now = |said: &SaidInTurn<T>| said.fd == fd && said.when.is_with(when);
+        let said = match self.0.get().filter(is_now) {
             Some(said) if said.asked < BATCH => SaidInTurn { asked: said.asked + 1, ..said },
-            _ => SaidInTurn { fd, turn, ended, asked: 1, answer: ask()? },
+            _ => SaidInTurn { fd, when, asked: 1, answer: ask()? },
         };
-        self.0.set(Some(said).filter(|_| turn != 0));
+        self.0.set(Some(said).filter(|_| when.turn != 0));
         Ok(said.answer)
+    }
+
+    /// The thread is about to sleep, while the kernel is at work for it. Asks now what it has asked
+    /// in its last turn, for the turn that has begun.
+    pub(crate) fn ask_ahead(&self, ask: impl FnOnce(RawFd) -> Result<T, i32>) {
+        self.ask_ahead_at(Moment::now(), ask);
+    }
+
+    fn ask_ahead_at(&self, when: Moment, ask: impl FnOnce(RawFd) -> Result<T, i32>) {
+        let was_last = |said: &SaidInTurn<T>| said.asked > 0 && said.when.turn + 1 == when.turn;
+        let said = self.0.get().filter(was_last).and_then(|SaidInTurn { fd, .. }| {
+            ask(fd).ok().map(|answer| SaidInTurn { fd, when, asked: 0, answer })
+        });
+        self.0.set(said);
     }
 }
 
@@ -293,16 +332,17 @@ mod tests {
     #[test]
     fn an_event_loop_asks_once_in_a_turn_and_other_threads_each_time() {
         let (last, asked) = (super::InTurn::new(), std::cell::Cell::new(0));
+        let answer = |fd: i32| {
+            asked.set(asked.get() + 1);
+            if fd < 0 { Err(-libc::EBADF) } else { Ok(fd) }
+        };
+        let at = |turn, ended, ticks| super::Moment { turn, ended, ticks };
         // How often the kernel is asked in some calls.
-        let times = |calls: usize, fd, turn, ended| {
+        let times = |calls: usize, fd: i32, turn, ended| {
             let before = asked.get();
-            let answer = if fd < 0 { Err(-libc::EBADF) } else { Ok(fd) };
             for _ in 0..calls {
-                let ask = || {
-                    asked.set(asked.get() + 1);
-                    answer
-                };
-                assert_eq!(last.ask_in((turn, ended), fd, ask), answer);
+                let said = last.ask_at(at(turn, ended, 0), fd, || answer(fd));
+                assert_eq!(said, if fd < 0 { Err(-libc::EBADF) } else { Ok(fd) });
             }
             asked.get() - before
         };
@@ -312,6 +352,18 @@ mod tests {
         assert_eq!(times(3, 1, 2, 1), 1, "a descriptor has ended");
         assert_eq!(times(3, -1, 2, 1), 3, "the number may get a file meanwhile");
         assert_eq!(times(2 * super::BATCH, 1, 3, 1), 2);
+        // Before a sleep, for the turn that has begun; if nobody uses it, not again.
+        last.ask_ahead_at(at(4, 1, 0), answer);
+        assert_eq!((times(1, 1, 4, 1), times(1, 2, 4, 1)), (0, 1));
+        last.ask_ahead_at(at(5, 1, 0), answer);
+        let before = asked.get();
+        last.ask_ahead_at(at(6, 1, 0), answer);
+        assert_eq!((asked.get() - before, times(1, 2, 6, 1)), (0, 1));
+        // The sleep took long.
+        last.ask_ahead_at(at(7, 1, 0), answer);
+        let before = asked.get();
+        assert_eq!(last.ask_at(at(7, 1, 1 << 40), 2, || answer(2)), Ok(2));
+        assert_eq!(asked.get() - before, 1);
     }
 
     #[test]

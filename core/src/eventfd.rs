@@ -17,12 +17,45 @@ use crate::sync::Patience;
 use crate::sys;
 
 thread_local! {
-    static COUNTED: Cell<RawFd> = const { Cell::new(-1) };
+    static COUNTED: Cell<Counted> = const { Cell::new(Counted::NONE) };
 }
 
-/// The eventfd that the calling thread has last counted up since this was asked; or -1.
-pub(crate) fn last_counted() -> RawFd {
-    COUNTED.replace(-1)
+/// Eventfds that a thread has counted up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counted {
+    fds: [RawFd; Self::NOTED],
+    /// How many there were: more than are noted, if there was no room.
+    count: usize,
+}
+
+impl Counted {
+    const NOTED: usize = 4;
+    pub(crate) const NONE: Self = Self { fds: [-1; Self::NOTED], count: 0 };
+
+    /// Those that the calling thread has counted up since this was asked.
+    pub(crate) fn take() -> Self {
+        COUNTED.replace(Self::NONE)
+    }
+
+    fn note(fd: RawFd) {
+        let mut all = COUNTED.get();
+        if !all.has(fd) {
+            if let Some(place) = all.fds.get_mut(all.count) {
+                *place = fd;
+            }
+            all.count += 1;
+            COUNTED.set(all);
+        }
+    }
+
+    pub(crate) fn has(&self, fd: RawFd) -> bool {
+        self.fds[..self.count.min(Self::NOTED)].contains(&fd)
+    }
+
+    /// There were others that are not noted.
+    pub(crate) fn is_partial(&self) -> bool {
+        self.count > Self::NOTED
+    }
 }
 
 /// An eventfd(2) that does not block. Dropping it closes it.
@@ -75,7 +108,11 @@ pub(crate) fn count_up(fd: RawFd, n: u32) {
     if blocks {
         let _turn = EventfdTurn::take();
         // What one write may add cannot be asked; that 1 fits can.
-        (0..n).take_while(|_| is_writable(fd)).for_each(|_| _ = sys::eventfd_add(fd, 1));
+        if (0..n).take_while(|_| is_writable(fd)).filter(|_| sys::eventfd_add(fd, 1) > 0).count()
+            > 0
+        {
+            Counted::note(fd);
+        }
         return;
     }
     let added = sys::eventfd_add(fd, u64::from(n));
@@ -83,7 +120,7 @@ pub(crate) fn count_up(fd: RawFd, n: u32) {
         let _fitted = (1..n).take_while(|_| sys::eventfd_add(fd, 1) > 0).count();
     }
     if added > 0 {
-        COUNTED.set(fd);
+        Counted::note(fd);
     }
 }
 
@@ -128,7 +165,7 @@ impl Drop for EventfdTurn {
 mod tests {
     #![allow(unsafe_code)]
 
-    use super::count_up;
+    use super::{Counted, count_up};
     use crate::sys;
 
     /// The largest count that a write gets to.
@@ -160,6 +197,24 @@ mod tests {
         // Nobody's, and what is no eventfd.
         count_up(-1, 1);
         count_up(900_000, 3);
+    }
+
+    #[test]
+    fn a_thread_knows_all_eventfds_that_it_has_counted_up_or_that_there_are_more() {
+        for flags in [0, libc::EFD_NONBLOCK] {
+            // SAFETY: no memory is passed.
+            let fds = [(); 5].map(|()| unsafe { libc::eventfd(0, flags) });
+            Counted::take();
+            fds[..4].iter().chain(&fds[..2]).for_each(|&fd| count_up(fd, 1));
+            let all = Counted::take();
+            assert_eq!(fds.map(|fd| all.has(fd)), [true, true, true, true, false]);
+            assert!(!all.is_partial());
+            fds.iter().for_each(|&fd| count_up(fd, 2));
+            let all = Counted::take();
+            assert!(all.is_partial() && fds[..4].iter().all(|&fd| all.has(fd)));
+            assert!(!Counted::take().has(fds[0]), "since it was last asked");
+            fds.into_iter().for_each(|fd| _ = sys::close(fd));
+        }
     }
 
     #[test]

@@ -80,11 +80,17 @@ pub(crate) unsafe fn copy_in(request: &mut Request) -> Result<(), i32> {
     unsafe { copy_in_more(request) }
 }
 
+/// It names a vector of buffers.
+#[inline(always)]
+pub(crate) fn is_vector(sqe: &Sqe) -> bool {
+    matches!(sqe.opcode, opcode::READV | opcode::WRITEV)
+}
+
 #[inline(never)]
 unsafe fn copy_in_more(request: &mut Request) -> Result<(), i32> {
     let sqe = request.sqe;
     let (vector, path, path2) = match sqe.opcode {
-        opcode::READV | opcode::WRITEV => (true, false, false),
+        _ if is_vector(&sqe) => (true, false, false),
         opcode::OPENAT | opcode::STATX | opcode::UNLINKAT | opcode::MKDIRAT => (false, true, false),
         opcode::RENAMEAT => (false, true, true),
         _ => return Ok(()),

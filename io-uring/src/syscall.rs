@@ -7,7 +7,6 @@ use std::ffi::{c_int, c_long, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use uringlet::front::descriptors::{self, Next};
-use uringlet::front::memory::accessible_now;
 use uringlet::front::syscall::{NEXT, failed, find_next};
 use uringlet::front::waits::{Descriptors, Hooks, SignalSet};
 use uringlet::front::{self, refuse};
@@ -342,16 +341,21 @@ uringlet::see_waits!(RingHooks);
 impl Hooks for RingHooks {
     type Watch = Watched;
 
-    unsafe fn begin(what: &Descriptors) -> Watched {
+    #[inline]
+    fn looks() -> bool {
+        !rings::none()
+    }
+
+    unsafe fn begin(what: Option<&Descriptors>) -> Watched {
         if rings::none() {
             return Watched::NONE;
         }
         // SAFETY: the caller's contract.
         let watched = unsafe {
-            match *what {
-                Descriptors::Set { set, count } => in_set(set, count),
-                Descriptors::Bits { count, sets: [read, ..] } => in_bits(read, count),
-                Descriptors::Epoll { .. } => Watched::NONE,
+            match what {
+                Some(&Descriptors::Set { set, count }) => in_set(set, count),
+                Some(&Descriptors::Bits { count, sets: [read, ..] }) => in_bits(read, count),
+                Some(Descriptors::Epoll { .. }) | None => Watched::NONE,
             }
         };
         rings::freshen();
@@ -360,6 +364,10 @@ impl Hooks for RingHooks {
 
     fn end(watched: Watched) {
         watched.end();
+    }
+
+    fn is_readable(fd: c_int) -> bool {
+        rings::get(fd).is_some_and(|ring| ring.core.is_readable())
     }
 
     unsafe fn mask(mask: usize, place: &mut SignalSet) -> usize {
@@ -386,27 +394,23 @@ pub unsafe extern "C" fn epoll_ctl(epoll: c_int, op: c_int, fd: c_int, event: us
 /// The rings in a set that the program polls.
 ///
 /// # Safety
-/// `set` has as many descriptors, as poll(2) has it.
+/// `set` has as many descriptors, as poll(2) has it, and can be read.
 unsafe fn in_set(set: *const libc::pollfd, count: libc::nfds_t) -> Watched {
     let mut watched = Watched::NONE;
-    let bytes = (count as usize).saturating_mul(size_of::<libc::pollfd>());
-    // Where it cannot be read the call fails, too.
-    if count > 0 && accessible_now(set.addr(), bytes, false) {
-        // SAFETY: the caller's contract, and readable.
-        (0..count as usize).for_each(|at| watched.add(unsafe { (*set.add(at)).fd }));
-    }
+    // SAFETY: the caller's contract.
+    (0..count as usize).for_each(|at| watched.add(unsafe { (*set.add(at)).fd }));
     watched
 }
 
 /// The rings in a set of bits.
 ///
 /// # Safety
-/// `set` is null, or has `count` bits, as select(2) has it.
+/// `set` is null, or has `count` bits, as select(2) has it, and can be read.
 unsafe fn in_bits(set: usize, count: c_int) -> Watched {
     const BITS: usize = usize::BITS as usize;
     let mut watched = Watched::NONE;
     let words = (count.max(0) as usize).div_ceil(BITS);
-    if set == 0 || words == 0 || !accessible_now(set, words * size_of::<usize>(), false) {
+    if set == 0 {
         return watched;
     }
     for at in 0..words {

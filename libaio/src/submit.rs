@@ -21,13 +21,17 @@ pub(crate) unsafe fn submit(context: &AioContext, count: usize, iocbs: *const *c
     let eventfd = Cell::new(-1);
     let single = match count {
         // SAFETY: the caller's contract.
-        1 => unsafe { instance.submit_single(|place| fill(context, iocbs, place, &eventfd)) },
+        1 => unsafe {
+            instance.submit_single(|place| fill(context, iocbs, place, &eventfd), check_vector)
+        },
         _ => None,
     };
     let submitted = single.unwrap_or_else(|| {
-        let fill = |at, place: Place<'_>| {
+        let fill = |at, Place { sqe, data, notify }: Place<'_>| {
+            let place = Place { sqe: &mut *sqe, data, notify };
             // SAFETY: the caller's contract.
-            unsafe { fill(context, iocbs.wrapping_add(at), place, &eventfd) }
+            unsafe { fill(context, iocbs.wrapping_add(at), place, &eventfd) }?;
+            if front::has_vector(sqe) { check_vector(sqe) } else { Ok(()) }
         };
         // SAFETY: as above.
         unsafe { instance.submit_with(count, fill) }
@@ -187,7 +191,15 @@ fn vectored(iocb: &Iocb, fd: i32, hints: Hints) -> Result<Sqe, i32> {
     if length > 1024 {
         return Err(-libc::EINVAL);
     }
-    let address = usize::try_from(iocb.buf).map_err(|_| -libc::EFAULT)?;
+    let iovecs = std::ptr::slice_from_raw_parts(iocb.buf as *const libc::iovec, length);
+    let sqe = if write { Sqe::writev(fd, iovecs, offset) } else { Sqe::readv(fd, iovecs, offset) };
+    Ok(sqe.rw_flags(iocb.rw_flags as i32))
+}
+
+/// Asked of a vector before it is copied. One that the kernel reads itself, it refuses itself.
+#[inline(never)]
+fn check_vector(sqe: &Sqe) -> Result<(), i32> {
+    let (address, length) = (sqe.addr as usize, sqe.len as usize);
     if length > 0 && !accessible_now(address, length * size_of::<libc::iovec>(), false) {
         return Err(-libc::EFAULT);
     }
@@ -196,12 +208,7 @@ fn vectored(iocb: &Iocb, fd: i32, hints: Hints) -> Result<Sqe, i32> {
         let iovec = unsafe { (address as *const libc::iovec).add(at).read_unaligned() };
         in_user_space(iovec.iov_base as u64, iovec.iov_len as u64)
     };
-    if !(0..length).all(within) {
-        return Err(-libc::EFAULT);
-    }
-    let iovecs = std::ptr::slice_from_raw_parts(address as *const libc::iovec, length);
-    let sqe = if write { Sqe::writev(fd, iovecs, offset) } else { Sqe::readv(fd, iovecs, offset) };
-    Ok(sqe.rw_flags(iocb.rw_flags as i32))
+    if (0..length).all(within) { Ok(()) } else { Err(-libc::EFAULT) }
 }
 
 /// What every transfer is asked before its memory is. The offset of one of this many `bytes`: a

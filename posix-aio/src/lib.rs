@@ -57,7 +57,7 @@ impl Hooks for LoopHooks {
 
     const SIGNALS: bool = true;
 
-    unsafe fn begin(_: &Descriptors) {}
+    unsafe fn begin(_: Option<&Descriptors>) {}
 
     fn end((): ()) {}
 

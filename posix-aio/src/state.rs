@@ -137,7 +137,7 @@ impl Process {
             Ok(())
         };
         // SAFETY: the buffer belongs to the request by the contract of aio_read(3) and the like.
-        let submitted = unsafe { self.instance.submit_single(fill) };
+        let submitted = unsafe { self.instance.submit_single(fill, |_| Ok(())) };
         let submitted = submitted.unwrap_or_else(|| {
             // SAFETY: as above.
             unsafe { self.instance.submit_with(1, |_, place| fill(place)) }

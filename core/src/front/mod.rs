@@ -39,7 +39,8 @@ pub use crate::word::readiness::Readiness;
 
 use crate::descriptor::{self, InTurn};
 use crate::router::facts::{Facts, FileKind, Fresh};
-use crate::{eventfd, own, process, sys, threads};
+use crate::sqe::Sqe;
+use crate::{eventfd, exec, own, process, sys, threads};
 
 /// What is remembered of a descriptor number, which may stand for another file by now: hints. Where
 /// they say that a request is a usual one, the call that executes it answers. Whatever else would
@@ -192,20 +193,33 @@ pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Resul
 /// # Errors
 /// `-EBADF`.
 pub fn is_eventfd(fd: i32, was_one: bool) -> Result<bool, i32> {
-    /// It is none.
-    const NONE: i32 = 0;
-    thread_local! {
-        static LAST: InTurn<()> = const { InTurn::new() };
-    }
-    let ask = || {
-        let stat = sys::stat(fd).map_err(|errno| errno as i32)?;
-        // Files without a name have no type.
-        if stat.kind == 0 && (was_one || sys::is_eventfd(fd)) { Ok(()) } else { Err(NONE) }
-    };
-    match LAST.with(|last| last.ask(fd, ask)) {
-        Err(NONE) => Ok(false),
+    match LAST_EVENTFD.with(|last| last.ask(fd, || ask_eventfd(fd, was_one))) {
+        Err(NO_EVENTFD) => Ok(false),
         asked => asked.map(|()| true),
     }
+}
+
+thread_local! {
+    static LAST_EVENTFD: InTurn<()> = const { InTurn::new() };
+}
+
+const NO_EVENTFD: i32 = 0;
+
+fn ask_eventfd(fd: i32, was_one: bool) -> Result<(), i32> {
+    let stat = sys::stat(fd).map_err(|errno| errno as i32)?;
+    // Files without a name have no type.
+    if stat.kind == 0 && (was_one || sys::is_eventfd(fd)) { Ok(()) } else { Err(NO_EVENTFD) }
+}
+
+/// The calling thread is about to sleep, in the turn of its loop that has just begun.
+pub(crate) fn ask_ahead() {
+    LAST_EVENTFD.with(|last| last.ask_ahead(|fd| ask_eventfd(fd, true)));
+}
+
+/// Does this entry name a vector of buffers, which is copied when it is submitted?
+#[inline]
+pub fn has_vector(sqe: &Sqe) -> bool {
+    exec::is_vector(sqe)
 }
 
 /// Is there such a descriptor? One system call.

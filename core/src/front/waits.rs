@@ -12,17 +12,21 @@
 //! nothing is held while it sleeps.
 #![allow(unsafe_code)]
 
+mod time;
+
 use std::ffi::{c_int, c_void};
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
+use self::time::Time;
 use super::descriptors::Next;
 use super::memory::accessible_now;
 use crate::descriptor;
 use crate::errno::kept as enter;
+use crate::eventfd::Counted;
+use crate::sys;
 use crate::threads::Threads;
 use crate::threads::loops::{self, AT_A_TIME};
-use crate::{eventfd, sys};
 
 static POLL: Next = Next::new(c"poll");
 static PPOLL: Next = Next::new(c"ppoll");
@@ -61,14 +65,26 @@ pub trait Hooks {
     /// Completions send signals: one to the calling thread is to end its sleep.
     const SIGNALS: bool = false;
 
-    /// The call is about to wait for `what`.
+    /// Does [`Hooks::begin`] look into the program's sets?
+    #[inline]
+    fn looks() -> bool {
+        false
+    }
+
+    /// The call is about to wait for `what`. `None`: for a set that is not in memory, or at which
+    /// nobody [looks](Hooks::looks).
     ///
     /// # Safety
     /// `what` is the program's, as the call has it.
-    unsafe fn begin(what: &Descriptors) -> Self::Watch;
+    unsafe fn begin(what: Option<&Descriptors>) -> Self::Watch;
 
     /// It is over.
     fn end(watch: Self::Watch);
+
+    /// Is this descriptor, which has just said that it is not, readable by now? `false`: not known.
+    fn is_readable(_fd: RawFd) -> bool {
+        false
+    }
 
     /// The signals under which it is to wait: the address of a set, which may be in `place`.
     ///
@@ -91,7 +107,7 @@ pub struct NoHooks;
 impl Hooks for NoHooks {
     type Watch = ();
 
-    unsafe fn begin(_: &Descriptors) {}
+    unsafe fn begin(_: Option<&Descriptors>) {}
 
     fn end((): ()) {}
 }
@@ -124,59 +140,19 @@ pub enum Descriptors {
     },
 }
 
-/// The time that a call may take.
-#[derive(Clone, Copy, Debug)]
-enum Time {
-    Milliseconds(c_int),
-    /// The address of a timespec.
-    Spec(usize),
-    /// The address of a timeval, which gets what is left of the time.
-    Val(usize),
-}
-
-/// The program's call refuses its arguments.
-struct WrongTime;
-
-impl Time {
-    /// `None`: without end.
-    ///
-    /// # Safety
-    /// An address is null or that of a time; it is checked to be accessible.
-    unsafe fn read(self) -> Result<Option<Duration>, WrongTime> {
-        let (at, unit) = match self {
-            Self::Milliseconds(ms) => {
-                return Ok(u64::try_from(ms).ok().map(Duration::from_millis));
+impl Descriptors {
+    /// Can the program's sets be read and written to? One system call for each.
+    fn are_there(&self) -> bool {
+        let is_there = |at, bytes| bytes == 0 || accessible_now(at, bytes, true);
+        match *self {
+            Self::Set { set, count } => {
+                is_there(set.addr(), (count as usize).saturating_mul(size_of::<libc::pollfd>()))
             }
-            Self::Spec(at) => (at, 1),
-            Self::Val(at) => (at, 1000),
-        };
-        if at == 0 {
-            return Ok(None);
-        }
-        if !accessible_now(at, 16, false) {
-            return Err(WrongTime);
-        }
-        // SAFETY: readable; both are two numbers of eight bytes.
-        let [seconds, parts] = unsafe { (at as *const [i64; 2]).read_unaligned() };
-        let nanoseconds = u32::try_from(parts.saturating_mul(unit)).map_err(|_| WrongTime)?;
-        let seconds = u64::try_from(seconds).map_err(|_| WrongTime)?;
-        if nanoseconds >= 1_000_000_000 {
-            return Err(WrongTime);
-        }
-        Ok(Some(Duration::new(seconds, nanoseconds)))
-    }
-
-    /// The call is over: select(2) tells what is left.
-    ///
-    /// # Safety
-    /// As [`Time::read`], which has not refused it.
-    unsafe fn tell(self, left: Option<Duration>) {
-        if let (Self::Val(at), Some(left)) = (self, left)
-            && at != 0
-        {
-            let left = [left.as_secs() as i64, i64::from(left.subsec_micros())];
-            // SAFETY: the caller's contract: select(2) writes there, too.
-            unsafe { (at as *mut [i64; 2]).write_unaligned(left) };
+            Self::Bits { count, sets } => {
+                let bytes = Served::words(count.max(0)) * 8;
+                sets.iter().all(|&at| at == 0 || is_there(at, bytes))
+            }
+            Self::Epoll { .. } => true,
         }
     }
 }
@@ -224,15 +200,11 @@ impl Served {
     /// call is an unusual one, or wrong.
     ///
     /// # Safety
-    /// `what` is the program's; memory is checked to be accessible.
+    /// `what` is the program's, and its sets [are there](Descriptors::are_there).
     unsafe fn begin(&mut self, sleep: &mut [libc::pollfd]) -> Option<usize> {
         match self.what {
             Descriptors::Set { set, count } => {
                 let count = usize::try_from(count).ok().filter(|&count| count <= sleep.len())?;
-                let bytes = count * size_of::<libc::pollfd>();
-                if count > 0 && !accessible_now(set.addr(), bytes, true) {
-                    return None;
-                }
                 for (at, place) in sleep[..count].iter_mut().enumerate() {
                     // SAFETY: readable, and as many.
                     *place = unsafe { set.add(at).read_unaligned() };
@@ -249,11 +221,7 @@ impl Served {
                     if at == 0 {
                         continue;
                     }
-                    let words = Self::words(count);
-                    if words > 0 && !accessible_now(at, words * 8, true) {
-                        return None;
-                    }
-                    for (word, place) in saved[..words].iter_mut().enumerate() {
+                    for (word, place) in saved[..Self::words(count)].iter_mut().enumerate() {
                         // SAFETY: readable.
                         *place = unsafe { (at as *const u64).add(word).read_unaligned() };
                     }
@@ -360,21 +328,23 @@ impl Served {
 }
 
 /// Eventfds of the contexts that the calling thread drives.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Ours {
     events: [RawFd; AT_A_TIME],
     count: usize,
     /// Completions were collected just now.
     any: bool,
-    /// An eventfd of the program's that was counted up for them, or -1.
-    counted: RawFd,
+    /// The eventfds of the program's that were counted up for them.
+    counted: Counted,
 }
 
 impl Ours {
     /// The calling thread hands over and collects. `told`: the eventfds that have ended its sleep.
+    /// If there are none, it may sleep next.
     fn drive<H: Hooks>(told: &[RawFd]) -> Self {
-        let mut found = Self::default();
-        let _before = eventfd::last_counted();
+        let (events, counted) = ([-1; AT_A_TIME], Counted::NONE);
+        let mut found = Self { events, count: 0, any: false, counted };
+        Counted::take();
         let mut collect = || {
             let Some(threads) = Threads::known() else { return };
             for tenant in threads.loops.of_this_thread(told).iter().flatten() {
@@ -386,8 +356,23 @@ impl Ours {
             }
         };
         enter(|| H::outside(&mut collect));
-        found.counted = eventfd::last_counted();
+        found.counted = Counted::take();
         found
+    }
+
+    /// Notes in the program's set what has become readable by that: a sleep would end at once.
+    fn tell<H: Hooks>(&self, set: &mut [libc::pollfd]) {
+        let is_readable = |one: &&mut libc::pollfd| {
+            let fd = one.fd;
+            one.events & libc::POLLIN != 0 && (self.counted.has(fd) || H::is_readable(fd))
+        };
+        set.iter_mut().filter(is_readable).for_each(|one| one.revents |= libc::POLLIN);
+    }
+
+    /// The program's own call says what is ready: its argument is no set, or more was counted up
+    /// than is known here.
+    fn is_to_look(&self, is_set: bool) -> bool {
+        self.any && !is_set || self.counted.is_partial()
     }
 
     /// The calling thread is about to sleep where completions do not wake it.
@@ -400,13 +385,15 @@ impl Ours {
     }
 }
 
-/// The program's call, made as a loop that drives contexts. `native` makes it as it is.
+/// The program's call, made as a loop that drives contexts. `native` makes it as it is. `is_there`:
+/// its sets are in memory.
 ///
 /// # Safety
 /// As the call.
 #[inline(never)]
 unsafe fn serve<H: Hooks>(
     what: Descriptors,
+    is_there: bool,
     time: Time,
     mask: usize,
     native: impl FnOnce(usize) -> c_int,
@@ -415,7 +402,8 @@ unsafe fn serve<H: Hooks>(
     let mut set = [NOTHING; SET_MAX + AT_A_TIME];
     let mut served = Served { what, bits: [[0; BITS / 64]; 3] };
     // SAFETY: the caller's contract.
-    let (timeout, count) = unsafe { (time.read(), served.begin(&mut set[..SET_MAX])) };
+    let (timeout, count) =
+        unsafe { (time.read(), if is_there { served.begin(&mut set[..SET_MAX]) } else { None }) };
     let (Ok(timeout), Some(count)) = (timeout, count) else {
         Ours::leave();
         return native(mask);
@@ -436,6 +424,9 @@ unsafe fn serve<H: Hooks>(
         restore();
         return native(mask);
     }
+    if !ours.any {
+        enter(super::ask_ahead);
+    }
     let own = if blocks { before.as_ptr().expose_provenance() } else { 0 };
     let mask = if mask == 0 { own } else { mask };
     // A time beyond all clocks is none.
@@ -449,6 +440,16 @@ unsafe fn serve<H: Hooks>(
         }
         answer
     }
+}
+
+/// The descriptors that are ready, and how many.
+fn ready_of(all: &[libc::pollfd]) -> ([RawFd; AT_A_TIME], usize) {
+    let (mut ready, mut count) = ([-1; AT_A_TIME], 0);
+    for one in all.iter().filter(|one| one.revents != 0) {
+        ready[count] = one.fd;
+        count += 1;
+    }
+    (ready, count)
 }
 
 /// Sleeps until the program's call has an answer, and gives that.
@@ -496,27 +497,26 @@ unsafe fn sleep<H: Hooks>(
             // SAFETY: as above.
             return unsafe { served.call(Some(Duration::ZERO), mask) };
         }
-        let (mut told, mut tellers) = ([-1; AT_A_TIME], 0);
-        for one in set[count..all].iter().filter(|one| one.revents != 0) {
-            told[tellers] = one.fd;
-            tellers += 1;
-        }
+        let (told, tellers) = ready_of(&set[count..all]);
+        let set = &mut set[..count];
+        let theirs = |set: &[libc::pollfd]| set.iter().filter(|one| one.revents != 0).count();
         looks = false;
         if tellers > 0 {
             ours = Ours::drive::<H>(&told[..tellers]);
-            looks = ours.any && !is_set;
-            let is_counted = |one: &&mut libc::pollfd| {
-                ours.counted >= 0 && one.fd == ours.counted && one.events & libc::POLLIN != 0
-            };
-            // The sleep would end at once.
-            set[..count].iter_mut().filter(is_counted).for_each(|one| one.revents |= libc::POLLIN);
+            ours.tell::<H>(set);
+            if theirs(set) == 0 && !ours.is_to_look(is_set) {
+                // It sleeps again. What the eventfds have counted is taken first.
+                ours = Ours::drive::<H>(&[]);
+                ours.tell::<H>(set);
+            }
+            looks = ours.is_to_look(is_set);
         }
-        let theirs = set[..count].iter().filter(|one| one.revents != 0).count() as c_int;
-        if theirs == 0 {
+        let theirs = theirs(set) as c_int;
+        if theirs == 0 || ours.counted.is_partial() {
             continue;
         }
         // SAFETY: as above.
-        let answer = unsafe { served.answer(&set[..count], theirs) };
+        let answer = unsafe { served.answer(set, theirs) };
         if answer != 0 {
             return answer;
         }
@@ -535,11 +535,15 @@ unsafe fn wait<H: Hooks>(
 ) -> c_int {
     let mut place = SignalSet::default();
     // SAFETY: the caller's contract.
-    let (watch, mask) = unsafe { (enter(|| H::begin(&what)), H::mask(mask, &mut place)) };
+    let is_there = (loops::may_drive() || H::looks()) && enter(|| what.are_there());
+    // SAFETY: as above.
+    let (watch, mask) = unsafe {
+        (enter(|| H::begin(Some(&what).filter(|_| is_there))), H::mask(mask, &mut place))
+    };
     let answer = if loops::may_drive() {
         descriptor::begin_turn();
         // SAFETY: as above.
-        unsafe { serve::<H>(what, time, mask, native) }
+        unsafe { serve::<H>(what, is_there, time, mask, native) }
     } else {
         native(mask)
     };

@@ -8,12 +8,13 @@ use std::os::fd::RawFd;
 use super::Instance;
 use crate::board::DirectCompletions;
 use crate::config::EngineKind;
+use crate::descriptor::Asked;
 use crate::errno;
 use crate::exec::{self, Tried};
 use crate::request::{Expect, Kind, Request, Route, Started};
-use crate::router::KernelScope;
 use crate::router::facts::Facts;
 use crate::router::tuning::{LARGE, TIMED_EVERY, TRIED_MAX};
+use crate::router::{self, Call, KernelScope};
 #[cfg(doc)]
 use crate::sqe::FILE_POSITION;
 use crate::sqe::{Sqe, opcode};
@@ -113,6 +114,49 @@ impl Instance {
         }
         self.expects_one();
         true
+    }
+
+    /// Hands over to the kernel a transfer that its submitter has in hand, for a program that does
+    /// not come to wait. If it `copies` the vector, the kernel reads that first. False: it is to be
+    /// pushed, as it is.
+    ///
+    /// # Safety
+    /// As for [`Instance::submit_single`](Instance::submit_single), of a filled slot.
+    #[inline(never)]
+    pub(super) unsafe fn hand_over_single(&self, slot: u32, copies: bool) -> bool {
+        // SAFETY: filled by this thread, which has not passed it on yet.
+        let mut request = unsafe { self.board.in_hand(slot) };
+        let write = request.kind == Kind::Write;
+        let may_come = request.notify == -1 && self.router.waiters.come();
+        let asked = &mut Asked::of(self.board.waits_where_nonblocking());
+        if !(write || request.kind == Kind::Read)
+            || request.refused != 0
+            || may_come
+            || !router::goes_at_once(&request.sqe, write, asked)
+            || !self.hands_over_at_once()
+        {
+            request.into_index();
+            return false;
+        }
+        (request.route, request.stream) = (Route::Kernel, false);
+        request.slot().expect(Expect::Nothing);
+        errno::kept(|| {
+            if self.lanes.inline.queue_mailbox(&self.board) {
+                self.announce(false);
+            }
+            // SAFETY: the caller's contract.
+            let handed = unsafe { self.lanes.kernel.hand_over_alone(&self.board, request, copies) };
+            if let Err(request) = handed {
+                request.into_index();
+                return false;
+            }
+            self.have_events_watched(true);
+            self.call(Call::Nobody);
+            if self.is_helpless() {
+                self.run_without_workers();
+            }
+            true
+        })
     }
 
     /// Reads now what an entry asks for, as io_uring does when a read is issued. `None`: it is to

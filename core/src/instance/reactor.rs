@@ -38,6 +38,9 @@ pub(super) struct Driven {
     stays_away: AtomicBool,
     /// The thread whose polls drive it ([`this_thread`]); 0 for none, or a runtime.
     thread: AtomicUsize,
+    /// The eventfd of completions has ended a sleep, and counts what was collected since. It is
+    /// taken before the next sleep.
+    undrained: AtomicBool,
 }
 
 impl Driven {
@@ -183,7 +186,11 @@ impl Instance {
         }
         let events = kernel.events()?;
         if told.contains(&events) {
-            // First: what completes afterwards counts it up once more.
+            // The program has its answer first: it may submit while the device would do nothing.
+            self.driven.undrained.store(true, Ordering::Relaxed);
+        } else if self.driven.undrained.load(Ordering::Relaxed) {
+            self.driven.undrained.store(false, Ordering::Relaxed);
+            // Before it collects: what completes afterwards counts it up once more.
             sys::eventfd_drain(events);
         }
         if !self.driven.comes() {

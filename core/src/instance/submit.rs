@@ -105,7 +105,7 @@ impl Instance {
                 return Submitted { accepted: 1, refused: 0 };
             }
             // SAFETY: as above.
-            let single = unsafe { self.submit_single(|place| entry_to(entry, place)) };
+            let single = unsafe { self.submit_single(|place| entry_to(entry, place), |_| Ok(())) };
             if let Some(submitted) = single {
                 return submitted;
             }
@@ -161,14 +161,16 @@ impl Instance {
 
     /// As [`Instance::submit_with`] for one request: the usual case of a program that submits one
     /// at a time, without what batches need. `None`: there was no free slot, and `fill` was not
-    /// called; the other one makes room.
+    /// called; the other one makes room. The vector of a readv or writev is not looked into before
+    /// `check` was asked, which refuses it with a negative errno; or the kernel reads it.
     ///
     /// # Safety
-    /// As for [`Instance::submit_with`].
+    /// As for [`Instance::submit_with`]; a vector can be read after `check` was asked.
     #[inline(always)]
     pub unsafe fn submit_single(
         &self,
         fill: impl FnOnce(Place<'_>) -> Result<(), i32>,
+        check: impl Fn(&Sqe) -> Result<(), i32>,
     ) -> Option<Submitted> {
         let begin = if self.board.counters().is_some() { sys::ticks() } else { 0 };
         let slot = self.board.free_slots().take_one(&mut ())?;
@@ -178,17 +180,66 @@ impl Instance {
             Err(-libc::EINVAL)
         } else {
             // SAFETY: just taken; the caller answers for the rest.
-            unsafe { self.fill_slot(slot, begin, fill) }
+            unsafe { self.fill_single(slot, begin, fill, check) }
         };
         if let Err(refused) = filled {
             self.board.free_slots().give(slot);
             return Some(Submitted { accepted: 0, refused });
         }
-        if !self.is_taken_over(&[slot]) {
+        if filled == Ok(false) && !self.is_taken_over(&[slot]) {
             self.push(&[slot]);
         }
         self.count_submitted(1, begin);
         Some(Submitted { accepted: 1, refused: 0 })
+    }
+
+    /// Writes a request to its slot, or refuses it with a negative errno. True: it was handed over
+    /// at once.
+    ///
+    /// # Safety
+    /// As for [`Instance::submit_single`]; the slot was just taken.
+    #[inline(always)]
+    unsafe fn fill_single(
+        &self,
+        slot: u32,
+        begin: u64,
+        fill: impl FnOnce(Place<'_>) -> Result<(), i32>,
+        check: impl Fn(&Sqe) -> Result<(), i32>,
+    ) -> Result<bool, i32> {
+        let kernel = &self.lanes.kernel;
+        let at_once = kernel.can_at_once() && kernel.is_shallow() && self.takes_no_note();
+        let mut copies = false;
+        let look = |request: &mut Request| {
+            let is_vector = exec::is_vector(&request.sqe);
+            copies = at_once && is_vector;
+            match () {
+                () if copies => return Ok(()),
+                () if is_vector => check(&request.sqe)?,
+                () => {}
+            }
+            // SAFETY: the caller's contract.
+            unsafe { self.copy_in(request) }
+        };
+        // SAFETY: the caller's contract.
+        unsafe { self.fill_slot(slot, begin, fill, look) }?;
+        // SAFETY: as above.
+        if at_once && unsafe { self.hand_over_single(slot, copies) } {
+            return Ok(true);
+        }
+        if copies {
+            // SAFETY: filled by this thread, which has not passed it on yet; as above.
+            let copied = unsafe {
+                let mut request = self.board.in_hand(slot);
+                let copied = check(&request.sqe).and_then(|()| self.copy_in(&mut request));
+                if copied.is_err() {
+                    request.slot().done();
+                }
+                request.into_index();
+                copied
+            };
+            copied?;
+        }
+        Ok(false)
     }
 
     /// # Safety
@@ -236,8 +287,11 @@ impl Instance {
             for &slot in slots {
                 let at = done.accepted + filled;
                 // SAFETY: just taken; the caller answers for the rest.
-                if let Err(errno) = unsafe { self.fill_slot(slot, begin, |place| fill(at, place)) }
-                {
+                let written = unsafe {
+                    let look = |request: &mut Request| self.copy_in(request);
+                    self.fill_slot(slot, begin, |place| fill(at, place), look)
+                };
+                if let Err(errno) = written {
                     done.refused = errno;
                     break;
                 }
@@ -270,12 +324,12 @@ impl Instance {
         slot: u32,
         begin: u64,
         fill: impl FnOnce(Place<'_>) -> Result<(), i32>,
+        look: impl FnOnce(&mut Request) -> Result<(), i32>,
     ) -> Result<(), i32> {
         let number = self.board.next_number(self.board.free_slots().is_alone(slot));
         // SAFETY: the caller's contract.
         let mut request = unsafe { self.board.in_hand(slot) };
-        // SAFETY: the caller answers for the addresses.
-        let filled = unsafe { self.fill_request(&mut request, begin, fill) };
+        let filled = self.fill_request(&mut request, begin, fill, look);
         if filled.is_ok() {
             request.slot().fill(request.sqe.user_data, request.sqe.fd, request.notify);
             request.slot().submitted_as(number, request.kind);
@@ -284,32 +338,54 @@ impl Instance {
         filled
     }
 
-    /// # Safety
-    /// As for [`Instance::submit_with`].
     #[inline(always)]
-    unsafe fn fill_request(
+    fn fill_request(
         &self,
         request: &mut Request,
         begin: u64,
         fill: impl FnOnce(Place<'_>) -> Result<(), i32>,
+        look: impl FnOnce(&mut Request) -> Result<(), i32>,
     ) -> Result<(), i32> {
         let Request { sqe, data, notify, .. } = &mut *request;
         fill(Place { sqe, data, notify })?;
+        request.refused = 0;
+        look(request)?;
+        request.kind = exec::kind(&request.sqe);
+        if request.kind == Kind::Invalid && self.board.has_sink() {
+            request.kind = exec::accept_call(request.kind, &request.sqe);
+        }
+        if request.kind == Kind::Invalid {
+            request.refused = -libc::EINVAL as i16;
+        }
+        request.submitted = begin;
+        (request.partial, request.passed_on) = (0, 0);
+        (request.fast, request.may_hang, request.passed_inline) = (false, false, false);
+        Ok(())
+    }
+
+    /// Copies what is not to be looked into later, or refuses the request.
+    ///
+    /// # Safety
+    /// As for [`Instance::submit_with`].
+    #[inline(always)]
+    unsafe fn copy_in(&self, request: &mut Request) -> Result<(), i32> {
         // SAFETY: the caller answers for the addresses.
         let refused = unsafe { exec::copy_in(request) }.err().unwrap_or(0);
         if refused != 0 && self.board.is_strict() {
             return Err(refused);
         }
-        request.kind = exec::kind(&request.sqe);
-        if request.kind == Kind::Invalid && self.board.has_sink() {
-            request.kind = exec::accept_call(request.kind, &request.sqe);
-        }
-        let malformed = request.kind == Kind::Invalid;
-        request.refused = if malformed { -libc::EINVAL as i16 } else { refused as i16 };
-        request.submitted = begin;
-        (request.partial, request.passed_on) = (0, 0);
-        (request.fast, request.may_hang, request.passed_inline) = (false, false, false);
+        request.refused = refused as i16;
         Ok(())
+    }
+
+    /// Nobody takes note of requests before they are pushed.
+    #[inline]
+    fn takes_no_note(&self) -> bool {
+        #[cfg(feature = "faulty")]
+        if self.faulty.is_some() {
+            return false;
+        }
+        self.board.placed().is_none()
     }
 
     /// A placement takes note of the CPU that requests were submitted on. True if the engine
@@ -399,7 +475,7 @@ impl Instance {
     /// Requests were pushed to the inline lane. Calls a worker to execute them beside the thread of
     /// the program that will come, if that is worth it.
     #[inline]
-    fn announce(&self, waiters_come: bool) {
+    pub(super) fn announce(&self, waiters_come: bool) {
         let inline = &self.lanes.inline;
         let held = inline.announce(&self.board, waiters_come);
         let beside = waiters_come && !held && self.router.beside.is_possible();
@@ -505,7 +581,7 @@ impl Instance {
     /// No worker exists and none can be made, and the program may not come to wait: the submitter
     /// executes its own requests, as the kernel's AIO does with buffered ones.
     #[cold]
-    fn run_without_workers(&self) {
+    pub(super) fn run_without_workers(&self) {
         if let Some(turn) = self.lanes.inline.take_baton() {
             without_taker(|taker| {
                 let enough = &mut |_, _| false;

@@ -219,6 +219,22 @@ fn transfer(sqe: &Sqe, write: bool, scope: KernelScope, ask: &mut impl Ask) -> (
     (if copy { Route::Copy } else { Route::Inline }, false)
 }
 
+/// May a submitter hand this read (or write) to the kernel by itself, which is asked not to wait?
+/// By what is remembered: if the number stands for another file, a read has its answer, or comes
+/// back. Of a write it counts whether it appends, so the kernel is asked about the file.
+#[inline]
+pub(crate) fn goes_at_once(sqe: &Sqe, write: bool, ask: &mut impl Ask) -> bool {
+    let special = sqe.op_flags != 0 || (sqe.off as i64) < 0;
+    let Some(facts) = Facts::noted(sqe.fd).filter(|_| !special) else { return false };
+    facts.seems_seekable()
+        && facts.is_direct()
+        && facts.is_local()
+        && facts.sleeps(write)
+        && !facts.submit_blocks(write, ask.now())
+        && !(write && (facts.seems_to_append() || ask.appends(sqe.fd)))
+        && (!write || ask.is_direct_file(sqe.fd))
+}
+
 /// A read that an event loop hands to its ring, as it may sleep. Most were tried before, and are
 /// not in memory.
 #[inline]

@@ -56,7 +56,8 @@ pub(crate) trait Tenant: Send + Sync + fmt::Debug {
 
     /// The calling thread is about to sleep in poll(2) or the like. It hands over what is queued
     /// for the kernel, and collects what has completed. `told`: eventfds that have ended its last
-    /// sleep. `None`: the context needs no such thread.
+    /// sleep, before which it is called once more without. `None`: the context needs no such
+    /// thread.
     fn drive_in_poll(&self, told: &[RawFd]) -> Option<Collecting>;
 
     /// The calling thread is about to sleep where completions do not wake it.

@@ -199,6 +199,48 @@ mod loom_models {
         });
     }
 
+    /// A submitter hands over, and copies a part of the request only afterwards. The thread that
+    /// collects the completion is to find that part. `has_the_right`: the submitter has the right
+    /// to collect meanwhile; it copies first if another thread has it.
+    fn is_whole(has_the_right: bool) {
+        loom::model(move || {
+            let reaper = Arc::new(Reaper::new());
+            let (ended, copied) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+            let all = (Arc::clone(&reaper), Arc::clone(&ended), Arc::clone(&copied));
+            let collector = thread::spawn(move || {
+                let (reaper, ended, copied) = all;
+                for _ in 0..2 {
+                    let right = reaper.take();
+                    if right.is_some() && ended.load(Ordering::Acquire) {
+                        assert_eq!(copied.load(Ordering::Relaxed), 1, "it is not whole");
+                    }
+                }
+            });
+            let right = if has_the_right { reaper.take() } else { None };
+            let copies_first = has_the_right && right.is_none();
+            if copies_first {
+                copied.store(1, Ordering::Relaxed);
+            }
+            ended.store(true, Ordering::Release);
+            if !copies_first {
+                copied.store(1, Ordering::Relaxed);
+            }
+            drop(right);
+            collector.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn loom_what_is_handed_over_under_the_right_is_whole_when_it_is_collected() {
+        is_whole(true);
+    }
+
+    #[test]
+    #[should_panic(expected = "it is not whole")]
+    fn loom_canary_what_is_handed_over_without_the_right_is_not_whole() {
+        is_whole(false);
+    }
+
     #[test]
     fn loom_the_right_to_collect_is_passed_on() {
         loom::model(|| {
@@ -308,8 +350,8 @@ mod loom_models {
     }
 
     /// The kernel completes a request, and then counts its eventfd up. An event loop was woken by
-    /// that, or by something else. It drains the eventfd, and collects; so does another thread.
-    /// Then the loop sleeps until the eventfd is counted up.
+    /// that, or by something else, and collects. Before it sleeps until the eventfd is counted up,
+    /// it drains that, and collects; so does another thread.
     fn a_loop_is_woken_for_what_is_left(drains_first: bool) {
         loom::model(move || {
             let (reaper, queue) = reaper_and_queue();
@@ -326,12 +368,17 @@ mod loom_models {
                     collect(right, &reaper_too, &queue_too, &words_too);
                 }
             });
+            let collect_if_free = || {
+                if let Some(right) = reaper.take_or_be_missed() {
+                    collect(right, &reaper, &queue, &words);
+                }
+            };
             if drains_first {
+                // Its program has its answer, and comes again.
+                collect_if_free();
                 words.1.swap(0, Ordering::AcqRel);
             }
-            if let Some(right) = reaper.take_or_be_missed() {
-                collect(right, &reaper, &queue, &words);
-            }
+            collect_if_free();
             if !drains_first {
                 words.1.swap(0, Ordering::AcqRel);
             }

@@ -17,6 +17,11 @@ pub(crate) fn any_is_armed() -> bool {
 }
 
 impl Core {
+    /// The descriptor is readable.
+    pub(crate) fn is_readable(&self) -> bool {
+        self.readiness.is_readable()
+    }
+
     /// The descriptor is readable, and should not be any more.
     #[inline]
     pub(super) fn is_stale(&self) -> bool {

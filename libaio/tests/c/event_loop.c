@@ -423,6 +423,83 @@ static void holes(void)
     end(&loop);
 }
 
+/* What a request with a vector answers, in a loop: of a refused one, the errno. */
+static long answers(struct loop *loop, struct iocb *iocb)
+{
+    struct io_event event;
+    io_set_eventfd(iocb, loop->counter);
+    int got = submit1(loop->ctx, iocb);
+    if (got != 1)
+        return got;
+    if (await(loop, -1) != 1 || counted(loop->counter) != 1)
+        die("a vector");
+    reap(loop->ctx, 1, &event);
+    return (long)event.res;
+}
+
+/* Vectors on the program's stack, as it were: each is another thing when its submit is over. */
+static void vectors(void)
+{
+    struct loop loop;
+    struct iocb iocb;
+    long right = 0;
+    make(&loop, PPOLL);
+    int sparse = reopen(temp_file(0), O_RDWR | O_DIRECT);
+    if (sparse < 0)
+        sparse = temp_file(0);
+    struct iovec *vector = pages(PAGE);
+    for (int i = 0; i < ROUNDS; i++) {
+        memset(buffer, 0, 2 * PAGE);
+        vector[0] = (struct iovec){buffer, PAGE};
+        vector[1] = (struct iovec){buffer + PAGE, PAGE};
+        io_prep_preadv(&iocb, file, vector, 2, (long long)(i % 63) * PAGE);
+        io_set_eventfd(&iocb, loop.counter);
+        int got = submit1(loop.ctx, &iocb);
+        vector[0] = vector[1] = (struct iovec){UNMAPPED, PAGE};
+        if (got != 1 || await(&loop, -1) != 1 || counted(loop.counter) != 1)
+            die("a vector");
+        struct io_event event;
+        reap(loop.ctx, 1, &event);
+        right += event.res == 2 * PAGE && holds(buffer, 2 * PAGE, i % 63 * PAGE);
+    }
+    say("vectors that change after their submit", "%ld right", right);
+    right = 0;
+    for (int i = 0; i < ROUNDS; i++) {
+        vector[0] = (struct iovec){buffer, PAGE};
+        io_prep_pwritev(&iocb, sparse, vector, 1, (long long)i * 16 * PAGE);
+        io_set_eventfd(&iocb, loop.counter);
+        int got = submit1(loop.ctx, &iocb);
+        vector[0].iov_len = 0;
+        if (got != 1 || await(&loop, -1) != 1 || counted(loop.counter) != 1)
+            die("a vector");
+        struct io_event event;
+        reap(loop.ctx, 1, &event);
+        right += event.res == PAGE;
+    }
+    say("the same of writes into holes", "%ld right", right);
+    vector[0] = (struct iovec){buffer, 4 * PAGE};
+    io_prep_preadv(&iocb, file, vector, 1, 62LL * PAGE);
+    answer("a vector over the file's end", answers(&loop, &iocb));
+    io_prep_preadv(&iocb, file, vector, 1, 64LL * PAGE);
+    answer("a vector behind it", answers(&loop, &iocb));
+    vector[1] = (struct iovec){UNMAPPED, PAGE};
+    io_prep_preadv(&iocb, file, vector + 1, 1, 0);
+    answer("a vector of a bad buffer", answers(&loop, &iocb));
+    vector[1] = (struct iovec){(void *)KERNEL_ADDRESS, PAGE};
+    io_prep_preadv(&iocb, file, vector, 2, 0);
+    answer("a vector with a kernel address", answers(&loop, &iocb));
+    vector[1] = (struct iovec){buffer, (size_t)-1};
+    io_prep_preadv(&iocb, file, vector, 2, 0);
+    answer("a vector with a negative length", answers(&loop, &iocb));
+    io_prep_preadv(&iocb, -1, vector, 1, 0);
+    answer("a vector of no file", answers(&loop, &iocb));
+    io_prep_preadv(&iocb, file, vector, 1, 0);
+    munmap(vector, PAGE);
+    answer("a vector that was unmapped", answers(&loop, &iocb));
+    rounds(&loop, 2, ", after vectors");
+    end(&loop);
+}
+
 static void in_a_child(void)
 {
     fflush(stdout);
@@ -472,5 +549,6 @@ int main(void)
     submitter_and_waiter();
     cancelled();
     holes();
+    vectors();
     return 0;
 }

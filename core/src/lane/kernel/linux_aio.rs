@@ -211,7 +211,11 @@ fn fill(request: &Request, slot: u32) -> Iocb {
         return iocb;
     }
     iocb.rw_flags = sqe.op_flags;
-    if vector && let Some(copied) = &request.copied {
+    // One that was not copied yet is read where the program has it.
+    if vector
+        && let Some(copied) = &request.copied
+        && !copied.iov.is_empty()
+    {
         (iocb.buf, iocb.nbytes) = (copied.iov.as_ptr() as u64, copied.iov.len() as u64);
     }
     iocb

@@ -23,7 +23,7 @@ use super::{Lane, Progress, Stuck, Withdraw, withdraw_from};
 use crate::board::{Board, DirectCompletions, Executor, without_taker};
 use crate::config::{Builder, ConfigError, EngineKind};
 use crate::descriptor;
-
+use crate::exec;
 use crate::probe::{self, KERNEL_ENGINES, Refusal};
 use crate::queue::{IndexRing, SleepEnd, Sleeper};
 use crate::request::{BATCH, Batch, Kind, Route, Started};
@@ -313,6 +313,42 @@ impl KernelLane {
         let count = batch.len();
         let first = batch.requests().iter().next();
         let (fd, write) = first.map_or((-1, false), |(_, it)| (it.sqe.fd, it.kind == Kind::Write));
+        let (before, tell) = self.begin_to_hand_over(board, backend, &batch, how);
+        let begin = sys::ticks();
+        while !batch.is_empty() {
+            let requests = batch.requests();
+            let together = together(requests, before + count - requests.len(), self.queued());
+            let (taken, errno) = backend.submit(requests.first(together), tell, how.at_once);
+            batch.give_away(taken);
+            self.note_refusal(errno, how);
+            if errno < 0 {
+                // Whatever the reason: executed by a thread it either works or says why not.
+                self.in_flight.fetch_sub(1, Ordering::SeqCst);
+                if let Some(refused) = batch.next() {
+                    // While it is handed over nobody closes the descriptor.
+                    let _ = refused.slot().take_back();
+                    board.forward(refused, Route::Pool, Executor::Kernel);
+                }
+            }
+        }
+        let ticks = sys::ticks().wrapping_sub(begin) / count as u64;
+        if !how.at_once {
+            facts::learn_submit(fd, write, ticks > SLOW_SUBMIT_US * board.ticks_per_us());
+        }
+        self.has_handed_over(fd);
+    }
+
+    /// Takes note of requests that go to the kernel next. Gives how many it has, and whether its
+    /// eventfd is to tell of these.
+    #[inline]
+    fn begin_to_hand_over(
+        &self,
+        board: &Board,
+        backend: &dyn Backend,
+        batch: &Batch<'_>,
+        how: HandOver,
+    ) -> (usize, bool) {
+        let count = batch.len();
         let notifies = batch.requests().iter().any(|(_, request)| request.notify != -1);
         if notifies && !self.notifies.load(Ordering::Relaxed) {
             self.notifies.store(true, Ordering::Relaxed);
@@ -333,34 +369,87 @@ impl KernelLane {
         let now = (before + count + self.queued()) * DEPTH_PARTS;
         self.depth.store(now.max(depth - depth / DEPTH_PARTS), Ordering::Relaxed);
         board.ran_here(batch.numbers());
-        let begin = sys::ticks();
-        while !batch.is_empty() {
-            let requests = batch.requests();
-            let together = together(requests, before + count - requests.len(), self.queued());
-            let (taken, errno) = backend.submit(requests.first(together), tell, how.at_once);
-            batch.give_away(taken);
-            if errno == -libc::EOPNOTSUPP && how.at_once {
-                self.only_waits.store(true, Ordering::Relaxed);
-            }
-            if errno < 0 {
-                // Whatever the reason: executed by a thread it either works or says why not.
-                self.in_flight.fetch_sub(1, Ordering::SeqCst);
-                if let Some(refused) = batch.next() {
-                    // While it is handed over nobody closes the descriptor.
-                    let _ = refused.slot().take_back();
-                    board.forward(refused, Route::Pool, Executor::Kernel);
-                }
-            }
-        }
+        (before, tell)
+    }
+
+    /// Some requests went to the kernel, the first of which is on `fd`.
+    #[inline]
+    fn has_handed_over(&self, fd: RawFd) {
         self.submitting.fetch_sub(1, Ordering::SeqCst);
-        let ticks = sys::ticks().wrapping_sub(begin) / count as u64;
         let batches = self.handed.fetch_add(1, Ordering::Relaxed) + 1;
-        if !how.at_once {
-            facts::learn_submit(fd, write, ticks > SLOW_SUBMIT_US * board.ticks_per_us());
-        }
         if batches.is_multiple_of(FRESH_EVERY) {
             // O_DIRECT may have been switched off (fcntl(2)).
             let _ = descriptor::fresh(fd);
+        }
+    }
+
+    /// Hands over at once, past the queue, a request that its submitter has in hand. If it
+    /// `copies` the request's vector, the kernel reads that where the program has it; it is copied
+    /// afterwards, before anybody can end the request. `Err`: the kernel refuses it, or other
+    /// requests come first, or another thread collects. Nothing has happened.
+    ///
+    /// # Safety
+    /// As for [`Instance::submit_with`](crate::instance::Instance::submit_with), but a vector that
+    /// is to be copied may be anything.
+    pub(crate) unsafe fn hand_over_alone<'a>(
+        &self,
+        board: &'a Board,
+        mut request: Started<'a>,
+        copies: bool,
+    ) -> Result<(), Started<'a>> {
+        let how = HandOver { nobody_comes: true, at_once: true };
+        if !self.queue.is_empty() {
+            return Err(request);
+        }
+        let Some((mut reaping, backend)) = self.try_reap() else { return Err(request) };
+        if self.in_flight() >= backend.room() {
+            drop(reaping);
+            self.pass_on_the_right(board);
+            return Err(request);
+        }
+        let (index, fd) = (request.index(), request.sqe.fd);
+        if copies {
+            // For a signal handler that collects it before it is copied, if it is to be executed
+            // again.
+            request.refused = -libc::EFAULT as i16;
+            request.copied.iter_mut().for_each(|copied| copied.iov.clear());
+        }
+        let mut batch = board.batch();
+        batch.push(request);
+        let (_, tell) = self.begin_to_hand_over(board, backend, &batch, how);
+        let (taken, errno) = reaping.asleep(|| backend.submit(batch.requests(), tell, true));
+        self.has_handed_over(fd);
+        if taken == 1 {
+            batch.give_away(1);
+            if !reaping.is_held() {
+                return Ok(());
+            }
+            if copies {
+                // SAFETY: who has the right to collect has what is in the kernel's hands. The
+                // kernel has just read the vector.
+                unsafe {
+                    let mut request = board.in_hand(index);
+                    request.refused = exec::copy_in(&mut request).err().unwrap_or(0) as i16;
+                    request.into_index();
+                }
+            }
+            // A program that looks into its ring after a submit finds what has completed meanwhile.
+            without_taker(|taker| self.harvest_with(reaping, backend, board, taker));
+            return Ok(());
+        }
+        self.in_flight.fetch_sub(1, Ordering::SeqCst);
+        self.note_refusal(errno, how);
+        drop(reaping);
+        self.pass_on_the_right(board);
+        let mut request = batch.next().expect("the kernel has not taken it");
+        request.refused = 0;
+        let _ = request.slot().take_back();
+        Err(request)
+    }
+
+    fn note_refusal(&self, errno: i32, how: HandOver) {
+        if errno == -libc::EOPNOTSUPP && how.at_once {
+            self.only_waits.store(true, Ordering::Relaxed);
         }
     }
 

@@ -1,0 +1,64 @@
+//! How long a call may wait, as the program has passed it.
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::time::Duration;
+
+use crate::front::memory::accessible_now;
+
+/// The time that a call may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Time {
+    Milliseconds(c_int),
+    /// The address of a timespec.
+    Spec(usize),
+    /// The address of a timeval, which gets what is left of the time.
+    Val(usize),
+}
+
+/// The program's call refuses its arguments.
+pub(super) struct WrongTime;
+
+impl Time {
+    /// `None`: without end.
+    ///
+    /// # Safety
+    /// An address is null or that of a time; it is checked to be accessible.
+    pub(super) unsafe fn read(self) -> Result<Option<Duration>, WrongTime> {
+        let (at, unit) = match self {
+            Self::Milliseconds(ms) => {
+                return Ok(u64::try_from(ms).ok().map(Duration::from_millis));
+            }
+            Self::Spec(at) => (at, 1),
+            Self::Val(at) => (at, 1000),
+        };
+        if at == 0 {
+            return Ok(None);
+        }
+        if !accessible_now(at, 16, false) {
+            return Err(WrongTime);
+        }
+        // SAFETY: readable; both are two numbers of eight bytes.
+        let [seconds, parts] = unsafe { (at as *const [i64; 2]).read_unaligned() };
+        let nanoseconds = u32::try_from(parts.saturating_mul(unit)).map_err(|_| WrongTime)?;
+        let seconds = u64::try_from(seconds).map_err(|_| WrongTime)?;
+        if nanoseconds >= 1_000_000_000 {
+            return Err(WrongTime);
+        }
+        Ok(Some(Duration::new(seconds, nanoseconds)))
+    }
+
+    /// The call is over: select(2) tells what is left.
+    ///
+    /// # Safety
+    /// As [`Time::read`], which has not refused it.
+    pub(super) unsafe fn tell(self, left: Option<Duration>) {
+        if let (Self::Val(at), Some(left)) = (self, left)
+            && at != 0
+        {
+            let left = [left.as_secs() as i64, i64::from(left.subsec_micros())];
+            // SAFETY: the caller's contract: select(2) writes there, too.
+            unsafe { (at as *mut [i64; 2]).write_unaligned(left) };
+        }
+    }
+}
