@@ -64,7 +64,8 @@ impl Pipes {
 /// 1,000 file reads with 40 reads on empty pipes among them; gives the context when the file reads
 /// have completed and only the pipe reads are left.
 fn files_among_pipes(pipes: &mut Pipes) -> Context {
-    let file = file_with(&pattern(1, 64 * BLOCK));
+    let content = pattern(1, 64 * BLOCK);
+    let file = file_with(&content);
     let mut context = context(2048);
     let mut buffers = vec![[0u8; BLOCK]; 1000];
     for (chunk, part) in buffers.chunks_mut(25).enumerate() {
@@ -81,7 +82,7 @@ fn files_among_pipes(pipes: &mut Pipes) -> Context {
     assert_eq!(results.len(), 1000, "the pipe reads cannot complete");
     assert!((0..1000).all(|at| results[&at] == BLOCK as i32));
     for (at, buffer) in buffers.iter().enumerate() {
-        assert!(buffer[..] == pattern(1, 64 * BLOCK)[at % 64 * BLOCK..][..BLOCK], "read {at}");
+        assert!(buffer[..] == content[at % 64 * BLOCK..][..BLOCK], "read {at}");
     }
     context
 }
