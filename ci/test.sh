@@ -6,7 +6,11 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 help_if_asked "$@"
 "$root/ci/setup.sh"
 cd -- "$root"
-cargo build --workspace
+# With the engine that makes faults, which nothing but tests should have. Always of the whole
+# workspace, and beside some tests: cargo then chooses the same features of other crates each time,
+# and builds each crate once.
+of_all=(--workspace --features uringlet/faulty)
+cargo build "${of_all[@]}" --lib --test small_stack
 # A command that carries the drop-ins, as a release build does: tests copy it and run it alone.
 carried="$target/debug/drop-ins"
 mkdir -p -- "$carried"
@@ -17,7 +21,36 @@ for name in libaio.so libposix_aio.so liburing.so; do
     rm -f -- "$carried/$name.new"
 done
 export URINGLET_DROP_INS="$carried"
-# With the engine that makes faults, which nothing but tests should have.
-cargo test --workspace --features uringlet/faulty --no-fail-fast "$@"
+# Cargo runs one program of tests after the other, and most of them wait most of the time. So it
+# only builds them here, and notes how they are run.
+programs="$(mktemp -d)"
+trap 'rm -rf -- "$programs"' EXIT
+export URINGLET_TEST_PROGRAMS="$programs"
+tests=(cargo test --no-fail-fast --config "target.'cfg(all())'.runner = ['$root/ci/later.sh']")
+status=0
 # Awaited files have traits of other crates, which are features.
-cargo test -p uringlet --features faulty,tokio,futures-io,stream,bytes --test fs "$@"
+traits=uringlet/tokio,uringlet/futures-io,uringlet/stream,uringlet/bytes
+"${tests[@]}" "${of_all[@]},$traits" --test fs "$@" || status=1
+"${tests[@]}" "${of_all[@]}" "$@" || status=1
+
+# Runs a noted program. What it prints is printed when it is over, in one piece: each that prints
+# locks the folder.
+run() {
+    local name="${1##*/}" ended=ok TIMEFORMAT='%1R s, CPU time %1U + %1S s' took
+    flock -- "$URINGLET_TEST_PROGRAMS" printf '     Running %s\n' "${name#* }"
+    took="$({ time bash -- "$1" >"$1.log" 2>&1; } 2>&1)" || ended="FAILED ($?)"
+    flock -- "$URINGLET_TEST_PROGRAMS" cat -- "$1.log" - <<<"     Ran ${name#* }: $ended, $took"
+    [[ "$ended" == ok ]] || touch -- "$1.failed"
+}
+export -f run
+shopt -s nullglob
+noted=("$programs"/*)
+((${#noted[@]} == 0)) || printf '%s\0' "${noted[@]}" |
+    xargs -0 -P "$(($(nproc) + 1))" -n 1 bash -c 'run "$1"' -
+failed=("$programs"/*.failed)
+if ((${#failed[@]})); then
+    status=1
+    printf '\nfailed programs:\n'
+    printf '  %s\n' "${failed[@]##*/}"
+fi
+exit "$status"
