@@ -120,12 +120,12 @@ fn open(path: &CStr, flags: c_int) -> i32 {
     unsafe { call!(openat, libc::AT_FDCWD, path.as_ptr(), flags | libc::O_CLOEXEC) as i32 }
 }
 
-/// `/proc/self/mem` (proc(5)): the process's own memory, written to whatever its pages allow.
+/// `/proc/thread-self/mem` (proc(5)): the process's own memory, written to whatever its pages allow.
 pub(crate) struct OwnMemory(i32);
 
 impl OwnMemory {
     pub(crate) fn open() -> Option<Self> {
-        let fd = open(c"/proc/self/mem", libc::O_RDWR);
+        let fd = open(c"/proc/thread-self/mem", libc::O_RDWR);
         (fd >= 0).then(|| Self(fd))
     }
 
@@ -151,7 +151,7 @@ pub(crate) fn eventfd() -> i32 {
 
 /// The number that the kernel has for an eventfd. `None`: it is none, or /proc does not say.
 pub(crate) fn eventfd_id(fd: i32) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok()?;
+    let text = std::fs::read_to_string(format!("/proc/thread-self/fdinfo/{fd}")).ok()?;
     text.lines().find_map(|line| line.strip_prefix("eventfd-id:"))?.trim().parse().ok()
 }
 

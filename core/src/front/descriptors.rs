@@ -250,7 +250,7 @@ pub unsafe fn closefrom(first: c_int, before: Before) {
         return;
     }
     let open: Vec<c_int> = enter(|| {
-        let folder = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+        let folder = std::fs::read_dir("/proc/thread-self/fd").into_iter().flatten().flatten();
         let number = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse().ok();
         folder.filter_map(number).collect()
     });

@@ -443,7 +443,7 @@ fn observe_alone() -> io::Result<()> {
 
 /// The region that this process has open, if there is one.
 fn own_region() -> Option<Region> {
-    let descriptors = std::fs::read_dir("/proc/self/fd").ok()?;
+    let descriptors = std::fs::read_dir("/proc/thread-self/fd").ok()?;
     descriptors.flatten().map(|entry| entry.path()).find_map(|path| {
         let link = std::fs::read_link(&path).ok()?;
         Region::is_linked_as(&link).then(|| Region::open(&path).ok())?

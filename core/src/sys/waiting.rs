@@ -141,10 +141,12 @@ pub(crate) fn eventfd_take(fd: RawFd) -> u64 {
 /// Is there an eventfd behind this descriptor, a file without a name? Costs a readlink.
 pub(crate) fn is_eventfd(fd: RawFd) -> bool {
     const NAME: &[u8] = b"anon_inode:[eventfd]";
-    let mut path = *b"/proc/self/fd/0000000000\0";
+    // That of the process is empty once its first thread has ended.
+    const FOLDER: &[u8] = b"/proc/thread-self/fd/";
+    let mut path = [0; FOLDER.len() + 11];
+    path[..FOLDER.len()].copy_from_slice(FOLDER);
     let digits = fd.to_string();
-    path[14..14 + digits.len()].copy_from_slice(digits.as_bytes());
-    path[14 + digits.len()] = 0;
+    path[FOLDER.len()..][..digits.len()].copy_from_slice(digits.as_bytes());
     let mut link = [0u8; 32];
     // SAFETY: `path` is NUL-terminated, `link` is writable for its whole length.
     let ret =

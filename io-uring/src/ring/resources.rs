@@ -104,7 +104,7 @@ impl Resource for Buffer {
             _ if len > BUFFER_MAX => return Err(-libc::EFAULT),
             _ => {}
         }
-        let maps = || std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        let maps = || std::fs::read_to_string("/proc/thread-self/maps").unwrap_or_default();
         check_buffer(known.get_or_insert_with(maps), base, len)?;
         Ok(Wanted::This(Self { at: base, len }))
     }
