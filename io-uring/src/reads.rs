@@ -52,6 +52,17 @@ look_first! {
     recvfrom c"recvfrom" (
         into: *mut c_void, count: usize, flags: c_int, from: *mut c_void, size: *mut libc::socklen_t
     )
+    // What programs call that were compiled with `_FORTIFY_SOURCE`.
+    __read_chk c"__read_chk" (into: *mut c_void, count: usize, room: usize)
+    __recv_chk c"__recv_chk" (into: *mut c_void, count: usize, room: usize, flags: c_int)
+    __recvfrom_chk c"__recvfrom_chk" (
+        into: *mut c_void,
+        count: usize,
+        room: usize,
+        flags: c_int,
+        from: *mut c_void,
+        size: *mut libc::socklen_t
+    )
 }
 
 uringlet::at_load!(find_next);

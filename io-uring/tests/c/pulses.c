@@ -7,9 +7,15 @@
 
 static struct io_uring ring;
 
-enum how { READ, READV, RECV, RECVFROM, RECVMSG, HOWS };
+/* What is called where the compiler does not know the size (`_FORTIFY_SOURCE`). */
+ssize_t __read_chk(int, void *, size_t, size_t);
+ssize_t __recv_chk(int, void *, size_t, size_t, int);
+ssize_t __recvfrom_chk(int, void *, size_t, size_t, int, void *, socklen_t *);
 
-static const char *const names[HOWS] = {"read", "readv", "recv", "recvfrom", "recvmsg"};
+enum how { READ, READV, RECV, RECVFROM, RECVMSG, READ_CHK, RECV_CHK, RECVFROM_CHK, HOWS };
+
+static const char *const names[HOWS] = {"read",    "readv",      "recv",       "recvfrom",
+                                        "recvmsg", "__read_chk", "__recv_chk", "__recvfrom_chk"};
 
 static void take(enum how how, int fd)
 {
@@ -28,6 +34,15 @@ static void take(enum how how, int fd)
         break;
     case RECVFROM:
         MUST(recvfrom(fd, &byte, 1, 0, NULL, NULL) == 1);
+        break;
+    case READ_CHK:
+        MUST(__read_chk(fd, &byte, 1, 1) == 1);
+        break;
+    case RECV_CHK:
+        MUST(__recv_chk(fd, &byte, 1, 1, 0) == 1);
+        break;
+    case RECVFROM_CHK:
+        MUST(__recvfrom_chk(fd, &byte, 1, 1, 0, NULL, NULL) == 1);
         break;
     default:
         MUST(recvmsg(fd, &message, 0) == 1);
