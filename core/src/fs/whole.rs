@@ -13,7 +13,6 @@ use std::sync::{Arc, OnceLock};
 
 use compio_buf::{BufResult, IoBuf};
 
-use super::drain::Flights;
 use super::driver::{Fs, Header};
 use super::handle::{File, Opened, outcome};
 use super::metadata::{Found, Metadata};
@@ -21,6 +20,7 @@ use super::names::HERE;
 use super::op::{Op, Steps};
 use super::replace::replace_now;
 use super::transfer::{Direction, Out, Span};
+use super::wakers::Flights;
 use super::worker::{Behind, call};
 use crate::sqe::Sqe;
 use crate::sys::{self, MAX_RW_COUNT, Ret};
