@@ -121,6 +121,26 @@ pub(crate) struct SyncCancel {
     pub(crate) pad2: [u64; 3],
 }
 
+/// `struct io_uring_buf_reg`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct BufferRing {
+    pub(crate) at: u64,
+    pub(crate) entries: u32,
+    pub(crate) group: u16,
+    pub(crate) flags: u16,
+    pub(crate) resv: [u64; 3],
+}
+
+/// `struct io_uring_buf_status`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct BufferStatus {
+    pub(crate) group: u32,
+    pub(crate) head: u32,
+    pub(crate) resv: [u32; 8],
+}
+
 /// `struct io_uring_sq` of liburing.
 #[repr(C)]
 #[derive(Debug)]
@@ -280,6 +300,7 @@ pub(crate) mod op {
     pub(crate) const OPENAT2: u8 = 28;
     pub(crate) const EPOLL_CTL: u8 = 29;
     pub(crate) const SPLICE: u8 = 30;
+    pub(crate) const PROVIDE_BUFFERS: u8 = 31;
     pub(crate) const REMOVE_BUFFERS: u8 = 32;
     pub(crate) const TEE: u8 = 33;
     pub(crate) const SHUTDOWN: u8 = 34;
@@ -387,6 +408,7 @@ pub(crate) mod register {
     pub(crate) const UNREGISTER_PBUF_RING: u32 = 23;
     pub(crate) const SYNC_CANCEL: u32 = 24;
     pub(crate) const FILE_ALLOC_RANGE: u32 = 25;
+    pub(crate) const PBUF_STATUS: u32 = 26;
     pub(crate) const NAPI: u32 = 27;
     pub(crate) const UNREGISTER_NAPI: u32 = 28;
     pub(crate) const CLOCK: u32 = 29;

@@ -150,6 +150,11 @@ impl Call {
         }
     }
 
+    /// Does it keep the buffer of a group that it was made with, and ends with this result?
+    pub(crate) fn uses_buffer(&self, result: i32) -> bool {
+        matches!(self, Self::Socket { socket, .. } if socket.uses_buffer(result))
+    }
+
     pub(crate) fn run(&self) -> i32 {
         loop {
             let result = self.run_once();

@@ -15,6 +15,8 @@ mod sync;
 
 // Everything but the modelled protocols is left out of a loom build.
 #[cfg(not(loom))]
+mod buffers;
+#[cfg(not(loom))]
 mod calls;
 #[cfg(not(loom))]
 #[cfg(not(loom))]

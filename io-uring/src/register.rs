@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use uringlet::front::{self, OwnDescriptor, Waited};
 
 use crate::abi::{
-    self, RSRC_SPARSE, RsrcRegister, RsrcUpdate, SyncCancel, Timespec, op, register as reg, setup,
+    self, BufferRing, BufferStatus, RSRC_SPARSE, RsrcRegister, RsrcUpdate, SyncCancel, Timespec,
+    op, register as reg, setup,
 };
 use crate::enter::{find, not_ours, not_registered};
 use crate::files::{Buffer, File};
@@ -95,6 +96,9 @@ fn act_locked(locked: &mut Locked<'_>, opcode: u32, arg: usize, count: u32) -> R
         reg::UNREGISTER_IOWQ_AFF => no_argument(arg, count).map(|()| 0),
         reg::IOWQ_MAX_WORKERS => set_workers(locked, arg, count),
         reg::RING_FDS | reg::UNREGISTER_RING_FDS => ring_fds(opcode, arg, count),
+        reg::PBUF_RING | reg::UNREGISTER_PBUF_RING | reg::PBUF_STATUS => {
+            buffer_rings(locked, opcode, arg, count)
+        }
         reg::FILE_ALLOC_RANGE => set_range(locked, arg, count),
         reg::CLOCK => set_clock(locked, arg, count),
         _ => Err(-libc::EINVAL),
@@ -196,6 +200,36 @@ fn set_workers(locked: &mut Locked<'_>, arg: usize, count: u32) -> Result<i32, i
     }
     user::write(arg, old)?;
     Ok(0)
+}
+
+/// Rings of buffers: registered, taken back, asked about.
+fn buffer_rings(locked: &mut Locked<'_>, opcode: u32, arg: usize, count: u32) -> Result<i32, i32> {
+    if arg == 0 || count != 1 {
+        return Err(-libc::EINVAL);
+    }
+    if opcode == reg::PBUF_STATUS {
+        let status: BufferStatus = user::read(arg)?;
+        if status.resv != [0; 8] {
+            return Err(-libc::EINVAL);
+        }
+        let number = u16::try_from(status.group).map_err(|_| -libc::ENOENT)?;
+        let head = locked.groups.head(number)?.into();
+        return user::write(arg, BufferStatus { head, ..status }).map(|()| 0);
+    }
+    let BufferRing { at, entries, group, flags, resv } = user::read(arg)?;
+    // Neither the kernel's memory nor buffers that are used up piece by piece.
+    if flags != 0 {
+        return Err(-libc::EINVAL);
+    }
+    if opcode == reg::UNREGISTER_PBUF_RING {
+        return locked.unregister_group(group).map(|()| 0);
+    }
+    match u16::try_from(entries) {
+        Ok(entries) if entries.is_power_of_two() && resv == [0; 3] => {
+            locked.groups.register(group, at, entries).map(|()| 0)
+        }
+        _ => Err(-libc::EINVAL),
+    }
 }
 
 fn set_range(locked: &mut Locked<'_>, arg: usize, count: u32) -> Result<i32, i32> {

@@ -1,6 +1,8 @@
 //! Calls on sockets: tried without waiting, and again when the socket is ready.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use uringlet::front;
 
 use crate::files::move_aside;
 use crate::sys::{self, sockets};
@@ -50,12 +52,24 @@ pub(crate) struct Message {
 #[derive(Debug)]
 pub(crate) enum Ask {
     Transfer(Message),
-    Accept { name: u64, len: u64 },
+    /// READ, or READV of one part, into a buffer of a group. Not only of sockets.
+    Read {
+        len: u64,
+        offset: u64,
+    },
+    Accept {
+        name: u64,
+        len: u64,
+    },
     Connect(Name),
     Bind(Name),
     Listen(i32),
     Shutdown(i32),
-    Socket { domain: i32, kind: i32, protocol: i32 },
+    Socket {
+        domain: i32,
+        kind: i32,
+        protocol: i32,
+    },
 }
 
 /// A call on a socket, and how far it is.
@@ -70,6 +84,10 @@ pub(crate) struct Socket {
     pub(crate) polls_first: bool,
     /// A new socket gets a number out of the program's way.
     pub(crate) is_aside: bool,
+    /// It has a buffer of a group for each try.
+    pub(crate) selects: bool,
+    /// Where that buffer is, and its length.
+    buffer: [AtomicU64; 2],
     /// Bytes that were transferred, of a transfer that is to be whole (`MSG_WAITALL`).
     done: AtomicUsize,
     /// As [`misses`](Self::misses) has it.
@@ -90,6 +108,8 @@ impl Socket {
             gives_up: false,
             polls_first: false,
             is_aside: false,
+            selects: false,
+            buffer: Default::default(),
             done: AtomicUsize::new(0),
             misses: AtomicU32::new(0),
             begun: AtomicBool::new(false),
@@ -105,7 +125,7 @@ impl Socket {
             Ask::Transfer(_) if self.flags & libc::MSG_OOB != 0 => libc::POLLPRI,
             // The events that are always told.
             Ask::Transfer(_) if self.flags & libc::MSG_ERRQUEUE != 0 => 0,
-            Ask::Transfer(_) | Ask::Accept { .. } => libc::POLLIN,
+            Ask::Transfer(_) | Ask::Read { .. } | Ask::Accept { .. } => libc::POLLIN,
             _ => libc::POLLOUT,
         }
     }
@@ -116,7 +136,7 @@ impl Socket {
         match &self.ask {
             _ if self.gives_up => false,
             Ask::Transfer(message) => message.name.is_empty(),
-            Ask::Accept { .. } => true,
+            Ask::Accept { .. } | Ask::Read { .. } => true,
             _ => false,
         }
     }
@@ -126,7 +146,7 @@ impl Socket {
         match &self.ask {
             Ask::Transfer(message) => is_path(&message.name),
             Ask::Connect(_) | Ask::Bind(_) | Ask::Socket { .. } => true,
-            Ask::Accept { .. } | Ask::Listen(_) | Ask::Shutdown(_) => false,
+            Ask::Accept { .. } | Ask::Read { .. } | Ask::Listen(_) | Ask::Shutdown(_) => false,
         }
     }
 
@@ -144,19 +164,51 @@ impl Socket {
         }
     }
 
+    /// Takes a buffer of a group for the next try. Gives how much of it is used.
+    pub(crate) fn select(&self, at: u64, len: u32) -> u64 {
+        let wanted = match &self.ask {
+            Ask::Transfer(Message { header: Some(_), parts, .. }) => {
+                parts.first().map_or(0, |part| part[1])
+            }
+            Ask::Transfer(message) => message.buffer[1],
+            Ask::Read { len, .. } => *len,
+            _ => 0,
+        };
+        let len = if wanted == 0 { len.into() } else { wanted.min(len.into()) };
+        self.buffer[0].store(at, Ordering::Relaxed);
+        self.buffer[1].store(len, Ordering::Relaxed);
+        len
+    }
+
+    /// Has it used its buffer of a group, if it has ended with this result?
+    pub(crate) fn uses_buffer(&self, result: i32) -> bool {
+        result > 0 || self.is_read() && result == 0
+    }
+
+    pub(crate) fn is_read(&self) -> bool {
+        matches!(self.ask, Ask::Read { .. })
+    }
+
+    /// Has a part of it gone through?
+    pub(crate) fn has_begun(&self) -> bool {
+        self.done.load(Ordering::Relaxed) > 0
+    }
+
     /// Makes the call without waiting. Polls of the socket are told of what it takes.
     pub(crate) fn try_now(&self, fd: i32) -> Tried {
         const READABLE: i16 = libc::POLLIN | libc::POLLRDNORM;
         const WRITABLE: i16 = libc::POLLOUT | libc::POLLWRNORM;
-        let Ask::Transfer(Message { is_send, .. }) = &self.ask else {
-            return self.attempt(fd, false);
+        let is_send = match &self.ask {
+            Ask::Transfer(message) => message.is_send,
+            Ask::Read { .. } => false,
+            _ => return self.attempt(fd, false),
         };
         if !is_send {
             service::look(fd);
         }
         let tried = self.attempt(fd, false);
         if matches!(tried, Tried::Done(1..)) {
-            service::went_through(fd, if *is_send { WRITABLE } else { READABLE } as u32);
+            service::went_through(fd, if is_send { WRITABLE } else { READABLE } as u32);
         }
         tried
     }
@@ -187,6 +239,7 @@ impl Socket {
     fn attempt(&self, fd: i32, may_wait: bool) -> Tried {
         let result = match &self.ask {
             Ask::Transfer(message) => return self.transfer(message, fd, may_wait),
+            Ask::Read { offset, .. } => return self.read(fd, *offset, may_wait),
             Ask::Accept { name, len } => return self.accept(fd, (*name, *len), may_wait),
             Ask::Connect(name) => return self.connect(fd, name, may_wait),
             // A path is looked up, whose file system may have a server.
@@ -215,7 +268,10 @@ impl Socket {
         let is_whole = self.flags & libc::MSG_WAITALL != 0;
         let fails = || self.failed.store(true, Ordering::Relaxed);
         let flags = if may_wait { self.flags } else { self.flags | libc::MSG_DONTWAIT };
-        let (result, received) = uninterrupted(|| message.transfer(fd, done, flags), |it| it.0);
+        let picked =
+            self.selects.then(|| self.buffer.each_ref().map(|it| it.load(Ordering::Relaxed)));
+        let transfer = || message.transfer(fd, (done, picked), flags);
+        let (result, received) = uninterrupted(transfer, |it| it.0);
         if result == -libc::EAGAIN && !self.gives_up {
             return self.missed_transfer(message.is_send, may_wait);
         }
@@ -224,7 +280,7 @@ impl Socket {
             return Tried::Done(if done > 0 { done as i32 } else { result });
         }
         let total = done + result as usize;
-        let is_short = is_whole && total < message.len();
+        let is_short = is_whole && total < message.len(picked.as_ref());
         if is_short && result > 0 && !self.gives_up && self.goes_on(fd) {
             self.done.store(total, Ordering::Relaxed);
             self.misses.store(0, Ordering::Relaxed);
@@ -234,6 +290,30 @@ impl Socket {
             fails();
         }
         Tried::Done(total as i32)
+    }
+
+    /// Reads into a buffer of a group. A file that is never waited for may have to be read by a
+    /// worker.
+    fn read(&self, fd: i32, offset: u64, may_wait: bool) -> Tried {
+        const ANYWHERE: u64 = u64::MAX;
+        let [at, len] = self.buffer.each_ref().map(|it| it.load(Ordering::Relaxed));
+        let part = [libc::iovec { iov_base: at as *mut _, iov_len: len as usize }];
+        let flags = self.flags as u32 | if may_wait { 0 } else { libc::RWF_NOWAIT as u32 };
+        let read =
+            |offset| uninterrupted(|| sys::transfer(fd, false, &part, offset, flags), |&it| it);
+        let mut result = read(offset);
+        if result == -libc::ESPIPE && offset != ANYWHERE && (offset == 0 || !sys::is_socket(fd)) {
+            // Streams have no offsets.
+            result = read(ANYWHERE);
+        }
+        match -result {
+            libc::EAGAIN if !may_wait => self.missed(),
+            libc::EOPNOTSUPP if !may_wait && !self.gives_up => {
+                let is_empty = || sys::poll_now(fd, libc::POLLIN) == 0;
+                if front::poll_may_wait(fd) || !is_empty() { Tried::Blocks } else { Tried::Waits }
+            }
+            _ => Tried::Done(result),
+        }
     }
 
     /// Does a whole transfer take what is missing from the next bytes of the socket?
@@ -347,18 +427,27 @@ impl Drop for Alone {
 
 impl Message {
     /// Bytes that are to be sent, or that there is room for.
-    fn len(&self) -> usize {
+    fn len(&self, picked: Option<&[u64; 2]>) -> usize {
         const MAX_RW_COUNT: u64 = 0x7fff_f000;
-        let parts = if self.header.is_some() { &self.parts[..] } else { &[self.buffer] };
+        let parts = match picked {
+            Some(picked) => std::slice::from_ref(picked),
+            None if self.header.is_some() => &self.parts[..],
+            None => std::slice::from_ref(&self.buffer),
+        };
         let total = parts.iter().fold(0u64, |total, part| total.saturating_add(part[1]));
         total.min(MAX_RW_COUNT) as usize
     }
 
-    /// Sends or receives what comes behind the first `done` bytes. Gives the result, and what
-    /// recvmsg(2) says of the message.
-    fn transfer(&self, fd: i32, done: usize, flags: i32) -> (i32, i32) {
+    /// Sends or receives what comes behind the first `done` bytes, with a buffer of a group or its
+    /// own. Gives the result, and what recvmsg(2) says of the message.
+    fn transfer(
+        &self,
+        fd: i32,
+        (done, picked): (usize, Option<[u64; 2]>),
+        flags: i32,
+    ) -> (i32, i32) {
         let Some(header) = &self.header else {
-            let [at, len] = self.buffer;
+            let [at, len] = picked.unwrap_or(self.buffer);
             let (at, len) = (at.wrapping_add(done as u64), len as usize - done);
             let result = match self.is_send {
                 true => sockets::send(fd, at, len, flags, &self.name),
@@ -367,11 +456,12 @@ impl Message {
             return (result, 0);
         };
         let rest;
+        let whole = picked.as_ref().map_or(&self.parts[..], std::slice::from_ref);
         let parts = if done > 0 {
-            rest = behind(&self.parts, done as u64);
-            &rest
+            rest = behind(whole, done as u64);
+            &rest[..]
         } else {
-            &self.parts
+            whole
         };
         let mut message = header.with(parts);
         if self.is_send {

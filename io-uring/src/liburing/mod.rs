@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::abi::{Cqe, Params, Uring, enter, register::USE_REGISTERED_RING, setup, sq};
 
+mod buffers;
 mod in_memory;
 mod register;
 mod set_up;

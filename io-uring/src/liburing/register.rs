@@ -35,8 +35,6 @@ registers! {
     _io_uring_enable_rings(ring) ENABLE_RINGS(0, 0);
     _io_uring_unregister_iowq_aff(ring) UNREGISTER_IOWQ_AFF(0, 0);
     _io_uring_register_iowq_max_workers(ring, at) IOWQ_MAX_WORKERS(at, 2);
-    _io_uring_register_buf_ring(ring, at, _flags) PBUF_RING(at, 1);
-    _io_uring_unregister_buf_ring(ring, _group) UNREGISTER_PBUF_RING(0, 1);
     _io_uring_register_eventfd(ring, fd) EVENTFD(address(&(fd as c_int)), 1);
     _io_uring_register_eventfd_async(ring, fd) EVENTFD_ASYNC(address(&(fd as c_int)), 1);
     _io_uring_register_files_update(ring, offset, files, count)
@@ -71,26 +69,11 @@ refuses! {
     _io_uring_register_wait_reg _io_uring_set_iowait _io_uring_clone_buffers
     _io_uring_clone_buffers_offset ___io_uring_clone_buffers ___io_uring_clone_buffers_offset
     _io_uring_register_bpf_filter_task _io_uring_register_query _io_uring_register_sync_msg
-    _io_uring_buf_ring_head _io_uring_free_buf_ring _io_uring_submit_and_wait_reg
+    _io_uring_submit_and_wait_reg
 }
 
 // What is registered only here, by numbers that nobody answers yet.
 const _: [u32; 3] = [register::CLONE_BUFFERS, register::SEND_MSG_RING, register::QUERY];
-
-/// # Safety
-/// As io_uring_setup_buf_ring(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn _io_uring_setup_buf_ring(
-    _ring: RingAt,
-    _entries: c_uint,
-    _group: c_int,
-    _flags: c_uint,
-    error: *mut c_int,
-) -> *mut c_void {
-    // SAFETY: a place for the error, by the caller's contract.
-    unsafe { error.write(EINVAL) };
-    null_mut()
-}
 
 /// Raises the limit of descriptors, once, as liburing does where a table of files meets it.
 unsafe fn with_limit_raised(count: u32, mut call: impl FnMut() -> c_int) -> c_int {

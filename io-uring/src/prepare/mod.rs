@@ -4,6 +4,7 @@
 use uringlet::Sqe;
 
 use crate::abi::{cancel, iosqe, op};
+use crate::buffers::Provided;
 use crate::calls::Call;
 use crate::service::Watch;
 
@@ -59,6 +60,16 @@ pub(crate) enum Plan {
     },
     Install {
         cloexec: bool,
+    },
+    /// Buffers of a list, which begins with this one.
+    Provide {
+        group: u16,
+        count: u32,
+        first: Provided,
+    },
+    RemoveProvided {
+        group: u16,
+        count: u32,
     },
 }
 
@@ -170,7 +181,8 @@ pub(crate) fn plan(fields: &Fields, iopoll: bool) -> Result<Plan, Refused> {
     let Some(row) = table::row_of(opcode).filter(|_| flags & !iosqe::KNOWN == 0) else {
         return Err(Refused::Malformed(-libc::EINVAL));
     };
-    if flags & iosqe::BUFFER_SELECT != 0 {
+    let selects = flags & iosqe::BUFFER_SELECT != 0;
+    if selects && !row.selects() {
         return Err(Refused::Malformed(-libc::EOPNOTSUPP));
     }
     let is_transfer = op::is_transfer(opcode);
@@ -178,7 +190,9 @@ pub(crate) fn plan(fields: &Fields, iopoll: bool) -> Result<Plan, Refused> {
         let checked = is_transfer.then(|| uringlet::front::check_priority(fields.ioprio()));
         checked.unwrap_or_else(|| row.takes_priority(fields.ioprio()))?;
     }
-    if iopoll && !is_transfer && !matches!(opcode, op::NOP | op::FILES_UPDATE | op::REMOVE_BUFFERS)
+    if iopoll
+        && !is_transfer
+        && !matches!(opcode, op::NOP | op::FILES_UPDATE | op::PROVIDE_BUFFERS | op::REMOVE_BUFFERS)
     {
         return Err(Refused::Errno(-libc::EINVAL));
     }
@@ -186,7 +200,7 @@ pub(crate) fn plan(fields: &Fields, iopoll: bool) -> Result<Plan, Refused> {
         return Err(Refused::Errno(-libc::EINVAL));
     }
     // What most entries are has nothing that is checked here.
-    if matches!(opcode, op::READ | op::WRITE) {
+    if matches!(opcode, op::READ | op::WRITE) && !selects {
         return Ok(Plan::Engine(fields.sqe(), None));
     }
     Ok(row.plan(fields)?)

@@ -3,11 +3,17 @@
 
 use uringlet::Sqe;
 
-use super::{Fields, Match, Plan, Timing, calls};
+use super::{Fields, Match, Plan, Timing, calls, sockets};
 use crate::abi::{iosqe, op, poll, timeout as timeouts};
+use crate::buffers::Provided;
 use crate::service::Watch;
 
 pub(super) type Planned = Result<Plan, i32>;
+
+/// Programs have no memory from there on. Machines that let them have more refuse it later.
+const ADDRESSES: u64 = if cfg!(target_arch = "x86_64") { 0x7fff_ffff_f000 } else { 1 << 56 };
+/// What the kernel transfers at most.
+const MAX_RW_COUNT: u32 = 0x7fff_f000;
 
 const EINVAL: Planned = Err(-libc::EINVAL);
 
@@ -16,9 +22,43 @@ pub(super) fn nop(fields: &Fields) -> Planned {
     Ok(Plan::Nop(if fields.op_flags() & 1 != 0 { fields.len() as i32 } else { 0 }))
 }
 
-/// No group was provided.
-pub(super) fn remove_buffers(_: &Fields) -> Planned {
-    Ok(Plan::Nop(-libc::ENOENT))
+/// The number of a buffer has 16 bits.
+const BUFFERS: u32 = 1 << 16;
+
+pub(super) fn provide_buffers(fields: &Fields) -> Planned {
+    let (count, len, first) = (fields.fd() as u32, fields.len(), fields.off());
+    if count == 0 || count > BUFFERS {
+        return Err(-libc::E2BIG);
+    }
+    if len == 0 {
+        return EINVAL;
+    }
+    let size = u64::from(len) * u64::from(count);
+    match fields.addr().checked_add(size) {
+        None => return Err(-libc::EOVERFLOW),
+        Some(end) if end > ADDRESSES => return Err(-libc::EFAULT),
+        Some(_) if first >= u64::from(BUFFERS) => return Err(-libc::E2BIG),
+        Some(_) if first + u64::from(count) > u64::from(BUFFERS) => return EINVAL,
+        Some(_) => {}
+    }
+    let first = Provided { at: fields.addr(), len: len.min(MAX_RW_COUNT), id: first as u16 };
+    Ok(Plan::Provide { group: fields.buf_index(), count, first })
+}
+
+pub(super) fn remove_buffers(fields: &Fields) -> Planned {
+    let count = fields.fd() as u32;
+    if count == 0 || count > BUFFERS {
+        return EINVAL;
+    }
+    Ok(Plan::RemoveProvided { group: fields.buf_index(), count })
+}
+
+/// A buffer of a group is taken when there is something to read.
+pub(super) fn read(fields: &Fields) -> Planned {
+    if fields.flags() & iosqe::BUFFER_SELECT == 0 {
+        return engine(fields);
+    }
+    Ok(Plan::Call(None, sockets::read))
 }
 
 pub(super) fn engine(fields: &Fields) -> Planned {
@@ -32,6 +72,9 @@ pub(super) fn of_buffer(fields: &Fields) -> Planned {
 
 pub(super) fn vectored(fields: &Fields) -> Planned {
     const IOV_MAX: u32 = 1024;
+    if fields.flags() & iosqe::BUFFER_SELECT != 0 {
+        return if fields.len() == 1 { Ok(Plan::Call(None, sockets::read)) } else { EINVAL };
+    }
     if fields.len() > IOV_MAX { EINVAL } else { Ok(Plan::Vectored(fields.sqe())) }
 }
 

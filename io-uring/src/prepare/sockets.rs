@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::calls::Made;
 use super::plans::Planned;
 use super::{Fields, Plan};
-use crate::abi::{accept as accepts, op};
+use crate::abi::{accept as accepts, iosqe, op};
 use crate::calls::Call;
 use crate::sockets::{Ask, Header, Message, NAME_MAX, Name, Socket};
 use crate::user;
@@ -39,6 +39,10 @@ fn plan_new(fields: &Fields, flags: u32, call: super::CallOf) -> Planned {
     Ok(Plan::Call(fields.slot(), call))
 }
 
+fn selects(fields: &Fields) -> bool {
+    fields.flags() & iosqe::BUFFER_SELECT != 0
+}
+
 fn made(fields: &Fields, socket: Socket) -> Made {
     Ok(Call::Socket { fd: fields.fd(), socket: Arc::new(socket) })
 }
@@ -51,6 +55,7 @@ fn message(fields: &Fields, message: Message) -> Made {
         flags |= libc::MSG_NOSIGNAL;
     }
     let mut socket = Socket::new(Ask::Transfer(message), flags);
+    socket.selects = selects(fields);
     (socket.gives_up, socket.polls_first) = (gives_up, fields.ioprio() != 0);
     made(fields, socket)
 }
@@ -69,6 +74,18 @@ pub(super) fn receive(fields: &Fields) -> Made {
     message(fields, Message { is_send: false, parts: Vec::new(), buffer, name, header: None })
 }
 
+/// READ into a buffer of a group, or READV of one part.
+pub(super) fn read(fields: &Fields) -> Made {
+    let len = match fields.opcode() {
+        op::READV => user::read::<[u64; 2]>(fields.addr() as usize)?[1],
+        _ => fields.len().into(),
+    };
+    let flags = fields.op_flags();
+    let mut socket = Socket::new(Ask::Read { len, offset: fields.off() }, flags as i32);
+    (socket.selects, socket.gives_up) = (true, flags & libc::RWF_NOWAIT as u32 != 0);
+    made(fields, socket)
+}
+
 /// SENDMSG and RECVMSG.
 pub(super) fn of_header(fields: &Fields) -> Made {
     const IOV_MAX: u64 = 1024;
@@ -84,6 +101,9 @@ pub(super) fn of_header(fields: &Fields) -> Made {
     let name = if is_send && room > 0 { self::name(to, room)? } else { Name::default() };
     if count > IOV_MAX {
         return Err(-libc::EMSGSIZE);
+    }
+    if selects(fields) && count > 1 {
+        return Err(-libc::EINVAL);
     }
     let mut parts: Vec<[u64; 2]> = Vec::new();
     user::read_array(iov as usize, count as usize, &mut parts)?;

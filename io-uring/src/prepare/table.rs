@@ -45,13 +45,24 @@ pub(super) struct Row {
     /// The flags of a socket's operation that are known, which stand in the priority.
     priority: u16,
     registered: FixedFile,
+    /// It takes a buffer of a group, if an entry says so (`IOSQE_BUFFER_SELECT`).
+    selects: bool,
     /// An entry points to memory of the program's that is copied at submit.
     borrows: bool,
 }
 
 const fn new(opcode: u8, make: Make) -> Row {
     let registered = FixedFile::Ignored;
-    Row { opcode, make, idle: 0, flags: u32::MAX, priority: 0, registered, borrows: false }
+    Row {
+        opcode,
+        make,
+        idle: 0,
+        flags: u32::MAX,
+        priority: 0,
+        registered,
+        selects: false,
+        borrows: false,
+    }
 }
 
 const fn row(opcode: u8, make: fn(&Fields) -> Result<Plan, i32>) -> Row {
@@ -75,6 +86,10 @@ impl Row {
         Self { priority, ..self }
     }
 
+    const fn selects_buffer(self) -> Self {
+        Self { selects: true, ..self }
+    }
+
     const fn borrows(self) -> Self {
         Self { borrows: true, ..self }
     }
@@ -94,6 +109,10 @@ impl Row {
     /// The operation looks up names, from a directory that is no registered file.
     const fn of_names(self) -> Self {
         self.borrows().refuses_registered(-libc::EBADF)
+    }
+
+    pub(super) fn selects(&self) -> bool {
+        self.selects
     }
 
     /// Are all flags known that stand in the priority?
@@ -137,12 +156,12 @@ impl Fields {
     }
 }
 
-/// The operations that are executed, and the one that the probe does not tell of.
-const ROWS: [Row; 48] = [
+/// The operations that are executed.
+const ROWS: [Row; 49] = [
     row(op::NOP, plans::nop).flags(1),
-    row(op::READ, plans::engine).on_file(),
+    row(op::READ, plans::read).on_file().selects_buffer(),
     row(op::WRITE, plans::engine).on_file(),
-    row(op::READV, plans::vectored).on_file().borrows(),
+    row(op::READV, plans::vectored).on_file().borrows().selects_buffer(),
     row(op::WRITEV, plans::vectored).on_file().borrows(),
     row(op::READ_FIXED, plans::of_buffer).on_file(),
     row(op::WRITE_FIXED, plans::of_buffer).on_file(),
@@ -173,7 +192,11 @@ const ROWS: [Row; 48] = [
     call(op::SPLICE, calls::splice).flags(splice::KNOWN).on_file(),
     call(op::TEE, calls::splice).idle(OFF | ADDR).flags(splice::KNOWN).on_file(),
     row(op::SEND, sockets::plan_send).on_file().borrows().priority(message::POLL_FIRST),
-    call(op::RECV, sockets::receive).idle(OFF | SLOT).on_file().priority(message::POLL_FIRST),
+    call(op::RECV, sockets::receive)
+        .idle(OFF | SLOT)
+        .on_file()
+        .priority(message::POLL_FIRST)
+        .selects_buffer(),
     call(op::SENDMSG, sockets::of_header)
         .idle(OFF | SLOT)
         .on_file()
@@ -183,7 +206,8 @@ const ROWS: [Row; 48] = [
         .idle(OFF | SLOT)
         .on_file()
         .borrows()
-        .priority(message::POLL_FIRST),
+        .priority(message::POLL_FIRST)
+        .selects_buffer(),
     row(op::ACCEPT, sockets::plan_accept)
         .idle(LEN | INDEX)
         .on_file()
@@ -212,7 +236,8 @@ const ROWS: [Row; 48] = [
         .idle(OFF | ADDR | LEN | INDEX | SLOT | ADDR3)
         .flags(1)
         .on_registered_file(),
-    row(op::REMOVE_BUFFERS, plans::remove_buffers),
+    row(op::PROVIDE_BUFFERS, plans::provide_buffers).idle(FLAGS | SLOT),
+    row(op::REMOVE_BUFFERS, plans::remove_buffers).idle(OFF | ADDR | LEN | FLAGS | SLOT),
 ];
 
 /// By opcode.
@@ -249,7 +274,7 @@ pub(super) fn row_of(opcode: u8) -> Option<&'static Row> {
 
 /// Does a probe tell of this operation?
 pub(crate) fn is_known(opcode: u8) -> bool {
-    opcode != op::REMOVE_BUFFERS && row_of(opcode).is_some()
+    row_of(opcode).is_some()
 }
 
 /// Does an entry of this operation point to memory of the program's that is copied at submit?

@@ -99,6 +99,9 @@ impl Request {
             self.expected = i32::try_from(fields.len()).unwrap_or(i32::MAX);
         }
         if !matches!(self.plan, Plan::Engine(..)) {
+            if fields.flags() & iosqe::BUFFER_SELECT != 0 {
+                self.group = Some(fields.buf_index());
+            }
             self.borrow(fields)?;
         }
         Ok(())

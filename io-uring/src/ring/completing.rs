@@ -92,7 +92,9 @@ impl Locked<'_> {
         let skips = request.flags & iosqe::CQE_SKIP != 0 && !failed;
         let breaks = failed && request.flags & iosqe::HARDLINK == 0;
         let (opcode, user_data, quiet) = (request.opcode, request.user_data, request.quiet);
+        let uses_buffer = request.call.as_deref().is_some_and(|call| call.uses_buffer(result));
         let (timeout, mut next, key) = (request.timeout, request.next, self.key(at));
+        let flags = flags | self.settle_buffer(at, uses_buffer);
         self.let_go(at);
         let cqe = Cqe { user_data, res: result, flags };
         self.post_last(at, (!skips).then_some(cqe), opcode == op::TIMEOUT);
@@ -171,6 +173,11 @@ impl Locked<'_> {
     /// Frees a request's place.
     fn let_go(&mut self, at: u32) {
         self.disarm(at);
+        if self.request(at).group.is_some() {
+            self.forget_group(at);
+            self.leave_group(at);
+            self.request(at).group = None;
+        }
         self.leave_line(at);
         let (core, state) = (self.core, &mut *self.state);
         let request = &mut state.requests[at as usize];

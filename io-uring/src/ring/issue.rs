@@ -50,6 +50,8 @@ impl Locked<'_> {
                 }
                 Some(sys::epoll_ctl(epoll, op, fd, events, data))
             }
+            Plan::Provide { group, count, first } => Some(self.groups.provide(group, count, first)),
+            Plan::RemoveProvided { group, count } => Some(self.groups.remove(group, count)),
             Plan::Install { cloexec } => Some(sys::duplicate(self.number(at), cloexec)),
         }
     }

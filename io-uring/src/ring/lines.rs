@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::provided::Taking;
 use super::state::Locked;
 use super::types::{Line, Stage, Task};
 use crate::calls::Call;
+use crate::chains::Step;
 use crate::files::File;
 use crate::sockets::Socket;
 
@@ -25,6 +27,14 @@ impl Locked<'_> {
     /// Has a call tried without the lock.
     pub(super) fn try_socket(&mut self, at: u32) {
         let Some((number, socket)) = self.socket(at) else { return };
+        match self.take_buffer(at, &socket) {
+            Taking::Has => {}
+            Taking::Waits => return,
+            Taking::Ends => {
+                self.request(at).stage = Stage::Ends;
+                return self.state.chains.then_first(Step::End(at, -libc::ENOBUFS));
+            }
+        }
         let key = self.key(at);
         let request = self.request(at);
         request.stage = Stage::Tried;
@@ -33,6 +43,13 @@ impl Locked<'_> {
         }
         self.core().trying.fetch_add(1, Ordering::Relaxed);
         self.tasks.push(Task::Try(key, number, socket));
+    }
+
+    /// A request is tried no more, and the others that wait for its group are.
+    pub(super) fn leave_group(&mut self, at: u32) {
+        while let Some(next) = self.free_group(at) {
+            self.try_socket(next);
+        }
     }
 
     /// A request leaves its line. The next one is tried.

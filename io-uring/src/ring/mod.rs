@@ -12,6 +12,7 @@
 //! | `state` | what a ring knows, under its lock and beside it |
 //! | `batch` | entries, prepared before the lock is taken |
 //! | `resources` | files and buffers in slots |
+//! | `provided` | buffers of groups, which requests take when they are tried |
 //! | `lines` | which requests on a socket wait for others |
 //! | `completing` | how a request ends, and its completion is posted |
 //! | `sharing` | who owns the ring among several processes |
@@ -36,6 +37,7 @@ mod leave;
 mod lines;
 mod lock;
 mod polls;
+mod provided;
 mod readiness;
 mod resources;
 mod sharing;

@@ -31,11 +31,26 @@ impl Locked<'_> {
         None
     }
 
+    /// Takes a ring of buffers back. What waits for one of them ends.
+    pub(crate) fn unregister_group(&mut self, number: u16) -> Result<(), i32> {
+        let waiting = self.groups.unregister(number)?;
+        waiting.into_iter().for_each(|at| self.try_socket(at));
+        Ok(())
+    }
+
     /// A call was tried, and has not ended.
     pub(super) fn socket_was_tried(&mut self, at: u32, tried: Tried) {
         if self.request(at).stage != Stage::Tried {
             return;
         }
+        if let Some((_, socket)) = self.socket(at) {
+            if matches!(tried, Tried::Waits) && !socket.has_begun() {
+                self.settle_buffer(at, false);
+            } else if let Some(taken) = &mut self.request(at).taken {
+                taken.stays = true;
+            }
+        }
+        self.leave_group(at);
         let is_over = self.core().closing.load(Ordering::Relaxed);
         let refused = self.request(at).refused;
         let result = match tried {

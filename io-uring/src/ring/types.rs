@@ -8,6 +8,7 @@ use uringlet::Sqe;
 use uringlet::front::CALL;
 
 use crate::abi::iosqe;
+use crate::buffers::Provided;
 use crate::calls::{self, Call};
 use crate::chains::{Links, NONE};
 use crate::files::{Buffer, File, Registered};
@@ -28,6 +29,16 @@ pub(super) struct Edges {
     pub(super) again: bool,
 }
 
+/// A buffer that was taken out of a group for a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Taken {
+    /// [`Group::id`](crate::buffers::Group::id).
+    pub(super) group: u64,
+    pub(super) buffer: Provided,
+    /// It is not given back, whatever the result.
+    pub(super) stays: bool,
+}
+
 /// Where a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
@@ -36,7 +47,7 @@ pub(super) enum Stage {
     Waits,
     /// To be handed to the engine.
     Ready,
-    /// In line for a socket, behind another one.
+    /// In line for a socket, or for a group of buffers, behind another one.
     Behind,
     /// A read, or a call on a socket, is tried without the lock and without waiting.
     Tried,
@@ -89,6 +100,9 @@ pub(super) struct Request {
     /// Where it stands in line for a socket.
     pub(super) line: Option<Line>,
     pub(super) edges: Option<Edges>,
+    /// The group that it takes a buffer of, and the buffer that it has.
+    pub(super) group: Option<u16>,
+    pub(super) taken: Option<Taken>,
     /// The last cancel of it that had to ask the engine, by key.
     pub(super) canceled_by: u64,
     /// Those behind it in its chain leave no completions if it fails.
@@ -133,6 +147,8 @@ impl Request {
             source: None,
             line: None,
             edges: None,
+            group: None,
+            taken: None,
             canceled_by: 0,
             quiet: false,
             is_of_rings: false,

@@ -1,0 +1,81 @@
+//! Buffers of groups: taken for requests that are tried, and given back.
+
+use super::state::Locked;
+use super::types::{Stage, Taken};
+use crate::sockets::Socket;
+
+/// Whether a request can be tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taking {
+    /// It has a buffer, or needs none.
+    Has,
+    /// Another request is tried with a buffer of the group.
+    Waits,
+    /// The group has none.
+    Ends,
+}
+
+/// The number of a buffer stands in the upper half of a completion's flags.
+const CQE_BUFFER: u32 = 1;
+
+impl Locked<'_> {
+    /// Takes a buffer for a request that is about to be tried, if it needs one.
+    pub(super) fn take_buffer(&mut self, at: u32, socket: &Socket) -> Taking {
+        let Some(number) = self.request(at).group.filter(|_| self.request(at).taken.is_none())
+        else {
+            return Taking::Has;
+        };
+        let key = self.key(at);
+        let Some(group) = self.state.groups.get(number) else { return Taking::Ends };
+        if group.user.is_some() {
+            group.waiting.push_back(at);
+            self.request(at).stage = Stage::Behind;
+            return Taking::Waits;
+        }
+        let Some(buffer) = group.take() else { return Taking::Ends };
+        (group.user, group.id) = (Some(key), group.id);
+        let group = group.id;
+        let len = socket.select(buffer.at, buffer.len);
+        let request = self.request(at);
+        request.taken = Some(Taken { group, buffer, stays: false });
+        if socket.is_read() {
+            request.expected = i32::try_from(len).unwrap_or(i32::MAX);
+        }
+        Taking::Has
+    }
+
+    /// A request was tried. It has used its buffer, or gives it back: the flags of its completion.
+    pub(super) fn settle_buffer(&mut self, at: u32, uses: bool) -> u32 {
+        let request = self.request(at);
+        let Some(Taken { group, buffer, stays }) = request.taken.take() else { return 0 };
+        if uses || stays {
+            return CQE_BUFFER | u32::from(buffer.id) << 16;
+        }
+        let number = request.group;
+        let found = number.and_then(|number| self.state.groups.get(number));
+        if let Some(found) = found.filter(|found| found.id == group) {
+            found.give_back(buffer);
+        }
+        0
+    }
+
+    /// A request is tried no more: the next ones that wait for its group.
+    pub(super) fn free_group(&mut self, at: u32) -> Option<u32> {
+        let key = self.key(at);
+        let number = self.request(at).group?;
+        let group = self.state.groups.get(number)?;
+        if group.user == Some(key) {
+            group.user = None;
+        }
+        if group.user.is_none() { group.waiting.pop_front() } else { None }
+    }
+
+    /// A request ends, and waits for no group. What it has taken is given back.
+    pub(super) fn forget_group(&mut self, at: u32) {
+        self.settle_buffer(at, false);
+        let group = self.request(at).group;
+        if let Some(group) = group.and_then(|number| self.state.groups.get(number)) {
+            group.waiting.retain(|&other| other != at);
+        }
+    }
+}
