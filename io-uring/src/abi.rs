@@ -243,6 +243,7 @@ pub(crate) mod sq {
 
 pub(crate) const CQ_EVENTFD_DISABLED: u32 = 1 << 0;
 pub(crate) const CQE_MORE: u32 = 1 << 1;
+pub(crate) const CQE_NONEMPTY: u32 = 1 << 2;
 
 /// Flags of io_uring_enter(2).
 pub(crate) mod enter {
@@ -314,6 +315,7 @@ pub(crate) mod op {
     pub(crate) const FGETXATTR: u8 = 43;
     pub(crate) const GETXATTR: u8 = 44;
     pub(crate) const SOCKET: u8 = 45;
+    pub(crate) const READ_MULTISHOT: u8 = 49;
     pub(crate) const FIXED_FD_INSTALL: u8 = 54;
     pub(crate) const FTRUNCATE: u8 = 55;
     pub(crate) const BIND: u8 = 56;
@@ -354,10 +356,13 @@ pub(crate) mod poll {
 /// Flags of sends and receives, which stand in the priority.
 pub(crate) mod message {
     pub(crate) const POLL_FIRST: u16 = 1 << 0;
+    /// Of receives.
+    pub(crate) const MULTISHOT: u16 = 1 << 1;
 }
 
 /// Flags of accepts, which stand in the priority.
 pub(crate) mod accept {
+    pub(crate) const MULTISHOT: u16 = 1 << 0;
     pub(crate) const DONTWAIT: u16 = 1 << 1;
     pub(crate) const POLL_FIRST: u16 = 1 << 2;
 }

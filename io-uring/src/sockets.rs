@@ -72,6 +72,14 @@ pub(crate) enum Ask {
     },
 }
 
+/// What is known of what follows a completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rest {
+    Unknown,
+    Nothing,
+    More,
+}
+
 /// A call on a socket, and how far it is.
 #[derive(Debug)]
 pub(crate) struct Socket {
@@ -82,12 +90,20 @@ pub(crate) struct Socket {
     pub(crate) gives_up: bool,
     /// It is not tried before its socket is ready.
     pub(crate) polls_first: bool,
+    /// It goes on after a completion: multishot.
+    pub(crate) goes_on: bool,
     /// A new socket gets a number out of the program's way.
     pub(crate) is_aside: bool,
     /// It has a buffer of a group for each try.
     pub(crate) selects: bool,
     /// Where that buffer is, and its length.
     buffer: [AtomicU64; 2],
+    /// What is known of what comes after a completion, as [`Rest`] has it.
+    rest: AtomicU32,
+    /// Completions so far.
+    rounds: AtomicU32,
+    /// The last completion has come, of one that goes on.
+    ended: AtomicBool,
     /// Bytes that were transferred, of a transfer that is to be whole (`MSG_WAITALL`).
     done: AtomicUsize,
     /// As [`misses`](Self::misses) has it.
@@ -107,7 +123,11 @@ impl Socket {
             flags,
             gives_up: false,
             polls_first: false,
+            goes_on: false,
             is_aside: false,
+            rest: AtomicU32::new(0),
+            rounds: AtomicU32::new(0),
+            ended: AtomicBool::new(false),
             selects: false,
             buffer: Default::default(),
             done: AtomicUsize::new(0),
@@ -182,7 +202,45 @@ impl Socket {
 
     /// Has it used its buffer of a group, if it has ended with this result?
     pub(crate) fn uses_buffer(&self, result: i32) -> bool {
-        result > 0 || self.is_read() && result == 0
+        result > 0 || self.is_read() && result == 0 && !self.goes_on
+    }
+
+    /// Does it go on, after this result?
+    pub(crate) fn goes_on_after(&self, result: i32) -> bool {
+        let least = i32::from(!matches!(self.ask, Ask::Accept { .. }));
+        self.goes_on && result >= least && !self.ended.load(Ordering::Relaxed)
+    }
+
+    /// What is known of what comes next.
+    pub(crate) fn rest(&self) -> Rest {
+        match self.rest.load(Ordering::Relaxed) {
+            0 => Rest::Unknown,
+            1 => Rest::Nothing,
+            _ => Rest::More,
+        }
+    }
+
+    /// How many completions it has had so far.
+    pub(crate) fn rounds(&self) -> u32 {
+        self.rounds.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Of streams the kernel says how much is there. A file that is read is always polled.
+    fn look_for_rest(&self, fd: i32) -> Rest {
+        const KNOWN: [i32; 3] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
+        let option = |which| sockets::option(fd, which).unwrap_or(-1);
+        if self.is_read() {
+            return Rest::Nothing;
+        }
+        let is_stream = option(libc::SO_TYPE) == libc::SOCK_STREAM;
+        if self.gives_up || !is_stream || !KNOWN.contains(&option(libc::SO_DOMAIN)) {
+            return Rest::Unknown;
+        }
+        match sockets::readable(fd) {
+            0 => Rest::Nothing,
+            1.. => Rest::More,
+            _ => Rest::Unknown,
+        }
     }
 
     pub(crate) fn is_read(&self) -> bool {
@@ -207,6 +265,10 @@ impl Socket {
             service::look(fd);
         }
         let tried = self.attempt(fd, false);
+        if self.goes_on && matches!(tried, Tried::Done(1..)) {
+            self.misses.store(0, Ordering::Relaxed);
+            self.rest.store(self.look_for_rest(fd) as u32, Ordering::Relaxed);
+        }
         if matches!(tried, Tried::Done(1..)) {
             service::went_through(fd, if is_send { WRITABLE } else { READABLE } as u32);
         }
@@ -270,7 +332,12 @@ impl Socket {
         let flags = if may_wait { self.flags } else { self.flags | libc::MSG_DONTWAIT };
         let picked =
             self.selects.then(|| self.buffer.each_ref().map(|it| it.load(Ordering::Relaxed)));
-        let transfer = || message.transfer(fd, (done, picked), flags);
+        let transfer = || match (&message.header, picked) {
+            (Some(header), Some(picked)) if self.goes_on => {
+                self.receive_framed(header, fd, picked, flags)
+            }
+            _ => message.transfer(fd, (done, picked), flags),
+        };
         let (result, received) = uninterrupted(transfer, |it| it.0);
         if result == -libc::EAGAIN && !self.gives_up {
             return self.missed_transfer(message.is_send, may_wait);
@@ -292,12 +359,48 @@ impl Socket {
         Tried::Done(total as i32)
     }
 
+    /// Receives a message, with its name and control data, into a buffer (`struct
+    /// io_uring_recvmsg_out`).
+    fn receive_framed(
+        &self,
+        header: &Header,
+        fd: i32,
+        [at, len]: [u64; 2],
+        flags: i32,
+    ) -> (i32, i32) {
+        const OUT: u64 = 16;
+        let (name, control) = (u64::from(header.name.1), header.control.1);
+        let front = (OUT + name).saturating_add(control);
+        if len < front {
+            return (-libc::EFAULT, 0);
+        }
+        let place = |len, offset| (if len == 0 { 0 } else { at.wrapping_add(offset) }, len);
+        let (to, control) = (place(name, OUT), place(control, OUT + name));
+        let framed = Header { at: 0, name: (to.0, name as u32), control };
+        let part = [[at.wrapping_add(front), len - front]];
+        let mut message = framed.with(&part);
+        let result = sockets::transfer(fd, false, &mut message, flags);
+        if result < 0 {
+            return (result, 0);
+        }
+        self.ended.store(result == 0, Ordering::Relaxed);
+        let used = message.msg_controllen as u32;
+        let out = [message.msg_namelen, used, result as u32, message.msg_flags as u32];
+        match user::write(at as usize, out) {
+            Ok(()) => (front as i32 + (result as u64).min(len - front) as i32, message.msg_flags),
+            Err(errno) => (errno, 0),
+        }
+    }
+
     /// Reads into a buffer of a group. A file that is never waited for may have to be read by a
     /// worker.
     fn read(&self, fd: i32, offset: u64, may_wait: bool) -> Tried {
         const ANYWHERE: u64 = u64::MAX;
         let [at, len] = self.buffer.each_ref().map(|it| it.load(Ordering::Relaxed));
         let part = [libc::iovec { iov_base: at as *mut _, iov_len: len as usize }];
+        if self.goes_on && sys::is_always_ready(fd) {
+            return Tried::Done(-libc::EBADFD);
+        }
         let flags = self.flags as u32 | if may_wait { 0 } else { libc::RWF_NOWAIT as u32 };
         let read =
             |offset| uninterrupted(|| sys::transfer(fd, false, &part, offset, flags), |&it| it);

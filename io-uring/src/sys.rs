@@ -262,11 +262,21 @@ pub(crate) fn epoll_wait_now(epoll: i32, events: &mut [libc::epoll_event]) -> i3
 
 /// Is there a socket behind this descriptor? One system call.
 pub(crate) fn is_socket(fd: i32) -> bool {
+    kind(fd) == libc::S_IFSOCK
+}
+
+/// Is it a file of a kind that nobody waits for?
+pub(crate) fn is_always_ready(fd: i32) -> bool {
+    [libc::S_IFREG, libc::S_IFDIR, libc::S_IFBLK].contains(&kind(fd))
+}
+
+/// fstat(2): the kind of a file, or 0.
+fn kind(fd: i32) -> u32 {
     // SAFETY: integers, for which zeroes are valid.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: a place for the answer.
     let answer = unsafe { libc::fstat(fd, &raw mut stat) };
-    answer == 0 && stat.st_mode & libc::S_IFMT == libc::S_IFSOCK
+    if answer == 0 { stat.st_mode & libc::S_IFMT } else { 0 }
 }
 
 /// poll(2) of one descriptor, for a time in nanoseconds or without end: its events, or a negative

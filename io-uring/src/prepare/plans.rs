@@ -65,6 +65,12 @@ pub(super) fn engine(fields: &Fields) -> Planned {
     Ok(Plan::Engine(fields.sqe(), None))
 }
 
+/// As [`read`], and goes on.
+pub(super) fn read_more(fields: &Fields) -> Planned {
+    let selects = fields.flags() & iosqe::BUFFER_SELECT != 0;
+    if selects { Ok(Plan::Call(None, sockets::read)) } else { EINVAL }
+}
+
 pub(super) fn of_buffer(fields: &Fields) -> Planned {
     let opcode = if fields.opcode() == op::READ_FIXED { op::READ } else { op::WRITE };
     Ok(Plan::Engine(Sqe { opcode, ..fields.sqe() }, Some(fields.buf_index())))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::calls::Made;
 use super::plans::Planned;
 use super::{Fields, Plan};
-use crate::abi::{accept as accepts, iosqe, op};
+use crate::abi::{INDEX_ALLOC, accept as accepts, iosqe, message as messages, op};
 use crate::calls::Call;
 use crate::sockets::{Ask, Header, Message, NAME_MAX, Name, Socket};
 use crate::user;
@@ -14,6 +14,8 @@ use crate::user;
 const NEW: u32 = (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) as u32;
 /// `MSG_CMSG_COMPAT`.
 const COMPAT: u32 = 1 << 31;
+/// Any free slot, as [`Fields::slot`] has it.
+const ANY_SLOT: u32 = INDEX_ALLOC - 1;
 /// The types of sockets.
 const TYPES: u32 = 0xf;
 
@@ -23,7 +25,19 @@ pub(super) fn plan_send(fields: &Fields) -> Planned {
     if has_more { Err(-libc::EINVAL) } else { Ok(Plan::Call(None, send)) }
 }
 
+/// RECV and RECVMSG.
+pub(super) fn plan_receive(fields: &Fields) -> Planned {
+    let is_whole = fields.op_flags() & libc::MSG_WAITALL as u32 != 0;
+    if is_multishot(fields) && (is_whole || !selects(fields)) {
+        return Err(-libc::EINVAL);
+    }
+    Ok(Plan::Call(None, if fields.opcode() == op::RECV { receive } else { of_header }))
+}
+
 pub(super) fn plan_accept(fields: &Fields) -> Planned {
+    if fields.ioprio() & accepts::MULTISHOT != 0 && fields.slot().is_some_and(|at| at != ANY_SLOT) {
+        return Err(-libc::EINVAL);
+    }
     plan_new(fields, fields.op_flags(), accept)
 }
 
@@ -37,6 +51,11 @@ fn plan_new(fields: &Fields, flags: u32, call: super::CallOf) -> Planned {
         return Err(-libc::EINVAL);
     }
     Ok(Plan::Call(fields.slot(), call))
+}
+
+/// Does a receive go on?
+fn is_multishot(fields: &Fields) -> bool {
+    fields.ioprio() & messages::MULTISHOT != 0
 }
 
 fn selects(fields: &Fields) -> bool {
@@ -56,7 +75,8 @@ fn message(fields: &Fields, message: Message) -> Made {
     }
     let mut socket = Socket::new(Ask::Transfer(message), flags);
     socket.selects = selects(fields);
-    (socket.gives_up, socket.polls_first) = (gives_up, fields.ioprio() != 0);
+    (socket.gives_up, socket.goes_on) = (gives_up, is_multishot(fields));
+    socket.polls_first = fields.ioprio() & messages::POLL_FIRST != 0;
     made(fields, socket)
 }
 
@@ -69,7 +89,7 @@ fn send(fields: &Fields) -> Made {
     message(fields, Message { is_send: true, parts: Vec::new(), buffer, name, header: None })
 }
 
-pub(super) fn receive(fields: &Fields) -> Made {
+fn receive(fields: &Fields) -> Made {
     let (buffer, name) = ([fields.addr(), fields.len().into()], Name::default());
     message(fields, Message { is_send: false, parts: Vec::new(), buffer, name, header: None })
 }
@@ -82,6 +102,7 @@ pub(super) fn read(fields: &Fields) -> Made {
     };
     let flags = fields.op_flags();
     let mut socket = Socket::new(Ask::Read { len, offset: fields.off() }, flags as i32);
+    socket.goes_on = fields.opcode() == op::READ_MULTISHOT;
     (socket.selects, socket.gives_up) = (true, flags & libc::RWF_NOWAIT as u32 != 0);
     made(fields, socket)
 }
@@ -97,7 +118,8 @@ pub(super) fn of_header(fields: &Fields) -> Made {
     if to != 0 && to_len < 0 {
         return Err(-libc::EINVAL);
     }
-    let room = if to == 0 { 0 } else { to_len.min(NAME_MAX as i32) };
+    // One that goes on has the name in its buffer.
+    let room = if to == 0 && !is_multishot(fields) { 0 } else { to_len.min(NAME_MAX as i32) };
     let name = if is_send && room > 0 { self::name(to, room)? } else { Name::default() };
     if count > IOV_MAX {
         return Err(-libc::EMSGSIZE);
@@ -126,7 +148,7 @@ fn accept(fields: &Fields) -> Made {
     let has = |flag| fields.ioprio() & flag != 0;
     let mut socket = Socket::new(ask, fields.op_flags() as i32);
     (socket.gives_up, socket.polls_first) = (has(accepts::DONTWAIT), has(accepts::POLL_FIRST));
-    socket.is_aside = fields.slot().is_some();
+    (socket.goes_on, socket.is_aside) = (has(accepts::MULTISHOT), fields.slot().is_some());
     made(fields, socket)
 }
 

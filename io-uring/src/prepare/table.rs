@@ -157,7 +157,7 @@ impl Fields {
 }
 
 /// The operations that are executed.
-const ROWS: [Row; 49] = [
+const ROWS: [Row; 50] = [
     row(op::NOP, plans::nop).flags(1),
     row(op::READ, plans::read).on_file().selects_buffer(),
     row(op::WRITE, plans::engine).on_file(),
@@ -192,26 +192,26 @@ const ROWS: [Row; 49] = [
     call(op::SPLICE, calls::splice).flags(splice::KNOWN).on_file(),
     call(op::TEE, calls::splice).idle(OFF | ADDR).flags(splice::KNOWN).on_file(),
     row(op::SEND, sockets::plan_send).on_file().borrows().priority(message::POLL_FIRST),
-    call(op::RECV, sockets::receive)
+    row(op::RECV, sockets::plan_receive)
         .idle(OFF | SLOT)
         .on_file()
-        .priority(message::POLL_FIRST)
+        .priority(message::POLL_FIRST | message::MULTISHOT)
         .selects_buffer(),
     call(op::SENDMSG, sockets::of_header)
         .idle(OFF | SLOT)
         .on_file()
         .borrows()
         .priority(message::POLL_FIRST),
-    call(op::RECVMSG, sockets::of_header)
+    row(op::RECVMSG, sockets::plan_receive)
         .idle(OFF | SLOT)
         .on_file()
         .borrows()
-        .priority(message::POLL_FIRST)
+        .priority(message::POLL_FIRST | message::MULTISHOT)
         .selects_buffer(),
     row(op::ACCEPT, sockets::plan_accept)
         .idle(LEN | INDEX)
         .on_file()
-        .priority(accept::DONTWAIT | accept::POLL_FIRST),
+        .priority(accept::MULTISHOT | accept::DONTWAIT | accept::POLL_FIRST),
     call(op::CONNECT, sockets::to_name).idle(LEN | FLAGS | INDEX | SLOT).on_file().borrows(),
     call(op::BIND, sockets::to_name).idle(LEN | FLAGS | INDEX | SLOT).on_file().borrows(),
     call(op::LISTEN, sockets::listen).idle(OFF | ADDR | FLAGS | INDEX | SLOT).on_file(),
@@ -236,6 +236,7 @@ const ROWS: [Row; 49] = [
         .idle(OFF | ADDR | LEN | INDEX | SLOT | ADDR3)
         .flags(1)
         .on_registered_file(),
+    row(op::READ_MULTISHOT, plans::read_more).idle(ADDR | LEN).on_file().selects_buffer(),
     row(op::PROVIDE_BUFFERS, plans::provide_buffers).idle(FLAGS | SLOT),
     row(op::REMOVE_BUFFERS, plans::remove_buffers).idle(OFF | ADDR | LEN | FLAGS | SLOT),
 ];

@@ -36,7 +36,13 @@ fn operations() -> impl Iterator<Item = u8> {
 fn least(opcode: u8) -> Fields {
     let (mut words, flags) = ([0; 8], u64::from(iosqe::FIXED_FILE) << 8);
     let count = u64::from(matches!(opcode, op::PROVIDE_BUFFERS | op::REMOVE_BUFFERS)) << 32;
-    words[0] = u64::from(opcode) | count | if opcode == op::FIXED_FD_INSTALL { flags } else { 0 };
+    words[0] = u64::from(opcode)
+        | count
+        | match opcode {
+            op::FIXED_FD_INSTALL => flags,
+            op::READ_MULTISHOT => u64::from(iosqe::BUFFER_SELECT) << 8,
+            _ => 0,
+        };
     words[3] = match opcode {
         op::TIMEOUT | op::LINK_TIMEOUT | op::FILES_UPDATE | op::PROVIDE_BUFFERS => 1,
         op::OPENAT2 => 24,
@@ -71,7 +77,7 @@ fn a_field_that_is_not_0_is_refused_where_it_has_no_meaning() {
     use op::*;
     let transfers = [READ, WRITE, READV, WRITEV, READ_FIXED, WRITE_FIXED];
     let attributes = [SETXATTR, GETXATTR, FSETXATTR, FGETXATTR];
-    let everywhere = [&transfers[..], &attributes, &[NOP]].concat();
+    let everywhere = [&transfers[..], &attributes, &[NOP, READ_MULTISHOT]].concat();
     let messages = [SEND, RECV, SENDMSG, RECVMSG];
     let takes_index = [
         &messages[..],
@@ -98,8 +104,8 @@ fn a_field_that_is_not_0_is_refused_where_it_has_no_meaning() {
     let columns: [(&str, usize, u32, Vec<u8>); 9] = [
         ("ioprio", 0, 31, all.clone()),
         ("off", 1, 0, [&off[..], &install, &messages[1..], &ends, &removes].concat()),
-        ("addr", 2, 0, [&addr[..], &install, &ends, &removes, &[SOCKET]].concat()),
-        ("len", 3, 1, [&len[..], &timeouts, &install, &new, &removes].concat()),
+        ("addr", 2, 0, [&addr[..], &install, &ends, &removes, &[SOCKET, READ_MULTISHOT]].concat()),
+        ("len", 3, 1, [&len[..], &timeouts, &install, &new, &removes, &[READ_MULTISHOT]].concat()),
         (
             "flags",
             3,
@@ -120,7 +126,7 @@ fn a_field_that_is_not_0_is_refused_where_it_has_no_meaning() {
     }
 }
 
-/// The flags that multishots, provided buffers and bundles need are not.
+/// A receive that goes on needs a group of buffers.
 #[test]
 fn flags_of_sockets_that_stand_in_other_fields_are_taken_where_they_are_known() {
     use op::*;
@@ -131,7 +137,7 @@ fn flags_of_sockets_that_stand_in_other_fields_are_taken_where_they_are_known() 
     for opcode in [SEND, RECV, SENDMSG, RECVMSG] {
         assert_eq!(taken(opcode, 0), [16], "POLL_FIRST, {opcode}");
     }
-    assert_eq!(taken(ACCEPT, 0), [17, 18], "DONTWAIT and POLL_FIRST");
+    assert_eq!(taken(ACCEPT, 0), [16, 17, 18], "MULTISHOT, DONTWAIT and POLL_FIRST");
     // The type of a socket, SOCK_NONBLOCK and SOCK_CLOEXEC.
     assert_eq!(taken(SOCKET, 1), [0, 1, 2, 3, 11, 19]);
     // A direct descriptor has no SOCK_CLOEXEC.
@@ -174,7 +180,7 @@ fn flags_that_no_ring_takes_are_malformed() {
         assert_eq!(with(opcode, 0, 15).err(), Some(MALFORMED), "{opcode}");
         let selects = with(opcode, 0, 8 + iosqe::BUFFER_SELECT.trailing_zeros()).err();
         let expected = match opcode {
-            op::READ | op::RECV | op::RECVMSG => None,
+            op::READ | op::READ_MULTISHOT | op::RECV | op::RECVMSG => None,
             // It has one part.
             op::READV => Some(EINVAL),
             _ => Some(Refused::Malformed(-libc::EOPNOTSUPP)),

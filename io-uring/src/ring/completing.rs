@@ -1,7 +1,5 @@
 //! How requests end: a completion is posted, a place given back, and the chain goes on or breaks.
-#![allow(unsafe_code)]
 
-use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -64,11 +62,7 @@ impl Locked<'_> {
     /// Ends a request: its completion is posted, and its chain goes on or is broken.
     pub(super) fn finish(&mut self, at: u32, result: i32, flags: u32) {
         let result = match self.request(at).target_slot.take() {
-            Some(slot) if result >= 0 => {
-                // SAFETY: the request has opened it, for this slot alone.
-                let opened = unsafe { OwnedFd::from_raw_fd(result) };
-                self.install_opened(slot, opened)
-            }
+            Some(slot) if result >= 0 => self.install_number(slot, result),
             _ => result,
         };
         let request = self.request(at);

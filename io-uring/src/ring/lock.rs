@@ -145,7 +145,9 @@ impl Locked<'_> {
                 }
             }
             Mail::Tried(key, Tried::Done(result)) => {
-                if let Some(at) = self.find(key) {
+                if let Some(at) = self.find(key)
+                    && !self.goes_on(at, result)
+                {
                     self.complete(at, result);
                 }
             }

@@ -1,7 +1,7 @@
 //! Files and buffers in slots: registered, updated, taken back.
 #![allow(unsafe_code)]
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::sync::Arc;
 
 use uringlet::front::OwnDescriptor;
@@ -313,8 +313,10 @@ impl Locked<'_> {
         0
     }
 
-    /// A descriptor that was opened for a slot goes there; the request's result.
-    pub(super) fn install_opened(&mut self, slot: u32, opened: OwnedFd) -> i32 {
+    /// A descriptor that a request has just opened for a slot goes there; the request's result.
+    pub(super) fn install_number(&mut self, slot: u32, number: i32) -> i32 {
+        // SAFETY: the request has opened it, for this slot alone.
+        let opened = unsafe { OwnedFd::from_raw_fd(number) };
         self.install(slot, File { descriptor: OwnDescriptor::adopt(opened) })
     }
 

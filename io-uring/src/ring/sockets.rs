@@ -5,9 +5,10 @@ use std::sync::atomic::Ordering;
 
 use super::state::Locked;
 use super::types::{Edges, Stage};
+use crate::abi::{CQE_MORE, CQE_NONEMPTY, Cqe};
 use crate::calls::Call;
 use crate::service::{self, Watch};
-use crate::sockets::Tried;
+use crate::sockets::{Rest, Tried};
 
 impl Locked<'_> {
     /// Begins a call on a socket. `None`: it ends later.
@@ -71,8 +72,12 @@ impl Locked<'_> {
         }
     }
 
-    /// The engine has ended a request. False: its worker gave it back, and it waits for its socket.
+    /// The engine has ended a request. False: its worker gave it back, and it waits for its socket,
+    /// or it goes on.
     pub(super) fn was_ended(&mut self, at: u32, result: i32) -> bool {
+        if self.goes_on(at, result) {
+            return false;
+        }
         let is_over = result != -libc::EAGAIN
             || !self.socket(at).is_some_and(|(_, socket)| socket.was_given_back());
         if !is_over {
@@ -80,6 +85,42 @@ impl Locked<'_> {
             self.socket_was_tried(at, Tried::Waits);
         }
         is_over
+    }
+
+    /// A call has this result. True: it goes on after a completion, or has ended here.
+    pub(super) fn goes_on(&mut self, at: u32, result: i32) -> bool {
+        /// After as many results others have their turn.
+        const MOST: u32 = 32;
+        let Some((_, socket)) = self.socket(at).filter(|it| it.1.goes_on_after(result)) else {
+            return false;
+        };
+        let core = self.core();
+        let has_room = self.can_go_on() && core.completions() < core.cq_entries;
+        let is_over = core.closing.load(Ordering::Relaxed) || self.request(at).refused != 0;
+        if !has_room || is_over {
+            return false;
+        }
+        let result = match self.request(at).target_slot {
+            Some(slot) => self.install_number(slot, result),
+            None => result,
+        };
+        if result < 0 {
+            self.request(at).target_slot = None;
+            self.finish(at, result, 0);
+            return true;
+        }
+        let more = if socket.rest() == Rest::More { CQE_NONEMPTY } else { 0 };
+        let flags = CQE_MORE | more | self.settle_buffer(at, true);
+        let user_data = self.request(at).user_data;
+        self.post(Cqe { user_data, res: result, flags }, false);
+        self.leave_group(at);
+        self.request(at).stage = Stage::Tried;
+        if socket.rest() != Rest::Nothing && socket.rounds() % MOST != 0 {
+            self.try_socket(at);
+        } else if let Some(errno) = self.wait_for_socket(at) {
+            self.finish(at, errno, 0);
+        }
+        true
     }
 
     /// Has a call tried when its socket is ready, or gives a negative errno.

@@ -67,6 +67,14 @@ pub(crate) fn option(fd: i32, which: c_int) -> Result<c_int, i32> {
     if answer < 0 { Err(answer) } else { Ok(value) }
 }
 
+/// ioctl(SIOCINQ): bytes that can be received, or a negative errno.
+pub(crate) fn readable(fd: i32) -> i32 {
+    let mut value: c_int = 0;
+    // SAFETY: a place for the number.
+    let answer = unsafe { call!(ioctl, fd, libc::FIONREAD, &raw mut value) as i32 };
+    if answer < 0 { answer } else { value }
+}
+
 /// ioctl(FIONBIO).
 pub(crate) fn set_nonblocking(fd: i32, on: bool) {
     let value = c_int::from(on);
