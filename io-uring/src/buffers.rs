@@ -36,7 +36,7 @@ enum Place {
 
 /// A group of buffers.
 #[derive(Debug)]
-pub(crate) struct Group {
+pub(crate) struct BufferGroup {
     /// No other group has this, not even one with the same number later.
     pub(crate) id: u64,
     place: Place,
@@ -48,7 +48,7 @@ pub(crate) struct Group {
     pub(crate) waiting: VecDeque<u32>,
 }
 
-impl Group {
+impl BufferGroup {
     /// Takes the next buffer. `None`: there is none.
     pub(crate) fn take(&mut self) -> Option<Provided> {
         if let Some(buffer) = self.back.pop_front() {
@@ -81,22 +81,22 @@ impl Group {
 
 /// The groups of a ring, by their numbers.
 #[derive(Debug, Default)]
-pub(crate) struct Groups {
-    groups: HashMap<u16, Group>,
+pub(crate) struct BufferGroups {
+    groups: HashMap<u16, BufferGroup>,
     last: u64,
 }
 
-impl Groups {
-    pub(crate) fn get(&mut self, number: u16) -> Option<&mut Group> {
+impl BufferGroups {
+    pub(crate) fn get(&mut self, number: u16) -> Option<&mut BufferGroup> {
         self.groups.get_mut(&number)
     }
 
     /// Makes a group of this number. Requests that wait for the one that was there stay.
-    fn make(&mut self, number: u16, place: Place) -> &mut Group {
+    fn make(&mut self, number: u16, place: Place) -> &mut BufferGroup {
         self.last += 1;
         let (user, waiting) =
             self.groups.remove(&number).map(|old| (old.user, old.waiting)).unwrap_or_default();
-        let group = Group { id: self.last, place, back: VecDeque::new(), user, waiting };
+        let group = BufferGroup { id: self.last, place, back: VecDeque::new(), user, waiting };
         self.groups.entry(number).or_insert(group)
     }
 
@@ -105,7 +105,7 @@ impl Groups {
     /// # Errors
     /// `-EEXIST`: there is a group that has buffers. `-EFAULT`, `-EINVAL`: not a ring's memory.
     pub(crate) fn register(&mut self, number: u16, at: u64, entries: u16) -> Result<(), i32> {
-        let has_buffers = |group: &Group| match &group.place {
+        let has_buffers = |group: &BufferGroup| match &group.place {
             Place::List(list) => !list.is_empty() || !group.back.is_empty(),
             Place::Ring { .. } => true,
         };
@@ -150,7 +150,7 @@ impl Groups {
             true => self.groups.get_mut(&number),
             false => Some(self.make(number, Place::List(VecDeque::new()))),
         };
-        let Some(Group { place: Place::List(list), back, .. }) = group else {
+        let Some(BufferGroup { place: Place::List(list), back, .. }) = group else {
             return -libc::EINVAL;
         };
         let room = MOST.saturating_sub(list.len() + back.len()) as u32;

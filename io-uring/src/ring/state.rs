@@ -13,7 +13,7 @@ use uringlet::front::{Handover, Instance, OwnDescriptor, Readiness};
 
 use super::types::{Line, Mail, Registry, Request, Stage, Task, Try};
 use crate::abi::{self, op, setup, sq};
-use crate::buffers::Groups;
+use crate::buffers::BufferGroups;
 use crate::chains::{Chains, NONE};
 use crate::completions::{Completions, Counts};
 use crate::files::{Buffer, File, Slots};
@@ -78,7 +78,7 @@ pub(crate) struct State {
     pub(super) stepping: bool,
     pub(crate) files: Option<Slots<File>>,
     pub(super) buffers: Option<Slots<Buffer>>,
-    pub(crate) groups: Groups,
+    pub(crate) groups: BufferGroups,
     pub(crate) eventfd: Option<(OwnDescriptor, bool)>,
     pub(super) eventfd_due: bool,
     /// How many times the eventfd was counted up.
@@ -166,7 +166,7 @@ impl Core {
             stepping: false,
             files: None,
             buffers: None,
-            groups: Groups::default(),
+            groups: BufferGroups::default(),
             eventfd: None,
             eventfd_due: false,
             counted_up: 0,

@@ -32,7 +32,7 @@ pub(super) struct Edges {
 /// A buffer that was taken out of a group for a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taken {
-    /// [`Group::id`](crate::buffers::Group::id).
+    /// [`BufferGroup::id`](crate::buffers::BufferGroup::id).
     pub(super) group: u64,
     pub(super) buffer: Provided,
     /// It is not given back, whatever the result.
