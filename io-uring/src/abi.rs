@@ -310,6 +310,7 @@ pub(crate) mod op {
     pub(crate) const MKDIRAT: u8 = 37;
     pub(crate) const SYMLINKAT: u8 = 38;
     pub(crate) const LINKAT: u8 = 39;
+    pub(crate) const MSG_RING: u8 = 40;
     pub(crate) const FSETXATTR: u8 = 41;
     pub(crate) const SETXATTR: u8 = 42;
     pub(crate) const FGETXATTR: u8 = 43;
@@ -365,6 +366,17 @@ pub(crate) mod accept {
     pub(crate) const MULTISHOT: u16 = 1 << 0;
     pub(crate) const DONTWAIT: u16 = 1 << 1;
     pub(crate) const POLL_FIRST: u16 = 1 << 2;
+}
+
+/// MSG_RING: what is sent, and flags.
+pub(crate) mod message_ring {
+    pub(crate) const DATA: u64 = 0;
+    pub(crate) const FILE: u64 = 1;
+    /// The other ring gets no completion for a file.
+    pub(crate) const SKIP: u32 = 1 << 0;
+    /// Its completion has the flags that were sent.
+    pub(crate) const PASS: u32 = 1 << 1;
+    pub(crate) const KNOWN: u32 = SKIP | PASS;
 }
 
 /// Flags of splices and tees.

@@ -73,6 +73,13 @@ impl BufferGroup {
         }
     }
 
+    /// Is there no buffer, and will none be given back?
+    pub(crate) fn is_used_up(&mut self) -> bool {
+        let buffer = self.take();
+        buffer.inspect(|&buffer| self.give_back(buffer));
+        buffer.is_none() && self.user.is_none()
+    }
+
     /// A buffer was not used, and is the next one.
     pub(crate) fn give_back(&mut self, buffer: Provided) {
         self.back.push_front(buffer);

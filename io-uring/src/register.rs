@@ -12,7 +12,7 @@ use crate::abi::{
 };
 use crate::enter::{find, not_ours, not_registered};
 use crate::files::{Buffer, File};
-use crate::prepare::{self, Match};
+use crate::prepare::{self, Fields, Match, Plan};
 use crate::restrict::Restrictions;
 use crate::ring::{self, Core, List, Locked};
 use crate::rings::Ring;
@@ -24,6 +24,10 @@ use crate::{sys, threads, user};
 /// As the call.
 pub(crate) unsafe fn register(fd: i32, opcode: u32, arg: usize, count: u32) -> i32 {
     front::enter_whole(|| {
+        if fd == -1 && opcode == reg::SEND_MSG_RING {
+            // SAFETY: the caller's contract.
+            return unsafe { send_message(arg, count) }.unwrap_or_else(|errno| errno);
+        }
         let number = opcode & !reg::USE_REGISTERED_RING;
         let registered = opcode != number && number <= reg::BPF_FILTER;
         let errno = match find(fd, registered) {
@@ -323,6 +327,35 @@ struct RsrcUpdateHead {
 
 // SAFETY: numbers, without padding.
 unsafe impl user::Plain for RsrcUpdateHead {}
+
+/// IORING_REGISTER_SEND_MSG_RING: an entry that needs no ring of its own.
+///
+/// # Safety
+/// As io_uring_register(2).
+unsafe fn send_message(arg: usize, count: u32) -> Result<i32, i32> {
+    if arg == 0 || count != 1 {
+        return Err(-libc::EINVAL);
+    }
+    let fields = Fields(user::read(arg)?);
+    let planned = prepare::plan(&fields, false);
+    let message = match planned {
+        Ok(Plan::Message(message)) if fields.flags() == 0 => message,
+        _ => return Err(-libc::EINVAL),
+    };
+    if message.kind != abi::message_ring::DATA {
+        return Err(-libc::EINVAL);
+    }
+    match find(fields.fd(), false) {
+        Ok(ring) => Ok(ring.core.tell(&message)?),
+        Err(0) => {
+            // SAFETY: the caller's contract.
+            let answer = unsafe { sys::io_uring_register(-1, reg::SEND_MSG_RING, arg, count) };
+            let none = if sys::is_open(fields.fd()) { -libc::EBADFD } else { -libc::EBADF };
+            Ok(not_registered(answer, none))
+        }
+        Err(errno) => Err(errno),
+    }
+}
 
 fn sync_cancel(ring: &Ring, arg: usize, count: u32) -> Result<i32, i32> {
     if arg == 0 || count != 1 {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use uringlet::front::{self, Ends, Instance, PerProcess};
 use uringlet::table::{Pages, Pinned, Removed, Table};
 
-use crate::ring::{self, Core, Registry};
+use crate::ring::{self, Core, Peer, Registry};
 use crate::{service, sys};
 
 /// Numbers in one part of the map, and parts.
@@ -94,6 +94,10 @@ pub(crate) struct AllRings;
 impl Registry for AllRings {
     fn has(&self, fd: i32) -> bool {
         has(fd)
+    }
+
+    fn peer(&self, fd: i32) -> Option<Arc<dyn Peer>> {
+        Some(Arc::clone(&find(fd).ok()??.core) as _)
     }
 
     fn is_polled(&self, fd: i32) {

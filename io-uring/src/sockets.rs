@@ -96,6 +96,8 @@ pub(crate) struct Socket {
     pub(crate) is_aside: bool,
     /// It has a buffer of a group for each try.
     pub(crate) selects: bool,
+    /// There was none.
+    lacks_buffer: AtomicBool,
     /// Where that buffer is, and its length.
     buffer: [AtomicU64; 2],
     /// What is known of what comes after a completion, as [`Rest`] has it.
@@ -129,6 +131,7 @@ impl Socket {
             rounds: AtomicU32::new(0),
             ended: AtomicBool::new(false),
             selects: false,
+            lacks_buffer: AtomicBool::new(false),
             buffer: Default::default(),
             done: AtomicUsize::new(0),
             misses: AtomicU32::new(0),
@@ -148,6 +151,13 @@ impl Socket {
             Ask::Transfer(_) | Ask::Read { .. } | Ask::Accept { .. } => libc::POLLIN,
             _ => libc::POLLOUT,
         }
+    }
+
+    /// The line that it stands in: those with the same events. Reads have their own, as they may be
+    /// of files that are no sockets.
+    pub(crate) fn line(&self) -> i16 {
+        const OF_READS: i16 = 1 << 14;
+        self.events() | if self.is_read() { OF_READS } else { 0 }
     }
 
     /// Is it executed after those with the same events that were started before it? Messages to
@@ -184,8 +194,10 @@ impl Socket {
         }
     }
 
-    /// Takes a buffer of a group for the next try. Gives how much of it is used.
-    pub(crate) fn select(&self, at: u64, len: u32) -> u64 {
+    /// Takes a buffer of a group for the next try, if there is one. Gives how much of it is used.
+    pub(crate) fn select(&self, buffer: Option<(u64, u32)>) -> u64 {
+        self.lacks_buffer.store(buffer.is_none(), Ordering::Relaxed);
+        let (at, len) = buffer.unwrap_or_default();
         let wanted = match &self.ask {
             Ask::Transfer(Message { header: Some(_), parts, .. }) => {
                 parts.first().map_or(0, |part| part[1])
@@ -257,6 +269,7 @@ impl Socket {
         const READABLE: i16 = libc::POLLIN | libc::POLLRDNORM;
         const WRITABLE: i16 = libc::POLLOUT | libc::POLLWRNORM;
         let is_send = match &self.ask {
+            _ if self.lacks_buffer.load(Ordering::Relaxed) => return self.without_buffer(fd),
             Ask::Transfer(message) => message.is_send,
             Ask::Read { .. } => false,
             _ => return self.attempt(fd, false),
@@ -273,6 +286,14 @@ impl Socket {
             service::went_through(fd, if is_send { WRITABLE } else { READABLE } as u32);
         }
         tried
+    }
+
+    /// What is said of the descriptor comes first.
+    fn without_buffer(&self, fd: i32) -> Tried {
+        Tried::Done(match sockets::option(fd, libc::SO_TYPE) {
+            Err(errno) if !self.is_read() || errno == -libc::EBADF => errno,
+            _ => -libc::ENOBUFS,
+        })
     }
 
     /// Makes the call on a thread that may wait. See [`was_given_back`](Self::was_given_back).

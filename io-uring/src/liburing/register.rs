@@ -68,12 +68,20 @@ macro_rules! refuses {
 refuses! {
     _io_uring_register_wait_reg _io_uring_set_iowait _io_uring_clone_buffers
     _io_uring_clone_buffers_offset ___io_uring_clone_buffers ___io_uring_clone_buffers_offset
-    _io_uring_register_bpf_filter_task _io_uring_register_query _io_uring_register_sync_msg
+    _io_uring_register_bpf_filter_task _io_uring_register_query
     _io_uring_submit_and_wait_reg
 }
 
+/// # Safety
+/// As io_uring_register_sync_msg(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _io_uring_register_sync_msg(entry: *const c_void) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { crate::register::register(-1, register::SEND_MSG_RING, address(entry), 1) }
+}
+
 // What is registered only here, by numbers that nobody answers yet.
-const _: [u32; 3] = [register::CLONE_BUFFERS, register::SEND_MSG_RING, register::QUERY];
+const _: [u32; 2] = [register::CLONE_BUFFERS, register::QUERY];
 
 /// Raises the limit of descriptors, once, as liburing does where a table of files meets it.
 unsafe fn with_limit_raised(count: u32, mut call: impl FnMut() -> c_int) -> c_int {

@@ -71,6 +71,7 @@ pub(crate) enum Plan {
         group: u16,
         count: u32,
     },
+    Message(RingMessage),
 }
 
 impl Plan {
@@ -95,6 +96,32 @@ pub(crate) struct Timing {
     pub(crate) count: u32,
     /// The number of completions at which it ends.
     pub(crate) at: u32,
+}
+
+/// What is sent to another ring.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RingMessage {
+    pub(crate) kind: u64,
+    pub(crate) user_data: u64,
+    pub(crate) len: u32,
+    /// The slot of a file.
+    pub(crate) source: u64,
+    /// One more than the slot that it goes into there; or flags.
+    pub(crate) target: u32,
+    pub(crate) flags: u32,
+}
+
+impl RingMessage {
+    pub(crate) fn of(fields: &Fields) -> Self {
+        Self {
+            kind: fields.addr(),
+            user_data: fields.off(),
+            len: fields.len(),
+            source: fields.addr3(),
+            target: fields.file_index(),
+            flags: fields.op_flags(),
+        }
+    }
 }
 
 /// Which requests a cancel means.
@@ -192,7 +219,10 @@ pub(crate) fn plan(fields: &Fields, iopoll: bool) -> Result<Plan, Refused> {
     }
     if iopoll
         && !is_transfer
-        && !matches!(opcode, op::NOP | op::FILES_UPDATE | op::PROVIDE_BUFFERS | op::REMOVE_BUFFERS)
+        && !matches!(
+            opcode,
+            op::NOP | op::FILES_UPDATE | op::MSG_RING | op::PROVIDE_BUFFERS | op::REMOVE_BUFFERS
+        )
     {
         return Err(Refused::Errno(-libc::EINVAL));
     }

@@ -3,7 +3,7 @@
 
 use uringlet::Sqe;
 
-use super::{Fields, Match, Plan, Timing, calls, sockets};
+use super::{Fields, Match, Plan, RingMessage, Timing, calls, sockets};
 use crate::abi::{iosqe, op, poll, timeout as timeouts};
 use crate::buffers::Provided;
 use crate::service::Watch;
@@ -43,6 +43,10 @@ pub(super) fn provide_buffers(fields: &Fields) -> Planned {
     }
     let first = Provided { at: fields.addr(), len: len.min(MAX_RW_COUNT), id: first as u16 };
     Ok(Plan::Provide { group: fields.buf_index(), count, first })
+}
+
+pub(super) fn message(fields: &Fields) -> Planned {
+    Ok(Plan::Message(RingMessage::of(fields)))
 }
 
 pub(super) fn remove_buffers(fields: &Fields) -> Planned {

@@ -2,7 +2,7 @@
 //! on a file. To add an operation, add a row.
 
 use super::{CallOf, Fields, Plan, calls, plans, sockets};
-use crate::abi::{accept, cancel, iosqe, message, op, splice, timeout};
+use crate::abi::{accept, cancel, iosqe, message, message_ring, op, splice, timeout};
 
 /// Fields of an entry.
 const OFF: u8 = 1 << 0;
@@ -157,7 +157,7 @@ impl Fields {
 }
 
 /// The operations that are executed.
-const ROWS: [Row; 50] = [
+const ROWS: [Row; 51] = [
     row(op::NOP, plans::nop).flags(1),
     row(op::READ, plans::read).on_file().selects_buffer(),
     row(op::WRITE, plans::engine).on_file(),
@@ -237,6 +237,7 @@ const ROWS: [Row; 50] = [
         .flags(1)
         .on_registered_file(),
     row(op::READ_MULTISHOT, plans::read_more).idle(ADDR | LEN).on_file().selects_buffer(),
+    row(op::MSG_RING, plans::message).idle(INDEX).flags(message_ring::KNOWN).on_file(),
     row(op::PROVIDE_BUFFERS, plans::provide_buffers).idle(FLAGS | SLOT),
     row(op::REMOVE_BUFFERS, plans::remove_buffers).idle(OFF | ADDR | LEN | FLAGS | SLOT),
 ];

@@ -84,7 +84,8 @@ fn a_field_that_is_not_0_is_refused_where_it_has_no_meaning() {
         &[ASYNC_CANCEL, FILES_UPDATE, SPLICE, TEE, PROVIDE_BUFFERS, REMOVE_BUFFERS],
     ]
     .concat();
-    let takes_slot = [OPENAT, OPENAT2, CLOSE, SPLICE, TEE, POLL_ADD, SEND, ACCEPT, SOCKET];
+    let takes_slot =
+        [MSG_RING, OPENAT, OPENAT2, CLOSE, SPLICE, TEE, POLL_ADD, SEND, ACCEPT, SOCKET];
     let but = |more: &[u8]| -> Vec<u8> {
         operations()
             .filter(|opcode| !everywhere.contains(opcode) && !more.contains(opcode))
@@ -97,7 +98,7 @@ fn a_field_that_is_not_0_is_refused_where_it_has_no_meaning() {
     let (ends, new) = ([LISTEN, SHUTDOWN], [ACCEPT, CONNECT, BIND]);
     let len = [FTRUNCATE, CLOSE, UNLINKAT, SYMLINKAT, POLL_ADD];
     let flags = [NOP, FSYNC, FALLOCATE, FTRUNCATE, CLOSE, UNLINKAT, SYMLINKAT, MKDIRAT, GETXATTR];
-    let more_flags = [FGETXATTR, SPLICE, TEE, POLL_REMOVE, ASYNC_CANCEL, FILES_UPDATE];
+    let more_flags = [MSG_RING, FGETXATTR, SPLICE, TEE, POLL_REMOVE, ASYNC_CANCEL, FILES_UPDATE];
     let (install, removes) = ([FIXED_FD_INSTALL], [REMOVE_BUFFERS]);
     let lists = [PROVIDE_BUFFERS, REMOVE_BUFFERS];
     // A field, the word and the bit of it that is set, and the operations that refuse that.
@@ -192,7 +193,8 @@ fn flags_that_no_ring_takes_are_malformed() {
 #[test]
 fn rings_that_poll_take_transfers_and_what_is_on_no_file() {
     for opcode in operations() {
-        let others = [op::NOP, op::FILES_UPDATE, op::PROVIDE_BUFFERS, op::REMOVE_BUFFERS];
+        let others =
+            [op::NOP, op::FILES_UPDATE, op::PROVIDE_BUFFERS, op::REMOVE_BUFFERS, op::MSG_RING];
         let is_taken = op::is_transfer(opcode) || others.contains(&opcode);
         assert_eq!(plan(&least(opcode), true).is_ok(), is_taken, "{opcode}");
     }

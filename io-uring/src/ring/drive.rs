@@ -14,9 +14,10 @@ use super::lock::After;
 use super::polls::POLLS_RINGS;
 use super::state::{Core, Locked};
 use super::submit::Submitted;
-use super::types::{CancelJob, Mail, Stage, Task, Try};
+use super::types::{CancelJob, Mail, Parcel, Peer, Sender, Stage, Task, Try};
 use crate::abi::setup;
 use crate::memory::Word;
+use crate::prepare::RingMessage;
 use crate::service::{self, Events, Watcher};
 use crate::timers::Expires;
 use crate::{shared, sys};
@@ -78,6 +79,15 @@ impl Core {
             }
         }
         Ok(0)
+    }
+
+    /// Sends the ring a message of data.
+    ///
+    /// # Errors
+    /// A negative errno.
+    pub(crate) fn tell(self: &Arc<Self>, what: &RingMessage) -> Result<i32, i32> {
+        let parcel = Parcel::of_data(what)?;
+        Ok(self.with(|locked| locked.open_parcel(parcel)))
     }
 
     /// Does what was left to be done without the lock.
@@ -145,6 +155,17 @@ impl Core {
                     drop(file);
                     continue;
                 }
+                Task::Send { key, to, parcel } => {
+                    let from = Arc::clone(self) as Arc<dyn Peer>;
+                    match to.receive(parcel, (from, key)) {
+                        Some(result) => Mail::Ended(key, result),
+                        None => continue,
+                    }
+                }
+                Task::Answer((to, key), result) => {
+                    to.answer(key, result);
+                    continue;
+                }
                 Task::Cancel(job) => Mail::Ended(job.by, self.ask_to_cancel(&job)),
                 Task::Call(key, call) => Mail::Ended(key, call.run()),
                 Task::Try(key, fd, socket) => {
@@ -160,6 +181,23 @@ impl Core {
             self.pass_on();
             tasks.extend(after.tasks.into_iter().flatten());
         }
+    }
+}
+
+impl Peer for Core {
+    fn receive(self: Arc<Self>, parcel: Parcel, from: Sender) -> Option<i32> {
+        let Some(mut locked) = self.try_lock() else {
+            self.follow_up(self.bring(Mail::Parcel(Box::new((parcel, from)))));
+            return None;
+        };
+        let result = locked.open_parcel(parcel);
+        let after = locked.give_back();
+        self.follow_up(after);
+        Some(result)
+    }
+
+    fn answer(self: Arc<Self>, key: u64, result: i32) {
+        self.follow_up(self.bring(Mail::Ended(key, result)));
     }
 }
 

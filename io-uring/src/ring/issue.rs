@@ -1,7 +1,5 @@
 //! What begins when a request is started.
 
-use std::sync::Arc;
-
 use uringlet::Sqe;
 use uringlet::front;
 
@@ -9,7 +7,6 @@ use super::state::Locked;
 use super::types::Task;
 use crate::abi::{iosqe, op, setup, splice};
 use crate::calls::Call;
-use crate::files::{File, Registered};
 use crate::prepare::{self, Plan};
 use crate::{rights, sys};
 
@@ -50,6 +47,7 @@ impl Locked<'_> {
                 }
                 Some(sys::epoll_ctl(epoll, op, fd, events, data))
             }
+            Plan::Message(message) => self.send_parcel(at, message),
             Plan::Provide { group, count, first } => Some(self.groups.provide(group, count, first)),
             Plan::RemoveProvided { group, count } => Some(self.groups.remove(group, count)),
             Plan::Install { cloexec } => Some(sys::duplicate(self.number(at), cloexec)),
@@ -137,11 +135,6 @@ impl Locked<'_> {
         let index = request.fd as u32;
         self.request(at).file = Some(self.registered(index)?);
         Ok(())
-    }
-
-    /// The registered file of an index.
-    fn registered(&self, index: u32) -> Result<Arc<Registered<File>>, i32> {
-        self.files.as_ref().and_then(|files| files.get(index)).cloned().ok_or(-libc::EBADF)
     }
 
     /// Puts registered files into a call.

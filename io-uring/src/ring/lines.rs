@@ -3,11 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::provided::Taking;
 use super::state::Locked;
 use super::types::{Line, Stage, Task};
 use crate::calls::Call;
-use crate::chains::Step;
 use crate::files::File;
 use crate::sockets::Socket;
 
@@ -27,13 +25,8 @@ impl Locked<'_> {
     /// Has a call tried without the lock.
     pub(super) fn try_socket(&mut self, at: u32) {
         let Some((number, socket)) = self.socket(at) else { return };
-        match self.take_buffer(at, &socket) {
-            Taking::Has => {}
-            Taking::Waits => return,
-            Taking::Ends => {
-                self.request(at).stage = Stage::Ends;
-                return self.state.chains.then_first(Step::End(at, -libc::ENOBUFS));
-            }
+        if !self.take_buffer(at, &socket) {
+            return;
         }
         let key = self.key(at);
         let request = self.request(at);

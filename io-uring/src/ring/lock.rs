@@ -156,6 +156,11 @@ impl Locked<'_> {
                     self.socket_was_tried(at, tried);
                 }
             }
+            Mail::Parcel(parcel) => {
+                let (parcel, from) = *parcel;
+                let result = self.open_parcel(parcel);
+                self.tasks.push(Task::Answer(from, result));
+            }
             Mail::Timer(FLUSH) => self.flush_again(),
             Mail::Timer(key) => {
                 if let Some(at) = self.find(key) {

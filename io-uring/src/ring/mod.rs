@@ -19,6 +19,7 @@
 //! | `readiness` | what the ring's words and its descriptor say |
 //! | `cancels` | which requests are meant, and what becomes of them |
 //! | `sockets` | requests that are tried, and again when their sockets are ready |
+//! | `parcels` | what one ring sends to another |
 //! | `timeouts`, `polls` | requests that wait for a time, or for a descriptor |
 //! | `issue` | what begins when a request is started |
 //! | `submit` | entries become requests, and chains go on |
@@ -36,6 +37,7 @@ mod issue;
 mod leave;
 mod lines;
 mod lock;
+mod parcels;
 mod polls;
 mod provided;
 mod readiness;
@@ -52,7 +54,7 @@ pub(crate) use self::drive::SLOTS;
 pub(crate) use self::readiness::any_is_armed;
 pub(crate) use self::resources::{List, register, unregister, update};
 pub(crate) use self::state::{Core, Locked};
-pub(crate) use self::types::Registry;
+pub(crate) use self::types::{Peer, Registry};
 
 // Miri knows no shared memory.
 #[cfg(all(test, not(miri)))]

@@ -2,46 +2,47 @@
 
 use super::state::Locked;
 use super::types::{Stage, Taken};
+use crate::buffers::BufferGroup;
 use crate::sockets::Socket;
-
-/// Whether a request can be tried.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Taking {
-    /// It has a buffer, or needs none.
-    Has,
-    /// Another request is tried with a buffer of the group.
-    Waits,
-    /// The group has none.
-    Ends,
-}
 
 /// The number of a buffer stands in the upper half of a completion's flags.
 const CQE_BUFFER: u32 = 1;
 
 impl Locked<'_> {
-    /// Takes a buffer for a request that is about to be tried, if it needs one.
-    pub(super) fn take_buffer(&mut self, at: u32, socket: &Socket) -> Taking {
-        let Some(number) = self.request(at).group.filter(|_| self.request(at).taken.is_none())
-        else {
-            return Taking::Has;
-        };
+    /// Takes a buffer for a request that is about to be tried, if it needs one. Where its group has
+    /// none, the try says so. False: another request is tried with a buffer of the group.
+    pub(super) fn take_buffer(&mut self, at: u32, socket: &Socket) -> bool {
         let key = self.key(at);
-        let Some(group) = self.state.groups.get(number) else { return Taking::Ends };
+        let request = self.request(at);
+        let Some(number) = request.group.filter(|_| request.taken.is_none()) else { return true };
+        let Some(group) = self.state.groups.get(number) else {
+            socket.select(None);
+            return true;
+        };
         if group.user.is_some() {
             group.waiting.push_back(at);
             self.request(at).stage = Stage::Behind;
-            return Taking::Waits;
+            return false;
         }
-        let Some(buffer) = group.take() else { return Taking::Ends };
-        (group.user, group.id) = (Some(key), group.id);
+        let Some(buffer) = group.take() else {
+            socket.select(None);
+            return true;
+        };
+        group.user = Some(key);
         let group = group.id;
-        let len = socket.select(buffer.at, buffer.len);
+        let len = socket.select(Some((buffer.at, buffer.len)));
         let request = self.request(at);
         request.taken = Some(Taken { group, buffer, stays: false });
         if socket.is_read() {
             request.expected = i32::try_from(len).unwrap_or(i32::MAX);
         }
-        Taking::Has
+        true
+    }
+
+    /// Is there no buffer for a request that needs one?
+    pub(super) fn lacks_buffer(&mut self, at: u32) -> bool {
+        let Some(number) = self.request(at).group else { return false };
+        self.state.groups.get(number).is_none_or(BufferGroup::is_used_up)
     }
 
     /// A request was tried. It has used its buffer, or gives it back: the flags of its completion.

@@ -299,6 +299,11 @@ impl Locked<'_> {
         errno
     }
 
+    /// The registered file of an index.
+    pub(super) fn registered(&self, index: u32) -> Result<Arc<Registered<File>>, i32> {
+        self.files.as_ref().and_then(|files| files.get(index)).cloned().ok_or(-libc::EBADF)
+    }
+
     /// Empties a slot.
     pub(super) fn clear_file(&mut self, at: usize) -> i32 {
         let Some(files) = self.files.as_mut() else { return -libc::ENXIO };

@@ -14,8 +14,10 @@ impl Locked<'_> {
     /// Begins a call on a socket. `None`: it ends later.
     pub(super) fn issue_socket(&mut self, at: u32) -> Option<i32> {
         let (number, socket) = self.socket(at)?;
-        if socket.is_in_line() {
-            let line = (number, socket.events());
+        // Without a buffer it would not wait for those before it.
+        let ends = !socket.polls_first && self.lacks_buffer(at);
+        if socket.is_in_line() && !ends {
+            let line = (number, socket.line());
             let request = self.request(at);
             request.line = Some(line);
             request.stage = Stage::Behind;

@@ -13,7 +13,7 @@ use uringlet::front::OwnDescriptor;
 use super::batch::Batch;
 use super::state::{Core, Locked};
 use super::submit::Submitted;
-use super::types::{Mail, Registry, Request, Stage, Task};
+use super::types::{Mail, Peer, Registry, Request, Stage, Task};
 use crate::abi::{self, CQE_MORE, Cqe, Timespec, cancel, iosqe, op, poll, setup, timeout};
 use crate::chains::NONE;
 use crate::memory::{Memory, Word};
@@ -34,6 +34,10 @@ struct NoOther;
 impl Registry for NoOther {
     fn has(&self, _: i32) -> bool {
         false
+    }
+
+    fn peer(&self, _: i32) -> Option<Arc<dyn Peer>> {
+        None
     }
 
     fn is_polled(&self, _: i32) {}

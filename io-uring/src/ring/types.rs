@@ -7,7 +7,7 @@ use std::sync::Arc;
 use uringlet::Sqe;
 use uringlet::front::CALL;
 
-use crate::abi::iosqe;
+use crate::abi::{Cqe, iosqe};
 use crate::buffers::Provided;
 use crate::calls::{self, Call};
 use crate::chains::{Links, NONE};
@@ -236,6 +236,10 @@ pub(super) enum Task {
     Try(u64, i32, Arc<Socket>),
     /// A file that nobody uses any more is let go of.
     Drop(File),
+    /// Another ring gets a parcel, for the request that has this key.
+    Send { key: u64, to: Arc<dyn Peer>, parcel: Parcel },
+    /// A parcel was read, and its sender gets the result.
+    Answer(Sender, i32),
 }
 
 /// A read that the submitting thread tries without the lock, and its result if it did not wait.
@@ -256,14 +260,41 @@ pub(super) enum Mail {
     Timer(u64),
     /// Requests whose descriptors are ready, with their events.
     Polls(Events),
+    /// A parcel of another ring's, and who is answered.
+    Parcel(Box<(Parcel, Sender)>),
     /// The engine has not taken these requests over, for want of room (`-EAGAIN`) or for good.
     Refused(Vec<u64>, i32),
+}
+
+/// What one ring sends to another.
+#[derive(Debug)]
+pub(crate) struct Parcel {
+    /// The completion that it makes there.
+    pub(crate) cqe: Cqe,
+    /// A file for a slot there, or for any. The slot is the result then.
+    pub(crate) file: Option<(File, u32)>,
+    /// It makes no completion.
+    pub(crate) skips: bool,
+}
+
+/// A ring, and its request that is answered, by its key.
+pub(crate) type Sender = (Arc<dyn Peer>, u64);
+
+/// A ring that others send parcels to. None of these waits for its lock.
+pub(crate) trait Peer: fmt::Debug + Send + Sync {
+    /// Reads a parcel: the result of the request that has sent it. `None`: another thread has the
+    /// lock, reads the parcel and answers.
+    fn receive(self: Arc<Self>, parcel: Parcel, from: Sender) -> Option<i32>;
+    /// The result of its request that has sent a parcel.
+    fn answer(self: Arc<Self>, key: u64, result: i32);
 }
 
 /// What a ring asks about all rings of its process, by the numbers of their descriptors.
 pub(crate) trait Registry: fmt::Debug + Send + Sync {
     /// Does this number stand for a ring?
     fn has(&self, fd: i32) -> bool;
+    /// The ring that this number stands for.
+    fn peer(&self, fd: i32) -> Option<Arc<dyn Peer>>;
     /// A descriptor is watched by epoll, a poll or the like.
     fn is_polled(&self, fd: i32);
     /// Is the descriptor of any ring watched so?

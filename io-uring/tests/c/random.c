@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include "common.h"
 
-enum { MOST = 14 };
+enum { MOST = 14, GROUP = 20 };
 
 static unsigned long long state;
 
@@ -24,7 +24,7 @@ static int fill(struct io_uring_sqe *sqe, int at, int after_link)
 {
     char *buffer = buffers[at];
     int is_due = 0;
-    switch (pick(after_link ? 18 : 16)) {
+    switch (pick(after_link ? 21 : 19)) {
     case 0:
     case 1:
         io_uring_prep_nop(sqe);
@@ -81,6 +81,18 @@ static int fill(struct io_uring_sqe *sqe, int at, int after_link)
         io_uring_prep_recv(sqe, pick(4) ? sockets[0] : file, buffer, 16, MSG_DONTWAIT);
         break;
     case 16:
+        io_uring_prep_provide_buffers(sqe, buffer, 16, 1 + pick(3), GROUP, pick(10));
+        break;
+    case 17:
+        io_uring_prep_remove_buffers(sqe, 1 + pick(3), GROUP + 1);
+        break;
+    case 18:
+        /* No group has this number. */
+        io_uring_prep_recv(sqe, sockets[0], NULL, 0, 0);
+        sqe->flags |= IOSQE_BUFFER_SELECT;
+        sqe->buf_group = GROUP + 1;
+        break;
+    case 19:
         io_uring_prep_link_timeout(sqe, &late, 0);
         break;
     default:

@@ -2,6 +2,7 @@
  * end of their thread. Their files and buffers may be registered, with tags. The entries beside
  * them end at once. */
 #include <pthread.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 
 enum { WAITERS = 6, SLOTS = 4, FIRST_WAITER = 100, FIRST_TAG = 200, SEEN = 64 };
@@ -12,9 +13,12 @@ enum kind {
     READV,
     RECEIVE,
     RECEIVE_MESSAGE,
+    READ_INTO_GROUP,
+    RECEIVE_INTO_GROUP,
     POLL,
     LASTS,
     MULTISHOT = LASTS,
+    RECEIVE_MORE,
     TIMEOUT,
     KINDS
 };
@@ -96,6 +100,15 @@ static void *submit_waiters(void *is_thread)
             one->message = (struct msghdr){ .msg_iov = &one->part, .msg_iovlen = 1 };
             io_uring_prep_recvmsg(sqe, fd, &one->message, 0);
             break;
+        case READ_INTO_GROUP:
+            io_uring_prep_read(sqe, fd, NULL, 1, 0);
+            break;
+        case RECEIVE_INTO_GROUP:
+            io_uring_prep_recv(sqe, fd, NULL, 1, 0);
+            break;
+        case RECEIVE_MORE:
+            io_uring_prep_recv_multishot(sqe, fd, NULL, 0, 0);
+            break;
         case POLL:
             io_uring_prep_poll_add(sqe, fd, POLLIN);
             break;
@@ -104,6 +117,11 @@ static void *submit_waiters(void *is_thread)
             break;
         default:
             io_uring_prep_timeout(sqe, &late, 0, 0);
+        }
+        if (one->kind == READ_INTO_GROUP || one->kind == RECEIVE_INTO_GROUP ||
+            one->kind == RECEIVE_MORE) {
+            sqe->flags |= IOSQE_BUFFER_SELECT;
+            sqe->buf_group = at;
         }
         sqe->flags |= one->slot >= 0 ? IOSQE_FIXED_FILE : 0;
         sqe->user_data = FIRST_WAITER + at;
@@ -242,6 +260,28 @@ static void registers(void)
     MUST(io_uring_register_buffers_tags(&all.ring, parts, all.tags[1], SLOTS) == 0);
 }
 
+/* A group of buffers for each waiter, of which some have none. */
+static void provides(void)
+{
+    static struct io_uring_buf_ring *rings;
+    enum { PAGE = 4096, ENTRIES = 4 };
+    if (!rings)
+        rings = mmap(NULL, WAITERS * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+                     0);
+    MUST(rings != MAP_FAILED);
+    memset(rings, 0, WAITERS * PAGE);
+    for (int at = 0; at < WAITERS; at++) {
+        struct io_uring_buf_ring *one = (void *)((char *)rings + at * PAGE);
+        struct io_uring_buf_reg reg = { .ring_addr = (unsigned long)one, .ring_entries = ENTRIES,
+                                        .bgid = at };
+        int count = pick(8) ? 2 : 0;
+        for (int id = 0; id < count; id++)
+            io_uring_buf_ring_add(one, waiters[at].bytes, 4, 10 * at + id, ENTRIES - 1, id);
+        io_uring_buf_ring_advance(one, count);
+        MUST(io_uring_register_buf_ring(&all.ring, &reg, 0) == 0);
+    }
+}
+
 /* Updates slots that may be in use. */
 static void updates(void)
 {
@@ -319,6 +359,7 @@ static void waiting_program(void)
     all.end = pick(many ? ENDS : BY_THREAD);
     registers();
     draw_waiters();
+    provides();
     if (all.end == BY_THREAD) {
         MUST(pthread_barrier_init(&barrier, NULL, 2) == 0);
         MUST(pthread_create(&thread, NULL, submit_waiters, &all) == 0);
