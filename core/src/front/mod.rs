@@ -281,8 +281,8 @@ pub fn interrupted_under(mask: u64) -> bool {
     sys::ppoll(&mut [], Some(Duration::ZERO), Some(&mask)) == -libc::EINTR as isize
 }
 
-/// As [`enter`], for calls that may open files or sleep: the thread is not cancelled in the midst of
-/// one (pthread_cancel(3)).
+/// As [`enter`], for calls that may open files or sleep. The thread is not cancelled meanwhile
+/// (pthread_cancel(3)).
 #[inline(always)]
 pub fn enter_whole<T>(body: impl FnOnce() -> T) -> T {
     enter(|| {
