@@ -431,6 +431,10 @@ impl Socket {
             result = read(ANYWHERE);
         }
         match -result {
+            // Its data is to be fetched, which no event tells of.
+            libc::EAGAIN if !may_wait && !self.gives_up && sys::is_always_ready(fd) => {
+                Tried::Blocks
+            }
             libc::EAGAIN if !may_wait => self.missed(),
             libc::EOPNOTSUPP if !may_wait && !self.gives_up => {
                 let is_empty = || sys::poll_now(fd, libc::POLLIN) == 0;

@@ -294,6 +294,11 @@ static void reads(void)
     results("a file", 1);
     request(IORING_OP_READ, file, NULL, 0, 3, 3)->off = 2;
     results("any length", 1);
+    /* Not in the cache any more. */
+    MUST(fsync(file) == 0 && posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED) == 0);
+    give(4);
+    request(IORING_OP_READ, file, NULL, 4, 3, 40)->off = 3;
+    results("from the device", 1);
     printf("head %d\n", head(3));
     request(IORING_OP_READ, file, NULL, 0, 3, 4)->off = 10;
     results("its end", 1);
