@@ -188,9 +188,11 @@ pub fn walk(folder: &Path, rounds: usize) -> Result<()> {
                 match entry.and_then(|entry| Ok((entry.depth(), entry.metadata()?.is_dir()))) {
                     Ok((0, _)) => {}
                     Ok((_, is_dir)) => {
-                        drop(sum.fetch_add(1 + u64::from(is_dir), Ordering::Relaxed))
+                        sum.fetch_add(1 + u64::from(is_dir), Ordering::Relaxed);
                     }
-                    Err(_) => drop(failed.fetch_add(1, Ordering::Relaxed)),
+                    Err(_) => {
+                        failed.fetch_add(1, Ordering::Relaxed);
+                    }
                 }
                 ignore::WalkState::Continue
             })
