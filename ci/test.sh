@@ -50,7 +50,8 @@ noted=("$programs"/*)
 failed=("$programs"/*.failed)
 if ((${#failed[@]})); then
     status=1
+    failed=("${failed[@]##*/}")
     printf '\nfailed programs:\n'
-    printf '  %s\n' "${failed[@]##*/}"
+    printf '  %s\n' "${failed[@]%.failed}"
 fi
 exit "$status"
