@@ -1,6 +1,6 @@
 /* What contexts take of the host's fs.aio-max-nr, once they have handed direct reads to the kernel,
- * and how many there can be with few descriptors. Other programs make contexts meanwhile: the figure
- * that some looks agree on counts. */
+ * and how many there can be with few descriptors. Other programs make contexts meanwhile: the
+ * figure that some looks agree on counts. */
 #include "../c/common.h"
 #include <sys/resource.h>
 
