@@ -61,8 +61,8 @@ fn busy() -> Option<&'static Service> {
     SERVICE.current().filter(is_busy)
 }
 
-/// As [`busy`], with the lock. `None`, too, in a signal handler that has interrupted its thread under
-/// this lock, or one of the engine's.
+/// As [`busy`], with the lock. `None`, too, in a signal handler that has interrupted its thread
+/// under this lock, or one of the engine's.
 fn busy_and_free() -> Option<(&'static Service, Guard<'static, Groups>)> {
     let service = busy().filter(|_| !front::holds_lock())?;
     Some((service, service.lock()))

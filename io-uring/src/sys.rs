@@ -120,7 +120,8 @@ fn open(path: &CStr, flags: c_int) -> i32 {
     unsafe { call!(openat, libc::AT_FDCWD, path.as_ptr(), flags | libc::O_CLOEXEC) as i32 }
 }
 
-/// `/proc/thread-self/mem` (proc(5)): the process's own memory, written to whatever its pages allow.
+/// `/proc/thread-self/mem` (proc(5)): the process's own memory, written to whatever its pages
+/// allow.
 pub(crate) struct OwnMemory(i32);
 
 impl OwnMemory {
