@@ -112,7 +112,7 @@ unsafe fn enter_ring(
         () if flags & enter::SQ_WAKEUP != 0 || count > 0 => u32::MAX,
         () => 0,
     };
-    core.look_at_polls();
+    core.look_at_polls(flags & enter::GETEVENTS != 0 && min == 0);
     if count > 0 {
         // What a poller has taken does not end with a thread of the program's.
         let thread = if polls { 0 } else { threads::enters(ring.handle) };
@@ -229,6 +229,7 @@ fn wait_once(
     bounds: Bounds,
 ) -> Result<(), i32> {
     let timeouts = core.memory.page().timeouts.load(Ordering::Acquire);
+    let waiter = core.waiter();
     loop {
         let Some(instance) = instance.filter(|_| !core.waits_for_others()) else {
             return core.sleep_for_others((min, timeouts), bounds.deadline, bounds.mask);
@@ -240,6 +241,7 @@ fn wait_once(
             gives_up: &|| core.closing.load(Ordering::Relaxed),
             mask: bounds.mask,
             restarts: false,
+            beside: Some(&waiter),
         };
         let left = bounds.deadline.map(|deadline| {
             Duration::from_nanos(deadline.saturating_sub(sys::now(libc::CLOCK_MONOTONIC)))

@@ -28,6 +28,8 @@ mod liburing;
 #[cfg(not(loom))]
 mod memory;
 #[cfg(not(loom))]
+mod numbers;
+#[cfg(not(loom))]
 mod prepare;
 #[cfg(not(loom))]
 mod reads;

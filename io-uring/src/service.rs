@@ -1,6 +1,7 @@
 //! The polls of all rings of the process, in one epoll.
 //!
 //! A thread sleeps until something is ready, and is gone when it has had nothing to do for a while.
+//! A thread that waits in io_uring_enter(2) sleeps on the epoll, too, and comes first.
 //! Who takes events out of the epoll tells the rings of them before the next one takes some. So a
 //! thread that [looks](look_at_all) has seen everything that had come by then.
 
@@ -8,19 +9,25 @@ use std::cell::Cell;
 use std::convert::Infallible;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
-use uringlet::front::{self, Guard, OwnDescriptor, PerProcess, lock, lock_counted};
+use uringlet::front::{self, Guard, PerProcess, lock, lock_counted};
 
 use crate::sys;
 
 mod groups;
+mod seat;
 
 pub(crate) use self::groups::{Events, Watch, Watcher};
-use self::groups::{Found, Groups, Member, WAKE};
+use self::groups::{Found, Groups, Member, SEVERAL};
+use self::seat::Seat;
 
-/// Without anything to do the thread ends after this.
-const RETIRE_NS: u64 = 2_000_000_000;
+/// Without anything to do the thread ends after this; it looks whether that is so after the other.
+const RETIRE: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
+/// For this time the thread leaves events to threads that wait.
+const GRACE: Duration = Duration::from_millis(1);
 /// Events that are taken at a time.
 const EVENTS: usize = 32;
 /// Events that every poll is told of.
@@ -35,6 +42,10 @@ pub(crate) struct Service {
     live: AtomicUsize,
     /// Rings are yet to be told of events that were taken.
     tells: AtomicBool,
+    seat: Seat,
+    /// As [`Groups::made`] and [`Groups::ring`], for threads that want the seat.
+    made: OnceLock<[i32; 2]>,
+    ring: AtomicUsize,
 }
 
 thread_local! {
@@ -90,16 +101,20 @@ pub(crate) fn watch(
 ) -> Result<Poll, i32> {
     let service = of_this_process();
     let mut state = service.lock();
-    let epoll = state.epoll()?;
+    let made = state.made()?;
+    let _set_once = service.made.set(made);
+    let [epoll, _] = made;
     let watch = Watch { events: watch.events | ALWAYS, ..watch };
     let token = match state.join(epoll, fd, watch) {
         Some(token) => token,
         None => state.register(epoll, fd, watch)?,
     };
     let Some(group) = state.groups.get_mut(&token) else { return Err(-libc::ENOENT) };
-    let is_first = group.members.is_empty();
-    let member = Member { events: watch.events, watcher };
-    group.members.insert((Arc::as_ptr(&member.watcher).addr(), key), member);
+    let (is_first, ring) = (group.members.is_empty(), Arc::as_ptr(&watcher).addr());
+    group.members.insert((ring, key), Member { events: watch.events, watcher });
+    let is_alone = state.live == 0 || state.ring == ring;
+    state.ring = if is_alone { ring } else { SEVERAL };
+    service.ring.store(state.ring, Ordering::Relaxed);
     state.live += usize::from(is_first);
     service.live.store(state.live, Ordering::Release);
     if !std::mem::replace(&mut state.alive, true) {
@@ -143,10 +158,8 @@ pub(crate) fn went_through(fd: i32, events: u32) {
 
 /// Is this the number of an epoll?
 pub(crate) fn is_epoll(fd: i32) -> bool {
-    let mut state = of_this_process().lock();
-    let _made = state.epoll();
     // A descriptor that is in no epoll of the program's.
-    let own = state.wake.as_ref().map_or(-1, OwnDescriptor::number);
+    let own = of_this_process().lock().made().map_or(-1, |[_, bell]| bell);
     sys::epoll_ctl(fd, libc::EPOLL_CTL_DEL, own, 0, 0) == -libc::ENOENT
 }
 
@@ -154,6 +167,32 @@ pub(crate) fn is_epoll(fd: i32) -> bool {
 pub(crate) fn look_at_all() {
     if let Some(service) = busy() {
         service.take();
+    }
+}
+
+/// The calling thread is about to wait for completions of the ring at this address. If all polls
+/// are of that ring, it gets the seat: the epoll, which tells it of events, and an eventfd for the
+/// time until [`rise`].
+///
+/// # Errors
+/// Another thread has the seat.
+pub(crate) fn sit(ring: usize) -> Result<Option<[i32; 2]>, ()> {
+    let Some(service) = busy().filter(|service| service.is_of(ring)) else { return Ok(None) };
+    match service.made.get() {
+        Some(_) if !service.seat.take() => Err(()),
+        made => Ok(made.copied()),
+    }
+}
+
+/// Is any poll watched, and are all of the ring at this address?
+pub(crate) fn is_of(ring: usize) -> bool {
+    busy().is_some_and(|service| service.is_of(ring))
+}
+
+/// The thread that has the seat waits no more.
+pub(crate) fn rise() {
+    if let Some(service) = SERVICE.current() {
+        service.seat.leave();
     }
 }
 
@@ -198,24 +237,45 @@ impl Service {
         lock_counted(&self.state)
     }
 
+    fn is_of(&self, ring: usize) -> bool {
+        self.ring.load(Ordering::Relaxed) == ring
+    }
+
     /// The thread. It does not sleep in epoll_wait(2): events that it had taken, and not told of
     /// yet, would be missed by a thread that looks.
     fn run(&self, epoll: i32) {
+        let mut turns = self.seat.turns();
         loop {
-            let is_idle = {
-                let mut state = self.lock();
-                state.sleeps_on = state.live > 0;
-                state.live == 0
-            };
-            let woken = sys::poll(epoll, libc::POLLIN, is_idle.then_some(RETIRE_NS));
+            let time = if self.lock().live == 0 { RETIRE } else { LOOK };
+            let woken = sys::poll(epoll, libc::POLLIN, Some(time.as_nanos() as u64));
             let mut state = self.lock();
-            state.sleeps_on = false;
-            if woken == 0 && state.live == 0 {
+            if woken == 0 && time == RETIRE && state.live == 0 {
                 state.alive = false;
                 return;
             }
             drop(state);
-            self.take();
+            if woken != 0 && self.is_left_to_the_thread(epoll, &mut turns) {
+                self.take();
+            }
+        }
+    }
+
+    /// Something has happened: do no waiters take it? While they come and go, that is not known.
+    /// `seen`: how often they had come when this was last asked.
+    fn is_left_to_the_thread(&self, epoll: i32, seen: &mut u32) -> bool {
+        loop {
+            let before = std::mem::replace(seen, self.seat.turns());
+            if self.is_of(SEVERAL) || before == *seen && !self.seat.is_taken() {
+                return true;
+            }
+            std::thread::sleep(GRACE);
+            if self.seat.turns() == *seen {
+                let is_left = sys::poll_now(epoll, libc::POLLIN) != 0;
+                if is_left {
+                    self.seat.is_late();
+                }
+                return is_left;
+            }
         }
     }
 
@@ -261,12 +321,7 @@ impl Service {
     fn happened(&self, events: &[libc::epoll_event], passed: Option<(i32, u32)>) -> Found {
         let (mut found, mut state) = (Found::default(), self.lock());
         for event in events {
-            let (token, seen) = (event.u64, event.events);
-            if token != WAKE {
-                state.happened(token, seen, &mut found);
-            } else if let Some(wake) = &state.wake {
-                sys::eventfd_clear(wake.number());
-            }
+            state.happened(event.u64, event.events, &mut found);
         }
         if let Some((fd, seen)) = passed
             && let Some(&token) = state.open.get(&fd)
@@ -345,14 +400,11 @@ mod tests {
         let watcher: Arc<dyn Watcher> = Arc::new(Told(Mutex::new(sender)));
         let [mut ends, others] = [(); 2].map(|()| std::io::pipe().expect("a pipe"));
         let poll = |fd: i32, key| watch(fd, READS, Arc::clone(&watcher), key).expect("a poll");
-        // The thread is there, and sleeps for the second one without end.
+        // The thread is there, and sleeps for the second one.
         poll(ends.0.as_raw_fd(), 1);
         let other = poll(others.0.as_raw_fd(), 2);
         ends.1.write_all(b"x").expect("room");
         assert_eq!(events.recv().expect("an event"), (1, libc::EPOLLIN as u32));
-        while !of_this_process().lock().sleeps_on {
-            std::thread::yield_now();
-        }
         unwatch(other, 2, Arc::as_ptr(&watcher).addr());
         while of_this_process().lock().alive {
             std::thread::sleep(Duration::from_millis(1));

@@ -41,7 +41,7 @@ programs! {
     basics by_number cancel_by_file cancels chains closed deferred descriptors echo edges ended
     event_loop fields files first_ended gone handler in_one_batch interrupted jumps listeners
     loops messages multishots names order overflow own_memory parcels poll_at_once polls provided
-    pulses raw_poll setup shared streams tags threads timeouts
+    pulses raw_poll seats setup shared streams tags threads timeouts
 }
 
 /// Where `uringlet run` leaves the rings to the kernel.

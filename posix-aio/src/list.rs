@@ -108,6 +108,7 @@ fn wait(list: &List) -> Waited {
         gives_up: &|| false,
         mask: None,
         restarts: true,
+        beside: None,
     };
     loop {
         match process.instance.wait_for(&wish, None) {

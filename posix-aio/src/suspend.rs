@@ -115,6 +115,7 @@ pub(crate) unsafe fn suspend(
         gives_up: &|| state::cancels() != cancels,
         mask: None,
         restarts: true,
+        beside: None,
     };
     loop {
         return Ended::Answer(match process.instance.wait_for(&wish, timeout()) {

@@ -26,7 +26,7 @@ pub use crate::fallback_alloc::{Reserve, has_memory};
 pub use crate::instance::cancel::{Canceled, InFlight};
 pub use crate::instance::fast::Transfer;
 pub use crate::instance::submit::{Entry, Place, SubmitSteps, Submitted, TOLD_OTHERWISE};
-pub use crate::instance::wait::{WaitCondition, Waited};
+pub use crate::instance::wait::{Alongside, WaitCondition, Waited};
 pub use crate::instance::{Instance, RingMemory};
 pub use crate::process::PerProcess;
 pub use crate::queue::Concern;

@@ -485,6 +485,7 @@ fn block_on<O: Operation>(slot: &Arc<OpSlot<O>>, end: Option<Instant>) {
         gives_up: &|| false,
         mask: None,
         restarts: true,
+        beside: None,
     };
     let mut patience = Patience::default();
     while !slot.flight.is_done() && slot.generation() == process::generation() {

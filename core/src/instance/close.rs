@@ -100,7 +100,7 @@ impl Instance {
                 even_if_closed: true,
                 restarts: false,
             };
-            without_taker(|taker| self.sleep(&sleeper, Some(LATER), None, taker));
+            without_taker(|taker| self.sleep(&sleeper, Some(LATER), None, None, taker));
         }
     }
 }

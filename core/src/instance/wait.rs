@@ -2,6 +2,7 @@
 //! and takes what has completed.
 #![allow(unsafe_code)]
 
+use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,21 @@ pub struct WaitCondition<'a> {
     pub mask: Option<u64>,
     /// A wait without a deadline goes on after a handler with `SA_RESTART` (aio_suspend(3)).
     pub restarts: bool,
+    /// The thread that sleeps also waits for a descriptor.
+    pub beside: Option<&'a dyn Alongside>,
+}
+
+/// A descriptor that a thread waits for beside completions.
+pub trait Alongside {
+    /// The thread is about to sleep: the descriptor, which ends the sleep when it is readable, and
+    /// an eventfd which nothing else uses until [`rise`](Self::rise). `None`: it sleeps without.
+    fn sit(&self) -> Option<[RawFd; 2]>;
+
+    /// The sleep has ended. With `ready`, the descriptor was readable.
+    fn rise(&self, ready: bool);
+
+    /// The thread has slept where the descriptor does not wake it.
+    fn slept_apart(&self);
 }
 
 impl std::fmt::Debug for WaitCondition<'_> {
@@ -137,21 +153,34 @@ impl Instance {
         taker.give_back(&self.board);
     }
 
-    /// Sleeps wherever completions wake it, with the signal mask, if one is given, in force
-    /// meanwhile. What completes may go to `taker`.
+    /// Sleeps wherever completions wake it, or a descriptor, with the signal mask, if one is given,
+    /// in force meanwhile. What completes may go to `taker`.
     pub(super) fn sleep(
         &self,
         sleeper: &Sleeper<'_>,
         time: Option<Duration>,
         mask: Option<u64>,
+        beside: Option<&dyn Alongside>,
         taker: &mut DirectCompletions<'_>,
     ) -> SleepEnd {
-        let elsewhere = || self.board.completions().sleep_with(sleeper, time, mask);
+        let completions = self.board.completions();
+        let elsewhere = || {
+            let Some((beside, fds)) = beside.and_then(|beside| Some((beside, beside.sit()?)))
+            else {
+                return completions.sleep_with(sleeper, time, mask);
+            };
+            let (end, ready) = completions.sleep_beside(sleeper, fds, time, mask);
+            beside.rise(ready);
+            end
+        };
         if self.stands_by() {
             return elsewhere();
         }
-        let in_kernel = self.lanes.kernel.sleep(&self.board, sleeper, time, mask, taker);
-        in_kernel.unwrap_or_else(elsewhere)
+        let Some(end) = self.lanes.kernel.sleep(&self.board, sleeper, time, mask, taker) else {
+            return elsewhere();
+        };
+        beside.inspect(|beside| beside.slept_apart());
+        end
     }
 
     /// As many as `min` were taken or can be reaped.
@@ -204,7 +233,7 @@ impl Instance {
                 even_if_closed: false,
                 restarts: false,
             };
-            let end = self.sleep(&sleeper, time, mask, taker);
+            let end = self.sleep(&sleeper, time, mask, None, taker);
             taker.give_back(&self.board);
             match end {
                 SleepEnd::Again => {}
@@ -271,7 +300,7 @@ impl Instance {
                     even_if_closed: false,
                     restarts: condition.restarts,
                 };
-                match self.sleep(&sleeper, time, condition.mask, taker) {
+                match self.sleep(&sleeper, time, condition.mask, condition.beside, taker) {
                     SleepEnd::Again => {}
                     SleepEnd::TimedOut if nap.is_some() => {
                         naps += 1;

@@ -1,8 +1,10 @@
 //! Polls of a ring's requests: begun, told of events, changed.
 
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use uringlet::front::Alongside;
 use uringlet::{Sqe, front};
 
 use super::state::{Core, Locked};
@@ -16,12 +18,58 @@ use crate::sys;
 pub(super) static POLLS_RINGS: AtomicBool = AtomicBool::new(false);
 
 impl Core {
-    /// A thread enters the ring: it sees what polls have to tell by now, where that counts.
+    /// A thread enters the ring: it sees what polls have to tell by now, where that counts. One
+    /// that `asks` for completions without waiting does what a waiter does.
     #[inline]
-    pub(crate) fn look_at_polls(&self) {
-        if self.looks.load(Ordering::Relaxed) > 0 {
+    pub(crate) fn look_at_polls(&self, asks: bool) {
+        let looks = self.looks.load(Ordering::Relaxed) > 0;
+        if looks || asks && self.may_sit() && service::is_of(self.address()) {
             service::look_at_all();
         }
+    }
+}
+
+/// What a thread that waits for completions of a ring knows of the ring's polls.
+#[derive(Debug)]
+pub(crate) struct Waiter<'a>(&'a Core);
+
+impl Core {
+    pub(crate) fn waiter(&self) -> Waiter<'_> {
+        Waiter(self)
+    }
+
+    /// May its waiters take events? Not where the program is told of completions, and does
+    /// something else meanwhile.
+    fn may_sit(&self) -> bool {
+        !self.told.load(Ordering::Relaxed) && !self.waits_apart.load(Ordering::Relaxed)
+    }
+
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+}
+
+impl Alongside for Waiter<'_> {
+    fn sit(&self) -> Option<[RawFd; 2]> {
+        if !self.0.may_sit() {
+            return None;
+        }
+        let seat = service::sit(self.0.address());
+        if seat.is_err() {
+            self.slept_apart();
+        }
+        seat.unwrap_or(None)
+    }
+
+    fn rise(&self, ready: bool) {
+        service::rise();
+        if ready {
+            service::look_at_all();
+        }
+    }
+
+    fn slept_apart(&self) {
+        self.0.waits_apart.store(true, Ordering::Relaxed);
     }
 }
 

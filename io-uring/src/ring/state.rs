@@ -135,6 +135,9 @@ pub(crate) struct Core {
     /// The program is told of completions, and may not come to wait.
     pub(crate) told: AtomicBool,
     pub(crate) closing: AtomicBool,
+    /// Events of polls are left to the thread for polls: several threads wait for completions, or
+    /// one does so where no event wakes it.
+    pub(super) waits_apart: AtomicBool,
     pub(super) instance: OnceLock<Weak<Instance>>,
 }
 
@@ -199,6 +202,7 @@ impl Core {
             handover: Handover::new(),
             told: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            waits_apart: AtomicBool::new(false),
             instance: OnceLock::new(),
         })
     }

@@ -74,6 +74,7 @@ impl Core {
             gives_up: &|| false,
             mask: None,
             restarts,
+            beside: None,
         };
         instance.wait_for(&wish, time)
     }

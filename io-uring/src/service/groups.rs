@@ -1,17 +1,14 @@
 //! Which descriptors the epoll of all rings watches, and for which polls.
 #![allow(unsafe_code)]
 
-use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::sync::Arc;
 
 use uringlet::front::OwnDescriptor;
 
+use crate::numbers::ByNumber;
 use crate::sys;
-
-/// The token of the descriptor that wakes the thread.
-pub(super) const WAKE: u64 = u64::MAX;
 
 /// Requests by their keys, and the events that they are told of.
 pub(crate) type Events = Vec<(u64, u32)>;
@@ -59,7 +56,7 @@ pub(super) struct Group {
     /// The events that the epoll looks for: none after it has told of some (`EPOLLONESHOT`).
     pub(super) armed: u32,
     /// By ring and request.
-    pub(super) members: HashMap<(usize, u64), Member>,
+    pub(super) members: ByNumber<(usize, u64), Member>,
 }
 
 impl Group {
@@ -96,32 +93,37 @@ impl Found {
     }
 }
 
+/// Members are of more rings than one, or were.
+pub(super) const SEVERAL: usize = usize::MAX;
+
 /// The epoll, and what is registered in it.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
     epoll: Option<OwnDescriptor>,
-    pub(super) wake: Option<OwnDescriptor>,
+    /// An eventfd, for the thread that has the seat.
+    bell: Option<OwnDescriptor>,
     pub(super) alive: bool,
-    /// The thread sleeps until something is ready, however long that is.
-    pub(super) sleeps_on: bool,
     /// One of the program's own number that has lost its last member stays, for the next poll.
-    pub(super) groups: HashMap<u64, Group>,
+    pub(super) groups: ByNumber<u64, Group>,
     /// Groups that take more members, by the program's number.
-    pub(super) open: HashMap<i32, u64>,
+    pub(super) open: ByNumber<i32, u64>,
     /// Registered under the program's own number.
-    pub(super) plain: HashMap<i32, u64>,
+    pub(super) plain: ByNumber<i32, u64>,
     next: u64,
     /// Groups that have members.
     pub(super) live: usize,
+    /// The ring that all members are of, by its address; or [`SEVERAL`].
+    pub(super) ring: usize,
 }
 
 impl Groups {
-    pub(super) fn epoll(&mut self) -> Result<i32, i32> {
+    /// The numbers of the epoll and the eventfd.
+    pub(super) fn made(&mut self) -> Result<[i32; 2], i32> {
         if self.epoll.is_none() {
-            let (epoll, wake) = (sys::epoll_create(), sys::eventfd());
-            if epoll < 0 || wake < 0 {
-                [epoll, wake].into_iter().filter(|&fd| fd >= 0).for_each(|fd| _ = sys::close(fd));
-                return Err(epoll.min(wake));
+            let (epoll, bell) = (sys::epoll_create(), sys::eventfd());
+            if epoll < 0 || bell < 0 {
+                [epoll, bell].into_iter().filter(|&fd| fd >= 0).for_each(|fd| _ = sys::close(fd));
+                return Err(epoll.min(bell));
             }
             // Out of the way of the numbers that programs expect.
             let own = |fd: i32| match OwnDescriptor::duplicate(fd) {
@@ -134,12 +136,13 @@ impl Groups {
                 // SAFETY: made above, and nobody else's.
                 None => OwnDescriptor::adopt(unsafe { OwnedFd::from_raw_fd(fd) }),
             };
-            let (epoll, wake) = (own(epoll), own(wake));
-            let (add, events) = (libc::EPOLL_CTL_ADD, libc::EPOLLIN as u32);
-            sys::epoll_ctl(epoll.number(), add, wake.number(), events, WAKE);
-            (self.epoll, self.wake) = (Some(epoll), Some(wake));
+            (self.epoll, self.bell) = (Some(own(epoll)), Some(own(bell)));
         }
-        Ok(self.epoll.as_ref().map_or(-1, OwnDescriptor::number))
+        Ok([&self.epoll, &self.bell].map(|one| one.as_ref().map_or(-1, OwnDescriptor::number)))
+    }
+
+    pub(super) fn epoll(&mut self) -> Result<i32, i32> {
+        self.made().map(|[epoll, _]| epoll)
     }
 
     /// The group of a number that takes one more member, which the epoll then looks for.
@@ -174,7 +177,7 @@ impl Groups {
         };
         let registered = copy.as_ref().map_or(fd, OwnDescriptor::number);
         let (is_plain, Watch { events: armed, multi }) = (copy.is_none(), watch);
-        let members = HashMap::new();
+        let members = ByNumber::default();
         let group = Group { fd: registered, copy, number: fd, multi, armed, members };
         self.next += 1;
         let (token, mask) = (self.next, group.mask());
@@ -225,12 +228,6 @@ impl Groups {
                 sys::epoll_ctl(epoll.number(), libc::EPOLL_CTL_DEL, fd, 0, 0);
             }
             self.forget_number(number, token);
-        }
-        if self.live == 0
-            && std::mem::take(&mut self.sleeps_on)
-            && let Some(wake) = &self.wake
-        {
-            sys::eventfd_set(wake.number());
         }
     }
 

@@ -88,6 +88,8 @@ static void give_back(void *unused)
     given_back++;
 }
 
+static int is_canceled;
+
 static void *waits(void *way)
 {
     struct pollfd set = {ring.ring_fd, POLLIN, 0};
@@ -108,6 +110,9 @@ static void *waits(void *way)
         epoll_wait(epoll, &event, 1, -1);
         break;
     default:
+        /* None of these waits: the cancel is there before. */
+        while (!__atomic_load_n(&is_canceled, __ATOMIC_ACQUIRE))
+            sched_yield();
         close(epoll);
         fclose(tmpfile());
     }
@@ -125,6 +130,7 @@ int main(void)
         void *end;
         MUST(pthread_create(&thread, NULL, waits, (void *)way) == 0);
         pthread_cancel(thread);
+        __atomic_store_n(&is_canceled, way == 3, __ATOMIC_RELEASE);
         MUST(pthread_join(thread, &end) == 0);
         printf("way %ld: ended %d, cleaned up %d\n", way, end == PTHREAD_CANCELED,
                given_back == way + 1);

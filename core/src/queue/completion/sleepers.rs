@@ -207,20 +207,33 @@ impl Completions {
         let end = match self.register(sleeper, Some((fd, true))) {
             Err(end) => end,
             Ok(Registration { number, .. }) => {
-                let mut poll = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
-                let ret = crate::sys::ppoll(&mut poll, timeout, Some(&mask));
+                let end = poll(&mut [readable(fd)], timeout, Some(&mask));
                 owns = self.unregister(number);
-                match ret {
-                    0 => SleepEnd::TimedOut,
-                    ret if ret == -(libc::EINTR as isize) => SleepEnd::Interrupted,
-                    _ => SleepEnd::Again,
-                }
+                end
             }
         };
         if owns {
             crate::sys::close(fd);
         }
         Ok(end)
+    }
+
+    /// As [`Completions::sleep_with`], until the first of both descriptors is readable at the most:
+    /// whether it is. The second is an eventfd that is this sleep's alone.
+    #[cfg(not(loom))]
+    pub(crate) fn sleep_beside(
+        &self,
+        sleeper: &Sleeper<'_>,
+        [beside, eventfd]: [RawFd; 2],
+        time: Option<Duration>,
+        mask: Option<u64>,
+    ) -> (SleepEnd, bool) {
+        let mut set = [readable(beside), readable(eventfd)];
+        let end = self.sleep_elsewhere(sleeper, eventfd, || poll(&mut set, time, mask.as_ref()));
+        if set[1].revents != 0 {
+            crate::sys::eventfd_drain(eventfd);
+        }
+        (end, set[0].revents != 0)
     }
 
     /// As [`Completions::sleep`] or [`Completions::sleep_masked`].
@@ -322,6 +335,20 @@ impl Completions {
     }
 }
 
+#[cfg(not(loom))]
+fn readable(fd: RawFd) -> libc::pollfd {
+    libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
+}
+
+#[cfg(not(loom))]
+fn poll(set: &mut [libc::pollfd], time: Option<Duration>, mask: Option<&u64>) -> SleepEnd {
+    match crate::sys::ppoll(set, time, mask) {
+        0 => SleepEnd::TimedOut,
+        ret if ret == -(libc::EINTR as isize) => SleepEnd::Interrupted,
+        _ => SleepEnd::Again,
+    }
+}
+
 /// Words that were changed under the lock, whose sleepers are to be woken outside of it.
 #[derive(Default)]
 struct Woken([bool; WORDS + 1]);
@@ -331,8 +358,7 @@ impl Woken {
     fn add(&mut self, queue: &Completions, one: &Asleep) {
         if one.eventfd >= 0 {
             crate::sys::eventfd_add(one.eventfd, 1);
-        }
-        if !std::mem::replace(&mut self.0[one.word], true) {
+        } else if !std::mem::replace(&mut self.0[one.word], true) {
             queue.word(one.word).change();
         }
     }

@@ -1,0 +1,81 @@
+//! The seat of a thread that waits in io_uring_enter(2), and takes events itself meanwhile.
+//!
+//! It is a hint, and nothing is lost by it: the thread for all polls sleeps on the same epoll, and
+//! events stay there until they are taken. That thread only leaves them alone for a while, as long
+//! as waiters come and go. What is left then, it takes.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::sys;
+
+/// The holder has not come for events: it executes something else, or is gone (siglongjmp(3)).
+const LATE: u32 = 1 << 31;
+
+#[derive(Debug, Default)]
+pub(super) struct Seat {
+    /// The thread that has it (gettid(2)), or 0.
+    holder: AtomicU32,
+    /// How many times it was left.
+    turns: AtomicU32,
+}
+
+impl Seat {
+    /// The calling thread is about to sleep until events come. False: another one has the seat.
+    pub(super) fn take(&self) -> bool {
+        let me = sys::thread_id() as u32;
+        let exchange =
+            |from| self.holder.compare_exchange(from, me, Ordering::Acquire, Ordering::Relaxed);
+        // It has left its sleep by a jump, or is in a signal handler.
+        let is_its_own = |now| now & !LATE == me && exchange(now).is_ok();
+        exchange(0).map_or_else(is_its_own, |_| true)
+    }
+
+    /// The thread that has it sleeps no more.
+    pub(super) fn leave(&self) {
+        let me = sys::thread_id() as u32;
+        self.turns.fetch_add(1, Ordering::Relaxed);
+        let is_its_own = |now| (now & !LATE == me).then_some(0);
+        let _ = self.holder.fetch_update(Ordering::Release, Ordering::Relaxed, is_its_own);
+    }
+
+    /// Changes while waiters come and go.
+    pub(super) fn turns(&self) -> u32 {
+        self.turns.load(Ordering::Relaxed)
+    }
+
+    /// May a thread have it that takes events?
+    pub(super) fn is_taken(&self) -> bool {
+        let holder = self.holder.load(Ordering::Relaxed);
+        holder != 0 && holder & LATE == 0
+    }
+
+    /// The thread that may have it has not come for events.
+    pub(super) fn is_late(&self) {
+        let late = |now| (now != 0).then_some(now | LATE);
+        let _ = self.holder.fetch_update(Ordering::Relaxed, Ordering::Relaxed, late);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::Seat;
+
+    #[test]
+    fn one_thread_has_the_seat_and_a_late_one_has_it_to_itself_all_the_same() {
+        let seat = Seat::default();
+        let other_takes = || thread::scope(|scope| scope.spawn(|| seat.take()).join().unwrap());
+        assert!(seat.take() && !other_takes());
+        // As after a jump.
+        assert!(seat.take());
+        seat.is_late();
+        assert!(!seat.is_taken() && !other_takes());
+        assert!(seat.take() && seat.is_taken());
+        seat.is_late();
+        seat.leave();
+        assert_eq!((seat.turns(), seat.is_taken()), (1, false));
+        seat.is_late();
+        assert!(other_takes());
+    }
+}

@@ -1,0 +1,262 @@
+/* Threads that wait for what comes to sockets: one ring or several, one thread or several, with
+ * times, masks, cancels, jumps, and an epoll that has the ring. */
+#define _GNU_SOURCE
+#include "common.h"
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+
+enum { ROUNDS = 200 };
+
+static void receive(struct io_uring *ring, int fd, char *at, unsigned long long tag)
+{
+    struct io_uring_sqe *sqe = entry(ring, 0);
+    io_uring_prep_recv(sqe, fd, at, 1, 0);
+    sqe->user_data = tag;
+}
+
+static void asleep(pid_t thread)
+{
+    char path[64], state = 0;
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", thread);
+    while (state != 'S') {
+        FILE *file = fopen(path, "r");
+        MUST(file && fscanf(file, "%*d (%*[^)]) %c", &state) == 1);
+        fclose(file);
+        sched_yield();
+    }
+}
+
+/* A server and a client, each with a ring and a thread of its own, or one ring for both. */
+static struct io_uring rings[2];
+static int shared, pair[2];
+static pthread_mutex_t submits = PTHREAD_MUTEX_INITIALIZER;
+static int taken[2];
+
+/* Waits for the completion of its own request: others are left to the other thread. */
+static void own(struct io_uring *ring, int who)
+{
+    for (int done = 0; !done;) {
+        struct io_uring_cqe *cqe;
+        pthread_mutex_lock(&submits);
+        while (io_uring_peek_cqe(ring, &cqe) == 0) {
+            MUST(cqe->res == 1);
+            taken[cqe->user_data] = 1;
+            io_uring_cqe_seen(ring, cqe);
+        }
+        done = taken[who];
+        taken[who] = 0;
+        pthread_mutex_unlock(&submits);
+        /* The other one may have taken it: never without a time. */
+        struct __kernel_timespec time = { .tv_nsec = shared ? 1000000 : 5000000000 / 10 };
+        if (!done)
+            io_uring_wait_cqes(ring, &cqe, 1, &time, NULL);
+    }
+}
+
+static void *plays(void *arg)
+{
+    int who = (long)arg;
+    struct io_uring *ring = &rings[shared ? 0 : who];
+    char byte;
+    for (int round = 0; round < ROUNDS; round++) {
+        if (who == 0)
+            MUST(write(pair[0], "x", 1) == 1);
+        pthread_mutex_lock(&submits);
+        receive(ring, pair[who], &byte, who);
+        MUST(io_uring_submit(ring) == 1);
+        pthread_mutex_unlock(&submits);
+        own(ring, who);
+        if (who == 1)
+            MUST(write(pair[1], &byte, 1) == 1);
+    }
+    return NULL;
+}
+
+static void two_threads(int on_one_ring)
+{
+    pthread_t thread;
+    shared = on_one_ring;
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+    for (int at = 0; at < 2; at++)
+        MUST(io_uring_queue_init(8, &rings[at], 0) == 0);
+    MUST(pthread_create(&thread, NULL, plays, (void *)1) == 0);
+    plays((void *)0);
+    pthread_join(thread, NULL);
+    for (int at = 0; at < 2; at++) {
+        io_uring_queue_exit(&rings[at]);
+        close(pair[at]);
+    }
+    printf("two threads, %s: %d rounds\n", shared ? "one ring" : "a ring each", ROUNDS);
+}
+
+static struct io_uring ring;
+static pid_t waiter;
+static sigset_t mask;
+static int answer;
+
+static void *waits(void *arg)
+{
+    struct io_uring_cqe *cqe;
+    struct __kernel_timespec *time = arg;
+    waiter = gettid();
+    __atomic_store_n(&answer, 1, __ATOMIC_RELEASE);
+    answer = time ? io_uring_wait_cqes(&ring, &cqe, 1, time, &mask)
+                  : io_uring_wait_cqe(&ring, &cqe);
+    return NULL;
+}
+
+static pthread_t begin(void *time)
+{
+    pthread_t thread;
+    answer = 0;
+    MUST(pthread_create(&thread, NULL, waits, time) == 0);
+    while (!__atomic_load_n(&answer, __ATOMIC_ACQUIRE))
+        sched_yield();
+    asleep(waiter);
+    return thread;
+}
+
+static void one_waits(void)
+{
+    pthread_t thread;
+    char byte;
+    MUST(io_uring_queue_init(8, &ring, 0) == 0);
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+    receive(&ring, pair[0], &byte, 1);
+    MUST(io_uring_submit(&ring) == 1);
+    /* Times. */
+    struct __kernel_timespec shortly = { .tv_nsec = 1000000 }, late = { .tv_sec = 1000 };
+    struct io_uring_cqe *cqe;
+    printf("nothing comes: %d\n", io_uring_wait_cqe_timeout(&ring, &cqe, &shortly));
+    /* Another request ends, of this ring. */
+    thread = begin(NULL);
+    io_uring_prep_nop(entry(&ring, 0));
+    MUST(io_uring_submit(&ring) == 1);
+    pthread_join(thread, NULL);
+    printf("a nop ends the wait: %d\n", answer);
+    completions(&ring, "nop", 1);
+    /* A cancel. */
+    thread = begin(NULL);
+    io_uring_prep_cancel64(entry(&ring, 0), 1, 0);
+    MUST(io_uring_submit(&ring) == 1);
+    pthread_join(thread, NULL);
+    printf("a cancel ends the wait: %d\n", answer);
+    sorted(&ring, "cancel", 2);
+    /* A signal that is let through while it waits, and with it something that comes then. */
+    receive(&ring, pair[0], &byte, 2);
+    MUST(io_uring_submit(&ring) == 1);
+    thread = begin(&late);
+    MUST(pthread_kill(thread, SIGUSR1) == 0);
+    pthread_join(thread, NULL);
+    printf("a signal ends the wait: %d\n", answer);
+    thread = begin(&late);
+    MUST(write(pair[1], "x", 1) == 1);
+    pthread_join(thread, NULL);
+    printf("a byte ends the wait: %d\n", answer);
+    completions(&ring, "byte", 1);
+    /* An epoll has the ring, while a thread waits in it. */
+    int epoll = epoll_create1(0);
+    struct epoll_event event = { .events = EPOLLIN };
+    MUST(epoll >= 0 && epoll_ctl(epoll, EPOLL_CTL_ADD, ring.ring_fd, &event) == 0);
+    for (int round = 0; round < ROUNDS; round++) {
+        receive(&ring, pair[0], &byte, 3);
+        MUST(io_uring_submit(&ring) == 1);
+        int waits = round % 4 == 0;
+        if (waits)
+            thread = begin(NULL);
+        MUST(write(pair[1], "x", 1) == 1);
+        MUST(epoll_wait(epoll, &event, 1, -1) == 1);
+        if (waits)
+            pthread_join(thread, NULL);
+        MUST(io_uring_wait_cqe(&ring, &cqe) == 0 && cqe->res == 1);
+        io_uring_cqe_seen(&ring, cqe);
+    }
+    close(epoll);
+    /* Closed. */
+    receive(&ring, pair[0], &byte, 4);
+    MUST(io_uring_submit(&ring) == 1);
+    thread = begin(NULL);
+    close(pair[1]);
+    pthread_join(thread, NULL);
+    completions(&ring, "end", 1);
+    io_uring_queue_exit(&ring);
+    close(pair[0]);
+}
+
+static sigjmp_buf back;
+
+static void jump(int signal)
+{
+    siglongjmp(back, signal);
+}
+
+static void handler(int signal)
+{
+    (void)signal;
+}
+
+/* A thread leaves its wait by a jump, and another one waits then; or none does. */
+static void *leaves(void *unused)
+{
+    struct io_uring_cqe *cqe;
+    waiter = gettid();
+    if (sigsetjmp(back, 1) == 0) {
+        __atomic_store_n(&answer, 1, __ATOMIC_RELEASE);
+        io_uring_wait_cqe(&ring, &cqe);
+    }
+    return unused;
+}
+
+static void jumps(void)
+{
+    struct io_uring_cqe *cqe;
+    pthread_t thread;
+    char byte;
+    MUST(io_uring_queue_init(8, &ring, 0) == 0);
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+    receive(&ring, pair[0], &byte, 1);
+    MUST(io_uring_submit(&ring) == 1);
+    answer = 0;
+    MUST(pthread_create(&thread, NULL, leaves, NULL) == 0);
+    while (!__atomic_load_n(&answer, __ATOMIC_ACQUIRE))
+        sched_yield();
+    asleep(waiter);
+    MUST(pthread_kill(thread, SIGUSR2) == 0);
+    pthread_join(thread, NULL);
+    receive(&ring, pair[0], &byte, 2);
+    MUST(io_uring_submit(&ring) == 1);
+    for (int at = 0; at < 2; at++) {
+        MUST(write(pair[1], "x", 1) == 1);
+        /* Looks in memory only, or waits. */
+        while (at == 0 && io_uring_cq_ready(&ring) == 0)
+            sched_yield();
+        MUST(io_uring_wait_cqe(&ring, &cqe) == 0);
+        printf("after a jump: %d\n", cqe->res);
+        io_uring_cqe_seen(&ring, cqe);
+    }
+    io_uring_queue_exit(&ring);
+    close(pair[0]);
+    close(pair[1]);
+}
+
+int main(void)
+{
+    struct sigaction action = { .sa_handler = handler };
+    MUST(sigaction(SIGUSR1, &action, NULL) == 0);
+    action.sa_handler = jump;
+    MUST(sigaction(SIGUSR2, &action, NULL) == 0);
+    /* Let through in waits with a mask only. */
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGUSR1);
+    MUST(pthread_sigmask(SIG_BLOCK, &mask, NULL) == 0);
+    sigemptyset(&mask);
+    two_threads(0);
+    two_threads(1);
+    one_waits();
+    jumps();
+    return 0;
+}
