@@ -181,6 +181,7 @@ impl Place {
 }
 
 #[test]
+#[ignore = "takes minutes, and programs that a machine may lack"]
 fn every_command_of_the_book_does_what_its_page_says() {
     const NAME: &str = "every_command_of_the_book_does_what_its_page_says";
     let libraries = assert_cmd::cargo::cargo_bin!("uringlet").parent().unwrap().to_str().unwrap();
