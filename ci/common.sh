@@ -52,8 +52,8 @@ print_machine() {
         "$(df --output=source -- "$1" | tail -n 1)" "$(fio --version)" "$commit"
 }
 
-# Lists the source packages of Debian's release $2, or of the one that is installed. apt_options then
-# has apt-get use these lists, which are in $1/apt.
+# Lists the source packages of Debian's release $2, or of the one that is installed. With
+# apt_options, apt-get uses these lists, which are in $1/apt.
 list_sources() {
     local lists="$1/apt" release mirror
     mkdir -p -- "$lists/lists/partial"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Runs Node.js's own tests of its file system natively and on the drop-in for io_uring, and compares:
-# ci/node.sh [TEST...]
+# Runs Node.js's own tests of its file system natively and on the drop-in for io_uring, and
+# compares: ci/node.sh [TEST...]
 #
 # Needs Node.js 20 or later. Fetches the source package of Debian 13, which has version 20; of the
 # unstable release for a later one. Nothing of it is kept in the repository. Node.js uses io_uring
-# for files if UV_USE_IO_URING=1 is set. FORBID is the sandbox that ours runs in (docker without it,
-# none if it is empty). FOLDER says where the sources are (target/node without it), LIMIT the seconds
-# for each test (60). Fails if a test does that passes natively, or if the standard errors of the two
-# have different numbers of lines, warnings of Node.js apart.
+# for files if UV_USE_IO_URING=1 is set. FORBID is the sandbox that ours runs in (docker without
+# it, none if it is empty). FOLDER says where the sources are (target/node without it), LIMIT the
+# seconds for each test (60). Fails if a test does that passes natively, or if the standard errors
+# of the two have different numbers of lines, warnings of Node.js apart.
 set -euo pipefail
 # shellcheck source=ci/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -93,5 +93,6 @@ while read -r name status lines our_status our_lines; do
         tail -n 20 -- "$scratch/ours/$name.err"
     fi
 done < <(join "$scratch/native.txt" "$scratch/ours.txt")
-echo "Node.js $(node --version), sandbox ${sandbox:-none}: $passed passed, $native not natively either, $failed failed"
+echo "Node.js $(node --version), sandbox ${sandbox:-none}:" \
+    "$passed passed, $native not natively either, $failed failed"
 ((failed == 0 && passed > 0))

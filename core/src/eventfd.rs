@@ -32,7 +32,7 @@ impl Counted {
     const NOTED: usize = 4;
     pub(crate) const NONE: Self = Self { fds: [-1; Self::NOTED], count: 0 };
 
-    /// Those that the calling thread has counted up since this was asked.
+    /// The eventfds that the calling thread has counted up since this was asked.
     pub(crate) fn take() -> Self {
         COUNTED.replace(Self::NONE)
     }

@@ -106,8 +106,8 @@ mod counted {
         _count: Count,
     }
 
-    /// Counts as a lock while it lives: a signal handler that interrupts its thread waits for nothing
-    /// that the thread has in hand.
+    /// Counts as a lock while it lives: a signal handler that interrupts its thread waits for
+    /// nothing that the thread has in hand.
     #[derive(Debug)]
     pub(crate) struct Count(());
 

@@ -25,8 +25,8 @@ impl Instance {
 
     /// As [`Instance::before_close`], for a range of descriptors that begins at 0 or above. `gone`:
     /// the numbers stand for no file then. Otherwise another one takes their place in the same
-    /// moment (dup2(2)). Does nothing where a signal handler has interrupted its thread under a lock
-    /// of the engine's.
+    /// moment (dup2(2)). Does nothing where a signal handler has interrupted its thread under a
+    /// lock of the engine's.
     pub fn before_close_range(&self, fds: &RangeInclusive<i32>, gone: bool) {
         let all = self.offer(u32::MAX, u32::MAX, true, false);
         let (mut naps, mut since, mut copies) = (0, None, Copies::default());
