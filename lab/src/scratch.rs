@@ -5,7 +5,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::{session, size};
+use crate::{refusal, size};
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use memmap2::MmapOptions;
@@ -57,7 +57,7 @@ impl Place {
     /// A refusal, with the reason of [`Scratch::open`]: what the user named will not do.
     pub fn open(&self) -> Result<Scratch> {
         let opened = Scratch::open(self.as_ref(), self.size, self.allow_writes);
-        opened.map_err(|error| session::refusal(format_args!("{error:#}")))
+        opened.map_err(|error| refusal::refusal(format_args!("{error:#}")))
     }
 }
 

@@ -2,6 +2,7 @@
 //! header, its files.
 
 use crate::machine::{Machine, Storage};
+pub use crate::refusal::{is_refusal, refusal};
 use crate::report::{Document, Files, Header, Outputs};
 use crate::scratch::Scratch;
 use crate::size;
@@ -11,7 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
-use std::fmt::{Display, Formatter, Write as _};
+use std::fmt::{Display, Write as _};
 use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::path::Path;
 use std::process::{Child, ExitCode};
@@ -107,28 +108,6 @@ pub fn exit(command: &str, result: Result<ExitCode>) -> ExitCode {
         tell(format_args!("uringlet {command}: {error:#}"));
         if is_refusal(&error) { ExitCode::from(REFUSED) } else { ExitCode::FAILURE }
     })
-}
-
-/// A command does not do what it was asked for: in vain, or to spare the user's data.
-#[derive(Debug)]
-struct Refusal(String);
-
-impl Display for Refusal {
-    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Refusal {}
-
-/// The error of a command that refuses what it was asked for. The exit status says so.
-pub fn refusal(reason: impl Display) -> anyhow::Error {
-    Refusal(reason.to_string()).into()
-}
-
-/// Made by [`refusal`].
-pub fn is_refusal(error: &anyhow::Error) -> bool {
-    error.is::<Refusal>()
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

@@ -17,8 +17,9 @@ use super::metadata::{Found, Stat};
 use super::names::{HERE, Name};
 use super::op::Op;
 use super::options::{Open, OpenOptions};
-use super::whole::{ReadFile, WriteFile, uninterrupted};
+use super::whole::{ReadFile, WriteFile};
 use super::worker::OnWorker;
+use super::worker::uninterrupted;
 use crate::sys;
 
 /// An open directory, which paths of its methods are relative to. A handle, cheap to clone.

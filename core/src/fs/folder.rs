@@ -19,8 +19,7 @@ use super::handle::{File, Opened, outcome};
 use super::metadata::{FileType, Found, Metadata, Stat};
 use super::names::HERE;
 use super::op::Op;
-use super::whole::uninterrupted;
-use super::worker::OnWorker;
+use super::worker::{OnWorker, uninterrupted};
 use crate::sys;
 
 /// Makes a directory (mkdir(2)).

@@ -18,8 +18,7 @@ use super::metadata::Found;
 use super::names::HERE;
 use super::op::Op;
 use super::transfer::Span;
-use super::whole::uninterrupted;
-use super::worker::OnWorker;
+use super::worker::{OnWorker, uninterrupted};
 use crate::sys;
 
 /// A new file in a directory, which is to get another one's name. Dropped, it is removed.

@@ -13,7 +13,7 @@ use super::driver::{Fs, Header};
 use super::handle::{File, outcome};
 use super::op::Steps;
 use super::wakers::Flights;
-use super::whole::uninterrupted;
+use super::worker::uninterrupted;
 use crate::sqe::Sqe;
 use crate::sys::{self, MAX_RW_COUNT};
 

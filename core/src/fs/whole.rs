@@ -21,9 +21,9 @@ use super::op::{Op, Steps};
 use super::replace::replace_now;
 use super::transfer::{Direction, Out, Span};
 use super::wakers::Flights;
-use super::worker::{Behind, call};
+use super::worker::{Behind, call, uninterrupted};
 use crate::sqe::Sqe;
-use crate::sys::{self, MAX_RW_COUNT, Ret};
+use crate::sys::{self, MAX_RW_COUNT};
 
 /// For a file that is read, and for one that is made anew.
 const READ: i32 = libc::O_RDONLY | libc::O_CLOEXEC;
@@ -32,16 +32,6 @@ const REPLACE: i32 = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CL
 const SMALL: usize = 256 << 10;
 /// Of a file that does not tell its length, at first.
 const UNTOLD: u64 = 8192;
-
-/// A call of a worker's, repeated after `EINTR`: a count, or a negative errno.
-pub(super) fn uninterrupted(mut call: impl FnMut() -> Ret) -> i32 {
-    loop {
-        let result = call();
-        if result != -(libc::EINTR as Ret) {
-            return result as i32;
-        }
-    }
-}
 
 /// Opens a file, on a worker: a descriptor, or a negative errno.
 /// An open of a FIFO ends with `ECANCELED` when the operation is cancelled.

@@ -17,6 +17,17 @@ use super::op::{Op, Steps};
 use super::wakers::Flights;
 use crate::exec::{CALL, CallFunction};
 use crate::sqe::Sqe;
+use crate::sys::Ret;
+
+/// A call of a worker's, repeated after `EINTR`: a count, or a negative errno.
+pub(super) fn uninterrupted(mut call: impl FnMut() -> Ret) -> i32 {
+    loop {
+        let result = call();
+        if result != -(libc::EINTR as Ret) {
+            return result as i32;
+        }
+    }
+}
 
 /// A request that has a worker call `function` with the address of `with`.
 pub(super) fn call<T>(function: CallFunction, with: &T) -> Sqe {
