@@ -11,6 +11,9 @@ use crate::memory::Memory;
 use crate::prepare::{self, Fields, Plan, Refused};
 use crate::{rights, sys, user};
 
+/// Bytes of a transfer, at most; of a longer one the kernel does this much.
+const LONGEST: usize = 0x7fff_f000;
+
 /// An entry that was prepared.
 #[derive(Debug)]
 pub(super) struct Prepared {
@@ -120,8 +123,18 @@ impl Request {
                 }
                 let total = lengths().fold(0usize, usize::saturating_add);
                 self.expected = i32::try_from(total).unwrap_or(i32::MAX);
-                let addr = self.iov.as_ptr() as u64;
-                self.plan = Plan::Engine(Sqe { addr, ..*sqe }, None);
+                self.plan = match self.iov[..] {
+                    // As a plain transfer, which the engine has no vector to copy for.
+                    [libc::iovec { iov_base, iov_len }] if (1..=LONGEST).contains(&iov_len) => {
+                        let opcode = if sqe.opcode == op::READV { op::READ } else { op::WRITE };
+                        let (addr, len) = (iov_base as u64, iov_len as u32);
+                        Plan::Engine(Sqe { opcode, addr, len, ..*sqe }, None)
+                    }
+                    _ => {
+                        let addr = self.iov.as_ptr() as u64;
+                        Plan::Engine(Sqe { addr, ..*sqe }, None)
+                    }
+                };
             }
             Plan::Call(_, make) => {
                 self.call = Some(Box::new(make(fields)?));
@@ -140,5 +153,30 @@ impl Request {
             _ => {}
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transfer_of_one_part_is_a_plain_one() {
+        let plan_of = |opcode: u8, parts: &[(u64, usize)]| {
+            let at = parts.as_ptr().expose_provenance() as u64;
+            let words = [opcode.into(), 7, at, parts.len() as u64, 0, 0, 0, 0];
+            let mut request = Request::new();
+            request.prepare(&Fields(words), false).unwrap();
+            let Plan::Engine(sqe, None) = request.plan else { panic!("{:?}", request.plan) };
+            (sqe.opcode, sqe.off, sqe.addr, sqe.len, request.expected)
+        };
+        for (vectored, plain) in [(op::READV, op::READ), (op::WRITEV, op::WRITE)] {
+            assert_eq!(plan_of(vectored, &[(4096, 512)]), (plain, 7, 4096, 512, 512));
+            let (opcode, _, _, len, expected) = plan_of(vectored, &[(4096, 512), (8192, 8)]);
+            assert_eq!((opcode, len, expected), (vectored, 2, 520));
+            for odd in [0, LONGEST + 1] {
+                assert_eq!(plan_of(vectored, &[(4096, odd)]).0, vectored, "{odd}");
+            }
+        }
     }
 }

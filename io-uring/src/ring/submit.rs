@@ -213,7 +213,7 @@ impl Locked<'_> {
         let request = self.request(at);
         let Plan::Engine(sqe, None) = request.plan else { return false };
         let alone = request.next == NONE && request.flags & iosqe::ASYNC == 0;
-        let is_read = matches!(request.opcode, op::READ | op::READ_FIXED);
+        let is_read = sqe.opcode == op::READ;
         if !submits || !alone || !is_read || !uringlet::front::is_read_inline(sqe.fd) {
             return false;
         }
