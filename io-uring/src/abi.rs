@@ -1,5 +1,8 @@
 //! The layouts and numbers of linux/io_uring.h and liburing.h, on 64-bit machines.
 
+/// Bytes that a transfer has at most: of a longer one, the kernel does this much (read(2)).
+pub(crate) const MAX_RW_COUNT: u32 = 0x7fff_f000;
+
 /// `struct io_sqring_offsets`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]

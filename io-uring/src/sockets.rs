@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 
 use uringlet::front;
 
+use crate::abi::MAX_RW_COUNT;
 use crate::files::move_aside;
 use crate::sys::{self, sockets};
 use crate::{service, user};
@@ -556,14 +557,13 @@ impl Drop for Alone {
 impl Message {
     /// Bytes that are to be sent, or that there is room for.
     fn len(&self, picked: Option<&[u64; 2]>) -> usize {
-        const MAX_RW_COUNT: u64 = 0x7fff_f000;
         let parts = match picked {
             Some(picked) => std::slice::from_ref(picked),
             None if self.header.is_some() => &self.parts[..],
             None => std::slice::from_ref(&self.buffer),
         };
         let total = parts.iter().fold(0u64, |total, part| total.saturating_add(part[1]));
-        total.min(MAX_RW_COUNT) as usize
+        total.min(MAX_RW_COUNT.into()) as usize
     }
 
     /// Sends or receives what comes behind the first `done` bytes, with a buffer of a group or its

@@ -4,7 +4,7 @@
 use uringlet::Sqe;
 
 use super::{Fields, Match, Plan, RingMessage, Timing, calls, sockets};
-use crate::abi::{iosqe, op, poll, timeout as timeouts};
+use crate::abi::{MAX_RW_COUNT, iosqe, op, poll, timeout as timeouts};
 use crate::buffers::Provided;
 use crate::service::Watch;
 
@@ -12,8 +12,6 @@ pub(super) type Planned = Result<Plan, i32>;
 
 /// Programs have no memory from there on. Machines that let them have more refuse it later.
 const ADDRESSES: u64 = if cfg!(target_arch = "x86_64") { 0x7fff_ffff_f000 } else { 1 << 56 };
-/// What the kernel transfers at most.
-const MAX_RW_COUNT: u32 = 0x7fff_f000;
 
 const EINVAL: Planned = Err(-libc::EINVAL);
 

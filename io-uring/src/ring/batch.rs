@@ -6,13 +6,10 @@ use std::collections::VecDeque;
 use uringlet::Sqe;
 
 use super::types::Request;
-use crate::abi::{Timespec, iosqe, op};
+use crate::abi::{MAX_RW_COUNT, Timespec, iosqe, op};
 use crate::memory::Memory;
 use crate::prepare::{self, Fields, Plan, Refused};
 use crate::{rights, sys, user};
-
-/// Bytes of a transfer, at most; of a longer one the kernel does this much.
-const LONGEST: usize = 0x7fff_f000;
 
 /// An entry that was prepared.
 #[derive(Debug)]
@@ -123,18 +120,9 @@ impl Request {
                 }
                 let total = lengths().fold(0usize, usize::saturating_add);
                 self.expected = i32::try_from(total).unwrap_or(i32::MAX);
-                self.plan = match self.iov[..] {
-                    // As a plain transfer, which the engine has no vector to copy for.
-                    [libc::iovec { iov_base, iov_len }] if (1..=LONGEST).contains(&iov_len) => {
-                        let opcode = if sqe.opcode == op::READV { op::READ } else { op::WRITE };
-                        let (addr, len) = (iov_base as u64, iov_len as u32);
-                        Plan::Engine(Sqe { opcode, addr, len, ..*sqe }, None)
-                    }
-                    _ => {
-                        let addr = self.iov.as_ptr() as u64;
-                        Plan::Engine(Sqe { addr, ..*sqe }, None)
-                    }
-                };
+                let addr = self.iov.as_ptr() as u64;
+                let vectored = Sqe { addr, ..*sqe };
+                self.plan = Plan::Engine(plain(&vectored, &self.iov).unwrap_or(vectored), None);
             }
             Plan::Call(_, make) => {
                 self.call = Some(Box::new(make(fields)?));
@@ -156,6 +144,14 @@ impl Request {
     }
 }
 
+/// A vectored transfer of one part as a plain one, for which the engine has no vector to copy.
+fn plain(sqe: &Sqe, parts: &[libc::iovec]) -> Option<Sqe> {
+    let &[libc::iovec { iov_base, iov_len }] = parts else { return None };
+    let len = u32::try_from(iov_len).ok().filter(|len| (1..=MAX_RW_COUNT).contains(len))?;
+    let opcode = if sqe.opcode == op::READV { op::READ } else { op::WRITE };
+    Some(Sqe { opcode, addr: iov_base as u64, len, ..*sqe })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,7 +170,7 @@ mod tests {
             assert_eq!(plan_of(vectored, &[(4096, 512)]), (plain, 7, 4096, 512, 512));
             let (opcode, _, _, len, expected) = plan_of(vectored, &[(4096, 512), (8192, 8)]);
             assert_eq!((opcode, len, expected), (vectored, 2, 520));
-            for odd in [0, LONGEST + 1] {
+            for odd in [0, MAX_RW_COUNT as usize + 1] {
                 assert_eq!(plan_of(vectored, &[(4096, odd)]).0, vectored, "{odd}");
             }
         }
