@@ -112,7 +112,10 @@ unsafe fn enter_ring(
         () if flags & enter::SQ_WAKEUP != 0 || count > 0 => u32::MAX,
         () => 0,
     };
-    core.look_at_polls(flags & enter::GETEVENTS != 0 && min == 0);
+    let asks = flags & enter::GETEVENTS != 0;
+    // A call with nothing to do is made for what has come, unless that waits for GETEVENTS.
+    let is_empty = submitted == 0 && !core.has(setup::DEFER_TASKRUN);
+    core.look_at_polls(if asks { min == 0 } else { is_empty });
     if count > 0 {
         // What a poller has taken does not end with a thread of the program's.
         let thread = if polls { 0 } else { threads::enters(ring.handle) };
