@@ -1,5 +1,5 @@
-//! What lanes and threads may know of a context: its request slots, how a request begins and ends,
-//! who takes its completion, and whom to call for it. Lanes know this, and nothing above it.
+//! The part of a context that lanes and threads may use. It has the request slots, and decides how
+//! a request begins and ends, where its completion goes, and which thread to call.
 #![allow(unsafe_code)]
 
 mod completing;
@@ -26,16 +26,17 @@ use crate::sync::lock;
 use crate::sys;
 use crate::sys::aio::IoEvent;
 
-/// Takes completions as they happen, in place of a completion queue: called by whichever thread
-/// has ended the request, with no lock held.
+/// Receives completions as they happen, in place of a completion queue. The thread that has ended
+/// the request calls it, with no lock held.
 pub trait Sink: Send + Sync + std::fmt::Debug {
     /// A request has ended; `obj` is its [`Sqe::user_data`](crate::Sqe::user_data).
     ///
     /// # Safety
-    /// The request was accepted with this `obj` and this `data`, and this is called once for it.
+    /// The request was accepted with this `obj` and this `data`. This is called once for each
+    /// request.
     unsafe fn complete(&self, event: &IoEvent);
 
-    /// Its slot is free, and those who wait for it are woken.
+    /// The request's slot is free: wakes the threads that wait for a slot.
     fn released(&self);
 
     /// Runs `harvest`, which ends several requests one after the other.
@@ -43,25 +44,26 @@ pub trait Sink: Send + Sync + std::fmt::Debug {
         harvest();
     }
 
-    /// The oldest read (or write) of a stream counts as begun from its submit on, and cannot be
-    /// cancelled: as aio_cancel(3) of the C library has it.
+    /// Does the oldest read (or write) of a stream count as begun at its submit? Then it cannot be
+    /// cancelled, as in aio_cancel(3) of the C library.
     fn begins_streams_at_once(&self) -> bool {
         true
     }
 
-    /// A request waits for its stream although the descriptor is not blocking (`O_NONBLOCK`), as
-    /// io_uring has it.
+    /// Does a request wait for its stream although the descriptor is nonblocking (`O_NONBLOCK`), as
+    /// in io_uring?
     fn waits_where_nonblocking(&self) -> bool {
         false
     }
 
-    /// A write that a stream takes in part completes with that part, as io_uring has it. Otherwise
-    /// the rest waits for room, as in a write(2) that may sleep.
+    /// Does a write that a stream takes in part complete with that part, as in io_uring? Otherwise
+    /// the rest waits for room, as in a blocking write(2).
     fn ends_short_writes(&self) -> bool {
         false
     }
 
-    /// The poller is about to execute a transfer on a stream. A result ends it unexecuted.
+    /// The poller is about to execute a transfer on a stream. `Some(result)` ends the request
+    /// without executing it.
     fn before_transfer(&self, _sqe: &Sqe) -> Option<i32> {
         None
     }
@@ -71,7 +73,7 @@ pub trait Sink: Send + Sync + std::fmt::Debug {
     fn after_transfer(&self, _fd: i32, _is_write: bool) {}
 }
 
-/// Who executed a request.
+/// The kind of thread that executed a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Executor {
     /// A thread of the program, while it waited.
@@ -86,68 +88,69 @@ pub(crate) enum Executor {
     Kernel,
 }
 
-/// What a board asks of the context that it belongs to.
+/// What a board needs from its context.
 pub(crate) trait Dispatcher: Send + Sync + fmt::Debug {
     /// The board of this context.
     fn board(&self) -> &Board;
 
-    /// Sends a request to another lane, and sees to it that somebody comes to it there.
+    /// Sends a request to another lane, and calls a thread for it.
     fn forward(&self, request: Started<'_>, to: Route, by: Executor);
 
-    /// A positional call on this request has found no offsets: its descriptor is a stream.
+    /// A positional call failed because the descriptor of this request has no offsets: it is a
+    /// stream.
     fn reroute(&self, request: Started<'_>);
 
-    /// Gets somebody to come.
+    /// Calls a thread, or wakes one.
     fn call(&self, who: Call);
 
-    /// Tells those who observe the program what executes the requests.
+    /// Tells observers of the program what executes the requests.
     fn note_choice(&self);
 
-    /// Hands requests to their lanes that were held back, and which the caller has started.
+    /// Sends started requests that were held back to their lanes.
     #[cfg(feature = "faulty")]
     fn submit(&self, slots: &[u32]);
 
-    /// Decides where requests run, before the first.
+    /// Places the context, before its first request.
     fn place(&self, choice: &affinity::EffectivePlacement);
 
     /// A request that the poller had passed on to a worker has ended, or was withdrawn.
     fn passed_on_ended(&self, number: u32);
 
-    /// Collects what the kernel has completed. False: there is no need to come again, before the
-    /// poller is told so.
+    /// Collects what the kernel has completed. False: the poller need not call again before it is
+    /// told to.
     fn collect(&self) -> bool;
 
-    /// The kernel's interface has nothing in flight: shall the poller go on looking at it?
+    /// The kernel's interface has nothing in flight: shall the poller keep watching it?
     fn stays_watched(&self) -> bool;
 }
 
-/// What is still to be done for a completion where it is sent to.
+/// What is left to do for a completion after it was sent to its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
-    /// Executed by somebody.
+    /// The request was executed: it is counted and posted.
     Finished(Executor),
-    /// Cancelled, and counted as that: only posted.
+    /// The request was cancelled and counted: it is only posted.
     Posted,
 }
 
-/// Where a context's requests run and complete, if it is placed: `placed/mod.rs`.
+/// The CPUs where a placed context's requests run and complete: `placed/mod.rs`.
 pub(crate) trait Placing: Send + Sync + fmt::Debug {
-    /// What has become of the placement; none before the first submit.
+    /// The placement in effect; none before the first submit.
     fn choice(&self) -> Option<&affinity::EffectivePlacement>;
 
-    /// Requests are about to be handed to their lanes by the calling thread.
+    /// The calling thread is about to send requests to their lanes.
     fn submitted(&self, board: &Board, slots: &[u32]);
 
-    /// The calling thread hands these to the kernel.
+    /// The calling thread hands these requests to the kernel.
     fn ran_here(&self, slots: &[u32]);
 
-    /// Sends a completion to where it is wanted. False: it is completed here, by the caller.
+    /// Sends a completion to the CPU that wants it. False: the caller completes it here.
     fn sends_away(&self, index: u32, result: i32, how: Delivery) -> bool;
 
-    /// What `f` completes for other CPUs is sent to each of them at once.
+    /// Completions for other CPUs that `f` makes are sent to each CPU in one batch.
     fn together(&self, board: &Board, f: &mut dyn FnMut());
 
-    /// Runs the handler of a completion, if there is one.
+    /// Runs the handler for a completion, if the context has one.
     fn handle(&self, cqe: Cqe);
 
     /// A request completes on the calling thread's CPU.
@@ -161,7 +164,7 @@ pub(crate) struct Board {
     free: FreeSlots,
     completions: Completions,
     dispatcher: Weak<dyn Dispatcher>,
-    /// The process that made it.
+    /// The process that made this board.
     generation: u64,
     closed: AtomicBool,
     /// Requests that were submitted while others were in flight.
@@ -173,12 +176,12 @@ pub(crate) struct Board {
     ticks_per_us: u64,
     /// Takes the completions, if a front end wants them at once.
     sink: Option<Box<dyn Sink>>,
-    /// Writes that the program's threads execute may raise a signal that no thread of the program
-    /// expects (SIGXFSZ): there is a limit on the size of files.
+    /// A limit on the size of files is set. So a write that a thread of the program executes may
+    /// raise an unexpected signal (SIGXFSZ).
     is_limited: bool,
-    /// Where its requests run, if anywhere in particular.
+    /// Set if the context is placed.
     placed: Option<Box<dyn Placing>>,
-    /// Of descriptors that the program has closed.
+    /// Copies of descriptors that the program has closed while requests needed them.
     kept: Mutex<Vec<Arc<Copied>>>,
 }
 
@@ -216,7 +219,7 @@ impl Board {
         }
     }
 
-    /// Can its context be used at all: not closed, and made by this very process?
+    /// Can the context be used: is it not closed, and made by this process?
     #[inline]
     pub(crate) fn is_usable(&self) -> bool {
         !self.closed.load(Ordering::Relaxed) && self.is_of_this_process()
@@ -228,20 +231,20 @@ impl Board {
         self.generation == process::generation()
     }
 
-    /// Destroyed. Asked with a slot in hand, the answer no means that who destroys it waits for the
-    /// slot.
+    /// Is the context destroyed? If the caller has a slot and the answer is no, the destroying
+    /// thread waits for that slot.
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// As [`Board::is_closed`], without an order: a hint.
+    /// As [`Board::is_closed`], without memory ordering: a hint.
     #[inline(always)]
     pub(crate) fn seems_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// It is being destroyed. False: it was already.
+    /// Begins to destroy the context. False: another thread has begun already.
     pub(crate) fn close(&self) -> bool {
         !self.closed.swap(true, Ordering::SeqCst)
     }
@@ -256,7 +259,7 @@ impl Board {
         &self.completions
     }
 
-    /// Is what is refused at submit an error of the submit, as libaio has it?
+    /// Are malformed requests refused at submit, as in libaio?
     #[inline]
     pub(crate) fn is_strict(&self) -> bool {
         self.strict
@@ -270,7 +273,7 @@ impl Board {
         self.ticks_per_us
     }
 
-    /// A place in the order of submission: for one that is `alone`, the first.
+    /// The request's number in the order of submission; the first number if it is `alone`.
     #[inline]
     pub(crate) fn next_number(&self, alone: bool) -> u64 {
         if alone { 0 } else { self.numbered.fetch_add(1, Ordering::Relaxed) + 1 }
@@ -286,13 +289,12 @@ impl Board {
         &self.slots[index as usize]
     }
 
-    /// Every request that is neither completed nor reaped would have to be waited for by somebody
-    /// who waits for `min`.
+    /// Does a wait for `min` completions need every request that is neither completed nor reaped?
     pub(crate) fn must_wait_for_all(&self, min: u32) -> bool {
         !self.free.held_more_than(min as usize)
     }
 
-    /// Slots that are held and that `is` says yes to.
+    /// The number of held slots for which `is` is true.
     pub(crate) fn count_held(&self, is: impl Fn(&Slot) -> bool) -> usize {
         let mut count = 0;
         self.free.each_held(|index| count += usize::from(is(self.slot(index))));
@@ -325,8 +327,7 @@ impl Board {
         sys::ticks().wrapping_sub(begin).saturating_mul(1000) / self.ticks_per_us
     }
 
-    /// Is this write, if a thread of the program executes it, to be kept from raising a signal
-    /// there?
+    /// Must this write raise no signal in a thread of the program that executes it?
     #[inline]
     pub(crate) fn is_to_be_quiet(&self, stream: bool) -> bool {
         self.is_limited || stream && self.has_sink()
@@ -364,7 +365,7 @@ impl Board {
         self.sink.as_ref().is_some_and(|sink| sink.begins_streams_at_once())
     }
 
-    /// The calling thread hands these to the kernel.
+    /// The calling thread hands these requests to the kernel.
     pub(crate) fn ran_here(&self, slots: &[u32]) {
         if let Some(placed) = &self.placed {
             placed.ran_here(slots);
@@ -376,7 +377,8 @@ impl Board {
         lock(&self.kept).push(copy);
     }
 
-    /// Requests whose eventfd is about to be closed get another descriptor of it, which is kept.
+    /// Gives requests another descriptor of their eventfd, which is about to be closed. The context
+    /// keeps that descriptor.
     pub(crate) fn keep_eventfds(&self, fds: &RangeInclusive<i32>) {
         let mut copies = Copies::default();
         self.free.each_held(|index| {
@@ -386,12 +388,12 @@ impl Board {
         copies.into_all().for_each(|copy| self.keep(copy));
     }
 
-    /// The context, unless it is going.
+    /// The context, unless it is being dropped.
     pub(crate) fn dispatcher(&self) -> Option<Arc<dyn Dispatcher>> {
         self.dispatcher.upgrade()
     }
 
-    /// Gets somebody to come.
+    /// Calls a thread, or wakes one.
     #[cold]
     pub(crate) fn call(&self, who: Call) {
         if let Some(dispatcher) = self.dispatcher() {
@@ -407,14 +409,14 @@ impl Board {
         }
     }
 
-    /// Sends a request to another lane, and sees to it that somebody comes to it there.
+    /// Sends a request to another lane, and calls a thread for it.
     #[cold]
     pub(crate) fn forward(&self, request: Started<'_>, to: Route, by: Executor) {
         let dispatcher = self.dispatcher().expect("a context lives as long as its requests");
         dispatcher.forward(request, to, by);
     }
 
-    /// A positional call on this request has found no offsets.
+    /// A positional call failed because the descriptor of this request has no offsets.
     #[cold]
     pub(crate) fn reroute(&self, request: Started<'_>) {
         let dispatcher = self.dispatcher().expect("a context lives as long as its requests");
@@ -433,13 +435,13 @@ impl Board {
         queue.pop().map(|index| unsafe { self.slot(index).popped(index) })
     }
 
-    /// Takes the oldest request of a queue, up to where the queue [ended](IndexRing::end).
+    /// Takes the oldest request of a queue, if it was queued before `end` ([`IndexRing::end`]).
     pub(crate) fn pop_before(&self, queue: &IndexRing, end: u64) -> Option<Queued<'_>> {
         // SAFETY: as for `pop`.
         queue.pop_before(end).map(|index| unsafe { self.slot(index).popped(index) })
     }
 
-    /// Takes the oldest request of a queue that may still be executed.
+    /// Takes the oldest request of a queue that was not cancelled, and starts it.
     #[inline]
     pub(crate) fn pop_started(&self, queue: &IndexRing) -> Option<Started<'_>> {
         loop {
@@ -449,7 +451,7 @@ impl Board {
         }
     }
 
-    /// The request behind a number that the caller has.
+    /// The request whose slot number the caller has popped.
     ///
     /// # Safety
     /// As [`Slot::popped`].
@@ -459,7 +461,7 @@ impl Board {
         unsafe { self.slot(index).popped(index) }
     }
 
-    /// The request behind a number that is the caller's alone.
+    /// The request whose slot the caller alone uses.
     ///
     /// # Safety
     /// As [`Slot::in_hand`].
@@ -484,8 +486,8 @@ impl Board {
         }
     }
 
-    /// Forgets the numbers of cancelled requests that are in front of a queue. Nothing else moves,
-    /// so that other threads may take from the queue meanwhile.
+    /// Drops the numbers of cancelled requests at the front of a queue. Nothing else moves, so that
+    /// other threads may pop meanwhile.
     pub(crate) fn purge_front(&self, queue: &IndexRing) {
         while let Some(index) = queue.pop_if(|index| self.slot(index).is_canceled()) {
             // SAFETY: popped just now.
@@ -493,10 +495,11 @@ impl Board {
         }
     }
 
-    /// Forgets the numbers of cancelled requests in a queue; the others keep their order, unless
+    /// Drops the numbers of cancelled requests in a queue. The others keep their order, unless
     /// other threads push meanwhile.
     pub(crate) fn purge(&self, queue: &IndexRing) {
-        // Not those that are put back: where others take some meanwhile, their order would change.
+        // Stops at the end as it was: the order of requests that are put back would change if
+        // others popped meanwhile.
         let end = queue.end();
         while let Some(request) = self.pop_before(queue, end) {
             if request.slot().is_canceled() {
@@ -507,12 +510,11 @@ impl Board {
         }
     }
 
-    /// Is there a transfer that was submitted before this one, for the same direction of the same
-    /// descriptor, and is neither done nor on the poller's list? Its descriptor was not known to be
-    /// a stream's.
+    /// Is an earlier transfer on the same descriptor and direction neither done nor on the poller's
+    /// list? Its descriptor was not yet known to be a stream.
     pub(crate) fn has_strays_before(&self, index: u32) -> bool {
         if self.free.held() <= self.polled.load(Ordering::Relaxed) {
-            // All are on the list, which the caller has locked.
+            // All requests are on the list, which the caller has locked.
             return false;
         }
         let (this, mut found) = (self.slot(index), false);
@@ -520,13 +522,13 @@ impl Board {
         found
     }
 
-    /// A request is on the poller's list, which the caller has locked.
+    /// A request was put on the poller's list, which the caller has locked.
     pub(crate) fn begins_to_wait(&self, index: u32) {
         self.polled.fetch_add(1, Ordering::Relaxed);
         self.slot(index).polling();
     }
 
-    /// It is taken off that list.
+    /// A request was taken off the poller's list, which the caller has locked.
     pub(crate) fn ends_to_wait(&self, index: u32) {
         self.slot(index).begin();
         self.polled.fetch_sub(1, Ordering::Relaxed);

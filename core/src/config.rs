@@ -1,4 +1,4 @@
-//! What a context is made from: validated once, every refusal names the field.
+//! The configuration of a context: validated once, every refusal names the field.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,8 +12,8 @@ pub use crate::error::ConfigError;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EngineKind {
-    /// The fastest road for each request: inline, a worker, or the kernel where it is truly
-    /// asynchronous. Goes on with what there is where a sandbox refuses something.
+    /// The fastest way for each request: inline, a worker, or the kernel where it is truly
+    /// asynchronous. Where a sandbox refuses one of them, the others are used.
     #[default]
     Auto,
     /// Executes in user space, on waiting threads and workers.
@@ -22,10 +22,11 @@ pub enum EngineKind {
     IoUring,
     /// Reads and writes of files through Linux AIO (io_submit(2)), everything else as `workers`.
     LinuxAio,
-    /// Reads and writes of files through the C library's aio(7), each on an idle one of a pool of
-    /// duplicates of its descriptor, everything else as `workers`.
+    /// Reads and writes of files through the C library's aio(7), everything else as `workers`. Each
+    /// request uses an idle descriptor from a pool of duplicates.
     PosixAio,
-    /// Completes everything with 0 without doing it: for measuring what uringlet itself costs.
+    /// Completes every request with 0 without executing it: for measuring the cost of uringlet
+    /// itself.
     Null,
 }
 
@@ -66,13 +67,13 @@ impl FromStr for EngineKind {
     }
 }
 
-/// The largest number of entries of a context.
+/// The maximum number of entries of a context.
 pub const ENTRIES_MAX: u32 = 65_536;
 
 /// The most descriptors of one file that `posix_aio` uses at a time.
 pub const FD_POOL_MAX: usize = 64;
 
-/// What runs for each completion.
+/// A function that runs for each completion.
 #[derive(Clone)]
 pub(crate) struct Handler(Arc<dyn Fn(Cqe) + Send + Sync>);
 
@@ -113,7 +114,7 @@ pub struct Builder {
     pub(crate) fd_pool: usize,
     /// Malformed requests are refused at submit, as io_submit does.
     pub(crate) strict: bool,
-    /// As many requests the kernel is asked for.
+    /// The number of requests that the kernel is asked to have room for.
     pub(crate) kernel_room: u32,
     pub(crate) placement: Placement,
     pub(crate) cell_stats: bool,
@@ -150,19 +151,19 @@ impl Builder {
         self
     }
 
-    /// Workers that may execute requests of this context at a time: 1 to 64, the bound of the
-    /// process and the default. No context gets the last ones: at most three for each that is free.
-    /// The same holds, by itself, for workers that execute what may wait without end. A worker that
-    /// has waited for a millisecond or two does not count.
+    /// Workers that may execute requests of this context at a time: 1 to 64. The default is 64, the
+    /// limit of the process. A context may hold three times as many workers as are idle. The same
+    /// limit holds for workers that execute requests that may wait without end. A worker that has
+    /// waited for a millisecond or two does not count.
     #[must_use]
     pub fn workers_max(mut self, workers: usize) -> Self {
         self.workers_max = workers;
         self
     }
 
-    /// The most workers of the process that execute queued requests beside the program's threads,
-    /// while CPUs are spare; 0 forbids it. By default one fewer than the process has CPUs. A worker
-    /// leaves when others need its CPU, or when it has too little to do.
+    /// The maximum number of workers of the process that execute queued requests beside the
+    /// program's threads while CPUs are idle; 0 for none. The default is one fewer than the CPUs of
+    /// the process. A worker stops when others need its CPU, or when it has too little to do.
     #[must_use]
     pub fn spare_cpus(mut self, cpus: usize) -> Self {
         self.spare_cpus = Some(cpus);
@@ -185,17 +186,17 @@ impl Builder {
     }
 
     /// Descriptors that [`EngineKind::PosixAio`] uses for one file, the program's own and
-    /// duplicates of it: 1 to 64, which is the default. The C library executes the requests of
-    /// one descriptor one after the other, those of several side by side.
+    /// duplicates of it: 1 to 64, 64 by default. The C library executes requests of one descriptor
+    /// one after the other, and those of several in parallel.
     #[must_use]
     pub fn fd_pool(mut self, descriptors: usize) -> Self {
         self.fd_pool = descriptors;
         self
     }
 
-    /// CPUs on which requests are executed, and handed to the kernel; [`Affinity::Any`] by default,
-    /// which leaves them to the waiting thread and the scheduler. With one, threads of the program
-    /// execute nothing.
+    /// CPUs on which requests are executed, and handed to the kernel. The default [`Affinity::Any`]
+    /// leaves the choice to the waiting thread and the scheduler. With another value, threads of
+    /// the program execute nothing.
     #[must_use]
     pub fn queue_affinity(mut self, cpus: Affinity) -> Self {
         self.placement.queue = cpus;
@@ -203,58 +204,57 @@ impl Builder {
     }
 
     /// CPUs on which completions are collected from the kernel, and handlers run; [`Affinity::Any`]
-    /// by default. With one, threads of the program execute nothing.
+    /// by default. With another value, threads of the program execute nothing.
     #[must_use]
     pub fn completion_affinity(mut self, cpus: Affinity) -> Self {
         self.placement.completion = cpus;
         self
     }
 
-    /// 0 leaves completions on the CPU where they come up, which is the default; 1 sends them back
-    /// to the cell (NUMA node, else last-level cache, else core) of the thread that has submitted
-    /// the request, 2 to its very CPU. In any case to one of `completion_affinity`.
+    /// 0, the default: completions stay on the CPU where they arrive. 1: they are sent to the cell
+    /// (NUMA node, else last-level cache, else core) of the submitting thread. 2: they are sent to
+    /// its CPU. The result is always within `completion_affinity`.
     #[must_use]
     pub fn rq_affinity(mut self, back: u8) -> Self {
         self.placement.rq_affinity = back;
         self
     }
 
-    /// All three at once.
+    /// All three settings at once.
     #[must_use]
     pub fn placement(mut self, placement: Placement) -> Self {
         self.placement = placement;
         self
     }
 
-    /// Counts in which cells requests are executed and completed for a context that is not placed,
-    /// too; off by default. The counts are part of [`Builder::stats`].
+    /// Counts the cells in which requests are executed and completed, also for a context that is
+    /// not placed; off by default. The counts are part of [`Builder::stats`].
     #[must_use]
     pub fn cell_stats(mut self, on: bool) -> Self {
         self.cell_stats = on;
         self
     }
 
-    /// Has `handler` run for each completion, cancelled ones included, on a thread of ours on the
-    /// CPU on which the request completes; after that the completion can be reaped as any other.
-    /// Handlers of one CPU run one after the other, for all contexts of the process, so one that
-    /// blocks holds up the others; it must not drop its own context. A panic in it ends the
-    /// process.
+    /// Runs `handler` for each completion, cancelled ones included, on an engine thread on the CPU
+    /// where the request completes. After that the completion can be reaped. Handlers of one CPU
+    /// run one after the other, for all contexts of the process: a blocking handler delays the
+    /// others. A handler must not drop its own context. A panic in it ends the process.
     #[must_use]
     pub fn handler(mut self, handler: impl Fn(Cqe) + Send + Sync + 'static) -> Self {
         self.handler = Some(Handler(Arc::new(handler)));
         self
     }
 
-    /// Refuses malformed requests at submit, as io_submit does, instead of completing them with
-    /// the error; for front ends.
+    /// Refuses malformed requests at submit, as io_submit does, instead of completing them with an
+    /// error. For front ends.
     #[must_use]
     pub fn strict(mut self, on: bool) -> Self {
         self.strict = on;
         self
     }
 
-    /// Asks the kernel for room for this many requests at a time (with `auto`, `linux_aio` and
-    /// `io_uring`), and hands over no more than it has got; for front ends with more entries, since
+    /// Asks the kernel for room for this many requests (with `auto`, `linux_aio` and `io_uring`),
+    /// and hands over no more than it grants. For front ends with more entries than that, because
     /// Linux AIO's are scarce on some hosts.
     #[must_use]
     pub fn kernel_room(mut self, requests: u32) -> Self {
@@ -262,8 +262,7 @@ impl Builder {
         self
     }
 
-    /// Has requests delayed, reordered, shortened and failed before they get to the engine; for
-    /// tests.
+    /// Delays, reorders, shortens and fails requests before they get to the engine; for tests.
     #[cfg(feature = "faulty")]
     #[must_use]
     pub fn faulty(mut self, faults: Faults) -> Self {
@@ -290,22 +289,23 @@ impl Builder {
 }
 
 #[cfg(feature = "faulty")]
-/// What happens to requests, each with a probability in thousandths. The same seed and the same
-/// submits give the same faults; when what is held back goes on depends on time.
+/// The faults that are injected into requests, each with a probability in thousandths. The same
+/// seed and the same submits give the same faults. When a delayed request continues depends on
+/// time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Faults {
-    /// Replays a run.
+    /// The seed of the random numbers: the same seed repeats a run.
     pub seed: u64,
-    /// Reads and writes of files that are held back, to be overtaken by later ones.
+    /// Reads and writes of files that are delayed, so that later ones overtake them.
     pub held: u16,
-    /// For how long at most, in microseconds. A wait or submit may end it earlier.
+    /// The maximum delay in microseconds. A wait or submit may end it earlier.
     pub held_us_max: u32,
     /// Reads, writes, syncs and functions that complete with `-EIO` and do nothing.
     pub eio: u16,
     /// Reads and writes that complete with `-EAGAIN` and do nothing.
     pub eagain: u16,
-    /// Reads and writes that transfer less than they could, and at least a byte: whole parts of a
-    /// vector, multiples of 4 KiB of a file opened with `O_DIRECT`.
+    /// Reads and writes that transfer less than they could, but at least one byte. Of a vector they
+    /// transfer whole parts, and of a file opened with `O_DIRECT` multiples of 4 KiB.
     pub short: u16,
 }
 
@@ -317,14 +317,15 @@ impl Faults {
         Self { seed, held: 0, held_us_max: 2000, eio: 0, eagain: 0, short: 0 }
     }
 
-    /// Every third transfer held back for up to 2 ms, and no errors: a correct program does not
+    /// Every third transfer is delayed for up to 2 ms, without errors: a correct program does not
     /// notice.
     #[must_use]
     pub fn reordering(seed: u64) -> Self {
         Self { held: 333, ..Self::none(seed) }
     }
 
-    /// Of a thousand: 333 held back, 50 `EIO`, 50 `EAGAIN`, 100 short.
+    /// Of a thousand requests, 333 are delayed, 50 fail with `EIO`, 50 fail with `EAGAIN`, 100 are
+    /// short.
     #[must_use]
     pub fn all(seed: u64) -> Self {
         Self { eio: 50, eagain: 50, short: 100, ..Self::reordering(seed) }

@@ -1,4 +1,4 @@
-//! What a user holds: push, submit, wait, reap, cancel, destroy.
+//! The context: push, submit, wait, reap, cancel, destroy.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -23,21 +23,21 @@ use crate::router::tuning::TAKEN_MAX;
 use crate::sqe::Sqe;
 use crate::stats::Snapshot;
 
-/// One asynchronous I/O instance with one owner, who pushes, submits, waits and reaps.
+/// One asynchronous I/O instance with one owner, which pushes, submits, waits and reaps.
 ///
-/// It can be sent to another thread, and not be used by two at a time (`Send`, not `Sync`);
-/// [`Context::canceller`] gives a handle for cancelling from elsewhere.
+/// A context can be sent to another thread, but not be used by two at a time (`Send`, not `Sync`).
+/// [`Context::canceller`] gives a handle for cancelling from other threads.
 ///
-/// Dropping it cancels what has not been started and waits for what has, so that no buffer is
-/// written to afterwards; [`Context::destroy`] does the same and gives back the completions.
+/// Dropping a context cancels requests that have not started, and waits for the others, so that no
+/// buffer is written to afterwards. [`Context::destroy`] does the same and returns the completions.
 ///
-/// After a fork it belongs to the parent: in the child every call answers `EINVAL`.
+/// After a fork, the context belongs to the parent: in the child every call answers `EINVAL`.
 ///
-/// The threads that execute requests share the table of descriptors of the thread that made the
-/// first context. A thread that gets a table of its own beside others (unshare(2) with
-/// `CLONE_FILES`, close_range(2) with `CLOSE_RANGE_UNSHARE`) must neither submit nor wait: its
-/// descriptors could stand for other files there, and nothing notices. The drop-ins see such calls,
-/// and refuse what the thread asks for.
+/// The threads that execute requests share the descriptor table of the thread that made the first
+/// context. A thread that gets a table of its own (unshare(2) with `CLONE_FILES`, close_range(2)
+/// with `CLOSE_RANGE_UNSHARE`) must neither submit nor wait. Its descriptors could name other files
+/// in the engine's threads, and nothing notices that. The drop-ins see such calls, and refuse what
+/// the thread asks for.
 ///
 /// ```
 /// use std::os::fd::AsFd as _;
@@ -65,17 +65,17 @@ pub struct Context {
     pushed: Vec<Entry>,
     /// Completions that `wait` has taken, oldest first.
     taken: VecDeque<Cqe>,
-    /// Counted up after each completion, or -1.
+    /// The eventfd that is counted up after each completion, or -1.
     notify: RawFd,
-    /// Of the context's own, for that.
+    /// The eventfd of the context's own, for `notify`.
     eventfd: Option<Eventfd>,
-    /// The program's, for that: each that requests may still count up.
+    /// The program's eventfds, for `notify`: all that requests may still count up.
     eventfds: Vec<Arc<Copied>>,
-    /// Not shared between threads: pushing and reaping are the owner's.
+    /// Not shared between threads: only the owner pushes and reaps.
     _not_sync: std::marker::PhantomData<std::cell::Cell<()>>,
 }
 
-/// The submission queue is full: the entry comes back.
+/// The submission queue is full. The entry is returned.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Full(pub Sqe);
 
@@ -106,9 +106,9 @@ impl Canceller {
         self.0.cancel(user_data).map_err(|errno| io::Error::from_raw_os_error(-errno))
     }
 
-    /// Ends the [`Context::wait`] that the context's thread sleeps in, with `EINTR`. If it sleeps
-    /// in none, that holds for the next one that is about to sleep. A thread that is inside a
-    /// request comes back once that has ended.
+    /// Ends the [`Context::wait`] in which the context's thread sleeps, with `EINTR`. If the thread
+    /// is not asleep, the next sleep ends. A thread that executes a request returns after the
+    /// request.
     ///
     /// ```
     /// use uringlet::Context;
@@ -125,12 +125,12 @@ impl Canceller {
         self.0.interrupt();
     }
 
-    /// Cancels every submitted request on a descriptor that has not been started: each completes
-    /// with `-ECANCELED`. Gives how many.
+    /// Cancels every submitted request on a descriptor that has not started: each completes with
+    /// `-ECANCELED`. Returns the number of them.
     ///
     /// # Errors
-    /// `EALREADY` if none was cancelled and some are being executed; `ENOENT` if there is none.
-    /// `EINVAL` in the child of a fork.
+    /// `EALREADY` if none was cancelled and some are being executed; `ENOENT` if there are none on
+    /// this descriptor. `EINVAL` in the child of a fork.
     pub fn cancel_fd(&self, fd: impl AsFd) -> io::Result<usize> {
         let error = |errno| Err(io::Error::from_raw_os_error(errno));
         if !self.0.is_usable() {
@@ -145,7 +145,7 @@ impl Canceller {
 }
 
 impl Context {
-    /// A context for `entries` requests in flight, everything else by default.
+    /// A context for `entries` requests in flight, with defaults for everything else.
     ///
     /// # Errors
     /// As [`Builder::build`].
@@ -172,22 +172,22 @@ impl Context {
         self.choice().engine
     }
 
-    /// The engine, the kernel's interface that it uses, and what was tried and refused; as text, a
+    /// The engine, the kernel interface that it uses, and what was tried and refused. Its text is a
     /// line for a log.
     pub fn choice(&self) -> Choice {
         self.instance.choice()
     }
 
-    /// Where its requests run, and where that is not what was asked for and why; none before the
-    /// first submit, which finds it out, and if nothing was asked for.
+    /// The placement in effect, with reasons where it differs from the request. None before the
+    /// first submit, and if no placement was asked for.
     pub fn placement(&self) -> Option<&crate::affinity::EffectivePlacement> {
         self.instance.placement()
     }
 
     /// Has an eventfd(2) counted up after each completion that can be reaped, for loops that wait
-    /// with epoll(7); `None` ends it. It applies to entries that are pushed from now on. The
-    /// context keeps a duplicate of the descriptor until their completions were reaped and another
-    /// one is set, or until it ends.
+    /// with epoll(7). `None` ends it. The setting applies to entries that are pushed from now on.
+    /// The context keeps a duplicate of the descriptor until another one is set and these
+    /// completions were reaped, or until the context ends.
     ///
     /// ```compile_fail,E0308
     /// let mut context = uringlet::Context::new(1)?;
@@ -196,7 +196,7 @@ impl Context {
     /// ```
     ///
     /// # Errors
-    /// `EMFILE` if there is no other descriptor: everything stays as it was.
+    /// `EMFILE` if no descriptor is free: nothing changes then.
     pub fn set_eventfd(&mut self, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let error = || io::Error::from_raw_os_error(libc::EMFILE);
         let copy = match fd {
@@ -211,10 +211,10 @@ impl Context {
         Ok(())
     }
 
-    /// An eventfd(2) of the context's own that is counted up as by [`Context::set_eventfd`]: it is
-    /// readable if entries that were pushed after the first call of this have completed since it
-    /// was last read. For loops that wait with epoll(7) or with an executor's reactor. It is made
-    /// by the first call, and does not block.
+    /// An eventfd(2) of the context's own that is counted up as by [`Context::set_eventfd`]. It is
+    /// for loops that wait with epoll(7) or with an executor's reactor. It is readable if entries
+    /// completed since it was last read. Entries that were pushed before the first call do not
+    /// count. The first call makes it; it is nonblocking.
     ///
     /// ```
     /// use std::os::fd::AsRawFd as _;
@@ -252,8 +252,8 @@ impl Context {
     ///
     /// # Safety
     /// - From the submit that accepts the request until its completion was reaped, its data
-    ///   buffers belong to it: valid, and not touched by anybody else (for reads), or not written
-    ///   to (for writes). The `statx` result is a data buffer.
+    /// buffers belong to it: they are valid, and nothing else uses them (for reads), or writes to
+    /// them (for writes). The `statx` result is a data buffer.
     /// - Everything else that it points to (iovec arrays, paths) is readable until that submit has
     ///   returned.
     /// - Its descriptor is one that the caller may use so. A number that was closed and is another
@@ -261,7 +261,7 @@ impl Context {
     ///   and nobody uses any more.
     ///
     /// # Errors
-    /// [`Full`] with the entry if [`Context::entries`] entries are pushed already.
+    /// [`Full`] with the entry if [`Context::entries`] entries are already pushed.
     #[inline]
     pub unsafe fn push(&mut self, sqe: Sqe) -> Result<(), Full> {
         if self.pushed.len() == self.entries() {
@@ -271,19 +271,19 @@ impl Context {
         Ok(())
     }
 
-    /// Entries pushed and not submitted yet.
+    /// Entries that are pushed and not yet submitted.
     pub fn pushed(&self) -> usize {
         self.pushed.len()
     }
 
-    /// Publishes what was pushed. Never blocks. Fewer are accepted than were pushed if the
-    /// completion queue has no room for more; the rest stays pushed. Gives the number accepted.
+    /// Submits what was pushed. Never blocks. Fewer entries are accepted if the completion queue
+    /// has no room for more; the rest stays pushed. Returns the number accepted.
     ///
     /// A malformed entry is accepted and completes with `-EINVAL`.
     ///
     /// # Errors
-    /// `EAGAIN` if entries are pushed and there is room for none: reap first. `EINVAL` in the child
-    /// of a fork.
+    /// `EAGAIN` if the completion queue has no room for any pushed entry: reap first. `EINVAL` in
+    /// the child of a fork.
     #[inline]
     pub fn submit(&mut self) -> io::Result<usize> {
         let batch = &self.pushed[..self.pushed.len().min(self.room())];
@@ -303,13 +303,13 @@ impl Context {
         }
     }
 
-    /// Entries that a submit takes over now, or more: the slots that are free count there.
+    /// Entries that a submit would accept now: at least the free slots.
     #[inline]
     fn room(&self) -> usize {
         if self.taken.is_empty() { self.entries() } else { self.room_beside_taken() }
     }
 
-    /// What `wait` has taken is unreaped still, though its slots are free again.
+    /// Completions that `wait` has taken are still unreaped, although their slots are free again.
     #[inline(never)]
     fn room_beside_taken(&self) -> usize {
         let most = self.entries().saturating_sub(self.taken.len());
@@ -317,18 +317,18 @@ impl Context {
         if room >= self.pushed.len() {
             return room;
         }
-        // Slots of cancelled requests that were reaped are about to be free.
+        // Slots of cancelled requests that were reaped will be free soon.
         most.saturating_sub(self.instance.unreaped())
     }
 
-    /// Sleeps until `min` completions can be reaped, at most `timeout`; executes requests instead
-    /// of sleeping where that is no slower. Gives the number that can be reaped, which is less than
-    /// `min` if the time is over. With `min` 0 it never sleeps.
+    /// Sleeps until `min` completions can be reaped, at most `timeout`. The thread executes
+    /// requests instead of sleeping where that is no slower. Returns the number that can be reaped,
+    /// which is less than `min` after a timeout. With `min` 0 it never sleeps.
     ///
     /// # Errors
-    /// `EINTR` if a signal handler ran, or somebody has called [`Canceller::interrupt`], and too
-    /// few are there; `EINVAL` in the child of a fork, or if `min` is more than
-    /// [`Context::entries`].
+    /// `EINTR` if fewer than `min` can be reaped and a signal handler ran, or
+    /// [`Canceller::interrupt`] was called. `EINVAL` in the child of a fork, or if `min` is more
+    /// than [`Context::entries`].
     #[inline]
     pub fn wait(&mut self, min: usize, timeout: Option<Duration>) -> io::Result<usize> {
         let error = |errno| Err(io::Error::from_raw_os_error(errno));
@@ -369,13 +369,13 @@ impl Context {
         }
         let Self { instance, taken, .. } = self;
         if taken.is_empty() && instance.available() > 0 {
-            // Several with one step.
+            // Takes several completions in one step.
             instance.reap(TAKEN_MAX, |cqe| taken.push_back(cqe));
         }
         taken.pop_front()
     }
 
-    /// Takes up to `cqes.len()` completions, without sleeping. Gives how many.
+    /// Takes up to `cqes.len()` completions, without sleeping. Returns the number taken.
     #[inline]
     pub fn reap_into(&mut self, cqes: &mut [Cqe]) -> usize {
         let at = std::ptr::from_mut(cqes) as *mut [MaybeUninit<Cqe>];
@@ -383,8 +383,8 @@ impl Context {
         self.reap_into_uninit(unsafe { &mut *at })
     }
 
-    /// As [`Context::reap_into`], for memory that was not written to: as many of `cqes` are
-    /// completions afterwards, from the first on.
+    /// As [`Context::reap_into`], for uninitialized memory: the first elements of `cqes`, as many
+    /// as are returned, are completions afterwards.
     #[inline]
     pub fn reap_into_uninit(&mut self, cqes: &mut [MaybeUninit<Cqe>]) -> usize {
         if !self.instance.is_of_this_process() {
@@ -406,11 +406,12 @@ impl Context {
         at
     }
 
-    /// Cancels one submitted request with this `user_data`, if it has not been started: it
-    /// completes with `-ECANCELED`.
+    /// Cancels one submitted request with this `user_data` that has not started: it completes with
+    /// `-ECANCELED`.
     ///
     /// # Errors
-    /// `EALREADY` if it is being executed: it completes by itself. `ENOENT` if there is none.
+    /// `EALREADY` if the request is being executed: it completes as usual. `ENOENT` if no request
+    /// has this value.
     pub fn cancel(&self, user_data: u64) -> io::Result<()> {
         self.canceller().cancel(user_data)
     }
@@ -420,8 +421,8 @@ impl Context {
         Canceller(Arc::clone(&self.instance))
     }
 
-    /// Cancels what has not been started, waits for what has, and gives every completion that was
-    /// not reaped. What was pushed and not submitted is dropped.
+    /// Cancels requests that have not started, waits for the others, and returns every completion
+    /// that was not reaped. Entries that were pushed and not submitted are dropped.
     pub fn destroy(self) -> Vec<Cqe> {
         let mut cqes = Vec::new();
         if self.instance.is_of_this_process() {
@@ -432,7 +433,7 @@ impl Context {
         cqes
     }
 
-    /// What the context has done, if [`Builder::stats`] asked for it.
+    /// The counters of the context, if [`Builder::stats`] asked for them.
     pub fn stats(&self) -> Option<Snapshot> {
         self.instance.stats()
     }
@@ -442,8 +443,8 @@ impl Builder {
     /// Makes the context.
     ///
     /// # Errors
-    /// [`ConfigError`] if a value is out of range, or the engine is one of the kernel's or the C
-    /// library's and refused; [`ConfigError::errno`] is the reason.
+    /// [`ConfigError`] if a value is out of range, or the machine refuses the engine;
+    /// [`ConfigError::errno`] is the reason.
     pub fn build(self) -> Result<Context, ConfigError> {
         Context::from_builder(&self)
     }

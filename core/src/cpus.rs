@@ -3,14 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The largest CPU number that is understood, and one more: the kernel's own bound
-/// (CONFIG_NR_CPUS).
+/// The maximum CPU number, plus one: the kernel's own limit (CONFIG_NR_CPUS).
 pub(crate) const CPUS_MAX: usize = 8192;
 
 /// CPU numbers, each once, in ascending order.
 ///
-/// Read from and written as the kernel's list format (cpuset(7)): `0-3,8`, and `0-15:2/4` for the
-/// first two of each four.
+/// The text form is the kernel's list format (cpuset(7)): `0-3,8`, and `0-15:2/4` for the first two
+/// of each four.
 #[derive(Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CpuSet(Vec<u64>);
 
@@ -27,12 +26,12 @@ impl fmt::Display for BadList {
 impl std::error::Error for BadList {}
 
 impl CpuSet {
-    /// No CPU.
+    /// The empty set.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a CPU; numbers from 8192 on are left out, as no kernel has them.
+    /// Adds a CPU; numbers from 8192 on are ignored, because no kernel has them.
     pub fn insert(&mut self, cpu: usize) {
         if cpu >= CPUS_MAX {
             return;
@@ -44,36 +43,36 @@ impl CpuSet {
         self.0[word] |= 1 << (cpu % 64);
     }
 
-    /// Is the CPU one of them?
+    /// Is the CPU in the set?
     #[inline]
     pub fn contains(&self, cpu: usize) -> bool {
         self.0.get(cpu / 64).is_some_and(|word| word & 1 << (cpu % 64) != 0)
     }
 
-    /// None at all.
+    /// Is the set empty?
     pub fn is_empty(&self) -> bool {
-        // No word is 0 at the end.
+        // The last word is never 0.
         self.0.is_empty()
     }
 
-    /// How many.
+    /// The number of CPUs.
     pub fn len(&self) -> usize {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// In ascending order.
+    /// The CPUs in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         self.0.iter().enumerate().flat_map(|(at, &word)| {
             (0..64).filter(move |bit| word & 1 << bit != 0).map(move |bit| at * 64 + bit)
         })
     }
 
-    /// The smallest.
+    /// The smallest CPU number.
     pub fn first(&self) -> Option<usize> {
         self.iter().next()
     }
 
-    /// The CPUs that are in both.
+    /// The CPUs that are in both sets.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         Self::trimmed(self.0.iter().zip(&other.0).map(|(left, right)| left & right).collect())
@@ -86,23 +85,23 @@ impl CpuSet {
         Self::trimmed(self.0.iter().zip(theirs).map(|(mine, theirs)| mine & !theirs).collect())
     }
 
-    /// All of both.
+    /// The CPUs that are in one of the sets.
     #[must_use]
     pub fn or(&self, other: &Self) -> Self {
         self.iter().chain(other.iter()).collect()
     }
 
-    /// Every one of them is in `other`.
+    /// Is every CPU of this set in `other`?
     pub fn is_within(&self, other: &Self) -> bool {
         self.without(other).is_empty()
     }
 
-    /// One at least is in both.
+    /// Do the sets have a CPU in common?
     pub fn meets(&self, other: &Self) -> bool {
         self.0.iter().zip(&other.0).any(|(left, right)| left & right != 0)
     }
 
-    /// As the kernel has it (sched_setaffinity(2)): 64 CPUs a word.
+    /// The kernel's bit mask (sched_setaffinity(2)): 64 CPUs a word.
     pub(crate) fn words(&self) -> &[u64] {
         &self.0
     }

@@ -8,7 +8,7 @@ pub struct Cqe {
     pub user_data: u64,
     /// A count of bytes, a new descriptor or an event mask (by operation), or a negative errno.
     pub res: i32,
-    /// No flag is defined for the operations of this library: 0.
+    /// Always 0: the operations of this library define no flag.
     pub flags: u32,
 }
 

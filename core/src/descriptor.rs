@@ -1,4 +1,4 @@
-//! Asks the kernel about descriptors, and has the router remember what it says.
+//! Asks the kernel about descriptors, and stores the answers for the router.
 
 use std::cell::Cell;
 use std::os::fd::RawFd;
@@ -13,26 +13,25 @@ use crate::router::tuning::TICK;
 use crate::sys;
 
 thread_local! {
-    /// Counts the turns of the event loop that the thread is; 0: it is none.
+    /// The current turn of the event loop that the thread runs; 0 if it runs none.
     static TURN: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Counts descriptors that are known to have ended.
+/// Counts closed descriptors.
 static ENDED: AtomicU32 = AtomicU32::new(0);
 
-/// The event loop that the calling thread is begins another turn.
+/// The event loop of the calling thread begins another turn.
 pub(crate) fn begin_turn() {
     TURN.set(TURN.get().wrapping_add(1).max(1));
 }
 
-/// Descriptors are about to end.
+/// Descriptors are about to be closed.
 pub(crate) fn some_end() {
     ENDED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// What the kernel has said about the descriptor that a thread has last asked for. An event loop
-/// asks once in a turn, for each batch of requests, and for each [`TICK`]. Other threads ask each
-/// time.
+/// The kernel's last answer about a descriptor, for each thread. An event loop asks once in a turn,
+/// for each batch of requests, and for each [`TICK`]. Other threads ask each time.
 #[derive(Debug)]
 pub(crate) struct InTurn<T: Copy>(Cell<Option<SaidInTurn<T>>>);
 
@@ -40,16 +39,16 @@ pub(crate) struct InTurn<T: Copy>(Cell<Option<SaidInTurn<T>>>);
 struct SaidInTurn<T> {
     fd: RawFd,
     when: Moment,
-    /// How often it was used.
+    /// How often the answer was used.
     asked: usize,
     answer: T,
 }
 
-/// When the kernel has said it.
+/// The moment of an answer.
 #[derive(Clone, Copy, Debug)]
 struct Moment {
     turn: u32,
-    /// As [`ENDED`].
+    /// The value of [`ENDED`].
     ended: u32,
     ticks: u64,
 }
@@ -60,7 +59,8 @@ impl Moment {
         Self { turn: TURN.get(), ended, ticks: sys::ticks() }
     }
 
-    /// In the same turn, no descriptor having ended, and not long ago.
+    /// Are both moments in the same turn, close together, and was no descriptor closed between
+    /// them?
     fn is_with(self, now: Self) -> bool {
         let longest = TICK.as_micros() as u64 * sys::ticks_per_us();
         (self.turn, self.ended) == (now.turn, now.ended)
@@ -73,7 +73,7 @@ impl<T: Copy> InTurn<T> {
         Self(Cell::new(None))
     }
 
-    /// An error is no answer that is kept: the number may get a file in this turn.
+    /// An error is not kept: the number may get a file in this turn.
     #[inline]
     pub(crate) fn ask(&self, fd: RawFd, ask: impl FnOnce() -> Result<T, i32>) -> Result<T, i32> {
         self.ask_at(Moment::now(), fd, ask)
@@ -95,8 +95,8 @@ impl<T: Copy> InTurn<T> {
         Ok(said.answer)
     }
 
-    /// The thread is about to sleep, while the kernel is at work for it. Asks now what it has asked
-    /// in its last turn, for the turn that has begun.
+    /// The thread is about to sleep, while the kernel works for it. Asks now what the thread has
+    /// asked in its last turn, for the turn that has begun.
     pub(crate) fn ask_ahead(&self, ask: impl FnOnce(RawFd) -> Result<T, i32>) {
         self.ask_ahead_at(Moment::now(), ask);
     }
@@ -110,18 +110,18 @@ impl<T: Copy> InTurn<T> {
     }
 }
 
-/// lseek(2) would know, but waits for a read(2) of the same file.
+/// lseek(2) would tell, but it waits for a read(2) of the same file.
 fn has_offsets(fd: RawFd, file_type: u32) -> bool {
     match file_type {
         libc::S_IFREG | libc::S_IFBLK | libc::S_IFDIR => true,
-        // Some have, terminals do not.
+        // Some character devices have offsets, terminals do not.
         libc::S_IFCHR => sys::has_offsets(fd),
         _ => false,
     }
 }
 
-/// The hints about `fd`, looked up if there are none. `Err` with the negative errno: the kernel
-/// was asked, and there is no such descriptor.
+/// The hints about `fd`, looked up if there are none. `Err` has the negative errno: the descriptor
+/// is not open.
 #[inline]
 pub(crate) fn known(fd: RawFd) -> Result<Facts, i32> {
     match Facts::noted(fd) {
@@ -130,8 +130,8 @@ pub(crate) fn known(fd: RawFd) -> Result<Facts, i32> {
     }
 }
 
-/// Asks the kernel (fcntl, statx), and keeps what was learned if nothing changed. The file system
-/// is not asked.
+/// Asks the kernel (fcntl, statx), and keeps the answer if it is still current. The file system is
+/// not asked.
 #[cold]
 pub(crate) fn fresh(fd: RawFd) -> Result<Fresh, i32> {
     if fd < 0 {
@@ -148,7 +148,7 @@ pub(crate) fn fresh(fd: RawFd) -> Result<Fresh, i32> {
     };
     let (flags, file_type) = (flags as i32, stat.kind);
     if flags & libc::O_PATH != 0 {
-        // Names a file, and cannot be used for I/O (open(2)).
+        // The descriptor names a file, and cannot be used for I/O (O_PATH, open(2)).
         return Err(-libc::EBADF);
     }
     let seekable = has_offsets(fd, file_type);
@@ -161,9 +161,9 @@ pub(crate) fn fresh(fd: RawFd) -> Result<Fresh, i32> {
     Ok(Facts::note(fd, &Said { flags, seekable, device, local }))
 }
 
-/// A read (or write) by a thread that may wait has ended: the next ones are
-/// [trusted](Facts::is_trusted), if the file is on a local file system. Asks it which it is, if
-/// that is not known, and so may wait for it.
+/// A read (or write) by a thread that may wait has ended. The next ones are
+/// [trusted](Facts::is_trusted), if the file is on a local file system. If that is unknown, this
+/// asks the file system, and so may wait for it.
 #[inline(never)]
 pub(crate) fn prove(fd: RawFd, write: bool) {
     if facts::is_unclassified(fd) {
@@ -176,7 +176,7 @@ pub(crate) fn prove(fd: RawFd, write: bool) {
 
 #[cold]
 fn classify(fd: RawFd) {
-    // The number may stand for another file meanwhile: then nothing is learned.
+    // If the number stands for another file now, nothing is learned.
     let Ok(before) = sys::stat(fd) else { return };
     let local = sys::is_local(fd);
     if sys::stat(fd).ok().map(|after| after.identity) != Some(before.identity) {
@@ -186,14 +186,14 @@ fn classify(fd: RawFd) {
     facts::classify(fd, local);
 }
 
-/// May poll(2) of this descriptor wait, as it asks a server whether the file is ready? By what is
-/// remembered; one system call more for files that are not on local file systems.
+/// May poll(2) of this descriptor wait, because it asks a file server? Uses what is remembered.
+/// Files that are not on local file systems cost one system call more.
 #[inline]
 pub(crate) fn poll_may_wait(fd: RawFd) -> bool {
     known(fd).is_ok_and(Facts::seems_to_have_a_server) && !is_of_kernel(fd)
 }
 
-/// Is it a file of proc(5), sysfs(5) or cgroups(7)? Such files tell of events, and have no server.
+/// Is it a file of proc(5), sysfs(5) or cgroups(7)? Such files report events, and have no server.
 #[cold]
 fn is_of_kernel(fd: RawFd) -> bool {
     static DEVICES: OnceLock<Vec<u64>> = OnceLock::new();
@@ -203,8 +203,8 @@ fn is_of_kernel(fd: RawFd) -> bool {
     sys::stat(fd).is_ok_and(|stat| devices.contains(&stat.identity.0))
 }
 
-/// Learns from a finished read or write ([`facts::observed`]), and asks the kernel again where that
-/// is due.
+/// Learns from a finished read or write ([`facts::observed`]), and asks the kernel again if the
+/// answer is old.
 #[inline]
 pub(crate) fn learn(fd: RawFd, write: bool, ticks: u64, rate: u64, bytes: u64) {
     if facts::observed(fd, write, ticks, rate, bytes) {
@@ -217,26 +217,26 @@ pub(crate) fn learn_sync(fd: RawFd, ticks: u64, rate: u64) {
     facts::learn_sync(fd, ticks, rate, || sys::lives_in_memory(fd));
 }
 
-/// Does the kernel say that writes on this descriptor append? Remembered.
+/// Does the kernel say that writes on this descriptor append? The answer is remembered.
 pub(crate) fn appends(fd: RawFd) -> bool {
     Asked::new().appends(fd)
 }
 
-/// The kernel's flag. The C library's is 0 where all files may be large.
+/// The kernel's flag. The C library's constant is 0 on 64-bit machines.
 #[cfg(target_arch = "aarch64")]
 const O_LARGEFILE: i32 = 0o400_000;
 #[cfg(not(target_arch = "aarch64"))]
 const O_LARGEFILE: i32 = 0o100_000;
 
-/// What the kernel has said about the descriptor that a batch has last asked for: one system call
-/// for requests that follow each other on one.
+/// The kernel's last answer about a descriptor, for a batch: one system call for successive
+/// requests on one descriptor.
 #[derive(Debug)]
 pub(crate) struct Asked {
     fd: i32,
     flags: i32,
-    /// Another one, and whether it has offsets.
+    /// A descriptor, and whether it has offsets.
     offsets: (i32, bool),
-    /// Requests wait for streams that are not blocking, too.
+    /// Requests wait for nonblocking streams, too.
     patient: bool,
 }
 
@@ -245,14 +245,14 @@ impl Asked {
         Self { fd: -1, flags: 0, offsets: (-1, false), patient: false }
     }
 
-    /// Of a context whose requests wait for streams that are not blocking, if `patient`.
+    /// Asks for a context. `patient`: its requests wait for nonblocking streams, too.
     pub(crate) fn of(patient: bool) -> Self {
         Self { patient, ..Self::new() }
     }
 
-    /// F_GETFL, 0 if there is no such descriptor: of this batch, or (`in_turn`) of this turn of an
-    /// event loop. A number may get another file in a turn, which nobody sees. So nothing that
-    /// counts rests on the answer of a turn.
+    /// The file status flags (F_GETFL), 0 if the descriptor is not open. The answer is of this
+    /// batch or, with `in_turn`, of this turn of an event loop. Nobody sees whether a number gets
+    /// another file within a turn. So correctness does not depend on such an answer.
     fn flags_of(&mut self, fd: i32, in_turn: bool) -> i32 {
         thread_local! {
             static LAST: InTurn<i32> = const { InTurn::new() };
@@ -305,8 +305,8 @@ impl Ask for Asked {
         self.offsets.1
     }
 
-    /// A pipe may have O_DIRECT as well (pipe2(2)), and the kernel would wait inside its call for
-    /// that. But unlike a file that was opened by its name, a pipe does not have O_LARGEFILE.
+    /// Is it a file with O_DIRECT? A pipe may have O_DIRECT as well (pipe2(2)), and a call for it
+    /// would wait inside the kernel. But a pipe does not have O_LARGEFILE.
     fn is_direct_file(&mut self, fd: i32) -> bool {
         let flags = self.flags_of(fd, true);
         flags & libc::O_DIRECT != 0 && (flags & O_LARGEFILE != 0 || self.has_offsets(fd))
@@ -337,7 +337,7 @@ mod tests {
             if fd < 0 { Err(-libc::EBADF) } else { Ok(fd) }
         };
         let at = |turn, ended, ticks| super::Moment { turn, ended, ticks };
-        // How often the kernel is asked in some calls.
+        // The number of times that the kernel is asked during `calls` calls.
         let times = |calls: usize, fd: i32, turn, ended| {
             let before = asked.get();
             for _ in 0..calls {
@@ -352,14 +352,15 @@ mod tests {
         assert_eq!(times(3, 1, 2, 1), 1, "a descriptor has ended");
         assert_eq!(times(3, -1, 2, 1), 3, "the number may get a file meanwhile");
         assert_eq!(times(2 * super::BATCH, 1, 3, 1), 2);
-        // Before a sleep, for the turn that has begun; if nobody uses it, not again.
+        // Asked ahead before a sleep, for the turn that has begun. If nobody uses the answer, not
+        // again.
         last.ask_ahead_at(at(4, 1, 0), answer);
         assert_eq!((times(1, 1, 4, 1), times(1, 2, 4, 1)), (0, 1));
         last.ask_ahead_at(at(5, 1, 0), answer);
         let before = asked.get();
         last.ask_ahead_at(at(6, 1, 0), answer);
         assert_eq!((asked.get() - before, times(1, 2, 6, 1)), (0, 1));
-        // The sleep took long.
+        // The sleep was long.
         last.ask_ahead_at(at(7, 1, 0), answer);
         let before = asked.get();
         assert_eq!(last.ask_at(at(7, 1, 1 << 40), 2, || answer(2)), Ok(2));
@@ -400,7 +401,7 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         let fd = file.as_raw_fd();
         let sleeps = || known(fd).unwrap().sleeps(true);
-        // What was learned about the number is of a file of another test.
+        // What was learned about the number is about a file of another test.
         Facts::forget(&(fd..=fd));
         super::fresh(fd).unwrap();
         let (slow, fast) = (2_000_000, 1_000);
@@ -419,8 +420,8 @@ mod tests {
         assert!(!known(fd).unwrap().sleeps(false), "reads are learned apart");
     }
 
-    /// A number that stands for a file of these flags, and then for another one, without a word to
-    /// us. It is high: nobody else in this process gets or uses it.
+    /// Opens a file with these flags under this number, and then another one, without telling the
+    /// engine. The number is high: nothing else in this process uses it.
     fn becomes(number: i32, flags: i32, other: i32) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
@@ -438,13 +439,13 @@ mod tests {
     #[test]
     fn a_number_that_stands_for_another_file_is_looked_up_again() {
         const NUMBER: i32 = 900;
-        // Of 4 KiB, from the page cache, and not always in as many ticks.
+        // 4 KiB from the page cache; the number of ticks varies.
         let quick = |write, times: u64| {
             (0..times).for_each(|time| learn(NUMBER, write, 500 + time, 1000, 4096));
         };
         let facts = || Facts::noted(NUMBER).unwrap();
         becomes(NUMBER, libc::O_DIRECT, 0);
-        // Whether or not it is direct here.
+        // Direct or not makes no difference here.
         quick(true, 100);
         assert!(!facts().is_direct() && !facts().sleeps(true));
         becomes(NUMBER, libc::O_APPEND, 0);
@@ -518,7 +519,7 @@ mod route_tests {
             open(libc::O_DIRECT | libc::O_APPEND),
             Some(reader.into()),
             Some(writer.into()),
-            // Of a file system that is not known to be a local one.
+            // A file on a file system that is not known to be local.
             std::fs::File::open("/proc/self/status").ok().map(OwnedFd::from),
         ];
         let mut lanes = std::collections::BTreeSet::new();
@@ -550,7 +551,7 @@ mod route_tests {
 
     #[test]
     fn a_direct_file_whose_number_stands_for_a_pipe_of_packets_is_not_handed_to_the_kernel() {
-        // Nobody else in this process gets or uses it.
+        // Nothing else in this process uses this number.
         const NUMBER: i32 = 901;
         let folder = tempfile::tempdir().unwrap();
         let mut options = std::fs::File::options();

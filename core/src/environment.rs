@@ -1,11 +1,10 @@
-//! Variables of the environment.
+//! Environment variables.
 #![allow(unsafe_code)]
 
 use std::ffi::OsString;
 
-/// A variable of uringlet's. A program that gains privileges when it is started (AT_SECURE,
-/// getauxval(3)) has none: the user that starts such a program must not change what the program
-/// does.
+/// A variable of uringlet's. A program that gains privileges when it is started has none
+/// (AT_SECURE, getauxval(3)). The user who starts such a program must not change what it does.
 pub(crate) fn variable(name: &str) -> Option<OsString> {
     // SAFETY: asks for a number.
     let gains_privileges = !cfg!(miri) && unsafe { libc::getauxval(libc::AT_SECURE) } != 0;

@@ -1,11 +1,10 @@
-//! The door of a drop-in's functions.
+//! errno at the entry of a drop-in's functions.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
 
-/// Runs `body` with the program's `errno` kept. A panic ends here too, by aborting with its
-/// message, as Rust has it for every `extern "C"` function: going on could lose or repeat a
-/// completion.
+/// Runs `body`, and restores the program's `errno`. A panic in it aborts with its message, as in
+/// every `extern "C"` function of Rust: continuing could lose or repeat a completion.
 #[inline(always)]
 pub fn kept<T>(body: impl FnOnce() -> T) -> T {
     struct Errno {
@@ -34,7 +33,7 @@ pub fn set_errno(errno: c_int) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// The C library's way to say no.
+/// Returns an error as the C library does: -1, and `errno`.
 pub fn refuse(errno: c_int) -> c_int {
     set_errno(errno);
     -1

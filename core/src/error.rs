@@ -2,7 +2,7 @@
 
 use std::{fmt, io};
 
-/// A value that no context can be made with.
+/// A value with which no context can be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     pub(crate) field: &'static str,
@@ -27,7 +27,7 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl From<ConfigError> for io::Error {
-    /// With the kind of its errno, and the whole error inside.
+    /// An error with the kind of this errno, and with this error inside.
     fn from(error: ConfigError) -> Self {
         Self::new(Self::from_raw_os_error(error.errno).kind(), error)
     }

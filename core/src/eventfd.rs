@@ -1,8 +1,8 @@
-//! An eventfd of a front end's own; and counting up one of the program's without blocking: a write
+//! An eventfd of a front end's own. Also counts up a program's eventfd without blocking: a write
 //! that does not fit would wait for a reader.
 //!
-//! The kernel's own signal reaches the counter's last value, 2^64 - 1, which poll(2) reports as
-//! POLLERR. A write reaches the one before it.
+//! The kernel's own signal can set the counter to its maximum, 2^64 - 1, which poll(2) reports as
+//! POLLERR. A write can set it to the value before that.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -24,7 +24,7 @@ thread_local! {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counted {
     fds: [RawFd; Self::NOTED],
-    /// How many there were: more than are noted, if there was no room.
+    /// The number of eventfds: it may exceed the number that is noted.
     count: usize,
 }
 
@@ -32,7 +32,7 @@ impl Counted {
     const NOTED: usize = 4;
     pub(crate) const NONE: Self = Self { fds: [-1; Self::NOTED], count: 0 };
 
-    /// The eventfds that the calling thread has counted up since this was asked.
+    /// The eventfds that the calling thread has counted up since the last call of this function.
     pub(crate) fn take() -> Self {
         COUNTED.replace(Self::NONE)
     }
@@ -52,7 +52,7 @@ impl Counted {
         self.fds[..self.count.min(Self::NOTED)].contains(&fd)
     }
 
-    /// There were others that are not noted.
+    /// Were there more than are noted?
     pub(crate) fn is_partial(&self) -> bool {
         self.count > Self::NOTED
     }
@@ -63,7 +63,7 @@ impl Counted {
 pub struct Eventfd(OwnedFd);
 
 impl Eventfd {
-    /// One that has counted nothing.
+    /// An eventfd with the count 0.
     ///
     /// # Errors
     /// As eventfd(2).
@@ -76,12 +76,12 @@ impl Eventfd {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }))
     }
 
-    /// Adds one.
+    /// Adds one to the counter.
     pub fn count_up(&self) {
         sys::eventfd_add(self.as_raw_fd(), 1);
     }
 
-    /// Sets it to 0: what it was.
+    /// Sets the counter to 0, and returns its old value.
     pub fn take(&self) -> u64 {
         sys::eventfd_take(self.as_raw_fd())
     }
@@ -99,7 +99,7 @@ impl AsRawFd for Eventfd {
     }
 }
 
-/// Adds `n` to an eventfd, or as much as it takes.
+/// Adds `n` to an eventfd, or as much as fits without blocking.
 pub(crate) fn count_up(fd: RawFd, n: u32) {
     let blocks = match Facts::noted(fd) {
         Some(facts) => !facts.seems_nonblocking(),
@@ -107,7 +107,7 @@ pub(crate) fn count_up(fd: RawFd, n: u32) {
     };
     if blocks {
         let _turn = EventfdTurn::take();
-        // What one write may add cannot be asked; that 1 fits can.
+        // The kernel does not say how much one write may add, but it says whether 1 fits.
         if (0..n).take_while(|_| is_writable(fd)).filter(|_| sys::eventfd_add(fd, 1) > 0).count()
             > 0
         {
@@ -124,24 +124,24 @@ pub(crate) fn count_up(fd: RawFd, n: u32) {
     }
 }
 
-/// A write of 1 to this eventfd would not block.
+/// Can 1 be written to this eventfd without blocking?
 fn is_writable(fd: RawFd) -> bool {
     let mut poll = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
     sys::ppoll(&mut poll, Some(Duration::ZERO), None) == 1 && poll[0].revents == libc::POLLOUT
 }
 
-/// The process of which a thread has the turn, or 0. The child of a fork does not wait for a thread
-/// of its parent.
+/// The process in which a thread has the turn, or 0. So the child of a fork does not wait for a
+/// thread of its parent.
 static TURN: AtomicU64 = AtomicU64::new(0);
 
-/// The right to look at an eventfd and write to it: without it, two threads could find that 1 fits,
+/// The right to look at an eventfd and write to it. Without it, two threads could find that 1 fits,
 /// and one of them would block.
 #[derive(Debug)]
 struct EventfdTurn;
 
 impl EventfdTurn {
     fn take() -> Self {
-        // Never 0, also where no context was made yet.
+        // Never 0, also if no context was made yet.
         let me = process::enter();
         let mut patience = Patience::default();
         loop {
@@ -168,10 +168,10 @@ mod tests {
     use super::{Counted, count_up};
     use crate::sys;
 
-    /// The largest count that a write gets to.
+    /// The maximum count that a write can reach.
     const FULL: u64 = u64::MAX - 1;
 
-    /// The counter after `n` were added to one that had `before`.
+    /// The counter of an eventfd after `n` was added to `before`.
     fn counted(flags: i32, before: u64, n: u32) -> u64 {
         // SAFETY: no memory is passed.
         let fd = unsafe { libc::eventfd(0, flags) };
@@ -194,7 +194,7 @@ mod tests {
             assert_eq!(counted(flags, FULL - 1, 40), FULL);
             assert_eq!(counted(flags, FULL, 1), FULL);
         }
-        // Nobody's, and what is no eventfd.
+        // A descriptor that is not open, and one that is no eventfd.
         count_up(-1, 1);
         count_up(900_000, 3);
     }

@@ -1,4 +1,4 @@
-//! Runs ONE request synchronously. The only place that knows EINTR, short transfers and errno.
+//! Executes ONE request synchronously. Only this file handles EINTR, short transfers and errno.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
@@ -10,16 +10,16 @@ use crate::sys::{self, MAX_RW_COUNT, Ret, call};
 /// The most iovecs of one request (`IOV_MAX`, readv(2)).
 pub(crate) const IOV_MAX: usize = 1024;
 
-/// What kind of operation this is, with everything refused that io_uring refuses with `-EINVAL`.
+/// The kind of an operation. Refuses everything that io_uring refuses with `-EINVAL`.
 #[inline]
 pub(crate) fn kind(sqe: &Sqe) -> Kind {
-    // Of the usual request all of these are 0: one comparison for the sum of them.
+    // All of these are 0 in a usual request: one comparison tests them together.
     let unused = u64::from(sqe.flags) | sqe.addr3 | sqe.pad;
     let unregistered = sqe.buf_index | sqe.personality;
     if unused | u64::from(unregistered) | u64::from(sqe.file_index as u32) != 0 {
         return Kind::Invalid;
     }
-    // Not with the others in one `match`: it would be a jump through a table.
+    // Not in one `match` with the others: that would be a jump through a table.
     match sqe.opcode {
         opcode::READ => Kind::Read,
         opcode::WRITE => Kind::Write,
@@ -54,23 +54,24 @@ fn kind_of_rest(sqe: &Sqe) -> Kind {
     if ok { kind } else { Kind::Invalid }
 }
 
-/// Operation code of a function that a front end has a worker call: for what it executes by itself,
-/// and what may sleep.
+/// The operation code of a function that a worker calls for a front end, because the function may
+/// sleep.
 pub const CALL: u8 = 0xff;
 
-/// What [`CALL`] calls, with its argument: `addr` and `off` of the entry. Gives the result.
+/// The function that a [`CALL`] calls; `addr` of the entry is the function, `off` its argument.
+/// Returns the result.
 pub type CallFunction = unsafe extern "C" fn(u64) -> i32;
 
-/// The kind of a request that may be a [`CALL`]. Entries of programs are not.
+/// The kind of a request that may be a [`CALL`]. Entries of programs never are.
 pub(crate) fn accept_call(kind: Kind, sqe: &Sqe) -> Kind {
     if sqe.opcode == CALL { Kind::Other } else { kind }
 }
 
 /// Copies what the request borrows from the caller besides its data buffers, as promised at submit.
-/// Refuses with a negative errno what has no readable description.
+/// Refuses an unreadable description with a negative errno.
 ///
 /// # Safety
-/// The addresses in the entry are readable, or lie where nothing is ever mapped.
+/// The addresses in the entry are readable, or are where nothing is ever mapped.
 #[inline]
 pub(crate) unsafe fn copy_in(request: &mut Request) -> Result<(), i32> {
     if matches!(request.sqe.opcode, opcode::READ | opcode::WRITE) {
@@ -80,7 +81,7 @@ pub(crate) unsafe fn copy_in(request: &mut Request) -> Result<(), i32> {
     unsafe { copy_in_more(request) }
 }
 
-/// It names a vector of buffers.
+/// Does the entry name a vector of buffers?
 #[inline(always)]
 pub(crate) fn is_vector(sqe: &Sqe) -> bool {
     matches!(sqe.opcode, opcode::READV | opcode::WRITEV)
@@ -118,7 +119,7 @@ unsafe fn copy_in_more(request: &mut Request) -> Result<(), i32> {
             }
         }
         if total == 0 {
-            // Nothing to transfer, whatever the descriptor: as a plain transfer of no bytes.
+            // Nothing to transfer: executed as a plain transfer of zero bytes.
             request.sqe.len = 0;
             copied.iov.clear();
         }
@@ -148,7 +149,8 @@ unsafe fn copy_path(address: u64, into: &mut Vec<u8>) -> Result<(), i32> {
     Ok(())
 }
 
-/// Not in the first pages (a null pointer and its fields) nor in the kernel's half.
+/// Is the address neither in the first pages (a null pointer and its fields) nor in the kernel's
+/// half?
 pub(crate) fn plausible(address: u64) -> bool {
     address >= 0x1000 && sys::in_user_space(address, 1)
 }
@@ -213,16 +215,16 @@ pub(crate) unsafe fn write(sqe: &Sqe) -> i32 {
     unsafe { positional(sqe, true, |a, n, o| sys::pwrite(sqe.fd, a, n, o)) }
 }
 
-/// What a read did that was not to wait.
+/// The result of a read that must not wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tried {
-    /// All of it, or the file ends there.
+    /// The read is complete, or the file ends there.
     Done(i32),
-    /// Not everything was in memory.
+    /// A part was not in memory.
     WouldWait,
-    /// Something is wrong: a read that waits says what.
+    /// The read failed: a read that may wait reports the error.
     Failed,
-    /// This file, this kernel or this sandbox does not take the question; or the read is malformed.
+    /// This file, kernel or sandbox does not support RWF_NOWAIT, or the read is malformed.
     Impossible,
 }
 
@@ -236,7 +238,7 @@ pub(crate) unsafe fn try_read(sqe: &Sqe) -> Tried {
     unsafe { try_read_into(sqe, &iov) }
 }
 
-/// As [`try_read`], for every kind of read. One that moves the file position, or has flags, cannot
+/// As [`try_read`], for every kind of read. A read that moves the file position or has flags cannot
 /// be tried.
 ///
 /// # Safety
@@ -266,8 +268,8 @@ unsafe fn try_read_into(sqe: &Sqe, iov: &[Iovec]) -> Tried {
     let result = if sqe.off < ABSENT_FROM.get() { result } else { -(libc::EAGAIN as Ret) };
     match result {
         n if n == len as Ret => Tried::Done(n as i32),
-        // That the rest is not in memory yet looks the same as the end of the file (a 0 does with
-        // Linux 5.9 and 5.10, too).
+        // A short count does not tell missing pages from the end of the file. (Nor does a 0 with
+        // Linux 5.9 and 5.10.)
         n if n >= 0
             && sys::file_size(sqe.fd)
                 .is_some_and(|size| sqe.off.saturating_add(n as u64) >= size) =>
@@ -282,13 +284,12 @@ unsafe fn try_read_into(sqe: &Sqe, iov: &[Iovec]) -> Tried {
 
 #[cfg(test)]
 thread_local! {
-    /// For tests: pages from this offset on are not in memory, as far as this thread can see by
-    /// trying.
+    /// For tests: pages from this offset on are not in memory, for reads that this thread tries.
     pub(crate) static ABSENT_FROM: std::cell::Cell<u64> = const { std::cell::Cell::new(u64::MAX) };
 }
 
-/// pread until everything is there, nothing more comes, or an error ends it. pwrite once: a write
-/// that could do a part only has met a limit (RLIMIT_FSIZE), and the rest would raise a signal.
+/// Reads repeat pread until the buffer is full, the file ends, or an error occurs. Writes call
+/// pwrite once: a partial write has met a limit (RLIMIT_FSIZE), and the rest would raise a signal.
 #[inline(always)]
 unsafe fn positional(sqe: &Sqe, write: bool, call: impl Fn(u64, usize, u64) -> Ret) -> i32 {
     let len = (sqe.len as usize).min(MAX_RW_COUNT);
@@ -302,8 +303,8 @@ unsafe fn positional(sqe: &Sqe, write: bool, call: impl Fn(u64, usize, u64) -> R
     }
 }
 
-/// The result of a transfer whose last call gave `last` after `done` bytes: a partial transfer
-/// is a success, as read(2) and write(2) have it.
+/// The result of a transfer whose last call gave `last` after `done` bytes. A partial transfer is a
+/// success, as in read(2) and write(2).
 #[inline(always)]
 fn finish(done: usize, last: Ret) -> i32 {
     if last >= 0 {
@@ -350,7 +351,7 @@ unsafe fn execute_rest(request: &mut Request, mode: Mode) -> i32 {
             opcode::SYNC_FILE_RANGE => call!(sync_file_range, fd, off, len, flags),
             opcode::FALLOCATE => call!(fallocate, fd, len, off, sqe.addr),
             opcode::FTRUNCATE => call!(ftruncate, fd, off),
-            // A length of 64 bits stands where others have an address.
+            // `addr` is a length of 64 bits here.
             opcode::FADVISE if sqe.addr != 0 => call!(fadvise64, fd, off, sqe.addr, flags),
             opcode::FADVISE => call!(fadvise64, fd, off, len, flags),
             opcode::OPENAT => call!(openat, fd, path(), flags, len),
@@ -366,7 +367,7 @@ unsafe fn execute_rest(request: &mut Request, mode: Mode) -> i32 {
     match (kind, sqe.opcode) {
         (Kind::Invalid, _) => -libc::EINVAL,
         (_, opcode::NOP) => 0,
-        // The descriptor is gone whatever close says: EINTR is not repeated (close(2)).
+        // close(2) releases the descriptor even if it fails: EINTR is not repeated.
         (_, opcode::CLOSE) => sys::close(fd) as i32,
         (_, opcode::POLL_ADD) => poll(fd, flags),
         (_, CALL) => {
@@ -379,7 +380,7 @@ unsafe fn execute_rest(request: &mut Request, mode: Mode) -> i32 {
     }
 }
 
-/// poll(2) of one descriptor until one of the events is true.
+/// poll(2) of one descriptor, until one of the events occurs.
 fn poll(fd: RawFd, events: u32) -> i32 {
     if fd < 0 {
         return -libc::EBADF;
@@ -393,7 +394,7 @@ fn poll(fd: RawFd, events: u32) -> i32 {
     }
 }
 
-/// Takes note of `result` bytes that went into a stream. True if some are left to be written.
+/// Counts `result` bytes that went into a stream. True if some are left to be written.
 pub(crate) fn advance(request: &mut Request, result: i32) -> bool {
     let Ok(written) = u32::try_from(result) else { return false };
     let Request { sqe, copied, partial, .. } = request;
@@ -414,7 +415,7 @@ pub(crate) fn advance(request: &mut Request, result: i32) -> bool {
     left && written > 0
 }
 
-/// Leaves out the first `bytes` of what the iovecs cover.
+/// Drops the first `bytes` bytes that the iovecs cover.
 fn skip(iov: &mut [Iovec], mut bytes: usize) {
     for part in iov {
         let step = bytes.min(part.iov_len);
@@ -424,7 +425,7 @@ fn skip(iov: &mut [Iovec], mut bytes: usize) {
     }
 }
 
-/// Does this kernel, or a sandbox, not take the question whether a call would wait?
+/// Does this kernel or sandbox not support RWF_NOWAIT?
 fn is_not_taken(ret: Ret) -> bool {
     [libc::EOPNOTSUPP, libc::EINVAL, libc::ENOSYS, libc::EPERM].contains(&(-ret as i32))
 }
@@ -434,8 +435,8 @@ unsafe fn vectored(fd: RawFd, write: bool, iov: &mut [Iovec], sqe: &Sqe, mode: M
     let stream = mode != Mode::Plain;
     let nowait = if mode == Mode::StreamNoWait { libc::RWF_NOWAIT as u32 } else { 0 };
     let flags = sqe.op_flags | nowait;
-    // The file position moves with every call and a stream's end is not an error: only a read with
-    // an offset of its own is taken up again where it stopped.
+    // The file position moves with every call, and a stream's end is not an error. So only a read
+    // with an offset of its own continues where it stopped.
     let repeat =
         !write && !stream && sqe.off != FILE_POSITION && flags & libc::RWF_NOWAIT as u32 == 0;
     let mut offset = if stream { FILE_POSITION } else { sqe.off };
@@ -497,7 +498,7 @@ mod tests {
         assert_eq!(read(fd, 4096, 1000), Tried::Done(0));
         assert_eq!(read(fd, 4096, 1 << 40), Tried::Done(0));
         assert_eq!(read(fd, 0, 0), Tried::Done(0));
-        // What is wrong is left to a read that says it.
+        // Errors are left to a read that may wait.
         assert_eq!(read(fd, 4096, u64::MAX - 1), Tried::Impossible);
         assert_eq!(read(-1, 4096, 0), Tried::Failed);
         let (reader, _writer) = std::io::pipe().unwrap();

@@ -1,9 +1,8 @@
-//! An allocator for drop-ins: the C library's, with a reserve for small things where that has
-//! nothing left.
+//! An allocator for drop-ins: the C library's, with a reserve for small allocations when it fails.
 //!
-//! Rust ends the process when there is no memory, which is not a library's to do in somebody else's
-//! program. What needs much is asked for beforehand ([`has_memory`]); what is small, or comes late,
-//! is taken from here. What is large has a mapping of its own, which lies apart from the program's
+//! Rust ends the process when there is no memory. A library must not do that to the program that
+//! loaded it. Large amounts are asked for beforehand ([`has_memory`]); small or late ones come from
+//! the reserve. Large allocations have a mapping of their own, apart from the program's
 //! ([`Mapping`]).
 #![allow(unsafe_code)]
 
@@ -13,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::sys::Mapping;
 
-/// Bytes of the reserve, and of its largest piece: who can do without memory (`try_reserve`) asks
-/// for more.
+/// Bytes of the reserve, and of its largest allocation. Code that can do without memory
+/// (`try_reserve`) asks for more.
 const SIZE: usize = 128 * 1024;
 const PIECE: usize = 4096;
 /// From this size on the C library maps memory, too.
@@ -29,13 +28,13 @@ fn map(layout: Layout) -> *mut u8 {
     mapping.map_or(std::ptr::null_mut(), Mapping::leak)
 }
 
-/// The allocator. Its reserve is handed out in one direction, and is whole again when everything
-/// was given back. Nothing in this crate is aligned to more than the reserve is (`CachePadded`).
+/// The allocator. Its reserve is a bump allocator, which is reset when everything was freed.
+/// Nothing in this crate needs a larger alignment than the reserve has (`CachePadded`).
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub struct Reserve {
     memory: UnsafeCell<[u8; SIZE]>,
-    /// Bytes handed out, and in the lower half pieces not given back.
+    /// Upper half: bytes allocated. Lower half: allocations that were not freed.
     word: AtomicU64,
 }
 
@@ -49,7 +48,7 @@ impl Default for Reserve {
 }
 
 impl Reserve {
-    /// A whole one.
+    /// An unused reserve.
     pub const fn new() -> Self {
         Self { memory: UnsafeCell::new([0; SIZE]), word: AtomicU64::new(0) }
     }
@@ -66,7 +65,7 @@ impl Reserve {
                 return std::ptr::null_mut();
             };
             let new = (end as u64) << 32 | (pieces + 1);
-            // Acquire: who had this piece before has done with it.
+            // Acquire: the earlier owner of this memory has finished with it.
             match self.word.compare_exchange_weak(word, new, Ordering::Acquire, Ordering::Relaxed) {
                 // SAFETY: within the memory.
                 Ok(_) => return unsafe { self.memory.get().cast::<u8>().add(begin) },
@@ -149,7 +148,7 @@ unsafe impl GlobalAlloc for Reserve {
     }
 }
 
-/// Is that much memory free? Two system calls, and nothing is kept.
+/// Are this many bytes of memory free? Two system calls, and nothing is kept.
 pub fn has_memory(bytes: usize) -> bool {
     Mapping::new(bytes, libc::PROT_READ | libc::PROT_WRITE).is_ok()
 }

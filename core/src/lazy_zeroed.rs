@@ -1,5 +1,5 @@
-//! Arrays that begin with zeros, and cost neither time nor memory before they are used: a process
-//! may hold thousands of contexts that do nothing.
+//! Zeroed arrays that cost neither time nor memory before they are used: a process may have
+//! thousands of idle contexts.
 #![allow(unsafe_code)]
 
 use std::ops::Deref;
@@ -11,11 +11,11 @@ use crate::sys::Mapping;
 /// Arrays from this size on get pages of their own, which the kernel zeroes when they are touched.
 const MAPPED_FROM: usize = 2048;
 
-/// What such an array is made of.
+/// A type whose array can be made of zero bytes.
 ///
 /// # Safety
-/// Zero bytes are a valid value, and what [`Zero::zero`] gives. Nothing is left to be dropped once
-/// [`Zeros`] has dropped the values.
+/// Zero bytes are a valid value, equal to [`Zero::zero`]. Once [`Zeros`] has dropped the values,
+/// nothing is left to be dropped.
 pub(crate) unsafe trait Zero: Sized {
     fn zero() -> Self;
 }
@@ -52,7 +52,7 @@ pub(crate) struct Zeros<T> {
 enum Backing {
     /// `values` is from a box.
     Heap,
-    /// It lies in here.
+    /// `values` is in this mapping.
     Mapped { _mapping: Mapping },
 }
 
@@ -62,7 +62,7 @@ unsafe impl<T: Send> Send for Zeros<T> {}
 unsafe impl<T: Sync> Sync for Zeros<T> {}
 
 impl<T: Zero> Zeros<T> {
-    /// `count` zeros.
+    /// An array of `count` zeros.
     pub(crate) fn new(count: usize) -> Self {
         if size_of::<T>() * count >= MAPPED_FROM && !cfg!(any(loom, miri)) {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -79,7 +79,7 @@ impl<T: Zero> Zeros<T> {
 }
 
 impl<T> Zeros<T> {
-    /// Where the array begins, for those who do not keep to references.
+    /// The address of the array, for code that uses raw pointers.
     pub(crate) fn first(&self) -> *mut T {
         self.values.as_ptr().cast()
     }

@@ -1,7 +1,7 @@
 //! Asynchronous file I/O for Linux in user space.
 //!
 //! [`fs`] has files to be awaited, on any executor or none, with the names of `tokio::fs`. A read
-//! that is in memory is one system call on the polling thread; everything else goes to threads of
+//! that is in memory is one system call on the polling thread. Everything else goes to threads of
 //! the engine, also where io_uring is refused.
 //!
 //! ```
@@ -18,8 +18,8 @@
 //! ```
 //!
 //! A [`Context`] takes requests in io_uring's layout, for programs that keep their own buffers and
-//! wait for many completions at once. Submitting never blocks, every accepted request completes
-//! exactly once, and a request that will not sleep costs one system call and wakes nobody.
+//! wait for many completions at once. Submitting never blocks. Every accepted request completes
+//! exactly once. A request that will not sleep costs one system call and wakes no thread.
 //!
 //! ```
 //! use std::os::fd::AsRawFd;
@@ -51,8 +51,8 @@ mod sqe;
 mod sync;
 mod sys;
 
-// Everything but the modelled protocols is left out of a loom build. One attribute each: a macro
-// around them would hide the files from rustfmt.
+// A loom build contains the modelled protocols only. One attribute each: a macro around them would
+// hide the files from rustfmt.
 #[cfg(not(loom))]
 pub mod affinity;
 #[cfg(not(loom))]
@@ -122,11 +122,11 @@ pub mod list {
     pub use crate::placed::completion::{Chain, CompletionList, Node, Owner};
 }
 
-/// Past the capturing of a passed test's output: skipped must not look like passed.
+/// Prints past the test harness's capture: a skipped test must not look like a passed one.
 #[cfg(all(test, not(loom)))]
 fn skipped(name: &str, reason: impl std::fmt::Display) {
     use std::io::Write as _;
-    // On a line of its own: the harness may be in the middle of one.
+    // On a line of its own: the harness may be in the middle of a line.
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {name}: {reason}");
 }
 
@@ -158,7 +158,7 @@ struct RustPage;
 #[doc = include_str!("../../docs/async.md")]
 struct AsyncPage;
 
-/// The example for those who come from other libraries.
+/// The example for users of other libraries.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/coming-from.md")]
 struct ComingFromPage;

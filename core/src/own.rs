@@ -1,8 +1,8 @@
-//! The engine's own descriptors: which numbers they have, so that a front end that sees a program
-//! close every number there is can leave them out.
+//! The numbers of the engine's own descriptors. A front end that sees a program close every number
+//! leaves them out.
 //!
-//! A bit per number, on pages that the kernel zeroes in the child of a fork: what a child inherits
-//! is its own to close. Where the kernel has no such pages (before 4.14), nothing is noted.
+//! One bit per number, on pages that the kernel zeroes in the child of a fork: a child may close
+//! what it inherits. Where the kernel has no such pages (before 4.14), nothing is noted.
 #![allow(unsafe_code)]
 
 use std::ops::RangeInclusive;
@@ -17,15 +17,16 @@ use crate::sys::{self, Mapping, Ret};
 const NUMBERS: usize = 1 << 20;
 const WORDS: usize = NUMBERS / 64;
 
-/// Descriptors are made from this number on: below the size that every process's table begins with
-/// (64), so that the table need not grow, and above the numbers that programs choose by hand.
+/// Descriptors are moved to numbers from this one on. It is below the initial size of every
+/// process's table (64), so that the table need not grow. It is above the numbers that programs
+/// choose by hand.
 const FROM: RawFd = 40;
 
 static BITS: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
-/// No word at or beyond this one was ever used.
+/// No word at this index or above was ever used.
 static REACHED: AtomicUsize = AtomicUsize::new(0);
 
-/// The bits, if any were needed yet.
+/// The bits, if there are any yet.
 fn bits() -> &'static [AtomicU64] {
     let at = BITS.load(Ordering::Acquire);
     if at.is_null() {
@@ -61,7 +62,7 @@ pub(crate) fn note(fd: RawFd) {
     bits()[number / 64].fetch_or(1 << (number % 64), Ordering::Relaxed);
 }
 
-/// A descriptor of the engine's is about to be closed.
+/// A descriptor of the engine's own is about to be closed.
 pub(crate) fn forget(fd: RawFd) {
     let word = usize::try_from(fd).ok().and_then(|number| bits().get(number / 64));
     if let Some(word) = word {
@@ -74,8 +75,8 @@ pub(crate) fn is(fd: RawFd) -> bool {
     first_in(fd..=fd).is_some()
 }
 
-/// The lowest number in a range that is one of the engine's own descriptors, in this process. A
-/// thread with a table of its own has none of them.
+/// The lowest number in a range that is one of the engine's own descriptors, in this process. For a
+/// thread with a descriptor table of its own, there is none.
 pub(crate) fn first_in(numbers: RangeInclusive<RawFd>) -> Option<RawFd> {
     if process::has_parted() {
         return None;
@@ -106,13 +107,12 @@ pub(crate) fn epoll() -> Ret {
     out_of_the_way(sys::epoll_create())
 }
 
-/// Moves a descriptor that was just made to a number that programs do not expect, and notes it.
+/// Moves a new descriptor to a number that programs do not expect, and notes it.
 fn out_of_the_way(mut fd: Ret) -> Ret {
     if fd < 0 {
         return fd;
     }
-    // A program may be about to open what is to become its standard input, which has to get number
-    // 0.
+    // A program may be about to open its standard input, which has to get number 0.
     for from in [FROM, 3] {
         if fd < from as Ret {
             let moved = sys::duplicate(fd as RawFd, from);
@@ -126,16 +126,16 @@ fn out_of_the_way(mut fd: Ret) -> Ret {
     fd
 }
 
-/// Closes a descriptor on a thread that may wait for that. False: there is no such thread.
+/// Closes a descriptor on a thread that may wait. False: there is no such thread.
 static ELSEWHERE: OnceLock<fn(RawFd) -> bool> = OnceLock::new();
 
-/// Tells what closes the descriptors whose close may wait.
+/// Sets the function that closes descriptors whose close may wait.
 pub(crate) fn close_elsewhere_by(closer: fn(RawFd) -> bool) {
     let _ = ELSEWHERE.set(closer);
 }
 
-/// The number of another descriptor of a file that the program has open, noted, and out of the way
-/// of the numbers that programs expect. `None`: there can be none.
+/// Duplicates a descriptor of the program's, notes the duplicate, and moves it to a number that
+/// programs do not expect. `None`: no descriptor is free.
 pub(crate) fn copy(fd: RawFd) -> Option<RawFd> {
     let copies = [FROM, 3].into_iter().map(|from| sys::duplicate(fd, from));
     let copy = copies.into_iter().find(|&copy| copy >= 0)? as RawFd;
@@ -143,8 +143,8 @@ pub(crate) fn copy(fd: RawFd) -> Option<RawFd> {
     Some(copy)
 }
 
-/// Another descriptor of a file that the program has open. Dropping the last of them waits for no
-/// server: locks may be held.
+/// A duplicate of a descriptor of the program's. Dropping the last reference waits for no server,
+/// because locks may be held.
 #[derive(Debug)]
 pub(crate) struct Copied(RawFd);
 
@@ -177,7 +177,7 @@ impl Drop for Copied {
 pub(crate) struct Copies(Vec<(RawFd, Arc<Copied>)>);
 
 impl Copies {
-    /// The copy of this number, made if there is none yet.
+    /// The duplicate of this descriptor, made if there is none yet.
     pub(crate) fn of(&mut self, fd: RawFd) -> Option<Arc<Copied>> {
         let known = self.0.iter().find(|&&(of, _)| of == fd).map(|(_, copy)| Arc::clone(copy));
         known.or_else(|| {
@@ -187,16 +187,16 @@ impl Copies {
         })
     }
 
-    /// All of them.
+    /// All duplicates.
     pub(crate) fn into_all(self) -> impl Iterator<Item = Arc<Copied>> {
         self.0.into_iter().map(|(_, copy)| copy)
     }
 }
 
-/// Closes another descriptor of a file of the program's, and waits for no server.
+/// Closes a duplicate of a descriptor of the program's, without waiting for a server.
 pub(crate) fn close_copy(fd: RawFd) {
-    // A file without a type is the kernel's own, such as an eventfd. The others have servers,
-    // terminals or peers that close(2) may wait for.
+    // A file without a type is the kernel's own, such as an eventfd. Of others, close(2) may wait
+    // for servers, terminals or peers.
     let may_wait = sys::stat(fd).is_ok_and(|stat| stat.kind != 0);
     let elsewhere = ELSEWHERE.get().filter(|_| may_wait);
     if !elsewhere.is_some_and(|close| close(fd)) {

@@ -1,7 +1,8 @@
-//! Values too large for a small stack, made in the memory that they stay in.
+//! Values too large for a small stack, built in place.
 #![allow(unsafe_code)]
 
-/// Makes a value in its place. The stack needs room for that one value only, and only meanwhile.
+/// Builds a value in place. The stack needs room for that one value only, and only during this
+/// call.
 ///
 /// # Safety
 /// `at` is valid for a write, and aligned.
@@ -11,10 +12,10 @@ pub(crate) unsafe fn put<T>(at: *mut T, make: impl FnOnce() -> T) {
     unsafe { at.write(make()) }
 }
 
-/// Makes each field of a struct in its place, in the order given; `with` names fields that were
-/// made before. Does not compile unless every field is named.
+/// Builds each field of a struct in place, in the order given; `with` names fields that were built
+/// before. Does not compile unless every field is named.
 ///
-/// An unsafe call: the place is valid for writes, and aligned.
+/// An unsafe call: `at` is valid for writes, and aligned.
 macro_rules! fill {
     ($at:expr, $type:ident with { $($made:ident),* } {
         $($(#[$attribute:meta])* $field:ident: $value:expr,)*

@@ -1,4 +1,4 @@
-//! What this machine and its sandbox allow, and why not: tried, not looked up.
+//! What this machine and its sandbox allow, and the cause of each refusal: found by trying.
 //!
 //! ```
 //! let probe = uringlet::probe::Probe::look();
@@ -21,14 +21,13 @@ pub use folder::{Answer, Asynchrony, Folder, Timing};
 
 use crate::config::EngineKind;
 
-/// The kernel's engines, the preferred one first: the one place where `auto`'s order is written
-/// down.
+/// The kernel's engines in `auto`'s order of preference. This order is defined here only.
 ///
-/// Linux AIO is ahead because plain reads and writes are all that it is used for, it does these as
-/// quickly as io_uring, and it is refused in fewer sandboxes (Docker's and containerd's allow it).
+/// Linux AIO comes first. Only plain reads and writes use it, and for these it is as fast as
+/// io_uring. Fewer sandboxes refuse it (Docker's and containerd's allow it).
 pub const KERNEL_ENGINES: [EngineKind; 2] = [EngineKind::LinuxAio, EngineKind::IoUring];
 
-/// The engines that are tried, in the order in which they are listed.
+/// The engines that are tried, in the order of the report.
 const TRIED: [EngineKind; 4] =
     [EngineKind::IoUring, EngineKind::LinuxAio, EngineKind::PosixAio, EngineKind::Workers];
 
@@ -36,11 +35,11 @@ const TRIED: [EngineKind; 4] =
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Engine {
-    /// Which.
+    /// The kind of engine.
     pub kind: EngineKind,
     /// Why it cannot be used; `None` if it can.
     pub refusal: Option<Refusal>,
-    /// What else is to be known about it; may be empty.
+    /// A remark about the engine; may be empty.
     pub note: String,
 }
 
@@ -54,13 +53,13 @@ impl fmt::Display for Engine {
     }
 }
 
-/// What was found out about this process, its kernel and its sandbox.
+/// The findings about this process, its kernel and its sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Probe {
-    /// What could be read.
+    /// Facts that could be read.
     pub facts: MachineFacts,
-    /// What was tried: io_uring, linux_aio, posix_aio, workers.
+    /// The engines that were tried: io_uring, linux_aio, posix_aio, workers.
     pub engines: Vec<Engine>,
 }
 
@@ -75,7 +74,7 @@ impl Probe {
             let tried = match kind {
                 EngineKind::IoUring => tries::io_uring(),
                 EngineKind::LinuxAio => tries::linux_aio(),
-                // Both need threads; the C library starts its own as soon as there is a request.
+                // Both need threads: the C library starts its own with the first request.
                 _ => thread,
             };
             let refusal = tried.err().map(|(call, errno)| cause::find(call, errno, &facts));
@@ -94,12 +93,11 @@ impl Probe {
         tried.is_none_or(|engine| engine.refusal.is_none())
     }
 
-    /// Tries out the file system of a folder, on scratch files without a name: 512 KiB are written,
-    /// and some reads are timed. Takes milliseconds on a disk that is not busy.
+    /// Tries out the file system of a folder on nameless scratch files: writes 512 KiB, and times
+    /// some reads. Takes milliseconds on an idle disk.
     ///
     /// # Errors
-    /// There is no such folder, or it may not be looked at. One that cannot be written to is no
-    /// error.
+    /// The folder does not exist, or is not accessible. A read-only folder is no error.
     pub fn folder(&self, path: &Path) -> std::io::Result<Folder> {
         Folder::look(path, self)
     }
@@ -112,9 +110,9 @@ fn posix_aio_note(facts: &MachineFacts) -> String {
     )
 }
 
-/// The cause of an errno (positive) that an engine got when it was set up; for messages.
+/// The cause of an errno (positive) with which an engine was refused at its set-up; for messages.
 ///
-/// Of `workers` and `posix_aio` it is the errno of a thread that could not be started.
+/// For `workers` and `posix_aio`, the errno is that of a thread that could not be started.
 pub fn explain(kind: EngineKind, errno: i32) -> Refusal {
     let mut facts = MachineFacts::look();
     let call = match kind {
@@ -128,7 +126,7 @@ pub fn explain(kind: EngineKind, errno: i32) -> Refusal {
     cause::find(call, errno, &facts)
 }
 
-/// The name of an errno (positive), `EPERM`.
+/// The name of an errno (positive), such as `EPERM`.
 pub fn errno_name(errno: i32) -> Option<&'static str> {
     syscalls::Errno::new(errno).name()
 }
@@ -137,11 +135,11 @@ pub fn errno_name(errno: i32) -> Option<&'static str> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ExpectedLane {
-    /// One after the other, by the thread that holds the baton.
+    /// One request after the other, by the thread that holds the baton.
     Inline,
-    /// Each to a worker of its own.
+    /// Each request to a worker of its own.
     Pool,
-    /// Tried without waiting, and what is not in memory by one worker, in order.
+    /// Tried without waiting. One worker executes the reads that are not in memory, in order.
     Cold,
     /// To the kernel, through this engine.
     Kernel(EngineKind),
@@ -159,7 +157,7 @@ impl fmt::Display for ExpectedLane {
     }
 }
 
-/// Where `auto` would send requests at first; after that it goes by their timing.
+/// The lanes to which `auto` would send requests at first. Later it decides by their timing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ExpectedLanes {
@@ -169,7 +167,7 @@ pub struct ExpectedLanes {
     pub cold: ExpectedLane,
     /// Direct reads and writes; `None` if direct I/O is refused here.
     pub direct: Option<ExpectedLane>,
-    /// Why direct ones go there.
+    /// The reason for the lane of direct requests.
     pub reason: &'static str,
 }
 
@@ -276,7 +274,7 @@ mod tests {
         let refused = Answer::Refused(refusal);
         let lanes = ExpectedLanes::choose(&probe(&[Workers]), &refused, &refused, &untried);
         assert_eq!((lanes.direct, lanes.cold), (None, ExpectedLane::Pool));
-        // A folder that takes no scratch file may still hold files to be read directly.
+        // A folder without write access may still have files for direct reads.
         let unknown = Answer::Untried("x");
         let lanes = ExpectedLanes::choose(&probe(&[Workers]), &unknown, &unknown, &untried);
         assert_eq!(lanes.direct, Some(ExpectedLane::Pool));

@@ -1,6 +1,5 @@
-//! Which process this is: notices a fork without a system call per request, and threads that have
-//! parted from the table of descriptors that the engine's threads share with the rest of the
-//! process (unshare(2)).
+//! The identity of this process. Notices a fork without a system call per request. Notices threads
+//! that have a descriptor table of their own, which the engine's threads do not share (unshare(2)).
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -11,13 +10,13 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use crate::own::Copied;
 use crate::sys::{self, Mapping};
 
-/// Where the number stands: a page that the kernel zeroes in the child of a fork.
+/// The address of the process's number: a page that the kernel zeroes in the child of a fork.
 static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
-/// The newest number handed out; survives a fork.
+/// The last number that was given out; kept across a fork.
 static LAST: AtomicU64 = AtomicU64::new(0);
-/// The process that [`enter`] was last called in.
+/// The process that last called [`enter`].
 static PID: AtomicI32 = AtomicI32::new(0);
-/// Stands in for the page where the kernel has no MADV_WIPEONFORK (before 4.14).
+/// Used in place of the page if the kernel has no MADV_WIPEONFORK (before 4.14).
 static FALLBACK: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn forget() {
@@ -45,19 +44,19 @@ fn make_word() -> &'static AtomicU64 {
             std::ptr::from_ref(&FALLBACK).cast_mut()
         }
     };
-    // The thread that was first has made the one that counts.
+    // The word of the first thread is used.
     let null = std::ptr::null_mut();
     let _ = WORD.compare_exchange(null, word, Ordering::AcqRel, Ordering::Acquire);
     // SAFETY: not null any more; a page of ours that stays mapped, or a static.
     unsafe { &*WORD.load(Ordering::Acquire) }
 }
 
-/// In the word beside the number: some thread of this process has a table of descriptors of its
+/// A bit in the word with the number: some thread of this process has a descriptor table of its
 /// own.
 const PARTED: u64 = 1 << 63;
 
-/// A number for this process: another one after a fork. 0 until [`enter`] was called in it. For a
-/// thread that has a table of descriptors of its own, a number that nothing has.
+/// A number for this process; the child of a fork has another one. 0 until [`enter`] was called. In
+/// a thread with a descriptor table of its own, a number that nothing has.
 #[inline(always)]
 pub(crate) fn generation() -> u64 {
     let word = word().load(Ordering::Relaxed);
@@ -74,19 +73,19 @@ fn generation_here(generation: u64) -> u64 {
     if parted { PARTED } else { generation }
 }
 
-/// Has the calling thread a table of descriptors of its own?
+/// Has the calling thread a descriptor table of its own?
 pub(crate) fn has_parted() -> bool {
     generation() == PARTED
 }
 
 thread_local! {
-    /// Whether the calling thread has parted, in the process with this number.
+    /// Has the calling thread a descriptor table of its own, in the process with this number?
     static TABLE: Cell<(u64, bool)> = const { Cell::new((0, false)) };
 }
 
-/// A descriptor that is open in the table which the engine's threads share, and closed in those
-/// that threads have for themselves: their threads in turn have the same, and call nothing that
-/// could be seen.
+/// A descriptor that is open in the table of the engine's threads, and closed in tables that
+/// threads have for themselves. Threads that such a thread starts share its table, and make no call
+/// that could be seen.
 #[derive(Debug)]
 struct Witness {
     copy: Arc<Copied>,
@@ -113,15 +112,15 @@ impl Witness {
     }
 }
 
-/// Would a table of its own part the calling thread from others? A single thread takes the table
-/// along, for the threads that it makes later. Asks the kernel; where it does not tell, there are
-/// others.
+/// Would a descriptor table of its own separate the calling thread from others? A single thread
+/// takes the table along, for threads that it starts later. Asks the kernel; if the kernel does not
+/// tell, others are assumed.
 pub(crate) fn can_part() -> bool {
     !has_parted() && sys::threads() != Some(1)
 }
 
-/// Makes `call`, which gives the calling thread a table of descriptors of its own unless it fails.
-/// The engine's threads keep the other one: from then on the thread is a stranger here, as is the
+/// Makes `call`, which gives the calling thread a descriptor table of its own unless it fails. The
+/// engine's threads keep the old table. From then on the thread has no contexts here, as in the
 /// child of a fork.
 pub(crate) fn part(call: impl FnOnce() -> c_int) -> c_int {
     let generation = enter();
@@ -138,7 +137,7 @@ pub(crate) fn part(call: impl FnOnce() -> c_int) -> c_int {
     answer
 }
 
-/// The number of this process, made if it has none yet.
+/// The number of this process; made if there is none yet.
 pub(crate) fn enter() -> u64 {
     let word = word();
     let now = word.load(Ordering::Acquire) & !PARTED;
@@ -155,15 +154,15 @@ pub(crate) fn enter() -> u64 {
     }
 }
 
-/// Is this a child that shares the memory, but not the descriptors (vfork(2)), of the process that
-/// contexts belong to? One system call.
+/// Is this process a child that shares the memory, but not the descriptors, of the process that
+/// made the contexts (vfork(2))? One system call.
 pub(crate) fn is_borrowed() -> bool {
     PID.load(Ordering::Relaxed) != sys::getpid()
 }
 
 /// A value that each process has for itself, made when it is first needed. It stays as long as the
-/// process. The child of a fork makes its own, and leaves its parent's as they were: another thread
-/// may have been changing them.
+/// process. The child of a fork makes its own, and does not touch its parent's: another thread may
+/// have been changing it.
 #[derive(Debug)]
 pub struct PerProcess<T: 'static>(AtomicPtr<OfProcess<T>>);
 
@@ -171,18 +170,18 @@ pub struct PerProcess<T: 'static>(AtomicPtr<OfProcess<T>>);
 struct OfProcess<T: 'static> {
     generation: u64,
     value: T,
-    /// The parent's.
+    /// The parent's value.
     inherited: Option<&'static Self>,
 }
 
 impl<T> PerProcess<T> {
-    /// No process has one yet.
+    /// An empty cell: no process has a value yet.
     #[allow(clippy::new_without_default)]
     pub const fn new() -> Self {
         Self(AtomicPtr::new(std::ptr::null_mut()))
     }
 
-    /// The newest one: of this process, or still of a parent.
+    /// The newest value: this process's, or still a parent's.
     #[inline(always)]
     fn newest(&self) -> Option<&'static OfProcess<T>> {
         // SAFETY: null, or leaked by `of_or`.
@@ -195,8 +194,8 @@ impl<T> PerProcess<T> {
         newest.map(|newest| &newest.value)
     }
 
-    /// The value of this process, if there is one. A thread with a table of descriptors of its own
-    /// has none.
+    /// The value of this process, if it has one. A thread with a descriptor table of its own gets
+    /// none.
     #[inline(always)]
     pub fn current(&self) -> Option<&'static T> {
         self.of(generation())
@@ -204,19 +203,19 @@ impl<T> PerProcess<T> {
 }
 
 impl<T: Send + Sync> PerProcess<T> {
-    /// The value of this process, made by `make` if there is none.
+    /// The value of this process, made by `make` if it has none.
     ///
     /// # Errors
-    /// Those of `make`.
+    /// The errors of `make`.
     pub fn current_or<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<&'static T, E> {
         self.current_or_then(make, || {})
     }
 
-    /// As [`current_or`](Self::current_or). Calls `then` once in each process, behind the call of
+    /// As [`current_or`](Self::current_or). Calls `then` once in each process, after the call of
     /// `make` whose value is used. Other threads may use the value before.
     ///
     /// # Errors
-    /// Those of `make`.
+    /// The errors of `make`.
     pub fn current_or_then<E>(
         &self,
         make: impl FnOnce() -> Result<T, E>,
@@ -255,7 +254,7 @@ impl<T: Send + Sync> PerProcess<T> {
         Ok(unsafe { &(*current).value })
     }
 
-    /// The values of the processes that this one descends from, the parent's first.
+    /// The values of this process's ancestors, the parent's first.
     pub fn inherited(&self) -> impl Iterator<Item = &'static T> {
         let generation = generation();
         let all = std::iter::successors(self.newest(), |of| of.inherited);
@@ -312,7 +311,7 @@ mod tests {
         assert_eq!(DROPPED.load(Ordering::Relaxed), made.into_inner() - generations.len());
         let inherited: Vec<u64> = VALUES.inherited().map(|value| value.0).collect();
         assert_eq!(inherited, [generations[1], generations[0]]);
-        // This process comes behind them.
+        // This process's value is newer than theirs.
         let own = VALUES.current_or(|| Ok::<_, ()>(Value(generation()))).unwrap();
         assert_eq!(VALUES.current().unwrap().0, own.0);
         assert_eq!(VALUES.inherited().count(), 2);

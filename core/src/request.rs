@@ -1,7 +1,7 @@
 //! Request slots: preallocated, one request each.
 //!
-//! A slot is held from submit until its completion was reaped, so a free slot *is* a reserved
-//! place in the completion queue.
+//! A slot is held from submit until its completion was reaped. So a free slot *is* a reserved place
+//! in the completion queue.
 
 mod free;
 mod slot;
@@ -14,8 +14,8 @@ pub(crate) use self::token::{Batch, Queued, Requests, Started};
 use crate::cqe::Cqe;
 use crate::sqe::Sqe;
 
-/// The parts of a request that are copied from the caller at submit, kept with the slot so that
-/// a later request finds the memory allocated.
+/// The parts of a request that are copied from the caller at submit. They are kept with the slot,
+/// so that a later request can use the memory again.
 #[derive(Debug, Default)]
 pub(crate) struct CopiedIn {
     pub(crate) iov: Vec<Iovec>,
@@ -32,12 +32,12 @@ pub(crate) type Iovec = libc::iovec;
 pub(crate) enum Kind {
     Read = 0,
     Write,
-    /// Waits for what was written before it on its descriptor.
+    /// Waits for earlier writes on its descriptor.
     Sync,
     Poll,
-    /// Finishes at once.
+    /// Never sleeps.
     Quick,
-    /// Anything else: works on names and metadata, and may sleep.
+    /// Any other operation: works on names and metadata, and may sleep.
     Other,
     /// Unknown or malformed.
     Invalid,
@@ -47,65 +47,64 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Route {
-    /// One after the other, by the thread that holds the baton.
+    /// In order, by the thread that holds the baton.
     #[default]
     Inline = 0,
-    /// As inline, and never before another of these is done that was submitted earlier.
+    /// As inline. It also waits for earlier ordered requests.
     Ordered,
-    /// On a worker of its own, or on a waiter that has to wait for it anyway.
+    /// On a worker of its own, or on a waiter that needs its completion anyway.
     Pool,
-    /// Cached reads that have lately slept: tried without waiting, and then executed one after the
-    /// other as their pages come.
+    /// For cached reads that have lately slept. Tried without waiting, then executed in order as
+    /// their pages arrive.
     Cold,
-    /// On a worker of its own: it may wait without end, as opening a FIFO does.
+    /// On a worker of its own, because it may wait without end, as the open of a FIFO does.
     Worker,
-    /// An fsync: on a worker, after the inline and ordered requests that were submitted before it.
+    /// An fsync: on a worker, after earlier inline and ordered requests.
     Sync,
     /// When its descriptor is ready.
     Stream,
     /// Handed to the kernel.
     Kernel,
-    /// Large copies out of the page cache: side by side on as many threads as there are CPUs.
+    /// For large copies from the page cache: in parallel on as many threads as there are CPUs.
     Copy,
-    /// Completed undone: the engine `null`.
+    /// Completed without being executed: the engine `null`.
     Null,
 }
 
-/// What a slot holds while it is held.
+/// The request in a slot.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) sqe: Sqe,
-    /// The front end's own word (libaio's `data`).
+    /// A word of the front end's (libaio's `data`).
     pub(crate) data: u64,
-    /// An eventfd to count up at completion, -1, or
+    /// The eventfd to count up at completion, -1, or
     /// [`TOLD_OTHERWISE`](crate::instance::submit::TOLD_OTHERWISE).
     pub(crate) notify: i32,
     pub(crate) kind: Kind,
-    /// Where it is executed.
+    /// Where the request is executed.
     pub(crate) route: Route,
-    /// It has passed the inline requests before it, and waits for the ordered ones.
+    /// The request has passed earlier inline requests, and waits for the ordered ones.
     pub(crate) passed_inline: bool,
-    /// The descriptor is a stream, the offset is ignored.
+    /// The descriptor is a stream: the offset is ignored.
     pub(crate) stream: bool,
-    /// It came by the [fast path](crate::instance::fast::Transfer), or could have.
+    /// The request took the [fast path](crate::instance::fast::Transfer), or could have.
     pub(crate) fast: bool,
-    /// It may wait for a server without end, for all that is known. A thread with a deadline does
-    /// not execute it.
+    /// The request may wait for a server without end. A thread with a deadline does not execute it.
     pub(crate) may_hang: bool,
-    /// Not 0: the poller keeps its place in the list of its stream under this number, while a
-    /// worker executes it.
+    /// Not 0: the number under which the poller keeps the request's place in its stream's list,
+    /// while a worker executes it.
     pub(crate) passed_on: u32,
-    /// Bytes that went into a stream already, of a write that is not finished.
+    /// Bytes of an unfinished write that a stream has taken already.
     pub(crate) partial: u32,
-    /// A negative errno found at submit: the request completes with it; else 0.
+    /// A negative errno found at submit, with which the request completes; else 0.
     pub(crate) refused: i16,
-    /// [`ticks`](crate::sys::ticks) at submit; only kept while statistics are.
+    /// [`ticks`](crate::sys::ticks) at submit; recorded only with statistics.
     pub(crate) submitted: u64,
     pub(crate) copied: Option<Box<CopiedIn>>,
 }
 
 impl Request {
-    /// Of a slot that was never used.
+    /// The request of a slot that was never used.
     pub(crate) fn zero() -> Self {
         Self {
             sqe: Sqe::default(),
@@ -126,7 +125,7 @@ impl Request {
     }
 }
 
-/// A completion on its way into the completion queue.
+/// A completion on its way to the completion queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Completion {
     pub(crate) cqe: Cqe,

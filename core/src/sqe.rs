@@ -1,8 +1,7 @@
-//! Submission entry: 64 bytes in io_uring's own layout, and one builder shape for every operation.
+//! Submission entry: 64 bytes in io_uring's layout. All operations are built in the same way.
 //!
-//! A constructor takes what the operation cannot do without; methods add the rest
-//! (`user_data`, `rw_flags`). Nothing is checked here: what is malformed completes
-//! with `-EINVAL`, as io_uring answers it.
+//! A constructor takes the required arguments; methods add the rest (`user_data`, `rw_flags`).
+//! Nothing is checked here: a malformed entry completes with `-EINVAL`, as in io_uring.
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, RawFd};
@@ -29,7 +28,7 @@ pub mod opcode {
     pub const FTRUNCATE: u8 = 55;
 }
 
-/// [`Sqe::op_flags`] of an fsync that leaves metadata out (`IORING_FSYNC_DATASYNC`).
+/// Flag in [`Sqe::op_flags`]: the fsync leaves metadata out (`IORING_FSYNC_DATASYNC`).
 pub const FSYNC_DATASYNC: u32 = 1;
 
 /// The offset that means "the file position" (read(2) instead of pread(2)).
@@ -37,11 +36,12 @@ pub const FILE_POSITION: u64 = u64::MAX;
 
 /// One request, laid out as `struct io_uring_sqe` (io_uring_enter(2)).
 ///
-/// Buffers are raw pointers: the code that pushes the entry answers for them until its
+/// Buffers are raw pointers: the code that pushes the entry keeps them valid until its
 /// [`Cqe`](crate::Cqe) was reaped. Everything else (iovec arrays, paths) is copied at submit.
 ///
-/// Constructors take a number (`RawFd`), a `BorrowedFd`, or whatever has a descriptor. An entry
-/// does not keep it open: the number has to stand for the file until its completion was reaped.
+/// Constructors take a number (`RawFd`), a `BorrowedFd`, or anything with a descriptor. An entry
+/// does not keep the descriptor open: the number has to name the file until the completion was
+/// reaped.
 ///
 /// ```
 /// use std::os::fd::AsFd as _;
@@ -69,10 +69,10 @@ pub const FILE_POSITION: u64 = u64::MAX;
 pub struct Sqe {
     /// One of [`opcode`].
     pub opcode: u8,
-    /// `IOSQE_*`: none is supported, anything but 0 completes with `-EINVAL`.
+    /// `IOSQE_*`: none is supported; a value other than 0 completes with `-EINVAL`.
     pub flags: u8,
-    /// Priority: of the reads (or writes) that wait for one stream, those with the smaller number
-    /// go first. Elsewhere accepted and not used.
+    /// Priority: of the reads (or writes) that wait for one stream, those with smaller numbers go
+    /// first. Elsewhere accepted and ignored.
     pub ioprio: u16,
     /// The descriptor, or the directory descriptor of the `*at` operations.
     pub fd: RawFd,
@@ -84,7 +84,7 @@ pub struct Sqe {
     pub len: u32,
     /// Flags of the operation: `RWF_*`, `O_*`, `AT_*`, advice, or the poll events.
     pub op_flags: u32,
-    /// Comes back in the completion.
+    /// Returned in the completion.
     pub user_data: u64,
     /// Registered buffer: not supported, must be 0.
     pub buf_index: u16,
@@ -119,7 +119,7 @@ impl Sqe {
     }
 
     fn transfer(opcode: u8, fd: RawFd, addr: u64, len: usize, offset: u64) -> Self {
-        // A transfer is at most MAX_RW_COUNT anyway (read(2)): a longer slice is a short transfer.
+        // A transfer is at most MAX_RW_COUNT (read(2)): a longer slice is a short transfer.
         let len = u32::try_from(len).unwrap_or(u32::MAX);
         Self { addr, len, off: offset, ..Self::new(opcode, fd) }
     }
@@ -129,13 +129,13 @@ impl Sqe {
         Self::new(opcode::NOP, -1)
     }
 
-    /// pread(2) into `buf` from `offset` bytes on, or read(2) with [`FILE_POSITION`]. Result: bytes
+    /// pread(2) into `buf` from `offset` (bytes), or read(2) with [`FILE_POSITION`]. Result: bytes
     /// read.
     pub fn read(fd: impl AsRawFd, buf: *mut [u8], offset: u64) -> Self {
         Self::transfer(opcode::READ, fd.as_raw_fd(), buf.cast::<u8>() as u64, buf.len(), offset)
     }
 
-    /// pwrite(2) of `buf` to `offset` bytes on, or write(2) with [`FILE_POSITION`]. Result: bytes
+    /// pwrite(2) of `buf` at `offset` (bytes), or write(2) with [`FILE_POSITION`]. Result: bytes
     /// written.
     pub fn write(fd: impl AsRawFd, buf: *const [u8], offset: u64) -> Self {
         Self::transfer(opcode::WRITE, fd.as_raw_fd(), buf.cast::<u8>() as u64, buf.len(), offset)
@@ -151,8 +151,7 @@ impl Sqe {
         Self::transfer(opcode::WRITEV, fd.as_raw_fd(), iov.cast::<u8>() as u64, iov.len(), offset)
     }
 
-    /// fsync(2). Covers the requests of its context that were submitted before it and have been
-    /// executed.
+    /// fsync(2). Covers executed requests of its context that were submitted before it.
     pub fn fsync(fd: impl AsRawFd) -> Self {
         Self::new(opcode::FSYNC, fd.as_raw_fd())
     }
@@ -162,7 +161,7 @@ impl Sqe {
         Self { op_flags: FSYNC_DATASYNC, ..Self::new(opcode::FSYNC, fd.as_raw_fd()) }
     }
 
-    /// sync_file_range(2) over `len` bytes from `offset` on, with `SYNC_FILE_RANGE_*` flags.
+    /// sync_file_range(2) over `len` bytes from `offset`, with `SYNC_FILE_RANGE_*` flags.
     pub fn sync_file_range(fd: impl AsRawFd, offset: u64, len: u32, flags: u32) -> Self {
         Self {
             off: offset,
@@ -255,13 +254,13 @@ impl Sqe {
         }
     }
 
-    /// Waits once until one of `events` (`POLLIN` …, poll(2)) is true. Result: the mask of those
-    /// that are.
+    /// Waits once until one of `events` occurs (`POLLIN` …, poll(2)). Result: the mask of the
+    /// events that occurred.
     pub fn poll_add(fd: impl AsRawFd, events: i16) -> Self {
         Self { op_flags: events as u16 as u32, ..Self::new(opcode::POLL_ADD, fd.as_raw_fd()) }
     }
 
-    /// The value that comes back in the completion.
+    /// The value that the completion returns.
     #[must_use]
     pub const fn user_data(self, user_data: u64) -> Self {
         Self { user_data, ..self }

@@ -1,5 +1,5 @@
-//! Counters and histograms of what contexts do: nothing is counted unless somebody asked, and
-//! then in memory that another process can read.
+//! Counters and histograms of contexts. Nothing is counted unless somebody asked. The counters are
+//! in memory that another process can read.
 #![allow(unsafe_code)]
 
 mod histogram;
@@ -21,7 +21,7 @@ macro_rules! counters {
         #[derive(Debug)]
         pub(crate) struct Counters {
             $(pub(crate) $name: AtomicU64,)*
-            /// The most workers that existed at a time.
+            /// The maximum number of workers that existed at a time.
             pub(crate) workers_max: AtomicU64,
             pub(crate) submit: Histogram,
             pub(crate) completion: Histogram,
@@ -32,7 +32,7 @@ macro_rules! counters {
         #[non_exhaustive]
         pub struct Snapshot {
             $($(#[$doc])* pub $name: u64,)*
-            /// The most workers that existed at a time.
+            /// The maximum number of workers that existed at a time.
             pub workers_max: u64,
             /// Duration of submit calls.
             pub submit: Distribution,
@@ -60,8 +60,8 @@ macro_rules! counters {
                 self.completion.add(&other.completion);
             }
 
-            /// What was counted after `earlier`, which is the same at another moment; `workers_max`
-            /// stays.
+            /// What was counted since `earlier`, an earlier snapshot of the same contexts;
+            /// `workers_max` is unchanged.
             #[must_use]
             pub fn since(&self, earlier: &Self) -> Self {
                 Self {
@@ -151,20 +151,20 @@ impl Snapshot {
             .fold(0, u64::wrapping_add)
     }
 
-    /// Requests that have been submitted, and neither executed nor cancelled. Also those of
-    /// processes that were killed: they never will be.
+    /// Requests that were submitted, and neither executed nor cancelled. Requests of killed
+    /// processes count, too, although they will never complete.
     pub fn in_flight(&self) -> u64 {
-        // The counters are read one after the other, while they change.
+        // The counters are read one after the other, while other threads change them.
         self.submitted.saturating_sub(self.requests().saturating_add(self.canceled))
     }
 }
 
-/// Where one context counts.
+/// The counters of one context.
 #[derive(Debug)]
 pub(crate) struct Counting {
     counters: CountersOf,
     place: Option<ContextPlace>,
-    /// What the place had counted before, if somebody will ask for what this context has.
+    /// The counters before the context was made, if its own counts will be asked for.
     before: Option<Box<Snapshot>>,
 }
 
@@ -187,7 +187,7 @@ impl Deref for Counting {
 }
 
 impl Counting {
-    /// For a new context: where the process counts, if it does, else in memory of its own if
+    /// The counters for a new context: those of the process if it counts, else the context's own if
     /// `wanted`.
     pub(crate) fn new(wanted: bool) -> Option<Self> {
         let Some((counters, place)) = region::claim() else {
@@ -200,7 +200,8 @@ impl Counting {
         Some(Self { counters: CountersOf::Process(counters), place, before })
     }
 
-    /// What the context has counted, if that was wanted; with it all those that share its place.
+    /// What the context has counted, if that was wanted. Contexts that share the counters are
+    /// included.
     pub(crate) fn read(&self) -> Option<Snapshot> {
         let now = Counters::read(self);
         match &self.counters {

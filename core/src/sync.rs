@@ -1,4 +1,4 @@
-//! `std` or `loom`: the atomics, cells and locks that the modelled protocols are written against.
+//! `std` or `loom`: the atomics, cells and locks of the modelled protocols.
 
 #[cfg(not(loom))]
 mod imp {
@@ -41,8 +41,8 @@ mod imp {
 
 pub(crate) use imp::*;
 
-/// A full fence right behind an atomic exchange that has succeeded. On x86-64 that instruction has
-/// been one.
+/// A full fence right after an atomic exchange that has succeeded. On x86-64 the exchange itself is
+/// one.
 #[inline(always)]
 pub(crate) fn fence_behind_exchange() {
     if cfg!(all(target_arch = "x86_64", not(any(loom, miri)))) {
@@ -52,11 +52,11 @@ pub(crate) fn fence_behind_exchange() {
     }
 }
 
-/// Says which of the living threads this is: a number of its own, above 1.
+/// The number of the calling thread: unique among living threads, and above 1.
 pub(crate) fn this_thread() -> usize {
     #[cfg(loom)]
     {
-        // All of a model's threads are one.
+        // All threads of a model count as one.
         static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(2);
         NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
     }
@@ -69,7 +69,7 @@ pub(crate) fn this_thread() -> usize {
     }
 }
 
-/// Locks a mutex whose critical sections cannot leave broken state behind: poison is ignored.
+/// Locks a mutex whose critical sections cannot leave broken state: poison is ignored.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     match mutex.lock() {
         Ok(guard) => guard,
@@ -85,8 +85,7 @@ pub(crate) use counted::Count;
 #[cfg(not(loom))]
 pub use counted::{Guard, holds_lock, lock_counted};
 
-/// Locks that a signal handler may come to, and whether the thread that it has interrupted holds
-/// one.
+/// Locks that a signal handler may need, and whether the interrupted thread holds one.
 #[cfg(not(loom))]
 mod counted {
     use std::cell::Cell;
@@ -98,16 +97,16 @@ mod counted {
         static HELD: Cell<u32> = const { Cell::new(0) };
     }
 
-    /// Gives the lock back when it is dropped.
+    /// Releases the lock when it is dropped.
     #[derive(Debug)]
     pub struct Guard<'a, T> {
-        /// Dropped before the count goes down.
+        /// Dropped before the count is decremented.
         guard: MutexGuard<'a, T>,
         _count: Count,
     }
 
-    /// Counts as a lock while it lives: a signal handler that interrupts its thread waits for
-    /// nothing that the thread has in hand.
+    /// Counts as a held lock while it lives: a signal handler that interrupts its thread does not
+    /// wait.
     #[derive(Debug)]
     pub(crate) struct Count(());
 
@@ -151,13 +150,13 @@ mod counted {
     }
 }
 
-/// Lets others run who are about to be done: at first those that can run on this CPU, then, should
-/// one have been preempted by a thread of a higher class, any thread.
+/// Lets other threads finish: first it yields to threads that can run on this CPU. Then it sleeps,
+/// in case a thread of a higher class has preempted one of them.
 #[derive(Debug, Default)]
 pub struct Patience(u32);
 
 impl Patience {
-    /// Yields the CPU, or, after having done this many times, sleeps for 50 µs.
+    /// Yields the CPU; after many calls it sleeps for 50 µs.
     #[cold]
     pub fn wait(&mut self) {
         #[cfg(not(loom))]
@@ -169,8 +168,8 @@ impl Patience {
     }
 }
 
-/// A number other than 0 that is found out once, or by several threads at the same time: nobody
-/// waits for another, since after a fork that other may not exist in the child.
+/// A number other than 0 that is computed once. Several threads may compute it at the same time,
+/// without waiting: in the child of a fork, another thread may not exist.
 #[cfg(not(loom))]
 #[derive(Debug)]
 pub(crate) struct OnceNumber(AtomicU64);

@@ -1,14 +1,14 @@
-//! Raw system calls: inline instructions, so that no libc symbol that a drop-in or a preload might
-//! export lies between the engine and the kernel, `errno` stays the caller's, and no call is a
-//! pthread cancellation point.
+//! Raw system calls as inline instructions. So no libc symbol that a drop-in or a preload might
+//! export is between the engine and the kernel. `errno` is preserved, and no call is a pthread
+//! cancellation point.
 //!
-//! A result is a count or a negative errno, as the kernel gives it.
+//! A result is a count or a negative errno, as from the kernel.
 #![allow(unsafe_code)]
 
 /// A count, or a negative errno.
 pub(crate) type Ret = isize;
 
-/// The kernel's bound for one transfer, in bytes (read(2)).
+/// The kernel's maximum for one transfer, in bytes (read(2)).
 pub(crate) const MAX_RW_COUNT: usize = 0x7fff_f000;
 
 #[cfg(not(miri))]
@@ -42,7 +42,7 @@ pub use self::memory::*;
 pub use self::threads::*;
 pub(crate) use self::{files::*, waiting::*};
 
-/// A clock for durations: the time-stamp counter where there is one, else nanoseconds.
+/// A clock for durations: the time-stamp counter if there is one, else nanoseconds.
 #[inline(always)]
 pub(crate) fn ticks() -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -54,7 +54,7 @@ pub(crate) fn ticks() -> u64 {
     monotonic_ns()
 }
 
-/// [`ticks`] in a microsecond: measured once, in 50 microseconds.
+/// The number of [`ticks`] in a microsecond: measured once, which takes 50 microseconds.
 #[cfg(not(loom))]
 pub(crate) fn ticks_per_us() -> u64 {
     static RATE: crate::sync::OnceNumber = crate::sync::OnceNumber::new();

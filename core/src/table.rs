@@ -1,10 +1,10 @@
-//! From a handle to what stands behind it, without following the handle.
+//! Finds the object of a handle without following the handle.
 //!
-//! A handle is an address inside one reserved stretch of address space; the low bits of its page
-//! number are the index of its entry, which is believed only if it points back at the handle:
-//! anything outside, unaligned or without a value is refused before it is dereferenced. (Idea:
-//! Linux AIO, 2013, an id in the context's ring header; here the id is in the address, which a
-//! forged handle cannot make us read.)
+//! A handle is an address inside one reserved range of address space. The low bits of its page
+//! number are the index of its entry, which is valid only if it points back at the handle. Any
+//! other address is refused before it is dereferenced. (Idea: Linux AIO, 2013, an id in the
+//! context's ring header. Here the id is in the address, which a forged handle cannot make us
+//! read.)
 #![allow(unsafe_code)]
 
 mod entry;
@@ -20,16 +20,16 @@ use crate::fallback_alloc::has_memory;
 use crate::sync::{Patience, lock};
 use crate::sys::Mapping;
 
-/// Bytes per entry: memory is handed out in pages, of the largest size that kernels have.
+/// Bytes per entry: memory is allocated in pages, of the largest page size of any kernel.
 pub const PAGE: usize = OTHER;
 
-/// Pages reserved, powers of two, largest first: address space can be limited (RLIMIT_AS).
+/// Pages to reserve, powers of two, largest first: address space can be limited (RLIMIT_AS).
 const PAGES: [usize; 3] = [1 << 16, 1 << 14, 1 << 11];
 
-/// Bytes of address space that a reservation leaves to others, beside what its entries take.
+/// Bytes of address space that a reservation leaves free, beside its own entries.
 const SPARE: usize = 256 * 1024;
 
-/// A table of `T`s, each with some pages of memory whose address is its handle.
+/// A table of `T`s. Each has some pages of memory, whose address is its handle.
 ///
 /// Threads share the values and take each other's out, so a value has to be `Send` and `Sync`:
 ///
@@ -43,17 +43,17 @@ const SPARE: usize = 256 * 1024;
 #[derive(Debug)]
 pub struct Table<T> {
     memory: Mapping,
-    /// At each index, what has the pages whose number ends in it: as many as there are pages, so no
-    /// two share one.
+    /// One entry for each page: the entry's index is the page number modulo the number of pages, so
+    /// no two pages share one.
     entries: Box<[TableEntry<T>]>,
-    /// The offset in bytes of the last entry: as they are a power of two, it has all bits that an
-    /// offset can have.
+    /// The offset in bytes of the last entry. The number of entries is a power of two, so this has
+    /// all bits of an offset.
     mask: usize,
-    /// For each entry, its readers that had no word of their own to say so in.
+    /// For each entry, the number of readers that had no hazard word of their own.
     pins: Box<[AtomicU32]>,
     /// Which pages are in use.
     runs: Mutex<Runs>,
-    /// No entry at or beyond this one was ever used.
+    /// No entry at this index or above was ever used.
     reached: AtomicUsize,
 }
 
@@ -64,19 +64,19 @@ struct Runs {
     hint: usize,
 }
 
-/// What became of a value that was to be taken out.
+/// The result of taking a value out.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Removed<T> {
-    /// There was none.
+    /// There was no value.
     Nothing,
-    /// Nobody looks at it any more.
+    /// No thread uses the value any more.
     Value(Box<T>),
-    /// The calling thread is a signal handler that has interrupted its own look at it: it stays for
-    /// good.
+    /// The calling thread is a signal handler that has interrupted its own use of the value: the
+    /// value is never freed.
     Kept,
 }
 
-/// Pages that are in nobody's hands but the holder's: not in the table yet, or any more.
+/// Pages that only the holder uses: they are not in the table yet, or no longer.
 #[derive(Debug)]
 pub struct Pages {
     first: usize,
@@ -85,30 +85,30 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Where they begin: the handle.
+    /// The address of the first page: the handle.
     pub fn address(&self) -> usize {
         self.address
     }
 
-    /// Their index in the table: the id.
+    /// The index of the first page in the table: the id.
     pub fn id(&self) -> u32 {
         self.first as u32
     }
 }
 
 impl<T: Send + Sync> Table<T> {
-    /// What each page of the reservation takes here.
+    /// The bytes that the table needs for each page of the reservation.
     const BYTES: usize = size_of::<TableEntry<T>>() + size_of::<AtomicU32>() + size_of::<bool>();
 
     /// Reserves address space.
     ///
     /// # Errors
-    /// `-ENOMEM`.
+    /// `-ENOMEM`: no address space, or no memory for the entries.
     pub fn new() -> Result<Self, i32> {
         let mut error = -libc::ENOMEM;
         for pages in PAGES {
             match Mapping::new(pages * PAGE, libc::PROT_NONE) {
-                // So long that nothing would be left for the entries.
+                // The reservation would leave no memory for the entries.
                 Ok(_) if !has_memory(pages * Self::BYTES + SPARE) => {}
                 Ok(memory) => {
                     // SAFETY: zero is no handle and a null pointer.
@@ -129,10 +129,10 @@ impl<T: Send + Sync> Table<T> {
         Err(error)
     }
 
-    /// Takes `bytes` of zeroed memory, at a page.
+    /// Allocates `bytes` of zeroed memory, in whole pages.
     ///
     /// # Errors
-    /// `-EAGAIN` if none is free.
+    /// `-EAGAIN` if not enough pages are free.
     pub fn allocate(&self, bytes: usize) -> Result<Pages, i32> {
         let count = bytes.div_ceil(PAGE).max(1);
         let mut runs = lock(&self.runs);
@@ -154,10 +154,10 @@ impl<T: Send + Sync> Table<T> {
         Ok(pages)
     }
 
-    /// Gives memory back.
+    /// Frees pages.
     ///
     /// # Safety
-    /// The pages are of this table. No value is published under their address, and nobody uses
+    /// The pages are of this table. No value is published under their address, and nothing uses
     /// their memory any more.
     pub unsafe fn free(&self, pages: Pages) {
         let Pages { first, count, .. } = pages;
@@ -167,15 +167,15 @@ impl<T: Send + Sync> Table<T> {
         runs.hint = runs.hint.min(first);
     }
 
-    /// Makes a value findable under the address of pages of this table, which it may own.
+    /// Publishes a value under the address of pages of this table. The value may own these pages.
     ///
     /// # Safety
     /// `handle` is the [address](Pages::address) of pages of this table that were not freed. No
-    /// value is published under it, nobody else publishes one, and a [removal](Table::remove) of an
-    /// earlier one has returned.
+    /// value is published under it, and nobody else publishes one. An earlier
+    /// [removal](Table::remove) has returned.
     ///
     /// # Panics
-    /// If `handle` is no address of a page of this table's.
+    /// If `handle` is not the address of a page of this table.
     pub unsafe fn publish_at(&self, handle: usize, value: Box<T>) {
         let offset = handle.wrapping_sub(self.memory.base() as usize);
         let is_ours = offset < self.entries.len() * PAGE && offset.is_multiple_of(PAGE);
@@ -186,14 +186,14 @@ impl<T: Send + Sync> Table<T> {
         unsafe { self.entries[index].publish(handle, value) };
     }
 
-    /// Calls `f` with every value. Allocates nothing: close(2) comes here, also from signal
+    /// Calls `f` with every value. Allocates nothing: close(2) calls this, also from signal
     /// handlers.
     pub fn each(&self, mut f: impl FnMut(&T)) {
         (0..self.reached.load(Ordering::SeqCst)).for_each(|page| self.at_page(page, &mut f));
     }
 
     /// Calls `f` with the value that was published at pages with this [id](Pages::id), if there is
-    /// one. Allocates nothing either.
+    /// one. Allocates nothing.
     pub fn with_id(&self, id: u32, f: impl FnOnce(&T)) {
         self.at_page(id as usize, f);
     }
@@ -208,7 +208,7 @@ impl<T: Send + Sync> Table<T> {
         }
     }
 
-    /// Where the entry of a handle is, if it has one.
+    /// The index of a handle's entry.
     fn index(&self, handle: usize) -> usize {
         (handle / PAGE) & (self.entries.len() - 1)
     }
@@ -222,11 +222,11 @@ impl<T: Send + Sync> Table<T> {
         unsafe { &*self.entries.as_ptr().byte_add(offset) }
     }
 
-    /// The value under a handle. `None`: there is none, or none any more.
+    /// The value of a handle. `None`: there is none, or it was removed.
     #[inline]
     pub fn get(&self, handle: usize) -> Option<Pinned<'_, T>> {
-        // Not a whole look of its own for the other case: its result would come through memory, and
-        // this one's go there too.
+        // Not a function of its own for the other case: its result would go through memory, and
+        // this one's, too.
         let pin = match hazard::free() {
             Some(word) => Pin::word(word, handle),
             None => self.count(handle),
@@ -234,29 +234,29 @@ impl<T: Send + Sync> Table<T> {
         self.entry(handle).get(pin, handle, hazard::light_fence)
     }
 
-    /// As [`Table::get`], for a thread that has looked before and looks at nothing now: with no
-    /// call that changes errno. `None` also of any other thread.
+    /// As [`Table::get`], for a thread that has looked before and uses no value now. Makes no call
+    /// that changes errno. Gives `None` to any other thread, too.
     #[inline(always)]
     pub fn get_again(&self, handle: usize) -> Option<Pinned<'_, T>> {
         let word = hazard::free_again()?;
         self.entry(handle).get(Pin::word(word, handle), handle, hazard::light_fence)
     }
 
-    /// For a thread that is looking at a value already, ends, or must not allocate.
+    /// For a thread that uses a value already, is ending, or must not allocate.
     #[cold]
     fn count(&self, handle: usize) -> Pin<'_> {
         Pin::count(&self.pins[self.index(handle)])
     }
 
-    /// Takes a value out: from now on nobody finds it. `last` is called before waiting for the
-    /// threads that are still looking at it, to send them away.
+    /// Takes a value out: from now on no thread finds it. `last` is called before waiting for the
+    /// threads that still use it, to wake them.
     pub fn remove(&self, handle: usize, last: impl FnOnce(&T)) -> Removed<T> {
         let index = self.index(handle);
         let Some(value) = self.entries[index].take(handle) else { return Removed::Nothing };
         // SAFETY: from `publish_at`, and ours alone to free.
         last(unsafe { &*value });
         hazard::heavy_fence();
-        // They are on their way out: none of them sleeps any more.
+        // These threads are about to finish: none of them sleeps any more.
         let mut patience = Patience::default();
         while is_pinned(&self.pins[index], handle, hazard::words_of_others()) {
             patience.wait();
@@ -270,7 +270,7 @@ impl<T: Send + Sync> Table<T> {
 }
 
 impl Runs {
-    /// The first page of the first `count` free ones in a row.
+    /// The first page of the first run of `count` free pages.
     fn find(&self, count: usize) -> Option<usize> {
         let mut length = 0;
         for (at, &taken) in self.used.iter().enumerate().skip(self.hint) {

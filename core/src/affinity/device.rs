@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 use super::topology::list;
 use crate::cpus::CpuSet;
 
-/// Devices on top of each other that are followed, before it counts as a circle.
+/// The most stacked devices that are followed: more count as a circle.
 const DEPTH_MAX: usize = 8;
 
 /// A hardware queue of a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queue {
-    /// CPUs whose requests go through it.
+    /// CPUs whose requests go through this queue.
     pub cpus: CpuSet,
-    /// CPUs on which its interrupt is served; empty if that is not known.
+    /// CPUs on which the queue's interrupt is served; empty if unknown.
     pub interrupt: CpuSet,
 }
 
@@ -27,7 +27,7 @@ pub struct Device {
     pub disks: Vec<String>,
     /// Their hardware queues.
     pub queues: Vec<Queue>,
-    /// CPUs on which any of their interrupts is served; empty if that is not known.
+    /// CPUs on which any of the disks' interrupts is served; empty if unknown.
     pub interrupts: CpuSet,
     /// What could not be found out, and why.
     pub notes: Vec<String>,
@@ -37,7 +37,7 @@ impl Device {
     /// The device behind an open file, or the block device itself.
     ///
     /// # Errors
-    /// In words: there is none, or it is not to be seen.
+    /// A text: the file has no block device, or sysfs does not show it.
     pub fn behind(file: &std::fs::Metadata) -> Result<Self, String> {
         let number = if file.file_type().is_block_device() { file.rdev() } else { file.dev() };
         Self::of(Path::new("/"), libc::major(number), libc::minor(number))
@@ -46,8 +46,8 @@ impl Device {
     /// The device with this number, on a machine whose sysfs and procfs lie below `root`.
     ///
     /// # Errors
-    /// In words: major number 0 stands for no device (tmpfs, overlay, network file systems and, for
-    /// their files, btrfs), or sysfs does not have it.
+    /// A text: sysfs does not have the device. Major number 0 means no device: tmpfs, overlay,
+    /// network file systems and, for their files, btrfs.
     pub fn of(root: &Path, major: u32, minor: u32) -> Result<Self, String> {
         if major == 0 {
             return Err(format!("no block device behind it (device {major}:{minor})"));
@@ -69,8 +69,8 @@ impl Device {
         Ok(device)
     }
 
-    /// CPUs on which the interrupt of a request is served that `cpu` has handed over; empty if that
-    /// is not known.
+    /// CPUs on which the interrupt of a request is served if `cpu` has handed the request over;
+    /// empty if unknown.
     pub fn interrupt_of(&self, cpu: usize) -> CpuSet {
         let mut cpus = CpuSet::new();
         for queue in self.queues.iter().filter(|queue| queue.cpus.contains(cpu)) {
@@ -79,7 +79,7 @@ impl Device {
         if cpus.is_empty() { self.interrupts.clone() } else { cpus }
     }
 
-    /// A whole disk: its queues, and who serves them.
+    /// Adds a whole disk: its queues, and the CPUs that serve their interrupts.
     fn add(&mut self, root: &Path, disk: &Path) {
         let name = disk.file_name().map_or_else(String::new, |name| name.to_string_lossy().into());
         let mut queues: Vec<(usize, CpuSet)> = numbered(&disk.join("mq"))
@@ -105,8 +105,8 @@ impl Device {
                 interrupt = if !all.is_empty() {
                     all.clone()
                 } else if many {
-                    // One queue for each few CPUs: the kernel has their interrupts served by the
-                    // same.
+                    // Each queue serves a few CPUs: the kernel has its interrupt served by these
+                    // CPUs.
                     cpus.clone()
                 } else {
                     CpuSet::new()
@@ -170,7 +170,7 @@ enum Serves {
 
 struct Interrupt {
     cpus: CpuSet,
-    /// What its name says; none if it says nothing.
+    /// The queue that the interrupt's name names; none if the name does not say.
     queue: Option<Serves>,
 }
 
@@ -179,7 +179,7 @@ fn interrupts(root: &Path, disk: &Path) -> Vec<Interrupt> {
     for up in disk.ancestors().skip(1) {
         let mut numbers: Vec<usize> = numbered(&up.join("msi_irqs")).collect();
         if numbers.is_empty() {
-            // One line, shared by all queues; 0 stands for none.
+            // One line for all queues; 0 means none.
             let text = read_to_string(up.join("irq")).unwrap_or_default();
             numbers.extend(text.trim().parse::<usize>().ok().filter(|&number| number > 0));
         }

@@ -1,8 +1,8 @@
-//! Placement: on which CPUs requests are handed over and executed, and on which they complete.
+//! Placement: the CPUs on which requests are handed over, executed and completed.
 //!
-//! Published for the Linux block layer in 2008: three placements that are chosen apart from each
-//! other (the application's, `queue_affinity`, `completion_affinity`), and `rq_affinity`, which
-//! sends completions back to where they were submitted.
+//! The design was published for the Linux block layer in 2008. It has three independent placements:
+//! the application's, `queue_affinity`, and `completion_affinity`. `rq_affinity` sends completions
+//! back to the CPUs that submitted the requests.
 
 mod device;
 mod placement;

@@ -1,5 +1,5 @@
-//! What can be asked for, checked against a machine, and what becomes of it there, with the
-//! reasons.
+//! A placement: what a user asks for, checked against a machine, and what the machine allows of it,
+//! with reasons.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,16 +14,18 @@ use crate::error::ConfigError;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Affinity {
-    /// Wherever the scheduler, and the way a request takes, have it.
+    /// Any CPU: the scheduler and the path of the request choose.
     #[default]
     Any,
-    /// These.
+    /// The CPUs with these numbers.
     Cpus(CpuSet),
-    /// The CPUs that the first submitting thread is confined to, or its cell if that is more.
+    /// The CPUs that the first submitting thread is confined to, or the whole cell of that thread
+    /// if the cell is larger.
     Application,
     /// The CPUs that serve the interrupts of the disk behind the first request's file.
     Interrupt,
-    /// The CPUs of cells that have neither of the two, or at least not the application.
+    /// The CPUs of cells that serve neither the application nor the interrupt. If there are none,
+    /// of cells without the application.
     OtherCell,
 }
 
@@ -53,7 +55,7 @@ impl FromStr for Affinity {
         if let Some((_, word)) = WORDS.iter().find(|(name, _)| *name == text.trim()) {
             return Ok(word.clone());
         }
-        // Whether CPUs are there is not known here; that none is named is.
+        // The machine is not known here: only an empty list is refused.
         match text.parse::<CpuSet>() {
             Ok(cpus) if !cpus.is_empty() => Ok(Self::Cpus(cpus)),
             Ok(_) => Err(refused("affinity", "an empty list", EXPECTED)),
@@ -67,19 +69,19 @@ fn refused(field: &'static str, value: &str, expected: impl fmt::Display) -> Con
     ConfigError { field, value, expected, errno: libc::EINVAL }
 }
 
-/// Where the requests of a context are to run: three settings apart from each other, as published.
+/// Where the requests of a context run: three independent settings, as published.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
     /// CPUs on which requests are executed, and handed to the kernel.
     pub queue: Affinity,
     /// CPUs on which completions are collected, and handlers run.
     pub completion: Affinity,
-    /// 0 leaves completions where they come up, 1 sends them back to the cell of the thread that
-    /// has submitted the request, 2 to its very CPU; in any case within `completion`.
+    /// 0: completions stay on the CPU where they arrive. 1: they are sent to the cell of the
+    /// submitting thread. 2: they are sent to its CPU. The result is always within `completion`.
     pub rq_affinity: u8,
 }
 
-/// What has become of a [`Placement`] on a machine, for the requests of one context.
+/// The placement that a machine allows for a [`Placement`], for the requests of one context.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EffectivePlacement {
     /// As [`Placement::queue`]; none if it is left to the scheduler.
@@ -88,7 +90,7 @@ pub struct EffectivePlacement {
     pub completion: Option<CpuSet>,
     /// As [`Placement::rq_affinity`].
     pub rq_affinity: u8,
-    /// Where it is not what was asked for, and why.
+    /// Each setting that differs from the request, and the reason.
     pub notes: Vec<String>,
 }
 
@@ -113,11 +115,11 @@ pub const COMPLETION_VARIABLE: &str = "URINGLET_COMPLETION_AFFINITY";
 pub const RQ_VARIABLE: &str = "URINGLET_RQ_AFFINITY";
 
 impl Placement {
-    /// What the environment asks for, as `uringlet run` sets it for the program that it starts:
-    /// nothing in a program that gains privileges (AT_SECURE, getauxval(3)).
+    /// Reads the placement that `uringlet run` sets for the program that it starts. A program that
+    /// gains privileges reads nothing (AT_SECURE, getauxval(3)).
     ///
     /// # Errors
-    /// [`ConfigError`] names the field: it is no list and none of the words, or no number.
+    /// [`ConfigError`] names the field whose value is no list, none of the words, or no number.
     pub fn from_environment() -> Result<Self, ConfigError> {
         let text = |name| variable(name).map(|value| value.to_string_lossy().into_owned());
         let cpus = |name, field| match text(name) {
@@ -133,16 +135,16 @@ impl Placement {
         Ok(Self { queue, completion, rq_affinity })
     }
 
-    /// Nothing was asked for.
+    /// Is every setting at its default?
     pub fn is_free(&self) -> bool {
         self == &Self::default()
     }
 
-    /// Can this be had on that machine? Words always can, if only by falling back.
+    /// Does this machine have the placement? Words always pass: they fall back.
     ///
     /// # Errors
-    /// [`ConfigError`]: the list is empty, or one of its CPUs does not exist, is offline, or is
-    /// none that a thread of this process may run on; or `rq_affinity` is above 2.
+    /// [`ConfigError`]: the list is empty, or names a CPU that does not exist, is offline, or is
+    /// forbidden to the threads of this process. Or `rq_affinity` is above 2.
     pub fn check(&self, topology: &Topology) -> Result<(), ConfigError> {
         check_list("queue_affinity", &self.queue, topology)?;
         check_list("completion_affinity", &self.completion, topology)?;
@@ -152,9 +154,9 @@ impl Placement {
         Ok(())
     }
 
-    /// What becomes of it for a thread that may run on `confined` and runs on `cpu`, and requests
-    /// for the disk `device`, or none for a reason. Falls back to [`Affinity::Any`] where it has
-    /// to.
+    /// Resolves the placement for a thread that may run on `confined` and now runs on `cpu`. Its
+    /// requests are for the disk `device`; an `Err` says why there is no disk. Unavailable
+    /// placements become [`Affinity::Any`].
     pub fn resolve(
         &self,
         topology: &Topology,
@@ -213,7 +215,7 @@ fn check_list(
     Ok(())
 }
 
-/// What the words mean.
+/// What the words `Application`, `Interrupt` and `OtherCell` are resolved from.
 struct Site<'a> {
     topology: &'a Topology,
     application: CpuSet,

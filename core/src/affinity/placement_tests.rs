@@ -1,4 +1,4 @@
-//! What is asked for is refused with a reason, or found, or fallen back from with a reason.
+//! Placements are refused with a reason, resolved, or replaced with a reason.
 
 use super::recorded;
 use super::{Affinity, CpuSet, Device, EffectivePlacement, Placement, Topology};

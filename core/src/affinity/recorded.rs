@@ -1,4 +1,4 @@
-//! Machines as their sysfs and procfs describe them, made up in a temporary folder.
+//! Recorded machines: sysfs and procfs files of a machine, written to a temporary folder.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,10 +8,10 @@ use tempfile::TempDir;
 
 use super::CpuSet;
 
-/// The files of one machine. They are gone when it is dropped.
+/// The files of one machine. Dropping it deletes them.
 pub(super) struct Machine(TempDir);
 
-/// How the CPUs of a machine hang together: for each CPU its core, last-level cache and node.
+/// The CPU topology of a machine: the core, last-level cache and node of each CPU.
 pub(super) struct Shape {
     pub(super) cpus: usize,
     pub(super) online: &'static str,
@@ -90,7 +90,7 @@ impl Machine {
         if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.unwrap();
     }
 
-    /// An interrupt, who handles it, and where it is served.
+    /// An interrupt, its handler, and the CPUs that may serve it.
     pub(super) fn interrupt(&self, number: usize, handler: &str, allowed: &str, effective: &str) {
         let folder = format!("proc/irq/{number}");
         fs::create_dir_all(self.root().join(&folder).join(handler)).unwrap();
@@ -98,7 +98,7 @@ impl Machine {
         self.file(&format!("{folder}/effective_affinity_list"), effective);
     }
 
-    /// A PCI disk with these hardware queues, at `number` (`259:0`).
+    /// A PCI disk with these hardware queues; its device number is `number` (`259:0`).
     pub(super) fn disk(
         &self,
         number: &str,
@@ -119,7 +119,7 @@ impl Machine {
     }
 }
 
-/// One CPU, and one of everything.
+/// A machine with one CPU, one core, one cache and one node.
 pub(super) fn one() -> Machine {
     let alone = |_| 0;
     let shape = Shape { cpus: 1, online: "0", core: alone, cache: alone, node: alone };
@@ -141,8 +141,8 @@ pub(super) fn two() -> Machine {
     machine
 }
 
-/// 32 CPUs in 8 nodes, each with its own cache, and an adapter whose interrupt CPU 5 serves: as
-/// published.
+/// 32 CPUs in 8 nodes, each with its own cache. CPU 5 serves an adapter's interrupt. The machine is
+/// as published.
 pub(super) fn eight_cells() -> Machine {
     let shape = Shape {
         cpus: 32,
@@ -158,8 +158,8 @@ pub(super) fn eight_cells() -> Machine {
     machine
 }
 
-/// Two sockets of 64 cores and 128 threads each, in one node a socket, with eight caches a socket,
-/// and an NVMe disk with a queue for each core.
+/// Two sockets of 64 cores and 128 threads each. Each socket is one node with eight caches. An NVMe
+/// disk has a queue for each core.
 pub(super) fn two_sockets() -> Machine {
     let shape = Shape {
         cpus: 256,

@@ -1,8 +1,8 @@
-//! What the machine looks like: CPUs, their cores, caches and nodes, and which of them this process
+//! The topology of a machine: CPUs, their cores, caches and nodes, and the CPUs that this process
 //! may use.
 //!
-//! Read below a root folder that need not be `/`, so that recorded machines can be looked at.
-//! Nothing here fails: what cannot be read is left out, and a note says so.
+//! All files are read below a root folder, so that tests can use recorded machines. Nothing here
+//! fails: what cannot be read is left out, and a note says so.
 
 use std::fmt;
 use std::fs::read_to_string;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cpus::CpuSet;
 
-/// What a cell is on this machine.
+/// The kind of a cell on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CellKind {
@@ -20,7 +20,7 @@ pub enum CellKind {
     Cache,
     /// The CPUs of one core.
     Core,
-    /// There is only one.
+    /// The whole machine: it has one core, cache or node only.
     Machine,
 }
 
@@ -35,7 +35,7 @@ impl fmt::Display for CellKind {
     }
 }
 
-/// The CPUs of a machine, as of the moment they were looked at.
+/// The CPUs of a machine, at the moment of reading.
 #[derive(Clone, Debug)]
 pub struct Topology {
     present: CpuSet,
@@ -45,7 +45,7 @@ pub struct Topology {
     reachable: CpuSet,
     kind: CellKind,
     cells: Vec<CpuSet>,
-    /// By CPU; `u16::MAX` if it is in none.
+    /// The cell of each CPU; `u16::MAX` for none.
     cell_of: Vec<u16>,
     nodes: Vec<CpuSet>,
     caches: Vec<CpuSet>,
@@ -54,15 +54,15 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// This machine. The CPUs that can be reached are found out by a thread that asks for all of
-    /// them (sched_setaffinity(2)).
+    /// The topology of this machine. A thread asks for all CPUs, to find out which ones it can get
+    /// (sched_setaffinity(2)).
     pub fn look() -> Self {
         let mut topology = Self::read(Path::new("/"));
         if let Some(reachable) = reachable() {
             topology.reachable = reachable;
         }
         if let Some(mine) = thread_affinity() {
-            // A thread that was confined by itself says nothing about the process.
+            // If only the calling thread was confined, its mask says nothing about the process.
             topology.allowed = topology.allowed.or(&mine).and(&topology.reachable);
         }
         topology
@@ -70,8 +70,8 @@ impl Topology {
 
     /// A machine whose sysfs, procfs and cgroup files lie below `root`.
     ///
-    /// What is missing is assumed: CPUs that are not told of share everything, and all that are
-    /// online may be used. [`Topology::notes`] says what was assumed.
+    /// Missing facts are assumed. Unlisted CPUs share everything, and all online CPUs may be used.
+    /// [`Topology::notes`] lists what was assumed.
     pub fn read(root: &Path) -> Self {
         let mut notes = Vec::new();
         let system = root.join("sys/devices/system");
@@ -141,35 +141,36 @@ impl Topology {
         &self.online
     }
 
-    /// CPUs that this process has been given (proc/self/status, and the control group): what is
-    /// chosen automatically is one of them.
+    /// CPUs that were given to this process (proc/self/status, and the control group). Automatic
+    /// choices stay within these CPUs.
     pub fn allowed(&self) -> &CpuSet {
         &self.allowed
     }
 
-    /// CPUs that a thread of this process may be confined to: more than [`Topology::allowed`] if
-    /// the process was confined by itself (taskset(1)), and not by its control group.
+    /// CPUs that a thread of this process may be confined to. They are more than
+    /// [`Topology::allowed`] if taskset(1) and not the control group has confined the process.
     pub fn reachable(&self) -> &CpuSet {
         &self.reachable
     }
 
-    /// CPUs that its control group allows (cpuset.cpus.effective, cgroups(7)); none if that is not
-    /// to be seen.
+    /// CPUs that the process's control group allows (cpuset.cpus.effective, cgroups(7)); none if
+    /// unknown.
     pub fn cgroup(&self) -> Option<&CpuSet> {
         self.cgroup.as_ref()
     }
 
-    /// What a cell is here: NUMA nodes if there are several, else last-level caches, else cores.
+    /// The kind of a cell here: NUMA nodes if there are several, else last-level caches, else
+    /// cores.
     pub fn cell_kind(&self) -> CellKind {
         self.kind
     }
 
-    /// The cells: every CPU that is online is in one of them.
+    /// The cells: every online CPU is in one of them.
     pub fn cells(&self) -> &[CpuSet] {
         &self.cells
     }
 
-    /// The number of the CPU's cell; none if it is not online.
+    /// The number of the CPU's cell; none if the CPU is offline.
     #[inline]
     pub fn cell_of(&self, cpu: usize) -> Option<usize> {
         let cell = *self.cell_of.get(cpu)?;
@@ -202,7 +203,7 @@ impl Topology {
     }
 }
 
-/// CPUs that share something, and how many of which nothing is known.
+/// CPUs that share something, and the number of CPUs of which nothing is known.
 struct Groups {
     sets: Vec<CpuSet>,
     missing: usize,
@@ -214,7 +215,7 @@ pub(super) fn list(path: &Path) -> Result<CpuSet, String> {
     text.parse().map_err(|bad| format!("{}: {bad}", path.display()))
 }
 
-/// As [`list`], and an empty one is no answer.
+/// As [`list`], but an empty list is an error, too.
 fn some_list(path: &Path) -> Result<CpuSet, String> {
     let cpus = list(path)?;
     if cpus.is_empty() { Err(format!("{}: empty", path.display())) } else { Ok(cpus) }
@@ -231,8 +232,8 @@ fn online(system: &Path, notes: &mut Vec<String>) -> CpuSet {
     })
 }
 
-/// Each CPU's group, as `find` says; a CPU of which it says nothing, or not that it is in it
-/// itself, is with the others like it.
+/// Each CPU's group, as `find` says. One more group has the CPUs without an answer, or with an
+/// answer that does not contain them.
 fn groups(online: &CpuSet, find: impl Fn(usize) -> Result<CpuSet, String>) -> Groups {
     let mut sets: Vec<CpuSet> = Vec::new();
     let mut rest = CpuSet::new();
@@ -259,7 +260,7 @@ fn groups(online: &CpuSet, find: impl Fn(usize) -> Result<CpuSet, String>) -> Gr
 }
 
 fn nodes(system: &Path, online: &CpuSet) -> Groups {
-    // A kernel without NUMA has no such folder, and one node.
+    // A kernel without NUMA has no such folder: the machine is one node.
     let numbers = list(&system.join("node/online")).unwrap_or_default();
     let read = |node: usize| list(&system.join(format!("node/node{node}/cpulist"))).ok();
     let lists: Vec<CpuSet> = numbers.iter().filter_map(read).collect();
@@ -288,7 +289,7 @@ fn last_level_cache(system: &Path, cpu: usize) -> Result<CpuSet, String> {
     best.map(|(_, cpus)| cpus).ok_or_else(|| format!("{}: no cache", caches.display()))
 }
 
-/// The control group's CPUs, from the group itself upwards: the first that says.
+/// The CPUs of the control group, or of the first group above it that has a list.
 fn cgroup(root: &Path) -> Option<CpuSet> {
     let text = read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let mount = root.join("sys/fs/cgroup");
@@ -321,7 +322,7 @@ fn cgroup(root: &Path) -> Option<CpuSet> {
             }
         }
     }
-    // In a container the group's path may be another's: the mount is the group then.
+    // In a container, the group's path may be outside of the mount: the mount is the group then.
     some_list(&mount.join("cpuset.cpus.effective")).ok()
 }
 
@@ -349,13 +350,12 @@ fn allowed(
     }
 }
 
-/// The CPUs that the calling thread may run on (sched_getaffinity(2)); none if the kernel does not
-/// say.
+/// The CPUs that the calling thread may run on (sched_getaffinity(2)); none if the kernel refuses.
 pub fn thread_affinity() -> Option<CpuSet> {
     crate::sys::affinity(0).ok().map(|words| CpuSet::from_words(&words))
 }
 
-/// What the kernel leaves of all CPUs when a thread asks for them.
+/// The CPUs that the kernel grants to a thread that asks for all CPUs.
 fn reachable() -> Option<CpuSet> {
     let ask = || {
         let all = [u64::MAX; crate::cpus::CPUS_MAX / 64];

@@ -1,4 +1,4 @@
-//! Recorded machines are understood, and broken ones do not break anything.
+//! Recorded machines are read correctly, and broken ones cause no failure.
 
 use std::path::Path;
 

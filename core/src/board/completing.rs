@@ -1,5 +1,5 @@
-//! How requests end: their completions go to the queue, a sink, another CPU, or the thread that has
-//! executed them.
+//! How requests end. A completion goes to the queue, to a sink, to another CPU, or to the thread
+//! that executed the request.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,15 +23,16 @@ impl Board {
 
     /// Ends a request because the context is being destroyed.
     ///
-    /// A strict one executes what has not been started, except what may wait without end (polls,
-    /// pipes, sockets): io_destroy(2) finds buffered requests executed and direct ones begun.
+    /// A strict context executes requests that have not started, except those that may wait without
+    /// end (polls, pipes, sockets). So io_destroy(2) finds buffered requests executed and direct
+    /// ones begun.
     fn end(&self, request: Queued<'_>) {
         if let Some(request) = self.start(request) {
             self.end_started(request);
         }
     }
 
-    /// Ends a request that the caller has in hand, as [`Board::end_all`] ends a queue's.
+    /// Ends a started request as [`Board::end_all`] ends a queue's.
     pub(crate) fn end_started(&self, mut request: Started<'_>) {
         let ends = !request.stream && request.kind != Kind::Poll;
         if self.strict && ends {
@@ -49,24 +50,24 @@ impl Board {
         }
     }
 
-    /// Completes a request that the caller has cancelled. Another thread may still have its number
-    /// in hand, and does not execute it.
+    /// Completes a request that the caller has cancelled. If another thread still has its number,
+    /// that thread does not execute it.
     pub(crate) fn post_canceled(&self, index: u32) {
         self.count(|counters| &counters.canceled);
         // SAFETY: the caller has cancelled it, so nobody executes it. A thread that pops its number
         // may read it.
         let request = unsafe { self.slot(index).ended() };
         let result = match request.kind {
-            // Bytes that went into a stream are not taken back.
+            // Bytes that went into a stream cannot be taken back.
             _ if request.partial > 0 => request.partial as i32,
-            // As io_cancel has it.
+            // As in io_cancel(2).
             Kind::Poll if self.strict => 0,
             _ => -libc::ECANCELED,
         };
         self.post_placed(index, result);
     }
 
-    /// Completions that `f` finishes are sent to other CPUs at once.
+    /// Completions for other CPUs that `f` makes are sent to each CPU in one batch.
     pub(crate) fn together(&self, mut f: impl FnMut()) {
         match &self.placed {
             Some(placed) => placed.together(self, &mut f),
@@ -74,13 +75,13 @@ impl Board {
         }
     }
 
-    /// Sends a completion to its CPU. False: it is completed here.
+    /// Sends a completion to its CPU. False: the caller completes it here.
     #[inline]
     fn sends_away(&self, index: u32, result: i32, how: Delivery) -> bool {
         self.placed.as_ref().is_some_and(|placed| placed.sends_away(index, result, how))
     }
 
-    /// A completion has come to its CPU.
+    /// A completion has arrived at its CPU.
     pub(crate) fn complete_placed(&self, index: u32, result: i32, how: Delivery) {
         if let Some(placed) = &self.placed {
             // SAFETY: the thread that executed or cancelled it has passed it on to this one.
@@ -99,7 +100,7 @@ impl Board {
         }
     }
 
-    /// As [`Board::finish`], by a thread that may want the completion for itself.
+    /// As [`Board::finish`], for a thread that may take the completion directly.
     #[inline(always)]
     pub(crate) fn finish_for(
         &self,
@@ -113,8 +114,8 @@ impl Board {
         }
     }
 
-    /// Completes a request if it belongs to another CPU, or the caller wants the completion for
-    /// itself. Otherwise gives it back, to be posted.
+    /// Completes a request if another CPU or the calling thread takes its completion. Otherwise
+    /// returns the request, to be posted.
     #[inline(always)]
     pub(crate) fn offer<'a>(
         &self,
@@ -124,12 +125,12 @@ impl Board {
         taker: &mut DirectCompletions<'_>,
     ) -> Option<Started<'a>> {
         if self.sends_away(request.index(), result, Delivery::Finished(by)) {
-            // It is the other CPU's.
+            // The other CPU has the slot now.
             request.into_index();
             return None;
         }
         if !taker.has_room() || request.notify >= 0 {
-            // With a sink it has its completion at once, too.
+            // A sink receives the completion at once, too.
             taker.taken += u32::from(self.sink.is_some());
             return Some(request);
         }
@@ -149,8 +150,7 @@ impl Board {
         }
     }
 
-    /// Completes requests that have ended together, at least one, and which are the caller's:
-    /// waiters are told once.
+    /// Completes requests that ended together, at least one. Waiters are woken once.
     #[inline]
     pub(crate) fn finish_together(&self, done: &[(u32, i32)], by: Executor) {
         let finish = || {
@@ -169,7 +169,7 @@ impl Board {
         }
     }
 
-    /// On this very CPU.
+    /// Posts completions on the calling thread's CPU.
     #[inline]
     fn finish_here(&self, done: impl Iterator<Item = (u32, i32)> + Clone, by: Executor) {
         let ended = |(index, result): (u32, i32)| {
@@ -181,7 +181,7 @@ impl Board {
             self.slot(index).done();
         };
         if self.has_sink() {
-            // One by one: the thread that finds that a request is over is to find its completion.
+            // One by one: a thread that sees that a request has ended has to find its completion.
             return done.for_each(|one| {
                 ended(one);
                 self.post(std::iter::once(one));
@@ -221,7 +221,7 @@ impl Board {
         let event = IoEvent { data, obj, res: i64::from(result), res2: 0 };
         // SAFETY: what the request came with; a slot ends once for each request.
         unsafe { sink.complete(&event) };
-        // Afterwards, so that the thread that finds no such slot finds the completion.
+        // After the call, so that a thread that finds the slot free finds the completion.
         self.reaped(index);
         self.completions.completed(&event);
         sink.released();
@@ -229,7 +229,8 @@ impl Board {
 
     #[inline(never)]
     fn tell(&self, posted: &Posted) {
-        // As the kernel does: a thread that is woken finds the count. It cannot block.
+        // Counted before the waiter is woken, as in the kernel: the woken thread finds the count.
+        // The write cannot block.
         for &(fd, count) in posted.notifies() {
             eventfd::count_up(fd, count);
             self.completions.told(count);
@@ -239,7 +240,7 @@ impl Board {
         }
     }
 
-    /// A completion was reaped: its slot is free, unless its number is still in a ring.
+    /// A completion was reaped: frees its slot, unless its number is still in a queue.
     #[inline]
     fn reaped(&self, index: u32) {
         let mut returned = Returned::default();
@@ -254,7 +255,7 @@ impl Board {
         }
     }
 
-    /// Calls `f` with what is to be called for each completion that was reaped.
+    /// Calls `f` with a function that is to be called for each reaped completion.
     #[inline]
     pub(crate) fn reaping<R>(&self, f: impl FnOnce(&mut dyn FnMut(u32)) -> R) -> R {
         let mut returned = Returned::default();
@@ -263,7 +264,7 @@ impl Board {
         result
     }
 
-    /// Frees the slots of completions that the program has reaped from the ring by itself.
+    /// Frees the slots of completions that the program has reaped from the ring itself.
     pub(crate) fn collect_reaped(&self) {
         self.reaping(|reaped| self.completions.collect(reaped));
     }
@@ -309,7 +310,7 @@ impl Board {
         }
     }
 
-    /// A read was executed at its submit, with this result, without a slot.
+    /// Counts a read that was executed at its submit, without a slot, with this result.
     #[inline]
     pub(crate) fn count_tried(&self, result: i32) {
         if let Some(counters) = self.counters() {

@@ -1,23 +1,23 @@
-//! Completions that a waiting thread takes directly.
+//! Completions that a waiting thread takes directly, past the completion queue.
 
 use super::Board;
 use crate::request::{Returned, Started};
 
-/// Where a waiting thread takes completions of requests that it has executed itself: they need not
-/// go through the completion queue.
+/// Receives completions of requests that the waiting thread has executed itself: they bypass the
+/// completion queue.
 pub struct DirectCompletions<'a> {
     sink: &'a mut dyn FnMut(u64, u64, i64),
     room: u32,
     pub(super) taken: u32,
-    /// This thread has a deadline, or only looks: it waits for no server.
+    /// The thread has a deadline, or only polls: it executes nothing that may wait for a server.
     bounded: bool,
-    /// Their slots.
+    /// The slots of the completions that were taken.
     returned: Returned,
 }
 
 impl<'a> DirectCompletions<'a> {
-    /// Takes up to `room` completions: `data`, `obj` and `res` of an
-    /// [`IoEvent`](crate::sys::aio::IoEvent). They come one by one, in registers.
+    /// Takes up to `room` completions. `sink` gets `data`, `obj` and `res` of an
+    /// [`IoEvent`](crate::sys::aio::IoEvent) for each, in registers.
     pub fn new(room: u32, sink: &'a mut dyn FnMut(u64, u64, i64)) -> Self {
         Self { sink, room, taken: 0, bounded: false, returned: Returned::default() }
     }
@@ -27,8 +27,8 @@ impl<'a> DirectCompletions<'a> {
         self.taken < self.room
     }
 
-    /// Takes the completion of a request that the caller has executed, and which nobody else is
-    /// told of.
+    /// Takes the completion of a request that the caller has executed. No other thread is notified
+    /// of it.
     #[inline(always)]
     pub(crate) fn take(&mut self, board: &Board, request: Started<'_>, result: i32) {
         let (data, user_data) = (request.data, request.sqe.user_data);
@@ -38,24 +38,24 @@ impl<'a> DirectCompletions<'a> {
         (self.sink)(data, user_data, i64::from(result));
     }
 
-    /// Says whether the thread has a deadline, or only looks.
+    /// Says whether the thread has a deadline, or only polls.
     #[inline(always)]
     pub(crate) fn bound(&mut self, bounded: bool) {
         self.bounded = bounded;
     }
 
-    /// The thread may execute nothing that may wait for a server.
+    /// Must the thread avoid requests that may wait for a server?
     #[inline(always)]
     pub(crate) fn is_bounded(&self) -> bool {
         self.bounded
     }
 
-    /// How many it has taken.
+    /// The number of completions that were taken.
     pub fn taken(&self) -> u32 {
         self.taken
     }
 
-    /// Frees the slots of what it has taken.
+    /// Frees the slots of the completions that were taken.
     #[inline]
     pub(crate) fn give_back(&mut self, board: &Board) {
         board.free.give_returned(&mut self.returned);
@@ -71,7 +71,7 @@ impl std::fmt::Debug for DirectCompletions<'_> {
     }
 }
 
-/// Calls `f` with a taker that takes nothing.
+/// Calls `f` with a `DirectCompletions` that takes nothing.
 pub(crate) fn without_taker<R>(f: impl FnOnce(&mut DirectCompletions<'_>) -> R) -> R {
     f(&mut DirectCompletions::new(0, &mut |_, _, _| {}))
 }

@@ -1,10 +1,10 @@
-//! The calls that end the life of a descriptor number, for drop-ins that export them: requests that
-//! still wait for it come first.
+//! The calls that close descriptors, for drop-ins that export them. Before a number is closed,
+//! requests that still wait for it are handled.
 //!
-//! The kernel's AIO holds the file for its requests; here a number is all there is. And the engine
-//! has descriptors of its own, which a program that closes all there are is not to meet. A thread
-//! that gets a table of its own is noticed too: its numbers stand for other files than the engine's
-//! threads would meet. `see_descriptors_end` makes the functions.
+//! The kernel's AIO holds the file for its requests; here a request has a number only. A program
+//! that closes all descriptors must not close the engine's own. A thread that gets a descriptor
+//! table of its own is noticed, too: its numbers name other files than in the engine's threads.
+//! `see_descriptors_end` makes the functions.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_int, c_long, c_uint, c_void};
@@ -14,27 +14,28 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use crate::errno::{kept as enter, refuse};
 use crate::{own, process, sys};
 
-/// What a drop-in does before numbers from 0 on are closed.
+/// What a drop-in does before descriptors in this range are closed.
 pub type Before = fn(&RangeInclusive<c_int>, Ends);
 
-/// What a drop-in does when a descriptor has another number, too; a negative one if that failed.
+/// What a drop-in does when a descriptor got another number, too; a negative number if the call
+/// failed.
 pub type Duplicated = fn(c_int, c_int);
 
-/// For drop-ins that need not know.
+/// For drop-ins that need nothing here.
 pub fn no_matter(_: c_int, _: c_int) {}
 
-/// How a number ends to stand for a file.
+/// How a number stops naming a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
-    /// It stands for none then.
+    /// The number is closed.
     Closed,
-    /// Another file takes its place in the same moment (dup2(2)).
+    /// Another file takes the number in the same moment (dup2(2)).
     Replaced,
 }
 
-/// The next definition of a C function after this library's, found once: when the library is loaded
-/// ([`at_load!`](crate::at_load)), or else on first use. By then a thread of the parent of a forked
-/// child may have held the loader's lock.
+/// The next definition of a C function after this library's. It is found once: when the library is
+/// loaded ([`at_load!`](crate::at_load)), or else on first use. In the child of a fork, the
+/// loader's lock may be held by a thread of the parent.
 #[derive(Debug)]
 pub struct Next(AtomicPtr<c_void>, &'static CStr);
 
@@ -45,7 +46,7 @@ static CLOSE_RANGE: Next = Next::new(c"close_range");
 static CLOSEFROM: Next = Next::new(c"closefrom");
 static UNSHARE: Next = Next::new(c"unshare");
 
-/// Finds the definitions that the functions here pass on to.
+/// Finds the definitions that the functions here call.
 pub extern "C" fn find_next() {
     for next in [&CLOSE, &DUP2, &DUP3, &CLOSE_RANGE, &CLOSEFROM, &UNSHARE] {
         next.find();
@@ -53,17 +54,17 @@ pub extern "C" fn find_next() {
 }
 
 impl Next {
-    /// By name.
+    /// Names the function.
     pub const fn new(name: &'static CStr) -> Self {
         Self(AtomicPtr::new(std::ptr::null_mut()), name)
     }
 
-    /// Looks for it now.
+    /// Looks the function up now.
     pub fn find(&self) {
         self.look();
     }
 
-    /// Null if there is none.
+    /// The function's address; null if there is none.
     pub(super) fn look(&self) -> *mut c_void {
         let mut next = self.0.load(Ordering::Relaxed);
         if next.is_null() {
@@ -74,7 +75,7 @@ impl Next {
         next
     }
 
-    /// One that every C library has.
+    /// The address of a function that every C library has.
     pub fn get(&self) -> *mut c_void {
         let next = self.look();
         assert!(!next.is_null(), "the C library has {:?}", self.1);
@@ -101,7 +102,7 @@ pub(super) fn before_replace(fd: c_int, before: Before) {
 pub unsafe fn close(fd: c_int, before: Before) -> c_int {
     type Close = unsafe extern "C-unwind" fn(c_int) -> c_int;
     if own::is(fd) {
-        // The program has not opened it.
+        // The program has not opened this descriptor.
         return refuse(libc::EBADF);
     }
     let next = enter(|| {
@@ -156,14 +157,14 @@ pub unsafe fn dup3(
     other
 }
 
-/// Closes what lies between the engine's own descriptors.
+/// Closes the numbers between the engine's own descriptors.
 ///
 /// # Safety
 /// As close_range(2).
 pub unsafe fn close_range(first: c_uint, last: c_uint, flags: c_int, before: Before) -> c_int {
     type CloseRange = unsafe extern "C" fn(c_uint, c_uint, c_int) -> c_int;
     let unshares = flags as c_uint & libc::CLOSE_RANGE_UNSHARE != 0 && process::can_part();
-    // Where the table is left to the engine's threads, nothing in it is closed.
+    // If the table is left to the engine's threads, nothing in it is closed.
     let closes = first <= last && flags as c_uint & libc::CLOSE_RANGE_CLOEXEC == 0 && !unshares;
     let next = enter(|| {
         if closes {
@@ -203,7 +204,7 @@ pub unsafe fn close_range(first: c_uint, last: c_uint, flags: c_int, before: Bef
     call(from, last)
 }
 
-/// A number beyond those that descriptors can have is the last of them.
+/// A number above the maximum descriptor counts as the maximum.
 fn number(fd: c_uint) -> c_int {
     c_int::try_from(fd).unwrap_or(c_int::MAX)
 }
@@ -211,13 +212,12 @@ fn number(fd: c_uint) -> c_int {
 /// Some thread has namespaces, a root or a working directory of its own.
 static UNSHARED: AtomicBool = AtomicBool::new(false);
 
-/// Has a thread of this process parted from the others' namespaces, root or working directory
-/// (unshare(2))?
+/// Has a thread of this process namespaces, a root or a working directory of its own (unshare(2))?
 pub fn has_unshared() -> bool {
     UNSHARED.load(Ordering::Relaxed)
 }
 
-/// A thread that parts from the table of descriptors is noticed.
+/// Notices a thread that gets a descriptor table of its own.
 ///
 /// # Safety
 /// As unshare(2).
@@ -242,7 +242,7 @@ pub unsafe fn closefrom(first: c_int, before: Before) {
     if unsafe { close_range(first as c_uint, c_uint::MAX, 0, before) } == 0 {
         return;
     }
-    // Refused, or an old kernel.
+    // close_range(2) is refused, or the kernel is old.
     if own::first_in(first..=c_int::MAX).is_none() {
         let next = enter(|| CLOSEFROM.get());
         // SAFETY: the C library's closefrom(3), called as its caller called us.
@@ -261,7 +261,7 @@ pub unsafe fn closefrom(first: c_int, before: Before) {
     }
 }
 
-/// The calls of this file by their numbers, for drop-ins that answer syscall(2). `None`: another
+/// The calls of this file by their numbers, for drop-ins that export syscall(2). `None`: another
 /// number.
 ///
 /// # Safety
@@ -300,9 +300,10 @@ macro_rules! at_load {
     };
 }
 
-/// Exports close(2), dup2(2), dup3(2), close_range(2), closefrom(3), and what
-/// [`see_streams_end!`](crate::see_streams_end) does, which call a
-/// [`Before`](crate::front::descriptors::Before) first; and unshare(2). For use once in a drop-in.
+/// Exports close(2), dup2(2), dup3(2), close_range(2) and closefrom(3), and all that
+/// [`see_streams_end!`](crate::see_streams_end) exports. They call a
+/// [`Before`](crate::front::descriptors::Before) first. Exports unshare(2), too. For use once in a
+/// drop-in.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! see_descriptors_end {

@@ -1,4 +1,4 @@
-//! What the environment says to a drop-in: read once, when the drop-in is loaded. Programs may
+//! The environment variables of a drop-in: read once, when the drop-in is loaded. Programs may
 //! clear or overwrite their environment before they make a context.
 #![allow(unsafe_code)]
 
@@ -10,11 +10,11 @@ use crate::environment::variable;
 use crate::stats::{self, STATS};
 use crate::{Builder, Context, EngineKind, process, sys};
 
-/// `URINGLET_ENGINE`: which engine executes the requests (default `auto`).
+/// `URINGLET_ENGINE`: the engine that executes the requests (default `auto`).
 const ENGINE: &str = "URINGLET_ENGINE";
 /// `URINGLET_SPARE_CPUS`: as [`Builder::spare_cpus`].
 const SPARE_CPUS: &str = "URINGLET_SPARE_CPUS";
-/// `URINGLET_NULL_MEANT`: `uringlet run --engine null` was asked for, so nobody has to be warned.
+/// `URINGLET_NULL_MEANT`: `uringlet run --engine null` was asked for, so no warning is printed.
 const NULL_MEANT: &str = "URINGLET_NULL_MEANT";
 /// `URINGLET_SEEN`: where `uringlet run` keeps what happens in the program, see [`super::seen`].
 const SEEN: &str = "URINGLET_SEEN";
@@ -24,35 +24,35 @@ const TRAP: &str = "URINGLET_TRAP";
 /// refuses them.
 const IO_URING: &str = "URINGLET_IO_URING";
 
-/// The engine is `null`, nobody on the command line asked for it, and no context was made yet.
+/// The engine is `null`, the command line did not ask for it, and no context was made yet.
 static UNWARNED: AtomicBool = AtomicBool::new(false);
 
 const WARNING: &str = "uringlet: warning: no data is read or written, because URINGLET_ENGINE is \
                        null (unset URINGLET_ENGINE)\n";
 
-/// Whether calls that a program makes by instructions of its own come to the drop-in.
+/// Do system call instructions in the program's own code come to the drop-in?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trap {
-    /// They do not.
+    /// No.
     Never,
-    /// Calls of text come in which such instructions were found. Such text may be written to, so
-    /// that the calls come without a signal.
+    /// Those in code that contains such instructions do. The code may be patched, so that the calls
+    /// come without a signal.
     Auto,
-    /// As `Auto`, and no text is written to.
+    /// As `Auto`, but no code is patched.
     Signals,
-    /// Those, and all of the program itself.
+    /// As `Signals`, and so do all calls of the program's own code.
     Always,
 }
 
-/// What it says.
+/// The values of the variables.
 struct Told {
-    /// `None`: something that cannot be used.
+    /// `None`: the value is invalid.
     builder: Option<Builder>,
     stats: Option<OsString>,
     seen: Option<OsString>,
-    /// `None`: something that cannot be used.
+    /// `None`: the value is invalid.
     trap: Option<Trap>,
-    /// Rings are made only where the kernel refuses them. `None`: likewise.
+    /// Rings are made only where the kernel refuses them. `None`: the value is invalid.
     if_refused: Option<bool>,
 }
 
@@ -62,14 +62,14 @@ pub extern "C" fn read() {
     seen(Seen::Loaded);
 }
 
-/// Tells `uringlet run`, if that has started the program.
+/// Tells `uringlet run`, if it has started the program.
 fn seen(what: Seen) {
     if let Some(path) = &told().seen {
         seen::note(path.as_ref(), what);
     }
 }
 
-/// Tells it of a set-up that was made, or refused for this errno, negative or not.
+/// Tells `uringlet run` of a set-up that was made, or refused for this errno, negative or not.
 pub fn set_up<T>(result: Result<T, i32>) -> Result<T, i32> {
     seen(match &result {
         Ok(_) => Seen::Made,
@@ -78,20 +78,21 @@ pub fn set_up<T>(result: Result<T, i32>) -> Result<T, i32> {
     result
 }
 
-/// Tells it that the process has a filter of seccomp(2), by which calls come to the drop-in.
+/// Tells `uringlet run` that the process has a filter of seccomp(2), by which calls come to the
+/// drop-in.
 pub fn filtered() {
     seen(Seen::Filtered);
 }
 
-/// Tells it of a set-up that was left to the kernel, and why.
+/// Tells `uringlet run` of a set-up that was left to the kernel, and why.
 pub fn left_to_kernel(why: Seen) {
     seen(why);
 }
 
-/// What the environment said when it was read, which is now if it was not read before. The child of
-/// a fork has what its parent has.
+/// The values of the variables, read now if they were not read before. The child of a fork has its
+/// parent's.
 fn told() -> &'static Told {
-    // No lock: a thread that the child of a fork does not have may never give it back.
+    // No lock: a thread that the child of a fork does not have may hold it.
     static TOLD: AtomicPtr<Told> = AtomicPtr::new(std::ptr::null_mut());
     let mut known = TOLD.load(Ordering::Acquire);
     if known.is_null() {
@@ -134,7 +135,7 @@ fn told_builder() -> Option<Builder> {
     })
 }
 
-/// What `URINGLET_TRAP` says; never where that cannot be used.
+/// The value of `URINGLET_TRAP`; never, if it is invalid.
 pub fn trap() -> Trap {
     told().trap.unwrap_or(Trap::Never)
 }
@@ -144,11 +145,11 @@ pub fn if_refused() -> bool {
     told().if_refused.unwrap_or(false)
 }
 
-/// How contexts are to be made. Where they will move no data, the first call warns of it.
+/// How contexts are to be made. If they will move no data, the first call prints a warning.
 ///
 /// # Errors
-/// `-EINVAL` for a value that cannot be used: the program was started to run on something that it
-/// would not run on. And for a thread that has a table of descriptors of its own.
+/// `-EINVAL` for an invalid value: the program was started for an engine that it would not run on.
+/// Also for a thread that has a descriptor table of its own.
 pub fn builder() -> Result<Builder, i32> {
     if process::has_parted() {
         return Err(-libc::EINVAL);
@@ -156,7 +157,7 @@ pub fn builder() -> Result<Builder, i32> {
     static IS_OBSERVED: AtomicBool = AtomicBool::new(false);
     let told = told();
     if told.stats.is_some() && !IS_OBSERVED.load(Ordering::Acquire) {
-        // Statistics that cannot be written are no reason to stop a program.
+        // Statistics that cannot be written do not stop a program.
         let _ = stats::observe_as(told.stats.as_deref());
         IS_OBSERVED.store(true, Ordering::Release);
     }
@@ -168,8 +169,7 @@ pub fn builder() -> Result<Builder, i32> {
     Ok(builder)
 }
 
-/// To standard error as it is, which takes no lock. The thread that reads it may be gone: no signal
-/// then.
+/// Written to standard error without a lock. If its reader is gone, no signal is raised.
 fn warn() {
     let line = libc::iovec { iov_base: WARNING.as_ptr() as *mut _, iov_len: WARNING.len() };
     // SAFETY: one vector, whose bytes are constant, and are only read.

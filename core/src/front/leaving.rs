@@ -1,9 +1,9 @@
-//! The calls by which a process ends, becomes another program, or starts a process, for drop-ins
-//! that export them: what was submitted and does not sleep comes first. `see_process_leave!` makes
-//! the functions.
+//! The calls by which a process exits, executes another program, or starts a process, for drop-ins
+//! that export them. Before each, submitted requests that do not sleep are executed.
+//! `see_process_leave!` makes the functions.
 //!
-//! They may be called by signal handlers and in the child of a vfork(2), come back twice, and take
-//! any number of arguments: registers and stack are passed on as they came.
+//! Signal handlers and the child of a vfork(2) may call these functions. They may return twice, and
+//! take any number of arguments. So registers and stack are passed on unchanged.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -11,10 +11,10 @@ use std::ffi::{c_int, c_void};
 use super::descriptors::Next;
 use crate::errno::{kept, refuse};
 
-/// What a drop-in does before the process leaves: for signal handlers, too.
+/// What a drop-in does before the process leaves. It must be safe in signal handlers.
 pub type BeforeLeaving = extern "C" fn();
 
-/// Calls `before`, and gives the definition that the call is passed on to. errno stays.
+/// Calls `before`, and returns the definition that the call is passed on to. errno is preserved.
 pub fn pass_on(before: BeforeLeaving, next: &Next) -> *mut c_void {
     kept(|| {
         before();
@@ -23,12 +23,12 @@ pub fn pass_on(before: BeforeLeaving, next: &Next) -> *mut c_void {
     })
 }
 
-/// In place of a function that this C library does not have.
+/// Called in place of a function that this C library does not have.
 extern "C" fn missing() -> c_int {
     refuse(libc::ENOSYS)
 }
 
-/// Has `before` called when the process ends by exit(3) or by a return from `main`: before the
+/// Has `before` called when the process ends by exit(3) or by a return from `main`. It runs before
 /// handlers and destructors that the program has registered earlier.
 pub fn at_exit(before: BeforeLeaving) {
     // SAFETY: a function of a library that stays.
@@ -67,7 +67,7 @@ macro_rules! see_process_leave {
                 $crate::front::leaving::pass_on($before, &NEXT)
             }
 
-            /// The C library's function of this name. r11 is anybody's.
+            /// The C library's function of this name. r11 is a scratch register.
             #[cfg(target_arch = "x86_64")]
             #[unsafe(naked)]
             #[unsafe(no_mangle)]
@@ -94,7 +94,7 @@ macro_rules! see_process_leave {
                 )
             }
 
-            /// As on x86-64. x16 is a linker's scratch register, which calls may change.
+            /// As on x86-64. x16 is a scratch register of the linker, which calls may change.
             #[cfg(target_arch = "aarch64")]
             #[unsafe(naked)]
             #[unsafe(no_mangle)]

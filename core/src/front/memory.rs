@@ -1,33 +1,33 @@
-//! Is the caller's memory there? A bad address gets `EFAULT` and not a crash. On the way of every
-//! request the kernel is asked once per page ([`accessible`]), so that a good one costs no system
-//! call; elsewhere it is asked each time ([`accessible_now`]).
+//! Checks addresses of the caller: a bad one gets `EFAULT` instead of a crash. For requests, the
+//! kernel is asked once per page ([`accessible`]), so that a good address costs no system call.
+//! Elsewhere the kernel is asked each time ([`accessible_now`]).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::front;
 use crate::sys;
 
-/// The least that any machine maps at a time.
+/// The smallest page size of any machine.
 const PAGE: usize = 4096;
 
-/// Pages remembered: by hash, the last one asked about. A page that was accessible is believed to
-/// stay so.
+/// The pages that were last asked about, by hash. An accessible page is assumed to stay accessible.
 static KNOWN: [AtomicUsize; ENTRIES] = [const { AtomicUsize::new(0) }; ENTRIES];
 const ENTRIES: usize = 4096;
 
-/// Can `bytes` at `address` be read (or written)? Asking changes nothing there.
+/// Can `bytes` bytes at `address` be read (or written)? The memory is not changed.
 #[inline]
 pub fn accessible(address: usize, bytes: usize, write: bool) -> bool {
     is_known_to_be_accessible(address, bytes, write) || accessible_pages(address, bytes, write)
 }
 
-/// As [`accessible`], of pages that may be gone since they were last asked about: a system call for
-/// each.
+/// As [`accessible`], but asks the kernel about each page, because the memory may have been
+/// unmapped.
 pub fn accessible_now(address: usize, bytes: usize, write: bool) -> bool {
     all_pages(address, bytes, |place, _| ask(place, write))
 }
 
-/// As [`accessible`] in the usual case: within one page or two, and asked about before.
+/// As [`accessible`], for the usual case: the range is within one page or two that were asked about
+/// before.
 #[inline]
 pub fn is_known_to_be_accessible(address: usize, bytes: usize, write: bool) -> bool {
     let page = address / PAGE;
@@ -35,16 +35,16 @@ pub fn is_known_to_be_accessible(address: usize, bytes: usize, write: bool) -> b
     within <= 2 * PAGE && is_known(page, write) && (within <= PAGE || is_known(page + 1, write))
 }
 
-/// What stands in the table for a page: never 0.
+/// The table's value for a page: never 0.
 #[inline]
 fn known(page: usize, write: bool) -> usize {
     (page + 1) << 1 | usize::from(write)
 }
 
-/// Where it stands whether a page is accessible.
+/// The table's entry for a page.
 #[inline]
 fn entry(page: usize) -> &'static AtomicUsize {
-    // Stacks lie far apart at round distances: the low bits alone would collide.
+    // Stacks are at round distances: the low bits alone would collide.
     let hash = (page as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;
     &KNOWN[hash as usize % ENTRIES]
 }
@@ -52,7 +52,7 @@ fn entry(page: usize) -> &'static AtomicUsize {
 #[inline]
 fn is_known(page: usize, write: bool) -> bool {
     let seen = entry(page).load(Ordering::Relaxed);
-    // A page that could be written to can be read, too.
+    // A writable page is readable, too.
     seen | usize::from(!write) == known(page, write) | usize::from(!write)
 }
 
@@ -71,7 +71,7 @@ fn ask(place: usize, write: bool) -> bool {
     if write { front::writable(place) } else { front::readable(place) }
 }
 
-/// Is `is_there` true of a place in each page of a range, and of the page's number?
+/// Is `is_there` true for an address in each page of a range, and for the page's number?
 fn all_pages(address: usize, bytes: usize, is_there: impl Fn(usize, usize) -> bool) -> bool {
     let Some(end) = address.checked_add(bytes.max(1)) else { return false };
     if address < PAGE || !sys::in_user_space(address as u64, bytes as u64) {

@@ -1,5 +1,5 @@
 //! What a front end (another ABI on top of the engine) needs beyond [`Context`](crate::Context).
-//! Not covered by the promise of a stable interface.
+//! The interface is not stable.
 #![allow(unsafe_code)]
 
 use std::ops::RangeInclusive;
@@ -42,9 +42,9 @@ use crate::router::facts::{Facts, FileKind, Fresh};
 use crate::sqe::Sqe;
 use crate::{eventfd, exec, own, process, sys, threads};
 
-/// What is remembered of a descriptor number, which may stand for another file by now: hints. Where
-/// they say that a request is a usual one, the call that executes it answers. Whatever else would
-/// be answered needs a [`Descriptor`].
+/// What is remembered of a descriptor number, which may stand for another file now: hints. If the
+/// hints say that a request is a usual one, the call that executes it gives the answer. Any other
+/// answer needs a [`Descriptor`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hints(Facts);
 
@@ -52,102 +52,102 @@ impl Hints {
     /// The hints about a descriptor; asks the kernel if there are none.
     ///
     /// # Errors
-    /// `-EBADF`: there were none, and there is no such descriptor.
+    /// `-EBADF`: there were no hints, and the descriptor is not open.
     #[inline]
     pub fn known(fd: i32) -> Result<Self, i32> {
         descriptor::known(fd).map(Self)
     }
 
-    /// It was open for reads (or writes).
+    /// Was the descriptor open for reads (or writes)?
     #[inline]
     pub fn seems_open_for(self, write: bool) -> bool {
         self.0.seems_open_for(write)
     }
 
-    /// fsync(2) knew its kind of file.
+    /// Did fsync(2) support this kind of file?
     #[inline]
     pub fn seems_to_sync(self) -> bool {
         self.0.seems_to_sync()
     }
 }
 
-/// What the kernel has just said about a descriptor.
+/// What the kernel has just answered about a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor(Fresh);
 
 impl Descriptor {
-    /// Asks the kernel.
+    /// Asks the kernel about a descriptor.
     ///
     /// # Errors
-    /// `-EBADF`.
+    /// `-EBADF`: the descriptor is not open.
     pub fn fresh(fd: i32) -> Result<Self, i32> {
         descriptor::fresh(fd).map(Self)
     }
 
-    /// Open for reads (or writes).
+    /// Is the descriptor open for reads (or writes)?
     pub fn is_open_for(self, write: bool) -> bool {
         self.0.is_open_for(write)
     }
 
-    /// fsync(2) knows this kind of file.
+    /// Does fsync(2) support this kind of file?
     pub fn may_sync(self) -> bool {
         self.0.may_sync()
     }
 
-    /// Has offsets.
+    /// Does the file have offsets?
     pub fn is_seekable(self) -> bool {
         self.0.kind() == FileKind::Seekable
     }
 }
 
-/// By what is remembered of a descriptor: is it a file that is open for reading, and are reads of
-/// it not known to wait? Makes no system call.
+/// Is the descriptor open for reading, and are its reads not known to wait? Uses what is
+/// remembered, without a system call.
 pub fn is_read_inline(fd: i32) -> bool {
     Facts::noted(fd).is_some_and(|facts| facts.is_inline(false))
 }
 
-/// May poll(2) of this descriptor wait, as it asks the file's server, which may not answer? By what
-/// is remembered of the number: a system call or more the first time.
+/// May poll(2) of this descriptor wait, because it asks a file server that may not answer? Uses
+/// what is remembered; the first call makes a system call or more.
 pub fn poll_may_wait(fd: i32) -> bool {
     descriptor::poll_may_wait(fd)
 }
 
-/// Forgets what is known about descriptor numbers: they are about to stand for something else.
+/// Forgets what is known about descriptor numbers, which are about to get other files.
 pub fn forget_descriptors(fds: &RangeInclusive<i32>) {
     Facts::forget(fds);
     descriptor::some_end();
 }
 
-/// Is this the child of a vfork(2), which works in its parent's memory? One system call.
+/// Is this process the child of a vfork(2), which works in its parent's memory? One system call.
 pub fn is_borrowed() -> bool {
     process::is_borrowed()
 }
 
-/// Has the calling thread a table of descriptors of its own (unshare(2)), which the engine's
-/// threads do not have?
+/// Has the calling thread a descriptor table of its own (unshare(2)), apart from the engine's
+/// threads?
 pub fn has_parted() -> bool {
     process::has_parted()
 }
 
-/// Is this number a descriptor of the engine's own, which the program has not opened and is not to
-/// close? No system call.
+/// Is this number a descriptor of the engine's own, which the program must not close? No system
+/// call.
 pub fn is_own_descriptor(fd: i32) -> bool {
     own::is(fd)
 }
 
-/// The lowest of the engine's own descriptors in a range of numbers.
+/// The engine's own descriptor with the lowest number in a range.
 pub fn own_descriptor_in(numbers: RangeInclusive<i32>) -> Option<i32> {
     own::first_in(numbers)
 }
 
-/// A descriptor of the engine's own: the program's close(2) and the like leave it open. Closed with
-/// the last of its copies, by another thread if close(2) may wait.
+/// A descriptor of the engine's own: close(2) and the like of the program do not close it. The last
+/// copy closes it when dropped, on another thread if close(2) may wait.
 #[derive(Clone, Debug)]
 pub struct OwnDescriptor(std::sync::Arc<own::Copied>);
 
 impl OwnDescriptor {
-    /// Another descriptor of the file that the program has under this number. `None`: there is no
-    /// such file, or no free descriptor.
+    /// A duplicate of the program's descriptor with this number. `None`: it is not open, or no
+    /// descriptor is free.
     pub fn duplicate(fd: i32) -> Option<Self> {
         own::Copied::of(fd).map(Self)
     }
@@ -157,12 +157,12 @@ impl OwnDescriptor {
         Self(own::Copied::adopt(fd))
     }
 
-    /// Its number.
+    /// The descriptor's number.
     pub fn number(&self) -> i32 {
         self.0.fd()
     }
 
-    /// Its number, for a caller that gives it to [`adopt`](Self::adopt) later.
+    /// The descriptor's number, for a caller that passes it to [`adopt`](Self::adopt) later.
     pub fn into_number(self) -> i32 {
         let number = self.number();
         if let Some(copied) = std::sync::Arc::into_inner(self.0) {
@@ -177,8 +177,8 @@ pub fn count_up(eventfd: i32) {
     eventfd::count_up(eventfd, 1);
 }
 
-/// Starts a thread of the engine's: the program's signals blocked, no real-time policy, a small
-/// stack, named `uringlet-…`. A panic in it ends the process.
+/// Starts an engine thread. It blocks the program's signals, has no real-time policy and a small
+/// stack, and is named `uringlet-…`. A panic in it ends the process.
 ///
 /// # Errors
 /// No thread can be made.
@@ -186,12 +186,12 @@ pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Resul
     threads::spawn::spawn(name, body)
 }
 
-/// Is there an eventfd behind this descriptor? One system call, if it `was_one` when last asked;
-/// else two. None, if it was one before in this turn of an event loop. One that was an eventfd may
-/// be another file without a name by now (timerfd, epoll): eight bytes written to that are refused.
+/// Is this descriptor an eventfd? One system call, if it `was_one` when last asked; else two. In
+/// the same turn of an event loop, a known eventfd costs none. What was an eventfd may be another
+/// nameless file by now (timerfd, epoll): such a file refuses a write of eight bytes.
 ///
 /// # Errors
-/// `-EBADF`.
+/// `-EBADF`: the descriptor is not open.
 pub fn is_eventfd(fd: i32, was_one: bool) -> Result<bool, i32> {
     match LAST_EVENTFD.with(|last| last.ask(fd, || ask_eventfd(fd, was_one))) {
         Err(NO_EVENTFD) => Ok(false),
@@ -207,7 +207,7 @@ const NO_EVENTFD: i32 = 0;
 
 fn ask_eventfd(fd: i32, was_one: bool) -> Result<(), i32> {
     let stat = sys::stat(fd).map_err(|errno| errno as i32)?;
-    // Files without a name have no type.
+    // Nameless files have no type.
     if stat.kind == 0 && (was_one || sys::is_eventfd(fd)) { Ok(()) } else { Err(NO_EVENTFD) }
 }
 
@@ -222,28 +222,29 @@ pub fn has_vector(sqe: &Sqe) -> bool {
     exec::is_vector(sqe)
 }
 
-/// Is there such a descriptor? One system call.
+/// Is this descriptor open? One system call.
 pub fn is_open(fd: i32) -> bool {
     sys::status_flags(fd) >= 0
 }
 
-/// From now on the calling thread blocks no signal. One system call.
+/// Unblocks all signals in the calling thread. One system call.
 pub fn unblock_signals() {
     sys::restore_signals(0);
 }
 
-/// Queues a signal for this process, if there is room for one more (rt_sigqueueinfo(2)).
+/// Queues a signal for this process, if the queue has room (rt_sigqueueinfo(2)).
 pub fn queue_signal(signo: i32, info: &libc::siginfo_t) {
     // SAFETY: a reference.
     unsafe { sys::queue_signal(sys::getpid(), signo, info) };
 }
 
-/// Can eight bytes be read at this address? A system call for each page; nothing is touched here.
+/// Can eight bytes be read at this address? A system call for each page; the memory is not touched.
 pub fn readable(address: usize) -> bool {
     sys::readable(address)
 }
 
-/// Can eight bytes be written at this address? A system call for each page; they stay as they are.
+/// Can eight bytes be written at this address? A system call for each page; the memory is not
+/// changed.
 pub fn writable(address: usize) -> bool {
     sys::writable(address)
 }
@@ -252,7 +253,7 @@ pub fn writable(address: usize) -> bool {
 /// thread may use. One system call for a real-time class, and none for others.
 ///
 /// # Errors
-/// `-EINVAL`: there is no such class. `-EPERM`: a real-time class that is not allowed.
+/// `-EINVAL`: the class does not exist. `-EPERM`: a real-time class that is not allowed.
 #[cold]
 pub fn check_priority(priority: u16) -> Result<(), i32> {
     const REALTIME: u16 = 1;
@@ -264,24 +265,24 @@ pub fn check_priority(priority: u16) -> Result<(), i32> {
     }
 }
 
-/// A timespec's seconds and nanoseconds, summed. `None`: the sum is negative.
+/// A timespec as a duration. `None`: it is negative.
 pub fn duration(time: libc::timespec) -> Option<Duration> {
     let total = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
     let total = u128::try_from(total).ok()?;
     Some(Duration::from_nanos(u64::try_from(total).unwrap_or(u64::MAX)))
 }
 
-/// As [`duration`], the other way round.
+/// A duration as a timespec.
 pub fn timespec(time: Duration) -> libc::timespec {
     sys::timespec(time)
 }
 
-/// Has a signal that waits under this mask handled, if there is one. One system call.
+/// Has a pending signal handled that this mask does not block, if there is one. One system call.
 pub fn interrupted_under(mask: u64) -> bool {
     sys::ppoll(&mut [], Some(Duration::ZERO), Some(&mask)) == -libc::EINTR as isize
 }
 
-/// As [`enter`], for calls that may open files or sleep. The thread is not cancelled meanwhile
+/// As [`enter`], for calls that may open files or sleep. The thread cannot be cancelled meanwhile
 /// (pthread_cancel(3)).
 #[inline(always)]
 pub fn enter_whole<T>(body: impl FnOnce() -> T) -> T {
@@ -291,14 +292,14 @@ pub fn enter_whole<T>(body: impl FnOnce() -> T) -> T {
     })
 }
 
-/// A number for this process: another one in the child of a fork, which has 0 until it makes a
-/// context of its own.
+/// A number for this process. The child of a fork has another one: 0, until it makes a context of
+/// its own.
 #[inline]
 pub fn generation() -> u64 {
     process::generation()
 }
 
-/// Makes sure that this process has a [`generation`], and gives it.
+/// Returns the [`generation`] of this process, which is made if there is none.
 pub fn enter_process() -> u64 {
     process::enter()
 }

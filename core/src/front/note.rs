@@ -1,7 +1,8 @@
-//! A note in the file of a drop-in (elf(5)) by which `uringlet check` knows it, whatever its name.
-//! The drop-in for io_uring leaves alone what a file with it calls: so the command has it, too.
+//! A note in the ELF file of a drop-in (elf(5)), by which `uringlet check` recognizes it, whatever
+//! its name. The io_uring drop-in ignores calls from files with this note. So the command has it,
+//! too.
 
-/// The owner of the note, as it stands in the file.
+/// The owner of the note, as in the file.
 pub const OWNER: &[u8; 9] = b"uringlet\0";
 /// The type of the note whose description is the version of the package.
 pub const VERSION: u32 = 1;

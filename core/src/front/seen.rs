@@ -1,5 +1,6 @@
-//! What `uringlet run` hears of a program: that a drop-in was loaded, and each set-up, made or
-//! refused. Two bytes for each, in a file that the command keeps; nothing where there is none.
+//! What `uringlet run` learns about a program: that a drop-in was loaded, and each set-up, made or
+//! refused. Each event is two bytes in a file of the command. Without that file, nothing is
+//! written.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -12,19 +13,20 @@ pub enum Seen {
     Loaded,
     /// A context was made.
     Made,
-    /// One was not, for this errno.
+    /// A context was refused with this errno.
     Refused(u8),
-    /// A set-up was left to the kernel, since the program makes further calls unseen.
+    /// A set-up was left to the kernel, because the program makes further calls that the drop-in
+    /// does not see.
     LeftToKernel,
-    /// One was, since the kernel has what was asked for.
+    /// A set-up was left to the kernel, because the kernel has what was asked for.
     SteppedAside,
-    /// One was, since it asks for what is not served.
+    /// A set-up was left to the kernel, because the drop-in does not serve what it asks for.
     Unserved,
     /// A process got a filter of seccomp(2).
     Filtered,
 }
 
-/// Writes it down; it is no failure if that cannot be done.
+/// Appends an event to the file; errors are ignored.
 pub(crate) fn note(path: &Path, what: Seen) {
     let bytes = match what {
         Seen::Loaded => [b'l', 0],
@@ -35,11 +37,11 @@ pub(crate) fn note(path: &Path, what: Seen) {
         Seen::Unserved => [b'u', 0],
         Seen::Filtered => [b'f', 0],
     };
-    // Whole: two bytes at the end of a file are written as one.
+    // Two bytes at the end of a file are written in one piece.
     let _ = File::options().append(true).open(path).and_then(|mut file| file.write_all(&bytes));
 }
 
-/// Everything that was written down.
+/// All events that were written.
 ///
 /// # Errors
 /// The file cannot be read.

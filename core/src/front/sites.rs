@@ -1,9 +1,9 @@
-//! System calls that a program makes by instructions of its own, found in its text.
-/// Calls `f` with the numbers that are loaded in front of system calls, as far as they are
-/// constants. A few may be data that looks like code.
+//! System call instructions in a program's own code.
+/// Calls `f` with the constants that are loaded as system call numbers in front of system call
+/// instructions. A few may be data that looks like code.
 #[cfg(target_arch = "x86_64")]
 pub fn each_number(text: &[u8], mut f: impl FnMut(i64)) {
-    /// As far before it the number may be loaded.
+    /// The maximum distance in bytes between the load of the number and the instruction.
     const NEAR: usize = 64;
     const LOAD: u8 = 0xb8;
     for call in memchr::memmem::find_iter(text, &[0x0f, 0x05]) {
@@ -35,7 +35,7 @@ pub fn each_number(text: &[u8], mut f: impl FnMut(i64)) {
     }
 }
 
-/// Is it one of io_uring's three calls?
+/// Is this the number of one of io_uring's three calls?
 pub fn is_io_uring(number: i64) -> bool {
     (libc::SYS_io_uring_setup..=libc::SYS_io_uring_register).contains(&number)
 }

@@ -1,5 +1,5 @@
-//! Functions of the C library that end the life of a descriptor inside of it, where close(2) is not
-//! called by name: those of streams and folders. `see_streams_end!` makes them, for
+//! Functions of the C library that close a descriptor without a visible call of close(2): those of
+//! streams and folders. `see_streams_end!` makes them, for
 //! [`see_descriptors_end!`](crate::see_descriptors_end).
 #![allow(unsafe_code)]
 
@@ -13,17 +13,17 @@ use crate::errno::kept;
 pub enum EndedObject {
     /// A `FILE`, with its descriptor.
     Stream,
-    /// A `FILE` gets another file, whose descriptor may have the same number.
+    /// A `FILE` gets another file, which may have the same descriptor number.
     Reopened,
     /// A `DIR`, with its descriptor.
     Folder,
 }
 
-/// Has `before` called for the descriptor of a stream or folder, and gives the definition that the
+/// Calls `before` for the descriptor of a stream or folder, and returns the definition that the
 /// call is passed on to.
 ///
 /// # Safety
-/// A `FILE` or `DIR` of the program's, as `ended` says.
+/// `object` is a `FILE` or `DIR` of the program's, as `ended` says.
 pub unsafe fn pass_on(
     ended: EndedObject,
     object: usize,

@@ -1,5 +1,4 @@
-//! The C library's `syscall(2)`, as drop-ins answer it: what is none of theirs goes on to the next
-//! definition.
+//! The C library's `syscall(2)`, as drop-ins export it: other numbers go to the next definition.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_long, c_void};
@@ -7,8 +6,9 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::errno::refuse;
 
-/// The definition that calls are passed on to. Until the library has been loaded, and where nobody
-/// else has one, an instruction of our own: finding it may allocate, and an allocator may call.
+/// The definition that calls are passed on to. It is the instruction itself until the library has
+/// been loaded, and if no other library defines the function. Finding a definition may allocate,
+/// and an allocator may make system calls.
 pub static NEXT: AtomicPtr<c_void> = AtomicPtr::new(plain as *const () as *mut c_void);
 
 /// Finds [`NEXT`]; for [`at_load!`](crate::at_load).
@@ -20,8 +20,8 @@ pub extern "C" fn find_next() {
     }
 }
 
-/// syscall(2), made here. Its seventh argument is on the stack, and the fourth of the call in
-/// another register than that of a function.
+/// syscall(2), made here. Its seventh argument is on the stack. The fourth is in a different
+/// register for system calls than for functions.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C" fn plain(number: c_long) -> c_long {
@@ -64,7 +64,7 @@ unsafe extern "C" fn plain(number: c_long) -> c_long {
     )
 }
 
-/// The C library's way to tell of an error: -1, and `errno`.
+/// Returns an error as the C library does: -1, and `errno`.
 pub extern "C" fn failed(answer: c_long) -> c_long {
     refuse(-answer as c_int).into()
 }

@@ -2,11 +2,11 @@
 //! functions: poll(2), ppoll(2), select(2), pselect(2), epoll_wait(2), epoll_pwait(2) and
 //! epoll_pwait2(2).
 //!
-//! A thread that hands requests to the kernel by itself, and then sleeps in one of them, is an
-//! event loop. It sleeps for the kernel's completions too, in ppoll(2), with one descriptor more
-//! for each of its contexts. When one is readable, the thread collects. What the program is told
-//! by, as an eventfd, gets ready. Then the program's call looks without waiting. No thread of ours
-//! is woken.
+//! A thread that hands requests to the kernel by itself, and then sleeps in one of these calls, is
+//! an event loop. It sleeps in ppoll(2) with one more descriptor for each of its contexts, so it
+//! sleeps for the kernel's completions, too. When such a descriptor is readable, the thread
+//! collects completions. That counts up the program's eventfds. Then the program's call is made
+//! without waiting. No thread of the engine is woken.
 //!
 //! A thread may end in such a call (pthreads(7)), or a signal handler leave it by a jump. So
 //! nothing is held while it sleeps.
@@ -38,7 +38,7 @@ static EPOLL_WAIT: Next = Next::new(c"epoll_wait");
 static EPOLL_PWAIT: Next = Next::new(c"epoll_pwait");
 static EPOLL_PWAIT2: Next = Next::new(c"epoll_pwait2");
 
-/// Finds the definitions that the functions here pass on to, and has the engine know that they are
+/// Finds the definitions that the functions here call, and tells the engine that these calls are
 /// seen.
 pub extern "C" fn find_next() {
     let all = [&POLL, &PPOLL, &POLL_CHECKED, &PPOLL_CHECKED, &SELECT, &PSELECT];
@@ -47,46 +47,46 @@ pub extern "C" fn find_next() {
     loops::see();
 }
 
-/// Descriptors that the program waits for in one call, as their set holds no more.
+/// The maximum number of descriptors of one call that is served: the array has no more room.
 const SET_MAX: usize = 128;
 
-/// Calls in a row that found nothing although a descriptor was said to be ready. After this many,
-/// the program's own call sleeps.
+/// Calls in a row that found nothing although a descriptor was readable. After this many, the
+/// program's own call sleeps.
 const IN_VAIN_MAX: u32 = 3;
 
 /// Room for the C library's set of signals.
 pub type SignalSet = [u64; size_of::<libc::sigset_t>() / size_of::<u64>()];
 
-/// What a drop-in does around such a call. All functions may run in signal handlers.
+/// What a drop-in does around such a call. All of it may run in signal handlers.
 pub trait Hooks {
-    /// What is remembered while the call lasts. A thread may end in it: nothing is dropped then.
+    /// State for the duration of the call. A thread may end in the call: then it is not dropped.
     type Watch: Copy;
 
-    /// Completions send signals: one to the calling thread is to end its sleep.
+    /// Do completions send signals? A signal to the calling thread has to end its sleep.
     const SIGNALS: bool = false;
 
-    /// Does [`Hooks::begin`] look into the program's sets?
+    /// Does [`Hooks::begin`] read the program's sets?
     #[inline]
     fn looks() -> bool {
         false
     }
 
-    /// The call is about to wait for `what`. `None`: for a set that is not in memory, or at which
-    /// nobody [looks](Hooks::looks).
+    /// The call is about to wait for `what`. `None`: the set is not readable, or nobody
+    /// [looks](Hooks::looks) at it.
     ///
     /// # Safety
-    /// `what` is the program's, as the call has it.
+    /// `what` is the program's, as in the call.
     unsafe fn begin(what: Option<&Descriptors>) -> Self::Watch;
 
-    /// It is over.
+    /// The call has ended.
     fn end(watch: Self::Watch);
 
-    /// Is this descriptor, which has just said that it is not, readable by now? `false`: not known.
+    /// Is this descriptor readable now? The kernel has just said that it is not. `false`: unknown.
     fn is_readable(_fd: RawFd) -> bool {
         false
     }
 
-    /// The signals under which it is to wait: the address of a set, which may be in `place`.
+    /// The signal mask of the wait: the address of a set, which may be in `place`.
     ///
     /// # Safety
     /// `mask` is null or the address of a set.
@@ -94,13 +94,13 @@ pub trait Hooks {
         mask
     }
 
-    /// Calls `collect`, unless the calling thread is inside of the drop-in.
+    /// Calls `collect`, unless the calling thread is inside the drop-in.
     fn outside(collect: &mut dyn FnMut()) {
         collect();
     }
 }
 
-/// For drop-ins that have nothing to do.
+/// For drop-ins that need no hooks.
 #[derive(Debug)]
 pub struct NoHooks;
 
@@ -115,33 +115,33 @@ impl Hooks for NoHooks {
 /// What a call waits for.
 #[derive(Clone, Copy, Debug)]
 pub enum Descriptors {
-    /// As poll(2) has it.
+    /// As in poll(2).
     Set {
         /// The descriptors.
         set: *mut libc::pollfd,
-        /// How many.
+        /// The number of descriptors.
         count: libc::nfds_t,
     },
-    /// As select(2) has it: sets for reading, writing and exceptions.
+    /// As in select(2): sets for reading, writing and exceptions.
     Bits {
-        /// The highest number, plus one.
+        /// The maximum descriptor number, plus one.
         count: c_int,
-        /// Their addresses, or null.
+        /// The addresses of the sets, or null.
         sets: [usize; 3],
     },
-    /// As epoll_wait(2) has it.
+    /// As in epoll_wait(2).
     Epoll {
-        /// The epoll.
+        /// The epoll descriptor.
         epoll: c_int,
-        /// The address of room for events.
+        /// The address of the array for events.
         events: usize,
-        /// For how many.
+        /// The size of the array.
         count: c_int,
     },
 }
 
 impl Descriptors {
-    /// Can the program's sets be read and written to? One system call for each.
+    /// Can the program's sets be read and written? One system call for each.
     fn are_there(&self) -> bool {
         let is_there = |at, bytes| bytes == 0 || accessible_now(at, bytes, true);
         match *self {
@@ -179,14 +179,14 @@ unsafe fn ppoll(
     unsafe { std::mem::transmute::<*mut c_void, Function>(PPOLL.get())(set, count, time, mask) }
 }
 
-/// The bits of a call of select(2).
+/// The bits of a set of select(2).
 const BITS: usize = 1024;
 type BitSets = [[u64; BITS / 64]; 3];
 
-/// A call that this thread makes in place of the program's.
+/// A call that the drop-in makes in place of the program's.
 struct Served {
     what: Descriptors,
-    /// What select(2) was called with: it writes its answer there.
+    /// The sets of a select(2), which overwrites them with its answer.
     bits: BitSets,
 }
 
@@ -196,8 +196,8 @@ impl Served {
         (count as usize).div_ceil(64)
     }
 
-    /// Writes to `sleep` what the thread is to sleep for. Gives how many descriptors. `None`: the
-    /// call is an unusual one, or wrong.
+    /// Writes the descriptors that the thread is to sleep for to `sleep`. Returns their number.
+    /// `None`: the call is unusual or malformed.
     ///
     /// # Safety
     /// `what` is the program's, and its sets [are there](Descriptors::are_there).
@@ -243,7 +243,7 @@ impl Served {
         }
     }
 
-    /// The program's sets of bits are as they were at the call.
+    /// Restores the program's sets to their values at the call.
     ///
     /// # Safety
     /// [`Served::begin`] has accepted them.
@@ -259,7 +259,7 @@ impl Served {
         }
     }
 
-    /// The program's call, with this time and under these signals.
+    /// Makes the program's call with this timeout and signal mask.
     ///
     /// # Safety
     /// As the call; [`Served::begin`] has accepted it.
@@ -301,7 +301,7 @@ impl Served {
         }
     }
 
-    /// The program's call, without waiting.
+    /// Makes the program's call without waiting.
     ///
     /// # Safety
     /// As [`Served::call`].
@@ -310,10 +310,11 @@ impl Served {
         unsafe { self.call(Some(Duration::ZERO), 0) }
     }
 
-    /// The answer, after a sleep in which `ready` descriptors of the program's were ready.
+    /// The call's answer after a sleep in which `ready` of the program's descriptors were ready.
     ///
     /// # Safety
-    /// As [`Served::call`]; `slept` is what [`Served::begin`] has written, with what was found.
+    /// As [`Served::call`]; `slept` is what [`Served::begin`] has written, with the results of the
+    /// sleep.
     unsafe fn answer(&self, slept: &[libc::pollfd], ready: c_int) -> c_int {
         let Descriptors::Set { set, .. } = self.what else {
             // SAFETY: the caller's contract.
@@ -334,13 +335,13 @@ struct Ours {
     count: usize,
     /// Completions were collected just now.
     any: bool,
-    /// The eventfds of the program's that were counted up for them.
+    /// The program's eventfds that were counted up for the completions.
     counted: Counted,
 }
 
 impl Ours {
-    /// The calling thread hands over and collects. `told`: the eventfds that have ended its sleep.
-    /// If there are none, it may sleep next.
+    /// The calling thread hands over requests and collects completions. `told`: the eventfds that
+    /// ended its sleep. If there are none, the thread may sleep next.
     fn drive<H: Hooks>(told: &[RawFd]) -> Self {
         let (events, counted) = ([-1; AT_A_TIME], Counted::NONE);
         let mut found = Self { events, count: 0, any: false, counted };
@@ -360,7 +361,7 @@ impl Ours {
         found
     }
 
-    /// Notes in the program's set what has become readable by that: a sleep would end at once.
+    /// Marks the descriptors in the program's set that became readable: a sleep would end at once.
     fn tell<H: Hooks>(&self, set: &mut [libc::pollfd]) {
         let is_readable = |one: &&mut libc::pollfd| {
             let fd = one.fd;
@@ -369,8 +370,8 @@ impl Ours {
         set.iter_mut().filter(is_readable).for_each(|one| one.revents |= libc::POLLIN);
     }
 
-    /// The program's own call says what is ready: its argument is no set, or more was counted up
-    /// than is known here.
+    /// Does the program's own call have to be made? It does if its argument is no set, or if more
+    /// eventfds were counted up than are noted.
     fn is_to_look(&self, is_set: bool) -> bool {
         self.any && !is_set || self.counted.is_partial()
     }
@@ -385,8 +386,8 @@ impl Ours {
     }
 }
 
-/// The program's call, made as a loop that drives contexts. `native` makes it as it is. `is_there`:
-/// its sets are in memory.
+/// Makes the program's call as an event loop that drives contexts. `native` makes the call
+/// unchanged. `is_there`: its sets are accessible.
 ///
 /// # Safety
 /// As the call.
@@ -408,7 +409,7 @@ unsafe fn serve<H: Hooks>(
         Ours::leave();
         return native(mask);
     };
-    // From here on, a signal is handled in a sleep.
+    // From here on, signals are handled during a sleep only.
     let mut before = SignalSet::default();
     let blocks = H::SIGNALS;
     if blocks {
@@ -429,7 +430,7 @@ unsafe fn serve<H: Hooks>(
     }
     let own = if blocks { before.as_ptr().expose_provenance() } else { 0 };
     let mask = if mask == 0 { own } else { mask };
-    // A time beyond all clocks is none.
+    // A time beyond the clock's range means no deadline.
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     // SAFETY: as above.
     unsafe {
@@ -442,7 +443,7 @@ unsafe fn serve<H: Hooks>(
     }
 }
 
-/// The descriptors that are ready, and how many.
+/// The descriptors that are ready, and their number.
 fn ready_of(all: &[libc::pollfd]) -> ([RawFd; AT_A_TIME], usize) {
     let (mut ready, mut count) = ([-1; AT_A_TIME], 0);
     for one in all.iter().filter(|one| one.revents != 0) {
@@ -452,10 +453,11 @@ fn ready_of(all: &[libc::pollfd]) -> ([RawFd; AT_A_TIME], usize) {
     (ready, count)
 }
 
-/// Sleeps until the program's call has an answer, and gives that.
+/// Sleeps until the program's call has an answer, and returns it.
 ///
 /// # Safety
-/// As the call, which [`Served::begin`] has accepted: it has written the first `count` of `set`.
+/// As the call, which [`Served::begin`] has accepted. It has written the first `count` elements of
+/// `set`.
 unsafe fn sleep<H: Hooks>(
     served: &Served,
     set: &mut [libc::pollfd; SET_MAX + AT_A_TIME],
@@ -465,8 +467,8 @@ unsafe fn sleep<H: Hooks>(
     mask: usize,
 ) -> c_int {
     let mut in_vain = 0;
-    // poll(2) has its answer with the first sleep. Of others, a call that has an answer, or is
-    // wrong, has it at once, as natively.
+    // poll(2) gets its answer from the first sleep. Other calls are made once, in case they have an
+    // answer or an error at once.
     let is_set = matches!(served.what, Descriptors::Set { .. });
     let mut looks = !is_set;
     loop {
@@ -505,7 +507,7 @@ unsafe fn sleep<H: Hooks>(
             ours = Ours::drive::<H>(&told[..tellers]);
             ours.tell::<H>(set);
             if theirs(set) == 0 && !ours.is_to_look(is_set) {
-                // It sleeps again. What the eventfds have counted is taken first.
+                // The thread sleeps again. First the eventfds are read.
                 ours = Ours::drive::<H>(&[]);
                 ours.tell::<H>(set);
             }
@@ -551,7 +553,7 @@ unsafe fn wait<H: Hooks>(
     answer
 }
 
-/// Functions that make a call of the C library, each with what it waits for, and how long.
+/// Functions that make a call of the C library; each has its descriptors and its timeout.
 macro_rules! waits {
     ($(
         $next:ident $name:ident($($arg:ident: $type:ty),*) $(under $mask:ident)?:
@@ -605,8 +607,8 @@ waits! {
     ) under mask: Descriptors::Epoll { epoll, events, count }, Time::Spec(timeout);
 }
 
-/// What programs call that were compiled with `_FORTIFY_SOURCE`: the function itself ends a process
-/// whose set is too small. No set is as large as that which stands for it here.
+/// The set of a program that was compiled with `_FORTIFY_SOURCE`, which passes its size. If it is
+/// too small, the count becomes impossible: the C library's function then ends the process.
 fn checked(set: *mut libc::pollfd, count: libc::nfds_t, size: usize) -> Descriptors {
     let fits = (size / size_of::<libc::pollfd>()) as libc::nfds_t >= count;
     Descriptors::Set { set, count: if fits { count } else { libc::nfds_t::MAX } }

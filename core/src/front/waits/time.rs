@@ -12,7 +12,7 @@ pub(super) enum Time {
     Milliseconds(c_int),
     /// The address of a timespec.
     Spec(usize),
-    /// The address of a timeval, which gets what is left of the time.
+    /// The address of a timeval, which gets the remaining time.
     Val(usize),
 }
 
@@ -20,10 +20,10 @@ pub(super) enum Time {
 pub(super) struct WrongTime;
 
 impl Time {
-    /// `None`: without end.
+    /// The time, or `None` without a timeout.
     ///
     /// # Safety
-    /// An address is null or that of a time; it is checked to be accessible.
+    /// The address is null or that of a time; it is checked to be accessible.
     pub(super) unsafe fn read(self) -> Result<Option<Duration>, WrongTime> {
         let (at, unit) = match self {
             Self::Milliseconds(ms) => {
@@ -48,7 +48,7 @@ impl Time {
         Ok(Some(Duration::new(seconds, nanoseconds)))
     }
 
-    /// The call is over: select(2) tells what is left.
+    /// The call has ended: writes the remaining time, as select(2) does.
     ///
     /// # Safety
     /// As [`Time::read`], which has not refused it.
