@@ -1,4 +1,5 @@
-//! Cancelling: what has not been started completes undone, and what has is told apart from it.
+//! Cancelling: requests that have not started complete without being executed; started ones are
+//! reported as such.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,7 +8,7 @@ use crate::request::Cancel;
 use crate::router::tuning::PREEMPTED_LOOKS;
 use crate::sync::Patience;
 
-/// One use of a slot: what [`Instance::in_flight_on`] gives.
+/// One use of a slot, from [`Instance::in_flight_on`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InFlight {
     slot: u32,
@@ -17,16 +18,16 @@ pub struct InFlight {
 /// What [`Instance::cancel_all_on`] found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Canceled {
-    /// Requests that will not be executed.
+    /// Requests that were cancelled.
     pub canceled: usize,
     /// Requests that are being executed.
     pub running: usize,
 }
 
 impl Instance {
-    /// Cancels one request with this [`Sqe::user_data`](crate::Sqe::user_data) that has not been
-    /// started: it completes with `-ECANCELED`. `Err`: `-EALREADY` if it is being executed,
-    /// `-ENOENT` if there is none.
+    /// Cancels one request with this [`Sqe::user_data`](crate::Sqe::user_data) that has not
+    /// started: it completes with `-ECANCELED`. `Err`: `-EALREADY` if the request is being
+    /// executed, `-ENOENT` if there is none.
     pub fn cancel(&self, user_data: u64) -> Result<(), i32> {
         if !self.is_usable() {
             return Err(-libc::EINVAL);
@@ -45,8 +46,8 @@ impl Instance {
         answer
     }
 
-    /// Cancels requests with these, in their order, as [`cancel`](Self::cancel) does one: the slots
-    /// are gone through once for all of them. `answer` is told what became of each.
+    /// Cancels requests with these values, in their order, as [`cancel`](Self::cancel) does one.
+    /// The slots are searched once for all of them. `answer` gets the result for each.
     pub fn cancel_each(&self, user_data: &[u64], mut answer: impl FnMut(u64, Result<(), i32>)) {
         let meant: HashSet<u64> = user_data.iter().copied().collect();
         let mut slots = HashMap::new();
@@ -59,7 +60,7 @@ impl Instance {
             });
         }
         for &key in user_data {
-            // A slot that is used again has another key.
+            // A slot that was used again has another key.
             let found = slots.get(&key).map(|&slot| self.cancel_slot(slot, key));
             answer(
                 key,
@@ -72,7 +73,7 @@ impl Instance {
         }
     }
 
-    /// Cancels what has not been started on a descriptor.
+    /// Cancels all requests on a descriptor that have not started.
     pub fn cancel_all_on(&self, fd: i32) -> Canceled {
         let mut found = Canceled::default();
         if !self.is_usable() {
@@ -80,7 +81,7 @@ impl Instance {
         }
         self.board.free_slots().each_held(|index| {
             let slot = self.board.slot(index);
-            // Once cancelled or completed, the slot may be another's.
+            // Once the request is cancelled or completed, the slot may be used for another one.
             if let Some(state) = slot.in_flight_on(fd) {
                 match self.cancel_slot(index, slot.key()) {
                     Cancel::Done => found.canceled += 1,
@@ -93,7 +94,7 @@ impl Instance {
     }
 
     /// The requests on a descriptor that were submitted and have not ended, as far as this thread
-    /// can know of them.
+    /// sees.
     pub fn in_flight_on(&self, fd: i32) -> Vec<InFlight> {
         let mut found = Vec::new();
         self.board.free_slots().each_held(|index| {
@@ -104,7 +105,7 @@ impl Instance {
         found
     }
 
-    /// A request that was in flight has ended: executed or cancelled.
+    /// Has this request ended: was it executed or cancelled?
     pub fn is_over(&self, request: InFlight) -> bool {
         self.board.slot(request.slot).is_over(request.state)
     }
@@ -123,13 +124,14 @@ impl Instance {
                     self.board.post_canceled(index);
                     return Cancel::Done;
                 }
-                // The poller has just taken it off, and tries it.
+                // The poller has just taken the request off its list, and tries it.
                 Cancel::Polling | Cancel::Started if self.outlasts_try(index) => {}
-                // Or it has tried it, between the two looks: then the request waits again.
+                // Or the poller has tried it between the two checks: then the request waits again.
                 Cancel::Started if !slot.cancel_finds_started(key) => {}
-                // aio_cancel(3): the first of a stream counts as one that is being executed.
+                // aio_cancel(3): the first request of a stream counts as being executed.
                 Cancel::Polling if self.board.begins_streams_at_once() => return Cancel::Started,
-                // Taken off by a thread that has not begun it yet, or back already.
+                // A thread has taken the request and not begun it, or the request is back on the
+                // list.
                 Cancel::Polling => patience.wait(),
                 other => return other,
             }
@@ -137,7 +139,8 @@ impl Instance {
         Cancel::Started
     }
 
-    /// Is the poller trying it, without waiting? Then it is through with that when this comes back.
+    /// Is the poller trying this request, without waiting? Then the try has ended when this
+    /// function returns.
     fn outlasts_try(&self, index: u32) -> bool {
         let at_once = self.board.begins_streams_at_once();
         let is_tried = || !at_once && self.threads.poller.is_trying(self.board.slot(index));
@@ -151,7 +154,7 @@ impl Instance {
         })
     }
 
-    /// Takes a request back that waits for its submitter or for its descriptor, if the slot is
+    /// Takes back a request that waits for its submitter or for its descriptor, if the slot is
     /// still `key`'s.
     fn retract(&self, slot: u32, key: u64) -> bool {
         self.lanes.inline.retract(&self.board, slot, key)

@@ -1,4 +1,4 @@
-//! Which engine executes, and why.
+//! The engine that executes, and the reason.
 
 use std::fmt;
 
@@ -9,16 +9,16 @@ use crate::probe::Refusal;
 use crate::request::Route;
 use crate::router;
 
-/// Which engine executes, and why.
+/// The engine that executes, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// What the context was made with.
+    /// The engine that the context was made with.
     pub engine: EngineKind,
-    /// The interface of the kernel, or of the C library, that requests are handed to. `auto`
-    /// chooses it when the first request comes that it is good for; `None` before that, and if
-    /// every one was refused.
+    /// The interface of the kernel or the C library that requests are handed to. `auto` chooses it
+    /// at the first request that can use it. `None` before that, and if every interface was
+    /// refused.
     pub kernel: Option<EngineKind>,
-    /// What `auto` has tried in vain.
+    /// The engines that `auto` has tried, and that were refused.
     pub refusals: Vec<(EngineKind, Refusal)>,
 }
 
@@ -38,13 +38,13 @@ impl fmt::Display for Choice {
     }
 }
 
-/// The lane of a file's usual reads, or writes, and why it is that one.
+/// The lane of a file's usual reads or writes, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChosenLane {
     /// `inline`, `ordered`, `cold`, `pool`, `stream`, `worker` or `kernel`: ARCHITECTURE.md says
     /// what each of them does.
     pub name: &'static str,
-    /// Why.
+    /// The reason for the lane.
     pub reason: &'static str,
 }
 
@@ -55,13 +55,13 @@ impl fmt::Display for ChosenLane {
 }
 
 impl Instance {
-    /// What executes, and what was tried and refused.
+    /// The engine that executes, and what was tried and refused.
     pub fn choice(&self) -> Choice {
         let kernel = self.lanes.kernel.kind();
         Choice { engine: self.engine, kernel, refusals: self.lanes.kernel.refusals() }
     }
 
-    /// Where a read (or write) of this file would go now. `Err`: `-EBADF`.
+    /// The lane that a read (or write) of this file would take now. `Err`: `-EBADF`.
     pub(crate) fn explain(&self, fd: i32, write: bool) -> Result<ChosenLane, i32> {
         let facts = descriptor::fresh(fd)?.facts();
         let (route, reason) = match self.engine {

@@ -1,5 +1,5 @@
-//! Closing: a descriptor of the program's, which requests in flight may still need, and the context
-//! itself.
+//! Closing a descriptor of the program's, which requests in flight may still need. And closing the
+//! context itself.
 
 use std::ops::RangeInclusive;
 use std::time::Instant;
@@ -15,18 +15,18 @@ use crate::sync::holds_lock;
 use crate::sys;
 
 impl Instance {
-    /// The program is about to close `fd`: executes the requests on it that have not been started,
-    /// here and now, and waits for those that have, so that none of them meets a descriptor that is
-    /// gone, or another file under its number. Requests in the poller stay there, with the file,
-    /// and so does an eventfd that requests are to count up.
+    /// The program is about to close `fd`. Executes the requests on it that have not started, and
+    /// waits for those that have. So no request finds its descriptor closed, or another file under
+    /// its number. Requests in the poller stay there, with the file, and so does an eventfd that
+    /// requests will count up.
     pub fn before_close(&self, fd: i32) {
         self.before_close_range(&(fd..=fd), true);
     }
 
     /// As [`Instance::before_close`], for a range of descriptors that begins at 0 or above. `gone`:
-    /// the numbers stand for no file then. Otherwise another one takes their place in the same
-    /// moment (dup2(2)). Does nothing where a signal handler has interrupted its thread under a
-    /// lock of the engine's.
+    /// the numbers will name no file. Otherwise another file takes the number in the same moment
+    /// (dup2(2)). Does nothing if a signal handler has interrupted its thread under a lock of the
+    /// engine's.
     pub fn before_close_range(&self, fds: &RangeInclusive<i32>, gone: bool) {
         let all = self.offer(u32::MAX, u32::MAX, true, false);
         let (mut naps, mut since, mut copies) = (0, None, Copies::default());
@@ -50,14 +50,15 @@ impl Instance {
                     .free_slots()
                     .each_held(|index| waiting |= !self.board.slot(index).forget_number(fds));
             }
-            // Afterwards: what was being tried is on the poller's list again, or in its hand.
+            // Afterwards: a request that was being tried is on the poller's list again, or the
+            // poller has it.
             waiting |= self.threads.poller.keep_files(fds, gone, &mut copies);
             if !waiting {
                 return;
             }
             if !without_taker(|taker| self.help(&all, taker)) {
-                // Others execute them. Whether a system call has begun, and so holds the file,
-                // nobody can see; after this long it has, and may never end.
+                // Other threads execute these requests. Nobody can see whether a system call has
+                // begun, and so holds the file. After this time it has begun, and may never end.
                 if since.get_or_insert_with(Instant::now).elapsed() > BEGUN {
                     return;
                 }
@@ -67,11 +68,13 @@ impl Instance {
         }
     }
 
-    /// Destroys it: cancels what has not been started, waits for what has, refuses everything
-    /// from then on. What has completed can still be reaped. Threads that wait are sent away.
+    /// Destroys the context: cancels requests that have not started, waits for the others, and
+    /// refuses everything from then on. Completed requests can still be reaped. Waiting threads are
+    /// woken, and return.
     ///
-    /// A strict one executes what has not been started, except what may wait without end (polls,
-    /// pipes, sockets): io_destroy(2) finds buffered requests executed and direct ones begun.
+    /// A strict context executes requests that have not started, except those that may wait without
+    /// end (polls, pipes, sockets). So io_destroy(2) finds buffered requests executed and direct
+    /// ones begun.
     pub fn close(&self) {
         if !self.board.close() || !self.is_of_this_process() {
             return;
@@ -80,7 +83,7 @@ impl Instance {
         let completions = self.board.completions();
         completions.close();
         loop {
-            // Again and again: a submit that had passed the check may still be pushing.
+            // Repeated: a submit that passed the check before may still be pushing.
             self.withdraw(&Withdraw::All);
             self.board.free_slots().each_held(|index| {
                 if self.board.slot(index).is_polling() {
@@ -88,7 +91,8 @@ impl Instance {
                 }
             });
             self.board.collect_reaped();
-            // Every request that was accepted stands in the ring: nobody touches it any more.
+            // The completion of every accepted request is in the ring: no thread uses a request any
+            // more.
             let available = completions.available();
             if self.board.free_slots().held() == available as usize {
                 return self.lanes.kernel.close();

@@ -1,6 +1,6 @@
-//! The fast path: a plain read or write of a file that does not sleep, submitted by itself and, if
-//! it stays alone, executed by the wait that follows. It is what `submit.rs` and `wait.rs` do with
-//! such a request, without what it cannot need; they do whatever is out of the ordinary.
+//! The fast path: a plain read or write of a file that does not sleep. It is submitted alone and,
+//! if it stays alone, executed by the wait that follows. The path does what `submit.rs` and
+//! `wait.rs` do with such a request. All other requests go through those files.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
@@ -20,18 +20,18 @@ use crate::sqe::FILE_POSITION;
 use crate::sqe::{Sqe, opcode};
 use crate::sys::aio::IoEvent;
 
-/// A read or write of one buffer at an offset, without flags, of whose end no eventfd tells.
+/// A read or write of one buffer at an offset, without flags and without an eventfd.
 #[derive(Clone, Copy, Debug)]
 pub struct Transfer {
     /// The descriptor.
     pub fd: RawFd,
-    /// Or a read.
+    /// False: it is a read.
     pub is_write: bool,
-    /// Where the buffer begins.
+    /// The address of the buffer.
     pub address: u64,
-    /// Its bytes.
+    /// The length of the buffer in bytes.
     pub length: u32,
-    /// In the file: less than 2^63, unlike [`FILE_POSITION`].
+    /// The offset in the file: less than 2^63, unlike [`FILE_POSITION`].
     pub offset: u64,
     /// [`Sqe::user_data`].
     pub user_data: u64,
@@ -40,7 +40,7 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    /// What an entry asks for, if it is no more than this.
+    /// The transfer that an entry asks for; `None` if it asks for more.
     #[inline]
     pub(crate) fn of(sqe: &Sqe) -> Option<Self> {
         let unused = u64::from(sqe.flags | sqe.opcode & !1 ^ opcode::READ) | sqe.addr3 | sqe.pad;
@@ -58,7 +58,7 @@ impl Transfer {
         if self.is_write { Kind::Write } else { Kind::Read }
     }
 
-    /// As the entry that it is short for.
+    /// The entry for this transfer.
     #[inline(always)]
     pub(crate) fn sqe(&self) -> Sqe {
         let &Self { fd, is_write, address, length, offset, user_data, .. } = self;
@@ -70,8 +70,7 @@ impl Transfer {
 const _: () = assert!(opcode::READ & 1 == 0 && opcode::WRITE == opcode::READ | 1);
 
 impl Instance {
-    /// Can an inline request that was submitted on the general way be executed as one that came by
-    /// this?
+    /// Can an inline request that was submitted on the general path be executed on the fast path?
     #[inline]
     pub(crate) fn executes_fast(&self, request: &Request) -> bool {
         let plain = request.notify == -1 && request.refused == 0;
@@ -79,8 +78,8 @@ impl Instance {
     }
 
     /// Submits a transfer that is known to be inline. False: nothing was done, and
-    /// [`Instance::submit`] knows why. Makes no call that changes errno. For a thread of the
-    /// process that has made the context.
+    /// [`Instance::submit`] has to be called. Makes no call that changes errno. The caller is in
+    /// the process that made the context.
     ///
     /// # Safety
     /// As for [`Instance::submit_with`].
@@ -93,7 +92,8 @@ impl Instance {
         }
         let free = self.board.free_slots();
         let Some((slot, alone)) = free.take_near() else { return false };
-        // Asked while the slot is held: who destroys it later waits for what is in the slot.
+        // Checked while the slot is held: a thread that destroys the context after this check waits
+        // for the slot.
         if self.board.is_closed() {
             free.give(slot);
             return false;
@@ -116,9 +116,9 @@ impl Instance {
         true
     }
 
-    /// Hands over to the kernel a transfer that its submitter has in hand, for a program that does
-    /// not come to wait. If it `copies` the vector, the kernel reads that first. False: it is to be
-    /// pushed, as it is.
+    /// Hands a transfer over to the kernel right from its submitter, for a program that does not
+    /// come to wait. If it `copies` the vector, the kernel reads the vector first. False: the
+    /// transfer has to be pushed.
     ///
     /// # Safety
     /// As for [`Instance::submit_single`](Instance::submit_single), of a filled slot.
@@ -159,11 +159,11 @@ impl Instance {
         })
     }
 
-    /// Reads now what an entry asks for, as io_uring does when a read is issued. `None`: it is to
-    /// be submitted, since it has to wait, or is no plain read of at most [`TRIED_MAX`] bytes.
+    /// Executes the read of an entry now, as io_uring does at issue. `None`: the read has to be
+    /// submitted, because it has to wait, or is no plain read of at most [`TRIED_MAX`] bytes.
     ///
     /// # Safety
-    /// As for [`Instance::submit_with`]; the buffer is the read's during the call.
+    /// As for [`Instance::submit_with`]; the buffer belongs to the read during the call.
     pub unsafe fn try_now(&self, sqe: &Sqe) -> Option<i32> {
         let read = Transfer::of(sqe).filter(|one| !one.is_write && one.length <= TRIED_MAX)?;
         let inline = Facts::noted(read.fd).is_some_and(|facts| facts.is_inline(false));
@@ -177,10 +177,10 @@ impl Instance {
         Some(result)
     }
 
-    /// Executes the request that was left for this wait, if it is a single one and nothing has
-    /// completed before it, and has `take` take its completion: `data`, `obj` and `res` of an
-    /// [`IoEvent`]. False: [`Instance::wait`] is to be called instead. errno and process as for
-    /// [`Instance::submit_fast`]. `bounded`: the caller has a deadline.
+    /// Executes the request in the mailbox, if it is a plain transfer and nothing has completed
+    /// before it. `take` gets its completion: `data`, `obj` and `res` of an [`IoEvent`]. False:
+    /// call [`Instance::wait`] instead. errno and process are as for [`Instance::submit_fast`].
+    /// `bounded`: the caller has a deadline.
     #[inline(always)]
     pub fn wait_fast(&self, bounded: bool, take: impl FnOnce(u64, u64, i64)) -> bool {
         if !self.fast || self.board.seems_closed() || self.board.completions().available() != 0 {
@@ -202,8 +202,8 @@ impl Instance {
         ended.map(|(data, user_data, result)| take(data, user_data, result)).is_some()
     }
 
-    /// As [`Instance::wait_fast`] for a caller that takes one completion, where several requests
-    /// are queued: takes what has completed, or executes the oldest of them. errno stays.
+    /// As [`Instance::wait_fast`], for a caller that takes one completion while several requests
+    /// are queued. Takes a completion, or executes the oldest request. errno is preserved.
     #[inline]
     pub fn wait_next(&self, bounded: bool, mut take: impl FnMut(u64, u64, i64)) -> bool {
         let Self { board, lanes, router, .. } = self;
@@ -226,7 +226,8 @@ impl Instance {
         taker.taken() > 0
     }
 
-    /// Executes a request of any kind, or one that is timed. Its completion, if it has ended here.
+    /// Executes a request of any kind, or one that is timed. Returns its completion, if it has
+    /// ended here.
     #[inline(never)]
     fn run_slowly(
         &self,
@@ -269,29 +270,29 @@ mod tests {
         file
     }
 
-    /// What was learned about the number is of a file of another test.
+    /// What was learned about the number is about a file of another test.
     fn look_up(fd: i32) {
         Facts::forget(&(fd..=fd));
         descriptor::fresh(fd).unwrap();
-        // A read of it was seen.
+        // As if a read of it was seen.
         descriptor::prove(fd, false);
     }
 
-    /// Only the thread of the test executes.
+    /// Only the test's thread executes.
     fn instance() -> Arc<Instance> {
         let instance = Instance::new(&Builder::default().entries(4)).unwrap();
         instance.leave_alone();
         instance
     }
 
-    /// Submits a read of as much as `buffer` holds, as number `user_data`.
+    /// Submits a read that fills `buffer`, with this `user_data`.
     fn submits(instance: &Arc<Instance>, fd: i32, buffer: &mut [u8], user_data: u64) -> bool {
         let transfer = Transfer::of(&Sqe::read(fd, buffer, 0).user_data(user_data)).unwrap();
         // SAFETY: every test ends the request while the buffer is there.
         unsafe { instance.submit_fast(&transfer) }
     }
 
-    /// Waits on the fast path: the number and the result.
+    /// Waits on the fast path: `user_data` and result.
     fn ends(instance: &Arc<Instance>) -> Option<(u64, i64)> {
         let mut ended = None;
         let taken =
@@ -300,7 +301,7 @@ mod tests {
         ended
     }
 
-    /// Waits as anybody does: the results, by number.
+    /// Waits on the general path: the results, by `user_data`.
     fn all(instance: &Arc<Instance>, count: u32) -> Vec<(u64, i64)> {
         without_taker(|taker| instance.wait(count, count, None, None, taker));
         let mut all = Vec::new();
@@ -314,8 +315,8 @@ mod tests {
         let (instance, file) = (instance(), file());
         let mut buffers = [[0; TEXT.len()]; 4];
         for round in 0..20 {
-            // One that took long, should this thread have been away in the midst of it, says
-            // nothing about the next.
+            // If this thread was preempted during a request, its time says nothing about the next
+            // one.
             look_up(file.as_raw_fd());
             for (at, buffer) in (0..).zip(&mut buffers) {
                 buffer.fill(0);
@@ -326,7 +327,7 @@ mod tests {
                 let take = |_, user_data, result| ended = Some((user_data, result));
                 assert!(instance.wait_next(at % 2 == 0, take), "{round}");
                 assert_eq!(ended, Some((at, TEXT.len() as i64)), "{round}");
-                // Not before it was asked for.
+                // Not executed before the wait.
                 let read = buffers.iter().filter(|buffer| buffer[..] == *TEXT).count();
                 assert_eq!((read as u64, instance.unreaped() as u64), (at + 1, 3 - at), "{round}");
             }
@@ -338,7 +339,7 @@ mod tests {
     #[test]
     fn a_wait_for_one_takes_what_has_completed_and_leaves_what_is_out_of_the_ordinary() {
         let (instance, file, mut buffer) = (instance(), file(), [0; TEXT.len()]);
-        // What has completed already comes first.
+        // Completions that are there come first.
         assert!(submits(&instance, file.as_raw_fd(), &mut buffer, 1));
         let entry = Entry { sqe: Sqe::nop().user_data(2), data: 0, notify: -1 };
         // SAFETY: it has no buffers.
@@ -366,10 +367,10 @@ mod tests {
         let (instance, file, mut buffer) = (instance(), file(), [0; TEXT.len()]);
         let fd = file.as_raw_fd();
         assert_eq!(ends(&instance), None, "nothing was submitted");
-        // More often than there are slots, and some of them timed.
+        // More often than there are slots; some requests are timed.
         for user_data in 0..20 {
-            // One that took long, should this thread have been away in the midst of it, says
-            // nothing about the next.
+            // If this thread was preempted during a request, its time says nothing about the next
+            // one.
             look_up(fd);
             buffer.fill(0);
             assert!(submits(&instance, fd, &mut buffer, user_data));
@@ -419,7 +420,7 @@ mod tests {
         let observed = Instance::new(&Builder::default().stats(true)).unwrap();
         assert!(!submits(&observed, fd, &mut buffer, 1));
         observed.close();
-        // With all its threads: a stream is the poller's.
+        // With all its threads: the poller executes transfers on a stream.
         let instance = Instance::new(&Builder::default().entries(4)).unwrap();
         let (reader, writer) = std::io::pipe().unwrap();
         look_up(reader.as_raw_fd());
@@ -430,7 +431,7 @@ mod tests {
         let only_written = File::options().write(true).open("/dev/null").unwrap();
         look_up(only_written.as_raw_fd());
         assert!(!submits(&instance, only_written.as_raw_fd(), &mut buffer, 1));
-        // A number that stands for a stream since it was looked up.
+        // The number names a stream now, although it was looked up before.
         (&writer).write_all(TEXT).unwrap();
         let number = file.try_clone().unwrap();
         look_up(number.as_raw_fd());

@@ -1,4 +1,4 @@
-//! What a thread of the program does while it waits: it executes requests of its context's lanes.
+//! How a waiting thread of the program helps: it executes requests of its context's lanes.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::Ordering;
@@ -17,9 +17,9 @@ use crate::sys;
 use crate::word::baton::View;
 
 impl Instance {
-    /// Lets the calling thread, which is waiting, execute the one request that its context has.
-    /// False: it has others, or none, or is not to; [`Instance::help_lanes`] knows. `bounded`: it
-    /// has a deadline.
+    /// Lets the waiting thread execute the only request of its context. False: there are several or
+    /// none, or the thread must not execute it; call [`Instance::help_lanes`]. `bounded`: the
+    /// thread has a deadline.
     #[inline(always)]
     pub(super) fn help_alone(&self, bounded: bool, taker: &mut DirectCompletions<'_>) -> bool {
         #[cfg(feature = "faulty")]
@@ -39,8 +39,8 @@ impl Instance {
         true
     }
 
-    /// Lets the calling thread, which is waiting, execute requests. What it completes it may have
-    /// at once, through `taker`. True if it is worth looking at the completions again.
+    /// Lets the waiting thread execute requests. It may take their completions directly, through
+    /// `taker`. True if there may be new completions.
     pub(super) fn help_lanes(&self, help: &Help, taker: &mut DirectCompletions<'_>) -> bool {
         if self.stands_by() {
             return self.look_on(help);
@@ -52,7 +52,8 @@ impl Instance {
             self.one_came(help);
             helped |= lanes.cold.help(board, help, helped, (before, taker));
         }
-        // A poll is to see of every lane what does not sleep, as far as it can take that.
+        // A poll executes ready requests of every lane, up to the number of completions it can
+        // take.
         let is_enough = |taker: &DirectCompletions<'_>| {
             let come = || taker.taken() - before + board.completions().available();
             help.min > 0 || come() >= help.max
@@ -60,7 +61,7 @@ impl Instance {
         if helped && is_enough(taker) {
             return true;
         }
-        // It was left before anything else came into the queues: no request is overtaken.
+        // The mailbox was filled before anything came into the queues: no request is overtaken.
         if lanes.copy.is_empty()
             && let Some((request, number)) = lanes.inline.take_from_mailbox(board)
         {
@@ -82,15 +83,15 @@ impl Instance {
         self.help_more(help, taker) || helped
     }
 
-    /// A thread has come that waits for completions.
+    /// A thread has come to wait for completions.
     fn one_came(&self, help: &Help) {
         if help.min > 0 {
             self.router.waiters.one_came();
         }
     }
 
-    /// A poll that comes while another CPU executes what does not sleep: as if it had been executed
-    /// here.
+    /// Handles a poll that comes while another CPU executes requests that do not sleep: it counts
+    /// as if this thread had executed them.
     fn look_on(&self, help: &Help) -> bool {
         let begin = sys::ticks();
         let inline = &self.lanes.inline;
@@ -102,7 +103,7 @@ impl Instance {
         false
     }
 
-    /// A waiter collects what the kernel has completed, and hands over what is queued.
+    /// A waiter collects what the kernel has completed, and hands over queued requests.
     pub(super) fn help_kernel(&self, help: &Help, taker: &mut DirectCompletions<'_>) -> bool {
         let kernel = &self.lanes.kernel;
         if kernel.queued() == 0 {
@@ -115,7 +116,7 @@ impl Instance {
             && self.board.must_wait_for_all(help.min)
             && let Some(request) = kernel.pop(&self.board)
         {
-            // It would sleep for this one request anyway: one system call instead of two.
+            // The waiter would sleep for this one request anyway: one system call instead of two.
             self.lanes.execute(&self.board, request, Executor::Waiter, taker);
             return true;
         }
@@ -124,8 +125,8 @@ impl Instance {
         kernel.harvest(&self.board, taker)
     }
 
-    /// Asks the worker that holds the baton for it, and waits for as long as a request that does
-    /// not sleep takes. Gives the baton as it is then.
+    /// Asks the worker that holds the baton for it, and waits as long as a request that does not
+    /// sleep takes. Returns the baton's state after that.
     #[cold]
     fn ask_for_baton(&self) -> View {
         self.router.waiters.ask_for_baton();
@@ -140,8 +141,8 @@ impl Instance {
         }
     }
 
-    /// A worker executes beside this thread: takes reads out of its hands, and looks for a while
-    /// for what it completes. False: neither has come.
+    /// A worker executes beside this thread, which takes some of its reads, and looks for its
+    /// completions for a while. False: there were neither reads nor completions.
     fn help_beside(&self, help: &Help, taker: &mut DirectCompletions<'_>) -> bool {
         let Self { board, lanes, .. } = self;
         let (mut begin, before) = (sys::ticks(), taker.taken());
@@ -158,7 +159,7 @@ impl Instance {
             } else if now.wrapping_sub(begin) > HOLDER_SPIN_US.1 * board.ticks_per_us() {
                 return false;
             } else {
-                // Each look takes a line from the worker, which has to fetch it again.
+                // Each look fetches a cache line that the worker has to fetch back.
                 while sys::ticks().wrapping_sub(now) < BESIDE_LOOK_US * board.ticks_per_us() {
                     std::hint::spin_loop();
                 }
@@ -174,7 +175,7 @@ impl Instance {
             || help.helpless && !self.lanes.worker.is_empty()
     }
 
-    /// Helps with what is left when it has looked at the other lanes.
+    /// Helps with the lanes that are left after the others.
     pub(super) fn help_more(&self, help: &Help, taker: &mut DirectCompletions<'_>) -> bool {
         let Self { board, lanes, router, .. } = self;
         let inline = &lanes.inline;
@@ -198,17 +199,19 @@ impl Instance {
                 let (mut seen, slow) = (before, FAVOUR_US * board.ticks_per_us());
                 inline.hold(board, router, turn, Executor::Waiter, taker, &mut |ticks, taken| {
                     if taken == seen || executed % LOOK_EVERY == 0 || ticks > slow {
-                        // What this thread could not take, or others have completed.
+                        // The completions that this thread could not take, or that other threads
+                        // have posted.
                         others = board.completions().available();
                     }
                     (executed, seen) = (executed + 1, taken);
                     let available = others + taken - before;
-                    // A thread that only looks expects to see everything that did not sleep.
+                    // A poll expects to see every request that did not sleep.
                     let favour = help.min > 0 && available >= help.min;
                     available >= help.max || favour && (ticks > slow || executed >= FAVOURS)
                 });
                 if help.min == 0 && !lanes.pool.is_empty() {
-                    // What has been passed on there is left to a waiter, which a poll is not.
+                    // Requests that were passed on there are left to a waiter, and a poll is no
+                    // waiter.
                     self.call(Call::Worker);
                 }
                 return true;
@@ -233,14 +236,14 @@ impl Instance {
                 }
             }
         } else if !lanes.pool.is_empty() {
-            // Left for a waiter, but not for one with a deadline.
+            // These were left to a waiter, but not to one with a deadline.
             self.call(Call::Worker);
         }
         lanes.cold.help_read(board, help, taker)
     }
 
-    /// Would [`Instance::help_lanes`] find something to do? Asked once more on the way to sleep,
-    /// and, with a minimum of 0, before a look.
+    /// Would [`Instance::help_lanes`] find something to do? Asked once more before a sleep and,
+    /// with a minimum of 0, before a poll.
     pub(super) fn has_help_to_offer(&self, help: &Help) -> bool {
         let lanes = &self.lanes;
         !self.stands_by()
@@ -251,14 +254,14 @@ impl Instance {
                 || self.may_take(help))
     }
 
-    /// How long a waiter may sleep before it looks after the holder of the baton; `nap` counts its
-    /// sleeps. Only while a holder has requests behind it.
+    /// How long a waiter may sleep before it checks the holder of the baton; `nap` counts its
+    /// sleeps. `None` unless requests wait behind the holder.
     pub(super) fn nap(&self, nap: u32) -> Option<Duration> {
         let us = (NAP_US.0 << (nap / 2).min(5)).min(NAP_US.1);
         self.lanes.inline.waits_for_holder().then(|| Duration::from_micros(us))
     }
 
-    /// A waiter has slept for a nap: a holder that is in the same request as after the last one
+    /// A waiter has slept for a nap. If the holder is in the same request as after the last nap, it
     /// loses the baton.
     pub(super) fn look_at_holder(&self) {
         let inline = &self.lanes.inline;
@@ -289,8 +292,8 @@ mod tests {
     const DEPTH: usize = 8;
     const BLOCK: usize = 64;
 
-    /// Each round has reads and appends, submitted one by one, and one wait for all of them, with
-    /// or without a deadline.
+    /// In each round, reads and appends are submitted one by one, and one wait follows for all of
+    /// them, with or without a deadline.
     #[test]
     fn a_worker_beside_a_waiter_repeats_loses_and_reorders_nothing() {
         let instance = Instance::new(&Builder::default().entries(2 * DEPTH as u32)).unwrap();
@@ -332,7 +335,7 @@ mod tests {
                 if round % 2 == 0 {
                     wait(Some(std::time::Duration::from_millis(10)));
                 }
-                // A read that would have to wait is left by a waiter with a deadline, and no other
+                // A waiter with a deadline leaves a read that would have to wait, and no other
                 // worker comes here.
                 wait(None);
                 let mut seen = [0; DEPTH];

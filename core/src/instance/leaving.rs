@@ -1,6 +1,6 @@
-//! The process ends, becomes another program, or starts a process that may look at its files: what
-//! was submitted and does not sleep comes first, as where the kernel executes it inside of its
-//! submit.
+//! The process exits, executes another program, or starts a process that may look at its files.
+//! Before that, submitted requests that do not sleep are executed, as the kernel would have done
+//! inside their submit.
 
 use super::Instance;
 use crate::process;
@@ -9,10 +9,9 @@ use crate::sync::holds_lock;
 use crate::sys;
 
 impl Instance {
-    /// Executes what is queued and does not sleep, and waits, within bounds, for what other threads
-    /// have begun of that. For signal handlers, too: calls no thread, and does nothing where the
-    /// handler has interrupted its thread under a lock of the engine's, or where the process is the
-    /// child of a vfork(2).
+    /// Executes queued requests that do not sleep, and waits, within bounds, for those that other
+    /// threads have begun. Safe in signal handlers: calls no thread. Does nothing if the handler
+    /// has interrupted its thread under a lock of the engine's, or in the child of a vfork(2).
     pub fn before_leaving(&self) {
         if !self.board.free_slots().held_more_than(0)
             || holds_lock()
@@ -59,7 +58,7 @@ mod tests {
         instance.leave_alone();
         let file = tempfile::tempfile().unwrap();
         let fd = file.as_raw_fd();
-        // What is known of the number is of a file of another test.
+        // What is known about the number is about a file of another test.
         Facts::forget(&(fd..=fd));
         let lock = std::sync::Mutex::new(());
         let mut expected = 0;

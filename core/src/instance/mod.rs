@@ -1,8 +1,8 @@
-//! The inside of a context: its board, its lanes and its router, for any number of threads.
+//! The inside of a context: its board, its lanes and its router, used by any number of threads.
 //!
-//! [`Context`](crate::Context) is its single-owner face; front ends hold it directly. What it is
-//! made of stands here, what can be done with it in the files beside: submit, wait (with `help` and
-//! `others`), cancel, close, leaving, and `serve` for our own threads.
+//! [`Context`](crate::Context) is its single-owner interface; front ends use it directly. This file
+//! has its parts. The files beside have its operations: submit, wait (with `help` and `others`),
+//! cancel, close, leaving, and `serve` for the engine's threads.
 #![allow(unsafe_code)]
 
 pub(crate) mod cancel;
@@ -51,33 +51,33 @@ pub struct Instance {
     me: Weak<Self>,
     /// Requests may take the fast path.
     fast: bool,
-    /// As many of our workers may execute its requests at a time.
+    /// The maximum number of workers that execute this context's requests at a time.
     workers_max: usize,
-    /// Its places in the pools: that for work that ends, and the other one.
+    /// Its places in the two pools: the one for work that ends, and the other one.
     entries: [PoolEntry; 2],
     wishes: Wishes,
     threads: ThreadsOf,
     driven: reactor::Driven,
-    /// The threads that collect what the kernel has completed, for a program that does not come.
+    /// The threads that collect the kernel's completions if the program does not come to wait.
     harvesters: ThreadsOf,
-    /// Requests and completions have CPUs of their own: threads of the program only sleep.
+    /// The context is placed: threads of the program only sleep.
     is_placed: AtomicBool,
-    /// Unless all workers there are stuck.
+    /// All workers of a placed context are stuck: the program's threads execute after all.
     starved: AtomicBool,
-    /// Requests may be there whose end a poll may expect (`others.rs`).
+    /// There may be requests whose end a poll may expect (`others.rs`).
     expected: AtomicU32,
-    /// When [`Instance::poll`] last looked at what the kernel has, in ticks.
+    /// When [`Instance::poll`] last checked the kernel's completions, in ticks.
     looked: AtomicU64,
-    /// What a napping waiter saw of the baton.
+    /// The baton's state that a napping waiter has seen.
     last_view: AtomicU64,
     polls: realtime_polls::Polls,
-    /// The next thread that would sleep in [`Instance::wait`] is to come back.
+    /// The next thread that would sleep in [`Instance::wait`] returns instead.
     interrupted: AtomicBool,
-    /// What the ring lies in, if a front end gave it: goes last.
+    /// The memory of the ring, if a front end gave it: dropped last.
     _memory: Option<Box<dyn RingMemory>>,
 }
 
-/// What a worker is to do beside requests that wait for one.
+/// What a worker has to do besides requests that wait for a worker.
 #[derive(Debug, Default)]
 struct Wishes {
     holder: AtomicBool,
@@ -85,11 +85,11 @@ struct Wishes {
     hand_over: AtomicBool,
 }
 
-/// Memory of a front end's that an aio ring lies in, kept until nobody looks at the ring any more.
+/// Memory of a front end's that contains an aio ring, kept until no thread uses the ring.
 pub trait RingMemory: Send + Sync + std::fmt::Debug {}
 
 impl Instance {
-    /// With a completion queue of [`Cqe`](crate::Cqe)s of its own.
+    /// An instance with a completion queue of [`Cqe`](crate::Cqe)s of its own.
     ///
     /// # Errors
     /// As [`Builder::build`].
@@ -99,8 +99,8 @@ impl Instance {
         Self::with(builder, completions, builder.entries, None, None)
     }
 
-    /// With a front end that takes completions as they happen. For [`Instance::wait_for`], not
-    /// [`Instance::wait`]; there is nothing to reap.
+    /// An instance for a front end that takes completions as they happen. [`Instance::wait_for`] is
+    /// to be used, not [`Instance::wait`]; there is nothing to reap.
     ///
     /// # Errors
     /// As [`Builder::build`].
@@ -109,15 +109,15 @@ impl Instance {
         Self::with(builder, Completions::without_ring(), builder.entries, None, Some(sink))
     }
 
-    /// With a completion queue in an aio ring of the front end's, for `room` requests, whatever the
-    /// builder says.
+    /// An instance whose completion queue is an aio ring of the front end's, for `room` requests,
+    /// whatever the builder says.
     ///
     /// # Errors
     /// As [`Builder::build`].
     ///
     /// # Safety
-    /// `room` is less than `places`; `head`, `tail` and `places` events are valid until `memory` is
-    /// dropped, and nobody else uses them but as a reader of an aio ring does.
+    /// `room` is less than `places`. `head`, `tail` and `places` events are valid until `memory` is
+    /// dropped. Nobody else uses them, except as a reader of an aio ring does.
     pub unsafe fn with_aio_ring(
         builder: &Builder,
         memory: Box<dyn RingMemory>,
@@ -133,8 +133,8 @@ impl Instance {
         Self::with(builder, completions, room, Some(memory), None)
     }
 
-    /// Memory for one, in which its lanes are made. The weak pointer is not to be followed until
-    /// everything else is.
+    /// Memory for an instance, with its lanes built in it. The weak pointer must not be used until
+    /// all other fields are written.
     fn begin(
         builder: &Builder,
         slots: usize,
@@ -220,13 +220,13 @@ impl Instance {
         Ok(instance)
     }
 
-    /// Can it be used at all: not closed, and made by this very process?
+    /// Can the context be used: is it not closed, and made by this process?
     #[inline]
     pub fn is_usable(&self) -> bool {
         self.board.is_usable()
     }
 
-    /// Made by this process, not by the parent of a fork.
+    /// Was it made by this process, and not by the parent of a fork?
     #[inline]
     pub fn is_of_this_process(&self) -> bool {
         self.board.is_of_this_process()
@@ -237,17 +237,17 @@ impl Instance {
         self.board.room()
     }
 
-    /// What was counted, if [`Builder::stats`] asked for it.
+    /// The counters, if [`Builder::stats`] asked for them.
     pub fn stats(&self) -> Option<Snapshot> {
         self.board.counting()?.read()
     }
 
-    /// Where requests run, if that was asked for and one was submitted yet.
+    /// The placement in effect, if one was asked for and a request was submitted.
     pub fn placement(&self) -> Option<&crate::affinity::EffectivePlacement> {
         self.board.placed()?.choice()
     }
 
-    /// There is no worker, and none can be made.
+    /// Is there no worker, and can none be made?
     #[inline]
     fn is_helpless(&self) -> bool {
         self.threads.pool.is_helpless()
@@ -260,7 +260,8 @@ impl Instance {
         Help { min, max, unbounded, accepts_hanging, helpless: self.is_helpless(), waiters_come }
     }
 
-    /// Threads of the program execute and collect nothing. Unless there is nobody else to.
+    /// Do threads of the program execute and collect nothing? They do it only if no other thread
+    /// can.
     #[inline]
     fn stands_by(&self) -> bool {
         self.is_placed.load(Ordering::Relaxed)
@@ -287,8 +288,8 @@ impl Instance {
         &self.threads.get().poller
     }
 
-    /// Of a context without requests: no worker, poller or watchdog comes to it, as if they never
-    /// got a CPU. What happens is what the threads of the test do.
+    /// Keeps workers, poller and watchdog from this context, which has no requests yet, as if they
+    /// never got a CPU. Only the test's threads execute.
     pub(crate) fn leave_alone(&self) {
         self.have_threads(Threads::still());
     }

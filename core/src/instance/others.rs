@@ -1,8 +1,8 @@
-//! What a poll sees of requests that other threads have in hand, and what it leaves to them.
+//! How a poll handles requests that other threads are executing.
 //!
-//! Where the kernel executes a buffered request, it does so inside of the submit, and a poll that
-//! follows finds its completion. So a poll here executes what is queued and does not sleep, takes
-//! back what a holder of the baton has not begun, and waits, within bounds, for what others have
+//! The kernel executes a buffered request inside its submit, and a poll that follows finds its
+//! completion. So a poll here executes queued requests that do not sleep. It takes back what a
+//! holder of the baton has not begun. And it waits, within bounds, for what other threads have
 //! begun.
 
 use std::sync::atomic::{Ordering, fence};
@@ -15,28 +15,29 @@ use crate::router::tuning::{LOOKS, NAP_US, PERHAPS_US, SOON_US, STUCK_US, WORKER
 use crate::sync::fence_behind_exchange;
 use crate::sys;
 
-/// Whether there are requests whose end a poll may expect: none, perhaps, or a poll looks whether
-/// there are.
+/// Are there requests whose end a poll may expect? `NOTHING`: no. `EXPECTED`: perhaps. `LOOKING`: a
+/// poll is checking.
 const NOTHING: u32 = 0;
 const EXPECTED: u32 = 1;
 const LOOKING: u32 = 2;
-/// Requests that a poll waits for: more cannot be in the hands of others, as the rest is taken from
-/// the queues.
+/// The maximum number of requests that a poll waits for. Other threads cannot be executing more;
+/// the rest is taken from the queues.
 const AT_A_TIME: usize = WORKERS_MAX;
 
 impl Instance {
-    /// Said after a request was queued that a poll may expect.
+    /// Marks that a request was queued whose end a poll may expect.
     #[inline]
     pub(super) fn expects_one(&self) {
-        // Either this sees that a poll is about to clear the mark, or that one sees the request.
+        // Either this thread sees that a poll is about to clear the mark, or the poll sees the
+        // request.
         fence_behind_exchange();
         if self.expected.load(Ordering::Relaxed) != EXPECTED {
             self.expected.store(EXPECTED, Ordering::Release);
         }
     }
 
-    /// For a poll that has helped: takes what others have not begun, and waits for what they have,
-    /// as far as it can be expected to end soon.
+    /// For a poll that has helped: takes requests that other threads have not begun, and waits for
+    /// begun ones that are expected to end soon.
     #[inline]
     pub(super) fn see_what_others_have(&self, help: &Help, taker: &mut DirectCompletions<'_>) {
         if self.expected.load(Ordering::Relaxed) != NOTHING
@@ -69,7 +70,7 @@ impl Instance {
                 count += 1;
             }
         });
-        // Nobody has queued one since, or the mark is there again.
+        // No request was queued meanwhile, or the mark is set again.
         change(LOOKING, if count == 0 { NOTHING } else { EXPECTED });
         let (mut waits, mut seen) = (0u32, inline.view());
         let mut since = begin;
@@ -108,13 +109,14 @@ impl Instance {
             }
             Self::give_others_time(&mut waits);
         }
-        // Requests that have ended are on their way to the queue.
+        // Requests have ended, and their completions are on their way to the queue.
         while !is_enough(taker) && !passed(SOON_US) {
             let mut posted = 0;
             board
                 .free_slots()
                 .each_held(|index| posted += u32::from(board.slot(index).is_posted()));
-            // Afterwards: those that another thread reaps meanwhile are waited for once more.
+            // Checked afterwards: the poll waits once more for completions that another thread
+            // reaps meanwhile.
             if board.completions().available() >= posted {
                 break;
             }
@@ -127,7 +129,7 @@ impl Instance {
         if sys::cpus() > 1 && *waits < LOOKS {
             std::hint::spin_loop();
         } else {
-            // Yielding would leave the CPU to anybody but a thread of a lower class.
+            // Yielding would leave the CPU to any thread but one of a lower class.
             sys::nap(Duration::from_micros(NAP_US.0));
         }
     }
@@ -152,7 +154,7 @@ mod tests {
     const DATA: &[u8] = b"what is written";
     const LEN: i32 = DATA.len() as i32;
 
-    /// A context, and a file of which is known that writing to it does not sleep.
+    /// A context, and a file whose writes are known not to sleep.
     fn instance() -> (Arc<Instance>, File) {
         let builder = Context::builder().entries(8).engine(EngineKind::Workers).stats(true);
         let file = tempfile::tempfile().unwrap();
@@ -169,7 +171,7 @@ mod tests {
         assert_eq!((submitted.accepted, submitted.refused), (1, 0));
     }
 
-    /// Polls, and gives how many completions are there.
+    /// Polls, and returns the number of completions.
     fn poll(instance: &Arc<Instance>) -> u32 {
         without_taker(|taker| instance.wait(0, 8, None, None, taker));
         instance.available()
@@ -183,19 +185,19 @@ mod tests {
     fn begun(instance: &Arc<Instance>, file: &File) -> u32 {
         let inline = &instance.lanes().inline;
         loop {
-            // Never given back: it is lost to a poll or the watchdog.
+            // Never given back: a poll or the watchdog takes it.
             inline.take_baton();
             submit(instance, file);
             match inline.pop_started(instance.board()) {
                 Some(request) => return request.into_index(),
-                // This thread was away, and a worker has it.
+                // This thread was preempted, and a worker has the request.
                 _ => while poll(instance) == 0 {},
             }
             reap(instance);
         }
     }
 
-    /// Ends what was begun.
+    /// Ends the request that was begun.
     #[allow(unsafe_code)]
     fn finish(instance: &Instance, slot: u32) {
         // SAFETY: begun by the caller.
@@ -217,7 +219,7 @@ mod tests {
         let me = unsafe { libc::gettid() };
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // The poll is on its way: it naps.
+                // The poll is napping.
                 let before = naps(me);
                 while naps(me) < before + 5 {
                     std::thread::yield_now();
@@ -233,7 +235,7 @@ mod tests {
     fn a_poll_does_not_wait_for_ever_and_once_only() {
         let (instance, file) = instance();
         let slot = begun(&instance, &file);
-        // Both come back although the request does not end.
+        // Both polls return although the request does not end.
         assert_eq!((poll(&instance), poll(&instance)), (0, 0));
         assert_eq!(instance.board().slot(slot).expected(), None);
         finish(&instance, slot);
@@ -255,7 +257,7 @@ mod tests {
         let (instance, file) = instance();
         let most = instance.room() as u32;
         for _ in 0..100 {
-            // As a thread that is preempted: the baton is not given back.
+            // As a preempted thread: it does not give the baton back.
             instance.lanes().inline.take_baton();
             (0..most).for_each(|_| submit(&instance, &file));
             let canceled = instance.cancel_all_on(file.as_raw_fd()).canceled;
@@ -274,7 +276,7 @@ mod tests {
     #[test]
     fn a_poll_sees_every_kind_of_transfer_on_new_and_known_descriptors() {
         let name = "a_poll_sees_every_kind_of_transfer_on_new_and_known_descriptors";
-        // A descriptor of a local file system, as one before it has shown.
+        // A descriptor on a local file system, as an earlier one has shown.
         let file = tempfile::tempfile().unwrap();
         let fd = file.as_raw_fd();
         descriptor::fresh(fd).unwrap();
@@ -285,7 +287,7 @@ mod tests {
         for known in [false, true] {
             for op in [opcode::READ, opcode::READV, opcode::WRITE, opcode::WRITEV] {
                 let instance = Instance::new(&Context::builder().entries(8)).unwrap();
-                // Nobody but the poll executes.
+                // Only the poll executes.
                 instance.leave_alone();
                 let mut buffer = *b"what is written";
                 std::os::unix::fs::FileExt::write_all_at(&file, DATA, 0).unwrap();
@@ -366,7 +368,7 @@ mod tests {
             assert_eq!(after.by_waiter, before.by_waiter, "round {round}");
             assert_eq!(after.by_pool + after.by_worker, before.by_pool + before.by_worker + 1);
         }
-        // The number is another test's next.
+        // The next test will use this number.
         Facts::forget(&(file.as_raw_fd()..=file.as_raw_fd()));
     }
 }

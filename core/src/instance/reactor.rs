@@ -1,10 +1,9 @@
-//! An event loop of the program's that drives a context: it hands over what is queued for the
-//! kernel, and collects what the kernel has completed. No thread of ours is woken for that. While
-//! it does not come in time, our threads do both.
+//! An event loop of the program's that drives a context: it hands over queued requests to the
+//! kernel, and collects completions. That wakes no thread of the engine. If the loop does not come
+//! in time, engine threads do both.
 //!
-//! There are two kinds. A tokio runtime says that it drives, and has a [`Reactor`]. Any other
-//! program is seen to: a thread that hands requests over, and then sleeps in poll(2) or the like
-//! (`front/waits.rs`).
+//! There are two kinds. A tokio runtime registers a [`Reactor`]. Any other program is detected: its
+//! thread hands requests over, and then sleeps in poll(2) or the like (`front/waits.rs`).
 
 use std::fmt;
 use std::os::fd::RawFd;
@@ -24,22 +23,22 @@ use crate::threads::tenant::{Collecting, Tenant};
 
 /// An event loop that drives a context.
 pub(crate) trait Reactor: Send + Sync + fmt::Debug {
-    /// The loop is to call [`Instance::drive`] soon. Never blocks.
+    /// Asks the loop to call [`Instance::drive`] soon. Never blocks.
     fn call(&self);
 }
 
-/// Who drives a context.
+/// The event loop that drives a context.
 #[derive(Debug, Default)]
 pub(super) struct Driven {
     by: Mutex<Option<Arc<dyn Reactor>>>,
-    /// The loop has come in time so far.
+    /// The loop has always come in time.
     comes: AtomicBool,
-    /// It has not come in time, or sleeps elsewhere, since it was last seen in a poll.
+    /// The loop has not come in time, or has slept elsewhere, since its last poll.
     stays_away: AtomicBool,
-    /// The thread whose polls drive it ([`this_thread`]); 0 for none, or a runtime.
+    /// The thread whose polls drive the context ([`this_thread`]); 0 for none, or a runtime.
     thread: AtomicUsize,
-    /// The eventfd of completions has ended a sleep, and counts what was collected since. It is
-    /// taken before the next sleep.
+    /// The eventfd of completions has ended a sleep. It counts what was collected since, and is
+    /// read before the next sleep.
     undrained: AtomicBool,
 }
 
@@ -49,7 +48,7 @@ impl Driven {
         self.comes.load(Ordering::Relaxed)
     }
 
-    /// As [`Driven::comes`], in one order with a store before it. Either the thread that ends the
+    /// As [`Driven::comes`], ordered after an earlier store. Either the thread that ends the
     /// driving sees that store, or this sees that the driving has ended.
     pub(super) fn still_comes(&self) -> bool {
         self.comes.load(Ordering::SeqCst)
@@ -64,7 +63,7 @@ impl Driven {
         self.thread.load(Ordering::Relaxed)
     }
 
-    /// A runtime drives it now, and hands over what is queued.
+    /// Does a runtime drive the context, and hand over queued requests?
     #[inline]
     pub(super) fn by_runtime(&self) -> bool {
         self.comes() && self.thread() == 0
@@ -72,11 +71,11 @@ impl Driven {
 }
 
 impl Instance {
-    /// `reactor` drives it from now on: it comes when it is called, and when the eventfd(2) that
-    /// is given is counted up. `None`: somebody drives it already, or it has no io_uring.
+    /// Registers `reactor`: it comes when it is called, and when the returned eventfd(2) is counted
+    /// up. `None`: another loop drives the context already, or the context has no io_uring.
     #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "a tokio runtime drives"))]
     pub(crate) fn begin_to_be_driven(&self, reactor: Arc<dyn Reactor>) -> Option<RawFd> {
-        // A thread that the child of a fork does not have may never give the lock back.
+        // A thread that the child of a fork does not have may hold the lock.
         if !self.is_usable() {
             return None;
         }
@@ -91,7 +90,7 @@ impl Instance {
         Some(events)
     }
 
-    /// The event loop has come. False: the context is closed, and there is no need to come again.
+    /// The event loop has come. False: the context is closed, and the loop need not come again.
     #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "a tokio runtime drives"))]
     pub(crate) fn drive(&self) -> bool {
         if !self.is_usable() {
@@ -117,7 +116,7 @@ impl Instance {
         }
     }
 
-    /// The context closes: its event loop is to find out.
+    /// The context is being closed: tells its event loop.
     pub(super) fn dismiss_reactor(&self) {
         let by = lock(&self.driven.by).take();
         self.driven.comes.store(false, Ordering::SeqCst);
@@ -126,7 +125,7 @@ impl Instance {
         }
     }
 
-    /// Calls the event loop to hand over. False: there is none that comes.
+    /// Calls the event loop to hand over. False: no loop comes.
     pub(super) fn call_reactor(&self) -> bool {
         if !self.driven.comes() {
             return false;
@@ -134,13 +133,13 @@ impl Instance {
         match self.driven.thread() {
             0 => self.driven.by().inspect(|by| by.call()).is_some(),
             _ if !self.lanes.kernel.can_at_once() => false,
-            // It comes before it sleeps.
+            // The thread comes before it sleeps.
             thread if thread == this_thread() => true,
             _ => self.lanes.kernel.events().inspect(|&fd| _ = sys::eventfd_add(fd, 1)).is_some(),
         }
     }
 
-    /// Does the calling thread hand over by itself what it submits?
+    /// Does the calling thread hand over its own requests at submit?
     pub(super) fn hands_over_at_once(&self) -> bool {
         let kernel = &self.lanes.kernel;
         if self.driven.by_runtime() || !kernel.can_at_once() {
@@ -151,7 +150,7 @@ impl Instance {
         let driven = &self.driven;
         let is_loop = || loops::are_seen() && driven.thread() == this_thread();
         if at_once && !driven.comes() && is_loop() && !driven.stays_away.load(Ordering::Relaxed) {
-            // The poller is not told of what this thread will collect.
+            // The poller does not watch completions that this thread will collect.
             driven.comes.store(true, Ordering::SeqCst);
         }
         at_once
@@ -186,11 +185,11 @@ impl Instance {
         }
         let events = kernel.events()?;
         if told.contains(&events) {
-            // The program has its answer first: it may submit while the device would do nothing.
+            // The program gets its answer first: it may submit while the device would be idle.
             self.driven.undrained.store(true, Ordering::Relaxed);
         } else if self.driven.undrained.load(Ordering::Relaxed) {
             self.driven.undrained.store(false, Ordering::Relaxed);
-            // Before it collects: what completes afterwards counts it up once more.
+            // Read before collecting: a later completion counts it up once more.
             sys::eventfd_drain(events);
         }
         if !self.driven.comes() {
@@ -211,8 +210,8 @@ impl Instance {
         }
     }
 
-    /// The event loop has not come in time, or comes no more, and what is queued is handed over by
-    /// a worker. Called once more, the loop drives again when it comes.
+    /// The event loop has not come in time, or has ended: a worker hands over queued requests. If
+    /// the loop comes after another call, it drives again.
     #[cold]
     pub(super) fn leave_to_our_threads(&self) {
         if self.driven.comes.swap(false, Ordering::SeqCst) {
@@ -227,7 +226,8 @@ impl Instance {
         }
     }
 
-    /// Has the poller look at the kernel's completions, unless it does, or an event loop does.
+    /// Has the poller watch the kernel's completions, unless it does already, or an event loop
+    /// does.
     pub(super) fn have_events_watched(&self, nobody_comes: bool) {
         if self.driven.comes() {
             return;
@@ -240,7 +240,7 @@ impl Instance {
         }
     }
 
-    /// Which requests go to the kernel now.
+    /// The requests that go to the kernel now.
     #[inline]
     pub(super) fn kernel_scope(&self) -> KernelScope {
         match self.lanes.kernel.scope() {
@@ -274,14 +274,14 @@ mod tests {
     #[repr(align(4096))]
     struct Block([u8; PAGE]);
 
-    /// A context that has its Linux AIO, to whose requests no thread of ours comes; and a file for
-    /// direct reads. `None`, said on standard error: not here.
+    /// A context that has its Linux AIO, and to which no engine thread comes; and a file for direct
+    /// reads. `None` with a message: not possible here.
     fn alone(name: &str) -> Option<(Arc<Instance>, std::fs::File)> {
         let skipped = |reason| {
             crate::skipped(name, reason);
             None
         };
-        // Beside this program: where temporary files belong there is often no disk below.
+        // In the folder of this program: folders for temporary files are often not on a disk.
         let program = std::env::current_exe().unwrap();
         let mut named = tempfile::NamedTempFile::new_in(program.parent().unwrap()).unwrap();
         named.write_all(&[7; PAGE]).unwrap();
@@ -293,11 +293,11 @@ mod tests {
         waits::find_next();
         let instance = Instance::new(&Builder::default().entries(8)).unwrap();
         instance.leave_alone();
-        // What was learned about the number is of a file of another test.
+        // What was learned about the number is about a file of another test.
         let forget = || Facts::forget(&(file.as_raw_fd()..=file.as_raw_fd()));
         forget();
         let mut block = Box::new(Block([0; PAGE]));
-        // Two for a waiter, which makes the interface.
+        // Two requests for a waiter, which makes the interface.
         (0..2).for_each(|_| read(&instance, &file, &mut block, -1));
         without_taker(|taker| instance.wait(2, 2, None, None, taker));
         assert_eq!(reaped(&instance), 2);
@@ -305,7 +305,7 @@ mod tests {
             return skipped("Linux AIO is refused here");
         }
         instance.router.waiters.leave_all_to_workers();
-        // It may have taken long to hand them over.
+        // Handing them over may have taken long.
         forget();
         Some((instance, file))
     }
@@ -334,9 +334,9 @@ mod tests {
         u64::from_ne_bytes(count)
     }
 
-    /// Polls until a completion has counted the eventfd up, which has the second place, or what has
-    /// the third is ready. False: the kernel has given the request back, for it would wait where
-    /// other programs keep the device busy. A worker would execute it.
+    /// Polls until a completion has counted up the eventfd in the second place, or the descriptor
+    /// in the third is ready. False: the kernel has given the request back, because the device is
+    /// busy with other programs. A worker would execute it.
     fn polls(instance: &Instance, set: &mut [libc::pollfd; 3]) -> bool {
         loop {
             // SAFETY: three places. A call may not find its contexts, and then sleeps for nothing.
@@ -357,7 +357,7 @@ mod tests {
 
     const GIVEN_BACK: &str = "the device is busy";
 
-    /// No thread of ours gets a CPU: the polling thread collects, and counts its eventfd up.
+    /// No engine thread gets a CPU: the polling thread collects, and counts its eventfd up.
     #[test]
     fn a_thread_that_hands_over_and_polls_needs_no_other_thread() {
         let name = "a_thread_that_hands_over_and_polls_needs_no_other_thread";
@@ -366,7 +366,7 @@ mod tests {
         let (_reader, writer) = std::io::pipe().unwrap();
         'rounds: for round in 0..100 {
             read(&instance, &file, &mut block, counter.as_raw_fd());
-            // In every other round, something else is ready all the time.
+            // In every other round, another descriptor is always ready.
             let other = if round % 2 == 0 { -1 } else { writer.as_raw_fd() };
             let mut set = of_three(&counter, other);
             while set[1].revents == 0 {
@@ -389,7 +389,7 @@ mod tests {
         let (counter, mut block) = (eventfd(), Box::new(Block([0; PAGE])));
         for round in 0..4 {
             read(&instance, &file, &mut block, counter.as_raw_fd());
-            // Another test may have kept this thread from the list of loops.
+            // Another test may have kept this thread out of the list of loops.
             let comes = instance.driven.comes();
             assert!(!comes || round % 2 == 0, "round {round}");
             if !polls(&instance, &mut of_three(&counter, -1)) {

@@ -1,5 +1,5 @@
-//! Threads that poll in a loop. One with a real-time policy (sched(7)) keeps a CPU from threads of
-//! ours, which have none, and sched_yield(2) does not let them run either.
+//! Threads that poll in a loop. A thread with a real-time policy (sched(7)) keeps a CPU from the
+//! engine's threads, which have no such policy. sched_yield(2) does not let them run either.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,16 +7,17 @@ use super::Instance;
 use crate::router::tuning::{MOMENT, TICK};
 use crate::sys;
 
-/// When polls were in vain, in ticks.
+/// The times of polls that found nothing, in ticks.
 #[derive(Debug, Default)]
 pub(super) struct Polls {
-    /// The first one after one that was not; 0 for none.
+    /// The first such poll after another one; 0 for none.
     since: AtomicU64,
     last: AtomicU64,
 }
 
 impl Polls {
-    /// Another one, at this time. True once in this many ticks of polls that follow each other.
+    /// Counts a poll that found nothing, at this time. True once in this many ticks of successive
+    /// polls.
     fn is_long(&self, now: u64, long: u64) -> bool {
         let (since, last) = (self.since.load(Ordering::Relaxed), self.last.load(Ordering::Relaxed));
         self.last.store(now, Ordering::Relaxed);
@@ -30,7 +31,7 @@ impl Polls {
 }
 
 impl Instance {
-    /// The calling thread has polled, and found something or not.
+    /// The calling thread has polled; `found`: it has got a completion.
     #[inline]
     pub(super) fn polled(&self, found: bool) {
         if !found {
@@ -65,7 +66,7 @@ mod tests {
         assert!(long(6001));
         assert!(!long(6002), "once in this many ticks");
         assert!(!long(7000) && long(7002));
-        // With something else in between.
+        // With successful polls in between.
         assert!(!long(8003) && !long(9004) && !long(10_005));
     }
 }

@@ -1,5 +1,5 @@
-//! What a context does for threads of ours, and what its lanes ask of it: a worker's turn, a look
-//! of the watchdog, sending a request on, and calling somebody.
+//! What a context does for engine threads and for its lanes: a worker's turn, the watchdog's check,
+//! forwarding a request, and calling a thread.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
@@ -29,14 +29,14 @@ use crate::threads::tenant::{
 };
 use crate::word::baton::Turn;
 
-/// Takes note that a wish is being fulfilled, if it was made.
+/// Takes a wish, if it was made.
 fn takes(wish: &AtomicBool) -> bool {
-    // The load first: the word is the submitters' to write.
+    // The load first: submitters write this word.
     wish.load(Ordering::Relaxed) && wish.swap(false, Ordering::AcqRel)
 }
 
 impl Instance {
-    /// Gets somebody to come, and sees to it that the watchdog looks whether one does.
+    /// Calls a thread, and has the watchdog check that it comes.
     #[inline]
     pub(super) fn call(&self, who: Call) {
         match who {
@@ -92,8 +92,8 @@ impl Instance {
         }
     }
 
-    /// No thread can be made for what may wait: then the workers for what ends, if there
-    /// are any, do that too.
+    /// Is there no thread for work that may wait without end, and can none be made? Then the
+    /// workers for other work do it, if there are any.
     fn has_no_patient_worker(&self) -> bool {
         self.threads.patient.is_helpless()
     }
@@ -103,9 +103,9 @@ impl Instance {
         work == kind || kind == Work::MayWait && self.has_no_patient_worker()
     }
 
-    /// The watchdog has found that no thread came to requests that may wait without end (`stuck`):
-    /// the threads that wait are let go of. If there are as many threads as there may be, and that
-    /// for long, the requests are refused.
+    /// The watchdog has found that no thread came for requests that may wait without end (`stuck`).
+    /// Idle threads are released. If the maximum number of threads is in use for long, the requests
+    /// are refused.
     fn look_after_patient(&self, stuck: bool, looks: &mut u32) {
         let pool = &self.threads.patient;
         *looks = if stuck && pool.is_exhausted() { *looks + 1 } else { 0 };
@@ -133,7 +133,7 @@ impl Instance {
         self.lanes.each().iter().for_each(|lane| lane.withdraw(&self.board, which));
     }
 
-    /// Requests of other lanes wait for a worker.
+    /// Do requests of other lanes wait for a worker?
     fn others_wait(&self) -> bool {
         !self.lanes.pool.is_empty() || self.is_urgent(Work::Ends)
     }
@@ -156,7 +156,7 @@ impl Instance {
         });
     }
 
-    /// A worker's turn at what may wait without end. False: there was nothing.
+    /// A worker's turn for work that may wait without end. False: there was none.
     fn serve_patiently(&self) -> bool {
         if takes(&self.wishes.patient_holder)
             && let Some(turn) = self.lanes.inline.take_baton()
@@ -169,16 +169,16 @@ impl Instance {
         })
     }
 
-    /// Hands over what is queued for the kernel.
+    /// Hands queued requests over to the kernel.
     pub(super) fn hand_over(&self, by: Executor) {
         let kernel = &self.lanes.kernel;
         let nobody_comes = !self.router.waiters.come();
         let alone = kernel.in_flight() == 0 && kernel.queued() == 1;
         let direct = kernel.scope() == KernelScope::Direct;
-        // Once the interface is made, submitters hand over by themselves.
+        // Once the interface is made, submitters hand over themselves.
         let stays_so = kernel.is_made() && !kernel.can_at_once();
         if by == Executor::Worker && nobody_comes && alone && direct && stays_so {
-            // One at a time: this thread is as quick as the way through the kernel and the poller.
+            // One at a time: this thread is as fast as the way through the kernel and the poller.
             if let Some(request) = kernel.pop(&self.board) {
                 return self.run_pooled(request);
             }
@@ -187,8 +187,8 @@ impl Instance {
         self.have_events_watched(nobody_comes);
     }
 
-    /// A submitter hands over what is queued for the kernel, for a program that does not come to
-    /// wait: no thread of ours is woken for it. The kernel answers EAGAIN where it would wait.
+    /// A submitter hands over queued requests to the kernel, for a program that does not come to
+    /// wait. No engine thread is woken. The kernel answers EAGAIN where it would wait.
     pub(super) fn hand_over_at_once(&self) {
         errno::kept(|| {
             self.lanes
@@ -209,7 +209,7 @@ impl Instance {
             self.hold_beside(seat);
         } else if let Some(turn) = lanes.inline.take_baton() {
             if sys::cpus() > 1 {
-                // This worker had to be called: a short spin before would have been cheaper.
+                // This worker had to be called: a short spin would have been cheaper.
                 router.holder_spin.would_have_paid(HOLDER_SPIN_US.0 * board.ticks_per_us());
             }
             self.hold(turn, true);
@@ -221,13 +221,13 @@ impl Instance {
         }
     }
 
-    /// A worker executes beside the thread of the program that waits, while its CPU is spare.
+    /// A worker executes beside the waiting thread of the program, while its CPU is idle.
     fn hold_beside(&self, seat: Seat<'_>) {
         let Self { board, lanes, router, .. } = self;
         let (begin, rate, taken) = (sys::ticks(), board.ticks_per_us(), lanes.inline.taken());
         let late = seat.is_late(begin, rate);
         let mut before = (begin, sys::use_of_this_thread());
-        // Has it lost its CPU to others since it was last asked?
+        // Has the worker lost its CPU to other threads since the last check?
         let mut is_busy = || {
             let now = (sys::ticks(), sys::use_of_this_thread());
             let earlier = std::mem::replace(&mut before, now);
@@ -267,8 +267,8 @@ impl Instance {
         }
     }
 
-    /// The watchdog looks whether requests of a placed context lie about, and every worker of its
-    /// CPUs is stuck: then its waiters execute them after all.
+    /// The watchdog checks for starvation: requests of a placed context wait, and every worker of
+    /// its CPUs is stuck. Then its waiters execute them.
     fn look_for_starvation(&self, lying: bool, looks: &mut u32) {
         if !self.is_placed.load(Ordering::Relaxed) {
             return;
@@ -322,8 +322,9 @@ impl Tenant for Instance {
         self.waiting(work) > 0 || self.has_wishes(work)
     }
 
-    /// Of what ends: some cold reads, a hand-over to the kernel, one request that needs a worker,
-    /// or else a turn with the baton. Of what may wait: one request, or a turn with the baton.
+    /// A worker's turn. For work that ends: some cold reads, a hand-over to the kernel, one request
+    /// that needs a worker, or else a turn with the baton. For work that may wait: one request, or
+    /// a turn with the baton.
     fn serve(&self, work: Work) {
         if self.is_done_by(work, Work::MayWait) && self.serve_patiently() || work == Work::MayWait {
             return;
@@ -406,7 +407,7 @@ impl Dispatcher for Instance {
 
     fn forward(&self, mut request: Started<'_>, to: Route, by: Executor) {
         let fd = request.sqe.fd;
-        // A server may hold it up: no thread of the program takes it by the way.
+        // A server may hold the request up: no thread of the program executes it in passing.
         let remote = || !Facts::noted(fd).is_some_and(Facts::is_local);
         let to = match to {
             Route::Sync if remote() => Route::Worker,
@@ -417,9 +418,9 @@ impl Dispatcher for Instance {
         if to == Route::Stream {
             return self.wait_for_descriptor(request);
         }
-        // This waiter executes it, when it looks for more.
+        // This waiter executes the request when it looks for more.
         let left = by == Executor::Waiter && request.notify == -1 && self.is_left_to_waiter();
-        // One whose file is not known yet is expected as before.
+        // A request whose file is not known yet is expected as before.
         let young = to == Route::Worker && request.may_hang;
         if !young {
             request.slot().expect(Expect::Nothing);
@@ -450,12 +451,11 @@ impl Dispatcher for Instance {
         if !stream {
             return self.board.finish(request, -libc::ESPIPE, Executor::Worker);
         }
-        // Others were submitted before it, which other threads may have found out about, or not
-        // yet.
+        // Earlier requests were submitted, and other threads may or may not have found that out.
         if route == Route::Stream || self.board.has_strays_before(request.index()) {
             return self.wait_for_descriptor(request);
         }
-        // On whatever thread this is.
+        // On the calling thread, whichever it is.
         // SAFETY: copied in at submit; the buffers are the request's until its completion.
         let mut execute = || unsafe { exec::execute(&mut request, Mode::Stream) };
         let quiet = write && self.board.is_to_be_quiet(true);

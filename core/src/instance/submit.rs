@@ -1,5 +1,5 @@
-//! Submitting: slots are taken, requests are written to them, and their lanes get them, in batches;
-//! the router says which lane, and who is to come.
+//! Submitting: takes slots, writes requests to them, and sends them to their lanes, in batches. The
+//! router chooses the lane and the thread to call.
 #![allow(unsafe_code)]
 
 use std::array;
@@ -20,23 +20,23 @@ use crate::sqe::Sqe;
 use crate::sync::Count;
 use crate::sys;
 
-/// A request as a front end hands it in.
+/// A request as a front end submits it.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     /// The request.
     pub sqe: Sqe,
-    /// Comes back as [`IoEvent::data`](crate::sys::aio::IoEvent::data); not used with a ring of
+    /// Returned as [`IoEvent::data`](crate::sys::aio::IoEvent::data); not used with a ring of
     /// [`Cqe`](crate::Cqe)s.
     pub data: u64,
     /// An eventfd(2) that is counted up after the completion is visible, [`TOLD_OTHERWISE`], or -1.
     pub notify: i32,
 }
 
-/// [`Entry::notify`] of a request whose program is told of its end by the front end, and so may not
-/// come to wait for it.
+/// [`Entry::notify`] of a request whose front end notifies the program of its end: the program may
+/// not come to wait.
 pub const TOLD_OTHERWISE: i32 = -2;
 
-/// Where a request is written to; all three are to be set.
+/// The place of a request; all three fields are to be written.
 #[derive(Debug)]
 pub struct Place<'a> {
     /// [`Entry::sqe`].
@@ -50,9 +50,9 @@ pub struct Place<'a> {
 /// How far a submit got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Submitted {
-    /// Entries taken over, from the first on.
+    /// Number of entries accepted, from the first on.
     pub accepted: usize,
-    /// Why the next one was refused, as a negative errno; 0 if all were accepted.
+    /// The negative errno with which the next entry was refused; 0 if all were accepted.
     pub refused: i32,
 }
 
@@ -69,11 +69,11 @@ fn entry_to(&Entry { sqe, data, notify }: &Entry, place: Place<'_>) -> Result<()
     Ok(())
 }
 
-/// What submits had to do with other submitters around: see [`Instance::submit_measured`].
+/// The contention of submits with other submitters: see [`Instance::submit_measured`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SubmitSteps {
-    /// Attempts to change a word of the free slots, which other submitters change too; failed ones
-    /// and slots given back unused included.
+    /// Attempts to change a word of free slots, which other submitters change, too. Failed attempts
+    /// count, and slots that were given back.
     pub slots: u64,
     /// Calls of the engine, each of which announces its requests once.
     pub hand_overs: u64,
@@ -92,8 +92,7 @@ impl CountSteps for SubmitSteps {
 }
 
 impl Instance {
-    /// Submits requests: takes slots for as many as there is room, in batches, and hands them to
-    /// the engine. Never blocks.
+    /// Submits as many requests as there are slots for, in batches. Never blocks.
     ///
     /// # Safety
     /// As for [`Instance::submit_with`].
@@ -119,7 +118,8 @@ impl Instance {
     #[inline(always)]
     unsafe fn submit_entry_fast(&self, entry: &Entry) -> bool {
         let &Entry { sqe, data, notify } = entry;
-        // Cheapest first: many contexts have no fast path, as those of POSIX AIO.
+        // The cheapest check first: many contexts have no fast path, for example those of POSIX
+        // AIO.
         if !self.fast || notify != -1 || !self.is_of_this_process() {
             return false;
         }
@@ -128,12 +128,12 @@ impl Instance {
             .is_some_and(|transfer| unsafe { self.submit_fast(&Transfer { data, ..transfer }) })
     }
 
-    /// As [`Instance::submit`], with requests written to where they stay: `fill` gets the number
-    /// of the request and its place, or refuses it with a negative errno, which ends the submit.
+    /// As [`Instance::submit`], but requests are written in place. `fill` gets the index of the
+    /// request and its place. If `fill` refuses with a negative errno, the submit ends.
     ///
     /// # Safety
-    /// The buffers of an accepted request stay valid until its completion was reaped, and the
-    /// other addresses in it can be read now.
+    /// The buffers of an accepted request stay valid until its completion was reaped. The other
+    /// addresses in it can be read now.
     #[inline(always)]
     pub unsafe fn submit_with(
         &self,
@@ -144,8 +144,8 @@ impl Instance {
         unsafe { self.submit_in_batches(count, BATCH, fill, &mut ()) }
     }
 
-    /// As [`Instance::submit`], with slots taken `batch` at a time (1 to 32, which is what every
-    /// other submit does), and the steps counted: for measuring what batches are worth.
+    /// As [`Instance::submit`], with slots taken `batch` at a time (1 to 32; other submits take
+    /// 32), and with steps counted. For measuring the gain of batches.
     ///
     /// # Safety
     /// As for [`Instance::submit_with`].
@@ -159,13 +159,13 @@ impl Instance {
         unsafe { self.submit_in_batches(entries.len(), batch.max(1), entries_to(entries), steps) }
     }
 
-    /// As [`Instance::submit_with`] for one request: the usual case of a program that submits one
-    /// at a time, without what batches need. `None`: there was no free slot, and `fill` was not
-    /// called; the other one makes room. The vector of a readv or writev is not looked into before
-    /// `check` was asked, which refuses it with a negative errno; or the kernel reads it.
+    /// As [`Instance::submit_with`] for one request, without the cost of batches. `None`: there was
+    /// no free slot, and `fill` was not called; `submit_with` makes room. `check` is called before
+    /// the vector of a readv or writev is read, and may refuse it with a negative errno. Or the
+    /// kernel reads the vector.
     ///
     /// # Safety
-    /// As for [`Instance::submit_with`]; a vector can be read after `check` was asked.
+    /// As for [`Instance::submit_with`]; a vector can be read after `check` was called.
     #[inline(always)]
     pub unsafe fn submit_single(
         &self,
@@ -174,7 +174,8 @@ impl Instance {
     ) -> Option<Submitted> {
         let begin = if self.board.counters().is_some() { sys::ticks() } else { 0 };
         let slot = self.board.free_slots().take_one(&mut ())?;
-        // Asked while the slot is held: who destroys it later waits for what is in the slot.
+        // Checked while the slot is held: a thread that destroys the context after this check waits
+        // for the slot.
         let gone = self.board.is_closed() || !self.is_of_this_process();
         let filled = if gone {
             Err(-libc::EINVAL)
@@ -193,8 +194,8 @@ impl Instance {
         Some(Submitted { accepted: 1, refused: 0 })
     }
 
-    /// Writes a request to its slot, or refuses it with a negative errno. True: it was handed over
-    /// at once.
+    /// Writes a request to its slot, or refuses it with a negative errno. True: the request was
+    /// handed over at once.
     ///
     /// # Safety
     /// As for [`Instance::submit_single`]; the slot was just taken.
@@ -269,7 +270,7 @@ impl Instance {
                 batch.as_slice()
             };
             if self.board.is_closed() {
-                // Destroyed meanwhile: nobody would collect it.
+                // Destroyed meanwhile: nobody would collect the completion.
                 slots.iter().for_each(|&slot| self.board.free_slots().give(slot));
                 done.refused = -libc::EINVAL;
                 break;
@@ -316,7 +317,7 @@ impl Instance {
     /// Writes a request to its slot, or refuses it with a negative errno.
     ///
     /// # Safety
-    /// The slot was taken from the free ones and not passed on yet; as for
+    /// The slot was taken from the free ones, and was not passed on yet; as for
     /// [`Instance::submit_with`].
     #[inline(always)]
     unsafe fn fill_slot(
@@ -363,7 +364,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Copies what is not to be looked into later, or refuses the request.
+    /// Copies memory that must not be read later, or refuses the request.
     ///
     /// # Safety
     /// As for [`Instance::submit_with`].
@@ -388,8 +389,8 @@ impl Instance {
         self.board.placed().is_none()
     }
 
-    /// A placement takes note of the CPU that requests were submitted on. True if the engine
-    /// `faulty` keeps the requests: it pushes them itself, later.
+    /// A placement notes the CPU on which requests were submitted. True if the engine `faulty`
+    /// keeps the requests: it pushes them itself, later.
     #[inline(always)]
     fn is_taken_over(&self, slots: &[u32]) -> bool {
         if let Some(placed) = self.board.placed() {
@@ -403,7 +404,7 @@ impl Instance {
         false
     }
 
-    /// Pushes requests, which are filled and the caller's, to their lanes. Never blocks.
+    /// Pushes requests, which are filled and belong to the caller, to their lanes. Never blocks.
     #[inline(always)]
     pub(super) fn push(&self, slots: &[u32]) {
         let mut asked = Asked::of(self.board.waits_where_nonblocking());
@@ -425,7 +426,7 @@ impl Instance {
         self.push_batch(slots, |_| chosen);
     }
 
-    /// Where a request goes, and whether its descriptor is a stream.
+    /// The lane of a request, and whether its descriptor is a stream.
     #[inline(always)]
     fn route(&self, request: &Request, asked: &mut Asked) -> (Route, bool) {
         if self.engine == EngineKind::Null {
@@ -434,14 +435,14 @@ impl Instance {
         let scope = self.kernel_scope();
         match router::route(&request.sqe, request.kind, scope, asked) {
             (Route::Cold, _) if !self.lanes.cold.is_possible() => (Route::Pool, false),
-            // Not worth a call: it completes with its error.
+            // Not worth a call: the request completes with its error.
             (Route::Kernel, _) if request.refused != 0 => (Route::Inline, false),
             chosen => chosen,
         }
     }
 
-    /// Pushes a single inline request that nobody is told of by an eventfd: it is left for the wait
-    /// that is expected to follow, or queued.
+    /// Pushes a single inline request without an eventfd. It goes to the mailbox for the expected
+    /// wait, or to the queue.
     #[inline(always)]
     fn push_one(&self, request: Started<'_>) {
         let index = request.index();
@@ -451,7 +452,7 @@ impl Instance {
         }
     }
 
-    /// Leaves an inline request to the wait that is expected to follow, or gives it back.
+    /// Leaves an inline request to the expected wait, or returns it.
     #[inline(always)]
     pub(super) fn leave_to_wait<'a>(
         &self,
@@ -465,7 +466,7 @@ impl Instance {
         self.lanes.inline.put_in_mailbox(&self.board, request, alone, others)
     }
 
-    /// Pushes a single inline request that is not left for a wait.
+    /// Pushes a single inline request that is not left to a wait.
     pub(super) fn push_inline(&self, request: Started<'_>) {
         self.lanes.inline.queue_mailbox(&self.board);
         self.lanes.inline.push(&[request.queue()]);
@@ -485,7 +486,8 @@ impl Instance {
         }
     }
 
-    /// Pushes requests of any lane, as `choose` says. Kept out of the way of a single one.
+    /// Pushes requests of any lane, as `choose` says. Kept apart from the code for a single
+    /// request.
     #[inline(never)]
     fn push_batch(&self, slots: &[u32], mut choose: impl FnMut(&Request) -> (Route, bool)) {
         /// The lane whose queue keeps its order: an fsync there stays behind earlier writes.
@@ -494,7 +496,7 @@ impl Instance {
         let board = &self.board;
         let moved = self.lanes.inline.queue_mailbox(board);
         let kernel_executes = self.lanes.kernel.executes_what_is_cached();
-        // Made one by one: a constant array is written whole, with the slots that hold nothing yet.
+        // Made one by one: a constant array would be written whole, with its unused places.
         let mut batches: [Numbers; Route::Null as usize + 1] = array::from_fn(|_| Numbers::new());
         let (mut notifies, mut expected) = (false, false);
         for &slot in slots {
@@ -519,14 +521,14 @@ impl Instance {
         if expected {
             self.expects_one();
         }
-        // A thread that is told of completions is not inside `wait`.
+        // A thread that is notified of completions is not inside `wait`.
         let waiters_come = !notifies && self.router.waiters.come();
         let (inline, ordered) = (&batches[INLINE], &batches[Route::Ordered as usize]);
         if !inline.is_empty() {
             self.lanes.push(board, Route::Inline, inline.as_slice(), waiters_come);
         }
-        // Behind the inline ones: a holder that finds these finds those that were submitted before
-        // them.
+        // After the inline ones: a holder that finds an ordered request finds the inline ones that
+        // were submitted before it.
         if !ordered.is_empty() {
             self.lanes.push(board, Route::Ordered, ordered.as_slice(), waiters_come);
         }
@@ -553,8 +555,8 @@ impl Instance {
         if route == Route::Null {
             return;
         }
-        // Either this sees a thread that sleeps, or that one, which looks once more on its way to
-        // sleep, the requests; and so it is with workers that leave.
+        // Either this thread sees a sleeping thread, or that thread sees the requests, because it
+        // checks once more before it sleeps. The same holds for workers that leave.
         fence(Ordering::SeqCst);
         let now = Situation {
             waiters_come,
@@ -570,16 +572,16 @@ impl Instance {
         }
     }
 
-    /// A request of the pool lane is the only one of its context, and the thread that comes to wait
-    /// would sleep for it anyway.
+    /// Is a request of the pool lane the only one of its context, and would the expected waiter
+    /// sleep for it anyway?
     pub(super) fn is_left_to_waiter(&self) -> bool {
         self.router.waiters.are_unbounded()
             && self.board.must_wait_for_all(1)
             && !self.board.completions().has_sleepers()
     }
 
-    /// No worker exists and none can be made, and the program may not come to wait: the submitter
-    /// executes its own requests, as the kernel's AIO does with buffered ones.
+    /// No worker exists and none can be made, and the program may not come to wait. So the
+    /// submitter executes its own requests, as the kernel's AIO does with buffered ones.
     #[cold]
     pub(super) fn run_without_workers(&self) {
         if let Some(turn) = self.lanes.inline.take_baton() {
@@ -608,22 +610,22 @@ impl Instance {
         }
     }
 
-    /// Gathers slots that are held for nobody.
+    /// Frees slots that are held although no request needs them.
     #[cold]
     #[inline(never)]
     fn make_room(&self) {
         self.board.collect_reaped();
         self.withdraw(&Withdraw::Canceled);
-        // The thread that looked into a queue meanwhile may have found it empty.
+        // A thread that looked into a queue meanwhile may have found it empty.
         self.call(Call::Nobody);
         self.await_reaped();
     }
 
-    /// Numbers of cancelled requests that are reaped already may be on their way out of a ring, in
-    /// the hands of a thread that is executing: it is not to cost a program its room.
+    /// A thread may be popping the numbers of cancelled requests that are already reaped. The
+    /// program must not lose room by that.
     #[cold]
     fn await_reaped(&self) {
-        // As long as a thread takes to pop them, even if it is preempted meanwhile.
+        // As long as a thread takes to pop them, even if it is preempted.
         let begin = sys::ticks();
         let longest = SOON_US / 10 * self.board.ticks_per_us();
         while !self.has_room()
@@ -634,7 +636,7 @@ impl Instance {
         }
     }
 
-    /// Slots that are not free: those of [`Instance::unreaped`], and a few that are about to be.
+    /// Slots that are not free: those of [`Instance::unreaped`], and a few that will be free soon.
     pub(crate) fn held(&self) -> usize {
         self.board.free_slots().held()
     }
@@ -644,7 +646,7 @@ impl Instance {
         self.board.count_held(|slot| !slot.is_of_nobody())
     }
 
-    /// A slot is free: a hint, unless no other thread submits.
+    /// Is a slot free? A hint, unless no other thread submits.
     pub fn has_room(&self) -> bool {
         !self.board.free_slots().held_more_than(self.room() - 1)
     }

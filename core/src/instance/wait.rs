@@ -1,5 +1,5 @@
-//! Waiting and reaping: a thread that waits executes requests, sleeps when there are none for it,
-//! and takes what has completed.
+//! Waiting and reaping: a waiting thread executes requests, sleeps if there are none for it, and
+//! takes completions.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
@@ -15,30 +15,32 @@ use crate::router::tuning::{COLLECT_EVERY_US, TAKEN_MAX};
 use crate::sys;
 use crate::sys::aio::IoEvent;
 
-/// What a thread waits for in [`Instance::wait_for`].
+/// The condition of a wait in [`Instance::wait_for`].
 #[derive(Clone, Copy)]
 pub struct WaitCondition<'a> {
-    /// How many requests are still to end; 0 ends the wait.
+    /// The number of requests that have not ended; 0 ends the wait.
     pub missing: &'a dyn Fn() -> u32,
-    /// Which are they? A thread that sleeps is woken for those only.
+    /// The requests of the wait. Only their completions wake a sleeping thread.
     pub concern: Concern,
-    /// Ends the wait although something is missing; asked again after [`Instance::disturb`].
+    /// Ends the wait although requests are missing; asked again after [`Instance::disturb`].
     pub gives_up: &'a dyn Fn() -> bool,
-    /// The signal mask that is in force while the thread sleeps, if another one than its own.
+    /// The signal mask while the thread sleeps, if it is not the thread's own.
     pub mask: Option<u64>,
-    /// A wait without a deadline goes on after a handler with `SA_RESTART` (aio_suspend(3)).
+    /// Does a wait without a deadline continue after a signal handler with `SA_RESTART`
+    /// (aio_suspend(3))?
     pub restarts: bool,
-    /// The thread that sleeps also waits for a descriptor.
+    /// A descriptor that the sleeping thread waits for, too.
     pub beside: Option<&'a dyn Alongside>,
 }
 
 /// A descriptor that a thread waits for beside completions.
 pub trait Alongside {
-    /// The thread is about to sleep: the descriptor, which ends the sleep when it is readable, and
-    /// an eventfd which nothing else uses until [`rise`](Self::rise). `None`: it sleeps without.
+    /// The thread is about to sleep. Returns a descriptor that ends the sleep when it is readable,
+    /// and an eventfd that is the thread's until [`rise`](Self::rise). `None`: the thread sleeps
+    /// without.
     fn sit(&self) -> Option<[RawFd; 2]>;
 
-    /// The sleep has ended. With `ready`, the descriptor was readable.
+    /// The sleep has ended. `ready`: the descriptor was readable.
     fn rise(&self, ready: bool);
 
     /// The thread has slept where the descriptor does not wake it.
@@ -54,9 +56,9 @@ impl std::fmt::Debug for WaitCondition<'_> {
 /// How a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waited {
-    /// At least as many completions as asked for can be reaped.
+    /// At least `min` completions can be reaped.
     Enough,
-    /// The time is over.
+    /// The deadline has passed.
     TimedOut,
     /// A signal handler ran.
     Interrupted,
@@ -67,10 +69,10 @@ pub enum Waited {
 }
 
 impl Instance {
-    /// Waits until `min` completions can be reaped (0: only looks, and executes what will not
-    /// sleep), executing requests on the way; `max` is how many the caller can take. Completions
-    /// that `taker` has taken count, and are not in the queue. The signal mask, if given, is in
-    /// force while the thread sleeps.
+    /// Waits until `min` completions can be reaped, and executes requests meanwhile. With `min` 0
+    /// it executes only requests that will not sleep. The caller can take `max` completions.
+    /// Completions that `taker` has taken count, and are not in the queue. The signal mask, if
+    /// given, holds while the thread sleeps.
     #[inline]
     pub fn wait(
         &self,
@@ -84,8 +86,8 @@ impl Instance {
             return Waited::Gone;
         }
         let unbounded = timeout.is_none() && min > 0;
-        // With a deadline, which is not known yet, for one only; and not past a completion that is
-        // there already.
+        // For one completion only, whose deadline is not computed yet, and not past a completion
+        // that is there.
         if (min == 1 || unbounded)
             && self.board.completions().available() == 0
             && self.help_alone(!unbounded, taker)
@@ -99,7 +101,7 @@ impl Instance {
         self.wait_more(help, timeout, mask, taker)
     }
 
-    /// A wait that is not just for the few requests that were left for it.
+    /// A wait for more than the few requests in the mailbox.
     #[inline(never)]
     fn wait_more(
         &self,
@@ -132,7 +134,7 @@ impl Instance {
         waited
     }
 
-    /// A round of help. What it has taken is free afterwards.
+    /// A round of help. Slots of the completions that it has taken are free afterwards.
     #[inline]
     pub(super) fn help(&self, help: &Help, taker: &mut DirectCompletions<'_>) -> bool {
         taker.bound(!help.accepts_hanging && !help.helpless);
@@ -145,16 +147,16 @@ impl Instance {
         helped || released
     }
 
-    /// The time is over, or there was none: what was submitted before and does not sleep is to be
-    /// seen all the same, as where the kernel executes it inside of its submit.
+    /// The time is over, or there was none. Submitted requests that do not sleep are executed
+    /// nevertheless, as the kernel would have done inside their submit.
     fn poll_others(&self, help: &Help, taker: &mut DirectCompletions<'_>) {
         let help = Help { min: 0, unbounded: false, accepts_hanging: false, ..*help };
         self.see_what_others_have(&help, taker);
         taker.give_back(&self.board);
     }
 
-    /// Sleeps wherever completions wake it, or a descriptor, with the signal mask, if one is given,
-    /// in force meanwhile. What completes may go to `taker`.
+    /// Sleeps until a completion or a descriptor wakes the thread. The signal mask holds meanwhile,
+    /// if one is given. Completions may go to `taker`.
     pub(super) fn sleep(
         &self,
         sleeper: &Sleeper<'_>,
@@ -183,13 +185,13 @@ impl Instance {
         end
     }
 
-    /// As many as `min` were taken or can be reaped.
+    /// Have `min` completions been taken, or can they be reaped?
     #[inline]
     fn has_enough(&self, min: u32, taker: &DirectCompletions<'_>) -> bool {
         taker.taken() >= min || self.board.completions().available() >= min - taker.taken()
     }
 
-    /// The rest of a wait that one round of help, which `helped` or did not, has not ended.
+    /// The rest of a wait after one round of help; `helped`: that round executed something.
     #[inline(never)]
     fn wait_on(
         &self,
@@ -246,7 +248,7 @@ impl Instance {
                 SleepEnd::Interrupted => return Waited::Interrupted,
                 SleepEnd::Closed => return Waited::Gone,
             }
-            // A sleep in the kernel's own wait takes what has come.
+            // A sleep in the kernel's own wait takes completions.
             if taker.taken() >= min {
                 return Waited::Enough;
             }
@@ -254,8 +256,8 @@ impl Instance {
         }
     }
 
-    /// Waits until nothing is missing any more, executing requests on the way, where completions go
-    /// to a [`Sink`](super::Sink).
+    /// Waits until nothing is missing, and executes requests meanwhile, for contexts with a
+    /// [`Sink`](super::Sink).
     pub fn wait_for(&self, condition: &WaitCondition<'_>, timeout: Option<Duration>) -> Waited {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         without_taker(|taker| {
@@ -268,7 +270,7 @@ impl Instance {
                 if !self.is_usable() {
                     return Waited::Gone;
                 }
-                // What a server may hold up need not be what this thread waits for.
+                // A request that a server may hold up need not be one that this thread waits for.
                 let unbounded = timeout.is_none();
                 let help = self.offer(missing, u32::MAX, unbounded, false);
                 let helped = self.help(&help, taker);
@@ -315,7 +317,7 @@ impl Instance {
         })
     }
 
-    /// Has every thread that sleeps in [`Instance::wait_for`] look again.
+    /// Has every thread that sleeps in [`Instance::wait_for`] check its condition again.
     pub fn disturb(&self) {
         if self.board.completions().has_sleepers() {
             self.board.completions().wake_now();
@@ -324,20 +326,20 @@ impl Instance {
 
     /// Ends the [`Instance::wait`] of a thread that sleeps there, or is about to.
     pub(crate) fn interrupt(&self) {
-        // Either the thread that goes to sleep sees this, or this sees that somebody does.
+        // Either the thread that goes to sleep sees this store, or this thread sees that it sleeps.
         self.interrupted.store(true, Ordering::SeqCst);
         std::sync::atomic::fence(Ordering::SeqCst);
         self.disturb();
     }
 
-    /// Wakes those who wait for a request that the front end has completed by itself.
+    /// Wakes threads that wait for a request that the front end has completed itself.
     pub fn wake_for(&self, event: &IoEvent) {
         self.board.completions().completed(event);
     }
 
-    /// Looks whether something can be brought to its end at once: executes what is known not to
-    /// sleep, and, now and then, collects what the kernel has done. Waits for nothing but, when it
-    /// tries a cold read, file metadata that is not in memory.
+    /// Completes what can be completed at once: executes requests that are known not to sleep and,
+    /// now and then, collects the kernel's completions. It does not wait, except for file metadata
+    /// that is not in memory when it tries a cold read.
     #[inline]
     pub fn poll(&self) {
         if !self.is_usable() {
@@ -357,7 +359,7 @@ impl Instance {
         without_taker(|taker| self.help(&help, taker));
     }
 
-    /// Reaps up to `max` completions as [`Cqe`]s, without sleeping. Gives how many.
+    /// Reaps up to `max` completions as [`Cqe`]s, without sleeping. Returns the number.
     #[inline]
     pub fn reap(&self, max: u32, mut take: impl FnMut(Cqe)) -> u32 {
         // SAFETY: `reap` passes places between head and tail.
@@ -365,7 +367,7 @@ impl Instance {
         self.board.reaping(|reaped| self.board.completions().reap(max, take, reaped))
     }
 
-    /// Reaps up to `max` completions as [`IoEvent`]s, without sleeping. Gives how many.
+    /// Reaps up to `max` completions as [`IoEvent`]s, without sleeping. Returns the number.
     #[inline]
     pub fn reap_events(&self, max: u32, mut take: impl FnMut(IoEvent)) -> u32 {
         // SAFETY: `reap` passes places between head and tail.
@@ -400,7 +402,7 @@ mod tests {
         assert_eq!((submitted.accepted, submitted.refused), (1, 0));
     }
 
-    /// Waits for one and takes one.
+    /// Waits for one completion and takes it.
     fn take_one(instance: &Arc<Instance>) -> u64 {
         let mut found = Vec::new();
         let mut take = |_, user_data, _| found.push(user_data);
@@ -419,7 +421,7 @@ mod tests {
         instance.leave_alone();
         (1..=3).for_each(|user_data| submit(&instance, user_data));
         assert!(instance.cancel(2).is_ok());
-        // Two are always left behind.
+        // Two requests are always left queued.
         let taken: Vec<u64> = (4..20)
             .map(|user_data| {
                 submit(&instance, user_data);
@@ -455,11 +457,11 @@ mod tests {
         instance.leave_alone();
         let mut file = tempfile::tempfile().unwrap();
         let mut buffer = vec![1u8; LARGE];
-        // It lies in the page cache: no read of it waits for the device.
+        // The file is in the page cache: no read of it waits for the device.
         file.write_all(&buffer).unwrap();
         for _ in 0..20 {
-            // One that took long, should this thread have been away in the midst of it, says
-            // nothing about the next.
+            // If this thread was preempted during a request, its time says nothing about the next
+            // one.
             Facts::forget(&(file.as_raw_fd()..=file.as_raw_fd()));
             let sqe = Sqe::read(file.as_raw_fd(), &mut buffer[..], 0).user_data(1);
             // SAFETY: the buffer outlives the requests, which `close` waits for.
@@ -509,7 +511,7 @@ mod tests {
                 assert_eq!(wait(3), Waited::Interrupted);
                 thread.join().unwrap();
             }
-            // Before the wait, once.
+            // Once, before the wait.
             instance.interrupt();
             instance.interrupt();
             assert_eq!(wait(3), Waited::Interrupted);

@@ -1,6 +1,6 @@
-//! Cached reads of files whose pages are usually not in memory: each is tried without waiting
-//! (preadv2(2), `RWF_NOWAIT`), which starts the device, and those whose page is still on its way
-//! are read one after the other by one worker.
+//! Cached reads of files whose pages are usually not in memory. Each read is tried without waiting
+//! (preadv2(2), `RWF_NOWAIT`), which starts the device. One worker reads those whose page is still
+//! missing, one after the other.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -20,7 +20,7 @@ use crate::sqe::Sqe;
 use crate::sys;
 use crate::word::readers::Readers;
 
-/// The cold reads of a context: made with the first one, as most contexts have none.
+/// The cold reads of a context: made with the first one, because most contexts have none.
 #[derive(Debug)]
 pub(crate) struct ColdLane {
     slots: usize,
@@ -31,20 +31,20 @@ pub(crate) struct ColdLane {
 struct Queues {
     /// Reads that are tried without waiting.
     untried: IndexRing,
-    /// By a worker, whether or not waiters come.
+    /// A worker tries the untried reads, even if waiters come.
     for_workers: AtomicBool,
-    /// Those whose pages are on their way.
+    /// Reads whose pages are on their way.
     coming: IndexRing,
     readers: Readers,
 }
 
-/// What a try has come to.
+/// The result of a try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// Read and completed.
+    /// The read was executed and completed.
     Present,
     Coming,
-    /// Cancelled, or passed on.
+    /// The read was cancelled, or passed on.
     Gone,
 }
 
@@ -63,24 +63,24 @@ impl Queues {
         self.untried.is_empty() && self.coming.is_empty()
     }
 
-    /// Is there something to be tried, and room for what is not there?
+    /// Is there a read to try, and room for it if its page is missing?
     #[inline]
     fn may_try(&self) -> bool {
         !self.untried.is_empty() && self.coming.len() < coming_max()
     }
 
-    /// What is left is for a worker. After the push, so that who takes note of it sees what was
-    /// pushed.
+    /// Leaves the untried reads to a worker. Called after the push, so that a thread that sees the
+    /// flag sees the reads.
     fn leave_to_workers(&self) {
         self.for_workers.store(true, Ordering::Release);
     }
 
-    /// Another worker is to come and read.
+    /// Should another worker come and read?
     fn wants_reader(&self) -> bool {
         !self.coming.is_empty() && self.readers.are_too_few()
     }
 
-    /// There is something to be tried, and by a worker.
+    /// Should a worker try reads?
     fn is_to_try(&self, waiters_come: bool) -> bool {
         self.may_try() && (!waiters_come || self.for_workers.load(Ordering::Relaxed))
     }
@@ -99,7 +99,7 @@ impl ColdLane {
         Self { slots, queues: OnceBox::new() }
     }
 
-    /// Has it queues, or can it have them?
+    /// Are there queues, or can they be made?
     #[inline]
     pub(crate) fn is_possible(&self) -> bool {
         self.queues.get().is_some() || self.make()
@@ -112,7 +112,7 @@ impl ColdLane {
             || self.queues.get().is_some()
     }
 
-    /// There are none, which is so most of the time.
+    /// Is the lane empty? It is most of the time.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.queues.get().is_none_or(Queues::is_empty)
@@ -128,8 +128,8 @@ impl ColdLane {
         }
     }
 
-    /// A waiter tries what is queued, so that the device has work. It has taken some completions
-    /// since `before`, and has `helped` somewhere else or not.
+    /// A waiter tries queued reads, so that the device has work. It has taken some completions
+    /// since `before`; `helped`: it has executed requests of other lanes.
     #[inline(never)]
     pub(crate) fn help(
         &self,
@@ -146,7 +146,7 @@ impl ColdLane {
             && board.must_wait_for_all(1)
             && let Some(request) = board.pop(&queues.untried)
         {
-            // It would sleep for this one anyway.
+            // The waiter would sleep for this read anyway.
             if let Some(request) = board.start(request) {
                 run::execute(board, request, Executor::Waiter, true, taker);
             }
@@ -167,7 +167,8 @@ impl ColdLane {
         present > 0
     }
 
-    /// A waiter reads what is on its way, the oldest first, if it would sleep for it anyway.
+    /// A waiter executes reads whose pages are on their way, the oldest first, if it would sleep
+    /// for them anyway.
     pub(crate) fn help_read(
         &self,
         board: &Board,
@@ -188,8 +189,8 @@ impl ColdLane {
         true
     }
 
-    /// A worker tries what is queued, unless waiters do, and reads what is on its way, unless other
-    /// workers do. False: there was nothing for it.
+    /// A worker tries queued reads, unless waiters do. It executes reads whose pages are on their
+    /// way, unless other workers do. False: there was nothing for it.
     pub(crate) fn work(
         &self,
         board: &Board,
@@ -215,19 +216,19 @@ impl ColdLane {
         }
         queues.readers.leave();
         if others_wait() && queues.wants_reader() {
-            // This worker goes to those.
+            // This worker goes to the missing pages.
             board.call(Call::Worker);
         }
         true
     }
 
-    /// Nobody else can: the caller executes what is there.
+    /// No other thread can: takes a read for the submitter.
     pub(crate) fn pop_for_submitter<'a>(&self, board: &'a Board) -> Option<Started<'a>> {
         let queues = self.queues.get()?;
         board.pop_started(&queues.untried).or_else(|| board.pop_started(&queues.coming))
     }
 
-    /// What workers are to do, as one request each.
+    /// The work for workers, as a number of requests.
     pub(crate) fn for_workers(&self, waiters_come: bool) -> usize {
         self.queues.get().map_or(0, |queues| {
             usize::from(queues.is_to_try(waiters_come)) + usize::from(queues.wants_reader())
@@ -245,14 +246,14 @@ fn work_at_untried(queues: &Queues, board: &Board, waiters_come: bool) -> bool {
     if !queues.is_to_try(waiters_come) {
         return false;
     }
-    // Acquire: the thread that has set it has pushed what it is about.
+    // Acquire: the thread that has set the flag pushed its reads before.
     queues.for_workers.swap(false, Ordering::AcqRel);
     without_taker(|taker| try_some(queues, board, Executor::Pool, taker, |_| false));
     true
 }
 
-/// Tries what is queued until there is nothing, too much is on its way, one takes long, or `enough`
-/// says so after one. Gives how many were present.
+/// Tries queued reads. Stops if there are none, if too many pages are on their way, if a try takes
+/// long, or if `enough` says so. Returns the number that was present.
 fn try_some(
     queues: &Queues,
     board: &Board,
@@ -263,7 +264,7 @@ fn try_some(
     let (mut present, mut some_coming) = (0, false);
     loop {
         if queues.coming.len() >= coming_max() && !queues.untried.is_empty() {
-            // Those who read go on with it.
+            // The threads that read go on with them.
             queues.leave_to_workers();
             break;
         }
@@ -283,16 +284,15 @@ fn try_some(
         }
     }
     if some_coming {
-        // Should there have been nothing in the queues while these were tried, the watch may have
-        // ended.
+        // If the queues were empty while these reads were tried, the watch may have ended.
         fence(Ordering::SeqCst);
         board.call(Call::Nobody);
     }
     present
 }
 
-/// Reads a page that is there, and starts the device for one that is not. Gives the ticks that it
-/// took, too.
+/// Reads a page that is in memory, or has the device read it. Returns the ticks that this took,
+/// too.
 fn try_cold(
     queues: &Queues,
     board: &Board,
@@ -310,7 +310,7 @@ fn try_cold(
     match tried {
         Tried::Done(result) => {
             if ticks > TRY_SLOW_US * rate {
-                // O_DIRECT may have been switched on (fcntl(2)): it waits all the same then.
+                // O_DIRECT may have been switched on (fcntl(2)): then the read waits anyway.
                 let _ = descriptor::fresh(fd);
             }
             facts::learn_tried(fd, true);
@@ -323,7 +323,7 @@ fn try_cold(
         }
         Tried::WouldWait => {
             if ticks < SLEPT_DIRECT_US * rate {
-                // On its way already, or this kernel leaves it to the waiter.
+                // The page is on its way already, or this kernel leaves reading to the waiter.
                 sys::fadvise(fd, off, len.into(), libc::POSIX_FADV_WILLNEED as u32);
             }
             facts::learn_tried(fd, false);
@@ -335,13 +335,13 @@ fn try_cold(
     (Outcome::Coming, ticks)
 }
 
-/// Two parts: those to be tried, and those on their way.
+/// Two parts: reads to be tried, and reads whose pages are on their way.
 impl Lane for ColdLane {
     fn progress(&self) -> [Progress; 2] {
         let Some(queues) = self.queues.get() else { return [Progress::NOTHING; 2] };
         let untried = Progress::of(&queues.untried);
         let may_try = untried.queued && queues.may_try();
-        // Reads that have to wait for room are in hand as long as others come.
+        // Reads that wait for room are in hand as long as others make progress.
         let untried = Progress { queued: may_try, in_hand: untried.queued && !may_try, ..untried };
         [untried, Progress::of(&queues.coming)]
     }

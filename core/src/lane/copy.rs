@@ -1,5 +1,5 @@
-//! The copy lane: large reads out of the page cache, which any thread that comes executes, side by
-//! side on as many as there are CPUs.
+//! The copy lane: large reads from the page cache. Any thread that comes executes them, in parallel
+//! on as many threads as there are CPUs.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
@@ -14,10 +14,10 @@ use crate::sys;
 #[derive(Debug)]
 pub(crate) struct CopyLane {
     queue: IndexRing,
-    /// Workers at them.
+    /// The number of workers that execute copies.
     at_them: AtomicUsize,
-    /// None was taken for a tick of the watchdog: those at them sleep, which cached reads do not
-    /// usually.
+    /// No copy was taken for a tick of the watchdog: the workers sleep, which cached reads usually
+    /// do not.
     stuck: AtomicBool,
 }
 
@@ -37,13 +37,13 @@ impl CopyLane {
         self.queue.len()
     }
 
-    /// There is none.
+    /// Is the queue empty?
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// Requests for which there are CPUs, that of a waiter that comes not counted.
+    /// Requests for which there are CPUs; the CPU of an expected waiter does not count.
     pub(crate) fn for_workers(&self, waiters_come: bool) -> usize {
         if self.stuck.load(Ordering::Relaxed) {
             return self.queue.len().min(1);
@@ -53,7 +53,7 @@ impl CopyLane {
         self.queue.len().min(cpus.clamp(1, COPIERS_MAX).saturating_sub(at_them))
     }
 
-    /// A waiter executes some, as long as it pays to stay. True if it was any.
+    /// A waiter executes copies as long as that pays. True if it executed any.
     pub(crate) fn help(
         &self,
         board: &Board,
@@ -68,8 +68,7 @@ impl CopyLane {
             executed += 1;
             let taken = taker.taken() - before;
             let slow = ticks > FAVOUR_US * board.ticks_per_us();
-            // What workers have completed meanwhile is on a line that they write to: looked at
-            // seldom.
+            // Completions of workers are on a cache line that they write to: checked seldom.
             let look = executed % LOOK_EVERY == 0 && help.max < u32::MAX;
             let available = if look { board.completions().available() } else { 0 };
             if slow || executed >= FAVOURS || taken + available >= help.max {
@@ -92,12 +91,12 @@ impl CopyLane {
                         run::execute(board, request, Executor::Pool, true, taker)
                     });
                 }
-                // Back to the queue of contexts, which serves them in turn.
+                // Back to the queue of contexts, which are served in turn.
                 leave = others_wait();
             }
             self.at_them.fetch_sub(1, Ordering::SeqCst);
-            // Pairs with the fence of a submitter: it sees that nobody is here, or this its
-            // requests.
+            // Pairs with the fence of a submitter: it sees that no worker is here, or this worker
+            // sees its requests.
             fence(Ordering::SeqCst);
             if leave || self.queue.is_empty() {
                 return;
@@ -105,7 +104,7 @@ impl CopyLane {
         }
     }
 
-    /// Nobody else can: the caller executes what is there.
+    /// No other thread can: takes a request for the submitter.
     pub(crate) fn pop_for_submitter<'a>(
         &self,
         board: &'a Board,

@@ -1,8 +1,8 @@
-//! Lies in front of the lanes and delays, reorders, shortens and fails requests, as a seed says.
+//! A filter in front of the lanes: delays, reorders, shortens and fails requests, as a seed says.
 //!
-//! What order the promises leave open is taken advantage of; what they keep is kept: before a sync,
-//! an append, a transfer at the file position and whatever else is not a plain transfer, everything
-//! held back goes on its way. A request held back can be cancelled.
+//! It reorders requests as far as the promises allow. Before a sync, an append, a transfer at the
+//! file position, or anything else but a plain transfer, all delayed requests are sent on. A
+//! delayed request can be cancelled.
 #![allow(unsafe_code)]
 
 use std::sync::{Arc, Mutex};
@@ -18,28 +18,28 @@ use crate::sync::lock;
 use crate::sys;
 use crate::threads::spawn::spawn;
 
-/// Holds requests back in front of the lanes.
+/// Delays requests in front of the lanes.
 #[derive(Debug)]
 pub(crate) struct Faulty(Arc<Held>);
 
 #[derive(Debug)]
 struct Held {
     faults: Faults,
-    /// Locked over the submits behind it, so that no request passes one that it must not pass. They
-    /// are short; this is for tests.
+    /// Locked over the submits behind it, so that no request passes one that it must not pass.
+    /// These submits are short; this is for tests.
     state: Mutex<HeldState>,
 }
 
 #[derive(Debug)]
 struct HeldState {
     random: Random,
-    /// Queued requests that no lane has seen.
+    /// Delayed requests that no lane has seen.
     held: Vec<u32>,
-    /// A thread is there that lets go of them.
+    /// A thread exists that sends them on.
     releaser: bool,
 }
 
-/// A small generator (xorshift64*).
+/// A small random number generator (xorshift64*).
 #[derive(Debug)]
 struct Random(u64);
 
@@ -62,13 +62,13 @@ impl Random {
     }
 }
 
-/// What is done to one request.
+/// The fault that a request gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Fails(i32),
-    /// Goes on, after all that is held back.
+    /// The request is sent on after all delayed ones.
     Follows,
-    /// Goes on at once.
+    /// The request is sent on at once.
     Passes,
     Held,
 }
@@ -80,7 +80,7 @@ impl Faulty {
         Self(Arc::new(Held { faults, state: Mutex::new(state) }))
     }
 
-    /// Takes requests that their submitter has filled, and hands them on now or later.
+    /// Takes requests that their submitter has filled, and sends them on now or later.
     pub(crate) fn submit(&self, board: &Board, slots: &[u32]) {
         let Some(owner) = board.dispatcher() else { return };
         let mut state = lock(&self.0.state);
@@ -116,7 +116,7 @@ impl Faulty {
         release && Held::release(&*owner, &mut state)
     }
 
-    /// Withdraws requests that are held back.
+    /// Withdraws delayed requests.
     pub(crate) fn withdraw(&self, board: &Board, which: &Withdraw<'_>) {
         let mut held = std::mem::take(&mut lock(&self.0.state).held);
         held.retain(|&slot| {
@@ -136,7 +136,7 @@ impl Faulty {
 }
 
 impl Held {
-    /// Decides, and shortens what is to be short.
+    /// Chooses the fault, and shortens the transfer if that is the fault.
     fn fate(&self, request: &mut Request, random: &mut Random) -> Fate {
         let transfer = matches!(request.kind, Kind::Read | Kind::Write);
         let Faults { eio, eagain, short, held, .. } = self.faults;
@@ -161,11 +161,12 @@ impl Held {
         if random.thousandths() < held { Fate::Held } else { Fate::Passes }
     }
 
-    /// Hands everything held back on, in another order. What was cancelled stays behind.
+    /// Sends all delayed requests on, in another order, without the cancelled ones.
     fn release(owner: &dyn Dispatcher, state: &mut HeldState) -> bool {
         let mut held = std::mem::take(&mut state.held);
         state.random.shuffle(&mut held);
-        // Started means ours alone again, as a submitter's; the lane queues it once more.
+        // A started request belongs to this thread alone, as a submitter's does; the lane queues it
+        // once more.
         held.retain(|&slot| {
             // SAFETY: taken off the list just now.
             let started = owner.board().start(unsafe { owner.board().popped(slot) });
@@ -179,7 +180,7 @@ impl Held {
         slots.chunks(BATCH).for_each(|batch| owner.submit(batch));
     }
 
-    /// Sees to it that what is held back goes on although nobody comes.
+    /// Has a thread send delayed requests on, even if nobody comes to wait.
     fn release_later(self: &Arc<Self>, owner: Arc<dyn Dispatcher>, state: &mut HeldState) {
         if state.held.is_empty() || state.releaser {
             return;
@@ -192,7 +193,7 @@ impl Held {
         let (this, its) = (Arc::clone(self), Arc::clone(&owner));
         let thread = spawn("faulty", move || {
             loop {
-                // The delay is the fault.
+                // The sleep is the injected delay.
                 std::thread::sleep(time);
                 let mut state = lock(&this.state);
                 Self::release(&*its, &mut state);
@@ -210,14 +211,14 @@ impl Held {
     }
 }
 
-/// Is this flag of open(2) set? No for what is not a descriptor.
+/// Is this flag of open(2) set? False for a descriptor that is not open.
 fn has_flag(fd: i32, flag: i32) -> bool {
     let flags = sys::status_flags(fd);
     flags >= 0 && flags & flag as sys::Ret != 0
 }
 
-/// A transfer whose place among others does not matter: of a file, at an offset of its own. What
-/// was learned about the number is no answer, it may be of an earlier file.
+/// Is this a transfer whose order does not matter: of a file, at an offset of its own? The kernel
+/// is asked, because what is remembered of the number may be of an earlier file.
 fn may_be_overtaken(request: &Request) -> bool {
     let sqe = &request.sqe;
     let appends = request.kind == Kind::Write
@@ -227,7 +228,7 @@ fn may_be_overtaken(request: &Request) -> bool {
         && !appends
 }
 
-/// Takes something off a transfer, and leaves something to transfer.
+/// Shortens a transfer by a random amount, but not to zero.
 fn shorten(request: &mut Request, random: &mut Random) {
     let Request { sqe, copied, .. } = request;
     if let (opcode::READV | opcode::WRITEV, Some(copied)) = (sqe.opcode, copied) {
@@ -236,7 +237,7 @@ fn shorten(request: &mut Request, random: &mut Random) {
             return;
         }
         let keep = 1 + random.below(parts - 1);
-        // No byte would be the end of the file, or nothing written.
+        // Zero bytes would mean the end of the file, or that nothing was written.
         if copied.iov[..keep].iter().any(|part| part.iov_len > 0) {
             copied.iov.truncate(keep);
             sqe.len = keep as u32;

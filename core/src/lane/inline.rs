@@ -1,6 +1,6 @@
-//! The inline lane: requests that usually do not sleep, one after the other, by the thread that
-//! holds the baton; and the ordered ones among them. A single request waits in the mailbox for its
-//! submitter.
+//! The inline lane: requests that usually do not sleep. The thread that holds the baton executes
+//! them one after the other. Some of them are ordered. A single request waits in the mailbox for
+//! its submitter.
 #![allow(unsafe_code)]
 
 use std::sync::Mutex;
@@ -21,24 +21,25 @@ use crate::sys;
 use crate::word::baton::{Baton, Release, Turn, View};
 use crate::word::mailbox::{Mailbox, Taken};
 
-/// The queues of the inline lane, and the rights to execute what is in them.
+/// The queues of the inline lane, and the rights to execute their requests.
 #[derive(Debug)]
 pub(crate) struct InlineLane {
-    /// What a submitter leaves for its own wait.
+    /// A request that a submitter leaves for its own wait.
     mailbox: Mailbox,
     baton: Baton,
     queue: IndexRing,
-    /// Requests whose order can be observed, and the right to execute them, which nobody takes
+    /// Requests whose order can be observed, and the right to execute them, which is never taken
     /// away.
     ordered: IndexRing,
     order: Baton,
-    /// Held while a request goes from the queue to the ordered ones: they keep their order.
+    /// Locked while a request moves from the queue to the ordered ones, so that the ordered ones
+    /// keep their order.
     diverting: Mutex<()>,
-    /// Holders that have lost the baton and are still inside their request.
+    /// Holders that have lost the baton and still execute their request.
     losers: AtomicUsize,
     /// Ordered requests that threads with a deadline do not execute.
     hanging: AtomicUsize,
-    /// The baton's holder is a worker that executes beside the program.
+    /// The holder of the baton is a worker that executes beside the program.
     beside: AtomicBool,
 }
 
@@ -46,12 +47,12 @@ pub(crate) struct InlineLane {
 enum Popped<'a> {
     Nothing,
     Request(Queued<'a>),
-    /// The baton has been taken away.
+    /// The holder has lost the baton.
     Lost,
 }
 
-/// What a holder is told before each step: the ticks of the last request, and how many completions
-/// its thread has taken. True: it has enough.
+/// Asked before each step, with the ticks of the last request, and the number of completions that
+/// the thread has taken. True: the holder stops.
 pub(crate) type Enough<'a> = &'a mut dyn FnMut(u64, u32) -> bool;
 
 impl InlineLane {
@@ -69,20 +70,20 @@ impl InlineLane {
         }
     }
 
-    /// The baton's word, which is marked while the watchdog looks after the context.
+    /// The baton's word; it is marked while the watchdog watches the context.
     #[inline]
     pub(crate) fn baton(&self) -> &Baton {
         &self.baton
     }
 
-    /// Nobody is at requests that were submitted before.
+    /// Is no thread executing requests that were submitted before?
     #[inline(always)]
     fn is_idle(&self) -> bool {
         !self.baton.view().is_held() && self.losers.load(Ordering::SeqCst) == 0
     }
 
-    /// Ordered requests wait, or are under way, or holders have lost the baton inside of their
-    /// requests.
+    /// Are there ordered requests, queued or executing, or holders that have lost the baton and
+    /// still execute?
     #[inline]
     fn is_overtaking(&self) -> bool {
         self.losers.load(Ordering::SeqCst) > 0
@@ -96,15 +97,15 @@ impl InlineLane {
         !self.queue.is_empty() || self.has_ordered_work()
     }
 
-    /// As [`InlineLane::has_work`], for a thread that executes what a server may hold up, or does
-    /// not (`hanging`).
+    /// As [`InlineLane::has_work`]. `hanging`: the thread also executes requests that a server may
+    /// hold up.
     #[inline]
     pub(crate) fn has_work_for(&self, hanging: bool) -> bool {
         !self.queue.is_empty()
             || self.has_ordered_work() && (hanging || self.hanging.load(Ordering::SeqCst) == 0)
     }
 
-    /// Ordered requests wait for a thread that may wait without end.
+    /// Do ordered requests wait for a thread that may wait without end?
     pub(crate) fn has_patient_work(&self) -> bool {
         self.has_ordered_work() && self.hanging.load(Ordering::SeqCst) > 0
     }
@@ -116,27 +117,27 @@ impl InlineLane {
             && self.losers.load(Ordering::SeqCst) == 0
     }
 
-    /// Would a thread that is about to sleep find something here?
+    /// Would a thread that is about to sleep find something to do here?
     #[inline]
     pub(crate) fn has_help_to_offer(&self) -> bool {
         let view = self.baton.view();
         view.has_work() && !view.is_held() || !self.mailbox.is_empty()
     }
 
-    /// Requests wait behind a holder.
+    /// Do requests wait behind a holder?
     #[inline]
     pub(crate) fn waits_for_holder(&self) -> bool {
         self.baton.view().is_held() && !self.queue.is_empty()
     }
 
-    /// Queues requests. Announced afterwards ([`InlineLane::announce`]).
+    /// Queues requests. The caller announces them afterwards ([`InlineLane::announce`]).
     #[inline]
     pub(crate) fn push(&self, slots: &[u32]) {
         self.queue.push(slots);
     }
 
-    /// Queues an ordered request, behind the inline ones that were submitted before: a holder that
-    /// finds this one finds those.
+    /// Queues an ordered request after earlier inline ones: a holder that finds the ordered one
+    /// finds the others.
     pub(crate) fn push_ordered(&self, board: &Board, slot: u32) {
         // SAFETY: the caller has its number, and has not put it into a queue yet.
         if unsafe { board.popped(slot) }.may_hang {
@@ -146,8 +147,8 @@ impl InlineLane {
         self.order.announce();
     }
 
-    /// Says that requests were pushed, and sees to it that somebody executes them. True if a thread
-    /// executes what is queued already.
+    /// Announces pushed requests, and has a thread execute them. True if a thread executes queued
+    /// requests already.
     #[inline]
     pub(crate) fn announce(&self, board: &Board, waiters_come: bool) -> bool {
         let seen = self.baton.announce();
@@ -167,13 +168,13 @@ impl InlineLane {
         self.queue.len()
     }
 
-    /// Numbers that left the queue.
+    /// The number of requests that have left the queue.
     pub(crate) fn taken(&self) -> u64 {
         self.queue.taken()
     }
 
-    /// Leaves a single request, which may be `alone` in its context, to the wait that is expected
-    /// to follow. Gives it back if that is not to be, as where `others` would be looked at first.
+    /// Leaves a single request, which may be `alone` in its context, to the expected wait. Returns
+    /// the request if that is not possible, for example if `others` come first.
     #[inline(always)]
     pub(crate) fn put_in_mailbox<'a>(
         &self,
@@ -192,7 +193,7 @@ impl InlineLane {
         request.slot().put_in_mailbox();
         let Some(watched) = self.mailbox.put(request.index(), alone) else { return Err(request) };
         request.into_index();
-        // Should its submitter not come, or another thread wait already.
+        // The submitter may not come, or another thread may wait already.
         if board.completions().has_sleepers() {
             Self::wake_for_mailbox(board);
         }
@@ -202,8 +203,8 @@ impl InlineLane {
         Ok(())
     }
 
-    // The fast path, which comes here as well, keeps errno by itself: a lock that is waited for may
-    // change it, and so may making a thread.
+    // The fast path calls this, too, and preserves errno: waiting for a lock may change it, and so
+    // may making a thread.
     #[cold]
     fn wake_for_mailbox(board: &Board) {
         errno::kept(|| board.wake_waiter());
@@ -214,8 +215,8 @@ impl InlineLane {
         errno::kept(|| board.call(Call::Nobody));
     }
 
-    /// What was left for its submitter's wait goes into the queue, in front of what comes. True if
-    /// there was something, which the caller announces.
+    /// Moves the request from the mailbox to the queue, in front of later ones. True if there was
+    /// one; the caller announces it.
     pub(crate) fn queue_mailbox(&self, board: &Board) -> bool {
         let Some(Taken { slot, .. }) = self.mailbox.take() else { return false };
         board.slot(slot).queue();
@@ -223,13 +224,13 @@ impl InlineLane {
         true
     }
 
-    /// Takes a request that was left and is alone in its context, and its number.
+    /// Takes the request from the mailbox, and its number, if it is alone in its context.
     #[inline(always)]
     pub(crate) fn take_alone<'a>(&self, board: &'a Board) -> Option<(Started<'a>, u64)> {
         self.mailbox.take_alone().map(|taken| Self::begun(board, taken))
     }
 
-    /// Takes a request that was left, and its number.
+    /// Takes the request from the mailbox, and its number.
     #[inline]
     pub(crate) fn take_from_mailbox<'a>(&self, board: &'a Board) -> Option<(Started<'a>, u64)> {
         self.mailbox.take().map(|taken| Self::begun(board, taken))
@@ -242,7 +243,8 @@ impl InlineLane {
         (unsafe { board.in_hand(taken.slot) }, taken.number)
     }
 
-    /// Takes a certain request out that was left, if it is still `key`'s: the caller ends it.
+    /// Takes one certain request from the mailbox, if the slot is still `key`'s: the caller ends
+    /// it.
     pub(crate) fn retract(&self, board: &Board, slot: u32, key: u64) -> bool {
         self.mailbox.remove(slot, || board.slot(slot).key() == key)
     }
@@ -259,8 +261,8 @@ impl InlineLane {
         self.beside.load(Ordering::Relaxed) && self.baton.view().is_held()
     }
 
-    /// Holds the baton on a worker beside the program: it stays while there is enough to do. A
-    /// waiter does not ask for the baton meanwhile, and [takes reads](Self::execute_read) itself.
+    /// Holds the baton on a worker beside the program, while there is enough to do. A waiter does
+    /// not ask for the baton meanwhile, but [takes reads](Self::execute_read).
     pub(crate) fn hold_beside(
         &self,
         board: &Board,
@@ -276,8 +278,8 @@ impl InlineLane {
         self.beside.store(false, Ordering::Relaxed);
     }
 
-    /// A waiter executes the oldest request, if it is a read, beside the baton's holder: nothing
-    /// depends on the order of reads. False: there is none.
+    /// A waiter executes the oldest request, if it is a read, beside the holder of the baton.
+    /// Nothing depends on the order of reads. False: there is no read.
     pub(crate) fn execute_read(&self, board: &Board, taker: &mut DirectCompletions<'_>) -> bool {
         let Some((position, slot)) = self.queue.front() else { return false };
         if !board.slot(slot).is_read() || !self.queue.pop_at(position) {
@@ -290,7 +292,7 @@ impl InlineLane {
     }
 
     /// [`Self::hold`] for a waiter that takes one completion: executes the oldest request. False:
-    /// the baton is held, or something has to come before it.
+    /// the baton is held, or other requests come first.
     #[inline]
     pub(crate) fn execute_next(
         &self,
@@ -315,7 +317,7 @@ impl InlineLane {
         true
     }
 
-    /// Holds the baton until nothing is waiting, `enough` says so, or it is taken away.
+    /// Holds the baton until nothing is queued, `enough` says so, or the baton is taken away.
     pub(crate) fn hold(
         &self,
         board: &Board,
@@ -341,7 +343,7 @@ impl InlineLane {
             if let Popped::Request(request) = popped {
                 let next = self.queue.peek();
                 if let Some(next) = next {
-                    // On its way from the submitter's CPU while this one is executed.
+                    // Fetched from the submitter's CPU while this request is executed.
                     sys::prefetch(board.slot(next));
                 }
                 let timed = self.queue.taken().is_multiple_of(TIMED_EVERY);
@@ -353,11 +355,11 @@ impl InlineLane {
                 }
                 let emptied = next.is_none() && self.queue.peek().is_none();
                 if emptied && self.ordered.is_empty() {
-                    // Fall through to the release: it notices what was announced meanwhile.
+                    // Falls through to the release, which notices later announcements.
                 } else if enough(ticks, taker.taken()) {
                     return self.lay_down(board, router, turn);
                 } else {
-                    // Whether the baton was taken away is seen before the next one is taken.
+                    // The loss of the baton is seen before the next request is taken.
                     continue;
                 }
             }
@@ -376,9 +378,9 @@ impl InlineLane {
         }
     }
 
-    /// Executes reads and writes that were left or queued here and do not sleep, in their order, up
+    /// Executes reads and writes in the mailbox and the queue that do not sleep, in their order, up
     /// to the first other request. Calls no other thread, and waits for none. True if requests are
-    /// left that nobody is at.
+    /// left that no thread executes.
     pub(crate) fn execute_ready(&self, board: &Board, router: &Router) -> bool {
         if self.queue_mailbox(board) {
             self.baton.announce();
@@ -404,9 +406,9 @@ impl InlineLane {
         })
     }
 
-    /// Takes the oldest inline request. A holder that loses the baton after its last look takes one
-    /// more at most. The request is executed as if the holder had lost the baton inside of it.
-    /// `bounded`: the holder leaves requests to workers that a server may hold up.
+    /// Takes the oldest inline request. A holder that loses the baton after its last check takes
+    /// one more at most. Then it executes that request as if it had lost the baton inside.
+    /// `bounded`: the holder leaves requests that a server may hold up to workers.
     #[inline]
     fn pop<'a>(&self, board: &'a Board, turn: &Turn, bounded: bool) -> Popped<'a> {
         while let Some((position, slot)) = self.queue.front() {
@@ -424,10 +426,10 @@ impl InlineLane {
         Popped::Nothing
     }
 
-    /// Puts the oldest inline request behind the ordered ones, if it is a write that appends and
-    /// the calling holder would execute it beside an earlier one, or leave it to a worker. What is
-    /// remembered of its descriptor does not say so, or it would be an ordered one: the kernel is
-    /// asked. True: the queue has another front.
+    /// Moves the oldest inline request behind the ordered ones, if it is a write that appends. The
+    /// holder would execute it beside an earlier one, or leave it to a worker. What is remembered
+    /// of its descriptor does not say that it appends, so the kernel is asked. True: the queue has
+    /// another front.
     #[cold]
     fn divert(&self, board: &Board, position: u64, slot: u32, bounded: bool) -> bool {
         let Some(fd) = board.slot(slot).written() else { return false };
@@ -435,7 +437,7 @@ impl InlineLane {
         if !(self.is_overtaking() || left()) || !descriptor::appends(fd) {
             return false;
         }
-        // A holder that has lost the baton may be here with an earlier one.
+        // A holder that has lost the baton may be here with an earlier request.
         let _diverting = lock_counted(&self.diverting);
         if self.queue.pop_at(position) {
             self.push_ordered(board, slot);
@@ -443,8 +445,8 @@ impl InlineLane {
         true
     }
 
-    /// Executes a request of this lane. An fsync goes on to the next place where it has to wait,
-    /// unless it is a quick one: telling another thread of that takes longer.
+    /// Executes a request of this lane. A slow fsync goes on to the sync lane, where it has to
+    /// wait. A quick one is executed here, because calling another thread takes longer.
     #[inline(always)]
     fn run(
         &self,
@@ -462,8 +464,7 @@ impl InlineLane {
         run::execute(board, request, by, timed, taker)
     }
 
-    /// Is this an fsync that waits for nothing by all that is known, and that nothing has to come
-    /// before?
+    /// Is this an fsync that is known to wait for nothing, and that no request has to precede?
     #[inline]
     fn is_quick_sync(&self, request: &Started<'_>) -> bool {
         run::is_fsync(request)
@@ -471,7 +472,7 @@ impl InlineLane {
             && !self.is_overtaking()
     }
 
-    /// To the ordered requests that came before it, or on to a worker.
+    /// Sends a request to the ordered ones if earlier ones are there, or on to a worker.
     fn pass_on(&self, board: &Board, mut request: Started<'_>, by: Executor) {
         let others_first = !self.ordered.is_empty() || self.order.view().is_held();
         if !request.passed_inline && others_first {
@@ -484,7 +485,7 @@ impl InlineLane {
     }
 
     /// Was the oldest ordered request submitted before the oldest inline one? Positional writes
-    /// that were submitted before an append may change where it goes.
+    /// before an append may change its offset.
     #[inline]
     fn is_ordered_due(&self, board: &Board) -> bool {
         let Some(ordered) = self.ordered.peek() else { return false };
@@ -492,9 +493,8 @@ impl InlineLane {
         self.queue.peek().is_none_or(|inline| number(ordered) <= number(inline))
     }
 
-    /// Executes ordered requests that are due until there are none, or `enough` says so (true). The
-    /// thread that blocks here may lose the baton, and the ordered requests wait for it all the
-    /// same.
+    /// Executes due ordered requests until there are none, or `enough` says so (true). A thread
+    /// that blocks here may lose the baton, but the ordered requests still wait for it.
     #[cold]
     fn hold_order(
         &self,
@@ -511,8 +511,8 @@ impl InlineLane {
         }
         fence(Ordering::SeqCst);
         if self.losers.load(Ordering::SeqCst) > 0 {
-            // One of them may be at an append that was not known as one; it announces these when it
-            // is through.
+            // A holder may be executing an append that was not known as one. When it is done, it
+            // announces these requests.
             return false;
         }
         let Some(mut turn) = self.order.take() else { return false };
@@ -547,16 +547,16 @@ impl InlineLane {
         }
     }
 
-    /// The baton as it is now, for seeing whether its holder goes on.
+    /// The baton's current state, for checking whether its holder makes progress.
     #[inline]
     pub(crate) fn view(&self) -> View {
         self.baton.view().at(self.queue.taken())
     }
 
-    /// Takes the baton away from a holder that has been in one request for too long. False: it has
-    /// gone on.
+    /// Takes the baton away from a holder that has been in one request for too long. False: the
+    /// holder has made progress.
     pub(crate) fn steal(&self, board: &Board, waiters_come: bool, view: View) -> bool {
-        // Before the fact, so that the thread that takes the baton next knows.
+        // Counted first, so that the thread that takes the baton next sees it.
         self.losers.fetch_add(1, Ordering::SeqCst);
         let stolen = self.baton.steal(view, self.queue.taken());
         if stolen {
@@ -570,7 +570,7 @@ impl InlineLane {
         stolen
     }
 
-    /// A holder that has lost the baton is through with its request.
+    /// A holder that has lost the baton has finished its request.
     #[cold]
     fn lost(&self, board: &Board, router: &Router) {
         board.count(|stats| &stats.after_losing_baton);
@@ -579,16 +579,17 @@ impl InlineLane {
 
     fn one_loser_less(&self, board: &Board, waiters_come: bool) {
         self.losers.fetch_sub(1, Ordering::SeqCst);
-        // Pairs with the fence in `hold_order`: ordered requests are seen here, or this there.
+        // Pairs with the fence in `hold_order`: either this thread sees the ordered requests, or
+        // that thread sees this store.
         fence(Ordering::SeqCst);
         if !self.ordered.is_empty() {
-            // They may have waited for it.
+            // Ordered requests may have waited for this holder.
             self.order.announce();
             self.announce(board, waiters_come);
         }
     }
 
-    /// Waits a little for more, if that has been worth it lately. Bounded; none on one CPU.
+    /// Spins briefly for more requests, if that has paid lately. Bounded; not on one CPU.
     fn spin_for_work(&self, board: &Board, router: &Router) {
         let budget = router.holder_spin.budget();
         if budget == 0 {
@@ -607,27 +608,28 @@ impl InlineLane {
         }
     }
 
-    /// Ends the watch over the context, if nothing is here and there is not `more` elsewhere.
-    /// False: it goes on.
+    /// Ends the watch over the context, if the lane is empty and there is no `more` elsewhere.
+    /// False: the watch goes on.
     pub(crate) fn ends_watch(&self, more: impl FnOnce() -> bool) -> bool {
         if !self.mailbox.unwatch() {
             return false;
         }
         if self.baton.unwatch() {
-            // A submitter that saw the mark has not told anybody: what it pushed is seen here.
+            // A submitter that saw the mark has not called the watchdog: this thread sees its
+            // requests.
             fence(Ordering::SeqCst);
             if !more() || !self.baton.watch() {
                 return true;
             }
         }
-        // Requests have come: it stays. If somebody else has marked it meanwhile, it is looked at
-        // twice for a while.
+        // Requests have come: the watch stays. If another thread has marked the context meanwhile,
+        // it is checked twice for a while.
         self.mailbox.watch();
         false
     }
 }
 
-/// Two parts: what was left for its submitter, and the queues.
+/// Two parts: the mailbox, and the queues.
 impl Lane for InlineLane {
     fn progress(&self) -> [Progress; 2] {
         let view = self.view();
@@ -642,8 +644,8 @@ impl Lane for InlineLane {
     }
 
     fn unstick(&self, board: &Board, part: usize, waiters_come: bool) -> Stuck {
-        // Watched by being looked at: who finds no mark would have the context put on the list once
-        // more.
+        // Marked as watched during the check: a thread that finds no mark would list the context
+        // once more.
         self.baton.watch();
         let view = self.view();
         if part == 0 {
@@ -673,7 +675,7 @@ impl Lane for InlineLane {
                     board.purge_front(&self.queue);
                 }
                 if let Some(turn) = self.order.take() {
-                    // Here the order stays as it is.
+                    // The order is unchanged here.
                     board.purge_front(&self.ordered);
                     self.order.leave(turn);
                 }
@@ -690,7 +692,7 @@ impl Lane for InlineLane {
 
 #[cfg(all(test, not(loom)))]
 impl InlineLane {
-    /// Takes the oldest request of the queue, with the baton or without.
+    /// Takes the oldest request of the queue, with the baton or without it.
     pub(crate) fn pop_started<'a>(&self, board: &'a Board) -> Option<Started<'a>> {
         board.pop_started(&self.queue)
     }

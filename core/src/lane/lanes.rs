@@ -15,7 +15,7 @@ use crate::config::{Builder, ConfigError};
 use crate::place::fill;
 use crate::request::{Route, Started};
 
-/// Lanes of a context.
+/// The number of lanes of a context.
 pub(crate) const LANES: usize = 7;
 
 /// The lanes of one context.
@@ -32,10 +32,10 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    /// Makes them in their place.
+    /// Builds the lanes in place.
     ///
     /// # Errors
-    /// The builder asks for an interface of the kernel that this machine refuses: nothing is made.
+    /// The builder asks for a kernel interface that this machine refuses: nothing is made.
     ///
     /// # Safety
     /// `at` is valid for a write, and aligned.
@@ -63,12 +63,12 @@ impl Lanes {
 
     /// Every lane with queues.
     pub(crate) fn each(&self) -> [&dyn Lane; LANES] {
-        // Copies before the pool: what is withdrawn from a lane may go to the pool.
+        // Copies before the pool: a request that is withdrawn from a lane may go to the pool.
         [&self.kernel, &self.inline, &self.sync, &self.worker, &self.copy, &self.cold, &self.pool]
     }
 
-    /// Puts requests into the queue of their lane: memory only. True if a thread works on the queue
-    /// just now, which sees them.
+    /// Pushes requests to the queue of their lane: memory only. True if a thread works on the queue
+    /// now, which sees them.
     #[inline]
     pub(crate) fn push(
         &self,
@@ -91,19 +91,19 @@ impl Lanes {
         false
     }
 
-    /// Requests that end by themselves, and wait for a worker each.
+    /// Requests that will end, each of which waits for a worker.
     pub(crate) fn for_worker_each(&self, waiters_come: bool) -> usize {
         self.pool.len() + self.copy.for_workers(waiters_come)
     }
 
-    /// Is there something in any queue?
+    /// Are all queues empty?
     pub(crate) fn are_empty(&self) -> bool {
         self.each()
             .iter()
             .all(|lane| lane.progress().iter().all(|part| !part.queued && !part.in_hand))
     }
 
-    /// Executes a request of the pool's or the workers' queue. Gives the ticks that it took, 0 if
+    /// Executes a request of the pool's or the workers' queue. Returns the ticks that it took, 0 if
     /// it was not timed.
     pub(crate) fn execute(
         &self,
@@ -118,7 +118,7 @@ impl Lanes {
         run::execute(board, request, by, true, taker)
     }
 
-    /// Executes a request that was left for a wait. `timed`: it is one of those that are.
+    /// Executes a request from the mailbox. `timed`: its time is measured.
     #[inline(always)]
     pub(crate) fn execute_from_mailbox(
         &self,
@@ -130,16 +130,16 @@ impl Lanes {
         run::execute(board, request, Executor::Waiter, timed, taker);
     }
 
-    /// Executes a plain transfer, without what only others need. `None`: it has to be executed as
-    /// any other.
+    /// Executes a plain transfer, without checks that only other requests need. `None`: it has to
+    /// be executed as any other.
     #[inline(always)]
     pub(crate) fn transfer_fast(&self, request: &Started<'_>) -> Option<i32> {
         run::transfer_fast(request)
     }
 
-    /// No worker exists and none can be made, and the program may not come to wait: the submitter
-    /// executes the requests of all lanes but the inline one, as the kernel's AIO does with
-    /// buffered ones.
+    /// No worker exists and none can be made, and the program may not come to wait. So the
+    /// submitter executes the requests of all lanes but the inline one, as the kernel's AIO does
+    /// with buffered requests.
     pub(crate) fn run_without_workers(&self, board: &Board) {
         let pooled = || self.pool.pop(board);
         let copy = || self.copy.pop_for_submitter(board);

@@ -1,19 +1,19 @@
-//! Completes every request undone, without doing anything: measures the frame around a lane, and is
-//! the skeleton of a new one.
+//! Completes every request without executing it. It measures the overhead around a lane, and is the
+//! skeleton of a new one.
 
 use super::{Lane, Progress, Stuck, Withdraw};
 use crate::board::{Board, Executor};
 
-/// The lane; a real one has its queue here.
+/// The null lane; a real one has its queue here.
 #[derive(Debug)]
 pub(crate) struct Null;
 
 impl Null {
     /// Ends requests that their submitter has filled.
     pub(crate) fn push(&self, board: &Board, slots: &[u32]) {
-        // A lane that lets them wait calls `Started::queue` for each and puts the numbers into its
-        // queue: from then on each can be cancelled, and is executed only if `Board::start` says
-        // so.
+        // A lane that queues requests calls `Started::queue` for each, and puts the numbers into
+        // its queue. From then on each can be cancelled, and is executed only if `Board::start`
+        // says so.
         let done = |&slot: &u32| {
             board.slot(slot).begin();
             (slot, 0)
@@ -21,7 +21,7 @@ impl Null {
         let mut ended = [(0, 0); crate::request::BATCH];
         for some in slots.chunks(ended.len()) {
             ended.iter_mut().zip(some).for_each(|(ended, slot)| *ended = done(slot));
-            // And each ends once, with a count or a negative errno.
+            // Each request ends once, with a count or a negative errno.
             board.finish_together(&ended[..some.len()], Executor::Worker);
         }
     }
@@ -29,7 +29,7 @@ impl Null {
 
 impl Lane for Null {
     fn progress(&self) -> [Progress; 2] {
-        // Nothing is ever waiting.
+        // Nothing is ever queued.
         [Progress::NOTHING; 2]
     }
 

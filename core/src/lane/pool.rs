@@ -1,5 +1,5 @@
-//! The pool lane: requests that sleep, each on a worker of its own, or on a waiter that would have
-//! to wait for it anyway.
+//! The pool lane: requests that sleep. Each is executed by a worker of its own, or by a waiter that
+//! needs its completion anyway.
 
 use super::{Lane, Progress, Stuck, Withdraw, withdraw_from};
 use crate::board::Board;
@@ -27,13 +27,13 @@ impl PoolLane {
         self.0.len()
     }
 
-    /// There is none.
+    /// Is the queue empty?
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Takes the oldest that was not cancelled.
+    /// Takes the oldest request that was not cancelled.
     pub(crate) fn pop<'a>(&self, board: &'a Board) -> Option<Started<'a>> {
         board.pop_started(&self.0)
     }

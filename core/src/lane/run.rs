@@ -1,4 +1,4 @@
-//! Executing one request that a lane has started, and telling the router how it went.
+//! Executes one request that a lane has started, and reports its time to the router.
 #![allow(unsafe_code)]
 
 use crate::board::{Board, DirectCompletions, Executor};
@@ -11,7 +11,7 @@ use crate::router::{sync_begins, sync_ended};
 use crate::sqe::{FILE_POSITION, FSYNC_DATASYNC, Sqe, opcode};
 use crate::sys;
 
-/// Executes a started request. Gives the ticks that it took, 0 if it was not timed: a transfer is
+/// Executes a started request. Returns the ticks that it took, 0 if it was not timed. A transfer is
 /// timed if `timed` says so or its descriptor is suspect.
 #[inline(always)]
 pub(super) fn execute(
@@ -43,11 +43,11 @@ pub(super) fn execute(
     let Sqe { fd, len, off, .. } = request.sqe;
     let write = kind == Kind::Write;
     let transfer = write || kind == Kind::Read;
-    // Of those it was seen before, unless the caller wants to know.
+    // Cold reads were checked when they were tried, unless the caller wants the time.
     let tried = request.route == Route::Cold;
     let timed = transfer && (timed || !tried && facts::is_suspect(fd, write));
     if transfer && by == Executor::Worker {
-        // The program's own CPU has it, and the kernel is a while on its way to it.
+        // The data is in the cache of the program's CPU, and the kernel takes a while to get there.
         sys::prefetch_buffer(request.sqe.addr, (len as usize).min(PREFETCH_MAX));
     }
     let doubted = timed && facts::is_on_the_brink(fd, write);
@@ -67,7 +67,7 @@ pub(super) fn execute(
     }
     let ticks = if timed { sys::ticks().wrapping_sub(before) } else { 0 };
     if timed {
-        // As long as it took, it was preempted at most.
+        // A thread that did not sleep was preempted: at most a microsecond is learned.
         let rate = board.ticks_per_us();
         let awake = slept.is_some() && sleeps() == slept;
         let ticks = if awake { ticks.min(rate) } else { ticks };
@@ -80,8 +80,8 @@ pub(super) fn execute(
     ticks
 }
 
-/// Executes a plain transfer, without what only others need. `None`: it has to be executed as any
-/// other.
+/// Executes a plain transfer, without checks that only other requests need. `None`: it has to be
+/// executed as any other.
 #[inline(always)]
 pub(super) fn transfer_fast(request: &Request) -> Option<i32> {
     let (sqe, write) = (&request.sqe, request.kind == Kind::Write);
@@ -90,23 +90,23 @@ pub(super) fn transfer_fast(request: &Request) -> Option<i32> {
     }
     // SAFETY: at an offset, and without flags; the buffer is the request's until its completion.
     let result = unsafe { if write { exec::write(sqe) } else { exec::read(sqe) } };
-    // The descriptor is a stream meanwhile, and nothing was done.
+    // The descriptor is a stream now, and nothing was transferred.
     (result != -libc::ESPIPE).then_some(result)
 }
 
-/// Is this request not for a thread that may not wait without end? A worker waits for a device.
+/// Must this request be left to a thread that may wait without end? A worker waits for a device.
 #[cold]
 fn is_to_be_left(request: &Started<'_>, by: Executor) -> bool {
     by == Executor::Waiter || !Facts::noted(request.sqe.fd).is_some_and(Facts::is_local)
 }
 
-/// Is it an fsync that can be executed?
+/// Is this an fsync that can be executed?
 pub(super) fn is_fsync(request: &Request) -> bool {
     let fsync = request.kind == Kind::Sync && request.sqe.opcode == opcode::FSYNC;
     fsync && request.refused == 0
 }
 
-/// Executes an fsync, with no more flags than `flags`. Gives its result, and the ticks that it
+/// Executes an fsync, with no more flags than `flags`. Returns its result, and the ticks that it
 /// took.
 pub(super) fn sync(board: &Board, request: &mut Request, flags: u32) -> (i32, u64) {
     request.sqe.op_flags &= flags;
@@ -118,13 +118,13 @@ pub(super) fn sync(board: &Board, request: &mut Request, flags: u32) -> (i32, u6
     let ticks = sys::ticks().wrapping_sub(begin);
     descriptor::learn_sync(fd, ticks, board.ticks_per_us());
     sync_ended();
-    // Which file system it is on may not be known yet.
+    // Its file system may not be known yet.
     descriptor::prove(fd, true);
     (result, ticks)
 }
 
-/// A thread with a deadline has started a request whose file may keep it waiting without end: reads
-/// what is in memory, and leaves the rest to a worker.
+/// A thread with a deadline has started a request whose file may wait without end. Reads what is in
+/// memory, and leaves the rest to a worker.
 #[cold]
 fn try_or_leave(
     board: &Board,

@@ -1,5 +1,5 @@
-//! Executing fsyncs: one call for all of a descriptor that come while one is under way
-//! (`word/seats.rs`). Where a queue has an fsync for a worker or a waiter, it is executed here.
+//! Executes fsyncs. One call serves all fsyncs of a descriptor that come while another one is under
+//! way (`word/seats.rs`). Where a queue has an fsync for a worker or a waiter, it is executed here.
 #![allow(unsafe_code)]
 
 use std::ops::RangeInclusive;
@@ -13,15 +13,15 @@ use crate::sqe::FSYNC_DATASYNC;
 use crate::sys;
 use crate::word::seats::{Arrival, Seats};
 
-/// Fsyncs under way, and those that wait for one.
+/// Fsyncs under way, and fsyncs that wait for one of them.
 #[derive(Debug)]
 pub(crate) struct SyncLane(Seats);
 
-/// Calls `f` with each of a list of slots, which it may pass on.
+/// Calls `f` with each slot of a list; `f` may pass the slot on.
 fn each_linked(board: &Board, first: u32, mut f: impl FnMut(u32)) {
     let mut rest = Some(first);
     while let Some(slot) = rest {
-        // Read first: it is not ours afterwards.
+        // Read first: after the call the slot belongs to `f`.
         rest = board.slot(slot).linked();
         f(slot);
     }
@@ -32,8 +32,8 @@ impl SyncLane {
         Self(Seats::new())
     }
 
-    /// Executes a started fsync, and those of its descriptor that come meanwhile; or leaves it to
-    /// the thread that is at one already. Gives the ticks that the first one took.
+    /// Executes a started fsync, and fsyncs of its descriptor that come meanwhile. Or leaves it to
+    /// a thread that executes one already. Returns the ticks that the first one took.
     #[inline(never)]
     pub(crate) fn execute(
         &self,
@@ -44,14 +44,14 @@ impl SyncLane {
     ) -> u64 {
         let fd = request.sqe.fd;
         let place = request.slot();
-        // From the first link on others may see it waiting, and it can be cancelled while it waits.
+        // Once it is linked, other threads may see it waiting, and it can be cancelled.
         let index = request.queue();
         let link = |below| place.link(below);
         let arrival = if by == Executor::Pool {
             self.0.arrive(fd, index, link)
         } else {
-            // A thread of the program does this for nobody else: it may have enough, be
-            // interrupted, or not come back.
+            // A thread of the program executes only its own fsync: it may have enough, be
+            // interrupted, or not return.
             self.0.join(fd, index, link).map_or(Arrival::Alone, |()| Arrival::Waits)
         };
         if arrival == Arrival::Waits {
@@ -72,7 +72,7 @@ impl SyncLane {
         ticks
     }
 
-    /// A worker executes those who wait at its seat, for a while, and leaves it.
+    /// A worker executes the fsyncs that wait at its seat, for a while, and leaves the seat.
     fn execute_waiting(&self, board: &Board, seat: usize, taker: &mut DirectCompletions<'_>) {
         for _ in 0..SYNC_ROUNDS {
             let Some(newest) = self.0.next(seat) else { return };
@@ -85,7 +85,7 @@ impl SyncLane {
         }
     }
 
-    /// Calls `f` with each of a list that this thread has taken off its seat.
+    /// Calls `f` with each request of a list that this thread has taken off its seat.
     fn each_queued<'a>(board: &'a Board, newest: u32, mut f: impl FnMut(Queued<'a>)) {
         // SAFETY: as the caller says.
         each_linked(board, newest, |slot| f(unsafe { board.popped(slot) }));
@@ -100,7 +100,7 @@ impl SyncLane {
         });
     }
 
-    /// One call for all requests of a list. Cancelled requests are left out.
+    /// Makes one call for all requests of a list. Cancelled requests are left out.
     fn execute_linked(board: &Board, newest: u32, by: Executor, taker: &mut DirectCompletions<'_>) {
         let (mut first, mut others, mut flags) = (None, None, FSYNC_DATASYNC);
         Self::each_started(board, newest, |request| {
@@ -124,8 +124,8 @@ impl SyncLane {
         });
     }
 
-    /// Fsyncs that wait for their turn on one of these descriptors, which the program is about to
-    /// close, have it here and now.
+    /// The program is about to close these descriptors: executes fsyncs that wait for their turn on
+    /// them now.
     fn execute_before_close(&self, board: &Board, fds: &RangeInclusive<RawFd>) {
         let execute = |newest| {
             without_taker(|taker| Self::execute_linked(board, newest, Executor::Waiter, taker));
@@ -133,7 +133,7 @@ impl SyncLane {
         self.0.take_waiting(|fd| fds.contains(&fd), execute);
     }
 
-    /// Fsyncs that wait for their turn, and were cancelled, give their slots back.
+    /// Frees the slots of cancelled fsyncs that wait for their turn.
     fn purge(&self, board: &Board) {
         let stay = |queued: Queued<'_>| {
             if queued.slot().is_canceled() {
@@ -153,7 +153,7 @@ impl SyncLane {
 
 impl Lane for SyncLane {
     fn progress(&self) -> [Progress; 2] {
-        // Fsyncs that wait here are in the hands of the thread at the seat.
+        // The thread at the seat has the fsyncs that wait here.
         [Progress::NOTHING; 2]
     }
 

@@ -1,5 +1,5 @@
-//! The worker lane: requests that may wait without end, as opening a FIFO or asking a server does.
-//! Only workers that are there for such requests execute them.
+//! The worker lane: requests that may wait without end, such as the open of a FIFO or a question to
+//! a server. Only workers for such requests execute them.
 use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex};
@@ -17,8 +17,7 @@ use crate::sync::lock;
 #[derive(Debug)]
 pub(crate) struct WorkerLane {
     queue: IndexRing,
-    /// Other descriptors of files that the program has closed, for those of these requests that
-    /// were on them.
+    /// Duplicates of descriptors that the program has closed, for queued requests on them.
     kept: Mutex<Vec<(u32, Arc<Copied>)>>,
 }
 
@@ -37,20 +36,21 @@ impl WorkerLane {
         self.queue.len()
     }
 
-    /// There is none.
+    /// Is the queue empty?
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// Takes the oldest, and has `f` end it, unless it was cancelled. False: there is none.
+    /// Takes the oldest request, and has `f` end it, unless it was cancelled. False: the queue is
+    /// empty.
     pub(crate) fn take(&self, board: &Board, f: impl FnOnce(Started<'_>)) -> bool {
         let Some(request) = board.pop(&self.queue) else { return false };
         self.end(board, request, f);
         true
     }
 
-    /// Has `f` end a popped request, with what was kept open for it. Later ones of its stream may
-    /// go then.
+    /// Has `f` end a popped request, with the duplicate that was kept for it. Then later requests
+    /// of its stream may proceed.
     fn end(&self, board: &Board, request: Queued<'_>, f: impl FnOnce(Started<'_>)) {
         let passed_on = request.passed_on;
         let _kept = self.kept_for(request.index());
@@ -64,14 +64,14 @@ impl WorkerLane {
         }
     }
 
-    /// What was kept open for this request, which the caller has popped.
+    /// The duplicate that was kept for this request, which the caller has popped.
     fn kept_for(&self, slot: u32) -> Option<Arc<Copied>> {
         let mut kept = lock(&self.kept);
         let at = kept.iter().position(|&(of, _)| of == slot)?;
         Some(kept.swap_remove(at).1)
     }
 
-    /// Calls `f` with each request that is in the queue now, popped.
+    /// Pops each request that is in the queue now, and calls `f` with it.
     fn each(&self, board: &Board, mut f: impl FnMut(Queued<'_>)) {
         let end = self.queue.end();
         while let Some(request) = board.pop_before(&self.queue, end) {
@@ -79,7 +79,7 @@ impl WorkerLane {
         }
     }
 
-    /// No thread can be had for them: they end with an error.
+    /// No thread can be made for these requests: they end with an error.
     pub(crate) fn refuse(&self, board: &Board) {
         self.each(board, |request| {
             self.end(board, request, |request| {
@@ -88,7 +88,7 @@ impl WorkerLane {
         });
     }
 
-    /// Those whose descriptors are about to be closed get others of the same files, as the closing
+    /// Descriptors are about to be closed. Their requests get duplicates, because the closing
     /// thread cannot execute them.
     fn keep_files(&self, board: &Board, fds: &RangeInclusive<RawFd>) {
         let (mut copies, mut any, mut needed) = (Copies::default(), false, false);
@@ -111,7 +111,7 @@ impl WorkerLane {
                 }
                 return;
             };
-            // Without a free descriptor it finds its own closed.
+            // Without a free descriptor, the request finds its own closed.
             if request.sqe.opcode != opcode::CLOSE
                 && let Some(copy) = copies.of(request.sqe.fd)
             {

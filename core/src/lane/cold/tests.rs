@@ -1,4 +1,4 @@
-//! Tests of the file beside.
+//! Tests of `lane/cold.rs`.
 
 use super::Queues;
 use crate::board::without_taker;
@@ -19,9 +19,9 @@ const LEN: usize = 512;
 const STRIDE: usize = 64 << 10;
 const LONG: Duration = Duration::from_secs(30);
 
-/// A file whose pages are expected, and mostly will be found, not to be in memory.
+/// A file whose pages are expected not to be in memory, and mostly are not.
 fn cold_file(reads: usize) -> File {
-    // Beside this program: where temporary files belong there is often no disk below.
+    // In the folder of this program: folders for temporary files are often not on a disk.
     let program = std::env::current_exe().unwrap();
     let file = tempfile::tempfile_in(program.parent().unwrap()).unwrap();
     for at in 0..reads {
@@ -34,7 +34,7 @@ fn cold_file(reads: usize) -> File {
     file
 }
 
-/// Pages are not in memory while it lives, as far as this thread can see by trying.
+/// While it lives, no page is in memory for reads that this thread tries.
 struct Absent;
 
 impl Absent {
@@ -63,7 +63,7 @@ impl Reads {
         Self { file: cold_file(count), instance, buffers: vec![[0; LEN]; count] }
     }
 
-    /// Only the thread of the test executes.
+    /// Only the test's thread executes.
     fn alone(count: usize) -> Self {
         let reads = Self::new(count);
         reads.instance.leave_alone();
@@ -76,7 +76,7 @@ impl Reads {
         reads
     }
 
-    /// Can its reads be tried without waiting?
+    /// Can the file's reads be tried without waiting?
     fn can_be_tried(&mut self, name: &str) -> bool {
         let sqe = Sqe::read(self.file.as_raw_fd(), &mut self.buffers[0][..], 0);
         // SAFETY: a read into the buffer.
@@ -110,14 +110,14 @@ impl Reads {
         without_taker(|taker| self.instance.wait(min as u32, u32::MAX, None, None, taker));
     }
 
-    /// As if all had been tried, and none had been there.
+    /// Moves all untried reads to `coming`, as if no page had been in memory.
     fn all_coming(&self) {
         while let Some(slot) = self.cold().untried.pop() {
             self.cold().coming.push(&[slot]);
         }
     }
 
-    /// Until all have completed; nobody waits for them meanwhile.
+    /// Sleeps until all have completed, without waiting in the context.
     fn come_by_themselves(&self) {
         let deadline = Instant::now() + LONG;
         while (self.instance.board().completions().available() as usize) < self.buffers.len() {
@@ -126,7 +126,7 @@ impl Reads {
         }
     }
 
-    /// The results, once each.
+    /// The result of each read, once.
     fn results(&self) -> Vec<Option<i32>> {
         let mut results = vec![None; self.buffers.len()];
         self.instance.reap(u32::MAX, |cqe| {
@@ -170,7 +170,7 @@ fn a_waiter_that_has_enough_does_not_read_what_is_missing() {
         reads.submit();
         reads.wait(1);
         let stats = reads.stats();
-        // The first try took long, because this thread was away: the second one is left to a
+        // The first try took long because this thread was preempted: the second read is left to a
         // worker.
         let disturbed = reads.cold().for_workers.load(Ordering::Relaxed);
         reads.wait(2);
@@ -187,7 +187,7 @@ fn no_more_than_the_bound_are_on_their_way() {
     let _absent = Absent::from(0);
     let mut reads = Reads::alone(COMING_MAX + 32);
     reads.submit();
-    // One that takes long, because this thread was away, ends a poll.
+    // A read that takes long because this thread was preempted ends a poll.
     while reads.cold().may_try() {
         reads.instance.poll();
     }
@@ -196,8 +196,8 @@ fn no_more_than_the_bound_are_on_their_way() {
     reads.all_right();
 }
 
-/// Where one of two requests is a cold read of a page that is present, and the other one is inline,
-/// `poll` executes this many of them.
+/// Submits two requests: a cold read of a present page, and an inline one. Checks that `poll`
+/// executes this many of them.
 fn executed_by(name: &str, executed: u64, poll: impl Fn(&Arc<Instance>)) {
     let mut reads = Reads::alone(1);
     let (written, data) = (tempfile::tempfile().unwrap(), [1; LEN]);
@@ -206,8 +206,7 @@ fn executed_by(name: &str, executed: u64, poll: impl Fn(&Arc<Instance>)) {
     }
     for _ in 0..100 {
         (0..8).for_each(|_| facts::learn_tried(reads.file.as_raw_fd(), false));
-        // A write that took long, should this thread have been away in the midst of it, says
-        // nothing about the next.
+        // If this thread was preempted during a write, its time says nothing about the next one.
         let fd = written.as_raw_fd();
         Facts::forget(&(fd..=fd));
         reads.file.read_exact_at(&mut [0; LEN], 0).unwrap();
@@ -251,7 +250,7 @@ fn who_is_told_by_an_eventfd_is_served_while_another_thread_waits_now_and_then()
     let (instance, fd) = (&reads.instance, reads.file.as_raw_fd());
     let mut buffer = [0; LEN];
     for _ in 0..100 {
-        // Waiters come, as far as can be seen.
+        // Waiters seem to come.
         (0..8).for_each(|_| instance.router().waiters.one_came());
         let sqe = Sqe::read(fd, &raw mut buffer, 0);
         let notify = crate::instance::submit::TOLD_OTHERWISE;
@@ -274,7 +273,7 @@ fn another_reader_comes_for_one_that_is_stuck() {
     let reads = Reads::submitted(16);
     let readers = &reads.cold().readers;
     for _ in 0..2 {
-        // They never come back.
+        // The readers never return.
         while !readers.enter() {
             readers.are_stuck();
         }
@@ -308,7 +307,7 @@ fn a_file_that_is_in_memory_again_leaves_the_lane_and_not_too_soon() {
     assert!((40..100).contains(&present), "{present} reads");
 }
 
-/// Has a sandbox refuse preadv2(2) to this thread, and to those that it makes.
+/// Has a sandbox refuse preadv2(2) to this thread, and to threads that it starts.
 fn refuse_preadv2() -> Result<(), seccompiler::Error> {
     use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
     let answer = SeccompAction::Errno(libc::EPERM as u32);
@@ -323,7 +322,7 @@ fn a_file_in_memory_leaves_the_lane_where_trying_is_refused() {
     const NAME: &str = "a_file_in_memory_leaves_the_lane_where_trying_is_refused";
     const CHILD: &str = "URINGLET_TEST_CHILD";
     if std::env::var_os(CHILD).is_none() {
-        // In a process of its own: the threads that it makes serve all contexts.
+        // In a process of its own: its threads serve all contexts.
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         child.args([NAME, "--nocapture"]).env(CHILD, NAME).stdout(std::process::Stdio::null());
         let status = child.status();
@@ -337,12 +336,13 @@ fn a_file_in_memory_leaves_the_lane_where_trying_is_refused() {
         reads.file.read_exact_at(buffer, (at * STRIDE) as u64).unwrap();
     });
     let fd = reads.file.as_raw_fd();
-    // Its file system is asked which it is, as the refused call cannot tell.
+    // Asks for the kind of the file system, because the refused call cannot tell.
     descriptor::prove(fd, false);
     let (quick_us, rate) = (15, sys::ticks_per_us());
     let (mut quick_in_a_row, deadline) = (0, Instant::now() + LONG);
     while descriptor::known(fd).unwrap().sleeps(false) {
-        // Twenty quick reads are enough. Both of a round were, if they took no longer together.
+        // Twenty quick reads are enough. Both reads of a round were quick if they took no longer
+        // together.
         assert!(quick_in_a_row < 20 && Instant::now() < deadline, "it is tried without end");
         let begin = sys::ticks();
         reads.submit();

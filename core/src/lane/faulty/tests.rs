@@ -1,4 +1,4 @@
-//! Tests of the file beside.
+//! Tests of `lane/faulty.rs`.
 
 use std::os::fd::AsRawFd as _;
 

@@ -1,4 +1,4 @@
-//! Tests of the file beside.
+//! Tests of `lane/inline.rs`.
 
 #![allow(unsafe_code)]
 
@@ -17,14 +17,14 @@ use crate::sqe::{FILE_POSITION, Sqe};
 const AT_START: &[u8] = b"ffff";
 const APPENDED: &[u8] = b"aaa";
 
-/// What stands in a file after these were submitted, `together` or one by one, before the thread
-/// waited.
+/// The contents of a file after these writes were submitted, `together` or one by one, before the
+/// thread waited.
 fn written(appends: &[bool], together: bool) -> Vec<u8> {
     let instance = Instance::new(&Builder::default().entries(8)).unwrap();
     instance.leave_alone();
     let file = tempfile::NamedTempFile::new().unwrap();
     let append = std::fs::File::options().append(true).open(file.path()).unwrap();
-    // What is remembered of the numbers is of files of other tests.
+    // What is remembered of the numbers is about files of other tests.
     for fd in [file.as_file().as_raw_fd(), append.as_raw_fd()] {
         Facts::forget(&(fd..=fd));
     }
@@ -57,15 +57,15 @@ fn a_write_at_an_offset_and_an_append_behind_it_are_executed_in_this_order() {
     }
 }
 
-/// A number that was looked up as that of a plain file, and stands for a file that appends since,
-/// without a word to us. Nobody else in this process gets or uses it.
+/// A number that was looked up as that of a plain file, and names a file that appends since,
+/// without the engine being told. Nothing else in this process uses the number.
 struct Reused {
     number: i32,
     path: tempfile::TempPath,
 }
 
 impl Reused {
-    /// `local`: its file system is the kernel's own, for all that is remembered.
+    /// `local`: the file system is remembered as a local one.
     fn new(number: i32, local: bool) -> Self {
         let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
         let open =
@@ -105,7 +105,7 @@ fn submit_writes(instance: &Instance, fd: i32, parts: &'static [&'static [u8]]) 
     }
 }
 
-/// Waits until `count` completions are there, or for no time at all; reaps them.
+/// Waits for `count` completions, or polls, and reaps them.
 fn wait_and_reap(instance: &Instance, count: u32, timeout: Option<Duration>) -> u32 {
     without_taker(|taker| instance.wait(count, count, timeout, None, taker));
     instance.reap(count, |cqe| assert!(cqe.res > 0, "{}", cqe.res))

@@ -12,50 +12,50 @@ use crate::request::Requests;
 use crate::router::tuning::TICK;
 use crate::{own, sys};
 
-/// A completion as the kernel gives it: the slot, and a count or a negative errno.
+/// A completion from the kernel: the slot, and a count or a negative errno.
 pub(super) type Harvested = (u32, i32);
 
 /// One kernel interface, set up for one context. All methods can be called from any thread, and at
 /// any time, unless they say otherwise.
 pub(super) trait Backend: Send + Sync + fmt::Debug {
-    /// Which one it is.
+    /// The kind of the interface.
     fn kind(&self) -> EngineKind;
 
-    /// Requests that may be in flight at a time.
+    /// The maximum number of requests in flight.
     fn room(&self) -> usize;
 
-    /// A request that was handed over keeps its file open, whatever becomes of the descriptor.
+    /// Does a request that was handed over keep its file open, even if the descriptor is closed?
     fn holds_files(&self) -> bool {
         true
     }
 
-    /// Hands requests over. Gives how many were taken, from the first on, and the negative errno
-    /// for the next one if not all were. With `tell`, [`Backend::events`] becomes readable when
-    /// they complete. With `at_once`, the kernel does not wait for anything inside of the call;
-    /// requests for which it would are answered with EAGAIN.
+    /// Hands requests over. Returns the number that was taken, from the first on, and the negative
+    /// errno for the next one if not all were taken. With `tell`, [`Backend::events`] becomes
+    /// readable when they complete. With `at_once`, the kernel does not wait inside the call; it
+    /// answers EAGAIN where it would have to.
     fn submit(&self, requests: Requests<'_>, tell: bool, at_once: bool) -> (usize, i32);
 
-    /// Can it hand over at once?
+    /// Can it hand over without waiting?
     fn submits_at_once(&self) -> bool {
         false
     }
 
-    /// [`Backend::events`] need not tell of completions any more, if it does so by itself once it
-    /// was asked to.
+    /// [`Backend::events`] need not signal completions any more, if the interface signals by itself
+    /// once it was asked to.
     fn untell(&self) {}
 
-    /// Some of what it took has not reached the kernel yet: the next call hands it over.
+    /// Has a part of what it took not reached the kernel yet? The next call hands it over.
     fn keeps_back(&self) -> bool {
         false
     }
 
-    /// Completions that have come, without sleeping: how many were written to `done`. One
-    /// thread at a time, the reaper.
+    /// Collects completions without sleeping; returns the number that was written to `done`. One
+    /// thread at a time calls this, the reaper.
     fn harvest(&self, done: &mut [Harvested]) -> usize;
 
     /// Sleeps until `min` completions have come, the time is over, a signal handler ran, or
-    /// [`Backend::wake_fd`] was counted up. The signal mask, if given, is in force meanwhile. Gives
-    /// those that came with the call; others are harvested.
+    /// [`Backend::wake_fd`] was counted up. The signal mask, if given, holds meanwhile. Returns the
+    /// completions that came with the call; others are harvested.
     fn sleep(
         &self,
         min: usize,
@@ -64,33 +64,33 @@ pub(super) trait Backend: Send + Sync + fmt::Debug {
         done: &mut [Harvested],
     ) -> (usize, SleepEnd);
 
-    /// Nothing is in flight, and nothing will be: gives back what the host has little of. Called
-    /// once, by the reaper.
+    /// Nothing is in flight, and nothing will be: frees resources that are scarce on the host. The
+    /// reaper calls this once.
     fn close(&self) {}
 
     /// The eventfd(2) that ends a sleep, made on first use; negative if none can be made.
     fn wake_fd(&self) -> RawFd;
 
-    /// The eventfd(2) that tells of completions, as [`Backend::wake_fd`].
+    /// The eventfd(2) that signals completions, made as [`Backend::wake_fd`].
     fn events(&self) -> RawFd;
 }
 
-/// The kernel's wait is refused: some time passes all the same.
+/// The kernel's wait is refused: sleeps for some time instead.
 pub(super) fn nap() -> SleepEnd {
     sys::nap(TICK);
     SleepEnd::TimedOut
 }
 
-/// Two eventfds of a backend, each made on first use: one to be woken by, and one that tells of
-/// completions.
+/// Two eventfds of a backend, each made on first use: one wakes the sleeping thread, and one
+/// signals completions.
 #[derive(Debug)]
 pub(super) struct Eventfds {
     wake: OnceLock<RawFd>,
     events: OnceLock<RawFd>,
-    /// The kernel is told to end a sleep when `wake` is counted up.
+    /// The kernel will end a sleep when `wake` is counted up.
     pub(super) armed: AtomicBool,
     /// Submits that have read their requests. The kernel orders a submit before its completions,
-    /// which the language's memory model does not know.
+    /// but the language's memory model does not know that.
     read: AtomicU32,
 }
 
@@ -105,7 +105,7 @@ impl Eventfds {
         self.read.fetch_add(1, Ordering::Release);
     }
 
-    /// Completions were found: the thread that has read their requests has done so before.
+    /// Completions were found: the submitting thread has read their requests before.
     pub(super) fn after_harvest(&self) {
         self.read.load(Ordering::Acquire);
     }
@@ -118,7 +118,7 @@ impl Eventfds {
         Self::made(&self.events)
     }
 
-    /// A negative number if none can be made now.
+    /// The eventfd; a negative number if none can be made now.
     fn made(place: &OnceLock<RawFd>) -> RawFd {
         if let Some(&fd) = place.get() {
             return fd;

@@ -1,13 +1,13 @@
-//! How many of the requests that are queued go to the kernel with one call.
+//! How many of the queued requests go to the kernel with one call.
 
 use crate::request::{Request, Requests};
 use crate::router::tuning::TOGETHER;
 use crate::sqe::opcode;
 
-/// How many of the first of these go to the kernel with one call, `in_kernel` having been handed
-/// over before and `queued` being left. The block layer merges those that lie next to each other in
-/// one file: half of all that there is, so that the device has one half while the program gets the
-/// other one. Of others as many again as the kernel has, which keep the device busy meanwhile.
+/// How many of the first of these requests go to the kernel with one call. `in_kernel` were handed
+/// over before, and `queued` are left. The block layer merges adjacent requests of one file. Of
+/// these, half of all go, so that the device has one half while the program gets the other. Of
+/// other requests, as many go as the kernel has, to keep the device busy meanwhile.
 pub(super) fn together(requests: Requests<'_>, in_kernel: usize, queued: usize) -> usize {
     let all = requests.iter().map(|(_, request)| request);
     let pairs = all.clone().zip(all.skip(1));
@@ -15,7 +15,8 @@ pub(super) fn together(requests: Requests<'_>, in_kernel: usize, queued: usize) 
     at_once(adjacent, requests.len(), in_kernel, queued)
 }
 
-/// The number that [`together`] speaks of, if the first `adjacent` of `len` lie next to each other.
+/// The number that [`together`] returns, if the first `adjacent` of `len` requests are adjacent in
+/// their file.
 fn at_once(adjacent: usize, len: usize, in_kernel: usize, queued: usize) -> usize {
     let apart = TOGETHER.max(in_kernel).min(len);
     let half = (in_kernel + len + queued).div_ceil(2);
@@ -56,8 +57,8 @@ mod tests {
         Request { sqe, copied, ..Request::zero() }
     }
 
-    /// The sizes of the calls by which `depth` requests that are queued go to an idle kernel, and
-    /// of those after.
+    /// The sizes of the calls by which `depth` queued requests go to an idle kernel, and of the
+    /// calls after that.
     fn calls(depth: usize, are_adjacent: bool) -> Vec<usize> {
         let (mut sizes, mut in_kernel) = (Vec::new(), 0);
         while in_kernel < depth {
@@ -82,9 +83,9 @@ mod tests {
             [1, 2, 4, 8, 32].map(|depth| calls(depth, false)).concat(),
             [1, 2, 4, 4, 4, 4, 4, 8, 16]
         );
-        // The half that has come back, while the kernel has the other.
+        // The half that has returned, while the kernel has the other.
         assert_eq!(at_once(16, 16, 16, 0), 16);
-        // A pair among others.
+        // A pair of adjacent requests among others.
         assert_eq!(at_once(2, 16, 0, 0), TOGETHER);
     }
 
@@ -99,7 +100,7 @@ mod tests {
         assert!(!next(&[512], &[1024], 0), "of one length");
         assert!(next(&[4096, 4096, 512], &[512, 8192], 0));
         assert!(!next(&[4096, 4096], &[4096, 4096], 4096));
-        // Two vectors, two bytes further on.
+        // Two vectors; the second starts two bytes too far.
         assert!(!follows(&reads(&[512, 512], 0), &reads(&[512, 512], 2)));
     }
 }

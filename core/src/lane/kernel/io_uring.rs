@@ -1,10 +1,10 @@
 //! io_uring(7), through the `io-uring` crate.
 //!
 //! Any thread may hand over and another may sleep, so the ring is not bound to one issuer. The
-//! kernel finishes a request in the thread that has handed it over. To interrupt that thread for
-//! each of them costs as much as the rest (`IORING_SETUP_COOP_TASKRUN` keeps the kernel from it),
-//! and mostly it is the one that sleeps for them. While it computes instead, others who look for
-//! completions interrupt it.
+//! kernel finishes a request in the thread that has handed it over. Interrupting that thread for
+//! each request costs as much as the rest, and mostly the thread sleeps for its requests. So the
+//! kernel does not interrupt it (`IORING_SETUP_COOP_TASKRUN`). If the thread computes instead,
+//! other threads that look for completions interrupt it.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, RawFd};
@@ -25,13 +25,13 @@ use crate::sqe::{FSYNC_DATASYNC, opcode};
 use crate::sync::{lock, this_thread};
 use crate::sys;
 
-/// The most entries of a submission queue of ours; more are submitted in several steps.
+/// The maximum number of entries of a submission queue; more are submitted in several steps.
 const ENTRIES_MAX: usize = 1024;
 
 /// `IORING_ENTER_GETEVENTS` of the kernel's header.
 const GETEVENTS: u32 = 1;
 
-/// The completion of the poll that ends a sleep.
+/// The user_data of the poll that ends a sleep.
 const WAKE: u64 = u64::MAX;
 
 /// An io_uring instance.
@@ -41,15 +41,15 @@ pub(super) struct Uring {
     submission: Mutex<()>,
     room: usize,
     fds: Eventfds,
-    /// Completions are told of by an eventfd.
+    /// An eventfd signals completions.
     told: AtomicBool,
-    /// The kernel does not interrupt who has handed over, so that others have to.
+    /// The kernel does not interrupt the thread that has handed over, so other threads have to.
     cooperates: bool,
     /// The thread that hands over, as [`this_thread`], [`NOBODY`] or [`SEVERAL`].
     issuer: AtomicUsize,
 }
 
-/// No thread has handed over yet; more than one have.
+/// `NOBODY`: no thread has handed over yet; `SEVERAL`: more than one have.
 const NOBODY: usize = 0;
 const SEVERAL: usize = 1;
 
@@ -82,13 +82,13 @@ impl Uring {
         let mut cooperates = sys::membarrier_register();
         let mut made = make(cooperates);
         if cooperates && made.as_ref().is_err_and(|&errno| errno == -libc::EINVAL) {
-            // Older than Linux 5.19.
+            // Before Linux 5.19.
             cooperates = false;
             made = make(false);
         }
         let ring = made?;
         if !ring.params().is_feature_ext_arg() {
-            // Older than Linux 5.11: no timeout in the wait.
+            // Before Linux 5.11: the wait has no timeout.
             return Err(-libc::ENOSYS);
         }
         own::note(ring.as_raw_fd());
@@ -98,7 +98,7 @@ impl Uring {
         Ok(Self { ring, submission, room, fds, told, cooperates, issuer })
     }
 
-    /// Puts one entry into the submission queue. False: no room.
+    /// Puts one entry into the submission queue. False: there is no room.
     fn push(&self, _writer: &MutexGuard<'_, ()>, entry: &squeue::Entry) -> bool {
         // SAFETY: the guard says that nobody else writes to the queue.
         let mut queue = unsafe { self.ring.submission_shared() };
@@ -106,7 +106,7 @@ impl Uring {
         unsafe { queue.push(entry) }.is_ok()
     }
 
-    /// The kernel has taken all that the submission queue held.
+    /// Has the kernel taken everything in the submission queue?
     fn is_handed_over(&self, _writer: &MutexGuard<'_, ()>) -> bool {
         // SAFETY: the guard says that nobody else writes to the queue.
         unsafe { self.ring.submission_shared() }.is_empty()
@@ -124,7 +124,8 @@ impl Uring {
         let writer = lock(&self.submission);
         let pushed = self.push(&writer, &entry.user_data(WAKE));
         drop(writer);
-        // On its own: a call that submits and sleeps would hide that a signal ended the sleep.
+        // A call of its own: a call that submits and sleeps would hide that a signal ended the
+        // sleep.
         if !pushed || self.ring.submit().is_err() {
             self.fds.armed.store(false, Ordering::Relaxed);
         }
@@ -140,9 +141,9 @@ impl Uring {
         }
     }
 
-    /// The calling thread hands over. If it is not the first to do so, a thread that sleeps because
-    /// it was looks again, and sleeps on for shorter times: what the kernel does not interrupt may
-    /// not even have a tick.
+    /// The calling thread hands over. If another thread was the only one to do so, and sleeps
+    /// because of that, it is woken. Then it sleeps for shorter times: requests that the kernel
+    /// does not interrupt for may not even have a timer tick.
     fn issue(&self) {
         let now = this_thread();
         let before = self.issuer.load(Ordering::Relaxed);
@@ -155,25 +156,25 @@ impl Uring {
         }
     }
 
-    /// Everything was handed over by the calling thread, which finishes it when it enters the
-    /// kernel.
+    /// Was everything handed over by the calling thread, which finishes it when it enters the
+    /// kernel?
     fn is_issuer(&self) -> bool {
         self.issuer.load(Ordering::Relaxed) == this_thread()
     }
 
-    /// Requests of which nothing is left but to be finished are so now.
+    /// Finishes requests whose I/O is done, and which only wait for their thread.
     fn finish_issued(&self) {
         if self.is_issuer() {
             // SAFETY: no argument, and nothing is waited for.
             let _ = unsafe { self.ring.submitter().enter::<()>(0, 0, GETEVENTS, None) };
         } else {
-            // Interrupts all that run, which finish it before they go on.
+            // Interrupts all running threads, which finish such requests before they go on.
             sys::membarrier();
         }
     }
 
-    /// Such requests are there, as far as is known: where several threads hand over, one may take
-    /// back the flag of another.
+    /// Are there requests to be finished, as far as is known? If several threads hand over, one may
+    /// clear the flag of another.
     fn has_unfinished(&self) -> bool {
         let writer = self.submission.try_lock();
         // SAFETY: the guard says that nobody else writes to the queue.
@@ -245,7 +246,7 @@ impl Backend for Uring {
         let writer = lock(&self.submission);
         for (slot, request) in requests.iter() {
             let entry = entry(request).user_data(u64::from(slot));
-            // Once it is in the queue, another thread's call may hand it over.
+            // Once the entry is in the queue, another thread's call may hand it over.
             self.fds.before_submit();
             if !self.push(&writer, &entry) {
                 break;
@@ -253,9 +254,8 @@ impl Backend for Uring {
             pushed += 1;
         }
         drop(writer);
-        // What the queue holds goes to the kernel now, or, should that refuse for the moment, with
-        // the next call. Of a request that it finds bad the kernel makes a completion, and stops
-        // after it.
+        // The queue's entries go to the kernel now or, if it refuses for the moment, with the next
+        // call. If a request is malformed, the kernel posts its completion, and stops after it.
         for _ in 0..2 * ENTRIES_MAX {
             match self.ring.submit() {
                 Ok(_) if self.is_handed_over(&lock(&self.submission)) => break,
@@ -278,7 +278,7 @@ impl Backend for Uring {
     }
 
     fn keeps_back(&self) -> bool {
-        // Locked: somebody is at it.
+        // If it is locked, another thread is handing over.
         self.submission.try_lock().map_or(true, |writer| !self.is_handed_over(&writer))
     }
 
@@ -340,7 +340,7 @@ impl Backend for Uring {
 
 impl Drop for Uring {
     fn drop(&mut self) {
-        // The ring closes it.
+        // The ring closes its descriptor.
         own::forget(self.ring.as_raw_fd());
     }
 }

@@ -1,7 +1,7 @@
 //! Linux AIO: io_setup(2), io_submit(2), io_getevents(2), by raw system calls.
 //!
-//! Completions are read from the ring that the kernel shares with the process, where its layout is
-//! the known one; a system call is made only to sleep.
+//! Completions are read from the ring that the kernel shares with the process, if its layout is the
+//! known one. A system call is made only to sleep.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -17,7 +17,7 @@ use crate::sqe::{FSYNC_DATASYNC, opcode};
 use crate::sys;
 use crate::sys::aio::{FLAG_RESFD, IoEvent, Iocb, command};
 
-/// The completion of the poll that ends a sleep.
+/// The `data` of the poll that ends a sleep.
 const WAKE: u64 = u64::MAX;
 
 /// The head of the ring that the kernel shares.
@@ -38,12 +38,12 @@ const MAGIC: u32 = 0xa10a_10a1;
 /// A kernel AIO context.
 #[derive(Debug)]
 pub(super) struct LinuxAio {
-    /// 0 once it is destroyed.
+    /// 0 once the context is destroyed.
     context: AtomicU64,
     room: usize,
-    /// By slot; the kernel copies them at submit.
+    /// One for each slot; the kernel copies them at submit.
     iocbs: Box<[UnsafeCell<Iocb>]>,
-    /// Of the ring. The header has it too, where anybody can write to it.
+    /// The number of places in the ring. The header has it too, but anybody can write there.
     places: u32,
     /// The ring has the known layout.
     mapped: bool,
@@ -56,7 +56,7 @@ unsafe impl Sync for LinuxAio {}
 unsafe impl Send for LinuxAio {}
 
 impl LinuxAio {
-    /// Asks for `wanted` requests of the host's fs.aio-max-nr, or fewer where it leaves no more.
+    /// Asks for `wanted` requests of the host's fs.aio-max-nr, or fewer if no more are left.
     ///
     /// # Errors
     /// The negative errno of io_setup(2).
@@ -73,8 +73,8 @@ impl LinuxAio {
         let header = unsafe { &*(context as *const RingHeader) };
         let known = header.magic == MAGIC && header.incompat_features == 0;
         let mapped = known && header.header_length as usize == size_of::<RingHeader>();
-        // The ring has more than twice the places that were asked for. CPUs hold back fewer than
-        // half of them (fs/aio.c, get_reqs_available), and the poll that ends a sleep needs one.
+        // The ring has more than twice the places that were asked for. CPUs keep fewer than half of
+        // them (fs/aio.c, get_reqs_available), and the poll that ends a sleep needs one.
         let room = if known { slots.min(header.places as usize / 2 - 1) } else { wanted };
         // SAFETY: all zeroes are an iocb; only those in use are touched.
         let iocbs = unsafe { Box::new_zeroed_slice(slots).assume_init() };
@@ -92,7 +92,7 @@ impl LinuxAio {
         self.context.load(Ordering::Relaxed)
     }
 
-    /// For the reaper, of which there is none after [`Backend::close`].
+    /// The ring's header. For the reaper, which does not exist after [`Backend::close`].
     fn header(&self) -> &RingHeader {
         // SAFETY: mapped as long as the context exists.
         unsafe { &*(self.context() as *const RingHeader) }
@@ -122,14 +122,14 @@ impl LinuxAio {
         n
     }
 
-    /// Notes one event; 0 if it was the poll's.
+    /// Notes one event; returns 0 if it was the poll's.
     fn take(&self, event: IoEvent, done: &mut Harvested) -> usize {
         if event.data == WAKE {
             sys::eventfd_drain(self.fds.wake());
             self.fds.armed.store(false, Ordering::Relaxed);
             return 0;
         }
-        // Anybody can write to the ring: an event that is about none of these requests is no
+        // Anybody can write to the ring: an event that belongs to none of these requests is no
         // completion.
         let iocb = self.iocbs.get(event.data as usize);
         if iocb.is_none_or(|iocb| iocb.get().addr() as u64 != event.obj) {
@@ -211,7 +211,7 @@ fn fill(request: &Request, slot: u32) -> Iocb {
         return iocb;
     }
     iocb.rw_flags = sqe.op_flags;
-    // One that was not copied yet is read where the program has it.
+    // A vector that was not copied yet is read from the program's memory.
     if vector
         && let Some(copied) = &request.copied
         && !copied.iov.is_empty()
@@ -281,8 +281,8 @@ impl Backend for LinuxAio {
     }
 
     fn close(&self) {
-        // At once, not with the last thread that knows the context: fs.aio-max-nr is one number for
-        // the whole host. Only the poll can be in flight, which this cancels.
+        // At once, and not when the last thread drops the context: fs.aio-max-nr is one number for
+        // the whole host. Only the poll can be in flight; this call cancels it.
         let context = self.context.swap(0, Ordering::Relaxed);
         if context != 0 {
             sys::io_destroy(context);

@@ -1,9 +1,9 @@
 //! The kernel lane: requests that the kernel executes asynchronously, handed over in batches.
 //!
-//! A submitter only queues them. The thread that comes to wait hands over all that is queued with
-//! one system call and then sleeps inside the kernel's own wait; for programs that do not come, a
-//! worker hands over and the poller's thread collects. README.md in this folder gives the rights
-//! and the argument that no completion is left lying.
+//! A submitter only queues requests. The thread that comes to wait hands all of them over with one
+//! system call, and sleeps inside the kernel's own wait. If the program does not come, a worker
+//! hands over, and the poller's thread collects. README.md in this folder has the rights, and the
+//! argument that no completion is lost.
 #![allow(unsafe_code)]
 
 mod backend;
@@ -42,11 +42,12 @@ const DEPTH_PARTS: usize = 16;
 pub(crate) struct HandOver {
     /// No thread of the program comes to collect.
     pub(crate) nobody_comes: bool,
-    /// Without waiting for anything: the thread submits.
+    /// The thread must not wait: it submits.
     pub(crate) at_once: bool,
 }
 
-/// An io_uring has room for this many even if fewer are wanted: it takes no more of the host.
+/// An io_uring has room for at least this many requests, because a smaller one takes no less of the
+/// host's resources.
 const RING_LEAST: usize = 128;
 
 /// The kernel lane of one context.
@@ -54,7 +55,7 @@ const RING_LEAST: usize = 128;
 pub(crate) struct KernelLane {
     scope: KernelScope,
     queue: IndexRing,
-    /// The right to hand over what is queued.
+    /// The right to hand over queued requests.
     hand_over: Baton,
     backend: OnceLock<Option<Box<dyn Backend>>>,
     refusals: Mutex<Vec<(EngineKind, Refusal)>>,
@@ -63,25 +64,25 @@ pub(crate) struct KernelLane {
     in_flight: AtomicUsize,
     reaper: Reaper,
     handed: AtomicU32,
-    /// Grows with each time that completions were collected.
+    /// Incremented each time that completions were collected.
     collected: AtomicU32,
-    /// Threads that are handing over right now.
+    /// Threads that are handing over now.
     submitting: AtomicU32,
-    /// The poller looks at [`Backend::events`].
+    /// The poller watches [`Backend::events`].
     told: AtomicBool,
-    /// Requests have named an eventfd: their program may sleep on that, and not come.
+    /// Requests have named an eventfd: their program may sleep on it, and not come to wait.
     notifies: AtomicBool,
-    /// Of the interfaces that may be used, an io_uring is tried first.
+    /// Of the interfaces that may be used, io_uring is tried first.
     prefers_ring: AtomicBool,
-    /// A file has refused to be asked without waiting (RWF_NOWAIT).
+    /// A file does not support RWF_NOWAIT.
     only_waits: AtomicBool,
-    /// The most requests that the lane had lately, in sixteenths of one.
+    /// The maximum number of recent requests of the lane, in sixteenths.
     depth: AtomicUsize,
-    /// Requests were handed over so: the kernel may do a part of one.
+    /// Requests were handed over without waiting: the kernel may execute a part of one.
     did_at_once: AtomicBool,
 }
 
-/// `slots` are those of the context, of which `room` may be in the kernel's hands at a time.
+/// `slots`: the context's number of slots. `room`: the maximum number of requests in the kernel.
 fn make(
     kind: EngineKind,
     slots: usize,
@@ -98,7 +99,7 @@ fn make(
 
 impl KernelLane {
     /// # Errors
-    /// The builder's engine is one of the kernel's, and refused.
+    /// The builder's engine is a kernel interface, which the machine refuses.
     pub(crate) fn new(builder: &Builder, slots: usize) -> Result<Self, ConfigError> {
         let backend = OnceLock::new();
         let room = slots.min(builder.kernel_room as usize);
@@ -143,7 +144,7 @@ impl KernelLane {
         })
     }
 
-    /// Which requests it takes now.
+    /// The requests that this lane takes now.
     #[inline]
     pub(crate) fn scope(&self) -> KernelScope {
         match self.backend.get() {
@@ -157,12 +158,12 @@ impl KernelLane {
         Some(self.backend.get()?.as_ref()?.kind())
     }
 
-    /// Cached requests are executed inside of the call that hands them over (io_submit(2)).
+    /// Are cached requests executed inside the call that hands them over (io_submit(2))?
     pub(crate) fn executes_what_is_cached(&self) -> bool {
         self.scope == KernelScope::Everything && self.kind() == Some(EngineKind::LinuxAio)
     }
 
-    /// What was tried and refused.
+    /// The interfaces that were tried and refused.
     pub(crate) fn refusals(&self) -> Vec<(EngineKind, Refusal)> {
         lock(&self.refusals).clone()
     }
@@ -190,14 +191,14 @@ impl KernelLane {
         made.as_deref()
     }
 
-    /// Queues requests. True if a thread hands requests over just now, which sees them.
+    /// Queues requests. True if a thread is handing over now, which sees the requests.
     #[inline]
     pub(crate) fn push(&self, slots: &[u32]) -> bool {
         self.queue.push(slots);
         self.hand_over.announce().is_held()
     }
 
-    /// Nothing queued and nothing in flight: a hint.
+    /// Is nothing queued and nothing in flight? A hint.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         self.in_flight.load(Ordering::Relaxed) == 0 && self.queue.is_empty()
@@ -208,35 +209,35 @@ impl KernelLane {
         self.queue.len()
     }
 
-    /// Takes a request that is alone, and is executed by this thread instead.
+    /// Takes a request that is alone; this thread executes it instead.
     pub(crate) fn pop<'a>(&self, board: &'a Board) -> Option<Started<'a>> {
         board.pop_started(&self.queue)
     }
 
-    /// The context is destroyed and nothing in flight: nobody collects any more.
+    /// The context is destroyed and nothing is in flight: no thread collects any more.
     pub(crate) fn close(&self) {
         if let Some((reaping, backend)) = self.try_reap() {
             backend.close();
-            // Nobody gets the right again.
+            // No thread gets the right again.
             std::mem::forget(reaping);
         }
     }
 
-    /// Requests in the kernel's hands.
+    /// Requests that the kernel has.
     #[inline]
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::SeqCst)
     }
 
-    /// Is there something to hand over, or (if `collects`) to collect, and nobody at it?
+    /// Is there something to hand over, or (if `collects`) to collect, and no thread that does it?
     pub(crate) fn has_help_to_offer(&self, collects: bool) -> bool {
         let view = self.hand_over.view();
         self.queued() > 0 && view.has_work() && !view.is_held()
             || collects && self.in_flight() > 0 && self.reaper.is_free()
     }
 
-    /// May a submitter hand over by itself? Not before the interface was made, which waits. And not
-    /// what is cached: without waiting, the kernel gives what it finds of it.
+    /// May a submitter hand over itself? Not before the interface was made, because making it
+    /// waits. And not cached requests: without waiting, the kernel returns only what is in memory.
     #[inline]
     pub(crate) fn can_at_once(&self) -> bool {
         self.scope == KernelScope::Direct
@@ -244,24 +245,25 @@ impl KernelLane {
             && self.backend.get().and_then(Option::as_deref).is_some_and(Backend::submits_at_once)
     }
 
-    /// The program keeps few requests in flight. Of many, a worker hands several over in one call.
+    /// Does the program keep few requests in flight? Of many, a worker hands several over in one
+    /// call.
     #[inline]
     pub(crate) fn is_shallow(&self) -> bool {
         self.depth.load(Ordering::Relaxed) <= AT_ONCE_MAX * DEPTH_PARTS
     }
 
-    /// The interface was made, or none can be.
+    /// Was the interface made, or can none be made?
     pub(crate) fn is_made(&self) -> bool {
         self.backend.get().is_some()
     }
 
-    /// The eventfd that tells of completions.
+    /// The eventfd that signals completions.
     pub(crate) fn events(&self) -> Option<RawFd> {
         let backend = self.backend.get()?.as_deref()?;
         Some(backend.events()).filter(|&fd| fd >= 0)
     }
 
-    /// Hands over what is queued, as far as there is room. What the kernel does not take goes to
+    /// Hands over queued requests, as far as there is room. Requests that the kernel refuses go to
     /// the pool lane.
     pub(crate) fn hand_over(&self, board: &Board, how: HandOver) {
         let Some(mut turn) = self.hand_over.take() else { return };
@@ -275,12 +277,12 @@ impl KernelLane {
                 }
                 match self.hand_over.proceed(turn) {
                     Some(next) => turn = next,
-                    // It took long, and somebody else goes on.
+                    // The call took long, and another thread goes on.
                     None => return,
                 }
             }
             match self.hand_over.release(turn) {
-                // Announced meanwhile: taken note of, and looked at once more.
+                // Requests were announced meanwhile: look once more.
                 Release::Work(same) => match self.hand_over.look_again(same) {
                     Some(next) => turn = next,
                     None => return,
@@ -322,10 +324,10 @@ impl KernelLane {
             batch.give_away(taken);
             self.note_refusal(errno, how);
             if errno < 0 {
-                // Whatever the reason: executed by a thread it either works or says why not.
+                // Whatever the reason: a thread either executes the request or reports the error.
                 self.in_flight.fetch_sub(1, Ordering::SeqCst);
                 if let Some(refused) = batch.next() {
-                    // While it is handed over nobody closes the descriptor.
+                    // The descriptor is not closed while the request is handed over.
                     let _ = refused.slot().take_back();
                     board.forward(refused, Route::Pool, Executor::Kernel);
                 }
@@ -338,8 +340,8 @@ impl KernelLane {
         self.has_handed_over(fd);
     }
 
-    /// Takes note of requests that go to the kernel next. Gives how many it has, and whether its
-    /// eventfd is to tell of these.
+    /// Notes requests that go to the kernel next. Returns their number, and whether its eventfd has
+    /// to signal their completions.
     #[inline]
     fn begin_to_hand_over(
         &self,
@@ -372,7 +374,7 @@ impl KernelLane {
         (before, tell)
     }
 
-    /// Some requests went to the kernel, the first of which is on `fd`.
+    /// Requests went to the kernel, the first of them on `fd`.
     #[inline]
     fn has_handed_over(&self, fd: RawFd) {
         self.submitting.fetch_sub(1, Ordering::SeqCst);
@@ -383,14 +385,14 @@ impl KernelLane {
         }
     }
 
-    /// Hands over at once, past the queue, a request that its submitter has in hand. If it
-    /// `copies` the request's vector, the kernel reads that where the program has it; it is copied
-    /// afterwards, before anybody can end the request. `Err`: the kernel refuses it, or other
-    /// requests come first, or another thread collects. Nothing has happened.
+    /// Hands a request over right from its submitter, past the queue. If it `copies` the request's
+    /// vector, the kernel reads the vector in the program's memory. It is copied afterwards, before
+    /// the request can end. `Err`: the kernel refuses the request, other requests come first, or
+    /// another thread collects. Nothing has changed then.
     ///
     /// # Safety
     /// As for [`Instance::submit_with`](crate::instance::Instance::submit_with), but a vector that
-    /// is to be copied may be anything.
+    /// is to be copied may be invalid.
     pub(crate) unsafe fn hand_over_alone<'a>(
         &self,
         board: &'a Board,
@@ -409,8 +411,8 @@ impl KernelLane {
         }
         let (index, fd) = (request.index(), request.sqe.fd);
         if copies {
-            // For a signal handler that collects it before it is copied, if it is to be executed
-            // again.
+            // A signal handler may collect this request before its vector is copied. If the request
+            // is executed again then, it fails.
             request.refused = -libc::EFAULT as i16;
             request.copied.iter_mut().for_each(|copied| copied.iov.clear());
         }
@@ -453,15 +455,16 @@ impl KernelLane {
         }
     }
 
-    /// Somebody is handing requests over: those in the kernel's phase may not have reached it.
+    /// Is a thread handing requests over? Those in the kernel's phase may not have reached the
+    /// kernel.
     pub(crate) fn is_handing_over(&self) -> bool {
         let keeps_back = |backend: &dyn Backend| backend.keeps_back();
         self.submitting.load(Ordering::SeqCst) > 0
             || self.backend.get().and_then(Option::as_deref).is_some_and(keeps_back)
     }
 
-    /// The eventfd that tells of completions, for the thread that makes the poller look at it,
-    /// which does not yet.
+    /// The eventfd that signals completions, for a thread that has the poller watch it. `None`: the
+    /// poller does already.
     pub(crate) fn events_to_watch(&self, nobody_comes: bool) -> Option<RawFd> {
         let backend = self.backend.get()?.as_ref()?;
         if !nobody_comes && !self.notifies.load(Ordering::Relaxed)
@@ -473,16 +476,16 @@ impl KernelLane {
         Some(backend.events()).filter(|&fd| fd >= 0)
     }
 
-    /// Shall the poller go on looking? Not unless it is `needed`. Otherwise it is told again when
-    /// there is need.
+    /// Shall the poller keep watching? Only if it is `needed`. Otherwise the poller is told again
+    /// later.
     pub(crate) fn stays_watched(&self, needed: impl FnOnce() -> bool) -> bool {
         self.told.store(false, Ordering::SeqCst);
-        // Either this sees that it is needed, or who makes it so sees the flag.
+        // Either this thread sees that it is needed, or the thread that needs it sees the flag.
         needed() && !self.told.swap(true, Ordering::SeqCst)
     }
 
-    /// As [`KernelLane::events_to_watch`], for an event loop that hands over by itself. `None`: it
-    /// has no io_uring, which alone does not wait for the device in that.
+    /// As [`KernelLane::events_to_watch`], for an event loop that hands over itself. `None`: there
+    /// is no io_uring, which alone does not wait for the device at a hand-over.
     #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "a tokio runtime drives"))]
     pub(crate) fn events_for_reactor(&self, board: &Board) -> Option<RawFd> {
         if self.scope == KernelScope::Nothing {
@@ -498,7 +501,7 @@ impl KernelLane {
         Some((self.reaper.take()?, backend))
     }
 
-    /// Collects what has completed, for `taker` as far as it has room. True if anything was.
+    /// Collects completions; `taker` takes them as far as it has room. True if there were any.
     pub(crate) fn harvest(&self, board: &Board, taker: &mut DirectCompletions<'_>) -> bool {
         if self.in_flight.load(Ordering::Relaxed) == 0 {
             return false;
@@ -533,7 +536,7 @@ impl KernelLane {
         if done.is_empty() {
             return;
         }
-        // Of two at a time one may be lost: it has changed all the same.
+        // Of two increments at a time one may be lost: the value has changed nevertheless.
         let collected = self.collected.load(Ordering::Relaxed);
         self.collected.store(collected.wrapping_add(1), Ordering::Relaxed);
         self.in_flight.fetch_sub(done.len(), Ordering::SeqCst);
@@ -542,7 +545,8 @@ impl KernelLane {
         board.together(|| {
             for at in 0..done.len() {
                 let (slot, result) = done[at];
-                // Not possible there, or not now: a thread does it, or says why not.
+                // Not possible in the kernel, or not now: a thread executes the request, or reports
+                // the error.
                 // SAFETY: the kernel has given it back, and tells of it once.
                 let request = unsafe { board.in_hand(slot) };
                 let short = || partly && result >= 0 && (result as u64) < transfer_len(&request);
@@ -564,7 +568,7 @@ impl KernelLane {
     }
 
     /// As [`KernelLane::harvest`], by a thread that was told of completions, and is not told again.
-    /// If another thread has the right to collect, that one tells of them once more.
+    /// If another thread has the right to collect, that thread signals them once more.
     pub(crate) fn harvest_when_told(
         &self,
         board: &Board,
@@ -582,7 +586,7 @@ impl KernelLane {
     fn pass_on_the_right(&self, board: &Board) {
         if self.in_flight() > 0 || self.queued() > 0 {
             self.reaper.pass_on(board.completions());
-            // The loop or the poller has been told of what it could not collect.
+            // The loop or the poller has been told of completions that it could not collect.
             if self.reaper.was_wanted()
                 && let Some(events) = self.events()
             {
@@ -591,8 +595,8 @@ impl KernelLane {
         }
     }
 
-    /// Sleeps in the kernel's wait, if requests are in flight and nobody else does. `None`: sleep
-    /// elsewhere.
+    /// Sleeps in the kernel's wait, if requests are in flight and no other thread does. `None`:
+    /// sleep elsewhere.
     pub(crate) fn sleep(
         &self,
         board: &Board,
@@ -607,7 +611,7 @@ impl KernelLane {
         }
         let (mut reaping, backend) = self.try_reap()?;
         let fd = backend.wake_fd();
-        // What other threads complete comes one by one.
+        // Completions of other threads come one by one.
         let alone = board.free_slots().held() == in_flight;
         let min = if alone { (sleeper.need as usize).clamp(1, in_flight) } else { 1 };
         let mut done = [(0, 0); TAKEN_MAX as usize];
@@ -615,7 +619,8 @@ impl KernelLane {
         let end = board.completions().sleep_elsewhere(sleeper, fd, || {
             let min = min.min(TAKEN_MAX as usize);
             // A wake-up counts as one completion only, and fewer may come than were in flight
-            // (refused at submit): it looks again. So does who cannot be woken.
+            // (refused at submit): the thread checks again. A thread that cannot be woken does so,
+            // too.
             let looks_again = min > 1 || fd < 0;
             let shorter = timeout.unwrap_or(TICK).min(TICK);
             let timeout = if looks_again { Some(shorter) } else { timeout };
@@ -633,15 +638,15 @@ impl KernelLane {
     }
 }
 
-/// Answers that say nothing about the request. Cancelled by nobody here: io_uring
-/// does it when the thread that has submitted ends, or when it can make no thread of its own. It
-/// also says EFAULT of a read whose page comes when that thread has ended.
+/// Is this an answer that says nothing about the request? io_uring cancels requests when the
+/// submitting thread ends, or when it can make no thread of its own. It also answers EFAULT to a
+/// read whose page arrives after that thread has ended.
 fn is_retried(result: i32) -> bool {
     use libc::{EAGAIN, ECANCELED, EFAULT, EINTR, ENOSYS, EOPNOTSUPP, ESPIPE};
     matches!(-result, EAGAIN | EOPNOTSUPP | ENOSYS | EINTR | ESPIPE | ECANCELED | EFAULT)
 }
 
-/// Two parts: those to be handed over, and those in flight.
+/// Two parts: requests to be handed over, and requests in flight.
 impl Lane for KernelLane {
     fn progress(&self) -> [Progress; 2] {
         let view = self.hand_over.view();
@@ -659,7 +664,7 @@ impl Lane for KernelLane {
         if part == 1 {
             // No waiter has come for the completions.
             let any = without_taker(|taker| self.harvest(board, taker));
-            // If there were some, there is room again: a thread is called to hand over.
+            // If there were completions, there is room again: a thread is called to hand over.
             return Stuck { nobody_came: any, call: any.then_some(Call::InPlaceOfReactor) };
         }
         let view = self.hand_over.view();

@@ -1,14 +1,14 @@
 //! The C library's aio(7), with a pool of duplicated descriptors per file (published as "fd pool",
 //! 2008).
 //!
-//! glibc executes the requests of one descriptor one after the other. Each request here goes to an
-//! idle duplicate of its file's descriptor; one more is made when all are busy. They are closed as
-//! soon as none of the file's requests is in flight. glibc looks at the number when it comes to a
-//! request: the program's own may stand for another file by then.
+//! glibc executes the requests of one descriptor one after the other. So each request here goes to
+//! an idle duplicate of its file's descriptor; one more is made if all are busy. The duplicates are
+//! closed when none of the file's requests is in flight. glibc reads the number when it executes a
+//! request: the program's own number may name another file by then.
 //!
-//! Closing any descriptor of a file releases the process's POSIX record locks on it (fcntl(2)), so
-//! no duplicate is made of, or closed on, a file that such a lock is held on: there the program's
-//! own has to do.
+//! Closing any descriptor of a file releases the process's POSIX record locks on it (fcntl(2)). So
+//! a file with such a lock gets no duplicate, and none of its duplicates is closed: the program's
+//! own descriptor is used.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -59,10 +59,10 @@ struct AioInit {
     reserved: c_int,
 }
 
-/// A function of the C library's: not of a drop-in of ours, wherever the loader has put that.
+/// A function of the C library, not of a drop-in, wherever the loader has put the drop-in.
 fn next(name: &CStr) -> Option<*mut c_void> {
     let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
-    // glibc before 2.34 has them in a library of their own.
+    // glibc before 2.34 has these functions in a separate library.
     let of_library = |library: &CStr| {
         // SAFETY: NUL-terminated names; the library is loaded already, and never goes.
         unsafe {
@@ -112,14 +112,14 @@ fn functions() -> Option<&'static Functions> {
     FUNCTIONS.get_or_init(find).as_ref()
 }
 
-/// The teller waits for this many requests at a time, the oldest.
+/// The maximum number of requests that the notifier thread waits for at a time: the oldest.
 const OLDEST: usize = 8;
 
 /// The C library's aio for one context.
 #[derive(Debug)]
 pub(super) struct PosixAio {
     functions: &'static Functions,
-    /// One for each slot, and as many as the teller can have in hand.
+    /// One for each slot, and as many as the notifier thread can have.
     blocks: Box<[UnsafeCell<aiocb>]>,
     state: Mutex<AioState>,
     pool: usize,
@@ -130,21 +130,21 @@ pub(super) struct PosixAio {
 struct AioState {
     files: Vec<SharedFile>,
     in_flight: Vec<PendingBlock>,
-    /// The reaper sleeps, and is to be woken by the first completion.
+    /// The reaper sleeps; the first completion has to wake it.
     asleep: bool,
-    /// The teller looks after it.
+    /// The notifier thread watches this context.
     is_watched: bool,
-    /// Blocks that nobody has.
+    /// Unused blocks.
     free: Vec<u32>,
-    /// Blocks that the teller waits for. While it does, they are not used again: what
-    /// aio_suspend(3) leaves behind of a request is wrong for the next one with the same block.
+    /// Blocks that the notifier thread waits for. They are not used again meanwhile: what
+    /// aio_suspend(3) leaves of a request is wrong for the next request with the same block.
     watched: Vec<u32>,
 }
 
-/// The thread that tells of completions, one for all contexts of the process: a thread that sleeps
-/// in aio_suspend(3) could only be woken by another request, which would take a thread of the C
-/// library for each context. The C library's own way of telling by a thread (SIGEV_THREAD) is not
-/// for us: such a thread takes the program's signals.
+/// The thread that signals completions, one for all contexts of the process. A thread that sleeps
+/// in aio_suspend(3) can only be woken by another request. So each further thread would cost a
+/// thread of the C library, too. The C library's SIGEV_THREAD cannot be used: such a thread takes
+/// the program's signals.
 #[derive(Debug)]
 struct Teller {
     state: Mutex<TellerState>,
@@ -154,7 +154,7 @@ struct Teller {
 #[derive(Debug)]
 struct TellerState {
     is_there: bool,
-    /// Contexts that it is to look after from now on.
+    /// Contexts that the thread will watch from now on.
     new: Vec<Arc<PosixAio>>,
 }
 
@@ -164,7 +164,7 @@ static TELLER: Teller = Teller {
 };
 
 impl Teller {
-    /// Has it look after a context. False: there can be no thread.
+    /// Has the thread watch a context. False: no thread can be made.
     fn call(&'static self, context: &Arc<PosixAio>) -> bool {
         let mut state = lock(&self.state);
         if !state.is_there && spawn_on("aio", None, || self.run()).is_err() {
@@ -199,7 +199,7 @@ impl Teller {
     }
 }
 
-/// Requests that the teller waits for.
+/// Requests that the thread waits for.
 struct List {
     functions: Option<&'static Functions>,
     blocks: [*const aiocb; OLDEST],
@@ -207,7 +207,8 @@ struct List {
 }
 
 impl List {
-    /// Sleeps until one of them is done, at most [`TICK`]: others may be done before these.
+    /// Sleeps until one of them is done, at most [`TICK`], because other requests may be done
+    /// before these.
     fn sleep(&self) {
         let Some(functions) = self.functions else { return };
         let time = sys::timespec(TICK);
@@ -224,7 +225,7 @@ struct PendingBlock {
     block: u32,
     file: u64,
     descriptor: usize,
-    /// Its completion is to be told of.
+    /// Its completion has to be signalled.
     tell: bool,
 }
 
@@ -233,13 +234,14 @@ struct PendingBlock {
 struct SharedFile {
     number: u64,
     identity: FileIdentity,
-    /// Duplicates, with the requests in flight on each. The first may be the program's own.
+    /// Duplicates, with the number of requests in flight on each. The first may be the program's
+    /// own.
     descriptors: Vec<(RawFd, usize)>,
     first_is_programs: bool,
     in_flight: usize,
 }
 
-/// What stands behind a number: numbers are reused.
+/// The identity of the file with a number, because numbers are reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileIdentity {
     fd: RawFd,
@@ -259,13 +261,13 @@ fn zeroed() -> aiocb {
     block
 }
 
-/// Does a request that is in flight look as if it still were? glibc's aio_error(3) takes the one
-/// lock that all its threads need, so it is asked only about requests that do not.
+/// Does a request that is in flight look unfinished? glibc's aio_error(3) takes the one lock that
+/// all its threads need. So it is called only for requests that look finished.
 ///
 /// # Safety
 /// The block is in flight, or done and not yet taken.
 unsafe fn looks_unfinished(block: *const aiocb) -> bool {
-    /// Where glibc's 64-bit `struct aiocb` has the error number.
+    /// The offset of the error number in glibc's 64-bit `struct aiocb`.
     const ERROR: usize = 112;
     if !cfg!(all(target_env = "gnu", target_pointer_width = "64")) {
         return false;
@@ -276,22 +278,23 @@ unsafe fn looks_unfinished(block: *const aiocb) -> bool {
     error.load(Ordering::Relaxed) == libc::EINPROGRESS
 }
 
-/// May this process hold a POSIX record lock on the file? Says yes if any process does.
+/// May this process hold a POSIX record lock on the file? True if any process does.
 fn is_locked_by_us(fd: RawFd) -> bool {
     // SAFETY: plain integers.
     let mut query: libc::flock = unsafe { std::mem::zeroed() };
     query.l_type = libc::F_WRLCK as libc::c_short;
-    // It asks as the open file, not as the process, so that the process's own locks are in the way.
+    // The query is made for the open file, not for the process, so that it sees the process's own
+    // locks.
     let ret = sys::blocking_lock(fd, &mut query);
-    // Another process's lock may hide ours.
+    // Another process's lock may hide this process's.
     ret != 0 || query.l_type != libc::F_UNLCK as libc::c_short
 }
 
 impl PosixAio {
     /// # Errors
-    /// `-ENOSYS`: no aio in the C library, or that of musl, on which not all requests of the
-    /// conformance suite end.
-    /// `-EOPNOTSUPP`: the parent of a fork has used it, whose threads glibc counts on in the child.
+    /// `-ENOSYS`: the C library has no aio, or is musl, on which not all requests of the
+    /// conformance suite end. `-EOPNOTSUPP`: the parent of a fork has used aio, and glibc counts on
+    /// the parent's threads in the child.
     pub(super) fn new(slots: usize, pool: usize) -> Result<Self, i32> {
         static USED_BY: AtomicU64 = AtomicU64::new(0);
         let generation = crate::process::enter();
@@ -317,14 +320,14 @@ impl PosixAio {
         })
     }
 
-    /// Has the teller look after it. False: there can be no thread.
+    /// Has the notifier thread watch this context. False: no thread can be made.
     fn call_teller(self: &Arc<Self>, state: &mut AioState) -> bool {
         state.is_watched = state.is_watched || TELLER.call(self);
         state.is_watched
     }
 
-    /// For the teller, which waits for nothing now: tells of what is done, and puts the oldest of
-    /// the rest on the list. False: nothing is left to be told of.
+    /// For the notifier thread, when it waits for nothing: signals completed requests, and puts the
+    /// oldest of the rest on the list. False: nothing is left to be signalled.
     fn tell(&self, list: &mut List) -> bool {
         let mut state = lock(&self.state);
         let AioState { in_flight, watched, free, asleep, .. } = &mut *state;
@@ -380,7 +383,7 @@ impl PosixAio {
 }
 
 impl AioState {
-    /// The open file behind a number, and an idle descriptor of it, or the least busy one.
+    /// The open file with this number, and its idle or least busy descriptor.
     fn descriptor(&mut self, fd: RawFd, pool: usize) -> Result<(u64, usize, RawFd), i32> {
         let flags = sys::status_flags(fd);
         let file = sys::file_identity(fd)?;
@@ -415,7 +418,7 @@ impl AioState {
         Ok((file.number, chosen, file.descriptors[chosen].0))
     }
 
-    /// Gives the number of the request's block.
+    /// Returns the number of the request's block.
     fn begin(&mut self, slot: u32, number: u64, descriptor: usize, tell: bool) -> u32 {
         if let Some(file) = self.files.iter_mut().find(|file| file.number == number) {
             file.in_flight += 1;
@@ -441,7 +444,7 @@ impl AioState {
     }
 }
 
-/// `None`: there can be none, or closing it would release a lock.
+/// `None`: no descriptor is free, or closing the duplicate would release a lock.
 fn duplicate(fd: RawFd) -> Option<RawFd> {
     if is_locked_by_us(fd) {
         return None;
@@ -450,17 +453,17 @@ fn duplicate(fd: RawFd) -> Option<RawFd> {
 }
 
 impl SharedFile {
-    /// Closes the duplicates, the program's own is its affair.
+    /// Closes the duplicates, but not the program's own descriptor.
     fn close(self) {
         let duplicates = &self.descriptors[usize::from(self.first_is_programs)..];
-        // Taken since the duplicates were made: to close them would be to release it. They go
-        // when the process does.
+        // A lock was taken since the duplicates were made: closing them would release it. They stay
+        // open until the process ends.
         if duplicates.first().is_some_and(|&(fd, _)| is_locked_by_us(fd)) {
             return;
         }
         for &(fd, _) in duplicates {
-            // At once: later, it would release a lock that the program takes after its request. The
-            // file system is a local one, so no server is waited for.
+            // At once: a later close would release a lock that the program takes after its request.
+            // The file system is a local one, so no server is waited for.
             own::close(fd);
         }
     }
@@ -510,7 +513,7 @@ impl Backend for Arc<PosixAio> {
                 return (at, errno);
             }
             if tell || state.asleep {
-                // Where there can be no thread, the watchdog finds its completion.
+                // If there can be no thread, the watchdog finds the completion.
                 self.call_teller(&mut state);
             }
         }

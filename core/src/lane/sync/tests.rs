@@ -1,4 +1,4 @@
-//! Tests of the file beside.
+//! Tests of `lane/sync.rs`.
 
 use super::{Arrival, Executor, each_linked};
 use crate::board::without_taker;
@@ -30,7 +30,7 @@ fn waiting(fd: RawFd) -> (Arc<Instance>, usize) {
     assert_eq!(unsafe { instance.submit(&entries) }.accepted, entries.len());
     let mut linked = 0;
     while linked < FSYNCS {
-        // The inline queue is passed through by each thread that comes.
+        // Each thread that comes executes the inline queue.
         instance.poll();
         std::thread::yield_now();
         linked = 0;
@@ -41,7 +41,7 @@ fn waiting(fd: RawFd) -> (Arc<Instance>, usize) {
     (instance, seat)
 }
 
-/// Waits for all, and gives their results.
+/// Waits for all, and returns their results.
 fn results(instance: &Arc<Instance>) -> [Option<i32>; FSYNCS as usize] {
     let mut results = [None; FSYNCS as usize];
     while results.contains(&None) {
@@ -95,7 +95,7 @@ fn a_thread_of_the_program_does_its_own_only() {
 fn those_that_wait_are_executed_before_their_descriptor_is_closed() {
     let file = tempfile::tempfile().unwrap();
     let (instance, _) = waiting(file.as_raw_fd());
-    // The one that is under way never ends.
+    // The fsync that is under way never ends.
     instance.before_close(file.as_raw_fd());
     assert_eq!(instance.available(), FSYNCS as u32);
     assert_eq!(together(&instance), FSYNCS - 1);
@@ -123,7 +123,7 @@ fn cancelled_ones_cost_no_room_and_the_others_stay() {
 #[test]
 fn one_alone_is_executed_by_who_waits_for_it_and_wakes_nobody() {
     let file = tempfile::tempfile().unwrap();
-    // What is remembered of the number is of a file of another test.
+    // What is remembered of the number is about a file of another test.
     let fd = file.as_raw_fd();
     Facts::forget(&(fd..=fd));
     descriptor::fresh(fd).unwrap();
@@ -162,9 +162,9 @@ fn one_that_waits_for_nothing_is_executed_with_the_inline_requests() {
         assert_eq!(instance.reap(n, |cqe| assert_eq!(cqe.res, 0)), n);
     };
     let facts = || descriptor::known(fd).unwrap();
-    // An earlier file of this number may have been as quick.
+    // An earlier file with this number may have been as quick.
     Facts::forget(&(fd..=fd));
-    // And its file system is known.
+    // The file system is known.
     facts();
     descriptor::prove(fd, true);
     assert!(!facts().syncs_quickly());
@@ -178,12 +178,12 @@ fn one_that_waits_for_nothing_is_executed_with_the_inline_requests() {
         assert!(!facts().syncs_quickly(), "nothing was learned");
     }
     let passed_on = || instance.lanes().pool.taken();
-    // One of them may be slow: what comes is chosen before.
+    // One of them may be slow: the lane of the next one was chosen before.
     quick(3);
     let before = passed_on();
     fsyncs(1);
     assert_eq!(passed_on(), before, "executed as any inline request");
-    // It would wait for the device now.
+    // From now on it is expected to wait for the device.
     descriptor::learn_sync(fd, u64::MAX, 1);
     assert!(!facts().syncs_quickly());
     fsyncs(1);

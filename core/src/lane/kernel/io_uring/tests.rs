@@ -1,4 +1,4 @@
-//! Tests of the file beside.
+//! Tests of `lane/kernel/io_uring.rs`.
 
 use super::Uring;
 use crate::board::without_taker;
@@ -37,8 +37,8 @@ fn a_second_issuer_has_the_first_one_look_again_once() {
     assert_eq!(told(), 0);
 }
 
-/// The kernel finishes requests in the thread that has handed them over, which does nothing but
-/// compute until another thread has them.
+/// The kernel finishes requests in the thread that has handed them over. That thread computes until
+/// another thread has collected them.
 #[test]
 fn requests_of_a_thread_that_computes_are_collected_by_others() {
     let builder = Context::builder().entries(4).engine(EngineKind::IoUring);
@@ -46,7 +46,7 @@ fn requests_of_a_thread_that_computes_are_collected_by_others() {
         let name = "requests_of_a_thread_that_computes_are_collected_by_others";
         return crate::skipped(name, "io_uring is refused here");
     };
-    // Beside this program: where temporary files belong there is often no disk below.
+    // In the folder of this program: folders for temporary files are often not on a disk.
     let program = std::env::current_exe().unwrap();
     let file = tempfile::tempfile_in(program.parent().unwrap()).unwrap();
     for round in 0..ROUNDS {
@@ -64,7 +64,7 @@ fn requests_of_a_thread_that_computes_are_collected_by_others() {
                     std::thread::yield_now();
                 }
                 let begin = Instant::now();
-                // One waits and sleeps, the next one looks again and again.
+                // One round waits and sleeps, the next one polls.
                 let min = u32::from(round % 2);
                 while instance.reap(1, |cqe| assert_eq!(cqe.res, PAGE as i32)) == 0 {
                     without_taker(|taker| instance.wait(min, 1, None, None, taker));
